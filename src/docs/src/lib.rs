@@ -93,8 +93,8 @@ impl Docs {
 
     async fn run_read(&self, read_call: ReadCall, ctx: &CallContext) -> Result<ToolResult, McpError> {
         match read_call {
-            ReadCall::Refresh { tenant: selector, path } => self.reader.refresh(&selector, &path, ctx).await,
-            ReadCall::DryRun(delete) => self.reader.dry_run(delete, ctx).await,
+            ReadCall::Refresh { selector, path } => self.reader.refresh(&selector, &path, ctx).await,
+            ReadCall::DryRun(request) => self.reader.dry_run(request, ctx).await,
         }
     }
 }
@@ -169,9 +169,9 @@ impl Provider for Docs {
         arguments: &RawValue,
         notes: &SessionNotes,
     ) -> Result<Option<Box<RawValue>>, McpError> {
-        let by_branch =
-            |project: &str| self.reader.library.project(project).is_none_or(|project| project.is_by_branch());
-        tenant::complete_arguments(tool, arguments, notes, by_branch)
+        let tracks_branches =
+            |project: &str| self.reader.library.project(project).is_none_or(|project| project.tracks_branches());
+        tenant::complete_arguments(tool, arguments, notes, tracks_branches)
     }
 
     fn preview<'a>(
@@ -184,10 +184,10 @@ impl Provider for Docs {
             let library = Arc::clone(&self.reader.library);
             match ToolCall::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))?? {
                 ToolCall::Write(write) => {
-                    let turn = tenant::require_project(&library, write.project())?.lock_files().await;
+                    let files_guard = tenant::require_project(&library, write.project())?.lock_files().await;
                     let ctx = ctx.clone();
                     blocking(move || {
-                        let _turn = turn;
+                        let _files_guard = files_guard;
                         ctx.run_charged(|| plan::plan(&library, &write, &ctx.cancel).map(plan::Plan::preview))
                     })
                     .await
@@ -210,13 +210,11 @@ impl Provider for Docs {
             vec![("semantic_search", arguments)]
         };
         Ok(match change? {
-            ToolCall::Write(
-                WriteCall::Put { tenant: selector, path, .. } | WriteCall::Promote { tenant: selector, path, .. },
-            )
-            | ToolCall::Read(ReadCall::Refresh { tenant: selector, path }) => search(&selector, &path),
-            ToolCall::Write(WriteCall::Delete(delete)) | ToolCall::Read(ReadCall::DryRun(delete)) => {
+            ToolCall::Write(WriteCall::Put { selector, path, .. } | WriteCall::Promote { selector, path, .. })
+            | ToolCall::Read(ReadCall::Refresh { selector, path }) => search(&selector, &path),
+            ToolCall::Write(WriteCall::Delete(request)) | ToolCall::Read(ReadCall::DryRun(request)) => {
                 let selector =
-                    tools::args::TenantSelector { project_name: Some(delete.project), branch_name: delete.branch };
+                    tools::args::TenantSelector { project_name: Some(request.project), branch_name: request.branch };
                 search(&selector, "documents")
             }
         })

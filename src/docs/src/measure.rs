@@ -92,7 +92,7 @@ async fn measure(documents: &Path, questions: &Path, endpoint: &ModelEndpoint) -
         };
         rankings.entry("lexical").or_default().push(ask(None)?);
         rankings.entry("fused").or_default().push(ask(Some(&vector))?);
-        rankings.entry("vectors").or_default().push(index.search_by_meaning(&vector, 50)?);
+        rankings.entry("vectors").or_default().push(index.search_semantically(&vector, 50)?);
     }
     let mut out = format!("{} documents, {passages} passages\n", files.len());
     format_tables(&questions, &rankings, &mut out)?;

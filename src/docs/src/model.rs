@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use strum::{Display, EnumString, IntoStaticStr, VariantArray};
 
-/// The weight of a document, from least to most.
+/// The importance of a document, in ascending order.
 #[derive(
     Clone,
     Copy,
@@ -86,7 +86,7 @@ pub(crate) struct Chunk {
     pub passages: Vec<Passage>,
 }
 
-/// The unit that is ranked, embedded and quoted: some 1,500 characters of a chunk, in whole paragraphs if possible.
+/// The unit that is ranked, embedded and quoted: about 1,500 bytes of a chunk, in whole paragraphs if possible.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Passage {
     /// The first line in the file, counted from 1.
@@ -102,7 +102,7 @@ pub(crate) struct Passage {
 pub(crate) enum Ranking {
     // By words alone.
     Lexical,
-    // By words and by vectors.
+    // By words and semantically, by vectors.
     Fused,
 }
 

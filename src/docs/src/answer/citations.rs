@@ -1,4 +1,5 @@
 //! Removes false citations from an answer: numbers of passages that do not exist, and addresses that no passage names.
+//! An address is a URL, a host with a path, or a mail address.
 //!
 //! The Markdown of the answer is parsed, because an address can be written in many ways. Removing an address may form
 //! another one, so the answer is cleaned until nothing changes.
@@ -11,10 +12,9 @@ use regex::Regex;
 use super::prompt_text;
 use crate::model::Hit;
 
-/// The maximum number of times that an answer is cleaned. An honest answer takes two rounds, of which the second finds
-/// nothing.
+/// The maximum number of times that an answer is cleaned. An answer without false citations takes one round.
 const MAX_ROUNDS: usize = 8;
-/// The maximum bytes of a list of passage numbers.
+/// The maximum number of bytes of a list of passage numbers.
 const MAX_CITATION_LIST: usize = 200;
 /// The text that replaces an address.
 const ADDRESS_PLACEHOLDER: &str = "(address left out)";
@@ -25,13 +25,13 @@ const TRAILING_PUNCTUATION: &[char] =
 /// Returns the answer without numbers of passages that do not exist, addresses that no passage names, and raw HTML;
 /// `None` if it is not clean after [`MAX_ROUNDS`].
 pub(super) fn sanitize(answer: &str, sources: &[Hit]) -> Option<String> {
-    let given = GivenAddresses::new(sources, PATTERNS.as_ref()?);
+    let known = KnownAddresses::new(sources, PATTERNS.as_ref()?);
     let mut text = answer.trim().to_owned();
     for _ in 0..MAX_ROUNDS {
         // Clients parse Markdown with or without extensions, so the answer is cleaned in both ways.
-        let once = clean_once(&text, &given, gfm_options());
-        let twice = clean_once(&once, &given, Options::empty());
-        let next = remove_unknown_numbers(&twice, sources.len());
+        let gfm_cleaned = clean_once(&text, &known, gfm_options());
+        let cleaned = clean_once(&gfm_cleaned, &known, Options::empty());
+        let next = remove_unknown_numbers(&cleaned, sources.len());
         if next == text {
             return Some(text);
         }
@@ -80,12 +80,12 @@ fn remove_unknown_numbers(answer: &str, count: usize) -> String {
 }
 
 /// The addresses that the passages name, in the form of [`normalize_address`].
-struct GivenAddresses<'a> {
+struct KnownAddresses<'a> {
     keys: HashSet<String>,
     patterns: &'a Patterns,
 }
 
-impl<'a> GivenAddresses<'a> {
+impl<'a> KnownAddresses<'a> {
     fn new(sources: &[Hit], patterns: &'a Patterns) -> Self {
         let mut all = HashSet::new();
         for source in sources {
@@ -109,9 +109,9 @@ impl<'a> GivenAddresses<'a> {
     }
 
     /// Returns the ranges of the addresses in a plain text that no passage names.
-    fn unknown_addresses(&self, text: &str, prose: bool) -> Vec<Range<usize>> {
+    fn unknown_addresses(&self, text: &str, is_prose: bool) -> Vec<Range<usize>> {
         let is_unknown = |range: &Range<usize>| text.get(range.clone()).is_some_and(|address| !self.contains(address));
-        self.patterns.addresses(text, prose).filter(is_unknown).collect()
+        self.patterns.addresses(text, is_prose).filter(is_unknown).collect()
     }
 }
 
@@ -154,8 +154,8 @@ static PATTERNS: LazyLock<Option<Patterns>> = LazyLock::new(|| {
 
 impl Patterns {
     /// Returns the ranges of all addresses in a plain text.
-    fn addresses<'a>(&'a self, text: &'a str, prose: bool) -> impl Iterator<Item = Range<usize>> + 'a {
-        let in_prose = prose.then(|| self.prose.captures_iter(text)).into_iter().flatten();
+    fn addresses<'a>(&'a self, text: &'a str, is_prose: bool) -> impl Iterator<Item = Range<usize>> + 'a {
+        let in_prose = is_prose.then(|| self.prose.captures_iter(text)).into_iter().flatten();
         self.anywhere.captures_iter(text).chain(in_prose).filter_map(|captures| {
             let found = captures.iter().skip(1).flatten().next()?;
             let address = found.as_str().trim_end_matches(TRAILING_PUNCTUATION);
@@ -174,7 +174,7 @@ struct Edit {
 struct OpenLink {
     range: Range<usize>,
     inner: Option<Range<usize>>,
-    is_given: bool,
+    is_known: bool,
 }
 
 /// A piece of text as it is displayed, which may be written differently in the source.
@@ -184,7 +184,7 @@ struct Piece<'a> {
 }
 
 /// Cleans the answer once.
-fn clean_once(answer: &str, given: &GivenAddresses<'_>, options: Options) -> String {
+fn clean_once(answer: &str, known: &KnownAddresses<'_>, options: Options) -> String {
     let mut edits: Vec<Edit> = Vec::new();
     let mut open: Vec<OpenLink> = Vec::new();
     let mut pieces_of_text: Vec<Piece<'_>> = Vec::new();
@@ -192,7 +192,7 @@ fn clean_once(answer: &str, given: &GivenAddresses<'_>, options: Options) -> Str
     let parser = Parser::new_ext(answer, options);
     for (_, definition) in parser.reference_definitions().iter() {
         let title = definition.title.as_deref().unwrap_or_default();
-        if !given.contains(&definition.dest) || !given.unknown_addresses(title, true).is_empty() {
+        if !known.contains(&definition.dest) || !known.unknown_addresses(title, true).is_empty() {
             edits.push(Edit { range: definition.span.clone(), text: "" });
         }
     }
@@ -206,7 +206,7 @@ fn clean_once(answer: &str, given: &GivenAddresses<'_>, options: Options) -> Str
         if !matches!(event, Event::Text(_)) {
             remove_unknown_addresses(
                 &mut pieces_of_text,
-                given,
+                known,
                 !matches!(event, Event::End(TagEnd::CodeBlock)),
                 &mut edits,
             );
@@ -218,14 +218,14 @@ fn clean_once(answer: &str, given: &GivenAddresses<'_>, options: Options) -> Str
             Event::Start(
                 Tag::Link { link_type, dest_url, title, .. } | Tag::Image { link_type, dest_url, title, .. },
             ) => {
-                let is_given = given.contains(&dest_url) && given.unknown_addresses(&title, true).is_empty();
-                if !is_given && matches!(link_type, LinkType::Autolink | LinkType::Email) {
+                let is_known = known.contains(&dest_url) && known.unknown_addresses(&title, true).is_empty();
+                if !is_known && matches!(link_type, LinkType::Autolink | LinkType::Email) {
                     edits.push(Edit { range: range.clone(), text: ADDRESS_PLACEHOLDER });
                 }
-                open.push(OpenLink { range, inner: None, is_given });
+                open.push(OpenLink { range, inner: None, is_known });
             }
             Event::End(TagEnd::Link | TagEnd::Image) => {
-                if let Some(OpenLink { range, inner, is_given: false }) = open.pop() {
+                if let Some(OpenLink { range, inner, is_known: false }) = open.pop() {
                     // The text of the link stays.
                     let inner = inner.unwrap_or(range.end..range.end);
                     edits.push(Edit { range: range.start..inner.start, text: "" });
@@ -235,14 +235,14 @@ fn clean_once(answer: &str, given: &GivenAddresses<'_>, options: Options) -> Str
             _ => {}
         }
     }
-    remove_unknown_addresses(&mut pieces_of_text, given, true, &mut edits);
+    remove_unknown_addresses(&mut pieces_of_text, known, true, &mut edits);
     // This covers parts that are not displayed, such as the info string of a code block.
     let is_code = |offset: usize| {
         let before = code.partition_point(|code| code.start <= offset);
         before.checked_sub(1).and_then(|last| code.get(last)).is_some_and(|code| code.contains(&offset))
     };
-    let prose = given.unknown_addresses(answer, true).into_iter().filter(|range| !is_code(range.start));
-    for range in given.unknown_addresses(answer, false).into_iter().chain(prose) {
+    let prose = known.unknown_addresses(answer, true).into_iter().filter(|range| !is_code(range.start));
+    for range in known.unknown_addresses(answer, false).into_iter().chain(prose) {
         edits.push(Edit { range, text: ADDRESS_PLACEHOLDER });
     }
     apply_edits(answer, edits)
@@ -251,13 +251,13 @@ fn clean_once(answer: &str, given: &GivenAddresses<'_>, options: Options) -> Str
 /// Searches the displayed text for addresses: entities and escapes are resolved, and adjacent pieces are joined.
 fn remove_unknown_addresses(
     pieces_of_text: &mut Vec<Piece<'_>>,
-    given: &GivenAddresses<'_>,
-    prose: bool,
+    known: &KnownAddresses<'_>,
+    is_prose: bool,
     edits: &mut Vec<Edit>,
 ) {
     let pieces = std::mem::take(pieces_of_text);
     let whole: String = pieces.iter().map(|piece| &*piece.text).collect();
-    for found in given.unknown_addresses(&whole, prose) {
+    for found in known.unknown_addresses(&whole, is_prose) {
         // The pieces that contain the address, from the first to the last.
         let mut offset = 0;
         let mut range: Option<Range<usize>> = None;

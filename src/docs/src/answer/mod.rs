@@ -24,7 +24,7 @@ const MAX_PROMPT_PASSAGE: usize = 4000;
 /// The maximum number of characters of a model's answer.
 const MAX_ANSWER: usize = 20_000;
 
-/// The author of an answer.
+/// The way in which an answer was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum AnswerMode {
@@ -42,7 +42,7 @@ pub(crate) enum AnswerMode {
 pub(crate) struct Answer {
     pub text: String,
     pub mode: AnswerMode,
-    /// The reason why no preferred author answered.
+    /// The reason why a preferred model did not answer.
     pub note: Option<String>,
 }
 
@@ -80,9 +80,7 @@ impl Answerer {
             match generator.answer(prompt::SYSTEM_PROMPT, &user, &ctx.cancel).await {
                 Ok(text) => match citations::sanitize(&cut(&text, MAX_ANSWER), sources) {
                     Some(text) => return Ok(Answer { text, mode: AnswerMode::Generated, note }),
-                    None => {
-                        note = Some("The answer of the gateway's model was full of addresses and left out.".to_owned())
-                    }
+                    None => note = Some(discarded_answer_note("gateway")),
                 },
                 Err(error) if ctx.cancel.is_cancelled() => {
                     return Err(McpError::new(ErrorKind::Cancelled, error.to_string()));
@@ -97,15 +95,20 @@ impl Answerer {
             match sampling::ask(&**inquirer, &user, &ctx.cancel).await {
                 Ok(text) => match citations::sanitize(&cut(&text, MAX_ANSWER), sources) {
                     Some(text) => return Ok(Answer { text, mode: AnswerMode::Sampled, note }),
-                    None => {
-                        note = Some("The answer of the client's model was full of addresses and left out.".to_owned())
-                    }
+                    None => note = Some(discarded_answer_note("client")),
                 },
                 Err(reason) => note = Some(format!("The client's model was not used: {}.", one_line(&reason, 200))),
             }
         }
         Ok(Answer { text: quote_passages(sources), mode: AnswerMode::Extractive, note })
     }
+}
+
+/// Explains that an answer could not be cleaned in [`citations::sanitize`].
+fn discarded_answer_note(owner: &str) -> String {
+    format!(
+        "The answer of the {owner}'s model names too many addresses that no document contains, so it was discarded."
+    )
 }
 
 /// Quotes the passages themselves as the answer.

@@ -40,9 +40,9 @@ impl Counts {
     }
 }
 
-/// The overall state of the documents.
+/// The numbers of documents by the state of their front matter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Health {
+pub(crate) struct FrontMatterStats {
     pub documents: usize,
     pub without_front_matter: usize,
     /// Documents whose front matter does not match their type.
@@ -53,7 +53,7 @@ pub(crate) struct Health {
 
 /// The metadata of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct DocumentMetadata {
     pub path: String,
     pub title: String,
     pub summary: String,
@@ -65,7 +65,7 @@ pub(crate) struct Entry {
     pub chunks: usize,
 }
 
-const ENTRY_QUERY: &str = "SELECT path, title, summary, doc_type, date, level, char_count, links,
+const METADATA_QUERY: &str = "SELECT path, title, summary, doc_type, date, level, char_count, links,
     (SELECT count(*) FROM chunks WHERE document = documents.id) FROM documents";
 
 /// Reads a level, which is stored as its position.
@@ -73,9 +73,9 @@ pub(super) fn read_level(row: &Row<'_>, column: usize) -> rusqlite::Result<Level
     Ok(Level::VARIANTS.get(row.get::<_, usize>(column)?).copied().unwrap_or_default())
 }
 
-fn read_entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
+fn read_metadata(row: &Row<'_>) -> rusqlite::Result<DocumentMetadata> {
     let links: String = row.get(7)?;
-    Ok(Entry {
+    Ok(DocumentMetadata {
         path: row.get(0)?,
         title: row.get(1)?,
         summary: row.get(2)?,
@@ -167,36 +167,39 @@ impl Index {
         })
     }
 
-    /// Returns the state of the documents, with at most `limit` faults.
-    pub fn health(&self, limit: usize) -> Result<Health, IndexError> {
+    /// Returns the state of the documents' front matter, with at most `limit` faults.
+    pub fn front_matter_stats(&self, limit: usize) -> Result<FrontMatterStats, IndexError> {
         self.read(|conn| {
             let sql = "SELECT count(*), count(*) - coalesce(sum(front_matter), 0), count(fault) FROM documents";
-            let mut health = conn.prepare_cached(sql)?.query_row([], |row| {
+            let mut stats = conn.prepare_cached(sql)?.query_row([], |row| {
                 let (documents, without_front_matter, faulty) = (row.get(0)?, row.get(1)?, row.get(2)?);
-                Ok(Health { documents, without_front_matter, faulty, faults: Vec::new() })
+                Ok(FrontMatterStats { documents, without_front_matter, faulty, faults: Vec::new() })
             })?;
             let sql = "SELECT path, fault FROM documents WHERE fault IS NOT NULL ORDER BY path LIMIT ?1";
             let mut statement = conn.prepare_cached(sql)?;
             let faults = statement.query_map([limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
-            health.faults = faults.collect::<rusqlite::Result<_>>()?;
-            Ok(health)
+            stats.faults = faults.collect::<rusqlite::Result<_>>()?;
+            Ok(stats)
         })
     }
 
-    pub fn document(&self, path: &str) -> Result<Option<Entry>, IndexError> {
+    pub fn document(&self, path: &str) -> Result<Option<DocumentMetadata>, IndexError> {
         self.read(|conn| {
-            conn.prepare_cached(&format!("{ENTRY_QUERY} WHERE path = ?1"))?.query_row([path], read_entry).optional()
+            conn.prepare_cached(&format!("{METADATA_QUERY} WHERE path = ?1"))?
+                .query_row([path], read_metadata)
+                .optional()
         })
     }
 
     /// Returns at most `limit` documents whose paths have the prefix, in the order of paths, and the number of all such
     /// documents.
-    pub fn list(&self, prefix: &str, limit: usize) -> Result<(Vec<Entry>, usize), IndexError> {
+    pub fn list(&self, prefix: &str, limit: usize) -> Result<(Vec<DocumentMetadata>, usize), IndexError> {
         self.read(|conn| {
-            let within = "WHERE path >= ?1 AND substr(path, 1, length(?1)) = ?1";
-            let mut statement = conn.prepare_cached(&format!("{ENTRY_QUERY} {within} ORDER BY path LIMIT ?2"))?;
-            let entries = statement.query_map(params![prefix, limit], read_entry)?.collect::<rusqlite::Result<_>>()?;
-            let count = format!("SELECT count(*) FROM documents {within}");
+            let condition = "WHERE path >= ?1 AND substr(path, 1, length(?1)) = ?1";
+            let mut statement = conn.prepare_cached(&format!("{METADATA_QUERY} {condition} ORDER BY path LIMIT ?2"))?;
+            let entries =
+                statement.query_map(params![prefix, limit], read_metadata)?.collect::<rusqlite::Result<_>>()?;
+            let count = format!("SELECT count(*) FROM documents {condition}");
             let total = conn.prepare_cached(&count)?.query_row([prefix], |row| row.get(0))?;
             Ok((entries, total))
         })
@@ -221,9 +224,9 @@ impl Index {
     }
 
     /// Stores vectors of passages that still exist. Vectors that are not finite, or consist of zeros, are skipped.
-    pub fn set_vectors(&self, model: &str, all: &[(PassageId, Vec<f32>)]) -> Result<(), IndexError> {
+    pub fn set_vectors(&self, model: &str, vectors: &[(PassageId, Vec<f32>)]) -> Result<(), IndexError> {
         let unit: Vec<(PassageId, Vec<f32>)> =
-            all.iter().filter_map(|(id, vector)| Some((*id, vectors::normalize(vector)?))).collect();
+            vectors.iter().filter_map(|(id, vector)| Some((*id, vectors::normalize(vector)?))).collect();
         self.write(
             |tx| {
                 let mut existing = Vec::new();

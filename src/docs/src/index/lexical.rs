@@ -30,7 +30,7 @@ struct Term {
 /// Returns the documents that have any of the query's words, by id.
 pub(super) fn search(conn: &Connection, query: &str) -> rusqlite::Result<HashMap<i64, DocumentMatch>> {
     let terms = words::query_terms(query);
-    let all: usize = conn.prepare_cached("SELECT count(*) FROM passages")?.query_row([], |row| row.get(0))?;
+    let passage_count: usize = conn.prepare_cached("SELECT count(*) FROM passages")?.query_row([], |row| row.get(0))?;
     let mut counted = Vec::new();
     {
         let up_to = "SELECT count(*) FROM (SELECT 1 FROM words WHERE words MATCH ?1 LIMIT ?2)";
@@ -49,8 +49,8 @@ pub(super) fn search(conn: &Connection, query: &str) -> rusqlite::Result<HashMap
         if count > COMMON_TERM_PASSAGES && !terms.is_empty() {
             break;
         }
-        let found = if count > 0 { term_hits(conn, term, all)? } else { Vec::new() };
-        let weight = score::term_weight(found.len(), all);
+        let found = if count > 0 { term_hits(conn, term, passage_count)? } else { Vec::new() };
+        let weight = score::term_weight(found.len(), passage_count);
         total_weight += weight;
         if !found.is_empty() {
             terms.push(Term { weight, hits: found });
@@ -65,16 +65,16 @@ fn quote_term(term: &str) -> String {
 }
 
 /// Returns the score that a term adds to each passage with the term.
-fn term_hits(conn: &Connection, term: &str, all: usize) -> rusqlite::Result<Vec<(PassageId, f64)>> {
+fn term_hits(conn: &Connection, term: &str, passage_count: usize) -> rusqlite::Result<Vec<(PassageId, f64)>> {
     let sql = format!("SELECT rowid, bm25(words, {COLUMN_WEIGHTS}) FROM words WHERE words MATCH ?1");
     let mut statement = conn.prepare_cached(&sql)?;
     let rows = statement.query_map([quote_term(term)], |row| Ok((row.get(0)?, row.get::<_, f64>(1)?)))?;
     let mut hits: Vec<(PassageId, f64)> = rows.collect::<rusqlite::Result<_>>()?;
     // The factor of each passage's score in FTS5 (sqlite.org/fts5.html, "The bm25() function").
-    let (n, all) = (hits.len() as f64, all as f64);
-    let idf = ((all - n + 0.5) / (n + 0.5)).ln().max(1e-6);
-    for (_, part) in &mut hits {
-        *part = (-*part / (idf * (BM25_K1 + 1.0))).clamp(0.0, 1.0);
+    let n = hits.len() as f64;
+    let idf = ((passage_count as f64 - n + 0.5) / (n + 0.5)).ln().max(1e-6);
+    for (_, contribution) in &mut hits {
+        *contribution = (-*contribution / (idf * (BM25_K1 + 1.0))).clamp(0.0, 1.0);
     }
     Ok(hits)
 }
@@ -84,13 +84,13 @@ fn combine(terms: &[Term], total_weight: f64) -> HashMap<i64, DocumentMatch> {
     let mut document_scores: HashMap<i64, f64> = HashMap::new();
     for term in terms {
         let mut best: HashMap<i64, f64> = HashMap::new();
-        for (passage, part) in &term.hits {
-            *passages.entry(*passage).or_default() += term.weight * part;
+        for (passage, contribution) in &term.hits {
+            *passages.entry(*passage).or_default() += term.weight * contribution;
             let best = best.entry(passage / MAX_PASSAGES).or_default();
-            *best = best.max(*part);
+            *best = best.max(*contribution);
         }
-        for (document, part) in best {
-            *document_scores.entry(document).or_default() += term.weight * part;
+        for (document, contribution) in best {
+            *document_scores.entry(document).or_default() += term.weight * contribution;
         }
     }
     let mut found: HashMap<i64, DocumentMatch> = HashMap::new();

@@ -17,7 +17,7 @@ mod tests;
 mod vectors;
 mod words;
 
-pub(crate) use documents::{Entry, FileStamp, Health};
+pub(crate) use documents::{DocumentMetadata, FileStamp, FrontMatterStats};
 pub(crate) use search::{Query, SearchResult};
 pub(crate) use storage::{Index, IndexError};
 pub(crate) use vectors::PassageId;

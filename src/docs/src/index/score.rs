@@ -1,4 +1,4 @@
-//! Formulas of relevance, from 0 to 1.
+//! Relevance formulas, from 0 to 1.
 //!
 //! **Words.** A query term that `n` of `N` passages have weighs `w = ln(1 + (N + 100 - n) / (n + 0.5))`: the rarer, the
 //! more. (The 100 stand for passages of other collections, so that in a small collection not every word counts as
@@ -6,7 +6,7 @@
 //! of a passage is the weighted mean of the contributions; terms that occur nowhere count as 0. The match of a document
 //! is 0.7 of its best passage's match and 0.3 of the match of all its passages together.
 //!
-//! **Meaning.** The number of standard deviations by which the cosine of query and passage exceeds the mean for this
+//! **Semantic match.** The number of standard deviations by which the cosine of query and passage exceeds the mean for this
 //! query in this collection: `z = (cosine - mean) / deviation`. So no model needs a scale of its own.
 //!
 //! **Relevance** is a logistic curve of these, `1 / (1 + exp(-x))`: for words alone `x = 12.5 m - 3.5`, for both `x =
@@ -28,17 +28,17 @@ fn logistic(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// Returns the weight of a term that `n` of `all` passages have.
-pub(super) fn term_weight(n: usize, all: usize) -> f64 {
-    let (n, all) = (n as f64, all as f64);
-    (1.0 + (all + 100.0 - n) / (n + 0.5)).ln()
+/// Returns the weight of a term that `n` of `passage_count` passages have.
+pub(super) fn term_weight(n: usize, passage_count: usize) -> f64 {
+    let (n, passage_count) = (n as f64, passage_count as f64);
+    (1.0 + (passage_count + 100.0 - n) / (n + 0.5)).ln()
 }
 
 /// Returns the relevance of a match of words.
-pub(super) fn lexical_relevance(matched: f64) -> f64 {
+pub(super) fn lexical_relevance(word_match: f64) -> f64 {
     // The curve is scaled so that no match gives 0 and a full match gives 1.
-    let curve = |matched: f64| logistic(12.5 * matched - 3.5);
-    ((curve(matched) - curve(0.0)) / (curve(1.0) - curve(0.0))).clamp(0.0, 1.0)
+    let curve = |word_match: f64| logistic(12.5 * word_match - 3.5);
+    ((curve(word_match) - curve(0.0)) / (curve(1.0) - curve(0.0))).clamp(0.0, 1.0)
 }
 
 /// The mean and deviation of a query's cosines.
@@ -68,15 +68,15 @@ impl CosineDistribution {
     }
 
     /// Returns the relevance of a match of words together with a deviation above the mean.
-    pub fn fused_relevance(&self, matched: f64, above: f64) -> f64 {
-        let both = logistic(11.0 * matched + 0.7 * above - 5.0);
+    pub fn fused_relevance(&self, word_match: f64, deviations: f64) -> f64 {
+        let both = logistic(11.0 * word_match + 0.7 * deviations - 5.0);
         // With few passages, the deviation says nothing.
-        if self.is_small_sample { both.max(lexical_relevance(matched)) } else { both }
+        if self.is_small_sample { both.max(lexical_relevance(word_match)) } else { both }
     }
 }
 
 /// Returns the fused score of two ranks, counted from 0; `None` if the document is not in that ranking.
-pub(super) fn reciprocal_rank(ranks: (Option<usize>, Option<usize>)) -> f64 {
+pub(super) fn fused_rank_score(ranks: (Option<usize>, Option<usize>)) -> f64 {
     let reciprocal = |rank: Option<usize>| rank.map_or(0.0, |rank| 1.0 / (RANK_CONSTANT + rank as f64));
     reciprocal(ranks.0) + reciprocal(ranks.1)
 }
@@ -111,12 +111,12 @@ mod tests {
 
     #[test]
     fn first_in_both_rankings_is_first_overall() {
-        let first = reciprocal_rank((Some(0), Some(0)));
+        let first = fused_rank_score((Some(0), Some(0)));
         assert!(
-            first > reciprocal_rank((Some(0), Some(1)))
-                && reciprocal_rank((Some(0), Some(5))) > reciprocal_rank((Some(0), None))
+            first > fused_rank_score((Some(0), Some(1)))
+                && fused_rank_score((Some(0), Some(5))) > fused_rank_score((Some(0), None))
         );
-        assert_eq!(reciprocal_rank((None, None)), 0.0);
+        assert_eq!(fused_rank_score((None, None)), 0.0);
         assert!(CosineDistribution::from_cosines(std::iter::empty()).deviations_above_mean(0.5).is_finite());
     }
 }

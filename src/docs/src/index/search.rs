@@ -1,7 +1,7 @@
-//! Searches documents by words and by meaning, and merges both rankings.
+//! Searches documents by words and semantically, by vectors, and merges both rankings.
 
 use foldhash::{HashMap, HashMapExt as _, HashSet};
-use rusqlite::{Connection, Row, params_from_iter, types::Value as Sql};
+use rusqlite::{Connection, Row, params_from_iter, types::Value as SqlValue};
 
 use super::{
     documents::{MAX_PASSAGES, read_level},
@@ -12,8 +12,8 @@ use super::{
 };
 use crate::model::{Filter, Hit, Level, Passage, Ranking};
 
-/// The number of documents in the ranking by meaning.
-const MAX_MEANING_RANKS: usize = 200;
+/// The number of documents in the semantic ranking.
+const MAX_SEMANTIC_RANKS: usize = 200;
 
 /// A search query.
 pub(crate) struct Query<'a> {
@@ -39,7 +39,7 @@ pub(crate) struct SearchResult {
 struct RankedDocument {
     document: i64,
     /// The score that determines the order.
-    rank: f64,
+    order_score: f64,
     /// The relevance, from 0 to 1.
     score: f64,
     passage: PassageId,
@@ -82,23 +82,28 @@ impl Index {
                 let first = document * MAX_PASSAGES;
                 let (matched, passage) =
                     matched.get(&document).map_or((0.0, first), |matched| (matched.score, matched.passage));
-                all.push(RankedDocument { document, rank: matched, score: score::lexical_relevance(matched), passage });
+                all.push(RankedDocument {
+                    document,
+                    order_score: matched,
+                    score: score::lexical_relevance(matched),
+                    passage,
+                });
             }
-            sort_by_rank(&mut all);
+            sort_by_order_score(&mut all);
             all.truncate(limit);
             all.iter().map(|ranked| load_hit(conn, ranked)).collect()
         })
     }
 
-    /// Searches by meaning alone and returns paths with their relevance, for measurements.
+    /// Searches semantically alone and returns paths with their relevance, for measurements.
     ///
     /// # Errors
     /// Fails as [`Index::search`] does.
     #[cfg(test)]
-    pub fn search_by_meaning(&self, vector: &[f32], limit: usize) -> Result<Vec<(String, f64)>, IndexError> {
+    pub fn search_semantically(&self, vector: &[f32], limit: usize) -> Result<Vec<(String, f64)>, IndexError> {
         let cosines = self.cosines(Some(vector))?.unwrap_or_default();
         let distribution = CosineDistribution::from_cosines(cosines.iter().map(|(_, cosine)| f64::from(*cosine)));
-        let mut ranked = rank_by_meaning(&cosines, &distribution);
+        let mut ranked = rank_semantically(&cosines, &distribution);
         ranked.truncate(limit);
         self.read(|conn| {
             let hits = ranked.iter().map(|ranked| load_hit(conn, ranked).map(|hit| (hit.path, ranked.score)));
@@ -130,8 +135,10 @@ impl Index {
     }
 }
 
-fn sort_by_rank(ranked: &mut [RankedDocument]) {
-    let order = |a: &RankedDocument, b: &RankedDocument| b.rank.total_cmp(&a.rank).then(b.score.total_cmp(&a.score));
+fn sort_by_order_score(ranked: &mut [RankedDocument]) {
+    let order = |a: &RankedDocument, b: &RankedDocument| {
+        b.order_score.total_cmp(&a.order_score).then(b.score.total_cmp(&a.score))
+    };
     ranked.sort_by(|a, b| order(a, b).then(a.document.cmp(&b.document)));
 }
 
@@ -161,17 +168,17 @@ fn rank_by_words(conn: &Connection, text: &str) -> rusqlite::Result<Vec<RankedDo
     let mut ranked: Vec<RankedDocument> = found
         .map(|(document, DocumentMatch { score: matched, passage })| RankedDocument {
             document,
-            rank: matched,
+            order_score: matched,
             score: score::lexical_relevance(matched),
             passage,
         })
         .collect();
-    sort_by_rank(&mut ranked);
+    sort_by_order_score(&mut ranked);
     Ok(ranked)
 }
 
 /// Ranks the documents of the nearest passages by their deviation above the mean.
-fn rank_by_meaning(cosines: &[(PassageId, f32)], distribution: &CosineDistribution) -> Vec<RankedDocument> {
+fn rank_semantically(cosines: &[(PassageId, f32)], distribution: &CosineDistribution) -> Vec<RankedDocument> {
     let mut best: HashMap<i64, (f32, PassageId)> = HashMap::new();
     for (passage, cosine) in cosines {
         let best = best.entry(passage / MAX_PASSAGES).or_insert((f32::NEG_INFINITY, 0));
@@ -183,11 +190,11 @@ fn rank_by_meaning(cosines: &[(PassageId, f32)], distribution: &CosineDistributi
         .into_iter()
         .map(|(document, (cosine, passage))| {
             let above = distribution.deviations_above_mean(cosine.into());
-            RankedDocument { document, rank: above, score: distribution.fused_relevance(0.0, above), passage }
+            RankedDocument { document, order_score: above, score: distribution.fused_relevance(0.0, above), passage }
         })
         .collect();
-    sort_by_rank(&mut ranked);
-    ranked.truncate(MAX_MEANING_RANKS);
+    sort_by_order_score(&mut ranked);
+    ranked.truncate(MAX_SEMANTIC_RANKS);
     ranked
 }
 
@@ -195,47 +202,49 @@ fn fuse_rankings(words: Vec<RankedDocument>, cosines: &[(PassageId, f32)]) -> Ve
     type RankPair = (Option<(usize, RankedDocument)>, Option<(usize, RankedDocument)>);
     let distribution = CosineDistribution::from_cosines(cosines.iter().map(|(_, cosine)| f64::from(*cosine)));
     let mut both: HashMap<i64, RankPair> = HashMap::new();
-    for (place, ranked) in words.into_iter().enumerate() {
-        both.entry(ranked.document).or_default().0 = Some((place, ranked));
+    for (rank, ranked) in words.into_iter().enumerate() {
+        both.entry(ranked.document).or_default().0 = Some((rank, ranked));
     }
-    for (place, ranked) in rank_by_meaning(cosines, &distribution).into_iter().enumerate() {
-        both.entry(ranked.document).or_default().1 = Some((place, ranked));
+    for (rank, ranked) in rank_semantically(cosines, &distribution).into_iter().enumerate() {
+        both.entry(ranked.document).or_default().1 = Some((rank, ranked));
     }
     let mut ranked: Vec<RankedDocument> = both
         .into_iter()
-        .filter_map(|(document, (words, meaning))| {
-            let places = (words.map(|(place, _)| place), meaning.map(|(place, _)| place));
-            let (words, meaning) = (words.map(|(_, ranked)| ranked), meaning.map(|(_, ranked)| ranked));
+        .filter_map(|(document, (words, semantic))| {
+            let ranks = (words.map(|(rank, _)| rank), semantic.map(|(rank, _)| rank));
+            let (words, semantic) = (words.map(|(_, ranked)| ranked), semantic.map(|(_, ranked)| ranked));
             // The passage comes from the ranking in which the document is higher.
-            let passage = match (words, meaning) {
-                (Some(words), Some(_)) if places.0 <= places.1 => words.passage,
-                (_, Some(meaning)) => meaning.passage,
+            let passage = match (words, semantic) {
+                (Some(words), Some(_)) if ranks.0 <= ranks.1 => words.passage,
+                (_, Some(semantic)) => semantic.passage,
                 (Some(words), None) => words.passage,
                 (None, None) => return None,
             };
-            let score = distribution
-                .fused_relevance(words.map_or(0.0, |words| words.rank), meaning.map_or(0.0, |meaning| meaning.rank));
-            Some(RankedDocument { document, rank: score::reciprocal_rank(places), score, passage })
+            let score = distribution.fused_relevance(
+                words.map_or(0.0, |words| words.order_score),
+                semantic.map_or(0.0, |semantic| semantic.order_score),
+            );
+            Some(RankedDocument { document, order_score: score::fused_rank_score(ranks), score, passage })
         })
         .collect();
-    sort_by_rank(&mut ranked);
+    sort_by_order_score(&mut ranked);
     ranked
 }
 
 /// Returns the documents that a filter accepts; `None` if it accepts all.
 fn matching_documents(conn: &Connection, filter: &Filter) -> rusqlite::Result<Option<HashSet<i64>>> {
     let mut conditions = Vec::new();
-    let mut values: Vec<Sql> = Vec::new();
-    let mut within = |column: &str, all: Vec<Sql>| {
-        let marks = vec!["?"; all.len()].join(", ");
-        conditions.push(format!("{column} IN ({marks})"));
+    let mut values: Vec<SqlValue> = Vec::new();
+    let mut add_condition = |column: &str, all: Vec<SqlValue>| {
+        let placeholders = vec!["?"; all.len()].join(", ");
+        conditions.push(format!("{column} IN ({placeholders})"));
         values.extend(all);
     };
     if let Some(types) = &filter.doc_types {
-        within("doc_type", types.iter().map(|name| Sql::Text(name.clone())).collect());
+        add_condition("doc_type", types.iter().map(|name| SqlValue::Text(name.clone())).collect());
     }
     if let Some(levels) = &filter.levels {
-        within("level", levels.iter().map(|level| Sql::Integer(*level as i64)).collect());
+        add_condition("level", levels.iter().map(|level| SqlValue::Integer(*level as i64)).collect());
     }
     if conditions.is_empty() {
         return Ok(None);

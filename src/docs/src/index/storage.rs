@@ -44,12 +44,12 @@ impl Index {
     /// # Errors
     /// Fails if the file can neither be read nor created.
     pub fn open(path: &Path) -> Result<Self, IndexError> {
-        let writer = match prepare(path) {
+        let writer = match open_or_recreate(path) {
             Ok(writer) => writer,
             Err(IndexError::Database { source, .. }) if is_beyond_repair(&source) => {
                 tracing::warn!(path = %path.display(), error = %source, "an index of documents cannot be read and is created again");
                 Index::delete(path)?;
-                prepare(path)?
+                open_or_recreate(path)?
             }
             Err(error) => return Err(error),
         };
@@ -66,9 +66,9 @@ impl Index {
     /// # Errors
     /// Fails if a file cannot be removed.
     pub fn delete(path: &Path) -> Result<(), IndexError> {
-        for end in ["", "-wal", "-shm"] {
+        for suffix in ["", "-wal", "-shm"] {
             let mut name = path.as_os_str().to_owned();
-            name.push(end);
+            name.push(suffix);
             match fs::remove_file(&name) {
                 Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
                     return Err(IndexError::Io { path: name.into(), source });
@@ -118,7 +118,7 @@ fn is_beyond_repair(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase | Unknown))
 }
 
-fn prepare(path: &Path) -> Result<Connection, IndexError> {
+fn open_or_recreate(path: &Path) -> Result<Connection, IndexError> {
     let io = |source| IndexError::Io { path: path.to_owned(), source };
     // The file is created before SQLite opens it, so that other users can never read it. SQLite gives the WAL the same
     // mode.

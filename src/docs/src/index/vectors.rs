@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rusqlite::Connection;
 use wide::f32x8;
 
-/// The maximum dimensions of a vector.
+/// The maximum number of dimensions of a vector.
 pub(super) const MAX_DIMENSIONS: usize = 8192;
 
 /// Identifies a passage until its document is written again.

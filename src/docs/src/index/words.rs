@@ -5,9 +5,9 @@ use std::collections::HashSet;
 
 /// The maximum number of terms of one query.
 pub(super) const MAX_TERMS: usize = 24;
-/// The maximum bytes of a query that are read.
+/// The maximum number of bytes of a query that are read.
 const MAX_QUERY: usize = 16 << 10;
-/// The maximum characters of a term.
+/// The maximum number of characters of a term.
 const MAX_TERM: usize = 64;
 
 /// Words that say nothing about the topic of a question. Most documents are in English, so the words are, too.
@@ -20,19 +20,19 @@ const STOP_WORDS: [&str; 72] = [
 ];
 
 /// Returns `true` for a script written without spaces, whose characters are indexed in pairs.
-fn is_dense(c: char) -> bool {
+fn is_unspaced(c: char) -> bool {
     matches!(u32::from(c), 0x0E00..=0x0EFF | 0x1000..=0x109F | 0x1780..=0x17FF | 0x2E80..=0x30FF | 0x3130..=0x318F
         | 0x31F0..=0x9FFF | 0xA960..=0xA97F | 0xAC00..=0xD7FF | 0xF900..=0xFAFF | 0x20000..=0x3FFFF)
 }
 
 fn is_word(c: char) -> bool {
-    c.is_alphanumeric() && !is_dense(c)
+    c.is_alphanumeric() && !is_unspaced(c)
 }
 
 /// Calls `each` with every term of the text: words, parts of compound words, and pairs.
 fn terms<'a>(text: &'a str, mut each: impl FnMut(&'a str)) {
     let mut word: Option<usize> = None;
-    let mut dense: Option<(usize, usize)> = None;
+    let mut unspaced: Option<(usize, usize)> = None;
     for (offset, c) in text.char_indices().chain(std::iter::once((text.len(), ' '))) {
         if is_word(c) {
             word.get_or_insert(offset);
@@ -41,15 +41,15 @@ fn terms<'a>(text: &'a str, mut each: impl FnMut(&'a str)) {
             each(whole);
             parts(whole, &mut each);
         }
-        if is_dense(c) && c.is_alphanumeric() {
+        if is_unspaced(c) && c.is_alphanumeric() {
             let end = offset + c.len_utf8();
-            if let Some((before, _)) = dense {
+            if let Some((before, _)) = unspaced {
                 each(text.get(before..end).unwrap_or_default());
             }
-            dense = Some((offset, end));
-        } else if let Some((start, end)) = dense.take() {
+            unspaced = Some((offset, end));
+        } else if let Some((start, end)) = unspaced.take() {
             // A character that stands alone forms no pair.
-            let alone = text.get(..start).is_none_or(|before| !before.ends_with(is_dense));
+            let alone = text.get(..start).is_none_or(|before| !before.ends_with(is_unspaced));
             if alone {
                 each(text.get(start..end).unwrap_or_default());
             }

@@ -68,13 +68,13 @@ fn read_options() -> OpenOptions {
 }
 
 impl Files {
-    /// Creates an accessor of a folder of a root. Files in `other`, a folder of the same root, are excluded.
-    pub fn new(root: &Path, folder: &str, other: Option<&str>) -> Self {
-        let within = |other: &str| match folder {
-            "" => Some(other.to_owned()),
-            folder => other.strip_prefix(folder)?.strip_prefix('/').map(str::to_owned),
+    /// Creates access to a folder below the root. Files below `excluded`, another folder of the root, are left out.
+    pub fn new(root: &Path, folder: &str, excluded: Option<&str>) -> Self {
+        let relative_to_folder = |excluded: &str| match folder {
+            "" => Some(excluded.to_owned()),
+            folder => excluded.strip_prefix(folder)?.strip_prefix('/').map(str::to_owned),
         };
-        let excluded = other.and_then(within).filter(|other| !other.is_empty());
+        let excluded = excluded.and_then(relative_to_folder).filter(|excluded| !excluded.is_empty());
         Self { root: root.to_owned(), folder: folder.to_owned(), excluded }
     }
 
@@ -115,10 +115,10 @@ impl Files {
     }
 
     fn is_excluded(&self, path: &str) -> bool {
-        let within = |excluded: &String| {
+        let contains = |excluded: &String| {
             path.strip_prefix(excluded.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
         };
-        self.excluded.as_ref().is_some_and(within)
+        self.excluded.as_ref().is_some_and(contains)
     }
 
     /// Returns the bytes of a document; `None` if it does not exist.
@@ -166,29 +166,29 @@ impl Files {
     /// Writes the file and returns `true`; returns `false` if it had unexpected content.
     fn attempt_write(&self, path: &str, bytes: &[u8], is_expected: ContentCheck<'_>) -> std::io::Result<bool> {
         let folder = self.open_after(|root| root.create_dir_all(&self.folder))?;
-        let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
-        if !parent.is_empty() {
-            reject_links(&folder, parent)?;
-            folder.create_dir_all(parent)?;
+        let (parent_path, name) = path.rsplit_once('/').unwrap_or(("", path));
+        if !parent_path.is_empty() {
+            reject_links(&folder, parent_path)?;
+            folder.create_dir_all(parent_path)?;
         }
         // From here on, paths are relative to the open folder, because its own path may lead to another folder later.
-        let within = if parent.is_empty() { folder } else { folder.open_dir(parent)? };
-        let permissions = match within.symlink_metadata(name) {
+        let parent = if parent_path.is_empty() { folder } else { folder.open_dir(parent_path)? };
+        let permissions = match parent.symlink_metadata(name) {
             Ok(metadata) if metadata.is_file() => Some(metadata.permissions()),
-            Ok(_) => return Err(Error::new(Io::InvalidInput, "something else than a file has its name")),
+            Ok(_) => return Err(Error::new(Io::InvalidInput, "something other than a file has this name")),
             Err(error) if error.kind() == Io::NotFound => None,
             Err(error) => return Err(error),
         };
         let temporary = format!("{}{}{}", TEMPORARY_NAME.0, nanoid::nanoid!(), TEMPORARY_NAME.1);
-        let written = || -> std::io::Result<bool> {
+        let write = || -> std::io::Result<bool> {
             let mut options = OpenOptions::new();
-            let mut file = within.open_with(&temporary, options.write(true).create_new(true))?;
+            let mut file = parent.open_with(&temporary, options.write(true).create_new(true))?;
             if let Some(permissions) = permissions {
                 file.set_permissions(permissions)?;
             }
             file.write_all(bytes)?;
             file.sync_all()?;
-            let present = match read_within(&within, name) {
+            let present = match read_within(&parent, name) {
                 Ok((bytes, _)) => Some(bytes),
                 Err(error) if error.kind() == Io::NotFound => None,
                 Err(error) => return Err(error),
@@ -196,13 +196,13 @@ impl Files {
             if !is_expected(present.as_deref()) {
                 return Ok(false);
             }
-            within.rename(&temporary, &within, name).map(|()| true)
+            parent.rename(&temporary, &parent, name).map(|()| true)
         };
-        let outcome = written();
+        let outcome = write();
         match outcome {
-            Ok(true) => sync_folder(&within).map(|()| true),
+            Ok(true) => sync_folder(&parent).map(|()| true),
             _ => {
-                let _ = within.remove_file(&temporary);
+                let _ = parent.remove_file(&temporary);
                 outcome
             }
         }
@@ -297,7 +297,7 @@ impl Files {
         let Ok(entries) = folder.entries() else { return all };
         for entry in entries.flatten().take(1000) {
             let Ok(name) = entry.file_name().into_string() else { continue };
-            if ![".schema.yaml", ".schema.yml", ".schema.json"].iter().any(|end| name.ends_with(end)) {
+            if ![".schema.yaml", ".schema.yml", ".schema.json"].iter().any(|suffix| name.ends_with(suffix)) {
                 continue;
             }
             let Ok(file) = folder.open_with(&name, &read_options()) else { continue };
@@ -317,7 +317,7 @@ fn read_within(folder: &Dir, path: &str) -> std::io::Result<(Vec<u8>, Metadata)>
     let file = folder.open_with(path, &read_options())?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(Error::new(Io::InvalidInput, "it is no regular file"));
+        return Err(Error::new(Io::InvalidInput, "it is not a regular file"));
     }
     let mut bytes = Vec::new();
     // The file may grow while it is read.

@@ -9,11 +9,11 @@ use std::{
 pub(super) const NO_BRANCH: &str = "-";
 /// The maximum number of parent folders that are searched.
 const MAX_PARENTS: usize = 32;
-/// The maximum bytes of `HEAD`.
+/// The maximum number of bytes of `HEAD`.
 const MAX_HEAD_BYTES: u64 = 4096;
-/// The maximum bytes of the name of a branch.
+/// The maximum number of bytes of the name of a branch.
 const MAX_NAME: usize = 250;
-/// The number of digits of a commit that stands for the name of a branch.
+/// The number of digits of the commit that names a detached `HEAD`.
 const COMMIT_DIGITS: usize = 12;
 
 /// Returns the branch of the repository that contains `root`.

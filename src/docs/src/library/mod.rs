@@ -36,10 +36,12 @@ use tenant_registry::TenantRegistry;
 /// The reason why the documents cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum DocsError {
-    #[error("the project {project}: {path} is no folder that can be read: {source}")]
+    #[error("the project {project}: {path} is not a readable folder: {source}")]
     Root { project: String, path: PathBuf, source: std::io::Error },
     #[error("{path}: {source}")]
     Io { path: PathBuf, source: std::io::Error },
+    #[error("a thread cannot be started: {0}")]
+    Thread(std::io::Error),
     #[error("{0}")]
     Index(String),
     #[error("the cache of embeddings: {0}")]

@@ -7,9 +7,9 @@ use countersign_domain::changes::visible::has_hidden;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::text::{invalid_argument, one_line};
 
-/// The maximum bytes of a path.
+/// The maximum number of bytes of a path.
 const MAX_PATH_BYTES: usize = 1000;
-/// The maximum bytes of one part of a path.
+/// The maximum number of bytes of one part of a path.
 const MAX_PART_BYTES: usize = 200;
 /// The maximum depth of folders.
 pub(super) const MAX_DEPTH: usize = 32;
@@ -88,7 +88,7 @@ pub(super) fn stale_error(path: &str) -> McpError {
 /// Describes an I/O error without the system's error number and without paths of the machine.
 fn reason(error: &std::io::Error) -> String {
     match error.kind() {
-        std::io::ErrorKind::PermissionDenied => "the gateway has no permission to".to_owned(),
+        std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
         std::io::ErrorKind::StorageFull => "no space is left".to_owned(),
         kind => kind.to_string(),
     }

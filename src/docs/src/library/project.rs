@@ -120,14 +120,13 @@ impl Project {
             events,
         });
         project.reload_types();
-        let index = |error: &dyn std::fmt::Display| DocsError::Index(error.to_string());
+        let to_index_error = |error: &dyn std::fmt::Display| DocsError::Index(error.to_string());
         let tenant = project.current_tenant();
-        registry.record(&tenant).map_err(|error| index(&error))?;
-        project.indexes_of(&tenant).map_err(|error| index(&error))?;
-        let thread = |source| DocsError::Io { path: PathBuf::from("a thread"), source };
+        registry.record(&tenant).map_err(|error| to_index_error(&error))?;
+        project.indexes_of(&tenant).map_err(|error| to_index_error(&error))?;
         let worker = Worker::new(Arc::clone(&project), waiting, &tasks);
-        let named = |what: &str| std::thread::Builder::new().name(format!("docs-{what}"));
-        named("sync").spawn(move || worker.run()).map_err(thread)?;
+        let thread_builder = |what: &str| std::thread::Builder::new().name(format!("docs-{what}"));
+        thread_builder("sync").spawn(move || worker.run()).map_err(DocsError::Thread)?;
         if let Some(embedder) = embedder {
             let embedded = Arc::clone(&project);
             let work = move || {
@@ -139,7 +138,7 @@ impl Project {
                     }
                 }
             };
-            named("embed").spawn(work).map_err(thread)?;
+            thread_builder("embed").spawn(work).map_err(DocsError::Thread)?;
         }
         Ok(project)
     }
@@ -173,7 +172,7 @@ impl Project {
     }
 
     /// Returns `true` if each branch has its own documents.
-    pub fn is_by_branch(&self) -> bool {
+    pub fn tracks_branches(&self) -> bool {
         self.config.by_branch
     }
 
@@ -291,7 +290,7 @@ impl Project {
             }
             tokio::select! {
                 changed = state.changed() => changed.map_err(|_| shutting_down_error())?,
-                () = cancel.cancelled() => return Err(McpError::new(ErrorKind::Cancelled, "The call was taken back.")),
+                () = cancel.cancelled() => return Err(McpError::new(ErrorKind::Cancelled, "The call was cancelled.")),
                 () = self.stop.cancelled() => return Err(shutting_down_error()),
             }
         }
@@ -358,8 +357,8 @@ impl Project {
         indexes.map(|indexes| std::iter::once(indexes.docs).chain(indexes.external).collect()).unwrap_or_default()
     }
 
-    /// Returns `true` if another branch was checked out, and makes it the current one.
-    pub(super) fn has_switched_branch(&self) -> bool {
+    /// Makes the checked-out branch the current one. Returns `true` if it was not.
+    pub(super) fn follow_branch(&self) -> bool {
         if !self.config.by_branch {
             return false;
         }
@@ -428,8 +427,8 @@ impl Project {
             Ok(indexed) => indexed,
             Err(error) => return tracing::warn!(project = %self.name, %error, "the state of the index cannot be read"),
         };
-        let external = indexed.external.as_ref().map(|index| index.health(0)).transpose();
-        let (docs, external) = match (indexed.docs.health(MAX_NAMED_FAULTS), external) {
+        let external = indexed.external.as_ref().map(|index| index.front_matter_stats(0)).transpose();
+        let (docs, external) = match (indexed.docs.front_matter_stats(MAX_NAMED_FAULTS), external) {
             (Ok(docs), Ok(external)) => (docs, external),
             (Err(error), _) | (_, Err(error)) => {
                 return tracing::warn!(project = %self.name, %error, "the state of the index cannot be read");

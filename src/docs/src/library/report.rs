@@ -1,7 +1,7 @@
 //! The report on a project's documents, for operators.
 
 use super::git;
-use crate::index::Health;
+use crate::index::FrontMatterStats;
 use countersign_domain::text::plural;
 use countersign_provider::Report;
 
@@ -9,8 +9,8 @@ use countersign_provider::Report;
 pub(super) fn describe(
     project: &str,
     branch: &str,
-    docs: &Health,
-    external: Option<&Health>,
+    docs: &FrontMatterStats,
+    external: Option<&FrontMatterStats>,
     lacks_repository: bool,
 ) -> Report {
     let on_branch = if branch == git::NO_BRANCH { String::new() } else { format!(" on {branch}") };

@@ -116,7 +116,7 @@ impl FolderIndex<'_> {
     fn synchronize_batch(&self, files: &[(String, Option<FileStamp>)]) -> Result<IndexChanges, SyncError> {
         let mut changed = IndexChanges::default();
         let mut read: Vec<(FileStamp, Document)> = Vec::new();
-        let mut touched = Vec::new();
+        let mut restamped = Vec::new();
         let mut removed = Vec::new();
         let mut bytes = 0;
         for (path, before) in files {
@@ -125,7 +125,7 @@ impl FolderIndex<'_> {
                 continue;
             };
             if before.as_ref().is_some_and(|before| before.hash == stamp.hash) {
-                touched.push((path.clone(), stamp));
+                restamped.push((path.clone(), stamp));
                 continue;
             }
             let Ok(document) = text::parse(path, &text, self.types) else {
@@ -147,8 +147,8 @@ impl FolderIndex<'_> {
         if !read.is_empty() {
             self.index.put(&read)?;
         }
-        if !touched.is_empty() {
-            self.index.update_stamps(&touched)?;
+        if !restamped.is_empty() {
+            self.index.update_stamps(&restamped)?;
         }
         if !removed.is_empty() {
             self.index.remove(&removed)?;

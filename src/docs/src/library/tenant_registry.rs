@@ -9,6 +9,7 @@ use sha2::{Digest as _, Sha256};
 use crate::{index::Index, model::Tenant};
 use countersign_domain::changes::digest::hex;
 
+/// The name of the table is older than the term tenant.
 const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS shelves (
     key TEXT PRIMARY KEY, project TEXT NOT NULL, branch TEXT NOT NULL, path_hash TEXT NOT NULL) STRICT;";
 

@@ -96,7 +96,7 @@ impl Worker {
             if self.project.is_stopped() {
                 return;
             }
-            if self.project.has_switched_branch() {
+            if self.project.follow_branch() {
                 self.scan_everything();
             } else {
                 self.scan_touched();
@@ -119,10 +119,10 @@ impl Worker {
                 self.synchronize(index);
                 continue;
             }
-            let TouchedPaths { paths, needs_full_scan: everything } = std::mem::take(&mut *watched.touched.lock());
+            let TouchedPaths { paths, needs_full_scan } = std::mem::take(&mut *watched.touched.lock());
             let (collection, folder) = (watched.collection, watched.folder.clone());
             match touched_documents(&folder, &paths) {
-                _ if everything => self.synchronize(index),
+                _ if needs_full_scan => self.synchronize(index),
                 None => self.synchronize(index),
                 Some(paths) if !paths.is_empty() => {
                     let _ = refresh(&self.project, collection, &paths);
@@ -156,8 +156,8 @@ impl Worker {
 
     fn walk_folder(&self, collection: Collection) -> Result<IndexChanges, SyncError> {
         let (project, tasks) = (&self.project, &self.tasks);
-        project.with_folder_index(collection, |pair: &FolderIndex<'_>| {
-            pair.synchronize_all(&mut |done, total| {
+        project.with_folder_index(collection, |folder_index: &FolderIndex<'_>| {
+            folder_index.synchronize_all(&mut |done, total| {
                 project.report_progress(SyncState { finished: false, done, total });
                 // A refresh of single files does not wait for the whole scan.
                 while let Ok(task) = tasks.try_recv() {
@@ -176,7 +176,8 @@ impl Worker {
 }
 
 fn refresh(project: &Project, collection: Collection, paths: &[String]) -> Result<(), String> {
-    let changed = project.with_folder_index(collection, |pair: &FolderIndex<'_>| pair.synchronize_files(paths));
+    let changed =
+        project.with_folder_index(collection, |folder_index: &FolderIndex<'_>| folder_index.synchronize_files(paths));
     match changed {
         Ok(changed) => {
             project.publish_changes(collection, changed);
@@ -214,7 +215,7 @@ impl WatchedFolder {
     fn new(collection: Collection, folder: PathBuf, task_sender: &Sender<Task>) -> Self {
         let touched = Arc::new(Mutex::new(TouchedPaths::default()));
         let (recorded, wake) = (Arc::clone(&touched), task_sender.clone());
-        let note = move |event: notify::Result<Event>| {
+        let on_event = move |event: notify::Result<Event>| {
             let is_first = {
                 let mut touched = recorded.lock();
                 let is_first = touched.paths.is_empty() && !touched.needs_full_scan;
@@ -233,7 +234,7 @@ impl WatchedFolder {
             }
         };
         let config = Config::default().with_follow_symlinks(false);
-        let watcher = RecommendedWatcher::new(note, config)
+        let watcher = RecommendedWatcher::new(on_event, config)
             .inspect_err(|error| tracing::warn!(%error, "a folder of documents cannot be watched and is polled"));
         Self {
             collection,

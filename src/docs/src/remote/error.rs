@@ -5,7 +5,7 @@ use std::time::Duration;
 use countersign_protocol::redact::redact;
 use countersign_provider::text::one_line;
 
-/// The maximum characters of a server's response in an error.
+/// The maximum number of characters of a server's response in an error.
 const MAX_EXCERPT: usize = 200;
 
 /// An error of a model. Its text is one line for the log, with only the beginning of the response.
@@ -21,7 +21,7 @@ pub(crate) enum RemoteError {
     TooLong(usize),
     #[error("its answer is not what was asked for: {0}")]
     InvalidResponse(String),
-    #[error("the call was given up")]
+    #[error("the call was cancelled")]
     Cancelled,
 }
 

@@ -10,15 +10,15 @@ use tokio_util::sync::CancellationToken;
 use super::{error::RemoteError, http::HttpSender};
 use countersign_config::ModelEndpoint;
 
-/// The maximum bytes of a response.
+/// The maximum number of bytes of a response.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
-/// The maximum tokens of an answer.
+/// The maximum number of tokens of an answer.
 const MAX_TOKENS: u32 = 1024;
 
 /// A client of one generating model.
 pub(crate) struct Generator {
     model: String,
-    server: HttpSender,
+    sender: HttpSender,
 }
 
 #[derive(Deserialize)]
@@ -38,7 +38,7 @@ struct Message {
 
 impl Generator {
     pub fn new(endpoint: &ModelEndpoint) -> Arc<Self> {
-        Arc::new(Self { model: endpoint.model.clone(), server: HttpSender::new(endpoint, "/chat/completions") })
+        Arc::new(Self { model: endpoint.model.clone(), sender: HttpSender::new(endpoint, "/chat/completions") })
     }
 
     /// Returns the model's answer to a prompt.
@@ -54,7 +54,7 @@ impl Generator {
             "stream": false,
         });
         tokio::select! {
-            answer = self.server.post(Bytes::from(body.to_string()), MAX_RESPONSE_BYTES) => answer.and_then(|answer| parse_response(&answer)),
+            answer = self.sender.post(Bytes::from(body.to_string()), MAX_RESPONSE_BYTES) => answer.and_then(|answer| parse_response(&answer)),
             () = cancel.cancelled() => Err(RemoteError::Cancelled),
         }
     }

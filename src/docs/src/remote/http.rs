@@ -15,7 +15,7 @@ use countersign_net::{self as net, tls};
 
 /// The maximum number of requests that wait for the thread.
 const QUEUE_LENGTH: usize = 64;
-/// The maximum bytes of an error response that are read.
+/// The maximum number of bytes of an error response that are read.
 const MAX_ERROR_BODY: usize = 8 << 10;
 /// The pause before the second attempt.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);

@@ -11,8 +11,8 @@ const STEPS_PER_CHECK: u64 = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooSlow;
 
-/// Counts the steps of parsing one document, and ends the parsing when the time is over. Each iteration over the lines
-/// or marks of a document, and each search among them, takes a step.
+/// Counts the steps of parsing one document, and ends the parsing when time runs out. Each iteration over the lines
+/// or events of a document, and each search among them, takes a step.
 #[derive(Debug)]
 pub(crate) struct Budget {
     deadline: Instant,
@@ -31,7 +31,7 @@ impl Budget {
     /// Takes a step.
     ///
     /// # Errors
-    /// Fails if the time is over.
+    /// Fails if time has run out.
     pub fn step(&mut self) -> Result<(), TooSlow> {
         self.steps += 1;
         if self.steps.is_multiple_of(STEPS_PER_CHECK) && Instant::now() >= self.deadline {

@@ -15,9 +15,9 @@ pub(crate) fn capture_prompt(kind: &DocType, subject: Option<&str>, project: Opt
     fields_of(&kind.schema, &mut fields);
     format!(
         "Write a document of the type `{name}` ({description}) for the knowledge base{named}, about {subject}\n\n\
-         First call semantic_search: where a document says it already, propose a better version of that one instead of \
+         First call semantic_search: if a document already says so, propose a better version of that one instead of \
          another. Leave out what is trivial, what holds only for now, and what the official documentation says anyway; \
-         write it down all the same where the mistake is easy to make.\n\n\
+         but do record it if the mistake is easy to make.\n\n\
          Then call index_document with\n\
          - path: `{folder}/` and a short name in lower case with hyphens, ending in `.md`\n\
          - content: the whole document. It begins with YAML front matter between two lines of `---`, with these fields:\n\n\

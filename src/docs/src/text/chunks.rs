@@ -7,26 +7,26 @@ use super::{
 };
 use crate::model::{Chunk, Passage};
 
-/// The maximum lines of a document that stays one chunk.
+/// The maximum number of lines of a document that stays one chunk.
 const MAX_UNCUT_LINES: usize = 500;
-/// The maximum lines of a section. A longer section is cut at paragraphs.
+/// The maximum number of lines of a section. A longer section is cut at paragraphs.
 const MAX_SECTION_LINES: usize = 1000;
-/// The characters from which a passage is full, so that the next block begins a new passage.
-const MIN_FULL_PASSAGE_CHARS: usize = 1500;
-/// The maximum characters of a passage. A longer block is cut between its lines.
-const MAX_PASSAGE_CHARS: usize = 6000;
+/// The number of bytes at which a passage is full, so that the next block begins a new passage.
+const MIN_FULL_PASSAGE_BYTES: usize = 1500;
+/// The number of bytes at which a passage ends even within a block. A longer block is cut between its lines.
+const MAX_PASSAGE_BYTES: usize = 6000;
 
-/// Cuts the body into chunks; `lines` are those of the body, which begins after `before` lines of the file.
+/// Cuts the body into chunks; `lines` are those of the body, which begins after `line_offset` lines of the file.
 ///
 /// # Errors
 /// Fails if the budget is used up.
 pub(super) fn chunks(
     lines: &[&str],
-    before: usize,
+    line_offset: usize,
     markdown: &Markdown,
     budget: &mut Budget,
 ) -> Result<Vec<Chunk>, TooSlow> {
-    let mut sections = if before + lines.len() <= MAX_UNCUT_LINES {
+    let mut sections = if line_offset + lines.len() <= MAX_UNCUT_LINES {
         vec![Section { path: String::new(), from: 0, to: lines.len() }]
     } else {
         sections(lines.len(), &markdown.headings)
@@ -40,7 +40,7 @@ pub(super) fn chunks(
     }
     let mut all = Vec::new();
     for section in &sections {
-        all.extend(section.chunk(lines, before, markdown, budget)?);
+        all.extend(section.chunk(lines, line_offset, markdown, budget)?);
     }
     Ok(all)
 }
@@ -75,7 +75,7 @@ fn is_blank(line: &str) -> bool {
 }
 
 impl Section {
-    /// Cuts a long section at the last beginning of a block before it gets too long, if there is one.
+    /// Cuts a long section where a block begins: at the last such line up to the limit, or else at the first one after it.
     fn cut(self, lines: &[&str], boundaries: &[bool], budget: &mut Budget) -> Result<Vec<Self>, TooSlow> {
         let mut all = Vec::new();
         let mut from = self.from;
@@ -101,11 +101,11 @@ impl Section {
     fn chunk(
         &self,
         lines: &[&str],
-        before: usize,
+        line_offset: usize,
         markdown: &Markdown,
         budget: &mut Budget,
     ) -> Result<Option<Chunk>, TooSlow> {
-        let passages = self.passages(lines, before, markdown, budget)?;
+        let passages = self.passages(lines, line_offset, markdown, budget)?;
         let (Some(first), Some(last)) = (passages.first(), passages.last()) else { return Ok(None) };
         // A heading with nothing below it is dropped.
         let has_content = (self.from..self.to).any(|line_index| {
@@ -119,7 +119,7 @@ impl Section {
     fn passages(
         &self,
         lines: &[&str],
-        before: usize,
+        line_offset: usize,
         markdown: &Markdown,
         budget: &mut Budget,
     ) -> Result<Vec<Passage>, TooSlow> {
@@ -129,32 +129,33 @@ impl Section {
         for line_index in self.from..self.to {
             budget.step()?;
             let line = lines.get(line_index).copied().unwrap_or_default();
-            let begins = markdown.boundaries.get(line_index).copied().unwrap_or(true);
+            let is_boundary = markdown.boundaries.get(line_index).copied().unwrap_or(true);
             let is_heading = markdown.is_heading(line_index);
             // A heading begins a new passage if enough text precedes it.
-            let full = (begins && size >= MIN_FULL_PASSAGE_CHARS)
-                || (is_heading && size >= MIN_FULL_PASSAGE_CHARS / 3)
-                || size >= MAX_PASSAGE_CHARS;
+            let is_full = (is_boundary && size >= MIN_FULL_PASSAGE_BYTES)
+                || (is_heading && size >= MIN_FULL_PASSAGE_BYTES / 3)
+                || size >= MAX_PASSAGE_BYTES;
             // Text after a heading stays with it.
-            let headed = line_index > from && markdown.is_heading(line_index - 1) && size < MIN_FULL_PASSAGE_CHARS;
-            if full && !headed && line_index > from {
-                all.extend(passage(lines, from, line_index, before));
+            let follows_heading =
+                line_index > from && markdown.is_heading(line_index - 1) && size < MIN_FULL_PASSAGE_BYTES;
+            if is_full && !follows_heading && line_index > from {
+                all.extend(passage(lines, from, line_index, line_offset));
                 from = line_index;
                 size = 0;
             }
             size += line.len() + 1;
         }
-        all.extend(passage(lines, from, self.to, before));
+        all.extend(passage(lines, from, self.to, line_offset));
         Ok(all)
     }
 }
 
 /// Returns the lines without blank lines at both ends, or `None` if all are blank.
-fn passage(lines: &[&str], from: usize, to: usize, before: usize) -> Option<Passage> {
+fn passage(lines: &[&str], from: usize, to: usize, line_offset: usize) -> Option<Passage> {
     let has_text = |line_index: &usize| lines.get(*line_index).is_some_and(|line| !is_blank(line));
     let first = (from..to).find(has_text)?;
     let last = (from..to).rev().find(has_text)?;
     let text = lines.get(first..=last)?.join("\n");
-    let number = |line_index: usize| u32::try_from(before + line_index + 1).unwrap_or(u32::MAX);
+    let number = |line_index: usize| u32::try_from(line_offset + line_index + 1).unwrap_or(u32::MAX);
     Some(Passage { first_line: number(first), last_line: number(last), text })
 }

@@ -13,13 +13,13 @@ use super::{
 };
 use crate::model::{Document, Level};
 
-/// The maximum characters of a title.
+/// The maximum number of characters of a title.
 const MAX_TITLE: usize = 200;
-/// The maximum characters of a summary.
+/// The maximum number of characters of a summary.
 const MAX_SUMMARY: usize = 300;
-/// The maximum characters of a document's faults.
+/// The maximum number of characters of a document's faults.
 const MAX_FAULT: usize = 3000;
-/// The maximum characters of a line in a passage. Longer lines are not readable.
+/// The maximum number of characters of a line in a passage. Longer lines are truncated.
 const MAX_LINE: usize = 20_000;
 
 /// Parses the document at `path`, which is relative to the folder of the collection.
@@ -31,7 +31,7 @@ pub(crate) fn parse(path: &str, text: &str, types: &DocTypes) -> Result<Document
         Ok(fields) => (fields, None),
         Err(refusal) => (fields(text).unwrap_or_default(), Some(one_line(&refusal.summary(), MAX_FAULT))),
     };
-    let document = read(path, text, types, &fields, &mut Budget::new())?;
+    let document = parse_with_fields(path, text, types, &fields, &mut Budget::new())?;
     Ok(Document { fault, ..document })
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn parse(path: &str, text: &str, types: &DocTypes) -> Result<Document
 ///
 /// # Errors
 /// Fails if the budget is used up.
-pub(super) fn read(
+pub(super) fn parse_with_fields(
     path: &str,
     text: &str,
     types: &DocTypes,
@@ -48,7 +48,7 @@ pub(super) fn read(
 ) -> Result<Document, TooSlow> {
     let start = split(text).body;
     let (head, body) = (text.get(..start).unwrap_or_default(), text.get(start..).unwrap_or(text));
-    let markdown = markdown::read(body, budget)?;
+    let markdown = markdown::parse(body, budget)?;
     let lines: Vec<&str> = body.lines().map(|line| truncate(line, MAX_LINE)).collect();
     let field_text =
         |name: &str| fields.get(name).and_then(Value::as_str).map(str::trim).filter(|text| !text.is_empty());

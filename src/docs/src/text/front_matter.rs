@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::model::Level;
 
 const LEVEL_KEY: &str = "promotion_level";
-/// The maximum bytes of a front matter.
+/// The maximum number of bytes of a front matter.
 const MAX_BYTES: usize = 64 << 10;
 
 /// The byte ranges of the parts of a document.
@@ -56,7 +56,7 @@ pub(crate) fn split(text: &str) -> Parts {
 /// Returns the fields of a document's front matter in their order; empty if it has none.
 ///
 /// # Errors
-/// Fails if the YAML is invalid, is not a map, repeats a key, or nests or aliases beyond any honest file.
+/// Fails if the YAML is invalid, is not a map, repeats a key, or nests or aliases too deeply.
 pub(crate) fn fields(text: &str) -> Result<Map<String, Value>, FrontMatterError> {
     let Some(yaml) = split(text).yaml.and_then(|range| text.get(range)) else { return Ok(Map::new()) };
     match parse_yaml(yaml)? {

@@ -35,7 +35,7 @@ impl Markdown {
     }
 }
 
-/// The maximum characters of a heading or paragraph.
+/// The number of bytes of a heading or paragraph after which no more text is added.
 const MAX_TEXT: usize = 2000;
 /// The maximum number of links.
 const MAX_LINKS: usize = 500;
@@ -46,7 +46,7 @@ const MAX_NESTING: usize = 50_000_000;
 ///
 /// # Errors
 /// Fails if the budget is used up, or if the nesting is so deep that the parser would use it up.
-pub(super) fn read(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow> {
+pub(super) fn parse(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow> {
     // The parser parses all blocks before its first event, so counting events does not limit it.
     if nesting(body, budget)? > MAX_NESTING {
         return Err(TooSlow);

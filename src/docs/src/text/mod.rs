@@ -1,4 +1,4 @@
-//! Parses documents: front matter, Markdown, chunks, types and their schemas. Pure.
+//! Parses documents: front matter, Markdown, chunks, types and their schemas.
 
 mod budget;
 pub(crate) mod capture;

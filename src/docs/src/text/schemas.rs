@@ -131,7 +131,7 @@ fn listed_field(field: &Value) -> Result<(String, Value), String> {
         kind @ ("string" | "boolean" | "integer" | "number" | "object") => json!({ "type": kind }),
         "array" => json!({ "type": "array" }),
         "date" => json!({ "type": "string", "format": "date" }),
-        other => return Err(format!("the field {name} has the type {other}, which is none")),
+        other => return Err(format!("the field {name} has the unknown type {other}")),
     };
     if let Some(description) = text_member("description") {
         schema["description"] = description.into();

@@ -14,15 +14,15 @@ use countersign_provider::schema_cost::is_bounded;
 
 /// The maximum number of types that a project defines.
 const MAX_CUSTOM_TYPES: usize = 50;
-/// The maximum bytes of a schema's file.
+/// The maximum number of bytes of a schema's file.
 pub(crate) const MAX_SCHEMA_BYTES: usize = 64 << 10;
 /// The maximum number of faults of one document.
 const MAX_FAULTS: usize = 50;
 /// The maximum number of faults in a one-line summary. Faults that name allowed values are all listed.
 const MAX_FAULTS_IN_LINE: usize = 3;
-/// The maximum characters of a fault's message.
+/// The maximum number of characters of a fault's message.
 const MAX_MESSAGE: usize = 300;
-/// The maximum characters of a message that lists the allowed values.
+/// The maximum number of characters of a message that lists the allowed values.
 const MAX_CHOICES: usize = 2000;
 
 /// A type of documents.
@@ -68,8 +68,8 @@ pub(crate) enum Refusal {
     Schema {
         faults: Vec<Fault>,
     },
-    /// The text cannot be parsed as a document.
-    NotText {
+    /// The text cannot be parsed as a document, or not in time.
+    Unparsable {
         why: String,
     },
 }
@@ -79,7 +79,7 @@ impl Refusal {
     pub fn summary(&self) -> String {
         match self {
             Self::UnknownType { name, known } => format!("there is no type {name}; there are {}", known.join(", ")),
-            Self::NotText { why } => why.clone(),
+            Self::Unparsable { why } => why.clone(),
             Self::Schema { faults } => {
                 let (choices, others): (Vec<_>, Vec<_>) = faults.iter().partition(|fault| fault.rule == "enum");
                 let max_messages = MAX_FAULTS_IN_LINE.max(choices.len());
@@ -181,9 +181,9 @@ impl DocTypes {
 
     /// Returns the type whose folder contains the document.
     pub fn type_for_path(&self, path: &str) -> Option<&DocType> {
-        let within =
+        let contains =
             |kind: &&DocType| path.strip_prefix(kind.folder.as_str()).is_some_and(|rest| rest.starts_with('/'));
-        self.all.iter().filter(within).max_by_key(|kind| kind.folder.len())
+        self.all.iter().filter(contains).max_by_key(|kind| kind.folder.len())
     }
 
     /// Parses a proposed document for this path, and checks it against its type.
@@ -192,8 +192,8 @@ impl DocTypes {
     /// Returns all its faults.
     pub fn check(&self, path: &str, text: &str) -> Result<CheckedDocument, Refusal> {
         let fields = self.check_fields(path, text)?;
-        let document = document::read(path, text, self, &fields, &mut Budget::new());
-        let document = document.map_err(|_| Refusal::NotText {
+        let document = document::parse_with_fields(path, text, self, &fields, &mut Budget::new());
+        let document = document.map_err(|_| Refusal::Unparsable {
             why: "it takes too long to read; make it shorter, or its Markdown simpler".to_owned(),
         })?;
         Ok(CheckedDocument { document, fields })
@@ -205,7 +205,7 @@ impl DocTypes {
     /// Fails as [`DocTypes::check`] does.
     pub fn check_fields(&self, path: &str, text: &str) -> Result<Map<String, Value>, Refusal> {
         if let Some(position) = text.find('\0') {
-            return Err(Refusal::NotText { why: format!("it has a NUL character (byte {position})") });
+            return Err(Refusal::Unparsable { why: format!("it has a NUL character (byte {position})") });
         }
         let fields = front_matter::fields(text).map_err(|why| {
             let (pointer, rule) = (String::new(), "yaml".to_owned());
@@ -219,7 +219,7 @@ impl DocTypes {
                 known: self.all().map(|kind| kind.name.clone()).collect(),
             })?),
             Some(_) => {
-                let fault = fault("/doc_type", "type", "it is not a text");
+                let fault = fault("/doc_type", "type", "it is not a string");
                 return Err(Refusal::Schema { faults: vec![fault] });
             }
         };

@@ -66,7 +66,7 @@ pub(crate) struct Activate {
     #[schemars(length(min = 1, max = MAX_PATH_BYTES))]
     pub config_path: Option<String>,
     #[serde(flatten)]
-    pub tenant: TenantSelector,
+    pub selector: TenantSelector,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -91,7 +91,7 @@ pub(crate) struct Search {
     #[schemars(length(max = 3))]
     pub promotion_levels: Option<Vec<Level>>,
     #[serde(flatten)]
-    pub tenant: TenantSelector,
+    pub selector: TenantSelector,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -119,7 +119,7 @@ pub(crate) struct Ask {
     #[serde(default = "include_critical")]
     pub include_critical: bool,
     #[serde(flatten)]
-    pub tenant: TenantSelector,
+    pub selector: TenantSelector,
 }
 
 const fn include_critical() -> bool {
@@ -138,7 +138,7 @@ pub(crate) struct IndexDocument {
     #[schemars(length(max = MAX_CONTENT_BYTES))]
     content: Option<String>,
     #[serde(flatten)]
-    tenant: TenantSelector,
+    selector: TenantSelector,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -151,7 +151,7 @@ pub(crate) struct UpdateLevel {
     /// The new promotion level.
     promotion_level: Level,
     #[serde(flatten)]
-    tenant: TenantSelector,
+    selector: TenantSelector,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -180,7 +180,7 @@ pub(crate) struct DeleteDocuments {
 
 /// The documents to delete.
 #[derive(Clone, Debug)]
-pub(crate) struct Delete {
+pub(crate) struct DeletionRequest {
     pub project: String,
     pub branch: Option<String>,
     pub path_hash: Option<String>,
@@ -190,19 +190,17 @@ pub(crate) struct Delete {
 /// A call that writes.
 #[derive(Clone, Debug)]
 pub(crate) enum WriteCall {
-    Put { tenant: TenantSelector, path: String, content: String },
-    Promote { tenant: TenantSelector, path: String, level: Level },
-    Delete(Delete),
+    Put { selector: TenantSelector, path: String, content: String },
+    Promote { selector: TenantSelector, path: String, level: Level },
+    Delete(DeletionRequest),
 }
 
 impl WriteCall {
     /// Returns the project that the call names, if any.
     pub fn project(&self) -> Option<&str> {
         match self {
-            Self::Put { tenant: selector, .. } | Self::Promote { tenant: selector, .. } => {
-                selector.project_name.as_deref()
-            }
-            Self::Delete(delete) => Some(&delete.project),
+            Self::Put { selector, .. } | Self::Promote { selector, .. } => selector.project_name.as_deref(),
+            Self::Delete(request) => Some(&request.project),
         }
     }
 }
@@ -210,8 +208,8 @@ impl WriteCall {
 /// A call of a writing tool that only reads.
 #[derive(Clone, Debug)]
 pub(crate) enum ReadCall {
-    Refresh { tenant: TenantSelector, path: String },
-    DryRun(Delete),
+    Refresh { selector: TenantSelector, path: String },
+    DryRun(DeletionRequest),
 }
 
 /// A call of a writing tool, by whether it writes or only reads.
@@ -225,16 +223,16 @@ impl ToolCall {
     pub fn parse(tool: &str, arguments: &RawValue) -> Option<Result<Self, McpError>> {
         match tool {
             "index_document" => Some(parse_arguments(arguments).and_then(|args| {
-                let IndexDocument { path, content, tenant } = args;
+                let IndexDocument { path, content, selector } = args;
                 check_length(&path, MAX_PATH_BYTES, "/path")?;
-                let Some(content) = content else { return Ok(Self::Read(ReadCall::Refresh { tenant, path })) };
+                let Some(content) = content else { return Ok(Self::Read(ReadCall::Refresh { selector, path })) };
                 check_length(&content, MAX_CONTENT_BYTES, "/content")?;
-                Ok(Self::Write(WriteCall::Put { tenant, path, content }))
+                Ok(Self::Write(WriteCall::Put { selector, path, content }))
             })),
             "update_promotion_level" => Some(parse_arguments(arguments).and_then(|args| {
-                let UpdateLevel { document_path: path, promotion_level: level, tenant } = args;
+                let UpdateLevel { document_path: path, promotion_level: level, selector } = args;
                 check_length(&path, MAX_PATH_BYTES, "/document_path")?;
-                Ok(Self::Write(WriteCall::Promote { tenant, path, level }))
+                Ok(Self::Write(WriteCall::Promote { selector, path, level }))
             })),
             "delete_documents" => Some(parse_arguments(arguments).and_then(|args| {
                 let DeleteDocuments { project_name: project, branch_name: branch, path_hash, paths, dry_run } = args;
@@ -245,8 +243,12 @@ impl ToolCall {
                 for path in paths.iter().flatten() {
                     check_length(path, MAX_PATH_BYTES, "/paths")?;
                 }
-                let delete = Delete { project, branch, path_hash, paths };
-                Ok(if dry_run { Self::Read(ReadCall::DryRun(delete)) } else { Self::Write(WriteCall::Delete(delete)) })
+                let request = DeletionRequest { project, branch, path_hash, paths };
+                Ok(if dry_run {
+                    Self::Read(ReadCall::DryRun(request))
+                } else {
+                    Self::Write(WriteCall::Delete(request))
+                })
             })),
             _ => None,
         }

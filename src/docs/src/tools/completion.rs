@@ -21,7 +21,7 @@ use countersign_provider::{
 const CAPTURE: &str = "capture";
 /// The maximum number of values in one answer (2026-07-28/server/utilities/completion).
 const MAX_VALUES: usize = 100;
-/// The maximum characters of a subject.
+/// The maximum number of characters of a subject.
 const MAX_SUBJECT: usize = 4000;
 
 pub(crate) fn prompts() -> Vec<PromptDef> {

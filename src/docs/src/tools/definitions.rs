@@ -85,12 +85,12 @@ pub(crate) fn tools() -> Vec<ToolDef> {
         ),
     ];
     for tool in &mut tools {
-        finish(tool);
+        apply_exceptions(tool);
     }
     tools
 }
 
-fn finish(tool: &mut ToolDef) {
+fn apply_exceptions(tool: &mut ToolDef) {
     tool.long_running =
         matches!(tool.name.as_str(), "activate_project" | "rag_query" | "rag_query_external" | "index_document");
     tool.read_only_when = match tool.name.as_str() {

@@ -1,8 +1,8 @@
 //! Plans a write against the live files, and refuses every write that cannot be done.
 //!
 //! The preview shows a plan and the run carries out a plan, so both make the same checks. A plan rests on the files and
-//! the repository themselves, never on an index, which may be outdated. Planning blocks, and whoever compares
-//! fingerprints holds the project's lock.
+//! the repository themselves, never on an index, which may be outdated. Planning blocks, and a caller that compares
+//! fingerprints must hold the project's lock.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    args::{Delete, ReadCall, WriteCall},
+    args::{DeletionRequest, ReadCall, WriteCall},
     refusal,
     tenant::{ensure_checked_out, require_project, resolve_checked_out},
 };
@@ -29,7 +29,7 @@ use countersign_provider::text::{invalid_argument, one_line};
 
 /// The maximum number of documents that an answer names.
 pub(crate) const MAX_NAMED: usize = 200;
-/// The maximum characters of a name or label in a preview.
+/// The maximum number of characters of a name or label in a preview.
 const MAX_LABEL: usize = 80;
 
 /// The effect of a write.
@@ -60,7 +60,7 @@ pub(crate) fn hash(bytes: &[u8]) -> Hash {
 /// Documents to be deleted.
 pub(crate) struct Deletion {
     pub project: Arc<Project>,
-    pub request: Delete,
+    pub request: DeletionRequest,
     pub tenants: Vec<TenantDeletion>,
 }
 
@@ -100,15 +100,15 @@ impl Deletion {
 /// Explains why the write cannot be done.
 pub(crate) fn plan(library: &Library, write: &WriteCall, cancel: &CancellationToken) -> Result<Plan, McpError> {
     match write {
-        WriteCall::Put { tenant: selector, path, content } => {
-            let place = resolve_checked_out(library, selector)?;
-            plan_put(&place.project, &place.indexed, path, content)
+        WriteCall::Put { selector, path, content } => {
+            let resolved = resolve_checked_out(library, selector)?;
+            plan_put(&resolved.project, &resolved.indexed, path, content)
         }
-        WriteCall::Promote { tenant: selector, path, level } => {
-            let place = resolve_checked_out(library, selector)?;
-            plan_promote(&place.project, &place.indexed, path, *level)
+        WriteCall::Promote { selector, path, level } => {
+            let resolved = resolve_checked_out(library, selector)?;
+            plan_promote(&resolved.project, &resolved.indexed, path, *level)
         }
-        WriteCall::Delete(delete) => plan_remove(find_deletion(library, delete, cancel)?),
+        WriteCall::Delete(request) => plan_delete(find_deletion(library, request, cancel)?),
     }
 }
 
@@ -268,14 +268,15 @@ fn external_error(project: &Project, given: &str) -> Option<McpError> {
     let folder = project.external_folder()?;
     let path = files.check_path(given.strip_prefix(folder).unwrap_or(given).trim_start_matches('/')).ok()?;
     files.read(&path).ok()??;
-    let message = "This document is of the reference documentation, which is only read: it has no promotion level.";
+    let message =
+        "This document belongs to the reference documentation, which is only read: it has no promotion level.";
     Some(McpError::new(ErrorKind::ExternalDocsNotPromotable, message).with("path", given))
 }
 
 /// Finds the documents that a deletion names.
 pub(crate) fn find_deletion(
     library: &Library,
-    request: &Delete,
+    request: &DeletionRequest,
     cancel: &CancellationToken,
 ) -> Result<Deletion, McpError> {
     let project = require_project(library, Some(&request.project))?;
@@ -284,7 +285,7 @@ pub(crate) fn find_deletion(
         wanted.get_or_insert_default().insert(project.files().check_path(path)?);
     }
     let all = project.indexed_tenants()?;
-    let known = |what: &str, name: &Option<String>, matches: &dyn Fn(&IndexedTenant, &str) -> bool| match name {
+    let require_known = |what: &str, name: &Option<String>, matches: &dyn Fn(&IndexedTenant, &str) -> bool| match name {
         Some(name) if !all.iter().any(|indexed| matches(indexed, name)) => {
             let shown: String = name.chars().take(200).collect();
             let message = format!("{} has no documents of this {what}.", request.project);
@@ -293,8 +294,8 @@ pub(crate) fn find_deletion(
         }
         _ => Ok(()),
     };
-    known("branch", &request.branch, &|indexed, name| indexed.tenant.branch == name)?;
-    known("root", &request.path_hash, &|indexed, hash| indexed.tenant.path_hash == hash)?;
+    require_known("branch", &request.branch, &|indexed, name| indexed.tenant.branch == name)?;
+    require_known("root", &request.path_hash, &|indexed, hash| indexed.tenant.path_hash == hash)?;
     let mut tenants = Vec::new();
     for indexed in &all {
         let tenant = &indexed.tenant;
@@ -303,14 +304,14 @@ pub(crate) fn find_deletion(
         {
             continue;
         }
-        let from = if indexed.is_current {
+        let deletion = if indexed.is_current {
             ensure_checked_out(&project, indexed)?;
             live_documents(&project, indexed, wanted.as_ref(), cancel)?
         } else {
             indexed_documents(indexed, wanted.as_ref())?
         };
-        if !from.documents.is_empty() {
-            tenants.push(from);
+        if !deletion.documents.is_empty() {
+            tenants.push(deletion);
         }
     }
     let found: BTreeSet<&String> = tenants.iter().flat_map(TenantDeletion::paths).collect();
@@ -328,14 +329,14 @@ fn live_documents(
     cancel: &CancellationToken,
 ) -> Result<TenantDeletion, McpError> {
     let stamps = indexed.docs.stamps()?;
-    let mut from = TenantDeletion { indexed: Arc::clone(indexed), documents: Vec::new(), chunks: 0 };
+    let mut deletion = TenantDeletion { indexed: Arc::clone(indexed), documents: Vec::new(), chunks: 0 };
     let paths = match wanted {
         Some(wanted) => wanted.iter().cloned().collect(),
         None => project.files().documents()?,
     };
     for path in paths {
         if cancel.is_cancelled() {
-            return Err(McpError::new(ErrorKind::Cancelled, "The call was taken back.").with("outcome", "not_applied"));
+            return Err(McpError::new(ErrorKind::Cancelled, "The call was cancelled.").with("outcome", "not_applied"));
         }
         let bytes = match project.files().read(&path) {
             // A file that cannot be read is in no index either, and stays unless it is named.
@@ -348,13 +349,13 @@ fn live_documents(
         // The index has counted its chunks already, if the content is the same.
         let known = stamps.get(&path).filter(|stamp| stamp.hash == hash);
         let counted = known.map(|_| indexed.docs.document(&path)).transpose()?;
-        from.chunks += match counted.flatten() {
+        deletion.chunks += match counted.flatten() {
             Some(entry) => entry.chunks,
             None => text::parse(&path, &text, &project.types()).map_or(0, |document| document.chunks.len()),
         };
-        from.documents.push((path, hash));
+        deletion.documents.push((path, hash));
     }
-    Ok(from)
+    Ok(deletion)
 }
 
 /// Returns the indexed documents of a branch or root that is not in the folder; only their index would be deleted.
@@ -375,7 +376,7 @@ fn indexed_documents(
     Ok(TenantDeletion { indexed: Arc::clone(indexed), documents, chunks })
 }
 
-fn plan_remove(deletion: Deletion) -> Result<Plan, McpError> {
+fn plan_delete(deletion: Deletion) -> Result<Plan, McpError> {
     let name = deletion.request.project.clone();
     let (documents, chunks) = (deletion.documents(), deletion.chunks());
     if documents == 0 {
@@ -386,20 +387,20 @@ fn plan_remove(deletion: Deletion) -> Result<Plan, McpError> {
     let mut diff = DiffBuilder::new();
     diff.add("deleted_count", "Documents", Some(&documents.to_string()), None);
     diff.add("deleted_chunks", "Chunks", Some(&chunks.to_string()), None);
-    for from in &deletion.tenants {
-        let tenant = &from.indexed.tenant;
-        state.extend(tenant_state(&from.indexed));
-        for (path, hash) in &from.documents {
+    for tenant_deletion in &deletion.tenants {
+        let tenant = &tenant_deletion.indexed.tenant;
+        state.extend(tenant_state(&tenant_deletion.indexed));
+        for (path, hash) in &tenant_deletion.documents {
             state.push(("path", path.clone()));
             state.push(("hash", hex(hash)));
         }
-        let what = match (from.indexed.is_current, tenant.branch.as_str()) {
+        let what = match (tenant_deletion.indexed.is_current, tenant.branch.as_str()) {
             (true, "-") => "Files".to_owned(),
             (true, branch) => format!("Files on {}", one_line(branch, MAX_LABEL)),
             (false, branch) => format!("Index of {} (root {})", one_line(branch, MAX_LABEL), tenant.path_hash),
         };
         let field = format!("documents.{}.{}", tenant.path_hash, one_line(&tenant.branch, MAX_LABEL));
-        diff.add_lines(&field, &what, from.paths().map(|path| (LineOp::Delete, path.as_str().into())));
+        diff.add_lines(&field, &what, tenant_deletion.paths().map(|path| (LineOp::Delete, path.as_str().into())));
     }
     let title = match (documents, deletion.named_paths().first()) {
         (1, Some(path)) => format!("Delete {} of {name}", one_line(path, 200)),
@@ -429,8 +430,8 @@ fn plan_remove(deletion: Deletion) -> Result<Plan, McpError> {
 pub(crate) fn unchanged_preview(read_call: &ReadCall) -> Preview {
     let (label, summary) = match read_call {
         ReadCall::Refresh { path, .. } => (one_line(path, 200).into_owned(), "Bring the index up to date with a file"),
-        ReadCall::DryRun(delete) => {
-            (one_line(&delete.project, 200).into_owned(), "Say which documents would be deleted")
+        ReadCall::DryRun(request) => {
+            (one_line(&request.project, 200).into_owned(), "Say which documents would be deleted")
         }
     };
     Preview {

@@ -11,11 +11,11 @@ use super::{
         ActivatedProject, AnsweredQuestion, CountedType, DeletedDocuments, FoundDocument, IndexedDocument,
         LinkedDocument, ListedType, ListedTypes, Location, SearchResults,
     },
-    args::{Activate, Ask, Delete, Search, TenantSelector, TypeName},
+    args::{Activate, Ask, DeletionRequest, Search, TenantSelector, TypeName},
     blocking,
     plan::{self, Deletion},
     refusal, result,
-    tenant::{ActiveTenant, TenantRef, project_of_path, require_project, resolve_checked_out, resolve_tenant},
+    tenant::{ActiveTenant, ResolvedTenant, project_of_path, require_project, resolve_checked_out, resolve_tenant},
 };
 use crate::{
     answer::{Answer, Answerer},
@@ -35,7 +35,7 @@ const MAX_CRITICAL: usize = 3;
 const MAX_LINKED: usize = 20;
 /// The maximum number of warnings in the answer to an activation.
 const MAX_WARNINGS: usize = 3;
-/// The maximum characters of a title, path or note in the text for models.
+/// The maximum number of characters of a title, path or note in the text for models.
 const MAX_LINE: usize = 200;
 
 /// Answers reading calls.
@@ -52,7 +52,7 @@ pub(crate) const MAX_CONCURRENT_SEARCHES: usize = 4;
 
 impl Reader {
     pub async fn activate(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let Activate { config_path, tenant: selector } = parse_arguments(arguments)?;
+        let Activate { config_path, selector } = parse_arguments(arguments)?;
         let project = match (&selector.project_name, &config_path) {
             (None, Some(path)) => project_of_path(&self.library, path)?,
             (name, None) => require_project(&self.library, name.as_deref())?,
@@ -67,7 +67,7 @@ impl Reader {
         };
         // Without branch tracking there is only one branch, so any name is accepted.
         let (branch, ignored_branch) = match selector.branch_name {
-            Some(branch) if project.is_by_branch() => (Some(branch), None),
+            Some(branch) if project.tracks_branches() => (Some(branch), None),
             named => (None, named.filter(|named| *named != project.branch())),
         };
         // The branch is checked before the wait, so that an unknown branch is refused at once.
@@ -88,7 +88,7 @@ impl Reader {
             status: "activated",
             project_name: tenant.project.clone(),
             branch_name: tenant.branch.clone(),
-            branches: if project.is_by_branch() { "git" } else { "none" },
+            branches: if project.tracks_branches() { "git" } else { "none" },
             path_hash: tenant.path_hash.clone(),
             doc_types: doc_types.collect(),
             total_docs: counts.documents,
@@ -109,7 +109,7 @@ impl Reader {
                 .map(|warning| text::one_line(warning, MAX_LINE).into_owned())
                 .collect();
             if let Some(more) = warnings.len().checked_sub(MAX_WARNINGS).filter(|more| *more > 0) {
-                lines.push(format!("{more} more, which the gateway's log has"));
+                lines.push(format!("{more} more; see the gateway's log"));
             }
             line = format!("{line}\nWarnings:\n- {}\n", lines.join("\n- "));
             answer.warnings = lines;
@@ -140,7 +140,7 @@ impl Reader {
 
     pub async fn list_types(&self, arguments: &RawValue) -> Result<ToolResult, McpError> {
         let selector: TenantSelector = parse_arguments(arguments)?;
-        let TenantRef { project, indexed } = resolve_tenant(&self.library, &selector)?;
+        let ResolvedTenant { project, indexed } = resolve_tenant(&self.library, &selector)?;
         let counts = blocking(move || Ok(indexed.docs.counts()?)).await?;
         let mut lines = Vec::new();
         let mut doc_types = Vec::new();
@@ -169,7 +169,7 @@ impl Reader {
     pub async fn search(&self, arguments: &RawValue, collection: Collection) -> Result<ToolResult, McpError> {
         let args: Search = parse_arguments(arguments)?;
         let (query, limit, min_score) = (args.query.trim(), args.limit.0, args.min_relevance_score.0);
-        let scope = self.search_scope(&args.tenant, collection)?;
+        let scope = self.search_scope(&args.selector, collection)?;
         let filter = Filter { doc_types: check_types(&scope.project, args.doc_types)?, levels: args.promotion_levels };
         let (found, note) = self.find(&scope.index, query, filter, limit, min_score).await?;
         let answer = SearchResults {
@@ -195,7 +195,7 @@ impl Reader {
     ) -> Result<ToolResult, McpError> {
         let args: Ask = parse_arguments(arguments)?;
         let (query, limit, min_score) = (args.query.trim(), args.max_sources.0, args.min_relevance_score.0);
-        let scope = self.search_scope(&args.tenant, collection)?;
+        let scope = self.search_scope(&args.selector, collection)?;
         let levels = args
             .min_promotion_level
             .map(|least| Level::VARIANTS.iter().copied().filter(|level| *level >= least).collect());
@@ -241,7 +241,7 @@ impl Reader {
         path: &str,
         ctx: &CallContext,
     ) -> Result<ToolResult, McpError> {
-        let TenantRef { project, indexed } = resolve_checked_out(&self.library, selector)?;
+        let ResolvedTenant { project, indexed } = resolve_checked_out(&self.library, selector)?;
         let path = project.files().check_path(path)?;
         let (project_of_file, file_path) = (Arc::clone(&project), path.clone());
         let bytes = blocking(move || project_of_file.files().read(&file_path))
@@ -277,19 +277,19 @@ impl Reader {
         result(&line, &answer)
     }
 
-    pub async fn dry_run(&self, delete: Delete, ctx: &CallContext) -> Result<ToolResult, McpError> {
+    pub async fn dry_run(&self, request: DeletionRequest, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let (library, ctx) = (Arc::clone(&self.library), ctx.clone());
-        let lock = require_project(&library, Some(&delete.project))?.lock_files().await;
+        let files_guard = require_project(&library, Some(&request.project))?.lock_files().await;
         let deletion = blocking(move || {
-            let _lock = lock;
-            ctx.run_charged(|| plan::find_deletion(&library, &delete, &ctx.cancel))
+            let _files_guard = files_guard;
+            ctx.run_charged(|| plan::find_deletion(&library, &request, &ctx.cancel))
         })
         .await?;
         deletion_result(&deletion, true)
     }
 
     fn search_scope(&self, selector: &TenantSelector, collection: Collection) -> Result<SearchScope, McpError> {
-        let TenantRef { project, indexed } = resolve_tenant(&self.library, selector)?;
+        let ResolvedTenant { project, indexed } = resolve_tenant(&self.library, selector)?;
         let index = match collection {
             Collection::Docs => Arc::clone(&indexed.docs),
             Collection::External => indexed.external.as_ref().map(Arc::clone).ok_or_else(|| {

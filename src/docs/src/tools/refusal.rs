@@ -25,7 +25,7 @@ pub(crate) fn to_error(path: &str, why: Refusal) -> McpError {
             let message = format!("The front matter does not fit the document's type{first}{many}");
             McpError::new(ErrorKind::SchemaValidationFailed, message).with("errors", json!(faults))
         }
-        Refusal::NotText { why } => {
+        Refusal::Unparsable { why } => {
             let message = format!("This is not a document: {why}.");
             McpError::new(ErrorKind::SchemaValidationFailed, message).with("errors", json!([]))
         }

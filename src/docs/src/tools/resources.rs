@@ -15,8 +15,8 @@ pub(crate) const TEMPLATE: &str = "docs://{project}/{+path}";
 const MARKDOWN: &str = "text/markdown";
 /// The maximum number of documents in the list. Searches find the others.
 const MAX_LISTED: usize = 500;
-/// The maximum bytes of a URI.
-const URI_MAX: usize = 4096;
+/// The maximum number of bytes of a URI.
+const MAX_URI_BYTES: usize = 4096;
 
 pub(crate) fn templates() -> Vec<ResourceTemplateDef> {
     vec![ResourceTemplateDef {
@@ -40,7 +40,7 @@ pub(crate) async fn list(library: &Arc<Library>, ctx: &CallContext) -> Result<Ve
         let defs = blocking(move || {
             let indexed = project.tenant(None)?;
             let (entries, _) = indexed.docs.list("", remaining)?;
-            let def = |entry: crate::index::Entry| ResourceDef {
+            let def = |entry: crate::index::DocumentMetadata| ResourceDef {
                 uri: project.uri(&entry.path),
                 name: entry.path,
                 title: entry.title,
@@ -62,8 +62,8 @@ pub(crate) async fn list(library: &Arc<Library>, ctx: &CallContext) -> Result<Ve
 fn parse(library: &Library, uri: &str) -> Result<(Arc<Project>, String), McpError> {
     let found = || {
         let (project, path) = uri
-            .get(..uri.len().min(URI_MAX))
-            .filter(|_| uri.len() <= URI_MAX)?
+            .get(..uri.len().min(MAX_URI_BYTES))
+            .filter(|_| uri.len() <= MAX_URI_BYTES)?
             .strip_prefix(SCHEME)?
             .split_once('/')?;
         if path.contains(['?', '#']) {

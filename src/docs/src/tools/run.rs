@@ -23,7 +23,7 @@ use countersign_provider::{CallContext, Permit, ToolResult, text::one_line};
 
 /// The time that the answer to a write waits for the embedding, which then continues in the background.
 const EMBEDDING_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum characters of a path on a line.
+/// The maximum number of characters of a path on a line.
 const MAX_LINE: usize = 200;
 
 /// Checks a write against the live files again, and carries it out.
@@ -34,11 +34,11 @@ pub(crate) async fn run(
     has_embedder: bool,
 ) -> Result<ToolResult, McpError> {
     let project = require_project(library, write.project())?;
-    let turn = project.lock_files().await;
+    let files_guard = project.lock_files().await;
     let (planned, ctx) = (Arc::clone(library), ctx.clone());
     // The write is one job on the blocking pool, so that a caller who stops waiting does not interrupt it half-way.
     let action = blocking(move || {
-        let _turn = turn;
+        let _files_guard = files_guard;
         let plan = ctx.run_charged(|| plan::plan(&planned, &write, &ctx.cancel))?;
         ctx.check_state(&plan.fingerprint())?;
         let action = plan.action;
@@ -55,8 +55,11 @@ pub(crate) async fn run(
             result(&line, &UpdatedLevel { status: "updated", document_path: path, previous_level: from, new_level: to })
         }
         Action::Delete(deletion) => {
-            let removed_paths =
-                deletion.tenants.iter().filter(|from| from.indexed.is_current).flat_map(TenantDeletion::paths);
+            let removed_paths = deletion
+                .tenants
+                .iter()
+                .filter(|tenant_deletion| tenant_deletion.indexed.is_current)
+                .flat_map(TenantDeletion::paths);
             refresh_index(&project, removed_paths.cloned().collect()).await;
             deletion_result(&deletion, false)
         }
@@ -83,16 +86,16 @@ fn carry_out(action: &Action, project: &Project) -> Result<(), McpError> {
 /// Removes documents, and adds their paths to `removed`.
 fn remove(deletion: &Deletion, removed: &mut Vec<String>) -> Result<(), McpError> {
     let Deletion { project, tenants, request } = deletion;
-    for from in tenants {
-        if from.indexed.is_current {
-            for (path, before) in &from.documents {
+    for tenant_deletion in tenants {
+        if tenant_deletion.indexed.is_current {
+            for (path, before) in &tenant_deletion.documents {
                 let is_expected = |present: Option<&[u8]>| present.is_some_and(|present| hash(present) == *before);
                 project.files().remove(path, &is_expected)?;
                 removed.push(path.clone());
             }
         } else {
-            let paths: Vec<String> = from.paths().cloned().collect();
-            project.forget(&from.indexed, request.paths.is_some().then_some(paths.as_slice()))?;
+            let paths: Vec<String> = tenant_deletion.paths().cloned().collect();
+            project.forget(&tenant_deletion.indexed, request.paths.is_some().then_some(paths.as_slice()))?;
             removed.extend(paths);
         }
     }

@@ -34,7 +34,7 @@ impl ActiveTenant {
     /// `TENANT_MISMATCH`
     pub fn check(&self, project: &Project) -> Result<(), McpError> {
         if project.name != self.project {
-            return Err(mismatch(self, &format!("this is of {}", project.name)));
+            return Err(mismatch(self, &format!("this document belongs to {}", project.name)));
         }
         let now = project.read_branch();
         if now == self.branch { Ok(()) } else { Err(mismatch(self, &format!("{now} is checked out"))) }
@@ -46,7 +46,7 @@ impl ActiveTenant {
 }
 
 /// A project and one of its tenants.
-pub(crate) struct TenantRef {
+pub(crate) struct ResolvedTenant {
     pub project: Arc<Project>,
     pub indexed: Arc<IndexedTenant>,
 }
@@ -56,17 +56,17 @@ pub(crate) struct TenantRef {
 /// # Errors
 /// `PROJECT_NOT_ACTIVE` if no project is named; `TENANT_MISMATCH` if it is not configured or the branch is unknown.
 /// Without branch tracking, any branch name is accepted.
-pub(crate) fn resolve_tenant(library: &Library, selector: &TenantSelector) -> Result<TenantRef, McpError> {
+pub(crate) fn resolve_tenant(library: &Library, selector: &TenantSelector) -> Result<ResolvedTenant, McpError> {
     let project = require_project(library, selector.project_name.as_deref())?;
-    let indexed = project.tenant(selector.branch_name.as_deref().filter(|_| project.is_by_branch()))?;
-    Ok(TenantRef { project, indexed })
+    let indexed = project.tenant(selector.branch_name.as_deref().filter(|_| project.tracks_branches()))?;
+    Ok(ResolvedTenant { project, indexed })
 }
 
 /// Resolves the tenant of a call that accesses the files themselves, which needs the checked-out branch.
 ///
 /// # Errors
 /// Fails as [`resolve_tenant`] does.
-pub(crate) fn resolve_checked_out(library: &Library, selector: &TenantSelector) -> Result<TenantRef, McpError> {
+pub(crate) fn resolve_checked_out(library: &Library, selector: &TenantSelector) -> Result<ResolvedTenant, McpError> {
     let tenant = resolve_tenant(library, selector)?;
     ensure_checked_out(&tenant.project, &tenant.indexed)?;
     Ok(tenant)
@@ -128,8 +128,8 @@ fn project_names(library: &Library) -> Value {
     library.projects().iter().map(|project| project.name.clone()).collect::<Vec<_>>().into()
 }
 
-/// Adds the session's project and branch to the arguments; `None` if they stay unchanged. Only a project that is
-/// `by_branch` has other branches.
+/// Adds the session's project and branch to the arguments; `None` if they stay unchanged. Only a project
+/// that `tracks_branches` has other branches.
 ///
 /// # Errors
 /// `TENANT_MISMATCH` for a call about another project or branch than the active one.
@@ -137,7 +137,7 @@ pub(crate) fn complete_arguments(
     tool: &str,
     arguments: &RawValue,
     notes: &SessionNotes,
-    by_branch: impl Fn(&str) -> bool,
+    tracks_branches: impl Fn(&str) -> bool,
 ) -> Result<Option<Box<RawValue>>, McpError> {
     if tool == "activate_project" || !arguments.get().starts_with('{') {
         return Ok(None);
@@ -151,11 +151,11 @@ pub(crate) fn complete_arguments(
         match given {
             None => values.push((name, Value::from(active_value.as_str()).to_string())),
             Some(Some(given)) if given == *active_value => {}
-            Some(Some(_)) if name == "branch_name" && !by_branch(&active.project) => {
+            Some(Some(_)) if name == "branch_name" && !tracks_branches(&active.project) => {
                 values.push((name, Value::from(active_value.as_str()).to_string()));
             }
             Some(Some(_)) => return Err(mismatch(&active, &format!("{name} says otherwise"))),
-            // The input schema refuses a value that is not a text.
+            // The input schema refuses a value that is not a string.
             Some(None) => {}
         }
     }

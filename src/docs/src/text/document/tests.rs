@@ -82,7 +82,7 @@ type Make = fn(usize) -> String;
 /// Returns the steps that parsing a document takes.
 fn steps(text: &str) -> u64 {
     let mut budget = Budget::new();
-    super::read("a.md", text, &DocTypes::built_in(), &Map::new(), &mut budget).unwrap();
+    super::parse_with_fields("a.md", text, &DocTypes::built_in(), &Map::new(), &mut budget).unwrap();
     budget.steps
 }
 
@@ -112,7 +112,7 @@ fn parsing_time_is_linear() {
 fn document_over_the_time_limit_is_refused() {
     let text = "# h\n".repeat(10_000);
     let mut budget = Budget::with_deadline(std::time::Instant::now());
-    let read = super::read("a.md", &text, &DocTypes::built_in(), &Map::new(), &mut budget);
+    let read = super::parse_with_fields("a.md", &text, &DocTypes::built_in(), &Map::new(), &mut budget);
     assert_eq!(read.unwrap_err(), TooSlow);
     assert!(budget.steps < 10_000, "and it ends soon: {}", budget.steps);
     // The parser's time grows with the lines and the containers around each.
@@ -127,8 +127,9 @@ fn document_over_the_time_limit_is_refused() {
     ];
     for (name, text) in nested {
         let mut budget = Budget::new();
-        let mut read =
-            |n: usize| super::read("a.md", &text(n), &DocTypes::built_in(), &Map::new(), &mut budget).map(drop);
+        let mut read = |n: usize| {
+            super::parse_with_fields("a.md", &text(n), &DocTypes::built_in(), &Map::new(), &mut budget).map(drop)
+        };
         assert_eq!((read(50), read(40_000)), (Ok(()), Err(TooSlow)), "{name}");
         assert!(budget.steps < 100_000, "{name} ends before it is parsed: {}", budget.steps);
     }
