@@ -34,20 +34,20 @@ use countersign_exchange::{
 };
 use countersign_telemetry::{ConnectionGuard, Transport};
 
-/// The bytes of a connection, with or without TLS.
+/// The byte stream of a connection, with or without TLS.
 pub(crate) type Io = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
 /// Time after which a peer that acknowledges nothing, or keeps its receive window shut, counts as gone.
-const USER_TIMEOUT: Duration = Duration::from_secs(30);
+const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// All connections: those for HTTP requests, and those for WebSockets.
 pub struct Connections {
     max_http: usize,
     max_web_sockets: usize,
-    max_reviewers: usize,
+    max_reserved: usize,
     /// Number of connections that hold places reserved for reviewers.
-    reviewers: AtomicUsize,
-    last_number: AtomicU64,
+    reserved: AtomicUsize,
+    next_number: AtomicU64,
     http: Mutex<ConnectionGroup>,
     web_sockets: Mutex<ConnectionGroup>,
     /// One permit for each WebSocket of any endpoint.
@@ -68,15 +68,15 @@ impl Connections {
         Self {
             max_http: config.http.max_connections,
             max_web_sockets: config.websocket.max_connections,
-            max_reviewers: config.http.reserved_connections,
-            reviewers: AtomicUsize::new(0),
-            last_number: AtomicU64::new(0),
+            max_reserved: config.http.reserved_connections,
+            reserved: AtomicUsize::new(0),
+            next_number: AtomicU64::new(0),
             http: Mutex::default(),
             web_sockets: Mutex::default(),
             web_socket_permits: Arc::new(Semaphore::new(config.websocket.max_connections)),
             reserved_permits: Arc::new(Semaphore::new(config.http.reserved_connections)),
             body_budget,
-            max_second_descriptors: raise_open_files() / 3,
+            max_second_descriptors: raise_open_file_limit() / 3,
             users,
         }
     }
@@ -90,19 +90,20 @@ impl Connections {
     /// Returns the number of connections to accept: all limits together, and some more that are refused with a 503.
     #[must_use]
     pub fn max_accepted(&self) -> usize {
-        self.max_http.saturating_add(self.max_web_sockets).saturating_add(self.max_reviewers).saturating_add(256)
+        self.max_http.saturating_add(self.max_web_sockets).saturating_add(self.max_reserved).saturating_add(256)
     }
 
-    /// Counts a connection, and evicts another one if there are too many. Also returns `false` if there are still too many.
+    /// Counts a connection, and evicts another one if there are too many. Also returns whether there is
+    /// room for it.
     fn add(&self, socket: Option<Socket>) -> (Arc<ConnectionState>, bool) {
         let state = Arc::new(ConnectionState {
-            number: self.last_number.fetch_add(1, Relaxed),
+            number: self.next_number.fetch_add(1, Relaxed),
             socket,
             open_requests: AtomicUsize::new(0),
             awaited_bodies: AtomicUsize::new(0),
             has_completed_request: AtomicBool::new(false),
             last_active: AtomicU64::new(eviction::now()),
-            is_reviewer: AtomicBool::new(false),
+            is_reserved: AtomicBool::new(false),
             is_peer: AtomicBool::new(false),
             is_uncounted: AtomicBool::new(false),
             session: Mutex::default(),
@@ -125,8 +126,8 @@ impl Connections {
     fn remove(&self, state: &ConnectionState) {
         // A `cutter` may keep the state for longer.
         drop(state.web_socket_permit.lock().take());
-        if state.is_reviewer.swap(false, Relaxed) {
-            self.reviewers.fetch_sub(1, Relaxed);
+        if state.is_reserved.swap(false, Relaxed) {
+            self.reserved.fetch_sub(1, Relaxed);
         }
         if self.http.lock().remove(state.number).is_none() {
             self.web_sockets.lock().remove(state.number);
@@ -139,14 +140,14 @@ impl Connections {
 
     /// Gives a connection one of the reserved places. Returns `false` if all of them are taken.
     fn reserve(&self, state: &ConnectionState) -> bool {
-        if state.is_reviewer.load(Relaxed) {
+        if state.is_reserved.load(Relaxed) {
             return true;
         }
-        let max = self.max_reviewers;
-        if self.reviewers.fetch_update(Relaxed, Relaxed, |n| (n < max).then_some(n + 1)).is_err() {
+        let max = self.max_reserved;
+        if self.reserved.fetch_update(Relaxed, Relaxed, |n| (n < max).then_some(n + 1)).is_err() {
             return false;
         }
-        state.is_reviewer.store(true, Relaxed);
+        state.is_reserved.store(true, Relaxed);
         let mut http = self.http.lock();
         if http.all.contains_key(&state.number) && !state.is_uncounted.swap(true, Relaxed) {
             http.counted -= 1;
@@ -170,7 +171,7 @@ impl Connections {
 
 /// Raises the limit of open files to the maximum for this process, and returns it. Many systems start it with 1024, which
 /// the default limits of connections exceed.
-fn raise_open_files() -> usize {
+fn raise_open_file_limit() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum
@@ -227,7 +228,7 @@ pub struct ConnectionState {
     /// Time of the last complete request, by [`eviction::now`].
     last_active: AtomicU64,
     /// `true` if the connection holds a reserved place.
-    is_reviewer: AtomicBool,
+    is_reserved: AtomicBool,
     /// `true` if another gateway opened the connection.
     is_peer: AtomicBool,
     /// `true` if the connection was evicted or removed, or holds a reserved place.
@@ -238,11 +239,12 @@ pub struct ConnectionState {
 }
 
 impl ConnectionState {
-    /// Returns the state that decides about an eviction: busy, idle since a time, or without a complete request.
+    /// Returns how busy the connection is, which decides whether it can be evicted: busy, idle since a time, or without a
+    /// complete request.
     fn activity(&self) -> Activity {
         let open = self.open_requests.load(Relaxed);
         let is_working = open > self.awaited_bodies.load(Relaxed);
-        let is_protected = is_working || self.is_peer.load(Relaxed) || self.is_reviewer.load(Relaxed);
+        let is_protected = is_working || self.is_peer.load(Relaxed) || self.is_reserved.load(Relaxed);
         let Some(socket) = self.socket.as_ref().filter(|_| !is_protected) else { return Activity::Busy };
         // These bytes are a request that the thread of the connection has not read yet. Unread bytes of an open request do not
         // protect it.
@@ -308,7 +310,7 @@ impl Drop for AwaitedBody {
 /// Ends the session of stateless requests when their connection is closed.
 pub type SessionEnder = Box<dyn Fn()>;
 
-/// One TCP connection; lives in its connection data.
+/// One TCP connection, kept in the connection data of actix-web.
 pub struct Connection {
     all: Arc<Connections>,
     pub peer: Option<SocketAddr>,
@@ -326,7 +328,7 @@ pub struct Connection {
 impl Connection {
     /// Counts the connection and sets its socket up.
     pub fn open(all: &Arc<Connections>, stream: &TcpStream) -> Self {
-        if let Err(error) = SockRef::from(stream).set_tcp_user_timeout(Some(USER_TIMEOUT)) {
+        if let Err(error) = SockRef::from(stream).set_tcp_user_timeout(Some(TCP_USER_TIMEOUT)) {
             tracing::debug!(%error, "cannot set TCP_USER_TIMEOUT");
         }
         let open = all.http.lock().all.len() + all.web_sockets.lock().all.len();

@@ -47,8 +47,8 @@ pub const ALPN: &[u8] = b"h2";
 pub const STREAM_WINDOW: u32 = 64 << 10;
 pub const CONNECTION_WINDOW: u32 = 128 << 10;
 
-/// Maximum number of streams that another gateway may reset before this node has accepted them. For other clients, h2 allows
-/// 20.
+/// Maximum number of streams that another gateway may reset before this node has accepted them. It holds for every client if
+/// other gateways share the store; otherwise h2 allows 20.
 const MAX_PENDING_RESETS: usize = 256;
 
 /// Maximum size of the headers of one request.
@@ -71,13 +71,14 @@ pub async fn serve<S, B>(
     io: Io,
     connection: Rc<Connection>,
     app: Rc<S>,
-    (http, has_peers): (&HttpConfig, bool),
+    http: &HttpConfig,
+    has_peers: bool,
     shutdown: impl Future<Output = ()>,
 ) where
     S: Service<Request, Response = ServiceResponse<B>, Error = HttpResponse> + 'static,
     B: MessageBody + 'static,
 {
-    let (io, flood) = MeteredIo::new(io, &connection);
+    let (io, exceeded) = MeteredIo::new(io, &connection);
     let mut builder = Builder::new();
     if has_peers {
         // Another gateway resets the streams of many clients.
@@ -106,7 +107,7 @@ pub async fn serve<S, B>(
         let accepted = tokio::select! {
             accepted = h2.accept() => accepted,
             () = &mut unresponsive => return,
-            () = flood.notified() => {
+            () = exceeded.notified() => {
                 tracing::warn!(peer = ?connection.peer, "a connection is closed: its client sends too many HTTP/2 frames that do nothing");
                 h2.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
                 let _ = timeout(GOAWAY_TIMEOUT, poll_fn(|cx| h2.poll_closed(cx))).await;
@@ -121,7 +122,7 @@ pub async fn serve<S, B>(
         match accepted {
             Some(Ok((request, respond))) => {
                 let request = into_actix_request(request, &connection);
-                tokio::task::spawn_local(answer(Rc::clone(&app), request, respond));
+                tokio::task::spawn_local(respond_to(Rc::clone(&app), request, respond));
             }
             Some(Err(error)) => return tracing::debug!(%error, "an HTTP/2 connection broke off"),
             None => return,
@@ -187,20 +188,20 @@ pub async fn send_piece(stream: &mut SendStream<Bytes>, mut piece: Bytes) -> Res
     Ok(true)
 }
 
-/// Answers a request, unless its client resets the stream.
-async fn answer<S, B>(app: Rc<S>, request: Request, mut respond: SendResponse<Bytes>)
+/// Responds to a request, unless its client resets the stream.
+async fn respond_to<S, B>(app: Rc<S>, request: Request, mut respond: SendResponse<Bytes>)
 where
     S: Service<Request, Response = ServiceResponse<B>, Error = HttpResponse>,
     B: MessageBody,
 {
     let has_no_body = request.head().method == Method::HEAD;
-    let answer = tokio::select! {
+    let response = tokio::select! {
         biased;
-        answer = app.call(request) => answer,
+        response = app.call(request) => response,
         _ = poll_fn(|cx| respond.poll_reset(cx)) => return,
     };
-    match answer {
-        Ok(answer) => send(answer.into(), respond, has_no_body).await,
+    match response {
+        Ok(response) => send(response.into(), respond, has_no_body).await,
         Err(error) => send(error.into(), respond, has_no_body).await,
     }
 }

@@ -31,7 +31,7 @@ const MAX_PADDING: u32 = 256;
 
 /// Number of frames that a client may send for each DATA frame of a response, to update the windows of the stream and of the
 /// connection.
-const FRAMES_PER_ANSWER_DATA: u32 = 2;
+const FRAMES_PER_RESPONSE_DATA: u32 = 2;
 
 /// Size in bytes of the preface that a client begins with (RFC 9113, 3.4).
 const PREFACE_BYTES: usize = 24;
@@ -49,38 +49,38 @@ const PADDED_FLAG: u8 = 8;
 
 /// Finds the headers of HTTP/2 frames in a stream of bytes that arrives in pieces of any size.
 #[derive(Default)]
-struct Http2FrameHeads {
-    head: [u8; 9],
+struct FrameHeaderReader {
+    header: [u8; 9],
     filled: usize,
-    /// Number of bytes until the next head.
+    /// Number of bytes until the next header.
     skip: usize,
 }
 
-struct FrameHead {
+struct FrameHeader {
     kind: u8,
     flags: u8,
     length: u32,
 }
 
-impl Http2FrameHeads {
-    fn read(&mut self, mut bytes: &[u8], mut frame: impl FnMut(FrameHead)) {
+impl FrameHeaderReader {
+    fn read(&mut self, mut bytes: &[u8], mut frame: impl FnMut(FrameHeader)) {
         while !bytes.is_empty() {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
             bytes = bytes.get(skipped..).unwrap_or_default();
-            let taken = (self.head.len() - self.filled).min(bytes.len());
-            let (head, rest) = bytes.split_at(taken);
-            if let Some(room) = self.head.get_mut(self.filled..self.filled + taken) {
-                room.copy_from_slice(head);
+            let taken = (self.header.len() - self.filled).min(bytes.len());
+            let (header, rest) = bytes.split_at(taken);
+            if let Some(room) = self.header.get_mut(self.filled..self.filled + taken) {
+                room.copy_from_slice(header);
             }
             self.filled += taken;
             bytes = rest;
-            if self.filled == self.head.len() {
+            if self.filled == self.header.len() {
                 self.filled = 0;
-                let [a, b, c, kind, flags, ..] = self.head;
+                let [a, b, c, kind, flags, ..] = self.header;
                 let length = u32::from_be_bytes([0, a, b, c]);
                 self.skip = usize::try_from(length).unwrap_or(usize::MAX);
-                frame(FrameHead { kind, flags, length });
+                frame(FrameHeader { kind, flags, length });
             }
         }
     }
@@ -89,57 +89,57 @@ impl Http2FrameHeads {
 /// Counts the idle frames that a connection may still send.
 struct Allowance {
     left: u32,
-    refilled: Instant,
-    received: Http2FrameHeads,
-    sent: Http2FrameHeads,
+    refilled_at: Instant,
+    received: FrameHeaderReader,
+    sent: FrameHeaderReader,
 }
 
 impl Allowance {
     fn new(now: Instant) -> Self {
-        let received = Http2FrameHeads { skip: PREFACE_BYTES, ..Http2FrameHeads::default() };
-        Self { left: MAX_ALLOWANCE, refilled: now, received, sent: Http2FrameHeads::default() }
+        let received = FrameHeaderReader { skip: PREFACE_BYTES, ..FrameHeaderReader::default() };
+        Self { left: MAX_ALLOWANCE, refilled_at: now, received, sent: FrameHeaderReader::default() }
     }
 
     /// Counts the frames in bytes from the client. Returns `false` if the allowance is exceeded.
     fn count_received(&mut self, bytes: &[u8], now: impl FnOnce() -> Instant) -> bool {
-        let (mut add, mut take) = (0, 0);
-        self.received.read(bytes, |FrameHead { kind, flags, length }| match kind {
+        let (mut earned, mut spent) = (0, 0);
+        self.received.read(bytes, |FrameHeader { kind, flags, length }| match kind {
             DATA => {
                 // The frame may consist of padding alone.
                 let padding = if flags & PADDED_FLAG != 0 { MAX_PADDING } else { 0 };
-                add += length.saturating_sub(padding) / MIN_DATA_BYTES + u32::from(flags & END_STREAM_FLAG != 0);
-                take += 1;
+                earned += length.saturating_sub(padding) / MIN_DATA_BYTES + u32::from(flags & END_STREAM_FLAG != 0);
+                spent += 1;
             }
-            HEADERS => add += 1,
+            HEADERS => earned += 1,
             // The maximum size of the headers of a request limits these frames.
             CONTINUATION => {}
             // A reset ends a request, and takes back the allowance that the request added.
-            RST_STREAM => take += 2,
-            _ => take += 1,
+            RST_STREAM => spent += 2,
+            _ => spent += 1,
         });
-        self.add(add);
-        self.take(take, now)
+        self.add(earned);
+        self.take(spent, now)
     }
 
     /// Counts the frames in bytes to the client. Returns `false` if the allowance is exceeded.
     fn count_sent(&mut self, bytes: &[u8], now: impl FnOnce() -> Instant) -> bool {
-        let (mut add, mut take) = (0, 0);
-        self.sent.read(bytes, |FrameHead { kind, .. }| match kind {
-            DATA => add += FRAMES_PER_ANSWER_DATA,
+        let (mut earned, mut spent) = (0, 0);
+        self.sent.read(bytes, |FrameHeader { kind, .. }| match kind {
+            DATA => earned += FRAMES_PER_RESPONSE_DATA,
             // The gateway has refused a request over the limit of streams.
-            RST_STREAM => take += 2,
+            RST_STREAM => spent += 2,
             _ => {}
         });
-        self.add(add);
-        self.take(take, now)
+        self.add(earned);
+        self.take(spent, now)
     }
 
     /// Takes frames from the allowance. Returns `false` if there are too few.
-    fn take(&mut self, take: u32, now: impl FnOnce() -> Instant) -> bool {
-        if take > self.left {
+    fn take(&mut self, frames: u32, now: impl FnOnce() -> Instant) -> bool {
+        if frames > self.left {
             let now = now();
-            let seconds = now.duration_since(self.refilled).as_secs_f32();
-            self.refilled = now;
+            let seconds = now.duration_since(self.refilled_at).as_secs_f32();
+            self.refilled_at = now;
             #[expect(
                 clippy::cast_possible_truncation,
                 clippy::cast_sign_loss,
@@ -147,8 +147,8 @@ impl Allowance {
             )]
             self.add((seconds * FRAMES_PER_SECOND as f32) as u32);
         }
-        let enough = take <= self.left;
-        self.left = self.left.saturating_sub(take);
+        let enough = frames <= self.left;
+        self.left = self.left.saturating_sub(frames);
         enough
     }
 
@@ -176,11 +176,11 @@ impl<T> MeteredIo<T> {
 
     fn count_sent(&mut self, bytes: &[u8]) {
         if !self.allowance.count_sent(bytes, Instant::now) && !self.connection.is_peer() && !self.is_exceeded {
-            self.end();
+            self.mark_exceeded();
         }
     }
 
-    fn end(&mut self) {
+    fn mark_exceeded(&mut self) {
         self.is_exceeded = true;
         self.exceeded.notify_one();
     }
@@ -199,7 +199,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for MeteredIo<T> {
             return Poll::Ready(Ok(()));
         }
         buf.set_filled(before);
-        self.end();
+        self.mark_exceeded();
         Poll::Pending
     }
 }

@@ -11,7 +11,8 @@ use crate::problem::Problem;
 use countersign_attach::proof::{PROOF_PATH, ProofSecret};
 use countersign_protocol::ErrorKind;
 
-/// The secret that answers challenges. The application registers it as `web::Data`.
+/// The secret that answers challenges. `None` if no secret could be made; challenges are then refused. The application
+/// registers it as `web::Data`.
 pub struct GatewayProof(pub Option<ProofSecret>);
 
 #[derive(Deserialize)]
@@ -33,6 +34,7 @@ async fn prove(proof: web::Data<GatewayProof>, query: web::Query<Challenge>) -> 
             .insert_header((CACHE_CONTROL, "no-store"))
             .content_type("text/plain; charset=utf-8")
             .body(answer),
-        None => Problem::new(ErrorKind::InvalidParams, "there is no such challenge").error_response(),
+        None => Problem::new(ErrorKind::InvalidParams, "the challenge is malformed, or this gateway has no secret")
+            .error_response(),
     }
 }

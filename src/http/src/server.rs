@@ -80,7 +80,7 @@ where
         .max_concurrent_connections(settings.connections.max_accepted())
         .shutdown_timeout(settings.drain.as_secs().max(1))
         .disable_signals();
-    let connections = move || {
+    let new_factory = move || {
         let (app, settings, shutdown_signal) = (app(), settings.clone(), shutdown_signal.clone());
         let app = app.into_factory().map_err(|error| error.into().error_response());
         fn_factory(move || {
@@ -90,8 +90,8 @@ where
                 let app = Rc::new(app.await.map_err(|error| {
                     tracing::error!(?error, "the HTTP endpoints cannot be set up on this worker thread")
                 })?);
-                let (shared, accepted) = (Rc::clone(&app), Rc::new(Cell::new(None)));
-                let connection = Rc::clone(&accepted);
+                let accepted = Rc::new(Cell::new(None));
+                let (app_for_http1, accepted_for_http1) = (Rc::clone(&app), Rc::clone(&accepted));
                 let http1 = HttpService::build()
                     .graceful_shutdown_signal(shutdown_signal.clone())
                     .keep_alive(settings.http.keep_alive)
@@ -100,11 +100,11 @@ where
                     .h1_allow_half_closed(false)
                     .local_addr(address)
                     .on_connect_ext(move |_: &Io, data: &mut _| {
-                        if let Some(connection) = connection.take() {
+                        if let Some(connection) = accepted_for_http1.take() {
                             data.insert::<Rc<Connection>>(connection);
                         }
                     })
-                    .finish(fn_factory(move || ready(Ok::<_, ()>(Rc::clone(&shared)))))
+                    .finish(fn_factory(move || ready(Ok::<_, ()>(Rc::clone(&app_for_http1)))))
                     .new_service(())
                     .await?;
                 let worker = Rc::new(Worker { http1, accepted, app, settings, shutdown_signal });
@@ -114,7 +114,7 @@ where
     };
     let server = match tls {
         None => builder.listen("http", socket, move || {
-            fn_service(|tcp: TcpStream| ready(Ok::<_, ()>(Io::Left(tcp)))).and_then(connections())
+            fn_service(|tcp: TcpStream| ready(Ok::<_, ()>(Io::Left(tcp)))).and_then(new_factory())
         })?,
         Some(mut tls) => {
             tls.alpn_protocols = vec![http2::ALPN.to_vec(), b"http/1.1".to_vec()];
@@ -123,7 +123,7 @@ where
                     .map_err(|error| tracing::debug!(?error, "a TLS handshake failed"))
                     .map_init_err(|_| ())
                     .map(|tls: TlsStream<TcpStream>| Io::Right(Box::new(tls)))
-                    .and_then(connections())
+                    .and_then(new_factory())
             })?
         }
     };
@@ -169,14 +169,8 @@ where
             Io::Left(_) => false,
         };
         if is_http2 {
-            http2::serve(
-                io,
-                connection,
-                Rc::clone(&self.app),
-                (http, self.settings.has_peers),
-                (self.shutdown_signal)(),
-            )
-            .await;
+            http2::serve(io, connection, Rc::clone(&self.app), http, self.settings.has_peers, (self.shutdown_signal)())
+                .await;
             return Ok(());
         }
         self.accepted.set(Some(connection));

@@ -9,7 +9,7 @@ use countersign_config::TlsConfig;
 use countersign_domain::changes::digest::PartHasher;
 
 /// The TLS configuration of the server, with the fingerprint of its certificate.
-pub struct Certificate {
+pub struct ServerTls {
     pub config: ServerConfig,
     /// The [`fingerprint`] of the certificate.
     pub fingerprint: String,
@@ -27,7 +27,7 @@ pub fn fingerprint(certificate: &CertificateDer<'_>) -> String {
 ///
 /// # Errors
 /// Returns the path of the invalid file, and the reason.
-pub fn server_config(tls: &TlsConfig) -> Result<Certificate, String> {
+pub fn server_config(tls: &TlsConfig) -> Result<ServerTls, String> {
     let certificates = CertificateDer::pem_file_iter(&tls.cert)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
         .map_err(|e| format!("{}: {e}", tls.cert.display()))?;
@@ -43,5 +43,5 @@ pub fn server_config(tls: &TlsConfig) -> Result<Certificate, String> {
         .with_no_client_auth()
         .with_single_cert(certificates, key)
         .map_err(|e| format!("{}: {e}", tls.cert.display()))?;
-    Ok(Certificate { config, fingerprint })
+    Ok(ServerTls { config, fingerprint })
 }

@@ -90,7 +90,7 @@ struct Outgoing {
     /// Notified when there is room again.
     room: Notify,
     /// Time of the last sign of life: a frame from the peer, or frames that it took from a full outbox.
-    last_sign: Cell<Instant>,
+    last_heartbeat: Cell<Instant>,
 }
 
 impl Outgoing {
@@ -102,7 +102,7 @@ impl Outgoing {
             max_frames,
             max_bytes,
             room: Notify::new(),
-            last_sign: Cell::new(Instant::now()),
+            last_heartbeat: Cell::new(Instant::now()),
         }
     }
 
@@ -117,7 +117,7 @@ impl Outgoing {
 
     fn drain(&self, budget: usize) -> Option<DrainedFrames> {
         if self.is_full() {
-            self.last_sign.set(Instant::now());
+            self.last_heartbeat.set(Instant::now());
         }
         let drained = self.outbox.drain(0, budget)?;
         self.room.notify_one();
@@ -133,7 +133,7 @@ impl Outgoing {
             let next = tokio::select! {
                 biased;
                 _ = pings.tick() => {
-                    if self.last_sign.get().elapsed() > pause * 2 {
+                    if self.last_heartbeat.get().elapsed() > pause * 2 {
                         return self.evict(CloseCode::Again, "no answer to pings; reconnect with since");
                     }
                     self.outbox.ping();
@@ -174,7 +174,7 @@ struct Socket {
 }
 
 impl Backend for Socket {
-    const PROTOCOLS: &'static [&'static str] = &[];
+    const SUBPROTOCOLS: &'static [&'static str] = &[];
     const UNSUPPORTED_REASON: &'static str = "this WebSocket only sends; it takes no messages";
 
     fn on_open(&mut self, wake: Wake) {
@@ -193,8 +193,8 @@ impl Backend for Socket {
         MessageOutcome::Unsupported
     }
 
-    fn on_sign_of_life(&mut self) {
-        self.outgoing.last_sign.set(Instant::now());
+    fn on_heartbeat(&mut self) {
+        self.outgoing.last_heartbeat.set(Instant::now());
     }
 
     fn on_close(&mut self, _: bool) {}
@@ -210,21 +210,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn taking_frames_from_full_outbox_is_sign_of_life() {
+    async fn taking_frames_from_full_outbox_is_heartbeat() {
         let outgoing = outgoing(2, 100);
-        let opened = outgoing.last_sign.get();
+        let opened = outgoing.last_heartbeat.get();
         tokio::time::advance(std::time::Duration::from_secs(1)).await;
         assert!(outgoing.push(Bytes::from_static(b"1")));
         assert!(!outgoing.is_full());
         assert_eq!(outgoing.drain(1000).unwrap().frames.len(), 1);
-        assert_eq!(outgoing.last_sign.get(), opened, "the kernel may have taken that");
+        assert_eq!(outgoing.last_heartbeat.get(), opened, "the kernel may have taken that");
         for full in [&[1, 1][..], &[100], &[200]] {
             full.iter().for_each(|bytes| _ = outgoing.push(Bytes::from(vec![b'x'; *bytes])));
             assert!(outgoing.is_full(), "{full:?}");
-            let before = outgoing.last_sign.get();
+            let before = outgoing.last_heartbeat.get();
             tokio::time::advance(std::time::Duration::from_secs(1)).await;
             assert_eq!(outgoing.drain(1000).unwrap().frames.len(), full.len());
-            assert!(outgoing.last_sign.get() > before, "{full:?}");
+            assert!(outgoing.last_heartbeat.get() > before, "{full:?}");
             assert!(!outgoing.is_full());
         }
     }

@@ -154,7 +154,7 @@ where
         () = shared.ended.cancelled() => {}
         () = wait_for_drain(&endpoint, &shared) => {}
     }
-    let _ = session.send(Disconnected { pump_id, farewell: true }).await;
+    let _ = session.send(Disconnected { pump_id, closed_by_peer: true }).await;
     if tokio::time::timeout(FLUSH_TIMEOUT, writing).await.is_err() {
         tracing::debug!("the peer of a line transport did not read its last answers");
     }

@@ -36,7 +36,7 @@ use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_runtime::large_messages::is_large;
 use countersign_session::{
     Session,
-    actor::{Attach, Disconnected, Inbound, Pump, SignOfLife, deliver},
+    actor::{Attach, Disconnected, Heartbeat, Inbound, Pump, deliver},
     cluster::lost_session,
     middleware::check_role,
     sessions::SessionWithActor,
@@ -84,7 +84,7 @@ async fn try_upgrade(
     let connection = Connection::for_request(request);
     if let Some(owner) = owner {
         let permit = web_socket_permit(endpoint, connection.as_deref())?;
-        let response = owner.tunnel(request, payload.into_inner(), AgentConnection::PROTOCOLS).await?;
+        let response = owner.tunnel(request, payload.into_inner(), AgentConnection::SUBPROTOCOLS).await?;
         if let (Some(connection), Some(permit)) = (connection, permit) {
             connection.upgrade(permit);
         }
@@ -198,7 +198,7 @@ struct AgentConnection {
 
 impl Backend for AgentConnection {
     /// The subprotocol of the SDKs. Node.js refuses a connection whose server does not select it.
-    const PROTOCOLS: &'static [&'static str] = &["mcp"];
+    const SUBPROTOCOLS: &'static [&'static str] = &["mcp"];
     const UNSUPPORTED_REASON: &'static str = "text frames only";
 
     fn on_open(&mut self, wake: Wake) {
@@ -228,11 +228,11 @@ impl Backend for AgentConnection {
         }))
     }
 
-    fn on_sign_of_life(&mut self) {
-        self.session.do_send(SignOfLife);
+    fn on_heartbeat(&mut self) {
+        self.session.do_send(Heartbeat);
     }
 
-    fn on_close(&mut self, farewell: bool) {
-        self.session.do_send(Disconnected { pump_id: self.pump_id, farewell });
+    fn on_close(&mut self, closed_by_peer: bool) {
+        self.session.do_send(Disconnected { pump_id: self.pump_id, closed_by_peer });
     }
 }

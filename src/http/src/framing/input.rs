@@ -30,20 +30,20 @@ const NO_ROOM: Close = (CloseCode::Again, "no room for the message at the moment
 
 /// The state that [`LimitedInput`] shares with the pump.
 #[derive(Clone, Default)]
-pub struct InputState(Rc<RefCell<State>>);
+pub struct InputState(Rc<RefCell<Inner>>);
 
 #[derive(Default)]
-struct State {
+struct Inner {
     /// The counted bytes of each complete message, in order of arrival. Small messages are not counted.
-    held: VecDeque<Option<Reservation>>,
+    reservations: VecDeque<Option<Reservation>>,
     close: Option<Close>,
 }
 
 impl InputState {
     /// Removes and returns the counted bytes of the next message. They stay counted until the returned value is dropped.
     #[must_use]
-    pub fn take_held_bytes(&self) -> Option<Reservation> {
-        self.0.borrow_mut().held.pop_front().flatten()
+    pub fn take_reservation(&self) -> Option<Reservation> {
+        self.0.borrow_mut().reservations.pop_front().flatten()
     }
 
     /// Returns the close code and reason if the input broke a limit.
@@ -58,12 +58,12 @@ type PendingGrowth = Pin<Box<dyn Future<Output = (Reservation, Result<(), McpErr
 /// A stream of the bytes of a connection that ends before the first forbidden frame.
 pub struct LimitedInput<S> {
     input: S,
-    heads: WebSocketFrameHeads,
+    frames: FrameHeaderReader,
     state: InputState,
     /// Counts the bytes against the budget for bodies. Nothing is counted if this is `None`.
     budget: Option<Arc<ConnectionBudget>>,
     /// The counted bytes of the message that is arriving.
-    held: Option<Reservation>,
+    reservation: Option<Reservation>,
     /// A piece that waits for room in the budget, with the number of messages that end in the piece.
     waiting: Option<(Bytes, usize, PendingGrowth)>,
 }
@@ -73,25 +73,25 @@ impl<S> LimitedInput<S> {
     #[must_use]
     pub fn new(input: S, max: usize, budget: Option<Arc<ConnectionBudget>>) -> (Self, InputState) {
         let state = InputState::default();
-        let heads = WebSocketFrameHeads::new(max);
-        (Self { input, heads, state: state.clone(), budget, held: None, waiting: None }, state)
+        let frames = FrameHeaderReader::new(max);
+        (Self { input, frames, state: state.clone(), budget, reservation: None, waiting: None }, state)
     }
 
     /// Counts a piece in which `ended` messages end. Returns the piece, or `None` if the piece must wait for room.
     fn count(&mut self, piece: Bytes, ended: usize) -> Option<Bytes> {
         let Some(budget) = &self.budget else { return Some(piece) };
         let bytes = piece.len();
-        if self.held.is_some() || bytes > UNCOUNTED_MESSAGE_BYTES {
-            let mut held = self.held.take().unwrap_or_else(|| budget.new_reservation());
-            if !held.try_grow(bytes) {
+        if self.reservation.is_some() || bytes > UNCOUNTED_MESSAGE_BYTES {
+            let mut reservation = self.reservation.take().unwrap_or_else(|| budget.new_reservation());
+            if !reservation.try_grow(bytes) {
                 let growing = Box::pin(async move {
-                    let grown = held.grow(bytes).await;
-                    (held, grown)
+                    let grown = reservation.grow(bytes).await;
+                    (reservation, grown)
                 });
                 self.waiting = Some((piece, ended, growing));
                 return None;
             }
-            self.held = Some(held);
+            self.reservation = Some(reservation);
         }
         self.end_messages(ended);
         Some(piece)
@@ -100,7 +100,7 @@ impl<S> LimitedInput<S> {
     /// Assigns the counted bytes to the first message that ends. Further messages that end in the same piece hold no bytes.
     fn end_messages(&mut self, ended: usize) {
         let mut state = self.state.0.borrow_mut();
-        state.held.extend((0..ended).map(|_| self.held.take()));
+        state.reservations.extend((0..ended).map(|_| self.reservation.take()));
     }
 }
 
@@ -112,13 +112,13 @@ where
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Some((_, _, growing)) = &mut self.waiting {
-            let (held, grown) = ready!(growing.as_mut().poll(cx));
+            let (reservation, grown) = ready!(growing.as_mut().poll(cx));
             let Some((piece, ended, _)) = self.waiting.take() else { return Poll::Ready(None) };
             if grown.is_err() {
                 self.state.0.borrow_mut().close = Some(NO_ROOM);
                 return Poll::Ready(None);
             }
-            self.held = Some(held);
+            self.reservation = Some(reservation);
             self.end_messages(ended);
             return Poll::Ready(Some(Ok(piece)));
         }
@@ -130,7 +130,7 @@ where
             other => return Poll::Ready(other),
         };
         let mut ended = 0;
-        if let Err((allowed, close)) = self.heads.read(&chunk, || ended += 1) {
+        if let Err((allowed, close)) = self.frames.read(&chunk, || ended += 1) {
             self.state.0.borrow_mut().close = Some(close);
             chunk.truncate(allowed);
         }
@@ -143,19 +143,19 @@ where
 }
 
 /// Finds the headers of WebSocket frames in a stream of bytes that arrives in pieces of any size.
-struct WebSocketFrameHeads {
+struct FrameHeaderReader {
     max: u64,
-    head: [u8; 10],
+    header: [u8; 10],
     filled: usize,
-    /// Number of bytes of mask and payload until the next head.
+    /// Number of bytes of mask and payload until the next header.
     skip: u64,
     /// `true` if these bytes belong to the last frame of a message.
     is_last: bool,
 }
 
-impl WebSocketFrameHeads {
+impl FrameHeaderReader {
     fn new(max: usize) -> Self {
-        Self { max: u64::try_from(max).unwrap_or(u64::MAX), head: [0; 10], filled: 0, skip: 0, is_last: false }
+        Self { max: u64::try_from(max).unwrap_or(u64::MAX), header: [0; 10], filled: 0, skip: 0, is_last: false }
     }
 
     /// Reads bytes and calls `ended` for each message that ends in them.
@@ -176,21 +176,21 @@ impl WebSocketFrameHeads {
                 continue;
             }
             let start = position - self.filled.min(position);
-            self.head[self.filled] = bytes[position];
+            self.header[self.filled] = bytes[position];
             self.filled += 1;
             position += 1;
-            if self.head[0] & 0x70 != 0 {
+            if self.header[0] & 0x70 != 0 {
                 return Err((start, RESERVED_BITS));
             }
             if let Some(length) = self.length() {
                 if length > self.max {
                     return Err((start, TOO_LARGE));
                 }
-                let mask = if self.head[1] & 0x80 == 0 { 0 } else { 4 };
+                let mask = if self.header[1] & 0x80 == 0 { 0 } else { 4 };
                 self.skip = length + mask;
                 self.filled = 0;
                 // A control frame stands between the frames of a message and is part of none.
-                self.is_last = self.head[0] & 0x88 == 0x80;
+                self.is_last = self.header[0] & 0x88 == 0x80;
                 if self.skip == 0 && self.is_last {
                     ended();
                 }
@@ -199,9 +199,9 @@ impl WebSocketFrameHeads {
         Ok(())
     }
 
-    /// Returns the length of the payload, once the head is complete.
+    /// Returns the length of the payload, once the header is complete.
     fn length(&self) -> Option<u64> {
-        let [_, second, a, b, rest @ ..] = self.head;
+        let [_, second, a, b, rest @ ..] = self.header;
         match (second & 0x7f, self.filled) {
             (_, 0..2) => None,
             (126, filled) => (filled >= 4).then(|| u64::from(u16::from_be_bytes([a, b]))),
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_over_limit_is_refused_by_its_head() {
+    fn frame_over_limit_is_refused_by_its_header() {
         let good = frame(0x81, 100);
         for too_large in [frame(0x81, 101), frame(0x81, 300), frame(0x81, 70_000)] {
             let bytes = [good.clone(), too_large].concat();
@@ -274,12 +274,12 @@ mod tests {
 
     #[test]
     fn frame_that_announces_a_terabyte_is_refused_at_once() {
-        let mut head = vec![0x81, 0xff];
-        head.extend_from_slice(&(1_u64 << 40).to_be_bytes());
-        assert_eq!(pass(&head, head.len(), 8 << 20), (vec![], Some(CloseCode::Size)));
-        let mut head = vec![0x81, 0xff];
-        head.extend_from_slice(&u64::MAX.to_be_bytes());
-        assert_eq!(pass(&head, head.len(), usize::MAX >> 1), (vec![], Some(CloseCode::Size)));
+        let mut header = vec![0x81, 0xff];
+        header.extend_from_slice(&(1_u64 << 40).to_be_bytes());
+        assert_eq!(pass(&header, header.len(), 8 << 20), (vec![], Some(CloseCode::Size)));
+        let mut header = vec![0x81, 0xff];
+        header.extend_from_slice(&u64::MAX.to_be_bytes());
+        assert_eq!(pass(&header, header.len(), usize::MAX >> 1), (vec![], Some(CloseCode::Size)));
     }
 
     #[test]
@@ -304,14 +304,14 @@ mod tests {
         let pieces = [&first[..4000], &first[4000..], &third].map(|piece| Ok::<_, ()>(Bytes::copy_from_slice(piece)));
         let (mut input, state) = LimitedInput::new(stream::iter(pieces), 1 << 20, Some(budget));
         assert!(input.next().await.is_some() && input.next().await.is_some());
-        let held = state.take_held_bytes().unwrap();
+        let held = state.take_reservation().unwrap();
         assert_eq!(held.bytes(), 8000);
         // The next piece waits for the first message.
         assert!(input.next().now_or_never().is_none());
         drop(held);
         assert!(input.next().await.is_some());
-        assert_eq!(state.take_held_bytes().unwrap().bytes(), third.len());
-        assert!(state.take_held_bytes().is_none(), "the second message of a piece holds nothing");
+        assert_eq!(state.take_reservation().unwrap().bytes(), third.len());
+        assert!(state.take_reservation().is_none(), "the second message of a piece holds nothing");
         assert!(state.close().is_none());
     }
 
@@ -319,9 +319,9 @@ mod tests {
     async fn message_without_room_ends_the_input() {
         let (mut input, state) = counted_input([8000, UNCOUNTED_MESSAGE_BYTES, 8000]);
         assert!(input.next().await.is_some());
-        let _held = state.take_held_bytes().unwrap();
+        let _held = state.take_reservation().unwrap();
         assert!(input.next().await.is_some(), "a small message needs no room");
-        assert!(state.take_held_bytes().is_none());
+        assert!(state.take_reservation().is_none());
         assert!(input.next().await.is_none());
         assert_eq!(state.close().map(|(code, _)| code), Some(CloseCode::Again));
     }

@@ -25,7 +25,7 @@ const DRAIN_BYTES: usize = 64 * 1024;
 /// The gateway's side of a WebSocket: the session of an agent, or a subscription to the feed.
 pub trait Backend: Unpin + 'static {
     /// The subprotocols that the gateway supports on this endpoint.
-    const PROTOCOLS: &'static [&'static str];
+    const SUBPROTOCOLS: &'static [&'static str];
     /// The reason in the close frame after an unsupported message.
     const UNSUPPORTED_REASON: &'static str;
 
@@ -35,12 +35,12 @@ pub trait Backend: Unpin + 'static {
     fn drain(&mut self, budget: usize) -> Option<DrainedFrames>;
     /// Continues with later frames after the connection has taken a large drain.
     fn on_flushed(&mut self);
-    /// Handles a text message. `held` keeps its bytes counted in the budget for bodies.
-    fn on_message(&mut self, text: Bytes, held: Option<Reservation>) -> MessageOutcome;
+    /// Handles a text message. `reservation` keeps its bytes counted in the budget for bodies.
+    fn on_message(&mut self, text: Bytes, reservation: Option<Reservation>) -> MessageOutcome;
     /// Records that the peer has sent a ping or a pong.
-    fn on_sign_of_life(&mut self);
-    /// Cleans up after the connection has ended. `farewell` is `true` if the peer sent a close frame.
-    fn on_close(&mut self, farewell: bool);
+    fn on_heartbeat(&mut self);
+    /// Cleans up after the connection has ended. `closed_by_peer` is `true` if the peer sent a close frame.
+    fn on_close(&mut self, closed_by_peer: bool);
 }
 
 /// The outcome of a message.
@@ -58,7 +58,7 @@ struct Pump<B> {
     max_message_bytes: usize,
     input: InputState,
     /// `true` once the peer has sent a close frame.
-    farewell: bool,
+    closed_by_peer: bool,
 }
 
 /// Switches the connection to WebSocket messages of at most `max` bytes. `budget` counts them, if given.
@@ -73,8 +73,8 @@ pub fn start<B: Backend>(
     budget: Option<Arc<ConnectionBudget>>,
 ) -> Result<HttpResponse, Error> {
     let (payload, input) = LimitedInput::new(payload, max, budget);
-    let pump = Pump { backend, partial: BytesMut::new(), max_message_bytes: max, input, farewell: false };
-    ws::WsResponseBuilder::new(pump, request, payload).protocols(B::PROTOCOLS).frame_size(max).start()
+    let pump = Pump { backend, partial: BytesMut::new(), max_message_bytes: max, input, closed_by_peer: false };
+    ws::WsResponseBuilder::new(pump, request, payload).protocols(B::SUBPROTOCOLS).frame_size(max).start()
 }
 
 impl<B: Backend> Actor for Pump<B> {
@@ -86,7 +86,7 @@ impl<B: Backend> Actor for Pump<B> {
     }
 
     fn stopped(&mut self, _: &mut Self::Context) {
-        self.backend.on_close(self.farewell);
+        self.backend.on_close(self.closed_by_peer);
     }
 }
 
@@ -126,8 +126,8 @@ fn close<B: Backend>(ctx: &mut WebsocketContext<Pump<B>>, code: CloseCode, reaso
 
 impl<B: Backend> Pump<B> {
     fn message(&mut self, message: Bytes, ctx: &mut WebsocketContext<Self>) {
-        let held = self.input.take_held_bytes();
-        match self.backend.on_message(message, held) {
+        let reservation = self.input.take_reservation();
+        match self.backend.on_message(message, reservation) {
             MessageOutcome::Accepted => {}
             MessageOutcome::Pending(pending) => ctx.wait(pending.into_actor(self)),
             MessageOutcome::Unsupported => close(ctx, CloseCode::Unsupported, B::UNSUPPORTED_REASON),
@@ -163,18 +163,19 @@ impl<B: Backend> StreamHandler<Result<ws::Message, ProtocolError>> for Pump<B> {
             Ok(ws::Message::Continuation(item)) => self.continuation(item, ctx),
             Ok(ws::Message::Ping(data)) => {
                 ctx.pong(&data);
-                self.backend.on_sign_of_life();
+                self.backend.on_heartbeat();
             }
-            Ok(ws::Message::Pong(_)) => self.backend.on_sign_of_life(),
+            Ok(ws::Message::Pong(_)) => self.backend.on_heartbeat(),
             Ok(ws::Message::Close(reason)) => {
-                self.farewell = true;
+                self.closed_by_peer = true;
                 ctx.close(reason);
                 ctx.stop();
             }
             Ok(ws::Message::Nop) => {}
             Err(ProtocolError::Overflow) => close(ctx, TOO_LARGE.0, TOO_LARGE.1),
             Err(ProtocolError::Io(error)) => {
-                tracing::debug!(%error, "the input of a WebSocket ended");
+                // actix reports text that is not UTF-8 as an I/O error.
+                tracing::debug!(%error, "a WebSocket message is not UTF-8, or its input broke off");
                 close(ctx, CloseCode::Invalid, "not UTF-8 text");
             }
             Err(error) => {
@@ -214,8 +215,8 @@ mod tests {
     enum BackendCall {
         Opened,
         Text(String),
-        SignOfLife,
-        Closed { farewell: bool },
+        Heartbeat,
+        Closed { closed_by_peer: bool },
     }
 
     struct Recorder {
@@ -226,7 +227,7 @@ mod tests {
     }
 
     impl Backend for Recorder {
-        const PROTOCOLS: &'static [&'static str] = &[];
+        const SUBPROTOCOLS: &'static [&'static str] = &[];
         const UNSUPPORTED_REASON: &'static str = "not this";
 
         fn on_open(&mut self, wake: Wake) {
@@ -249,11 +250,11 @@ mod tests {
                 None => MessageOutcome::Accepted,
             }
         }
-        fn on_sign_of_life(&mut self) {
-            self.calls.borrow_mut().push(BackendCall::SignOfLife);
+        fn on_heartbeat(&mut self) {
+            self.calls.borrow_mut().push(BackendCall::Heartbeat);
         }
-        fn on_close(&mut self, farewell: bool) {
-            self.calls.borrow_mut().push(BackendCall::Closed { farewell });
+        fn on_close(&mut self, closed_by_peer: bool) {
+            self.calls.borrow_mut().push(BackendCall::Closed { closed_by_peer });
         }
     }
 
@@ -274,7 +275,7 @@ mod tests {
             let payload = futures_util::stream::poll_fn(move |cx| pieces.poll_recv(cx)).map(Ok::<_, PayloadError>);
             let (payload, state) = LimitedInput::new(payload, MAX, None);
             let pump =
-                Pump { backend, partial: BytesMut::new(), max_message_bytes: MAX, input: state, farewell: false };
+                Pump { backend, partial: BytesMut::new(), max_message_bytes: MAX, input: state, closed_by_peer: false };
             let output = Box::pin(WebsocketContext::with_codec(pump, payload, Codec::new().max_size(MAX)));
             Self { input: Some(input), output, calls, outbox }
         }
@@ -339,10 +340,10 @@ mod tests {
         let calls = [
             BackendCall::Opened,
             text("whole"),
-            BackendCall::SignOfLife,
+            BackendCall::Heartbeat,
             text("a\u{e4}b"),
             text(""),
-            BackendCall::SignOfLife,
+            BackendCall::Heartbeat,
         ];
         assert_eq!(socket.calls(), calls);
     }
@@ -366,23 +367,27 @@ mod tests {
         ] {
             let mut socket = Socket::open(None);
             assert_eq!(socket.send(frames.concat()).await, close, "{frames:x?}");
-            assert_eq!(socket.calls(), [BackendCall::Opened, BackendCall::Closed { farewell: false }], "{frames:x?}");
+            assert_eq!(
+                socket.calls(),
+                [BackendCall::Opened, BackendCall::Closed { closed_by_peer: false }],
+                "{frames:x?}"
+            );
             assert!(socket.output.next().await.is_none(), "nothing comes after a close frame");
         }
     }
 
     #[actix::test]
-    async fn close_frame_is_answered_and_reported_as_farewell() {
+    async fn close_frame_is_answered_and_reported() {
         let mut socket = Socket::open(None);
         let bye = [&1000_u16.to_be_bytes()[..], b"bye"].concat();
         assert_eq!(socket.send(frame(0x88, bye)).await, close_frame(1000, "bye"));
-        assert_eq!(socket.calls(), [BackendCall::Opened, BackendCall::Closed { farewell: true }]);
+        assert_eq!(socket.calls(), [BackendCall::Opened, BackendCall::Closed { closed_by_peer: true }]);
 
         let mut broken = Socket::open(None);
         broken.send(&frame(0x81, "half a message")[..9]).await;
         broken.input = None;
         assert_eq!(broken.output().await, [0; 0]);
-        assert_eq!(broken.calls(), [BackendCall::Opened, BackendCall::Closed { farewell: false }]);
+        assert_eq!(broken.calls(), [BackendCall::Opened, BackendCall::Closed { closed_by_peer: false }]);
     }
 
     #[actix::test]
@@ -394,7 +399,7 @@ mod tests {
         socket.outbox.ping();
         socket.outbox.close(1001, "bye");
         assert_eq!(socket.output().await, [vec![0x89, 0, 0x81, 1, b'2'], close_frame(1001, "bye")].concat());
-        assert_eq!(socket.calls(), [BackendCall::Opened, BackendCall::Closed { farewell: false }]);
+        assert_eq!(socket.calls(), [BackendCall::Opened, BackendCall::Closed { closed_by_peer: false }]);
     }
 
     #[actix::test]

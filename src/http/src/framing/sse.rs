@@ -25,16 +25,16 @@ pub fn event_stream_response() -> HttpResponseBuilder {
 /// The comment that keeps an idle stream open.
 pub const KEEP_ALIVE: Bytes = Bytes::from_static(b": keep-alive\n\n");
 
-/// Returns an interval whose first tick comes after one `pause`. A late tick delays the next ones.
+/// Returns an interval whose first tick comes after one `period`. A late tick delays the next ones.
 #[must_use]
-pub fn interval_from_now(pause: Duration) -> Interval {
-    let pause = pause.max(Duration::from_millis(10));
-    let mut ticks = interval_at(Instant::now() + pause, pause);
+pub fn interval_from_now(period: Duration) -> Interval {
+    let period = period.max(Duration::from_millis(10));
+    let mut ticks = interval_at(Instant::now() + period, period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
 }
 
-/// Writes a message as an event. Events of the stateless era have no id, because nothing can be resumed.
+/// Writes a message as an event. Events of the modern era have no id, because nothing can be resumed.
 pub fn write_event(out: &mut Vec<u8>, id: Option<EventId>, message: &[u8]) {
     if let Some(id) = id {
         out.extend_from_slice(format!("id: {id}\n").as_bytes());

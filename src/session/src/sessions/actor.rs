@@ -246,12 +246,12 @@ pub async fn deliver(
 /// Sent by a pump when the peer has sent a ping or a pong.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct SignOfLife;
+pub struct Heartbeat;
 
-impl Handler<SignOfLife> for Session {
+impl Handler<Heartbeat> for Session {
     type Result = ();
 
-    fn handle(&mut self, _: SignOfLife, _: &mut Self::Context) {
+    fn handle(&mut self, _: Heartbeat, _: &mut Self::Context) {
         self.alive = true;
     }
 }
@@ -264,18 +264,18 @@ pub struct Disconnected {
     /// [`Pump::id`].
     pub pump_id: u64,
     /// `true` if the peer has closed the connection in good order, and so does not come back.
-    pub farewell: bool,
+    pub closed_by_peer: bool,
 }
 
 impl Handler<Disconnected> for Session {
     type Result = ();
 
-    fn handle(&mut self, Disconnected { pump_id, farewell }: Disconnected, ctx: &mut Self::Context) {
+    fn handle(&mut self, Disconnected { pump_id, closed_by_peer }: Disconnected, ctx: &mut Self::Context) {
         if self.pump.as_ref().is_none_or(|current| current.id != pump_id) {
             return;
         }
         self.pump = None;
-        let resumable = !farewell
+        let resumable = !closed_by_peer
             && self.shared.transport == Transport::WebSocket
             && self.shared.legacy_revision().is_some()
             && !self.shared.ended.is_cancelled();

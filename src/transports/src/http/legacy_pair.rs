@@ -128,7 +128,7 @@ impl OutboxStream {
 
 impl Drop for OutboxStream {
     fn drop(&mut self) {
-        self.session.do_send(Disconnected { pump_id: self.pump_id, farewell: false });
+        self.session.do_send(Disconnected { pump_id: self.pump_id, closed_by_peer: false });
     }
 }
 
