@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use countersign_exchange::context::{Exchange, ForwardedHeaders, WireResponse};
 use countersign_protocol::{McpError, envelope::Request};
-use countersign_session::cluster::{Body, Cluster, ForwardTarget, Search};
+use countersign_session::cluster::{Body, Cluster, ForwardTarget, OwnerLookup};
 use countersign_store::Nodes;
 use forward::Forwarder;
 
@@ -46,7 +46,7 @@ impl Cluster for StoreNodes {
         forward::is_peer(&*self.nodes, token)
     }
 
-    fn owner_of_session<'a>(&'a self, session: &'a str, is_forwarded: bool) -> Search<'a> {
+    fn owner_of_session<'a>(&'a self, session: &'a str, is_forwarded: bool) -> OwnerLookup<'a> {
         Box::pin(async move {
             let own = self.nodes.claimant();
             if own.is_some_and(|own| ownership::node_of(session) == Some(&own.node)) {
@@ -59,12 +59,12 @@ impl Cluster for StoreNodes {
         })
     }
 
-    fn owner_of_call<'a>(&'a self, request: &Request<'a>) -> Option<Search<'a>> {
+    fn owner_of_call<'a>(&'a self, request: &Request<'a>) -> Option<OwnerLookup<'a>> {
         let names = ownership::owned_names(request);
         (!names.is_empty()).then(|| Box::pin(async move { ownership::find(&*self.nodes, &names).await }) as _)
     }
 
-    fn has_lost(&self, session: &str) -> bool {
+    fn is_session_lost(&self, session: &str) -> bool {
         let (Some(own), Some(node)) = (self.nodes.claimant(), ownership::node_of(session)) else { return false };
         node != own.node && self.nodes.peer(node).is_none()
     }

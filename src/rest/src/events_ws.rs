@@ -89,7 +89,7 @@ struct Outgoing {
     max_bytes: usize,
     /// Notified when there is room again.
     room: Notify,
-    /// Time of the last sign of life: a frame from the peer, or frames that it took from a full outbox.
+    /// Time of the last heartbeat: a frame from the peer, or frames that it took from a full outbox.
     last_heartbeat: Cell<Instant>,
 }
 

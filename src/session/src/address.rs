@@ -40,9 +40,9 @@ impl GatewayAddress {
         self.bound.get().copied().unwrap_or(self.configured)
     }
 
-    /// Returns the page of a change in the dashboard.
+    /// Returns the URL of a change in the dashboard.
     #[must_use]
-    pub fn page_of_change(&self, id: &str) -> String {
+    pub fn change_url(&self, id: &str) -> String {
         format!("{}inbox/{id}", self.dashboard())
     }
 
@@ -84,7 +84,7 @@ mod tests {
     fn gateway_that_listens_everywhere_is_reached_at_loopback() {
         let address = GatewayAddress::new(&Config::default());
         address.set_listen_address("0.0.0.0:81".parse().unwrap());
-        assert_eq!(address.page_of_change("chg_1"), "http://127.0.0.1:81/#/inbox/chg_1");
+        assert_eq!(address.change_url("chg_1"), "http://127.0.0.1:81/#/inbox/chg_1");
         assert_eq!(address.sign_in_link("c"), "http://127.0.0.1:81/#code=c");
         let address = GatewayAddress::new(&Config::default());
         address.set_listen_address("[::]:80".parse().unwrap());

@@ -22,11 +22,11 @@ pub struct ForwardTarget {
     pub certificate: String,
 }
 
-/// The search for the owner. It finds `None` if this node is the owner, or if the owner is unknown.
+/// The lookup of the owner. It finds `None` if this node is the owner, or if the owner is unknown.
 ///
 /// # Errors
 /// Fails if the live nodes cannot be determined at the moment.
-pub type Search<'a> = LocalBoxFuture<'a, Result<Option<ForwardTarget>, McpError>>;
+pub type OwnerLookup<'a> = LocalBoxFuture<'a, Result<Option<ForwardTarget>, McpError>>;
 
 /// The header by which one node proves to another that it forwards a request.
 pub const FORWARDED_HEADER: &str = "countersign-forwarded";
@@ -41,14 +41,14 @@ pub trait Cluster: Send + Sync {
     fn is_peer(&self, token: &[u8]) -> bool;
 
     /// Finds the owner of a session.
-    fn owner_of_session<'a>(&'a self, session: &'a str, is_forwarded: bool) -> Search<'a>;
+    fn owner_of_session<'a>(&'a self, session: &'a str, is_forwarded: bool) -> OwnerLookup<'a>;
 
     /// Finds the owner of the parked call or of the tasks that a request names. Returns `None` if the request names
     /// none of them. If the named tasks have several owners, the request goes to only one of them.
-    fn owner_of_call<'a>(&'a self, request: &Request<'a>) -> Option<Search<'a>>;
+    fn owner_of_call<'a>(&'a self, request: &Request<'a>) -> Option<OwnerLookup<'a>>;
 
     /// Returns `true` if the session belonged to another node that is no longer alive.
-    fn has_lost(&self, session: &str) -> bool;
+    fn is_session_lost(&self, session: &str) -> bool;
 
     /// Forwards an HTTP request to the owner and returns its response. `None` as the body means that the request has no
     /// body.
@@ -89,7 +89,11 @@ pub trait Cluster: Send + Sync {
 
 /// Finds the owner of the subject of a request that arrived over a connection with an outbox. A request that arrived
 /// over HTTP was already forwarded by its transport.
-pub fn owner_of<'a>(cluster: &'a dyn Cluster, exchange: &Exchange, request: &Request<'a>) -> Option<Search<'a>> {
+pub fn forward_target<'a>(
+    cluster: &'a dyn Cluster,
+    exchange: &Exchange,
+    request: &Request<'a>,
+) -> Option<OwnerLookup<'a>> {
     if !exchange.is_modern() || !matches!(exchange.session.channel, Channel::Outbox(_)) {
         return None;
     }
@@ -107,7 +111,7 @@ pub fn mirrored_headers(table: &RouteTable, request: &Request<'_>) -> ForwardedH
 
 /// Waits for the owner's answer until the client cancels its request or the session ends. Returns `None` for a
 /// cancelled request.
-pub async fn answer(
+pub async fn await_owner(
     cluster: &dyn Cluster,
     target: ForwardTarget,
     slots: &RequestSlots,
@@ -141,6 +145,6 @@ pub fn whole_body(body: Bytes) -> Body {
 pub fn lost_session() -> McpError {
     McpError::new(
         ErrorKind::ResumeTooLate,
-        "the gateway that held this session is gone, and its frames with it; connect again and initialize",
+        "the gateway that held this session is gone, together with the frames that it kept; connect again and initialize",
     )
 }

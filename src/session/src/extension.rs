@@ -71,7 +71,7 @@ pub fn target(
 }
 
 /// Extensions that the gateway serves itself. Their methods are never passed on.
-pub const SERVED_HERE: &[&str] = &[tasks::request::EXTENSION];
+pub const OWN_EXTENSIONS: &[&str] = &[tasks::request::EXTENSION];
 
 /// Returns `true` if client and server both declare an extension or experimental capability that the gateway does not
 /// serve itself.
@@ -80,7 +80,7 @@ fn shares(client: &str, server: &NegotiatedSession) -> bool {
         let declared = member(client, kind).unwrap_or("{}");
         let offered = member(server.capabilities.get(), kind).unwrap_or("{}");
         members(declared)
-            .any(|ours| !SERVED_HERE.contains(&&*ours.key) && members(offered).any(|theirs| theirs.key == ours.key))
+            .any(|ours| !OWN_EXTENSIONS.contains(&&*ours.key) && members(offered).any(|theirs| theirs.key == ours.key))
     })
 }
 
@@ -164,8 +164,8 @@ mod tests {
     #[actix::test]
     async fn tasks_extension_is_never_passed_on() {
         let bench = Gateway::new("policy: { default: allow }").await;
-        bench.offer(vec![serve("s", SERVED_HERE[0]).await]).await;
-        let declared = json!({ "extensions": { SERVED_HERE[0]: {} } }).to_string();
+        bench.offer(vec![serve("s", OWN_EXTENSIONS[0]).await]).await;
+        let declared = json!({ "extensions": { OWN_EXTENSIONS[0]: {} } }).to_string();
         assert!(refusal(&bench, Revision::MODERN, &declared, "acme/do").is_some());
     }
 

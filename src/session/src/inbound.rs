@@ -48,8 +48,8 @@ pub fn frame(server: &Arc<McpServer>, session: &Arc<SessionShared>, frame: Bytes
 }
 
 /// Processes one large frame ([`countersign_runtime::large_messages`]). The future resolves once the message was parsed and run
-/// to its first wait. A caller that reads the next frame only then keeps the order of messages and at most one unread
-/// message.
+/// to its first wait. A caller that waits for it before reading the next frame preserves the order of messages and holds at
+/// most one unparsed message.
 pub fn large_frame(
     server: &Arc<McpServer>,
     session: &Arc<SessionShared>,
@@ -138,7 +138,7 @@ impl MessageSource {
         }
     }
 
-    /// Runs a request that is no member of a batch.
+    /// Runs a request that is not a member of a batch.
     pub async fn request(self, request: &Request<'_>) -> Option<WireResponse> {
         match self.scope(request) {
             Ok(scope) => answer(&scope, request).await,
@@ -289,12 +289,13 @@ impl MessageSource {
 pub async fn answer(scope: &RequestScope, request: &Request<'_>) -> Option<WireResponse> {
     let RequestScope { exchange, server, table } = scope;
     if let Some(cluster) = server.cluster.as_deref()
-        && let Some(search) = cluster::owner_of(cluster, exchange, request)
+        && let Some(lookup) = cluster::forward_target(cluster, exchange, request)
     {
-        match search.await {
+        match lookup.await {
             Ok(Some(target)) => {
                 let headers = cluster::mirrored_headers(table, request);
-                return Box::pin(cluster::answer(cluster, target, &server.slots, exchange, headers, request)).await;
+                return Box::pin(cluster::await_owner(cluster, target, &server.slots, exchange, headers, request))
+                    .await;
             }
             Ok(None) => {}
             Err(error) => return Some(WireResponse::error(Some(&request.id), &error, exchange.revision())),
@@ -333,7 +334,7 @@ pub async fn answer_large(scope: RequestScope, request: Arc<OwnedRequest>) -> Op
 pub fn modern_facts(meta: &Meta<'_>, limits: FactLimits) -> Result<Arc<ClientFacts>, McpError> {
     let revision = headers::check_envelope(meta)?;
     let capabilities = meta.client_capabilities.unwrap_or("{}");
-    if let Some(facts) = LATEST.with_borrow(|latest| latest.find(revision, meta.client_info, capabilities)) {
+    if let Some(facts) = CACHED_FACTS.with_borrow(|cached| cached.find(revision, meta.client_info, capabilities)) {
         return Ok(facts);
     }
     limits.check(CAPABILITIES_PATH, capabilities)?;
@@ -341,7 +342,7 @@ pub fn modern_facts(meta: &Meta<'_>, limits: FactLimits) -> Result<Arc<ClientFac
     // `clientInfo` is not stored, because every stateless request carries it.
     let facts = Arc::new(ClientFacts { revision, client, client_info: None, capabilities: capabilities.into() });
     if meta.client_info.map_or(0, str::len) + capabilities.len() <= MAX_CACHED_FACTS_BYTES {
-        LATEST.set(LatestFacts { info: meta.client_info.map(Into::into), facts: Some(Arc::clone(&facts)) });
+        CACHED_FACTS.set(CachedFacts { info: meta.client_info.map(Into::into), facts: Some(Arc::clone(&facts)) });
     }
     Ok(facts)
 }
@@ -352,18 +353,18 @@ const CAPABILITIES_PATH: &str = "_meta.io.modelcontextprotocol/clientCapabilitie
 /// The maximum size of the client facts that are cached for the next request.
 const MAX_CACHED_FACTS_BYTES: usize = 4096;
 
-thread_local!(static LATEST: RefCell<LatestFacts> = RefCell::default());
+thread_local!(static CACHED_FACTS: RefCell<CachedFacts> = RefCell::default());
 
 /// The facts that a request on this thread stated last. A client states the same facts with each request. Parsing them
 /// again would cost 2,600 instructions, 2 to 3 % of a proxied stateless call (`scripts/bench instructions --beside
 /// PROGRAM` shows it).
 #[derive(Default)]
-struct LatestFacts {
+struct CachedFacts {
     info: Option<Box<str>>,
     facts: Option<Arc<ClientFacts>>,
 }
 
-impl LatestFacts {
+impl CachedFacts {
     /// Returns the cached facts if they were stated with exactly this text.
     fn find(&self, revision: Revision, info: Option<&str>, capabilities: &str) -> Option<Arc<ClientFacts>> {
         let facts = self.facts.as_ref()?;

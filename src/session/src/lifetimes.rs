@@ -14,7 +14,7 @@ pub struct SessionLifetimes {
     pub nodes: Arc<dyn Nodes>,
     /// Cancelled when the gateway ends, which ends all remaining sessions.
     pub ended: CancellationToken,
-    /// The epoch of this node and the token that ends the sessions of that epoch which clients reach through any node.
+    /// The epoch of this node, and the token that ends this epoch's sessions that any node can serve.
     epoch: Mutex<(u64, CancellationToken)>,
 }
 
@@ -30,10 +30,10 @@ impl SessionLifetimes {
     /// its sessions are gone.
     #[must_use]
     pub fn lease_token(&self) -> CancellationToken {
-        let since = self.nodes.sessions_since();
+        let current_epoch = self.nodes.sessions_since();
         let mut epoch = self.epoch.lock();
-        if epoch.0 != since {
-            let before = std::mem::replace(&mut *epoch, (since, self.ended.child_token()));
+        if epoch.0 != current_epoch {
+            let before = std::mem::replace(&mut *epoch, (current_epoch, self.ended.child_token()));
             before.1.cancel();
         }
         epoch.1.clone()

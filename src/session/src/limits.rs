@@ -42,7 +42,7 @@ impl RequestLimits {
     ///
     /// # Errors
     /// `TIMEOUT`, or the error of the work itself.
-    pub async fn in_time<T>(&self, work: impl Future<Output = Result<T, McpError>>) -> Result<T, McpError> {
+    pub async fn with_timeout<T>(&self, work: impl Future<Output = Result<T, McpError>>) -> Result<T, McpError> {
         tokio::time::timeout(self.timeout, work).await.unwrap_or_else(|_| {
             Err(McpError::new(ErrorKind::Timeout, "the request took too long")
                 .with("timeoutMs", u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX)))
@@ -96,8 +96,8 @@ mod tests {
     #[actix::test]
     async fn timeout_error_states_limit() {
         let limits = RequestLimits { timeout: Duration::from_millis(10), ..RequestLimits::new(&Config::default()) };
-        let error = limits.in_time(std::future::pending::<Result<(), _>>()).await.unwrap_err();
+        let error = limits.with_timeout(std::future::pending::<Result<(), _>>()).await.unwrap_err();
         assert_eq!((error.kind, error.data["timeoutMs"].as_u64()), (ErrorKind::Timeout, Some(10)));
-        assert_eq!(limits.in_time(std::future::ready(Ok(1))).await.unwrap(), 1);
+        assert_eq!(limits.with_timeout(std::future::ready(Ok(1))).await.unwrap(), 1);
     }
 }

@@ -97,7 +97,7 @@ impl Registry {
         self.by_principal.lock().get(principal).map_or(0, |principal_sessions| principal_sessions.count)
     }
 
-    /// Removes the session of a principal that is to be evicted. Returns `None` if all of its sessions have calls in
+    /// Chooses a session of the principal for eviction, and removes it. Returns `None` if all of its sessions have calls in
     /// flight. The slot is free at once, even before the session's actor has ended.
     pub fn evict_one_of(&self, principal: &str) -> Option<Arc<SessionShared>> {
         let all = || {

@@ -14,9 +14,9 @@ use crate::{
     limits::RequestLimits,
     long_requests::LongRequests,
     state::{
+        answered_page_requests::AnsweredPageRequests,
         callers::{DecidingKeys, Limiter},
         local_tasks::LocalTasks,
-        opened_pages::OpenedPages,
     },
     status::GatewayStatus,
 };
@@ -33,7 +33,7 @@ use countersign_routing::{PublishedTable, RouteDirectory, RouteTable, Router};
 use countersign_runtime::large_messages::LargeMessageThreads;
 use countersign_upstream::Upstreams;
 
-/// Finds the routes of tools, prompts and resources, and waits for servers that were just started.
+/// The parts with which handlers find routes of tools, prompts and resources, and wait for servers that were just started.
 #[derive(Clone)]
 pub struct Routing {
     pub routes: Arc<PublishedTable>,
@@ -46,7 +46,7 @@ pub struct Routing {
     pub started: Instant,
 }
 
-/// Proposes calls for review and follows their changes.
+/// The parts with which handlers propose calls for review and follow their changes.
 pub struct Reviews {
     pub changes: Changes,
     /// The providers that make the previews of changes.
@@ -56,8 +56,8 @@ pub struct Reviews {
     pub expire_after: Duration,
     pub retention: RetentionConfig,
     pub address: Arc<GatewayAddress>,
-    /// Changes whose clients were already asked to open the page.
-    pub opened_pages: OpenedPages,
+    /// Changes whose clients have answered the request to open the page.
+    pub answered_page_requests: AnsweredPageRequests,
 }
 
 impl Reviews {
@@ -70,7 +70,7 @@ impl Reviews {
             expire_after: config.changes.expire_after,
             retention: config.changes.retention,
             address,
-            opened_pages: OpenedPages::default(),
+            answered_page_requests: AnsweredPageRequests::default(),
         }
     }
 }

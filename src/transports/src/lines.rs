@@ -19,7 +19,7 @@ use countersign_exchange::{
 use countersign_protocol::{ErrorKind, McpError, Revision, encode};
 use countersign_session::{
     Session,
-    actor::{Attach, Disconnected, Pump, deliver},
+    actor::{Attach, AttachedConnection, Disconnected, deliver},
 };
 use countersign_telemetry::metrics::Transport;
 
@@ -141,7 +141,7 @@ where
         let shared = Arc::clone(&shared);
         Arc::new(move || shared.end())
     };
-    if session.send(Attach(Pump { id: pump_id, turn: 0, wake, cut })).await.is_err() {
+    if session.send(Attach(AttachedConnection { id: pump_id, generation: 0, wake, cut })).await.is_err() {
         return;
     }
     let room = Arc::new(Notify::new());

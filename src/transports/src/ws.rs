@@ -36,7 +36,7 @@ use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_runtime::large_messages::is_large;
 use countersign_session::{
     Session,
-    actor::{Attach, Disconnected, Heartbeat, Inbound, Pump, deliver},
+    actor::{Attach, AttachedConnection, Disconnected, Heartbeat, Inbound, deliver},
     cluster::lost_session,
     middleware::check_role,
     sessions::SessionWithActor,
@@ -100,10 +100,10 @@ async fn try_upgrade(
     };
     let permit = web_socket_permit(endpoint, connection.as_deref())?;
     // This step comes last, because the session's previous connection receives nothing more after it.
-    let (entry, turn) = match resumed {
+    let (entry, generation) = match resumed {
         Some((entry, received)) => {
-            let turn = rewind(&entry, received)?;
-            (entry, turn)
+            let generation = rewind(&entry, received)?;
+            (entry, generation)
         }
         None => (open_session(endpoint, identity, authorization(endpoint, request)), 0),
     };
@@ -117,7 +117,7 @@ async fn try_upgrade(
         session: entry.addr.clone(),
         shared: Arc::clone(&entry.shared),
         pump_id: next_pump_id(),
-        turn,
+        generation,
         cut: cutter(request),
     };
     let mut response = pump::start(request, payload, agent, max, Some(budget)).map_err(|e| {
@@ -165,14 +165,14 @@ fn find_session(endpoint: &McpEndpoint, identity: &Identity, id: &str) -> Result
         .filter(|session| session.legacy_revision().is_some())
         .and_then(|session| endpoint.sessions.find_actor(session))
         .ok_or_else(|| {
-            if endpoint.server.cluster.as_deref().is_some_and(|cluster| cluster.has_lost(id)) {
+            if endpoint.server.cluster.as_deref().is_some_and(|cluster| cluster.is_session_lost(id)) {
                 return lost_session();
             }
             McpError::new(ErrorKind::SessionNotFound, "no such session; connect again and initialize")
         })
 }
 
-/// Rewinds the outbox to the last frame that the client has received. Returns the turn of the new connection.
+/// Rewinds the outbox to the last frame that the client has received. Returns the generation of the new connection.
 fn rewind(entry: &SessionWithActor, received: u64) -> Result<u64, McpError> {
     let Channel::Outbox(outbox) = &entry.shared.channel else { return Ok(0) };
     outbox.rewind(received).map_err(|fault| match fault {
@@ -192,7 +192,7 @@ struct AgentConnection {
     shared: Arc<SessionShared>,
     pump_id: u64,
     /// The number of this connection in the session's outbox.
-    turn: u64,
+    generation: u64,
     cut: Arc<dyn Fn() + Send + Sync>,
 }
 
@@ -202,17 +202,22 @@ impl Backend for AgentConnection {
     const UNSUPPORTED_REASON: &'static str = "text frames only";
 
     fn on_open(&mut self, wake: Wake) {
-        self.session.do_send(Attach(Pump { id: self.pump_id, turn: self.turn, wake, cut: Arc::clone(&self.cut) }));
+        self.session.do_send(Attach(AttachedConnection {
+            id: self.pump_id,
+            generation: self.generation,
+            wake,
+            cut: Arc::clone(&self.cut),
+        }));
     }
 
     fn drain(&mut self, budget: usize) -> Option<DrainedFrames> {
         let Channel::Outbox(outbox) = &self.shared.channel else { return None };
-        outbox.drain(self.turn, budget)
+        outbox.drain(self.generation, budget)
     }
 
     fn on_flushed(&mut self) {
         if let Channel::Outbox(outbox) = &self.shared.channel {
-            outbox.confirm_taken(self.turn);
+            outbox.confirm_taken(self.generation);
         }
     }
 

@@ -84,8 +84,8 @@ struct State {
     close: Option<(u16, &'static str)>,
     /// `true` if a limit was exceeded since the pump was attached. Further messages are then refused.
     overflowed: bool,
-    /// The number of times that a client came back. Only the pump of the latest turn may drain.
-    turn: u64,
+    /// The number of times that a client came back. Only the pump of the latest generation may drain.
+    generation: u64,
     /// The memory of the principal that the frames take.
     share: Option<Share>,
     /// The token that ends the session.
@@ -173,10 +173,10 @@ impl Outbox {
     }
 
     /// Takes queued messages of about `budget` bytes. Returns `None` if there is nothing to do, or if another
-    /// connection has taken over since `turn`, because frames that an old connection takes would be lost.
-    pub fn drain(&self, turn: u64, budget: usize) -> Option<DrainedFrames> {
+    /// connection has taken over since `generation`, because frames that an old connection takes would be lost.
+    pub fn drain(&self, generation: u64, budget: usize) -> Option<DrainedFrames> {
         let mut state = self.state.lock();
-        if state.turn != turn {
+        if state.generation != generation {
             return None;
         }
         if let Connection::Attached { woken, .. } = &mut state.connection {
@@ -212,20 +212,20 @@ impl Outbox {
     }
 
     /// Confirms that the connection has sent the last drained frames, which then no longer count.
-    pub fn confirm_taken(&self, turn: u64) {
+    pub fn confirm_taken(&self, generation: u64) {
         let mut state = self.state.lock();
-        if state.turn == turn {
+        if state.generation == generation {
             state.unconfirmed_bytes = 0;
             self.trim(&mut state);
         }
     }
 
-    /// Attaches the pump of a turn and wakes it if frames wait. Returns `false` if another connection has taken over
+    /// Attaches the pump of a generation and wakes it if frames wait. Returns `false` if another connection has taken over
     /// since.
     #[must_use]
-    pub fn attach(&self, turn: u64, wake: Wake) -> bool {
+    pub fn attach(&self, generation: u64, wake: Wake) -> bool {
         let mut state = self.state.lock();
-        if state.turn != turn {
+        if state.generation != generation {
             return false;
         }
         state.connection = Connection::Attached { wake, woken: false };
@@ -252,8 +252,8 @@ impl Outbox {
     }
 
     /// Rewinds the stream to just after frame number `received` (counted from 1), for the next connection. The previous
-    /// connection gets no more frames, so none is lost between the two. Returns the turn of the next connection; the
-    /// first connection has turn 0.
+    /// connection gets no more frames, so none is lost between the two. Returns the generation of the next connection; the
+    /// first connection has generation 0.
     ///
     /// # Errors
     /// [`ResumeFault`]; the outbox is then unchanged.
@@ -271,8 +271,8 @@ impl Outbox {
         state.replay_bytes = state.frames.iter().take(start).map(Bytes::len).sum();
         state.overflowed = false;
         state.connection = Connection::Awaited;
-        state.turn += 1;
-        Ok(state.turn)
+        state.generation += 1;
+        Ok(state.generation)
     }
 
     /// Returns the number of messages that wait for the pump.

@@ -24,7 +24,7 @@ use countersign_provider::{Inquirer, request::UpstreamRequest};
 /// The number of questions of one call that may wait to be sent.
 const MAX_QUEUED_QUESTIONS: usize = 4;
 
-/// The module's end of the channel.
+/// The module's end of the channel for questions.
 struct Asker {
     capabilities: ClientCapabilities,
     questions: mpsc::Sender<UpstreamRequest>,
@@ -55,7 +55,7 @@ pub struct ClientQuestions<'a> {
 }
 
 impl<'a> ClientQuestions<'a> {
-    /// Creates the two ends for a call. Returns `None` if the client does not support sampling.
+    /// Creates both ends of the channel for the questions of a call. Returns `None` if the client does not support sampling.
     #[must_use]
     pub fn for_call(exchange: &'a Exchange, responses: Option<&'a str>) -> Option<(Arc<dyn Inquirer>, Self)> {
         let capabilities = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
@@ -67,8 +67,8 @@ impl<'a> ClientQuestions<'a> {
         Some((Arc::new(Asker { capabilities, questions: sender }), client_questions))
     }
 
-    /// Carries questions to the client and its answers back, for as long as the call runs. A stateless client is asked
-    /// by the result of the call, which is returned; the client then repeats the call with the answer.
+    /// Carries questions to the client and its answers back, for as long as the call runs. For a stateless client,
+    /// returns the result that asks it; the client then repeats the call with its answer.
     pub async fn serve(&mut self) -> String {
         loop {
             let question = tokio::select! {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::lists::hint_for_tools;
-use crate::{extension::SERVED_HERE, limits::RequestLimits, status::GatewayStatus};
+use crate::{extension::OWN_EXTENSIONS, limits::RequestLimits, status::GatewayStatus};
 use countersign_bridge::tasks;
 use countersign_exchange::{context::Exchange, facts::ClientFacts, memory::Memory, reply::Reply};
 use countersign_protocol::{Era, ErrorKind, McpError, Revision, envelope::Request, json, negotiate, params};
@@ -38,21 +38,21 @@ pub fn capabilities(revision: Revision) -> Value {
 fn capabilities_with(table: &RouteTable, revision: Revision, client: &str) -> String {
     let own_capabilities = capabilities(revision).to_string();
     let mut members = Vec::new();
-    let with_tasks = revision >= Revision::V2025_11_25;
-    if with_tasks && revision == Revision::V2025_11_25 {
+    if revision == Revision::V2025_11_25 {
         members.push(("tasks", r#"{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}"#.to_owned()));
     }
     for kind in ["experimental", "extensions"] {
         let declared = json::member(client, kind).unwrap_or("{}");
         let mut shared: Vec<(String, String)> = Vec::new();
-        // Every client gets this: it declares the extension only in the requests for which it wants tasks.
-        if kind == "extensions" && with_tasks && revision == Revision::MODERN {
+        // Offered to every client, because a client declares the extension only in requests that want tasks.
+        if kind == "extensions" && revision == Revision::MODERN {
             shared.push((tasks::request::EXTENSION.to_owned(), "{}".to_owned()));
         }
         for negotiated in table.providers().iter().filter_map(|p| p.upstream()?.negotiated()) {
             let offered = json::member(negotiated.capabilities.get(), kind).unwrap_or("{}");
             for theirs in json::members(offered) {
-                let is_listed = SERVED_HERE.contains(&&*theirs.key) || shared.iter().any(|(key, _)| *key == theirs.key);
+                let is_listed =
+                    OWN_EXTENSIONS.contains(&&*theirs.key) || shared.iter().any(|(key, _)| *key == theirs.key);
                 if !is_listed && json::members(declared).any(|ours| ours.key == theirs.key) {
                     shared.push((theirs.key.into_owned(), theirs.value.to_owned()));
                 }

@@ -43,7 +43,8 @@ use countersign_routing::{
 use countersign_upstream::Upstream;
 
 /// Keeps the request open until the client cancels it or stops reading, another stream takes its slot, or the gateway
-/// shuts down. An eviction or a shutdown ends it with a result.
+/// shuts down. An eviction or a shutdown ends it with a result, and a revoked key ends it
+/// with an error.
 pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSources<'_>) -> Result<Reply, McpError> {
     let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
     let params: params::Listen<'_> = params::parse(request.params)?;
@@ -91,14 +92,14 @@ pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSo
     };
     let related = exchange.related.clone();
     // A client that does not read loses its stream, and learns of the loss when it opens another one.
-    let unread = CancellationToken::new();
+    let overflowed = CancellationToken::new();
     let sink: ListenSink = {
-        let unread = unread.clone();
+        let overflowed = overflowed.clone();
         Arc::new(move |message| {
             last_sent.store(eviction::now(), Ordering::Relaxed);
             let sent = related.send(message);
             if !sent {
-                unread.cancel();
+                overflowed.cancel();
             }
             sent
         })
@@ -131,7 +132,7 @@ pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSo
             }
         }
         () = cancel.cancelled() => {}
-        () = unread.cancelled() => {}
+        () = overflowed.cancelled() => {}
         // Another stream of the same principal needs the slot.
         () = evicted.cancelled() => {}
         () = tasks::watch(exchange, sources.reviews, tasks, request.id.as_json(), &*sink) => {}
@@ -154,7 +155,7 @@ async fn remove_unreadable(
     let mut refused = Vec::new();
     for uri in uris.iter() {
         if let Some(RouteTarget::Module(module)) = table.provider_for_uri(uri)
-            && limits.in_time(module.may_subscribe(uri, &context)).await.is_err()
+            && limits.with_timeout(module.may_subscribe(uri, &context)).await.is_err()
         {
             refused.push(uri.clone());
         }

@@ -15,7 +15,7 @@ pub const MAX_PAGE_ENTRIES: usize = 1000;
 pub const MAX_PAGE_BYTES: usize = 1 << 20;
 
 /// Returns the list under `key` from the position of `cursor`, with `nextCursor` if more entries follow. Only the
-/// entries of the page are serialized. `version` is that of the list; a cursor of another version is refused.
+/// entries of the page are serialized. `generation` is that of the list; a cursor of another generation is refused.
 ///
 /// # Errors
 /// `-32602` for a cursor that was not issued for this list.
@@ -24,9 +24,9 @@ pub fn page<'a, T>(
     items: &'a [T],
     text: impl Fn(&'a T) -> &'a str,
     cursor: Option<&str>,
-    version: u64,
+    generation: u64,
 ) -> Result<String, McpError> {
-    let from = usize::try_from(cursor::start_offset(key, cursor, Some(version))?).unwrap_or(usize::MAX);
+    let from = usize::try_from(cursor::start_offset(key, cursor, Some(generation))?).unwrap_or(usize::MAX);
     let mut out = format!(r#"{{"{key}":["#);
     let mut next = from;
     for item in items.iter().skip(from).take(MAX_PAGE_ENTRIES) {
@@ -42,14 +42,14 @@ pub fn page<'a, T>(
     }
     out.push(']');
     if next < items.len() {
-        let next = Cursor { offset: next as u64, generation: Some(version) };
+        let next = Cursor { offset: next as u64, generation: Some(generation) };
         out.push_str(&format!(r#","nextCursor":"{}""#, cursor::encode(key, next)));
     }
     out.push('}');
     Ok(out)
 }
 
-/// Returns the hint for a list of everything. Upstreams may change their lists at any time, and the list lacks the
+/// Returns the cache hint for an unfiltered list. Upstreams may change their lists at any time, and the list lacks the
 /// entries of an upstream that was never reached.
 fn hint_for_list(table: &RouteTable) -> CacheHint {
     match (table.has_upstreams(), table.is_complete()) {

@@ -67,7 +67,7 @@ pub async fn get(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, M
     }
     let context = exchange.call_context(cancel, None);
     let work = module.get_prompt(&route.def.name, &params.arguments, &context);
-    let result = limits.in_time(work).await?;
+    let result = limits.with_timeout(work).await?;
     let messages: Vec<Value> = result
         .messages
         .iter()
@@ -113,7 +113,7 @@ pub async fn complete(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Rep
     let context_arguments: &Map<String, Value> = &params.context.arguments;
     let argument = (params.argument.name.as_ref(), params.argument.value.as_ref());
     let work = module.complete(&reference, argument, context_arguments, &context);
-    let mut completion = limits.in_time(work).await?;
+    let mut completion = limits.with_timeout(work).await?;
     let total_found = completion.values.len();
     completion.values.truncate(MAX_VALUES);
     let mut out = json!({ "values": completion.values, "hasMore": completion.has_more || total_found > MAX_VALUES });
@@ -123,7 +123,7 @@ pub async fn complete(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Rep
     Ok(Reply::new(json!({ "completion": out }).to_string()))
 }
 
-/// Replaces each variable of the template by its known value or by the text typed so far. Unknown variables stay.
+/// Replaces each variable of the template with its known value or with the text typed so far. Unknown variables stay.
 fn expand_template(template: &str, params: &params::Complete<'_>) -> String {
     let mut expanded = String::with_capacity(template.len());
     let mut rest = template;

@@ -74,7 +74,7 @@ pub async fn list(
             }
             continue;
         }
-        match limits.in_time(provider.as_provider().resources(&context)).await {
+        match limits.with_timeout(provider.as_provider().resources(&context)).await {
             Ok(resources) => {
                 let shown = resources.iter().filter(|r| filter.shows(provider, Subject::Resource(&r.uri)));
                 let entry = |r| ListedResource::Module(module_entries::entry(serde_json::to_value(r), revision));
@@ -136,7 +136,7 @@ pub async fn read(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, 
         RouteTarget::Module(module) => module,
     };
     let context = exchange.call_context(cancel, None);
-    let contents = limits.in_time(module.read_resource(&params.uri, &context)).await?;
+    let contents = limits.with_timeout(module.read_resource(&params.uri, &context)).await?;
     Ok(Reply::new(json!({ "contents": contents }).to_string()).cached(CacheHint::LIVE))
 }
 
@@ -156,7 +156,7 @@ pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<Memory>) -> Result<Re
     // An upstream checks access itself.
     if let Some(RouteTarget::Module(module)) = provider {
         let context = exchange.call_context(cancel, None);
-        limits.in_time(module.may_subscribe(&params.uri, &context)).await?;
+        limits.with_timeout(module.may_subscribe(&params.uri, &context)).await?;
     }
     let (session, principal) = (exchange.session.clone(), &exchange.identity.principal.name);
     let reserve = || reserve_memory(memory, principal, std::iter::once(&*params.uri));

@@ -25,7 +25,7 @@ use crate::{
 use countersign_bridge::{
     self, CallPlan,
     request::{RequestKind, RequestedItem},
-    tasks as foreign,
+    tasks as upstream_tasks,
 };
 use countersign_domain::{changes::Change, policy::Verdict};
 use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancel};
@@ -60,7 +60,7 @@ pub(super) struct ToolCall<'a> {
     /// The token as JSON text.
     pub progress_token: Option<&'a str>,
     /// `true` if the client accepts a task as the answer.
-    pub task: bool,
+    pub accepts_task: bool,
     /// `requestState` of a call that its client has repeated.
     pub state: Option<Cow<'a, str>>,
     /// `inputResponses` of a repeated call, as JSON.
@@ -70,18 +70,18 @@ pub(super) struct ToolCall<'a> {
 impl<'a> ToolCall<'a> {
     fn new(exchange: &Exchange, request: &'a Request<'_>, arguments: Option<&'a RawValue>) -> Result<Self, McpError> {
         let object = request.outlined_params().object;
-        let modern = exchange.is_modern();
-        let retry_member = |key: &str| if modern { object.member(key) } else { None };
-        let task = match modern {
-            true => foreign::is_extension_declared(&exchange.facts.capabilities),
-            false => foreign::is_requested(exchange, &object),
+        let is_modern = exchange.is_modern();
+        let retry_member = |key: &str| if is_modern { object.member(key) } else { None };
+        let accepts_task = match is_modern {
+            true => upstream_tasks::is_extension_declared(&exchange.facts.capabilities),
+            false => upstream_tasks::is_requested(exchange, &object),
         };
         let meta = request.meta()?;
         Ok(Self {
             arguments,
             idempotency_key: meta.idempotency_key,
             progress_token: meta.progress_token,
-            task,
+            accepts_task,
             state: retry_member("requestState").and_then(string),
             responses: retry_member("inputResponses").filter(|responses| responses.starts_with('{')),
         })
@@ -108,7 +108,7 @@ pub(super) enum ToolOutcome {
     /// The change ran, and the call ended with a protocol error.
     Failed(McpError),
     /// The result that asks a stateless client for input. `pending` is `true` if a person also has to approve the call.
-    NeedsInput { question: String, pending: bool },
+    NeedsInput { result: String, pending: bool },
 }
 
 /// Answers `tools/call`: finds the tool, decides on the call and carries it out. The arguments of a module are checked
@@ -144,7 +144,7 @@ pub async fn call_request(
         return run_or_review(scope, request, &route, None, params.arguments).await;
     }
     if is_module && !route.ruling.may_review() {
-        return Err(tasks::local::refused());
+        return Err(tasks::local::forbidden_task());
     }
     let arguments = arguments_or_empty(params.arguments)?;
     if exchange.transport == Transport::Rest {
@@ -168,10 +168,10 @@ pub async fn call_request(
     if plan.wants_task && !plan.is_upstream_task && may_run_here {
         return tasks::local::start(exchange, runner, local_tasks, request, admitted, plan);
     }
-    call_admitted(exchange, runner, request, admitted, plan, cancel).await
+    pass_to_provider(exchange, runner, request, admitted, plan, cancel).await
 }
 
-/// Returns the call of a module's tool with the arguments that its session implies, or `None` if there are none.
+/// Returns the call of a module's tool with the arguments that the notes of its session supply, or `None` if there are none.
 fn complete_arguments(
     exchange: &Exchange,
     route: &ToolRoute,
@@ -191,7 +191,7 @@ fn complete_arguments(
 ///
 /// # Errors
 /// The errors of the call.
-pub async fn call_admitted(
+pub async fn pass_to_provider(
     exchange: &Exchange,
     runner: &CallRunner,
     request: &Request<'_>,
@@ -204,7 +204,7 @@ pub async fn call_admitted(
         let call = ToolCall::new(exchange, request, request.tool_call()?.arguments)?;
         let arguments = arguments_or_empty(call.arguments)?;
         let outcome = match validate::check_arguments(route, arguments) {
-            Ok(()) => to_tool_failure(run(exchange, runner, &admitted, arguments, &call, cancel).await, route),
+            Ok(()) => to_tool_failure(run_module(exchange, runner, &admitted, arguments, &call, cancel).await, route),
             Err(error) => invalid_arguments(exchange, route, error),
         };
         return outcome?.into_reply(exchange.revision());
@@ -240,9 +240,9 @@ async fn run_or_review(
 ) -> Result<Reply, McpError> {
     let ToolCallScope { exchange, reviews, .. } = scope;
     let call = ToolCall::new(exchange, request, arguments)?;
-    match self::call(scope, &call, route, judged).await? {
-        ToolOutcome::Pending(change) if call.task => {
-            Ok(Reply { pending: true, ..tasks::created(exchange, reviews, &change, call.progress_token) })
+    match check_arguments_and_run(scope, &call, route, judged).await? {
+        ToolOutcome::Pending(change) if call.accepts_task => {
+            Ok(Reply { pending: true, ..tasks::creation_reply(exchange, reviews, &change, call.progress_token) })
         }
         ToolOutcome::Pending(change) => {
             let result = match dashboard_hint(exchange, reviews, &change) {
@@ -256,18 +256,18 @@ async fn run_or_review(
 }
 
 fn pending_reply(change: &Change, result: &ToolResult, revision: Revision) -> Reply {
-    Reply { pending: true, change_id: Some(change.id.clone()), ..Reply::new(encode(result, revision, true)) }
+    Reply { pending: true, change_id: Some(change.id.clone()), ..Reply::new(tool_result_json(result, revision, true)) }
 }
 
 impl ToolOutcome {
     fn into_reply(self, revision: Revision) -> Result<Reply, McpError> {
-        let encode = |result, structured| Reply::new(encode(result, revision, structured));
+        let to_reply = |result, structured| Reply::new(tool_result_json(result, revision, structured));
         Ok(match self {
             Self::Finished(FinishedCall { result, failure, structured }, change_id) => {
-                Reply { failure, change_id, ..encode(&result, structured) }
+                Reply { failure, change_id, ..to_reply(&result, structured) }
             }
             Self::Pending(change) => pending_reply(&change, &pending_result(&change), revision),
-            Self::NeedsInput { question, pending } => Reply { pending, ..Reply::passed_on(question) },
+            Self::NeedsInput { result, pending } => Reply { pending, ..Reply::passed_on(result) },
             Self::Failed(error) => return Err(error),
         })
     }
@@ -340,7 +340,7 @@ async fn find(mut finder: RouteFinder<'_>, name: &str) -> Result<Arc<ToolRoute>,
 }
 
 /// Checks the arguments of a call, decides on it unless that was done before, and runs it or puts it under review.
-async fn call(
+async fn check_arguments_and_run(
     scope: ToolCallScope<'_>,
     call: &ToolCall<'_>,
     route: &Arc<ToolRoute>,
@@ -353,8 +353,8 @@ async fn call(
         Ok(()) => (judged, arguments),
         Err(error) => {
             match missing_arguments::ask_for(exchange, &runner.long_requests, route, judged, arguments, call).await {
-                Some(MissingArguments::Question(question)) => {
-                    return Ok(ToolOutcome::NeedsInput { question, pending: false });
+                Some(MissingArguments::NeedsInput(result)) => {
+                    return Ok(ToolOutcome::NeedsInput { result, pending: false });
                 }
                 Some(MissingArguments::Complete(arguments)) => {
                     if let Err(error) = validate::check_arguments(route, &arguments) {
@@ -368,11 +368,11 @@ async fn call(
             }
         }
     };
-    to_tool_failure(carry_out(scope, call, route, judged, arguments).await, route)
+    to_tool_failure(decide_and_run(scope, call, route, judged, arguments).await, route)
 }
 
-/// Carries out a call with valid arguments.
-async fn carry_out(
+/// Decides on a call with valid arguments unless that was done before, and runs it or puts it under review.
+async fn decide_and_run(
     scope: ToolCallScope<'_>,
     call: &ToolCall<'_>,
     route: &Arc<ToolRoute>,
@@ -391,7 +391,7 @@ async fn carry_out(
         }
     };
     match admission {
-        Admission::Run(admitted) => run(exchange, runner, &admitted, arguments, call, cancel).await,
+        Admission::Run(admitted) => run_module(exchange, runner, &admitted, arguments, call, cancel).await,
         // Boxed, so that the future of an admitted call does not reserve space for the review.
         Admission::Review(judged) => Box::pin(reviewed::review(scope, &judged, arguments, call)).await,
     }
@@ -418,7 +418,7 @@ pub fn is_tool_failure(kind: ErrorKind) -> bool {
     )
 }
 
-async fn run(
+async fn run_module(
     exchange: &Exchange,
     runner: &CallRunner,
     admitted: &AdmittedCall,
@@ -433,7 +433,7 @@ async fn run(
     let context = CallContext { inquirer, meter, ..exchange.call_context(cancel, call.progress_token) };
     let work = route.provider.as_provider().call(&route.def.name, arguments, &context);
     let result = if route.def.long_running {
-        // The tool itself bounds the time; the gateway bounds only the number of such calls.
+        // The tool may wait for a person, so there is no timeout. The gateway bounds only the number of such calls.
         let _slot = runner.long_requests.admit(&exchange.identity.principal)?;
         let asking = async {
             match &mut questions {
@@ -443,15 +443,14 @@ async fn run(
         };
         tokio::select! {
             result = work => result?,
-            question = asking => return Ok(ToolOutcome::NeedsInput { question, pending: false }),
-            // A person, who may take long, decides when the tool returns.
+            result = asking => return Ok(ToolOutcome::NeedsInput { result, pending: false }),
             () = runner.long_requests.shutdown.cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
             }
             revoked = runner.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
         }
     } else {
-        runner.limits.in_time(work).await?
+        runner.limits.with_timeout(work).await?
     };
     let failure = result.is_error.then_some(ErrorKind::ToolExecution);
     // If the error's structure would violate the tool's output schema, only its text is sent.
@@ -461,7 +460,7 @@ async fn run(
 
 /// Returns the JSON of a tool result for the client's revision.
 #[must_use]
-pub fn encode(result: &ToolResult, revision: Revision, structured: bool) -> String {
+pub fn tool_result_json(result: &ToolResult, revision: Revision, structured: bool) -> String {
     let mut out = String::with_capacity(result.content.get().len() + 64);
     out.push_str(r#"{"content":"#);
     out.push_str(result.content.get());

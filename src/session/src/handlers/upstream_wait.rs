@@ -55,9 +55,9 @@ impl RouteFinder<'_> {
     /// The errors of [`Self::find_tool`].
     pub async fn find_resource(&mut self, uri: &str) -> Result<Option<RouteTarget>, McpError> {
         self.find(|table| match (table.unreached_upstream_of_uri(uri), table.provider_for_uri(uri)) {
-            (Some(expected), guessed) => Lookup::Awaited(expected.clone(), guessed.filter(|_| !expected.is_certain)),
+            (Some(expected), fallback) => Lookup::Awaited(expected.clone(), fallback.filter(|_| !expected.is_certain)),
             (None, Some(provider)) => Lookup::Found(provider),
-            (None, None) => Lookup::Nowhere,
+            (None, None) => Lookup::NotFound,
         })
         .await
     }
@@ -66,7 +66,7 @@ impl RouteFinder<'_> {
         // Nearly always the table already has the route.
         match find(&self.table) {
             Lookup::Found(found) => Ok(Some(found)),
-            Lookup::Nowhere => Ok(None),
+            Lookup::NotFound => Ok(None),
             Lookup::Awaited(..) => Box::pin(wait(self.routing, self.principal, self.table.to_mut(), find)).await,
         }
     }
@@ -87,14 +87,14 @@ fn lookup_tool(table: &RouteTable, name: &str) -> Lookup<Arc<ToolRoute>> {
 
 enum Lookup<T> {
     Found(T),
-    Nowhere,
+    NotFound,
     /// The server that may have the name, and the route to use if that server does not connect.
     Awaited(AwaitedUpstream, Option<T>),
 }
 
 impl<T> Lookup<T> {
     fn missing(expected: Option<AwaitedUpstream>) -> Self {
-        expected.map_or(Self::Nowhere, |expected| Self::Awaited(expected, None))
+        expected.map_or(Self::NotFound, |expected| Self::Awaited(expected, None))
     }
 }
 
@@ -106,17 +106,17 @@ async fn wait<T>(
 ) -> Result<Option<T>, McpError> {
     let mut slot = None;
     loop {
-        let (expected, otherwise) = match find(table) {
+        let (expected, fallback) = match find(table) {
             Lookup::Found(found) => return Ok(Some(found)),
-            Lookup::Nowhere => return Ok(None),
-            Lookup::Awaited(expected, otherwise) => (expected, otherwise),
+            Lookup::NotFound => return Ok(None),
+            Lookup::Awaited(expected, fallback) => (expected, fallback),
         };
         let remaining = routing.first_connection.saturating_sub(expected.upstream.age());
         if slot.is_none() {
             slot = routing.long_requests.admit(principal).ok();
         }
         if remaining.is_zero() || slot.is_none() {
-            return otherwise.map(Some).ok_or_else(|| unavailable(&expected));
+            return fallback.map(Some).ok_or_else(|| unavailable(&expected));
         }
         tokio::select! {
             () = table.superseded.cancelled() => {}

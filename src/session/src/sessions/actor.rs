@@ -31,11 +31,11 @@ pub mod close {
 }
 
 /// The connection that serves a session at the moment.
-pub struct Pump {
+pub struct AttachedConnection {
     /// Unique among all pumps of the process. It identifies messages of an old pump.
     pub id: u64,
-    /// The turn that [`countersign_exchange::outbox::Outbox::rewind`] returned; 0 for the first connection.
-    pub turn: u64,
+    /// The generation that [`countersign_exchange::outbox::Outbox::rewind`] returned; 0 for the first connection.
+    pub generation: u64,
     pub wake: Wake,
     /// Breaks the connection without waiting for the peer.
     pub cut: Arc<dyn Fn() + Send + Sync>,
@@ -47,9 +47,9 @@ pub struct Session {
     sessions: Arc<Sessions>,
     /// The interval of pings; `None` if the transport itself detects a dead peer.
     heartbeat: Option<Duration>,
-    /// `true` if the peer has shown a sign of life since the last ping.
-    alive: bool,
-    pump: Option<Pump>,
+    /// `true` if the peer has sent something since the last ping.
+    is_alive: bool,
+    connection: Option<AttachedConnection>,
     _gauge: ConnectionGuard,
     /// The timer that ends a session without a connection.
     end_timer: Option<SpawnHandle>,
@@ -77,8 +77,8 @@ impl Session {
             shared: shared.clone(),
             sessions: sessions.clone(),
             heartbeat,
-            alive: true,
-            pump: None,
+            is_alive: true,
+            connection: None,
             _gauge: ConnectionGuard::session(shared.transport),
             end_timer: None,
             waiting_permit: None,
@@ -98,27 +98,27 @@ impl Session {
             outbox.close(code, reason);
         }
         self.shared.end();
-        if let Some(pump) = self.pump.take() {
+        if let Some(connection) = self.connection.take() {
             // A peer that reads gets the close frame. The connection of a peer that does not read is cut at once.
             let unread = matches!(&self.shared.channel, Channel::Outbox(outbox) if outbox.overflowed());
             let grace = if unread || code == close::TIMEOUT { Duration::ZERO } else { CLOSE_GRACE };
             actix::spawn(async move {
                 tokio::time::sleep(grace).await;
-                (pump.cut)();
+                (connection.cut)();
             });
         }
         ctx.stop();
     }
 
     fn beat(&mut self, ctx: &mut Context<Self>) {
-        if self.pump.is_none() {
+        if self.connection.is_none() {
             return;
         }
-        if !self.alive {
+        if !self.is_alive {
             tracing::info!(session = %self.shared.short_id(), "the session ends because its peer does not answer pings");
             return self.end(ctx, close::TIMEOUT, "no sign of life");
         }
-        self.alive = false;
+        self.is_alive = false;
         if let Channel::Outbox(outbox) = &self.shared.channel {
             outbox.ping();
         }
@@ -200,7 +200,7 @@ impl Handler<Inbound> for Session {
     type Result = ();
 
     fn handle(&mut self, Inbound { frame, held }: Inbound, _: &mut Self::Context) {
-        self.alive = true;
+        self.is_alive = true;
         self.shared.touch();
         inbound::frame(&self.sessions.server, &self.shared, frame, held);
     }
@@ -219,7 +219,7 @@ impl Handler<LargeInbound> for Session {
     type Result = ResponseFuture<()>;
 
     fn handle(&mut self, LargeInbound { frame, held }: LargeInbound, _: &mut Self::Context) -> Self::Result {
-        self.alive = true;
+        self.is_alive = true;
         self.shared.touch();
         Box::pin(inbound::large_frame(&self.sessions.server, &self.shared, frame, held))
     }
@@ -252,7 +252,7 @@ impl Handler<Heartbeat> for Session {
     type Result = ();
 
     fn handle(&mut self, _: Heartbeat, _: &mut Self::Context) {
-        self.alive = true;
+        self.is_alive = true;
     }
 }
 
@@ -261,9 +261,9 @@ impl Handler<Heartbeat> for Session {
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Disconnected {
-    /// [`Pump::id`].
+    /// [`AttachedConnection::id`].
     pub pump_id: u64,
-    /// `true` if the peer has closed the connection in good order, and so does not come back.
+    /// `true` if the peer has closed the connection cleanly, and so does not come back.
     pub closed_by_peer: bool,
 }
 
@@ -271,10 +271,10 @@ impl Handler<Disconnected> for Session {
     type Result = ();
 
     fn handle(&mut self, Disconnected { pump_id, closed_by_peer }: Disconnected, ctx: &mut Self::Context) {
-        if self.pump.as_ref().is_none_or(|current| current.id != pump_id) {
+        if self.connection.as_ref().is_none_or(|current| current.id != pump_id) {
             return;
         }
-        self.pump = None;
+        self.connection = None;
         let resumable = !closed_by_peer
             && self.shared.transport == Transport::WebSocket
             && self.shared.legacy_revision().is_some()
@@ -301,25 +301,25 @@ impl Handler<Disconnected> for Session {
 /// (after [`countersign_exchange::outbox::Outbox::rewind`]). The previous connection is cut.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Attach(pub Pump);
+pub struct Attach(pub AttachedConnection);
 
 impl Handler<Attach> for Session {
     type Result = ();
 
-    fn handle(&mut self, Attach(pump): Attach, ctx: &mut Self::Context) {
+    fn handle(&mut self, Attach(connection): Attach, ctx: &mut Self::Context) {
         if let Channel::Outbox(outbox) = &self.shared.channel
-            && !outbox.attach(pump.turn, pump.wake.clone())
+            && !outbox.attach(connection.generation, connection.wake.clone())
         {
             // Two connections resumed the session at the same time, and the later one serves it.
-            return (pump.cut)();
+            return (connection.cut)();
         }
         self.waiting_permit = None;
         if let Some(handle) = self.end_timer.take() {
             ctx.cancel_future(handle);
         }
-        self.alive = true;
+        self.is_alive = true;
         self.shared.touch();
-        if let Some(old) = self.pump.replace(pump) {
+        if let Some(old) = self.connection.replace(connection) {
             (old.cut)();
         }
     }

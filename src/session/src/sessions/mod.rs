@@ -69,7 +69,7 @@ impl Sessions {
         SessionShared::new(transport, identity, Channel::Outbox(outbox), &ended).at_node(lifetimes.node().as_deref())
     }
 
-    /// A session for bookkeeping, through which nothing can be sent.
+    /// Creates a session for bookkeeping, through which nothing can be sent.
     #[must_use]
     pub fn stateless_session(&self, transport: Transport, identity: Identity) -> Arc<SessionShared> {
         Arc::new(SessionShared::new(transport, identity, Channel::None, &self.lifetimes.ended))

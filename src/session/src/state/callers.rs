@@ -46,8 +46,8 @@ impl Limiter {
         Meter(Arc::new(move |time| limiter.charge(&principal.name, time)))
     }
 
-    /// Takes the calls that could have been made in `time`, or as many as are left. So no principal keeps more than one
-    /// thread of a module busy for longer than its burst.
+    /// Takes the calls that could have been made in `time`, or as many as are left. This bounds the time for which a
+    /// principal can occupy more than one thread of a module.
     pub fn charge(&self, principal: &String, time: Duration) {
         let Some(limiter) = &self.limiter else { return };
         let calls = u128::from(self.rate) * time.as_micros() / 1_000_000 * (self.live_nodes)().max(1) as u128;

@@ -22,7 +22,7 @@ use countersign_exchange::{
 use countersign_protocol::{ErrorKind, McpError, Method, json::member};
 
 /// The maximum number of tasks of one principal that are remembered. A running task is never dropped for another one.
-const MAX_TASKS: usize = 100;
+const MAX_PER_PRINCIPAL: usize = 100;
 
 /// The bytes that a task takes in addition to its parameters or its result.
 const TASK_BYTES: usize = 1024;
@@ -40,11 +40,19 @@ pub enum LocalTaskState {
     Cancelled,
 }
 
+/// The state of a task and its times.
+struct TaskProgress {
+    state: LocalTaskState,
+    times: Times,
+    /// The time at which the task came into this state.
+    since: Instant,
+}
+
 /// One task.
 pub struct LocalTask {
     id: String,
     principal: String,
-    state: watch::Sender<(LocalTaskState, Times, Instant)>,
+    progress: watch::Sender<TaskProgress>,
     cancel: CancellationToken,
     /// The task's reservation in the memory of its principal.
     share: Mutex<Share>,
@@ -65,9 +73,9 @@ impl LocalTasks {
 
     /// Finds a task of a principal. The stateless era has no such tasks.
     #[must_use]
-    pub fn find(&self, principal: &str, id: &str, modern: bool) -> Option<Arc<LocalTask>> {
+    pub fn find(&self, principal: &str, id: &str, is_modern: bool) -> Option<Arc<LocalTask>> {
         let task = self.tasks.get(id).map(|task| Arc::clone(&task))?;
-        (!modern && task.principal == principal && !task.is_expired()).then_some(task)
+        (!is_modern && task.principal == principal && !task.is_expired()).then_some(task)
     }
 
     /// Returns the tasks of a principal as `tasks/list` shows them, oldest first.
@@ -79,7 +87,7 @@ impl LocalTasks {
             .filter(|task| task.principal == principal && !task.is_expired())
             .map(|t| Arc::clone(&t))
             .collect();
-        tasks.sort_by_key(|task| task.state.borrow().1.created);
+        tasks.sort_by_key(|task| task.progress.borrow().times.created);
         tasks.iter().map(|task| task.describe()).collect()
     }
 
@@ -94,7 +102,11 @@ impl LocalTasks {
             share: Mutex::new(share),
             id: format!("run_{}", nanoid::nanoid!(28, &nanoid::alphabet::SAFE[2..])),
             principal: principal.to_owned(),
-            state: watch::Sender::new((LocalTaskState::Working, Times::now(), Instant::now())),
+            progress: watch::Sender::new(TaskProgress {
+                state: LocalTaskState::Working,
+                times: Times::now(),
+                since: Instant::now(),
+            }),
             cancel,
         });
         let mut oldest: Option<(Instant, String)> = None;
@@ -103,17 +115,17 @@ impl LocalTasks {
             let is_remembered = !other.is_expired();
             if is_remembered && other.principal == task.principal {
                 count += 1;
-                let (state, _, since) = &*other.state.borrow();
+                let TaskProgress { state, since, .. } = &*other.progress.borrow();
                 if !matches!(state, LocalTaskState::Working) && oldest.as_ref().is_none_or(|(at, _)| since < at) {
                     oldest = Some((*since, id.clone()));
                 }
             }
             is_remembered
         });
-        if count >= MAX_TASKS {
+        if count >= MAX_PER_PRINCIPAL {
             let Some((_, id)) = oldest else {
                 let message = "too many tasks run; wait for one to end or cancel one";
-                return Err(McpError::new(ErrorKind::Overloaded, message).with("limit", MAX_TASKS as u64));
+                return Err(McpError::new(ErrorKind::Overloaded, message).with("limit", MAX_PER_PRINCIPAL as u64));
             };
             self.tasks.remove(&id);
         }
@@ -138,7 +150,7 @@ impl LocalTask {
 
     /// Ends the task in this state, unless it has already ended.
     pub fn end(&self, final_state: LocalTaskState) {
-        self.state.send_if_modified(|(state, times, since)| {
+        self.progress.send_if_modified(|TaskProgress { state, times, since }| {
             let working = matches!(state, LocalTaskState::Working);
             if working {
                 (*state, times.updated, *since) = (final_state, Times::now().updated, Instant::now());
@@ -148,12 +160,12 @@ impl LocalTask {
     }
 
     fn is_expired(&self) -> bool {
-        let (state, _, since) = &*self.state.borrow();
+        let TaskProgress { state, since, .. } = &*self.progress.borrow();
         !matches!(state, LocalTaskState::Working) && since.elapsed() > RETENTION
     }
 
     fn status(&self) -> Status {
-        match &self.state.borrow().0 {
+        match &self.progress.borrow().state {
             LocalTaskState::Working => Status::Working,
             LocalTaskState::Done(result) if member(result, "isError") != Some("true") => Status::Completed,
             LocalTaskState::Done(_) | LocalTaskState::Failed(_) => Status::Failed,
@@ -165,7 +177,7 @@ impl LocalTask {
     #[must_use]
     pub fn describe(&self) -> String {
         let status = self.status();
-        let times = self.state.borrow().1;
+        let times = self.progress.borrow().times;
         task_shape::local_task(&self.id, status, &times)
     }
 
@@ -194,12 +206,12 @@ impl LocalTask {
     }
 
     async fn result(&self, exchange: &Exchange, long_requests: &LongRequests) -> Result<Reply, McpError> {
-        let mut state = self.state.subscribe();
+        let mut progress = self.progress.subscribe();
         let outcome = {
             let _slot = long_requests.admit(&exchange.identity.principal)?;
-            let ended = state.wait_for(|(state, ..)| !matches!(state, LocalTaskState::Working));
+            let ended = progress.wait_for(|progress| !matches!(progress.state, LocalTaskState::Working));
             tokio::select! {
-                ended = ended => ended.map(|state| state.0.clone()).unwrap_or(LocalTaskState::Cancelled),
+                ended = ended => ended.map(|progress| progress.state.clone()).unwrap_or(LocalTaskState::Cancelled),
                 revoked = long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
             }
         };

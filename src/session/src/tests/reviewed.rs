@@ -162,12 +162,12 @@ async fn wait_ends_with_decision_timeout_or_shutdown() {
             .unwrap()
     };
     ask(&client, "tools/call", &write()).await;
-    assert!(matches!(wait(Some(Duration::ZERO)).await, WaitOutcome::NotYet(_)));
+    assert!(matches!(wait(Some(Duration::ZERO)).await, WaitOutcome::NotReached(_)));
     let change = bench.change().await;
     let (over, ()) = tokio::join!(wait(None), bench.decide(&change, ReviewVerdict::Reject));
-    assert!(matches!(over, WaitOutcome::Over(change) if change.state == ChangeState::Rejected));
+    assert!(matches!(over, WaitOutcome::Reached(change) if change.state == ChangeState::Rejected));
     assert!(
-        matches!(wait(Some(Duration::ZERO)).await, WaitOutcome::Over(_)),
+        matches!(wait(Some(Duration::ZERO)).await, WaitOutcome::Reached(_)),
         "a decided change is returned without a wait"
     );
     ask(&client, "tools/call", &write()).await;
@@ -176,7 +176,7 @@ async fn wait_ends_with_decision_timeout_or_shutdown() {
         bench.server.long_requests.shutdown.cancel();
     };
     let (waited, ()) = tokio::join!(wait(None), ending);
-    assert!(matches!(waited, WaitOutcome::NotYet(change) if change.state == ChangeState::Pending));
+    assert!(matches!(waited, WaitOutcome::NotReached(change) if change.state == ChangeState::Pending));
     let change = bench.changes().await.remove(0);
     let (reviews, version) = (&bench.server.reviews, change.version);
     let error = long_poll::wait_for_new_version(&client.exchange, reviews, change, version).await.unwrap_err();

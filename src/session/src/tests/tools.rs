@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::bench::{Bench, ask, ask_error, pause, respond};
-use crate::handlers::tools::{encode, is_tool_failure};
+use crate::handlers::tools::{is_tool_failure, tool_result_json};
 use countersign_domain::principal::{Principal, Role};
 use countersign_protocol::{ErrorKind, Revision};
 use countersign_provider::{ToolResult, testing::CallOutcome};
@@ -115,7 +115,7 @@ fn structured_content_depends_on_revision() {
     for (revision, structured, is_included) in
         [(Revision::V2025_03_26, true, false), (Revision::V2025_06_18, true, true), (Revision::MODERN, false, false)]
     {
-        let text: Value = serde_json::from_str(&encode(&result, revision, structured)).unwrap();
+        let text: Value = serde_json::from_str(&tool_result_json(&result, revision, structured)).unwrap();
         assert_eq!(
             (text.get("structuredContent").is_some(), &text["isError"]),
             (is_included, &json!(true)),

@@ -29,7 +29,7 @@ use countersign_http::{
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_session::{
     Session,
-    actor::{Attach, Disconnected, Pump, deliver},
+    actor::{Attach, AttachedConnection, Disconnected, deliver},
     middleware::check_role,
 };
 use countersign_telemetry::metrics::Transport;
@@ -69,7 +69,8 @@ async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Resul
         let woken = Arc::clone(&woken);
         Arc::new(move || woken.notify_one())
     };
-    let attached = session.send(Attach(Pump { id: pump_id, turn: 0, wake, cut: cutter(request) })).await;
+    let attached =
+        session.send(Attach(AttachedConnection { id: pump_id, generation: 0, wake, cut: cutter(request) })).await;
     attached.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?;
     let url = format!("event: endpoint\ndata: /messages?sessionId={}\n\n", shared.id);
     let ticks = sse::interval_from_now(endpoint.transports.http.sse_keep_alive);

@@ -105,9 +105,9 @@ fn rewind_succeeds_only_within_kept_frames() {
     outbox.detach();
     assert_eq!(outbox.rewind(1), Err(ResumeFault::TooLate));
     assert_eq!(outbox.rewind(5), Err(ResumeFault::Ahead));
-    let turn = outbox.rewind(3).unwrap();
-    assert!(outbox.attach(turn, wake));
-    assert_eq!(outbox.drain(turn, 1000).unwrap().frames, vec![Bytes::from("4")]);
+    let generation = outbox.rewind(3).unwrap();
+    assert!(outbox.attach(generation, wake));
+    assert_eq!(outbox.drain(generation, 1000).unwrap().frames, vec![Bytes::from("4")]);
 }
 
 #[test]
@@ -118,8 +118,8 @@ fn rewind_to_unsent_dropped_frame_is_too_late() {
         outbox.push(Bytes::from(frame)).unwrap();
     }
     assert_eq!(outbox.rewind(0), Err(ResumeFault::TooLate));
-    let turn = outbox.rewind(1).unwrap();
-    assert_eq!(outbox.drain(turn, 1000).unwrap().frames, vec![Bytes::from("2"), Bytes::from("3")]);
+    let generation = outbox.rewind(1).unwrap();
+    assert_eq!(outbox.drain(generation, 1000).unwrap().frames, vec![Bytes::from("2"), Bytes::from("3")]);
 }
 
 #[test]
@@ -129,13 +129,13 @@ fn old_connection_gets_nothing_after_rewind() {
     assert!(outbox.attach(0, wake.clone()));
     outbox.push(Bytes::from_static(b"1")).unwrap();
     outbox.drain(0, 1000).unwrap();
-    let turn = outbox.rewind(1).unwrap();
+    let generation = outbox.rewind(1).unwrap();
     // The frame is pushed between the rewind and the attachment of the new pump.
     outbox.push(Bytes::from_static(b"2")).unwrap();
     assert_eq!(outbox.drain(0, 1000), None);
     assert!(!outbox.attach(0, wake.clone()));
-    assert!(outbox.attach(turn, wake));
-    assert_eq!(outbox.drain(turn, 1000).unwrap().frames, vec![Bytes::from_static(b"2")]);
+    assert!(outbox.attach(generation, wake));
+    assert_eq!(outbox.drain(generation, 1000).unwrap().frames, vec![Bytes::from_static(b"2")]);
 }
 
 #[test]
@@ -146,10 +146,10 @@ fn replay_limit_does_not_apply_to_waiting_frames_after_rewind() {
     for frame in ["1", "2", "3"] {
         outbox.push(Bytes::from(frame)).unwrap();
     }
-    let turn = outbox.rewind(0).unwrap();
+    let generation = outbox.rewind(0).unwrap();
     outbox.push(Bytes::from_static(b"4")).unwrap();
-    assert!(outbox.attach(turn, wake));
-    assert_eq!(outbox.drain(turn, 1000).unwrap().frames.len(), 4);
+    assert!(outbox.attach(generation, wake));
+    assert_eq!(outbox.drain(generation, 1000).unwrap().frames.len(), 4);
 }
 
 #[test]
@@ -199,8 +199,8 @@ fn detached_outbox_keeps_at_most_what_may_be_replayed() {
     push().unwrap();
     assert_eq!(outbox.bytes(), 30_000);
     assert_eq!(outbox.rewind(47), Err(ResumeFault::TooLate));
-    let turn = outbox.rewind(48).unwrap();
-    assert_eq!(outbox.drain(turn, 1 << 20).unwrap().frames.len(), 3);
+    let generation = outbox.rewind(48).unwrap();
+    assert_eq!(outbox.drain(generation, 1 << 20).unwrap().frames.len(), 3);
 }
 
 #[test]

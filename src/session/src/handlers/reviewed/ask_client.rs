@@ -26,10 +26,15 @@ use countersign_protocol::{McpError, Revision, json::members, negotiate::ClientC
 use countersign_routing::ToolRoute;
 
 /// Returns the capabilities that the tool may ask the client for, to be stored with the change. Returns `None` unless
-/// the rule allows questions and the client `follows` the change by a task or an open call.
+/// the rule allows questions and the client stays reachable, through a task or an open call.
 #[must_use]
-pub fn capabilities(exchange: &Exchange, route: &ToolRoute, terms: &Terms, follows: bool) -> Option<Arc<RawValue>> {
-    let upstream = route.provider.upstream().filter(|_| terms.questions && follows)?;
+pub fn capabilities(
+    exchange: &Exchange,
+    route: &ToolRoute,
+    terms: &Terms,
+    stays_reachable: bool,
+) -> Option<Arc<RawValue>> {
+    let upstream = route.provider.upstream().filter(|_| terms.questions && stays_reachable)?;
     let (allowed, _) = questions::capabilities(exchange, &upstream.config);
     if allowed.accepts_no_requests() {
         return None;
@@ -84,7 +89,7 @@ pub fn question_result(exchange: &Exchange, change: &Change) -> Option<String> {
     Some(input_result(requests, Some(&change.id), SERVER_META))
 }
 
-/// Delivers a client's answers (`inputResponses`, as JSON) to the tool. Answers that are no objects, or that match no
+/// Delivers a client's answers (`inputResponses`, as JSON) to the tool. Answers that are not objects, or that match no
 /// open question, are ignored.
 ///
 /// # Errors
@@ -109,7 +114,7 @@ pub async fn deliver(exchange: &Exchange, reviews: &Reviews, change: &Change, re
 /// Asks a handshake-era client all open questions and delivers its answers. `task` is the task that the questions
 /// belong to. If the client is gone or silent, its questions stay open until it comes back.
 pub async fn ask_all(exchange: &Exchange, reviews: &Reviews, change: &Change, task: Option<&str>) {
-    let deliveries = answerable_questions(exchange, change).into_iter().map(|question| async move {
+    let asked = answerable_questions(exchange, change).into_iter().map(|question| async move {
         let id = is_url_elicitation(&question.method, params(question)).then(|| nanoid::nanoid!(24));
         let mut params = adapt_params(&question.method, params(question), exchange.revision(), id.as_deref());
         if let Some(task) = task {
@@ -117,9 +122,9 @@ pub async fn ask_all(exchange: &Exchange, reviews: &Reviews, change: &Change, ta
         }
         let answer = match ask(&exchange.session, &exchange.related, &question.method, params.as_deref()).await {
             Ok(answer) => Ok(Arc::from(answer)),
-            // A dialogue that the client cannot show counts as an answer.
+            // A form that the client cannot show counts as an answer.
             Err(AskError::Refused(_)) if question.method == ELICITATION => {
-                Err("its client cannot show the dialogue".to_owned())
+                Err("its client cannot show the form".to_owned())
             }
             Err(error @ AskError::Refused(_)) => Err(questions::refusal(&error).message),
             Err(error) => {
@@ -133,8 +138,8 @@ pub async fn ask_all(exchange: &Exchange, reviews: &Reviews, change: &Change, ta
         }
         true
     });
-    let delivered = join_all(deliveries).await;
-    if !delivered.contains(&true) {
+    let answered = join_all(asked).await;
+    if !answered.contains(&true) {
         // The client is not there, so the next attempt waits a little.
         tokio::time::sleep(std::time::Duration::from_secs(5)).await;
     }

@@ -20,7 +20,7 @@ pub fn dashboard_hint(exchange: &Exchange, reviews: &Reviews, change: &Change) -
     Some(format!(
         "Tell your user: the change waits in the dashboard at {}. The command `{}`, run in a terminal on the gateway's \
          machine, signs in to the dashboard.",
-        reviews.address.page_of_change(&change.id),
+        reviews.address.change_url(&change.id),
         reviews.address.open_command,
     ))
 }

@@ -76,9 +76,11 @@ fn failed(change: &Change) -> ChangeOutcome {
     let content: Value = content.and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default();
     if kind == ErrorKind::UpstreamError || !is_tool_failure(kind) {
         let message = fault.map_or_else(|| "the approved call failed".to_owned(), |fault| fault.message.clone());
-        let number = content["details"]["upstreamCode"].as_i64();
-        let error = match (kind, number) {
-            (ErrorKind::UpstreamError, Some(number)) => McpError::from_upstream(kind, number, message, None),
+        let upstream_code = content["details"]["upstreamCode"].as_i64();
+        let error = match (kind, upstream_code) {
+            (ErrorKind::UpstreamError, Some(upstream_code)) => {
+                McpError::from_upstream(kind, upstream_code, message, None)
+            }
             _ => McpError::new(kind, message).with("changeId", change.id.as_str()),
         };
         return ChangeOutcome::Error(error);

@@ -21,9 +21,10 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// The outcome of a wait.
 #[derive(Debug)]
 pub enum WaitOutcome {
-    Over(Arc<Change>),
+    /// The change fulfils the condition.
+    Reached(Arc<Change>),
     /// The time is up, the gateway is shutting down, or too many requests wait.
-    NotYet(Arc<Change>),
+    NotReached(Arc<Change>),
 }
 
 /// Returns `true` if the change can no longer move on its own. An unknown outcome may last for days, until a person
@@ -33,7 +34,7 @@ pub fn is_over(change: &Change) -> bool {
     change.state.is_final() || change.state == ChangeState::OutcomeUnknown
 }
 
-/// Waits until `over` returns `true` for the change, for `limit` at most. Dropping the future frees its slot.
+/// Waits until `until` returns `true` for the change, for `limit` at most.
 ///
 /// # Errors
 /// `UNAUTHORIZED` once the client's key was revoked; the errors of the store.
@@ -43,12 +44,12 @@ pub async fn wait(
     change: Arc<Change>,
     limit: Option<Duration>,
     progress: &dyn ProgressSink,
-    over: fn(&Change) -> bool,
+    until: fn(&Change) -> bool,
 ) -> Result<WaitOutcome, McpError> {
     let before = Arc::clone(&change);
     tokio::select! {
-        waited = follow(reviews, change, limit, progress, over) => waited,
-        () = reviews.long_requests.shutdown.cancelled() => Ok(WaitOutcome::NotYet(reload(reviews, before).await)),
+        waited = follow(reviews, change, limit, progress, until) => waited,
+        () = reviews.long_requests.shutdown.cancelled() => Ok(WaitOutcome::NotReached(reload(reviews, before).await)),
         revoked = reviews.long_requests.wait_until_revoked(&exchange.identity) => Err(revoked),
     }
 }
@@ -84,17 +85,17 @@ async fn follow(
     mut change: Arc<Change>,
     limit: Option<Duration>,
     progress: &dyn ProgressSink,
-    over: fn(&Change) -> bool,
+    until: fn(&Change) -> bool,
 ) -> Result<WaitOutcome, McpError> {
     let began = Instant::now();
     loop {
-        if over(&change) {
-            return Ok(WaitOutcome::Over(change));
+        if until(&change) {
+            return Ok(WaitOutcome::Reached(change));
         }
         let elapsed = began.elapsed();
         let remaining = limit.map_or(RECHECK_INTERVAL, |limit| limit.saturating_sub(elapsed));
         if remaining.is_zero() {
-            return Ok(WaitOutcome::NotYet(change));
+            return Ok(WaitOutcome::NotReached(change));
         }
         let reports = progress.has_listener();
         if reports {
@@ -105,15 +106,15 @@ async fn follow(
         let paused_at = Instant::now();
         let current = match reviews.changes.wait(&change.id, change.version, pause).await {
             Ok(Some(current)) => current,
-            Ok(None) => return Ok(WaitOutcome::NotYet(change)),
-            Err(error) if error.kind == ErrorKind::Overloaded => return Ok(WaitOutcome::NotYet(change)),
+            Ok(None) => return Ok(WaitOutcome::NotReached(change)),
+            Err(error) if error.kind == ErrorKind::Overloaded => return Ok(WaitOutcome::NotReached(change)),
             Err(error) => return Err(error),
         };
         // The wait returns early without a new version only when the gateway is shutting down.
         let early = current.version <= change.version && paused_at.elapsed() < pause;
         change = current;
-        if early && !over(&change) {
-            return Ok(WaitOutcome::NotYet(change));
+        if early && !until(&change) {
+            return Ok(WaitOutcome::NotReached(change));
         }
     }
 }

@@ -29,11 +29,11 @@ use countersign_routing::ToolRoute;
 /// The key of the request in `inputRequests`.
 const INPUT_KEY: &str = "missing-arguments";
 
-/// The most arguments in one form.
+/// The maximum number of arguments in one form.
 const MAX_ARGUMENTS: usize = 16;
 
 /// The schema keywords that a form may use for a value.
-const KEYWORDS: [&str; 12] = [
+const KEYWORDS: [&str; 11] = [
     "type",
     "title",
     "description",
@@ -45,7 +45,6 @@ const KEYWORDS: [&str; 12] = [
     "maxLength",
     "minimum",
     "maximum",
-    "pattern",
 ];
 const FORMATS: [&str; 4] = ["email", "uri", "date", "date-time"];
 
@@ -54,7 +53,7 @@ pub enum MissingArguments {
     /// The complete arguments of the call.
     Complete(Box<RawValue>),
     /// The result that asks a stateless client for them.
-    Question(String),
+    NeedsInput(String),
 }
 
 /// Asks for the missing arguments. Returns `None` if a form cannot ask for them, nobody can be asked, or no answer came;
@@ -84,7 +83,7 @@ pub(in crate::handlers) async fn ask_for(
     if exchange.is_modern() {
         let Some(answer) = call.responses.and_then(|responses| member(responses, INPUT_KEY)) else {
             let requests = [(INPUT_KEY, ELICITATION, Some(params.as_str()))];
-            return Some(MissingArguments::Question(input_result(requests.into_iter(), None, SERVER_META)));
+            return Some(MissingArguments::NeedsInput(input_result(requests.into_iter(), None, SERVER_META)));
         };
         return fill_in(raw, &schema, answer).map(MissingArguments::Complete);
     }
@@ -130,7 +129,6 @@ fn form_value(schema: &Value) -> Option<Value> {
             "format" if !value.as_str().is_some_and(|format| FORMATS.contains(&format)) => {}
             // Forms only have choices among texts.
             "enum" if kind != "string" || !value.as_array()?.iter().all(Value::is_string) => return None,
-            "pattern" => {}
             _ => drop(out.insert(key.clone(), value.clone())),
         }
     }

@@ -32,7 +32,7 @@ use countersign_routing::ToolRoute;
 use finished_call::{ChangeOutcome, outcome_of};
 use long_poll::WaitOutcome;
 
-/// Proposes a call, or finds the change that its `requestState` names, and answers as its client can take it.
+/// Proposes a call, or finds the change that its `requestState` names, and answers in a form that its client supports.
 ///
 /// # Errors
 /// Fails if the call cannot be previewed or stored; `-32602` for a state that does not belong to this call.
@@ -52,8 +52,8 @@ pub(super) async fn review(
     );
     // A person must approve exactly one meaning, so duplicate keys are refused.
     arguments::check(raw, scope.runner.limits.envelope.max_depth)?;
-    if decision.terms.on_review == OnReview::Task && !call.task {
-        return Err(needs_tasks(exchange));
+    if decision.terms.on_review == OnReview::Task && !call.accepts_task {
+        return Err(task_required(exchange));
     }
     let change = match call.state.as_deref() {
         Some(state) => {
@@ -75,7 +75,7 @@ pub(super) async fn review(
 /// Returns the error for a client that does not support tasks, if the rule reviews the call only as a task. It is
 /// `-32021` in the stateless era (ext-tasks, "Capability Negotiation") and a tool result with the remedy in the
 /// handshake era.
-fn needs_tasks(exchange: &Exchange) -> McpError {
+fn task_required(exchange: &Exchange) -> McpError {
     if exchange.is_modern() {
         return tasks::missing_extension();
     }
@@ -92,25 +92,25 @@ async fn answer(
     call: &ToolCall<'_>,
     change: Arc<Change>,
 ) -> Result<ToolOutcome, McpError> {
-    if call.task || (outcome_of(&change).is_none() && long_poll::is_over(&change)) {
+    if call.accepts_task || (outcome_of(&change).is_none() && long_poll::is_over(&change)) {
         return Ok(ToolOutcome::Pending(change));
     }
     if call.state.is_none()
         && !long_poll::is_over(&change)
-        && let Some(question) = approval_page::page_result(exchange, reviews, &change)
+        && let Some(result) = approval_page::page_result(exchange, reviews, &change)
     {
-        return Ok(ToolOutcome::NeedsInput { question, pending: true });
+        return Ok(ToolOutcome::NeedsInput { result, pending: true });
     }
     let asks_to_open_page = call.state.is_none() && change.terms.open_page && approval_page::can_ask(exchange);
     let holds = change.terms.on_review == OnReview::Hold;
     if !asks_to_open_page && !holds {
-        return Ok(outcome_of_change(change));
+        return Ok(ToolOutcome::from_change(change));
     }
     let progress = exchange.progress(call.progress_token);
     let limit = Duration::from_secs(change.terms.hold_for);
     // Without a free slot the call is not held; its change is pending all the same.
     let Ok(_slot) = reviews.long_requests.admit(&exchange.identity.principal) else {
-        return Ok(outcome_of_change(change));
+        return Ok(ToolOutcome::from_change(change));
     };
     let wait = wait_while_held(exchange, reviews, Arc::clone(&change), limit, &*progress);
     let waited = if asks_to_open_page {
@@ -119,16 +119,16 @@ async fn answer(
             waited = &mut wait => waited?,
             () = approval_page::ask(exchange, reviews, &change, None) => match holds {
                 true => wait.await?,
-                false => WaitOutcome::NotYet(long_poll::reload(reviews, Arc::clone(&change)).await),
+                false => WaitOutcome::NotReached(long_poll::reload(reviews, Arc::clone(&change)).await),
             },
         }
     } else {
         wait.await?
     };
-    let (WaitOutcome::Over(change) | WaitOutcome::NotYet(change)) = waited;
+    let (WaitOutcome::Reached(change) | WaitOutcome::NotReached(change)) = waited;
     Ok(match ask_client::question_result(exchange, &change) {
-        Some(question) => ToolOutcome::NeedsInput { question, pending: true },
-        None => outcome_of_change(change),
+        Some(result) => ToolOutcome::NeedsInput { result, pending: true },
+        None => ToolOutcome::from_change(change),
     })
 }
 
@@ -143,19 +143,19 @@ async fn wait_while_held(
 ) -> Result<WaitOutcome, McpError> {
     // A client that cannot be asked only waits.
     let may_ask = change.dialogue.is_some();
-    let over: fn(&Change) -> bool =
+    let until: fn(&Change) -> bool =
         if may_ask { |change| long_poll::is_over(change) || ask_client::is_asking(change) } else { long_poll::is_over };
     loop {
         let began = Instant::now();
-        change = match long_poll::wait(exchange, reviews, Arc::clone(&change), Some(limit), progress, over).await? {
-            WaitOutcome::Over(change) if ask_client::is_asking(&change) => change,
+        change = match long_poll::wait(exchange, reviews, Arc::clone(&change), Some(limit), progress, until).await? {
+            WaitOutcome::Reached(change) if ask_client::is_asking(&change) => change,
             waited => return Ok(waited),
         };
         if ask_client::answerable_questions(exchange, &change).is_empty() {
             return long_poll::wait(exchange, reviews, change, Some(limit), progress, long_poll::is_over).await;
         }
         if exchange.is_modern() {
-            return Ok(WaitOutcome::Over(change));
+            return Ok(WaitOutcome::Reached(change));
         }
         limit = limit.saturating_sub(began.elapsed());
         ask_client::ask_all(exchange, reviews, &change, None).await;
@@ -163,12 +163,14 @@ async fn wait_while_held(
     }
 }
 
-/// Returns the answer to a call from the current state of its change.
-fn outcome_of_change(change: Arc<Change>) -> ToolOutcome {
-    match outcome_of(&change) {
-        Some(ChangeOutcome::Result(finished)) => ToolOutcome::Finished(finished, Some(change.id.clone())),
-        Some(ChangeOutcome::Error(error)) => ToolOutcome::Failed(error),
-        None => ToolOutcome::Pending(change),
+impl ToolOutcome {
+    /// Returns the outcome of a call from the current state of its change.
+    fn from_change(change: Arc<Change>) -> Self {
+        match outcome_of(&change) {
+            Some(ChangeOutcome::Result(finished)) => Self::Finished(finished, Some(change.id.clone())),
+            Some(ChangeOutcome::Error(error)) => Self::Failed(error),
+            None => Self::Pending(change),
+        }
     }
 }
 
@@ -205,8 +207,8 @@ async fn propose(
     let context = CallContext { meter, ..exchange.call_context(cancel, None) };
     let provider = route.provider.provider();
     let preview = previews::preview(&reviews.directory, &provider, &route.def.name, raw, &context);
-    let preview = runner.limits.in_time(preview).await?;
-    let follows = call.task || decision.terms.on_review == OnReview::Hold;
+    let preview = runner.limits.with_timeout(preview).await?;
+    let stays_reachable = call.accepts_task || decision.terms.on_review == OnReview::Hold;
     let proposal = Proposal {
         proposer: exchange.proposer(),
         provider: route.provider.name().to_owned(),
@@ -217,7 +219,7 @@ async fn propose(
         arguments: raw.to_owned().into(),
         preview,
         expire_after: decision.terms.expire_after.map_or(reviews.expire_after, Duration::from_secs),
-        client: ask_client::capabilities(exchange, route, &decision.terms, follows),
+        client: ask_client::capabilities(exchange, route, &decision.terms, stays_reachable),
         terms: (*decision.terms).clone(),
         review: Some(decision.into()),
         idempotency_key: call.idempotency_key.as_deref().map(str::to_owned),

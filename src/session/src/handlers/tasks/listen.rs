@@ -7,22 +7,22 @@ use bytes::Bytes;
 
 use super::{TaskSources, find, view};
 use crate::server::Reviews;
-use countersign_bridge::tasks::{self as foreign, awaited_task, table::Task};
+use countersign_bridge::tasks::{self as upstream_tasks, awaited_task, table::Task};
 use countersign_domain::changes::Change;
 use countersign_exchange::context::Exchange;
 use countersign_protocol::McpError;
 
 /// The maximum number of tasks of each kind in one subscription.
-const MAX_TASKS: usize = 100;
+const MAX_PER_SUBSCRIPTION: usize = 100;
 
 /// The tasks of one subscription.
-pub struct Tasks {
+pub struct SubscribedTasks {
     pub upstream: Vec<Arc<Task>>,
     changes: HashMap<String, Arc<Change>>,
     feed: Option<countersign_feed::FeedSubscription>,
 }
 
-impl Tasks {
+impl SubscribedTasks {
     /// Returns the ids of the tasks, as the acknowledgement names them.
     pub fn ids(&self) -> impl Iterator<Item = String> + '_ {
         self.upstream.iter().map(|task| task.alias.clone()).chain(self.changes.keys().cloned())
@@ -37,19 +37,19 @@ pub async fn find_observable(
     exchange: &Exchange,
     sources: TaskSources<'_>,
     named: &[std::borrow::Cow<'_, str>],
-) -> Result<Tasks, McpError> {
+) -> Result<SubscribedTasks, McpError> {
     let TaskSources { reviews, upstream, .. } = sources;
-    let upstream = foreign::modern::find_observable(upstream, exchange, named)?;
+    let upstream = upstream_tasks::modern::find_observable(upstream, exchange, named)?;
     let mut changes = HashMap::new();
     // The feed is read from before the tasks are: a transition in between is then sent twice rather than not at all.
     let change_ids = || named.iter().filter(|id| id.starts_with("chg_"));
     let feed = if change_ids().next().is_some() { reviews.changes.feed().subscribe(None) } else { None };
-    for id in change_ids().take(MAX_TASKS) {
+    for id in change_ids().take(MAX_PER_SUBSCRIPTION) {
         if let Some(change) = find(exchange, reviews, id).await? {
             changes.insert(change.id.clone(), change);
         }
     }
-    Ok(Tasks { upstream, changes, feed })
+    Ok(SubscribedTasks { upstream, changes, feed })
 }
 
 /// Sends the current state of the tasks and every transition of them, until the client stops reading. `subscription` is
@@ -57,13 +57,13 @@ pub async fn find_observable(
 pub async fn watch(
     exchange: &Exchange,
     reviews: &Reviews,
-    tasks: Tasks,
+    tasks: SubscribedTasks,
     subscription: &str,
     sink: &dyn Fn(Bytes) -> bool,
 ) {
-    let Tasks { upstream, changes, feed } = tasks;
+    let SubscribedTasks { upstream, changes, feed } = tasks;
     tokio::join!(
-        foreign::modern::watch(exchange, upstream, subscription, sink),
+        upstream_tasks::modern::watch(exchange, upstream, subscription, sink),
         follow(exchange, reviews, changes, feed, subscription, sink)
     );
 }

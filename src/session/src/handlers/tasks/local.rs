@@ -44,7 +44,7 @@ pub fn start(
     actix::spawn(async move {
         let request = owned.as_request();
         let call_cancel = Cancel::from(cancel.clone());
-        let work = Box::pin(tools::call_admitted(&exchange, &runner, &request, admitted, plan, &call_cancel));
+        let work = Box::pin(tools::pass_to_provider(&exchange, &runner, &request, admitted, plan, &call_cancel));
         let state = tokio::select! {
             outcome = work => match outcome {
                 Ok(reply) => task.keep_result(reply.finish(exchange.revision()).into_owned()),
@@ -60,7 +60,7 @@ pub fn start(
 /// Returns the error for a tool that does not run as a task. `tools/list` says so too
 /// (2025-11-25/basic/utilities/tasks, "Tool-Level Negotiation").
 #[must_use]
-pub fn refused() -> McpError {
+pub fn forbidden_task() -> McpError {
     McpError::new(ErrorKind::MethodNotFound, "this tool does not run as a task")
         .with("execution", json!({ "taskSupport": "forbidden" }))
 }

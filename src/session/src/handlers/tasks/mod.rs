@@ -18,10 +18,10 @@ use super::{
         finished_call::{ChangeOutcome, outcome_of},
         long_poll::{self, WaitOutcome},
     },
-    tools::encode as encoded,
+    tools::tool_result_json,
 };
 use crate::{server::Reviews, state::local_tasks::LocalTasks};
-use countersign_bridge::{task_shape, tasks as foreign};
+use countersign_bridge::{task_shape, tasks as upstream_tasks};
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_exchange::{
     context::Exchange,
@@ -51,7 +51,7 @@ const CHANGES_CURSOR_PREFIX: &str = "changes";
 pub struct TaskSources<'a> {
     pub reviews: &'a Arc<Reviews>,
     pub local: &'a LocalTasks,
-    pub upstream: &'a foreign::Tasks,
+    pub upstream: &'a upstream_tasks::Tasks,
 }
 
 /// Answers `tasks/*` of any client.
@@ -65,19 +65,19 @@ pub async fn handle(
     request: &Request<'_>,
 ) -> Result<Reply, McpError> {
     let TaskSources { reviews, local, upstream } = sources;
-    foreign::check_declared(exchange)?;
+    upstream_tasks::check_declared(exchange)?;
     if method == Method::TasksList {
         return list(exchange, sources, request).await;
     }
     let params = request.params.map_or("{}", RawValue::get);
     countersign_protocol::outline::check_key_case(&request.outlined_params())?;
-    let id = foreign::requested_id(params)?;
+    let id = upstream_tasks::requested_id(params)?;
     if let Some(task) = local.find(&exchange.identity.principal.name, &id, exchange.is_modern()) {
         return task.handle(exchange, method, &reviews.long_requests).await;
     }
     match find(exchange, reviews, &id).await? {
         Some(change) => handle_change(exchange, reviews, change, method, params).await,
-        None => foreign::handle(upstream, exchange, method, request, &id).await,
+        None => upstream_tasks::handle(upstream, exchange, method, request, &id).await,
     }
 }
 
@@ -109,9 +109,9 @@ async fn handle_change(
                     .with("member", "params.inputResponses"));
             }
             let responses = member(params, "inputResponses").unwrap_or("{}");
-            if member(responses, approval_page::KEY).is_some() {
+            if member(responses, approval_page::INPUT_KEY).is_some() {
                 // The content of the answer is ignored: a person decides on the page, with a reviewer's credential.
-                reviews.opened_pages.insert(&change.id);
+                reviews.answered_page_requests.insert(&change.id);
             }
             ask_client::deliver(exchange, reviews, &change, responses).await?;
             Ok(Reply::new("{}".into()))
@@ -123,7 +123,12 @@ async fn handle_change(
 
 /// Returns the answer to a call that became a task.
 #[must_use]
-pub fn created(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Change, progress_token: Option<&str>) -> Reply {
+pub fn creation_reply(
+    exchange: &Exchange,
+    reviews: &Arc<Reviews>,
+    change: &Change,
+    progress_token: Option<&str>,
+) -> Reply {
     crash_point("before_task_answer");
     if exchange.is_modern() {
         let task = task_shape::with_result_type(&view::created_task(reviews, change), "task");
@@ -183,11 +188,11 @@ fn progress(change: &Change, token: &str) -> bytes::Bytes {
 /// and takes one of the principal's slots for long requests.
 async fn result(exchange: &Exchange, reviews: &Arc<Reviews>, change: Arc<Change>) -> Result<Reply, McpError> {
     let id = change.id.clone();
-    let over: fn(&Change) -> bool = |change| change.state.is_final() || ask_client::is_asking(change);
+    let until: fn(&Change) -> bool = |change| change.state.is_final() || ask_client::is_asking(change);
     let mut change = change;
     while !change.state.is_final() {
         let _slot = reviews.long_requests.admit(&exchange.identity.principal)?;
-        let wait = long_poll::wait(exchange, reviews, Arc::clone(&change), None, &NoProgress, over);
+        let wait = long_poll::wait(exchange, reviews, Arc::clone(&change), None, &NoProgress, until);
         let waited = if approval_page::page_input_requests(exchange, reviews, &change).is_some() {
             let mut wait = std::pin::pin!(wait);
             tokio::select! {
@@ -198,14 +203,14 @@ async fn result(exchange: &Exchange, reviews: &Arc<Reviews>, change: Arc<Change>
             wait.await?
         };
         change = match waited {
-            WaitOutcome::Over(change) if ask_client::is_asking(&change) => {
+            WaitOutcome::Reached(change) if ask_client::is_asking(&change) => {
                 ask_while_running(exchange, reviews, change, &id).await?
             }
-            WaitOutcome::Over(change) => change,
-            WaitOutcome::NotYet(_) if reviews.long_requests.shutdown.is_cancelled() => {
+            WaitOutcome::Reached(change) => change,
+            WaitOutcome::NotReached(_) if reviews.long_requests.shutdown.is_cancelled() => {
                 return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
             }
-            WaitOutcome::NotYet(_) => {
+            WaitOutcome::NotReached(_) => {
                 return Err(McpError::new(ErrorKind::Overloaded, "too many requests wait for changes; use tasks/get"));
             }
         };
@@ -215,7 +220,7 @@ async fn result(exchange: &Exchange, reviews: &Arc<Reviews>, change: Arc<Change>
     }
     match outcome_of(&change) {
         Some(ChangeOutcome::Result(finished)) => {
-            let json = encoded(&finished.result, exchange.revision(), finished.structured);
+            let json = tool_result_json(&finished.result, exchange.revision(), finished.structured);
             Ok(Reply::passed_on(task_shape::with_related_task(&json, &id)).failing(finished.failure))
         }
         Some(ChangeOutcome::Error(error)) => Err(error),
@@ -245,7 +250,7 @@ async fn ask_while_running(
 
 /// Answers `tasks/cancel`: withdraws a change that nobody has decided on.
 async fn cancel(exchange: &Exchange, reviews: &Reviews, change: Arc<Change>) -> Result<Reply, McpError> {
-    let modern = exchange.is_modern();
+    let is_modern = exchange.is_modern();
     let withdrawn = match reviews.changes.withdraw(&change.id, &exchange.identity.principal).await {
         Ok(change) => Ok(change),
         Err(refused) => match refused.current {
@@ -255,7 +260,7 @@ async fn cancel(exchange: &Exchange, reviews: &Reviews, change: Arc<Change>) -> 
         },
     };
     if let Err(current) = &withdrawn
-        && modern
+        && is_modern
         && current.state == ChangeState::Executing
     {
         // A running call is not stopped, but its questions are no longer answered.
@@ -264,7 +269,7 @@ async fn cancel(exchange: &Exchange, reviews: &Reviews, change: Arc<Change>) -> 
     match withdrawn {
         // A cancellation is always acknowledged (ext-tasks, "Task Cancellation"). An approved change still runs, and an
         // ended one stays as it is.
-        _ if modern => Ok(Reply::new("{}".into())),
+        _ if is_modern => Ok(Reply::new("{}".into())),
         Ok(change) => Ok(Reply::new(view::legacy(exchange, reviews, &change))),
         Err(current) if current.state.is_final() => {
             let status = view::legacy_status(&current).as_str();
@@ -273,7 +278,7 @@ async fn cancel(exchange: &Exchange, reviews: &Reviews, change: Arc<Change>) -> 
         // The change was not cancelled, so the answer must be an error.
         Err(current) => Err(McpError::new(
             ErrorKind::InvalidParams,
-            format!("the change was approved and cannot be taken back any more: it is {}", current.state.as_str()),
+            format!("the change was approved and can no longer be withdrawn: it is {}", current.state.as_str()),
         )),
     }
 }
@@ -286,7 +291,7 @@ async fn list(exchange: &Exchange, sources: TaskSources<'_>, request: &Request<'
     let (mut tasks, next) = match params.cursor.as_deref() {
         Some(cursor) if cursor.starts_with(CHANGES_CURSOR_PREFIX) => (Vec::new(), None),
         cursor => {
-            let (mut tasks, next) = foreign::list(upstream, exchange, cursor).await?;
+            let (mut tasks, next) = upstream_tasks::list(upstream, exchange, cursor).await?;
             if cursor.is_none() {
                 tasks.extend(local.all_of(&exchange.identity.principal.name));
             }

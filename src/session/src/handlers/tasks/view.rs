@@ -8,7 +8,7 @@ use super::super::{
         approval_page, ask_client,
         finished_call::{ChangeOutcome, outcome_of},
     },
-    tools::encode,
+    tools::tool_result_json,
 };
 use crate::server::Reviews;
 use countersign_bridge::task_shape::{self, Status};
@@ -26,8 +26,8 @@ const DECISION_POLL_MS: u64 = 2_000;
 const RUN_POLL_MS: u64 = 500;
 
 /// Returns the time in milliseconds, counted from the creation of the task, for which its result is kept
-/// (`changes.retention`). `None` means unlimited: a change that is not over is never deleted, and its end determines
-/// when it may be.
+/// (`changes.retention`). `None` means unlimited: a change that has not ended is kept, and its retention begins
+/// when it ends.
 fn ttl(retention: &RetentionConfig, change: &Change) -> Option<u64> {
     if !change.state.is_final() {
         return None;
@@ -41,23 +41,30 @@ fn ttl(retention: &RetentionConfig, change: &Change) -> Option<u64> {
     u64::try_from(lifetime.saturating_add(retained).as_millis()).ok().map(|ttl| ttl.max(1))
 }
 
-fn common_members(reviews: &Reviews, change: &Change, status: Status, keys: (&str, &str)) -> Map<String, Value> {
+fn common_members(reviews: &Reviews, change: &Change, status: Status, keys: TimeKeys) -> Map<String, Value> {
     let mut task = Map::new();
     task.insert("taskId".into(), change.id.as_str().into());
     task.insert("status".into(), status.as_str().into());
     task.insert("statusMessage".into(), gateway_tools::status_text(change).into());
     task.insert("createdAt".into(), change.created_at.to_string().into());
     task.insert("lastUpdatedAt".into(), change.updated_at.to_string().into());
-    task.insert(keys.0.into(), json!(ttl(&reviews.retention, change)));
+    task.insert(keys.ttl.into(), json!(ttl(&reviews.retention, change)));
     if !status.is_terminal() {
         let decided = matches!(change.state, ChangeState::Approved | ChangeState::Executing);
-        task.insert(keys.1.into(), if decided { RUN_POLL_MS } else { DECISION_POLL_MS }.into());
+        task.insert(keys.poll_interval.into(), if decided { RUN_POLL_MS } else { DECISION_POLL_MS }.into());
     }
     task
 }
 
-const MODERN_KEYS: (&str, &str) = ("ttlMs", "pollIntervalMs");
-const LEGACY_KEYS: (&str, &str) = ("ttl", "pollInterval");
+/// The keys of a task's times.
+#[derive(Clone, Copy)]
+struct TimeKeys {
+    ttl: &'static str,
+    poll_interval: &'static str,
+}
+
+const MODERN_KEYS: TimeKeys = TimeKeys { ttl: "ttlMs", poll_interval: "pollIntervalMs" };
+const LEGACY_KEYS: TimeKeys = TimeKeys { ttl: "ttl", poll_interval: "pollInterval" };
 
 /// Returns the task for the result that creates it. Its outcome is only in the answer to `tasks/get`.
 #[must_use]
@@ -93,7 +100,7 @@ pub fn detailed(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Stri
     let mut status = modern_status(change);
     let detail = match (status, outcome_of(change)) {
         (Status::Completed, Some(ChangeOutcome::Result(finished))) => {
-            let result = encode(&finished.result, exchange.revision(), finished.structured);
+            let result = tool_result_json(&finished.result, exchange.revision(), finished.structured);
             Some(("result", task_shape::with_result_type(&result, "complete")))
         }
         (Status::Failed, Some(ChangeOutcome::Error(error))) => Some(("error", error_json(exchange, &error))),
@@ -115,7 +122,7 @@ pub fn detailed(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Stri
     }
 }
 
-/// Returns everything that the client is asked: by the gateway before the decision, by the tool while it runs.
+/// Returns all open questions to the client: those of the gateway before the decision, those of the tool while it runs.
 fn input_requests(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
     if let Some(asked) = approval_page::page_input_requests(exchange, reviews, change) {
         return Some(asked);

@@ -9,9 +9,9 @@ const MAX_CHANGES: usize = 10_000;
 
 /// Changes whose clients have answered. They are kept in memory only, so clients are asked again after a restart.
 #[derive(Default)]
-pub struct OpenedPages(Mutex<(HashSet<String>, VecDeque<String>)>);
+pub struct AnsweredPageRequests(Mutex<(HashSet<String>, VecDeque<String>)>);
 
-impl OpenedPages {
+impl AnsweredPageRequests {
     /// Stores that the client of a change has answered. Beyond [`MAX_CHANGES`], the oldest change is forgotten.
     pub fn insert(&self, id: &str) {
         let (opened, by_age) = &mut *self.0.lock();
@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn oldest_change_is_forgotten_beyond_limit() {
-        let opened = OpenedPages::default();
+        let opened = AnsweredPageRequests::default();
         for n in 0..=MAX_CHANGES {
             opened.insert(&format!("chg_{n}"));
             opened.insert(&format!("chg_{n}"));
