@@ -113,7 +113,7 @@ fn invalid_type_is_skipped_with_its_reason() {
         ("schemas/mine.schema.yaml", "a: 1", "neither required_fields nor properties"),
         ("schemas/mine.schema.yaml", "- a", "not a map"),
         ("schemas/mine.schema.yaml", "required_fields: [{name: a, type: enum}]", "no values"),
-        ("schemas/mine.schema.yaml", "required_fields: [{name: a, type: blob}]", "has the type blob"),
+        ("schemas/mine.schema.yaml", "required_fields: [{name: a, type: blob}]", "has the unknown type blob"),
         ("schemas/mine.schema.yaml", "properties: {a: {$ref: 'https://example.com/x.json'}}", ""),
         ("schemas/mine.schema.yaml", "properties: {a: {$ref: 'file:///etc/passwd'}}", ""),
         ("schemas/mine.schema.yaml", "properties: {a: {pattern: '(?<=a)b'}}", ""),
