@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use metrics::{Counter, Gauge, counter, gauge, histogram};
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use countersign_protocol::{ErrorKind, Method as ProtocolMethod};
@@ -313,11 +313,26 @@ impl Method {
     pub fn as_str(self) -> &'static str {
         self.0.map_or("other", ProtocolMethod::as_str)
     }
+
+    /// The number of labels.
+    const COUNT: usize = ProtocolMethod::ALL.len() + 1;
+
+    fn index(self) -> usize {
+        self.0.map_or(0, |method| method as usize + 1)
+    }
+}
+
+/// The handles of one kind of requests. Looking them up in the recorder would cost more than using them.
+struct RequestSeries {
+    count: Counter,
+    duration: Histogram,
 }
 
 /// The totals from which the error ratio is computed. [`RequestMetrics::get`] returns the only instance.
 #[derive(Default)]
 pub struct RequestMetrics {
+    /// The series by transport, method and outcome.
+    series: OnceLock<Box<[OnceLock<RequestSeries>]>>,
     requests: AtomicU64,
     failed: AtomicU64,
     window: Mutex<Window>,
@@ -333,13 +348,28 @@ impl RequestMetrics {
 
     /// Counts a completed request.
     pub fn record(&self, transport: Transport, method: Method, outcome: RequestOutcome, duration: Duration) {
-        let (transport, method) = (transport.as_str(), method.as_str());
-        counter!(REQUESTS, "transport" => transport, "method" => method, "outcome" => outcome.as_str()).increment(1);
-        histogram!(REQUEST_DURATION, "transport" => transport, "method" => method).record(duration.as_secs_f64());
+        if let Some(series) = self.series(transport, method, outcome) {
+            series.count.increment(1);
+            series.duration.record(duration.as_secs_f64());
+        }
         self.requests.fetch_add(1, Ordering::Relaxed);
         if outcome.is_error() {
             self.failed.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    fn series(&self, transport: Transport, method: Method, outcome: RequestOutcome) -> Option<&RequestSeries> {
+        let all = self.series.get_or_init(|| {
+            let count = Transport::ALL.len() * Method::COUNT * RequestOutcome::ALL.len();
+            std::iter::repeat_with(OnceLock::new).take(count).collect()
+        });
+        let index =
+            (transport as usize * Method::COUNT + method.index()) * RequestOutcome::ALL.len() + outcome as usize;
+        let (transport, method, outcome) = (transport.as_str(), method.as_str(), outcome.as_str());
+        Some(all.get(index)?.get_or_init(|| RequestSeries {
+            count: counter!(REQUESTS, "transport" => transport, "method" => method, "outcome" => outcome),
+            duration: histogram!(REQUEST_DURATION, "transport" => transport, "method" => method),
+        }))
     }
 
     /// Counts an error that was returned.
