@@ -12,10 +12,12 @@ use std::{
 
 use actix_web::http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
 use dashmap::DashMap;
+use jiff::Timestamp;
 
 use super::{
     attempts::{FailedAttempts, Subject},
     keys::{KeyStore, PREFIX},
+    tokens::TokenVerifier,
 };
 use countersign_config::{AuthMode, Config};
 use countersign_domain::principal::{Credential, Identity, Principal, SecretHash};
@@ -56,6 +58,7 @@ pub struct Authenticator {
     wrong_keys: Mutex<WrongKeys>,
     attempts: FailedAttempts,
     local_agent: Arc<Principal>,
+    tokens: TokenVerifier,
 }
 
 impl Authenticator {
@@ -71,7 +74,24 @@ impl Authenticator {
             wrong_keys: Mutex::default(),
             attempts: FailedAttempts::default(),
             local_agent: Arc::new(Principal::local_agent()),
+            tokens: TokenVerifier::new(&config.auth.tokens, config.resource().as_deref()),
         }
+    }
+
+    #[must_use]
+    pub fn tokens(&self) -> &TokenVerifier {
+        &self.tokens
+    }
+
+    /// Returns the access token in an `Authorization` header whose issuer must be asked before [`Self::identify`] can decide.
+    #[must_use]
+    pub fn unverified_token<'a>(&self, authorization: &'a [u8]) -> Option<&'a str> {
+        let token = parse_token(authorization).ok().filter(|token| self.is_token(token))?;
+        self.tokens.needs_provider(token, Timestamp::now()).then_some(token)
+    }
+
+    fn is_token(&self, text: &str) -> bool {
+        self.tokens.is_enabled() && !text.starts_with(PREFIX)
     }
 
     /// Returns the principal and the credential of a request, which [`Self::recheck`] verifies later. `authorization` is
@@ -92,7 +112,13 @@ impl Authenticator {
         now: impl FnOnce() -> Instant,
     ) -> Result<Identity, McpError> {
         match authorization {
-            Some(value) => self.identify_key_at(parse_token(value)?, peer, now()),
+            Some(value) => match parse_token(value)? {
+                token if self.is_token(token) => self
+                    .tokens
+                    .identify(token, Timestamp::now())
+                    .map_err(|error| self.attempts.record_failure(Subject::for_peer(peer), now(), error)),
+                key => self.identify_key_at(key, peer, now()),
+            },
             None if self.admits_loopback && peer.is_some_and(|ip| ip.to_canonical().is_loopback()) => {
                 Ok(Identity { principal: Arc::clone(&self.local_agent), credential: Credential::Loopback })
             }
@@ -182,19 +208,24 @@ impl Authenticator {
     pub fn check(&self, identity: &Identity) -> Result<(), McpError> {
         match &identity.credential {
             Credential::Key(hash) => self.recheck(hash).map(drop),
+            Credential::Token(token) => self.tokens.check(token, Timestamp::now()),
             Credential::Loopback | Credential::SignIn(_) => Ok(()),
         }
     }
 
-    /// Waits until the key of a client is revoked, and returns the error for its open streams. Never returns for other
+    /// Waits until the key or the token of a client is revoked or expires, and returns the error for its open streams. Never returns for other
     /// credentials.
     pub async fn wait_until_revoked(&self, identity: &Identity) -> McpError {
-        if !matches!(identity.credential, Credential::Key(_)) {
+        if matches!(identity.credential, Credential::Loopback | Credential::SignIn(_)) {
             return std::future::pending().await;
         }
         loop {
             tokio::time::sleep(RECHECK_INTERVAL).await;
-            match self.check(identity) {
+            let checked = match &identity.credential {
+                Credential::Token(token) => self.tokens.recheck(token).await,
+                _ => self.check(identity),
+            };
+            match checked {
                 Err(error) if error.kind == ErrorKind::Unauthorized => return error,
                 _ => {}
             }

@@ -52,7 +52,7 @@ pub fn redeem(store: &StoredCredentials, code: &str, now: Timestamp) -> Result<P
         CodeOutcome::Unknown
     };
     if outcome == CodeOutcome::Taken {
-        return Ok(Principal { name: local_reviewer(), role: Role::Reviewer, key_id: None, owner: None });
+        return Ok(Principal::new(local_reviewer(), Role::Reviewer));
     }
     Err(refuse(outcome))
 }

@@ -209,6 +209,7 @@ impl DashboardSignIns {
         match credential {
             Credential::Loopback => Ok(()),
             Credential::Key(key) => self.authenticator.recheck(key).map(drop),
+            Credential::Token(token) => self.authenticator.tokens().check(token, now),
             Credential::SignIn(id) => {
                 let sign_in =
                     self.find_live(id, now)?.ok_or_else(|| McpError::new(ErrorKind::Unauthorized, "signed out"))?;
@@ -338,7 +339,7 @@ mod tests {
     }
 
     fn alice() -> Arc<Principal> {
-        Arc::new(Principal { name: "alice".into(), role: Role::Reviewer, key_id: None, owner: None })
+        Arc::new(Principal::new("alice", Role::Reviewer))
     }
 
     fn now() -> Timestamp {

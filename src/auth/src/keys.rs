@@ -46,6 +46,7 @@ impl StoredKey {
             role: self.key.role,
             key_id: Some(self.key.id.clone()),
             owner: self.key.owner.clone(),
+            claims: None,
         }
     }
 }

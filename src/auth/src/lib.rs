@@ -6,7 +6,7 @@
 //!
 //! [`authenticator`] turns a header and an address into an [`Identity`](countersign_domain::principal::Identity),
 //! [`attempts`] slows down guessing, [`keyring`] knows which keys are valid, [`stored_credentials`] reads keys and codes
-//! from the store, [`dashboard`] manages sign-ins of browsers, and [`origin`] rejects foreign pages and DNS rebinding.
+//! from the store, [`tokens`] verifies access tokens, [`dashboard`] manages sign-ins of browsers, and [`origin`] rejects foreign pages and DNS rebinding.
 
 pub mod attempts;
 pub mod authenticator;
@@ -17,8 +17,10 @@ pub mod keyring;
 pub mod keys;
 pub mod origin;
 pub mod stored_credentials;
+pub mod tokens;
 
 pub use authenticator::Authenticator;
 pub use dashboard::DashboardSignIns;
 pub use keyring::Keyring;
 pub use origin::{OriginRules, OriginVerdict};
+pub use tokens::TokenVerifier;

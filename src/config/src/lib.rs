@@ -8,6 +8,7 @@
 //! [`load`] merges file, environment and flags, [`upstreams`] and `servers` hold `mcpServers`, `rules.rs` reads the
 //! rules of the policy, and [`show`] prints the effective configuration.
 
+mod auth;
 mod check;
 mod docs;
 pub mod environment;
@@ -37,8 +38,7 @@ use std::{
     time::Duration,
 };
 
-use strum::{IntoStaticStr, VariantArray};
-
+pub use auth::{AuthConfig, AuthMode, IntrospectionClient, TokenIssuer};
 use countersign_domain::policy::PolicyConfig;
 use countersign_telemetry::logs::LogConfig;
 pub use docs::{DocsConfig, DocsProject, ModelEndpoint};
@@ -86,6 +86,12 @@ impl Config {
         self.store.as_ref()?.node_url.as_deref()
     }
 
+    /// Returns the identifier of this gateway as a protected resource (RFC 9728): `PUBLIC_URL/mcp`.
+    #[must_use]
+    pub fn resource(&self) -> Option<String> {
+        self.public_url.as_ref().map(|url| format!("{}/mcp", url.trim_end_matches('/')))
+    }
+
     /// Returns the URL and the certificate authorities of the store's server, if the store is on one.
     #[must_use]
     pub fn store_server(&self) -> Option<(&str, Option<&Path>)> {
@@ -113,18 +119,6 @@ impl StoreServer {
     pub fn address(&self) -> (&str, Option<&Path>) {
         (self.url.0.as_str(), self.ca.as_deref())
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
-#[strum(serialize_all = "lowercase")]
-pub enum AuthMode {
-    Local,
-    Keys,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuthConfig {
-    pub mode: AuthMode,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

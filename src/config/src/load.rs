@@ -20,7 +20,7 @@ use super::{
     upstreams::Secret,
     values,
 };
-use countersign_domain::policy::PolicyConfig;
+use countersign_domain::policy::{GroupMember, PolicyConfig};
 use countersign_protocol::{redact::register_secrets, suggest};
 use countersign_telemetry::logs::LogConfig;
 
@@ -150,13 +150,17 @@ pub fn is_store_named(flags: &Flags, env: &Environment) -> bool {
     flags.config.is_some() || is_set("COUNTERSIGN_CONFIG") || is_set(&variable_name("store.url"))
 }
 
-/// Returns the members of all groups of the policy without reading the rest of the configuration.
+/// Returns the names of the members of all groups of the policy without reading the rest of the configuration.
 ///
 /// # Errors
 /// The problems of `policy.groups`, or of the file.
 pub fn group_members(flags: &Flags, env: &Environment) -> Result<Vec<String>, ConfigError> {
     let groups = read_sections(find_file(flags, env)?.as_ref(), flags, env, &["policy.groups"], read::groups)?;
-    Ok(groups.into_values().flatten().collect())
+    let names = groups.into_values().flatten().filter_map(|member| match member {
+        GroupMember::Name(name) => Some(name),
+        GroupMember::Subject { .. } | GroupMember::ClaimGroup(_) => None,
+    });
+    Ok(names.collect())
 }
 
 /// Returns the log settings, or the default settings if they cannot be read.

@@ -22,12 +22,13 @@ use std::{
 };
 
 use super::{
-    AuthConfig, AuthMode, ChangesConfig, Config, HttpConfig, LimitsConfig, ModulesConfig, RetentionConfig,
-    RoutesConfig, StdioConfig, StoreServer, TlsConfig, TrackerConfig, TransportsConfig, WebSocketConfig, check, docs,
+    ChangesConfig, Config, HttpConfig, LimitsConfig, ModulesConfig, RetentionConfig, RoutesConfig, StdioConfig,
+    StoreServer, TlsConfig, TrackerConfig, TransportsConfig, WebSocketConfig, auth, check, docs,
     reader::Reader,
     rules, servers, terms,
     values::{
-        address, boolean, choice, count, duration, list, lists, pairs, path, seconds, secret, size, text, variant,
+        address, boolean, choice, count, duration, list, lists, lists_of, pairs, path, seconds, secret, size, text,
+        variant,
     },
     webhooks,
 };
@@ -50,7 +51,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
         listen: r.read_or("listen", address(), SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0)),
         data: r.read("data", path()),
         store: store(r),
-        auth: AuthConfig { mode: r.read_or("auth.mode", variant(), AuthMode::Keys) },
+        auth: auth::read(r),
         tls: tls(r),
         behind_tls_proxy: r.read("behind_tls_proxy", boolean()),
         allowed_hosts: r.read("allowed_hosts", list(check::host)),
@@ -138,7 +139,7 @@ fn routes(r: &mut Reader) -> RoutesConfig {
 }
 
 pub(super) fn groups(r: &mut Reader) -> Groups {
-    r.read("policy.groups", lists(check::member))
+    r.read("policy.groups", lists_of(check::member, auth::read_member, auth::show_member))
 }
 
 pub(super) fn policy(r: &mut Reader) -> PolicyConfig {

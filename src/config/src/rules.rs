@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use super::{
     error::quoted,
-    reader::Reader,
-    reader::fields::Fields,
+    reader::{MapList, Reader, fields::Fields},
     terms,
-    tree::{LocatedNode, Node},
+    tree::Node,
     values::{ValueError, boolean, read_visible_text, variant},
 };
 use countersign_domain::{
@@ -36,42 +35,29 @@ const RULE_KEYS: [&str; 12] = [
 ];
 const ANNOTATION_KEYS: [&str; 4] = ["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"];
 
+const LIST: MapList = MapList {
+    key: KEY,
+    noun: "rule",
+    example: "{ tools: \"…\", then: review }",
+    keys: &RULE_KEYS,
+    max_entries: MAX_RULES,
+    // An empty value would match everything, which is never intended.
+    keeps_null: true,
+};
+
 /// Reads and compiles the rules of the policy. `review` holds the default terms of rules that review.
 pub(super) fn read(r: &mut Reader, review: &Arc<Terms>, groups: &Groups) -> Vec<Rule> {
-    let Some(section) = r.section(KEY) else { return Vec::new() };
-    let items: &[LocatedNode] = match &section.node {
-        Node::Null => &[],
-        Node::List(items) if items.len() <= MAX_RULES => items,
-        other => {
-            let (message, remedy) = match other {
-                Node::List(_) => (format!("more than {MAX_RULES} rules"), "Join some with patterns."),
-                _ => {
-                    let message = format!("expected a list of rules, found {}", other.describe_kind());
-                    (message, "Write - { tools: \"…\", then: review }.")
-                }
-            };
-            r.report(KEY, section.origin.clone(), (message, remedy.to_owned()));
-            return Vec::new();
-        }
-    };
-    let mut rules: Vec<Rule> = Vec::new();
-    for (item, number) in items.iter().zip(1..) {
-        let origin = section.origin_of_node(item);
-        let Node::Map(entries) = &item.node else {
-            let message = format!("rule {number} is {}, not a map", item.node.describe_kind());
-            r.report(KEY, origin, (message, format!("Keys of a rule: {}.", RULE_KEYS.join(", "))));
-            continue;
-        };
-        let mut fields = Fields::new(r, &section, KEY.to_owned(), origin, entries);
-        // An empty value would match everything, which is never intended.
-        fields.keeps_null = true;
-        let rule = read_rule(&mut fields, number, review, groups);
-        if let Some(other) = rules.iter().position(|other| other.label == rule.label) {
+    let mut labels: Vec<Arc<str>> = Vec::new();
+    let read = r.read_list(&LIST, |number, fields| {
+        let rule = read_rule(fields, number, review, groups);
+        if let Some(other) = labels.iter().position(|label| *label == rule.label) {
             let message = format!("the rules {} and {number} have the same name", other + 1);
             fields.report("", message, "Give each a name of its own.");
         }
-        rules.push(rule);
-    }
+        labels.push(Arc::clone(&rule.label));
+        rule
+    });
+    let Some((rules, section)) = read else { return Vec::new() };
     r.add_setting(KEY, show(&rules, review), &section);
     rules
 }

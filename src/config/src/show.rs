@@ -1,10 +1,10 @@
 //! Formats the effective configuration for `config show`, as YAML with the source of each value in a comment.
 
 use super::{
-    Config,
+    Config, auth,
     reader::Setting,
     rules,
-    values::{yaml_list, yaml_map, yaml_text},
+    values::{yaml_items, yaml_map, yaml_text},
 };
 
 /// One setting of the listing.
@@ -56,7 +56,7 @@ pub fn group_lines(config: &Config) -> String {
 }
 
 fn group_entries(config: &Config) -> impl Iterator<Item = (&str, String)> {
-    config.policy.groups.iter().map(|(name, people)| (name.as_str(), yaml_list(people)))
+    config.policy.groups.iter().map(|(name, people)| (name.as_str(), yaml_items(people.iter().map(auth::show_member))))
 }
 
 /// Formats the settings as a YAML file that loads to the same configuration.

@@ -9,7 +9,7 @@ use super::{
 };
 use countersign_domain::{
     changes::{Terms, person::fold_name},
-    policy::Groups,
+    policy::{GroupMember, Groups},
     principal::Role,
     text::plural,
 };
@@ -69,7 +69,11 @@ pub(super) fn check_reviewers(terms: &Terms, groups: &Groups) -> Result<(), Valu
                 let message = format!("{} may not decide on changes", quoted(asked));
                 return Err((message, "Write reviewer, admin, or a group of policy.groups.".to_owned()));
             }
-            (None, Some(group)) => members.extend(group.iter().map(|member| fold_name(member))),
+            (None, Some(group)) => {
+                // The identity provider alone knows how many people are in its groups.
+                countable &= !group.iter().any(|member| matches!(member, GroupMember::ClaimGroup(_)));
+                members.extend(group.iter().map(|member| fold_name(&member.to_string())));
+            }
             (None, None) => {
                 let message = format!("there is no group {}", quoted(asked));
                 return Err((message, format!("Write reviewer, admin, or {}.", list_groups(groups))));

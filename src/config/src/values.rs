@@ -251,6 +251,15 @@ pub(super) fn list(check: TextCheck) -> Kind<Vec<String>> {
 
 /// Returns the kind of maps of lists of texts. `check` is applied to every key and every text.
 pub(super) fn lists(check: TextCheck) -> Kind<BTreeMap<String, Vec<String>>> {
+    lists_of(check, move |node| checked_text(node, check), |text| yaml_text(text))
+}
+
+/// Returns the kind of maps of lists. `check` is applied to every key.
+pub(super) fn lists_of<T: 'static>(
+    check: TextCheck,
+    read_item: impl Fn(&Node) -> Result<T, ValueError> + 'static,
+    show_item: impl Fn(&T) -> String + 'static,
+) -> Kind<BTreeMap<String, Vec<T>>> {
     let read = move |value: &Value<'_>| {
         let (what, example) = ("a map of lists", "{name: [first, second]}");
         let mut map = BTreeMap::new();
@@ -260,12 +269,13 @@ pub(super) fn lists(check: TextCheck) -> Kind<BTreeMap<String, Vec<String>>> {
                 let message = format!("expected {what}, found {}", describe(&entry.value.node));
                 return Err((message, format!("Write {example}.")));
             };
-            let items = items.iter().map(|item| checked_text(&item.node, check)).collect::<Result<Vec<_>, _>>()?;
+            let items = items.iter().map(|item| read_item(&item.node)).collect::<Result<Vec<_>, _>>()?;
             map.insert(entry.key, items);
         }
         Ok(map)
     };
-    Kind::new(read, |map| yaml_map(map.iter().map(|(key, items)| (key.as_str(), yaml_list(items)))))
+    let show_items = move |items: &Vec<T>| yaml_items(items.iter().map(&show_item));
+    Kind::new(read, move |map| yaml_map(map.iter().map(|(key, items)| (key.as_str(), show_items(items)))))
 }
 
 /// Returns the kind of maps of texts in their written order. `check` is applied to every key.
@@ -371,7 +381,12 @@ pub(super) fn yaml_secret(text: &str) -> String {
 }
 
 pub(super) fn yaml_list(items: &[String]) -> String {
-    format!("[{}]", items.iter().map(|item| yaml_text(item)).collect::<Vec<_>>().join(", "))
+    yaml_items(items.iter().map(|item| yaml_text(item)))
+}
+
+/// Formats a list on one line from its formatted items.
+pub(super) fn yaml_items(items: impl Iterator<Item = String>) -> String {
+    format!("[{}]", items.collect::<Vec<_>>().join(", "))
 }
 
 /// Formats a map on one line from its keys and formatted values.

@@ -88,7 +88,7 @@ fn with_project(mut arguments: Value) -> Box<RawValue> {
 }
 
 fn context() -> CallContext {
-    CallContext::new(Arc::new(Principal { name: "ann".into(), role: Role::Agent, key_id: None, owner: None }))
+    CallContext::new(Arc::new(Principal::new("ann", Role::Agent)))
 }
 
 #[actix::test]

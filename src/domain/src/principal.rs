@@ -52,22 +52,41 @@ impl Role {
 }
 
 /// The authenticated identity behind a request.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Principal {
     /// A stable, unique name, by which self-approval, limits and visibility are decided. For a key it is its `--name`.
     pub name: String,
     pub role: Role,
     /// The id (not the secret) of the presented key, if any.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
     /// The person who owns the key (`keys create --owner`), if the owner has another name. A person with several keys
     /// decides once, and never on their own proposals.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// What an identity provider says about the principal. `None` for keys and local processes.
+    pub claims: Option<Arc<Claims>>,
 }
 
 impl Principal {
+    /// Creates a principal without a key, an owner of another name, or claims.
+    #[must_use]
+    pub fn new(name: impl Into<String>, role: Role) -> Self {
+        Self { name: name.into(), role, key_id: None, owner: None, claims: None }
+    }
+
+    /// Returns the name for people: that of the identity provider if it gave one.
+    #[must_use]
+    pub fn display_name(&self) -> &str {
+        self.claims.as_ref().and_then(|claims| claims.display_name.as_deref()).unwrap_or(&self.name)
+    }
+
+    /// Returns `true` if the principal's token permits this. Keys and tokens whose role comes from a claim permit all that
+    /// their role does.
+    #[must_use]
+    pub fn has_scope(&self, scope: Scope) -> bool {
+        let scopes = self.claims.as_ref().and_then(|claims| claims.scopes.as_ref());
+        scopes.is_none_or(|scopes| scopes.iter().any(|held| held.includes(scope)))
+    }
+
     /// Returns the person whose decisions are counted: the owner, or else the principal's name.
     #[must_use]
     pub fn owner(&self) -> &str {
@@ -77,8 +96,106 @@ impl Principal {
     /// Returns the shared principal of agents without a key in `auth.mode: local`.
     #[must_use]
     pub fn local_agent() -> Self {
-        Self { name: "local-agent".into(), role: Role::Agent, key_id: None, owner: None }
+        Self::new("local-agent", Role::Agent)
     }
+}
+
+/// A permission that an access token grants at this gateway.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+    ToSchema,
+)]
+pub enum Scope {
+    /// Lists and reads, and calls the tools that need no review.
+    #[serde(rename = "tools:read")]
+    #[strum(serialize = "tools:read")]
+    ToolsRead,
+    /// Proposes changes, in addition to `tools:read`.
+    #[serde(rename = "tools:propose")]
+    #[strum(serialize = "tools:propose")]
+    ToolsPropose,
+    /// Sees all changes and decides on them.
+    #[serde(rename = "changes:decide")]
+    #[strum(serialize = "changes:decide")]
+    ChangesDecide,
+    /// Has all permissions.
+    #[serde(rename = "admin")]
+    #[strum(serialize = "admin")]
+    Admin,
+}
+
+impl Scope {
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.into()
+    }
+
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::VARIANTS.iter().copied().find(|scope| scope.as_str() == name)
+    }
+
+    /// Returns `true` if this scope grants everything that `other` grants.
+    #[must_use]
+    pub const fn includes(self, other: Self) -> bool {
+        self as u8 == other as u8 || matches!((self, other), (Self::Admin, _) | (Self::ToolsPropose, Self::ToolsRead))
+    }
+}
+
+/// What an identity provider says about a principal.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Claims {
+    /// The name for people. It may change, and two people may have the same one, so that nothing is decided by it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
+    /// The scopes of a token; `None` if the role comes from a claim.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scopes: Option<Vec<Scope>>,
+    /// The groups of the configured claim.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
+    /// All claims as the JSON text of an object, for the conditions of rules.
+    pub json: String,
+}
+
+/// Returns the name of a person at an identity provider: `ISSUER#SUBJECT`. It equals no name of a key, an owner or another
+/// subject, because it contains `://` and everything but visible ASCII is escaped.
+#[must_use]
+pub fn subject_name(issuer: &str, subject: &str) -> String {
+    format!("{issuer}#{}", escape_part(subject))
+}
+
+/// Returns the name under which a client acts for a person: `ISSUER#SUBJECT#CLIENT`.
+#[must_use]
+pub fn subject_client_name(issuer: &str, subject: &str, client: &str) -> String {
+    format!("{}#{}", subject_name(issuer, subject), escape_part(client))
+}
+
+/// Returns `true` for the name of a subject of an identity provider. Such names are compared exactly.
+#[must_use]
+pub fn is_subject_name(name: &str) -> bool {
+    name.contains("://")
+}
+
+fn escape_part(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'!'..=b'~' if !matches!(byte, b'#' | b'%') => char::from(byte).to_string(),
+            _ => format!("%{byte:02X}"),
+        })
+        .collect()
 }
 
 /// The SHA-256 of a secret, stored in place of the secret.
@@ -93,6 +210,18 @@ pub enum Credential {
     Key(SecretHash),
     /// The dashboard sign-in whose secret has that hash.
     SignIn(SecretHash),
+    Token(Arc<TokenCredential>),
+}
+
+/// A verified access token, without its text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenCredential {
+    pub hash: SecretHash,
+    pub issuer: String,
+    /// The `kid` of the issuer's key that signed the token; `None` if the issuer was asked about it.
+    pub signed_by: Option<String>,
+    /// The second from which the token is no longer valid.
+    pub expires_at: i64,
 }
 
 /// An authenticated principal with its credential.
@@ -100,4 +229,43 @@ pub enum Credential {
 pub struct Identity {
     pub principal: Arc<Principal>,
     pub credential: Credential,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_include_narrower_ones() {
+        use Scope::{Admin, ChangesDecide, ToolsPropose, ToolsRead};
+        let granted = |held: &[Scope]| {
+            let claims = Claims { scopes: Some(held.to_vec()), ..Claims::default() };
+            let principal = Principal { claims: Some(Arc::new(claims)), ..Principal::local_agent() };
+            Scope::VARIANTS.iter().copied().filter(|scope| principal.has_scope(*scope)).collect::<Vec<_>>()
+        };
+        assert_eq!(granted(&[]), []);
+        assert_eq!(granted(&[ToolsRead]), [ToolsRead]);
+        assert_eq!(granted(&[ToolsPropose]), [ToolsRead, ToolsPropose]);
+        assert_eq!(granted(&[ChangesDecide]), [ChangesDecide]);
+        assert_eq!(granted(&[Admin]), Scope::VARIANTS);
+        assert!(Scope::VARIANTS.iter().all(|scope| Principal::local_agent().has_scope(*scope)));
+        assert!(Scope::VARIANTS.iter().all(|scope| Scope::parse(scope.as_str()) == Some(*scope)));
+    }
+
+    #[test]
+    fn subject_names_are_unambiguous() {
+        let issuer = "https://id.example";
+        assert_eq!(subject_client_name(issuer, "a b", "c"), "https://id.example#a%20b#c");
+        let names = [
+            subject_name(issuer, "a"),
+            subject_name(issuer, "a#b"),
+            subject_client_name(issuer, "a", "b"),
+            subject_name(issuer, "A"),
+            subject_name(issuer, "a%23b"),
+            subject_name(issuer, "\u{430}"),
+        ];
+        let distinct: std::collections::BTreeSet<&String> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len());
+        assert!(names.iter().all(|name| is_subject_name(name) && name.is_ascii()));
+    }
 }

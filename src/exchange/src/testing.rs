@@ -90,7 +90,7 @@ impl Bench {
 /// Returns the identity of a principal that connects over loopback.
 #[must_use]
 pub fn identity(principal: &str, role: Role) -> Identity {
-    let principal = Principal { name: principal.to_owned(), role, key_id: None, owner: None };
+    let principal = Principal::new(principal, role);
     Identity { principal: Arc::new(principal), credential: Credential::Loopback }
 }
 

@@ -4,8 +4,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{pending::Loosening, rule_lists, server_versions};
-use countersign_config::{Config, reader::Setting};
-use countersign_domain::policy::{PolicyConfig, PolicyDefault, PolicyMode, Verdict, terms};
+use countersign_config::{Config, TokenIssuer, reader::Setting};
+use countersign_domain::policy::{GroupMember, PolicyConfig, PolicyDefault, PolicyMode, Verdict, terms};
 
 /// The differences between two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -52,6 +52,7 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
         log: countersign_telemetry::logs::LogConfig { filter: new.log.filter.clone(), ..old.log.clone() },
         ..old.clone()
     };
+    effective.auth.tokens = hold_back_issuers(&old.auth.tokens, &new.auth.tokens, &mut diff);
     let has_restrictive_rules = hold_back_policy(&old.policy, &new.policy, &mut effective.policy, &mut diff);
     let Diff { policy_loosened: loosened, policy_tightened: tightened, .. } = &mut diff;
     let servers = new.upstreams.iter().filter_map(|server| {
@@ -168,9 +169,13 @@ fn hold_back_groups(old: &PolicyConfig, new: &PolicyConfig, effective: &mut Poli
             None if !is_asked_to_review(name) => continue,
             None => &no_members,
         };
-        let (remaining, added): (Vec<&String>, Vec<&String>) = now.iter().partition(|member| before.contains(member));
+        let (remaining, added): (Vec<&GroupMember>, Vec<&GroupMember>) =
+            now.iter().partition(|member| before.contains(member));
         if !added.is_empty() {
-            let list = |names: &[String]| if names.is_empty() { "nobody".to_owned() } else { names.join(", ") };
+            let list = |members: &[GroupMember]| match members.iter().map(ToString::to_string).collect::<Vec<_>>() {
+                none if none.is_empty() => "nobody".to_owned(),
+                names => names.join(", "),
+            };
             let loosening = Loosening { key: format!("policy.groups.{name}"), from: list(before), to: list(now) };
             diff.policy_loosened.push(loosening);
             effective.groups.insert(name.clone(), remaining.into_iter().cloned().collect());
@@ -181,6 +186,40 @@ fn hold_back_groups(old: &PolicyConfig, new: &PolicyConfig, effective: &mut Poli
     for name in old.groups.keys().filter(|name| !new.groups.contains_key(*name)) {
         diff.policy_tightened.push(format!("policy.groups: {name} was removed"));
     }
+}
+
+/// Compares the issuers of access tokens. A new issuer, and one that accepts more than before, waits for consent.
+fn hold_back_issuers(old: &[TokenIssuer], new: &[TokenIssuer], diff: &mut Diff) -> Vec<TokenIssuer> {
+    let mut effective = Vec::new();
+    for issuer in new {
+        let before = old.iter().find(|before| before.issuer == issuer.issuer);
+        if before.is_some_and(|before| !is_looser_issuer(before, issuer)) {
+            effective.push(issuer.clone());
+            continue;
+        }
+        diff.policy_loosened.push(Loosening {
+            key: "auth.tokens".to_owned(),
+            from: before.map_or_else(|| "no such issuer".to_owned(), TokenIssuer::show),
+            to: issuer.show(),
+        });
+        effective.extend(before.cloned());
+    }
+    for gone in old.iter().filter(|before| !new.iter().any(|issuer| issuer.issuer == before.issuer)) {
+        diff.policy_tightened.push(format!("auth.tokens: {} was removed", gone.issuer));
+    }
+    effective
+}
+
+/// Returns `true` if `new` accepts a token that `old` refuses, or gives it another role.
+fn is_looser_issuer(old: &TokenIssuer, new: &TokenIssuer) -> bool {
+    let TokenIssuer { issuer: _, audiences, roles, groups_claim, introspection } = new;
+    let accepts_more = |audience| !old.audiences.contains(audience);
+    audiences.is_empty() != old.audiences.is_empty()
+        || audiences.iter().any(accepts_more)
+        || roles.is_empty() != old.roles.is_empty()
+        || roles.iter().any(|(group, role)| old.roles.get(group) != Some(role))
+        || *groups_claim != old.groups_claim
+        || (introspection.is_some() && old.introspection.is_none())
 }
 
 const fn strictness(default: PolicyDefault) -> u8 {
@@ -196,7 +235,7 @@ const fn strictness(default: PolicyDefault) -> u8 {
 #[must_use]
 pub fn needs_restart(settings_at_start: &[Setting], now: &[Setting]) -> Vec<String> {
     let live = |key: &str| {
-        ["mcpServers", "webhooks", "log.filter"].contains(&key)
+        ["mcpServers", "webhooks", "log.filter", "auth.tokens"].contains(&key)
             || ["policy.", "routes."].iter().any(|part| key.starts_with(part))
     };
     let differs = |setting: &&Setting| {

@@ -116,7 +116,7 @@ async fn verify(
             let identity = accounts.authentication.authenticator.identify_key(key.trim(), peer)?;
             let key = match identity.credential {
                 Credential::Key(key) => Some(key),
-                Credential::Loopback | Credential::SignIn(_) => None,
+                Credential::Loopback | Credential::SignIn(_) | Credential::Token(_) => None,
             };
             Ok((identity.principal, key))
         }

@@ -217,6 +217,7 @@ fn principal(who: Option<TestedPrincipal>) -> Principal {
         role,
         key_id: None,
         owner,
+        claims: None,
     })
 }
 

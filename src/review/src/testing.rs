@@ -167,7 +167,13 @@ pub fn proposal(
 }
 
 pub fn reviewer(name: &str) -> Principal {
-    Principal { name: name.into(), role: Role::Reviewer, key_id: Some(format!("key_{name}")), owner: None }
+    Principal {
+        name: name.into(),
+        role: Role::Reviewer,
+        key_id: Some(format!("key_{name}")),
+        owner: None,
+        claims: None,
+    }
 }
 
 pub fn decision(change: &Change, reviewer_name: &str, verdict: ReviewVerdict) -> DecideChange {

@@ -75,6 +75,20 @@ pub(super) struct NamedMap {
     pub show: fn(&[KeyValue]) -> String,
 }
 
+/// A list of maps, such as `policy.rules`.
+pub(super) struct MapList {
+    pub key: &'static str,
+    /// The noun for one entry.
+    pub noun: &'static str,
+    /// An example of an entry.
+    pub example: &'static str,
+    /// The keys of an entry.
+    pub keys: &'static [&'static str],
+    pub max_entries: usize,
+    /// The meaning of [`Fields::keeps_null`] for the entries.
+    pub keeps_null: bool,
+}
+
 impl Reader {
     #[must_use]
     pub fn new(values: BTreeMap<String, LayerValue>, env: Environment) -> Self {
@@ -161,6 +175,45 @@ impl Reader {
             }
         }
         all
+    }
+
+    /// Reads every entry of a list of maps, each with its number from 1. Returns `None` after reporting a value that is no
+    /// list, and otherwise the entries with the value that they came from.
+    pub(super) fn read_list<T>(
+        &mut self,
+        list: &MapList,
+        mut read_entry: impl FnMut(usize, &mut Fields<'_>) -> T,
+    ) -> Option<(Vec<T>, LayerValue)> {
+        let MapList { key, noun, example, keys, max_entries, keeps_null } = list;
+        let section = self.section(key)?;
+        let items: &[LocatedNode] = match &section.node {
+            Node::Null => &[],
+            Node::List(items) if items.len() <= *max_entries => items,
+            other => {
+                let (message, remedy) = match other {
+                    Node::List(_) => (format!("more than {max_entries} {noun}s"), "Remove some.".to_owned()),
+                    _ => {
+                        let message = format!("expected a list of {noun}s, found {}", other.describe_kind());
+                        (message, format!("Write - {example}."))
+                    }
+                };
+                self.report(key, section.origin.clone(), (message, remedy));
+                return None;
+            }
+        };
+        let mut all = Vec::new();
+        for (item, number) in items.iter().zip(1..) {
+            let origin = section.origin_of_node(item);
+            if let Node::Map(entries) = &item.node {
+                let mut fields = Fields::new(self, &section, (*key).to_owned(), origin, entries);
+                fields.keeps_null = *keeps_null;
+                all.push(read_entry(number, &mut fields));
+            } else {
+                let message = format!("{noun} {number} is {}, not a map", item.node.describe_kind());
+                self.report(key, origin, (message, format!("Keys of a {noun}: {}.", keys.join(", "))));
+            }
+        }
+        Some((all, section))
     }
 
     pub(super) fn add_setting(&mut self, key: &'static str, value: String, source: &LayerValue) {

@@ -18,6 +18,8 @@ use std::{
     time::Duration,
 };
 
+pub(super) use target::is_loopback;
+
 use super::{
     BreakerConfig, ListsConfig, UpstreamConfig, check,
     error::{quoted, quoted_key},

@@ -92,7 +92,7 @@ async fn make_preview_with(
     *fake.verdict.lock().unwrap() = rules.0;
     fake.pinned.store(rules.1, Ordering::SeqCst);
     let provider = Arc::clone(fake) as Arc<dyn Provider>;
-    let context = context(Principal { name: "ann".into(), role: Role::Admin, key_id: None, owner: None });
+    let context = context(Principal::new("ann", Role::Admin));
     let raw = RawValue::from_string(arguments.to_string()).unwrap();
     let plain = provider.preview("s__write", &raw, &context).await.unwrap();
     let directory = FakeDirectory(Arc::clone(fake));

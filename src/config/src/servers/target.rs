@@ -249,7 +249,8 @@ fn parse_address(text: &ExpandedText, transport: UrlTransport) -> Result<Url, Va
     Ok(url)
 }
 
-fn is_loopback(url: &Url) -> bool {
+/// Returns `true` if the host of a URL is this machine.
+pub(crate) fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
         Some(url::Host::Ipv6(ip)) => ip.is_loopback(),

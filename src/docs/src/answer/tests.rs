@@ -177,7 +177,7 @@ impl Inquirer for TestClient {
 async fn answer_with_client(sampling: bool, answer: Option<Result<Value, &'static str>>) -> (Answer, Vec<Value>) {
     let capabilities = ClientCapabilities { sampling, ..ClientCapabilities::default() };
     let client = Arc::new(TestClient { capabilities, answer, asked: Mutex::default() });
-    let principal = Principal { name: "ann".into(), role: Role::Agent, key_id: None, owner: None };
+    let principal = Principal::new("ann", Role::Agent);
     let ctx = CallContext { inquirer: Some(Arc::clone(&client) as _), ..testing::context(principal) };
     let answered = Answerer { generator: None }.answer("Why?", &sources(), &ctx).await.unwrap();
     let asked = std::mem::take(&mut *client.asked.lock().unwrap());
@@ -210,7 +210,7 @@ async fn clients_model_answers_or_documents_are_quoted() {
 
 #[tokio::test]
 async fn no_answer_without_relevant_passages() {
-    let principal = Principal { name: "ann".into(), role: Role::Agent, key_id: None, owner: None };
+    let principal = Principal::new("ann", Role::Agent);
     let answered = Answerer { generator: None }.answer("Why?", &[], &testing::context(principal)).await.unwrap();
     assert_eq!(answered.mode, AnswerMode::None);
 }

@@ -27,7 +27,7 @@ use serde_json::value::RawValue;
 use strum::{IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
 
-use crate::principal::{Principal, Role};
+use crate::principal::{Claims, Principal, Role};
 use countersign_protocol::ErrorKind;
 
 /// The state of a change.
@@ -241,6 +241,9 @@ pub struct Proposer {
     pub owner: Option<String>,
     #[schema(required)]
     pub key_id: Option<String>,
+    /// What the identity provider says about the proposer, if the proposer used an access token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claims: Option<Arc<Claims>>,
     /// The name that the client reports.
     #[schema(required)]
     pub client_name: Option<String>,
@@ -259,8 +262,8 @@ impl Proposer {
     /// Returns the principal that previews and runs act for: the proposer, with an agent's rights only.
     #[must_use]
     pub fn to_agent(&self) -> Principal {
-        let Self { principal, owner, key_id, .. } = self.clone();
-        Principal { name: principal, role: Role::Agent, key_id, owner }
+        let Self { principal, owner, key_id, claims, .. } = self.clone();
+        Principal { name: principal, role: Role::Agent, key_id, owner, claims }
     }
 }
 

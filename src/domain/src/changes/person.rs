@@ -7,7 +7,7 @@
 use unicode_normalization::UnicodeNormalization;
 
 use super::{Edit, Proposer, ReviewDecision, visible::is_blank};
-use crate::principal::Principal;
+use crate::principal::{Principal, is_subject_name};
 
 /// An account, reduced to what identifies its owner.
 #[derive(Clone, Copy, Debug)]
@@ -64,9 +64,12 @@ impl<'a> Person<'a> {
 }
 
 /// Returns `true` if two names are equal, ignoring case, compatibility forms of characters (NFKC) and invisible
-/// characters.
+/// characters. Names of subjects of identity providers must be identical.
 #[must_use]
 pub fn names_match(a: &str, b: &str) -> bool {
+    if is_subject_name(a) || is_subject_name(b) {
+        return a == b;
+    }
     if a.is_ascii() && b.is_ascii() {
         return a.eq_ignore_ascii_case(b);
     }
@@ -105,6 +108,11 @@ mod tests {
         for other in [person("bob", None), person("bob", Some("carol")), person("\u{430}lice", None), person("", None)]
         {
             assert!(!alice.is_same_as(other) && !other.is_same_as(alice), "{other:?}");
+        }
+        let subject = person("https://id.example#ab#agent", Some("https://id.example#ab"));
+        assert!(subject.is_same_as(person("laptop", Some("https://id.example#ab"))));
+        for other in ["https://id.example#AB", "https://id.example#a", "https://ID.example#ab", "ab"] {
+            assert!(!subject.is_same_as(person("laptop", Some(other))), "{other:?}");
         }
         assert!(!person("a", Some("b")).is_same_as(person("c", Some("d"))));
         assert!(alice.is_named("ALICE") && person("x", Some("Alice")).is_named("alice") && !alice.is_named("x"));

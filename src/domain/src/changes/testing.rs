@@ -60,6 +60,7 @@ pub fn proposer(principal: &str) -> Proposer {
         principal: principal.into(),
         owner: None,
         key_id: None,
+        claims: None,
         client_name: None,
         client_version: None,
         session: None,

@@ -40,7 +40,7 @@ pub type Variables = [(&'static str, &'static [&'static str])];
 
 const VARIABLES: &Variables = &[
     ("arguments", &[]),
-    ("principal", &["name", "role"]),
+    ("principal", &["name", "role", "claims"]),
     ("session", &["transport", "revision", "client"]),
     ("tool", &["name", "server", "annotations"]),
 ];

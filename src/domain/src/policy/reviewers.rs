@@ -12,12 +12,45 @@ use arc_swap::ArcSwap;
 
 use crate::{
     changes::{ReviewDecision, Terms, person::Person},
-    principal::{Principal, Role},
+    principal::{Principal, Role, subject_name},
 };
 use countersign_protocol::McpError;
 
-/// The configured groups: by group name, the names of principals or of their owners.
-pub type Groups = BTreeMap<String, Vec<String>>;
+/// The configured groups, by name.
+pub type Groups = BTreeMap<String, Vec<GroupMember>>;
+
+/// A member of a configured group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GroupMember {
+    /// The principal or the owner of that name.
+    Name(String),
+    /// The subject of an identity provider.
+    Subject { issuer: String, subject: String },
+    /// Everybody whose claims list this group of the identity provider.
+    ClaimGroup(String),
+}
+
+impl GroupMember {
+    fn includes(&self, principal: &Principal) -> bool {
+        match self {
+            Self::Name(name) => Person::from_principal(principal).is_named(name),
+            Self::Subject { issuer, subject } => {
+                Person::from_principal(principal).is_named(&subject_name(issuer, subject))
+            }
+            Self::ClaimGroup(group) => principal.claims.as_ref().is_some_and(|claims| claims.groups.contains(group)),
+        }
+    }
+}
+
+impl std::fmt::Display for GroupMember {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Name(name) => f.write_str(name),
+            Self::Subject { issuer, subject } => write!(f, "{subject} at {issuer}"),
+            Self::ClaimGroup(group) => write!(f, "claim_group {group}"),
+        }
+    }
+}
 
 /// The roles of the valid keys.
 pub trait KeyRoles: Send + Sync + 'static {
@@ -120,27 +153,30 @@ impl Reviewers {
             role: Role::Reviewer,
             key_id: vote.key_id.clone(),
             owner: vote.owner.clone(),
+            claims: None,
         };
         Ok(self.current_principal(&decided_as)?.is_some_and(|now| self.may_decide(terms, &now)))
     }
 }
 
-fn is_member(group: &[String], principal: &Principal) -> bool {
-    group.iter().any(|member| Person::from_principal(principal).is_named(member))
+fn is_member(group: &[GroupMember], principal: &Principal) -> bool {
+    group.iter().any(|member| member.includes(principal))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::principal::Claims;
 
     fn principal(name: &str, role: Role, owner: Option<&str>) -> Principal {
-        Principal { name: name.into(), role, key_id: None, owner: owner.map(str::to_owned) }
+        Principal { name: name.into(), role, key_id: None, owner: owner.map(str::to_owned), claims: None }
     }
 
     #[test]
     fn reviewers_are_roles_and_groups() {
-        let groups =
-            |members: &[&str]| Groups::from([("dba".to_owned(), members.iter().map(|m| (*m).into()).collect())]);
+        let groups = |members: &[&str]| {
+            Groups::from([("dba".to_owned(), members.iter().map(|m| GroupMember::Name((*m).into())).collect())])
+        };
         let dba_reviewers = Reviewers::new(&groups(&["alice", "bob"]));
         let terms_for = |reviewers: &[&str]| Terms {
             reviewers: reviewers.iter().map(|r| (*r).to_owned()).collect(),
@@ -163,6 +199,13 @@ mod tests {
             assert!(!may(&["dba"], &principal("alice", role, None)) && !may(&[], &principal("alice", role, None)));
         }
         assert!(may(&["dba"], &principal("alice", Role::Reviewer, None)));
+        let claim_group = Groups::from([("dba".to_owned(), vec![GroupMember::ClaimGroup("db".into())])]);
+        dba_reviewers.set_groups(&claim_group);
+        let claims = |group: &str| Arc::new(Claims { groups: vec![group.into()], ..Claims::default() });
+        let with_group = |group: &str| Principal { claims: Some(claims(group)), ..carol.clone() };
+        assert!(may(&["dba"], &with_group("db")) && !may(&["dba"], &with_group("DB")) && !may(&["dba"], &carol));
+        let db = principal("db", Role::Reviewer, Some("db"));
+        assert!(!may(&["dba"], &db), "a group of the identity provider is not the name of a key");
         dba_reviewers.set_groups(&groups(&["carol"]));
         assert!(
             dba_reviewers.may_decide(&terms_for(&["dba"]), &carol)

@@ -391,7 +391,12 @@ impl CallContext<'_> {
 }
 
 pub(super) fn principal_value(principal: &Principal) -> cel::Value {
-    condition::text_map(&[("name", Some(&principal.name)), ("role", Some(principal.role.as_str()))])
+    let claims = principal.claims.as_ref().and_then(|claims| values::claims(&claims.json).ok());
+    condition::map_value([
+        ("name", cel::Value::from(principal.name.as_str())),
+        ("role", cel::Value::from(principal.role.as_str())),
+        ("claims", claims.unwrap_or_else(|| condition::map_value([]))),
+    ])
 }
 
 /// Builds the value of `tool` for conditions. Untrusted annotations are replaced by the protocol's defaults.

@@ -160,6 +160,7 @@ impl StandingRule {
             role: self.created_by_role,
             key_id: self.created_by_key.clone(),
             owner: self.created_by_owner.clone(),
+            claims: None,
         }
     }
 

@@ -34,7 +34,7 @@ fn tool(read_only: bool) -> ToolFacts {
 }
 
 fn principal(role: Role) -> Principal {
-    Principal { name: "ci-7".into(), role, key_id: None, owner: None }
+    Principal::new("ci-7", role)
 }
 
 fn decide_as(policy: &Policy, tool: &ToolFacts, arguments: &str, role: Role) -> Decision {

@@ -32,6 +32,14 @@ pub fn arguments(raw: &RawValue) -> Result<Value, ConditionFault> {
     arguments_within(raw.get(), MAX_BYTES, MAX_VALUES)
 }
 
+/// Parses the claims of a principal, which were bounded when its token was verified.
+///
+/// # Errors
+/// The errors of [`arguments`].
+pub fn claims(text: &str) -> Result<Value, ConditionFault> {
+    to_cel(serde_json::from_str(text).map_err(|_| AMBIGUOUS)?)
+}
+
 /// Parses arguments like [`arguments`], with other limits for the bytes of the JSON text and the number of values.
 ///
 /// # Errors

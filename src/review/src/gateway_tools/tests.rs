@@ -53,11 +53,11 @@ struct Fixture {
 }
 
 fn principal(name: &str, role: Role) -> Arc<Principal> {
-    Arc::new(Principal { name: name.into(), role, key_id: None, owner: None })
+    Arc::new(Principal::new(name, role))
 }
 
 fn context(name: &str, role: Role) -> CallContext {
-    countersign_provider::testing::context(Principal { name: name.into(), role, key_id: None, owner: None })
+    countersign_provider::testing::context(Principal::new(name, role))
 }
 
 fn agent(name: &str) -> CallContext {

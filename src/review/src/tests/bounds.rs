@@ -24,7 +24,7 @@ async fn open_changes_of_a_principal_are_limited() {
     bench.changes.propose(bench.proposal("other", "{}")).await.unwrap();
     // Each way to end a change makes room for another one.
     bench.decide(&stored[0], ReviewVerdict::Reject).await.unwrap();
-    let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
+    let agent = Principal::new("agent", Role::Agent);
     bench.changes.withdraw(&stored[1].id, &agent).await.unwrap();
     bench.decide(&stored[2], ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&stored[2].id, ChangeState::Applied).await;

@@ -63,7 +63,7 @@ async fn old_version_wrong_digest_and_wrong_role_are_refused() {
     refused(with(|d| d.comment = Some("x".repeat(5000))).await, ErrorKind::InvalidParams);
     for role in [Role::Agent, Role::Viewer] {
         let mut decision = decision(&change, "alice", ReviewVerdict::Reject);
-        decision.reviewer = Arc::new(Principal { name: "alice".into(), role, key_id: None, owner: None });
+        decision.reviewer = Arc::new(Principal::new("alice", role));
         refused(bench.changes.decide(decision).await, ErrorKind::Forbidden);
     }
     assert_eq!(bench.get(&change.id).await.version, 1);
@@ -140,7 +140,7 @@ async fn stale_change_can_be_rejected_and_withdrawn() {
     let stale = refused(bench.decide(&first, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).unwrap();
     assert_eq!(bench.decide(&stale, ReviewVerdict::Reject).await.unwrap().state, ChangeState::Rejected);
     refused(bench.decide(&second, ReviewVerdict::Approve).await, ErrorKind::ChangeStale);
-    let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
+    let agent = Principal::new("agent", Role::Agent);
     assert_eq!(bench.changes.withdraw(&second.id, &agent).await.unwrap().state, ChangeState::Withdrawn);
     bench.end().await;
 }
@@ -176,7 +176,7 @@ async fn change_is_unchanged_while_its_target_cannot_be_read() {
 async fn only_the_proposer_withdraws_a_change() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
-    let principal = |name: &str, role| Principal { name: name.into(), role, key_id: None, owner: None };
+    let principal = |name: &str, role| Principal::new(name, role);
     let other = bench.changes.withdraw(&change.id, &principal("other", Role::Agent)).await;
     refused(other, ErrorKind::ChangeNotFound);
     let reviewer = bench.changes.withdraw(&change.id, &principal("alice", Role::Reviewer)).await;
@@ -244,7 +244,7 @@ async fn unknown_outcome_is_settled_once_by_a_reviewer() {
     refused(early, ErrorKind::ChangeNotPending);
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let unknown = bench.wait_for_state(&change.id, ChangeState::OutcomeUnknown).await;
-    let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
+    let agent = Principal::new("agent", Role::Agent);
     refused(bench.changes.settle(&change.id, &agent, true, None, unknown.version).await, ErrorKind::Forbidden);
     let own = bench.changes.settle(&change.id, &reviewer("agent"), true, None, unknown.version).await;
     refused(own, ErrorKind::SelfApproval);

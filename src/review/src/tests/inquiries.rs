@@ -16,12 +16,7 @@ fn raw(json: &str) -> Arc<RawValue> {
 }
 
 fn agent() -> Principal {
-    countersign_domain::principal::Principal {
-        name: "agent".into(),
-        role: countersign_domain::principal::Role::Agent,
-        key_id: None,
-        owner: None,
-    }
+    Principal::new("agent", countersign_domain::principal::Role::Agent)
 }
 
 /// Approves a change whose tool asks these questions; its client can fill in forms.

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use super::super::{DecideChange, DecideError, testing::*};
 use countersign_domain::{
     changes::{Change, ChangeState, OnExpiry, PreviewKind, PreviewNote, ReviewVerdict, Terms},
-    policy::Reviewers,
+    policy::{GroupMember, Reviewers},
     principal::Principal,
 };
 use countersign_protocol::ErrorKind;
@@ -143,7 +143,7 @@ async fn rule_can_require_a_live_preview() {
 
 #[actix::test]
 async fn only_the_rules_reviewers_decide_edit_and_settle() {
-    let groups = BTreeMap::from([("dba".to_owned(), vec!["dora".to_owned()])]);
+    let groups = BTreeMap::from([("dba".to_owned(), vec![GroupMember::Name("dora".to_owned())])]);
     let bench = TestBench::with(|config| config.reviewers = Arc::new(Reviewers::new(&groups))).await;
     let change = propose(&bench, Terms { reviewers: vec!["dba".into()], ..Terms::default() }).await;
     for verdict in [ReviewVerdict::Approve, ReviewVerdict::Reject] {

@@ -22,7 +22,7 @@ impl Choices {
 }
 
 async fn make_random_requests(bench: &TestBench, mut choices: Choices, ids: &[String]) {
-    let agent = Principal { name: "agent".into(), role: Role::Agent, key_id: None, owner: None };
+    let agent = Principal::new("agent", Role::Agent);
     for _ in 0..60 {
         let pick = usize::try_from(choices.below(ids.len() as u64)).unwrap();
         let change = bench.get(&ids[pick]).await;

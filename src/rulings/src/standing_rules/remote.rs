@@ -112,7 +112,7 @@ mod tests {
     use countersign_domain::principal::{Principal, Role};
 
     fn rule(id: &str, verdict: StandingVerdict) -> StandingRule {
-        let alice = Principal { name: "alice".into(), role: Role::Reviewer, key_id: None, owner: None };
+        let alice = Principal::new("alice", Role::Reviewer);
         StandingRule {
             id: id.into(),
             comment: Some("fine".into()),

@@ -146,7 +146,7 @@ fn unanswered_sign_in_is_repeated_and_code_is_not() {
     let sign_in = |id: u8| SignIn {
         id: [id; 32],
         cookie: [id; 32],
-        principal: Arc::new(Principal { name: "rita".into(), role: Role::Reviewer, key_id: None, owner: None }),
+        principal: Arc::new(Principal::new("rita", Role::Reviewer)),
         key: None,
         last_used: now,
     };

@@ -40,6 +40,7 @@ fn read_sign_in(row: &Row) -> Result<SignIn, StoreError> {
             role: parse_role(row.get(4)?)?,
             key_id: row.get(5)?,
             owner: row.get(6)?,
+            claims: None,
         }),
         last_used: row.get(7)?,
     })

@@ -167,7 +167,7 @@ impl Fixture {
 }
 
 pub(super) fn context(name: &str, change_id: Option<&str>) -> CallContext {
-    let principal = Arc::new(Principal { name: name.into(), role: Role::Agent, key_id: None, owner: None });
+    let principal = Arc::new(Principal::new(name, Role::Agent));
     CallContext { change_id: change_id.map(str::to_owned), ..CallContext::new(principal) }
 }
 

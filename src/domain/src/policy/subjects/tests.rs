@@ -17,7 +17,7 @@ fn policy(default: PolicyDefault, rules: Vec<Rule>) -> Policy {
 }
 
 fn principal(name: &str) -> Principal {
-    Principal { name: name.to_owned(), role: Role::Agent, key_id: None, owner: None }
+    Principal::new(name, Role::Agent)
 }
 
 fn requester(principal: &Principal) -> Requester<'_> {

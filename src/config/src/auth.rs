@@ -1,0 +1,215 @@
+//! Reads `auth`: who may call, and the issuers whose access tokens are accepted.
+
+use std::collections::BTreeMap;
+
+use url::Url;
+
+use super::{
+    Secret, check,
+    error::quoted,
+    reader::{MapList, Reader, fields::Fields},
+    servers::is_loopback,
+    tree::Node,
+    values::{ValueError, read_text, read_visible_text, variant, yaml_list, yaml_map, yaml_secret, yaml_text},
+};
+use countersign_domain::{
+    policy::GroupMember,
+    principal::{Role, is_subject_name},
+};
+use strum::{IntoStaticStr, VariantArray};
+
+const KEY: &str = "auth.tokens";
+const ISSUER_KEYS: [&str; 5] = ["issuer", "audiences", "roles", "groups", "introspection"];
+const GROUPS_KEYS: [&str; 1] = ["claim"];
+const INTROSPECTION_KEYS: [&str; 2] = ["client_id", "client_secret"];
+/// The longest issuer, which is part of the name of every principal of its tokens.
+const MAX_ISSUER_CHARS: usize = 200;
+const LIST: MapList = MapList {
+    key: KEY,
+    noun: "issuer",
+    example: "{ issuer: https://id.example.com }",
+    keys: &ISSUER_KEYS,
+    max_entries: 16,
+    keeps_null: false,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
+pub enum AuthMode {
+    Local,
+    Keys,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuthConfig {
+    pub mode: AuthMode,
+    /// The issuers whose access tokens are accepted.
+    pub tokens: Vec<TokenIssuer>,
+}
+
+/// An authorization server whose access tokens are accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenIssuer {
+    /// The issuer identifier, which is compared exactly.
+    pub issuer: String,
+    /// The audiences of which a token must have one. An empty list stands for `public_url` followed by `/mcp`.
+    pub audiences: Vec<String>,
+    /// Roles by group of the provider, where `*` stands for everybody. If there are none, the scopes of a token decide.
+    pub roles: BTreeMap<String, Role>,
+    /// The claim with the groups.
+    pub groups_claim: String,
+    /// The client that asks the issuer about opaque tokens (RFC 7662). `None` accepts JWTs only.
+    pub introspection: Option<IntrospectionClient>,
+}
+
+/// The gateway's own client at an issuer, for introspection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IntrospectionClient {
+    pub id: String,
+    pub secret: Secret,
+    /// The secret as written in the file.
+    secret_source: String,
+}
+
+pub(super) fn read(r: &mut Reader) -> AuthConfig {
+    let mode = r.read_or("auth.mode", variant(), AuthMode::Keys);
+    let mut known: Vec<String> = Vec::new();
+    let read = r.read_list(&LIST, |number, fields| {
+        let issuer = read_issuer(fields)?;
+        if let Some(other) = known.iter().position(|other| *other == issuer.issuer) {
+            fields.report("issuer", format!("the issuers {} and {number} are the same", other + 1), "Join them.");
+        }
+        known.push(issuer.issuer.clone());
+        Some(issuer)
+    });
+    let Some((issuers, section)) = read else { return AuthConfig { mode, tokens: Vec::new() } };
+    let tokens: Vec<TokenIssuer> = issuers.into_iter().flatten().collect();
+    r.add_setting(KEY, show(&tokens), &section);
+    AuthConfig { mode, tokens }
+}
+
+fn read_issuer(f: &mut Fields<'_>) -> Option<TokenIssuer> {
+    f.reject_unknown_keys(&ISSUER_KEYS);
+    if !f.has("issuer") {
+        f.report("", "the issuer is missing", "Write issuer: https://id.example.com.");
+    }
+    let issuer = f.parse("issuer", |node| read_text(node).and_then(|text| check_issuer(&text).map(|()| text)));
+    let audiences = f.parse_items("audiences", |_, node| read_visible_text(node, MAX_ISSUER_CHARS));
+    let roles = f.map_entries("roles", |_, entry| {
+        let text = read_text(&entry.value.node)?;
+        let role = Role::parse(&text).ok_or_else(|| {
+            (format!("{} is not a role", quoted(&text)), "Write agent, reviewer, viewer or admin.".to_owned())
+        })?;
+        Ok((entry.key.clone(), role))
+    });
+    let mut groups_claim = "groups".to_owned();
+    if let Some(mut groups) = f.section("groups", &GROUPS_KEYS) {
+        groups_claim = groups.parse("claim", |node| read_visible_text(node, 100)).unwrap_or(groups_claim);
+    }
+    let introspection = f.section("introspection", &INTROSPECTION_KEYS).and_then(|mut client| {
+        let id = client.parse("client_id", |node| read_visible_text(node, 200));
+        let secret = client.expanded_text("client_secret");
+        for (key, is_given) in [("client_id", id.is_some()), ("client_secret", secret.is_some())] {
+            if !is_given && !client.has(key) {
+                client.report(
+                    "",
+                    format!("{key} is missing"),
+                    "Name the client that the provider knows for the gateway.",
+                );
+            }
+        }
+        let secret = secret?;
+        Some(IntrospectionClient { id: id?, secret: Secret(secret.value), secret_source: secret.source })
+    });
+    let roles = roles.into_iter().collect();
+    (!f.has_problems()).then_some(TokenIssuer { issuer: issuer?, audiences, roles, groups_claim, introspection })
+}
+
+/// Checks an issuer identifier: an HTTPS URL without query and fragment (RFC 8414, section 2), or an HTTP one on loopback.
+fn check_issuer(text: &str) -> Result<(), ValueError> {
+    let wrong = |why: &str| {
+        let remedy = "Write it as the provider's metadata does: https://id.example.com.";
+        Err((format!("{} {why}", quoted(text)), remedy.to_owned()))
+    };
+    let Ok(url) = Url::parse(text) else { return wrong("is not a URL") };
+    if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() || url.password().is_some() {
+        return wrong("has a query, a fragment or a user name");
+    }
+    if text.chars().count() > MAX_ISSUER_CHARS || !text.bytes().all(|byte| matches!(byte, b'!'..=b'~')) {
+        return wrong(&format!("has more than {MAX_ISSUER_CHARS} characters, or others than visible ASCII"));
+    }
+    match url.scheme() {
+        "https" => Ok(()),
+        "http" if is_loopback(&url) => Ok(()),
+        _ => wrong("is not an https URL (http is for this machine only)"),
+    }
+}
+
+/// Formats the issuers for a listing.
+#[must_use]
+pub(super) fn show(issuers: &[TokenIssuer]) -> String {
+    let each: Vec<String> = issuers.iter().map(TokenIssuer::show).collect();
+    format!("[{}]", each.join(", "))
+}
+
+impl TokenIssuer {
+    /// Formats the issuer as in the file, without its secret.
+    #[must_use]
+    pub fn show(&self) -> String {
+        let Self { issuer, audiences, roles, groups_claim, introspection } = self;
+        let mut entries = vec![("issuer", yaml_text(issuer))];
+        if !audiences.is_empty() {
+            entries.push(("audiences", yaml_list(audiences)));
+        }
+        if !roles.is_empty() {
+            let roles = roles.iter().map(|(group, role)| (group.as_str(), role.as_str().to_owned()));
+            entries.push(("roles", yaml_map(roles)));
+        }
+        if groups_claim != "groups" {
+            entries.push(("groups", yaml_map([("claim", yaml_text(groups_claim))].into_iter())));
+        }
+        if let Some(IntrospectionClient { id, secret_source, .. }) = introspection {
+            let client = [("client_id", yaml_text(id)), ("client_secret", yaml_secret(secret_source))];
+            entries.push(("introspection", yaml_map(client.into_iter())));
+        }
+        yaml_map(entries.into_iter())
+    }
+}
+
+/// Reads a member of a group: a name, `{ claim_group: NAME }` or `{ subject: [ISSUER, SUBJECT] }`.
+pub(super) fn read_member(node: &Node) -> Result<GroupMember, ValueError> {
+    let remedy = || "Write a name, { claim_group: NAME } or { subject: [ISSUER, SUBJECT] }.".to_owned();
+    let Node::Map(entries) = node else {
+        let name = read_text(node)?;
+        check::member(&name)?;
+        if is_subject_name(&name) {
+            return Err((format!("{} is not a name", quoted(&name)), remedy()));
+        }
+        return Ok(GroupMember::Name(name));
+    };
+    match &entries[..] {
+        [entry] if entry.key == "claim_group" => {
+            Ok(GroupMember::ClaimGroup(read_visible_text(&entry.value.node, 200)?))
+        }
+        [entry] if entry.key == "subject" => match &entry.value.node {
+            Node::List(items) if items.len() == 2 => {
+                let (issuer, subject) = (read_text(&items[0].node)?, read_text(&items[1].node)?);
+                check_issuer(&issuer)?;
+                Ok(GroupMember::Subject { issuer, subject })
+            }
+            other => Err((format!("expected an issuer and a subject, found {}", other.describe_kind()), remedy())),
+        },
+        _ => Err(("this is no member of a group".to_owned(), remedy())),
+    }
+}
+
+/// Formats a member of a group as in the file.
+pub(super) fn show_member(member: &GroupMember) -> String {
+    match member {
+        GroupMember::Name(name) => yaml_text(name),
+        GroupMember::Subject { issuer, subject } => {
+            yaml_map([("subject", yaml_list(&[issuer.clone(), subject.clone()]))].into_iter())
+        }
+        GroupMember::ClaimGroup(group) => yaml_map([("claim_group", yaml_text(group))].into_iter()),
+    }
+}
