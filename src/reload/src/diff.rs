@@ -316,7 +316,7 @@ mod tests {
         );
         assert_eq!((effective.policy.mode, effective.policy.review.quorum), (PolicyMode::Enforce, 2));
         assert_eq!(effective.policy.rules, old.policy.rules);
-        assert_eq!(effective.policy.groups["dba"], ["b"], "a removed member leaves at once");
+        assert_eq!(effective.policy.groups["dba"], [GroupMember::Name("b".into())], "a removed member leaves at once");
         // The pending changes stay pending as long as the file has them.
         let (again, same) = compare(&effective, &new);
         assert_eq!(keys(&again), keys(&diff));

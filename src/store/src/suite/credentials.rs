@@ -82,6 +82,7 @@ pub(super) fn sign_in_is_kept_until_deleted(location_of: LocationOf) {
             role: Role::Reviewer,
             key_id: key.map(|_| "k1".into()),
             owner: Some("Alice Ä.".into()),
+            claims: None,
         }),
         key,
         last_used: time_at(i64::from(id)),
