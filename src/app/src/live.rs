@@ -6,7 +6,8 @@ use actix::Addr;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
-use countersign_config::{RoutesConfig, UpstreamConfig, WebhookConfig};
+use countersign_auth::Authenticator;
+use countersign_config::{RoutesConfig, TokenIssuer, UpstreamConfig, WebhookConfig};
 use countersign_domain::policy::{Policy, PolicyConfig, Reviewers};
 use countersign_reload::apply::Reconfigurable;
 use countersign_routing::{
@@ -29,6 +30,7 @@ pub struct LiveGateway {
     pub store: Arc<dyn Store>,
     pub reviewers: Arc<Reviewers>,
     pub webhooks: Arc<Webhooks>,
+    pub authenticator: Arc<Authenticator>,
 }
 
 /// Binds older acceptances to the present command or address of each server, and warns of servers whose tools were
@@ -93,6 +95,10 @@ impl Reconfigurable for LiveGateway {
 
     fn apply_webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move { self.webhooks.apply(now).await.map_err(|error| error.to_string()) })
+    }
+
+    fn apply_issuers(&self, issuers: &[TokenIssuer]) {
+        self.authenticator.tokens().set_issuers(issuers);
     }
 
     fn apply_log_filter(&self, filter: &str) -> Result<(), String> {

@@ -67,8 +67,8 @@ pub struct TokenIssuer {
 pub struct IntrospectionClient {
     pub id: String,
     pub secret: Secret,
-    /// The secret as written in the file.
-    secret_source: String,
+    /// The secret as written in the file, which may be a variable.
+    secret_source: Secret,
 }
 
 pub(super) fn read(r: &mut Reader) -> AuthConfig {
@@ -119,7 +119,7 @@ fn read_issuer(f: &mut Fields<'_>) -> Option<TokenIssuer> {
             }
         }
         let secret = secret?;
-        Some(IntrospectionClient { id: id?, secret: Secret(secret.value), secret_source: secret.source })
+        Some(IntrospectionClient { id: id?, secret: Secret(secret.value), secret_source: Secret(secret.source) })
     });
     let roles = roles.into_iter().collect();
     (!f.has_problems()).then_some(TokenIssuer { issuer: issuer?, audiences, roles, groups_claim, introspection })
@@ -169,7 +169,7 @@ impl TokenIssuer {
             entries.push(("groups", yaml_map([("claim", yaml_text(groups_claim))].into_iter())));
         }
         if let Some(IntrospectionClient { id, secret_source, .. }) = introspection {
-            let client = [("client_id", yaml_text(id)), ("client_secret", yaml_secret(secret_source))];
+            let client = [("client_id", yaml_text(id)), ("client_secret", yaml_secret(&secret_source.0))];
             entries.push(("introspection", yaml_map(client.into_iter())));
         }
         yaml_map(entries.into_iter())
@@ -213,3 +213,6 @@ pub(super) fn show_member(member: &GroupMember) -> String {
         GroupMember::ClaimGroup(group) => yaml_map([("claim_group", yaml_text(group))].into_iter()),
     }
 }
+
+#[cfg(test)]
+mod tests;

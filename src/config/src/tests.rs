@@ -135,6 +135,7 @@ fn every_key_can_be_set_by_its_variable() {
             "listen" => "127.0.0.1:9",
             "data" => "/elsewhere",
             "auth.mode" => "keys",
+            "auth.tokens" => "[{issuer: 'https://id.example'}]",
             "tls.cert" | "tls.key" => cert.path().to_str().unwrap(),
             "behind_tls_proxy" | "strict_versions" => "true",
             "modules.docs.enabled" => "true",
@@ -182,6 +183,9 @@ fn every_key_can_be_set_by_its_variable() {
             _ => "7",
         };
         let mut case = Case::new().var(&variable_name(key), value);
+        if key == "auth.tokens" {
+            case = case.var("COUNTERSIGN_PUBLIC_URL", "https://a.example");
+        }
         if let Some(other) = key.strip_prefix("tls.") {
             let other = if other == "cert" { "tls.key" } else { "tls.cert" };
             case = case.var(&variable_name(other), cert.path().to_str().unwrap());
@@ -251,7 +255,10 @@ fn unknown_key_is_refused_with_suggestion() {
     assert_refused("transports: { htp: {} }", &["transports.htp", "`http`"]);
     assert_refused("transports.http.max_body: 1", &["unknown key", "nested"]);
     assert_refused("xyz: 1", &["Keys here: allowed_hosts, auth,"]);
-    assert_refused("auth: keys", &["c.yaml:1:7: auth: expected keys below it, found a text", "Keys here: mode."]);
+    assert_refused(
+        "auth: keys",
+        &["c.yaml:1:7: auth: expected keys below it, found a text", "Keys here: mode, tokens."],
+    );
     assert_refused("- a", &["found a list"]);
     assert_refused("\"a\\u001b[31m\": 1", &["`a\\u{1b}[31m`"]);
 }

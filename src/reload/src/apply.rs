@@ -2,7 +2,7 @@
 
 use futures_util::future::BoxFuture;
 
-use countersign_config::{Config, RoutesConfig, UpstreamConfig, WebhookConfig};
+use countersign_config::{Config, RoutesConfig, TokenIssuer, UpstreamConfig, WebhookConfig};
 use countersign_domain::policy::PolicyConfig;
 use countersign_store::PolicySnapshot;
 
@@ -22,6 +22,8 @@ pub trait Reconfigurable: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<(), String>>;
     /// Replaces the webhooks by exactly these; a webhook in both lists keeps its position in the feed.
     fn apply_webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>>;
+    /// Replaces the issuers of access tokens; tokens of others are no longer accepted.
+    fn apply_issuers(&self, issuers: &[TokenIssuer]);
     fn apply_log_filter(&self, filter: &str) -> Result<(), String>;
     /// Saves the policy in force for the next start.
     fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> BoxFuture<'static, Result<(), String>>;
@@ -47,6 +49,10 @@ async fn apply_changes(gateway: &dyn Reconfigurable, applied: &mut Config, now: 
     if applied.policy != now.policy || applied.routes != now.routes {
         gateway.apply_routing(&now.policy, &now.routes).await?;
         (applied.policy, applied.routes) = (now.policy.clone(), now.routes.clone());
+    }
+    if applied.auth.tokens != now.auth.tokens {
+        gateway.apply_issuers(&now.auth.tokens);
+        applied.auth.tokens.clone_from(&now.auth.tokens);
     }
     if applied.upstreams != now.upstreams {
         gateway.apply_servers(&applied.upstreams, &now.upstreams).await?;
@@ -80,6 +86,9 @@ async fn undo_changes(gateway: &dyn Reconfigurable, applied: &Config, before: &C
     }
     if applied.upstreams != before.upstreams {
         log_failure("mcpServers", gateway.apply_servers(&applied.upstreams, &before.upstreams).await);
+    }
+    if applied.auth.tokens != before.auth.tokens {
+        gateway.apply_issuers(&before.auth.tokens);
     }
     if applied.policy != before.policy || applied.routes != before.routes {
         log_failure("policy", gateway.apply_routing(&before.policy, &before.routes).await);

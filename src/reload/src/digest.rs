@@ -3,12 +3,16 @@
 use countersign_config::{Config, Secret, UpstreamTarget};
 use countersign_domain::changes::digest::{PartHasher, hex};
 
-/// Returns the SHA-256 of a configuration's policy and servers, including secrets. Only gateways of the store know
+/// Returns the SHA-256 of a configuration's policy, issuers of access tokens and servers, including secrets. Only gateways of the store know
 /// `salt`, so nobody else can test guesses of a secret against the hash.
 #[must_use]
 pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
     let mut hasher = PartHasher::new("countersign.reload.1");
     hasher.add_part(salt).add_part(format!("{:?}", config.policy).as_bytes());
+    hasher.add_number(config.auth.tokens.len() as u64);
+    for issuer in &config.auth.tokens {
+        hasher.add_part(issuer.show().as_bytes());
+    }
     hasher.add_number(config.upstreams.len() as u64);
     for server in &config.upstreams {
         // The `Debug` form has everything except possible secrets.

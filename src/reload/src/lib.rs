@@ -49,7 +49,7 @@ use self::{
     status::Problem,
 };
 use countersign_config::{
-    Config, ConfigError, Environment, Flags, LoadedConfig, UpstreamConfig, load, reader::Setting,
+    AuthConfig, Config, ConfigError, Environment, Flags, LoadedConfig, UpstreamConfig, load, reader::Setting,
 };
 use countersign_store::PolicySnapshot;
 
@@ -325,6 +325,7 @@ impl Reloader {
         if !diff.policy_loosened.is_empty() && self.is_newest(&loaded.config).await {
             effective.policy.clone_from(&loaded.config.policy);
             effective.upstreams.clone_from(&loaded.config.upstreams);
+            effective.auth.tokens.clone_from(&loaded.config.auth.tokens);
             diff.policy_loosened.clear();
             tracing::warn!("the new configuration loosens policy; a reviewer has consented to it at another gateway");
         }
@@ -341,6 +342,7 @@ impl Reloader {
             let config = Config {
                 upstreams: loaded.config.upstreams.clone(),
                 policy: loaded.config.policy.clone(),
+                auth: AuthConfig { tokens: loaded.config.auth.tokens.clone(), ..effective.auth.clone() },
                 ..effective.clone()
             };
             // Two files are compared line by line, which must not happen under the lock.

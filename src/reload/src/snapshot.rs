@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{diff::compare, digest::target_digest, settings_view::ActiveSetting};
 use countersign_config::{
-    Config, Serialization, UpstreamConfig, UpstreamTarget,
+    AuthConfig, Config, Serialization, TokenIssuer, UpstreamConfig, UpstreamTarget,
     load::{list_keys, policy_from_values},
     reader::Setting,
     show,
 };
-use countersign_domain::{changes::digest::PartHasher, policy::PolicyConfig};
+use countersign_domain::{changes::digest::PartHasher, policy::PolicyConfig, principal::Role};
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -22,6 +22,17 @@ struct SnapshotBody {
     /// Values as YAML, by key.
     policy: BTreeMap<String, String>,
     servers: BTreeMap<String, Server>,
+    issuers: BTreeMap<String, Issuer>,
+}
+
+/// An issuer of access tokens.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Issuer {
+    audiences: Vec<String>,
+    roles: BTreeMap<String, Role>,
+    groups_claim: String,
+    introspects: bool,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -75,7 +86,8 @@ pub(super) fn serialize_policy(settings: &[ActiveSetting], now: &Config, salt: &
     let policy = settings.iter().filter(|setting| setting.key.starts_with("policy."));
     let policy = policy.map(|setting| (setting.key.to_owned(), value(setting))).collect();
     let servers = now.upstreams.iter().map(|server| (server.name.clone(), snapshot_server(server, salt))).collect();
-    let body = serde_json::to_string(&SnapshotBody { policy, servers })?;
+    let issuers = now.auth.tokens.iter().map(|issuer| (issuer.issuer.clone(), snapshot_issuer(issuer))).collect();
+    let body = serde_json::to_string(&SnapshotBody { policy, servers, issuers })?;
     let PreviousConfig { config: past, unread_reason: unread, .. } = parse_previous(&body, now, salt)?;
     if let Some(unread) = unread {
         return Err(BodyError::Unreadable(unread));
@@ -87,6 +99,11 @@ pub(super) fn serialize_policy(settings: &[ActiveSetting], now: &Config, salt: &
     }
     let keys: Vec<&str> = differs.iter().map(|loosening| loosening.key.as_str()).collect();
     Err(BodyError::Differs(keys.join(", ")))
+}
+
+fn snapshot_issuer(issuer: &TokenIssuer) -> Issuer {
+    let TokenIssuer { issuer: _, audiences, roles, groups_claim, introspection } = issuer.clone();
+    Issuer { audiences, roles, groups_claim, introspects: introspection.is_some() }
 }
 
 fn snapshot_server(config: &UpstreamConfig, salt: &[u8; 16]) -> Server {
@@ -141,7 +158,14 @@ pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Resul
         }
     };
     let upstreams = body.servers.into_iter().map(server).collect();
-    Ok(PreviousConfig { config: Config { policy, upstreams, ..now.clone() }, settings, unread_reason: unread })
+    let issuer = |(issuer, old): (String, Issuer)| {
+        let new = now.auth.tokens.iter().find(|new| new.issuer == issuer);
+        let introspection = new.and_then(|new| new.introspection.clone()).filter(|_| old.introspects);
+        let Issuer { audiences, roles, groups_claim, introspects: _ } = old;
+        TokenIssuer { issuer, audiences, roles, groups_claim, introspection }
+    };
+    let auth = AuthConfig { tokens: body.issuers.into_iter().map(issuer).collect(), ..now.auth.clone() };
+    Ok(PreviousConfig { config: Config { policy, upstreams, auth, ..now.clone() }, settings, unread_reason: unread })
 }
 
 /// Parses the saved policy. Keys of another version are skipped, since this version cannot enforce them; the other keys

@@ -5,7 +5,7 @@ use std::future::ready;
 use futures_util::future::BoxFuture;
 
 use super::Reconfigurable;
-use countersign_config::{RoutesConfig, UpstreamConfig, WebhookConfig};
+use countersign_config::{RoutesConfig, TokenIssuer, UpstreamConfig, WebhookConfig};
 use countersign_domain::policy::PolicyConfig;
 use countersign_store::PolicySnapshot;
 
@@ -26,6 +26,7 @@ impl Reconfigurable for UnchangingGateway {
     fn apply_webhooks<'a>(&'a self, _: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(ready(Ok(())))
     }
+    fn apply_issuers(&self, _: &[TokenIssuer]) {}
     fn apply_log_filter(&self, _: &str) -> Result<(), String> {
         Ok(())
     }

@@ -139,6 +139,7 @@ pub async fn start(
     providers.extend(upstreams.apply(&config.upstreams).into_iter().map(RouteTarget::Upstream));
     router.send(PublishProviders(providers)).await.map_err(|_| ServeError::CoreEnded)??;
     let webhooks = Arc::new(Webhooks::new(changes.feed().clone()));
+    let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&credentials) as _));
     let live = LiveGateway {
         router: router.clone(),
         built_in,
@@ -147,13 +148,13 @@ pub async fn start(
         store: Arc::clone(&store),
         reviewers: Arc::clone(&reviewers),
         webhooks: Arc::clone(&webhooks),
+        authenticator: Arc::clone(&authenticator),
     };
     let feed = changes.feed().clone();
     let publish = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
     let reloader = Arc::new(Reloader::new(source, initial, Box::new(live), publish));
     reloader.record_start().await.map_err(ServeError::Policy)?;
 
-    let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&credentials) as _));
     let started = Instant::now();
     let config_source = Arc::clone(&reloader);
     let status = GatewayStatus {

@@ -47,7 +47,7 @@ fn remote() -> Option<IpAddr> {
 
 fn new_authenticator(mode: AuthMode) -> (Authenticator, Arc<MemoryKeys>) {
     let store = Arc::new(MemoryKeys::default());
-    let config = Config { auth: countersign_config::AuthConfig { mode }, ..Config::default() };
+    let config = Config { auth: countersign_config::AuthConfig { mode, tokens: Vec::new() }, ..Config::default() };
     (Authenticator::new(&config, Arc::clone(&store) as Arc<dyn KeyStore>), store)
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use futures_util::{FutureExt as _, future::BoxFuture};
 
 use super::*;
-use countersign_config::{RoutesConfig, UpstreamConfig, WebhookConfig};
+use countersign_config::{RoutesConfig, TokenIssuer, UpstreamConfig, WebhookConfig};
 use countersign_domain::policy::{PolicyConfig, PolicyDefault};
 use countersign_store::PolicySnapshots;
 
@@ -49,6 +49,10 @@ impl Reconfigurable for RecordingGateway {
     fn apply_webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>> {
         let done = self.0.record("webhooks", now.iter().map(|w| w.name.as_str()).collect::<Vec<_>>().join(","));
         async { done }.boxed()
+    }
+    fn apply_issuers(&self, issuers: &[TokenIssuer]) {
+        let names: Vec<&str> = issuers.iter().map(|issuer| issuer.issuer.as_str()).collect();
+        let _ = self.0.record("issuers", names.join(","));
     }
     fn apply_log_filter(&self, filter: &str) -> Result<(), String> {
         self.0.record("log", filter.to_owned())

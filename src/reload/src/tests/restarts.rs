@@ -48,6 +48,39 @@ async fn pending_changes_survive_restart_until_consent() {
 }
 
 #[tokio::test]
+async fn new_issuer_of_tokens_waits_for_consent() {
+    let issuers = |list: &str| format!("public_url: https://gw.example\nauth: {{ tokens: [{list}] }}\n");
+    let accepted = |gateway: &TestGateway| {
+        let tokens = &gateway.reloader.config().auth.tokens;
+        tokens.iter().map(|issuer| (issuer.issuer.clone(), issuer.roles.len())).collect::<Vec<_>>()
+    };
+    let gateway = TestGateway::new(&issuers(""));
+    gateway.reloader.record_start().await.unwrap();
+    let with_secret = "{ issuer: https://a, introspection: { client_id: a, client_secret: '${TOKEN}' } }";
+    gateway.reload(&issuers(with_secret)).await;
+    assert_eq!(accepted(&gateway), []);
+    let waiting = gateway.reloader.status().waiting.unwrap();
+    assert_eq!((keys(&waiting.loosens), waiting.loosens[0].from.as_str()), (vec!["auth.tokens"], "no such issuer"));
+    let gateway = gateway.restart_with(&issuers(with_secret)).await;
+    assert_eq!(accepted(&gateway), []);
+    let digest = gateway.reloader.status().waiting.unwrap().digest;
+    gateway.reloader.decide(&digest, true, "alice").await.unwrap();
+    assert_eq!(accepted(&gateway), [("https://a".to_owned(), 0)]);
+    assert!(gateway.log.actions.lock().unwrap().contains(&"issuers https://a".to_owned()));
+    // What was consented to is known at the next start, and more of it waits again.
+    let gateway = gateway.restart_with(&issuers(with_secret)).await;
+    assert!(gateway.reloader.status().waiting.is_none());
+    assert_eq!(accepted(&gateway), [("https://a".to_owned(), 0)]);
+    let with_role = issuers("{ issuer: https://a, roles: { ops: admin } }");
+    gateway.reload(&with_role).await;
+    assert_eq!(accepted(&gateway), [("https://a".to_owned(), 0)]);
+    // A removed issuer goes at once.
+    gateway.reload(&issuers("")).await;
+    assert_eq!(accepted(&gateway), []);
+    assert!(gateway.reloader.status().waiting.is_none());
+}
+
+#[tokio::test]
 async fn refusal_survives_restart_of_the_same_file() {
     let gateway = TestGateway::new("policy: { default: deny }");
     gateway.reloader.record_start().await.unwrap();
