@@ -10,7 +10,7 @@ use countersign_domain::{
         person::names_match,
         visible::escape_hidden,
     },
-    principal::{Principal, Role, SecretHash},
+    principal::{Principal, Role, SecretHash, is_subject_name, subject_name},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::secret;
@@ -86,6 +86,18 @@ impl NewKey {
         self.key.owner = owner.filter(|owner| *owner != self.key.name).map(str::to_owned);
         Ok(self)
     }
+
+    /// Sets the owner to a person at an identity provider.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS` for an issuer that is no URL, or an empty subject.
+    pub fn owned_by_subject(mut self, issuer: &str, subject: &str) -> Result<Self, McpError> {
+        if !is_subject_name(issuer) || subject.is_empty() {
+            return Err(McpError::new(ErrorKind::InvalidParams, "write the issuer's URL and the person's `sub` there"));
+        }
+        self.key.owner = Some(subject_name(issuer, subject));
+        Ok(self)
+    }
 }
 
 /// Checks an owner: 1 to 64 visible characters with single spaces between them, and none of [`RESERVED_NAMES`]. Case is
@@ -97,6 +109,9 @@ pub fn check_owner(owner: &str) -> Result<(), McpError> {
     let refuse = |why: &str| Err(McpError::new(ErrorKind::InvalidParams, why.to_owned()));
     if !(1..=64).contains(&owner.chars().count()) {
         return refuse("an owner must have 1 to 64 characters");
+    }
+    if is_subject_name(owner) {
+        return refuse("an owner must not contain ://; a person at an identity provider is named by --subject");
     }
     let spaced = owner.starts_with(' ') || owner.ends_with(' ') || owner.contains("  ");
     let visible = owner.chars().all(|c| c == ' ' || !c.is_whitespace()) && *escape_hidden(owner) == *owner;
@@ -163,6 +178,9 @@ mod tests {
         assert_eq!(owner(Some("Alice Ärmel")).owner(), "Alice Ärmel");
         assert_eq!((owner(None).owner, owner(None).owner()), (None, "laptop"));
         assert_eq!(owner(Some("laptop")).owner, None);
+        let of_subject = key(None).unwrap().owned_by_subject("https://id.example", "a b").unwrap();
+        assert_eq!(of_subject.key.owner.as_deref(), Some("https://id.example#a%20b"));
+        assert!(key(None).unwrap().owned_by_subject("alice", "a").is_err());
         for bad in [
             "",
             " ",
@@ -178,6 +196,7 @@ mod tests {
             "ｇateway",
             "operator",
             "Terminal",
+            "https://id.example#a",
             &"x".repeat(65),
         ] {
             assert_eq!(key(Some(bad)).err().unwrap().kind, ErrorKind::InvalidParams, "{bad:?}");

@@ -20,8 +20,12 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
     let settings = store_settings(&args.data)?;
     let location = location_from_settings(&settings)?;
     match &args.command {
-        KeysCommand::Create { role, name, owner } => {
-            let new = countersign_auth::keys::create(name, *role, Timestamp::now())?.owned_by(owner.as_deref())?;
+        KeysCommand::Create { role, name, owner, subject } => {
+            let new = countersign_auth::keys::create(name, *role, Timestamp::now())?;
+            let new = match subject.as_deref() {
+                Some([issuer, subject]) => new.owned_by_subject(issuer, subject)?,
+                _ => new.owned_by(owner.as_deref())?,
+            };
             let keys = location.credentials()?;
             let principals = load_principals(&settings, &*keys)?;
             for given in std::iter::once(name).chain(owner) {

@@ -73,10 +73,10 @@ impl Principal {
         Self { name: name.into(), role, key_id: None, owner: None, claims: None }
     }
 
-    /// Returns the name for people: that of the identity provider if it gave one.
+    /// Returns the name for people, if an identity provider gave one.
     #[must_use]
-    pub fn display_name(&self) -> &str {
-        self.claims.as_ref().and_then(|claims| claims.display_name.as_deref()).unwrap_or(&self.name)
+    pub fn display_name(&self) -> Option<&str> {
+        self.claims.as_ref()?.display_name.as_deref()
     }
 
     /// Returns `true` if the principal's token permits this. Keys and tokens whose role comes from a claim permit all that

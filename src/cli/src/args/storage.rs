@@ -34,6 +34,10 @@ pub enum KeysCommand {
         /// proposals
         #[arg(long, value_name = "OWNER")]
         owner: Option<String>,
+        /// The owner, if it is a person at an identity provider: whoever proposes with an access token cannot approve
+        /// with this key
+        #[arg(long, num_args = 2, value_names = ["ISSUER", "SUBJECT"], conflicts_with = "owner")]
+        subject: Option<Vec<String>>,
     },
     /// List keys, including revoked ones
     List {

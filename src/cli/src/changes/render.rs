@@ -72,7 +72,7 @@ pub fn print_list(changes: &[Change], now: Timestamp, out: &mut Output) -> Resul
             cell(Style::Plain, &change.id),
             cell(state_style(change.state), change.state.as_str()),
             cell(Style::Plain, &format_duration(now.duration_since(change.created_at))),
-            cell(Style::Plain, &change.proposer.principal),
+            cell(Style::Plain, change.proposer.display_name()),
             vec![(Style::Plain, cut(&client, MAX_CLIENT_COLUMNS).into_owned())],
             what,
         ]
@@ -96,7 +96,7 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
         _ => String::new(),
     };
     let age = format_duration(now.duration_since(change.created_at));
-    let proposed = format!("proposed by {}{client} over {}, {age} ago", proposer.principal, proposer.transport);
+    let proposed = format!("proposed by {}{client} over {}, {age} ago", proposer.display_name(), proposer.transport);
     let mut origin = format!("{} ({}), {proposed}", change.tool_title, call_route(change));
     if matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
         origin.push_str(&format!("; expires in {}", format_duration(change.expires_at.duration_since(now))));
@@ -243,7 +243,7 @@ fn print_decisions(change: &Change, out: &mut Output) -> Result<(), Failure> {
         let comment =
             decision.comment.as_deref().filter(|c| !c.is_empty()).map(|c| format!(": {c}")).unwrap_or_default();
         let at = decision.at.strftime("%Y-%m-%d %H:%M:%SZ");
-        let text = format!(" by {}, version {}, {at}{comment}", decision.reviewer, decision.version);
+        let text = format!(" by {}, version {}, {at}{comment}", decision.shown_name(), decision.version);
         out.write_line(&one_line(&text))?;
     }
     Ok(())

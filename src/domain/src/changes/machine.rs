@@ -329,6 +329,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             let at = after.updated_at;
             (actor, key_id, comment) = (editor.name.clone(), editor.key_id.clone(), edit_comment.clone());
             after.edits.push(Edit {
+                display_name: editor.display_name().map(str::to_owned),
                 by: editor.name,
                 owner: editor.owner,
                 key_id: editor.key_id,

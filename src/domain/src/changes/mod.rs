@@ -259,6 +259,12 @@ pub struct Proposer {
 }
 
 impl Proposer {
+    /// Returns the name for people: that of the identity provider if it gave one.
+    #[must_use]
+    pub fn display_name(&self) -> &str {
+        self.claims.as_ref().and_then(|claims| claims.display_name.as_deref()).unwrap_or(&self.principal)
+    }
+
     /// Returns the principal that previews and runs act for: the proposer, with an agent's rights only.
     #[must_use]
     pub fn to_agent(&self) -> Principal {
@@ -308,6 +314,9 @@ pub enum ReviewVerdict {
 #[schema(as = Decision)]
 pub struct ReviewDecision {
     pub reviewer: String,
+    /// The reviewer's name for people, if an identity provider gave one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
     /// The owner of the reviewer's key, if that is another person. One owner has one vote.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
@@ -322,12 +331,23 @@ pub struct ReviewDecision {
     pub version: u64,
 }
 
+impl ReviewDecision {
+    /// Returns the reviewer's name for people.
+    #[must_use]
+    pub fn shown_name(&self) -> &str {
+        self.display_name.as_deref().unwrap_or(&self.reviewer)
+    }
+}
+
 /// An edit of the arguments by a reviewer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Edit {
     /// The name of the editor.
     pub by: String,
+    /// The editor's name for people, if an identity provider gave one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub display_name: Option<String>,
     /// The owner of the editor's key, if that is another person.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,

@@ -430,6 +430,7 @@ async fn pruned_arguments_are_not_shown_as_run() {
     change.state = countersign_domain::changes::ChangeState::Applied;
     change.edits.push(countersign_domain::changes::Edit {
         by: "alice".into(),
+        display_name: None,
         owner: None,
         key_id: None,
         comment: None,

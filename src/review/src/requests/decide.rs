@@ -174,6 +174,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> StepResult {
     }
     let event = ChangeEvent::Decide(ReviewDecision {
         reviewer: reviewer.name.clone(),
+        display_name: reviewer.display_name().map(str::to_owned),
         owner: reviewer.owner.clone(),
         key_id: reviewer.key_id.clone(),
         verdict,

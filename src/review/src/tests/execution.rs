@@ -160,6 +160,7 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
     for change in [&ran, &waiting, &same] {
         let decision = countersign_domain::changes::ReviewDecision {
             reviewer: "alice".into(),
+            display_name: None,
             owner: None,
             key_id: None,
             verdict: ReviewVerdict::Approve,

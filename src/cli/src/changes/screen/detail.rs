@@ -165,7 +165,7 @@ fn write_summary(out: &mut Writer, change: &Change, now: Timestamp) {
         "{} ({}), proposed by {}{owner}{client} over {}, {age} ago; {} v{}",
         change.tool_title,
         call_route(change),
-        proposer.principal,
+        proposer.display_name(),
         proposer.transport,
         change.id,
         change.version
@@ -260,7 +260,7 @@ fn write_decisions(out: &mut Writer, change: &Change) {
         };
         let comment =
             decision.comment.as_deref().filter(|c| !c.is_empty()).map_or_else(String::new, |c| format!(": {c}"));
-        let text = theme.visible(&format!(" by {} (version {}){comment}", decision.reviewer, decision.version));
+        let text = theme.visible(&format!(" by {} (version {}){comment}", decision.shown_name(), decision.version));
         out.prose(3, &[(word.to_owned(), style), (text, Style::new())]);
     }
     if !change.edits.is_empty() {

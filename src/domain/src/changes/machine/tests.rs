@@ -55,7 +55,16 @@ fn change(state: ChangeState) -> Change {
 
 fn vote(reviewer: &str, owner: Option<&str>, verdict: ReviewVerdict, version: u64) -> ReviewDecision {
     let (reviewer, owner) = (reviewer.into(), owner.map(Into::into));
-    ReviewDecision { reviewer, owner, key_id: None, verdict, comment: None, at: time_at(1), version }
+    ReviewDecision {
+        reviewer,
+        display_name: None,
+        owner,
+        key_id: None,
+        verdict,
+        comment: None,
+        at: time_at(1),
+        version,
+    }
 }
 
 fn decision(reviewer: &str, verdict: ReviewVerdict, version: u64) -> ChangeEvent {

@@ -267,7 +267,7 @@ function rowOf(change, known = null) {
   row.at = Date.parse(createdAt) || 0;
   // Changes of one burst may differ by less than the milliseconds of a Date.
   row.fraction = (/\.(\d+)/.exec(createdAt)?.[1] ?? '').padEnd(9, '0');
-  row.text = [summary, target?.label, target?.entityType, toolTitle, tool, provider, operation, state, id, proposer?.principal, proposer?.clientName]
+  row.text = [summary, target?.label, target?.entityType, toolTitle, tool, provider, operation, state, id, proposer?.principal, proposer?.claims?.displayName, proposer?.clientName]
     .filter(Boolean).join('\n').toLowerCase();
   return row;
 }

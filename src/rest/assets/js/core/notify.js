@@ -50,7 +50,7 @@ export function queueNotification(change, open) {
 }
 
 function show(change, n, open) {
-  const text = n === 1 ? `${short(change.summary, 160)}\nby ${short(change.proposer?.principal ?? '', 40)}` : `${short(change.summary, 120)}\nand ${plural(n - 1, 'more change')}`;
+  const text = n === 1 ? `${short(change.summary, 160)}\nby ${short(change.proposer?.claims?.displayName ?? change.proposer?.principal ?? '', 40)}` : `${short(change.summary, 120)}\nand ${plural(n - 1, 'more change')}`;
   let notification;
   try {
     notification = new Notification(n === 1 ? 'A change is waiting for review' : `${plural(n, 'change')} are waiting for review`, {

@@ -26,9 +26,12 @@ export function stateBadge(state) {
   return h('span', { class: `badge state tone-${tone}` }, icon(name), label);
 }
 
+/** Returns the name of a proposer for people: that of the identity provider if it gave one. */
+export const nameOf = (proposer) => proposer.claims?.displayName ?? proposer.principal;
+
 /** Creates a line such as `local-agent via Claude Code`. */
 export function proposerLine(proposer) {
-  const name = quote(proposer.principal, 40);
+  const name = quote(nameOf(proposer), 40);
   return proposer.clientName ? h('span', { class: 'proposer' }, name, ' via ', quote(proposer.clientName, 40)) : h('span', { class: 'proposer' }, name);
 }
 

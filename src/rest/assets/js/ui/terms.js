@@ -65,7 +65,7 @@ export function quorumLine(change) {
   return h('div', { class: 'quorum', role: 'group', 'aria-label': 'Approvals' },
     h('span', { class: 'votes', 'aria-hidden': 'true' }, marks),
     h('span', null, h('strong', null, `${count(Math.min(votes.length, quorum))} of ${count(quorum)}`), ' approvals',
-      votes.length > 0 && [': ', votes.map((d, n) => [n > 0 && ', ', quote(d.reviewer, 60), h('span', { class: 'quiet' }, ' ', time(d.at))])]));
+      votes.length > 0 && [': ', votes.map((d, n) => [n > 0 && ', ', quote(d.displayName ?? d.reviewer, 60), h('span', { class: 'quiet' }, ' ', time(d.at))])]));
 }
 
 const KINDS = {
