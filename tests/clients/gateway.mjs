@@ -204,10 +204,11 @@ export function temporaryData() {
 const NODES = Number(process.env.COUNTERSIGN_TEST_NODES ?? 1);
 
 /**
- * Starts `countersign serve` with new data and a reviewer named alice. `config` is the content of the configuration file.
+ * Starts `countersign serve` with new data and a reviewer named alice. `config` is the content of the configuration file, and
+ * `listen` the address.
  * With `nodes`, several gateways run on one PostgreSQL behind nginx.
  */
-export async function startGateway({ env = {}, config, nodes = NODES } = {}) {
+export async function startGateway({ env = {}, config, listen = LISTEN, nodes = NODES } = {}) {
     if (nodes > 1) {
         const { startCluster } = await import('./cluster.mjs');
         return startCluster(nodes, { env, config });
@@ -218,7 +219,7 @@ export async function startGateway({ env = {}, config, nodes = NODES } = {}) {
     const file = config ? ['--config', path.join(home, 'countersign.yaml')] : [];
     // JSON is YAML.
     if (config) await writeFile(file[1], JSON.stringify(config, null, 4), { mode: 0o600 });
-    const child = spawn(binary, ['serve', ...file, '--listen', LISTEN, '--data', data], {
+    const child = spawn(binary, ['serve', ...file, '--listen', listen, '--data', data], {
         env: environment(env),
         stdio: ['ignore', 'ignore', 'pipe']
     });

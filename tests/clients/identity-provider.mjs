@@ -1,0 +1,122 @@
+// Starts an identity provider (oidc-provider) for a test, and signs people in at it as a browser would.
+import { createServer } from 'node:http';
+
+import { SignJWT, exportJWK, generateKeyPair } from 'jose';
+import { Provider } from 'oidc-provider';
+
+/** The scopes of the gateway. */
+export const SCOPES = ['tools:read', 'tools:propose', 'changes:decide', 'admin'];
+
+/** Creates a signing key with its private JWK. */
+async function createSigningKey(kid) {
+    const { privateKey } = await generateKeyPair('RS256', { extractable: true });
+    return { kid, privateKey, jwk: { ...(await exportJWK(privateKey)), kid, alg: 'RS256', use: 'sig' } };
+}
+
+/**
+ * An identity provider with its own HTTP server. `accounts` maps the subject of each person to their claims, `format` is that of
+ * access tokens (`jwt` or `opaque`), and `ttl` their lifetime in seconds.
+ */
+export class IdentityProvider {
+    static async start(options) {
+        const provider = new IdentityProvider();
+        Object.assign(provider, { accounts: {}, format: 'jwt', ttl: 3600, clients: [], asked: [], ...options });
+        provider.server = createServer((request, response) => {
+            provider.asked.push(new URL(request.url, provider.issuer).pathname);
+            provider.handler(request, response);
+        });
+        await new Promise((resolve, reject) => provider.server.once('error', reject).listen(0, '127.0.0.1', resolve));
+        provider.port = provider.server.address().port;
+        provider.issuer = `http://127.0.0.1:${provider.port}`;
+        await provider.rotateKeys();
+        return provider;
+    }
+
+    /** Replaces the signing key. Tokens of the old key are no longer valid. */
+    async rotateKeys() {
+        this.key = await createSigningKey(`key-${(this.keyCount = (this.keyCount ?? 0) + 1)}`);
+        this.handler = this.#build().callback();
+    }
+
+    /** Closes the port, as if the provider were away. */
+    async stop() {
+        this.server.closeAllConnections();
+        await new Promise(resolve => this.server.close(resolve));
+    }
+
+    /** Listens again after `stop`. */
+    async restart() {
+        await new Promise((resolve, reject) => this.server.once('error', reject).listen(this.port, '127.0.0.1', resolve));
+    }
+
+    /** Signs an access token with the claims of a person. `claims` overrides them; `undefined` leaves one out. */
+    token(subject, claims = {}, { key = this.key, header = {} } = {}) {
+        const now = Math.floor(Date.now() / 1000);
+        const all = { iss: this.issuer, sub: subject, client_id: 'robot', scope: 'tools:read tools:propose', iat: now, exp: now + this.ttl, jti: crypto.randomUUID() };
+        return new SignJWT({ ...all, ...this.accounts[subject], ...claims }).setProtectedHeader({ alg: 'RS256', typ: 'at+jwt', kid: key.kid, ...header }).sign(key.privateKey);
+    }
+
+    #build() {
+        const provider = new Provider(this.issuer, {
+            jwks: { keys: [this.key.jwk] },
+            clients: this.clients,
+            clientDefaults: { grant_types: ['authorization_code', 'refresh_token'] },
+            scopes: ['openid', 'offline_access', ...SCOPES],
+            claims: { openid: ['sub'], profile: ['name', 'groups'] },
+            cookies: { keys: ['test'] },
+            pkce: { required: () => true },
+            findAccount: (_, sub) => ({ accountId: sub, claims: () => ({ sub, ...this.accounts[sub] }) }),
+            extraTokenClaims: (_, token) => this.accounts[token.accountId],
+            features: {
+                clientCredentials: { enabled: true },
+                introspection: { enabled: true, allowedPolicy: () => true },
+                registration: { enabled: true },
+                revocation: { enabled: true },
+                resourceIndicators: {
+                    enabled: true,
+                    defaultResource: () => undefined,
+                    useGrantedResource: () => true,
+                    getResourceServerInfo: (_, resource) => ({
+                        scope: SCOPES.join(' '),
+                        audience: resource,
+                        accessTokenFormat: this.format,
+                        accessTokenTTL: this.ttl
+                    })
+                }
+            }
+        });
+        // It warns of the development forms, which stand in for a person's browser here.
+        provider.proxy = true;
+        return provider;
+    }
+
+    /** Follows an authorization URL as a person who signs in and consents. Returns the URL that the client is sent back to. */
+    async signIn(url, subject) {
+        const cookies = new Map();
+        let next = { url: new URL(url), method: 'GET' };
+        for (let step = 0; step < 20; step += 1) {
+            const response = await fetch(next.url, {
+                method: next.method,
+                redirect: 'manual',
+                headers: { cookie: [...cookies].map(([name, value]) => `${name}=${value}`).join('; ') },
+                body: next.body
+            });
+            for (const cookie of response.headers.getSetCookie()) {
+                const [, name, value] = /^([^=]+)=([^;]*)/.exec(cookie);
+                cookies.set(name, value);
+            }
+            const location = response.headers.get('location');
+            if (location) {
+                next = { url: new URL(location, next.url), method: 'GET' };
+                if (next.url.origin !== this.issuer) return next.url;
+                continue;
+            }
+            const page = await response.text();
+            const form = /<form[^>]*action="([^"]+)"/.exec(page);
+            if (!form) throw new Error(`the provider says: ${response.status} ${page.slice(0, 500)}`);
+            const prompt = /name="prompt" value="([^"]+)"/.exec(page)[1];
+            next = { url: new URL(form[1], next.url), method: 'POST', body: new URLSearchParams({ prompt, login: subject, password: 'any' }) };
+        }
+        throw new Error('the provider redirects in circles');
+    }
+}
