@@ -1,5 +1,7 @@
 //! HTTP responses of the MCP endpoints: JSON bodies, statuses, and the `Accept` header.
 
+use std::borrow::Cow;
+
 use actix_web::{
     HttpRequest, HttpResponse,
     http::{
@@ -77,9 +79,7 @@ pub fn refusal(error: &McpError, revision: Revision) -> HttpResponse {
 pub fn error_with_status(status: u16, id: Option<&RequestId>, error: &McpError, revision: Revision) -> HttpResponse {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_REQUEST);
     let mut response = json(status, encode::error(id, error, revision));
-    if error.kind == ErrorKind::Unauthorized {
-        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    }
+    set_challenge(&mut response, error.challenge());
     set_retry_after(&mut response, error.data.get("retryAfter").and_then(serde_json::Value::as_u64));
     response
 }
@@ -88,8 +88,16 @@ pub fn error_with_status(status: u16, id: Option<&RequestId>, error: &McpError, 
 #[must_use]
 pub fn response_for(status: StatusCode, answer: WireResponse) -> HttpResponse {
     let mut response = json(status, answer.bytes);
+    set_challenge(&mut response, answer.challenge);
     set_retry_after(&mut response, answer.retry_after);
     response
+}
+
+/// Adds the challenge of an error ([`McpError::challenge`]), which [`crate::protected_resource`] completes.
+pub(crate) fn set_challenge(response: &mut HttpResponse, challenge: Option<Cow<'static, str>>) {
+    if let Some(challenge) = challenge.and_then(|challenge| HeaderValue::from_str(&challenge).ok()) {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
+    }
 }
 
 fn set_retry_after(response: &mut HttpResponse, seconds: Option<u64>) {

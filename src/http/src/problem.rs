@@ -8,12 +8,13 @@ use actix_web::{
     HttpResponse, HttpResponseBuilder, ResponseError,
     http::{
         StatusCode,
-        header::{ALLOW, CACHE_CONTROL, HeaderValue, RETRY_AFTER, UPGRADE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS},
+        header::{ALLOW, CACHE_CONTROL, HeaderValue, RETRY_AFTER, UPGRADE, X_CONTENT_TYPE_OPTIONS},
     },
 };
 use serde::{Serialize, Serializer, ser::SerializeMap as _};
 use serde_json::Value;
 
+use crate::answer;
 use countersign_domain::changes::Change;
 use countersign_protocol::{ErrorKind, McpError};
 
@@ -143,9 +144,6 @@ impl ResponseError for Problem {
             .content_type(MEDIA_TYPE)
             .insert_header((CACHE_CONTROL, HeaderValue::from_static("no-store")))
             .insert_header((X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")));
-        if self.status == StatusCode::UNAUTHORIZED {
-            response.insert_header((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")));
-        }
         if let Some(allow) = self.allow {
             response.insert_header((ALLOW, HeaderValue::from_static(allow)));
         }
@@ -156,12 +154,16 @@ impl ResponseError for Problem {
             response.insert_header((UPGRADE, HeaderValue::from_static("websocket")));
         }
         // Serialization only fails for maps with other keys than strings.
-        response.body(serde_json::to_string(self).unwrap_or_default())
+        let mut response = response.body(serde_json::to_string(self).unwrap_or_default());
+        answer::set_challenge(&mut response, self.error.challenge());
+        response
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use actix_web::http::header::WWW_AUTHENTICATE;
+
     use super::*;
 
     #[test]

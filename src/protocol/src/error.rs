@@ -225,6 +225,21 @@ impl McpError {
         self
     }
 
+    /// Returns the `WWW-Authenticate` header of an HTTP response with this error (RFC 6750, section 3), if another
+    /// credential could help. `data` says so: `tokenError` if the client sent a token, and the needed `scope`.
+    #[must_use]
+    pub fn challenge(&self) -> Option<Cow<'static, str>> {
+        let text = |member: &str| self.data.get(member).and_then(Value::as_str);
+        match (self.kind, text("tokenError"), text("scope")) {
+            (ErrorKind::Unauthorized, Some(code), _) => Some(format!(r#"Bearer error="{code}""#).into()),
+            (ErrorKind::Unauthorized, None, _) => Some("Bearer".into()),
+            (ErrorKind::Forbidden, _, Some(scope)) => {
+                Some(format!(r#"Bearer error="insufficient_scope", scope="{scope}""#).into())
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the number on the wire in `revision`.
     #[must_use]
     pub fn number(&self, revision: Revision) -> i64 {

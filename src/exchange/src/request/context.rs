@@ -1,8 +1,11 @@
 //! One request in progress: its principal, its revision, and the channel for messages that belong to it.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use bytes::Bytes;
@@ -176,6 +179,8 @@ pub struct WireResponse {
     pub error: Option<ErrorKind>,
     /// The number of seconds after which the request may be tried again.
     pub retry_after: Option<u64>,
+    /// The `WWW-Authenticate` header of the error ([`McpError::challenge`]).
+    pub challenge: Option<Cow<'static, str>>,
 }
 
 impl WireResponse {
@@ -185,12 +190,13 @@ impl WireResponse {
             bytes: encode::error(id, error, revision),
             error: Some(error.kind),
             retry_after: error.data.get("retryAfter").and_then(Value::as_u64),
+            challenge: error.challenge(),
         }
     }
 
     #[must_use]
     pub fn result(bytes: Bytes) -> Self {
-        Self { bytes, error: None, retry_after: None }
+        Self { bytes, error: None, retry_after: None, challenge: None }
     }
 }
 
