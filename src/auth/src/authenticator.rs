@@ -6,6 +6,7 @@
 use std::{
     collections::HashSet,
     net::IpAddr,
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -230,6 +231,16 @@ impl Authenticator {
                 _ => {}
             }
         }
+    }
+
+    /// Returns a future that waits like [`Self::wait_until_revoked`] for a token, whose issuer may have to be asked. It
+    /// never ends for other credentials, which [`Self::check`] verifies at once.
+    pub fn wait_until_token_revoked(self: &Arc<Self>, identity: &Identity) -> Pin<Box<dyn Future<Output = McpError>>> {
+        if !matches!(identity.credential, Credential::Token(_)) {
+            return Box::pin(std::future::pending());
+        }
+        let (authenticator, identity) = (Arc::clone(self), identity.clone());
+        Box::pin(async move { authenticator.wait_until_revoked(&identity).await })
     }
 
     /// Removes a key from the cache, so that its next use asks the store.

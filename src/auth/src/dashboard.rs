@@ -71,6 +71,11 @@ impl DashboardSignIns {
         Self { authenticator, store, cached: Mutex::new(cached), secure_cookies: rules.browsers_use_https() }
     }
 
+    #[must_use]
+    pub const fn authenticator(&self) -> &Arc<Authenticator> {
+        &self.authenticator
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<SecretHash, CachedSignIn>> {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -6,7 +6,8 @@
 //!
 //! [`authenticator`] turns a header and an address into an [`Identity`](countersign_domain::principal::Identity),
 //! [`attempts`] slows down guessing, [`keyring`] knows which keys are valid, [`stored_credentials`] reads keys and codes
-//! from the store, [`tokens`] verifies access tokens, [`dashboard`] manages sign-ins of browsers, and [`origin`] rejects foreign pages and DNS rebinding.
+//! from the store, [`tokens`] verifies access tokens, [`scopes`] checks what they permit, [`dashboard`] manages sign-ins
+//! of browsers, and [`origin`] rejects foreign pages and DNS rebinding.
 
 pub mod attempts;
 pub mod authenticator;
@@ -16,6 +17,7 @@ pub mod dashboard;
 pub mod keyring;
 pub mod keys;
 pub mod origin;
+pub mod scopes;
 pub mod stored_credentials;
 pub mod tokens;
 

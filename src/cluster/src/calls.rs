@@ -80,8 +80,8 @@ fn build_request(
     let headers = forwarded.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-    if let Some(authorization) = &exchange.session.authorization {
-        headers.insert(header::AUTHORIZATION, HeaderValue::from_str(authorization).map_err(invalid)?);
+    if let Some(authorization) = exchange.session.authorization() {
+        headers.insert(header::AUTHORIZATION, HeaderValue::from_str(&authorization).map_err(invalid)?);
     }
     for (name, value) in request_headers(request, &request.meta()?) {
         headers.insert(name, HeaderValue::from_str(&value).map_err(invalid)?);

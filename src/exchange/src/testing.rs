@@ -18,7 +18,7 @@ use crate::{
         shared::{Channel, SessionShared},
     },
 };
-use countersign_domain::principal::{Credential, Identity, Principal, Role};
+use countersign_domain::principal::{Claims, Credential, Identity, Principal, Role, Scope, TokenCredential};
 use countersign_protocol::{
     Era, Revision,
     envelope::{self, Incoming, Message, Request},
@@ -76,7 +76,7 @@ impl Bench {
             Era::Modern => RelatedChannel::Queue(Arc::new(ResponseQueue::new(100, 1 << 20))),
         };
         Exchange {
-            identity: session.identity.clone(),
+            identity: session.identity(),
             transport: session.transport,
             session,
             facts,
@@ -92,6 +92,16 @@ impl Bench {
 pub fn identity(principal: &str, role: Role) -> Identity {
     let principal = Principal::new(principal, role);
     Identity { principal: Arc::new(principal), credential: Credential::Loopback }
+}
+
+/// Returns the identity of a principal with an access token that has these scopes. No verifier knows the token.
+#[must_use]
+pub fn token_identity(principal: &str, role: Role, scopes: &[Scope], expires_at: i64) -> Identity {
+    let claims = Claims { scopes: Some(scopes.to_vec()), ..Claims::default() };
+    let principal = Principal { claims: Some(Arc::new(claims)), ..Principal::new(principal, role) };
+    let issuer = "https://id.example".to_owned();
+    let token = TokenCredential { hash: [0; 32], issuer, signed_by: None, expires_at };
+    Identity { principal: Arc::new(principal), credential: Credential::Token(Arc::new(token)) }
 }
 
 /// Returns the facts that a client named `test` states.

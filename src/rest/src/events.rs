@@ -10,6 +10,7 @@ use actix_web::{
     http::header::{HeaderValue, X_CONTENT_TYPE_OPTIONS},
     web::{self, Bytes},
 };
+use futures_util::future::LocalBoxFuture;
 use jiff::Timestamp;
 use tokio::{sync::Semaphore, time::Interval};
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{Caller, Problem, Query, query::parse_number};
 use countersign_auth::{DashboardSignIns, authenticator::RECHECK_INTERVAL};
-use countersign_domain::{policy::StandingRule, principal::Credential};
+use countersign_domain::{
+    policy::StandingRule,
+    principal::{Credential, Identity},
+};
 use countersign_exchange::{
     memory::Memory,
     slots::{StreamSlot, StreamSlots},
@@ -27,7 +31,7 @@ use countersign_http::{
     framing::sse::{self, interval_from_now},
     problem::shutting_down,
 };
-use countersign_protocol::ErrorKind;
+use countersign_protocol::{ErrorKind, McpError};
 use countersign_reload::{Loosening, ReloadOutcome};
 use countersign_review::ChangeSummary;
 use countersign_session::registry::SessionInfo;
@@ -79,7 +83,7 @@ pub async fn stream(
 ) -> Result<HttpResponse, Problem> {
     let since = since(&request)?;
     let slot = feed.streams.take(&caller.principal.name)?;
-    let (subscriber, hello) = FeedSubscriber::new(&feed, caller.credential, since)?;
+    let (subscriber, hello) = FeedSubscriber::new(&feed, caller, since)?;
     let reader = SseReader {
         subscriber,
         keep_alive: interval_from_now(feed.sse_keep_alive),
@@ -112,6 +116,8 @@ pub struct FeedSubscriber {
     subscription: FeedSubscription,
     credential: Credential,
     recheck: Interval,
+    /// Ends when the token of the subscriber does.
+    revoked: LocalBoxFuture<'static, McpError>,
 }
 
 /// The next step of a subscription.
@@ -133,13 +139,21 @@ impl FeedSubscriber {
     /// `SHUTTING_DOWN` once the gateway drains.
     pub fn new(
         feed: &web::Data<FeedAccess>,
-        credential: Credential,
+        Caller { principal, credential }: Caller,
         since: Option<u64>,
     ) -> Result<(Self, Option<FeedEvent>), Problem> {
         let subscription = feed.feed.subscribe(since).filter(|_| !feed.shutdown.is_cancelled());
         let subscription = subscription.ok_or_else(|| Problem::from(shutting_down()))?;
         let hello = since.is_none().then(|| FeedEvent::hello(subscription.position()));
-        Ok((Self { feed: feed.clone(), subscription, credential, recheck: interval_from_now(RECHECK_INTERVAL) }, hello))
+        let identity = Identity { principal, credential };
+        let subscriber = Self {
+            feed: feed.clone(),
+            subscription,
+            recheck: interval_from_now(RECHECK_INTERVAL),
+            revoked: feed.sign_ins.authenticator().wait_until_token_revoked(&identity),
+            credential: identity.credential,
+        };
+        Ok((subscriber, hello))
     }
 
     /// Waits for the next event, if `is_ready` for one, or for the end. Cancel-safe: nothing is lost if the future is dropped.
@@ -147,6 +161,7 @@ impl FeedSubscriber {
         loop {
             let event = tokio::select! {
                 biased;
+                _ = &mut self.revoked => return FeedStep::Refused,
                 _ = self.recheck.tick() => None,
                 event = self.subscription.next(), if is_ready => match event {
                     Some(event) => Some(event),

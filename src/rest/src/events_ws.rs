@@ -58,7 +58,7 @@ pub async fn upgrade(
     let slot = feed.streams.take(&caller.principal.name)?;
     let (frames, bytes) = (feed.outbox_messages.clamp(1, MAX_OUTBOX_FRAMES), feed.outbox_bytes);
     let outgoing = Rc::new(Outgoing::new(frames, bytes, feed.memory.share(&caller.principal.name)));
-    let (subscriber, hello) = FeedSubscriber::new(&feed, caller.credential, since)?;
+    let (subscriber, hello) = FeedSubscriber::new(&feed, caller, since)?;
     if let Some(hello) = hello {
         // There is always room for the first frame.
         let _ = outgoing.push(hello.json);

@@ -59,7 +59,7 @@ pub fn large_frame(
     let (server, session) = (Arc::clone(server), Arc::clone(session));
     async move {
         let large_messages = Arc::clone(&server.large_messages);
-        let principal = Arc::clone(&session.identity.principal);
+        let principal = Arc::clone(session.principal());
         let work = move || async move { poll_then_spawn(answer_frame(&server, &session, frame, held)) };
         if let Err(error) = large_messages.run(&principal.name, work).await {
             tracing::debug!(%error, "a large message was not processed");
@@ -77,7 +77,7 @@ fn answer_frame(
     let source = MessageSource {
         server: server.clone(),
         session: session.clone(),
-        identity: session.identity.clone(),
+        identity: session.identity(),
         transport: session.transport,
         related: RelatedChannel::Outbox(session.clone()),
         assumed: Revision::NEWEST_LEGACY,

@@ -20,7 +20,8 @@ use crate::{
     server::{McpServer, Routing},
     state::callers::Limiter,
 };
-use countersign_domain::principal::Identity;
+use countersign_auth::scopes::require_scope;
+use countersign_domain::principal::{Identity, Scope};
 use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancel};
 use countersign_protocol::{ErrorKind, McpError, Method, envelope::Request};
 use countersign_routing::RouteTable;
@@ -80,17 +81,18 @@ fn admit(identity: &Identity, requests: &LongRequests, limiter: &Limiter, size: 
     }
     // A connection may outlive the key that opened it.
     requests.authenticator.check(identity)?;
-    check_role(identity)?;
+    check_access(identity)?;
     limiter
         .admits(&identity.principal.name, size)
         .map_err(|wait| McpError::new(ErrorKind::RateLimited, "too many requests, slow down").with("retryAfter", wait))
 }
 
-/// Checks that the principal's role may use the MCP endpoints.
+/// Checks that the principal may use the MCP endpoints.
 ///
 /// # Errors
-/// `FORBIDDEN` for a role that may only view.
-pub fn check_role(identity: &Identity) -> Result<(), McpError> {
+/// `FORBIDDEN` for a role that may only view, and for a token without the scope `tools:read`.
+pub fn check_access(identity: &Identity) -> Result<(), McpError> {
+    require_scope(&identity.principal, Scope::ToolsRead)?;
     if identity.principal.role.may_call() {
         return Ok(());
     }

@@ -4,9 +4,13 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use countersign_domain::policy::{
-    AccessDecision, Decision, Policy, Requester, Subject, Verdict,
-    subjects::{Owner, Refusal},
+use countersign_auth::scopes::require_scope;
+use countersign_domain::{
+    policy::{
+        AccessDecision, Decision, Policy, Requester, Subject, Verdict,
+        subjects::{Owner, Refusal},
+    },
+    principal::Scope,
 };
 use countersign_exchange::context::{Exchange, requester};
 use countersign_protocol::{ErrorKind, McpError};
@@ -83,8 +87,11 @@ impl JudgedCall {
     /// its server asks for input several times.
     ///
     /// # Errors
-    /// `POLICY_DENIED` with the rule and the reason.
+    /// `POLICY_DENIED` with the rule and the reason, or `FORBIDDEN` if the client's token does not permit proposals.
     pub fn apply_decision(self, exchange: &Exchange, counting: Counting) -> Result<Admission, McpError> {
+        if self.verdict() == Verdict::Review {
+            require_scope(&exchange.identity.principal, Scope::ToolsPropose)?;
+        }
         if counting == Counting::Count {
             self.count(exchange);
         }

@@ -38,7 +38,7 @@ use countersign_session::{
     Session,
     actor::{Attach, AttachedConnection, Disconnected, Heartbeat, Inbound, deliver},
     cluster::lost_session,
-    middleware::check_role,
+    middleware::check_access,
     sessions::SessionWithActor,
 };
 use countersign_telemetry::metrics::Transport;
@@ -75,7 +75,7 @@ async fn try_upgrade(
     }
     let invalid = |why: String| McpError::new(ErrorKind::InvalidRequest, why);
     let identity = identify(endpoint, request)?;
-    check_role(&identity)?;
+    check_access(&identity)?;
     let query = query.map_err(|_| invalid("the query takes `session` and `received`, and nothing else".into()))?;
     // The handshake is checked before a permit is taken, because a plain GET of /ws needs no permit.
     actix_web_actors::ws::handshake(request).map_err(|e| invalid(format!("this is not a WebSocket handshake: {e}")))?;
@@ -103,6 +103,7 @@ async fn try_upgrade(
     let (entry, generation) = match resumed {
         Some((entry, received)) => {
             let generation = rewind(&entry, received)?;
+            entry.shared.set_authorization(authorization(endpoint, request));
             (entry, generation)
         }
         None => (open_session(endpoint, identity, authorization(endpoint, request)), 0),
@@ -151,9 +152,8 @@ fn authorization(endpoint: &McpEndpoint, request: &HttpRequest) -> Option<Box<st
 fn open_session(endpoint: &Arc<McpEndpoint>, identity: Identity, authorization: Option<Box<str>>) -> SessionWithActor {
     let websocket = &endpoint.transports.websocket;
     let replay = (websocket.replay_frames, websocket.replay_bytes);
-    let mut session = endpoint.sessions.outbox_session(Transport::WebSocket, identity, replay);
-    session.authorization = authorization;
-    let shared = Arc::new(session);
+    let shared = Arc::new(endpoint.sessions.outbox_session(Transport::WebSocket, identity, replay));
+    shared.set_authorization(authorization);
     let addr = Session::open(&endpoint.sessions, Arc::clone(&shared), Some(websocket.ping_interval));
     SessionWithActor { shared, addr }
 }

@@ -28,7 +28,7 @@ use crate::bounds::{
     memory::Share,
     slots::Evictable,
 };
-use countersign_domain::principal::{Identity, Principal};
+use countersign_domain::principal::{Credential, Identity, Principal};
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, params::LoggingLevel};
 use countersign_provider::{SessionNotes, Subscriber};
 pub use countersign_telemetry::Transport;
@@ -48,9 +48,11 @@ pub struct SessionShared {
     /// session's node and a dot come first.
     pub id: Arc<str>,
     pub transport: Transport,
-    pub identity: Identity,
-    /// The `Authorization` header that opened the session, if other nodes may be asked on its behalf.
-    pub authorization: Option<Box<str>>,
+    /// The identity that opened the session.
+    opened_by: Identity,
+    /// The same principal with a newer access token.
+    renewed: Mutex<Option<Identity>>,
+    authorization: Mutex<Option<Box<str>>>,
     pub created: Timestamp,
     pub channel: Channel,
     /// Cancelled when the session ends ([`SessionShared::end`]) or when the gateway ends.
@@ -165,8 +167,9 @@ impl SessionShared {
         Self {
             id: nanoid::nanoid!(32, &nanoid::alphabet::SAFE[2..]).into(),
             transport,
-            identity,
-            authorization: None,
+            opened_by: identity,
+            renewed: Mutex::default(),
+            authorization: Mutex::default(),
             created: now,
             channel,
             ended,
@@ -404,7 +407,43 @@ impl SessionShared {
 
     /// Returns the principal that opened the session.
     pub fn principal(&self) -> &Arc<Principal> {
-        &self.identity.principal
+        &self.opened_by.principal
+    }
+
+    /// Returns the identity for messages of a connection: the one that opened the session, or the same principal with
+    /// the newest token.
+    pub fn identity(&self) -> Identity {
+        let renewed = match self.opened_by.credential {
+            Credential::Token(_) => self.renewed.lock().clone(),
+            Credential::Loopback | Credential::Key(_) | Credential::SignIn(_) => None,
+        };
+        renewed.unwrap_or_else(|| self.opened_by.clone())
+    }
+
+    /// Keeps the session valid as long as this token of its principal, if the token expires later than the one before.
+    pub fn renew(&self, identity: &Identity) {
+        let (Credential::Token(opened), Credential::Token(new)) = (&self.opened_by.credential, &identity.credential)
+        else {
+            return;
+        };
+        let mut renewed = self.renewed.lock();
+        let current = match renewed.as_ref().map(|renewed| &renewed.credential) {
+            Some(Credential::Token(token)) => token,
+            _ => opened,
+        };
+        if !Arc::ptr_eq(current, new) && new.expires_at >= current.expires_at {
+            *renewed = Some(identity.clone());
+        }
+    }
+
+    /// Returns the `Authorization` header with which other nodes may be asked on behalf of the client.
+    pub fn authorization(&self) -> Option<Box<str>> {
+        self.authorization.lock().clone()
+    }
+
+    /// Sets the header of [`Self::authorization`].
+    pub fn set_authorization(&self, header: Option<Box<str>>) {
+        *self.authorization.lock() = header;
     }
 
     /// Returns the part of the id that may be shown. The complete id would let others use the session.
@@ -426,7 +465,7 @@ impl Subscriber for SessionShared {
     }
 
     fn principal(&self) -> &Principal {
-        &self.identity.principal
+        &self.opened_by.principal
     }
 
     fn send(&self, message: Bytes) {

@@ -161,7 +161,8 @@ pub async fn call_request(
         Ok(Admission::Review(judged)) => {
             return run_or_review(scope, request, &route, Some(judged), params.arguments).await;
         }
-        Err(error) => return Ok(countersign_bridge::tool_error_reply(&error)),
+        Err(error) if is_tool_failure(error.kind) => return Ok(countersign_bridge::tool_error_reply(&error)),
+        Err(error) => return Err(error),
     };
     let plan = if Arc::ptr_eq(admitted.route(), &route) { plan } else { classify(admitted.route()) };
     let may_run_here = admitted.route().ruling.may_review() || admitted.route().provider.is_module();

@@ -5,7 +5,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, ResponseFuture, SpawnHandle};
+use actix::{
+    Actor, ActorContext, ActorFutureExt as _, AsyncContext, Context, Handler, Message, ResponseFuture, SpawnHandle,
+    WrapFuture as _,
+};
 use bytes::Bytes;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -127,10 +130,30 @@ impl Session {
     fn check_key(&mut self, ctx: &mut Context<Self>) {
         // A store that cannot be asked at the moment must not end sessions.
         let authenticator = &self.sessions.server.long_requests.authenticator;
-        if authenticator.check(&self.shared.identity).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
+        if authenticator.check(&self.shared.identity()).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
             tracing::info!(session = %self.shared.short_id(), "the session ends because its key was revoked");
             self.end(ctx, close::POLICY, "the key was revoked");
         }
+    }
+
+    /// Ends the session when its token has expired or was revoked, unless its client has presented a newer one.
+    fn watch_token(&self, ctx: &mut Context<Self>) {
+        let authenticator = Arc::clone(&self.sessions.server.long_requests.authenticator);
+        let shared = Arc::clone(&self.shared);
+        let ended = async move {
+            while let Credential::Token(token) = shared.identity().credential {
+                tokio::time::sleep(RECHECK_INTERVAL).await;
+                let checked = authenticator.tokens().recheck(&token).await;
+                let is_newest = shared.identity().credential == Credential::Token(token);
+                if is_newest && checked.is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
+                    break;
+                }
+            }
+        };
+        ctx.spawn(ended.into_actor(self).map(|(), session, ctx| {
+            tracing::info!(session = %session.shared.short_id(), "the session ends because its token is no longer valid");
+            session.end(ctx, close::POLICY, "the token is no longer valid");
+        }));
     }
 
     fn check_idle(&mut self, ctx: &mut Context<Self>) {
@@ -152,10 +175,12 @@ impl Actor for Session {
                 session.end(ctx, close::GOING_AWAY, "its connection never came");
             }));
         }
-        if matches!(self.shared.identity.credential, Credential::Key(_))
-            && !matches!(self.shared.channel, Channel::None)
-        {
-            ctx.run_interval(RECHECK_INTERVAL, Self::check_key);
+        if !matches!(self.shared.channel, Channel::None) {
+            match self.shared.identity().credential {
+                Credential::Key(_) => _ = ctx.run_interval(RECHECK_INTERVAL, Self::check_key),
+                Credential::Token(_) => self.watch_token(ctx),
+                Credential::Loopback | Credential::SignIn(_) => {}
+            }
         }
         if let Some(interval) = self.heartbeat {
             ctx.run_interval(interval, Self::beat);

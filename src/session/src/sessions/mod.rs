@@ -75,16 +75,18 @@ impl Sessions {
         Arc::new(SessionShared::new(transport, identity, Channel::None, &self.lifetimes.ended))
     }
 
-    /// Finds a session of the transport. Only its own principal finds it, so a stranger cannot tell a wrong id from
-    /// another principal's session.
+    /// Finds a session of the transport, which the token of the request then keeps valid. Only its own principal finds
+    /// it, so a stranger cannot tell a wrong id from another principal's session.
     #[must_use]
     pub fn find(&self, identity: &Identity, transport: Transport, id: &str) -> Option<Arc<SessionShared>> {
-        self.registry.get(id).filter(|shared| {
+        let found = self.registry.get(id).filter(|shared| {
             shared.transport == transport
                 && !matches!(shared.channel, Channel::None)
                 && !shared.ended.is_cancelled()
                 && shared.principal().name == identity.principal.name
-        })
+        })?;
+        found.renew(identity);
+        Some(found)
     }
 
     /// Makes room for one more session that clients reach through any node.

@@ -21,7 +21,7 @@ fn source(bench: &Bench, session: &Arc<SessionShared>) -> MessageSource {
     MessageSource {
         server: Arc::clone(&bench.server),
         session: Arc::clone(session),
-        identity: session.identity.clone(),
+        identity: session.identity(),
         transport: session.transport,
         related: RelatedChannel::Outbox(Arc::clone(session)),
         assumed: Revision::V2025_03_26,

@@ -6,6 +6,7 @@ mod lifecycle;
 mod lists;
 mod middleware;
 mod reviewed;
+mod scopes;
 mod subscriptions;
 mod tasks;
 mod tools;

@@ -11,7 +11,7 @@ use std::{
 
 use actix_web::HttpResponse;
 use bytes::Bytes;
-use futures_util::Stream;
+use futures_util::{Stream, future::LocalBoxFuture};
 use tokio::{sync::watch, time::Interval};
 use tokio_util::sync::CancellationToken;
 
@@ -26,7 +26,7 @@ use countersign_exchange::{
     streams::{EventId, GET_STREAM, ReadOutcome},
 };
 use countersign_http::framing::sse::{KEEP_ALIVE, interval_from_now, stream_response, write_event};
-use countersign_protocol::ErrorKind;
+use countersign_protocol::{ErrorKind, McpError};
 
 /// The body of the response to a stateless request: its notifications as they arrive, then its answer. The body is dropped when
 /// the client closes the stream, which cancels the request (2026-07-28/basic/patterns/cancellation).
@@ -82,8 +82,10 @@ struct EventStreamReader {
     /// `true` until the priming event is sent, whose id lets the client resume.
     must_prime: bool,
     ticks: Interval,
-    /// The identity of the reader, whose key may differ from that of the session.
+    /// The identity of the reader, whose key or token may differ from that of the session.
     identity: Identity,
+    /// Ends when the token of the reader does.
+    revoked: LocalBoxFuture<'static, McpError>,
     /// The slot of a GET stream among the long-lived requests of its principal, with the token that ends the stream if it is
     /// evicted.
     slot: Option<(StreamSlot, CancellationToken)>,
@@ -116,6 +118,7 @@ pub fn stream_events(
         must_prime: session.legacy_revision().is_some_and(|r| r.rules().sse_priming),
         ticks: interval_from_now(endpoint.transports.http.sse_keep_alive),
         identity: identity.clone(),
+        revoked: endpoint.server.long_requests.authenticator.wait_until_token_revoked(identity),
         slot,
     };
     Ok(stream_response(state, EventStreamReader::next))
@@ -158,6 +161,7 @@ impl EventStreamReader {
                 changed = self.changed.changed() => changed.ok()?,
                 () = session.ended.cancelled() => return None,
                 () = evicted => return None,
+                _ = &mut self.revoked => return None,
                 () = self.endpoint.shutdown.cancelled(), if self.number == GET_STREAM => return None,
                 _ = self.ticks.tick() => {
                     // A stream with a reader keeps its session from timing out.

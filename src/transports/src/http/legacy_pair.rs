@@ -30,7 +30,7 @@ use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_session::{
     Session,
     actor::{Attach, AttachedConnection, Disconnected, deliver},
-    middleware::check_role,
+    middleware::check_access,
 };
 use countersign_telemetry::metrics::Transport;
 
@@ -38,7 +38,7 @@ const REVISION: Revision = Revision::V2024_11_05;
 
 fn identify_caller(endpoint: &McpEndpoint, request: &HttpRequest) -> Result<Identity, McpError> {
     let identity = identify(endpoint, request)?;
-    check_role(&identity).map(|()| identity)
+    check_access(&identity).map(|()| identity)
 }
 
 /// `GET /sse`: opens a session and its stream.

@@ -36,6 +36,7 @@ use countersign_routing::RouteTable;
 use countersign_runtime::large_messages::is_large;
 use countersign_session::{
     cluster::{Body, Cluster, FORWARDED_HEADER, ForwardTarget, whole_body},
+    middleware::check_access,
     owned::{OwnedMessage, OwnedRequest},
 };
 use countersign_telemetry::RequestMetrics;
@@ -195,6 +196,7 @@ pub async fn get(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> Http
             return Err(shutting_down());
         }
         let identity = identify(&endpoint, &request)?;
+        check_access(&identity)?;
         Ok(match owner_of_session(&endpoint, &request, session_id(&request)).await? {
             Some(owner) => owner.forward(&request, None).await,
             None => session::stream(&request, &endpoint, &identity),

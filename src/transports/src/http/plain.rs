@@ -54,7 +54,7 @@ pub async fn metrics(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> 
 /// `GET /tools`: the whole result of `tools/list`.
 pub async fn tools(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> Result<HttpResponse, Problem> {
     let identity = identify(&endpoint, &request)?;
-    middleware::check_role(&identity)?;
+    middleware::check_access(&identity)?;
     let table = endpoint.server.routing.routes.load();
     let visible = table.tools().iter().filter(|route| route.is_visible_to(&identity.principal));
     let tools: Vec<&str> = visible.map(|route| route.list_entry(REVISION)).collect();

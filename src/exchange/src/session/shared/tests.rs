@@ -4,7 +4,7 @@ use super::*;
 use crate::{
     bounds::memory::Memory,
     session::outbox::OutboxLimits,
-    testing::{facts, identity},
+    testing::{facts, identity, token_identity},
 };
 use countersign_domain::principal::Role;
 
@@ -151,4 +151,22 @@ fn token_ends_with_parent_and_wrapped_token_is_returned() {
     assert!(!returned.is_cancelled());
     wrapped.cancel();
     assert!(returned.is_cancelled());
+}
+
+#[test]
+fn session_lives_as_long_as_newest_token_of_its_client() {
+    let expiry = |session: &SessionShared| match session.identity().credential {
+        Credential::Token(token) => Some(token.expires_at),
+        _ => None,
+    };
+    let token = |expires_at| token_identity("ann", Role::Agent, &[], expires_at);
+    let session = SessionShared::new(Transport::Http, token(10), outbox(), &CancellationToken::new());
+    for (presented, current) in [(20, 20), (10, 20), (20, 20), (30, 30)] {
+        session.renew(&token(presented));
+        assert_eq!(expiry(&session), Some(current), "{presented}");
+    }
+    let of_process =
+        SessionShared::new(Transport::Http, identity("ann", Role::Agent), outbox(), &CancellationToken::new());
+    of_process.renew(&token(10));
+    assert_eq!(expiry(&of_process), None, "only a token is renewed");
 }
