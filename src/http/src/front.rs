@@ -1,5 +1,5 @@
 //! The middleware that every request passes on its way in and every response on its way out: the guard of hosts and
-//! origins ([`guard`]), the limit of connections, the memory for responses that clients leave unread, and compression.
+//! origins ([`guard`]), the limit of connections, questions to the issuers of access tokens, the memory for responses that clients leave unread, and compression.
 //!
 //! One middleware does all of this, because each further one would wrap the future of a request and the body of its response
 //! once more.
@@ -14,6 +14,7 @@ use std::{
     rc::Rc,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use actix_http::encoding::Encoder;
@@ -31,6 +32,7 @@ use actix_web::{
 };
 
 use bytes::Bytes;
+use futures_util::future::{Either, LocalBoxFuture};
 use parking_lot::Mutex;
 
 use crate::{
@@ -39,7 +41,9 @@ use crate::{
     framing::EmbeddedBody,
     guard::{self, Cors, RequestAuthenticator, identify_agent},
     problem::Problem,
+    protected_resource,
 };
+use countersign_auth::{Authenticator, authenticator::authorization_header};
 use countersign_exchange::{
     eviction::now,
     memory::{EXEMPT_MESSAGE_BYTES, Memory, Share, UnreadConnection, WeakConnection},
@@ -50,6 +54,9 @@ use countersign_runtime::{large_messages::is_large, reclaim};
 /// Size in bytes below which a response fits into one packet and is not compressed. Compressing 200 bytes costs more than
 /// sending them, and actix-web's own middleware compresses everything.
 const MIN_COMPRESSED_BYTES: u64 = 1400;
+
+/// Maximum time for which a request waits for the issuer of its token.
+const MAX_PROVIDER_WAIT: Duration = Duration::from_secs(10);
 
 /// Size in bytes of the slices that a connection is given.
 const SLICE_BYTES: usize = 32 << 10;
@@ -70,7 +77,7 @@ impl Front {
 
 impl<S> Transform<S, ServiceRequest> for Front
 where
-    S: Service<ServiceRequest, Response = ServiceResponse, Error = Error>,
+    S: Service<ServiceRequest, Response = ServiceResponse, Error = Error> + 'static,
     S::Future: Unpin,
 {
     type Response = ServiceResponse<Encoder<BoxBody>>;
@@ -80,19 +87,19 @@ where
     type Future = Ready<Result<Self::Transform, ()>>;
 
     fn new_transform(&self, service: S) -> Self::Future {
-        std::future::ready(Ok(FrontService { service, front: Rc::new(self.clone()) }))
+        std::future::ready(Ok(FrontService { service: Rc::new(service), front: Rc::new(self.clone()) }))
     }
 }
 
 /// The application wrapped in [`Front`].
 pub struct FrontService<S> {
-    service: S,
+    service: Rc<S>,
     front: Rc<Front>,
 }
 
 impl<S> Service<ServiceRequest> for FrontService<S>
 where
-    S: Service<ServiceRequest, Response = ServiceResponse, Error = Error>,
+    S: Service<ServiceRequest, Response = ServiceResponse, Error = Error> + 'static,
     S::Future: Unpin,
 {
     type Response = ServiceResponse<Encoder<BoxBody>>;
@@ -116,11 +123,42 @@ where
         }
         let open = connection.map(|connection| connection.open_request());
         let front = Rc::clone(&self.front);
-        FrontFuture::Admitted { response: self.service.call(request), front, cors, _open: open }
+        let response = match front.ask_provider(&request) {
+            None => Either::Left(self.service.call(request)),
+            Some(asking) => Either::Right(call_after(asking, Rc::clone(&self.service), request)),
+        };
+        FrontFuture::Admitted { response, front, cors, _open: open }
     }
 }
 
+type ResponseFuture = LocalBoxFuture<'static, Result<ServiceResponse, Error>>;
+
+/// Passes a request on when the issuer of its token has answered, or after [`MAX_PROVIDER_WAIT`].
+fn call_after<S>(asking: impl Future<Output = ()> + 'static, service: Rc<S>, request: ServiceRequest) -> ResponseFuture
+where
+    S: Service<ServiceRequest, Response = ServiceResponse, Error = Error> + 'static,
+{
+    Box::pin(async move {
+        // Without an answer the token is refused.
+        let _ = tokio::time::timeout(MAX_PROVIDER_WAIT, asking).await;
+        service.call(request).await
+    })
+}
+
 impl Front {
+    /// Returns the question to the issuer of a request's token, if it must be asked before the request is authenticated.
+    /// All authentication after this one decides without waiting.
+    fn ask_provider(&self, request: &ServiceRequest) -> Option<impl Future<Output = ()> + 'static> {
+        let authenticator = &self.authentication.authenticator;
+        if !authenticator.tokens().is_enabled() {
+            return None;
+        }
+        let header = authorization_header(request.headers()).ok().flatten()?;
+        let token = authenticator.unverified_token(header)?.to_owned();
+        let authenticator = Arc::clone(authenticator);
+        Some(async move { authenticator.tokens().ask_provider(&token).await })
+    }
+
     /// Returns `true` if the connection of a request exceeds the limit and gets no place reserved for reviewers either.
     fn exceeds_limit(&self, connection: &Connection, request: &HttpRequest) -> bool {
         connection.is_refused() && !(self.authentication.may_view(request) && connection.reserve_reviewer_place())
@@ -140,7 +178,7 @@ pub enum FrontFuture<F> {
     /// The refusal. It is `None` after the future has returned it.
     Refused(Option<Box<ServiceResponse>>, Cors),
     Admitted {
-        response: F,
+        response: Either<F, ResponseFuture>,
         front: Rc<Front>,
         cors: Cors,
         /// Keeps the connection from being evicted.
@@ -157,7 +195,10 @@ where
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let (mut response, cors) = match &mut *self {
             Self::Admitted { response, front, cors, .. } => {
-                let response = ready!(Pin::new(response).poll(cx))?;
+                let mut response = ready!(Pin::new(response).poll(cx))?;
+                if matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+                    complete_challenge(&front.authentication.authenticator, &mut response);
+                }
                 (count_response(&front.authentication, &front.memory, response), cors)
             }
             // A refusal is short and needs no memory.
@@ -169,6 +210,11 @@ where
         cors.add_headers(response.headers_mut());
         Poll::Ready(Ok(compress(response)))
     }
+}
+
+fn complete_challenge(authenticator: &Authenticator, response: &mut ServiceResponse) {
+    let (request, status) = (response.request().clone(), response.status());
+    protected_resource::complete_challenge(authenticator.tokens(), request.path(), status, response.headers_mut());
 }
 
 /// Compresses a long response if the client accepts a supported encoding. Event streams are never compressed.

@@ -22,7 +22,7 @@ use actix_web::{
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::{connections::Connection, problem::Problem};
+use crate::{connections::Connection, problem::Problem, protected_resource::METADATA_PATH};
 use countersign_auth::{
     Authenticator, DashboardSignIns, OriginRules, OriginVerdict, authenticator::authorization_header, dashboard,
 };
@@ -48,6 +48,7 @@ const ALLOWED_HEADERS: [&str; 9] = [
     "mcp-name",
     "idempotency-key",
 ];
+const ANY_ORIGIN: HeaderValue = HeaderValue::from_static("*");
 const PRIVATE_NETWORK_REQUEST: HeaderName = HeaderName::from_static("access-control-request-private-network");
 const PRIVATE_NETWORK_ALLOW: HeaderName = HeaderName::from_static("access-control-allow-private-network");
 
@@ -59,6 +60,8 @@ pub enum Cors {
     Vary,
     /// Allows the origin that sent the request to read the response.
     Origin(HeaderValue),
+    /// Allows every origin to read the response, which is public.
+    Public,
 }
 
 impl Cors {
@@ -66,6 +69,10 @@ impl Cors {
     pub fn add_headers(&self, headers: &mut HeaderMap) {
         match self {
             Self::No => return,
+            Self::Public => {
+                headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, ANY_ORIGIN);
+                return;
+            }
             Self::Vary => {}
             Self::Origin(origin) => {
                 headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin.clone());
@@ -76,26 +83,43 @@ impl Cors {
     }
 }
 
-/// Checks the `Host` and `Origin` of a request, and returns the CORS headers of its response.
+/// Checks the `Host`, the URL and the `Origin` of a request, and returns the CORS headers of its response.
 ///
 /// # Errors
 /// Returns the final response to a request that is refused, or to a preflight.
 pub fn admit(rules: &OriginRules, request: &ServiceRequest) -> Result<Cors, Box<HttpResponse>> {
-    match (check_host_and_origin(rules, request), request.headers().get(ORIGIN)) {
-        (Ok(OriginVerdict::CorsAllowed), Some(origin)) if is_preflight(request) => {
-            Err(Box::new(preflight(request.headers(), origin.clone())))
-        }
-        (Ok(OriginVerdict::CorsAllowed), Some(origin)) => Ok(Cors::Origin(origin.clone())),
-        (Ok(_), _) => Ok(if rules.has_cors() { Cors::Vary } else { Cors::No }),
-        (Err(error), _) => {
-            tracing::warn!(path = request.path(), peer = ?request.peer_addr(), "{}", error.message);
-            Err(Box::new(refusal(request.path(), &error)))
-        }
+    let cors = check_request(rules, request).map_err(|error| {
+        tracing::warn!(path = request.path(), peer = ?request.peer_addr(), "{}", error.message);
+        Box::new(refusal(request.path(), &error))
+    })?;
+    match &cors {
+        Cors::Origin(origin) if is_preflight(request) => Err(Box::new(preflight(request.headers(), origin.clone()))),
+        Cors::Public if is_preflight(request) => Err(Box::new(preflight(request.headers(), ANY_ORIGIN))),
+        _ => Ok(cors),
     }
 }
 
-/// Checks that the request is for this gateway and from an origin that may call.
-fn check_host_and_origin(rules: &OriginRules, request: &ServiceRequest) -> Result<OriginVerdict, McpError> {
+fn check_request(rules: &OriginRules, request: &ServiceRequest) -> Result<Cors, McpError> {
+    let host = check_host(rules, request)?;
+    // Tokens in URLs end up in logs and histories (2026-07-28/basic/authorization, "Token Requirements").
+    if request.query_string().split('&').any(|pair| pair.split('=').next() == Some("access_token")) {
+        let text = "an access token must not be part of a URL; send it as Authorization: Bearer <token>";
+        return Err(McpError::new(ErrorKind::InvalidRequest, text));
+    }
+    // Clients in browsers look for the issuers before they can have a token.
+    if request.path().starts_with(METADATA_PATH) {
+        return Ok(Cors::Public);
+    }
+    let verdict = check_origin(rules, request.headers(), host)?;
+    Ok(match request.headers().get(ORIGIN) {
+        Some(origin) if verdict == OriginVerdict::CorsAllowed => Cors::Origin(origin.clone()),
+        _ if rules.has_cors() => Cors::Vary,
+        _ => Cors::No,
+    })
+}
+
+/// Checks that the request is for this gateway, and returns its host.
+fn check_host<'a>(rules: &OriginRules, request: &'a ServiceRequest) -> Result<&'a [u8], McpError> {
     let forbidden = |why| McpError::new(ErrorKind::Forbidden, why);
     let headers = request.headers();
     let mut hosts = headers.get_all(HOST);
@@ -110,6 +134,12 @@ fn check_host_and_origin(rules: &OriginRules, request: &ServiceRequest) -> Resul
     if !rules.is_own_host(host) || target.is_some_and(|target| !rules.is_own_host(target)) {
         return Err(forbidden("the Host header does not name this gateway; see allowed_hosts and public_url"));
     }
+    Ok(host)
+}
+
+/// Checks that the request is from an origin that may call.
+fn check_origin(rules: &OriginRules, headers: &HeaderMap, host: &[u8]) -> Result<OriginVerdict, McpError> {
+    let forbidden = |why| McpError::new(ErrorKind::Forbidden, why);
     let mut origins = headers.get_all(ORIGIN);
     let origin = origins.next().map(HeaderValue::as_bytes);
     if origins.next().is_some() {
@@ -139,7 +169,8 @@ fn refusal(path: &str, error: &McpError) -> HttpResponse<BoxBody> {
             "jsonrpc": "2.0",
             "error": { "code": error.kind.number(), "message": error.message, "data": error.data() },
         });
-        return HttpResponse::build(StatusCode::FORBIDDEN).content_type("application/json").body(body.to_string());
+        let status = StatusCode::from_u16(error.kind.status()).unwrap_or(StatusCode::FORBIDDEN);
+        return HttpResponse::build(status).content_type("application/json").body(body.to_string());
     }
     Problem::from(error.clone()).error_response()
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::{front::Front, guard::RequestAuthenticator};
 use countersign_auth::{Authenticator, DashboardSignIns, OriginRules, stored_credentials::StoredCredentials};
-use countersign_config::Config;
+use countersign_config::{Config, Environment, Flags, load};
 use countersign_exchange::memory::Memory;
 use countersign_store::StoreLocation;
 
@@ -17,4 +17,13 @@ pub fn front(config: &Config) -> Front {
     let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), stored, &origins));
     let authentication = RequestAuthenticator::new(authenticator, sign_ins, origins, config);
     Front::new(Arc::new(authentication), Memory::new(1 << 20, 1 << 20))
+}
+
+/// Returns the configuration of this YAML.
+pub fn config(yaml: &str) -> Config {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("c.yaml");
+    std::fs::write(&file, yaml).unwrap();
+    let flags = Flags { config: Some(file), data: Some(dir.path().into()), ..Flags::default() };
+    load(&flags, &Environment::new(dir.path(), &[])).unwrap_or_else(|error| panic!("{error}")).config
 }

@@ -2,6 +2,8 @@
 //!
 //! What is in memory decides without waiting. Only [`TokenVerifier::ask_provider`] speaks to an issuer.
 
+use std::sync::{PoisonError, RwLock};
+
 use jiff::Timestamp;
 
 use countersign_config::TokenIssuer;
@@ -9,22 +11,42 @@ use countersign_domain::principal::{Identity, TokenCredential};
 use countersign_protocol::{ErrorKind, McpError};
 
 /// Verifies access tokens. It is shared by all threads.
-pub struct TokenVerifier {}
+pub struct TokenVerifier {
+    resource: Option<String>,
+    issuers: RwLock<Vec<String>>,
+}
 
 impl TokenVerifier {
     /// Creates a verifier. `resource` is the identifier of this gateway ([`countersign_config::Config::resource`]).
     #[must_use]
-    pub fn new(_issuers: &[TokenIssuer], _resource: Option<&str>) -> Self {
-        Self {}
+    pub fn new(issuers: &[TokenIssuer], resource: Option<&str>) -> Self {
+        let verifier = Self { resource: resource.map(str::to_owned), issuers: RwLock::default() };
+        verifier.set_issuers(issuers);
+        verifier
+    }
+
+    /// Returns the identifier of this gateway as a protected resource, if it has a public URL.
+    #[must_use]
+    pub fn resource(&self) -> Option<&str> {
+        self.resource.as_deref()
+    }
+
+    /// Returns the identifiers of the issuers.
+    #[must_use]
+    pub fn issuers(&self) -> Vec<String> {
+        self.issuers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Replaces the issuers.
-    pub fn set_issuers(&self, _issuers: &[TokenIssuer]) {}
+    pub fn set_issuers(&self, issuers: &[TokenIssuer]) {
+        let mut current = self.issuers.write().unwrap_or_else(PoisonError::into_inner);
+        *current = issuers.iter().map(|issuer| issuer.issuer.clone()).collect();
+    }
 
     /// Returns `true` if any issuer is configured.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
-        false
+        !self.issuers.read().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
     /// Returns the identity of the holder of a token, from the cache or by its signature.

@@ -10,6 +10,7 @@ use actix_web::{
     test::{self, TestRequest},
     web,
 };
+use futures_util::FutureExt as _;
 
 use super::*;
 use crate::testing::front;
@@ -136,4 +137,42 @@ async fn memory_of_closed_answer_goes_to_next_answer() {
     assert_eq!(memory.used_total(), with_buffers(10 * SLICE_BYTES));
     drop((unread, read));
     assert_eq!(memory.used_total(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_is_handled_after_issuer_answered_or_timed_out() {
+    let called = Rc::new(AtomicUsize::new(0));
+    let count = Rc::clone(&called);
+    let service = Rc::new(actix_service::fn_service(move |request: ServiceRequest| {
+        count.fetch_add(1, Ordering::Relaxed);
+        std::future::ready(Ok::<_, Error>(request.into_response(HttpResponse::Ok().finish())))
+    }));
+    let request = || TestRequest::get().to_srv_request();
+    let (answer, answered) = tokio::sync::oneshot::channel::<()>();
+    let mut response = call_after(async { _ = answered.await }, Rc::clone(&service), request());
+    assert!((&mut response).now_or_never().is_none());
+    assert_eq!(called.load(Ordering::Relaxed), 0);
+    answer.send(()).unwrap();
+    assert_eq!(response.await.unwrap().status(), StatusCode::OK);
+    assert_eq!(called.load(Ordering::Relaxed), 1);
+
+    let started = tokio::time::Instant::now();
+    let late = call_after(std::future::pending(), service, request()).await.unwrap();
+    assert_eq!((late.status(), started.elapsed().as_secs()), (StatusCode::OK, MAX_PROVIDER_WAIT.as_secs()));
+}
+
+#[actix::test]
+async fn challenge_names_metadata_if_issuers_are_configured() {
+    let issuers = "public_url: https://gw.example\nauth: { tokens: [{ issuer: https://id.example }] }";
+    let metadata = r#"resource_metadata="https://gw.example/.well-known/oauth-protected-resource/mcp""#;
+    for (config, expected) in [
+        (Config::default(), "Bearer".to_owned()),
+        (crate::testing::config(issuers), format!(r#"Bearer {metadata}, scope="tools:read tools:propose""#)),
+    ] {
+        let refuse = || async { Problem::new(ErrorKind::Unauthorized, "who?").error_response() };
+        let app = App::new().default_service(web::to(refuse)).wrap(front(&config));
+        let request = TestRequest::get().append_header(("host", "localhost:8080")).to_request();
+        let response = test::call_service(&test::init_service(app).await, request).await;
+        assert_eq!(response.headers().get(header::WWW_AUTHENTICATE).unwrap(), expected.as_str());
+    }
 }

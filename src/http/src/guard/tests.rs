@@ -139,3 +139,36 @@ fn all_cookies_of_the_dashboard_are_returned() {
     assert!(cookie_values("other=1").is_empty());
     assert!(dashboard_cookies(&test::TestRequest::default().to_http_request()).is_empty());
 }
+
+#[actix::test]
+async fn tokens_in_urls_are_refused_at_all_endpoints() {
+    let host = [("host", "localhost:8080")];
+    for path in ["/mcp", "/ws", "/sse", "/messages", "/tools/x", "/api/changes", "/events", "/"] {
+        for query in ["access_token=x", "a=b&access_token=x", "access_token"] {
+            let response = respond(&Config::default(), post(&format!("{path}?{query}"), &host)).await;
+            assert_eq!(response.status(), StatusCode::BAD_REQUEST, "{path} {query}");
+            let body: Value = test::read_body_json(response).await;
+            let code = body["code"].as_str().or(body["error"]["data"]["code"].as_str());
+            assert_eq!(code, Some("INVALID_REQUEST"), "{path} {query}");
+        }
+        let response = respond(&Config::default(), post(&format!("{path}?q=access_token"), &host)).await;
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+    }
+}
+
+#[actix::test]
+async fn pages_of_any_origin_read_the_metadata() {
+    let headers = [("host", "localhost:8080"), ("origin", "https://evil.example")];
+    let preflight = ("access-control-request-method", "GET");
+    for path in [METADATA_PATH.to_owned(), format!("{METADATA_PATH}/ws")] {
+        let response = respond(&with_cors(), post(&path, &headers).method(Method::GET)).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(response.headers().get(ACCESS_CONTROL_ALLOW_ORIGIN).unwrap(), "*");
+        let request = post(&path, &headers).method(Method::OPTIONS).append_header(preflight);
+        let response = respond(&Config::default(), request).await;
+        assert_eq!(response.status(), StatusCode::NO_CONTENT);
+        assert_eq!(response.headers().get(ACCESS_CONTROL_ALLOW_ORIGIN).unwrap(), "*");
+        let rebound = [("host", "evil.example"), ("origin", "https://evil.example")];
+        assert_eq!(respond(&Config::default(), post(&path, &rebound)).await.status(), StatusCode::FORBIDDEN);
+    }
+}

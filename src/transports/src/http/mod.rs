@@ -30,7 +30,12 @@ use futures_util::{Stream, StreamExt, future, stream};
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::body_budget::Reservation;
-use countersign_http::{answer, connections::Connection, guard::identify_agent};
+use countersign_http::{
+    answer,
+    connections::Connection,
+    guard::identify_agent,
+    protected_resource::{self, METADATA_PATH},
+};
 use countersign_protocol::{
     ErrorKind, McpError, RequestId, Revision,
     headers::{HeaderField, Headers},
@@ -54,7 +59,12 @@ pub fn routes(cfg: &mut web::ServiceConfig) {
     .service(web::resource("/info").route(web::get().to(plain::info)))
     .service(web::resource("/metrics").route(web::get().to(plain::metrics)))
     .service(web::resource("/tools").route(web::get().to(plain::tools)))
-    .service(web::resource("/tools/{name}").route(web::post().to(plain::call)));
+    .service(web::resource("/tools/{name}").route(web::post().to(plain::call)))
+    .service(web::resource(METADATA_PATH).route(web::get().to(plain::resource_metadata)));
+    for endpoint in protected_resource::ENDPOINTS {
+        let path = format!("{METADATA_PATH}{endpoint}");
+        cfg.service(web::resource(path).route(web::get().to(plain::resource_metadata)));
+    }
 }
 
 /// Authenticates an agent, as [`identify_agent`] does.

@@ -18,7 +18,11 @@ use countersign_exchange::{
     facts::ClientFacts,
     reply::{RelatedChannel, Reply},
 };
-use countersign_http::{answer, problem::Problem};
+use countersign_http::{
+    answer,
+    problem::Problem,
+    protected_resource::{self, METADATA_PATH},
+};
 use countersign_protocol::{
     ErrorKind, McpError, RequestId, Revision, envelope::Request, json::quoted, outline::Outline, params::keys,
 };
@@ -49,6 +53,18 @@ pub async fn metrics(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> 
     Ok(HttpResponse::Ok()
         .insert_header((header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8"))
         .body(endpoint.server.status.render_metrics()))
+}
+
+/// `GET /.well-known/oauth-protected-resource`, with or without the path of an endpoint: who issues access tokens for it. It
+/// needs no credential (RFC 9728).
+pub async fn resource_metadata(
+    request: HttpRequest,
+    endpoint: web::Data<McpEndpoint>,
+) -> Result<HttpResponse, Problem> {
+    let path = request.path().strip_prefix(METADATA_PATH).filter(|path| !path.is_empty()).unwrap_or("/mcp");
+    let metadata = protected_resource::metadata(endpoint.server.long_requests.authenticator.tokens(), path);
+    let metadata = metadata.ok_or_else(|| Problem::not_found(request.path()))?;
+    Ok(HttpResponse::Ok().insert_header((header::CACHE_CONTROL, "no-cache")).json(metadata))
 }
 
 /// `GET /tools`: the whole result of `tools/list`.

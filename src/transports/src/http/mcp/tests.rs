@@ -1,9 +1,15 @@
 //! Tests of the checks of the MCP endpoint.
 
-use actix_web::{http::header::CONNECTION, test::TestRequest};
+use actix_web::{
+    http::header::{CONNECTION, WWW_AUTHENTICATE},
+    test::TestRequest,
+};
 
 use super::*;
 use crate::testing::TestEndpoint;
+use countersign_domain::principal::{Credential, Role, Scope};
+use countersign_exchange::testing::token_identity;
+use countersign_http::protected_resource::METADATA_PATH;
 
 fn request(headers: &[(&str, &str)]) -> TestRequest {
     headers.iter().fold(TestRequest::post().uri("/mcp"), |request, header| request.append_header(*header))
@@ -77,4 +83,45 @@ async fn post_is_refused_for_its_first_fault() {
     let reply = endpoint.ask(request(&[stranger, text])).await;
     assert_eq!((reply.status.as_u16(), reply.code().as_deref()), (503, Some("SHUTTING_DOWN")));
     assert!(reply.headers.get(CONNECTION).is_none());
+}
+
+#[actix::test]
+async fn missing_scope_is_a_challenge_in_both_eras() {
+    let endpoint = TestEndpoint::open("").await;
+    let mut identity = token_identity("ann", Role::Reviewer, &[Scope::ChangesDecide], i64::MAX);
+    identity.credential = Credential::Loopback;
+    let data = web::Data::from(Arc::clone(&endpoint.endpoint));
+    let client = r#""io.modelcontextprotocol/clientCapabilities":{}"#;
+    let modern =
+        format!(r#","params":{{"_meta":{{"io.modelcontextprotocol/protocolVersion":"2026-07-28",{client}}}}}"#);
+    for (params, headers) in
+        [("", &[][..]), (&modern, &[("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/list")])]
+    {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list"{params}}}"#);
+        let limits = envelope::Limits { max_depth: 10, max_batch: 10 };
+        let Ok(Incoming::Single(message)) = envelope::parse(body.as_bytes(), &limits) else { panic!("{body}") };
+        let request = request(headers).to_http_request();
+        let accepts = Accepts { json: true, sse: true };
+        let identity = identity.clone();
+        let post = Post { endpoint: &data, request: &request, identity, accepts, held: None };
+        let response = handle(post, &message, None).await;
+        assert_eq!(response.status().as_u16(), 403, "{body}");
+        let challenge = response.headers().get(WWW_AUTHENTICATE).unwrap();
+        assert_eq!(challenge, r#"Bearer error="insufficient_scope", scope="tools:read""#, "{body}");
+    }
+}
+
+#[actix::test]
+async fn metadata_exists_if_issuers_are_configured() {
+    let issuers = "public_url: https://gw.example\nauth: { tokens: [{ issuer: https://id.example }] }";
+    let (with, without) = (TestEndpoint::open(issuers).await, TestEndpoint::open("").await);
+    for (path, resource) in [("", "/mcp"), ("/mcp", "/mcp"), ("/ws", "/ws"), ("/sse", "/sse")] {
+        let path = format!("{METADATA_PATH}{path}");
+        let reply = with.ask(TestRequest::get().uri(&path)).await;
+        let metadata: serde_json::Value = serde_json::from_slice(&reply.body).unwrap();
+        assert_eq!(metadata["resource"], format!("https://gw.example{resource}"));
+        assert_eq!(metadata["authorization_servers"], serde_json::json!(["https://id.example"]));
+        assert_eq!(without.ask(TestRequest::get().uri(&path)).await.status.as_u16(), 404);
+    }
+    assert_eq!(with.ask(TestRequest::get().uri(&format!("{METADATA_PATH}/x"))).await.status.as_u16(), 404);
 }

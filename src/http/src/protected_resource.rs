@@ -1,0 +1,127 @@
+//! Describes the gateway as a protected resource (RFC 9728), so that clients find the issuers of access tokens for it.
+
+use actix_web::http::{
+    StatusCode,
+    header::{HeaderMap, HeaderValue, WWW_AUTHENTICATE},
+};
+use serde_json::{Value, json};
+
+use countersign_auth::{TokenVerifier, scopes::AGENT_SCOPES};
+use countersign_domain::principal::Scope;
+
+/// The path of the metadata of `/mcp`. The path of any endpoint may follow it.
+pub const METADATA_PATH: &str = "/.well-known/oauth-protected-resource";
+
+/// The endpoints with metadata of their own.
+pub const ENDPOINTS: [&str; 3] = ["/mcp", "/ws", "/sse"];
+
+/// Returns the metadata of an endpoint, or `None` if no issuer is configured.
+#[must_use]
+pub fn metadata(tokens: &TokenVerifier, endpoint: &str) -> Option<Value> {
+    let issuers = tokens.issuers();
+    let url = public_url(tokens).filter(|_| !issuers.is_empty())?;
+    Some(json!({
+        "resource": format!("{url}{endpoint}"),
+        "authorization_servers": issuers,
+        "scopes_supported": AGENT_SCOPES.split(' ').collect::<Vec<_>>(),
+        "bearer_methods_supported": ["header"],
+        "resource_name": "Countersign",
+    }))
+}
+
+/// Adds the URL of the metadata to the challenge of a response, and to a 401 the scopes that a client of the path needs
+/// (2026-07-28/basic/authorization).
+pub fn complete_challenge(tokens: &TokenVerifier, path: &str, status: StatusCode, headers: &mut HeaderMap) {
+    let Some(url) = public_url(tokens).filter(|_| tokens.is_enabled()) else { return };
+    let Some(challenge) = headers.get(WWW_AUTHENTICATE).and_then(|value| value.to_str().ok()) else { return };
+    // The challenge of a forwarded request was completed by the other node.
+    if challenge.contains("resource_metadata=") {
+        return;
+    }
+    let endpoint = match path {
+        "/ws" => "/ws",
+        "/sse" | "/messages" => "/sse",
+        _ => "/mcp",
+    };
+    let separator = if challenge.contains('=') { "," } else { "" };
+    let mut completed = format!(r#"{challenge}{separator} resource_metadata="{url}{METADATA_PATH}{endpoint}""#);
+    if status == StatusCode::UNAUTHORIZED {
+        let is_for_people = path == "/events" || path.starts_with("/api/");
+        let scopes = if is_for_people { Scope::ChangesDecide.as_str() } else { AGENT_SCOPES };
+        completed.push_str(&format!(r#", scope="{scopes}""#));
+    }
+    if let Ok(completed) = HeaderValue::try_from(completed) {
+        headers.insert(WWW_AUTHENTICATE, completed);
+    }
+}
+
+fn public_url(tokens: &TokenVerifier) -> Option<&str> {
+    tokens.resource()?.strip_suffix("/mcp")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_config::TokenIssuer;
+
+    fn tokens(issuers: &[&str]) -> TokenVerifier {
+        let issuer = |issuer: &&str| TokenIssuer {
+            issuer: (*issuer).to_owned(),
+            audiences: Vec::new(),
+            roles: std::collections::BTreeMap::new(),
+            groups_claim: "groups".into(),
+            introspection: None,
+        };
+        TokenVerifier::new(&issuers.iter().map(issuer).collect::<Vec<_>>(), Some("https://gw.example/mcp"))
+    }
+
+    fn completed(tokens: &TokenVerifier, path: &str, status: StatusCode, challenge: &'static str) -> String {
+        let mut headers = HeaderMap::new();
+        headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static(challenge));
+        complete_challenge(tokens, path, status, &mut headers);
+        headers.get(WWW_AUTHENTICATE).unwrap().to_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn metadata_names_endpoint_issuers_and_scopes() {
+        let tokens = tokens(&["https://id.example", "https://id.example/b"]);
+        let expected = json!({
+            "resource": "https://gw.example/ws",
+            "authorization_servers": ["https://id.example", "https://id.example/b"],
+            "scopes_supported": ["tools:read", "tools:propose"],
+            "bearer_methods_supported": ["header"],
+            "resource_name": "Countersign",
+        });
+        assert_eq!(metadata(&tokens, "/ws"), Some(expected));
+        tokens.set_issuers(&[]);
+        assert_eq!(metadata(&tokens, "/ws"), None);
+    }
+
+    #[test]
+    fn challenges_name_metadata_and_scopes() {
+        let tokens = tokens(&["https://id.example"]);
+        let url = |path: &str| format!(r#"resource_metadata="https://gw.example{METADATA_PATH}{path}""#);
+        let (unauthorized, forbidden) = (StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN);
+        let agent = r#"scope="tools:read tools:propose""#;
+        for (path, status, challenge, added) in [
+            ("/mcp", unauthorized, "Bearer", format!(" {}, {agent}", url("/mcp"))),
+            ("/ws", unauthorized, r#"Bearer error="invalid_token""#, format!(", {}, {agent}", url("/ws"))),
+            ("/messages", unauthorized, "Bearer", format!(" {}, {agent}", url("/sse"))),
+            ("/tools/x", unauthorized, "Bearer", format!(" {}, {agent}", url("/mcp"))),
+            ("/api/me", unauthorized, "Bearer", format!(r#" {}, scope="changes:decide""#, url("/mcp"))),
+            (
+                "/sse",
+                forbidden,
+                r#"Bearer error="insufficient_scope", scope="tools:read""#,
+                format!(", {}", url("/sse")),
+            ),
+        ] {
+            let complete = completed(&tokens, path, status, challenge);
+            assert_eq!(complete, format!("{challenge}{added}"), "{path}");
+        }
+        let of_other_node = r#"Bearer resource_metadata="https://gw.example/x""#;
+        assert_eq!(completed(&tokens, "/mcp", unauthorized, of_other_node), of_other_node);
+        tokens.set_issuers(&[]);
+        assert_eq!(completed(&tokens, "/mcp", unauthorized, "Bearer"), "Bearer");
+    }
+}
