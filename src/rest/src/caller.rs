@@ -1,6 +1,6 @@
 //! Authenticates callers of the REST and feed endpoints, which need a credential even on loopback.
 //!
-//! The credential is a key in `Authorization`, or the dashboard's cookie together with its header. Agents are refused, because an
+//! The credential is a key or an access token in `Authorization`, or the dashboard's cookie together with its header. Agents are refused, because an
 //! agent that can reach the port must not see or decide the changes of others.
 
 use std::{
@@ -11,8 +11,9 @@ use std::{
 use actix_web::{FromRequest, HttpRequest, dev::Payload, web};
 
 use super::Problem;
+use countersign_auth::scopes::require_scope;
 use countersign_config::HttpConfig;
-use countersign_domain::principal::{Credential, Principal};
+use countersign_domain::principal::{Credential, Principal, Scope};
 use countersign_http::{connections::Connection, guard::RequestAuthenticator};
 use countersign_protocol::ErrorKind;
 
@@ -47,6 +48,7 @@ impl FromRequest for Caller {
 
 fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
     let identity = admission(request)?.authentication.identify(request)?;
+    require_scope(&identity.principal, Scope::ChangesDecide)?;
     if !identity.principal.role.may_view() {
         return Err(Problem::new(
             ErrorKind::Forbidden,

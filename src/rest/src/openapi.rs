@@ -74,7 +74,7 @@ const PROBLEMS: [(&str, &str, &str); 13] = [
     (
         "403",
         "Forbidden",
-        "`FORBIDDEN`: an agent's key, a viewer who decides, a reviewer whom the rule does not require, a foreign Origin or Host; \
+        "`FORBIDDEN`: an agent's key, a token without the scope, a viewer who decides, a reviewer whom the rule does not require, a foreign Origin or Host; \
          `SELF_APPROVAL`, `EDIT_FORBIDDEN`, `POLICY_DENIED`",
     ),
     ("404", "NotFound", "`CHANGE_NOT_FOUND`, or `NOT_FOUND` for other objects"),
@@ -128,16 +128,20 @@ fn document() -> Value {
         "title": "Countersign",
         "version": "1",
         "summary": "See the changes that agents propose, and decide on them.",
-        "description": "Every request needs the key of a reviewer, viewer or admin, or a dashboard sign-in (cookie and header \
-            together, from the gateway's own Origin), also on loopback. Errors are problem documents (RFC 9457) with a stable \
+        "description": "Every request needs the key or the access token of a reviewer, viewer or admin, or a dashboard sign-in \
+            (cookie and header together, from the gateway's own Origin), also on loopback. Errors are problem documents (RFC 9457) with a stable \
             `code`. Unknown members of bodies and unknown query parameters are refused.",
         "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
     });
     document["servers"] = json!([{ "url": "/" }]);
-    document["security"] = json!([{ "key": [] }, { "cookie": [], "secret": [] }]);
+    document["security"] = json!([{ "key": [] }, { "token": [] }, { "cookie": [], "secret": [] }]);
     document["components"]["securitySchemes"] = json!({
         "key": {
             "type": "http", "scheme": "bearer", "description": "`countersign keys create --role reviewer --name NAME`",
+        },
+        "token": {
+            "type": "http", "scheme": "bearer",
+            "description": "An access token of an issuer in `auth.tokens`, with the scope `changes:decide` or a role of the issuer.",
         },
         "cookie": { "type": "apiKey", "in": "cookie", "name": "countersign_session" },
         "secret": { "type": "apiKey", "in": "header", "name": "X-Countersign-Secret" },
@@ -148,7 +152,8 @@ fn document() -> Value {
             json!({ "description": description, "content": { MEDIA_TYPE: { "schema": schema } } });
     }
     let responses = &mut document["components"]["responses"];
-    responses["Unauthorized"]["headers"] = json!({ "WWW-Authenticate": { "schema": { "const": "Bearer" } } });
+    responses["Unauthorized"]["headers"] =
+        json!({ "WWW-Authenticate": { "schema": { "type": "string", "pattern": "^Bearer" } } });
     responses["Limited"]["headers"] =
         json!({ "Retry-After": { "description": "Seconds.", "schema": { "type": "integer" } } });
     for (path, item) in document["paths"].as_object_mut().into_iter().flatten() {
