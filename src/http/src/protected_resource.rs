@@ -20,17 +20,20 @@ pub const ENDPOINTS: [&str; 3] = ["/mcp", "/ws", "/sse"];
 pub fn metadata(tokens: &TokenVerifier, endpoint: &str) -> Option<Value> {
     let issuers = tokens.issuers();
     let url = public_url(tokens).filter(|_| !issuers.is_empty())?;
-    Some(json!({
+    let mut metadata = json!({
         "resource": format!("{url}{endpoint}"),
         "authorization_servers": issuers,
-        "scopes_supported": AGENT_SCOPES.split(' ').collect::<Vec<_>>(),
         "bearer_methods_supported": ["header"],
         "resource_name": "Countersign",
-    }))
+    });
+    if tokens.uses_scopes() {
+        metadata["scopes_supported"] = AGENT_SCOPES.split(' ').collect();
+    }
+    Some(metadata)
 }
 
 /// Adds the URL of the metadata to the challenge of a response, and to a 401 the scopes that a client of the path needs
-/// (2026-07-28/basic/authorization).
+/// (2026-07-28/basic/authorization). Where only roles count, no scopes are named: an issuer refuses unknown ones.
 pub fn complete_challenge(tokens: &TokenVerifier, path: &str, status: StatusCode, headers: &mut HeaderMap) {
     let Some(url) = public_url(tokens).filter(|_| tokens.is_enabled()) else { return };
     let Some(challenge) = headers.get(WWW_AUTHENTICATE).and_then(|value| value.to_str().ok()) else { return };
@@ -45,7 +48,7 @@ pub fn complete_challenge(tokens: &TokenVerifier, path: &str, status: StatusCode
     };
     let separator = if challenge.contains('=') { "," } else { "" };
     let mut completed = format!(r#"{challenge}{separator} resource_metadata="{url}{METADATA_PATH}{endpoint}""#);
-    if status == StatusCode::UNAUTHORIZED {
+    if status == StatusCode::UNAUTHORIZED && tokens.uses_scopes() {
         let is_for_people = path == "/events" || path.starts_with("/api/");
         let scopes = if is_for_people { Scope::ChangesDecide.as_str() } else { AGENT_SCOPES };
         completed.push_str(&format!(r#", scope="{scopes}""#));
@@ -61,18 +64,25 @@ fn public_url(tokens: &TokenVerifier) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use countersign_config::TokenIssuer;
+    use countersign_domain::principal::Role;
 
-    fn tokens(issuers: &[&str]) -> TokenVerifier {
-        let issuer = |issuer: &&str| TokenIssuer {
-            issuer: (*issuer).to_owned(),
+    fn issuer(issuer: &str) -> TokenIssuer {
+        TokenIssuer {
+            issuer: issuer.to_owned(),
             audiences: Vec::new(),
-            roles: std::collections::BTreeMap::new(),
+            roles: BTreeMap::new(),
             groups_claim: "groups".into(),
             introspection: None,
-        };
-        TokenVerifier::new(&issuers.iter().map(issuer).collect::<Vec<_>>(), Some("https://gw.example/mcp"))
+        }
+    }
+
+    fn tokens(issuers: &[&str]) -> TokenVerifier {
+        let issuers: Vec<TokenIssuer> = issuers.iter().map(|name| issuer(name)).collect();
+        TokenVerifier::new(&issuers, Some("https://gw.example/mcp"))
     }
 
     fn completed(tokens: &TokenVerifier, path: &str, status: StatusCode, challenge: &'static str) -> String {
@@ -121,6 +131,11 @@ mod tests {
         }
         let of_other_node = r#"Bearer resource_metadata="https://gw.example/x""#;
         assert_eq!(completed(&tokens, "/mcp", unauthorized, of_other_node), of_other_node);
+        let roles = BTreeMap::from([("*".to_owned(), Role::Agent)]);
+        tokens.set_issuers(&[TokenIssuer { roles, ..issuer("https://id.example") }]);
+        let without_scopes = format!("Bearer {}", url("/mcp"));
+        assert_eq!(completed(&tokens, "/mcp", unauthorized, "Bearer"), without_scopes, "roles decide");
+        assert_eq!(metadata(&tokens, "/mcp").unwrap().get("scopes_supported"), None);
         tokens.set_issuers(&[]);
         assert_eq!(completed(&tokens, "/mcp", unauthorized, "Bearer"), "Bearer");
     }

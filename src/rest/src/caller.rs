@@ -48,17 +48,20 @@ impl FromRequest for Caller {
 
 fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
     let identity = admission(request)?.authentication.identify(request)?;
-    require_scope(&identity.principal, Scope::ChangesDecide)?;
-    if !identity.principal.role.may_view() {
-        return Err(Problem::new(
-            ErrorKind::Forbidden,
-            "this endpoint needs a reviewer's or viewer's key, not an agent's",
-        ));
-    }
+    check_access(&identity.principal)?;
     if let Some(connection) = Connection::for_request(request) {
         connection.reserve_reviewer_place();
     }
     Ok(Caller { principal: identity.principal, credential: identity.credential })
+}
+
+/// Checks that the principal may see all changes.
+fn check_access(principal: &Principal) -> Result<(), Problem> {
+    require_scope(principal, Scope::ChangesDecide)?;
+    if principal.role.may_view() {
+        return Ok(());
+    }
+    Err(Problem::new(ErrorKind::Forbidden, "this endpoint needs a reviewer's or viewer's key, not an agent's"))
 }
 
 /// The data that every endpoint uses before its handler runs.
@@ -76,4 +79,24 @@ pub fn admission(request: &HttpRequest) -> Result<&web::Data<Admission>, Problem
         tracing::error!("the REST endpoints are served without their data");
         Problem::new(ErrorKind::Internal, "the REST endpoints are not set up")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::{ResponseError as _, http::header::WWW_AUTHENTICATE};
+
+    use super::*;
+    use countersign_domain::principal::Role;
+    use countersign_exchange::testing::token_identity;
+
+    #[test]
+    fn token_needs_the_scope_to_decide() {
+        let check = |role, scopes: &[Scope]| check_access(&token_identity("ann", role, scopes, i64::MAX).principal);
+        check(Role::Reviewer, &[Scope::ChangesDecide]).unwrap();
+        check(Role::Admin, &[Scope::Admin]).unwrap();
+        let response = check(Role::Agent, &[Scope::ToolsPropose]).unwrap_err().error_response();
+        assert_eq!(response.status().as_u16(), 403);
+        let challenge = response.headers().get(WWW_AUTHENTICATE).unwrap();
+        assert_eq!(challenge, r#"Bearer error="insufficient_scope", scope="changes:decide""#);
+    }
 }

@@ -13,7 +13,8 @@ use countersign_protocol::{ErrorKind, McpError};
 /// Verifies access tokens. It is shared by all threads.
 pub struct TokenVerifier {
     resource: Option<String>,
-    issuers: RwLock<Vec<String>>,
+    /// Identifiers of the issuers, and whether scopes decide what their tokens permit.
+    issuers: RwLock<Vec<(String, bool)>>,
 }
 
 impl TokenVerifier {
@@ -34,13 +35,20 @@ impl TokenVerifier {
     /// Returns the identifiers of the issuers.
     #[must_use]
     pub fn issuers(&self) -> Vec<String> {
-        self.issuers.read().unwrap_or_else(PoisonError::into_inner).clone()
+        let issuers = self.issuers.read().unwrap_or_else(PoisonError::into_inner);
+        issuers.iter().map(|(issuer, _)| issuer.clone()).collect()
+    }
+
+    /// Returns `true` if scopes decide what the tokens of some issuer permit. An issuer with roles may know no scopes.
+    #[must_use]
+    pub fn uses_scopes(&self) -> bool {
+        self.issuers.read().unwrap_or_else(PoisonError::into_inner).iter().any(|(_, uses_scopes)| *uses_scopes)
     }
 
     /// Replaces the issuers.
     pub fn set_issuers(&self, issuers: &[TokenIssuer]) {
         let mut current = self.issuers.write().unwrap_or_else(PoisonError::into_inner);
-        *current = issuers.iter().map(|issuer| issuer.issuer.clone()).collect();
+        *current = issuers.iter().map(|issuer| (issuer.issuer.clone(), issuer.roles.is_empty())).collect();
     }
 
     /// Returns `true` if any issuer is configured.

@@ -1,4 +1,4 @@
-//! What the scopes of access tokens permit.
+//! Tests of the requests that the scopes of access tokens permit.
 
 use serde_json::json;
 
