@@ -5,17 +5,13 @@ use std::collections::BTreeMap;
 use url::Url;
 
 use super::{
-    Secret, check,
+    Secret,
     error::quoted,
     reader::{MapList, Reader, fields::Fields},
     servers::is_loopback,
-    tree::Node,
     values::{ValueError, read_text, read_visible_text, variant, yaml_list, yaml_map, yaml_secret, yaml_text},
 };
-use countersign_domain::{
-    policy::GroupMember,
-    principal::{Role, is_subject_name},
-};
+use countersign_domain::principal::Role;
 use strum::{IntoStaticStr, VariantArray};
 
 const KEY: &str = "auth.tokens";
@@ -126,7 +122,7 @@ fn read_issuer(f: &mut Fields<'_>) -> Option<TokenIssuer> {
 }
 
 /// Checks an issuer identifier: an HTTPS URL without query and fragment (RFC 8414, section 2), or an HTTP one on loopback.
-fn check_issuer(text: &str) -> Result<(), ValueError> {
+pub(super) fn check_issuer(text: &str) -> Result<(), ValueError> {
     let wrong = |why: &str| {
         let remedy = "Write it as the provider's metadata does: https://id.example.com.";
         Err((format!("{} {why}", quoted(text)), remedy.to_owned()))
@@ -173,44 +169,6 @@ impl TokenIssuer {
             entries.push(("introspection", yaml_map(client.into_iter())));
         }
         yaml_map(entries.into_iter())
-    }
-}
-
-/// Reads a member of a group: a name, `{ claim_group: NAME }` or `{ subject: [ISSUER, SUBJECT] }`.
-pub(super) fn read_member(node: &Node) -> Result<GroupMember, ValueError> {
-    let remedy = || "Write a name, { claim_group: NAME } or { subject: [ISSUER, SUBJECT] }.".to_owned();
-    let Node::Map(entries) = node else {
-        let name = read_text(node)?;
-        check::member(&name)?;
-        if is_subject_name(&name) {
-            return Err((format!("{} is not a name", quoted(&name)), remedy()));
-        }
-        return Ok(GroupMember::Name(name));
-    };
-    match &entries[..] {
-        [entry] if entry.key == "claim_group" => {
-            Ok(GroupMember::ClaimGroup(read_visible_text(&entry.value.node, 200)?))
-        }
-        [entry] if entry.key == "subject" => match &entry.value.node {
-            Node::List(items) if items.len() == 2 => {
-                let (issuer, subject) = (read_text(&items[0].node)?, read_text(&items[1].node)?);
-                check_issuer(&issuer)?;
-                Ok(GroupMember::Subject { issuer, subject })
-            }
-            other => Err((format!("expected an issuer and a subject, found {}", other.describe_kind()), remedy())),
-        },
-        _ => Err(("this is no member of a group".to_owned(), remedy())),
-    }
-}
-
-/// Formats a member of a group as in the file.
-pub(super) fn show_member(member: &GroupMember) -> String {
-    match member {
-        GroupMember::Name(name) => yaml_text(name),
-        GroupMember::Subject { issuer, subject } => {
-            yaml_map([("subject", yaml_list(&[issuer.clone(), subject.clone()]))].into_iter())
-        }
-        GroupMember::ClaimGroup(group) => yaml_map([("claim_group", yaml_text(group))].into_iter()),
     }
 }
 

@@ -13,6 +13,7 @@ mod check;
 mod docs;
 pub mod environment;
 pub mod error;
+mod groups;
 pub mod load;
 mod own_files;
 mod read;

@@ -23,7 +23,7 @@ use std::{
 
 use super::{
     ChangesConfig, Config, HttpConfig, LimitsConfig, ModulesConfig, RetentionConfig, RoutesConfig, StdioConfig,
-    StoreServer, TlsConfig, TrackerConfig, TransportsConfig, WebSocketConfig, auth, check, docs,
+    StoreServer, TlsConfig, TrackerConfig, TransportsConfig, WebSocketConfig, auth, check, docs, groups,
     reader::Reader,
     rules, servers, terms,
     values::{
@@ -139,7 +139,7 @@ fn routes(r: &mut Reader) -> RoutesConfig {
 }
 
 pub(super) fn groups(r: &mut Reader) -> Groups {
-    r.read("policy.groups", lists_of(check::member, auth::read_member, auth::show_member))
+    r.read("policy.groups", lists_of(check::member, groups::read_member, groups::show_member))
 }
 
 pub(super) fn policy(r: &mut Reader) -> PolicyConfig {

@@ -1,7 +1,7 @@
 //! Formats the effective configuration for `config show`, as YAML with the source of each value in a comment.
 
 use super::{
-    Config, auth,
+    Config, groups,
     reader::Setting,
     rules,
     values::{yaml_items, yaml_map, yaml_text},
@@ -56,7 +56,11 @@ pub fn group_lines(config: &Config) -> String {
 }
 
 fn group_entries(config: &Config) -> impl Iterator<Item = (&str, String)> {
-    config.policy.groups.iter().map(|(name, people)| (name.as_str(), yaml_items(people.iter().map(auth::show_member))))
+    config
+        .policy
+        .groups
+        .iter()
+        .map(|(name, people)| (name.as_str(), yaml_items(people.iter().map(groups::show_member))))
 }
 
 /// Formats the settings as a YAML file that loads to the same configuration.

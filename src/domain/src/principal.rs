@@ -62,7 +62,7 @@ pub struct Principal {
     /// The person who owns the key (`keys create --owner`), if the owner has another name. A person with several keys
     /// decides once, and never on their own proposals.
     pub owner: Option<String>,
-    /// What an identity provider says about the principal. `None` for keys and local processes.
+    /// The claims of the principal's token. `None` for keys and local processes.
     pub claims: Option<Arc<Claims>>,
 }
 
@@ -153,7 +153,7 @@ impl Scope {
     }
 }
 
-/// What an identity provider says about a principal.
+/// The statements of an identity provider about a principal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Claims {

@@ -1,3 +1,5 @@
+use countersign_domain::policy::GroupMember;
+
 use super::*;
 use crate::{Environment, Flags, LoadedConfig, error::ConfigError, load, show};
 

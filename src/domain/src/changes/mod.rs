@@ -8,6 +8,7 @@ pub mod digest;
 pub mod export;
 pub mod machine;
 pub mod person;
+mod proposer;
 pub mod proposer_view;
 pub mod retention;
 pub mod terms;
@@ -17,6 +18,7 @@ pub mod visible;
 
 pub use dialogue::Dialogue;
 pub use digest::fingerprint;
+pub use proposer::Proposer;
 pub use terms::{Editing, OnExpiry, OnReview, Terms};
 
 use std::sync::Arc;
@@ -27,7 +29,6 @@ use serde_json::value::RawValue;
 use strum::{IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
 
-use crate::principal::{Claims, Principal, Role};
 use countersign_protocol::ErrorKind;
 
 /// The state of a change.
@@ -228,49 +229,6 @@ pub struct Preview {
     /// Hash of the live state that the preview was computed against (`sha256:…`). It is compared again on approval and
     /// before the run.
     pub fingerprint: String,
-}
-
-/// The proposer of a change and its client.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct Proposer {
-    /// The principal's name.
-    pub principal: String,
-    /// The owner of the principal, if that is another person.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
-    #[schema(required)]
-    pub key_id: Option<String>,
-    /// What the identity provider says about the proposer, if the proposer used an access token.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub claims: Option<Arc<Claims>>,
-    /// The name that the client reports.
-    #[schema(required)]
-    pub client_name: Option<String>,
-    #[schema(required)]
-    pub client_version: Option<String>,
-    #[schema(required)]
-    pub session: Option<String>,
-    /// `http`, `websocket`, `stdio`, `sse` or `rest`.
-    pub transport: String,
-    /// The protocol revision; `None` for the REST endpoint.
-    #[schema(required)]
-    pub revision: Option<String>,
-}
-
-impl Proposer {
-    /// Returns the name for people: that of the identity provider if it gave one.
-    #[must_use]
-    pub fn display_name(&self) -> &str {
-        self.claims.as_ref().and_then(|claims| claims.display_name.as_deref()).unwrap_or(&self.principal)
-    }
-
-    /// Returns the principal that previews and runs act for: the proposer, with an agent's rights only.
-    #[must_use]
-    pub fn to_agent(&self) -> Principal {
-        let Self { principal, owner, key_id, claims, .. } = self.clone();
-        Principal { name: principal, role: Role::Agent, key_id, owner, claims }
-    }
 }
 
 /// The server that runs a provider's calls. Approvals are bound to it; another server of the same name cannot use them.

@@ -1,0 +1,48 @@
+//! Reads the members of `policy.groups`.
+
+use super::{
+    auth::check_issuer,
+    check,
+    error::quoted,
+    tree::Node,
+    values::{ValueError, read_text, read_visible_text, yaml_list, yaml_map, yaml_text},
+};
+use countersign_domain::{policy::GroupMember, principal::is_subject_name};
+
+/// Reads a member of a group: a name, `{ claim_group: NAME }` or `{ subject: [ISSUER, SUBJECT] }`.
+pub(super) fn read_member(node: &Node) -> Result<GroupMember, ValueError> {
+    let remedy = || "Write a name, { claim_group: NAME } or { subject: [ISSUER, SUBJECT] }.".to_owned();
+    let Node::Map(entries) = node else {
+        let name = read_text(node)?;
+        check::member(&name)?;
+        if is_subject_name(&name) {
+            return Err((format!("{} is not a name", quoted(&name)), remedy()));
+        }
+        return Ok(GroupMember::Name(name));
+    };
+    match &entries[..] {
+        [entry] if entry.key == "claim_group" => {
+            Ok(GroupMember::ClaimGroup(read_visible_text(&entry.value.node, 200)?))
+        }
+        [entry] if entry.key == "subject" => match &entry.value.node {
+            Node::List(items) if items.len() == 2 => {
+                let (issuer, subject) = (read_text(&items[0].node)?, read_text(&items[1].node)?);
+                check_issuer(&issuer)?;
+                Ok(GroupMember::Subject { issuer, subject })
+            }
+            other => Err((format!("expected an issuer and a subject, found {}", other.describe_kind()), remedy())),
+        },
+        _ => Err(("this is no member of a group".to_owned(), remedy())),
+    }
+}
+
+/// Formats a member of a group as in the file.
+pub(super) fn show_member(member: &GroupMember) -> String {
+    match member {
+        GroupMember::Name(name) => yaml_text(name),
+        GroupMember::Subject { issuer, subject } => {
+            yaml_map([("subject", yaml_list(&[issuer.clone(), subject.clone()]))].into_iter())
+        }
+        GroupMember::ClaimGroup(group) => yaml_map([("claim_group", yaml_text(group))].into_iter()),
+    }
+}

@@ -1,0 +1,51 @@
+//! The proposer of a change.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::principal::{Claims, Principal, Role};
+
+/// The proposer of a change and its client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Proposer {
+    /// The principal's name.
+    pub principal: String,
+    /// The owner of the principal, if that is another person.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    #[schema(required)]
+    pub key_id: Option<String>,
+    /// The claims of the proposer's access token, if one was used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claims: Option<Arc<Claims>>,
+    /// The name that the client reports.
+    #[schema(required)]
+    pub client_name: Option<String>,
+    #[schema(required)]
+    pub client_version: Option<String>,
+    #[schema(required)]
+    pub session: Option<String>,
+    /// `http`, `websocket`, `stdio`, `sse` or `rest`.
+    pub transport: String,
+    /// The protocol revision; `None` for the REST endpoint.
+    #[schema(required)]
+    pub revision: Option<String>,
+}
+
+impl Proposer {
+    /// Returns the name for people: that of the identity provider if it gave one.
+    #[must_use]
+    pub fn display_name(&self) -> &str {
+        self.claims.as_ref().and_then(|claims| claims.display_name.as_deref()).unwrap_or(&self.principal)
+    }
+
+    /// Returns the principal that previews and runs act for: the proposer, with an agent's rights only.
+    #[must_use]
+    pub fn to_agent(&self) -> Principal {
+        let Self { principal, owner, key_id, claims, .. } = self.clone();
+        Principal { name: principal, role: Role::Agent, key_id, owner, claims }
+    }
+}
