@@ -7,8 +7,8 @@ use url::Url;
 use super::{
     Secret,
     error::quoted,
+    loopback::is_loopback,
     reader::{MapList, Reader, fields::Fields},
-    servers::is_loopback,
     values::{ValueError, read_text, read_visible_text, variant, yaml_list, yaml_map, yaml_secret, yaml_text},
 };
 use countersign_domain::principal::Role;
@@ -65,6 +65,13 @@ pub struct IntrospectionClient {
     pub secret: Secret,
     /// The secret as written in the file, which may be a variable.
     secret_source: Secret,
+}
+
+impl IntrospectionClient {
+    #[cfg(any(test, feature = "testing"))]
+    pub fn sample(id: &str, secret: &str) -> Self {
+        Self { id: id.to_owned(), secret: Secret(secret.to_owned()), secret_source: Secret(String::new()) }
+    }
 }
 
 pub(super) fn read(r: &mut Reader) -> AuthConfig {

@@ -15,6 +15,7 @@ pub mod environment;
 pub mod error;
 mod groups;
 pub mod load;
+mod loopback;
 mod own_files;
 mod read;
 pub mod reader;
@@ -46,6 +47,7 @@ pub use docs::{DocsConfig, DocsProject, ModelEndpoint};
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, LoadedConfig, load};
+pub use loopback::is_loopback;
 pub use upstreams::{
     Authorities, BreakerConfig, Isolation, ListsConfig, Secret, Serialization, UpstreamConfig, UpstreamTarget,
     UrlTransport,

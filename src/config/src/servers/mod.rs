@@ -18,8 +18,6 @@ use std::{
     time::Duration,
 };
 
-pub(super) use target::is_loopback;
-
 use super::{
     BreakerConfig, ListsConfig, UpstreamConfig, check,
     error::{quoted, quoted_key},

@@ -13,6 +13,7 @@ use crate::reader::fields::{ExpandedText, Fields, expand_text};
 use crate::{
     Secret, UpstreamTarget, UrlTransport,
     error::quoted,
+    loopback::is_loopback,
     tree::Node,
     values::{ValueError, read_text},
 };
@@ -247,16 +248,6 @@ fn parse_address(text: &ExpandedText, transport: UrlTransport) -> Result<Url, Va
         ));
     }
     Ok(url)
-}
-
-/// Returns `true` if the host of a URL is this machine.
-pub(crate) fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(url::Host::Ipv4(ip)) => ip.is_loopback(),
-        Some(url::Host::Ipv6(ip)) => ip.is_loopback(),
-        Some(url::Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-        None => false,
-    }
 }
 
 fn read_headers(f: &mut Fields<'_>) -> Vec<(String, Secret)> {
