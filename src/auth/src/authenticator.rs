@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use super::{
     attempts::{FailedAttempts, Subject},
     keys::{KeyStore, PREFIX},
-    tokens::TokenVerifier,
+    tokens::{MAX_TOKEN_LEN, TokenVerifier},
 };
 use countersign_config::{AuthMode, Config};
 use countersign_domain::principal::{Credential, Identity, Principal, SecretHash};
@@ -34,8 +34,10 @@ pub const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_CACHED_KEYS: usize = 10_000;
 /// The most wrong keys in each of the two generations.
 const MAX_WRONG_KEYS: usize = 2048;
-/// Maximum bytes of an `Authorization` header; a key has 47 characters.
-const MAX_HEADER_LEN: usize = 512;
+/// Maximum bytes of an `Authorization` header if only keys are accepted; a key has 47 characters.
+const MAX_KEY_HEADER_LEN: usize = 512;
+/// Maximum bytes of an `Authorization` header with an access token.
+const MAX_TOKEN_HEADER_LEN: usize = MAX_TOKEN_LEN + 64;
 
 struct CachedKey {
     principal: Arc<Principal>,
@@ -87,12 +89,24 @@ impl Authenticator {
     /// Returns the access token in an `Authorization` header whose issuer must be asked before [`Self::identify`] can decide.
     #[must_use]
     pub fn unverified_token<'a>(&self, authorization: &'a [u8]) -> Option<&'a str> {
-        let token = parse_token(authorization).ok().filter(|token| self.is_token(token))?;
+        let token = self.parse_header(authorization).ok().filter(|token| self.is_token(token))?;
         self.tokens.needs_provider(token, Timestamp::now()).then_some(token)
     }
 
     fn is_token(&self, text: &str) -> bool {
-        self.tokens.is_enabled() && !text.starts_with(PREFIX)
+        !text.starts_with(PREFIX) && self.tokens.is_enabled()
+    }
+
+    fn parse_header<'a>(&self, authorization: &'a [u8]) -> Result<&'a str, McpError> {
+        if authorization.len() <= MAX_KEY_HEADER_LEN {
+            return parse_token(authorization);
+        }
+        let error = McpError::new(ErrorKind::Unauthorized, "the Authorization header is too long");
+        match self.tokens.is_enabled() {
+            true if authorization.len() <= MAX_TOKEN_HEADER_LEN => parse_token(authorization),
+            true => Err(error.with("tokenError", "invalid_token")),
+            false => Err(error),
+        }
     }
 
     /// Returns the principal and the credential of a request, which [`Self::recheck`] verifies later. `authorization` is
@@ -100,8 +114,9 @@ impl Authenticator {
     /// socket; `None` does not count as loopback.
     ///
     /// # Errors
-    /// `UNAUTHORIZED` for a missing, malformed, unknown or revoked key; `RATE_LIMITED` after too many failures;
-    /// `STORE_UNAVAILABLE` if the key could not be looked up.
+    /// `UNAUTHORIZED` for a missing, malformed, unknown or revoked key or an invalid token; `FORBIDDEN` for a token that grants
+    /// nothing here; `RATE_LIMITED` after too many failures; `STORE_UNAVAILABLE` if the key could not be looked up, and
+    /// `UPSTREAM_UNAVAILABLE` if the token's issuer did not answer.
     pub fn identify(&self, authorization: Option<&[u8]>, peer: Option<IpAddr>) -> Result<Identity, McpError> {
         self.identify_at(authorization, peer, Instant::now)
     }
@@ -113,11 +128,15 @@ impl Authenticator {
         now: impl FnOnce() -> Instant,
     ) -> Result<Identity, McpError> {
         match authorization {
-            Some(value) => match parse_token(value)? {
-                token if self.is_token(token) => self
-                    .tokens
-                    .identify(token, Timestamp::now())
-                    .map_err(|error| self.attempts.record_failure(Subject::for_peer(peer), now(), error)),
+            Some(value) => match self.parse_header(value)? {
+                token if self.is_token(token) => self.tokens.identify(token, Timestamp::now()).map_err(|refusal| {
+                    let is_failed_attempt = refusal.is_failed_attempt();
+                    let error = McpError::from(refusal);
+                    if !is_failed_attempt {
+                        return error;
+                    }
+                    self.attempts.record_failure(Subject::for_peer(peer), now(), error)
+                }),
                 key => self.identify_key_at(key, peer, now()),
             },
             None if self.admits_loopback && peer.is_some_and(|ip| ip.to_canonical().is_loopback()) => {
@@ -214,8 +233,8 @@ impl Authenticator {
         }
     }
 
-    /// Waits until the key or the token of a client is revoked or expires, and returns the error for its open streams. Never returns for other
-    /// credentials.
+    /// Waits until the key or the token of a client is revoked or expires, and returns the error for its open streams. Never
+    /// returns for other credentials.
     pub async fn wait_until_revoked(&self, identity: &Identity) -> McpError {
         if matches!(identity.credential, Credential::Loopback | Credential::SignIn(_)) {
             return std::future::pending().await;
@@ -293,9 +312,6 @@ pub fn authorization_header(headers: &HeaderMap) -> Result<Option<&[u8]>, McpErr
 /// `UNAUTHORIZED` for another scheme, or for anything but one token.
 fn parse_token(value: &[u8]) -> Result<&str, McpError> {
     let refuse = |why| McpError::new(ErrorKind::Unauthorized, why);
-    if value.len() > MAX_HEADER_LEN {
-        return Err(refuse("the Authorization header is too long"));
-    }
     let text = std::str::from_utf8(value).map_err(|_| refuse("the Authorization header is not text"))?;
     let (scheme, rest) = text.split_once(' ').unwrap_or((text, ""));
     if !scheme.eq_ignore_ascii_case("bearer") {

@@ -1,5 +1,5 @@
-//! Authenticates callers by API keys, sign-in codes and sign-ins of browsers, and checks the `Host` and `Origin`
-//! headers.
+//! Authenticates callers by API keys, access tokens, sign-in codes and sign-ins of browsers, and checks the `Host` and
+//! `Origin` headers.
 //!
 //! The crate never logs or returns a secret, and stores only hashes. It identifies the caller, and never decides about
 //! a call.

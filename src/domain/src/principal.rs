@@ -218,8 +218,10 @@ pub enum Credential {
 pub struct TokenCredential {
     pub hash: SecretHash,
     pub issuer: String,
-    /// The `kid` of the issuer's key that signed the token; `None` if the issuer was asked about it.
-    pub signed_by: Option<String>,
+    /// The version of the issuer's configuration under which the token was accepted.
+    pub issuer_version: u64,
+    /// The thumbprint of the issuer's key that signed the token; `None` if the issuer was asked about it.
+    pub signed_by: Option<SecretHash>,
     /// The second from which the token is no longer valid.
     pub expires_at: i64,
 }

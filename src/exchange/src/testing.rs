@@ -100,7 +100,7 @@ pub fn token_identity(principal: &str, role: Role, scopes: &[Scope], expires_at:
     let claims = Claims { scopes: Some(scopes.to_vec()), ..Claims::default() };
     let principal = Principal { claims: Some(Arc::new(claims)), ..Principal::new(principal, role) };
     let issuer = "https://id.example".to_owned();
-    let token = TokenCredential { hash: [0; 32], issuer, signed_by: None, expires_at };
+    let token = TokenCredential { hash: [0; 32], issuer, issuer_version: 0, signed_by: None, expires_at };
     Identity { principal: Arc::new(principal), credential: Credential::Token(Arc::new(token)) }
 }
 

@@ -4,9 +4,13 @@ use std::{
 };
 
 use jiff::Timestamp;
+use serde_json::json;
 
 use super::*;
-use crate::keys::{self, StoredKey};
+use crate::{
+    keys::{self, StoredKey},
+    tokens::tests::{KnownIssuer, issuer_config},
+};
 use countersign_domain::principal::Role;
 
 /// A key store in memory.
@@ -173,8 +177,7 @@ fn bearer_scheme_is_case_insensitive() {
 
 #[test]
 fn malformed_header_is_unauthorized() {
-    let long = format!("Bearer {}", "a".repeat(600));
-    let bad: [&[u8]; 12] = [
+    let bad: [&[u8]; 11] = [
         b"",
         b"Bearer",
         b"Bearer ",
@@ -186,11 +189,36 @@ fn malformed_header_is_unauthorized() {
         b"Bearer \xff\xfe",
         b"Bearer abc, Bearer def",
         b" Bearer abc",
-        long.as_bytes(),
     ];
     for value in bad {
         assert_eq!(parse_token(value).unwrap_err().kind, ErrorKind::Unauthorized, "{value:?}");
     }
+}
+
+#[test]
+fn header_may_be_long_only_if_tokens_are_accepted() {
+    let header = |len: usize| format!("Bearer {}", "a".repeat(len)).into_bytes();
+    let (auth, _) = new_authenticator(AuthMode::Keys);
+    auth.parse_header(&header(500)).unwrap();
+    auth.parse_header(&header(600)).unwrap_err();
+    auth.tokens.set_issuers(&[issuer_config("https://id.example")]);
+    auth.parse_header(&header(MAX_TOKEN_LEN)).unwrap();
+    auth.parse_header(&header(MAX_TOKEN_LEN + 100)).unwrap_err();
+}
+
+#[test]
+fn only_invalid_tokens_are_failed_attempts() {
+    let (auth, _) = new_authenticator(AuthMode::Keys);
+    let issuer = KnownIssuer::new(&auth.tokens);
+    let kind_after = |count: usize, token: &str| {
+        (0..count).map(|_| auth.identify(Some(&bearer(token)), remote()).unwrap_err().kind).last()
+    };
+    let expired = issuer.token_with(json!({ "exp": 1 }));
+    assert_eq!(kind_after(30, &expired), Some(ErrorKind::Unauthorized));
+    assert_eq!(kind_after(30, &issuer.token_of_a_new_key()), Some(ErrorKind::Unauthorized));
+    assert_eq!(kind_after(30, &issuer.token_with(json!({ "scope": "" }))), Some(ErrorKind::Forbidden));
+    assert_eq!(kind_after(30, &issuer.token_with(json!({ "aud": "x" }))), Some(ErrorKind::RateLimited));
+    auth.identify(Some(&bearer(&issuer.token_with(json!({})))), remote()).unwrap();
 }
 
 #[test]

@@ -1,0 +1,186 @@
+//! The claims of a token, from a JWT or an answer of its issuer: read strictly, and checked against the gateway's audiences and
+//! the time.
+
+use jiff::SignedDuration;
+use serde_json::{Map, Value, value::RawValue};
+
+use super::Refusal;
+use countersign_protocol::arguments;
+
+/// The tolerated difference between the clocks of an issuer and the gateway, in seconds.
+pub(super) const MAX_SKEW: i64 = 60;
+/// The last second that a [`jiff::Timestamp`] has. Later times are mistakes, such as milliseconds.
+const MAX_TIME: i64 = 253_402_207_200;
+/// The maximum nesting of claims and headers.
+const MAX_DEPTH: usize = 32;
+/// Claims that only ID tokens have (OpenID Connect Core 1.0, sections 2 and 3.3.2.11).
+const ID_TOKEN_CLAIMS: [&str; 4] = ["nonce", "at_hash", "c_hash", "s_hash"];
+/// The claims with the client's id, in the order of preference: that of RFC 9068, those of OpenID Connect and Keycloak, Okta, and
+/// Entra ID.
+const CLIENT_CLAIMS: [&str; 4] = ["client_id", "azp", "cid", "appid"];
+
+/// Parses the text of a JSON object without duplicate members, which two readers could understand differently.
+pub(super) fn parse_object(json: &str) -> Result<Map<String, Value>, Refusal> {
+    let malformed = || Refusal::invalid("the token is malformed: it does not consist of JSON objects");
+    let raw: &RawValue = serde_json::from_str(json).map_err(|_| malformed())?;
+    arguments::check(raw, MAX_DEPTH)
+        .map_err(|_| Refusal::invalid("the token is malformed: a member is repeated, or nested too deeply"))?;
+    serde_json::from_str(json).map_err(|_| malformed())
+}
+
+pub(super) struct TokenClaims {
+    /// All claims as they were written.
+    pub json: String,
+    members: Map<String, Value>,
+}
+
+impl TokenClaims {
+    /// Parses the text of an object.
+    pub(super) fn parse(json: String) -> Result<Self, Refusal> {
+        let members = parse_object(&json)?;
+        Ok(Self { json, members })
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Value> {
+        self.members.get(name).filter(|value| !value.is_null())
+    }
+
+    /// Returns a claim that must be a text.
+    pub(super) fn text(&self, name: &'static str) -> Result<Option<&str>, Refusal> {
+        match self.get(name) {
+            None => Ok(None),
+            Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
+            Some(_) => Err(Refusal::invalid(format!("the token's `{name}` is not a text"))),
+        }
+    }
+
+    /// Returns the texts of a claim that is one text or a list. Other values are left out.
+    pub(super) fn texts(&self, name: &str) -> Vec<&str> {
+        match self.get(name) {
+            Some(Value::String(text)) => vec![text],
+            Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Returns a time in seconds since 1970.
+    fn time(&self, name: &'static str) -> Result<Option<i64>, Refusal> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let seconds = value.as_i64().or_else(|| {
+            let duration = SignedDuration::try_from_secs_f64(value.as_f64()?).ok()?;
+            Some(duration.as_secs())
+        });
+        match seconds {
+            Some(seconds) if (0..=MAX_TIME).contains(&seconds) => Ok(Some(seconds)),
+            _ => Err(Refusal::invalid(format!("the token's `{name}` is not a time"))),
+        }
+    }
+
+    /// Returns the client to which the token was issued.
+    pub(super) fn client(&self) -> Result<Option<&str>, Refusal> {
+        for name in CLIENT_CLAIMS {
+            if let Some(client) = self.text(name)? {
+                return Ok(Some(client));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Checks the claims of a JWT, except for its issuer. Returns the second from which the token is no longer valid.
+    /// `is_access_token` says that the header already excludes other kinds of tokens.
+    pub(super) fn check_jwt(&self, audiences: &[String], is_access_token: bool, now: i64) -> Result<i64, Refusal> {
+        self.check_use()?;
+        if !is_access_token {
+            self.check_is_no_id_token()?;
+        }
+        self.check_audience(audiences)?;
+        self.check_start(now)?;
+        let end = self.time("exp")?.ok_or_else(|| Refusal::invalid("the token has no `exp`"))?;
+        check_end(end, now)
+    }
+
+    /// Checks the claims in the issuer's answer about an active token (RFC 7662, section 2.2). Returns the second from which
+    /// the token is no longer valid.
+    pub(super) fn check_introspected(&self, issuer: &str, audiences: &[String], now: i64) -> Result<i64, Refusal> {
+        if self.text("iss")?.is_some_and(|other| other != issuer) {
+            return Err(Refusal::invalid("the token is from another issuer"));
+        }
+        self.check_use()?;
+        self.check_audience(audiences)?;
+        self.check_start(now)?;
+        self.time("exp")?.map_or(Ok(i64::MAX), |end| check_end(end, now))
+    }
+
+    /// Rejects tokens for other uses than to be presented as a bearer token.
+    fn check_use(&self) -> Result<(), Refusal> {
+        // Amazon Cognito and Ory Hydra mark the use of all their tokens, which have one key and may have one audience.
+        if self.text("token_use")?.is_some_and(|kind| !matches!(kind, "access" | "access_token")) {
+            return Err(Refusal::invalid("the token is not an access token: see its `token_use`"));
+        }
+        // In an answer of the issuer.
+        let is_bearer = |kind: &str| {
+            ["bearer", "access_token", "urn:ietf:params:oauth:token-type:access_token"]
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(kind))
+        };
+        if self.text("token_type")?.is_some_and(|kind| !is_bearer(kind)) {
+            return Err(Refusal::invalid("the token is not a bearer token: see its `token_type`"));
+        }
+        // Keycloak marks its tokens so. A refresh token that is presented here leaked.
+        let is_other =
+            |kind: &str| ["id", "refresh", "offline", "logout"].iter().any(|other| other.eq_ignore_ascii_case(kind));
+        if self.texts("typ").into_iter().any(is_other) {
+            return Err(Refusal::invalid("the token is not an access token: see its `typ`"));
+        }
+        // Such a token (RFC 8705, RFC 9449) is useless to whoever stole it only if nobody accepts it without the proof.
+        if self.get("cnf").is_some() {
+            return Err(Refusal::invalid("the token is bound to a key, and the gateway accepts bearer tokens only"));
+        }
+        Ok(())
+    }
+
+    /// Rejects ID tokens and logout tokens, which have the same key and form as access tokens and prove to a client who signed
+    /// in. A client that receives one must not be able to act as that person.
+    fn check_is_no_id_token(&self) -> Result<(), Refusal> {
+        if ID_TOKEN_CLAIMS.iter().any(|name| self.get(name).is_some()) {
+            return Err(Refusal::invalid("the token is an ID token, and an access token is needed"));
+        }
+        if self.get("events").is_some() {
+            return Err(Refusal::invalid("the token reports an event, and an access token is needed"));
+        }
+        let (audiences, client) = (self.texts("aud"), self.client()?);
+        if client.is_some_and(|client| audiences.iter().all(|audience| *audience == client)) {
+            return Err(Refusal::invalid("the token's only audience is its own client, as in an ID token"));
+        }
+        Ok(())
+    }
+
+    fn check_audience(&self, audiences: &[String]) -> Result<(), Refusal> {
+        let is_malformed = match self.get("aud") {
+            None => return Err(Refusal::invalid("the token has no `aud`")),
+            Some(Value::Array(items)) => !items.iter().all(Value::is_string),
+            Some(value) => !value.is_string(),
+        };
+        if is_malformed {
+            return Err(Refusal::invalid("the token's `aud` is neither a text nor a list of texts"));
+        }
+        if !self.texts("aud").into_iter().any(|audience| audiences.iter().any(|ours| ours == audience)) {
+            return Err(Refusal::invalid("the token is for another audience"));
+        }
+        Ok(())
+    }
+
+    fn check_start(&self, now: i64) -> Result<(), Refusal> {
+        for (name, why) in [("nbf", "the token is not valid yet"), ("iat", "the token was issued in the future")] {
+            if self.time(name)?.is_some_and(|start| start > now.saturating_add(MAX_SKEW)) {
+                return Err(Refusal::invalid(why));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_end(end: i64, now: i64) -> Result<i64, Refusal> {
+    let end = end.saturating_add(MAX_SKEW);
+    if now < end { Ok(end) } else { Err(Refusal::Expired) }
+}

@@ -1,0 +1,58 @@
+//! Asks an issuer about an opaque token (RFC 7662).
+
+use jiff::Timestamp;
+use url::form_urlencoded::{Serializer, byte_serialize};
+
+use super::{
+    Refusal,
+    claims::TokenClaims,
+    issuer::Issuer,
+    metadata::Metadata,
+    principal,
+    requests::{RequestError, post_form},
+};
+use countersign_config::IntrospectionClient;
+use countersign_domain::principal::Principal;
+
+impl Issuer {
+    /// Asks about a token. Returns its principal, and the second from which the token is no longer valid.
+    pub(super) async fn introspect(
+        &self,
+        client: &IntrospectionClient,
+        token: &str,
+        now: Timestamp,
+    ) -> Result<(Principal, i64), Refusal> {
+        let provider = self.provider(now).ok_or(Refusal::ProviderUnavailable)?;
+        let answer = ask(&provider.metadata, client, token).await.map_err(|error| {
+            self.warn_of_unanswered_question(&error, now);
+            Refusal::ProviderUnavailable
+        })?;
+        let claims = TokenClaims::parse(answer)?;
+        if claims.get("active").and_then(serde_json::Value::as_bool) != Some(true) {
+            return Err(Refusal::invalid("the token is unknown to its issuer, was revoked or has expired"));
+        }
+        let expires_at = claims.check_introspected(&self.config.issuer, &self.audiences, now.as_second())?;
+        let subject = match claims.text("sub")? {
+            Some(subject) => Some(subject),
+            None => claims.client()?,
+        };
+        let subject =
+            subject.ok_or_else(|| Refusal::invalid("the token has neither `sub` nor `client_id`"))?.to_owned();
+        Ok((principal::to_principal(&self.config, &subject, claims)?, expires_at))
+    }
+}
+
+async fn ask(metadata: &Metadata, client: &IntrospectionClient, token: &str) -> Result<String, RequestError> {
+    let missing = || RequestError::Unusable("its metadata has no `introspection_endpoint`".to_owned());
+    let endpoint = metadata.introspection_endpoint.as_ref().ok_or_else(missing)?;
+    let (id, secret) = (client.id.as_str(), client.secret.0.as_str());
+    let mut form = Serializer::new(String::new());
+    form.append_pair("token", token).append_pair("token_type_hint", "access_token");
+    if metadata.has_secret_in_form {
+        form.append_pair("client_id", id).append_pair("client_secret", secret);
+        return post_form(endpoint, None, form.finish()).await;
+    }
+    // RFC 6749, section 2.3.1: both are encoded as in a form.
+    let encode = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+    post_form(endpoint, Some((&encode(id), &encode(secret))), form.finish()).await
+}

@@ -1,0 +1,204 @@
+//! An issuer: its configuration, and its metadata and keys as it last published them.
+
+use std::{
+    fmt::Display,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use arc_swap::ArcSwapOption;
+use jiff::Timestamp;
+
+use super::{
+    Refusal,
+    jwt::UnverifiedJwt,
+    keys::{KeySearch, KeySet},
+    metadata::Metadata,
+    principal,
+    requests::get_json,
+};
+use countersign_config::TokenIssuer;
+use countersign_domain::principal::{Principal, SecretHash};
+
+const SECOND: i64 = 1000;
+/// The age from which keys are renewed, in milliseconds as all times here.
+pub(super) const RENEWAL_AGE: i64 = 300 * SECOND;
+/// The age up to which keys are valid while the issuer does not answer.
+pub(super) const MAX_AGE: i64 = 24 * 3600 * SECOND;
+/// The shortest time between two questions for the keys.
+pub(super) const QUESTION_INTERVAL: i64 = 10 * SECOND;
+/// The same while no keys are known.
+const RETRY_INTERVAL: i64 = 2 * SECOND;
+/// The generation of an issuer that is no longer configured.
+const RETIRED_GENERATION: u64 = u64::MAX;
+
+/// An issuer's metadata and keys, read together.
+pub(super) struct Provider {
+    pub metadata: Metadata,
+    pub keys: KeySet,
+    /// The time of the question, in milliseconds.
+    pub read_at: i64,
+}
+
+/// A verified JWT, before it is remembered.
+pub(super) struct VerifiedToken {
+    pub principal: Principal,
+    pub signed_by: SecretHash,
+    pub expires_at: i64,
+    /// The time until which the token need not be verified again, in milliseconds.
+    pub cached_until: i64,
+}
+
+pub(super) struct Issuer {
+    pub config: TokenIssuer,
+    pub audiences: Vec<String>,
+    /// Differs from that of every other issuer and of every earlier configuration of this one.
+    pub version: u64,
+    provider: ArcSwapOption<Provider>,
+    /// Grows when a key disappears, so that no earlier verification counts any longer.
+    generation: AtomicU64,
+    /// The time of the next question that is permitted, in milliseconds.
+    next_question: AtomicI64,
+    /// The time of the last log entry about an unanswered question about a token, in milliseconds.
+    last_warning: AtomicI64,
+    /// Held by the only question for the keys.
+    question: tokio::sync::Mutex<()>,
+}
+
+impl Issuer {
+    pub(super) fn new(config: TokenIssuer, audiences: Vec<String>, version: u64) -> Self {
+        Self {
+            config,
+            audiences,
+            version,
+            provider: ArcSwapOption::empty(),
+            generation: AtomicU64::new(0),
+            next_question: AtomicI64::new(i64::MIN),
+            last_warning: AtomicI64::new(0),
+            question: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Returns the number that an earlier verification must have to count; `None` if the issuer is no longer configured.
+    pub(super) fn generation(&self) -> Option<u64> {
+        Some(self.generation.load(Ordering::Acquire)).filter(|generation| *generation != RETIRED_GENERATION)
+    }
+
+    /// Ends all verifications for good.
+    pub(super) fn retire(&self) {
+        self.generation.store(RETIRED_GENERATION, Ordering::Release);
+    }
+
+    /// Returns what is known of the issuer, unless it is too old.
+    pub(super) fn provider(&self, now: Timestamp) -> Option<Arc<Provider>> {
+        let provider = self.provider.load_full()?;
+        (now.as_millisecond().saturating_sub(provider.read_at) < MAX_AGE).then_some(provider)
+    }
+
+    /// Returns `true` if the keys are so old that they should be renewed.
+    pub(super) fn is_stale(&self, now: Timestamp) -> bool {
+        let provider = self.provider.load();
+        provider.as_ref().is_none_or(|known| now.as_millisecond().saturating_sub(known.read_at) >= RENEWAL_AGE)
+    }
+
+    /// Returns `true` if the last question is long enough ago, or the clock was set back.
+    pub(super) fn may_ask(&self, now: Timestamp) -> bool {
+        let wait = self.next_question.load(Ordering::Relaxed).saturating_sub(now.as_millisecond());
+        // A failed question delays the next one by its own duration, too.
+        !(1..=6 * QUESTION_INTERVAL).contains(&wait)
+    }
+
+    /// Logs that the issuer did not answer about a token, unless that was just logged. Clients may send many tokens.
+    pub(super) fn warn_of_unanswered_question(&self, error: &impl Display, now: Timestamp) {
+        let now = now.as_millisecond();
+        let last = self.last_warning.swap(now, Ordering::Relaxed);
+        if now.saturating_sub(last).saturating_abs() >= QUESTION_INTERVAL {
+            tracing::warn!(issuer = %self.config.issuer, %error, "cannot ask the issuer about an access token");
+        }
+    }
+
+    /// Reads metadata and keys, unless another task has just done so.
+    pub(super) async fn renew(self: Arc<Self>, now: Timestamp) {
+        let _question = self.question.lock().await;
+        if !self.may_ask(now) {
+            return;
+        }
+        let (started, now) = (Instant::now(), now.as_millisecond());
+        // A question that is cancelled counts, too.
+        self.next_question.store(now.saturating_add(QUESTION_INTERVAL), Ordering::Relaxed);
+        match self.read_provider(now).await {
+            Ok(provider) => self.replace_provider(provider),
+            Err(error) => {
+                tracing::warn!(issuer = %self.config.issuer, %error, "cannot read the keys of the issuer of access tokens");
+                let interval = if self.provider.load().is_some() { QUESTION_INTERVAL } else { RETRY_INTERVAL };
+                let duration = i64::try_from(started.elapsed().as_millis()).unwrap_or(0);
+                self.next_question.store(now.saturating_add(interval).saturating_add(duration), Ordering::Relaxed);
+            }
+        }
+    }
+
+    async fn read_provider(&self, now: i64) -> Result<Provider, String> {
+        let metadata = Metadata::read(&self.config.issuer).await?;
+        let keys = match &metadata.jwks_uri {
+            Some(url) => {
+                let document = get_json(url).await.map_err(|error| format!("{url}: {error}"))?;
+                KeySet::parse(&document).map_err(|error| format!("{url}: {error}"))?
+            }
+            // The issuer is asked about each token.
+            None if self.config.introspection.is_some() => KeySet::default(),
+            None => return Err("its metadata has no `jwks_uri`".to_owned()),
+        };
+        Ok(Provider { metadata, keys, read_at: now })
+    }
+
+    pub(super) fn replace_provider(&self, provider: Provider) {
+        let issuer = &self.config.issuer;
+        if provider.keys.len() == 0 && self.config.introspection.is_none() {
+            tracing::warn!(%issuer, "the issuer of access tokens has no key that the gateway can use");
+        }
+        let keeps_all = self.provider.load().as_ref().is_none_or(|old| provider.keys.includes(&old.keys));
+        self.provider.store(Some(Arc::new(provider)));
+        // Whoever reads the new generation also reads the new keys.
+        if !keeps_all && self.generation().is_some() {
+            tracing::info!(%issuer, "the issuer removed a key, which ends the access tokens that it signed");
+            // An issuer that is retired meanwhile stays retired.
+            let _ = self.generation.fetch_update(Ordering::AcqRel, Ordering::Acquire, |generation| {
+                (generation != RETIRED_GENERATION).then_some(generation + 1)
+            });
+        }
+    }
+
+    /// Verifies the signature and the claims of a JWT. `None` if the issuer must be asked for its keys.
+    pub(super) fn verify(&self, token: UnverifiedJwt<'_>, now: Timestamp) -> Option<Result<VerifiedToken, Refusal>> {
+        let provider = self.provider(now)?;
+        let UnverifiedJwt { header, signed, signature, .. } = &token;
+        match provider.keys.verify(header.kid.as_deref(), header.alg, signed.as_bytes(), signature) {
+            KeySearch::Verified(key) => Some(self.check(token, key, &provider, now)),
+            KeySearch::Refused(refusal) => Some(Err(refusal)),
+            KeySearch::Unknown => None,
+        }
+    }
+
+    fn check(
+        &self,
+        token: UnverifiedJwt<'_>,
+        signed_by: SecretHash,
+        provider: &Provider,
+        now: Timestamp,
+    ) -> Result<VerifiedToken, Refusal> {
+        let is_marked = token.is_marked_as_access_token()?;
+        let expires_at = token.claims.check_jwt(&self.audiences, is_marked, now.as_second())?;
+        let subject = token.claims.text("sub")?.map(str::to_owned);
+        let subject = subject.ok_or_else(|| Refusal::invalid("the token has no `sub`"))?;
+        let principal = principal::to_principal(&self.config, &subject, token.claims)?;
+        // While the issuer does not answer, old keys are used for a short time at once.
+        let renewal = provider.read_at.saturating_add(RENEWAL_AGE);
+        let cached_until = renewal.max(now.as_millisecond().saturating_add(QUESTION_INTERVAL));
+        let cached_until =
+            cached_until.min(provider.read_at.saturating_add(MAX_AGE)).min(expires_at.saturating_mul(SECOND));
+        Ok(VerifiedToken { principal, signed_by, expires_at, cached_until })
+    }
+}

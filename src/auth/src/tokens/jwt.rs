@@ -1,0 +1,67 @@
+//! Reads signed JWTs (RFC 7515, RFC 7519) without trusting them.
+//!
+//! The header chooses one of the issuer's keys and nothing else: `jku`, `jwk`, `x5u` and `x5c` are never used.
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use jsonwebtoken::Header;
+
+use super::{
+    Refusal,
+    claims::{TokenClaims, parse_object},
+};
+
+/// A JWT whose signature has not been verified.
+pub(super) struct UnverifiedJwt<'a> {
+    pub header: Header,
+    pub claims: TokenClaims,
+    /// The text that is signed: header and claims as they were sent.
+    pub signed: &'a str,
+    pub signature: Vec<u8>,
+}
+
+/// Returns `true` if a token begins with the header of a JWT or of an encrypted one, whatever follows. All others are opaque.
+pub(super) fn is_jwt(token: &str) -> bool {
+    // The base64url of `{`, in whose second character two bits belong to the next byte.
+    matches!(token.as_bytes(), [b'e', b'w'..=b'z', ..]) && token.contains('.')
+}
+
+impl<'a> UnverifiedJwt<'a> {
+    /// Parses a token and checks its header.
+    pub(super) fn parse(token: &'a str) -> Result<Self, Refusal> {
+        let mut parts = token.split('.');
+        let (Some(header), Some(claims), Some(signature), None) =
+            (parts.next(), parts.next(), parts.next(), parts.next())
+        else {
+            return Err(Refusal::invalid("the token is not a signed JWT, which has three parts"));
+        };
+        let signed = &token[..header.len() + 1 + claims.len()];
+        let header = serde_json::Value::Object(parse_object(&decode_text(header)?)?);
+        let header: Header = serde_json::from_value(header)
+            .map_err(|_| Refusal::invalid("the token's header is malformed, or its `alg` is not supported"))?;
+        if header.crit.is_some() {
+            return Err(Refusal::invalid("the token's header has `crit`, and the gateway supports no extension"));
+        }
+        let claims = TokenClaims::parse(decode_text(claims)?)?;
+        Ok(Self { header, claims, signed, signature: decode(signature)? })
+    }
+
+    /// Returns `true` if the header says that this is an access token (RFC 9068, section 2.1), and `false` if it says only that
+    /// this is a JWT.
+    pub(super) fn is_marked_as_access_token(&self) -> Result<bool, Refusal> {
+        let Some(kind) = &self.header.typ else { return Ok(false) };
+        let kind = kind.to_ascii_lowercase();
+        match kind.strip_prefix("application/").unwrap_or(&kind) {
+            "at+jwt" => Ok(true),
+            "jwt" => Ok(false),
+            _ => Err(Refusal::invalid("the token is not an access token: see `typ` in its header")),
+        }
+    }
+}
+
+fn decode(part: &str) -> Result<Vec<u8>, Refusal> {
+    URL_SAFE_NO_PAD.decode(part).map_err(|_| Refusal::invalid("the token is malformed: a part is not base64url"))
+}
+
+fn decode_text(part: &str) -> Result<String, Refusal> {
+    String::from_utf8(decode(part)?).map_err(|_| Refusal::invalid("the token is malformed: a part is not UTF-8"))
+}

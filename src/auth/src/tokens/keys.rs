@@ -1,0 +1,149 @@
+//! The public keys of an issuer (RFC 7517), and the verification of signatures with them.
+//!
+//! `jsonwebtoken` parses the keys. It does not verify: its backend is a global of the process that panics when it is missing,
+//! it reads the clock itself, accepts repeated members and ignores `crit`, and `ring` needs only the few lines below.
+
+use jsonwebtoken::{
+    Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind,
+    jwk::{AlgorithmParameters, EllipticCurve, Jwk, KeyAlgorithm, KeyOperations, PublicKeyUse},
+};
+use ring::signature::{self, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey, VerificationAlgorithm};
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use super::Refusal;
+use countersign_domain::principal::SecretHash;
+use countersign_runtime::secret;
+
+/// The most keys of an issuer.
+const MAX_KEYS: usize = 100;
+/// The smallest modulus of an RSA key, in bytes (RFC 7518, section 3.3).
+const MIN_RSA_BYTES: usize = 256;
+
+/// The usable keys of an issuer.
+#[derive(Default)]
+pub(super) struct KeySet(Vec<VerifyingKey>);
+
+struct VerifyingKey {
+    id: Option<String>,
+    /// The algorithms for which the key may be used; never empty.
+    algorithms: Vec<Algorithm>,
+    key: DecodingKey,
+    thumbprint: SecretHash,
+}
+
+/// The result of a search for the key of a token.
+pub(super) enum KeySearch {
+    /// The thumbprint of the key that made the signature.
+    Verified(SecretHash),
+    /// No key has the id, so that the issuer may have a new key.
+    Unknown,
+    Refused(Refusal),
+}
+
+impl KeySet {
+    /// Reads a key set. Keys that no token can be verified with are left out.
+    pub(super) fn parse(document: &Value) -> Result<Self, &'static str> {
+        let keys = document.get("keys").and_then(Value::as_array).ok_or("it has no list `keys`")?;
+        Ok(Self(keys.iter().take(MAX_KEYS).filter_map(VerifyingKey::parse).collect()))
+    }
+
+    /// Finds the key with this id and verifies a signature with it. Without an id, only one key may fit the algorithm.
+    pub(super) fn verify(&self, id: Option<&str>, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> KeySearch {
+        let named = || self.0.iter().filter(|key| id.is_none_or(|id| key.id.as_deref() == Some(id)));
+        let mut fitting = named().filter(|key| key.algorithms.contains(&algorithm));
+        match (fitting.next(), fitting.next()) {
+            (None, _) if id.is_some() && named().next().is_some() => {
+                KeySearch::Refused(Refusal::invalid("the token's `alg` is not that of its key"))
+            }
+            (None, _) => KeySearch::Unknown,
+            (Some(_), Some(_)) => {
+                KeySearch::Refused(Refusal::invalid("the token's header does not say which key signed it"))
+            }
+            (Some(key), None) if key.is_valid(algorithm, message, signature) => KeySearch::Verified(key.thumbprint),
+            (Some(_), None) => KeySearch::Refused(Refusal::invalid("the token's signature is wrong")),
+        }
+    }
+
+    /// Returns `true` if the issuer still has a key.
+    pub(super) fn contains(&self, thumbprint: &SecretHash) -> bool {
+        self.0.iter().any(|key| key.thumbprint == *thumbprint)
+    }
+
+    /// Returns `true` if no key of the other set is missing in this one.
+    pub(super) fn includes(&self, other: &Self) -> bool {
+        other.0.iter().all(|key| self.contains(&key.thumbprint))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl VerifyingKey {
+    fn parse(document: &Value) -> Option<Self> {
+        let Jwk { common, algorithm } = Jwk::deserialize(document).ok()?;
+        let is_for_signatures = common.public_key_use.is_none_or(|purpose| purpose == PublicKeyUse::Signature)
+            && common.key_operations.is_none_or(|operations| operations.contains(&KeyOperations::Verify));
+        let mut algorithms = match &algorithm {
+            AlgorithmParameters::RSA(_) => AlgorithmFamily::Rsa.algorithms().to_vec(),
+            AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P256 => vec![Algorithm::ES256],
+            AlgorithmParameters::EllipticCurve(key) if key.curve == EllipticCurve::P384 => vec![Algorithm::ES384],
+            AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => vec![Algorithm::EdDSA],
+            _ => return None,
+        };
+        algorithms.retain(|fit| common.key_algorithm.is_none_or(|named| named == KeyAlgorithm::from(*fit)));
+        let key = DecodingKey::from_jwk(&Jwk { common: Default::default(), algorithm }).ok()?;
+        let material = match key.kind() {
+            DecodingKeyKind::RsaModulusExponent { n, e } => {
+                let (n, e) = (trim_zeros(n), trim_zeros(e));
+                let has_enough_bits = n.len() > MIN_RSA_BYTES || n.len() == MIN_RSA_BYTES && n[0] >= 0x80;
+                has_enough_bits.then(|| [n, b".", e].concat())?
+            }
+            DecodingKeyKind::SecretOrDer(bytes) => bytes.clone(),
+        };
+        (is_for_signatures && !algorithms.is_empty()).then(|| Self {
+            id: common.key_id,
+            algorithms,
+            key,
+            thumbprint: secret::hash(&material),
+        })
+    }
+
+    fn is_valid(&self, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> bool {
+        match self.key.kind() {
+            DecodingKeyKind::RsaModulusExponent { n, e } => rsa_parameters(algorithm).is_some_and(|parameters| {
+                let key = RsaPublicKeyComponents { n: trim_zeros(n), e: trim_zeros(e) };
+                key.verify(parameters, message, signature).is_ok()
+            }),
+            DecodingKeyKind::SecretOrDer(key) => curve_algorithm(algorithm)
+                .is_some_and(|algorithm| UnparsedPublicKey::new(algorithm, key).verify(message, signature).is_ok()),
+        }
+    }
+}
+
+/// Removes leading zeros, which some issuers write and `ring` refuses.
+fn trim_zeros(number: &[u8]) -> &[u8] {
+    &number[number.iter().take_while(|byte| **byte == 0).count()..]
+}
+
+fn rsa_parameters(algorithm: Algorithm) -> Option<&'static RsaParameters> {
+    match algorithm {
+        Algorithm::RS256 => Some(&signature::RSA_PKCS1_2048_8192_SHA256),
+        Algorithm::RS384 => Some(&signature::RSA_PKCS1_2048_8192_SHA384),
+        Algorithm::RS512 => Some(&signature::RSA_PKCS1_2048_8192_SHA512),
+        Algorithm::PS256 => Some(&signature::RSA_PSS_2048_8192_SHA256),
+        Algorithm::PS384 => Some(&signature::RSA_PSS_2048_8192_SHA384),
+        Algorithm::PS512 => Some(&signature::RSA_PSS_2048_8192_SHA512),
+        _ => None,
+    }
+}
+
+fn curve_algorithm(algorithm: Algorithm) -> Option<&'static dyn VerificationAlgorithm> {
+    match algorithm {
+        Algorithm::ES256 => Some(&signature::ECDSA_P256_SHA256_FIXED),
+        Algorithm::ES384 => Some(&signature::ECDSA_P384_SHA384_FIXED),
+        Algorithm::EdDSA => Some(&signature::ED25519),
+        _ => None,
+    }
+}

@@ -1,0 +1,126 @@
+//! Finds and reads the metadata of an issuer (RFC 8414, OpenID Connect Discovery 1.0).
+
+use serde::Deserialize;
+use url::Url;
+
+use super::requests::{RequestError, get_json};
+use countersign_config::is_loopback;
+
+/// The part of an issuer's metadata that the gateway uses.
+#[derive(Debug, Default)]
+pub(super) struct Metadata {
+    pub jwks_uri: Option<String>,
+    pub introspection_endpoint: Option<String>,
+    /// Set if the introspection endpoint accepts the client's secret in the form only.
+    pub has_secret_in_form: bool,
+}
+
+#[derive(Deserialize)]
+struct Document {
+    issuer: String,
+    jwks_uri: Option<String>,
+    introspection_endpoint: Option<String>,
+    introspection_endpoint_auth_methods_supported: Option<Vec<String>>,
+}
+
+impl Metadata {
+    /// Reads the metadata of an issuer from the first of its well-known URLs that has it.
+    pub(super) async fn read(issuer: &str) -> Result<Self, String> {
+        let mut failure = "it has no well-known URL".to_owned();
+        for url in well_known_urls(issuer) {
+            let document = match get_json(&url).await {
+                Ok(document) => document,
+                Err(RequestError::Unreachable(error)) => return Err(format!("{url}: {error}")),
+                // Issuers answer with any status, or with a page, at the URLs that they do not have.
+                Err(RequestError::Unusable(error)) => {
+                    failure = format!("{url}: {error}");
+                    continue;
+                }
+            };
+            let document = Document::deserialize(document).map_err(|error| format!("{url}: {error}"))?;
+            return Self::check(issuer, document).map_err(|error| format!("{url}: {error}"));
+        }
+        Err(failure)
+    }
+
+    fn check(issuer: &str, document: Document) -> Result<Self, String> {
+        // RFC 8414, section 3.3. Otherwise an issuer could speak for another one.
+        if document.issuer != issuer {
+            return Err(format!("the issuer in the document is {:?}, not {issuer:?}", document.issuer));
+        }
+        for endpoint in [&document.jwks_uri, &document.introspection_endpoint].into_iter().flatten() {
+            check_endpoint(issuer, endpoint)?;
+        }
+        let methods = document.introspection_endpoint_auth_methods_supported;
+        let supports = |name: &str| methods.as_ref().is_some_and(|all| all.iter().any(|method| method == name));
+        Ok(Self {
+            jwks_uri: document.jwks_uri,
+            introspection_endpoint: document.introspection_endpoint,
+            has_secret_in_form: supports("client_secret_post") && !supports("client_secret_basic"),
+        })
+    }
+}
+
+/// Checks that an endpoint uses HTTPS, or HTTP on loopback if the operator configured the issuer there.
+fn check_endpoint(issuer: &str, endpoint: &str) -> Result<(), String> {
+    let url = Url::parse(endpoint).map_err(|error| format!("{endpoint:?}: {error}"))?;
+    let is_local = url.scheme() == "http" && is_loopback(&url) && issuer.starts_with("http://");
+    if url.scheme() == "https" || is_local { Ok(()) } else { Err(format!("{endpoint:?} does not use https")) }
+}
+
+/// Returns the URLs of an issuer's metadata in the order in which MCP clients try them
+/// (2026-07-28/basic/authorization/authorization-server-discovery).
+fn well_known_urls(issuer: &str) -> Vec<String> {
+    let Ok(url) = Url::parse(issuer) else { return Vec::new() };
+    let origin = url.origin().ascii_serialization();
+    let path = url.path().trim_end_matches('/');
+    let mut urls = vec![
+        format!("{origin}/.well-known/oauth-authorization-server{path}"),
+        format!("{origin}/.well-known/openid-configuration{path}"),
+    ];
+    if !path.is_empty() {
+        urls.push(format!("{origin}{path}/.well-known/openid-configuration"));
+    }
+    urls
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn well_known_urls_have_the_order_of_the_specification() {
+        assert_eq!(
+            well_known_urls("https://id.example/tenant/"),
+            [
+                "https://id.example/.well-known/oauth-authorization-server/tenant",
+                "https://id.example/.well-known/openid-configuration/tenant",
+                "https://id.example/tenant/.well-known/openid-configuration",
+            ]
+        );
+        assert_eq!(
+            well_known_urls("http://127.0.0.1:9"),
+            [
+                "http://127.0.0.1:9/.well-known/oauth-authorization-server",
+                "http://127.0.0.1:9/.well-known/openid-configuration",
+            ]
+        );
+    }
+
+    #[test]
+    fn endpoint_must_use_https_or_be_as_local_as_the_issuer() {
+        for (issuer, endpoint, is_accepted) in [
+            ("https://id.example", "https://keys.example/jwks", true),
+            ("https://id.example", "http://id.example/jwks", false),
+            ("https://id.example", "http://127.0.0.1/jwks", false),
+            ("https://id.example", "file:///etc/passwd", false),
+            ("https://id.example", "/jwks", false),
+            ("http://127.0.0.1:9", "http://127.0.0.1:8/jwks", true),
+            ("http://127.0.0.1:9", "http://[::1]/jwks", true),
+            ("http://127.0.0.1:9", "http://10.0.0.1/jwks", false),
+            ("http://127.0.0.1:9", "http://id.example/jwks", false),
+        ] {
+            assert_eq!(check_endpoint(issuer, endpoint).is_ok(), is_accepted, "{issuer} {endpoint}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Turns the claims of a verified token into a principal.
+
+use std::sync::Arc;
+
+use super::{Refusal, claims::TokenClaims};
+use countersign_config::TokenIssuer;
+use countersign_domain::{
+    changes::visible::escape_hidden,
+    principal::{Claims, Principal, Role, Scope, subject_client_name, subject_name},
+};
+
+/// The longest subject (OpenID Connect Core 1.0, section 2) and client id, since they are part of the principal's name.
+const MAX_ID_BYTES: usize = 255;
+const MAX_DISPLAY_CHARS: usize = 100;
+const MAX_GROUPS: usize = 1000;
+/// The roles from the strongest down. An agent comes before a viewer, because tokens are for agents.
+const ROLES: [Role; 4] = [Role::Admin, Role::Reviewer, Role::Agent, Role::Viewer];
+
+/// Returns the principal that an issuer's claims describe. `subject` is the claim that names the person or the service.
+pub(super) fn to_principal(issuer: &TokenIssuer, subject: &str, claims: TokenClaims) -> Result<Principal, Refusal> {
+    let client = claims.client()?;
+    for id in [Some(subject), client].into_iter().flatten() {
+        if id.len() > MAX_ID_BYTES {
+            return Err(Refusal::invalid("the token's subject or client id is too long"));
+        }
+    }
+    let groups: Vec<&str> = claims.texts(&issuer.groups_claim).into_iter().take(MAX_GROUPS).collect();
+    let (role, scopes) = if issuer.roles.is_empty() {
+        let scopes = scopes(&claims);
+        (role_of_scopes(&scopes).ok_or(Refusal::NoScope)?, Some(scopes))
+    } else {
+        (role_of_groups(issuer, &groups).ok_or(Refusal::NoGroup)?, None)
+    };
+    let person = subject_name(&issuer.issuer, subject);
+    let (name, owner) = match client {
+        Some(client) => (subject_client_name(&issuer.issuer, subject, client), Some(person)),
+        None => (person, None),
+    };
+    let groups = groups.into_iter().map(str::to_owned).collect();
+    let display_name = display_name(&claims, client);
+    let claims = Claims { display_name, scopes, groups, json: claims.json };
+    Ok(Principal { name, role, key_id: None, owner, claims: Some(Arc::new(claims)) })
+}
+
+/// Returns the known scopes of a token: from `scope` (RFC 9068, section 2.2.3), or `scp` as Okta and Entra ID write it.
+fn scopes(claims: &TokenClaims) -> Vec<Scope> {
+    let name = if claims.get("scope").is_some() { "scope" } else { "scp" };
+    let mut all: Vec<Scope> =
+        claims.texts(name).into_iter().flat_map(|text| text.split(' ')).filter_map(Scope::parse).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn role_of_scopes(scopes: &[Scope]) -> Option<Role> {
+    let role = |scope: &Scope| match scope {
+        Scope::Admin => Role::Admin,
+        Scope::ChangesDecide => Role::Reviewer,
+        Scope::ToolsRead | Scope::ToolsPropose => Role::Agent,
+    };
+    ROLES.into_iter().find(|strongest| scopes.iter().any(|scope| role(scope) == *strongest))
+}
+
+fn role_of_groups(issuer: &TokenIssuer, groups: &[&str]) -> Option<Role> {
+    let has = |group: &str| group == "*" || groups.contains(&group);
+    ROLES.into_iter().find(|strongest| issuer.roles.iter().any(|(group, role)| role == strongest && has(group)))
+}
+
+fn display_name(claims: &TokenClaims, client: Option<&str>) -> Option<String> {
+    let mut names =
+        ["name", "preferred_username", "email"].into_iter().flat_map(|name| claims.texts(name)).chain(client);
+    let name = names.find(|name| !name.trim().is_empty())?;
+    let name: String = name.trim().chars().take(MAX_DISPLAY_CHARS).collect();
+    Some(escape_hidden(&name).replace(['\n', '\t'], " "))
+}

@@ -1,0 +1,57 @@
+//! Why a token is refused.
+
+use std::borrow::Cow;
+
+use countersign_protocol::{ErrorKind, McpError};
+
+/// The scopes that a client without any useful scope is asked to obtain.
+const BASIC_SCOPES: &str = "tools:read tools:propose";
+
+/// The reason for which a token is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The token is not valid at this gateway.
+    Invalid(Cow<'static, str>),
+    /// The token was valid here until its time passed.
+    Expired,
+    /// The token is signed with a key that its issuer did not have when it was last asked. It may be a new key.
+    UnknownKey,
+    /// The token is valid and its scopes grant nothing here.
+    NoScope,
+    /// The token is valid and the groups of its holder grant nothing here.
+    NoGroup,
+    /// The issuer has not answered, so that the token can be neither accepted nor refused for good.
+    ProviderUnavailable,
+}
+
+impl Refusal {
+    /// Creates the refusal of a token that is not valid here.
+    pub(super) fn invalid(reason: impl Into<Cow<'static, str>>) -> Self {
+        Self::Invalid(reason.into())
+    }
+
+    /// Returns `true` if the token counts as a failed attempt to authenticate. The others belong to clients with a valid
+    /// configuration, which may repeat them a few times before they renew their token.
+    #[must_use]
+    pub fn is_failed_attempt(&self) -> bool {
+        matches!(self, Self::Invalid(_))
+    }
+}
+
+impl From<Refusal> for McpError {
+    fn from(refusal: Refusal) -> Self {
+        let unauthorized = |why| McpError::new(ErrorKind::Unauthorized, why).with("tokenError", "invalid_token");
+        match refusal {
+            Refusal::Invalid(why) => unauthorized(why),
+            Refusal::Expired => unauthorized("the token has expired".into()),
+            Refusal::UnknownKey => unauthorized("the token is signed with a key that its issuer does not have".into()),
+            Refusal::NoScope => McpError::new(ErrorKind::Forbidden, "the token has no scope of this gateway")
+                .with("scope", BASIC_SCOPES),
+            Refusal::NoGroup => McpError::new(ErrorKind::Forbidden, "your groups grant nothing at this gateway"),
+            Refusal::ProviderUnavailable => McpError::new(
+                ErrorKind::UpstreamUnavailable,
+                "the issuer of the token does not answer; try again later",
+            ),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! HTTP requests to issuers. Every answer is hostile input: no redirect is followed, and time and size are limited.
+
+use std::time::Duration;
+
+use awc::{
+    Client, ClientRequest, SendClientRequest,
+    http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT},
+};
+use serde_json::Value;
+
+use countersign_net::tls;
+
+/// The most bytes of an answer.
+const MAX_ANSWER_LEN: usize = 256 * 1024;
+/// The time limit of a request with its answer.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RequestError {
+    /// The issuer sent no complete answer.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The issuer sent another answer than was expected.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+thread_local! {
+    /// The client of this thread, since the client of awc belongs to one.
+    static CLIENT: Client = countersign_net::client(tls::public_config());
+}
+
+fn prepare(request: impl FnOnce(&Client) -> ClientRequest) -> ClientRequest {
+    let headers = [(ACCEPT, "application/json"), (USER_AGENT, countersign_net::USER_AGENT)];
+    headers.into_iter().fold(CLIENT.with(request), ClientRequest::insert_header)
+}
+
+/// Reads a JSON document.
+pub(super) async fn get_json(url: &str) -> Result<Value, RequestError> {
+    let text = send(prepare(|client| client.get(url)).send()).await?;
+    serde_json::from_str(&text).map_err(|_| RequestError::Unusable("the answer is not JSON".to_owned()))
+}
+
+/// Sends a form, and the client's id and secret if they are given. Returns the text of the answer.
+pub(super) async fn post_form(
+    url: &str,
+    basic_auth: Option<(&str, &str)>,
+    form: String,
+) -> Result<String, RequestError> {
+    let request = prepare(|client| client.post(url));
+    let request = request.insert_header((CONTENT_TYPE, "application/x-www-form-urlencoded"));
+    let request = match basic_auth {
+        Some((id, secret)) => request.basic_auth(id, secret),
+        None => request,
+    };
+    send(request.send_body(form)).await
+}
+
+async fn send(request: SendClientRequest) -> Result<String, RequestError> {
+    let exchange = async {
+        let mut answer = request.await.map_err(|error| RequestError::Unreachable(error.to_string()))?;
+        if answer.status() != 200 {
+            return Err(RequestError::Unusable(format!("the answer has status {}", answer.status().as_u16())));
+        }
+        let body = answer.body().limit(MAX_ANSWER_LEN).await;
+        let body = body.map_err(|error| RequestError::Unusable(format!("the answer cannot be read: {error}")))?;
+        String::from_utf8(body.to_vec()).map_err(|_| RequestError::Unusable("the answer is not UTF-8".to_owned()))
+    };
+    let limited = tokio::time::timeout(TIMEOUT, exchange).await;
+    limited.unwrap_or_else(|_| Err(RequestError::Unreachable(format!("no answer within {} s", TIMEOUT.as_secs()))))
+}

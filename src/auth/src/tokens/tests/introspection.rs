@@ -1,0 +1,158 @@
+use super::{fake_provider::FakeProvider, *};
+
+const PATH: &str = "/introspect";
+const TOKEN: &str = "opaque-7";
+
+async fn start() -> (FakeProvider, Arc<TokenVerifier>) {
+    let provider = FakeProvider::start().await;
+    let verifier = Arc::new(TokenVerifier::new(&[with_introspection(&provider.issuer)], Some(RESOURCE)));
+    (provider, verifier)
+}
+
+fn active(provider: &FakeProvider, changes: Value) -> Value {
+    let base = json!({ "active": true, "iss": provider.issuer, "token_type": "Bearer" });
+    merge(&merge(&claims(now()), base), changes)
+}
+
+/// Does as the gateway does with a request.
+async fn identify(verifier: &TokenVerifier, at: Timestamp) -> Result<Identity, Refusal> {
+    if verifier.needs_provider(TOKEN, at) {
+        verifier.ask_provider_at(TOKEN, at).await;
+    }
+    verifier.identify(TOKEN, at)
+}
+
+fn credential(identity: &Identity) -> &TokenCredential {
+    let Credential::Token(credential) = &identity.credential else { panic!("not a token") };
+    credential
+}
+
+#[actix::test]
+async fn active_token_is_accepted_and_asked_about_every_ten_seconds() {
+    let (provider, verifier) = start().await;
+    provider.set_token(TOKEN, active(&provider, json!({})));
+    for second in 0..20 {
+        let identity = identify(&verifier, after(second)).await.unwrap();
+        assert_eq!(identity.principal.name, format!("{}#alice#agent", provider.issuer));
+    }
+    assert_eq!(provider.count(PATH), 2);
+    let (header, form) = provider.last_question();
+    // `gate+way:se%3Acret`
+    assert_eq!(header, "Basic Z2F0ZSt3YXk6c2UlM0FjcmV0");
+    assert_eq!(form, "token=opaque-7&token_type_hint=access_token");
+    provider.stop().await;
+}
+
+#[actix::test]
+async fn secret_is_sent_in_the_form_if_the_provider_wants_it() {
+    let (provider, verifier) = start().await;
+    provider.change_metadata(json!({ "introspection_endpoint_auth_methods_supported": ["client_secret_post"] }));
+    provider.set_token(TOKEN, active(&provider, json!({})));
+    identify(&verifier, now()).await.unwrap();
+    let form = "token=opaque-7&token_type_hint=access_token&client_id=gate+way&client_secret=se%3Acret";
+    assert_eq!(provider.last_question(), (String::new(), form.to_owned()));
+    provider.stop().await;
+}
+
+#[actix::test]
+async fn answers_that_do_not_fit_are_refused() {
+    let (provider, verifier) = start().await;
+    let second = now().as_second();
+    let rows = [
+        ("inactive", json!({ "active": false }), "unknown to its issuer"),
+        ("active as text", json!({ "active": "true" }), "unknown to its issuer"),
+        ("no active", json!({ "active": null }), "unknown to its issuer"),
+        ("other issuer", json!({ "iss": "https://id.example" }), "another issuer"),
+        ("other audience", json!({ "aud": "https://gw2.example" }), "another audience"),
+        ("no audience", json!({ "aud": null }), "no `aud`"),
+        ("expired", json!({ "exp": second - 60 }), "expired"),
+        ("not valid yet", json!({ "nbf": second + 61 }), "not valid yet"),
+        ("refresh token", json!({ "token_type": "refresh_token" }), "token_type"),
+        ("bound to a key", json!({ "token_type": "DPoP" }), "token_type"),
+        ("nobody", json!({ "sub": null, "client_id": null }), "neither `sub` nor"),
+    ];
+    for (name, changes, reason) in rows {
+        provider.set_token(TOKEN, active(&provider, changes));
+        let error = McpError::from(identify(&verifier, now()).await.unwrap_err());
+        assert!(error.message.contains(reason), "{name}: {}", error.message);
+        // The answer is forgotten with the configuration.
+        verifier.set_issuers(&[]);
+        verifier.set_issuers(&[with_introspection(&provider.issuer)]);
+    }
+    provider.set_token(TOKEN, active(&provider, json!({ "scope": "openid" })));
+    assert_eq!(identify(&verifier, now()).await.unwrap_err(), Refusal::NoScope);
+    provider.stop().await;
+}
+
+#[actix::test]
+async fn client_is_the_subject_of_a_token_without_one() {
+    let (provider, verifier) = start().await;
+    provider.set_token(TOKEN, active(&provider, json!({ "sub": null, "exp": null, "iss": null })));
+    let identity = identify(&verifier, now()).await.unwrap();
+    assert_eq!(identity.principal.name, format!("{}#agent#agent", provider.issuer));
+    provider.stop().await;
+}
+
+#[actix::test]
+async fn simultaneous_questions_about_a_token_are_asked_once() {
+    let (provider, verifier) = start().await;
+    provider.set_token(TOKEN, active(&provider, json!({})));
+    let ask = |at: Timestamp| {
+        let verifier = Arc::clone(&verifier);
+        rt::spawn(async move { verifier.ask_provider_at(TOKEN, at).await })
+    };
+    let questions: Vec<_> = (0..20).map(|n| ask(now() - SignedDuration::from_millis(n))).collect();
+    for question in questions {
+        question.await.unwrap();
+    }
+    assert!(verifier.identify(TOKEN, now()).is_ok());
+    assert_eq!((provider.count(PATH), provider.count("/jwks")), (1, 1));
+    provider.stop().await;
+}
+
+#[actix::test]
+async fn revoked_token_ends_its_streams_within_ten_seconds() {
+    let (provider, verifier) = start().await;
+    provider.set_token(TOKEN, active(&provider, json!({})));
+    let identity = identify(&verifier, now()).await.unwrap();
+    provider.set_token(TOKEN, json!({ "active": false }));
+    let credential = credential(&identity);
+    verifier.recheck_at(credential, after(9)).await.unwrap();
+    let refusal = verifier.recheck_at(credential, after(10)).await.unwrap_err();
+    assert!(refusal.is_failed_attempt(), "{refusal:?}");
+    assert!(verifier.check_at(credential, after(10)).is_err());
+    assert!(identify(&verifier, after(11)).await.is_err());
+    provider.stop().await;
+}
+
+#[actix::test]
+async fn unanswered_question_ends_no_stream() {
+    let (provider, verifier) = start().await;
+    provider.set_token(TOKEN, active(&provider, json!({})));
+    let identity = identify(&verifier, now()).await.unwrap();
+    let credential = credential(&identity);
+    provider.set_status(500);
+    assert_eq!(identify(&verifier, after(10)).await.unwrap_err(), Refusal::ProviderUnavailable);
+    assert_eq!(verifier.recheck_at(credential, after(11)).await, Err(Refusal::ProviderUnavailable));
+    verifier.check_at(credential, after(11)).unwrap();
+    provider.set_status(200);
+    verifier.recheck_at(credential, after(13)).await.unwrap();
+    identify(&verifier, after(13)).await.unwrap();
+    provider.stop().await;
+}
+
+#[actix::test]
+async fn second_issuer_is_asked_if_the_first_does_not_know_the_token() {
+    let (first, second) = (FakeProvider::start().await, FakeProvider::start().await);
+    let configs = [with_introspection(&first.issuer), with_introspection(&second.issuer)];
+    let verifier = TokenVerifier::new(&configs, Some(RESOURCE));
+    second.set_token(TOKEN, active(&second, json!({})));
+    let identity = identify(&verifier, now()).await.unwrap();
+    assert!(identity.principal.name.starts_with(&second.issuer));
+    first.set_status(500);
+    second.set_token(TOKEN, json!({ "active": false }));
+    // The first issuer may know it by now.
+    assert_eq!(identify(&verifier, after(10)).await.unwrap_err(), Refusal::ProviderUnavailable);
+    first.stop().await;
+    second.stop().await;
+}

@@ -1,0 +1,195 @@
+use super::{fake_provider::FakeProvider, *};
+
+const METADATA: &str = "/.well-known/openid-configuration";
+
+/// A provider with one key, and a verifier that has not asked it yet.
+struct Pair {
+    provider: FakeProvider,
+    verifier: Arc<TokenVerifier>,
+    key: TestKey,
+}
+
+impl Pair {
+    async fn new() -> Self {
+        let (provider, key) = (FakeProvider::start().await, TestKey::es256("one"));
+        provider.set_keys(&[&key]);
+        let verifier = Arc::new(TokenVerifier::new(&[issuer_config(&provider.issuer)], Some(RESOURCE)));
+        Self { provider, verifier, key }
+    }
+
+    fn token(&self, key: &TestKey) -> String {
+        let changes = json!({ "iss": self.provider.issuer, "exp": now().as_second() + 1_000_000 });
+        key.sign(&key.header(), &merge(&claims(now()), changes))
+    }
+
+    /// Does as the gateway does with a request.
+    async fn identify(&self, token: &str, at: Timestamp) -> Result<Arc<TokenCredential>, Refusal> {
+        if self.verifier.needs_provider(token, at) {
+            self.verifier.ask_provider_at(token, at).await;
+        }
+        match self.verifier.identify(token, at)?.credential {
+            Credential::Token(credential) => Ok(credential),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[actix::test]
+async fn keys_are_read_once_before_the_first_token() {
+    let pair = Pair::new().await;
+    let token = pair.token(&pair.key);
+    assert_eq!(pair.verifier.identify(&token, now()).unwrap_err(), Refusal::ProviderUnavailable);
+    for second in 0..20 {
+        pair.identify(&token, after(second)).await.unwrap();
+    }
+    assert_eq!((pair.provider.count(METADATA), pair.provider.count("/jwks")), (1, 1));
+    pair.provider.stop().await;
+}
+
+#[actix::test]
+async fn simultaneous_questions_are_asked_once() {
+    let pair = Pair::new().await;
+    let tokens: Vec<String> = (0..20).map(|_| pair.token(&pair.key)).collect();
+    let asked: Vec<_> = tokens
+        .iter()
+        .map(|token| {
+            let (verifier, token) = (Arc::clone(&pair.verifier), token.clone());
+            rt::spawn(async move { verifier.ask_provider_at(&token, now()).await })
+        })
+        .collect();
+    for question in asked {
+        question.await.unwrap();
+    }
+    assert!(tokens.iter().all(|token| pair.verifier.identify(token, now()).is_ok()));
+    assert_eq!(pair.provider.count("/jwks"), 1);
+    pair.provider.stop().await;
+}
+
+#[actix::test]
+async fn unknown_kid_is_asked_about_once_in_ten_seconds() {
+    let pair = Pair::new().await;
+    pair.identify(&pair.token(&pair.key), now()).await.unwrap();
+    let unknown = pair.token(&TestKey::es256("two"));
+    for second in 0..30 {
+        pair.identify(&unknown, after(second)).await.unwrap_err();
+    }
+    assert_eq!(pair.provider.count("/jwks"), 3);
+    pair.provider.stop().await;
+}
+
+#[actix::test]
+async fn new_key_is_accepted_beside_the_old_one() {
+    let pair = Pair::new().await;
+    let (old, key) = (pair.token(&pair.key), TestKey::ed25519("two"));
+    let new = pair.token(&key);
+    pair.identify(&old, now()).await.unwrap();
+    pair.provider.set_keys(&[&pair.key, &key]);
+    pair.identify(&new, after(1)).await.unwrap_err();
+    pair.identify(&new, after(10)).await.unwrap();
+    pair.identify(&old, after(10)).await.unwrap();
+    pair.provider.stop().await;
+}
+
+#[actix::test]
+async fn removed_key_ends_its_tokens_and_streams() {
+    let pair = Pair::new().await;
+    let token = pair.token(&pair.key);
+    let credential = pair.identify(&token, now()).await.unwrap();
+    pair.provider.set_keys(&[&TestKey::es256("one")]);
+    // The old keys are used until the new ones are there.
+    pair.identify(&token, after(300)).await.unwrap();
+    pair.provider.wait_for_count("/jwks", 2).await;
+    let is_refused = || pair.verifier.identify(&token, after(301)).is_err();
+    for _ in 0..500 {
+        if is_refused() {
+            break;
+        }
+        rt::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    assert!(is_refused());
+    assert!(pair.verifier.check_at(&credential, after(301)).is_err());
+    pair.provider.stop().await;
+}
+
+#[actix::test]
+async fn open_stream_renews_the_keys() {
+    let pair = Pair::new().await;
+    let credential = pair.identify(&pair.token(&pair.key), now()).await.unwrap();
+    pair.verifier.recheck_at(&credential, after(299)).await.unwrap();
+    assert_eq!(pair.provider.count("/jwks"), 1);
+    pair.verifier.recheck_at(&credential, after(300)).await.unwrap();
+    pair.provider.wait_for_count("/jwks", 2).await;
+    pair.provider.stop().await;
+}
+
+#[actix::test]
+async fn old_keys_are_valid_for_a_day_without_the_provider() {
+    let pair = Pair::new().await;
+    let token = pair.token(&pair.key);
+    let credential = pair.identify(&token, now()).await.unwrap();
+    pair.provider.stop().await;
+    for second in [300, 400, 3600, 86_399] {
+        pair.identify(&token, after(second)).await.unwrap();
+        pair.verifier.recheck_at(&credential, after(second)).await.unwrap();
+    }
+    assert_eq!(pair.identify(&token, after(86_400)).await.unwrap_err(), Refusal::ProviderUnavailable);
+    assert!(pair.verifier.recheck_at(&credential, after(86_400)).await.is_err());
+}
+
+#[actix::test]
+async fn provider_that_was_away_is_asked_again_after_two_seconds() {
+    let pair = Pair::new().await;
+    let token = pair.token(&pair.key);
+    pair.provider.set_status(503);
+    for second in [0, 1] {
+        assert_eq!(pair.identify(&token, after(second)).await.unwrap_err(), Refusal::ProviderUnavailable);
+    }
+    assert_eq!(pair.provider.count(METADATA), 1);
+    pair.provider.set_status(200);
+    pair.identify(&token, after(4)).await.unwrap();
+    pair.provider.stop().await;
+}
+
+#[actix::test]
+async fn hostile_metadata_and_keys_are_refused() {
+    let trap = FakeProvider::start().await;
+    let trap_url = format!("{}/jwks", trap.issuer);
+    let foreign = trap_url.replace("127.0.0.1", "trap.example");
+    let huge = format!("{{\"keys\":[],\"x\":\"{}\"}}", "a".repeat(300_000));
+    for (name, metadata, page) in [
+        ("another issuer", json!({ "issuer": "https://id.example" }), None),
+        ("issuer with a slash", json!({ "issuer": format!("{}/", trap.issuer) }), None),
+        ("no issuer", json!({ "issuer": null }), None),
+        ("keys on http of another host", json!({ "jwks_uri": foreign }), None),
+        ("keys in a file", json!({ "jwks_uri": "file:///etc/hostname" }), None),
+        ("no keys", json!({ "jwks_uri": null }), None),
+        ("introspection on http", json!({ "introspection_endpoint": "http://trap.example/" }), None),
+        ("redirected metadata", json!({}), Some((METADATA, 302, trap_url.clone()))),
+        ("redirected keys", json!({}), Some(("/jwks", 307, trap_url.clone()))),
+        ("keys without a list", json!({}), Some(("/jwks", 200, "{\"keys\":{}}".to_owned()))),
+        ("keys in no JSON", json!({}), Some(("/jwks", 200, "<html>".to_owned()))),
+        ("huge keys", json!({}), Some(("/jwks", 200, huge.clone()))),
+        ("huge metadata", json!({}), Some((METADATA, 200, huge.clone()))),
+    ] {
+        let pair = Pair::new().await;
+        pair.provider.change_metadata(metadata);
+        if let Some((path, status, body)) = page {
+            pair.provider.set_page(path, status, body);
+        }
+        let outcome = pair.identify(&pair.token(&pair.key), now()).await;
+        assert_eq!(outcome, Err(Refusal::ProviderUnavailable), "{name}");
+        pair.provider.stop().await;
+    }
+    assert_eq!(trap.count("/jwks"), 0);
+    trap.stop().await;
+}
+
+#[actix::test]
+async fn metadata_at_the_first_url_is_enough() {
+    let pair = Pair::new().await;
+    let metadata = json!({ "issuer": pair.provider.issuer, "jwks_uri": format!("{}/jwks", pair.provider.issuer) });
+    pair.provider.set_page("/.well-known/oauth-authorization-server", 200, metadata.to_string());
+    pair.identify(&pair.token(&pair.key), now()).await.unwrap();
+    assert_eq!(pair.provider.count(METADATA), 0);
+    pair.provider.stop().await;
+}
