@@ -119,7 +119,7 @@ describe('JSON Web Tokens of one issuer', () => {
             audience: await token('alice', { aud: 'https://other.example/mcp' }),
             issuer: await token('alice', { iss: 'https://id.example' }),
             expired: await token('alice', { exp: now - 61 }),
-            'not yet valid': await token('alice', { nbf: now + 61 }),
+            'not yet valid': await token('alice', { nbf: now + 120 }),
             'without expiry': await token('alice', { exp: undefined }),
             'without subject': await token('alice', { sub: undefined }),
             'unknown key': await token('alice', {}, { header: { kid: 'other' } }),
@@ -219,7 +219,7 @@ test('groups of the provider decide roles and reviewers', async t => {
     const { gateway, token } = both;
     // Scopes do not count where roles are configured.
     const proposed = await propose(gateway, await token('alice', { scope: '' }), 'Reviewed by a group');
-    const denied = await call(gateway, await token('alice'), 'create_project', { name: 'X', key: 'X' });
+    const denied = await call(gateway, await token('alice'), 'create_project', { name: 'X', key: 'XX' });
     assert.match(denied.text, /POLICY_DENIED/);
     const nobody = await listTools(gateway, await token('carol'));
     assert.equal(nobody.status, 403, nobody.text);

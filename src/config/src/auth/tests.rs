@@ -29,7 +29,7 @@ fn issuer_is_read_and_shown_without_its_secret() {
     assert_eq!(loaded.config.resource().as_deref(), Some("https://gw.example/mcp"));
     let shown = show::yaml(&loaded.settings);
     assert!(shown.contains("${SECRET}") && !shown.contains("hush"), "{shown}");
-    assert_eq!(load_auth(&first.show()).unwrap().config.auth.tokens[..], [first.clone()]);
+    assert_eq!(load_auth(&first.show()).unwrap().config.auth.tokens, std::slice::from_ref(first));
     let literal = load_auth("{ issuer: https://a, introspection: { client_id: a, client_secret: plain } }").unwrap();
     assert!(!show::yaml(&literal.settings).contains("plain"));
 }
