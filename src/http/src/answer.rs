@@ -16,12 +16,12 @@ use countersign_protocol::{ErrorKind, McpError, RequestId, Revision, encode};
 
 /// The media types that a client accepts by its `Accept` header. A client without the header accepts both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Accepts {
+pub struct AcceptedMedia {
     pub json: bool,
     pub sse: bool,
 }
 
-impl Accepts {
+impl AcceptedMedia {
     #[must_use]
     pub fn from_request(request: &HttpRequest) -> Self {
         let mut all = request.headers().get_all(header::ACCEPT).peekable();
@@ -123,8 +123,9 @@ mod tests {
     #[test]
     fn accept_header_is_parsed_as_media_ranges() {
         let accepted = |value: &str| {
-            let accepts =
-                Accepts::from_request(&TestRequest::default().insert_header((header::ACCEPT, value)).to_http_request());
+            let accepts = AcceptedMedia::from_request(
+                &TestRequest::default().insert_header((header::ACCEPT, value)).to_http_request(),
+            );
             (accepts.json, accepts.sse)
         };
         assert_eq!(accepted("application/json, text/event-stream"), (true, true));
@@ -133,7 +134,7 @@ mod tests {
         assert_eq!(accepted("*/*"), (true, true));
         assert_eq!(accepted("text/html"), (false, false));
         assert_eq!(accepted("application/json;q=0, text/event-stream"), (false, true));
-        let none = Accepts::from_request(&TestRequest::default().to_http_request());
-        assert_eq!(none, Accepts { json: true, sse: true });
+        let none = AcceptedMedia::from_request(&TestRequest::default().to_http_request());
+        assert_eq!(none, AcceptedMedia { json: true, sse: true });
     }
 }

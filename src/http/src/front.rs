@@ -117,7 +117,7 @@ where
             Err(response) => return refused(request, *response, Cors::No),
         };
         let connection = Connection::for_request(request.request());
-        if connection.as_ref().is_some_and(|connection| self.front.exceeds_limit(connection, request.request())) {
+        if connection.as_ref().is_some_and(|connection| !self.front.admit_or_reserve(connection, request.request())) {
             drop(connection);
             return refused(request, too_many_connections(), cors);
         }
@@ -159,9 +159,10 @@ impl Front {
         Some(async move { authenticator.tokens().ask_provider(&token).await })
     }
 
-    /// Returns `true` if the connection of a request exceeds the limit and gets no place reserved for reviewers either.
-    fn exceeds_limit(&self, connection: &Connection, request: &HttpRequest) -> bool {
-        connection.is_refused() && !(self.authentication.may_view(request) && connection.reserve_reviewer_place())
+    /// Admits the connection of a request if it is within the limit, or reserves one of the places for reviewers for it.
+    /// Returns `false` if there is no place.
+    fn admit_or_reserve(&self, connection: &Connection, request: &HttpRequest) -> bool {
+        !connection.is_refused() || (self.authentication.may_view(request) && connection.reserve_reviewer_place())
     }
 }
 
@@ -173,7 +174,7 @@ fn too_many_connections() -> HttpResponse {
     response
 }
 
-/// The response to a request.
+/// The future of the response to a request.
 pub enum FrontFuture<F> {
     /// The refusal. It is `None` after the future has returned it.
     Refused(Option<Box<ServiceResponse>>, Cors),
@@ -272,7 +273,7 @@ fn count_response(
     ServiceResponse::new(request, response.set_body(BoxBody::new(CountedBody { source, size, pending })))
 }
 
-/// Returns the memory share of the requesting principal. A request without a credential has none, and its response is
+/// Returns the memory share of the requesting principal. A request whose principal is unknown has none, and its response is
 /// not counted.
 fn share(authentication: &RequestAuthenticator, memory: &Arc<Memory>, request: &HttpRequest) -> Option<Share> {
     let identity =
@@ -303,7 +304,7 @@ struct CountedBody {
     pending: Arc<PendingBody>,
 }
 
-/// The piece of a body that waits for its client.
+/// The piece of a body that the client has not read yet.
 struct PendingBody(Mutex<PendingState>);
 
 struct PendingState {
@@ -321,7 +322,7 @@ struct PendingState {
 
 /// Estimates the memory of a long piece, including the values it was serialized from and the buffers of its connection. The
 /// factor comes from measurements with `scripts/memory`.
-const fn with_buffers(bytes: usize) -> usize {
+const fn estimate_memory(bytes: usize) -> usize {
     bytes.saturating_add(bytes / 2)
 }
 
@@ -337,7 +338,7 @@ impl PendingBody {
         state.since = now();
         let PendingState { share, since, .. } = &mut *state;
         let unread = || Arc::downgrade(self) as WeakConnection;
-        if !share.cover_messages(with_buffers(piece.len()), *since, unread) {
+        if !share.cover_messages(estimate_memory(piece.len()), *since, unread) {
             return false;
         }
         state.rest = piece.clone();

@@ -161,7 +161,7 @@ pub fn origin_verdict(rules: &OriginRules, request: &HttpRequest) -> OriginVerdi
     rules.check_origin(headers.get(ORIGIN).map(HeaderValue::as_bytes), host)
 }
 
-/// Returns JSON-RPC without an id on the MCP endpoints (2025-11-25/basic/transports, "Security Warning"), and a problem document
+/// Returns a JSON-RPC error without an id on the MCP endpoints (2025-11-25/basic/transports, "Security Warning"), and a problem document
 /// elsewhere.
 fn refusal(path: &str, error: &McpError) -> HttpResponse<BoxBody> {
     if matches!(path, "/mcp" | "/sse" | "/messages" | "/ws") {

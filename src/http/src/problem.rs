@@ -104,6 +104,7 @@ impl Serialize for Problem {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut document = serializer.serialize_map(None)?;
         document.serialize_entry("type", "about:blank")?;
+        // The status 499 has no reason in the registry.
         document.serialize_entry("title", self.status.canonical_reason().unwrap_or("Client Closed Request"))?;
         document.serialize_entry("status", &self.status.as_u16())?;
         document.serialize_entry("detail", &self.error.message)?;

@@ -144,7 +144,7 @@ async fn handle(
             Box::pin(tasks::handle(exchange, tasks, method, request)).await
         }
         Method::Listen => Box::pin(listen::listen(item, memory, tasks)).await,
-        // These are notifications that were sent with an id. No revision defines them as requests.
+        // The caller has checked that the method is a request.
         _ => Err(McpError::new(ErrorKind::MethodNotFound, "not a request")),
     }
 }

@@ -130,8 +130,8 @@ impl JudgedCall {
 }
 
 /// Returns the error for a call or another request that the policy denies.
-fn denied(what: &str, (kind, name): (&str, &str), rule: Option<&str>, reason: &str) -> McpError {
-    let text = format!("the gateway's policy does not allow this {what}");
+fn denied(request: &str, (kind, name): (&str, &str), rule: Option<&str>, reason: &str) -> McpError {
+    let text = format!("the gateway's policy does not allow this {request}");
     let error = McpError::new(ErrorKind::PolicyDenied, text).with(kind, name).with("reason", reason);
     match rule {
         Some(rule) => error.with("rule", rule),
@@ -155,7 +155,7 @@ pub fn refusal(
     }
 }
 
-/// Admits or refuses a request that is no tool call.
+/// Admits or refuses a request that is not a tool call.
 ///
 /// # Errors
 /// `POLICY_DENIED` with the rule and the reason.

@@ -51,7 +51,7 @@ async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Resul
     if endpoint.shutdown.is_cancelled() {
         return Err(shutting_down());
     }
-    if !answer::Accepts::from_request(request).sse {
+    if !answer::AcceptedMedia::from_request(request).sse {
         let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
         return Ok(answer::error_with_status(406, None, &error, REVISION));
     }

@@ -23,7 +23,7 @@ use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{body_budget::Reservation, context::ForwardedHeaders};
 use countersign_http::{
-    answer::{self, Accepts},
+    answer::{self, AcceptedMedia},
     connections::Connection,
     problem::shutting_down,
 };
@@ -45,7 +45,7 @@ pub struct Post<'a> {
     pub endpoint: &'a web::Data<McpEndpoint>,
     pub request: &'a HttpRequest,
     pub identity: Identity,
-    pub accepts: Accepts,
+    pub accepts: AcceptedMedia,
     /// The part of the budget for bodies that its body holds.
     pub held: Option<Reservation>,
 }
@@ -85,7 +85,7 @@ fn admit<'a>(request: &'a HttpRequest, endpoint: &'a web::Data<McpEndpoint>) -> 
     if !answer::is_json(request) {
         return Err((415, invalid("the Content-Type must be application/json")));
     }
-    let accepts = Accepts::from_request(request);
+    let accepts = AcceptedMedia::from_request(request);
     if !accepts.json && !accepts.sse {
         return Err((406, invalid("the client must accept application/json and text/event-stream")));
     }

@@ -350,7 +350,7 @@ fn bind_session(request: &HttpRequest, session: &Arc<SessionShared>) {
 /// `GET /mcp`: opens the session's stream, or resumes one of its streams.
 pub fn stream(request: &HttpRequest, endpoint: &web::Data<McpEndpoint>, identity: &Identity) -> HttpResponse {
     let Some(id) = session_id(request) else { return allow_only_post() };
-    if !answer::Accepts::from_request(request).sse {
+    if !answer::AcceptedMedia::from_request(request).sse {
         let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
         return refuse_message(406, None, &error, Revision::NEWEST_LEGACY);
     }

@@ -101,7 +101,7 @@ async fn missing_scope_is_a_challenge_in_both_eras() {
         let limits = envelope::Limits { max_depth: 10, max_batch: 10 };
         let Ok(Incoming::Single(message)) = envelope::parse(body.as_bytes(), &limits) else { panic!("{body}") };
         let request = request(headers).to_http_request();
-        let accepts = Accepts { json: true, sse: true };
+        let accepts = AcceptedMedia { json: true, sse: true };
         let identity = identity.clone();
         let post = Post { endpoint: &data, request: &request, identity, accepts, held: None };
         let response = handle(post, &message, None).await;
