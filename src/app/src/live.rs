@@ -6,8 +6,8 @@ use actix::Addr;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
-use countersign_auth::Authenticator;
-use countersign_config::{RoutesConfig, TokenIssuer, UpstreamConfig, WebhookConfig};
+use countersign_auth::{Authenticator, ProviderSignIns};
+use countersign_config::{OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhookConfig};
 use countersign_domain::policy::{Policy, PolicyConfig, Reviewers};
 use countersign_reload::apply::Reconfigurable;
 use countersign_routing::{
@@ -31,6 +31,7 @@ pub struct LiveGateway {
     pub reviewers: Arc<Reviewers>,
     pub webhooks: Arc<Webhooks>,
     pub authenticator: Arc<Authenticator>,
+    pub provider_sign_ins: Arc<ProviderSignIns>,
 }
 
 /// Binds older acceptances to the present command or address of each server, and warns of servers whose tools were
@@ -99,6 +100,10 @@ impl Reconfigurable for LiveGateway {
 
     fn apply_issuers(&self, issuers: &[TokenIssuer]) {
         self.authenticator.tokens().set_issuers(issuers);
+    }
+
+    fn apply_provider(&self, provider: Option<&OidcConfig>) {
+        self.provider_sign_ins.client().set_provider(provider);
     }
 
     fn apply_log_filter(&self, filter: &str) -> Result<(), String> {

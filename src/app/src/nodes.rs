@@ -56,6 +56,13 @@ pub fn request_state_key(secret: &[u8; 32]) -> [u8; 32] {
     hasher.finish_bytes()
 }
 
+/// Returns the key that seals tokens of identity providers, which is the same on all nodes.
+pub fn token_key(secret: &[u8; 32]) -> [u8; 32] {
+    let mut hasher = PartHasher::new("countersign.tokens.1");
+    hasher.add_part(secret);
+    hasher.finish_bytes()
+}
+
 /// Returns the salt for digests of pending configurations. It is the same on all nodes and after a restart.
 pub fn consent_salt(secret: &[u8; 32]) -> [u8; 16] {
     let mut hasher = PartHasher::new("countersign.consent.1");

@@ -129,14 +129,18 @@ impl Authenticator {
     ) -> Result<Identity, McpError> {
         match authorization {
             Some(value) => match self.parse_header(value)? {
-                token if self.is_token(token) => self.tokens.identify(token, Timestamp::now()).map_err(|refusal| {
-                    let is_failed_attempt = refusal.is_failed_attempt();
-                    let error = McpError::from(refusal);
-                    if !is_failed_attempt {
-                        return error;
-                    }
-                    self.attempts.record_failure(Subject::for_peer(peer), now(), error)
-                }),
+                token if self.is_token(token) => {
+                    let identity = self.tokens.identify(token, Timestamp::now()).map_err(|refusal| {
+                        let is_failed_attempt = refusal.is_failed_attempt();
+                        let error = McpError::from(refusal);
+                        if !is_failed_attempt {
+                            return error;
+                        }
+                        self.attempts.record_failure(Subject::for_peer(peer), now(), error)
+                    })?;
+                    self.check_person(&identity.principal)?;
+                    Ok(identity)
+                }
                 key => self.identify_key_at(key, peer, now()),
             },
             None if self.admits_loopback && peer.is_some_and(|ip| ip.to_canonical().is_loopback()) => {
@@ -144,6 +148,15 @@ impl Authenticator {
             }
             None => Err(McpError::new(ErrorKind::Unauthorized, "a key is needed: Authorization: Bearer <key>")),
         }
+    }
+
+    /// Checks that the person of an access token was not revoked.
+    fn check_person(&self, principal: &Principal) -> Result<(), McpError> {
+        if self.store.is_person_revoked(principal.owner())? {
+            return Err(McpError::new(ErrorKind::Unauthorized, "the person's access to this gateway was revoked")
+                .with("tokenError", "invalid_token"));
+        }
+        Ok(())
     }
 
     /// Returns the identity of a local process without a key: the parent on stdin, or a process on the Unix socket, which
@@ -228,7 +241,10 @@ impl Authenticator {
     pub fn check(&self, identity: &Identity) -> Result<(), McpError> {
         match &identity.credential {
             Credential::Key(hash) => self.recheck(hash).map(drop),
-            Credential::Token(token) => self.tokens.check(token, Timestamp::now()),
+            Credential::Token(token) => {
+                self.check_person(&identity.principal)?;
+                self.tokens.check(token, Timestamp::now())
+            }
             Credential::Loopback | Credential::SignIn(_) => Ok(()),
         }
     }
@@ -242,7 +258,10 @@ impl Authenticator {
         loop {
             tokio::time::sleep(RECHECK_INTERVAL).await;
             let checked = match &identity.credential {
-                Credential::Token(token) => self.tokens.recheck(token).await,
+                Credential::Token(token) => match self.check_person(&identity.principal) {
+                    Ok(()) => self.tokens.recheck(token).await,
+                    refused => refused,
+                },
                 _ => self.check(identity),
             };
             match checked {

@@ -9,20 +9,46 @@ use super::{keys, stored_credentials::StoredCredentials};
 use countersign_domain::principal::{Principal, Role};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::secret;
-use countersign_store::keys::{CodeOutcome, Credentials};
+use countersign_store::{
+    keys::{CodeOutcome, Credentials},
+    people::ProviderSession,
+};
 
 pub const PREFIX: &str = "csc_";
 /// The time within which a code must be used.
 pub const LIFETIME: SignedDuration = SignedDuration::from_mins(10);
+/// The same for a code that a browser gets after a sign-in at the identity provider, and uses at once.
+const SESSION_LIFETIME: SignedDuration = SignedDuration::from_mins(1);
 
 /// Creates a code and stores its hash. Blocks for a durable write.
 ///
 /// # Errors
 /// `STORE_UNAVAILABLE`; `INTERNAL_ERROR` without randomness.
 pub fn create(keys: &dyn Credentials, now: Timestamp) -> Result<String, McpError> {
+    store_code(keys, None, now, LIFETIME)
+}
+
+/// Creates a code that signs in the person of a session at the identity provider.
+///
+/// # Errors
+/// The same as [`create`].
+pub fn create_for_session(
+    keys: &dyn Credentials,
+    session: &ProviderSession,
+    now: Timestamp,
+) -> Result<String, McpError> {
+    store_code(keys, Some(session), now, SESSION_LIFETIME)
+}
+
+fn store_code(
+    keys: &dyn Credentials,
+    session: Option<&ProviderSession>,
+    now: Timestamp,
+    lifetime: SignedDuration,
+) -> Result<String, McpError> {
     let code = secret::generate(PREFIX)?;
-    let expires_at = now.checked_add(LIFETIME).map_err(|_| McpError::new(ErrorKind::Internal, "the clock is off"))?;
-    keys.put_code(&secret::hash(code.as_bytes()), now, expires_at).map_err(|error| {
+    let expires_at = now.checked_add(lifetime).map_err(|_| McpError::new(ErrorKind::Internal, "the clock is off"))?;
+    keys.put_code(&secret::hash(code.as_bytes()), session, now, expires_at).map_err(|error| {
         tracing::error!(%error, "cannot store a sign-in code");
         error.to_mcp()
     })?;
@@ -41,20 +67,27 @@ pub fn check_exists(store: &StoredCredentials, code: &str) -> Result<(), McpErro
     Err(refuse(CodeOutcome::Unknown))
 }
 
-/// Redeems a code, and returns the principal who signs in with it. Blocks for a durable write.
+/// Redeems a code, and returns the principal who signs in with it, and their session at the identity provider, if any. Blocks
+/// for a durable write.
 ///
 /// # Errors
-/// `UNAUTHORIZED` for a code that is unknown, used or expired. Only the log says which.
-pub fn redeem(store: &StoredCredentials, code: &str, now: Timestamp) -> Result<Principal, McpError> {
-    let outcome = if secret::is_well_formed(PREFIX, code) {
-        store.take_code(&secret::hash(code.as_bytes()), now)?
-    } else {
-        CodeOutcome::Unknown
-    };
-    if outcome == CodeOutcome::Taken {
-        return Ok(Principal::new(local_reviewer(), Role::Reviewer));
+/// `UNAUTHORIZED` for a code that is unknown, used or expired, or whose person no longer has an entry. Only the log says which.
+pub fn redeem(
+    store: &StoredCredentials,
+    code: &str,
+    now: Timestamp,
+) -> Result<(Principal, Option<ProviderSession>), McpError> {
+    let hash = secret::hash(code.as_bytes());
+    let outcome =
+        if secret::is_well_formed(PREFIX, code) { store.take_code(&hash, now)? } else { CodeOutcome::Unknown };
+    if outcome != CodeOutcome::Taken {
+        return Err(refuse(outcome));
     }
-    Err(refuse(outcome))
+    let Some(session) = store.code_session(&hash)? else {
+        return Ok((Principal::new(local_reviewer(), Role::Reviewer), None));
+    };
+    let person = store.person(&session.person())?.and_then(|person| person.principal());
+    Ok((person.ok_or_else(|| refuse(outcome))?, Some(session)))
 }
 
 fn refuse(outcome: CodeOutcome) -> McpError {
@@ -108,7 +141,7 @@ mod tests {
         let stored = StoredCredentials::in_directory(dir.path()).unwrap();
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let code = create(stored.keys(), now).unwrap();
-        let name = redeem(&stored, &code, now + LIFETIME - SignedDuration::from_secs(1)).unwrap().name;
+        let name = redeem(&stored, &code, now + LIFETIME - SignedDuration::from_secs(1)).unwrap().0.name;
         assert_eq!(name, local_reviewer());
         redeem(&stored, &code, now).unwrap_err();
         let late = create(stored.keys(), now).unwrap();

@@ -20,7 +20,7 @@ use super::{
 use countersign_domain::principal::{Credential, Identity, Principal, SecretHash};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::secret;
-use countersign_store::keys::SignIn;
+use countersign_store::{keys::SignIn, people::ProviderSession};
 
 pub const COOKIE: &str = "countersign_session";
 /// The header with the secret of the page.
@@ -115,6 +115,31 @@ impl DashboardSignIns {
         cookies: &[String],
         now: Timestamp,
     ) -> Result<NewSignIn, McpError> {
+        self.create(principal, key, None, cookies, now)
+    }
+
+    /// Signs in a person with their session at the identity provider, as [`Self::sign_in`] does.
+    ///
+    /// # Errors
+    /// The errors of [`Self::sign_in`].
+    pub fn sign_in_person(
+        &self,
+        principal: Arc<Principal>,
+        session: ProviderSession,
+        cookies: &[String],
+        now: Timestamp,
+    ) -> Result<NewSignIn, McpError> {
+        self.create(principal, None, Some(session), cookies, now)
+    }
+
+    fn create(
+        &self,
+        principal: Arc<Principal>,
+        key: Option<SecretHash>,
+        session: Option<ProviderSession>,
+        cookies: &[String],
+        now: Timestamp,
+    ) -> Result<NewSignIn, McpError> {
         if !principal.role.may_view() {
             return Err(McpError::new(ErrorKind::Forbidden, "this key is an agent's; the dashboard is for people"));
         }
@@ -138,13 +163,23 @@ impl DashboardSignIns {
         }
         let id = secret::hash(page.as_bytes());
         let cookie_hash = secret::hash(cookie.as_bytes());
-        let sign_in = SignIn { id, cookie: cookie_hash, principal: Arc::clone(&principal), key, last_used: now };
+        let refreshed_at = session.as_ref().filter(|session| session.has_refresh_token).map(|_| now);
+        let sign_in = SignIn {
+            id,
+            cookie: cookie_hash,
+            principal: Arc::clone(&principal),
+            key,
+            last_used: now,
+            session,
+            refreshed_at,
+        };
+        let expires_at = expiry(&sign_in);
         self.store.put_sign_in(&sign_in, &removed)?;
         let mut cached = self.lock();
         removed.iter().for_each(|id| drop(cached.remove(id)));
         cached.insert(id, CachedSignIn::new(sign_in));
         drop(cached);
-        Ok(NewSignIn { cookie: self.build_cookie(cookie), secret: page, principal, expires_at: expiry_after(now) })
+        Ok(NewSignIn { cookie: self.build_cookie(cookie), secret: page, principal, expires_at })
     }
 
     /// Returns the identity of a request with both secrets of one sign-in.
@@ -223,11 +258,13 @@ impl DashboardSignIns {
         }
     }
 
-    /// Signs out every tab of the browser that shares the cookie of this sign-in. Returns a cookie that deletes it.
+    /// Signs out every tab of the browser that shares the cookie of this sign-in. Returns a cookie that deletes it, and the
+    /// session at the identity provider, if any.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`; the browser is then still signed in.
-    pub fn sign_out(&self, credential: &Credential) -> Result<Cookie<'static>, McpError> {
+    pub fn sign_out(&self, credential: &Credential) -> Result<(Cookie<'static>, Option<ProviderSession>), McpError> {
+        let mut session = None;
         if let Credential::SignIn(id) = credential
             && let Some(sign_in) = self.store.sign_in(id)?
         {
@@ -237,10 +274,17 @@ impl DashboardSignIns {
             self.store.forget_sign_ins(&removed)?;
             let mut cached = self.lock();
             removed.iter().for_each(|id| drop(cached.remove(id)));
+            session = sign_in.session;
         }
         let mut cookie = self.build_cookie(String::new());
         cookie.set_max_age(CookieDuration::ZERO);
-        Ok(cookie)
+        Ok((cookie, session))
+    }
+
+    /// Returns `true` if cookies are for https only.
+    #[must_use]
+    pub const fn has_secure_cookies(&self) -> bool {
+        self.secure_cookies
     }
 
     /// Builds a cookie without `Max-Age`, which ends with the browser, as the page's secret ends with the tab.
@@ -269,13 +313,13 @@ pub fn check_page_origin(verdict: OriginVerdict, is_get: bool) -> Result<(), Mcp
 }
 
 fn is_live(sign_in: &SignIn, now: Timestamp) -> bool {
-    now.duration_since(sign_in.last_used) < MAX_IDLE
+    now < expiry(sign_in)
 }
 
-/// Returns the time at which a sign-in that is used now would expire.
-#[must_use]
-pub fn expiry_after(now: Timestamp) -> Timestamp {
-    now.saturating_add(MAX_IDLE).unwrap_or(now)
+/// Returns the time at which a sign-in ends if it is not used until then.
+fn expiry(sign_in: &SignIn) -> Timestamp {
+    let idle = sign_in.last_used.saturating_add(MAX_IDLE).unwrap_or(sign_in.last_used);
+    sign_in.session.as_ref().map_or(idle, |session| idle.min(session.ends_at))
 }
 
 impl CachedSignIn {
@@ -439,7 +483,7 @@ mod tests {
         let planted = dashboard.sign_in(alice(), None, &["planted".into()], now()).unwrap();
         assert_ne!(planted.cookie.value(), "planted");
         let who = dashboard.authenticate(&cookies_of(&one), Some(one.secret.as_bytes()), now()).unwrap();
-        let cleared = dashboard.sign_out(&who.credential).unwrap();
+        let (cleared, _) = dashboard.sign_out(&who.credential).unwrap();
         assert_eq!((cleared.value(), cleared.max_age()), ("", Some(CookieDuration::ZERO)));
         dashboard.authenticate(&cookies_of(&two), Some(two.secret.as_bytes()), now()).unwrap_err();
         dashboard.check_credential(&who.credential, now()).unwrap_err();

@@ -1,7 +1,6 @@
 //! Knows the ids of all keys that are valid now. A vote or a standing rule counts only while its key is valid.
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -10,26 +9,23 @@ use std::{
 };
 
 use super::authenticator::MAX_KEY_AGE;
-use countersign_domain::{policy::KeyRoles, principal::Role};
+use countersign_domain::policy::{KeyHolder, KeyHolders};
 use countersign_protocol::McpError;
-use countersign_store::StoreError;
-
-/// The roles of all keys that are not revoked, by key id.
-pub type ValidKeys = HashMap<String, Role>;
+use countersign_store::{StoreError, people::Holders};
 
 /// The source of valid keys. It must see what other processes have just committed.
 pub trait ValidKeySource: Send + Sync + 'static {
-    /// Reads all keys that are not revoked.
+    /// Reads the holders of all keys that are not revoked, and the people of the identity provider.
     ///
     /// # Errors
     /// Errors of the store.
-    fn valid_keys(&self) -> Result<ValidKeys, StoreError>;
+    fn holders(&self) -> Result<Holders, StoreError>;
 }
 
 /// The valid keys, read at most once per [`MAX_KEY_AGE`].
 pub struct Keyring {
     source: Arc<dyn ValidKeySource>,
-    cached: Mutex<Option<(Instant, Arc<ValidKeys>)>>,
+    cached: Mutex<Option<(Instant, Arc<Holders>)>>,
     revocation_count: AtomicU64,
 }
 
@@ -40,33 +36,45 @@ impl Keyring {
     }
 
     /// Returns the keys from the cache if they are younger than `max_age`, otherwise from the source.
-    fn read_keys(&self, now: Instant, max_age: Duration) -> Result<Arc<ValidKeys>, McpError> {
+    fn read_keys(&self, now: Instant, max_age: Duration) -> Result<Arc<Holders>, McpError> {
         let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((read_at, valid_keys)) = &*cached
+        if let Some((read_at, holders)) = &*cached
             && now.saturating_duration_since(*read_at) < max_age
         {
-            return Ok(Arc::clone(valid_keys));
+            return Ok(Arc::clone(holders));
         }
-        let valid_keys = Arc::new(self.source.valid_keys().map_err(|error| {
+        let holders = Arc::new(self.source.holders().map_err(|error| {
             tracing::error!(%error, "cannot read the valid keys");
             error.to_mcp()
         })?);
-        if cached.as_ref().is_some_and(|(_, before)| before.iter().any(|(id, role)| valid_keys.get(id) != Some(role))) {
+        if cached.as_ref().is_some_and(|(_, before)| has_lost_rights(before, &holders)) {
             self.revocation_count.fetch_add(1, Ordering::AcqRel);
         }
-        *cached = Some((now, Arc::clone(&valid_keys)));
-        Ok(valid_keys)
+        *cached = Some((now, Arc::clone(&holders)));
+        Ok(holders)
     }
 }
 
-impl KeyRoles for Keyring {
-    fn role(&self, key_id: &str) -> Result<Option<Role>, McpError> {
+/// Returns `true` if a decision that was valid before may not be valid now.
+fn has_lost_rights(before: &Holders, now: &Holders) -> bool {
+    let groups = |holder: &KeyHolder| holder.claims.as_ref().map(|claims| claims.groups.clone());
+    let has_same_rights = |a: &KeyHolder, b: &KeyHolder| a.role == b.role && groups(a) == groups(b);
+    before.keys.iter().any(|(id, holder)| !now.keys.get(id).is_some_and(|now| has_same_rights(holder, now)))
+        || before.revoked_people.len() != now.revoked_people.len()
+}
+
+impl KeyHolders for Keyring {
+    fn holder(&self, key_id: &str) -> Result<Option<KeyHolder>, McpError> {
         let now = Instant::now();
-        if let Some(role) = self.read_keys(now, MAX_KEY_AGE)?.get(key_id) {
-            return Ok(Some(*role));
+        if let Some(holder) = self.read_keys(now, MAX_KEY_AGE)?.keys.get(key_id) {
+            return Ok(Some(holder.clone()));
         }
         // The key may be newer than the cache.
-        Ok(self.read_keys(now, Duration::ZERO)?.get(key_id).copied())
+        Ok(self.read_keys(now, Duration::ZERO)?.keys.get(key_id).cloned())
+    }
+
+    fn is_person_revoked(&self, name: &str) -> Result<bool, McpError> {
+        Ok(self.read_keys(Instant::now(), MAX_KEY_AGE)?.revoked_people.contains(name))
     }
 
     fn revocations(&self) -> Result<u64, McpError> {
@@ -78,12 +86,13 @@ impl KeyRoles for Keyring {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use countersign_domain::principal::{Claims, Role};
     use countersign_protocol::ErrorKind;
 
     #[derive(Default)]
-    struct FakeSource(Mutex<Option<ValidKeys>>);
+    struct FakeSource(Mutex<Option<Holders>>);
     impl ValidKeySource for FakeSource {
-        fn valid_keys(&self) -> Result<ValidKeys, StoreError> {
+        fn holders(&self) -> Result<Holders, StoreError> {
             self.0.lock().unwrap().clone().ok_or(StoreError::Locked)
         }
     }
@@ -92,13 +101,17 @@ mod tests {
     fn key_is_valid_until_revocation_is_read() {
         let given = Arc::new(FakeSource::default());
         let ring = Keyring::new(Arc::clone(&given) as _);
-        assert_eq!(ring.role("a").unwrap_err().kind, ErrorKind::StoreUnavailable);
+        assert_eq!(ring.holder("a").unwrap_err().kind, ErrorKind::StoreUnavailable);
+        let holder = |role| KeyHolder { role, claims: None };
         let set = |keys: &[(&str, Role)]| {
-            *given.0.lock().unwrap() = Some(keys.iter().map(|(id, role)| ((*id).into(), *role)).collect());
+            let keys = keys.iter().map(|(id, role)| ((*id).into(), holder(*role))).collect();
+            *given.0.lock().unwrap() = Some(Holders { keys, ..Holders::default() });
         };
         let began = Instant::now();
-        let role =
-            |id: &str, after: u32| ring.read_keys(began + MAX_KEY_AGE * after, MAX_KEY_AGE).unwrap().get(id).copied();
+        let role = |id: &str, after: u32| {
+            let holders = ring.read_keys(began + MAX_KEY_AGE * after, MAX_KEY_AGE).unwrap();
+            holders.keys.get(id).map(|holder| holder.role)
+        };
         let revocations = || ring.revocation_count.load(Ordering::Acquire);
         set(&[("a", Role::Reviewer)]);
         assert_eq!((role("a", 1), role("b", 1)), (Some(Role::Reviewer), None));
@@ -113,8 +126,21 @@ mod tests {
 
         let ring = Keyring::new(Arc::clone(&given) as _);
         set(&[("a", Role::Reviewer)]);
-        assert_eq!(ring.role("a").unwrap(), Some(Role::Reviewer));
+        assert_eq!(ring.holder("a").unwrap(), Some(holder(Role::Reviewer)));
         set(&[("a", Role::Reviewer), ("new", Role::Admin)]);
-        assert_eq!(ring.role("new").unwrap(), Some(Role::Admin), "a key that was made a moment ago");
+        assert_eq!(ring.holder("new").unwrap(), Some(holder(Role::Admin)), "a key that was made a moment ago");
+    }
+
+    #[test]
+    fn lost_group_and_revoked_person_count_as_revocations() {
+        let holders = |group: &str, revoked: &[&str]| {
+            let claims = Claims { groups: vec![group.into()], ..Claims::default() };
+            let holder = KeyHolder { role: Role::Reviewer, claims: Some(Arc::new(claims)) };
+            let revoked_people = revoked.iter().map(|name| (*name).to_owned()).collect();
+            Holders { keys: [("person:a".to_owned(), holder)].into(), revoked_people }
+        };
+        assert!(!has_lost_rights(&holders("dba", &[]), &holders("dba", &[])));
+        assert!(has_lost_rights(&holders("dba", &[]), &holders("ops", &[])));
+        assert!(has_lost_rights(&holders("dba", &[]), &holders("dba", &["b"])));
     }
 }

@@ -58,6 +58,12 @@ pub trait KeyStore: Send + Sync + 'static {
     /// # Errors
     /// `STORE_UNAVAILABLE` if it could not be read; the request is then refused.
     fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError>;
+
+    /// Returns `true` if the person of an identity provider was revoked, whose access tokens are then refused.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE` if that cannot be determined.
+    fn is_person_revoked(&self, name: &str) -> Result<bool, McpError>;
 }
 
 /// Creates a key without storing it.

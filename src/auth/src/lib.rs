@@ -5,9 +5,9 @@
 //! a call.
 //!
 //! [`authenticator`] turns a header and an address into an [`Identity`](countersign_domain::principal::Identity),
-//! [`attempts`] slows down guessing, [`keyring`] knows which keys are valid, [`stored_credentials`] reads keys and codes
-//! from the store, [`tokens`] verifies access tokens, [`scopes`] checks what they permit, [`dashboard`] manages sign-ins
-//! of browsers, and [`origin`] rejects foreign pages and DNS rebinding.
+//! [`attempts`] slows down guessing, [`keyring`] knows valid keys, [`stored_credentials`] reads from the store, [`tokens`] verifies
+//! tokens, [`scopes`] checks what they permit, [`dashboard`] manages sign-ins of browsers, [`provider_sign_ins`] those with an
+//! identity provider, and [`origin`] rejects foreign pages and DNS rebinding.
 
 pub mod attempts;
 pub mod authenticator;
@@ -17,6 +17,7 @@ pub mod dashboard;
 pub mod keyring;
 pub mod keys;
 pub mod origin;
+pub mod provider_sign_ins;
 pub mod scopes;
 pub mod stored_credentials;
 pub mod tokens;
@@ -25,4 +26,5 @@ pub use authenticator::Authenticator;
 pub use dashboard::DashboardSignIns;
 pub use keyring::Keyring;
 pub use origin::{OriginRules, OriginVerdict};
+pub use provider_sign_ins::ProviderSignIns;
 pub use tokens::TokenVerifier;

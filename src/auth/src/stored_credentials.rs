@@ -1,11 +1,17 @@
 //! Reads and writes the keys, codes and sign-ins of the gateway's store.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    collections::HashSet,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
 
 use jiff::Timestamp;
 
 use super::{
-    keyring::{ValidKeySource, ValidKeys},
+    authenticator::MAX_KEY_AGE,
+    keyring::ValidKeySource,
     keys::{KeyStore, StoredKey},
 };
 use countersign_domain::principal::SecretHash;
@@ -13,12 +19,15 @@ use countersign_protocol::McpError;
 use countersign_store::{
     StoreError, StoreLocation,
     keys::{CodeOutcome, Credentials, SignIn, is_worth_noting},
+    people::{Holders, ProviderSession, StoredPerson},
 };
 
 /// Credentials of the store, with separate connections so that a look-up never waits for a write.
 pub struct StoredCredentials {
     reads: Arc<dyn Credentials>,
     writes: Arc<dyn Credentials>,
+    /// The people who were revoked, read at most once per [`MAX_KEY_AGE`].
+    revoked_people: Mutex<Option<(Instant, HashSet<String>)>>,
 }
 
 impl StoredCredentials {
@@ -27,7 +36,7 @@ impl StoredCredentials {
     /// # Errors
     /// Errors of opening the database.
     pub fn open(location: &StoreLocation) -> Result<Self, StoreError> {
-        Ok(Self { reads: location.credentials()?, writes: location.credentials()? })
+        Ok(Self { reads: location.credentials()?, writes: location.credentials()?, revoked_people: Mutex::default() })
     }
 
     /// Opens the credentials of the embedded database in a directory.
@@ -58,6 +67,14 @@ impl StoredCredentials {
     /// `STORE_UNAVAILABLE`
     pub fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, McpError> {
         self.writes.take_code(hash, now).map_err(report_unavailable)
+    }
+
+    pub(crate) fn code_session(&self, hash: &SecretHash) -> Result<Option<ProviderSession>, McpError> {
+        self.reads.code_session(hash).map_err(report_unavailable)
+    }
+
+    pub(crate) fn person(&self, name: &str) -> Result<Option<StoredPerson>, McpError> {
+        self.reads.person(name).map_err(report_unavailable)
     }
 
     /// Stores a sign-in and deletes the others named. Blocks for a durable write.
@@ -111,11 +128,24 @@ impl KeyStore for StoredCredentials {
         }
         Ok(found.map(|(key, hash)| StoredKey { key, hash }))
     }
+
+    fn is_person_revoked(&self, name: &str) -> Result<bool, McpError> {
+        let mut cached = self.revoked_people.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((read_at, people)) = &*cached
+            && read_at.elapsed() < MAX_KEY_AGE
+        {
+            return Ok(people.contains(name));
+        }
+        let people = self.reads.holders().map_err(report_unavailable)?.revoked_people;
+        let is_revoked = people.contains(name);
+        *cached = Some((Instant::now(), people));
+        Ok(is_revoked)
+    }
 }
 
 impl ValidKeySource for StoredCredentials {
-    fn valid_keys(&self) -> Result<ValidKeys, StoreError> {
-        self.reads.active_roles()
+    fn holders(&self) -> Result<Holders, StoreError> {
+        self.reads.holders()
     }
 }
 
@@ -144,7 +174,7 @@ mod tests {
 
         let now = Timestamp::now();
         let code = codes::create(&*other, now).unwrap();
-        let reviewer = codes::redeem(&stored, &code, now).unwrap();
+        let reviewer = codes::redeem(&stored, &code, now).unwrap().0;
         assert_eq!((reviewer.role, reviewer.key_id), (Role::Reviewer, None));
         assert_eq!(codes::redeem(&stored, &code, now).unwrap_err().kind, ErrorKind::Unauthorized);
     }

@@ -22,7 +22,7 @@ use self::{
     policy::{PolicyArgs, RulesArgs},
     servers::ServersArgs,
     service::ServiceArgs,
-    storage::{AuditArgs, BackupArgs, KeysArgs, StoreCommand},
+    storage::{AuditArgs, BackupArgs, KeysArgs, PeopleArgs, StoreCommand},
 };
 use crate::version::VERSION;
 use countersign_config::Flags;
@@ -130,6 +130,8 @@ pub enum Command {
     Health(ConnectArgs),
     /// Create, list and revoke API keys
     Keys(KeysArgs),
+    /// List and revoke the people who sign in with an identity provider
+    People(PeopleArgs),
     /// Back up the store to a file, even while its gateway runs
     ///
     /// The copy is a consistent snapshot of everything: changes, audit trail, feed and keys. Its pages and its audit

@@ -163,9 +163,10 @@ impl From<ServeError> for Failure {
     fn from(error: ServeError) -> Self {
         let exit = match &error {
             ServeError::Lock(LockError::Held(_)) => Exit::DataDirInUse,
-            ServeError::Routes(_) | ServeError::Tls(_) | ServeError::Store(StoreError::OtherStore { .. }) => {
-                Exit::Config
-            }
+            ServeError::Routes(_)
+            | ServeError::Tls(_)
+            | ServeError::KeyFile(_)
+            | ServeError::Store(StoreError::OtherStore { .. }) => Exit::Config,
             ServeError::Stdio(_) => Exit::NotAuthorized,
             ServeError::CoreEnded => Exit::Internal,
             _ => Exit::Unavailable,

@@ -24,6 +24,7 @@ mod nodes;
 mod offline;
 mod open;
 mod output;
+mod people;
 mod policy;
 mod providers;
 mod recipes;
@@ -98,6 +99,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Webhooks(args) => webhooks::run(&args, &mut out),
         Command::Nodes(args) => nodes::run(&args, &mut out),
         Command::Keys(args) => keys::run(&args, &mut out),
+        Command::People(args) => people::run(&args, &mut out),
         Command::Backup(args) => backup::run(&args, &mut out),
         Command::Store(args) => store::run(&args, &mut out),
         Command::Audit(args) => audit::run(&args, &mut out),

@@ -9,10 +9,7 @@ use serde::Serialize;
 use serde_json::{json, value::RawValue};
 
 use super::exit::{Exit, Failure};
-use countersign_auth::{
-    Keyring,
-    keyring::{ValidKeySource, ValidKeys},
-};
+use countersign_auth::{Keyring, keyring::ValidKeySource};
 use countersign_config::{Config, UpstreamConfig};
 use countersign_docs::Docs;
 use countersign_domain::{
@@ -30,7 +27,7 @@ use countersign_routing::{
     RouteTable, RouteTarget,
     table::{Aliases, TableInputs},
 };
-use countersign_store::{ReviewerRecords, StoreError, StoreLocation};
+use countersign_store::{ReviewerRecords, StoreError, StoreLocation, people::Holders};
 use countersign_tracker::Tracker;
 use countersign_upstream::{Names, is_tool_allowed};
 
@@ -71,12 +68,12 @@ struct OfflinePolicy<'a> {
 
 impl<'a> OfflinePolicy<'a> {
     fn new(config: &'a Config, records: ReviewerRecords) -> Self {
-        let ReviewerRecords { pins, rules, keys } = records;
+        let ReviewerRecords { pins, rules, holders } = records;
         let pins = Arc::new(pins);
         let now = jiff::Timestamp::now();
         let rules = rules.into_iter().map(|rule| Arc::new(rule.with_deadline(now))).collect();
         let people =
-            Reviewers::new(&config.policy.groups).with_keys(Arc::new(Keyring::new(Arc::new(StoredSource(keys)))));
+            Reviewers::new(&config.policy.groups).with_keys(Arc::new(Keyring::new(Arc::new(StoredSource(holders)))));
         let policy = Policy::new(&config.policy)
             .with_pins(Arc::new(StoredSource(Arc::clone(&pins))))
             .with_standing_rules(Arc::new(StoredSource::<Rules>(rules)), Arc::new(people));
@@ -264,8 +261,8 @@ impl StandingSource for StoredSource<Rules> {
     }
 }
 
-impl ValidKeySource for StoredSource<ValidKeys> {
-    fn valid_keys(&self) -> Result<ValidKeys, StoreError> {
+impl ValidKeySource for StoredSource<Holders> {
+    fn holders(&self) -> Result<Holders, StoreError> {
         Ok(self.0.clone())
     }
 }

@@ -1,4 +1,6 @@
-//! Reads `auth`: who may call, and the issuers whose access tokens are accepted.
+//! Reads `auth`: who may call, the issuers whose access tokens are accepted, and the provider with which people sign in.
+
+mod oidc;
 
 use std::collections::BTreeMap;
 
@@ -13,6 +15,8 @@ use super::{
 };
 use countersign_domain::principal::Role;
 use strum::{IntoStaticStr, VariantArray};
+
+pub use oidc::OidcConfig;
 
 const KEY: &str = "auth.tokens";
 const ISSUER_KEYS: [&str; 5] = ["issuer", "audiences", "roles", "groups", "introspection"];
@@ -39,6 +43,8 @@ pub enum AuthMode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthConfig {
     pub mode: AuthMode,
+    /// The identity provider with which people sign in.
+    pub oidc: Option<OidcConfig>,
     /// The issuers whose access tokens are accepted.
     pub tokens: Vec<TokenIssuer>,
 }
@@ -76,6 +82,7 @@ impl IntrospectionClient {
 
 pub(super) fn read(r: &mut Reader) -> AuthConfig {
     let mode = r.read_or("auth.mode", variant(), AuthMode::Keys);
+    let oidc = oidc::read(r);
     let mut known: Vec<String> = Vec::new();
     let read = r.read_list(&LIST, |number, fields| {
         let issuer = read_issuer(fields)?;
@@ -85,10 +92,10 @@ pub(super) fn read(r: &mut Reader) -> AuthConfig {
         known.push(issuer.issuer.clone());
         Some(issuer)
     });
-    let Some((issuers, section)) = read else { return AuthConfig { mode, tokens: Vec::new() } };
+    let Some((issuers, section)) = read else { return AuthConfig { mode, oidc, tokens: Vec::new() } };
     let tokens: Vec<TokenIssuer> = issuers.into_iter().flatten().collect();
     r.add_setting(KEY, show(&tokens), &section);
-    AuthConfig { mode, tokens }
+    AuthConfig { mode, oidc, tokens }
 }
 
 fn read_issuer(f: &mut Fields<'_>) -> Option<TokenIssuer> {
@@ -98,13 +105,7 @@ fn read_issuer(f: &mut Fields<'_>) -> Option<TokenIssuer> {
     }
     let issuer = f.parse("issuer", |node| read_text(node).and_then(|text| check_issuer(&text).map(|()| text)));
     let audiences = f.parse_items("audiences", |_, node| read_visible_text(node, MAX_ISSUER_CHARS));
-    let roles = f.map_entries("roles", |_, entry| {
-        let text = read_text(&entry.value.node)?;
-        let role = Role::parse(&text).ok_or_else(|| {
-            (format!("{} is not a role", quoted(&text)), "Write agent, reviewer, viewer or admin.".to_owned())
-        })?;
-        Ok((entry.key.clone(), role))
-    });
+    let roles = read_roles(f);
     let mut groups_claim = "groups".to_owned();
     if let Some(mut groups) = f.section("groups", &GROUPS_KEYS) {
         groups_claim = groups.parse("claim", |node| read_visible_text(node, 100)).unwrap_or(groups_claim);
@@ -124,8 +125,19 @@ fn read_issuer(f: &mut Fields<'_>) -> Option<TokenIssuer> {
         let secret = secret?;
         Some(IntrospectionClient { id: id?, secret: Secret(secret.value), secret_source: Secret(secret.source) })
     });
-    let roles = roles.into_iter().collect();
     (!f.has_problems()).then_some(TokenIssuer { issuer: issuer?, audiences, roles, groups_claim, introspection })
+}
+
+/// Reads the roles by group.
+fn read_roles(f: &mut Fields<'_>) -> BTreeMap<String, Role> {
+    let roles = f.map_entries("roles", |_, entry| {
+        let text = read_text(&entry.value.node)?;
+        let role = Role::parse(&text).ok_or_else(|| {
+            (format!("{} is not a role", quoted(&text)), "Write agent, reviewer, viewer or admin.".to_owned())
+        })?;
+        Ok((entry.key.clone(), role))
+    });
+    roles.into_iter().collect()
 }
 
 /// Checks an issuer identifier: an HTTPS URL without query and fragment (RFC 8414, section 2), or an HTTP one on loopback.

@@ -190,6 +190,10 @@ pub(super) fn combinations(config: &Config, r: &Reader) -> Vec<Problem> {
         let message = "public_url is missing, under which clients find the issuers".to_owned();
         wrong("auth.tokens", message, "Set public_url to the address of this gateway.");
     }
+    if config.auth.oidc.is_some() && config.public_url.is_none() {
+        let message = "public_url is missing, to which the provider sends people back".to_owned();
+        wrong("auth.oidc", message, "Set public_url to the address of this gateway.");
+    }
     for name in config.policy.groups.keys().filter(|name| Role::parse(name).is_some()) {
         wrong("policy.groups", format!("{} is a role", quoted(name)), "Give the group another name.");
     }

@@ -40,7 +40,7 @@ use std::{
     time::Duration,
 };
 
-pub use auth::{AuthConfig, AuthMode, IntrospectionClient, TokenIssuer};
+pub use auth::{AuthConfig, AuthMode, IntrospectionClient, OidcConfig, TokenIssuer};
 use countersign_domain::policy::PolicyConfig;
 use countersign_telemetry::logs::LogConfig;
 pub use docs::{DocsConfig, DocsProject, ModelEndpoint};
@@ -62,6 +62,8 @@ pub struct Config {
     /// The database server for changes, keys and the trail. `None` keeps them in the data directory.
     pub store: Option<StoreServer>,
     pub auth: AuthConfig,
+    /// The file with the key that encrypts stored tokens. `None` uses a key of the data directory or of the cluster.
+    pub key_file: Option<PathBuf>,
     /// Certificate and key as PEM files. `None` serves plain HTTP.
     pub tls: Option<TlsConfig>,
     pub behind_tls_proxy: bool,

@@ -52,6 +52,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
         data: r.read("data", path()),
         store: store(r),
         auth: auth::read(r),
+        key_file: r.read("secrets.key_file", path().or_null()),
         tls: tls(r),
         behind_tls_proxy: r.read("behind_tls_proxy", boolean()),
         allowed_hosts: r.read("allowed_hosts", list(check::host)),

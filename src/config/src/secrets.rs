@@ -47,6 +47,11 @@ pub(super) fn collect_secrets(config: &Config, env: &Environment) -> Vec<Secret>
     let docs = &config.modules.docs;
     let keys = [&docs.embeddings, &docs.generation].into_iter().flatten().filter_map(|model| model.key.as_ref());
     all.extend(keys.map(|Secret(key)| key.clone()));
+    all.extend(
+        config.auth.oidc.iter().filter_map(|provider| provider.client_secret.clone()).map(|Secret(value)| value),
+    );
+    let introspection = config.auth.tokens.iter().filter_map(|issuer| issuer.introspection.as_ref());
+    all.extend(introspection.map(|client| client.secret.0.clone()));
     all.into_iter().map(Secret).collect()
 }
 

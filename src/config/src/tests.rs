@@ -135,7 +135,9 @@ fn every_key_can_be_set_by_its_variable() {
             "listen" => "127.0.0.1:9",
             "data" => "/elsewhere",
             "auth.mode" => "keys",
+            "auth.oidc" => "{issuer: 'https://id.example', client_id: gateway}",
             "auth.tokens" => "[{issuer: 'https://id.example'}]",
+            "secrets.key_file" => "/etc/countersign/key",
             "tls.cert" | "tls.key" => cert.path().to_str().unwrap(),
             "behind_tls_proxy" | "strict_versions" => "true",
             "modules.docs.enabled" => "true",
@@ -183,7 +185,7 @@ fn every_key_can_be_set_by_its_variable() {
             _ => "7",
         };
         let mut case = Case::new().var(&variable_name(key), value);
-        if key == "auth.tokens" {
+        if matches!(key, "auth.oidc" | "auth.tokens") {
             case = case.var("COUNTERSIGN_PUBLIC_URL", "https://a.example");
         }
         if let Some(other) = key.strip_prefix("tls.") {
@@ -257,7 +259,7 @@ fn unknown_key_is_refused_with_suggestion() {
     assert_refused("xyz: 1", &["Keys here: allowed_hosts, auth,"]);
     assert_refused(
         "auth: keys",
-        &["c.yaml:1:7: auth: expected keys below it, found a text", "Keys here: mode, tokens."],
+        &["c.yaml:1:7: auth: expected keys below it, found a text", "Keys here: mode, oidc, tokens."],
     );
     assert_refused("- a", &["found a list"]);
     assert_refused("\"a\\u001b[31m\": 1", &["`a\\u{1b}[31m`"]);

@@ -57,7 +57,7 @@ pub struct Principal {
     /// A stable, unique name, by which self-approval, limits and visibility are decided. For a key it is its `--name`.
     pub name: String,
     pub role: Role,
-    /// The id (not the secret) of the presented key, if any.
+    /// The id (not the secret) of the presented key, or that of a signed-in person ([`person_key_id`]).
     pub key_id: Option<String>,
     /// The person who owns the key (`keys create --owner`), if the owner has another name. A person with several keys
     /// decides once, and never on their own proposals.
@@ -175,6 +175,12 @@ pub struct Claims {
 #[must_use]
 pub fn subject_name(issuer: &str, subject: &str) -> String {
     format!("{issuer}#{}", escape_part(subject))
+}
+
+/// Returns the id by which decisions name the person of that name, in place of a key.
+#[must_use]
+pub fn person_key_id(name: &str) -> String {
+    format!("person:{name}")
 }
 
 /// Returns the name under which a client acts for a person: `ISSUER#SUBJECT#CLIENT`.

@@ -2,7 +2,7 @@
 
 use futures_util::future::BoxFuture;
 
-use countersign_config::{Config, RoutesConfig, TokenIssuer, UpstreamConfig, WebhookConfig};
+use countersign_config::{Config, OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhookConfig};
 use countersign_domain::policy::PolicyConfig;
 use countersign_store::PolicySnapshot;
 
@@ -24,6 +24,8 @@ pub trait Reconfigurable: Send + Sync + 'static {
     fn apply_webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>>;
     /// Replaces the issuers of access tokens; tokens of others are no longer accepted.
     fn apply_issuers(&self, issuers: &[TokenIssuer]);
+    /// Replaces the identity provider with which people sign in.
+    fn apply_provider(&self, provider: Option<&OidcConfig>);
     fn apply_log_filter(&self, filter: &str) -> Result<(), String>;
     /// Saves the policy in force for the next start.
     fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> BoxFuture<'static, Result<(), String>>;
@@ -53,6 +55,10 @@ async fn apply_changes(gateway: &dyn Reconfigurable, applied: &mut Config, now: 
     if applied.auth.tokens != now.auth.tokens {
         gateway.apply_issuers(&now.auth.tokens);
         applied.auth.tokens.clone_from(&now.auth.tokens);
+    }
+    if applied.auth.oidc != now.auth.oidc {
+        gateway.apply_provider(now.auth.oidc.as_ref());
+        applied.auth.oidc.clone_from(&now.auth.oidc);
     }
     if applied.upstreams != now.upstreams {
         gateway.apply_servers(&applied.upstreams, &now.upstreams).await?;
@@ -86,6 +92,9 @@ async fn undo_changes(gateway: &dyn Reconfigurable, applied: &Config, before: &C
     }
     if applied.upstreams != before.upstreams {
         log_failure("mcpServers", gateway.apply_servers(&applied.upstreams, &before.upstreams).await);
+    }
+    if applied.auth.oidc != before.auth.oidc {
+        gateway.apply_provider(before.auth.oidc.as_ref());
     }
     if applied.auth.tokens != before.auth.tokens {
         gateway.apply_issuers(&before.auth.tokens);

@@ -3,8 +3,8 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{pending::Loosening, rule_lists, server_versions};
-use countersign_config::{Config, TokenIssuer, reader::Setting};
+use super::{identity_providers, pending::Loosening, rule_lists, server_versions};
+use countersign_config::{Config, reader::Setting};
 use countersign_domain::policy::{GroupMember, PolicyConfig, PolicyDefault, PolicyMode, Verdict, terms};
 
 /// The differences between two configurations.
@@ -52,7 +52,6 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
         log: countersign_telemetry::logs::LogConfig { filter: new.log.filter.clone(), ..old.log.clone() },
         ..old.clone()
     };
-    effective.auth.tokens = hold_back_issuers(&old.auth.tokens, &new.auth.tokens, &mut diff);
     let has_restrictive_rules = hold_back_policy(&old.policy, &new.policy, &mut effective.policy, &mut diff);
     let Diff { policy_loosened: loosened, policy_tightened: tightened, .. } = &mut diff;
     let servers = new.upstreams.iter().filter_map(|server| {
@@ -60,6 +59,10 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
         server_versions::hold_back_loosening(before, server, has_restrictive_rules, loosened, tightened)
     });
     effective.upstreams = servers.collect();
+    let (old, new) = (&old.auth, &new.auth);
+    effective.auth.oidc =
+        identity_providers::hold_back_provider(old.oidc.as_ref(), new.oidc.as_ref(), loosened, tightened);
+    effective.auth.tokens = identity_providers::hold_back_issuers(&old.tokens, &new.tokens, loosened, tightened);
     (diff, effective)
 }
 
@@ -188,40 +191,6 @@ fn hold_back_groups(old: &PolicyConfig, new: &PolicyConfig, effective: &mut Poli
     }
 }
 
-/// Compares the issuers of access tokens. A new issuer, and one that accepts more than before, waits for consent.
-fn hold_back_issuers(old: &[TokenIssuer], new: &[TokenIssuer], diff: &mut Diff) -> Vec<TokenIssuer> {
-    let mut effective = Vec::new();
-    for issuer in new {
-        let before = old.iter().find(|before| before.issuer == issuer.issuer);
-        if before.is_some_and(|before| !is_looser_issuer(before, issuer)) {
-            effective.push(issuer.clone());
-            continue;
-        }
-        diff.policy_loosened.push(Loosening {
-            key: "auth.tokens".to_owned(),
-            from: before.map_or_else(|| "no such issuer".to_owned(), TokenIssuer::show),
-            to: issuer.show(),
-        });
-        effective.extend(before.cloned());
-    }
-    for gone in old.iter().filter(|before| !new.iter().any(|issuer| issuer.issuer == before.issuer)) {
-        diff.policy_tightened.push(format!("auth.tokens: {} was removed", gone.issuer));
-    }
-    effective
-}
-
-/// Returns `true` if `new` accepts a token that `old` refuses, or gives it another role.
-fn is_looser_issuer(old: &TokenIssuer, new: &TokenIssuer) -> bool {
-    let TokenIssuer { issuer: _, audiences, roles, groups_claim, introspection } = new;
-    let accepts_more = |audience| !old.audiences.contains(audience);
-    audiences.is_empty() != old.audiences.is_empty()
-        || audiences.iter().any(accepts_more)
-        || roles.is_empty() != old.roles.is_empty()
-        || roles.iter().any(|(group, role)| old.roles.get(group) != Some(role))
-        || *groups_claim != old.groups_claim
-        || (introspection.is_some() && old.introspection.is_none())
-}
-
 const fn strictness(default: PolicyDefault) -> u8 {
     match default {
         PolicyDefault::Allow => 0,
@@ -235,7 +204,7 @@ const fn strictness(default: PolicyDefault) -> u8 {
 #[must_use]
 pub fn needs_restart(settings_at_start: &[Setting], now: &[Setting]) -> Vec<String> {
     let live = |key: &str| {
-        ["mcpServers", "webhooks", "log.filter", "auth.tokens"].contains(&key)
+        ["mcpServers", "webhooks", "log.filter", "auth.oidc", "auth.tokens"].contains(&key)
             || ["policy.", "routes."].iter().any(|part| key.starts_with(part))
     };
     let differs = |setting: &&Setting| {

@@ -1,14 +1,15 @@
 //! Computes the hash of everything that a reviewer's consent to a configuration covers.
 
-use countersign_config::{Config, Secret, UpstreamTarget};
+use countersign_config::{Config, OidcConfig, Secret, UpstreamTarget};
 use countersign_domain::changes::digest::{PartHasher, hex};
 
-/// Returns the SHA-256 of a configuration's policy, issuers of access tokens and servers, including secrets. Only gateways of the store know
-/// `salt`, so nobody else can test guesses of a secret against the hash.
+/// Returns the SHA-256 of a configuration's policy, identity providers and servers, including secrets. Only gateways of the
+/// store know `salt`, so nobody else can test guesses of a secret against the hash.
 #[must_use]
 pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
     let mut hasher = PartHasher::new("countersign.reload.1");
     hasher.add_part(salt).add_part(format!("{:?}", config.policy).as_bytes());
+    hasher.add_optional(config.auth.oidc.as_ref().map(OidcConfig::show).as_deref());
     hasher.add_number(config.auth.tokens.len() as u64);
     for issuer in &config.auth.tokens {
         hasher.add_part(issuer.show().as_bytes());

@@ -11,7 +11,8 @@
 pub mod apply;
 pub mod diff;
 mod digest;
-pub mod initial;
+mod identity_providers;
+mod initial;
 pub mod pending;
 pub mod rule_lists;
 mod save;
@@ -342,7 +343,11 @@ impl Reloader {
             let config = Config {
                 upstreams: loaded.config.upstreams.clone(),
                 policy: loaded.config.policy.clone(),
-                auth: AuthConfig { tokens: loaded.config.auth.tokens.clone(), ..effective.auth.clone() },
+                auth: AuthConfig {
+                    oidc: loaded.config.auth.oidc.clone(),
+                    tokens: loaded.config.auth.tokens.clone(),
+                    ..effective.auth.clone()
+                },
                 ..effective.clone()
             };
             // Two files are compared line by line, which must not happen under the lock.

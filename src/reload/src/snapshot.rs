@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{diff::compare, digest::target_digest, settings_view::ActiveSetting};
 use countersign_config::{
-    AuthConfig, Config, Serialization, TokenIssuer, UpstreamConfig, UpstreamTarget,
+    AuthConfig, Config, OidcConfig, Serialization, TokenIssuer, UpstreamConfig, UpstreamTarget,
     load::{list_keys, policy_from_values},
     reader::Setting,
     show,
@@ -23,6 +23,18 @@ struct SnapshotBody {
     policy: BTreeMap<String, String>,
     servers: BTreeMap<String, Server>,
     issuers: BTreeMap<String, Issuer>,
+    provider: Option<Provider>,
+}
+
+/// The identity provider with which people sign in.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct Provider {
+    issuer: String,
+    client_id: String,
+    roles: BTreeMap<String, Role>,
+    groups_claim: String,
+    require: BTreeMap<String, String>,
 }
 
 /// An issuer of access tokens.
@@ -87,7 +99,8 @@ pub(super) fn serialize_policy(settings: &[ActiveSetting], now: &Config, salt: &
     let policy = policy.map(|setting| (setting.key.to_owned(), value(setting))).collect();
     let servers = now.upstreams.iter().map(|server| (server.name.clone(), snapshot_server(server, salt))).collect();
     let issuers = now.auth.tokens.iter().map(|issuer| (issuer.issuer.clone(), snapshot_issuer(issuer))).collect();
-    let body = serde_json::to_string(&SnapshotBody { policy, servers, issuers })?;
+    let provider = now.auth.oidc.as_ref().map(snapshot_provider);
+    let body = serde_json::to_string(&SnapshotBody { policy, servers, issuers, provider })?;
     let PreviousConfig { config: past, unread_reason: unread, .. } = parse_previous(&body, now, salt)?;
     if let Some(unread) = unread {
         return Err(BodyError::Unreadable(unread));
@@ -99,6 +112,11 @@ pub(super) fn serialize_policy(settings: &[ActiveSetting], now: &Config, salt: &
     }
     let keys: Vec<&str> = differs.iter().map(|loosening| loosening.key.as_str()).collect();
     Err(BodyError::Differs(keys.join(", ")))
+}
+
+fn snapshot_provider(provider: &OidcConfig) -> Provider {
+    let OidcConfig { issuer, client_id, roles, groups_claim, require, .. } = provider.clone();
+    Provider { issuer, client_id, roles, groups_claim, require }
 }
 
 fn snapshot_issuer(issuer: &TokenIssuer) -> Issuer {
@@ -164,7 +182,14 @@ pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Resul
         let Issuer { audiences, roles, groups_claim, introspects: _ } = old;
         TokenIssuer { issuer, audiences, roles, groups_claim, introspection }
     };
-    let auth = AuthConfig { tokens: body.issuers.into_iter().map(issuer).collect(), ..now.auth.clone() };
+    let provider = |Provider { issuer, client_id, roles, groups_claim, require }: Provider| {
+        let mut previous = now.auth.oidc.clone().unwrap_or_else(|| OidcConfig::new(&issuer, &client_id));
+        (previous.issuer, previous.client_id, previous.groups_claim) = (issuer, client_id, groups_claim);
+        (previous.roles, previous.require) = (roles, require);
+        previous
+    };
+    let oidc = body.provider.map(provider);
+    let auth = AuthConfig { oidc, tokens: body.issuers.into_iter().map(issuer).collect(), ..now.auth.clone() };
     Ok(PreviousConfig { config: Config { policy, upstreams, auth, ..now.clone() }, settings, unread_reason: unread })
 }
 

@@ -5,7 +5,7 @@ use std::future::ready;
 use futures_util::future::BoxFuture;
 
 use super::Reconfigurable;
-use countersign_config::{RoutesConfig, TokenIssuer, UpstreamConfig, WebhookConfig};
+use countersign_config::{OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhookConfig};
 use countersign_domain::policy::PolicyConfig;
 use countersign_store::PolicySnapshot;
 
@@ -27,6 +27,7 @@ impl Reconfigurable for UnchangingGateway {
         Box::pin(ready(Ok(())))
     }
     fn apply_issuers(&self, _: &[TokenIssuer]) {}
+    fn apply_provider(&self, _: Option<&OidcConfig>) {}
     fn apply_log_filter(&self, _: &str) -> Result<(), String> {
         Ok(())
     }

@@ -2,18 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use actix_web::{
-    HttpRequest, HttpResponse,
-    http::header::{CACHE_CONTROL, SET_COOKIE},
-    web,
-};
+use actix_web::{HttpRequest, HttpResponse, http::header::SET_COOKIE, web};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Caller, Problem, body, json_ok};
 use countersign_auth::{
-    OriginVerdict,
+    OriginVerdict, ProviderSignIns,
     attempts::{FailedAttempts, Subject},
     codes,
     stored_credentials::StoredCredentials,
@@ -22,11 +18,13 @@ use countersign_domain::policy::Reviewers;
 use countersign_domain::principal::{Credential, Principal, Role, SecretHash};
 use countersign_http::guard::{self, RequestAuthenticator, dashboard_cookies};
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_store::people::ProviderSession;
 
 /// The data of the endpoints for accounts.
 pub struct Accounts {
     pub authentication: Arc<RequestAuthenticator>,
     pub codes: Arc<StoredCredentials>,
+    pub provider_sign_ins: Arc<ProviderSignIns>,
     pub attempts: FailedAttempts,
     pub people: Arc<Reviewers>,
     pub request_timeout: Duration,
@@ -82,14 +80,19 @@ pub async fn sign_in(
     let peer = accounts.authentication.address(&request);
     let body: SignIn = body::read_json(body::MAX_BODY_BYTES, &request, payload, accounts.request_timeout).await?;
     // Verified before failures are counted, so that the right credential works however many wrong ones were sent.
-    let (principal, key) = verify(&accounts, body, peer).await.map_err(|error| match error.kind {
+    let verified = verify(&accounts, body, peer).await.map_err(|error| match error.kind {
         ErrorKind::Unauthorized => {
             accounts.attempts.record_failure(Subject::for_peer(peer), std::time::Instant::now(), error)
         }
         _ => error,
     })?;
-    let new =
-        accounts.authentication.sign_ins.sign_in(principal, key, &dashboard_cookies(&request), Timestamp::now())?;
+    let (sign_ins, cookies, now) = (&accounts.authentication.sign_ins, dashboard_cookies(&request), Timestamp::now());
+    let new = match verified {
+        Verified { principal, session: Some(session), .. } => {
+            sign_ins.sign_in_person(principal, session, &cookies, now)?
+        }
+        Verified { principal, key, .. } => sign_ins.sign_in(principal, key, &cookies, now)?,
+    };
     tracing::info!(principal = new.principal.name, "signed in");
 
     let who = SignedInPrincipal { name: &new.principal.name, role: new.principal.role };
@@ -98,19 +101,22 @@ pub async fn sign_in(
     Ok(response)
 }
 
-async fn verify(
-    accounts: &Accounts,
-    body: SignIn,
-    peer: Option<std::net::IpAddr>,
-) -> Result<(Arc<Principal>, Option<SecretHash>), McpError> {
+/// Who signs in, and by what.
+struct Verified {
+    principal: Arc<Principal>,
+    key: Option<SecretHash>,
+    session: Option<ProviderSession>,
+}
+
+async fn verify(accounts: &Accounts, body: SignIn, peer: Option<std::net::IpAddr>) -> Result<Verified, McpError> {
     match (body.code, body.key) {
         (Some(code), None) => {
             codes::check_exists(&accounts.codes, code.trim())?;
             let codes = Arc::clone(&accounts.codes);
             let redeemed = web::block(move || codes::redeem(&codes, code.trim(), Timestamp::now())).await;
-            let principal =
+            let (principal, session) =
                 redeemed.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))??;
-            Ok((Arc::new(principal), None))
+            Ok(Verified { principal: Arc::new(principal), key: None, session })
         }
         (None, Some(key)) => {
             let identity = accounts.authentication.authenticator.identify_key(key.trim(), peer)?;
@@ -118,23 +124,34 @@ async fn verify(
                 Credential::Key(key) => Some(key),
                 Credential::Loopback | Credential::SignIn(_) | Credential::Token(_) => None,
             };
-            Ok((identity.principal, key))
+            Ok(Verified { principal: identity.principal, key, session: None })
         }
         _ => Err(McpError::new(ErrorKind::ValidationFailed, "the body must have either code or key")),
     }
 }
 
+/// Where a browser that has signed out goes.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct SignedOut {
+    /// The page of the identity provider that ends the session there; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    provider_url: Option<String>,
+}
+
 /// Signs out the whole browser.
 #[utoipa::path(post, path = "/api/sign-out", operation_id = "signOut", responses(
-    (status = 204, description = "All tabs of the browser are signed out.")))]
+    (status = 200, body = SignedOut, description = "All tabs of the browser are signed out.")))]
 pub async fn sign_out(caller: Caller, accounts: web::Data<Accounts>) -> Result<HttpResponse, Problem> {
-    let cookie = accounts.authentication.sign_ins.sign_out(&caller.credential)?;
-    let mut response = HttpResponse::NoContent().insert_header((CACHE_CONTROL, "no-store")).finish();
+    let (cookie, session) = accounts.authentication.sign_ins.sign_out(&caller.credential)?;
+    let client = accounts.provider_sign_ins.client();
+    let provider_url = session.and_then(|session| client.end_session_url(&session, Timestamp::now()));
+    let mut response = json_ok(&SignedOut { provider_url });
     set_cookie(&mut response, &cookie)?;
     Ok(response)
 }
 
-fn set_cookie(response: &mut HttpResponse, cookie: &actix_web::cookie::Cookie<'_>) -> Result<(), Problem> {
+pub(super) fn set_cookie(response: &mut HttpResponse, cookie: &actix_web::cookie::Cookie<'_>) -> Result<(), Problem> {
     let value =
         cookie.to_string().try_into().map_err(|_| Problem::new(ErrorKind::Internal, "no cookie could be made"))?;
     response.headers_mut().append(SET_COOKIE, value);
@@ -146,6 +163,9 @@ fn set_cookie(response: &mut HttpResponse, cookie: &actix_web::cookie::Cookie<'_
 #[serde(rename_all = "camelCase")]
 struct Me<'a> {
     name: &'a str,
+    /// The name for people, if an identity provider gave one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    display_name: Option<&'a str>,
     role: Role,
     /// The person who owns the key, who decides once and never on their own proposals.
     owner: &'a str,
@@ -169,6 +189,7 @@ pub async fn me(caller: Caller, accounts: web::Data<Accounts>) -> HttpResponse {
     let Principal { name, role, key_id, .. } = principal;
     json_ok(&Me {
         name,
+        display_name: principal.display_name(),
         role: *role,
         owner: principal.owner(),
         key_id: key_id.as_deref(),

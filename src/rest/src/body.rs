@@ -86,6 +86,15 @@ pub async fn read_json<T: DeserializeOwned + Send + 'static>(
     offload(body.len(), move || parse(&body)).await?
 }
 
+/// Reads a form of at most `max` bytes, as pairs of names and values.
+///
+/// # Errors
+/// 413 `TOO_LARGE`, 408 `TIMEOUT`.
+pub async fn read_form(max: usize, payload: web::Payload, timeout: Duration) -> Result<Vec<(String, String)>, Problem> {
+    let body = tokio::time::timeout(timeout, read(max, payload)).await.map_err(|_| Problem::request_timeout())??;
+    Ok(url::form_urlencoded::parse(&body).into_owned().collect())
+}
+
 fn check_headers(max: usize, request: &HttpRequest) -> Result<(), Problem> {
     let headers = request.headers();
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());

@@ -13,6 +13,7 @@ pub mod dashboard;
 pub mod decisions;
 pub mod events;
 pub mod events_ws;
+pub mod identity_provider;
 pub mod nodes;
 pub mod openapi;
 pub mod page;
@@ -99,7 +100,16 @@ macro_rules! route {
 /// All paths of the REST API and the feed. A test compares them with [`openapi`].
 pub const ROUTES: &[Route] = &[
     route!(READ "/api/openapi.json", openapi::get),
-    route!(POST "/api/sign-in", account::sign_in),
+    Route {
+        path: "/api/sign-in",
+        allow: "GET, HEAD, POST",
+        build: |r| {
+            r.route(web::post().to(account::sign_in)).route(web::route().guard(read()).to(identity_provider::options))
+        },
+    },
+    route!(READ "/api/sign-in/provider", identity_provider::begin),
+    route!(READ "/api/sign-in/callback", identity_provider::finish),
+    route!(POST "/api/sign-in/back-channel-logout", identity_provider::back_channel_logout),
     route!(POST "/api/sign-out", account::sign_out),
     route!(READ "/api/me", account::me),
     route!(READ "/api/changes", changes::list),

@@ -21,8 +21,8 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use super::{
-    account, audit_export, changes, decisions, events, events_ws, nodes, policy, problem_document::ProblemDocument,
-    reload, rules, servers, views, webhooks,
+    account, audit_export, changes, decisions, events, events_ws, identity_provider, nodes, policy,
+    problem_document::ProblemDocument, reload, rules, servers, views, webhooks,
 };
 
 #[derive(OpenApi)]
@@ -46,6 +46,10 @@ use super::{
         events_ws::upgrade,
         nodes::list,
         policy::test,
+        identity_provider::options,
+        identity_provider::begin,
+        identity_provider::finish,
+        identity_provider::back_channel_logout,
         reload::in_force,
         reload::status,
         reload::consent,

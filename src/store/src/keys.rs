@@ -1,10 +1,13 @@
 //! API keys and one-time sign-in codes, stored as hashes only.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::StoreError;
+use super::{
+    StoreError,
+    people::{Holders, People, ProviderSession},
+};
 use countersign_domain::principal::{Principal, Role, SecretHash};
 
 /// A stored key, without its secret.
@@ -34,6 +37,11 @@ pub struct SignIn {
     pub key: Option<SecretHash>,
     /// The last use, accurate to a few minutes.
     pub last_used: Timestamp,
+    /// The session at the identity provider, if the person signed in there. Their role and claims are those of the stored
+    /// person.
+    pub session: Option<ProviderSession>,
+    /// The time of the last question to the identity provider, if the gateway can ask it.
+    pub refreshed_at: Option<Timestamp>,
 }
 
 /// The outcome of an attempt to use a sign-in code.
@@ -48,7 +56,7 @@ pub enum CodeOutcome {
 
 /// API keys, sign-ins and sign-in codes. The gateway and command-line processes may use them at the same time, each
 /// through its own instance.
-pub trait Credentials: Send + Sync + 'static {
+pub trait Credentials: People {
     /// Stores a key.
     ///
     /// # Errors
@@ -61,11 +69,11 @@ pub trait Credentials: Send + Sync + 'static {
     /// Those of the database.
     fn list(&self) -> Result<Vec<ApiKey>, StoreError>;
 
-    /// Returns the roles of all keys that are not revoked, by key id.
+    /// Returns the holders of all keys that are not revoked, and the people with a role.
     ///
     /// # Errors
     /// Those of the database.
-    fn active_roles(&self) -> Result<HashMap<String, Role>, StoreError>;
+    fn holders(&self) -> Result<Holders, StoreError>;
 
     /// Returns the key with the given hash, even if it was revoked (see `revoked_at`), and the stored hash for a
     /// comparison in constant time. Every request calls this method, so it must take only microseconds.
@@ -86,11 +94,23 @@ pub trait Credentials: Send + Sync + 'static {
     /// Those of the database.
     fn touch(&self, key: &ApiKey, now: Timestamp) -> Result<(), StoreError>;
 
-    /// Stores a one-time code, and deletes codes that expired more than a day ago.
+    /// Stores a one-time code, and deletes codes that expired more than a day ago. A code with a session signs in its person.
     ///
     /// # Errors
     /// Those of the database.
-    fn put_code(&self, hash: &SecretHash, now: Timestamp, expires_at: Timestamp) -> Result<(), StoreError>;
+    fn put_code(
+        &self,
+        hash: &SecretHash,
+        session: Option<&ProviderSession>,
+        now: Timestamp,
+        expires_at: Timestamp,
+    ) -> Result<(), StoreError>;
+
+    /// Returns the session of a code, if it has one.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn code_session(&self, hash: &SecretHash) -> Result<Option<ProviderSession>, StoreError>;
 
     /// Stores a sign-in and deletes the sign-ins in `ended`, in one transaction.
     ///

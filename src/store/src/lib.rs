@@ -5,7 +5,7 @@
 //! legal. The store never answers before the commit, and never guesses how a commit ended.
 //!
 //! [`StoreLocation`] is the only way to open a store, and [`ModuleStorage`] is the storage of a module. The traits
-//! [`Store`], [`keys::Credentials`] and [`webhooks::Deliveries`] are the interfaces. Each backend, `sqlite` or
+//! [`Store`], [`keys::Credentials`], [`people::People`] and [`webhooks::Deliveries`] are the interfaces. Each backend, `sqlite` or
 //! `postgres`, writes transitions in its own way; everything else is implemented once, with the `statements` over the
 //! trait `sql::Sql`.
 
@@ -20,6 +20,7 @@ pub mod keys;
 mod location;
 mod moving;
 pub mod nodes;
+pub mod people;
 mod pins;
 mod policy_snapshots;
 mod postgres;

@@ -34,7 +34,7 @@ const fn table(name: &'static str, columns: &'static str, page: Option<usize>) -
     Table { name, columns, page }
 }
 
-/// All tables except sign-in codes. Each table follows the tables that its rows refer to.
+/// All tables except those of sign-in codes and used tokens, which count for minutes only. Each table follows the tables that its rows refer to.
 pub(crate) const TABLES: &[Table] = &[
     table(
         "changes",
@@ -46,7 +46,8 @@ pub(crate) const TABLES: &[Table] = &[
     table("events", "seq, kind, change_id, data", Some(500)),
     table("audit", "seq, at, change_id, event, from_state, to_state, actor, details, prev_hash, hash", Some(500)),
     table("api_keys", "id, name, role, owner, hash, created_at, last_used_at, revoked_at", None),
-    table("sign_ins", "id, cookie, key, name, role, key_id, owner, last_used_ms", None),
+    table("sign_ins", "id, cookie, key, name, role, key_id, owner, last_used_ms, session, refreshed_ms", None),
+    table("people", "name, role, claims, updated_ms, revoked_ms", None),
     table("pinned_servers", "server", None),
     table("tool_pins", "server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target", None),
     table("standing_rules", "no, id, \"over\", body", Some(500)),

@@ -1,20 +1,16 @@
 //! Implements the credentials for both backends with the same statements.
 
-use std::collections::HashMap;
-
 use jiff::Timestamp;
 
 use super::{
     StoreError,
     coverage::{KEY_CREATED, KEY_REVOKED},
     keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_worth_noting},
+    people::{Holders, People, ProviderSession, StoredPerson},
     sql::{BACKGROUND_TIMEOUT, Database, REQUEST_TIMEOUT, Sql as _},
-    statements::{keys, trail::key_details},
+    statements::{keys, people, trail::key_details},
 };
-use countersign_domain::{
-    changes::machine::TERMINAL,
-    principal::{Role, SecretHash},
-};
+use countersign_domain::{changes::machine::TERMINAL, principal::SecretHash};
 
 /// The keys, sign-ins and codes of a database.
 pub(crate) struct StoredKeys<D>(pub D);
@@ -32,8 +28,8 @@ impl<D: Database> Credentials for StoredKeys<D> {
         Ok(keys.into_iter().map(|(key, _)| key).collect())
     }
 
-    fn active_roles(&self) -> Result<HashMap<String, Role>, StoreError> {
-        self.0.read(REQUEST_TIMEOUT, async |db| keys::active_roles(db).await)
+    fn holders(&self) -> Result<Holders, StoreError> {
+        self.0.read(REQUEST_TIMEOUT, async |db| keys::holders(db).await)
     }
 
     fn find(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, StoreError> {
@@ -57,8 +53,20 @@ impl<D: Database> Credentials for StoredKeys<D> {
         self.0.write(async |db| keys::touch(db, &key.id, now).await)
     }
 
-    fn put_code(&self, hash: &SecretHash, now: Timestamp, expires_at: Timestamp) -> Result<(), StoreError> {
-        self.0.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| keys::put_code(db, hash, now, expires_at).await)
+    fn put_code(
+        &self,
+        hash: &SecretHash,
+        session: Option<&ProviderSession>,
+        now: Timestamp,
+        expires_at: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.0.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| {
+            keys::put_code(db, hash, session, now, expires_at).await
+        })
+    }
+
+    fn code_session(&self, hash: &SecretHash) -> Result<Option<ProviderSession>, StoreError> {
+        self.0.read(REQUEST_TIMEOUT, async |db| keys::code_session(db, hash).await)
     }
 
     fn put_sign_in(&self, sign_in: &SignIn, ended: &[SecretHash]) -> Result<(), StoreError> {
@@ -88,5 +96,42 @@ impl<D: Database> Credentials for StoredKeys<D> {
     // The row does not record who took the code. After a lost answer the code is used up, and perhaps nobody got it.
     fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, StoreError> {
         self.0.write(async |db| keys::take_code(db, hash, now).await)
+    }
+}
+
+impl<D: Database> People for StoredKeys<D> {
+    fn person(&self, name: &str) -> Result<Option<StoredPerson>, StoreError> {
+        self.0.read(REQUEST_TIMEOUT, async |db| people::person(db, name).await)
+    }
+
+    fn people(&self) -> Result<Vec<StoredPerson>, StoreError> {
+        self.0.read(BACKGROUND_TIMEOUT, async |db| people::list(db).await)
+    }
+
+    fn put_person(&self, person: &StoredPerson) -> Result<(), StoreError> {
+        self.0.repeatable_transaction(REQUEST_TIMEOUT, async |db| people::put(db, person).await)
+    }
+
+    fn renew_session(
+        &self,
+        id: &SecretHash,
+        session: &ProviderSession,
+        person: &StoredPerson,
+    ) -> Result<(), StoreError> {
+        self.0
+            .repeatable_transaction(BACKGROUND_TIMEOUT, async |db| people::renew_session(db, id, session, person).await)
+    }
+
+    fn claim_refresh(&self, id: &SecretHash, last: Timestamp, now: Timestamp) -> Result<bool, StoreError> {
+        self.0.write(async |db| people::claim_refresh(db, id, last, now).await)
+    }
+
+    fn revoke_person(&self, name: &str, now: Timestamp) -> Result<u64, StoreError> {
+        self.0.transaction(async |db| people::revoke(db, name, now).await)
+    }
+
+    // After a lost answer, the token may count as used although its effect did not take place.
+    fn use_token(&self, hash: &SecretHash, now: Timestamp, expires_at: Timestamp) -> Result<bool, StoreError> {
+        self.0.transaction(async |db| people::use_token(db, hash, now, expires_at).await)
     }
 }

@@ -3,6 +3,7 @@
 mod credentials;
 mod deliveries;
 mod moving;
+mod people;
 mod queries;
 mod records;
 mod writes;
@@ -16,10 +17,11 @@ use std::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use self::{credentials::*, deliveries::*, queries::*, records::*, writes::*};
+use self::{credentials::*, deliveries::*, people::*, queries::*, records::*, writes::*};
 use super::{
     drafts::{claim_draft, create_approved, created_draft, draft_for, submit, transition_draft, updated_draft, write},
-    keys::{ApiKey, CodeOutcome, SignIn},
+    keys::{ApiKey, CodeOutcome, Credentials, SignIn},
+    people::{ProviderSession, StoredPerson},
     webhooks::{AttemptResult, DeliveryState, PendingDelivery},
     *,
 };
@@ -29,7 +31,8 @@ use countersign_domain::{
         digest::body_hash,
         testing::change,
     },
-    principal::{Principal, Role, SecretHash},
+    policy::KeyHolder,
+    principal::{Claims, Principal, Role, SecretHash, person_key_id},
 };
 
 /// Returns the location of the store that belongs to a directory. The same directory always has the same store.
@@ -58,6 +61,8 @@ macro_rules! suite {
             suite!(@plain $at;
                 store_behaves_like_the_model, key_is_found_by_hash_until_revoked,
                 key_use_is_recorded_once_a_minute, sign_in_is_kept_until_deleted, code_is_taken_by_one_caller, key_changes_have_audit_entries,
+                signed_in_person_has_current_role, refresh_is_claimed_by_one_caller,
+                revoked_person_stays_revoked, token_is_used_once,
                 deliveries_wait_until_finished,
                 old_finished_deliveries_are_deleted);
         }

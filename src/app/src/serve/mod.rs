@@ -76,6 +76,8 @@ pub enum ServeError {
     Policy(String),
     #[error("the key that seals the state of requests cannot be used: {0}")]
     StateKey(std::io::Error),
+    #[error("secrets.key_file cannot be used: {0}")]
+    KeyFile(std::io::Error),
     #[error("{0}")]
     Socket(#[from] socket::SocketError),
     #[error("a thread could not be started: {0}")]

@@ -18,8 +18,8 @@ use crate::{
 };
 use countersign_attach::{GatewayFile, Users, proof::ProofSecret, socket, start as attach};
 use countersign_auth::{
-    Authenticator, DashboardSignIns, Keyring, OriginRules, attempts::FailedAttempts,
-    stored_credentials::StoredCredentials,
+    Authenticator, DashboardSignIns, Keyring, OriginRules, ProviderSignIns, attempts::FailedAttempts,
+    stored_credentials::StoredCredentials, tokens::oidc::OidcClient,
 };
 use countersign_bridge::{Bridge, StateSealer, load_or_create_key};
 use countersign_cluster::StoreNodes;
@@ -51,7 +51,10 @@ use countersign_rulings::{
     standing_rules::{self, StandingRuleCache, StandingRules},
     tool_acceptance::{RouteRebuilder, ToolAcceptances},
 };
-use countersign_runtime::data_dir::lock_data_dir;
+use countersign_runtime::{
+    data_dir::lock_data_dir,
+    sealing::{Sealer, read_key_file},
+};
 use countersign_session::{
     McpServer, Registry, Sessions,
     address::GatewayAddress,
@@ -87,6 +90,7 @@ pub async fn start(
     let config = &loaded.config;
     // The TLS files are checked before anything is opened.
     let tls = config.tls.as_ref().map(http_tls::server_config).transpose().map_err(ServeError::Tls)?;
+    let token_secret = config.key_file.as_deref().map(read_key_file).transpose().map_err(ServeError::KeyFile)?;
     // A write beyond the limit on file sizes must fail instead of ending the process.
     let over_limit = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
     drop(tokio::signal::unix::signal(over_limit).inspect_err(|error| tracing::warn!(%error, "SIGXFSZ is not caught")));
@@ -96,13 +100,15 @@ pub async fn start(
     let store = open_store(&location, start_timeout).await?;
     location.claim_directory(loaded.source_file("store.url"))?;
     let credentials = Arc::new(StoredCredentials::open(&location)?);
-    let (salt, sealer) = match store.nodes().cluster_secret() {
-        Some(secret) => (nodes::consent_salt(&secret), StateSealer::new(nodes::request_state_key(&secret))),
+    let (secret, state_key) = match store.nodes().cluster_secret() {
+        Some(secret) => (secret, nodes::request_state_key(&secret)),
         None => {
             let key = load_or_create_key(&config.data).map_err(ServeError::StateKey)?;
-            (nodes::consent_salt(&key), StateSealer::new(key))
+            (key, key)
         }
     };
+    let (salt, sealer) = (nodes::consent_salt(&secret), StateSealer::new(state_key));
+    let token_sealer = Sealer::new(&nodes::token_key(&token_secret.unwrap_or(secret)));
     let sealer = sealer.ok_or_else(|| ServeError::StateKey(std::io::ErrorKind::InvalidData.into()))?;
     let initial = InitialConfig::new(loaded, salt, store.policies().await?, options.accept_policy);
     let config = Arc::new(initial.config().clone());
@@ -140,6 +146,8 @@ pub async fn start(
     router.send(PublishProviders(providers)).await.map_err(|_| ServeError::CoreEnded)??;
     let webhooks = Arc::new(Webhooks::new(changes.feed().clone()));
     let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&credentials) as _));
+    let provider = OidcClient::new(&config, token_sealer);
+    let provider_sign_ins = Arc::new(ProviderSignIns::new(provider, Arc::clone(&credentials)));
     let live = LiveGateway {
         router: router.clone(),
         built_in,
@@ -149,6 +157,7 @@ pub async fn start(
         reviewers: Arc::clone(&reviewers),
         webhooks: Arc::clone(&webhooks),
         authenticator: Arc::clone(&authenticator),
+        provider_sign_ins: Arc::clone(&provider_sign_ins),
     };
     let feed = changes.feed().clone();
     let publish = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
@@ -255,6 +264,7 @@ pub async fn start(
         accounts: web::Data::new(Accounts {
             authentication: Arc::clone(&authentication),
             codes: Arc::clone(&credentials),
+            provider_sign_ins: Arc::clone(&provider_sign_ins),
             attempts: FailedAttempts::default(),
             people: reviewers,
             request_timeout: config.transports.http.request_timeout,
@@ -286,6 +296,7 @@ pub async fn start(
         open_endpoints(&config, &endpoint, rest, proof, front, (socket, tls)).map_err(listen_error)?;
     actix::spawn(crate::server_status_events::run(routes, feed, shutdown.clone()));
     actix::spawn(Arc::clone(&standing_rules).run(shutdown.child_token()));
+    actix::spawn(provider_sign_ins.run(shutdown.child_token()));
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
     stdio::serve_socket(&lines_thread, Arc::clone(&endpoint), listener, users.clone(), options.detached);

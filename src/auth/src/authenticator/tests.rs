@@ -19,6 +19,7 @@ pub(crate) struct MemoryKeys {
     pub keys: Mutex<HashMap<SecretHash, StoredKey>>,
     pub lookups: AtomicUsize,
     pub is_broken: std::sync::atomic::AtomicBool,
+    pub revoked_people: Mutex<std::collections::HashSet<String>>,
 }
 
 impl MemoryKeys {
@@ -41,6 +42,10 @@ impl KeyStore for MemoryKeys {
         }
         Ok(self.keys.lock().unwrap().get(hash).cloned())
     }
+
+    fn is_person_revoked(&self, name: &str) -> Result<bool, McpError> {
+        Ok(self.revoked_people.lock().unwrap().contains(name))
+    }
 }
 
 const LOOPBACK: Option<IpAddr> = Some(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
@@ -51,7 +56,8 @@ fn remote() -> Option<IpAddr> {
 
 fn new_authenticator(mode: AuthMode) -> (Authenticator, Arc<MemoryKeys>) {
     let store = Arc::new(MemoryKeys::default());
-    let config = Config { auth: countersign_config::AuthConfig { mode, tokens: Vec::new() }, ..Config::default() };
+    let config =
+        Config { auth: countersign_config::AuthConfig { mode, oidc: None, tokens: Vec::new() }, ..Config::default() };
     (Authenticator::new(&config, Arc::clone(&store) as Arc<dyn KeyStore>), store)
 }
 

@@ -111,6 +111,43 @@ impl TokenClaims {
         self.time("exp")?.map_or(Ok(i64::MAX), |end| check_end(end, now))
     }
 
+    /// Checks that a token from the provider to its client is from `issuer`, for `client` and valid now (OpenID Connect Core 1.0,
+    /// section 3.1.3.7). Returns the second from which it is no longer valid.
+    pub(super) fn check_for_client(&self, issuer: &str, client: &str, now: i64) -> Result<i64, Refusal> {
+        if self.text("iss")? != Some(issuer) {
+            return Err(Refusal::invalid("the token is from another issuer"));
+        }
+        self.check_audience(&[client.to_owned()])?;
+        let authorized = self.text("azp")?;
+        if self.texts("aud").len() > 1 && authorized.is_none() {
+            return Err(Refusal::invalid("the token has several audiences and no `azp`"));
+        }
+        if authorized.is_some_and(|other| other != client) {
+            return Err(Refusal::invalid("the token was issued to another client"));
+        }
+        self.check_start(now)?;
+        self.time("iat")?.ok_or_else(|| Refusal::invalid("the token has no `iat`"))?;
+        check_end(self.time("exp")?.ok_or_else(|| Refusal::invalid("the token has no `exp`"))?, now)
+    }
+
+    /// Adds the claims of another document that this one lacks.
+    pub(super) fn or_claims_of(mut self, other: &Self) -> Self {
+        for (name, value) in &other.members {
+            if self.get(name).is_none() {
+                self.members.insert(name.clone(), value.clone());
+            }
+        }
+        self.json = Value::Object(self.members.clone()).to_string();
+        self
+    }
+
+    /// Removes claims.
+    pub(super) fn without(mut self, names: &[&str]) -> Self {
+        self.members.retain(|name, _| !names.contains(&name.as_str()));
+        self.json = Value::Object(self.members.clone()).to_string();
+        self
+    }
+
     /// Rejects tokens for other uses than to be presented as a bearer token.
     fn check_use(&self) -> Result<(), Refusal> {
         // Amazon Cognito and Ory Hydra mark the use of all their tokens, which have one key and may have one audience.

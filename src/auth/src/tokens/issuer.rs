@@ -132,7 +132,7 @@ impl Issuer {
         match self.read_provider(now).await {
             Ok(provider) => self.replace_provider(provider),
             Err(error) => {
-                tracing::warn!(issuer = %self.config.issuer, %error, "cannot read the keys of the issuer of access tokens");
+                tracing::warn!(issuer = %self.config.issuer, %error, "cannot read the metadata and the keys of the identity provider");
                 let interval = if self.provider.load().is_some() { QUESTION_INTERVAL } else { RETRY_INTERVAL };
                 let duration = i64::try_from(started.elapsed().as_millis()).unwrap_or(0);
                 self.next_question.store(now.saturating_add(interval).saturating_add(duration), Ordering::Relaxed);
@@ -157,13 +157,13 @@ impl Issuer {
     pub(super) fn replace_provider(&self, provider: Provider) {
         let issuer = &self.config.issuer;
         if provider.keys.len() == 0 && self.config.introspection.is_none() {
-            tracing::warn!(%issuer, "the issuer of access tokens has no key that the gateway can use");
+            tracing::warn!(%issuer, "the identity provider has no key that the gateway can use");
         }
         let keeps_all = self.provider.load().as_ref().is_none_or(|old| provider.keys.includes(&old.keys));
         self.provider.store(Some(Arc::new(provider)));
         // Whoever reads the new generation also reads the new keys.
         if !keeps_all && self.generation().is_some() {
-            tracing::info!(%issuer, "the issuer removed a key, which ends the access tokens that it signed");
+            tracing::info!(%issuer, "the identity provider removed a key, which ends the access tokens that it signed");
             // An issuer that is retired meanwhile stays retired.
             let _ = self.generation.fetch_update(Ordering::AcqRel, Ordering::Acquire, |generation| {
                 (generation != RETIRED_GENERATION).then_some(generation + 1)
@@ -180,6 +180,36 @@ impl Issuer {
             KeySearch::Refused(refusal) => Some(Err(refusal)),
             KeySearch::Unknown => None,
         }
+    }
+
+    /// Verifies the signature of a JWT that is no access token. Asks the issuer for its keys if they are missing or old.
+    pub(super) async fn verify_signature(
+        self: &Arc<Self>,
+        token: &UnverifiedJwt<'_>,
+        now: Timestamp,
+    ) -> Result<Arc<Provider>, Refusal> {
+        let UnverifiedJwt { header, signed, signature, .. } = token;
+        let mut provider = self.current_provider(now).await?;
+        for may_renew in [true, false] {
+            match provider.keys.verify(header.kid.as_deref(), header.alg, signed.as_bytes(), signature) {
+                KeySearch::Verified(_) => return Ok(provider),
+                KeySearch::Refused(refusal) => return Err(refusal),
+                KeySearch::Unknown if may_renew => {
+                    Arc::clone(self).renew(now).await;
+                    provider = self.provider(now).ok_or(Refusal::ProviderUnavailable)?;
+                }
+                KeySearch::Unknown => {}
+            }
+        }
+        Err(Refusal::invalid("the token is signed with a key that its issuer does not have"))
+    }
+
+    /// Returns what is known of the issuer, after asking it if that is old.
+    pub(super) async fn current_provider(self: &Arc<Self>, now: Timestamp) -> Result<Arc<Provider>, Refusal> {
+        if self.is_stale(now) && self.may_ask(now) {
+            Arc::clone(self).renew(now).await;
+        }
+        self.provider(now).ok_or(Refusal::ProviderUnavailable)
     }
 
     fn check(

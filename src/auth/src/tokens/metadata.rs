@@ -13,6 +13,20 @@ pub(super) struct Metadata {
     pub introspection_endpoint: Option<String>,
     /// Set if the introspection endpoint accepts the client's secret in the form only.
     pub has_secret_in_form: bool,
+    pub sign_in: SignInEndpoints,
+}
+
+/// The endpoints by which people sign in, where the provider has them.
+#[derive(Debug, Default)]
+pub(super) struct SignInEndpoints {
+    pub authorization: Option<String>,
+    pub token: Option<String>,
+    pub userinfo: Option<String>,
+    pub end_session: Option<String>,
+    /// Set if every answer to an authorization request names the issuer (RFC 9207).
+    pub names_issuer: bool,
+    /// Set if the token endpoint accepts the client's secret in the form only.
+    pub has_secret_in_form: bool,
 }
 
 #[derive(Deserialize)]
@@ -21,6 +35,12 @@ struct Document {
     jwks_uri: Option<String>,
     introspection_endpoint: Option<String>,
     introspection_endpoint_auth_methods_supported: Option<Vec<String>>,
+    authorization_endpoint: Option<String>,
+    token_endpoint: Option<String>,
+    token_endpoint_auth_methods_supported: Option<Vec<String>>,
+    userinfo_endpoint: Option<String>,
+    end_session_endpoint: Option<String>,
+    authorization_response_iss_parameter_supported: Option<bool>,
 }
 
 impl Metadata {
@@ -32,7 +52,7 @@ impl Metadata {
                 Ok(document) => document,
                 Err(RequestError::Unreachable(error)) => return Err(format!("{url}: {error}")),
                 // Issuers answer with any status, or with a page, at the URLs that they do not have.
-                Err(RequestError::Unusable(error)) => {
+                Err(error) => {
                     failure = format!("{url}: {error}");
                     continue;
                 }
@@ -48,17 +68,39 @@ impl Metadata {
         if document.issuer != issuer {
             return Err(format!("the issuer in the document is {:?}, not {issuer:?}", document.issuer));
         }
-        for endpoint in [&document.jwks_uri, &document.introspection_endpoint].into_iter().flatten() {
+        let endpoints = [
+            &document.jwks_uri,
+            &document.introspection_endpoint,
+            &document.authorization_endpoint,
+            &document.token_endpoint,
+            &document.userinfo_endpoint,
+            &document.end_session_endpoint,
+        ];
+        for endpoint in endpoints.into_iter().flatten() {
             check_endpoint(issuer, endpoint)?;
         }
+        let sign_in = SignInEndpoints {
+            authorization: document.authorization_endpoint,
+            token: document.token_endpoint,
+            userinfo: document.userinfo_endpoint,
+            end_session: document.end_session_endpoint,
+            names_issuer: document.authorization_response_iss_parameter_supported == Some(true),
+            has_secret_in_form: has_secret_in_form(document.token_endpoint_auth_methods_supported.as_deref()),
+        };
         let methods = document.introspection_endpoint_auth_methods_supported;
-        let supports = |name: &str| methods.as_ref().is_some_and(|all| all.iter().any(|method| method == name));
         Ok(Self {
             jwks_uri: document.jwks_uri,
             introspection_endpoint: document.introspection_endpoint,
-            has_secret_in_form: supports("client_secret_post") && !supports("client_secret_basic"),
+            has_secret_in_form: has_secret_in_form(methods.as_deref()),
+            sign_in,
         })
     }
+}
+
+/// Returns `true` if an endpoint with these authentication methods accepts a secret in the form only.
+fn has_secret_in_form(methods: Option<&[String]>) -> bool {
+    let supports = |name: &str| methods.is_some_and(|all| all.iter().any(|method| method == name));
+    supports("client_secret_post") && !supports("client_secret_basic")
 }
 
 /// Checks that an endpoint uses HTTPS, or HTTP on loopback if the operator configured the issuer there.

@@ -1,4 +1,5 @@
 //! Verifies access tokens of the configured issuers: JWTs by their signature (RFC 9068), others by asking the issuer (RFC 7662).
+//! [`oidc`] signs people in with an identity provider.
 //!
 //! What is in memory decides without waiting. Only [`TokenVerifier::ask_provider`] and [`TokenVerifier::recheck`] speak to an
 //! issuer. A token is kept in memory only if it is opaque, since its issuer must be asked about it again.
@@ -33,6 +34,7 @@ mod issuer;
 mod jwt;
 mod keys;
 mod metadata;
+pub mod oidc;
 mod principal;
 mod refusal;
 mod requests;

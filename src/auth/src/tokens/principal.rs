@@ -1,6 +1,6 @@
 //! Turns the claims of a verified token into a principal.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Refusal, claims::TokenClaims};
 use countersign_config::TokenIssuer;
@@ -10,9 +10,9 @@ use countersign_domain::{
 };
 
 /// The longest subject (OpenID Connect Core 1.0, section 2) and client id, since they are part of the principal's name.
-const MAX_ID_BYTES: usize = 255;
+pub(super) const MAX_ID_BYTES: usize = 255;
 const MAX_DISPLAY_CHARS: usize = 100;
-const MAX_GROUPS: usize = 1000;
+pub(super) const MAX_GROUPS: usize = 1000;
 /// The roles from the strongest down. An agent comes before a viewer, because tokens are for agents.
 const ROLES: [Role; 4] = [Role::Admin, Role::Reviewer, Role::Agent, Role::Viewer];
 
@@ -29,7 +29,7 @@ pub(super) fn to_principal(issuer: &TokenIssuer, subject: &str, claims: TokenCla
         let scopes = scopes(&claims);
         (role_of_scopes(&scopes).ok_or(Refusal::NoScope)?, Some(scopes))
     } else {
-        (role_of_groups(issuer, &groups).ok_or(Refusal::NoGroup)?, None)
+        (role_of_groups(&issuer.roles, &groups).ok_or(Refusal::NoGroup)?, None)
     };
     let person = subject_name(&issuer.issuer, subject);
     let (name, owner) = match client {
@@ -61,12 +61,13 @@ fn role_of_scopes(scopes: &[Scope]) -> Option<Role> {
     ROLES.into_iter().find(|strongest| scopes.iter().any(|scope| role(scope) == *strongest))
 }
 
-fn role_of_groups(issuer: &TokenIssuer, groups: &[&str]) -> Option<Role> {
+/// Returns the strongest role that the groups give.
+pub(super) fn role_of_groups(roles: &BTreeMap<String, Role>, groups: &[&str]) -> Option<Role> {
     let has = |group: &str| group == "*" || groups.contains(&group);
-    ROLES.into_iter().find(|strongest| issuer.roles.iter().any(|(group, role)| role == strongest && has(group)))
+    ROLES.into_iter().find(|strongest| roles.iter().any(|(group, role)| role == strongest && has(group)))
 }
 
-fn display_name(claims: &TokenClaims, client: Option<&str>) -> Option<String> {
+pub(super) fn display_name(claims: &TokenClaims, client: Option<&str>) -> Option<String> {
     let mut names =
         ["name", "preferred_username", "email"].into_iter().flat_map(|name| claims.texts(name)).chain(client);
     let name = names.find(|name| !name.trim().is_empty())?;

@@ -6,6 +6,7 @@ use awc::{
     Client, ClientRequest, SendClientRequest,
     http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT},
 };
+use serde::Deserialize;
 use serde_json::Value;
 
 use countersign_net::tls;
@@ -15,6 +16,12 @@ const MAX_ANSWER_LEN: usize = 256 * 1024;
 /// The time limit of a request with its answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The body of a refusal.
+#[derive(Deserialize)]
+struct ErrorBody {
+    error: String,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestError {
     /// The issuer sent no complete answer.
@@ -23,6 +30,9 @@ pub(super) enum RequestError {
     /// The issuer sent another answer than was expected.
     #[error("{0}")]
     Unusable(String),
+    /// The issuer refused the request with this error code (RFC 6749, section 5.2).
+    #[error("the issuer refuses with {0:?}")]
+    Refused(String),
 }
 
 thread_local! {
@@ -39,6 +49,11 @@ fn prepare(request: impl FnOnce(&Client) -> ClientRequest) -> ClientRequest {
 pub(super) async fn get_json(url: &str) -> Result<Value, RequestError> {
     let text = send(prepare(|client| client.get(url)).send()).await?;
     serde_json::from_str(&text).map_err(|_| RequestError::Unusable("the answer is not JSON".to_owned()))
+}
+
+/// Reads a JSON document as text with an access token.
+pub(super) async fn get_with_token(url: &str, token: &str) -> Result<String, RequestError> {
+    send(prepare(|client| client.get(url)).bearer_auth(token).send()).await
 }
 
 /// Sends a form, and the client's id and secret if they are given. Returns the text of the answer.
@@ -59,11 +74,19 @@ pub(super) async fn post_form(
 async fn send(request: SendClientRequest) -> Result<String, RequestError> {
     let exchange = async {
         let mut answer = request.await.map_err(|error| RequestError::Unreachable(error.to_string()))?;
-        if answer.status() != 200 {
-            return Err(RequestError::Unusable(format!("the answer has status {}", answer.status().as_u16())));
+        let status = answer.status().as_u16();
+        if !matches!(status, 200 | 400 | 401) {
+            return Err(RequestError::Unusable(format!("the answer has status {status}")));
         }
         let body = answer.body().limit(MAX_ANSWER_LEN).await;
         let body = body.map_err(|error| RequestError::Unusable(format!("the answer cannot be read: {error}")))?;
+        if status != 200 {
+            let refusal: Option<ErrorBody> = serde_json::from_slice(&body).ok();
+            return Err(match refusal {
+                Some(refusal) => RequestError::Refused(refusal.error),
+                None => RequestError::Unusable(format!("the answer has status {status}")),
+            });
+        }
         String::from_utf8(body.to_vec()).map_err(|_| RequestError::Unusable("the answer is not UTF-8".to_owned()))
     };
     let limited = tokio::time::timeout(TIMEOUT, exchange).await;

@@ -1,4 +1,4 @@
-//! Defines the commands that work on the stored data: `keys`, `backup`, `store` and `audit`.
+//! Defines the commands that work on the stored data: `keys`, `people`, `backup`, `store` and `audit`.
 
 use std::path::PathBuf;
 
@@ -49,6 +49,28 @@ pub enum KeysCommand {
     Revoke { id: String },
     /// Sign everybody out of the dashboard, within a second
     SignOut,
+}
+
+#[derive(Debug, Args)]
+pub struct PeopleArgs {
+    #[command(flatten)]
+    pub data: DataArgs,
+    #[command(subcommand)]
+    pub command: PeopleCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum PeopleCommand {
+    /// List the people of the identity provider who have signed in or were revoked
+    List {
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
+    },
+    /// End everything of a person within a second: sign-ins, access tokens, keys, and approvals of open changes
+    ///
+    /// NAME is that of `countersign people list`: ISSUER#SUBJECT. The person cannot sign in again.
+    Revoke { name: String },
 }
 
 /// Parses the role of a key.

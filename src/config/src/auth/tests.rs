@@ -77,3 +77,49 @@ fn groups_may_name_subjects_and_claim_groups() {
         assert!(error.contains(part), "{member}: {error}");
     }
 }
+
+fn load_oidc(oidc: &str) -> Result<LoadedConfig, ConfigError> {
+    load_yaml(&format!("public_url: https://gw.example\nauth: {{ oidc: {oidc} }}\n"))
+}
+
+#[test]
+fn provider_is_read_and_shown_without_its_secret() {
+    let full = "{ issuer: https://id.example, client_id: gw, client_secret: '${SECRET}', scopes: [openid, offline_access], \
+                roles: { security: admin, '*': viewer }, groups: { claim: memberOf }, \
+                require: { hd: example.com, email_verified: true }, refresh: 5m }";
+    let loaded = load_oidc(full).unwrap_or_else(|error| panic!("{error}"));
+    let oidc = loaded.config.auth.oidc.unwrap();
+    assert_eq!(oidc.client_secret, Some(Secret("hush".into())));
+    assert_eq!((oidc.groups_claim.as_str(), oidc.refresh.as_secs()), ("memberOf", 300));
+    assert_eq!(oidc.require["email_verified"], "true");
+    let shown = show::yaml(&loaded.settings);
+    assert!(shown.contains("${SECRET}") && !shown.contains("hush"), "{shown}");
+    assert_eq!(load_oidc(&oidc.show()).unwrap().config.auth.oidc, Some(oidc));
+    let short = load_oidc("{ issuer: https://id.example, client_id: gw, client_secret: '' }").unwrap();
+    let short = short.config.auth.oidc.unwrap();
+    assert_eq!((short.client_secret, short.scopes.len(), short.refresh.as_secs()), (None, 4, 60));
+    assert_eq!(load_oidc("null").unwrap().config.auth.oidc, None);
+}
+
+#[test]
+fn wrong_providers_are_refused() {
+    for (oidc, part) in [
+        ("https://id.example", "expected an identity provider"),
+        ("{ issuer: https://a }", "client_id is missing"),
+        ("{ client_id: a }", "issuer is missing"),
+        ("{ issuer: 'http://id.example', client_id: a }", "is not an https URL"),
+        ("{ issuer: https://a, client_id: a, scopes: [email] }", "openid is missing"),
+        ("{ issuer: https://a, client_id: a, scopes: [openid, 'a b'] }", "is not a scope"),
+        ("{ issuer: https://a, client_id: a, roles: { x: agent } }", "the dashboard is for people"),
+        ("{ issuer: https://a, client_id: a, roles: { x: root } }", "`root` is not a role"),
+        ("{ issuer: https://a, client_id: a, roles: { '*': viewer } }", "would let in everybody"),
+        ("{ issuer: https://a, client_id: a, require: { hd: [a] } }", "auth.oidc.require.hd"),
+        ("{ issuer: https://a, client_id: a, refresh: 0s }", "out of range"),
+        ("{ issuer: https://a, client_id: a, role: {} }", "Did you mean `roles`?"),
+    ] {
+        let error = load_oidc(oidc).unwrap_err().to_string();
+        assert!(error.contains(part), "{oidc}: {error}");
+    }
+    let error = load_yaml("auth: { oidc: { issuer: https://a, client_id: a } }").unwrap_err().to_string();
+    assert!(error.contains("auth.oidc: public_url is missing"), "{error}");
+}

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 
 use crate::{
     changes::{ReviewDecision, Terms, person::Person},
-    principal::{Principal, Role, subject_name},
+    principal::{Claims, Principal, Role, is_subject_name, subject_name},
 };
 use countersign_protocol::McpError;
 
@@ -52,18 +52,33 @@ impl std::fmt::Display for GroupMember {
     }
 }
 
-/// The roles of the valid keys.
-pub trait KeyRoles: Send + Sync + 'static {
-    /// Returns the key's role, or `None` if it is revoked or unknown.
+/// What the holder of a key may do now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyHolder {
+    pub role: Role,
+    /// What the identity provider last said about a person.
+    pub claims: Option<Arc<Claims>>,
+}
+
+/// The holders of the valid keys. People of an identity provider have a key id too
+/// ([`person_key_id`](crate::principal::person_key_id)).
+pub trait KeyHolders: Send + Sync + 'static {
+    /// Returns the holder of the key, or `None` if it is revoked or unknown.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE` if the store cannot be read.
-    fn role(&self, key_id: &str) -> Result<Option<Role>, McpError>;
+    fn holder(&self, key_id: &str) -> Result<Option<KeyHolder>, McpError>;
 
-    /// Returns a counter that rises whenever a key is found revoked or with another role.
+    /// Returns `true` if the person of an identity provider may no longer do anything here.
     ///
     /// # Errors
-    /// The errors of [`KeyRoles::role`].
+    /// The errors of [`KeyHolders::holder`].
+    fn is_person_revoked(&self, name: &str) -> Result<bool, McpError>;
+
+    /// Returns a counter that rises whenever a key is found revoked, or its holder with another role or other groups.
+    ///
+    /// # Errors
+    /// The errors of [`KeyHolders::holder`].
     fn revocations(&self) -> Result<u64, McpError>;
 }
 
@@ -77,7 +92,7 @@ pub struct Reviewers {
     groups: ArcSwap<Groups>,
     /// Counts how often the groups were replaced.
     generation: AtomicU64,
-    keys: Option<Arc<dyn KeyRoles>>,
+    keys: Option<Arc<dyn KeyHolders>>,
 }
 
 impl Reviewers {
@@ -86,9 +101,9 @@ impl Reviewers {
         Self { groups: ArcSwap::from_pointee(groups.clone()), ..Self::default() }
     }
 
-    /// Adds the source of the current roles of keys.
+    /// Adds the source of the current holders of keys.
     #[must_use]
-    pub fn with_keys(self, keys: Arc<dyn KeyRoles>) -> Self {
+    pub fn with_keys(self, keys: Arc<dyn KeyHolders>) -> Self {
         Self { keys: Some(keys), ..self }
     }
 
@@ -121,13 +136,19 @@ impl Reviewers {
             })
     }
 
-    /// Returns the current principal for an earlier decision, or `None` if its key was revoked since.
+    /// Returns the current principal for an earlier decision, or `None` if its key or its person was revoked since.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE` if the store cannot be read.
     pub fn current_principal(&self, decided_as: &Principal) -> Result<Option<Principal>, McpError> {
-        let (Some(keys), Some(key)) = (&self.keys, &decided_as.key_id) else { return Ok(Some(decided_as.clone())) };
-        Ok(keys.role(key)?.map(|role| Principal { role, ..decided_as.clone() }))
+        let Some(keys) = &self.keys else { return Ok(Some(decided_as.clone())) };
+        let Some(key) = &decided_as.key_id else {
+            // A decision with an access token.
+            let person = decided_as.owner();
+            let is_revoked = is_subject_name(person) && keys.is_person_revoked(person)?;
+            return Ok((!is_revoked).then(|| decided_as.clone()));
+        };
+        Ok(keys.holder(key)?.map(|KeyHolder { role, claims }| Principal { role, claims, ..decided_as.clone() }))
     }
 
     /// Returns a counter that rises whenever an earlier decision may have become invalid.
@@ -140,14 +161,12 @@ impl Reviewers {
     }
 
     /// Returns `true` if an approval is still valid: its reviewer could give it again with the same key. An approval
-    /// without a key (from a sign-in by code, which ends with the process) stays valid.
+    /// without a key (from a sign-in by code, which ends with the process, or with an access token) stays valid, unless
+    /// its person was revoked.
     ///
     /// # Errors
     /// The errors of [`Reviewers::current_principal`].
     pub fn is_vote_valid(&self, terms: &Terms, vote: &ReviewDecision) -> Result<bool, McpError> {
-        if vote.key_id.is_none() {
-            return Ok(true);
-        }
         let decided_as = Principal {
             name: vote.reviewer.clone(),
             role: Role::Reviewer,
@@ -155,7 +174,8 @@ impl Reviewers {
             owner: vote.owner.clone(),
             claims: None,
         };
-        Ok(self.current_principal(&decided_as)?.is_some_and(|now| self.may_decide(terms, &now)))
+        let current = self.current_principal(&decided_as)?;
+        Ok(current.is_some_and(|now| vote.key_id.is_none() || self.may_decide(terms, &now)))
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use futures_util::{FutureExt as _, future::BoxFuture};
 
 use super::*;
-use countersign_config::{RoutesConfig, TokenIssuer, UpstreamConfig, WebhookConfig};
+use countersign_config::{OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhookConfig};
 use countersign_domain::policy::{PolicyConfig, PolicyDefault};
 use countersign_store::PolicySnapshots;
 
@@ -53,6 +53,9 @@ impl Reconfigurable for RecordingGateway {
     fn apply_issuers(&self, issuers: &[TokenIssuer]) {
         let names: Vec<&str> = issuers.iter().map(|issuer| issuer.issuer.as_str()).collect();
         let _ = self.0.record("issuers", names.join(","));
+    }
+    fn apply_provider(&self, provider: Option<&OidcConfig>) {
+        let _ = self.0.record("provider", provider.map(|provider| provider.issuer.clone()).unwrap_or_default());
     }
     fn apply_log_filter(&self, filter: &str) -> Result<(), String> {
         self.0.record("log", filter.to_owned())

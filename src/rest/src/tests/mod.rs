@@ -27,11 +27,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use countersign_auth::{
-    Authenticator, DashboardSignIns, Keyring, OriginRules,
+    Authenticator, DashboardSignIns, Keyring, OriginRules, ProviderSignIns,
     attempts::FailedAttempts,
     codes,
     keys::{self, KeyStore},
     stored_credentials::StoredCredentials,
+    tokens::oidc::OidcClient,
 };
 use countersign_config::{Config, Flags, load};
 use countersign_domain::{
@@ -230,6 +231,7 @@ impl Endpoints {
             accounts: web::Data::new(Accounts {
                 authentication: Arc::clone(&authentication),
                 codes: Arc::clone(&stored),
+                provider_sign_ins: Arc::new(ProviderSignIns::new(OidcClient::new(&config, None), Arc::clone(&stored))),
                 attempts: FailedAttempts::default(),
                 people,
                 request_timeout: config.transports.http.request_timeout,

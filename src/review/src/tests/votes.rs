@@ -12,7 +12,7 @@ use std::{
 use super::super::{DecideError, Proposal, testing::*, upkeep::votes};
 use countersign_domain::{
     changes::{Change, ChangeState, ReviewVerdict, Terms},
-    policy::{KeyRoles, Reviewers},
+    policy::{KeyHolder, KeyHolders, Reviewers},
     principal::{Principal, Role},
 };
 use countersign_protocol::{ErrorKind, McpError};
@@ -32,12 +32,16 @@ impl RevocableKeys {
     }
 }
 
-impl KeyRoles for RevocableKeys {
-    fn role(&self, key: &str) -> Result<Option<Role>, McpError> {
+impl KeyHolders for RevocableKeys {
+    fn holder(&self, key: &str) -> Result<Option<KeyHolder>, McpError> {
         if self.unreadable.load(Ordering::SeqCst) {
             return Err(McpError::new(ErrorKind::StoreUnavailable, "the test makes key reads fail"));
         }
-        Ok((!self.revoked.lock().unwrap().contains(key)).then_some(Role::Reviewer))
+        let is_valid = !self.revoked.lock().unwrap().contains(key);
+        Ok(is_valid.then_some(KeyHolder { role: Role::Reviewer, claims: None }))
+    }
+    fn is_person_revoked(&self, name: &str) -> Result<bool, McpError> {
+        Ok(self.revoked.lock().unwrap().contains(name))
     }
     fn revocations(&self) -> Result<u64, McpError> {
         Ok(self.revocation_count.load(Ordering::SeqCst))

@@ -129,7 +129,7 @@ fn unanswered_key_write_is_looked_up() {
 
     proxy.set(CUT_BEFORE_MESSAGE);
     assert_unreachable(keys.revoke("a", now));
-    assert_eq!(keys.active_roles().unwrap().len(), 1);
+    assert_eq!(keys.holders().unwrap().keys.len(), 1);
     proxy.set(CUT_BEFORE_ANSWER);
     assert!(keys.revoke("a", now).unwrap(), "the lost answer reports this call's revocation");
     assert!(!keys.revoke("a", now).unwrap());
@@ -149,6 +149,8 @@ fn unanswered_sign_in_is_repeated_and_code_is_not() {
         principal: Arc::new(Principal::new("rita", Role::Reviewer)),
         key: None,
         last_used: now,
+        session: None,
+        refreshed_at: None,
     };
     for (id, mode) in [(11, CUT_BEFORE_MESSAGE), (12, CUT_BEFORE_ANSWER)] {
         proxy.set_for_text(mode, [id; 32]);
@@ -159,7 +161,7 @@ fn unanswered_sign_in_is_repeated_and_code_is_not() {
         assert_eq!((proxy.mode(), keys.sign_in(&[id; 32]).unwrap()), (PASS, None));
 
         proxy.set_for_text(mode, [id; 32]);
-        keys.put_code(&[id; 32], now, Timestamp::MAX).unwrap();
+        keys.put_code(&[id; 32], None, now, Timestamp::MAX).unwrap();
         proxy.set_for_text(mode, [id; 32]);
         assert_unknown(keys.take_code(&[id; 32], now));
         let taken = if mode == CUT_BEFORE_ANSWER { CodeOutcome::AlreadyUsed } else { CodeOutcome::Taken };
@@ -315,7 +317,7 @@ async fn silent_server_blocks_no_request() {
     while keys.find(&[1; 32]).is_ok() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert!(keys.active_roles().is_err());
+    assert!(keys.holders().is_err());
     proxy.set(PASS);
     while store.current_error().is_some() || keys.find(&[1; 32]).is_err() {
         tokio::time::sleep(Duration::from_millis(10)).await;

@@ -1,12 +1,13 @@
-//! Keys and codes in PostgreSQL, with a copy of the keys in memory, so that requests need not wait for a remote
+//! Keys, people and codes in PostgreSQL, with a copy of the keys and people in memory, so that requests need not wait for a remote
 //! server.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use deadpool_postgres::ClientWrapper;
 use jiff::Timestamp;
 use parking_lot::RwLock;
 
@@ -17,11 +18,12 @@ use super::{
 use crate::{
     StoreError,
     keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_worth_noting},
+    people::{Holders, People, ProviderSession, StoredPerson},
     sql::{BACKGROUND_TIMEOUT, Database as _, REQUEST_TIMEOUT},
-    statements::{facts, keys},
+    statements::{facts, keys, people},
     stored_keys::StoredKeys,
 };
-use countersign_domain::principal::{Role, SecretHash};
+use countersign_domain::principal::SecretHash;
 
 /// The interval between refreshes of the copy. A revoked key therefore stops working within a second.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(200);
@@ -38,27 +40,40 @@ pub(crate) struct Keys {
     copy: Arc<RwLock<KeyCopy>>,
 }
 
+type Records = (HashMap<SecretHash, ApiKey>, BTreeMap<String, StoredPerson>);
+
 struct KeyCopy {
     keys: HashMap<SecretHash, ApiKey>,
+    /// The people by name.
+    people: BTreeMap<String, StoredPerson>,
     /// The start of the last read.
     read_at: Instant,
-    /// The time at which this process last created or revoked a key.
+    /// The time at which this process last wrote a key or a person.
     changed_at: Option<Instant>,
 }
 
 impl KeyCopy {
-    /// Replaces the copy with keys whose read began at `read_at`.
-    fn replace(&mut self, mut keys: HashMap<SecretHash, ApiKey>, read_at: Instant) {
+    /// Replaces the copy with keys and people whose read began at `read_at`.
+    fn replace(&mut self, (mut keys, mut people): Records, read_at: Instant) {
         if self.changed_at.is_some_and(|changed| changed >= read_at) {
-            // The keys may have been read before a change that this process made.
+            // They may have been read before a change that this process made.
             keys.extend(std::mem::take(&mut self.keys));
+            people.append(&mut self.people);
         }
         // A use that was recorded here may not have been stored before the read.
         for (hash, key) in &mut keys {
             let recorded = self.keys.get(hash).and_then(|known| known.last_used_at);
             key.last_used_at = key.last_used_at.max(recorded);
         }
-        (self.keys, self.read_at) = (keys, read_at);
+        (self.keys, self.people, self.read_at) = (keys, people, read_at);
+    }
+
+    /// Records what this process wrote about a person.
+    fn put_person(&mut self, person: &StoredPerson) {
+        let revoked_at = self.people.get(&person.name).and_then(|known| known.revoked_at);
+        let revoked_at = revoked_at.or(person.revoked_at);
+        self.people.insert(person.name.clone(), StoredPerson { revoked_at, ..person.clone() });
+        self.changed_at = Some(Instant::now());
     }
 }
 
@@ -69,23 +84,23 @@ impl Keys {
     /// If the keys cannot be read, or the store was moved.
     pub fn open(connector: Arc<PgConnector>) -> Result<Self, StoreError> {
         let read_at = Instant::now();
-        let keys = connector.read(BACKGROUND_TIMEOUT, async |client| {
+        let (keys, people) = connector.read(BACKGROUND_TIMEOUT, async |client| {
             facts::check_moved(client).await?;
-            Ok(by_hash(keys::list(client).await?))
+            read_records(client).await
         })?;
-        let copy = Arc::new(RwLock::new(KeyCopy { keys, read_at, changed_at: None }));
+        let copy = Arc::new(RwLock::new(KeyCopy { keys, people, read_at, changed_at: None }));
         let (weak_copy, weak_connector) = (Arc::downgrade(&copy), Arc::downgrade(&connector));
         connector.spawn(async move {
             loop {
                 tokio::time::sleep(REFRESH_INTERVAL).await;
                 let Some(connector) = weak_connector.upgrade() else { return };
                 let began = Instant::now();
-                let reading = connector.run_async(error::no_answer, async |client| keys::list(client).await);
+                let reading = connector.run_async(error::no_answer, async |client| read_records(client).await);
                 let read =
                     tokio::time::timeout(REQUEST_TIMEOUT, reading).await.unwrap_or_else(|_| Err(error::no_answer()));
                 let Some(copy) = weak_copy.upgrade() else { return };
                 match read {
-                    Ok(keys) => copy.write().replace(by_hash(keys), began),
+                    Ok(records) => copy.write().replace(records, began),
                     Err(error) => {
                         tracing::debug!(%error, "the keys could not be read");
                         // The writer detects when the database can be reached again.
@@ -137,8 +152,10 @@ impl Keys {
     }
 }
 
-fn by_hash(keys: Vec<(ApiKey, SecretHash)>) -> HashMap<SecretHash, ApiKey> {
-    keys.into_iter().map(|(key, hash)| (hash, key)).collect()
+async fn read_records(client: &ClientWrapper) -> Result<Records, StoreError> {
+    let keys = keys::list(client).await?.into_iter().map(|(key, hash)| (hash, key)).collect();
+    let people = people::list(client).await?.into_iter().map(|person| (person.name.clone(), person)).collect();
+    Ok((keys, people))
 }
 
 impl Credentials for Keys {
@@ -155,10 +172,10 @@ impl Credentials for Keys {
         self.stored.list()
     }
 
-    fn active_roles(&self) -> Result<HashMap<String, Role>, StoreError> {
+    fn holders(&self) -> Result<Holders, StoreError> {
         self.read_copy(|copy| {
             let keys = copy.keys.values().filter(|key| key.revoked_at.is_none());
-            keys.map(|key| (key.id.clone(), key.role)).collect()
+            Holders::new(keys.map(|key| (key.id.clone(), key.role)), copy.people.values())
         })
     }
 
@@ -209,8 +226,18 @@ impl Credentials for Keys {
         Ok(())
     }
 
-    fn put_code(&self, hash: &SecretHash, now: Timestamp, expires_at: Timestamp) -> Result<(), StoreError> {
-        self.stored.put_code(hash, now, expires_at)
+    fn put_code(
+        &self,
+        hash: &SecretHash,
+        session: Option<&ProviderSession>,
+        now: Timestamp,
+        expires_at: Timestamp,
+    ) -> Result<(), StoreError> {
+        self.stored.put_code(hash, session, now, expires_at)
+    }
+
+    fn code_session(&self, hash: &SecretHash) -> Result<Option<ProviderSession>, StoreError> {
+        self.stored.code_session(hash)
     }
 
     fn put_sign_in(&self, sign_in: &SignIn, ended: &[SecretHash]) -> Result<(), StoreError> {
@@ -239,5 +266,50 @@ impl Credentials for Keys {
 
     fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, StoreError> {
         self.stored.take_code(hash, now)
+    }
+}
+
+impl People for Keys {
+    fn person(&self, name: &str) -> Result<Option<StoredPerson>, StoreError> {
+        let found = self.stored.person(name)?;
+        if let Some(person) = &found {
+            self.copy.write().put_person(person);
+        }
+        Ok(found)
+    }
+
+    fn people(&self) -> Result<Vec<StoredPerson>, StoreError> {
+        self.stored.people()
+    }
+
+    fn put_person(&self, person: &StoredPerson) -> Result<(), StoreError> {
+        self.stored.put_person(person)?;
+        self.copy.write().put_person(person);
+        Ok(())
+    }
+
+    fn renew_session(
+        &self,
+        id: &SecretHash,
+        session: &ProviderSession,
+        person: &StoredPerson,
+    ) -> Result<(), StoreError> {
+        self.stored.renew_session(id, session, person)?;
+        self.copy.write().put_person(person);
+        Ok(())
+    }
+
+    fn claim_refresh(&self, id: &SecretHash, last: Timestamp, now: Timestamp) -> Result<bool, StoreError> {
+        self.stored.claim_refresh(id, last, now)
+    }
+
+    fn revoke_person(&self, name: &str, now: Timestamp) -> Result<u64, StoreError> {
+        let ended = self.stored.revoke_person(name, now)?;
+        self.person(name)?;
+        Ok(ended)
+    }
+
+    fn use_token(&self, hash: &SecretHash, now: Timestamp, expires_at: Timestamp) -> Result<bool, StoreError> {
+        self.stored.use_token(hash, now, expires_at)
     }
 }

@@ -25,6 +25,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0005_resigned_nodes.sql"),
     include_str!("migrations/0006_policies_of_nodes.sql"),
     include_str!("migrations/0007_targets_taken.sql"),
+    include_str!("migrations/0008_people.sql"),
 ];
 /// The first schema version that several gateways can share. A gateway with an older schema must end before the
 /// migration.

@@ -36,6 +36,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0011_sign_ins.sql"),
     include_str!("migrations/0012_claims.sql"),
     include_str!("migrations/0013_sign_in_codes.sql"),
+    include_str!("migrations/0014_people.sql"),
 ];
 
 /// The maximum wait for a write of another process, such as `countersign keys create` beside the gateway.

@@ -1,12 +1,14 @@
 //! Statements on keys, sign-ins and codes.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::people::{self, parse_claims, parse_session, to_json};
 use crate::{
     StoreError,
     keys::{ApiKey, CodeOutcome, SignIn, parse_role},
+    people::{Holders, ProviderSession},
     sql::{Row, Sql},
     values,
 };
@@ -15,7 +17,11 @@ use countersign_domain::principal::{Principal, Role, SecretHash};
 const DAY_MS: i64 = 86_400_000;
 
 const SELECT_KEYS: &str = "SELECT id, name, role, created_at, last_used_at, revoked_at, owner, hash FROM api_keys";
-const SELECT_SIGN_INS: &str = "SELECT id, cookie, key, name, role, key_id, owner, last_used_ms FROM sign_ins";
+/// A sign-in with a session has the role and the claims that its person has now, and is left out if they have no entry.
+const SELECT_SIGN_INS: &str = "SELECT s.id, s.cookie, s.key, s.name, coalesce(p.role, s.role), s.key_id, s.owner,
+    s.last_used_ms, s.session, s.refreshed_ms, p.claims
+    FROM sign_ins s LEFT JOIN people p ON p.name = s.name AND s.session IS NOT NULL
+    WHERE (s.session IS NULL OR (p.role IS NOT NULL AND p.revoked_ms IS NULL))";
 
 fn read_key(row: &Row) -> Result<(ApiKey, SecretHash), StoreError> {
     let key = ApiKey {
@@ -40,9 +46,11 @@ fn read_sign_in(row: &Row) -> Result<SignIn, StoreError> {
             role: parse_role(row.get(4)?)?,
             key_id: row.get(5)?,
             owner: row.get(6)?,
-            claims: None,
+            claims: row.get::<Option<&str>>(10)?.map(parse_claims).transpose()?,
         }),
         last_used: row.get(7)?,
+        session: row.get::<Option<&str>>(8)?.map(parse_session).transpose()?,
+        refreshed_at: row.get(9)?,
     })
 }
 
@@ -76,18 +84,21 @@ pub async fn find<S: Sql>(db: &S, hash: &SecretHash) -> Result<Option<(ApiKey, S
     db.first(&format!("{SELECT_KEYS} WHERE hash = ?1"), values![hash]).await?.as_ref().map(read_key).transpose()
 }
 
-/// Reads the roles of the keys that are not revoked, by the key's id.
-pub async fn active_roles<S: Sql>(db: &S) -> Result<HashMap<String, Role>, StoreError> {
+/// Reads the holders of the keys that are not revoked, and the people with a role.
+pub async fn holders<S: Sql>(db: &S) -> Result<Holders, StoreError> {
     let rows = db.rows("SELECT id, role FROM api_keys WHERE revoked_at IS NULL", &[]).await?;
-    rows.iter().map(|row| Ok((row.get(0)?, parse_role(row.get(1)?)?))).collect()
+    let roles: Vec<(String, Role)> =
+        rows.iter().map(|row| Ok((row.get(0)?, parse_role(row.get(1)?)?))).collect::<Result<_, StoreError>>()?;
+    Ok(Holders::new(roles.into_iter(), people::list(db).await?.iter()))
 }
 
 /// Stores a sign-in and deletes the `ended` ones, within the caller's transaction.
 pub async fn put_sign_in<S: Sql>(db: &S, sign_in: &SignIn, ended: &[SecretHash]) -> Result<(), StoreError> {
     forget_sign_ins(db, ended).await?;
-    let SignIn { id, cookie, principal, key, last_used } = sign_in;
-    let sql = "INSERT INTO sign_ins (id, cookie, key, name, role, key_id, owner, last_used_ms)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT (id) DO NOTHING";
+    let SignIn { id, cookie, principal, key, last_used, session, refreshed_at } = sign_in;
+    let sql = "INSERT INTO sign_ins (id, cookie, key, name, role, key_id, owner, last_used_ms, session, refreshed_ms)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) ON CONFLICT (id) DO NOTHING";
+    let session = session.as_ref().map(to_json).transpose()?;
     let values = values![
         id,
         cookie,
@@ -97,12 +108,14 @@ pub async fn put_sign_in<S: Sql>(db: &S, sign_in: &SignIn, ended: &[SecretHash])
         principal.key_id.as_ref(),
         principal.owner.as_ref(),
         last_used.as_millisecond(),
+        session.as_ref(),
+        refreshed_at.map(Timestamp::as_millisecond),
     ];
     db.execute(sql, values).await.map(drop)
 }
 
 pub async fn sign_in<S: Sql>(db: &S, id: &SecretHash) -> Result<Option<SignIn>, StoreError> {
-    db.first(&format!("{SELECT_SIGN_INS} WHERE id = ?1"), values![id]).await?.as_ref().map(read_sign_in).transpose()
+    db.first(&format!("{SELECT_SIGN_INS} AND s.id = ?1"), values![id]).await?.as_ref().map(read_sign_in).transpose()
 }
 
 pub async fn sign_ins<S: Sql>(db: &S) -> Result<Vec<SignIn>, StoreError> {
@@ -130,14 +143,22 @@ pub async fn knows_code<S: Sql>(db: &S, hash: &SecretHash) -> Result<bool, Store
 pub async fn put_code<S: Sql>(
     db: &S,
     hash: &SecretHash,
+    session: Option<&ProviderSession>,
     now: Timestamp,
     expires_at: Timestamp,
 ) -> Result<(), StoreError> {
     let now = now.as_millisecond();
     db.execute("DELETE FROM sign_in_codes WHERE expires_ms < ?1", values![now - DAY_MS]).await?;
-    let sql = "INSERT INTO sign_in_codes (hash, created_ms, expires_ms) VALUES (?1, ?2, ?3)
+    let sql = "INSERT INTO sign_in_codes (hash, created_ms, expires_ms, session) VALUES (?1, ?2, ?3, ?4)
                ON CONFLICT (hash) DO NOTHING";
-    db.execute(sql, values![hash, now, expires_at.as_millisecond()]).await.map(drop)
+    let session = session.map(to_json).transpose()?;
+    db.execute(sql, values![hash, now, expires_at.as_millisecond(), session.as_ref()]).await.map(drop)
+}
+
+pub async fn code_session<S: Sql>(db: &S, hash: &SecretHash) -> Result<Option<ProviderSession>, StoreError> {
+    let row = db.first("SELECT session FROM sign_in_codes WHERE hash = ?1", values![hash]).await?;
+    let session = row.as_ref().map(|row| row.get::<Option<&str>>(0)).transpose()?;
+    session.flatten().map(parse_session).transpose()
 }
 
 pub async fn take_code<S: Sql>(db: &S, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, StoreError> {

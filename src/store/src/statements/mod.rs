@@ -4,6 +4,7 @@ pub mod changes;
 pub mod claims;
 pub mod facts;
 pub mod keys;
+pub mod people;
 pub mod pins;
 pub mod records;
 pub mod retention;

@@ -34,8 +34,9 @@ pub(super) fn key_is_found_by_hash_until_revoked(location_of: LocationOf) {
         assert!(Instant::now() < deadline, "another process revoked it");
         std::thread::sleep(Duration::from_millis(10));
     }
-    let active = gateway.active_roles().unwrap();
-    assert_eq!((active.len(), active.get("key_1"), active.get("key_3")), (3, None, Some(&Role::Admin)));
+    let active = gateway.holders().unwrap().keys;
+    let admin = KeyHolder { role: Role::Admin, claims: None };
+    assert_eq!((active.len(), active.get("key_1"), active.get("key_3")), (3, None, Some(&admin)));
 }
 
 pub(super) fn key_use_is_recorded_once_a_minute(location_of: LocationOf) {
@@ -54,7 +55,7 @@ pub(super) fn key_use_is_recorded_once_a_minute(location_of: LocationOf) {
 pub(super) fn code_is_taken_by_one_caller(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
     let keys = location_of(dir.path()).credentials().unwrap();
-    keys.put_code(&[1; 32], time_at(0), time_at(60)).unwrap();
+    keys.put_code(&[1; 32], None, time_at(0), time_at(60)).unwrap();
     let outcomes: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8)
             .map(|_| {
@@ -65,10 +66,10 @@ pub(super) fn code_is_taken_by_one_caller(location_of: LocationOf) {
     });
     assert_eq!(outcomes.iter().filter(|o| **o == CodeOutcome::Taken).count(), 1);
     assert_eq!(outcomes.iter().filter(|o| **o == CodeOutcome::AlreadyUsed).count(), 7);
-    keys.put_code(&[2; 32], time_at(0), time_at(60)).unwrap();
+    keys.put_code(&[2; 32], None, time_at(0), time_at(60)).unwrap();
     assert_eq!(keys.take_code(&[2; 32], time_at(60)).unwrap(), CodeOutcome::Expired);
     assert_eq!(keys.take_code(&[3; 32], time_at(0)).unwrap(), CodeOutcome::Unknown);
-    keys.put_code(&[4; 32], time_at(3 * 86_400), time_at(3 * 86_400 + 60)).unwrap();
+    keys.put_code(&[4; 32], None, time_at(3 * 86_400), time_at(3 * 86_400 + 60)).unwrap();
     assert_eq!(keys.take_code(&[1; 32], time_at(1)).unwrap(), CodeOutcome::Unknown, "old codes are deleted");
 }
 
@@ -86,6 +87,8 @@ pub(super) fn sign_in_is_kept_until_deleted(location_of: LocationOf) {
         }),
         key,
         last_used: time_at(i64::from(id)),
+        session: None,
+        refreshed_at: None,
     };
     let keys = location_of(dir.path()).credentials().unwrap();
     keys.put_sign_in(&sign_in(1, 9, None), &[]).unwrap();
@@ -123,5 +126,5 @@ pub(super) fn key_changes_have_audit_entries(location_of: LocationOf) {
     });
     read.unwrap();
     assert_eq!(events, ["key_created", "key_created", "key_revoked", "created"]);
-    assert_eq!(location.reviewer_records().unwrap().unwrap().keys.len(), 1, "one of the keys was revoked");
+    assert_eq!(location.reviewer_records().unwrap().unwrap().holders.keys.len(), 1, "one of the keys was revoked");
 }

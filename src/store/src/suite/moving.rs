@@ -93,7 +93,7 @@ async fn check_move(from: LocationOf, to: LocationOf) {
     assert_eq!(titles.await.unwrap().entries[0].title.as_deref(), Some("Create"));
     let keys = to.credentials().unwrap();
     assert_eq!(keys.find(&[1; 32]).unwrap().unwrap().0, api_key("k1", Role::Viewer));
-    assert_eq!(keys.active_roles().unwrap().len(), 1);
+    assert_eq!(keys.holders().unwrap().keys.len(), 1);
     let deliveries = to.deliveries().unwrap();
     assert_eq!(deliveries.position("a", 99).unwrap(), 12);
     assert_eq!(deliveries.pending("a").unwrap(), [PendingDelivery { id: 2, ..feed_delivery(10) }]);

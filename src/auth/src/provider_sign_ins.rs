@@ -1,0 +1,175 @@
+//! Keeps the sign-ins of people in step with the identity provider: begins and finishes them, renews them, and ends them when the
+//! provider says so.
+//!
+//! Any node does any of this, so that the state is in the store only.
+
+use std::{sync::Arc, time::Duration};
+
+use jiff::{SignedDuration, Timestamp};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    codes,
+    stored_credentials::StoredCredentials,
+    tokens::oidc::{OidcClient, Renewal, SignInProblem, VerifiedPerson},
+};
+use countersign_config::OidcConfig;
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_store::{StoreError, keys::SignIn};
+
+/// The most sign-ins that are renewed at a time.
+const MAX_RENEWALS: usize = 16;
+/// The longest and the shortest pause between two searches for sign-ins that are due.
+const MAX_PAUSE: Duration = Duration::from_secs(5);
+const MIN_PAUSE: Duration = Duration::from_millis(250);
+
+/// The sign-ins with the identity provider.
+pub struct ProviderSignIns {
+    client: OidcClient,
+    store: Arc<StoredCredentials>,
+}
+
+impl ProviderSignIns {
+    #[must_use]
+    pub fn new(client: OidcClient, store: Arc<StoredCredentials>) -> Self {
+        Self { client, store }
+    }
+
+    #[must_use]
+    pub fn client(&self) -> &OidcClient {
+        &self.client
+    }
+
+    /// Finishes a sign-in, and returns a one-time code for the dashboard.
+    ///
+    /// # Errors
+    /// Returns why nobody is signed in.
+    pub async fn finish(&self, query: &str, cookie: Option<&str>, now: Timestamp) -> Result<String, SignInProblem> {
+        let VerifiedPerson { person, session } = self.client.finish(query, cookie, now).await?;
+        let code = self.write(move |store| {
+            store.keys().put_person(&person).map_err(|error| error.to_mcp())?;
+            let stored = store.keys().person(&person.name).map_err(|error| error.to_mcp())?;
+            if stored.is_some_and(|stored| stored.revoked_at.is_some()) {
+                return Ok(None);
+            }
+            codes::create_for_session(store.keys(), &session, now).map(Some)
+        });
+        code.await.map_err(|_| SignInProblem::Failed)?.ok_or(SignInProblem::Revoked)
+    }
+
+    /// Ends the sign-ins that a logout token names. Returns their number.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST` for a token that is refused or was used before; `UPSTREAM_UNAVAILABLE` if the provider's keys are not
+    /// known; `STORE_UNAVAILABLE`.
+    pub async fn end_sessions(&self, logout_token: &str, now: Timestamp) -> Result<usize, McpError> {
+        let notice = self.client.verify_logout_token(logout_token, now).await.map_err(|refusal| {
+            let error = McpError::from(refusal);
+            let kind =
+                if error.kind == ErrorKind::UpstreamUnavailable { error.kind } else { ErrorKind::InvalidRequest };
+            McpError::new(kind, error.message.clone())
+        })?;
+        let ended = self.write(move |store| {
+            if !store.keys().use_token(&notice.id, now, notice.expires_at).map_err(|error| error.to_mcp())? {
+                return Err(McpError::new(ErrorKind::InvalidRequest, "the logout token was used before"));
+            }
+            let is_meant = |sign_in: &SignIn| sign_in.session.as_ref().is_some_and(|session| notice.ends(session));
+            let ids: Vec<_> = store.sign_ins()?.into_iter().filter(is_meant).map(|sign_in| sign_in.id).collect();
+            store.forget_sign_ins(&ids)?;
+            Ok(ids.len())
+        });
+        let ended = ended.await?;
+        tracing::info!(ended, "the identity provider ended sign-ins");
+        Ok(ended)
+    }
+
+    /// Asks the provider about each sign-in when that is due, until the gateway ends.
+    pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
+        let mut applied = None;
+        loop {
+            let config = self.client.config();
+            let pause = config.as_ref().map_or(MAX_PAUSE, |config| (config.refresh / 4).clamp(MIN_PAUSE, MAX_PAUSE));
+            if applied.as_ref() != Some(&config) && self.apply_config(config.as_ref()).await.is_ok() {
+                applied = Some(config.clone());
+            }
+            if let Some(config) = &config {
+                self.renew_due_sign_ins(config).await;
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Gives everybody the role that a new configuration gives them, and ends the sign-ins with other providers.
+    async fn apply_config(&self, config: Option<&OidcConfig>) -> Result<(), McpError> {
+        for person in self.write(|store| store.keys().people().map_err(|error| error.to_mcp())).await? {
+            let now = self.client.reassess(&person);
+            if now != person {
+                self.write(move |store| store.keys().put_person(&now).map_err(|error| error.to_mcp())).await?;
+            }
+        }
+        let issuer = config.map(|config| config.issuer.clone());
+        let is_of_other_provider = move |sign_in: &SignIn| {
+            sign_in.session.as_ref().is_some_and(|session| Some(&session.issuer) != issuer.as_ref())
+        };
+        self.write(move |store| {
+            let others = store.sign_ins()?.into_iter().filter(is_of_other_provider).map(|sign_in| sign_in.id);
+            store.forget_sign_ins(&others.collect::<Vec<_>>())
+        })
+        .await
+    }
+
+    async fn renew_due_sign_ins(&self, config: &OidcConfig) {
+        let now = Timestamp::now();
+        let interval = SignedDuration::try_from(config.refresh).unwrap_or(SignedDuration::MAX);
+        let is_due =
+            move |sign_in: &SignIn| sign_in.refreshed_at.is_some_and(|last| now.duration_since(last) >= interval);
+        let due = self.write(move |store| Ok(store.sign_ins()?.into_iter().filter(is_due).collect::<Vec<_>>())).await;
+        let due = due.unwrap_or_default();
+        for batch in due.chunks(MAX_RENEWALS) {
+            futures_util::future::join_all(batch.iter().map(|sign_in| self.renew(sign_in))).await;
+        }
+    }
+
+    async fn renew(&self, sign_in: &SignIn) {
+        let (Some(session), Some(last)) = (&sign_in.session, sign_in.refreshed_at) else { return };
+        let (id, now) = (sign_in.id, Timestamp::now());
+        let claim = self.write(move |store| store.keys().claim_refresh(&id, last, now).map_err(|error| error.to_mcp()));
+        if !matches!(claim.await, Ok(true)) {
+            return;
+        }
+        let written = match self.client.renew(session, now).await {
+            Renewal::Unknown => return,
+            Renewal::Ended => {
+                tracing::info!(person = sign_in.principal.name, "the provider no longer renews a sign-in, which ends");
+                self.write(move |store| store.forget_sign_ins(&[id])).await
+            }
+            Renewal::Renewed(verified) => {
+                let VerifiedPerson { person, session } = *verified;
+                if person.role.is_none() {
+                    tracing::info!(person = person.name, "a person lost their entry, by their groups or claims");
+                }
+                self.write(move |store| {
+                    store.keys().renew_session(&id, &session, &person).map_err(|error| error.to_mcp())
+                })
+                .await
+            }
+        };
+        if let Err(error) = written {
+            tracing::error!(error = %error.message, "a renewed sign-in could not be stored");
+        }
+    }
+
+    /// Runs a blocking read or write of the store.
+    async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&StoredCredentials) -> Result<T, McpError> + Send + 'static,
+    ) -> Result<T, McpError> {
+        let store = Arc::clone(&self.store);
+        let done = tokio::task::spawn_blocking(move || work(&store)).await;
+        done.unwrap_or_else(|_| Err(StoreError::Closed.to_mcp()))
+            .inspect_err(|error| tracing::debug!(error = %error.message, "the sign-ins cannot be read or written"))
+    }
+}

@@ -1,0 +1,200 @@
+//! Exchanges codes and refresh tokens at the provider, and describes the person by its claims.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde::Deserialize;
+use serde_json::Value;
+use url::form_urlencoded::{Serializer, byte_serialize};
+
+use super::{
+    super::{
+        claims::TokenClaims,
+        issuer::Provider,
+        jwt::UnverifiedJwt,
+        principal::{MAX_GROUPS, MAX_ID_BYTES, display_name, role_of_groups},
+        requests::{RequestError, get_with_token, post_form},
+    },
+    ConfiguredProvider, KeptTokens, MAX_LIFETIME, SignInProblem,
+};
+use countersign_domain::principal::{Claims, Role, subject_name};
+use countersign_store::people::{ProviderSession, StoredPerson};
+
+/// Claims that only the ID token decides.
+const OWN_CLAIMS: [&str; 5] = ["iss", "aud", "azp", "sid", "auth_time"];
+/// Claims that differ in each token and say nothing about the person.
+const TOKEN_CLAIMS: [&str; 9] = ["exp", "iat", "nbf", "jti", "nonce", "at_hash", "c_hash", "s_hash", "rat"];
+
+/// The answer of the token endpoint (RFC 6749, section 5.1).
+#[derive(Deserialize)]
+pub(super) struct TokenAnswer {
+    access_token: Option<String>,
+    pub id_token: Option<String>,
+    refresh_token: Option<String>,
+}
+
+/// A person with their session and its tokens, before these are sealed.
+pub(super) struct Described {
+    pub person: StoredPerson,
+    pub session: ProviderSession,
+    pub tokens: KeptTokens,
+}
+
+impl ConfiguredProvider {
+    /// Exchanges the code of a sign-in for tokens.
+    pub(super) async fn redeem_code(
+        &self,
+        known: &Provider,
+        code: &str,
+        verifier: &str,
+        redirect_uri: &str,
+    ) -> Result<TokenAnswer, SignInProblem> {
+        let form = [
+            ("grant_type", "authorization_code"),
+            ("code", code),
+            ("redirect_uri", redirect_uri),
+            ("code_verifier", verifier),
+        ];
+        // The code is right as far as the gateway can tell, so a refusal is a mistake in the configuration, or a replay.
+        self.ask_for_tokens(known, &form).await.map_err(|problem| match problem {
+            SignInProblem::Denied => SignInProblem::ProviderUnusable,
+            other => other,
+        })
+    }
+
+    /// Renews the tokens of a session. [`SignInProblem::Denied`] if the provider refuses.
+    pub(super) async fn renew(
+        &self,
+        session: &ProviderSession,
+        id_token: String,
+        refresh_token: String,
+        now: Timestamp,
+    ) -> Result<Described, SignInProblem> {
+        let known = self.issuer.current_provider(now).await.map_err(SignInProblem::from_refusal)?;
+        let form = [("grant_type", "refresh_token"), ("refresh_token", refresh_token.as_str())];
+        let mut answer = self.ask_for_tokens(&known, &form).await?;
+        let (id_token, claims) = match answer.id_token.take() {
+            Some(renewed) => {
+                let claims = self.verify_id_token(&renewed, None, now).await?;
+                (renewed, claims)
+            }
+            // It was verified when the person signed in.
+            None => {
+                let claims = UnverifiedJwt::parse(&id_token).map_err(SignInProblem::from_refusal)?.claims;
+                (id_token, claims)
+            }
+        };
+        answer.refresh_token.get_or_insert(refresh_token);
+        let mut renewed = self.describe(claims, answer, id_token, now).await?;
+        // OpenID Connect Core 1.0, section 12.2.
+        if renewed.session.subject != session.subject {
+            return Err(SignInProblem::ProviderUnusable);
+        }
+        renewed.session.ends_at = session.ends_at;
+        renewed.session.sid = renewed.session.sid.or_else(|| session.sid.clone());
+        Ok(renewed)
+    }
+
+    async fn ask_for_tokens(&self, known: &Provider, form: &[(&str, &str)]) -> Result<TokenAnswer, SignInProblem> {
+        let endpoint = known.metadata.sign_in.token.as_deref().ok_or(SignInProblem::ProviderUnusable)?;
+        let mut body = Serializer::new(String::new());
+        body.extend_pairs(form);
+        let id = &self.config.client_id;
+        // RFC 6749, section 2.3.1: both are encoded as in a form.
+        let encode = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+        let answer = match &self.config.client_secret {
+            Some(secret) if !known.metadata.sign_in.has_secret_in_form => {
+                let (id, secret) = (encode(id), encode(&secret.0));
+                post_form(endpoint, Some((&id, &secret)), body.finish()).await
+            }
+            Some(secret) => {
+                body.append_pair("client_id", id).append_pair("client_secret", &secret.0);
+                post_form(endpoint, None, body.finish()).await
+            }
+            None => {
+                body.append_pair("client_id", id);
+                post_form(endpoint, None, body.finish()).await
+            }
+        };
+        let answer = answer.map_err(|error| self.explain(&error))?;
+        serde_json::from_str(&answer).map_err(|_| SignInProblem::ProviderUnusable)
+    }
+
+    fn explain(&self, error: &RequestError) -> SignInProblem {
+        tracing::warn!(issuer = self.config.issuer, %error, "the identity provider did not answer as expected");
+        match error {
+            RequestError::Unreachable(_) => SignInProblem::ProviderAway,
+            RequestError::Refused(code) if code == "invalid_grant" => SignInProblem::Denied,
+            RequestError::Refused(_) | RequestError::Unusable(_) => SignInProblem::ProviderUnusable,
+        }
+    }
+
+    /// Describes the person by the claims of the ID token and of the provider's endpoint for claims, if it has one.
+    pub(super) async fn describe(
+        &self,
+        id_claims: TokenClaims,
+        tokens: TokenAnswer,
+        id_token: String,
+        now: Timestamp,
+    ) -> Result<Described, SignInProblem> {
+        let subject = read_text(&id_claims, "sub")?.ok_or(SignInProblem::ProviderUnusable)?;
+        if subject.len() > MAX_ID_BYTES {
+            return Err(SignInProblem::ProviderUnusable);
+        }
+        let sid = read_text(&id_claims, "sid")?;
+        let known = self.issuer.current_provider(now).await.map_err(SignInProblem::from_refusal)?;
+        let claims = match (known.metadata.sign_in.userinfo.as_deref(), &tokens.access_token) {
+            (Some(endpoint), Some(token)) => {
+                let text = get_with_token(endpoint, token).await.map_err(|error| self.explain(&error))?;
+                let userinfo = TokenClaims::parse(text).map_err(SignInProblem::from_refusal)?;
+                // OpenID Connect Core 1.0, section 5.3.2: otherwise the claims of another person could be substituted.
+                if read_text(&userinfo, "sub")?.as_deref() != Some(&subject) {
+                    return Err(SignInProblem::ProviderUnusable);
+                }
+                userinfo.without(&OWN_CLAIMS).or_claims_of(&id_claims)
+            }
+            _ => id_claims,
+        };
+        let claims = claims.without(&TOKEN_CLAIMS);
+        let (role, groups) = self.assess(&claims);
+        let display_name = display_name(&claims, None);
+        let person = StoredPerson {
+            name: subject_name(&self.config.issuer, &subject),
+            role,
+            claims: Arc::new(Claims { display_name, scopes: None, groups, json: claims.json }),
+            updated_at: now,
+            revoked_at: None,
+        };
+        let session = ProviderSession {
+            issuer: self.config.issuer.clone(),
+            subject,
+            sid,
+            tokens: String::new(),
+            has_refresh_token: tokens.refresh_token.is_some(),
+            ends_at: now.saturating_add(MAX_LIFETIME).unwrap_or(now),
+        };
+        Ok(Described { person, session, tokens: KeptTokens { id_token, refresh_token: tokens.refresh_token } })
+    }
+
+    /// Returns the role of a person, `None` for no entry, and their groups.
+    pub(super) fn assess(&self, claims: &TokenClaims) -> (Option<Role>, Vec<String>) {
+        let groups: Vec<&str> = claims.texts(&self.config.groups_claim).into_iter().take(MAX_GROUPS).collect();
+        let is_admitted = self.config.require.iter().all(|(claim, value)| has_value(claims.get(claim), value));
+        let role = role_of_groups(&self.config.roles, &groups).filter(|_| is_admitted);
+        (role, groups.into_iter().map(str::to_owned).collect())
+    }
+}
+
+fn read_text(claims: &TokenClaims, name: &'static str) -> Result<Option<String>, SignInProblem> {
+    claims.text(name).map(|text| text.map(str::to_owned)).map_err(SignInProblem::from_refusal)
+}
+
+/// Returns `true` if a claim is the value, or a list with it.
+fn has_value(claim: Option<&Value>, value: &str) -> bool {
+    match claim {
+        Some(Value::String(text)) => text == value,
+        Some(Value::Array(items)) => items.iter().any(|item| item == value),
+        Some(other @ (Value::Bool(_) | Value::Number(_))) => other.to_string() == value,
+        _ => false,
+    }
+}

@@ -1,0 +1,54 @@
+//! Verifies ID tokens (OpenID Connect Core 1.0, section 3.1.3.7).
+
+use jiff::Timestamp;
+
+use super::{
+    super::{MAX_TOKEN_LEN, Refusal, claims::TokenClaims, jwt::UnverifiedJwt},
+    ConfiguredProvider, SignInProblem,
+};
+
+impl ConfiguredProvider {
+    /// Returns the claims of an ID token. The token of a sign-in must have the `nonce` of its request.
+    pub(super) async fn verify_id_token(
+        &self,
+        token: &str,
+        nonce: Option<&str>,
+        now: Timestamp,
+    ) -> Result<TokenClaims, SignInProblem> {
+        self.check_id_token(token, nonce, now).await.map_err(SignInProblem::from_refusal)
+    }
+
+    pub(super) async fn check_id_token(
+        &self,
+        token: &str,
+        nonce: Option<&str>,
+        now: Timestamp,
+    ) -> Result<TokenClaims, Refusal> {
+        let token = self.verify_jwt(token, &["jwt"], now).await?;
+        if nonce.is_some() && token.text("nonce")? != nonce {
+            return Err(Refusal::invalid("the token's `nonce` is not that of this sign-in"));
+        }
+        // A logout token has the same issuer and audience.
+        if token.get("events").is_some() {
+            return Err(Refusal::invalid("the token reports an event, and an ID token is needed"));
+        }
+        token.text("sub")?.ok_or_else(|| Refusal::invalid("the token has no `sub`"))?;
+        Ok(token)
+    }
+
+    /// Verifies the signature, the addressee and the times of a token of the provider to the gateway, whose header must have one
+    /// of these types or none.
+    pub(super) async fn verify_jwt(&self, token: &str, types: &[&str], now: Timestamp) -> Result<TokenClaims, Refusal> {
+        if token.len() > MAX_TOKEN_LEN {
+            return Err(Refusal::invalid("the token is too long"));
+        }
+        let token = UnverifiedJwt::parse(token)?;
+        let kind = token.header.typ.as_deref().unwrap_or("jwt").to_ascii_lowercase();
+        if !types.contains(&kind.strip_prefix("application/").unwrap_or(&kind)) {
+            return Err(Refusal::invalid("the token is of another kind: see `typ` in its header"));
+        }
+        self.issuer.verify_signature(&token, now).await?;
+        token.claims.check_for_client(&self.config.issuer, &self.config.client_id, now.as_second())?;
+        Ok(token.claims)
+    }
+}

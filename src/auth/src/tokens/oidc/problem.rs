@@ -1,0 +1,46 @@
+//! Why a person is not signed in, as the dashboard tells them.
+
+use strum::IntoStaticStr;
+
+use super::super::Refusal;
+
+/// The reason for which a person is not signed in. Its name goes to the dashboard, which has a text for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
+pub enum SignInProblem {
+    /// No identity provider is configured.
+    NotConfigured,
+    /// The provider does not answer.
+    ProviderAway,
+    /// The provider's metadata or its answer cannot be used.
+    ProviderUnusable,
+    /// The provider did not sign the person in, or refuses to renew the session.
+    Denied,
+    /// The sign-in was begun in another browser, too long ago, or twice at the same time.
+    Interrupted,
+    /// The person's groups or claims give no entry.
+    NoEntry,
+    /// The person was revoked at this gateway.
+    Revoked,
+    /// The gateway could not finish the sign-in.
+    Failed,
+}
+
+impl SignInProblem {
+    /// Returns the name of the problem in addresses.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+
+    /// Logs why a token of the provider was refused.
+    pub(super) fn from_refusal(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::ProviderUnavailable => Self::ProviderAway,
+            refusal => {
+                tracing::warn!(?refusal, "a token of the identity provider was refused");
+                Self::ProviderUnusable
+            }
+        }
+    }
+}

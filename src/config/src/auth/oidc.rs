@@ -1,0 +1,170 @@
+//! Reads `auth.oidc`: the identity provider with which people sign in to the dashboard.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{check_issuer, read_roles};
+use crate::{
+    Secret,
+    error::quoted,
+    reader::{Reader, fields::Fields},
+    tree::Node,
+    values::{ValueError, duration, read_text, read_visible_text, yaml_list, yaml_map, yaml_secret, yaml_text},
+};
+use countersign_domain::principal::Role;
+
+const KEY: &str = "auth.oidc";
+pub(super) const KEYS: [&str; 8] =
+    ["issuer", "client_id", "client_secret", "scopes", "roles", "groups", "require", "refresh"];
+const DEFAULT_SCOPES: [&str; 4] = ["openid", "email", "profile", "groups"];
+const DEFAULT_REFRESH: Duration = Duration::from_secs(60);
+const REFRESH_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
+
+/// The identity provider with which people sign in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OidcConfig {
+    /// The issuer identifier, which is compared exactly.
+    pub issuer: String,
+    pub client_id: String,
+    /// The secret of the client. `None` for a public client.
+    pub client_secret: Option<Secret>,
+    /// The secret as written in the file, which may be a variable.
+    secret_source: Secret,
+    pub scopes: Vec<String>,
+    /// Roles by group of the provider, where `*` stands for everybody. Whoever has none gets no entry.
+    pub roles: BTreeMap<String, Role>,
+    /// The claim with the groups.
+    pub groups_claim: String,
+    /// Claims that everybody who signs in must have, with their values.
+    pub require: BTreeMap<String, String>,
+    /// The interval at which the provider is asked whether a person is still what they were.
+    pub refresh: Duration,
+}
+
+pub(super) fn read(r: &mut Reader) -> Option<OidcConfig> {
+    let section = r.section(KEY)?;
+    let origin = section.origin.clone();
+    match &section.node {
+        Node::Map(entries) => {
+            let config = read_provider(&mut Fields::new(r, &section, KEY.to_owned(), origin, entries))?;
+            r.add_setting(KEY, config.show(), &section);
+            Some(config)
+        }
+        Node::Null => {
+            r.add_setting(KEY, "null".to_owned(), &section);
+            None
+        }
+        other => {
+            let message = format!("expected an identity provider, found {}", other.describe_kind());
+            r.report(KEY, origin, (message, "Write { issuer: …, client_id: … }, or null.".to_owned()));
+            None
+        }
+    }
+}
+
+fn read_provider(f: &mut Fields<'_>) -> Option<OidcConfig> {
+    f.reject_unknown_keys(&KEYS);
+    for (key, remedy) in
+        [("issuer", "Write issuer: https://id.example.com."), ("client_id", "Name the client that the provider knows.")]
+    {
+        if !f.has(key) {
+            f.report("", format!("{key} is missing"), remedy);
+        }
+    }
+    let issuer = f.parse("issuer", |node| read_text(node).and_then(|text| check_issuer(&text).map(|()| text)));
+    let client_id = f.parse("client_id", |node| read_visible_text(node, 200));
+    let secret = f.expanded_text("client_secret");
+    let mut config = OidcConfig::new(&issuer.unwrap_or_default(), &client_id.unwrap_or_default());
+    if let Some(secret) = secret {
+        config.client_secret = (!secret.value.is_empty()).then_some(Secret(secret.value));
+        config.secret_source = Secret(secret.source);
+    }
+    if f.has("scopes") {
+        config.scopes = f.parse_items("scopes", |_, node| read_scope(node));
+        if !config.scopes.iter().any(|scope| scope == "openid") {
+            f.report("scopes", "openid is missing", "Without it, a provider does not say who signs in.");
+        }
+    }
+    config.roles = read_roles(f);
+    if let Some((group, _)) = config.roles.iter().find(|(_, role)| **role == Role::Agent) {
+        f.report(
+            "roles",
+            format!("{} has the role agent, and the dashboard is for people", quoted(group)),
+            "Write reviewer, viewer or admin.",
+        );
+    }
+    if let Some(mut groups) = f.section("groups", &["claim"])
+        && let Some(claim) = groups.parse("claim", |node| read_visible_text(node, 100))
+    {
+        config.groups_claim = claim;
+    }
+    let require = f.map_entries("require", |_, entry| Ok((entry.key.clone(), read_claim(&entry.value.node)?)));
+    config.require = require.into_iter().collect();
+    if config.roles.contains_key("*") && config.require.is_empty() {
+        f.report(
+            "roles",
+            "* would let in everybody whom the provider knows",
+            "Name claims in require, or groups here.",
+        );
+    }
+    f.read_into("refresh", duration(REFRESH_RANGE), &mut config.refresh);
+    (!f.has_problems()).then_some(config)
+}
+
+/// Reads a scope (RFC 6749, section 3.3).
+fn read_scope(node: &Node) -> Result<String, ValueError> {
+    let text = read_visible_text(node, 100)?;
+    let fits = text.bytes().all(|byte| matches!(byte, b'!'..=b'~') && !matches!(byte, b'"' | b'\\'));
+    if fits { Ok(text) } else { Err((format!("{} is not a scope", quoted(&text)), "Write one scope.".to_owned())) }
+}
+
+/// Reads the value that a claim must have.
+fn read_claim(node: &Node) -> Result<String, ValueError> {
+    match node {
+        Node::Bool(value) => Ok(value.to_string()),
+        Node::Int(number) => Ok(number.to_string()),
+        other => read_visible_text(other, 200),
+    }
+}
+
+impl OidcConfig {
+    /// Creates a public client with the default settings.
+    #[must_use]
+    pub fn new(issuer: &str, client_id: &str) -> Self {
+        Self {
+            issuer: issuer.to_owned(),
+            client_id: client_id.to_owned(),
+            client_secret: None,
+            secret_source: Secret(String::new()),
+            scopes: DEFAULT_SCOPES.map(str::to_owned).to_vec(),
+            roles: BTreeMap::new(),
+            groups_claim: "groups".to_owned(),
+            require: BTreeMap::new(),
+            refresh: DEFAULT_REFRESH,
+        }
+    }
+
+    /// Formats the provider as in the file, without its secret.
+    #[must_use]
+    pub fn show(&self) -> String {
+        let Self { issuer, client_id, scopes, roles, groups_claim, require, refresh, .. } = self;
+        let mut entries = vec![("issuer", yaml_text(issuer)), ("client_id", yaml_text(client_id))];
+        if !self.secret_source.0.is_empty() {
+            entries.push(("client_secret", yaml_secret(&self.secret_source.0)));
+        }
+        if *scopes != DEFAULT_SCOPES {
+            entries.push(("scopes", yaml_list(scopes)));
+        }
+        entries.push(("roles", yaml_map(roles.iter().map(|(group, role)| (group.as_str(), role.as_str().to_owned())))));
+        if groups_claim != "groups" {
+            entries.push(("groups", yaml_map([("claim", yaml_text(groups_claim))].into_iter())));
+        }
+        if !require.is_empty() {
+            entries
+                .push(("require", yaml_map(require.iter().map(|(claim, value)| (claim.as_str(), yaml_text(value))))));
+        }
+        if *refresh != DEFAULT_REFRESH {
+            entries.push(("refresh", duration(REFRESH_RANGE).show(refresh)));
+        }
+        yaml_map(entries.into_iter())
+    }
+}

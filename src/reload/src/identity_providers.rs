@@ -1,0 +1,117 @@
+//! Compares the identity providers of two configurations, and holds back what would let in more people or agents.
+
+use super::pending::Loosening;
+use countersign_config::{OidcConfig, TokenIssuer};
+
+/// Compares the issuers of access tokens. A new issuer, and one that accepts more than before, waits for consent.
+pub(super) fn hold_back_issuers(
+    old: &[TokenIssuer],
+    new: &[TokenIssuer],
+    loosened: &mut Vec<Loosening>,
+    tightened: &mut Vec<String>,
+) -> Vec<TokenIssuer> {
+    let mut effective = Vec::new();
+    for issuer in new {
+        let before = old.iter().find(|before| before.issuer == issuer.issuer);
+        if before.is_some_and(|before| !is_looser_issuer(before, issuer)) {
+            effective.push(issuer.clone());
+            continue;
+        }
+        loosened.push(Loosening {
+            key: "auth.tokens".to_owned(),
+            from: before.map_or_else(|| "no such issuer".to_owned(), TokenIssuer::show),
+            to: issuer.show(),
+        });
+        effective.extend(before.cloned());
+    }
+    for gone in old.iter().filter(|before| !new.iter().any(|issuer| issuer.issuer == before.issuer)) {
+        tightened.push(format!("auth.tokens: {} was removed", gone.issuer));
+    }
+    effective
+}
+
+/// Compares the identity provider with which people sign in. A new one, and one that lets in more people or gives other roles,
+/// waits for consent.
+pub(super) fn hold_back_provider(
+    old: Option<&OidcConfig>,
+    new: Option<&OidcConfig>,
+    loosened: &mut Vec<Loosening>,
+    tightened: &mut Vec<String>,
+) -> Option<OidcConfig> {
+    match (old, new) {
+        (Some(_), None) => tightened.push("auth.oidc: people no longer sign in with a provider".to_owned()),
+        (_, Some(now)) if old.is_none_or(|before| is_looser_provider(before, now)) => {
+            loosened.push(Loosening {
+                key: "auth.oidc".to_owned(),
+                from: old.map_or_else(|| "null".to_owned(), OidcConfig::show),
+                to: now.show(),
+            });
+            return old.cloned();
+        }
+        _ => {}
+    }
+    new.cloned()
+}
+
+/// Returns `true` if `new` lets in people whom `old` refuses, or gives them another role.
+fn is_looser_provider(old: &OidcConfig, new: &OidcConfig) -> bool {
+    (&new.issuer, &new.client_id, &new.groups_claim) != (&old.issuer, &old.client_id, &old.groups_claim)
+        || new.roles.iter().any(|(group, role)| old.roles.get(group) != Some(role))
+        || old.require.iter().any(|(claim, value)| new.require.get(claim) != Some(value))
+}
+
+/// Returns `true` if `new` accepts a token that `old` refuses, or gives it another role.
+fn is_looser_issuer(old: &TokenIssuer, new: &TokenIssuer) -> bool {
+    let TokenIssuer { issuer: _, audiences, roles, groups_claim, introspection } = new;
+    let accepts_more = |audience| !old.audiences.contains(audience);
+    audiences.is_empty() != old.audiences.is_empty()
+        || audiences.iter().any(accepts_more)
+        || roles.is_empty() != old.roles.is_empty()
+        || roles.iter().any(|(group, role)| old.roles.get(group) != Some(role))
+        || *groups_claim != old.groups_claim
+        || (introspection.is_some() && old.introspection.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_domain::principal::Role;
+
+    #[test]
+    fn looser_provider_waits_and_stricter_one_does_not() {
+        let with = |change: &dyn Fn(&mut OidcConfig)| {
+            let mut oidc = OidcConfig::new("https://id.example", "gw");
+            oidc.roles = [("platform".to_owned(), Role::Reviewer)].into();
+            oidc.require = [("hd".to_owned(), "example.com".to_owned())].into();
+            change(&mut oidc);
+            oidc
+        };
+        let hold_back = |old: Option<&OidcConfig>, new: Option<&OidcConfig>| {
+            let (mut loosened, mut tightened) = (Vec::new(), Vec::new());
+            let effective = hold_back_provider(old, new, &mut loosened, &mut tightened);
+            (effective, loosened.len(), tightened.len())
+        };
+        let old = with(&|_| {});
+        let looser: [&dyn Fn(&mut OidcConfig); 6] = [
+            &|c| c.issuer = "https://other.example".into(),
+            &|c| c.client_id = "other".into(),
+            &|c| c.groups_claim = "other".into(),
+            &|c| c.roles.extend([("security".to_owned(), Role::Admin)]),
+            &|c| c.roles.extend([("platform".to_owned(), Role::Viewer)]),
+            &|c| c.require.clear(),
+        ];
+        for change in looser {
+            assert_eq!(hold_back(Some(&old), Some(&with(change))), (Some(old.clone()), 1, 0));
+        }
+        assert_eq!(hold_back(None, Some(&old)), (None, 1, 0));
+        let stricter: [&dyn Fn(&mut OidcConfig); 3] =
+            [&|c| c.roles.clear(), &|c| c.require.extend([("email_verified".to_owned(), "true".to_owned())]), &|c| {
+                c.scopes = vec!["openid".into()]
+            }];
+        for change in stricter {
+            let new = with(change);
+            assert_eq!(hold_back(Some(&old), Some(&new)), (Some(new), 0, 0));
+        }
+        assert_eq!(hold_back(Some(&old), None), (None, 0, 1));
+    }
+}

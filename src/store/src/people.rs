@@ -1,0 +1,139 @@
+//! People of an identity provider, and the provider's sessions behind their sign-ins.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::StoreError;
+use countersign_domain::{
+    policy::KeyHolder,
+    principal::{Claims, Principal, Role, SecretHash, person_key_id, subject_name},
+};
+
+/// A person as the identity provider last described them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredPerson {
+    /// `ISSUER#SUBJECT`.
+    pub name: String,
+    /// `None` if the person's groups give no entry.
+    pub role: Option<Role>,
+    pub claims: Arc<Claims>,
+    pub updated_at: Timestamp,
+    pub revoked_at: Option<Timestamp>,
+}
+
+impl StoredPerson {
+    /// Returns the person as a principal, unless they have no entry.
+    #[must_use]
+    pub fn principal(&self) -> Option<Principal> {
+        let role = self.role.filter(|_| self.revoked_at.is_none())?;
+        let key_id = Some(person_key_id(&self.name));
+        Some(Principal { name: self.name.clone(), role, key_id, owner: None, claims: Some(Arc::clone(&self.claims)) })
+    }
+}
+
+/// A session at the identity provider.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProviderSession {
+    pub issuer: String,
+    pub subject: String,
+    /// The provider's id of the session (`sid`), if it has one.
+    pub sid: Option<String>,
+    /// The provider's tokens, sealed.
+    pub tokens: String,
+    /// Set if the tokens include a refresh token, so that the provider can be asked about the person.
+    pub has_refresh_token: bool,
+    /// The time at which the sign-in ends, however often it is used.
+    pub ends_at: Timestamp,
+}
+
+impl ProviderSession {
+    /// Returns the name of the person.
+    #[must_use]
+    pub fn person(&self) -> String {
+        subject_name(&self.issuer, &self.subject)
+    }
+}
+
+/// The holders of everything by which decisions can be made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holders {
+    /// The holders of the keys that are not revoked, and the people who have a role, by key id.
+    pub keys: HashMap<String, KeyHolder>,
+    /// The names of the people who were revoked.
+    pub revoked_people: HashSet<String>,
+}
+
+impl Holders {
+    pub(crate) fn new<'a>(
+        roles: impl Iterator<Item = (String, Role)>,
+        people: impl Iterator<Item = &'a StoredPerson> + Clone,
+    ) -> Self {
+        let keys = roles.map(|(id, role)| (id, KeyHolder { role, claims: None }));
+        let people_with_role = people
+            .clone()
+            .filter_map(StoredPerson::principal)
+            .filter_map(|person| Some((person.key_id?, KeyHolder { role: person.role, claims: person.claims })));
+        let revoked = people.filter(|person| person.revoked_at.is_some());
+        Self {
+            keys: keys.chain(people_with_role).collect(),
+            revoked_people: revoked.map(|person| person.name.clone()).collect(),
+        }
+    }
+}
+
+/// People and their sessions. The gateway and command-line processes may use them at the same time.
+pub trait People: Send + Sync + 'static {
+    /// Returns the person of that name.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn person(&self, name: &str) -> Result<Option<StoredPerson>, StoreError>;
+
+    /// Returns all people by name.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn people(&self) -> Result<Vec<StoredPerson>, StoreError>;
+
+    /// Stores what the provider says about a person. An earlier revocation stays.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn put_person(&self, person: &StoredPerson) -> Result<(), StoreError>;
+
+    /// Stores the renewed session of a sign-in, if the sign-in still exists, and what the provider says about its person.
+    /// All sign-ins of a person without a role end.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn renew_session(
+        &self,
+        id: &SecretHash,
+        session: &ProviderSession,
+        person: &StoredPerson,
+    ) -> Result<(), StoreError>;
+
+    /// Claims the next question to the provider about a sign-in whose last one was at `last`. Exactly one caller gets `true`,
+    /// even among several processes.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn claim_refresh(&self, id: &SecretHash, last: Timestamp, now: Timestamp) -> Result<bool, StoreError>;
+
+    /// Revokes a person, known or not, and ends their sign-ins. Returns their number.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn revoke_person(&self, name: &str, now: Timestamp) -> Result<u64, StoreError>;
+
+    /// Records the use of a token that counts once. Returns `true` for its first use.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn use_token(&self, hash: &SecretHash, now: Timestamp, expires_at: Timestamp) -> Result<bool, StoreError>;
+}

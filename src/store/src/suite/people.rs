@@ -1,0 +1,111 @@
+//! People of an identity provider and their sessions.
+
+use super::*;
+
+const NAME: &str = "https://id.example#1";
+
+fn session() -> ProviderSession {
+    ProviderSession {
+        issuer: "https://id.example".into(),
+        subject: "1".into(),
+        sid: Some("s1".into()),
+        tokens: "sealed".into(),
+        has_refresh_token: true,
+        ends_at: time_at(604_800),
+    }
+}
+
+fn person(role: Option<Role>, group: &str) -> StoredPerson {
+    let claims = Claims { groups: vec![group.into()], json: "{}".into(), ..Claims::default() };
+    StoredPerson { name: NAME.into(), role, claims: Arc::new(claims), updated_at: time_at(1), revoked_at: None }
+}
+
+fn sign_in(id: u8, person: &StoredPerson) -> SignIn {
+    SignIn {
+        id: [id; 32],
+        cookie: [9; 32],
+        principal: Arc::new(person.principal().unwrap()),
+        key: None,
+        last_used: time_at(2),
+        session: Some(session()),
+        refreshed_at: Some(time_at(2)),
+    }
+}
+
+pub(super) fn signed_in_person_has_current_role(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = location_of(dir.path()).credentials().unwrap();
+    assert_eq!(session().person(), NAME);
+    let reviewer = person(Some(Role::Reviewer), "platform");
+    keys.put_person(&reviewer).unwrap();
+    assert_eq!(keys.person(NAME).unwrap(), Some(reviewer.clone()));
+    keys.put_code(&[1; 32], Some(&session()), time_at(0), time_at(60)).unwrap();
+    assert_eq!(keys.code_session(&[1; 32]).unwrap(), Some(session()));
+    assert_eq!(keys.code_session(&[2; 32]).unwrap(), None);
+    let first = sign_in(1, &reviewer);
+    keys.put_sign_in(&first, &[]).unwrap();
+    keys.put_sign_in(&sign_in(2, &reviewer), &[]).unwrap();
+    assert_eq!(keys.sign_in(&[1; 32]).unwrap(), Some(first));
+    let renewed = ProviderSession { tokens: "renewed".into(), ..session() };
+    let viewer = person(Some(Role::Viewer), "guests");
+    keys.renew_session(&[1; 32], &renewed, &viewer).unwrap();
+    let first = keys.sign_in(&[1; 32]).unwrap().unwrap();
+    assert_eq!((first.principal.role, first.session), (Role::Viewer, Some(renewed.clone())));
+    let second = keys.sign_in(&[2; 32]).unwrap().unwrap();
+    assert_eq!((second.principal, second.session), (first.principal, Some(session())));
+    let holders = keys.holders().unwrap().keys;
+    assert_eq!(
+        holders[&person_key_id(NAME)],
+        KeyHolder { role: Role::Viewer, claims: Some(Arc::clone(&viewer.claims)) }
+    );
+    keys.renew_session(&[1; 32], &renewed, &person(None, "")).unwrap();
+    assert!(keys.sign_ins().unwrap().is_empty() && keys.holders().unwrap().keys.is_empty());
+    keys.renew_session(&[1; 32], &renewed, &viewer).unwrap();
+    assert_eq!(keys.sign_in(&[1; 32]).unwrap(), None, "an ended sign-in does not come back");
+}
+
+pub(super) fn refresh_is_claimed_by_one_caller(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = location_of(dir.path()).credentials().unwrap();
+    let reviewer = person(Some(Role::Reviewer), "platform");
+    keys.put_person(&reviewer).unwrap();
+    keys.put_sign_in(&sign_in(1, &reviewer), &[]).unwrap();
+    let claims = std::thread::scope(|scope| {
+        let claim = || {
+            let keys: Arc<dyn Credentials> = location_of(dir.path()).credentials().unwrap();
+            keys.claim_refresh(&[1; 32], time_at(2), time_at(62)).unwrap()
+        };
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(claim)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).filter(|claimed| *claimed).count()
+    });
+    assert_eq!(claims, 1);
+    assert_eq!(keys.sign_in(&[1; 32]).unwrap().unwrap().refreshed_at, Some(time_at(62)));
+    assert!(!keys.claim_refresh(&[2; 32], time_at(2), time_at(62)).unwrap());
+}
+
+pub(super) fn revoked_person_stays_revoked(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let location = location_of(dir.path());
+    drop(location.open().unwrap());
+    let keys = location.credentials().unwrap();
+    let reviewer = person(Some(Role::Reviewer), "platform");
+    keys.put_person(&reviewer).unwrap();
+    keys.put_sign_in(&sign_in(1, &reviewer), &[]).unwrap();
+    assert_eq!(keys.revoke_person(NAME, time_at(5)).unwrap(), 1);
+    keys.put_person(&reviewer).unwrap();
+    let revoked = StoredPerson { revoked_at: Some(time_at(5)), ..reviewer.clone() };
+    assert_eq!((keys.people().unwrap(), revoked.principal()), (vec![revoked], None));
+    keys.put_sign_in(&sign_in(2, &reviewer), &[]).unwrap();
+    assert!(keys.sign_ins().unwrap().is_empty());
+    assert_eq!(keys.revoke_person("https://id.example#2", time_at(6)).unwrap(), 0, "somebody who never signed in");
+    let holders = keys.holders().unwrap();
+    assert_eq!((holders.keys.len(), holders.revoked_people.len()), (0, 2));
+}
+
+pub(super) fn token_is_used_once(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = location_of(dir.path()).credentials().unwrap();
+    assert!(keys.use_token(&[1; 32], time_at(0), time_at(60)).unwrap());
+    assert!(!keys.use_token(&[1; 32], time_at(30), time_at(60)).unwrap());
+    assert!(keys.use_token(&[2; 32], time_at(30), time_at(60)).unwrap());
+}
