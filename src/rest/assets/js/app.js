@@ -90,7 +90,7 @@ export class App {
         this.#parts.nav,
         h('div', { class: 'top-right' }, this.#parts.state, this.#parts.theme,
           h('button', { type: 'button', class: 'ghost icon-only wide-only', 'aria-label': 'Keyboard shortcuts', title: 'Keyboard shortcuts (?)', onclick: openHelp }, icon('keyboard')),
-          h('div', { class: 'me' }, h('span', { class: 'me-name' }, quote(me.name, 30)), h('span', { class: 'me-role' }, quote(me.role, 20))),
+          h('div', { class: 'me' }, h('span', { class: 'me-name' }, quote(me.displayName ?? me.name, 30)), h('span', { class: 'me-role' }, quote(me.role, 20))),
           h('button', { type: 'button', class: 'ghost signout', title: 'Sign out', onclick: signOut }, icon('leave'), h('span', null, 'Sign out')))),
       this.#parts.banner, this.#reload.element, this.#parts.main, this.#undos.element);
     this.#paintThemeButton();

@@ -4,14 +4,15 @@ import { mountAnnouncer, notice } from './core/announce.js';
 import { Api, explain } from './core/api.js';
 import { fill } from './core/dom.js';
 import { Keys } from './core/keys.js';
-import { Session, takeCode } from './core/session.js';
+import { leaveForProvider, Session, takeCode, takeProblem, takeRoute } from './core/session.js';
 import { startClock } from './core/time.js';
 import { App } from './app.js';
 import { applyDensity } from './ui/density.js';
-import { SignInView, signInProblem } from './views/signin.js';
+import { providerProblem, SignInView, signInProblem } from './views/signin.js';
 
 // Runs first, so that the code leaves the address at once.
 let code = takeCode();
+const failedSignIn = takeProblem();
 
 const root = document.getElementById('app');
 const keys = new Keys();
@@ -34,7 +35,10 @@ function showSignIn(message, busy = false) {
   document.title = 'Sign in · Countersign';
   const view = new SignInView({ submit: signIn, message, busy });
   fill(root, view.element);
-  if (!busy) view.focus();
+  if (busy) return;
+  view.focus();
+  // Without an answer, the page offers keys only.
+  api.signInOptions().then(({ provider }) => provider && view.offerProvider(leaveForProvider), () => {});
 }
 
 function showApp(me) {
@@ -48,16 +52,20 @@ function showApp(me) {
 async function signIn(credential) {
   const { secret } = await api.signIn(credential);
   session.begin(secret);
+  const route = takeRoute();
+  if (route && !location.hash) history.replaceState(null, '', route);
   showApp(await api.me());
 }
 
 async function signOut() {
+  let providerUrl;
   try {
-    await api.signOut();
+    providerUrl = await api.signOut();
   } catch {
     // The secret is forgotten here in any case, and the cookie is useless without it.
   }
   session.end(true);
+  if (providerUrl) return location.assign(providerUrl);
   history.replaceState(null, '', location.pathname);
   showSignIn('');
 }
@@ -102,9 +110,10 @@ async function boot() {
     code = newCode;
     signInByCode();
   });
+  const message = failedSignIn ? providerProblem(failedSignIn) : '';
   if (code) await signInByCode();
-  else if (session.secret || (await session.borrow())) await resume('');
-  else showSignIn('');
+  else if (session.secret || (await session.borrow())) await resume(message);
+  else showSignIn(message);
 }
 
 boot();

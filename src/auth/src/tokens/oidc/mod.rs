@@ -312,3 +312,6 @@ fn seal_session(
     let tokens = sealer.seal(TOKENS_CONTEXT, &json).map_err(|_| SignInProblem::Failed)?;
     Ok(ProviderSession { tokens, ..session })
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,11 +7,11 @@ use countersign_config::IntrospectionClient;
 use countersign_domain::principal::{Role, Scope};
 
 mod acceptance;
-mod fake_provider;
+pub(crate) mod fake_provider;
 mod introspection;
 mod keys_of_issuers;
 mod refusals;
-mod signing;
+pub(crate) mod signing;
 
 use signing::TestKey;
 
@@ -20,11 +20,11 @@ const OTHER_ISSUER: &str = "https://other.example";
 const RESOURCE: &str = "https://gw.example/mcp";
 
 /// The time at which most tests run.
-fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()
 }
 
-fn after(seconds: i64) -> Timestamp {
+pub(crate) fn after(seconds: i64) -> Timestamp {
     now() + SignedDuration::from_secs(seconds)
 }
 
@@ -64,7 +64,7 @@ fn claims(at: Timestamp) -> Value {
 }
 
 /// Returns an object with other members; `null` removes one.
-fn merge(object: &Value, changes: Value) -> Value {
+pub(crate) fn merge(object: &Value, changes: Value) -> Value {
     let mut object = object.as_object().unwrap().clone();
     for (name, value) in changes.as_object().unwrap() {
         match value {

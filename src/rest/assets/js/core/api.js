@@ -72,8 +72,14 @@ export class Api {
     return (await this.#call('POST', '/api/sign-in', { body: credential, signingIn: true })).value;
   }
 
+  /** Returns the ways to sign in: `{provider}`. */
+  async signInOptions() {
+    return (await this.#call('GET', '/api/sign-in', { signingIn: true })).value;
+  }
+
+  /** Returns the page of the identity provider that ends the session there, or undefined. */
   async signOut() {
-    await this.#call('POST', '/api/sign-out', { signingIn: true });
+    return (await this.#call('POST', '/api/sign-out', { signingIn: true })).value?.providerUrl;
   }
 
   async me() {

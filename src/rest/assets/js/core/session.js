@@ -2,6 +2,7 @@
 // cookie that belongs to it, so they also share the secret, and a sign-in or sign-out in one tab applies to all.
 
 const KEY = 'countersign.secret';
+const ROUTE_KEY = 'countersign.route';
 const ASK_TIMEOUT = 150;
 
 export class Session {
@@ -60,8 +61,26 @@ export class Session {
 }
 
 /** Returns the one-time code of the address and removes it from there and from the tab's history. */
-export function takeCode() {
-  const match = /^#code=([^&]+)/.exec(location.hash);
+export const takeCode = () => takeFromAddress(/^#code=([^&]+)/);
+
+/** Returns the name of the problem with which a sign-in at the identity provider ended, and removes it from the address. */
+export const takeProblem = () => takeFromAddress(/^#sign-in-problem=([^&]+)/);
+
+/** Leaves for the identity provider. `takeRoute` returns the view that was open. */
+export function leaveForProvider() {
+  sessionStorage.setItem(ROUTE_KEY, location.hash);
+  location.assign('/api/sign-in/provider');
+}
+
+/** Returns the route of the view that was open before the sign-in at the identity provider. */
+export function takeRoute() {
+  const route = sessionStorage.getItem(ROUTE_KEY);
+  sessionStorage.removeItem(ROUTE_KEY);
+  return route?.startsWith('#/') ? route : null;
+}
+
+function takeFromAddress(pattern) {
+  const match = pattern.exec(location.hash);
   if (!match) return null;
   history.replaceState(null, '', `${location.pathname}${location.search}`);
   try {

@@ -23,11 +23,13 @@ export class SignInView {
       message: h('div', { class: 'signin-message', role: 'alert' }),
       input: h('input', { id: 'key', type: 'password', name: 'key', autocomplete: 'off', autocapitalize: 'off', spellcheck: 'false', required: true, maxlength: '512' }),
       button: h('button', { type: 'submit', class: 'primary' }, 'Sign in'),
+      provider: h('div', { class: 'signin-provider', hidden: true }),
     };
     this.element = h('main', { class: 'signin', id: 'main' },
       h('div', { class: 'signin-card' },
         h('div', { class: 'signin-brand' }, brand(), h('h1', null, 'Countersign')),
         h('p', { class: 'quiet' }, 'Agents propose. You decide.'),
+        this.#parts.provider,
         h('form', { onsubmit: (event) => this.#onSubmit(event), novalidate: true },
           h('label', { for: 'key' }, 'Access key'), this.#parts.input, this.#parts.message, this.#parts.button),
         h('section', { class: 'signin-help', 'aria-labelledby': 'signin-help' }, h('h2', { id: 'signin-help' }, 'No key?'),
@@ -54,6 +56,14 @@ export class SignInView {
     this.#parts.input.focus();
   }
 
+  /** Offers the identity provider above the keys. `leave()` goes there. */
+  offerProvider(leave) {
+    const button = h('button', { type: 'button', class: 'primary', onclick: leave }, 'Sign in with the identity provider');
+    fill(this.#parts.provider, button, h('p', { class: 'quiet' }, 'Or with a key:'));
+    this.#parts.provider.hidden = false;
+    if (!this.#parts.input.value) button.focus();
+  }
+
   async #onSubmit(event) {
     event.preventDefault();
     const text = this.#parts.input.value.trim();
@@ -72,6 +82,21 @@ export class SignInView {
       this.#parts.input.select();
     }
   }
+}
+
+const PROVIDER_PROBLEMS = {
+  'not-configured': 'No identity provider is configured here any more.',
+  'provider-away': 'The identity provider does not answer. Try again in a moment.',
+  'provider-unusable': 'The identity provider’s answer cannot be used. The gateway’s log says why.',
+  denied: 'The identity provider did not sign you in.',
+  interrupted: 'This sign-in was begun in another tab or too long ago. Try again.',
+  'no-entry': 'Your groups give you no entry here.',
+  revoked: 'Your access to this gateway was revoked.',
+};
+
+/** Returns the text for the problem with which a sign-in at the identity provider ended. */
+export function providerProblem(name) {
+  return Object.hasOwn(PROVIDER_PROBLEMS, name) ? PROVIDER_PROBLEMS[name] : 'The sign-in failed. Try again.';
 }
 
 export function signInProblem(error, byCode) {

@@ -1,0 +1,258 @@
+use serde_json::{Value, json};
+
+use super::{
+    super::{
+        issuer::Provider,
+        keys::KeySet,
+        metadata::Metadata,
+        tests::{after, fake_provider::FakeProvider, merge, now, signing::TestKey},
+    },
+    *,
+};
+use countersign_domain::principal::Role;
+use countersign_protocol::McpError;
+
+mod refused;
+
+const CLIENT: &str = "gateway";
+const NONCE: &str = "nonce-1";
+
+fn config(issuer: &str) -> Config {
+    let mut oidc = OidcConfig::new(issuer, CLIENT);
+    oidc.roles = [("platform".to_owned(), Role::Reviewer), ("security".to_owned(), Role::Admin)].into();
+    let mut config = Config { public_url: Some("https://gw.example/".to_owned()), ..Config::default() };
+    config.auth.oidc = Some(oidc);
+    config
+}
+
+fn client(config: &Config) -> OidcClient {
+    OidcClient::new(config, Sealer::new(&[7; 32]))
+}
+
+/// The claims of a good ID token.
+fn id_claims(issuer: &str) -> Value {
+    json!({
+        "iss": issuer,
+        "sub": "alice",
+        "aud": CLIENT,
+        "nonce": NONCE,
+        "sid": "session-1",
+        "name": "Alice",
+        "groups": ["platform"],
+        "iat": now().as_second(),
+        "exp": now().as_second() + 600,
+    })
+}
+
+/// A provider with a server, and the gateway as its client.
+struct Bench {
+    provider: FakeProvider,
+    key: TestKey,
+    client: OidcClient,
+}
+
+impl Bench {
+    async fn start(adjust: impl FnOnce(&mut OidcConfig)) -> Self {
+        let (provider, key) = (FakeProvider::start().await, TestKey::es256("one"));
+        provider.set_keys(&[&key]);
+        let issuer = &provider.issuer;
+        provider.change_metadata(json!({
+            "authorization_endpoint": format!("{issuer}/authorize?tenant=1"),
+            "token_endpoint": format!("{issuer}/token"),
+            "userinfo_endpoint": format!("{issuer}/userinfo"),
+            "end_session_endpoint": format!("{issuer}/end"),
+            "authorization_response_iss_parameter_supported": true,
+        }));
+        let mut config = config(issuer);
+        config.auth.oidc.as_mut().map(adjust).unwrap();
+        let client = client(&config);
+        let bench = Self { provider, key, client };
+        bench.set_userinfo(json!({}));
+        bench
+    }
+
+    fn set_userinfo(&self, changes: Value) {
+        let userinfo = merge(&json!({ "sub": "alice" }), changes);
+        self.provider.set_page("/userinfo", 200, userinfo.to_string());
+    }
+
+    /// Sets the answer of the token endpoint.
+    fn set_tokens(&self, id_token: Option<Value>, refresh_token: &str) {
+        let header = merge(&self.key.header(), json!({ "typ": "JWT" }));
+        let id_token = id_token.map(|claims| self.key.sign(&header, &claims));
+        let answer = json!({ "access_token": "at", "id_token": id_token, "refresh_token": refresh_token });
+        self.provider.set_page("/token", 200, answer.to_string());
+    }
+
+    /// Begins a sign-in. Returns its state, its nonce and its cookie.
+    async fn begin(&self) -> (String, String, String) {
+        let started = self.client.begin(now()).await.unwrap();
+        let url = Url::parse(&started.url).unwrap();
+        let find = |name: &str| url.query_pairs().find(|(key, _)| key == name).unwrap().1.into_owned();
+        assert_eq!(find("redirect_uri"), "https://gw.example/api/sign-in/callback");
+        assert_eq!(
+            (find("tenant"), find("code_challenge_method"), find("client_id")),
+            ("1".into(), "S256".into(), CLIENT.into())
+        );
+        (find("state"), find("nonce"), started.cookie)
+    }
+
+    fn query(&self, state: &str) -> String {
+        let issuer: String = form_urlencoded::byte_serialize(self.provider.issuer.as_bytes()).collect();
+        format!("code=c1&state={state}&iss={issuer}")
+    }
+
+    /// Signs in with an ID token that has other claims.
+    async fn sign_in(&self, changes: Value) -> Result<VerifiedPerson, SignInProblem> {
+        let (state, nonce, cookie) = self.begin().await;
+        let claims = merge(&id_claims(&self.provider.issuer), json!({ "nonce": nonce }));
+        self.set_tokens(Some(merge(&claims, changes)), "r1");
+        self.client.finish(&self.query(&state), Some(&cookie), now()).await
+    }
+}
+
+#[actix::test]
+async fn person_signs_in_with_claims_of_both_sources() {
+    let bench = Bench::start(|config| config.require = [("email_verified".to_owned(), "true".to_owned())].into()).await;
+    bench.set_userinfo(json!({ "email_verified": true, "groups": ["security", "x"], "iss": "https://evil.example" }));
+    let VerifiedPerson { person, session } = bench.sign_in(json!({})).await.unwrap();
+    assert_eq!((person.role, person.name.as_str()), (Some(Role::Admin), session.person().as_str()));
+    assert_eq!(
+        (person.claims.display_name.as_deref(), &person.claims.groups[..]),
+        (Some("Alice"), &["security".to_owned(), "x".to_owned()][..])
+    );
+    assert!(!person.claims.json.contains("nonce") && !person.claims.json.contains("evil"), "{}", person.claims.json);
+    assert_eq!((session.sid.as_deref(), session.has_refresh_token), (Some("session-1"), true));
+    assert_eq!(session.ends_at, now() + MAX_LIFETIME);
+    assert!(!session.tokens.contains("r1"));
+    let url = bench.client.end_session_url(&session, now()).unwrap();
+    assert!(
+        url.contains("/end?id_token_hint=") && url.ends_with("post_logout_redirect_uri=https%3A%2F%2Fgw.example%2F"),
+        "{url}"
+    );
+}
+
+#[actix::test]
+async fn nobody_without_entry_is_signed_in() {
+    let bench = Bench::start(|config| config.require = [("hd".to_owned(), "example.com".to_owned())].into()).await;
+    assert_eq!(bench.sign_in(json!({ "hd": "other.example" })).await, Err(SignInProblem::NoEntry));
+    assert_eq!(bench.sign_in(json!({ "hd": null })).await, Err(SignInProblem::NoEntry));
+    assert_eq!(bench.sign_in(json!({ "hd": "example.com", "groups": ["x"] })).await, Err(SignInProblem::NoEntry));
+    assert_eq!(bench.sign_in(json!({ "hd": "example.com", "groups": null })).await, Err(SignInProblem::NoEntry));
+    bench.sign_in(json!({ "hd": ["a", "example.com"] })).await.unwrap();
+}
+
+#[actix::test]
+async fn answer_of_another_sign_in_is_refused() {
+    let bench = Bench::start(|_| {}).await;
+    let (state, nonce, cookie) = bench.begin().await;
+    let (other_state, _, other_cookie) = bench.begin().await;
+    bench.set_tokens(Some(merge(&id_claims(&bench.provider.issuer), json!({ "nonce": nonce }))), "r1");
+    let good = bench.query(&state);
+    let finish = async |query: &str, cookie: Option<&str>, at| bench.client.finish(query, cookie, at).await.err();
+    let late = after(MAX_DURATION.as_secs());
+    for (query, cookie, at) in [
+        (good.as_str(), None, now()),
+        (&good, Some(""), now()),
+        (&good, Some(other_cookie.as_str()), now()),
+        (&bench.query(&other_state), Some(cookie.as_str()), now()),
+        (&good.replace("state=", "estate="), Some(&cookie), now()),
+        (&format!("{good}&state={state}"), Some(&cookie), now()),
+        (&good, Some(&cookie), late),
+        (&good, Some(&cookie[1..]), now()),
+        (&format!("{good}&x={}", "x".repeat(MAX_QUERY_LEN)), Some(&cookie), now()),
+    ] {
+        assert_eq!(finish(query, cookie, at).await, Some(SignInProblem::Interrupted), "{query}");
+    }
+    for query in [
+        format!("code=c1&state={state}"),
+        format!("code=c1&state={state}&iss=https%3A%2F%2Fother.example"),
+        format!("error=access_denied&state={state}"),
+        good.replace("code=c1", "code="),
+    ] {
+        assert_eq!(finish(&query, Some(&cookie), now()).await, Some(SignInProblem::ProviderUnusable), "{query}");
+    }
+    let denied = good.replace("code=c1", "error=access_denied&error_description=%3Cscript%3E");
+    assert_eq!(finish(&denied, Some(&cookie), now()).await, Some(SignInProblem::Denied));
+    assert_eq!(bench.provider.count("/token"), 0, "no code was sent");
+    assert_eq!(finish(&good, Some(&cookie), now()).await, None);
+}
+
+#[actix::test]
+async fn wrong_answers_of_the_provider_sign_nobody_in() {
+    let bench = Bench::start(|_| {}).await;
+    let unusable = Err(SignInProblem::ProviderUnusable);
+    assert_eq!(bench.sign_in(json!({ "nonce": "other" })).await, unusable);
+    assert_eq!(bench.sign_in(json!({ "aud": "other" })).await, unusable);
+    bench.set_userinfo(json!({ "sub": "mallory" }));
+    assert_eq!(bench.sign_in(json!({})).await, unusable);
+    bench.set_userinfo(json!({}));
+    bench.sign_in(json!({})).await.unwrap();
+    let (state, _, cookie) = bench.begin().await;
+    for (status, body) in [
+        (400, r#"{"error":"invalid_grant"}"#),
+        (401, r#"{"error":"invalid_client"}"#),
+        (200, "{}"),
+        (200, "<html>"),
+        (302, "/"),
+    ] {
+        bench.provider.set_page("/token", status, body);
+        assert_eq!(bench.client.finish(&bench.query(&state), Some(&cookie), now()).await, unusable, "{status} {body}");
+    }
+    bench.provider.stop().await;
+    assert_eq!(bench.client.finish(&bench.query(&state), Some(&cookie), now()).await, Err(SignInProblem::ProviderAway));
+    let away = client(&config(&bench.provider.issuer));
+    assert_eq!(away.begin(now()).await.err(), Some(SignInProblem::ProviderAway));
+}
+
+#[actix::test]
+async fn renewal_brings_new_claims_or_ends_the_session() {
+    let bench = Bench::start(|_| {}).await;
+    let session = bench.sign_in(json!({})).await.unwrap().session;
+    let renew = async |session: &ProviderSession| bench.client.renew(session, after(60)).await;
+    let issuer = bench.provider.issuer.clone();
+    let claims = |changes: Value| merge(&merge(&id_claims(&issuer), json!({ "nonce": null })), changes);
+    // Without a new ID token, the old one and the endpoint for claims count.
+    bench.set_tokens(None, "r2");
+    bench.set_userinfo(json!({ "groups": ["security"] }));
+    let Renewal::Renewed(renewed) = renew(&session).await else { panic!("not renewed") };
+    assert_eq!((renewed.person.role, renewed.session.ends_at), (Some(Role::Admin), session.ends_at));
+    assert_ne!(renewed.session.tokens, session.tokens);
+    bench.set_userinfo(json!({}));
+    bench.set_tokens(Some(claims(json!({ "groups": [] }))), "r3");
+    let Renewal::Renewed(lost) = renew(&renewed.session).await else { panic!("not renewed") };
+    assert_eq!(lost.person.role, None);
+    bench.set_tokens(Some(claims(json!({ "sub": "mallory" }))), "r4");
+    bench.set_userinfo(json!({ "sub": "mallory" }));
+    assert!(matches!(renew(&session).await, Renewal::Unknown));
+    for (status, body, ends) in [
+        (400, r#"{"error":"invalid_grant"}"#, true),
+        (401, r#"{"error":"invalid_client"}"#, false),
+        (500, "{}", false),
+        (200, "<html>", false),
+    ] {
+        bench.provider.set_page("/token", status, body);
+        assert_eq!(matches!(renew(&session).await, Renewal::Ended), ends, "{status} {body}");
+    }
+    bench.provider.stop().await;
+    assert!(matches!(renew(&session).await, Renewal::Unknown));
+    let other_key = OidcClient::new(&config(&issuer), Sealer::new(&[8; 32]));
+    assert!(matches!(other_key.renew(&session, now()).await, Renewal::Ended));
+    let other_provider = client(&config("https://other.example"));
+    assert!(matches!(other_provider.renew(&session, now()).await, Renewal::Ended));
+    bench.client.set_provider(None);
+    assert!(matches!(renew(&session).await, Renewal::Ended));
+}
+
+#[actix::test]
+async fn people_are_reassessed_by_their_last_claims() {
+    let bench = Bench::start(|_| {}).await;
+    let person = bench.sign_in(json!({})).await.unwrap().person;
+    assert_eq!(bench.client.reassess(&person), person);
+    let mut stricter = bench.client.config().unwrap();
+    stricter.roles = [("platform".to_owned(), Role::Viewer)].into();
+    bench.client.set_provider(Some(&stricter));
+    assert_eq!(bench.client.reassess(&person).role, Some(Role::Viewer));
+    bench.client.set_provider(None);
+    assert_eq!(bench.client.reassess(&person).role, None);
+}
