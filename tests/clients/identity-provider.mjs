@@ -13,6 +13,37 @@ async function createSigningKey(kid) {
     return { kid, privateKey, jwk: { ...(await exportJWK(privateKey)), kid, alg: 'RS256', use: 'sig' } };
 }
 
+/** Keeps the provider's records in memory, so that they outlive its keys. `records` maps the kind and the id to the record. */
+class Records {
+    constructor(kind, records) {
+        Object.assign(this, { kind, records });
+    }
+
+    async upsert(id, payload) {
+        this.records.set(`${this.kind} ${id}`, payload);
+    }
+
+    async find(id) {
+        return this.records.get(`${this.kind} ${id}`);
+    }
+
+    async findByUid(uid) {
+        return [...this.records].find(([key, { uid: other }]) => key.startsWith(`${this.kind} `) && other === uid)?.[1];
+    }
+
+    async consume(id) {
+        (await this.find(id)).consumed = Math.floor(Date.now() / 1000);
+    }
+
+    async destroy(id) {
+        this.records.delete(`${this.kind} ${id}`);
+    }
+
+    async revokeByGrantId(grantId) {
+        for (const [key, record] of this.records) if (record.grantId === grantId) this.records.delete(key);
+    }
+}
+
 /**
  * An identity provider with its own HTTP server. `accounts` maps the subject of each person to their claims, `format` is that of
  * access tokens (`jwt` or `opaque`), and `ttl` their lifetime in seconds.
@@ -20,7 +51,7 @@ async function createSigningKey(kid) {
 export class IdentityProvider {
     static async start(options) {
         const provider = new IdentityProvider();
-        Object.assign(provider, { accounts: {}, format: 'jwt', ttl: 3600, clients: [], asked: [], ...options });
+        Object.assign(provider, { accounts: {}, format: 'jwt', ttl: 3600, clients: [], asked: [], records: new Map(), ...options });
         provider.server = createServer((request, response) => {
             provider.asked.push(new URL(request.url, provider.issuer).pathname);
             provider.handler(request, response);
@@ -49,6 +80,12 @@ export class IdentityProvider {
         await new Promise((resolve, reject) => this.server.once('error', reject).listen(this.port, '127.0.0.1', resolve));
     }
 
+    /** Registers a client beside those of the start. */
+    addClient(client) {
+        this.clients.push(client);
+        this.handler = this.#build().callback();
+    }
+
     /** Signs an access token with the claims of a person. `claims` overrides them; `undefined` leaves one out. */
     token(subject, claims = {}, { key = this.key, header = {} } = {}) {
         const now = Math.floor(Date.now() / 1000);
@@ -58,16 +95,19 @@ export class IdentityProvider {
 
     #build() {
         const provider = new Provider(this.issuer, {
+            adapter: kind => new Records(kind, this.records),
             jwks: { keys: [this.key.jwk] },
             clients: this.clients,
             clientDefaults: { grant_types: ['authorization_code', 'refresh_token'] },
             scopes: ['openid', 'offline_access', ...SCOPES],
-            claims: { openid: ['sub'], profile: ['name', 'groups'] },
+            claims: { openid: ['sub', 'sid'], profile: ['name'], email: ['email'], groups: ['groups'] },
+            issueRefreshToken: (_, client) => client.grantTypeAllowed('refresh_token'),
             cookies: { keys: ['test'] },
             pkce: { required: () => true },
             findAccount: (_, sub) => ({ accountId: sub, claims: () => ({ sub, ...this.accounts[sub] }) }),
             extraTokenClaims: (_, token) => this.accounts[token.accountId],
             features: {
+                backchannelLogout: { enabled: true },
                 clientCredentials: { enabled: true },
                 introspection: { enabled: true, allowedPolicy: () => true },
                 registration: { enabled: true },

@@ -61,6 +61,7 @@ fn has_lost_rights(before: &Holders, now: &Holders) -> bool {
     let has_same_rights = |a: &KeyHolder, b: &KeyHolder| a.role == b.role && groups(a) == groups(b);
     before.keys.iter().any(|(id, holder)| !now.keys.get(id).is_some_and(|now| has_same_rights(holder, now)))
         || before.revoked_people.len() != now.revoked_people.len()
+        || before.people_without_role != now.people_without_role
 }
 
 impl KeyHolders for Keyring {
@@ -137,10 +138,12 @@ mod tests {
             let claims = Claims { groups: vec![group.into()], ..Claims::default() };
             let holder = KeyHolder { role: Role::Reviewer, claims: Some(Arc::new(claims)) };
             let revoked_people = revoked.iter().map(|name| (*name).to_owned()).collect();
-            Holders { keys: [("person:a".to_owned(), holder)].into(), revoked_people }
+            Holders { keys: [("person:a".to_owned(), holder)].into(), revoked_people, people_without_role: 0 }
         };
         assert!(!has_lost_rights(&holders("dba", &[]), &holders("dba", &[])));
         assert!(has_lost_rights(&holders("dba", &[]), &holders("ops", &[])));
         assert!(has_lost_rights(&holders("dba", &[]), &holders("dba", &["b"])));
+        let one_without_role = Holders { people_without_role: 1, ..holders("dba", &[]) };
+        assert!(has_lost_rights(&holders("dba", &[]), &one_without_role));
     }
 }

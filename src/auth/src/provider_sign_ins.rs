@@ -141,7 +141,11 @@ impl ProviderSignIns {
             return;
         }
         let written = match self.client.renew(session, now).await {
-            Renewal::Unknown => return,
+            Renewal::Unknown(None) => return,
+            Renewal::Unknown(Some(session)) => {
+                self.write(move |store| store.keys().renew_session(&id, &session, None).map_err(|error| error.to_mcp()))
+                    .await
+            }
             Renewal::Ended => {
                 tracing::info!(person = sign_in.principal.name, "the provider no longer renews a sign-in, which ends");
                 self.write(move |store| store.forget_sign_ins(&[id])).await
@@ -152,7 +156,7 @@ impl ProviderSignIns {
                     tracing::info!(person = person.name, "a person lost their entry, by their groups or claims");
                 }
                 self.write(move |store| {
-                    store.keys().renew_session(&id, &session, &person).map_err(|error| error.to_mcp())
+                    store.keys().renew_session(&id, &session, Some(&person)).map_err(|error| error.to_mcp())
                 })
                 .await
             }

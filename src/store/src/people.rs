@@ -66,6 +66,8 @@ pub struct Holders {
     pub keys: HashMap<String, KeyHolder>,
     /// The names of the people who were revoked.
     pub revoked_people: HashSet<String>,
+    /// The number of people without a role. Whoever loses a role is counted, even if nobody read the role before.
+    pub people_without_role: usize,
 }
 
 impl Holders {
@@ -78,10 +80,11 @@ impl Holders {
             .clone()
             .filter_map(StoredPerson::principal)
             .filter_map(|person| Some((person.key_id?, KeyHolder { role: person.role, claims: person.claims })));
-        let revoked = people.filter(|person| person.revoked_at.is_some());
+        let revoked = people.clone().filter(|person| person.revoked_at.is_some());
         Self {
             keys: keys.chain(people_with_role).collect(),
             revoked_people: revoked.map(|person| person.name.clone()).collect(),
+            people_without_role: people.filter(|person| person.role.is_none()).count(),
         }
     }
 }
@@ -106,8 +109,8 @@ pub trait People: Send + Sync + 'static {
     /// Those of the database.
     fn put_person(&self, person: &StoredPerson) -> Result<(), StoreError>;
 
-    /// Stores the renewed session of a sign-in, if the sign-in still exists, and what the provider says about its person.
-    /// All sign-ins of a person without a role end.
+    /// Stores the renewed session of a sign-in, if the sign-in still exists, and what the provider says about its person, if it
+    /// says anything. All sign-ins of a person without a role end.
     ///
     /// # Errors
     /// Those of the database.
@@ -115,7 +118,7 @@ pub trait People: Send + Sync + 'static {
         &self,
         id: &SecretHash,
         session: &ProviderSession,
-        person: &StoredPerson,
+        person: Option<&StoredPerson>,
     ) -> Result<(), StoreError>;
 
     /// Claims the next question to the provider about a sign-in whose last one was at `last`. Exactly one caller gets `true`,

@@ -116,7 +116,7 @@ impl<D: Database> People for StoredKeys<D> {
         &self,
         id: &SecretHash,
         session: &ProviderSession,
-        person: &StoredPerson,
+        person: Option<&StoredPerson>,
     ) -> Result<(), StoreError> {
         self.0
             .repeatable_transaction(BACKGROUND_TIMEOUT, async |db| people::renew_session(db, id, session, person).await)

@@ -292,10 +292,12 @@ impl People for Keys {
         &self,
         id: &SecretHash,
         session: &ProviderSession,
-        person: &StoredPerson,
+        person: Option<&StoredPerson>,
     ) -> Result<(), StoreError> {
         self.stored.renew_session(id, session, person)?;
-        self.copy.write().put_person(person);
+        if let Some(person) = person {
+            self.copy.write().put_person(person);
+        }
         Ok(())
     }
 

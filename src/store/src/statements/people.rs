@@ -68,11 +68,13 @@ pub async fn renew_session<S: Sql>(
     db: &S,
     id: &SecretHash,
     session: &ProviderSession,
-    person: &StoredPerson,
+    person: Option<&StoredPerson>,
 ) -> Result<(), StoreError> {
-    put(db, person).await?;
-    if person.role.is_none() {
-        return end_sign_ins(db, &person.name).await.map(drop);
+    if let Some(person) = person {
+        put(db, person).await?;
+        if person.role.is_none() {
+            return end_sign_ins(db, &person.name).await.map(drop);
+        }
     }
     let session = to_json(session)?;
     db.execute("UPDATE sign_ins SET session = ?2 WHERE id = ?1", values![id, &session]).await.map(drop)

@@ -48,7 +48,7 @@ pub(super) fn signed_in_person_has_current_role(location_of: LocationOf) {
     assert_eq!(keys.sign_in(&[1; 32]).unwrap(), Some(first));
     let renewed = ProviderSession { tokens: "renewed".into(), ..session() };
     let viewer = person(Some(Role::Viewer), "guests");
-    keys.renew_session(&[1; 32], &renewed, &viewer).unwrap();
+    keys.renew_session(&[1; 32], &renewed, Some(&viewer)).unwrap();
     let first = keys.sign_in(&[1; 32]).unwrap().unwrap();
     assert_eq!((first.principal.role, first.session), (Role::Viewer, Some(renewed.clone())));
     let second = keys.sign_in(&[2; 32]).unwrap().unwrap();
@@ -58,9 +58,9 @@ pub(super) fn signed_in_person_has_current_role(location_of: LocationOf) {
         holders[&person_key_id(NAME)],
         KeyHolder { role: Role::Viewer, claims: Some(Arc::clone(&viewer.claims)) }
     );
-    keys.renew_session(&[1; 32], &renewed, &person(None, "")).unwrap();
+    keys.renew_session(&[1; 32], &renewed, Some(&person(None, ""))).unwrap();
     assert!(keys.sign_ins().unwrap().is_empty() && keys.holders().unwrap().keys.is_empty());
-    keys.renew_session(&[1; 32], &renewed, &viewer).unwrap();
+    keys.renew_session(&[1; 32], &renewed, Some(&viewer)).unwrap();
     assert_eq!(keys.sign_in(&[1; 32]).unwrap(), None, "an ended sign-in does not come back");
 }
 

@@ -30,7 +30,7 @@ const TOKEN_CLAIMS: [&str; 9] = ["exp", "iat", "nbf", "jti", "nonce", "at_hash",
 pub(super) struct TokenAnswer {
     access_token: Option<String>,
     pub id_token: Option<String>,
-    refresh_token: Option<String>,
+    pub refresh_token: Option<String>,
 }
 
 /// A person with their session and its tokens, before these are sealed.
@@ -62,17 +62,20 @@ impl ConfiguredProvider {
         })
     }
 
-    /// Renews the tokens of a session. [`SignInProblem::Denied`] if the provider refuses.
-    pub(super) async fn renew(
+    /// Asks for new tokens of a session. [`SignInProblem::Denied`] if the provider refuses.
+    pub(super) async fn redeem_refresh_token(&self, token: &str, now: Timestamp) -> Result<TokenAnswer, SignInProblem> {
+        let known = self.issuer.current_provider(now).await.map_err(SignInProblem::from_refusal)?;
+        self.ask_for_tokens(&known, &[("grant_type", "refresh_token"), ("refresh_token", token)]).await
+    }
+
+    /// Describes the person of a session by the renewed tokens.
+    pub(super) async fn describe_renewed(
         &self,
         session: &ProviderSession,
-        id_token: String,
-        refresh_token: String,
+        id_token: &str,
+        mut answer: TokenAnswer,
         now: Timestamp,
     ) -> Result<Described, SignInProblem> {
-        let known = self.issuer.current_provider(now).await.map_err(SignInProblem::from_refusal)?;
-        let form = [("grant_type", "refresh_token"), ("refresh_token", refresh_token.as_str())];
-        let mut answer = self.ask_for_tokens(&known, &form).await?;
         let (id_token, claims) = match answer.id_token.take() {
             Some(renewed) => {
                 let claims = self.verify_id_token(&renewed, None, now).await?;
@@ -80,11 +83,10 @@ impl ConfiguredProvider {
             }
             // It was verified when the person signed in.
             None => {
-                let claims = UnverifiedJwt::parse(&id_token).map_err(SignInProblem::from_refusal)?.claims;
-                (id_token, claims)
+                let claims = UnverifiedJwt::parse(id_token).map_err(SignInProblem::from_refusal)?.claims;
+                (id_token.to_owned(), claims)
             }
         };
-        answer.refresh_token.get_or_insert(refresh_token);
         let mut renewed = self.describe(claims, answer, id_token, now).await?;
         // OpenID Connect Core 1.0, section 12.2.
         if renewed.session.subject != session.subject {

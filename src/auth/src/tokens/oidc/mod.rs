@@ -91,8 +91,8 @@ pub enum Renewal {
     Renewed(Box<VerifiedPerson>),
     /// The provider refuses to renew the session, or nobody can ask for it any more.
     Ended,
-    /// The provider is away or cannot answer.
-    Unknown,
+    /// The provider is away or cannot answer. It may have replaced the refresh token before, which the session then has.
+    Unknown(Option<ProviderSession>),
 }
 
 impl OidcClient {
@@ -226,16 +226,25 @@ impl OidcClient {
         if session.issuer != provider.config.issuer {
             return Renewal::Ended;
         }
-        match provider.renew(session, id_token, refresh_token, now).await {
-            Ok(verified) => match seal_session(sealer, verified.session, verified.tokens) {
-                Ok(session) => Renewal::Renewed(Box::new(VerifiedPerson { person: verified.person, session })),
-                Err(_) => Renewal::Unknown,
-            },
-            Err(SignInProblem::Denied) => Renewal::Ended,
+        let unknown = |problem: SignInProblem, tokens: Option<KeptTokens>| {
+            tracing::warn!(?problem, issuer = session.issuer, "the provider could not be asked about a person");
+            Renewal::Unknown(tokens.and_then(|tokens| seal_session(sealer, session.clone(), tokens).ok()))
+        };
+        let mut answer = match provider.redeem_refresh_token(&refresh_token, now).await {
+            Ok(answer) => answer,
+            Err(SignInProblem::Denied) => return Renewal::Ended,
+            Err(problem) => return unknown(problem, None),
+        };
+        let refresh_token = answer.refresh_token.get_or_insert(refresh_token).clone();
+        let renewed = match provider.describe_renewed(session, &id_token, answer, now).await {
+            Ok(renewed) => renewed,
             Err(problem) => {
-                tracing::warn!(?problem, issuer = session.issuer, "the provider could not be asked about a person");
-                Renewal::Unknown
+                return unknown(problem, Some(KeptTokens { id_token, refresh_token: Some(refresh_token) }));
             }
+        };
+        match seal_session(sealer, renewed.session, renewed.tokens) {
+            Ok(session) => Renewal::Renewed(Box::new(VerifiedPerson { person: renewed.person, session })),
+            Err(problem) => unknown(problem, None),
         }
     }
 

@@ -1,0 +1,255 @@
+// Tests people who sign in to the dashboard with a real identity provider (oidc-provider), by HTTP as a browser does.
+import assert from 'node:assert/strict';
+import { after, before, describe, test } from 'node:test';
+
+import { binary, environment, eventually, freePort, run, startGateway } from './gateway.mjs';
+import { IdentityProvider } from './identity-provider.mjs';
+
+const accounts = () => ({
+    alice: { name: 'Alice Ärmel', groups: ['platform'] },
+    bob: { name: 'Bob', groups: ['security', 'dba'] },
+    carol: { name: 'Carol', groups: ['platform'] },
+    mallory: { name: 'Mallory', groups: [] }
+});
+
+/** Starts a provider, and a gateway whose people sign in with it. */
+async function startBoth({ policy } = {}) {
+    const provider = await IdentityProvider.start({ accounts: accounts() });
+    const port = await freePort();
+    const url = `http://127.0.0.1:${port}`;
+    provider.addClient({
+        client_id: 'countersign',
+        client_secret: 'a secret/with+signs',
+        redirect_uris: [`${url}/api/sign-in/callback`],
+        post_logout_redirect_uris: [`${url}/`],
+        backchannel_logout_uri: `${url}/api/sign-in/back-channel-logout`,
+        backchannel_logout_session_required: true
+    });
+    const oidc = {
+        issuer: provider.issuer,
+        client_id: 'countersign',
+        client_secret: '${OIDC_SECRET}',
+        roles: { platform: 'reviewer', security: 'admin' },
+        refresh: '1s'
+    };
+    const gateway = await startGateway({
+        env: { OIDC_SECRET: 'a secret/with+signs' },
+        listen: `127.0.0.1:${port}`,
+        config: { public_url: url, auth: { mode: 'local', oidc }, policy }
+    });
+    const stop = () => Promise.all([gateway.stop(), provider.stop().catch(() => undefined)]);
+    return { provider, gateway, stop };
+}
+
+/** A browser that is signed in to the dashboard. */
+class Browser {
+    constructor(gateway) {
+        this.gateway = gateway;
+        this.cookies = new Map();
+    }
+
+    async fetch(path, options = {}) {
+        const cookie = [...this.cookies].map(([name, value]) => `${name}=${value}`).join('; ');
+        const secret = this.secret && { 'x-countersign-secret': this.secret };
+        const headers = { cookie, origin: this.gateway.url, ...secret, ...options.headers };
+        if (!options.method) delete headers.origin;
+        const response = await fetch(new URL(path, this.gateway.url), { redirect: 'manual', ...options, headers });
+        for (const text of response.headers.getSetCookie()) {
+            const [, name, value] = /^([^=]+)=([^;]*)/.exec(text);
+            if (value) this.cookies.set(name, value);
+            else this.cookies.delete(name);
+        }
+        return response;
+    }
+
+    async post(path, body) {
+        return this.fetch(path, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body ?? {}) });
+    }
+
+    /** Begins a sign-in. Returns the page to which the gateway sends the browser. */
+    async begin() {
+        const response = await this.fetch('/api/sign-in/provider');
+        assert.equal(response.status, 302);
+        return response.headers.get('location');
+    }
+
+    /** Comes back from the provider. Returns the dashboard's address. */
+    async comeBack(url) {
+        const response = await this.fetch(url.pathname + url.search);
+        assert.equal(response.status, 302);
+        assert.ok(!this.cookies.has('countersign_sign_in'));
+        return response.headers.get('location');
+    }
+
+    /** Signs in as a person at the provider. Returns the dashboard's address. */
+    async visitProvider(provider, subject) {
+        return this.comeBack(await provider.signIn(await this.begin(), subject));
+    }
+
+    async signIn(provider, subject) {
+        const page = await this.visitProvider(provider, subject);
+        assert.match(page, /^\/#code=csc_/);
+        const response = await this.post('/api/sign-in', { code: page.slice('/#code='.length) });
+        assert.equal(response.status, 200);
+        this.secret = (await response.json()).secret;
+        return this;
+    }
+
+    /** Returns the account, or the status if there is none. */
+    async me() {
+        const response = await this.fetch('/api/me');
+        return response.ok ? response.json() : response.status;
+    }
+
+    async approve(id) {
+        const { version, digest } = await (await this.fetch(`/api/changes/${id}`)).json();
+        const response = await this.post(`/api/changes/${id}/decision`, { decision: 'approve', version, digest });
+        assert.equal(response.status, 200, await response.clone().text());
+        return response.json();
+    }
+}
+
+/** Lets an agent propose an issue. Returns the id of the change. */
+async function propose(gateway, title) {
+    const tool = async (name, args) => (await fetch(`${gateway.url}/tools/${name}`, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(args) })).json();
+    const { projects } = (await tool('list_projects', {})).structuredContent;
+    return (await tool('create_issue', { projectId: projects[0].id, title, type: 'Story' })).structuredContent.changeId;
+}
+
+const pause = ms => new Promise(resolve => setTimeout(resolve, ms));
+const cli = (gateway, ...args) => run(binary, [...args, '--data', gateway.data], { env: environment() });
+
+describe('people of one provider', () => {
+    let it;
+    before(async () => {
+        const review = { quorum: 2 };
+        const rules = [{ tools: 'delete_*', then: 'review', reviewers: ['dba', 'admin'] }];
+        it = await startBoth({ policy: { review, groups: { dba: [{ claim_group: 'dba' }] }, rules } });
+    });
+    after(() => it.stop());
+
+    test('groups give the role, and a person has one vote', async () => {
+        const { gateway, provider } = it;
+        assert.deepEqual(await (await fetch(`${gateway.url}/api/sign-in`)).json(), { provider: true });
+        const alice = await new Browser(gateway).signIn(provider, 'alice');
+        const me = await alice.me();
+        assert.deepEqual([me.name, me.displayName, me.role], [`${provider.issuer}#alice`, 'Alice Ärmel', 'reviewer']);
+        const bob = await new Browser(gateway).signIn(provider, 'bob');
+        assert.deepEqual([(await bob.me()).role, (await bob.me()).groups], ['admin', ['dba']]);
+        const id = await propose(gateway, 'With two people');
+        await alice.approve(id);
+        const again = await new Browser(gateway).signIn(provider, 'alice');
+        const { version, digest } = await gateway.change(id);
+        const twice = await again.post(`/api/changes/${id}/decision`, { decision: 'approve', version, digest });
+        assert.equal(twice.status, 409, await twice.text());
+        await bob.approve(id);
+        await gateway.reached(id, 'applied');
+        assert.ok(!gateway.log().includes('csc_'), 'no code is logged');
+    });
+
+    test('whoever has no entry is told so', async () => {
+        const { gateway, provider } = it;
+        const browser = new Browser(gateway);
+        assert.equal(await browser.visitProvider(provider, 'mallory'), '/#sign-in-problem=no-entry');
+        assert.equal(await browser.me(), 401);
+    });
+
+    test('answer belongs to the browser that asked, and counts once', async () => {
+        const { gateway, provider } = it;
+        const browser = new Browser(gateway);
+        const back = await provider.signIn(await browser.begin(), 'alice');
+        assert.equal(await new Browser(gateway).comeBack(back), '/#sign-in-problem=interrupted');
+        const cookie = browser.cookies.get('countersign_sign_in');
+        assert.match(await browser.comeBack(back), /#code=/);
+        browser.cookies.set('countersign_sign_in', cookie);
+        assert.equal(await browser.comeBack(back), '/#sign-in-problem=provider-unusable', 'a code is exchanged once');
+        const state = new URL(await browser.begin()).searchParams.get('state');
+        const denied = new URL(`${gateway.url}/api/sign-in/callback?error=access_denied&error_description=x&state=${state}&iss=${encodeURIComponent(provider.issuer)}`);
+        assert.equal(await browser.comeBack(denied), '/#sign-in-problem=denied');
+    });
+
+    test('lost group ends the sign-in and voids the vote', async () => {
+        const { gateway, provider } = it;
+        const carol = await new Browser(gateway).signIn(provider, 'carol');
+        const id = await propose(gateway, 'With a vote that is lost');
+        assert.equal((await carol.approve(id)).decisions.length, 1);
+        provider.accounts.carol = { ...provider.accounts.carol, groups: [] };
+        await eventually('the sign-in ends', async () => (await carol.me()) === 401);
+        await eventually('the vote is void', async () => (await gateway.change(id)).decisions.length === 0, 30_000);
+        assert.equal(await new Browser(gateway).visitProvider(provider, 'carol'), '/#sign-in-problem=no-entry');
+        provider.accounts.carol = { ...provider.accounts.carol, groups: ['security'] };
+        const back = await new Browser(gateway).signIn(provider, 'carol');
+        assert.equal((await back.me()).role, 'admin');
+        provider.accounts.carol = { ...provider.accounts.carol, groups: ['platform'] };
+        await eventually('the role changes', async () => (await back.me()).role === 'reviewer');
+    });
+
+    test('sign-ins outlive new keys of the provider and its absence', async () => {
+        const { gateway, provider } = it;
+        const alice = await new Browser(gateway).signIn(provider, 'alice');
+        await provider.rotateKeys();
+        // The gateway asks for keys at most every ten seconds. The provider in memory forgets old tokens if there are many.
+        const later = await eventually('somebody signs in with the new keys', async () => {
+            await pause(1000);
+            return new Browser(gateway).signIn(provider, 'alice');
+        }, 30_000);
+        await provider.stop();
+        // The keys are known, and the browser finds out that nobody answers.
+        assert.match(await new Browser(gateway).begin(), /\/auth\?/);
+        const back = new URL(`${gateway.url}/api/sign-in/callback`);
+        const browser = new Browser(gateway);
+        const asked = new URL(await browser.begin());
+        back.search = new URLSearchParams({ code: 'c', state: asked.searchParams.get('state'), iss: provider.issuer });
+        assert.equal(await browser.comeBack(back), '/#sign-in-problem=provider-away');
+        await pause(3000);
+        assert.deepEqual([(await alice.me()).role, (await later.me()).role], ['reviewer', 'reviewer']);
+        await provider.restart();
+        provider.accounts.alice = { ...provider.accounts.alice, groups: ['security'] };
+        await eventually('the provider is asked again', async () => (await alice.me()).role === 'admin');
+        provider.accounts.alice = { ...provider.accounts.alice, groups: ['platform'] };
+    });
+
+    test('the provider ends sign-ins, and a sign-out ends its session', async () => {
+        const { gateway, provider } = it;
+        const alice = await new Browser(gateway).signIn(provider, 'alice');
+        const bob = await new Browser(gateway).signIn(provider, 'bob');
+        const { privateKey, kid } = provider.key;
+        const logout = claims => provider.token('alice', { aud: 'countersign', events: { 'http://schemas.openid.net/event/backchannel-logout': {} }, name: undefined, groups: undefined, scope: undefined, client_id: undefined, ...claims }, { key: { privateKey, kid }, header: { typ: 'logout+jwt' } });
+        const send = async token => (await fetch(`${gateway.url}/api/sign-in/back-channel-logout`, { method: 'POST', body: new URLSearchParams({ logout_token: token }) })).status;
+        assert.equal(await send(await logout({ aud: 'other' })), 400);
+        assert.equal((await alice.me()).role, 'reviewer');
+        const token = await logout({});
+        assert.equal(await send(token), 200);
+        await eventually('alice is signed out', async () => (await alice.me()) === 401);
+        assert.equal((await bob.me()).role, 'admin');
+        assert.equal(await send(token), 400, 'a logout token counts once');
+
+        const signedOut = await bob.post('/api/sign-out');
+        const { providerUrl } = await signedOut.json();
+        const url = new URL(providerUrl);
+        assert.equal(url.origin, provider.issuer);
+        assert.equal(url.searchParams.get('post_logout_redirect_uri'), `${gateway.url}/`);
+        assert.equal(await bob.me(), 401);
+        assert.equal((await fetch(url, { redirect: 'manual' })).status, 200, 'the provider asks whether to sign out');
+    });
+
+    test('revoked person loses sign-ins, keys and votes', async () => {
+        const { gateway, provider } = it;
+        const name = `${provider.issuer}#alice`;
+        const alice = await new Browser(gateway).signIn(provider, 'alice');
+        const key = (await cli(gateway, 'keys', 'create', '--role', 'viewer', '--name', 'alice-laptop', '--subject', provider.issuer, 'alice')).stdout.trim();
+        const asKey = () => fetch(`${gateway.url}/api/me`, { headers: { authorization: `Bearer ${key}` } });
+        assert.equal((await asKey()).status, 200);
+        const id = await propose(gateway, 'With a vote of somebody who is revoked');
+        await alice.approve(id);
+        const { people } = JSON.parse((await cli(gateway, 'people', 'list', '--json')).stdout);
+        assert.deepEqual(people.find(person => person.name === name).displayName, 'Alice Ärmel');
+        assert.match((await cli(gateway, 'people', 'list')).stdout, /Alice Ärmel +reviewer +platform/);
+        assert.match((await cli(gateway, 'people', 'revoke', name)).stdout, /keys revoked: 1/);
+        await eventually('the sign-in ends', async () => (await alice.me()) === 401);
+        await eventually('the key ends', async () => (await asKey()).status === 401);
+        await eventually('the vote is void', async () => (await gateway.change(id)).decisions.length === 0, 30_000);
+        assert.equal(await new Browser(gateway).visitProvider(provider, 'alice'), '/#sign-in-problem=revoked');
+        await assert.rejects(cli(gateway, 'people', 'revoke', 'alice'), /ISSUER#SUBJECT/);
+    });
+});
