@@ -17,13 +17,12 @@ export class Gateway {
 
   /**
    * Starts a gateway. `review` holds the keys of `policy.review` in camel case, with times in seconds. `flood` raises the
-   * limit of proposals per minute. `rules` and `servers` are `policy.rules` and `mcpServers` of the configuration file.
+   * limit of proposals per minute. `rules` and `servers` are `policy.rules` and `mcpServers` of the configuration file, and
+   * `config` has further keys. With port 0, the system chooses a free one.
    */
-  static async start({ review = {}, groups = {}, flood = false, rules = [], servers = {} } = {}) {
-    const gateway = Object.assign(new Gateway(), { review, groups, flood, rules, servers });
+  static async start({ review = {}, groups = {}, flood = false, rules = [], servers = {}, config = {}, port = 0 } = {}) {
+    const gateway = Object.assign(new Gateway(), { review, groups, flood, rules, servers, config, port });
     gateway.data = mkdtempSync(join(tmpdir(), 'countersign-dashboard-'));
-    // The system chooses a free port.
-    gateway.port = 0;
     await gateway.run();
     return gateway;
   }
@@ -53,6 +52,7 @@ export class Gateway {
       ...(this.flood ? { changes: { max_proposals_per_minute: 10_000, max_pending: 10_000 } } : {}),
       policy: { groups: this.groups, review: Object.fromEntries(Object.entries(this.review).map(([key, v]) => [name(key), value(key, v)])), rules: this.rules },
       mcpServers: this.servers,
+      ...this.config,
       ...more,
     }));
     // The file is replaced atomically, because the gateway may read it at any time.

@@ -115,7 +115,7 @@ async fn described_query_parameters_are_accepted() {
         }
         let path = format!("{}?{}=", path.replace("{name}", "pretend"), names.join("=&"));
         let status = endpoints.get(&path, &key).await.status;
-        assert!(matches!(status, 200 | 404), "{path}: {status}");
+        assert!(matches!(status, 200 | 302 | 404), "{path}: {status}");
     }
     endpoints.close().await;
 }

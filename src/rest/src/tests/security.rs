@@ -304,11 +304,32 @@ async fn sign_out_ends_every_tab_and_clears_cookie() {
         &none,
     )
     .await;
-    assert_eq!((out.status, out.text.as_str()), (204, ""));
+    assert_eq!((out.status, out.json()), (200, json!({})), "there is no session at a provider");
     let cleared = out.header("set-cookie").unwrap();
     assert!(cleared.starts_with("countersign_session=;") && cleared.contains("Max-Age=0"), "{cleared}");
     let reply = send_as_browser(&endpoints, "GET", "/api/me", Some(&cookie), Some(&secret), None, &none).await;
     assert_eq!(reply.problem(401), "UNAUTHORIZED");
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn sign_in_without_a_provider_names_the_problem() {
+    let endpoints = Endpoints::open().await;
+    let ask = async |path: &str| endpoints.send("GET", path, &[("Cookie", "countersign_sign_in=x")], None).await;
+    assert_eq!(ask("/api/sign-in").await.json(), json!({ "provider": false }));
+    for path in ["/api/sign-in/provider", "/api/sign-in/callback?code=c&state=s"] {
+        let reply = ask(path).await;
+        assert_eq!((reply.status, reply.header("location")), (302, Some("/#sign-in-problem=not-configured")));
+        assert_eq!(reply.header("cache-control"), Some("no-store"));
+    }
+    let cleared = ask("/api/sign-in/callback").await;
+    let cookie = cleared.header("set-cookie").unwrap();
+    assert!(cookie.starts_with("countersign_sign_in=;") && cookie.contains("SameSite=Lax"), "{cookie}");
+    let form = [("Content-Type", "application/x-www-form-urlencoded")];
+    for body in ["", "logout_token=a&logout_token=b", "logout_token=a"] {
+        let reply = endpoints.send("POST", "/api/sign-in/back-channel-logout", &form, Some(body)).await;
+        assert_eq!(reply.problem(400), "INVALID_REQUEST", "{body}");
+    }
     endpoints.close().await;
 }
 

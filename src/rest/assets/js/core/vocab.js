@@ -56,6 +56,7 @@ export const EVENTS = {
   configuration_started: { label: 'started with a configuration nobody approved', icon: 'alert', tone: 'amber' },
   key_created: { label: 'created a key', icon: 'person', tone: 'accent' },
   key_revoked: { label: 'revoked a key', icon: 'undo', tone: 'amber' },
+  person_revoked: { label: 'revoked a person', icon: 'undo', tone: 'amber' },
   policy_recorded: { label: 'recorded the policy in force', icon: 'audit', tone: 'grey' },
   records_anchored: { label: 'anchored existing keys, acceptances and rules in the trail', icon: 'audit', tone: 'grey' },
   redacted: { label: 'removed old arguments and diffs', icon: 'trash', tone: 'grey' },
@@ -72,7 +73,7 @@ export const EVENT_GROUPS = [
   ['Changes', ['created', 'edited', 'stale', 'refreshed', 'withdrawn', 'expired']],
   ['Execution', ['executing', 'asked', 'answered', 'applied', 'failed', 'outcome_unknown', 'late_result', 'settled']],
   ['Standing rules', ['standing_rule_created', 'standing_rule_revoked', 'standing_rule_expired', 'standing_rule_orphaned', 'standing_rule_used', 'standing_rules_used']],
-  ['Configuration, keys and data', ['configuration_accepted', 'configuration_refused', 'configuration_started', 'key_created', 'key_revoked', 'policy_recorded', 'records_anchored', 'redacted', 'restored']],
+  ['Configuration, keys and data', ['configuration_accepted', 'configuration_refused', 'configuration_started', 'key_created', 'key_revoked', 'person_revoked', 'policy_recorded', 'records_anchored', 'redacted', 'restored']],
   ['Tool definitions', ['definitions_seen', 'definitions_accepted', 'definitions_bound', 'definitions_revoked']],
 ];
 
