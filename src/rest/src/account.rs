@@ -80,18 +80,18 @@ pub async fn sign_in(
     let peer = accounts.authentication.address(&request);
     let body: SignIn = body::read_json(body::MAX_BODY_BYTES, &request, payload, accounts.request_timeout).await?;
     // Verified before failures are counted, so that the right credential works however many wrong ones were sent.
-    let verified = verify(&accounts, body, peer).await.map_err(|error| match error.kind {
+    let subject = verify(&accounts, body, peer).await.map_err(|error| match error.kind {
         ErrorKind::Unauthorized => {
             accounts.attempts.record_failure(Subject::for_peer(peer), std::time::Instant::now(), error)
         }
         _ => error,
     })?;
     let (sign_ins, cookies, now) = (&accounts.authentication.sign_ins, dashboard_cookies(&request), Timestamp::now());
-    let new = match verified {
-        Verified { principal, session: Some(session), .. } => {
+    let new = match subject {
+        SignInSubject { principal, session: Some(session), .. } => {
             sign_ins.sign_in_person(principal, session, &cookies, now)?
         }
-        Verified { principal, key, .. } => sign_ins.sign_in(principal, key, &cookies, now)?,
+        SignInSubject { principal, key, .. } => sign_ins.sign_in(principal, key, &cookies, now)?,
     };
     tracing::info!(principal = new.principal.name, "signed in");
 
@@ -101,14 +101,14 @@ pub async fn sign_in(
     Ok(response)
 }
 
-/// Who signs in, and by what.
-struct Verified {
+/// A principal who signs in, with their credential.
+struct SignInSubject {
     principal: Arc<Principal>,
     key: Option<SecretHash>,
     session: Option<ProviderSession>,
 }
 
-async fn verify(accounts: &Accounts, body: SignIn, peer: Option<std::net::IpAddr>) -> Result<Verified, McpError> {
+async fn verify(accounts: &Accounts, body: SignIn, peer: Option<std::net::IpAddr>) -> Result<SignInSubject, McpError> {
     match (body.code, body.key) {
         (Some(code), None) => {
             codes::check_exists(&accounts.codes, code.trim())?;
@@ -116,7 +116,7 @@ async fn verify(accounts: &Accounts, body: SignIn, peer: Option<std::net::IpAddr
             let redeemed = web::block(move || codes::redeem(&codes, code.trim(), Timestamp::now())).await;
             let (principal, session) =
                 redeemed.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))??;
-            Ok(Verified { principal: Arc::new(principal), key: None, session })
+            Ok(SignInSubject { principal: Arc::new(principal), key: None, session })
         }
         (None, Some(key)) => {
             let identity = accounts.authentication.authenticator.identify_key(key.trim(), peer)?;
@@ -124,13 +124,13 @@ async fn verify(accounts: &Accounts, body: SignIn, peer: Option<std::net::IpAddr
                 Credential::Key(key) => Some(key),
                 Credential::Loopback | Credential::SignIn(_) | Credential::Token(_) => None,
             };
-            Ok(Verified { principal: identity.principal, key, session: None })
+            Ok(SignInSubject { principal: identity.principal, key, session: None })
         }
         _ => Err(McpError::new(ErrorKind::ValidationFailed, "the body must have either code or key")),
     }
 }
 
-/// Where a browser that has signed out goes.
+/// The next page of a browser that has signed out.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct SignedOut {

@@ -131,7 +131,7 @@ impl TokenClaims {
     }
 
     /// Adds the claims of another document that this one lacks.
-    pub(super) fn or_claims_of(mut self, other: &Self) -> Self {
+    pub(super) fn add_missing_claims(mut self, other: &Self) -> Self {
         for (name, value) in &other.members {
             if self.get(name).is_none() {
                 self.members.insert(name.clone(), value.clone());
@@ -142,7 +142,7 @@ impl TokenClaims {
     }
 
     /// Removes claims.
-    pub(super) fn without(mut self, names: &[&str]) -> Self {
+    pub(super) fn remove_claims(mut self, names: &[&str]) -> Self {
         self.members.retain(|name, _| !names.contains(&name.as_str()));
         self.json = Value::Object(self.members.clone()).to_string();
         self

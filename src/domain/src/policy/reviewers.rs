@@ -52,11 +52,11 @@ impl std::fmt::Display for GroupMember {
     }
 }
 
-/// What the holder of a key may do now.
+/// The holder of a key, with the rights that they have now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyHolder {
     pub role: Role,
-    /// What the identity provider last said about a person.
+    /// The claims of a person, as their identity provider last sent them.
     pub claims: Option<Arc<Claims>>,
 }
 

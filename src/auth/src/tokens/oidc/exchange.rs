@@ -33,8 +33,8 @@ pub(super) struct TokenAnswer {
     pub refresh_token: Option<String>,
 }
 
-/// A person with their session and its tokens, before these are sealed.
-pub(super) struct Described {
+/// A session with its person and its tokens, before these are sealed.
+pub(super) struct NewSession {
     pub person: StoredPerson,
     pub session: ProviderSession,
     pub tokens: KeptTokens,
@@ -75,7 +75,7 @@ impl ConfiguredProvider {
         id_token: &str,
         mut answer: TokenAnswer,
         now: Timestamp,
-    ) -> Result<Described, SignInProblem> {
+    ) -> Result<NewSession, SignInProblem> {
         let (id_token, claims) = match answer.id_token.take() {
             Some(renewed) => {
                 let claims = self.verify_id_token(&renewed, None, now).await?;
@@ -138,7 +138,7 @@ impl ConfiguredProvider {
         tokens: TokenAnswer,
         id_token: String,
         now: Timestamp,
-    ) -> Result<Described, SignInProblem> {
+    ) -> Result<NewSession, SignInProblem> {
         let subject = read_text(&id_claims, "sub")?.ok_or(SignInProblem::ProviderUnusable)?;
         if subject.len() > MAX_ID_BYTES {
             return Err(SignInProblem::ProviderUnusable);
@@ -153,11 +153,11 @@ impl ConfiguredProvider {
                 if read_text(&userinfo, "sub")?.as_deref() != Some(&subject) {
                     return Err(SignInProblem::ProviderUnusable);
                 }
-                userinfo.without(&OWN_CLAIMS).or_claims_of(&id_claims)
+                userinfo.remove_claims(&OWN_CLAIMS).add_missing_claims(&id_claims)
             }
             _ => id_claims,
         };
-        let claims = claims.without(&TOKEN_CLAIMS);
+        let claims = claims.remove_claims(&TOKEN_CLAIMS);
         let (role, groups) = self.assess(&claims);
         let display_name = display_name(&claims, None);
         let person = StoredPerson {
@@ -175,7 +175,7 @@ impl ConfiguredProvider {
             has_refresh_token: tokens.refresh_token.is_some(),
             ends_at: now.saturating_add(MAX_LIFETIME).unwrap_or(now),
         };
-        Ok(Described { person, session, tokens: KeptTokens { id_token, refresh_token: tokens.refresh_token } })
+        Ok(NewSession { person, session, tokens: KeptTokens { id_token, refresh_token: tokens.refresh_token } })
     }
 
     /// Returns the role of a person, `None` for no entry, and their groups.
@@ -196,7 +196,8 @@ fn has_value(claim: Option<&Value>, value: &str) -> bool {
     match claim {
         Some(Value::String(text)) => text == value,
         Some(Value::Array(items)) => items.iter().any(|item| item == value),
-        Some(other @ (Value::Bool(_) | Value::Number(_))) => other.to_string() == value,
+        Some(Value::Bool(flag)) => flag.to_string() == value,
+        Some(Value::Number(number)) => number.to_string() == value,
         _ => false,
     }
 }

@@ -12,7 +12,7 @@ use super::{
 use countersign_domain::principal::Role;
 use countersign_protocol::McpError;
 
-mod refused;
+mod refusals;
 
 const CLIENT: &str = "gateway";
 const NONCE: &str = "nonce-1";
