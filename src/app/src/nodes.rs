@@ -39,6 +39,7 @@ fn configuration_fingerprint(config: &Config) -> String {
         // The default depends on the home directory of this machine's user.
         data: PathBuf::new(),
         store: None,
+        key_file: None,
         tls: None,
         transports: defaults.transports,
         log: defaults.log,

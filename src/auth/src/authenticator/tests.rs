@@ -227,6 +227,22 @@ fn only_invalid_tokens_are_failed_attempts() {
     auth.identify(Some(&bearer(&issuer.token_with(json!({})))), remote()).unwrap();
 }
 
+#[actix::test]
+async fn token_of_a_revoked_person_is_refused() {
+    let (auth, store) = new_authenticator(AuthMode::Keys);
+    let issuer = KnownIssuer::new(&auth.tokens);
+    let token = issuer.token_with(json!({}));
+    let identity = auth.identify(Some(&bearer(&token)), remote()).unwrap();
+    auth.check(&identity).unwrap();
+    store.revoked_people.lock().unwrap().insert("https://id.example#alice".to_owned());
+    let error = auth.identify(Some(&bearer(&token)), remote()).unwrap_err();
+    assert_eq!((error.kind, &error.data["tokenError"]), (ErrorKind::Unauthorized, &json!("invalid_token")));
+    assert_eq!(auth.check(&identity).unwrap_err().kind, ErrorKind::Unauthorized);
+    assert_eq!(auth.wait_until_revoked(&identity).await.kind, ErrorKind::Unauthorized);
+    let other = issuer.token_with(json!({ "sub": "bob" }));
+    auth.identify(Some(&bearer(&other)), remote()).unwrap();
+}
+
 #[test]
 fn two_headers_are_refused() {
     let mut headers = HeaderMap::new();
