@@ -96,7 +96,7 @@ impl NewKey {
     /// Sets the owner to a person at an identity provider.
     ///
     /// # Errors
-    /// `INVALID_PARAMS` for an issuer that is no URL, or an empty subject.
+    /// `INVALID_PARAMS` for an issuer that is not a URL, or an empty subject.
     pub fn owned_by_subject(mut self, issuer: &str, subject: &str) -> Result<Self, McpError> {
         if !is_subject_name(issuer) || subject.is_empty() {
             return Err(McpError::new(ErrorKind::InvalidParams, "write the issuer's URL and the person's `sub` there"));

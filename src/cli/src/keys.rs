@@ -11,7 +11,7 @@ use super::{
 };
 use countersign_config::{
     Environment, Flags,
-    load::{StoreSettings, group_members},
+    load::{StoreSettings, group_members, load},
 };
 use countersign_domain::principal::Role;
 use countersign_store::keys::{ApiKey, Credentials};
@@ -23,7 +23,10 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
         KeysCommand::Create { role, name, owner, subject } => {
             let new = countersign_auth::keys::create(name, *role, Timestamp::now())?;
             let new = match subject.as_deref() {
-                Some([issuer, subject]) => new.owned_by_subject(issuer, subject)?,
+                Some([issuer, subject]) => {
+                    check_issuer(&settings, issuer)?;
+                    new.owned_by_subject(issuer, subject)?
+                }
                 _ => new.owned_by(owner.as_deref())?,
             };
             let keys = location.credentials()?;
@@ -71,6 +74,19 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
             ))
         }
     }
+}
+
+/// Refuses an issuer that the configuration does not name: a key of another spelling could approve what its owner's agent
+/// proposed. Without a readable configuration, nothing is known.
+fn check_issuer(settings: &StoreSettings, issuer: &str) -> Result<(), Failure> {
+    let flags = Flags { config: settings.file.clone(), ..Flags::default() };
+    let Ok(loaded) = load(&flags, &Environment::from_process()) else { return Ok(()) };
+    let known: Vec<&str> = loaded.config.auth.issuers().collect();
+    if known.is_empty() || known.contains(&issuer) {
+        return Ok(());
+    }
+    let message = format!("the configuration names no issuer {issuer:?}; write it as there: {}", known.join(", "));
+    Err(Failure::new(Exit::Usage, message))
 }
 
 /// Returns the names and owners of all keys and the members of all groups. Revoked keys count, since the audit trail

@@ -49,6 +49,14 @@ pub struct AuthConfig {
     pub tokens: Vec<TokenIssuer>,
 }
 
+impl AuthConfig {
+    /// Returns the issuers of people and of access tokens.
+    pub fn issuers(&self) -> impl Iterator<Item = &str> {
+        let tokens = self.tokens.iter().map(|issuer| issuer.issuer.as_str());
+        self.oidc.iter().map(|oidc| oidc.issuer.as_str()).chain(tokens)
+    }
+}
+
 /// An authorization server whose access tokens are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenIssuer {

@@ -1,8 +1,10 @@
 //! Checks single values beyond their type, and combinations of values.
 
+use std::collections::BTreeSet;
+
 use url::Url;
 
-use countersign_domain::principal::Role;
+use countersign_domain::{policy::GroupMember, principal::Role};
 
 use super::{
     AuthMode, Config,
@@ -193,6 +195,14 @@ pub(super) fn combinations(config: &Config, r: &Reader) -> Vec<Problem> {
     if config.auth.oidc.is_some() && config.public_url.is_none() {
         let message = "public_url is missing, to which the provider sends people back".to_owned();
         wrong("auth.oidc", message, "Set public_url to the address of this gateway.");
+    }
+    let issuers: BTreeSet<&str> = config.auth.issuers().collect();
+    for (name, members) in &config.policy.groups {
+        let is_ambiguous = |member: &GroupMember| matches!(member, GroupMember::ClaimGroup { issuer: None, .. });
+        if issuers.len() > 1 && members.iter().any(is_ambiguous) {
+            let message = format!("{} names a claim_group without its issuer, and there are several", quoted(name));
+            wrong("policy.groups", message, "Write { claim_group: [ISSUER, GROUP] }.");
+        }
     }
     for name in config.policy.groups.keys().filter(|name| Role::parse(name).is_some()) {
         wrong("policy.groups", format!("{} is a role", quoted(name)), "Give the group another name.");

@@ -9,7 +9,8 @@ use super::{
 };
 use countersign_domain::{policy::GroupMember, principal::is_subject_name};
 
-/// Reads a member of a group: a name, `{ claim_group: NAME }` or `{ subject: [ISSUER, SUBJECT] }`.
+/// Reads a member of a group: a name, `{ claim_group: NAME }`, `{ claim_group: [ISSUER, NAME] }` or
+/// `{ subject: [ISSUER, SUBJECT] }`.
 pub(super) fn read_member(node: &Node) -> Result<GroupMember, ValueError> {
     let remedy = || "Write a name, { claim_group: NAME } or { subject: [ISSUER, SUBJECT] }.".to_owned();
     let Node::Map(entries) = node else {
@@ -22,7 +23,15 @@ pub(super) fn read_member(node: &Node) -> Result<GroupMember, ValueError> {
     };
     match &entries[..] {
         [entry] if entry.key == "claim_group" => {
-            Ok(GroupMember::ClaimGroup(read_visible_text(&entry.value.node, 200)?))
+            let (issuer, group) = match &entry.value.node {
+                Node::List(items) if items.len() == 2 => {
+                    let issuer = read_text(&items[0].node)?;
+                    check_issuer(&issuer)?;
+                    (Some(issuer), &items[1].node)
+                }
+                group => (None, group),
+            };
+            Ok(GroupMember::ClaimGroup { issuer, group: read_visible_text(group, 200)? })
         }
         [entry] if entry.key == "subject" => match &entry.value.node {
             Node::List(items) if items.len() == 2 => {
@@ -43,6 +52,12 @@ pub(super) fn show_member(member: &GroupMember) -> String {
         GroupMember::Subject { issuer, subject } => {
             yaml_map([("subject", yaml_list(&[issuer.clone(), subject.clone()]))].into_iter())
         }
-        GroupMember::ClaimGroup(group) => yaml_map([("claim_group", yaml_text(group))].into_iter()),
+        GroupMember::ClaimGroup { issuer, group } => {
+            let value = match issuer {
+                Some(issuer) => yaml_list(&[issuer.clone(), group.clone()]),
+                None => yaml_text(group),
+            };
+            yaml_map([("claim_group", value)].into_iter())
+        }
     }
 }

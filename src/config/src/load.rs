@@ -158,7 +158,7 @@ pub fn group_members(flags: &Flags, env: &Environment) -> Result<Vec<String>, Co
     let groups = read_sections(find_file(flags, env)?.as_ref(), flags, env, &["policy.groups"], read::groups)?;
     let names = groups.into_values().flatten().filter_map(|member| match member {
         GroupMember::Name(name) => Some(name),
-        GroupMember::Subject { .. } | GroupMember::ClaimGroup(_) => None,
+        GroupMember::Subject { .. } | GroupMember::ClaimGroup { .. } => None,
     });
     Ok(names.collect())
 }

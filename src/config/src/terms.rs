@@ -71,7 +71,7 @@ pub(super) fn check_reviewers(terms: &Terms, groups: &Groups) -> Result<(), Valu
             }
             (None, Some(group)) => {
                 // The identity provider alone knows how many people are in its groups.
-                countable &= !group.iter().any(|member| matches!(member, GroupMember::ClaimGroup(_)));
+                countable &= !group.iter().any(|member| matches!(member, GroupMember::ClaimGroup { .. }));
                 members.extend(group.iter().map(|member| fold_name(&member.to_string())));
             }
             (None, None) => {

@@ -195,6 +195,12 @@ pub fn is_subject_name(name: &str) -> bool {
     name.contains("://")
 }
 
+/// Returns `true` for the name of a subject of this issuer, with or without a client.
+#[must_use]
+pub fn is_subject_of(name: &str, issuer: &str) -> bool {
+    name.strip_prefix(issuer).is_some_and(|rest| rest.starts_with('#'))
+}
+
 fn escape_part(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {

@@ -11,7 +11,8 @@ use countersign_domain::{
 
 /// The longest subject (OpenID Connect Core 1.0, section 2) and client id, since they are part of the principal's name.
 pub(super) const MAX_ID_BYTES: usize = 255;
-const MAX_DISPLAY_CHARS: usize = 100;
+const MAX_DISPLAY_CHARS: usize = 60;
+const MAX_SHOWN_SUBJECT_CHARS: usize = 40;
 pub(super) const MAX_GROUPS: usize = 1000;
 /// The roles from the strongest down. An agent comes before a viewer, because tokens are for agents.
 const ROLES: [Role; 4] = [Role::Admin, Role::Reviewer, Role::Agent, Role::Viewer];
@@ -37,7 +38,7 @@ pub(super) fn to_principal(issuer: &TokenIssuer, subject: &str, claims: TokenCla
         None => (person, None),
     };
     let groups = groups.into_iter().map(str::to_owned).collect();
-    let display_name = display_name(&claims, client);
+    let display_name = display_name(&claims, client, &issuer.issuer, subject);
     let claims = Claims { display_name, scopes, groups, json: claims.json };
     Ok(Principal { name, role, key_id: None, owner, claims: Some(Arc::new(claims)) })
 }
@@ -67,10 +68,16 @@ pub(super) fn role_of_groups(roles: &BTreeMap<String, Role>, groups: &[&str]) ->
     ROLES.into_iter().find(|strongest| roles.iter().any(|(group, role)| role == strongest && has(group)))
 }
 
-pub(super) fn display_name(claims: &TokenClaims, client: Option<&str>) -> Option<String> {
+/// Returns the name for people, followed by the subject and the issuer's host, since anybody may choose the name of another.
+pub(super) fn display_name(claims: &TokenClaims, client: Option<&str>, issuer: &str, subject: &str) -> Option<String> {
     let mut names =
         ["name", "preferred_username", "email"].into_iter().flat_map(|name| claims.texts(name)).chain(client);
     let name = names.find(|name| !name.trim().is_empty())?;
     let name: String = name.trim().chars().take(MAX_DISPLAY_CHARS).collect();
-    Some(escape_hidden(&name).replace(['\n', '\t'], " "))
+    let subject = match subject.char_indices().nth(MAX_SHOWN_SUBJECT_CHARS) {
+        Some((end, _)) => format!("{}…", subject.get(..end).unwrap_or_default()),
+        None => subject.to_owned(),
+    };
+    let host = issuer.split("://").nth(1).and_then(|rest| rest.split('/').next()).unwrap_or(issuer);
+    Some(escape_hidden(&format!("{name} ({subject} at {host})")).replace(['\n', '\t'], " "))
 }

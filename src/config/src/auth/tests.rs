@@ -59,13 +59,26 @@ fn wrong_issuers_are_refused() {
 
 #[test]
 fn groups_may_name_subjects_and_claim_groups() {
-    let groups = "{ dba: [alice, { claim_group: 'db admins' }, { subject: [https://id.example, 'a b#c'] }] }";
+    let groups = "{ dba: [alice, { claim_group: 'db admins' }, { claim_group: [https://id.example, ops] }, \
+                  { subject: [https://id.example, 'a b#c'] }] }";
     let loaded = load_yaml(&format!("policy: {{ groups: {groups} }}")).unwrap_or_else(|e| panic!("{e}"));
     let subject = GroupMember::Subject { issuer: "https://id.example".into(), subject: "a b#c".into() };
-    let expected = [GroupMember::Name("alice".into()), GroupMember::ClaimGroup("db admins".into()), subject];
+    let claim_group = |issuer: Option<&str>, group: &str| GroupMember::ClaimGroup {
+        issuer: issuer.map(str::to_owned),
+        group: group.to_owned(),
+    };
+    let expected = [
+        GroupMember::Name("alice".into()),
+        claim_group(None, "db admins"),
+        claim_group(Some("https://id.example"), "ops"),
+        subject,
+    ];
     assert_eq!(loaded.config.policy.groups["dba"], expected);
     let again = load_yaml(&format!("policy: {{ groups: {} }}", show::groups(&loaded.config))).unwrap();
     assert_eq!(again.config.policy.groups, loaded.config.policy.groups);
+    let two = "public_url: https://gw\nauth: { tokens: [{ issuer: https://a }, { issuer: https://b }] }\n";
+    let error = load_yaml(&format!("{two}policy: {{ groups: {{ dba: [{{ claim_group: x }}] }} }}")).unwrap_err();
+    assert!(error.to_string().contains("`dba` names a claim_group without its issuer"), "{error}");
     for (member, part) in [
         ("https://id.example#a", "is not a name"),
         ("{ claim_group: '' }", "does not fit here"),

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 
 use crate::{
     changes::{ReviewDecision, Terms, person::Person},
-    principal::{Claims, Principal, Role, is_subject_name, subject_name},
+    principal::{Claims, Principal, Role, is_subject_name, is_subject_of, subject_name},
 };
 use countersign_protocol::McpError;
 
@@ -26,8 +26,8 @@ pub enum GroupMember {
     Name(String),
     /// The subject of an identity provider.
     Subject { issuer: String, subject: String },
-    /// Everybody whose claims list this group of the identity provider.
-    ClaimGroup(String),
+    /// Everybody whose claims list this group, of this issuer or of the only one.
+    ClaimGroup { issuer: Option<String>, group: String },
 }
 
 impl GroupMember {
@@ -37,7 +37,11 @@ impl GroupMember {
             Self::Subject { issuer, subject } => {
                 Person::from_principal(principal).is_named(&subject_name(issuer, subject))
             }
-            Self::ClaimGroup(group) => principal.claims.as_ref().is_some_and(|claims| claims.groups.contains(group)),
+            Self::ClaimGroup { issuer, group } => {
+                let is_issuer = |issuer: &String| is_subject_of(&principal.name, issuer);
+                issuer.as_ref().is_none_or(is_issuer)
+                    && principal.claims.as_ref().is_some_and(|claims| claims.groups.contains(group))
+            }
         }
     }
 }
@@ -47,7 +51,8 @@ impl std::fmt::Display for GroupMember {
         match self {
             Self::Name(name) => f.write_str(name),
             Self::Subject { issuer, subject } => write!(f, "{subject} at {issuer}"),
-            Self::ClaimGroup(group) => write!(f, "claim_group {group}"),
+            Self::ClaimGroup { issuer: None, group } => write!(f, "claim_group {group}"),
+            Self::ClaimGroup { issuer: Some(issuer), group } => write!(f, "claim_group {group} at {issuer}"),
         }
     }
 }
@@ -219,11 +224,19 @@ mod tests {
             assert!(!may(&["dba"], &principal("alice", role, None)) && !may(&[], &principal("alice", role, None)));
         }
         assert!(may(&["dba"], &principal("alice", Role::Reviewer, None)));
-        let claim_group = Groups::from([("dba".to_owned(), vec![GroupMember::ClaimGroup("db".into())])]);
+        let claim_group =
+            Groups::from([("dba".to_owned(), vec![GroupMember::ClaimGroup { issuer: None, group: "db".into() }])]);
         dba_reviewers.set_groups(&claim_group);
         let claims = |group: &str| Arc::new(Claims { groups: vec![group.into()], ..Claims::default() });
         let with_group = |group: &str| Principal { claims: Some(claims(group)), ..carol.clone() };
         assert!(may(&["dba"], &with_group("db")) && !may(&["dba"], &with_group("DB")) && !may(&["dba"], &carol));
+        let issuer = Some("https://id.example".to_owned());
+        let of_issuer = [("dba".to_owned(), vec![GroupMember::ClaimGroup { issuer, group: "db".into() }])];
+        dba_reviewers.set_groups(&Groups::from(of_issuer));
+        let at = |issuer: &str| Principal { name: format!("{issuer}#carol"), ..with_group("db") };
+        assert!(may(&["dba"], &at("https://id.example")));
+        assert!(!may(&["dba"], &at("https://id.example.org")) && !may(&["dba"], &at("https://other.example")));
+        dba_reviewers.set_groups(&claim_group);
         let db = principal("db", Role::Reviewer, Some("db"));
         assert!(!may(&["dba"], &db), "a group of the identity provider is not the name of a key");
         dba_reviewers.set_groups(&groups(&["carol"]));

@@ -391,12 +391,11 @@ impl CallContext<'_> {
 }
 
 pub(super) fn principal_value(principal: &Principal) -> cel::Value {
-    let claims = principal.claims.as_ref().and_then(|claims| values::claims(&claims.json).ok());
-    condition::map_value([
-        ("name", cel::Value::from(principal.name.as_str())),
-        ("role", cel::Value::from(principal.role.as_str())),
-        ("claims", claims.unwrap_or_else(|| condition::map_value([]))),
-    ])
+    // Without the member, a condition that reads ambiguous claims has no result.
+    let claims = principal.claims.as_ref().map_or_else(|| Ok(condition::map_value([])), |c| values::claims(&c.json));
+    let texts = [("name", principal.name.as_str()), ("role", principal.role.as_str())];
+    let texts = texts.map(|(key, text)| (key, cel::Value::from(text)));
+    condition::map_value(texts.into_iter().chain(claims.ok().map(|claims| ("claims", claims))))
 }
 
 /// Builds the value of `tool` for conditions. Untrusted annotations are replaced by the protocol's defaults.

@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 use super::*;
 use crate::{
     policy::PolicyDefault,
-    principal::{Principal, Role},
+    principal::{Claims, Principal, Role},
 };
 
 fn globs(pattern: &str) -> Globs {
@@ -46,6 +46,23 @@ fn decide_as(policy: &Policy, tool: &ToolFacts, arguments: &str, role: Role) -> 
 
 fn decide(policy: &Policy, tool: &ToolFacts, arguments: &str) -> Decision {
     decide_as(policy, tool, arguments, Role::Agent)
+}
+
+#[test]
+fn rule_on_ambiguous_claims_fails_closed() {
+    let when = "has(principal.claims.kind) && principal.claims.kind == 'contractor'";
+    let rules = vec![Rule { when: compiled(when), ..Rule::new("contractors", Verdict::Deny) }];
+    let policy = policy(PolicyDefault::Allow, rules);
+    let verdict = |json: Option<&str>| {
+        let claims = json.map(|json| Arc::new(Claims { json: json.to_owned(), ..Claims::default() }));
+        let principal = Principal { claims, ..principal(Role::Agent) };
+        let requester = Requester { principal: &principal, transport: "http", revision: "2025-11-25", client: None };
+        policy.ruling(&tool(false)).decide(&requester, &RawValue::from_string("{}".into()).unwrap()).verdict
+    };
+    assert_eq!(verdict(None), Verdict::Allow);
+    assert_eq!(verdict(Some(r#"{"kind":"employee"}"#)), Verdict::Allow);
+    assert_eq!(verdict(Some(r#"{"kind":"contractor"}"#)), Verdict::Deny);
+    assert_eq!(verdict(Some(r#"{"kind":"employee","m":{"a":1,"A":2}}"#)), Verdict::Deny);
 }
 
 #[test]

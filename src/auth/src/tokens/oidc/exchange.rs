@@ -159,7 +159,7 @@ impl ConfiguredProvider {
         };
         let claims = claims.remove_claims(&TOKEN_CLAIMS);
         let (role, groups) = self.assess(&claims);
-        let display_name = display_name(&claims, None);
+        let display_name = display_name(&claims, None, &self.config.issuer, &subject);
         let person = StoredPerson {
             name: subject_name(&self.config.issuer, &subject),
             role,

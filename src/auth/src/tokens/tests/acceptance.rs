@@ -34,7 +34,7 @@ fn principal_has_the_names_scopes_and_claims_of_its_token() {
     assert_eq!(principal.owner(), "https://id.example#alice");
     assert_eq!((principal.role, principal.key_id.as_deref()), (Role::Agent, None));
     let claims = principal.claims.as_ref().unwrap();
-    assert_eq!(claims.display_name.as_deref(), Some("Alice\\u{202e}  A."));
+    assert_eq!(claims.display_name.as_deref(), Some("Alice\\u{202e}  A. (alice at id.example)"));
     assert_eq!(claims.scopes, Some(vec![Scope::ToolsRead, Scope::ToolsPropose]));
     assert_eq!(claims.groups, ["dba", "dev"]);
     assert_eq!(serde_json::from_str::<Value>(&claims.json).unwrap(), all);
