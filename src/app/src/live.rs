@@ -100,6 +100,7 @@ impl Reconfigurable for LiveGateway {
 
     fn apply_issuers(&self, issuers: &[TokenIssuer]) {
         self.authenticator.tokens().set_issuers(issuers);
+        self.reviewers.set_issuers(issuers.iter().map(|issuer| issuer.issuer.as_str()));
     }
 
     fn apply_provider(&self, provider: Option<&OidcConfig>) {

@@ -170,6 +170,25 @@ pub struct Claims {
     pub json: String,
 }
 
+/// The rights that an access token gave to a reviewer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TokenRights {
+    pub role: Role,
+    /// The groups that its claims listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<String>,
+}
+
+impl TokenRights {
+    /// Returns the rights of a principal that an access token authenticated.
+    #[must_use]
+    pub fn from_principal(principal: &Principal) -> Option<Self> {
+        let claims = principal.claims.as_ref().filter(|_| principal.key_id.is_none())?;
+        Some(Self { role: principal.role, groups: claims.groups.clone() })
+    }
+}
+
 /// Returns the name of a person at an identity provider: `ISSUER#SUBJECT`. It equals no name of a key, an owner or another
 /// subject, because it contains `://` and everything but visible ASCII is escaped.
 #[must_use]

@@ -122,6 +122,7 @@ pub async fn start(
     let reviewers = Arc::new(
         Reviewers::new(&config.policy.groups).with_keys(Arc::new(Keyring::new(Arc::clone(&credentials) as _))),
     );
+    reviewers.set_issuers(config.auth.tokens.iter().map(|issuer| issuer.issuer.as_str()));
     let nodes = store.nodes();
     let pending = PendingConfig {
         reviewers: Arc::clone(&reviewers),

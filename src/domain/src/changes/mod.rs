@@ -29,6 +29,7 @@ use serde_json::value::RawValue;
 use strum::{IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
 
+use crate::principal::TokenRights;
 use countersign_protocol::ErrorKind;
 
 /// The state of a change.
@@ -281,6 +282,9 @@ pub struct ReviewDecision {
     /// The key used for the decision, if any. An approval counts as long as that key is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
+    /// The rights of the access token used for the decision, if any. An approval counts as long as they would suffice.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<TokenRights>,
     pub verdict: ReviewVerdict,
     #[schema(required)]
     pub comment: Option<String>,

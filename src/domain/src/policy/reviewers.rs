@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 
 use crate::{
     changes::{ReviewDecision, Terms, person::Person},
-    principal::{Claims, Principal, Role, is_subject_name, is_subject_of, subject_name},
+    principal::{Claims, Principal, Role, TokenRights, is_subject_name, is_subject_of, subject_name},
 };
 use countersign_protocol::McpError;
 
@@ -95,8 +95,10 @@ pub trait KeyHolders: Send + Sync + 'static {
 #[derive(Default)]
 pub struct Reviewers {
     groups: ArcSwap<Groups>,
-    /// Counts how often the groups were replaced.
+    /// Counts how often the groups or the issuers were replaced.
     generation: AtomicU64,
+    /// The issuers whose access tokens are accepted.
+    issuers: ArcSwap<Vec<String>>,
     keys: Option<Arc<dyn KeyHolders>>,
 }
 
@@ -115,6 +117,12 @@ impl Reviewers {
     /// Replaces the groups from the next decision on.
     pub fn set_groups(&self, groups: &Groups) {
         self.groups.store(groups.clone().into());
+        self.generation.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Replaces the issuers whose access tokens are accepted. Votes with tokens of others are no longer valid.
+    pub fn set_issuers<'a>(&self, issuers: impl Iterator<Item = &'a str>) {
+        self.issuers.store(Arc::new(issuers.map(str::to_owned).collect()));
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -165,22 +173,27 @@ impl Reviewers {
         Ok(keys + self.generation.load(Ordering::Acquire))
     }
 
-    /// Returns `true` if an approval is still valid: its reviewer could give it again with the same key. An approval
-    /// without a key (from a sign-in by code, which ends with the process, or with an access token) stays valid, unless
-    /// its person was revoked.
+    /// Returns `true` if an approval is still valid: its reviewer could give it again with the same key, or with a token of
+    /// the same rights. An approval from a sign-in by code, which ends with the process, stays valid.
     ///
     /// # Errors
     /// The errors of [`Reviewers::current_principal`].
     pub fn is_vote_valid(&self, terms: &Terms, vote: &ReviewDecision) -> Result<bool, McpError> {
+        let is_accepted = |issuer: &String| is_subject_of(&vote.reviewer, issuer);
+        if vote.token.is_some() && !self.issuers.load().iter().any(is_accepted) {
+            return Ok(false);
+        }
+        let claims = |token: &TokenRights| Arc::new(Claims { groups: token.groups.clone(), ..Claims::default() });
         let decided_as = Principal {
             name: vote.reviewer.clone(),
-            role: Role::Reviewer,
+            role: vote.token.as_ref().map_or(Role::Reviewer, |token| token.role),
             key_id: vote.key_id.clone(),
             owner: vote.owner.clone(),
-            claims: None,
+            claims: vote.token.as_ref().map(claims),
         };
+        let is_checked = vote.key_id.is_some() || vote.token.is_some();
         let current = self.current_principal(&decided_as)?;
-        Ok(current.is_some_and(|now| vote.key_id.is_none() || self.may_decide(terms, &now)))
+        Ok(current.is_some_and(|now| !is_checked || self.may_decide(terms, &now)))
     }
 }
 
@@ -195,6 +208,36 @@ mod tests {
 
     fn principal(name: &str, role: Role, owner: Option<&str>) -> Principal {
         Principal { name: name.into(), role, key_id: None, owner: owner.map(str::to_owned), claims: None }
+    }
+
+    #[test]
+    fn vote_with_token_needs_its_issuer_and_group() {
+        let claim_group = |group: &str| {
+            Groups::from([("dba".to_owned(), vec![GroupMember::ClaimGroup { issuer: None, group: group.into() }])])
+        };
+        let reviewers = Reviewers::new(&claim_group("db"));
+        let terms = Terms { reviewers: vec!["dba".into()], ..Terms::default() };
+        let vote = ReviewDecision {
+            reviewer: "https://id.example#bob#cli".into(),
+            display_name: None,
+            owner: Some("https://id.example#bob".into()),
+            key_id: None,
+            token: Some(TokenRights { role: Role::Reviewer, groups: vec!["db".into()] }),
+            verdict: crate::changes::ReviewVerdict::Approve,
+            comment: None,
+            at: jiff::Timestamp::UNIX_EPOCH,
+            version: 1,
+        };
+        let is_valid = || reviewers.is_vote_valid(&terms, &vote).unwrap();
+        let before = reviewers.revocations().unwrap();
+        reviewers.set_issuers(["https://other.example", "https://id.example"].into_iter());
+        assert!(is_valid());
+        reviewers.set_issuers(["https://other.example"].into_iter());
+        assert!(!is_valid(), "the issuer was removed");
+        assert!(reviewers.revocations().unwrap() > before);
+        reviewers.set_issuers(["https://id.example"].into_iter());
+        reviewers.set_groups(&claim_group("other"));
+        assert!(!is_valid(), "the group decides no longer");
     }
 
     #[test]

@@ -68,7 +68,11 @@ impl<'a> ChangeView<'a> {
             diff,
             duplicate_of: change.duplicate_of.as_deref(),
             // An agent must not learn which key a reviewer used.
-            decisions: change.decisions.iter().map(|d| ReviewDecision { key_id: None, ..d.clone() }).collect(),
+            decisions: change
+                .decisions
+                .iter()
+                .map(|d| ReviewDecision { key_id: None, token: None, ..d.clone() })
+                .collect(),
             fault,
             result: change.result.as_deref(),
             next_step: next_step(change),

@@ -18,7 +18,7 @@ use countersign_domain::{
         machine::{self, ChangeEvent, IllegalTransition},
         visible,
     },
-    principal::{Principal, Role},
+    principal::{Principal, Role, TokenRights},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::crash::crash_point;
@@ -177,6 +177,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> StepResult {
         display_name: reviewer.display_name().map(str::to_owned),
         owner: reviewer.owner.clone(),
         key_id: reviewer.key_id.clone(),
+        token: TokenRights::from_principal(&reviewer),
         verdict,
         comment,
         at: inner.config.now(),

@@ -163,6 +163,7 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
             display_name: None,
             owner: None,
             key_id: None,
+            token: None,
             verdict: ReviewVerdict::Approve,
             comment: None,
             at: inner.config.now(),

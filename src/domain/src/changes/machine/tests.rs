@@ -60,6 +60,7 @@ fn vote(reviewer: &str, owner: Option<&str>, verdict: ReviewVerdict, version: u6
         display_name: None,
         owner,
         key_id: None,
+        token: None,
         verdict,
         comment: None,
         at: time_at(1),
