@@ -43,8 +43,14 @@ pub struct MessageSource {
 }
 
 /// Processes one frame of a connection with an outbox. It never waits: work that cannot finish at once runs as a task.
-pub fn frame(server: &Arc<McpServer>, session: &Arc<SessionShared>, frame: Bytes, held: Option<Reservation>) {
-    poll_then_spawn(answer_frame(server, session, frame, held));
+pub fn frame(
+    server: &Arc<McpServer>,
+    session: &Arc<SessionShared>,
+    identity: Identity,
+    frame: Bytes,
+    held: Option<Reservation>,
+) {
+    poll_then_spawn(answer_frame(server, session, identity, frame, held));
 }
 
 /// Processes one large frame ([`countersign_runtime::large_messages`]). The future resolves once the message was parsed and run
@@ -53,6 +59,7 @@ pub fn frame(server: &Arc<McpServer>, session: &Arc<SessionShared>, frame: Bytes
 pub fn large_frame(
     server: &Arc<McpServer>,
     session: &Arc<SessionShared>,
+    identity: Identity,
     frame: Bytes,
     held: Option<Reservation>,
 ) -> impl Future<Output = ()> + use<> {
@@ -60,7 +67,7 @@ pub fn large_frame(
     async move {
         let large_messages = Arc::clone(&server.large_messages);
         let principal = Arc::clone(session.principal());
-        let work = move || async move { poll_then_spawn(answer_frame(&server, &session, frame, held)) };
+        let work = move || async move { poll_then_spawn(answer_frame(&server, &session, identity, frame, held)) };
         if let Err(error) = large_messages.run(&principal.name, work).await {
             tracing::debug!(%error, "a large message was not processed");
         }
@@ -71,13 +78,14 @@ pub fn large_frame(
 fn answer_frame(
     server: &Arc<McpServer>,
     session: &Arc<SessionShared>,
+    identity: Identity,
     frame: Bytes,
     held: Option<Reservation>,
 ) -> impl Future<Output = ()> + use<> {
     let source = MessageSource {
         server: server.clone(),
         session: session.clone(),
-        identity: session.identity(),
+        identity,
         transport: session.transport,
         related: RelatedChannel::Outbox(session.clone()),
         assumed: Revision::NEWEST_LEGACY,

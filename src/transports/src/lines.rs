@@ -19,7 +19,7 @@ use countersign_exchange::{
 use countersign_protocol::{ErrorKind, McpError, Revision, encode};
 use countersign_session::{
     Session,
-    actor::{Attach, AttachedConnection, Disconnected, deliver},
+    actor::{Attach, AttachedConnection, Disconnected, Inbound, deliver},
 };
 use countersign_telemetry::metrics::Transport;
 
@@ -231,7 +231,7 @@ async fn handle_line(
     held: Option<Reservation>,
 ) -> bool {
     match line {
-        Line::Message(frame) => deliver(session, frame, held).await.is_ok(),
+        Line::Message(frame) => deliver(session, Inbound { identity: shared.identity(), frame, held }).await.is_ok(),
         Line::TooLong => {
             let error = McpError::new(ErrorKind::InvalidRequest, "the message is too large").with("limit", max as u64);
             refuse(shared, &error);

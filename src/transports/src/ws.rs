@@ -104,9 +104,10 @@ async fn try_upgrade(
         Some((entry, received)) => {
             let generation = rewind(&entry, received)?;
             entry.shared.set_authorization(authorization(endpoint, request));
+            entry.shared.set_identity(identity.clone());
             (entry, generation)
         }
-        None => (open_session(endpoint, identity, authorization(endpoint, request)), 0),
+        None => (open_session(endpoint, identity.clone(), authorization(endpoint, request)), 0),
     };
     if let (Some(connection), Some(permit)) = (&connection, permit) {
         connection.upgrade(permit);
@@ -117,6 +118,7 @@ async fn try_upgrade(
     let agent = AgentConnection {
         session: entry.addr.clone(),
         shared: Arc::clone(&entry.shared),
+        identity,
         pump_id: next_pump_id(),
         generation,
         cut: cutter(request),
@@ -190,6 +192,8 @@ fn rewind(entry: &SessionWithActor, received: u64) -> Result<u64, McpError> {
 struct AgentConnection {
     session: Addr<Session>,
     shared: Arc<SessionShared>,
+    /// The identity of the request that opened the connection, with whose scopes its messages run.
+    identity: Identity,
     pump_id: u64,
     /// The number of this connection in the session's outbox.
     generation: u64,
@@ -222,14 +226,15 @@ impl Backend for AgentConnection {
     }
 
     fn on_message(&mut self, text: Bytes, held: Option<Reservation>) -> MessageOutcome {
-        if !is_large(text.len()) {
-            self.session.do_send(Inbound { frame: text, held });
+        let message = Inbound { identity: self.identity.clone(), frame: text, held };
+        if !is_large(message.frame.len()) {
+            self.session.do_send(message);
             return MessageOutcome::Accepted;
         }
         let session = self.session.clone();
         MessageOutcome::Pending(Box::pin(async move {
             // The result does not matter: a session that has ended also ends this connection.
-            let _ = deliver(&session, text, held).await;
+            let _ = deliver(&session, message).await;
         }))
     }
 

@@ -48,10 +48,10 @@ pub struct SessionShared {
     /// session's node and a dot come first.
     pub id: Arc<str>,
     pub transport: Transport,
-    /// The identity that opened the session.
-    opened_by: Identity,
-    /// The same principal with a newer access token.
-    renewed: Mutex<Option<Identity>>,
+    /// The principal that opened the session.
+    principal: Arc<Principal>,
+    /// See [`Self::identity`].
+    identity: Mutex<Identity>,
     authorization: Mutex<Option<Box<str>>>,
     pub created: Timestamp,
     pub channel: Channel,
@@ -167,8 +167,8 @@ impl SessionShared {
         Self {
             id: nanoid::nanoid!(32, &nanoid::alphabet::SAFE[2..]).into(),
             transport,
-            opened_by: identity,
-            renewed: Mutex::default(),
+            principal: Arc::clone(&identity.principal),
+            identity: Mutex::new(identity),
             authorization: Mutex::default(),
             created: now,
             channel,
@@ -407,32 +407,27 @@ impl SessionShared {
 
     /// Returns the principal that opened the session.
     pub fn principal(&self) -> &Arc<Principal> {
-        &self.opened_by.principal
+        &self.principal
     }
 
-    /// Returns the identity for messages of a connection: the one that opened the session, or the same principal with
-    /// the newest token.
+    /// Returns the identity that keeps the session valid. Each message has the identity of its own request or connection.
     pub fn identity(&self) -> Identity {
-        let renewed = match self.opened_by.credential {
-            Credential::Token(_) => self.renewed.lock().clone(),
-            Credential::Loopback | Credential::Key(_) | Credential::SignIn(_) => None,
-        };
-        renewed.unwrap_or_else(|| self.opened_by.clone())
+        self.identity.lock().clone()
+    }
+
+    /// Sets the identity of the connection that resumes the session, even if its token expires earlier.
+    pub fn set_identity(&self, identity: Identity) {
+        *self.identity.lock() = identity;
     }
 
     /// Keeps the session valid as long as this token of its principal, if the token expires later than the one before.
     pub fn renew(&self, identity: &Identity) {
-        let (Credential::Token(opened), Credential::Token(new)) = (&self.opened_by.credential, &identity.credential)
-        else {
-            return;
-        };
-        let mut renewed = self.renewed.lock();
-        let current = match renewed.as_ref().map(|renewed| &renewed.credential) {
-            Some(Credential::Token(token)) => token,
-            _ => opened,
-        };
-        if !Arc::ptr_eq(current, new) && new.expires_at >= current.expires_at {
-            *renewed = Some(identity.clone());
+        let mut current = self.identity.lock();
+        if let (Credential::Token(old), Credential::Token(new)) = (&current.credential, &identity.credential)
+            && !Arc::ptr_eq(old, new)
+            && new.expires_at >= old.expires_at
+        {
+            *current = identity.clone();
         }
     }
 
@@ -465,7 +460,7 @@ impl Subscriber for SessionShared {
     }
 
     fn principal(&self) -> &Principal {
-        &self.opened_by.principal
+        &self.principal
     }
 
     fn send(&self, message: Bytes) {

@@ -15,7 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::Sessions;
 use crate::inbound;
 use countersign_auth::authenticator::RECHECK_INTERVAL;
-use countersign_domain::principal::Credential;
+use countersign_domain::principal::{Credential, Identity};
 use countersign_exchange::{
     body_budget::Reservation,
     outbox::Wake,
@@ -216,6 +216,8 @@ impl Actor for Session {
 #[derive(Message)]
 #[rtype(result = "()")]
 pub struct Inbound {
+    /// The identity of the request or the connection that brought the message.
+    pub identity: Identity,
     pub frame: Bytes,
     /// The reserved bytes of the body, held until the message is answered.
     pub held: Option<Reservation>,
@@ -224,10 +226,10 @@ pub struct Inbound {
 impl Handler<Inbound> for Session {
     type Result = ();
 
-    fn handle(&mut self, Inbound { frame, held }: Inbound, _: &mut Self::Context) {
+    fn handle(&mut self, Inbound { identity, frame, held }: Inbound, _: &mut Self::Context) {
         self.is_alive = true;
         self.shared.touch();
-        inbound::frame(&self.sessions.server, &self.shared, frame, held);
+        inbound::frame(&self.sessions.server, &self.shared, identity, frame, held);
     }
 }
 
@@ -235,18 +237,16 @@ impl Handler<Inbound> for Session {
 /// further before.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct LargeInbound {
-    pub frame: Bytes,
-    pub held: Option<Reservation>,
-}
+pub struct LargeInbound(pub Inbound);
 
 impl Handler<LargeInbound> for Session {
     type Result = ResponseFuture<()>;
 
-    fn handle(&mut self, LargeInbound { frame, held }: LargeInbound, _: &mut Self::Context) -> Self::Result {
+    fn handle(&mut self, LargeInbound(message): LargeInbound, _: &mut Self::Context) -> Self::Result {
+        let Inbound { identity, frame, held } = message;
         self.is_alive = true;
         self.shared.touch();
-        Box::pin(inbound::large_frame(&self.sessions.server, &self.shared, frame, held))
+        Box::pin(inbound::large_frame(&self.sessions.server, &self.shared, identity, frame, held))
     }
 }
 
@@ -255,16 +255,12 @@ impl Handler<LargeInbound> for Session {
 ///
 /// # Errors
 /// Fails if the session has ended.
-pub async fn deliver(
-    session: &actix::Addr<Session>,
-    frame: Bytes,
-    held: Option<Reservation>,
-) -> Result<(), actix::MailboxError> {
-    if is_large(frame.len()) {
+pub async fn deliver(session: &actix::Addr<Session>, message: Inbound) -> Result<(), actix::MailboxError> {
+    if is_large(message.frame.len()) {
         reclaim::collect_after_large();
-        session.send(LargeInbound { frame, held }).await
+        session.send(LargeInbound(message)).await
     } else {
-        session.send(Inbound { frame, held }).await
+        session.send(message).await
     }
 }
 

@@ -75,8 +75,8 @@ impl Sessions {
         Arc::new(SessionShared::new(transport, identity, Channel::None, &self.lifetimes.ended))
     }
 
-    /// Finds a session of the transport, which the token of the request then keeps valid. Only its own principal finds
-    /// it, so a stranger cannot tell a wrong id from another principal's session.
+    /// Finds a session of the transport, which the token of the request then keeps valid, unless it is a WebSocket's.
+    /// Only its own principal finds it, so a stranger cannot tell a wrong id from another principal's session.
     #[must_use]
     pub fn find(&self, identity: &Identity, transport: Transport, id: &str) -> Option<Arc<SessionShared>> {
         let found = self.registry.get(id).filter(|shared| {
@@ -85,7 +85,10 @@ impl Sessions {
                 && !shared.ended.is_cancelled()
                 && shared.principal().name == identity.principal.name
         })?;
-        found.renew(identity);
+        // The open connection of a WebSocket session must not outlive its own token.
+        if transport != Transport::WebSocket {
+            found.renew(identity);
+        }
         Some(found)
     }
 

@@ -29,7 +29,7 @@ use countersign_http::{
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_session::{
     Session,
-    actor::{Attach, AttachedConnection, Disconnected, deliver},
+    actor::{Attach, AttachedConnection, Disconnected, Inbound, deliver},
     middleware::check_access,
 };
 use countersign_telemetry::metrics::Transport;
@@ -173,7 +173,7 @@ async fn try_message(
         .and_then(|session| endpoint.sessions.find_actor(session))
         .ok_or_else(not_found)?;
     let http = &endpoint.transports.http;
-    let (body, held) = read_body(request, payload, endpoint, http.max_body, http.request_timeout).await?;
-    deliver(&entry.addr, body, held).await.map_err(|_| not_found())?;
+    let (frame, held) = read_body(request, payload, endpoint, http.max_body, http.request_timeout).await?;
+    deliver(&entry.addr, Inbound { identity, frame, held }).await.map_err(|_| not_found())?;
     Ok(HttpResponse::Accepted().finish())
 }

@@ -165,6 +165,8 @@ fn session_lives_as_long_as_newest_token_of_its_client() {
         session.renew(&token(presented));
         assert_eq!(expiry(&session), Some(current), "{presented}");
     }
+    session.set_identity(token(10));
+    assert_eq!(expiry(&session), Some(10), "the token of a resumed connection counts");
     let of_process =
         SessionShared::new(Transport::Http, identity("ann", Role::Agent), outbox(), &CancellationToken::new());
     of_process.renew(&token(10));
