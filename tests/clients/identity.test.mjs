@@ -1,5 +1,7 @@
 // Tests agents and reviewers who present access tokens of a real identity provider (oidc-provider) in place of keys.
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import http from 'node:http';
 import { after, before, describe, test } from 'node:test';
 
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
@@ -53,6 +55,24 @@ async function propose(gateway, token, title) {
     const projects = await call(gateway, token, 'list_projects', {});
     const projectId = projects.body.result.structuredContent.projects[0].id;
     return call(gateway, token, 'create_issue', { projectId, title, type: 'Story' });
+}
+
+const initialize = protocolVersion => ({ jsonrpc: '2.0', id: 1, method: 'initialize', params: { protocolVersion, capabilities: {}, clientInfo: { name: 't', version: '1' } } });
+const createIssue = id => ({ jsonrpc: '2.0', id, method: 'tools/call', params: { name: 'create_issue', arguments: { projectId: '00000000-0000-4000-8000-000000000000', title: 'Not allowed', type: 'Story' } } });
+
+/** Opens a WebSocket whose session id can be read, which the built-in client hides. Returns the id and the socket. */
+async function connectRaw(url, token) {
+    const key = Buffer.alloc(16).toString('base64');
+    const headers = { connection: 'Upgrade', upgrade: 'websocket', 'sec-websocket-version': 13, 'sec-websocket-key': key, authorization: `Bearer ${token}` };
+    const [response, socket] = await once(http.get(url, { headers }), 'upgrade');
+    return [response.headers['mcp-session-id'], socket];
+}
+
+/** Encodes a message of 126 to 65,535 bytes as a text frame. */
+function textFrame(message) {
+    const text = Buffer.from(JSON.stringify(message));
+    // The mask of zeros leaves the text as it is.
+    return Buffer.concat([Buffer.from([0x81, 0xfe, text.length >> 8, text.length & 255, 0, 0, 0, 0]), text]);
 }
 
 const changeId = answer => answer.body.result.structuredContent.changeId;
@@ -162,10 +182,9 @@ describe('JSON Web Tokens of one issuer', () => {
     test('session refuses the token of another principal', async () => {
         const { gateway, token } = it;
         const headers = { 'content-type': 'application/json', accept: 'application/json, text/event-stream' };
-        const initialize = { jsonrpc: '2.0', id: 1, method: 'initialize', params: { protocolVersion: '2025-11-25', capabilities: {}, clientInfo: { name: 't', version: '1' } } };
         const send = (bearer, message, session) =>
             fetch(gateway.mcp, { method: 'POST', headers: { ...headers, authorization: `Bearer ${bearer}`, ...(session && { 'mcp-session-id': session }) }, body: JSON.stringify(message) });
-        const opened = await send(await token('alice'), initialize);
+        const opened = await send(await token('alice'), initialize('2025-11-25'));
         const session = opened.headers.get('mcp-session-id');
         await opened.text();
         await send(await token('alice'), { jsonrpc: '2.0', method: 'notifications/initialized' }, session);
@@ -175,6 +194,60 @@ describe('JSON Web Tokens of one issuer', () => {
         for (const [subject, claims] of [['bob', {}], ['alice', { client_id: 'other' }]]) {
             assert.equal((await send(await token(subject, claims), ping, session)).status, 404, subject);
         }
+    });
+
+    test('message to an SSE session has the scopes of its own token', async () => {
+        const { gateway, token } = it;
+        const writer = await token('alice');
+        // Its earlier end must not matter.
+        const reader = await token('alice', { scope: 'tools:read', exp: Math.floor(Date.now() / 1000) + 60 });
+        const opened = await fetch(`${gateway.url}/sse`, { headers: { accept: 'text/event-stream', authorization: `Bearer ${writer}` } });
+        const events = opened.body.pipeThrough(new TextDecoderStream())[Symbol.asyncIterator]();
+        let received = '';
+        const next = async pattern => {
+            while (!pattern.test(received)) {
+                const { done, value } = await events.next();
+                assert.ok(!done, received);
+                received += value;
+            }
+            return pattern.exec(received)[1];
+        };
+        const path = await next(/data: (\/messages.*)\n/);
+        const send = async (bearer, message) => {
+            const headers = { 'content-type': 'application/json', authorization: `Bearer ${bearer}` };
+            const answer = await fetch(gateway.url + path, { method: 'POST', headers, body: JSON.stringify(message) });
+            assert.equal(answer.status, 202, await answer.text());
+        };
+        await send(writer, initialize('2024-11-05'));
+        const code = async (bearer, id) => {
+            await send(bearer, createIssue(id));
+            return JSON.parse(await next(new RegExp(`data: (.*"id":${id}\\b.*)\n`))).error?.data.code;
+        };
+        assert.equal(await code(reader, 2), 'FORBIDDEN');
+        assert.notEqual(await code(writer, 3), 'FORBIDDEN');
+        assert.equal(await code(await token('alice', { scope: 'tools:read' }), 4), 'FORBIDDEN');
+        await events.return();
+    });
+
+    test('resumed WebSocket has the scopes and end of its own token', async () => {
+        const { gateway, token } = it;
+        const url = `${gateway.url}/ws`;
+        const [session, first] = await connectRaw(url, await token('alice'));
+        first.write(textFrame(initialize('2025-11-25')));
+        await once(first, 'data');
+        first.destroy();
+        const soon = Math.floor(Date.now() / 1000) - 57;
+        const resume = async claims => {
+            const headers = { authorization: `Bearer ${await token('alice', claims)}` };
+            const socket = new WebSocket(`${url}?session=${session}&received=1`.replace('http', 'ws'), { protocols: ['mcp'], headers });
+            await once(socket, 'open');
+            return socket;
+        };
+        const socket = await resume({ scope: 'tools:read', exp: soon });
+        socket.send(JSON.stringify(createIssue(2)));
+        const [{ data }] = await once(socket, 'message');
+        assert.equal(JSON.parse(data).error?.data.code, 'FORBIDDEN', data);
+        await once(socket, 'close');
     });
 
     test('connections end when their token expires', async () => {
