@@ -15,6 +15,8 @@ const MAX_TIME: i64 = 253_402_207_200;
 const MAX_DEPTH: usize = 32;
 /// Claims that only ID tokens have (OpenID Connect Core 1.0, sections 2 and 3.3.2.11).
 const ID_TOKEN_CLAIMS: [&str; 4] = ["nonce", "at_hash", "c_hash", "s_hash"];
+/// Claims about a sign-in. ID tokens have them, and those access tokens that are issued to people, which also have a scope.
+const SIGN_IN_CLAIMS: [&str; 2] = ["auth_time", "sid"];
 /// The claims with the client's id, in the order of preference: that of RFC 9068, those of OpenID Connect and Keycloak, Okta, and
 /// Entra ID.
 const CLIENT_CLAIMS: [&str; 4] = ["client_id", "azp", "cid", "appid"];
@@ -185,7 +187,14 @@ impl TokenClaims {
         if self.get("events").is_some() {
             return Err(Refusal::invalid("the token reports an event, and an access token is needed"));
         }
+        let has_scope = ["scope", "scp"].iter().any(|name| self.get(name).is_some());
+        if !has_scope && SIGN_IN_CLAIMS.iter().any(|name| self.get(name).is_some()) {
+            return Err(Refusal::invalid("the token describes a sign-in and has no scope, as an ID token"));
+        }
         let (audiences, client) = (self.texts("aud"), self.client()?);
+        if !has_scope && client.is_none() {
+            return Err(Refusal::invalid("the token has neither a scope nor a client, as an ID token"));
+        }
         if client.is_some_and(|client| audiences.iter().all(|audience| *audience == client)) {
             return Err(Refusal::invalid("the token's only audience is its own client, as in an ID token"));
         }

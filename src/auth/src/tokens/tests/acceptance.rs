@@ -119,6 +119,31 @@ fn strongest_group_decides_the_role() {
     assert_eq!(role(roles(&[("*", Role::Viewer), ("dev", Role::Agent)]), json!([])), Ok(Role::Viewer));
 }
 
+/// The ID tokens of Entra ID have the same roles and header as its access tokens.
+#[test]
+fn only_access_tokens_of_entra_id_get_roles() {
+    let key = TestKey::es256("one");
+    let config = TokenIssuer {
+        roles: BTreeMap::from([("reviewers".to_owned(), Role::Reviewer)]),
+        groups_claim: "roles".to_owned(),
+        ..issuer_config(ISSUER)
+    };
+    let verifier = verifier(&[config], &[&key]);
+    let base = merge(&claims(now()), json!({ "client_id": null, "scope": null, "roles": ["reviewers"] }));
+    let header = merge(&key.header(), json!({ "typ": "JWT" }));
+    for (changes, is_accepted) in [
+        (json!({}), false),
+        (json!({ "sid": "s", "name": "Alice" }), false),
+        (json!({ "azp": "app", "auth_time": 1 }), false),
+        (json!({ "scp": "access_as_user", "sid": "s" }), true),
+        (json!({ "azp": "app" }), true),
+        (json!({ "appid": "app" }), true),
+    ] {
+        let token = key.sign(&header, &merge(&base, changes.clone()));
+        assert_eq!(principal(&verifier, &token).is_ok(), is_accepted, "{changes}");
+    }
+}
+
 #[test]
 fn cached_token_is_verified_again_when_it_ends() {
     let key = TestKey::es256("one");

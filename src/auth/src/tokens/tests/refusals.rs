@@ -126,6 +126,9 @@ fn id_tokens_are_refused_unless_marked_as_access_tokens() {
         ("c_hash", json!({ "c_hash": "h" }), "an ID token"),
         ("only its client as audience", json!({ "client_id": null, "azp": RESOURCE }), "its own client"),
         ("logout token", json!({ "events": {} }), "reports an event"),
+        ("auth_time without a scope", json!({ "auth_time": 1, "scope": null }), "describes a sign-in"),
+        ("sid without a scope", json!({ "sid": "s", "scope": null }), "describes a sign-in"),
+        ("neither a scope nor a client", json!({ "client_id": null, "scope": null }), "neither a scope nor a client"),
     ];
     issuers.refuses_claims(&header, &rows);
     let marked = issuers.key.sign(&issuers.key.header(), &merge(&claims(now()), json!({ "nonce": "n" })));
