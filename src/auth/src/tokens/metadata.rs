@@ -6,6 +6,9 @@ use url::Url;
 use super::requests::{RequestError, get_json};
 use countersign_config::is_loopback;
 
+/// The most characters of a text of an issuer in the log.
+const MAX_LOGGED_CHARS: usize = 200;
+
 /// The part of an issuer's metadata that the gateway uses.
 #[derive(Debug, Default)]
 pub(super) struct Metadata {
@@ -57,7 +60,8 @@ impl Metadata {
                     continue;
                 }
             };
-            let document = Document::deserialize(document).map_err(|error| format!("{url}: {error}"))?;
+            let document =
+                Document::deserialize(document).map_err(|error| format!("{url}: {}", quote(&error.to_string())))?;
             return Self::check(issuer, document).map_err(|error| format!("{url}: {error}"));
         }
         Err(failure)
@@ -66,7 +70,7 @@ impl Metadata {
     fn check(issuer: &str, document: Document) -> Result<Self, String> {
         // RFC 8414, section 3.3. Otherwise an issuer could speak for another one.
         if document.issuer != issuer {
-            return Err(format!("the issuer in the document is {:?}, not {issuer:?}", document.issuer));
+            return Err(format!("the issuer in the document is {}, not {issuer:?}", quote(&document.issuer)));
         }
         let endpoints = [
             &document.jwks_uri,
@@ -103,11 +107,16 @@ fn has_secret_in_form(methods: Option<&[String]>) -> bool {
     supports("client_secret_post") && !supports("client_secret_basic")
 }
 
+/// Returns the beginning of a text of an issuer, escaped for the log.
+fn quote(text: &str) -> String {
+    format!("{:?}", text.chars().take(MAX_LOGGED_CHARS).collect::<String>())
+}
+
 /// Checks that an endpoint uses HTTPS, or HTTP on loopback if the operator configured the issuer there.
 fn check_endpoint(issuer: &str, endpoint: &str) -> Result<(), String> {
-    let url = Url::parse(endpoint).map_err(|error| format!("{endpoint:?}: {error}"))?;
+    let url = Url::parse(endpoint).map_err(|error| format!("{}: {error}", quote(endpoint)))?;
     let is_local = url.scheme() == "http" && is_loopback(&url) && issuer.starts_with("http://");
-    if url.scheme() == "https" || is_local { Ok(()) } else { Err(format!("{endpoint:?} does not use https")) }
+    if url.scheme() == "https" || is_local { Ok(()) } else { Err(format!("{} does not use https", quote(endpoint))) }
 }
 
 /// Returns the URLs of an issuer's metadata in the order in which MCP clients try them
@@ -128,6 +137,8 @@ fn well_known_urls(issuer: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -147,6 +158,14 @@ mod tests {
                 "http://127.0.0.1:9/.well-known/openid-configuration",
             ]
         );
+    }
+
+    #[test]
+    fn foreign_issuer_is_cut_and_escaped_in_the_error() {
+        let document = json!({ "issuer": format!("a\n{}", "b".repeat(100_000)) });
+        let document = Document::deserialize(document).unwrap();
+        let error = Metadata::check("https://id.example", document).unwrap_err();
+        assert!(error.contains(r"a\nbb") && error.len() < 300, "{error:.400}");
     }
 
     #[test]

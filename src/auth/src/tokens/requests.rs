@@ -16,6 +16,9 @@ const MAX_ANSWER_LEN: usize = 256 * 1024;
 /// The time limit of a request with its answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The most characters of an error code, which is logged.
+const MAX_ERROR_CHARS: usize = 200;
+
 /// The body of a refusal.
 #[derive(Deserialize)]
 struct ErrorBody {
@@ -83,7 +86,7 @@ async fn send(request: SendClientRequest) -> Result<String, RequestError> {
         if status != 200 {
             let refusal: Option<ErrorBody> = serde_json::from_slice(&body).ok();
             return Err(match refusal {
-                Some(refusal) => RequestError::Refused(refusal.error),
+                Some(refusal) => RequestError::Refused(refusal.error.chars().take(MAX_ERROR_CHARS).collect()),
                 None => RequestError::Unusable(format!("the answer has status {status}")),
             });
         }
