@@ -1,6 +1,9 @@
 //! Remembers verified tokens by their hashes, within bounds.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
 use dashmap::DashMap;
 use jiff::Timestamp;
@@ -10,6 +13,10 @@ use countersign_domain::principal::{Identity, SecretHash};
 
 /// The most entries of each cache.
 const MAX_ENTRIES: usize = 10_000;
+/// The size in bytes from which each cache removes entries.
+const MAX_BYTES: usize = 16 << 20;
+/// The estimated size of an entry without its claims and its token.
+const ENTRY_BYTES: usize = 512;
 /// The time for which an issuer's answer about a token counts, in milliseconds.
 pub(super) const ANSWER_AGE: i64 = 10_000;
 /// The time after which an issuer that did not answer is asked about the same token again.
@@ -47,63 +54,132 @@ impl Answer {
     }
 }
 
+/// An entry that a [`BoundedMap`] can measure and remove.
+trait Entry {
+    fn bytes(&self) -> usize;
+    /// Returns `false` if the entry may be removed before others.
+    fn is_needed(&self, now: i64) -> bool;
+}
+
+impl Entry for CachedJwt {
+    fn bytes(&self) -> usize {
+        identity_bytes(&self.identity)
+    }
+    fn is_needed(&self, now: i64) -> bool {
+        self.is_valid(now)
+    }
+}
+
+impl Entry for Answer {
+    fn bytes(&self) -> usize {
+        let token = self.token.as_ref().map_or(0, |token| token.len());
+        token + self.outcome.as_ref().map_or(ENTRY_BYTES, identity_bytes)
+    }
+    // An open stream has the answer about its token renewed, for which the text of the token is needed.
+    fn is_needed(&self, now: i64) -> bool {
+        self.is_fresh(now) && self.token.is_some()
+    }
+}
+
+/// Estimates the size of an identity. The groups are a part of the claims that is kept a second time.
+fn identity_bytes(identity: &Identity) -> usize {
+    ENTRY_BYTES + identity.principal.claims.as_ref().map_or(0, |claims| 2 * claims.json.len())
+}
+
+/// A map with a limit of its entries and of their size.
+struct BoundedMap<V> {
+    entries: DashMap<SecretHash, V>,
+    bytes: AtomicUsize,
+}
+
+impl<V> Default for BoundedMap<V> {
+    fn default() -> Self {
+        Self { entries: DashMap::new(), bytes: AtomicUsize::new(0) }
+    }
+}
+
+impl<V: Entry> BoundedMap<V> {
+    fn insert(&self, hash: SecretHash, entry: V, now: Timestamp) {
+        if self.exceeds(MAX_ENTRIES - 1, MAX_BYTES) {
+            self.evict(now.as_millisecond());
+        }
+        self.bytes.fetch_add(entry.bytes(), Relaxed);
+        if let Some(old) = self.entries.insert(hash, entry) {
+            self.bytes.fetch_sub(old.bytes(), Relaxed);
+        }
+    }
+
+    fn exceeds(&self, entries: usize, bytes: usize) -> bool {
+        self.entries.len() > entries || self.bytes.load(Relaxed) > bytes
+    }
+
+    /// Removes the entries that are not needed, and if that is not enough, every second of the others.
+    fn evict(&self, now: i64) {
+        self.retain(|entry| entry.is_needed(now));
+        if self.exceeds(MAX_ENTRIES / 2, MAX_BYTES / 2) {
+            let mut is_kept = false;
+            self.retain(|_| {
+                is_kept = !is_kept;
+                is_kept
+            });
+        }
+    }
+
+    fn retain(&self, mut is_kept: impl FnMut(&V) -> bool) {
+        self.entries.retain(|_, entry| {
+            let is_kept = is_kept(entry);
+            if !is_kept {
+                self.bytes.fetch_sub(entry.bytes(), Relaxed);
+            }
+            is_kept
+        });
+    }
+}
+
 #[derive(Default)]
 pub(super) struct TokenCache {
-    jwts: DashMap<SecretHash, CachedJwt>,
-    answers: DashMap<SecretHash, Answer>,
+    jwts: BoundedMap<CachedJwt>,
+    answers: BoundedMap<Answer>,
 }
 
 impl TokenCache {
     /// Returns the identity of a JWT that need not be verified again.
     pub(super) fn jwt(&self, hash: &SecretHash, now: Timestamp) -> Option<Identity> {
-        let entry = self.jwts.get(hash)?;
+        let entry = self.jwts.entries.get(hash)?;
         entry.is_valid(now.as_millisecond()).then(|| entry.identity.clone())
     }
 
     pub(super) fn insert_jwt(&self, hash: SecretHash, entry: CachedJwt, now: Timestamp) {
-        evict(&self.jwts, |entry| entry.is_valid(now.as_millisecond()));
-        self.jwts.insert(hash, entry);
+        self.jwts.insert(hash, entry, now);
     }
 
     /// Returns the last answer about an opaque token if it still counts.
     pub(super) fn fresh_answer(&self, hash: &SecretHash, now: Timestamp) -> Option<Result<Identity, Refusal>> {
-        let answer = self.answers.get(hash)?;
+        let answer = self.answers.entries.get(hash)?;
         answer.is_fresh(now.as_millisecond()).then(|| answer.outcome.clone())
     }
 
     /// Returns the text of an opaque token that was valid when its issuer last answered.
     pub(super) fn opaque_token(&self, hash: &SecretHash) -> Option<Arc<str>> {
-        self.answers.get(hash)?.token.clone()
+        self.answers.entries.get(hash)?.token.clone()
     }
 
     /// Forgets the answers that do not come from the current issuers.
     pub(super) fn retain_answers(&self, is_current: impl Fn(&Identity) -> bool) {
-        self.answers.retain(|_, answer| answer.outcome.as_ref().is_ok_and(&is_current));
+        self.answers.retain(|answer| answer.outcome.as_ref().is_ok_and(&is_current));
     }
 
     pub(super) fn insert_answer(&self, hash: SecretHash, answer: Answer, now: Timestamp) {
-        // An open stream has the answer about its token renewed, for which the text of the token is needed.
-        evict(&self.answers, |answer| answer.is_fresh(now.as_millisecond()) && answer.token.is_some());
-        self.answers.insert(hash, answer);
+        self.answers.insert(hash, answer, now);
     }
 
     #[cfg(test)]
     pub(super) fn jwt_count(&self) -> usize {
-        self.jwts.len()
+        self.jwts.entries.len()
     }
-}
 
-/// Removes entries from a full map: those that are not needed, and if that is not enough, every second of the others.
-fn evict<V>(map: &DashMap<SecretHash, V>, is_needed: impl Fn(&V) -> bool) {
-    if map.len() < MAX_ENTRIES {
-        return;
-    }
-    map.retain(|_, entry| is_needed(entry));
-    if map.len() > MAX_ENTRIES / 2 {
-        let mut is_kept = false;
-        map.retain(|_, _| {
-            is_kept = !is_kept;
-            is_kept
-        });
+    #[cfg(test)]
+    pub(super) fn answer_bytes(&self) -> usize {
+        self.answers.bytes.load(Relaxed)
     }
 }

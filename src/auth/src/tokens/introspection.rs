@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use url::form_urlencoded::{Serializer, byte_serialize};
 
 use super::{
-    Refusal,
+    MAX_TOKEN_LEN, Refusal,
     claims::TokenClaims,
     issuer::Issuer,
     metadata::Metadata,
@@ -27,6 +27,9 @@ impl Issuer {
             self.warn_of_unanswered_question(&error, now);
             Refusal::ProviderUnavailable
         })?;
+        if answer.len() > MAX_TOKEN_LEN {
+            return Err(Refusal::invalid("the issuer's answer about the token is too long"));
+        }
         let claims = TokenClaims::parse(answer)?;
         if claims.get("active").and_then(serde_json::Value::as_bool) != Some(true) {
             return Err(Refusal::invalid("the token is unknown to its issuer, was revoked or has expired"));

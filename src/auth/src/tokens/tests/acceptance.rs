@@ -195,6 +195,23 @@ fn cache_is_bounded_and_removes_ended_tokens_first() {
     assert!((3000..=10_000).contains(&cache.jwt_count()), "{}", cache.jwt_count());
 }
 
+#[test]
+fn cache_of_answers_is_bounded_in_bytes() {
+    let key = TestKey::es256("one");
+    let verifier = verifier(&[issuer_config(ISSUER)], &[&key]);
+    let all = merge(&claims(now()), json!({ "x": "x".repeat(8000) }));
+    let identity = verifier.identify(&key.sign(&key.header(), &all), now()).unwrap();
+    for n in 0..5000_u64 {
+        let answer =
+            Answer { outcome: Ok(identity.clone()), token: Some(Arc::from("token")), asked_at: now().as_millisecond() };
+        verifier.cache.insert_answer(secret::hash(&n.to_le_bytes()), answer, now());
+        assert!(verifier.cache.answer_bytes() < 17 << 20);
+    }
+    assert!(verifier.cache.answer_bytes() > 7 << 20);
+    verifier.set_issuers(&[]);
+    assert_eq!(verifier.cache.answer_bytes(), 0);
+}
+
 /// Prints what a cached token costs beside a cached key.
 #[test]
 #[ignore = "a measurement"]
