@@ -1,7 +1,8 @@
 //! Counts failed attempts to authenticate, and rate-limits clients that fail too often.
 //!
 //! A valid credential is never held back, even if others fail from the same address: it is verified first, and only
-//! failures are counted. The length of the secrets makes guessing hopeless, not this limit: keys and sign-in codes have
+//! failures are counted. The exception are opaque tokens that this gateway does not know yet: their issuer is not asked
+//! on behalf of an address whose tokens it has just refused too often. The length of the secrets makes guessing hopeless, not this limit: keys and sign-in codes have
 //! 256 random bits, so a million guesses a second for ten years hit an existing one with a chance of 2^-208. The limit
 //! stops clients with a wrong credential from retrying all the time, and keeps the log short. Memory is bounded: if too
 //! many addresses fail at once, new ones share one count.
@@ -13,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use dashmap::DashMap;
 use governor::{
     DefaultKeyedRateLimiter, Quota, RateLimiter,
     clock::{Clock as _, DefaultClock},
@@ -63,6 +65,8 @@ fn network_of(ip: IpAddr) -> IpAddr {
 /// The failure counts of one endpoint.
 pub struct FailedAttempts {
     limiter: DefaultKeyedRateLimiter<Subject>,
+    /// The times until which subjects beyond the limit are to wait.
+    waits: DashMap<Subject, Instant>,
     clock: DefaultClock,
     /// The time of the last removal of expired counts, which iterates over all of them.
     last_sweep: Mutex<Option<Instant>>,
@@ -75,6 +79,7 @@ impl Default for FailedAttempts {
         let quota = Quota::with_period(FORGET_FAILURE_AFTER).unwrap_or(Quota::per_second(NonZeroU32::MIN));
         Self {
             limiter: RateLimiter::keyed(quota.allow_burst(MAX_FAILURES_IN_A_ROW)),
+            waits: DashMap::new(),
             clock: DefaultClock::default(),
             last_sweep: Mutex::default(),
             last_warning: Mutex::default(),
@@ -92,28 +97,46 @@ fn is_due(last: &Mutex<Option<Instant>>, now: Instant) -> bool {
     due
 }
 
+fn rate_limited(wait: Duration) -> McpError {
+    McpError::new(ErrorKind::RateLimited, "too many failed attempts; try again later")
+        .with("retryAfter", wait.as_secs().saturating_add(1))
+}
+
 impl FailedAttempts {
     /// Counts a verified failure. Returns the given error, or `RATE_LIMITED` with `retryAfter` in seconds after too many
     /// failures.
     pub fn record_failure(&self, subject: Subject, now: Instant, error: McpError) -> McpError {
-        let subject = if self.ensure_room(now) { subject } else { Subject::Untracked };
+        let subject = self.tracked(subject, now);
         let Err(not_until) = self.limiter.check_key(&subject) else { return error };
         if is_due(&self.last_warning, now) {
             tracing::warn!(?subject, "too many failed attempts to authenticate");
         }
         let wait = not_until.wait_time_from(self.clock.now());
-        McpError::new(ErrorKind::RateLimited, "too many failed attempts; try again later")
-            .with("retryAfter", wait.as_secs().saturating_add(1))
+        if self.waits.len() >= MAX_TRACKED {
+            self.waits.retain(|_, until| *until > now);
+        }
+        self.waits.insert(subject, now + wait);
+        rate_limited(wait)
     }
 
-    fn ensure_room(&self, now: Instant) -> bool {
-        if self.limiter.len() < MAX_TRACKED {
-            return true;
+    /// Checks, without counting an attempt, that a subject is within the limit.
+    ///
+    /// # Errors
+    /// `RATE_LIMITED` with `retryAfter` as in [`Self::record_failure`].
+    pub fn check(&self, subject: Subject, now: Instant) -> Result<(), McpError> {
+        let until = self.waits.get(&self.tracked(subject, now)).map(|until| *until);
+        match until.map(|until| until.saturating_duration_since(now)) {
+            Some(wait) if !wait.is_zero() => Err(rate_limited(wait)),
+            _ => Ok(()),
         }
-        if is_due(&self.last_sweep, now) {
+    }
+
+    /// Returns the subject under which an attempt counts, after removing expired counts if there are too many.
+    fn tracked(&self, subject: Subject, now: Instant) -> Subject {
+        if self.limiter.len() >= MAX_TRACKED && is_due(&self.last_sweep, now) {
             self.limiter.retain_recent();
         }
-        self.limiter.len() < MAX_TRACKED
+        if self.limiter.len() < MAX_TRACKED { subject } else { Subject::Untracked }
     }
 
     #[cfg(test)]
@@ -143,6 +166,9 @@ mod tests {
         let error = attempts.record_failure(subject, now, wrong());
         assert_eq!(error.kind, ErrorKind::RateLimited);
         assert!(error.data["retryAfter"].as_u64().unwrap() <= 6);
+        assert_eq!(attempts.check(subject, now).unwrap_err().kind, ErrorKind::RateLimited);
+        assert_eq!(attempts.check(subject, now + FORGET_FAILURE_AFTER), Ok(()));
+        assert_eq!(attempts.check(Subject::for_peer(ip(2)), now), Ok(()));
         assert_eq!(attempts.record_failure(Subject::for_peer(ip(2)), now, wrong()).kind, ErrorKind::Unauthorized);
     }
 
@@ -165,5 +191,6 @@ mod tests {
             attempts.record_failure(Subject::Peer(IpAddr::from(n.to_be_bytes())), now, wrong());
         }
         assert!(attempts.tracked_subjects() <= MAX_TRACKED + 1);
+        assert!(attempts.waits.len() <= MAX_TRACKED);
     }
 }

@@ -60,6 +60,8 @@ pub struct Authenticator {
     cache: DashMap<SecretHash, CachedKey>,
     wrong_keys: Mutex<WrongKeys>,
     attempts: FailedAttempts,
+    /// Opaque tokens that were not known here and that their issuers refused, whatever the path of the request.
+    refused_tokens: FailedAttempts,
     local_agent: Arc<Principal>,
     tokens: TokenVerifier,
 }
@@ -76,6 +78,7 @@ impl Authenticator {
             cache: DashMap::default(),
             wrong_keys: Mutex::default(),
             attempts: FailedAttempts::default(),
+            refused_tokens: FailedAttempts::default(),
             local_agent: Arc::new(Principal::local_agent()),
             tokens: TokenVerifier::new(&config.auth.tokens, config.resource().as_deref()),
         }
@@ -91,6 +94,32 @@ impl Authenticator {
     pub fn unverified_token<'a>(&self, authorization: &'a [u8]) -> Option<&'a str> {
         let token = self.parse_header(authorization).ok().filter(|token| self.is_token(token))?;
         self.tokens.needs_provider(token, Timestamp::now()).then_some(token)
+    }
+
+    /// Checks that an issuer may be asked about a token on behalf of an address.
+    ///
+    /// # Errors
+    /// `RATE_LIMITED` if the token is not known here and issuers have refused too many such tokens of the address.
+    pub fn check_question(&self, token: &str, peer: Option<IpAddr>) -> Result<(), McpError> {
+        if !self.tokens.is_unknown(token) {
+            return Ok(());
+        }
+        self.refused_tokens.check(Subject::for_peer(peer), Instant::now())
+    }
+
+    /// Asks the issuer of a token ([`TokenVerifier::ask_provider`]), and counts an opaque token that it refuses.
+    pub async fn ask_provider(&self, token: &str, peer: Option<IpAddr>) {
+        let is_unknown = self.tokens.is_unknown(token);
+        self.tokens.ask_provider(token).await;
+        if !is_unknown {
+            return;
+        }
+        if let Err(refusal) = self.tokens.identify(token, Timestamp::now())
+            && refusal.is_failed_attempt()
+        {
+            // The request is refused for the token.
+            let _ = self.refused_tokens.record_failure(Subject::for_peer(peer), Instant::now(), refusal.into());
+        }
     }
 
     fn is_token(&self, text: &str) -> bool {

@@ -124,8 +124,12 @@ where
         let open = connection.map(|connection| connection.open_request());
         let front = Rc::clone(&self.front);
         let response = match front.ask_provider(&request) {
-            None => Either::Left(self.service.call(request)),
-            Some(asking) => Either::Right(call_after(asking, Rc::clone(&self.service), request)),
+            Ok(None) => Either::Left(self.service.call(request)),
+            Ok(Some(asking)) => Either::Right(call_after(asking, Rc::clone(&self.service), request)),
+            Err(error) => {
+                let response = refusal(request.path(), &error);
+                return refused(request, response, cors);
+            }
         };
         FrontFuture::Admitted { response, front, cors, _open: open }
     }
@@ -148,15 +152,20 @@ where
 impl Front {
     /// Returns the question to the issuer of a request's token, if it must be asked before the request is authenticated.
     /// All authentication after this one decides without waiting.
-    fn ask_provider(&self, request: &ServiceRequest) -> Option<impl Future<Output = ()> + 'static> {
+    ///
+    /// # Errors
+    /// `RATE_LIMITED` as [`Authenticator::check_question`].
+    fn ask_provider(&self, request: &ServiceRequest) -> Result<Option<impl Future<Output = ()> + 'static>, McpError> {
         let authenticator = &self.authentication.authenticator;
-        if !authenticator.tokens().is_enabled() {
-            return None;
+        if !authenticator.tokens().is_enabled() || is_public(request.path()) {
+            return Ok(None);
         }
-        let header = authorization_header(request.headers()).ok().flatten()?;
-        let token = authenticator.unverified_token(header)?.to_owned();
-        let authenticator = Arc::clone(authenticator);
-        Some(async move { authenticator.tokens().ask_provider(&token).await })
+        let header = authorization_header(request.headers()).ok().flatten();
+        let Some(token) = header.and_then(|header| authenticator.unverified_token(header)) else { return Ok(None) };
+        let address = self.authentication.address(request.request());
+        authenticator.check_question(token, address)?;
+        let (authenticator, token) = (Arc::clone(authenticator), token.to_owned());
+        Ok(Some(async move { authenticator.ask_provider(&token, address).await }))
     }
 
     /// Admits the connection of a request if it is within the limit, or reserves one of the places for reviewers for it.
@@ -164,6 +173,11 @@ impl Front {
     fn admit_or_reserve(&self, connection: &Connection, request: &HttpRequest) -> bool {
         !connection.is_refused() || (self.authentication.may_view(request) && connection.reserve_reviewer_place())
     }
+}
+
+/// Returns `true` if a path is served without a credential.
+fn is_public(path: &str) -> bool {
+    matches!(path, "/" | "/health") || path.starts_with("/assets/") || path.starts_with("/.well-known/")
 }
 
 fn too_many_connections() -> HttpResponse {
@@ -289,11 +303,14 @@ fn cutter_if_exclusive(request: &HttpRequest) -> Option<Arc<dyn Fn() + Send + Sy
 
 fn no_memory(request: &HttpRequest) -> HttpResponse {
     let text = "the request was handled, but the gateway has no memory for its answer (limits.total_memory)";
-    let error = McpError::new(ErrorKind::Overloaded, text);
-    if request.path() == "/mcp" {
-        return answer::refusal(&error, Revision::NEWEST_LEGACY);
+    refusal(request.path(), &McpError::new(ErrorKind::Overloaded, text))
+}
+
+fn refusal(path: &str, error: &McpError) -> HttpResponse {
+    if path == "/mcp" {
+        return answer::refusal(error, Revision::NEWEST_LEGACY);
     }
-    Problem::from(error).error_response()
+    Problem::from(error.clone()).error_response()
 }
 
 /// A body that is sent in slices, and is counted until the connection has taken all of them.

@@ -9,8 +9,9 @@ use serde_json::json;
 use super::*;
 use crate::{
     keys::{self, StoredKey},
-    tokens::tests::{KnownIssuer, issuer_config},
+    tokens::tests::{KnownIssuer, fake_provider::FakeProvider, issuer_config, with_introspection},
 };
+use countersign_config::TokenIssuer;
 use countersign_domain::principal::Role;
 
 /// A key store in memory.
@@ -225,6 +226,26 @@ fn only_invalid_tokens_are_failed_attempts() {
     assert_eq!(kind_after(30, &issuer.token_with(json!({ "scope": "" }))), Some(ErrorKind::Forbidden));
     assert_eq!(kind_after(30, &issuer.token_with(json!({ "aud": "x" }))), Some(ErrorKind::RateLimited));
     auth.identify(Some(&bearer(&issuer.token_with(json!({})))), remote()).unwrap();
+}
+
+#[actix::test]
+async fn issuer_is_not_asked_after_too_many_refused_tokens() {
+    let (auth, _) = new_authenticator(AuthMode::Keys);
+    let provider = FakeProvider::start().await;
+    auth.tokens
+        .set_issuers(&[TokenIssuer { audiences: vec!["gateway".to_owned()], ..with_introspection(&provider.issuer) }]);
+    provider.set_token("known", json!({ "active": true, "aud": "gateway", "sub": "alice", "scope": "tools:read" }));
+    auth.ask_provider("known", remote()).await;
+    for n in 0..11 {
+        let token = format!("unknown-{n}");
+        auth.check_question(&token, remote()).unwrap();
+        auth.ask_provider(&token, remote()).await;
+    }
+    assert_eq!(auth.check_question("unknown", remote()).unwrap_err().kind, ErrorKind::RateLimited);
+    auth.check_question("unknown", Some([192, 0, 2, 77].into())).unwrap();
+    auth.check_question("known", remote()).unwrap();
+    auth.check_question("eyJ.signed.token", remote()).unwrap();
+    provider.stop().await;
 }
 
 #[actix::test]

@@ -164,6 +164,12 @@ impl TokenCache {
         self.answers.entries.get(hash)?.token.clone()
     }
 
+    /// Returns `true` if an opaque token is or was valid, as far as that is remembered.
+    pub(super) fn was_valid(&self, hash: &SecretHash) -> bool {
+        let answer = self.answers.entries.get(hash);
+        answer.is_some_and(|answer| answer.token.is_some() || matches!(answer.outcome, Err(Refusal::Expired)))
+    }
+
     /// Forgets the answers that do not come from the current issuers.
     pub(super) fn retain_answers(&self, is_current: impl Fn(&Identity) -> bool) {
         self.answers.retain(|answer| answer.outcome.as_ref().is_ok_and(&is_current));

@@ -11,6 +11,7 @@ use std::{
 
 use arc_swap::ArcSwapOption;
 use jiff::Timestamp;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
     Refusal,
@@ -32,6 +33,8 @@ pub(super) const MAX_AGE: i64 = 24 * 3600 * SECOND;
 pub(super) const QUESTION_INTERVAL: i64 = 10 * SECOND;
 /// The same while no keys are known.
 const RETRY_INTERVAL: i64 = 2 * SECOND;
+/// The most simultaneous questions about opaque tokens that were valid before, and about others.
+const MAX_QUESTIONS: usize = 16;
 /// The generation of an issuer that is no longer configured.
 const RETIRED_GENERATION: u64 = u64::MAX;
 
@@ -66,6 +69,10 @@ pub(super) struct Issuer {
     last_warning: AtomicI64,
     /// Held by the only question for the keys.
     question: tokio::sync::Mutex<()>,
+    /// The turns of questions about opaque tokens that were valid before.
+    known_tokens: Semaphore,
+    /// The turns of questions about other opaque tokens, which anybody can invent.
+    unknown_tokens: Semaphore,
 }
 
 impl Issuer {
@@ -79,6 +86,8 @@ impl Issuer {
             next_question: AtomicI64::new(i64::MIN),
             last_warning: AtomicI64::new(0),
             question: tokio::sync::Mutex::default(),
+            known_tokens: Semaphore::new(MAX_QUESTIONS),
+            unknown_tokens: Semaphore::new(MAX_QUESTIONS),
         }
     }
 
@@ -109,6 +118,17 @@ impl Issuer {
         let wait = self.next_question.load(Ordering::Relaxed).saturating_sub(now.as_millisecond());
         // A failed question delays the next one by its own duration, too.
         !(1..=6 * QUESTION_INTERVAL).contains(&wait)
+    }
+
+    /// Returns `true` while a question for the keys runs.
+    pub(super) fn is_asked(&self) -> bool {
+        self.question.try_lock().is_err()
+    }
+
+    /// Waits for the turn to ask about a token that was valid before. Returns `None` at once if all turns for other tokens
+    /// are taken.
+    pub(super) async fn take_turn(&self, was_valid: bool) -> Option<SemaphorePermit<'_>> {
+        if was_valid { self.known_tokens.acquire().await.ok() } else { self.unknown_tokens.try_acquire().ok() }
     }
 
     /// Logs that the issuer did not answer about a token, unless that was just logged. Clients may send many tokens.
@@ -204,9 +224,9 @@ impl Issuer {
         Err(Refusal::invalid("the token is signed with a key that its issuer does not have"))
     }
 
-    /// Returns what is known of the issuer, after asking it if that is old.
+    /// Returns what is known of the issuer, after asking it if that is old, or after the question that already runs.
     pub(super) async fn current_provider(self: &Arc<Self>, now: Timestamp) -> Result<Arc<Provider>, Refusal> {
-        if self.is_stale(now) && self.may_ask(now) {
+        if self.is_stale(now) && (self.may_ask(now) || self.provider(now).is_none()) {
             Arc::clone(self).renew(now).await;
         }
         self.provider(now).ok_or(Refusal::ProviderUnavailable)

@@ -4,16 +4,14 @@
 //! What is in memory decides without waiting. Only [`TokenVerifier::ask_provider`] and [`TokenVerifier::recheck`] speak to an
 //! issuer. A token is kept in memory only if it is opaque, since its issuer must be asked about it again.
 
-use std::{
-    array,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
 };
 
 use actix_web::rt;
 use arc_swap::ArcSwap;
+use dashmap::DashMap;
 use jiff::Timestamp;
 use tokio::sync::Mutex;
 
@@ -43,8 +41,6 @@ pub use refusal::Refusal;
 
 /// The most bytes of an access token.
 pub const MAX_TOKEN_LEN: usize = 16 * 1024;
-/// The most simultaneous questions about opaque tokens.
-const MAX_QUESTIONS: usize = 16;
 
 /// Verifies access tokens. It is shared by all threads.
 pub struct TokenVerifier {
@@ -53,8 +49,8 @@ pub struct TokenVerifier {
     /// The audiences of an issuer for which none are configured.
     audiences: Vec<String>,
     cache: TokenCache,
-    /// Each opaque token has one of these locks, so that simultaneous questions about it are asked once.
-    questions: [Mutex<()>; MAX_QUESTIONS],
+    /// The opaque tokens about which an issuer is asked, so that simultaneous questions about one are asked once.
+    questions: DashMap<SecretHash, Arc<Mutex<()>>>,
     last_version: AtomicU64,
 }
 
@@ -76,7 +72,7 @@ impl TokenVerifier {
             issuers: ArcSwap::default(),
             audiences: resource.map(default_audiences).unwrap_or_default(),
             cache: TokenCache::default(),
-            questions: array::from_fn(|_| Mutex::default()),
+            questions: DashMap::new(),
             last_version: AtomicU64::new(0),
         };
         verifier.set_issuers(issuers);
@@ -183,6 +179,12 @@ impl TokenVerifier {
         }
     }
 
+    /// Returns `true` if a token is opaque and not known to have been valid.
+    #[must_use]
+    pub fn is_unknown(&self, token: &str) -> bool {
+        !jwt::is_jwt(token) && !self.cache.was_valid(&secret::hash(token.as_bytes()))
+    }
+
     fn find_question(&self, token: &str, now: Timestamp) -> Option<Question> {
         if token.len() > MAX_TOKEN_LEN {
             return None;
@@ -196,14 +198,15 @@ impl TokenVerifier {
             return None;
         }
         let (token, issuer) = self.parse_jwt(token).ok()?;
-        if !issuer.may_ask(now) {
+        let may_ask = issuer.may_ask(now);
+        if !may_ask && !issuer.is_asked() {
             return None;
         }
         let is_stale = issuer.is_stale(now);
         if issuer.verify(token, now).is_none() {
             return Some(Question::Keys(issuer));
         }
-        is_stale.then_some(Question::NewKeys(issuer))
+        (is_stale && may_ask).then_some(Question::NewKeys(issuer))
     }
 
     fn parse_jwt<'a>(&self, token: &'a str) -> Result<(UnverifiedJwt<'a>, Arc<Issuer>), Refusal> {
@@ -241,12 +244,18 @@ impl TokenVerifier {
         }
     }
 
-    /// Asks the issuers about an opaque token, in their configured order, until one knows it.
+    /// Asks the issuers about an opaque token, unless another task has just done so.
     async fn ask_about(&self, token: &str, hash: SecretHash, now: Timestamp) {
-        let _question = self.questions[usize::from(hash[0]) % MAX_QUESTIONS].lock().await;
-        if self.cache.fresh_answer(&hash, now).is_some() {
-            return;
+        let running = RunningQuestion::join(&self.questions, hash);
+        let _question = running.lock.lock().await;
+        if self.cache.fresh_answer(&hash, now).is_none() {
+            self.ask_issuers(token, hash, now).await;
         }
+    }
+
+    /// Asks the issuers about an opaque token, in their configured order, until one knows it.
+    async fn ask_issuers(&self, token: &str, hash: SecretHash, now: Timestamp) {
+        let was_valid = self.cache.was_valid(&hash);
         let mut outcome = Err(Refusal::invalid("no issuer knows the token"));
         for issuer in self.issuers.load_full().iter() {
             let Some(client) = &issuer.config.introspection else { continue };
@@ -255,6 +264,10 @@ impl TokenVerifier {
             } else if issuer.is_stale(now) && issuer.may_ask(now) {
                 drop(rt::spawn(Arc::clone(issuer).renew(now)));
             }
+            let Some(_turn) = issuer.take_turn(was_valid).await else {
+                outcome = Err(Refusal::ProviderUnavailable);
+                continue;
+            };
             match issuer.introspect(client, token, now).await {
                 Ok((principal, expires_at)) => {
                     outcome = Ok(identity(principal, hash, issuer, None, expires_at));
@@ -268,6 +281,9 @@ impl TokenVerifier {
                 Err(_) if matches!(outcome, Err(Refusal::ProviderUnavailable)) => {}
                 Err(refusal) => outcome = Err(refusal),
             }
+        }
+        if was_valid && matches!(outcome, Err(Refusal::Invalid(_))) {
+            outcome = Err(Refusal::Expired);
         }
         let token = match &outcome {
             Ok(_) => Some(Arc::from(token)),
@@ -330,6 +346,29 @@ impl TokenVerifier {
         self.find_issuer(&credential.issuer)
             .filter(|issuer| issuer.version == credential.issuer_version)
             .ok_or_else(|| Refusal::invalid("the configuration of the token's issuer has changed"))
+    }
+}
+
+/// The part of a task in the question about an opaque token. The question is forgotten when the last part is dropped.
+struct RunningQuestion<'a> {
+    questions: &'a DashMap<SecretHash, Arc<Mutex<()>>>,
+    hash: SecretHash,
+    /// Held by the task that asks.
+    lock: Arc<Mutex<()>>,
+}
+
+impl<'a> RunningQuestion<'a> {
+    fn join(questions: &'a DashMap<SecretHash, Arc<Mutex<()>>>, hash: SecretHash) -> Self {
+        let lock = Arc::clone(&questions.entry(hash).or_default());
+        Self { questions, hash, lock }
+    }
+}
+
+impl Drop for RunningQuestion<'_> {
+    fn drop(&mut self) {
+        // Given back first, so that of two tasks that end at once the second one sees only the part of the map.
+        self.lock = Arc::default();
+        self.questions.remove_if(&self.hash, |_, lock| Arc::strong_count(lock) == 1);
     }
 }
 

@@ -79,6 +79,21 @@ async fn long_responses_are_compressed_if_accepted() {
     assert_eq!(encoding_of(Some("gzip"), 100).await, None);
 }
 
+#[test]
+fn only_pages_and_probes_are_public() {
+    for (path, is_served_to_all) in [
+        ("/", true),
+        ("/health", true),
+        ("/assets/app.js", true),
+        ("/.well-known/oauth-protected-resource/mcp", true),
+        ("/mcp", false),
+        ("/healthy", false),
+        ("/api/me", false),
+    ] {
+        assert_eq!(is_public(path), is_served_to_all, "{path}");
+    }
+}
+
 #[actix::test]
 async fn event_streams_are_not_compressed() {
     let handler = || async { crate::framing::sse::event_stream_response().body("data: x\n\n".repeat(1000)) };

@@ -66,6 +66,18 @@ async fn simultaneous_questions_are_asked_once() {
 }
 
 #[actix::test]
+async fn token_waits_for_the_question_that_already_runs() {
+    let pair = Pair::new().await;
+    let (verifier, first) = (Arc::clone(&pair.verifier), pair.token(&pair.key));
+    let asked = rt::spawn(async move { verifier.ask_provider_at(&first, now()).await });
+    pair.provider.wait_for_count(METADATA, 1).await;
+    pair.identify(&pair.token(&pair.key), now()).await.unwrap();
+    asked.await.unwrap();
+    assert_eq!(pair.provider.count("/jwks"), 1);
+    pair.provider.stop().await;
+}
+
+#[actix::test]
 async fn unknown_kid_is_asked_about_once_in_ten_seconds() {
     let pair = Pair::new().await;
     pair.identify(&pair.token(&pair.key), now()).await.unwrap();

@@ -38,7 +38,7 @@ pub(crate) fn issuer_config(issuer: &str) -> TokenIssuer {
     }
 }
 
-fn with_introspection(issuer: &str) -> TokenIssuer {
+pub(crate) fn with_introspection(issuer: &str) -> TokenIssuer {
     TokenIssuer { introspection: Some(IntrospectionClient::sample("gate way", "se:cret")), ..issuer_config(issuer) }
 }
 
