@@ -146,12 +146,14 @@ impl Tasks {
         self.by_alias.remove(alias);
     }
 
-    /// Returns the tasks of a principal, oldest first.
+    /// Returns the tasks of a principal's handshake-era clients, oldest first. Stateless clients list no tasks, and theirs are
+    /// unknown to others.
     #[must_use]
     pub fn all_of(&self, principal: &str) -> Vec<Arc<Task>> {
         let now = Instant::now();
-        let found =
-            self.by_alias.iter().filter(|task| task.caller.principal.name == principal && task.expires_at > now);
+        let is_listed =
+            |task: &Task| task.caller.principal.name == principal && !task.caller.is_modern && task.expires_at > now;
+        let found = self.by_alias.iter().filter(|task| is_listed(task));
         let mut found: Vec<_> = found.map(|task| Arc::clone(&task)).collect();
         found.sort_by(|a, b| (a.created_at, &a.alias).cmp(&(b.created_at, &b.alias)));
         found
@@ -207,6 +209,10 @@ mod tests {
         assert!(tasks.find("ann", "own").is_err());
         let names = tasks.all_of("ann").iter().map(|task| task.alias.clone()).collect::<Vec<_>>();
         assert_eq!((names, tasks.all_of("bob").len()), (vec![first.alias.clone(), second.alias.clone()], 0));
+        let mut stateless = task(&upstream, "bob", None);
+        stateless.caller.is_modern = true;
+        tasks.insert(stateless);
+        assert_eq!(tasks.all_of("bob").len(), 0, "a stateless client's task is unknown to others");
         tasks.forget(&first.alias);
         assert!(tasks.find("ann", &first.alias).is_err());
     }
