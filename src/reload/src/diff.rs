@@ -4,7 +4,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{identity_providers, pending::Loosening, rule_lists, server_versions};
-use countersign_config::{Config, reader::Setting};
+use countersign_config::{AuthConfig, Config, reader::Setting};
 use countersign_domain::policy::{GroupMember, PolicyConfig, PolicyDefault, PolicyMode, Verdict, terms};
 
 /// The differences between two configurations.
@@ -64,6 +64,17 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
         identity_providers::hold_back_provider(old.oidc.as_ref(), new.oidc.as_ref(), loosened, tightened);
     effective.auth.tokens = identity_providers::hold_back_issuers(&old.tokens, &new.tokens, loosened, tightened);
     (diff, effective)
+}
+
+/// Returns the configuration in force with every part of the new one that can wait for consent.
+#[must_use]
+pub fn with_all_loosened(in_force: &Config, new: &Config) -> Config {
+    Config {
+        upstreams: new.upstreams.clone(),
+        policy: new.policy.clone(),
+        auth: AuthConfig { mode: in_force.auth.mode, ..new.auth.clone() },
+        ..in_force.clone()
+    }
 }
 
 /// Finds all differences, whether they loosen policy or not.

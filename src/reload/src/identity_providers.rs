@@ -1,7 +1,10 @@
 //! Compares the identity providers of two configurations, and holds back what would let in more people or agents.
 
+use std::collections::BTreeMap;
+
 use super::pending::Loosening;
 use countersign_config::{OidcConfig, TokenIssuer};
+use countersign_domain::principal::Role;
 
 /// Compares the issuers of access tokens. A new issuer, and one that accepts more than before, waits for consent.
 pub(super) fn hold_back_issuers(
@@ -56,7 +59,7 @@ pub(super) fn hold_back_provider(
 /// Returns `true` if `new` lets in people whom `old` refuses, or gives them another role.
 fn is_looser_provider(old: &OidcConfig, new: &OidcConfig) -> bool {
     (&new.issuer, &new.client_id, &new.groups_claim) != (&old.issuer, &old.client_id, &old.groups_claim)
-        || new.roles.iter().any(|(group, role)| old.roles.get(group) != Some(role))
+        || gives_other_role(&old.roles, &new.roles)
         || old.require.iter().any(|(claim, value)| new.require.get(claim) != Some(value))
 }
 
@@ -67,15 +70,19 @@ fn is_looser_issuer(old: &TokenIssuer, new: &TokenIssuer) -> bool {
     audiences.is_empty() != old.audiences.is_empty()
         || audiences.iter().any(accepts_more)
         || roles.is_empty() != old.roles.is_empty()
-        || roles.iter().any(|(group, role)| old.roles.get(group) != Some(role))
+        || gives_other_role(&old.roles, roles)
         || *groups_claim != old.groups_claim
         || (introspection.is_some() && old.introspection.is_none())
+}
+
+/// Returns `true` if `new` gives a group a role that `old` does not give it.
+fn gives_other_role(old: &BTreeMap<String, Role>, new: &BTreeMap<String, Role>) -> bool {
+    new.iter().any(|(group, role)| old.get(group) != Some(role))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countersign_domain::principal::Role;
 
     #[test]
     fn looser_provider_waits_and_stricter_one_does_not() {

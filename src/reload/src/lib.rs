@@ -50,7 +50,7 @@ use self::{
     status::Problem,
 };
 use countersign_config::{
-    AuthConfig, Config, ConfigError, Environment, Flags, LoadedConfig, UpstreamConfig, load, reader::Setting,
+    Config, ConfigError, Environment, Flags, LoadedConfig, UpstreamConfig, load, reader::Setting,
 };
 use countersign_store::PolicySnapshot;
 
@@ -324,9 +324,7 @@ impl Reloader {
         old.upstreams.extend(self.lock().suspended.iter().cloned());
         let (mut diff, mut effective) = compare(&old, &loaded.config);
         if !diff.policy_loosened.is_empty() && self.is_newest(&loaded.config).await {
-            effective.policy.clone_from(&loaded.config.policy);
-            effective.upstreams.clone_from(&loaded.config.upstreams);
-            effective.auth.tokens.clone_from(&loaded.config.auth.tokens);
+            effective = diff::with_all_loosened(&effective, &loaded.config);
             diff.policy_loosened.clear();
             tracing::warn!("the new configuration loosens policy; a reviewer has consented to it at another gateway");
         }
@@ -340,16 +338,7 @@ impl Reloader {
         let loosened = diff.policy_loosened.clone();
         // Keys that are read only at the start stay as they are; the consent covers the rest.
         let pending = (!loosened.is_empty() && !refused).then(|| {
-            let config = Config {
-                upstreams: loaded.config.upstreams.clone(),
-                policy: loaded.config.policy.clone(),
-                auth: AuthConfig {
-                    oidc: loaded.config.auth.oidc.clone(),
-                    tokens: loaded.config.auth.tokens.clone(),
-                    ..effective.auth.clone()
-                },
-                ..effective.clone()
-            };
+            let config = diff::with_all_loosened(&effective, &loaded.config);
             // Two files are compared line by line, which must not happen under the lock.
             let shown = self.lock().settings_view.clone();
             let content = shown.value_diffs(&diff.policy_loosened, (&effective, &config), &loaded.settings);

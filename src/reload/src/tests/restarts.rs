@@ -305,3 +305,19 @@ async fn consent_at_another_gateway_counts_here() {
     gateway.reload("policy: { default: allow }").await;
     assert_eq!((gateway.default(), gateway.reloader.status().waiting.is_none()), (PolicyDefault::Allow, true));
 }
+
+#[tokio::test]
+async fn provider_with_consent_elsewhere_counts_here() {
+    const WITH_PROVIDER: &str = "public_url: https://gw.example\n\
+        auth: { oidc: { issuer: https://id, client_id: c, roles: { a: viewer } }, tokens: [{ issuer: https://id }] }\n";
+    let without = "public_url: https://gw.example\n";
+    let (gateway, other) = (TestGateway::new(without), TestGateway::new(without));
+    gateway.reloader.record_start().await.unwrap();
+    other.reload(WITH_PROVIDER).await;
+    other.reloader.decide(&other.digest(), true, "alice").await.unwrap();
+    gateway.log.store.lock().unwrap().newest = other.log.store.lock().unwrap().newest.clone();
+    gateway.reload(WITH_PROVIDER).await;
+    let auth = gateway.reloader.config().auth.clone();
+    assert_eq!((auth.oidc.is_some(), auth.tokens.len()), (true, 1));
+    assert!(gateway.reloader.status().waiting.is_none());
+}
