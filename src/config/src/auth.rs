@@ -20,7 +20,7 @@ pub use oidc::OidcConfig;
 
 const KEY: &str = "auth.tokens";
 const ISSUER_KEYS: [&str; 5] = ["issuer", "audiences", "roles", "groups", "introspection"];
-const GROUPS_KEYS: [&str; 1] = ["claim"];
+const DEFAULT_GROUPS_CLAIM: &str = "groups";
 const INTROSPECTION_KEYS: [&str; 2] = ["client_id", "client_secret"];
 /// The longest issuer, which is part of the name of every principal of its tokens.
 const MAX_ISSUER_CHARS: usize = 200;
@@ -111,13 +111,10 @@ fn read_issuer(f: &mut Fields<'_>) -> Option<TokenIssuer> {
     if !f.has("issuer") {
         f.report("", "the issuer is missing", "Write issuer: https://id.example.com.");
     }
-    let issuer = f.parse("issuer", |node| read_text(node).and_then(|text| check_issuer(&text).map(|()| text)));
+    let issuer = read_issuer_url(f);
     let audiences = f.parse_items("audiences", |_, node| read_visible_text(node, MAX_ISSUER_CHARS));
     let roles = read_roles(f);
-    let mut groups_claim = "groups".to_owned();
-    if let Some(mut groups) = f.section("groups", &GROUPS_KEYS) {
-        groups_claim = groups.parse("claim", |node| read_visible_text(node, 100)).unwrap_or(groups_claim);
-    }
+    let groups_claim = read_groups_claim(f);
     let introspection = f.section("introspection", &INTROSPECTION_KEYS).and_then(|mut client| {
         let id = client.parse("client_id", |node| read_visible_text(node, 200));
         let secret = client.expanded_text("client_secret");
@@ -134,6 +131,29 @@ fn read_issuer(f: &mut Fields<'_>) -> Option<TokenIssuer> {
         Some(IntrospectionClient { id: id?, secret: Secret(secret.value), secret_source: Secret(secret.source) })
     });
     (!f.has_problems()).then_some(TokenIssuer { issuer: issuer?, audiences, roles, groups_claim, introspection })
+}
+
+/// Reads the issuer identifier.
+fn read_issuer_url(f: &mut Fields<'_>) -> Option<String> {
+    f.parse("issuer", |node| read_text(node).and_then(|text| check_issuer(&text).map(|()| text)))
+}
+
+/// Reads the name of the claim with the groups.
+fn read_groups_claim(f: &mut Fields<'_>) -> String {
+    let claim = f
+        .section("groups", &["claim"])
+        .and_then(|mut groups| groups.parse("claim", |node| read_visible_text(node, 100)));
+    claim.unwrap_or_else(|| DEFAULT_GROUPS_CLAIM.to_owned())
+}
+
+/// Formats the claim with the groups as in the file, unless it is the default.
+fn show_groups_claim(claim: &str) -> Option<(&'static str, String)> {
+    (claim != DEFAULT_GROUPS_CLAIM).then(|| ("groups", yaml_map([("claim", yaml_text(claim))].into_iter())))
+}
+
+/// Formats the roles by group as in the file.
+fn show_roles(roles: &BTreeMap<String, Role>) -> String {
+    yaml_map(roles.iter().map(|(group, role)| (group.as_str(), role.as_str().to_owned())))
 }
 
 /// Reads the roles by group.
@@ -185,12 +205,9 @@ impl TokenIssuer {
             entries.push(("audiences", yaml_list(audiences)));
         }
         if !roles.is_empty() {
-            let roles = roles.iter().map(|(group, role)| (group.as_str(), role.as_str().to_owned()));
-            entries.push(("roles", yaml_map(roles)));
+            entries.push(("roles", show_roles(roles)));
         }
-        if groups_claim != "groups" {
-            entries.push(("groups", yaml_map([("claim", yaml_text(groups_claim))].into_iter())));
-        }
+        entries.extend(show_groups_claim(groups_claim));
         if let Some(IntrospectionClient { id, secret_source, .. }) = introspection {
             let client = [("client_id", yaml_text(id)), ("client_secret", yaml_secret(&secret_source.0))];
             entries.push(("introspection", yaml_map(client.into_iter())));

@@ -2,13 +2,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{check_issuer, read_roles};
+use super::{DEFAULT_GROUPS_CLAIM, read_groups_claim, read_issuer_url, read_roles, show_groups_claim, show_roles};
 use crate::{
     Secret,
     error::quoted,
     reader::{Reader, fields::Fields},
     tree::Node,
-    values::{ValueError, duration, read_text, read_visible_text, yaml_list, yaml_map, yaml_secret, yaml_text},
+    values::{ValueError, duration, read_visible_text, yaml_list, yaml_map, yaml_secret, yaml_text},
 };
 use countersign_domain::principal::Role;
 
@@ -70,7 +70,7 @@ fn read_provider(f: &mut Fields<'_>) -> Option<OidcConfig> {
             f.report("", format!("{key} is missing"), remedy);
         }
     }
-    let issuer = f.parse("issuer", |node| read_text(node).and_then(|text| check_issuer(&text).map(|()| text)));
+    let issuer = read_issuer_url(f);
     let client_id = f.parse("client_id", |node| read_visible_text(node, 200));
     let secret = f.expanded_text("client_secret");
     let mut config = OidcConfig::new(&issuer.unwrap_or_default(), &client_id.unwrap_or_default());
@@ -92,11 +92,7 @@ fn read_provider(f: &mut Fields<'_>) -> Option<OidcConfig> {
             "Write reviewer, viewer or admin.",
         );
     }
-    if let Some(mut groups) = f.section("groups", &["claim"])
-        && let Some(claim) = groups.parse("claim", |node| read_visible_text(node, 100))
-    {
-        config.groups_claim = claim;
-    }
+    config.groups_claim = read_groups_claim(f);
     let require = f.map_entries("require", |_, entry| Ok((entry.key.clone(), read_claim(&entry.value.node)?)));
     config.require = require.into_iter().collect();
     if config.roles.contains_key("*") && config.require.is_empty() {
@@ -137,7 +133,7 @@ impl OidcConfig {
             secret_source: Secret(String::new()),
             scopes: DEFAULT_SCOPES.map(str::to_owned).to_vec(),
             roles: BTreeMap::new(),
-            groups_claim: "groups".to_owned(),
+            groups_claim: DEFAULT_GROUPS_CLAIM.to_owned(),
             require: BTreeMap::new(),
             refresh: DEFAULT_REFRESH,
         }
@@ -154,10 +150,8 @@ impl OidcConfig {
         if *scopes != DEFAULT_SCOPES {
             entries.push(("scopes", yaml_list(scopes)));
         }
-        entries.push(("roles", yaml_map(roles.iter().map(|(group, role)| (group.as_str(), role.as_str().to_owned())))));
-        if groups_claim != "groups" {
-            entries.push(("groups", yaml_map([("claim", yaml_text(groups_claim))].into_iter())));
-        }
+        entries.push(("roles", show_roles(roles)));
+        entries.extend(show_groups_claim(groups_claim));
         if !require.is_empty() {
             entries
                 .push(("require", yaml_map(require.iter().map(|(claim, value)| (claim.as_str(), yaml_text(value))))));
