@@ -1,20 +1,14 @@
 //! Reads and writes the keys, codes and sign-ins of the gateway's store.
 
-use std::{
-    collections::HashSet,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-    time::Instant,
-};
+use std::{path::Path, sync::Arc};
 
 use jiff::Timestamp;
 
 use super::{
-    authenticator::MAX_KEY_AGE,
-    keyring::ValidKeySource,
+    keyring::{Keyring, ValidKeySource},
     keys::{KeyStore, StoredKey},
 };
-use countersign_domain::principal::SecretHash;
+use countersign_domain::{policy::KeyHolders as _, principal::SecretHash};
 use countersign_protocol::McpError;
 use countersign_store::{
     StoreError, StoreLocation,
@@ -26,8 +20,7 @@ use countersign_store::{
 pub struct StoredCredentials {
     reads: Arc<dyn Credentials>,
     writes: Arc<dyn Credentials>,
-    /// The people who were revoked, read at most once per [`MAX_KEY_AGE`].
-    revoked_people: Mutex<Option<(Instant, HashSet<String>)>>,
+    keyring: Arc<Keyring>,
 }
 
 impl StoredCredentials {
@@ -36,7 +29,9 @@ impl StoredCredentials {
     /// # Errors
     /// Errors of opening the database.
     pub fn open(location: &StoreLocation) -> Result<Self, StoreError> {
-        Ok(Self { reads: location.credentials()?, writes: location.credentials()?, revoked_people: Mutex::default() })
+        let reads: Arc<dyn Credentials> = location.credentials()?;
+        let keyring = Arc::new(Keyring::new(Arc::new(StoredKeys(Arc::clone(&reads)))));
+        Ok(Self { reads, writes: location.credentials()?, keyring })
     }
 
     /// Opens the credentials of the embedded database in a directory.
@@ -51,6 +46,12 @@ impl StoredCredentials {
     #[must_use]
     pub fn keys(&self) -> &dyn Credentials {
         &*self.writes
+    }
+
+    /// Returns the valid keys and people, which all users of these credentials read once.
+    #[must_use]
+    pub fn keyring(&self) -> &Arc<Keyring> {
+        &self.keyring
     }
 
     /// Returns `true` if the sign-in code exists, used or not. Costs one read.
@@ -130,22 +131,16 @@ impl KeyStore for StoredCredentials {
     }
 
     fn is_person_revoked(&self, name: &str) -> Result<bool, McpError> {
-        let mut cached = self.revoked_people.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((read_at, people)) = &*cached
-            && read_at.elapsed() < MAX_KEY_AGE
-        {
-            return Ok(people.contains(name));
-        }
-        let people = self.reads.holders().map_err(report_unavailable)?.revoked_people;
-        let is_revoked = people.contains(name);
-        *cached = Some((Instant::now(), people));
-        Ok(is_revoked)
+        self.keyring.is_person_revoked(name)
     }
 }
 
-impl ValidKeySource for StoredCredentials {
+/// The source of the keyring.
+struct StoredKeys(Arc<dyn Credentials>);
+
+impl ValidKeySource for StoredKeys {
     fn holders(&self) -> Result<Holders, StoreError> {
-        self.reads.holders()
+        self.0.holders()
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
 };
 use countersign_attach::{GatewayFile, Users, proof::ProofSecret, socket, start as attach};
 use countersign_auth::{
-    Authenticator, DashboardSignIns, Keyring, OriginRules, ProviderSignIns, attempts::FailedAttempts,
+    Authenticator, DashboardSignIns, OriginRules, ProviderSignIns, attempts::FailedAttempts,
     stored_credentials::StoredCredentials, tokens::oidc::OidcClient,
 };
 use countersign_bridge::{Bridge, StateSealer, load_or_create_key};
@@ -119,9 +119,7 @@ pub async fn start(
     let registry = Arc::new(Registry::default());
     let directory = Arc::new(RouteDirectory(Arc::clone(&routes)));
     let pins = Arc::new(PinStore::open(Arc::clone(&store)).await?);
-    let reviewers = Arc::new(
-        Reviewers::new(&config.policy.groups).with_keys(Arc::new(Keyring::new(Arc::clone(&credentials) as _))),
-    );
+    let reviewers = Arc::new(Reviewers::new(&config.policy.groups).with_keys(Arc::clone(credentials.keyring()) as _));
     reviewers.set_issuers(config.auth.tokens.iter().map(|issuer| issuer.issuer.as_str()));
     let nodes = store.nodes();
     let pending = PendingConfig {

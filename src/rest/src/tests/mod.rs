@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use countersign_auth::{
-    Authenticator, DashboardSignIns, Keyring, OriginRules, ProviderSignIns,
+    Authenticator, DashboardSignIns, OriginRules, ProviderSignIns,
     attempts::FailedAttempts,
     codes,
     keys::{self, KeyStore},
@@ -182,7 +182,7 @@ impl Endpoints {
         let routes = Arc::new(PublishedTable::from_pointee(RouteTable::default()));
         let rule_cache = StandingRuleCache::open(&store).await.unwrap();
         let stored = Arc::new(StoredCredentials::open(&StoreLocation::directory(dir.path())).unwrap());
-        let keys = Arc::new(Keyring::new(Arc::clone(&stored) as _));
+        let keys = Arc::clone(stored.keyring());
         let people = Arc::new(Reviewers::new(&config.policy.groups).with_keys(keys));
         let (table, shown, rules) = (Arc::clone(&routes), Arc::clone(&provider), Arc::clone(&policy));
         let rebuild_routes =
