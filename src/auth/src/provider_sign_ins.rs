@@ -46,9 +46,9 @@ impl ProviderSignIns {
     /// Returns why nobody is signed in.
     pub async fn finish(&self, query: &str, cookie: Option<&str>, now: Timestamp) -> Result<String, SignInProblem> {
         let VerifiedPerson { person, session } = self.client.finish(query, cookie, now).await?;
-        let code = self.write(move |store| {
-            store.keys().put_person(&person).map_err(|error| error.to_mcp())?;
-            let stored = store.keys().person(&person.name).map_err(|error| error.to_mcp())?;
+        let code = self.with_store(move |store| {
+            store.keys().put_person(&person)?;
+            let stored = store.keys().person(&person.name)?;
             if stored.is_some_and(|stored| stored.revoked_at.is_some()) {
                 return Ok(None);
             }
@@ -69,8 +69,8 @@ impl ProviderSignIns {
                 if error.kind == ErrorKind::UpstreamUnavailable { error.kind } else { ErrorKind::InvalidRequest };
             McpError::new(kind, error.message.clone())
         })?;
-        let ended = self.write(move |store| {
-            if !store.keys().use_token(&notice.id, now, notice.expires_at).map_err(|error| error.to_mcp())? {
+        let ended = self.with_store(move |store| {
+            if !store.keys().use_token(&notice.id, now, notice.expires_at)? {
                 return Err(McpError::new(ErrorKind::InvalidRequest, "the logout token was used before"));
             }
             let is_meant = |sign_in: &SignIn| sign_in.session.as_ref().is_some_and(|session| notice.ends(session));
@@ -104,17 +104,17 @@ impl ProviderSignIns {
 
     /// Gives everybody the role that a new configuration gives them, and ends the sign-ins with other providers.
     async fn apply_config(&self, config: Option<&OidcConfig>) -> Result<(), McpError> {
-        for person in self.write(|store| store.keys().people().map_err(|error| error.to_mcp())).await? {
+        for person in self.with_store(|store| store.keys().people()).await? {
             let now = self.client.reassess(&person);
             if now != person {
-                self.write(move |store| store.keys().put_person(&now).map_err(|error| error.to_mcp())).await?;
+                self.with_store(move |store| store.keys().put_person(&now)).await?;
             }
         }
         let issuer = config.map(|config| config.issuer.clone());
         let is_of_other_provider = move |sign_in: &SignIn| {
             sign_in.session.as_ref().is_some_and(|session| Some(&session.issuer) != issuer.as_ref())
         };
-        self.write(move |store| {
+        self.with_store(move |store| {
             let others = store.sign_ins()?.into_iter().filter(is_of_other_provider).map(|sign_in| sign_in.id);
             store.forget_sign_ins(&others.collect::<Vec<_>>())
         })
@@ -124,10 +124,9 @@ impl ProviderSignIns {
     async fn renew_due_sign_ins(&self, config: &OidcConfig) {
         let now = Timestamp::now();
         let interval = SignedDuration::try_from(config.refresh).unwrap_or(SignedDuration::MAX);
-        let is_due =
-            move |sign_in: &SignIn| sign_in.refreshed_at.is_some_and(|last| now.duration_since(last) >= interval);
-        let due = self.write(move |store| Ok(store.sign_ins()?.into_iter().filter(is_due).collect::<Vec<_>>())).await;
-        let due = due.unwrap_or_default();
+        let is_due = |sign_in: &SignIn| sign_in.refreshed_at.is_some_and(|last| now.duration_since(last) >= interval);
+        let all = self.with_store(StoredCredentials::sign_ins).await.unwrap_or_default();
+        let due: Vec<SignIn> = all.into_iter().filter(is_due).collect();
         for batch in due.chunks(MAX_RENEWALS) {
             futures_util::future::join_all(batch.iter().map(|sign_in| self.renew(sign_in))).await;
         }
@@ -136,29 +135,25 @@ impl ProviderSignIns {
     async fn renew(&self, sign_in: &SignIn) {
         let (Some(session), Some(last)) = (&sign_in.session, sign_in.refreshed_at) else { return };
         let (id, now) = (sign_in.id, Timestamp::now());
-        let claim = self.write(move |store| store.keys().claim_refresh(&id, last, now).map_err(|error| error.to_mcp()));
+        let claim = self.with_store(move |store| store.keys().claim_refresh(&id, last, now));
         if !matches!(claim.await, Ok(true)) {
             return;
         }
         let written = match self.client.renew(session, now).await {
             Renewal::Unknown(None) => return,
             Renewal::Unknown(Some(session)) => {
-                self.write(move |store| store.keys().renew_session(&id, &session, None).map_err(|error| error.to_mcp()))
-                    .await
+                self.with_store(move |store| store.keys().renew_session(&id, &session, None)).await
             }
             Renewal::Ended => {
                 tracing::info!(person = sign_in.principal.name, "the provider no longer renews a sign-in, which ends");
-                self.write(move |store| store.forget_sign_ins(&[id])).await
+                self.with_store(move |store| store.forget_sign_ins(&[id])).await
             }
             Renewal::Renewed(verified) => {
                 let VerifiedPerson { person, session } = *verified;
                 if person.role.is_none() {
                     tracing::info!(person = person.name, "a person lost their entry, by their groups or claims");
                 }
-                self.write(move |store| {
-                    store.keys().renew_session(&id, &session, Some(&person)).map_err(|error| error.to_mcp())
-                })
-                .await
+                self.with_store(move |store| store.keys().renew_session(&id, &session, Some(&person))).await
             }
         };
         if let Err(error) = written {
@@ -167,13 +162,17 @@ impl ProviderSignIns {
     }
 
     /// Runs a blocking read or write of the store.
-    async fn write<T: Send + 'static>(
+    async fn with_store<T, E>(
         &self,
-        work: impl FnOnce(&StoredCredentials) -> Result<T, McpError> + Send + 'static,
-    ) -> Result<T, McpError> {
+        work: impl FnOnce(&StoredCredentials) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, McpError>
+    where
+        T: Send + 'static,
+        McpError: From<E>,
+    {
         let store = Arc::clone(&self.store);
-        let done = tokio::task::spawn_blocking(move || work(&store)).await;
-        done.unwrap_or_else(|_| Err(StoreError::Closed.to_mcp()))
+        let done = tokio::task::spawn_blocking(move || work(&store).map_err(McpError::from)).await;
+        done.unwrap_or_else(|_| Err(StoreError::Closed.into()))
             .inspect_err(|error| tracing::debug!(error = %error.message, "the sign-ins cannot be read or written"))
     }
 }

@@ -148,6 +148,12 @@ impl StoreError {
     }
 }
 
+impl From<StoreError> for McpError {
+    fn from(error: StoreError) -> Self {
+        error.to_mcp()
+    }
+}
+
 impl From<serde_json::Error> for StoreError {
     fn from(error: serde_json::Error) -> Self {
         Self::BadRecord(error.to_string())
