@@ -1,7 +1,6 @@
 //! Asks an issuer about an opaque token (RFC 7662).
 
 use jiff::Timestamp;
-use url::form_urlencoded::{Serializer, byte_serialize};
 
 use super::{
     MAX_TOKEN_LEN, Refusal,
@@ -48,14 +47,6 @@ impl Issuer {
 async fn ask(metadata: &Metadata, client: &IntrospectionClient, token: &str) -> Result<String, RequestError> {
     let missing = || RequestError::Unusable("its metadata has no `introspection_endpoint`".to_owned());
     let endpoint = metadata.introspection_endpoint.as_ref().ok_or_else(missing)?;
-    let (id, secret) = (client.id.as_str(), client.secret.0.as_str());
-    let mut form = Serializer::new(String::new());
-    form.append_pair("token", token).append_pair("token_type_hint", "access_token");
-    if metadata.has_secret_in_form {
-        form.append_pair("client_id", id).append_pair("client_secret", secret);
-        return post_form(endpoint, None, form.finish()).await;
-    }
-    // RFC 6749, section 2.3.1: both are encoded as in a form.
-    let encode = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
-    post_form(endpoint, Some((&encode(id), &encode(secret))), form.finish()).await
+    let fields = [("token", token), ("token_type_hint", "access_token")];
+    post_form(endpoint, &client.id, Some(&client.secret), metadata.has_secret_in_form, &fields).await
 }

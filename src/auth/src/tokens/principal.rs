@@ -13,7 +13,7 @@ use countersign_domain::{
 pub(super) const MAX_ID_BYTES: usize = 255;
 const MAX_DISPLAY_CHARS: usize = 60;
 const MAX_SHOWN_SUBJECT_CHARS: usize = 40;
-pub(super) const MAX_GROUPS: usize = 1000;
+const MAX_GROUPS: usize = 1000;
 /// The roles from the strongest down. An agent comes before a viewer, because tokens are for agents.
 const ROLES: [Role; 4] = [Role::Admin, Role::Reviewer, Role::Agent, Role::Viewer];
 
@@ -25,7 +25,7 @@ pub(super) fn to_principal(issuer: &TokenIssuer, subject: &str, claims: TokenCla
             return Err(Refusal::invalid("the token's subject or client id is too long"));
         }
     }
-    let groups: Vec<&str> = claims.texts(&issuer.groups_claim).into_iter().take(MAX_GROUPS).collect();
+    let groups = read_groups(&claims, &issuer.groups_claim);
     let (role, scopes) = if issuer.roles.is_empty() {
         let scopes = scopes(&claims);
         (role_of_scopes(&scopes).ok_or(Refusal::NoScope)?, Some(scopes))
@@ -60,6 +60,11 @@ fn role_of_scopes(scopes: &[Scope]) -> Option<Role> {
         Scope::ToolsRead | Scope::ToolsPropose => Role::Agent,
     };
     ROLES.into_iter().find(|strongest| scopes.iter().any(|scope| role(scope) == *strongest))
+}
+
+/// Returns the groups that a claim lists, up to the limit.
+pub(super) fn read_groups<'a>(claims: &'a TokenClaims, claim: &str) -> Vec<&'a str> {
+    claims.texts(claim).into_iter().take(MAX_GROUPS).collect()
 }
 
 /// Returns the strongest role that the groups give.

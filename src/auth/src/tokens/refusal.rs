@@ -2,10 +2,8 @@
 
 use std::borrow::Cow;
 
+use crate::scopes::AGENT_SCOPES;
 use countersign_protocol::{ErrorKind, McpError};
-
-/// The scopes that a client without any useful scope is asked to obtain.
-const BASIC_SCOPES: &str = "tools:read tools:propose";
 
 /// The reason for which a token is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +44,7 @@ impl From<Refusal> for McpError {
             Refusal::Expired => unauthorized("the token has expired".into()),
             Refusal::UnknownKey => unauthorized("the token is signed with a key that its issuer does not have".into()),
             Refusal::NoScope => McpError::new(ErrorKind::Forbidden, "the token has no scope of this gateway")
-                .with("scope", BASIC_SCOPES),
+                .with("scope", AGENT_SCOPES),
             Refusal::NoGroup => McpError::new(ErrorKind::Forbidden, "your groups grant nothing at this gateway"),
             Refusal::ProviderUnavailable => McpError::new(
                 ErrorKind::UpstreamUnavailable,

@@ -8,7 +8,9 @@ use awc::{
 };
 use serde::Deserialize;
 use serde_json::Value;
+use url::form_urlencoded::{Serializer, byte_serialize};
 
+use countersign_config::Secret;
 use countersign_net::tls;
 
 /// The most bytes of an answer.
@@ -59,19 +61,33 @@ pub(super) async fn get_with_token(url: &str, token: &str) -> Result<String, Req
     send(prepare(|client| client.get(url)).bearer_auth(token).send()).await
 }
 
-/// Sends a form, and the client's id and secret if they are given. Returns the text of the answer.
+/// Sends a form as this client (RFC 6749, section 2.3.1). A public client has no secret. The id and the secret go into the form
+/// if `has_secret_in_form`, and otherwise into the `Authorization` header. Returns the text of the answer.
 pub(super) async fn post_form(
     url: &str,
-    basic_auth: Option<(&str, &str)>,
-    form: String,
+    client_id: &str,
+    secret: Option<&Secret>,
+    has_secret_in_form: bool,
+    fields: &[(&str, &str)],
 ) -> Result<String, RequestError> {
     let request = prepare(|client| client.post(url));
-    let request = request.insert_header((CONTENT_TYPE, "application/x-www-form-urlencoded"));
-    let request = match basic_auth {
-        Some((id, secret)) => request.basic_auth(id, secret),
-        None => request,
-    };
-    send(request.send_body(form)).await
+    let mut request = request.insert_header((CONTENT_TYPE, "application/x-www-form-urlencoded"));
+    let mut form = Serializer::new(String::new());
+    form.extend_pairs(fields);
+    match secret {
+        Some(secret) if !has_secret_in_form => {
+            // Both are encoded as in a form.
+            let encode = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+            request = request.basic_auth(encode(client_id), encode(&secret.0));
+        }
+        secret => {
+            form.append_pair("client_id", client_id);
+            if let Some(secret) = secret {
+                form.append_pair("client_secret", &secret.0);
+            }
+        }
+    }
+    send(request.send_body(form.finish())).await
 }
 
 async fn send(request: SendClientRequest) -> Result<String, RequestError> {

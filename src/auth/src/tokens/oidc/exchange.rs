@@ -5,14 +5,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
-use url::form_urlencoded::{Serializer, byte_serialize};
 
 use super::{
     super::{
         claims::TokenClaims,
         issuer::Provider,
         jwt::UnverifiedJwt,
-        principal::{MAX_GROUPS, MAX_ID_BYTES, display_name, role_of_groups},
+        principal::{MAX_ID_BYTES, display_name, read_groups, role_of_groups},
         requests::{RequestError, get_with_token, post_form},
     },
     ConfiguredProvider, KeptTokens, MAX_LIFETIME, SignInProblem,
@@ -99,25 +98,8 @@ impl ConfiguredProvider {
 
     async fn ask_for_tokens(&self, known: &Provider, form: &[(&str, &str)]) -> Result<TokenAnswer, SignInProblem> {
         let endpoint = known.metadata.sign_in.token.as_deref().ok_or(SignInProblem::ProviderUnusable)?;
-        let mut body = Serializer::new(String::new());
-        body.extend_pairs(form);
-        let id = &self.config.client_id;
-        // RFC 6749, section 2.3.1: both are encoded as in a form.
-        let encode = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
-        let answer = match &self.config.client_secret {
-            Some(secret) if !known.metadata.sign_in.has_secret_in_form => {
-                let (id, secret) = (encode(id), encode(&secret.0));
-                post_form(endpoint, Some((&id, &secret)), body.finish()).await
-            }
-            Some(secret) => {
-                body.append_pair("client_id", id).append_pair("client_secret", &secret.0);
-                post_form(endpoint, None, body.finish()).await
-            }
-            None => {
-                body.append_pair("client_id", id);
-                post_form(endpoint, None, body.finish()).await
-            }
-        };
+        let (id, secret) = (&self.config.client_id, self.config.client_secret.as_ref());
+        let answer = post_form(endpoint, id, secret, known.metadata.sign_in.has_secret_in_form, form).await;
         let answer = answer.map_err(|error| self.explain(&error))?;
         serde_json::from_str(&answer).map_err(|_| SignInProblem::ProviderUnusable)
     }
@@ -180,7 +162,7 @@ impl ConfiguredProvider {
 
     /// Returns the role of a person, `None` for no entry, and their groups.
     pub(super) fn assess(&self, claims: &TokenClaims) -> (Option<Role>, Vec<String>) {
-        let groups: Vec<&str> = claims.texts(&self.config.groups_claim).into_iter().take(MAX_GROUPS).collect();
+        let groups = read_groups(claims, &self.config.groups_claim);
         let is_admitted = self.config.require.iter().all(|(claim, value)| has_value(claims.get(claim), value));
         let role = role_of_groups(&self.config.roles, &groups).filter(|_| is_admitted);
         (role, groups.into_iter().map(str::to_owned).collect())
