@@ -72,7 +72,7 @@ pub fn print_list(changes: &[Change], now: Timestamp, out: &mut Output) -> Resul
             cell(Style::Plain, &change.id),
             cell(state_style(change.state), change.state.as_str()),
             cell(Style::Plain, &format_duration(now.duration_since(change.created_at))),
-            cell(Style::Plain, change.proposer.display_name()),
+            cell(Style::Plain, change.proposer.shown_name()),
             vec![(Style::Plain, cut(&client, MAX_CLIENT_COLUMNS).into_owned())],
             what,
         ]
@@ -96,7 +96,7 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
         _ => String::new(),
     };
     let age = format_duration(now.duration_since(change.created_at));
-    let proposed = format!("proposed by {}{client} over {}, {age} ago", proposer.display_name(), proposer.transport);
+    let proposed = format!("proposed by {}{client} over {}, {age} ago", proposer.shown_name(), proposer.transport);
     let mut origin = format!("{} ({}), {proposed}", change.tool_title, call_route(change));
     if matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
         origin.push_str(&format!("; expires in {}", format_duration(change.expires_at.duration_since(now))));

@@ -38,7 +38,7 @@ pub struct Proposer {
 impl Proposer {
     /// Returns the name for people: that of the identity provider if it gave one.
     #[must_use]
-    pub fn display_name(&self) -> &str {
+    pub fn shown_name(&self) -> &str {
         self.claims.as_ref().and_then(|claims| claims.display_name.as_deref()).unwrap_or(&self.principal)
     }
 

@@ -165,7 +165,7 @@ fn write_summary(out: &mut Writer, change: &Change, now: Timestamp) {
         "{} ({}), proposed by {}{owner}{client} over {}, {age} ago; {} v{}",
         change.tool_title,
         call_route(change),
-        proposer.display_name(),
+        proposer.shown_name(),
         proposer.transport,
         change.id,
         change.version

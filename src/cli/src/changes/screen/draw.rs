@@ -159,7 +159,7 @@ fn change_row(app: &App, entry: &ListedChange, width: u16) -> Line<'static> {
         (format!("{:>4} ", format_duration(app.now.duration_since(entry.created_at))), theme.dim()),
     ];
     if wide {
-        pieces.push((padded(entry.proposer.display_name(), 15, theme), Style::new()));
+        pieces.push((padded(entry.proposer.shown_name(), 15, theme), Style::new()));
     }
     if width >= 140 {
         pieces.push((padded(&format!("{}.{}", entry.provider, entry.tool), 28, theme), theme.dim()));

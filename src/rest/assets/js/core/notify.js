@@ -2,6 +2,7 @@
 
 import { choice, choose } from './prefs.js';
 import { plural, short, visibleString } from './text.js';
+import { proposerName } from './vocab.js';
 
 // Changes that arrive within this time share one notification.
 const BURST_MS = 800;
@@ -50,7 +51,7 @@ export function queueNotification(change, open) {
 }
 
 function show(change, n, open) {
-  const text = n === 1 ? `${short(change.summary, 160)}\nby ${short(change.proposer?.claims?.displayName ?? change.proposer?.principal ?? '', 40)}` : `${short(change.summary, 120)}\nand ${plural(n - 1, 'more change')}`;
+  const text = n === 1 ? `${short(change.summary, 160)}\nby ${short(proposerName(change.proposer ?? {}) ?? '', 40)}` : `${short(change.summary, 120)}\nand ${plural(n - 1, 'more change')}`;
   let notification;
   try {
     notification = new Notification(n === 1 ? 'A change is waiting for review' : `${plural(n, 'change')} are waiting for review`, {

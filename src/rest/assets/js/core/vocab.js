@@ -109,4 +109,10 @@ export function toolName({ provider, tool }) {
   return `${provider} / ${tool.startsWith(`${provider}__`) ? tool.slice(provider.length + 2) : tool}`;
 }
 
+/** Returns the name of a proposer for people: that of the identity provider if it gave one. */
+export const proposerName = (proposer) => proposer.claims?.displayName ?? proposer.principal;
+
+/** Returns the name of the reviewer who made a decision for people. */
+export const reviewerName = ({ displayName, reviewer }) => displayName ?? reviewer;
+
 export const isDecidable = (state) => state === 'pending' || state === 'stale';

@@ -3,7 +3,7 @@
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { quote, visibleString, short } from '../core/text.js';
-import { operationOf, stateOf, transportOf } from '../core/vocab.js';
+import { operationOf, proposerName, stateOf, transportOf } from '../core/vocab.js';
 
 // A title is a sentence with a verb, unless it only names the tool: `server / tool: …`.
 const hasVerb = (title) => !/^\S+ \/ /.test(title);
@@ -26,12 +26,9 @@ export function stateBadge(state) {
   return h('span', { class: `badge state tone-${tone}` }, icon(name), label);
 }
 
-/** Returns the name of a proposer for people: that of the identity provider if it gave one. */
-export const nameOf = (proposer) => proposer.claims?.displayName ?? proposer.principal;
-
 /** Creates a line such as `local-agent via Claude Code`. */
 export function proposerLine(proposer) {
-  const name = quote(nameOf(proposer), 40);
+  const name = quote(proposerName(proposer), 40);
   return proposer.clientName ? h('span', { class: 'proposer' }, name, ' via ', quote(proposer.clientName, 40)) : h('span', { class: 'proposer' }, name);
 }
 

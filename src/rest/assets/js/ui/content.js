@@ -7,8 +7,8 @@ import { lineDiff as compareLines } from '../core/linediff.js';
 import { pretty } from '../core/rawjson.js';
 import { routeTo } from '../core/router.js';
 import { EXPIRY_WARNING_MS, time } from '../core/time.js';
-import { isDecidable, shownOperation, stateOf, toolName } from '../core/vocab.js';
-import { copyButton, nameOf, operationBadge, stateBadge, throughLine } from './badges.js';
+import { isDecidable, proposerName, reviewerName, shownOperation, stateOf, toolName } from '../core/vocab.js';
+import { copyButton, operationBadge, stateBadge, throughLine } from './badges.js';
 import { callArguments, toolDescription } from './callargs.js';
 import { diffView } from './diff.js';
 import { jsonBlock } from './json.js';
@@ -31,7 +31,7 @@ export function head(change, actions = null) {
         copyButton(change.id, 'Copy the change’s id'), h('span', { class: 'nowrap' }, `version ${count(change.version)}`)), actions),
     h('h2', { id: 'change-title', tabindex: '-1' }, longText(change.summary, { chars: 280, lines: 3, inline: true })),
     h('dl', { class: 'facts' },
-      fact('by', h('strong', null, quote(nameOf(proposer), 80)), !proposer.claims && proposer.owner && proposer.owner !== proposer.principal && h('span', { class: 'quiet' }, ' of ', quote(proposer.owner, 60))),
+      fact('by', h('strong', null, quote(proposerName(proposer), 80)), !proposer.claims && proposer.owner && proposer.owner !== proposer.principal && h('span', { class: 'quiet' }, ' of ', quote(proposer.owner, 60))),
       proposer.clientName && fact('via', quote(proposer.clientName, 80), proposer.clientVersion && h('span', { class: 'quiet' }, ' ', quote(proposer.clientVersion, 40))),
       fact('over', throughLine(proposer)),
       fact('proposed', time(change.createdAt)),
@@ -70,7 +70,7 @@ export function outcome(change) {
     h('div', { class: 'outcome-head' }, icon(name), h('strong', null, label), h('span', null, says)),
     change.waitsFor && h('p', null, waitsFor(change.waitsFor), '.'),
     change.fault && h('div', { class: 'outcome-fault' }, h('code', null, quote(change.fault.code, 60)), longText(change.fault.message, { chars: 800, lines: 10 })),
-    last && h('p', { class: 'outcome-who' }, last.verdict === 'approve' ? 'Approved by ' : 'Rejected by ', earlierApprovals.map((d) => [h('strong', null, quote(d.displayName ?? d.reviewer, 60)), ', ']), h('strong', null, quote(last.displayName ?? last.reviewer, 60)), ' ', h('span', { class: 'quiet' }, time(last.at))),
+    last && h('p', { class: 'outcome-who' }, last.verdict === 'approve' ? 'Approved by ' : 'Rejected by ', earlierApprovals.map((d) => [h('strong', null, quote(reviewerName(d), 60)), ', ']), h('strong', null, quote(reviewerName(last), 60)), ' ', h('span', { class: 'quiet' }, time(last.at))),
     last?.comment && h('blockquote', null, longText(last.comment, { chars: 800, lines: 10 })));
 }
 

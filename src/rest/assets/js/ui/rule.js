@@ -4,7 +4,7 @@ import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { quote, visibleString } from '../core/text.js';
-import { nameOf } from './badges.js';
+import { proposerName } from '../core/vocab.js';
 import { openDialog } from './dialog.js';
 
 const DAY = 86_400;
@@ -38,7 +38,7 @@ export function openRule({ change, make, done }) {
   };
 
   const paint = () => {
-    const agent = chosen.principal === 'same' ? quote(nameOf(change.proposer), 60) : 'any agent';
+    const agent = chosen.principal === 'same' ? quote(proposerName(change.proposer), 60) : 'any agent';
     const tool = h('code', null, quote(change.tool, 80));
     const argumentsText = chosen.arguments === 'exact' ? ' with exactly these arguments' : ' with any arguments';
     const time = chosen.for ? ` for ${SPANS.find(([v]) => v === chosen.for)[1]}` : ' until the rule is revoked';
@@ -68,7 +68,7 @@ export function openRule({ change, make, done }) {
     h('p', { class: 'quiet' }, 'A standing rule decides future calls automatically; this change still needs its own decision. The rule is listed under Standing rules and in the audit trail, and any reviewer can revoke it.'),
     radios('verdict', 'Future calls', [['allow', 'Allow'], ['deny', 'Deny']]),
     radios('arguments', 'Arguments', [['exact', 'Exactly these'], ['any', 'Any']]),
-    radios('principal', 'Agent', [['same', h('span', null, 'Only ', quote(nameOf(change.proposer), 60))], ['any', 'Any agent']]),
+    radios('principal', 'Agent', [['same', h('span', null, 'Only ', quote(proposerName(change.proposer), 60))], ['any', 'Any agent']]),
     h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'rule-for' }, 'For'), span),
     h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'rule-comment' }, 'Comment'), comment),
     sentence, error,

@@ -4,6 +4,7 @@ import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { count, quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
+import { reviewerName } from '../core/vocab.js';
 
 const SPANS = [[86_400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
 
@@ -65,7 +66,7 @@ export function quorumLine(change) {
   return h('div', { class: 'quorum', role: 'group', 'aria-label': 'Approvals' },
     h('span', { class: 'votes', 'aria-hidden': 'true' }, marks),
     h('span', null, h('strong', null, `${count(Math.min(votes.length, quorum))} of ${count(quorum)}`), ' approvals',
-      votes.length > 0 && [': ', votes.map((d, n) => [n > 0 && ', ', quote(d.displayName ?? d.reviewer, 60), h('span', { class: 'quiet' }, ' ', time(d.at))])]));
+      votes.length > 0 && [': ', votes.map((d, n) => [n > 0 && ', ', quote(reviewerName(d), 60), h('span', { class: 'quiet' }, ' ', time(d.at))])]));
 }
 
 const KINDS = {
