@@ -10,6 +10,8 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
+use crate::is_in_state;
+
 /// The time after which a test that hangs fails. Every step takes far less.
 pub const MAX_WAIT: Duration = Duration::from_secs(60);
 
@@ -118,8 +120,7 @@ pub fn alive(pid: i32) -> bool {
 }
 
 fn zombie(pid: i32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('Z'))
+    is_in_state(Path::new(&format!("/proc/{pid}")), 'Z')
 }
 
 #[track_caller]

@@ -151,12 +151,14 @@ pub fn freeze(pid: u32) {
     signal(pid, rustix::process::Signal::STOP);
     eventually("its threads stop", || {
         let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
-        let stopped = |stat: &str| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'));
-        threads
-            .flatten()
-            .all(|thread| std::fs::read_to_string(thread.path().join("stat")).is_ok_and(|stat| stopped(&stat)))
-            .then_some(())
+        threads.flatten().all(|thread| is_in_state(&thread.path(), 'T')).then_some(())
     });
+}
+
+/// Returns `true` if the process or thread with this folder below `/proc` is in a state, such as `Z` for a zombie.
+pub fn is_in_state(folder: &Path, state: char) -> bool {
+    let stat = std::fs::read_to_string(folder.join("stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(state))
 }
 
 /// A child process that does not outlive its test.
