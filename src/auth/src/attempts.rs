@@ -1,11 +1,11 @@
 //! Counts failed attempts to authenticate, and rate-limits clients that fail too often.
 //!
-//! A valid credential is never held back, even if others fail from the same address: it is verified first, and only
-//! failures are counted. The exception are opaque tokens that this gateway does not know yet: their issuer is not asked
-//! on behalf of an address whose tokens it has just refused too often. The length of the secrets makes guessing hopeless, not this limit: keys and sign-in codes have
-//! 256 random bits, so a million guesses a second for ten years hit an existing one with a chance of 2^-208. The limit
-//! stops clients with a wrong credential from retrying all the time, and keeps the log short. Memory is bounded: if too
-//! many addresses fail at once, new ones share one count.
+//! A valid credential is never held back, even if others fail from the same address: it is verified first, and only failures
+//! are counted. Opaque tokens that this gateway does not know yet are the exception: their issuer is not asked on behalf of an
+//! address whose tokens it has just refused too often. The length of the secrets makes guessing hopeless, not this limit: keys
+//! and sign-in codes have 256 random bits, so a million guesses a second for ten years hit an existing one with a chance of
+//! 2^-208. The limit stops clients with a wrong credential from retrying all the time, and keeps the log short. Memory is
+//! bounded: if too many addresses fail at once, new ones share one count.
 
 use std::{
     net::{IpAddr, Ipv6Addr},

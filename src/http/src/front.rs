@@ -1,5 +1,6 @@
-//! The middleware that every request passes on its way in and every response on its way out: the guard of hosts and
-//! origins ([`guard`]), the limit of connections, questions to the issuers of access tokens, the memory for responses that clients leave unread, and compression.
+//! The middleware that every request passes on its way in and every response on its way out: the guard of hosts and origins
+//! ([`guard`]), the limit of connections, questions to the issuers of access tokens, the memory for responses that clients
+//! leave unread, and compression.
 //!
 //! One middleware does all of this, because each further one would wrap the future of a request and the body of its response
 //! once more.
@@ -123,7 +124,7 @@ where
         }
         let open = connection.map(|connection| connection.open_request());
         let front = Rc::clone(&self.front);
-        let response = match front.ask_provider(&request) {
+        let response = match front.prepare_question(&request) {
             Ok(None) => Either::Left(self.service.call(request)),
             Ok(Some(asking)) => Either::Right(call_after(asking, Rc::clone(&self.service), request)),
             Err(error) => {
@@ -155,7 +156,10 @@ impl Front {
     ///
     /// # Errors
     /// `RATE_LIMITED` as [`Authenticator::check_question`].
-    fn ask_provider(&self, request: &ServiceRequest) -> Result<Option<impl Future<Output = ()> + 'static>, McpError> {
+    fn prepare_question(
+        &self,
+        request: &ServiceRequest,
+    ) -> Result<Option<impl Future<Output = ()> + 'static>, McpError> {
         let authenticator = &self.authentication.authenticator;
         if !authenticator.tokens().is_enabled() || is_public(request.path()) {
             return Ok(None);

@@ -161,8 +161,8 @@ pub fn origin_verdict(rules: &OriginRules, request: &HttpRequest) -> OriginVerdi
     rules.check_origin(headers.get(ORIGIN).map(HeaderValue::as_bytes), host)
 }
 
-/// Returns a JSON-RPC error without an id on the MCP endpoints (2025-11-25/basic/transports, "Security Warning"), and a problem document
-/// elsewhere.
+/// Returns a JSON-RPC error without an id on the MCP endpoints (2025-11-25/basic/transports, "Security Warning"), and a problem
+/// document elsewhere.
 fn refusal(path: &str, error: &McpError) -> HttpResponse<BoxBody> {
     if matches!(path, "/mcp" | "/sse" | "/messages" | "/ws") {
         let body = json!({

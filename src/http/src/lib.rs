@@ -2,8 +2,9 @@
 //!
 //! The modules from the lowest layer up: [`problem`] documents and the errors of the MCP endpoints ([`answer`]);
 //! [`connections`], which are counted; [`guard`], which refuses foreign `Host` and `Origin` headers and authenticates requests;
-//! [`protected_resource`], by which clients find issuers of access tokens; [`framing`] as server-sent events and WebSockets; [`front`], the middleware of every request; [`tls`], [`http2`] and
-//! [`server`], which serves an application made of endpoints. [`proof`] lets a program on this machine recognize the gateway.
+//! [`protected_resource`], by which clients find issuers of access tokens; [`framing`] as server-sent events and WebSockets;
+//! [`front`], the middleware of every request; [`tls`], [`http2`] and [`server`], which serves an application made of
+//! endpoints. [`proof`] lets a program on this machine recognize the gateway.
 
 pub mod answer;
 pub mod connections;

@@ -1,7 +1,7 @@
 //! Authenticates callers of the REST and feed endpoints, which need a credential even on loopback.
 //!
-//! The credential is a key or an access token in `Authorization`, or the dashboard's cookie together with its header. Agents are refused, because an
-//! agent that can reach the port must not see or decide the changes of others.
+//! The credential is a key or an access token in `Authorization`, or the dashboard's cookie together with its header. Agents
+//! are refused, because an agent that can reach the port must not see or decide the changes of others.
 
 use std::{
     future::{Ready, ready},

@@ -34,7 +34,8 @@ const fn table(name: &'static str, columns: &'static str, page: Option<usize>) -
     Table { name, columns, page }
 }
 
-/// All tables except those of sign-in codes and used tokens, which count for minutes only. Each table follows the tables that its rows refer to.
+/// All tables except those of sign-in codes and used tokens, which count for minutes only. Each table follows the tables that
+/// its rows refer to.
 pub(crate) const TABLES: &[Table] = &[
     table(
         "changes",
