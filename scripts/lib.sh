@@ -49,6 +49,9 @@ need() {
     command -v "$command" >/dev/null || install_packages "$@"
 }
 
+# Without a backend of its choice, dbconfig would bring a database server.
+need_glewlwyd() { need glewlwyd dbconfig-sqlite3 glewlwyd; }
+
 # Debian's PostgreSQL programs are not on the path.
 need_postgresql() { compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || need initdb postgresql; }
 

@@ -10,7 +10,7 @@ import path from 'node:path';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 
-import { Gateway, eventually, repository, run, startGateway, stopChild } from './gateway.mjs';
+import { Gateway, LISTEN, eventually, repository, run, startGateway, stopChild } from './gateway.mjs';
 
 
 /** Returns the shipped configuration with its addresses and servers replaced. */
@@ -32,6 +32,10 @@ class Cluster extends Gateway {
 
     terminate() {
         for (const node of this.nodes) node.terminate();
+    }
+
+    async restart(signal) {
+        await Promise.all(this.nodes.map(node => node.restart(signal)));
     }
 
     async stop() {
@@ -59,8 +63,8 @@ export async function startPostgres() {
     return { address, stop };
 }
 
-/** Starts `size` gateways with that configuration; the result is as that of `startGateway`, with `nodes`. */
-export async function startCluster(size, { env = {}, config } = {}) {
+/** Starts `size` gateways with that configuration behind nginx, which listens on `listen`; the result is as that of `startGateway`, with `nodes`. */
+export async function startCluster(size, { env = {}, config, listen = LISTEN } = {}) {
     const folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-cluster-'));
     const postgres = await startPostgres();
     const cluster = new Cluster({ port: 0, folder, postgres, nodes: [] });
@@ -78,7 +82,8 @@ export async function startCluster(size, { env = {}, config } = {}) {
         });
         // nginx inherits the listening socket, so that no other program can take its port.
         const listener = net.createServer();
-        await new Promise((resolve, reject) => listener.once('error', reject).listen(0, '127.0.0.1', resolve));
+        const { hostname, port: wanted } = new URL(`http://${listen}`);
+        await new Promise((resolve, reject) => listener.once('error', reject).listen(Number(wanted), hostname, resolve));
         const { port } = listener.address();
         const file = path.join(folder, 'nginx.conf');
         await writeFile(file, await nginxConfiguration(folder, port, cluster.nodes.map(node => node.port)));

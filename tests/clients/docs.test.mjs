@@ -86,9 +86,11 @@ test('the snippets of README and docs/servers.md accept the reads of a server', 
   const key = { COUNTERSIGN_KEY: gateway.key };
   await eventually('the tools are there', async () => (await gateway.api('GET', '/servers/files')).body.tools?.length > 0);
   // The commands need `--yes`, because there is no terminal for a confirmation.
-  const withoutPrompt = (page, words) => snippet(page, 'sh', words).replace('--all-reads', '--all-reads --yes').replaceAll(/(accept files files__.*)/g, '$1 --yes');
+  const withoutPrompt = (page, words) =>
+    snippet(page, 'sh', words).replaceAll(/--(all|known)-reads/g, '$& --yes').replaceAll(/(accept files files__.*)/g, '$1 --yes');
+  assert.match(shell(t, gateway, withoutPrompt('docs/servers.md', '--known-reads'), key), /files__list_directory/);
   assert.match(shell(t, gateway, withoutPrompt('README.md', 'servers accept'), key), /files__read_text_file/);
-  assert.match(shell(t, gateway, withoutPrompt('docs/servers.md', 'servers accept'), key), /files__read_file/);
+  assert.match(shell(t, gateway, withoutPrompt('docs/servers.md', 'servers revoke'), key), /files__read_file/);
 });
 
 test('the snippets of docs/people.md, docs/rest.md and docs/policy.md work', async (t) => {

@@ -24,8 +24,11 @@ export function environment(extra = {}) {
 /** Ends the wait of `eventually` at once. */
 export class PermanentError extends Error {}
 
-/** Calls `check` every 25 ms until it returns a true value. Rejects after `limit` ms, or at once on a `PermanentError`. */
-export async function eventually(what, check, limit = 15_000) {
+/**
+ * Calls `check` every 25 ms until it returns a true value. Rejects after `limit` ms, or at once on a `PermanentError`. Only a
+ * failing test waits this long, but a machine may be very busy.
+ */
+export async function eventually(what, check, limit = 60_000) {
     const end = Date.now() + limit;
     let last;
     for (;;) {
@@ -100,9 +103,7 @@ export function publishedPort(data, pid, exitError = () => undefined) {
             if (exitError()) throw new PermanentError(exitError());
             const file = JSON.parse(await readFile(path.join(data, 'gateway.json'), 'utf8').catch(() => '{}'));
             return file.pid === pid && Number(new URL(file.url).port);
-        },
-        // On a busy machine the servers behind it start slowly.
-        60_000
+        }
     );
 }
 
@@ -120,13 +121,22 @@ export async function listeningPort(pid) {
     });
 }
 
-/** Returns a port that is free now. A program that can choose its port itself needs no such port. */
+/** The first of the ports that the system gives to programs that do not choose one. */
+const FIRST_SYSTEM_PORT = 32_768;
+
+/**
+ * Returns a port that is free now, and that the system gives to nobody else until it is used. A program that can choose its port
+ * itself needs no such port.
+ */
 export async function freePort() {
-    const server = net.createServer();
-    await new Promise((resolve, reject) => server.once('error', reject).listen(0, '127.0.0.1', resolve));
-    const { port } = server.address();
-    await new Promise(resolve => server.close(resolve));
-    return port;
+    for (;;) {
+        const port = FIRST_SYSTEM_PORT - 1 - Math.floor(Math.random() * 20_000);
+        const server = net.createServer();
+        const isFree = await new Promise(resolve => server.once('error', () => resolve(false)).listen(port, '127.0.0.1', () => resolve(true)));
+        if (!isFree) continue;
+        await new Promise(resolve => server.close(resolve));
+        return port;
+    }
 }
 
 /** Reserves a port and closes every connection to it, as if no server were there. */
@@ -138,8 +148,36 @@ export async function startClosedPort() {
 
 export class Gateway extends Reviewer {
     constructor(parts) {
-        super(`http://127.0.0.1:${parts.port}`, undefined);
-        Object.assign(this, parts);
+        super(parts.port && `http://127.0.0.1:${parts.port}`, undefined);
+        Object.assign(this, { output: '' }, parts);
+    }
+
+    log() {
+        return this.output;
+    }
+
+    /** Starts the program with the gateway's data, and waits until it is healthy. */
+    async launch(listen) {
+        const file = this.file ? ['--config', this.file] : [];
+        const child = spawn(binary, ['serve', ...file, '--listen', listen, '--data', this.data], {
+            env: environment(this.env),
+            stdio: ['ignore', 'ignore', 'pipe']
+        });
+        this.child = child;
+        child.stderr.setEncoding('utf8').on('data', text => (this.output = (this.output + text).slice(-64_000)));
+        await new Promise((resolve, reject) => child.once('spawn', resolve).once('error', reject));
+        const exitError = () => child.exitCode !== null && `the gateway ended with ${child.exitCode}\n--- stderr of the gateway ---\n${this.log()}`;
+        this.port = await publishedPort(this.data, child.pid, exitError);
+        this.url = `http://127.0.0.1:${this.port}`;
+        await this.waitHealthy();
+    }
+
+    /** Ends the program with that signal, and starts it again on the same port. */
+    async restart(signal = 'SIGTERM') {
+        const exited = new Promise(resolve => this.child.once('exit', resolve));
+        this.child.kill(signal);
+        await exited;
+        await this.launch(`127.0.0.1:${this.port}`);
     }
 
     get mcp() {
@@ -164,9 +202,7 @@ export class Gateway extends Reviewer {
                     throw new PermanentError(`the gateway ended with ${this.child.exitCode}`);
                 }
                 return (await fetch(`${this.url}/health`)).ok;
-            },
-            // On a busy machine the servers behind it start slowly.
-            60_000
+            }
         ).catch(error => {
             throw new Error(`${error.message}\n--- stderr of the gateway ---\n${this.log()}`, { cause: error });
         });
@@ -201,7 +237,7 @@ export function temporaryData() {
 }
 
 /** The number of gateways that replace each gateway, unless a test sets it. */
-const NODES = Number(process.env.COUNTERSIGN_TEST_NODES ?? 1);
+export const NODES = Number(process.env.COUNTERSIGN_TEST_NODES ?? 1);
 
 /**
  * Starts `countersign serve` with new data and a reviewer named alice. `config` is the content of the configuration file, and
@@ -211,33 +247,38 @@ const NODES = Number(process.env.COUNTERSIGN_TEST_NODES ?? 1);
 export async function startGateway({ env = {}, config, listen = LISTEN, nodes = NODES } = {}) {
     if (nodes > 1) {
         const { startCluster } = await import('./cluster.mjs');
-        return startCluster(nodes, { env, config });
+        return startCluster(nodes, { env, config, listen });
     }
     const data = await temporaryData();
     // The file is not in the data directory, because a server that may read its folder must not reach the store.
     const home = config && (await temporaryData());
-    const file = config ? ['--config', path.join(home, 'countersign.yaml')] : [];
+    const file = config && path.join(home, 'countersign.yaml');
     // JSON is YAML.
-    if (config) await writeFile(file[1], JSON.stringify(config, null, 4), { mode: 0o600 });
-    const child = spawn(binary, ['serve', ...file, '--listen', listen, '--data', data], {
-        env: environment(env),
-        stdio: ['ignore', 'ignore', 'pipe']
-    });
-    let log = '';
-    child.stderr.setEncoding('utf8').on('data', text => (log = (log + text).slice(-64_000)));
-    await new Promise((resolve, reject) => child.once('spawn', resolve).once('error', reject));
+    if (config) await writeFile(file, JSON.stringify(config, null, 4), { mode: 0o600 });
+    const gateway = new Gateway({ data, home, env, file });
     try {
-        const exitError = () => child.exitCode !== null && `the gateway ended with ${child.exitCode}\n--- stderr of the gateway ---\n${log}`;
-        const port = await publishedPort(data, child.pid, exitError);
-        const gateway = new Gateway({ port, data, home, env, file: file[1], child, log: () => log });
-        await gateway.waitHealthy();
+        await gateway.launch(listen);
         gateway.key = await gateway.createKey('reviewer', 'alice');
         return gateway;
     } catch (error) {
-        await stopChild(child);
-        for (const folder of [data, home]) if (folder) await rm(folder, { recursive: true, force: true });
+        await gateway.stop();
         throw error;
     }
+}
+
+/**
+ * Watches what an SDK sends over its transport. The returned function waits until everything is accepted: an HTTP client sends
+ * each message on a connection of its own, so that a later message may overtake an earlier one.
+ */
+export function followSending(transport) {
+    const sending = new Set();
+    const send = transport.send.bind(transport);
+    transport.send = (...message) => {
+        const sent = send(...message).finally(() => sending.delete(sent));
+        sending.add(sent);
+        return sent;
+    };
+    return () => Promise.allSettled(sending);
 }
 
 /** Starts a TCP relay that can cut every connection, to test that a client resumes. */

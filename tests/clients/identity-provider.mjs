@@ -1,14 +1,15 @@
 // Starts an identity provider (oidc-provider) for a test, and signs people in at it as a browser would.
-import { createServer } from 'node:http';
+import http from 'node:http';
+import https from 'node:https';
 
-import { SignJWT, exportJWK, generateKeyPair } from 'jose';
+import { SignJWT, decodeJwt, decodeProtectedHeader, exportJWK, generateKeyPair } from 'jose';
 import { Provider } from 'oidc-provider';
 
 /** The scopes of the gateway. */
 export const SCOPES = ['tools:read', 'tools:propose', 'changes:decide', 'admin'];
 
 /** Creates a signing key with its private JWK. */
-async function createSigningKey(kid) {
+export async function createSigningKey(kid) {
     const { privateKey } = await generateKeyPair('RS256', { extractable: true });
     return { kid, privateKey, jwk: { ...(await exportJWK(privateKey)), kid, alg: 'RS256', use: 'sig' } };
 }
@@ -31,6 +32,10 @@ class Records {
         return [...this.records].find(([key, { uid: other }]) => key.startsWith(`${this.kind} `) && other === uid)?.[1];
     }
 
+    async findByUserCode(code) {
+        return [...this.records].find(([key, { userCode }]) => key.startsWith(`${this.kind} `) && userCode === code)?.[1];
+    }
+
     async consume(id) {
         (await this.find(id)).consumed = Math.floor(Date.now() / 1000);
     }
@@ -46,21 +51,50 @@ class Records {
 
 /**
  * An identity provider with its own HTTP server. `accounts` maps the subject of each person to their claims, `format` is that of
- * access tokens (`jwt` or `opaque`), and `ttl` their lifetime in seconds.
+ * access tokens (`jwt` or `opaque`), and `ttl` their lifetime in seconds. With `rotates`, each refresh token is used once.
+ * With `tls` (a key and a certificate for `localhost`), it speaks HTTPS. `onTokenAnswer` is called in place of the next answer of
+ * the token endpoint, with a function that sends it. `login` is what the next people to sign in have done: `acr` is the kind of
+ * their authentication, and `ts` its second. The times in ID tokens are those of a clock that is `skew` seconds fast.
  */
 export class IdentityProvider {
     static async start(options) {
         const provider = new IdentityProvider();
-        Object.assign(provider, { accounts: {}, format: 'jwt', ttl: 3600, clients: [], asked: [], records: new Map(), ...options });
-        provider.server = createServer((request, response) => {
-            provider.asked.push(new URL(request.url, provider.issuer).pathname);
+        Object.assign(provider, { accounts: {}, login: {}, format: 'jwt', ttl: 3600, scopes: SCOPES, clients: [], asked: [], records: new Map(), ...options });
+        const handle = (request, response) => {
+            const path = new URL(request.url, provider.issuer).pathname;
+            provider.asked.push(path);
+            if (path === '/token' && provider.onTokenAnswer) {
+                const [end, hold] = [response.end.bind(response), provider.onTokenAnswer];
+                provider.onTokenAnswer = undefined;
+                response.end = (...answer) => (hold(() => end(...answer)), response);
+            } else if (path === '/token' && provider.skew) {
+                const end = response.end.bind(response);
+                response.end = body => {
+                    provider.#withSkew(body).then(skewed => {
+                        response.setHeader('content-length', Buffer.byteLength(skewed));
+                        end(skewed);
+                    });
+                    return response;
+                };
+            }
             provider.handler(request, response);
-        });
+        };
+        provider.server = provider.tls ? https.createServer(provider.tls, handle) : http.createServer(handle);
         await new Promise((resolve, reject) => provider.server.once('error', reject).listen(0, '127.0.0.1', resolve));
         provider.port = provider.server.address().port;
-        provider.issuer = `http://127.0.0.1:${provider.port}`;
+        provider.issuer = `${provider.tls ? 'https://localhost' : 'http://127.0.0.1'}:${provider.port}`;
         await provider.rotateKeys();
         return provider;
+    }
+
+    /** Returns an answer of the token endpoint with the times of a clock that is fast. */
+    async #withSkew(body) {
+        const { id_token: idToken, ...answer } = JSON.parse(body);
+        if (!idToken) return body;
+        const claims = decodeJwt(idToken);
+        for (const name of ['iat', 'exp', 'auth_time']) if (claims[name]) claims[name] += this.skew;
+        const signed = await new SignJWT(claims).setProtectedHeader(decodeProtectedHeader(idToken)).sign(this.key.privateKey);
+        return JSON.stringify({ ...answer, id_token: signed });
     }
 
     /** Replaces the signing key. Tokens of the old key are no longer valid. */
@@ -99,9 +133,11 @@ export class IdentityProvider {
             jwks: { keys: [this.key.jwk] },
             clients: this.clients,
             clientDefaults: { grant_types: ['authorization_code', 'refresh_token'] },
-            scopes: ['openid', 'offline_access', ...SCOPES],
+            scopes: ['openid', 'offline_access', ...this.scopes],
             claims: { openid: ['sub', 'sid'], profile: ['name'], email: ['email'], groups: ['groups'] },
+            ...(this.rotates && { rotateRefreshToken: true }),
             issueRefreshToken: (_, client) => client.grantTypeAllowed('refresh_token'),
+            acrValues: ['urn:example:mfa', 'urn:example:pwd'],
             cookies: { keys: ['test'] },
             pkce: { required: () => true },
             findAccount: (_, sub) => ({ accountId: sub, claims: () => ({ sub, ...this.accounts[sub] }) }),
@@ -109,6 +145,7 @@ export class IdentityProvider {
             features: {
                 backchannelLogout: { enabled: true },
                 clientCredentials: { enabled: true },
+                deviceFlow: { enabled: true },
                 introspection: { enabled: true, allowedPolicy: () => true },
                 registration: { enabled: true },
                 revocation: { enabled: true },
@@ -117,7 +154,7 @@ export class IdentityProvider {
                     defaultResource: () => undefined,
                     useGrantedResource: () => true,
                     getResourceServerInfo: (_, resource) => ({
-                        scope: SCOPES.join(' '),
+                        scope: this.scopes.join(' '),
                         audience: resource,
                         accessTokenFormat: this.format,
                         accessTokenTTL: this.ttl
@@ -127,11 +164,17 @@ export class IdentityProvider {
         });
         // It warns of the development forms, which stand in for a person's browser here.
         provider.proxy = true;
+        const finish = provider.interactionFinished.bind(provider);
+        provider.interactionFinished = (request, response, result, options) =>
+            finish(request, response, result.login ? { ...result, login: { ...result.login, ...this.login } } : result, options);
         return provider;
     }
 
-    /** Follows an authorization URL as a person who signs in and consents. Returns the URL that the client is sent back to. */
-    async signIn(url, subject) {
+    /**
+     * Follows the URL of an authorization or of a device code as a person who signs in and consents, or who cancels with `deny`.
+     * Returns the URL that the client is sent back to, or `undefined` at the last page of a device code.
+     */
+    async signIn(url, subject, { deny = false } = {}) {
         const cookies = new Map();
         let next = { url: new URL(url), method: 'GET' };
         for (let step = 0; step < 20; step += 1) {
@@ -153,9 +196,16 @@ export class IdentityProvider {
             }
             const page = await response.text();
             const form = /<form[^>]*action="([^"]+)"/.exec(page);
+            const cancel = deny && /href="([^"]+\/abort)"/.exec(page);
+            if (cancel) {
+                next = { url: new URL(cancel[1], next.url), method: 'GET' };
+                continue;
+            }
+            if (page.includes('Sign-in Success')) return undefined;
             if (!form) throw new Error(`the provider says: ${response.status} ${page.slice(0, 500)}`);
-            const prompt = /name="prompt" value="([^"]+)"/.exec(page)[1];
-            next = { url: new URL(form[1], next.url), method: 'POST', body: new URLSearchParams({ prompt, login: subject, password: 'any' }) };
+            const hidden = [...page.matchAll(/type="hidden" name="([^"]+)" value="([^"]*)"/g)].map(([, name, value]) => [name, value]);
+            const body = new URLSearchParams({ ...Object.fromEntries(hidden), login: subject, password: 'any' });
+            next = { url: new URL(form[1], next.url), method: 'POST', body };
         }
         throw new Error('the provider redirects in circles');
     }

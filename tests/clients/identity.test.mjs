@@ -1,14 +1,16 @@
 // Tests agents and reviewers who present access tokens of a real identity provider (oidc-provider) in place of keys.
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
+import { readFile, rm } from 'node:fs/promises';
 import http from 'node:http';
+import path from 'node:path';
 import { after, before, describe, test } from 'node:test';
 
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
 import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import { generateKeyPair } from 'jose';
 
-import { Reviewer, eventually, freePort, run, binary, environment, startGateway } from './gateway.mjs';
+import { Reviewer, eventually, freePort, run, binary, environment, startGateway, temporaryData } from './gateway.mjs';
 import { IdentityProvider } from './identity-provider.mjs';
 
 const REDIRECT = 'http://127.0.0.1:1/callback';
@@ -46,6 +48,9 @@ async function post(gateway, token, method, params = {}, { path = '/mcp', legacy
     const text = await response.text();
     return { status: response.status, challenge: response.headers.get('www-authenticate'), text, body: text.startsWith('{') ? JSON.parse(text) : undefined };
 }
+
+/** Returns the end of a token that is accepted for a few seconds more, because an end counts only after 60 s. */
+const soon = () => Math.floor(Date.now() / 1000) - 52;
 
 const listTools = (gateway, token) => post(gateway, token, 'tools/list');
 const call = (gateway, token, name, args) => post(gateway, token, 'tools/call', { name, arguments: args });
@@ -107,6 +112,14 @@ describe('JSON Web Tokens of one issuer', () => {
         assert.equal(approved.decisions[0].reviewer, `${provider.issuer}#bob#robot`);
         assert.match(approved.decisions[0].displayName, /^Bob/);
         await gateway.reached(id, 'applied');
+    });
+
+    test('access token connects no account at a server', async () => {
+        const { gateway, token } = it;
+        const holder = new Reviewer(gateway.url, await token('bob', { scope: 'admin' }));
+        const refused = await holder.api('POST', '/servers/any/connect', {});
+        assert.equal(refused.status, 403, JSON.stringify(refused.body));
+        assert.match(refused.body.detail, /sign in to the dashboard/);
     });
 
     test('request without a token says where to get one', async () => {
@@ -236,14 +249,13 @@ describe('JSON Web Tokens of one issuer', () => {
         first.write(textFrame(initialize('2025-11-25')));
         await once(first, 'data');
         first.destroy();
-        const soon = Math.floor(Date.now() / 1000) - 57;
         const resume = async claims => {
             const headers = { authorization: `Bearer ${await token('alice', claims)}` };
             const socket = new WebSocket(`${url}?session=${session}&received=1`.replace('http', 'ws'), { protocols: ['mcp'], headers });
             await once(socket, 'open');
             return socket;
         };
-        const socket = await resume({ scope: 'tools:read', exp: soon });
+        const socket = await resume({ scope: 'tools:read', exp: soon() });
         socket.send(JSON.stringify(createIssue(2)));
         const [{ data }] = await once(socket, 'message');
         assert.equal(JSON.parse(data).error?.data.code, 'FORBIDDEN', data);
@@ -252,14 +264,17 @@ describe('JSON Web Tokens of one issuer', () => {
 
     test('connections end when their token expires', async () => {
         const { gateway, token } = it;
-        const soon = () => token('alice', { exp: Math.floor(Date.now() / 1000) - 57 });
-        const socket = new WebSocket(`${gateway.url.replace('http', 'ws')}/ws`, { protocols: ['mcp'], headers: { authorization: `Bearer ${await soon()}` } });
+        const id = changeId(await propose(gateway, await token('alice'), 'Waited for'));
+        const waiting = call(gateway, await token('alice', { exp: soon() }), 'wait_for_change', { changeId: id });
+        const socket = new WebSocket(`${gateway.url.replace('http', 'ws')}/ws`, { protocols: ['mcp'], headers: { authorization: `Bearer ${await token('alice', { exp: soon() })}` } });
+        const closed = new Promise(resolve => (socket.onclose = resolve));
         await new Promise((resolve, reject) => Object.assign(socket, { onopen: resolve, onerror: reject }));
-        await new Promise(resolve => (socket.onclose = resolve));
-        const feed = await fetch(`${gateway.url}/api/events`, { headers: { authorization: `Bearer ${await token('bob', { scope: 'changes:decide', exp: Math.floor(Date.now() / 1000) - 57 })}` } });
+        const feed = await fetch(`${gateway.url}/api/events`, { headers: { authorization: `Bearer ${await token('bob', { scope: 'changes:decide', exp: soon() })}` } });
         assert.equal(feed.status, 200);
-        // The stream ends by itself.
+        // All end by themselves.
         for await (const _ of feed.body);
+        await closed;
+        assert.match((await waiting).text, /"code":"UNAUTHORIZED"/);
     });
 
     test('signing keys rotate while the gateway runs', async () => {
@@ -330,7 +345,22 @@ test('opaque tokens are looked up at the provider', async t => {
     assert.equal((await listTools(gateway, await grant('https://other.example/mcp'))).status, 401);
     assert.equal((await listTools(gateway, 'unknown-token')).status, 401);
     await fetch(`${provider.issuer}/token/revocation`, { method: 'POST', headers: asClient, body: new URLSearchParams({ token }) });
-    await eventually('the revocation counts', async () => (await listTools(gateway, token)).status === 401, 30_000);
+    await eventually('the revocation counts', async () => (await listTools(gateway, token)).status === 401);
+});
+
+test('issuer with a private certificate needs its authority', async t => {
+    const folder = await temporaryData();
+    t.after(() => rm(folder, { recursive: true, force: true }));
+    const [key, ca] = [path.join(folder, 'key.pem'), path.join(folder, 'ca.pem')];
+    const kind = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-days', '2'];
+    const names = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost', '-addext', 'basicConstraints=CA:FALSE'];
+    await run('openssl', ['req', '-x509', ...kind, ...names, '-keyout', key, '-out', ca]);
+    const provider = { tls: { key: await readFile(key), cert: await readFile(ca) } };
+    for (const [issuer, status] of [[{}, 502], [{ tls: { ca } }, 200]]) {
+        const both = await startBoth({ provider, issuer });
+        const answer = await listTools(both.gateway, await both.token('alice')).finally(() => both.stop());
+        assert.equal(answer.status, status, answer.text);
+    }
 });
 
 test('SDK client finds the provider and signs in', async t => {

@@ -62,7 +62,7 @@ export async function waitUntilFinal(client, changeId) {
 /**
  * The steps as `[name, step]`, which run in this order over one connection. Each gets `{ client, reviewer }`. A `client` has
  * call(name, args, options), listTools, listResources, listTemplates, readResource, ping, watch(uris, onUpdated) → stop,
- * capabilities, server, modern.
+ * waitUntilSent() (see `followSending`), capabilities, server, modern.
  */
 export const journey = [
     [
@@ -216,9 +216,11 @@ export const journey = [
             const abort = new AbortController();
             const call = client.call('wait_for_change', { changeId }, { signal: abort.signal, onprogress: p => progress.push(p.progress) });
             call.catch(() => undefined);
-            await eventually('progress of wait_for_change', () => progress.length > 0, 30_000);
+            await eventually('progress of wait_for_change', () => progress.length > 0);
             abort.abort('enough');
             await assert.rejects(call);
+            // Otherwise the call might be answered before the cancellation arrives.
+            await client.waitUntilSent();
             assert.deepEqual(progress, [...progress].sort((a, b) => a - b), 'progress rises');
             await client.call('withdraw_change', { changeId });
         }

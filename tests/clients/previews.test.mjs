@@ -81,7 +81,7 @@ for (const era of ['legacy', 'modern']) {
             const { servers } = (await gateway.api('GET', '/servers')).body;
             const { previews } = servers.find(server => server.name === 'filesystem');
             assert.deepEqual(previews, { sets: ['filesystem'], tools: ['create_directory', 'edit_file', 'move_file', 'write_file'] });
-            assert.match(gateway.log(), /recipes preview the writes.*filesystem/);
+            assert.match(gateway.log(), /previews are made from recipes.*filesystem/);
         });
 
         await t.test('writing a file shows its diff', async () => {

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { after, before, describe, test } from 'node:test';
 
-import { binary, environment, eventually, freePort, run, startGateway } from './gateway.mjs';
+import { NODES, binary, environment, eventually, freePort, run, startGateway } from './gateway.mjs';
 import { IdentityProvider } from './identity-provider.mjs';
 
 const accounts = () => ({
@@ -13,7 +13,7 @@ const accounts = () => ({
 });
 
 /** Starts a provider, and a gateway whose people sign in with it. */
-async function startBoth({ policy } = {}) {
+async function startBoth({ policy, acceptsTokens = false } = {}) {
     const provider = await IdentityProvider.start({ accounts: accounts() });
     const port = await freePort();
     const url = `http://127.0.0.1:${port}`;
@@ -35,25 +35,29 @@ async function startBoth({ policy } = {}) {
     const gateway = await startGateway({
         env: { OIDC_SECRET: 'a secret/with+signs' },
         listen: `127.0.0.1:${port}`,
-        config: { public_url: url, auth: { mode: 'local', oidc }, policy }
+        config: { public_url: url, auth: { mode: 'local', oidc, tokens: acceptsTokens ? [{ issuer: provider.issuer }] : [] }, policy }
     });
     const stop = () => Promise.all([gateway.stop(), provider.stop().catch(() => undefined)]);
     return { provider, gateway, stop };
 }
 
-/** A browser that is signed in to the dashboard. */
+/** A browser that is signed in to the dashboard. With several nodes, each of its requests goes to the next one. */
 class Browser {
+    static started = 0;
+
     constructor(gateway) {
-        this.gateway = gateway;
+        this.urls = gateway.nodes?.map(node => node.url) ?? [gateway.url];
+        // Each browser begins at another node.
+        this.requests = Browser.started++;
         this.cookies = new Map();
     }
 
     async fetch(path, options = {}) {
         const cookie = [...this.cookies].map(([name, value]) => `${name}=${value}`).join('; ');
         const secret = this.secret && { 'x-countersign-secret': this.secret };
-        const headers = { cookie, origin: this.gateway.url, ...secret, ...options.headers };
-        if (!options.method) delete headers.origin;
-        const response = await fetch(new URL(path, this.gateway.url), { redirect: 'manual', ...options, headers });
+        const url = this.urls[this.requests++ % this.urls.length];
+        const headers = { cookie, ...(options.method && { origin: url }), ...secret, ...options.headers };
+        const response = await fetch(new URL(path, url), { redirect: 'manual', ...options, headers });
         for (const text of response.headers.getSetCookie()) {
             const [, name, value] = /^([^=]+)=([^;]*)/.exec(text);
             if (value) this.cookies.set(name, value);
@@ -66,9 +70,9 @@ class Browser {
         return this.fetch(path, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(body ?? {}) });
     }
 
-    /** Begins a sign-in. Returns the page to which the gateway sends the browser. */
-    async begin() {
-        const response = await this.fetch('/api/sign-in/provider');
+    /** Begins a sign-in, or one to decide on a change. Returns the page to which the gateway sends the browser. */
+    async begin(change) {
+        const response = await this.fetch(`/api/sign-in/provider${change ? `?change=${change}` : ''}`);
         assert.equal(response.status, 302);
         return response.headers.get('location');
     }
@@ -82,12 +86,12 @@ class Browser {
     }
 
     /** Signs in as a person at the provider. Returns the dashboard's address. */
-    async visitProvider(provider, subject) {
-        return this.comeBack(await provider.signIn(await this.begin(), subject));
+    async visitProvider(provider, subject, change) {
+        return this.comeBack(await provider.signIn(await this.begin(change), subject));
     }
 
-    async signIn(provider, subject) {
-        const page = await this.visitProvider(provider, subject);
+    async signIn(provider, subject, change) {
+        const page = await this.visitProvider(provider, subject, change);
         assert.match(page, /^\/#code=csc_/);
         const response = await this.post('/api/sign-in', { code: page.slice('/#code='.length) });
         assert.equal(response.status, 200);
@@ -101,23 +105,58 @@ class Browser {
         return response.ok ? response.json() : response.status;
     }
 
-    async approve(id) {
+    /** Waits until every node gives this role, or this status. */
+    everywhere(expected) {
+        return eventually(`every node answers ${expected}`, async () => {
+            for (const _ of this.urls) {
+                const me = await this.me();
+                if ((me.role ?? me) !== expected) return false;
+            }
+            return true;
+        });
+    }
+
+    /** Decides on the current version of a change. Returns the response. */
+    async decide(id, decision) {
         const { version, digest } = await (await this.fetch(`/api/changes/${id}`)).json();
-        const response = await this.post(`/api/changes/${id}/decision`, { decision: 'approve', version, digest });
+        return this.post(`/api/changes/${id}/decision`, { decision, version, digest });
+    }
+
+    async approve(id) {
+        const response = await this.decide(id, 'approve');
         assert.equal(response.status, 200, await response.clone().text());
         return response.json();
     }
+
+    /** Approves, which must be refused for want of a sign-in. Returns the problem. */
+    async failToApprove(id) {
+        const response = await this.decide(id, 'approve');
+        const problem = await response.json();
+        assert.deepEqual([response.status, problem.code], [403, 'SIGN_IN_REQUIRED'], JSON.stringify(problem));
+        return problem;
+    }
+}
+
+/** Calls a tool as an agent. Returns the structured content of the result. */
+async function call(gateway, name, args) {
+    const response = await fetch(`${gateway.url}/tools/${name}`, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(args) });
+    return (await response.json()).structuredContent;
 }
 
 /** Lets an agent propose an issue. Returns the id of the change. */
 async function propose(gateway, title) {
-    const tool = async (name, args) => (await fetch(`${gateway.url}/tools/${name}`, { method: 'POST', headers: { 'content-type': 'application/json' }, body: JSON.stringify(args) })).json();
-    const { projects } = (await tool('list_projects', {})).structuredContent;
-    return (await tool('create_issue', { projectId: projects[0].id, title, type: 'Story' })).structuredContent.changeId;
+    const { projects } = await call(gateway, 'list_projects', {});
+    return (await call(gateway, 'create_issue', { projectId: projects[0].id, title, type: 'Story' })).changeId;
+}
+
+/** Lets an agent propose to delete the issue with this title. Returns the id of the change. */
+async function remove(gateway, title) {
+    const { issues } = await call(gateway, 'list_issues', { text: title });
+    return (await call(gateway, 'delete_issue', { issueId: issues.find(issue => issue.title === title).id })).changeId;
 }
 
 const pause = ms => new Promise(resolve => setTimeout(resolve, ms));
-const cli = (gateway, ...args) => run(binary, [...args, '--data', gateway.data], { env: environment() });
+const cli = (gateway, ...args) => run(binary, [...args, '--data', gateway.data], { env: environment(gateway.env) });
 
 describe('people of one provider', () => {
     let it;
@@ -175,14 +214,14 @@ describe('people of one provider', () => {
         const id = await propose(gateway, 'With a vote that is lost');
         assert.equal((await carol.approve(id)).decisions.length, 1);
         provider.accounts.carol = { ...provider.accounts.carol, groups: [] };
-        await eventually('the sign-in ends', async () => (await carol.me()) === 401);
-        await eventually('the vote is void', async () => (await gateway.change(id)).decisions.length === 0, 30_000);
+        await carol.everywhere(401);
+        await eventually('the vote is void', async () => (await gateway.change(id)).decisions.length === 0);
         assert.equal(await new Browser(gateway).visitProvider(provider, 'carol'), '/#sign-in-problem=no-entry');
         provider.accounts.carol = { ...provider.accounts.carol, groups: ['security'] };
         const back = await new Browser(gateway).signIn(provider, 'carol');
         assert.equal((await back.me()).role, 'admin');
         provider.accounts.carol = { ...provider.accounts.carol, groups: ['platform'] };
-        await eventually('the role changes', async () => (await back.me()).role === 'reviewer');
+        await back.everywhere('reviewer');
     });
 
     test('sign-ins outlive new keys of the provider and its absence', async () => {
@@ -193,7 +232,7 @@ describe('people of one provider', () => {
         const later = await eventually('somebody signs in with the new keys', async () => {
             await pause(1000);
             return new Browser(gateway).signIn(provider, 'alice');
-        }, 30_000);
+        });
         await provider.stop();
         // The keys are known, and the browser finds out that nobody answers.
         assert.match(await new Browser(gateway).begin(), /\/auth\?/);
@@ -221,16 +260,20 @@ describe('people of one provider', () => {
         assert.equal((await alice.me()).role, 'reviewer');
         const token = await logout({});
         assert.equal(await send(token), 200);
-        await eventually('alice is signed out', async () => (await alice.me()) === 401);
+        await alice.everywhere(401);
         assert.equal((await bob.me()).role, 'admin');
         assert.equal(await send(token), 400, 'a logout token counts once');
 
+        await bob.everywhere('admin');
+        // Another program that has the secrets of the browser.
+        const copy = Object.assign(new Browser(gateway), { cookies: new Map(bob.cookies), secret: bob.secret });
         const signedOut = await bob.post('/api/sign-out');
         const { providerUrl } = await signedOut.json();
         const url = new URL(providerUrl);
         assert.equal(url.origin, provider.issuer);
         assert.equal(url.searchParams.get('post_logout_redirect_uri'), `${gateway.url}/`);
         assert.equal(await bob.me(), 401);
+        await copy.everywhere(401);
         assert.equal((await fetch(url, { redirect: 'manual' })).status, 200, 'the provider asks whether to sign out');
     });
 
@@ -247,10 +290,90 @@ describe('people of one provider', () => {
         assert.equal(people.find(person => person.name === name).displayName, `Alice Ärmel (alice at 127.0.0.1:${provider.port})`);
         assert.match((await cli(gateway, 'people', 'list')).stdout, /Alice Ärmel \(alice at [^)]+\) +reviewer +platform/);
         assert.match((await cli(gateway, 'people', 'revoke', name)).stdout, /keys revoked: 1/);
-        await eventually('the sign-in ends', async () => (await alice.me()) === 401);
+        await alice.everywhere(401);
         await eventually('the key ends', async () => (await asKey()).status === 401);
-        await eventually('the vote is void', async () => (await gateway.change(id)).decisions.length === 0, 30_000);
+        await eventually('the vote is void', async () => (await gateway.change(id)).decisions.length === 0);
         assert.equal(await new Browser(gateway).visitProvider(provider, 'alice'), '/#sign-in-problem=revoked');
         await assert.rejects(cli(gateway, 'people', 'revoke', 'alice'), /ISSUER#SUBJECT/);
+    });
+});
+
+// A sign-in has the same attributes at every node.
+describe('a rule that requires a sign-in', { skip: NODES > 1 && 'tested with one node' }, () => {
+    let it;
+    before(async () => {
+        const rules = [
+            { tools: 'delete_*', then: 'review', sign_in: { max_age: '5m', acr: ['urn:example:mfa'] } },
+            { tools: 'create_*', then: 'review', sign_in: { max_age: '5m' } }
+        ];
+        it = await startBoth({ policy: { rules }, acceptsTokens: true });
+    });
+    after(() => it.stop());
+
+    test('old sign-in is refused, and a new one decides', async () => {
+        const { gateway, provider } = it;
+        provider.login = { ts: Math.floor(Date.now() / 1000) - 3600 };
+        const alice = await new Browser(gateway).signIn(provider, 'alice');
+        const id = await propose(gateway, 'With a recent sign-in');
+        const problem = await alice.failToApprove(id);
+        assert.deepEqual(problem.details, { maxAge: 300 });
+        assert.match(problem.detail, /at most 300 s ago; sign in again/);
+        const asked = new URL(await alice.begin(id)).searchParams;
+        assert.deepEqual([asked.get('prompt'), asked.get('max_age'), asked.get('acr_values')], ['login', '300', null]);
+        // The sign-in was as long ago as before, as if the provider had not asked.
+        assert.equal(await alice.visitProvider(provider, 'alice', id), '/#sign-in-problem=not-recent');
+        await alice.failToApprove(id);
+
+        provider.login = {};
+        const other = await new Browser(gateway).signIn(provider, 'alice', id);
+        // The provider renews both sign-ins every second, which makes neither of them newer.
+        await pause(3000);
+        await alice.failToApprove(id);
+        await other.approve(id);
+        await gateway.reached(id, 'applied');
+        const next = await propose(gateway, 'Without a recent sign-in');
+        assert.equal((await alice.decide(next, 'reject')).status, 200);
+        const unknown = new URL(await alice.begin('chg_unknown')).searchParams;
+        assert.deepEqual([unknown.get('prompt'), unknown.get('max_age')], [null, null]);
+    });
+
+    test('weak sign-in, key and token are refused', async () => {
+        const { gateway, provider } = it;
+        const id = await propose(gateway, 'To be deleted');
+        provider.login = { acr: 'urn:example:pwd' };
+        const bob = await new Browser(gateway).signIn(provider, 'bob', id);
+        await bob.approve(id);
+        await gateway.reached(id, 'applied');
+        const removal = await remove(gateway, 'To be deleted');
+        assert.deepEqual((await bob.failToApprove(removal)).details, { maxAge: 300, acr: ['urn:example:mfa'] });
+        assert.equal(new URL(await bob.begin(removal)).searchParams.get('acr_values'), 'urn:example:mfa');
+        assert.equal(await bob.visitProvider(provider, 'bob', removal), '/#sign-in-problem=not-strong');
+        const key = (await cli(gateway, 'keys', 'create', '--role', 'admin', '--name', 'root')).stdout.trim();
+        const { version } = await gateway.change(removal);
+        const decide = credential => fetch(`${gateway.url}/api/changes/${removal}/decision`, {
+            method: 'POST',
+            headers: { 'content-type': 'application/json', authorization: `Bearer ${credential}` },
+            body: JSON.stringify({ decision: 'approve', version })
+        });
+        const refused = await (await decide(key)).json();
+        assert.equal(refused.code, 'SIGN_IN_REQUIRED');
+        assert.match(refused.detail, /because a key or a local sign-in does not suffice/);
+        const token = claims => provider.token('bob', { aud: gateway.url, scope: 'changes:decide', acr: 'urn:example:mfa', ...claims });
+        const tooOld = await decide(await token());
+        assert.equal((await tooOld.json()).code, 'SIGN_IN_REQUIRED');
+        assert.match(tooOld.headers.get('www-authenticate'), /^Bearer error="insufficient_user_authentication", max_age="300", acr_values="urn:example:mfa", resource_metadata=/);
+        const accepted = await decide(await token({ auth_time: Math.floor(Date.now() / 1000) }));
+        assert.equal(accepted.status, 200, await accepted.text());
+        await gateway.reached(removal, 'applied');
+
+        const again = await propose(gateway, 'To be deleted too');
+        await bob.approve(again);
+        await gateway.reached(again, 'applied');
+        const last = await remove(gateway, 'To be deleted too');
+        await bob.failToApprove(last);
+        provider.login = { acr: 'urn:example:mfa' };
+        await bob.signIn(provider, 'bob', last);
+        await bob.approve(last);
+        await gateway.reached(last, 'applied');
     });
 });

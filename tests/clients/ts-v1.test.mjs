@@ -9,7 +9,7 @@ import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/
 import { WebSocketClientTransport } from '@modelcontextprotocol/sdk/client/websocket.js';
 import { CallToolResultSchema, LoggingMessageNotificationSchema, ResourceUpdatedNotificationSchema } from '@modelcontextprotocol/sdk/types.js';
 
-import { Gateway, LISTEN, binary, environment, eventually, publishedPort, startGateway, startRelay, temporaryData } from './gateway.mjs';
+import { Gateway, LISTEN, binary, environment, eventually, followSending, publishedPort, startGateway, startRelay, temporaryData } from './gateway.mjs';
 import { firstProject, propose, runJourney, waitUntilFinal } from './journey.mjs';
 
 const NAME = 'ts-sdk-v1';
@@ -19,6 +19,7 @@ async function connect(transport, label) {
     const client = new Client({ name: NAME, version: '1.0.0' }, { capabilities: {} });
     const errors = [];
     client.onerror = error => errors.push(error);
+    const waitUntilSent = followSending(transport);
     await client.connect(transport);
     const watchers = new Set();
     client.setNotificationHandler(ResourceUpdatedNotificationSchema, ({ params }) => {
@@ -27,6 +28,7 @@ async function connect(transport, label) {
     return {
         client,
         transport,
+        waitUntilSent,
         label,
         errors,
         name: NAME,
@@ -136,7 +138,7 @@ test('TypeScript SDK v1', async t => {
         const progress = [];
         const waiting = client.call('wait_for_change', { changeId }, { onprogress: p => progress.push(p), onresumptiontoken: () => tokens++, timeout: 60_000 });
         waiting.catch(() => undefined);
-        await eventually('the stream is open', () => tokens > 0 && progress.length > 0, 30_000);
+        await eventually('the stream is open', () => tokens > 0 && progress.length > 0);
         relay.cut();
         await gateway.approve(changeId);
         const result = await waiting;

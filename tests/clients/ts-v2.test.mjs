@@ -5,7 +5,7 @@ import { test } from 'node:test';
 import { Client, LOG_LEVEL_META_KEY, StreamableHTTPClientTransport } from '@modelcontextprotocol/client';
 import { StdioClientTransport } from '@modelcontextprotocol/client/stdio';
 
-import { Gateway, LISTEN, binary, environment, eventually, publishedPort, startGateway, startRelay, temporaryData } from './gateway.mjs';
+import { Gateway, LISTEN, binary, environment, eventually, followSending, publishedPort, startGateway, startRelay, temporaryData } from './gateway.mjs';
 import { firstProject, propose, runJourney, waitUntilFinal } from './journey.mjs';
 import { WebSocketTransport } from './websocket.mjs';
 
@@ -16,6 +16,7 @@ async function connect(transport, label, mode) {
     const client = new Client({ name: NAME, version: '2.0.0' }, { capabilities: {}, versionNegotiation: { mode } });
     const errors = [];
     client.onerror = error => errors.push(error);
+    const waitUntilSent = followSending(transport);
     await client.connect(transport);
     const modern = client.getProtocolEra() === 'modern';
     const watchers = new Set();
@@ -26,6 +27,7 @@ async function connect(transport, label, mode) {
     return {
         client,
         transport,
+        waitUntilSent,
         label,
         modern,
         errors,

@@ -98,7 +98,7 @@ export const needsFixture = {
 /** The scenarios of the tasks extension. The suite skips `tasks-status-notifications`, so it is excluded. */
 export const TASKS = Object.keys(needsFixture).filter(name => needsFixture[name] === tasks && name !== 'tasks-status-notifications');
 
-/** The client scenarios that the gateway must pass with its upstream side; the others test authorization. */
+/** The client scenarios that the gateway must pass with its upstream side, without those of authorization. */
 export const UPSTREAM_SIDE = {
     '2025-11-25': ['initialize', 'tools_call', 'elicitation-sep1034-client-defaults', 'sse-retry'],
     '2026-07-28': [
@@ -109,6 +109,19 @@ export const UPSTREAM_SIDE = {
         'http-custom-headers',
         'http-invalid-tool-headers',
         'json-schema-ref-no-deref'
+    ]
+};
+
+/** The client scenarios of authorization that no list of requirements has: of an old revision, and of extensions. */
+export const MORE_AUTHORIZATION = {
+    '2025-03-26': ['auth/2025-03-26-oauth-metadata-backcompat', 'auth/2025-03-26-oauth-endpoint-fallback'],
+    extensions: [
+        'auth/client-credentials-basic',
+        'auth/client-credentials-jwt',
+        'auth/enterprise-managed-authorization',
+        'auth/dpop',
+        'auth/dpop-nonce',
+        'auth/wif-jwt-bearer'
     ]
 };
 

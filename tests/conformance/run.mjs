@@ -8,6 +8,7 @@
 //   tasks    the scenarios of the tasks extension, through the gateway to a fixture that has tasks
 //   own      the same scenarios with the gateway's own tasks: reviewed calls to a fixture without tasks, decided over REST
 //   client   the client scenarios, with the gateway's upstream side as the client, used by a client of each era
+//   auth     the client scenarios of authorization: the gateway is the OAuth client, and a script gives consent for a person
 //   cluster  http, tasks and own with three gateways on one PostgreSQL behind nginx
 //   direct   the fixtures without a gateway, which tests the fixtures (not part of a normal run)
 //   script   the client scenarios without a gateway, which tests their script (not part of a normal run)
@@ -20,7 +21,8 @@ import { parseArgs } from 'node:util';
 
 import { inFrontOf, overHttp, overStdio, startFixture, startGatewayWith, startTasksFixture } from '../clients/fixture.mjs';
 import { eventually, startGateway, startClosedPort } from '../clients/gateway.mjs';
-import { TASKS, UPSTREAM_SIDE, needsFixture, required, untestable, warnOnly } from './expectations.mjs';
+import { connectPeer } from '../clients/peer.mjs';
+import { MORE_AUTHORIZATION, TASKS, UPSTREAM_SIDE, needsFixture, required, untestable, warnOnly } from './expectations.mjs';
 import { judge, requirements, runSuite } from './suite.mjs';
 
 const { values: options, positionals } = parseArgs({
@@ -50,14 +52,15 @@ function say(...what) {
 const row = (verdict, scenario, note) => say(`  ${verdict.padEnd(6)} ${scenario.padEnd(46)} ${note}`);
 const shorten = message => String(message ?? 'no message').replace(/\s+/g, ' ').slice(0, 600);
 
-/** Counts one scenario and prints its result. */
-function count(where, scenario, checks, excluded = {}) {
-    const { passed: isPassed, successes, failures, warnings } = judge(checks, excluded);
+/** Counts one scenario and prints its result. It has failed if the suite itself does not accept it. */
+function count(where, scenario, checks, excluded = {}, isAccepted = true) {
+    const { passed: hasPassed, successes, failures, warnings } = judge(checks, excluded);
+    const isPassed = hasPassed && isAccepted;
     isPassed ? passed++ : failed++;
     row(isPassed ? 'ok' : 'FAILED', scenario, checks === undefined ? 'did not run' : `${successes} checks${warnings.length ? `, ${warnings.length} warnings` : ''}`);
     for (const check of failures) say(`         ${check.id}: ${shorten(check.errorMessage ?? JSON.stringify(check.details))}`);
     for (const check of warnings) say(`         warning ${check.id}: ${shorten(check.errorMessage)}`);
-    if (!isPassed) failedScenarios.push(`${where}: ${scenario} (${failures.map(check => check.id).join(', ') || 'no check succeeded'})`);
+    if (!isPassed) failedScenarios.push(`${where}: ${scenario} (${failures.map(check => check.id).join(', ') || (hasPassed ? 'not accepted by the suite' : 'no check succeeded')})`);
     return isPassed;
 }
 
@@ -67,7 +70,7 @@ const serverSide = async (revision, url) => {
     return results;
 };
 
-/** Runs all required scenarios against the `{ url, stop() }` of `start()`, once per revision. */
+/** Runs all required scenarios against the `{ url, stop() }` of `start(revision)`, once per revision. */
 async function requirementsOf(title, start) {
     let [passCount, failCount] = [0, 0];
     for (const revision of REVISIONS) {
@@ -76,7 +79,7 @@ async function requirementsOf(title, start) {
         const wanted = options.scenario ? [options.scenario] : (await requirements(revision)).server;
         let results = new Map();
         try {
-            const subject = await start();
+            const subject = await start(revision);
             try {
                 results = await serverSide(revision, subject.url);
             } finally {
@@ -120,7 +123,7 @@ async function behindGateway(server, upstream, { nodes, early } = {}) {
 async function matrix(name, kinds, start) {
     let [passCount, failCount] = [0, 0];
     for (const kind of kinds) {
-        const [more, less] = await requirementsOf(`upstream ${kind} over ${name}`, () => start(kind));
+        const [more, less] = await requirementsOf(`upstream ${kind} over ${name}`, revision => start(kind, revision));
         passCount += more;
         failCount += less;
     }
@@ -129,6 +132,27 @@ async function matrix(name, kinds, start) {
 
 /** Delays a local command until the suite has started. */
 const delayed = server => ({ ...server, env: { FIXTURE_FROM: String(Date.now() + 3500) } });
+
+/**
+ * The suite gives one call of a client that supports elicitation 600 ms, in which the gateway would have to start a process of a
+ * legacy server. A call with the same capabilities starts it before; it waits for the delayed command itself.
+ */
+async function startProcessForElicitation(url) {
+    const peer = await connectPeer('modern', { http: new URL(url) }, { capabilities: { elicitation: { form: {} } } });
+    await peer.call('test_simple_text', {});
+    await peer.close();
+}
+
+async function stdioUpstream(kind, revision) {
+    const gateway = await behindGateway(delayed(overStdio(kind)), undefined, { early: true });
+    try {
+        if (kind === 'legacy' && revision === '2026-07-28') await startProcessForElicitation(gateway.url);
+        return gateway;
+    } catch (error) {
+        await gateway.stop();
+        throw error;
+    }
+}
 
 async function overHttpUpstream(kind, options) {
     const upstream = await startFixture(kind);
@@ -244,7 +268,9 @@ async function tasksAgainst(where, url) {
     }
 }
 
-const clientScript = path.join(path.dirname(fileURLToPath(import.meta.url)), '../clients/suite-client.mjs');
+const clientsFolder = path.join(path.dirname(fileURLToPath(import.meta.url)), '../clients');
+const clientScript = path.join(clientsFolder, 'suite-client.mjs');
+const authorizedClientScript = path.join(clientsFolder, 'suite-auth-client.mjs');
 
 async function client(env = {}, isIncluded = () => true) {
     for (const front of ['legacy', 'modern'].filter(era => era === (options.front ?? era))) {
@@ -262,6 +288,36 @@ async function client(env = {}, isIncluded = () => true) {
         }
     }
 }
+
+/** The number of scenarios of authorization that run in parallel. */
+const AUTHORIZED_AT_ONCE = 3;
+
+async function auth() {
+    const lists = { ...MORE_AUTHORIZATION };
+    for (const revision of ['2025-11-25', '2026-07-28']) {
+        lists[revision] = (await requirements(revision)).client.filter(scenario => scenario.startsWith('auth/'));
+    }
+    for (const [revision, scenarios] of Object.entries(lists).filter(([revision]) => revision === (options.revision ?? revision))) {
+        const front = options.front ?? (revision.startsWith('2025') ? 'legacy' : 'modern');
+        const where = `authorization of ${revision}, a ${front} client in front`;
+        say(`\n${where}:`);
+        const version = revision === 'extensions' ? [] : ['--spec-version', revision];
+        const queue = scenarios.filter(name => name === (options.scenario ?? name));
+        const runNext = async () => {
+            for (let scenario; (scenario = queue.shift()); ) {
+                const command = `${process.execPath} ${authorizedClientScript}`;
+                const { results, output, code } = await runSuite(
+                    ['client', '--command', command, '--scenario', scenario, ...version, '--timeout', '60000', '--verbose'],
+                    { env: { FRONT: front } }
+                );
+                const isPassed = count(where, scenario, results.get(scenario), {}, code === 0);
+                if (!isPassed || options.verbose) say(indent(output.slice(-6000)));
+            }
+        };
+        await Promise.all(Array.from({ length: AUTHORIZED_AT_ONCE }, runNext));
+    }
+}
+
 const indent = text => text.replace(/^/gm, '            | ');
 
 async function direct() {
@@ -298,15 +354,16 @@ const groups = {
     self,
     http: () => matrix('HTTP', KINDS, kind => overHttpUpstream(kind, { early: true })),
     cluster,
-    stdio: () => matrix('stdio', KINDS, kind => behindGateway(delayed(overStdio(kind)), undefined, { early: true })),
+    stdio: () => matrix('stdio', KINDS, stdioUpstream),
     shim: () => matrix('HTTP', ['shim'], kind => overHttpUpstream(kind)),
     tasks: () => tasks(),
     own: () => own(),
     client: () => client(),
+    auth,
     direct,
     script: () => client({ DIRECT: '1' }, (front, revision) => (front === 'modern') === (revision === '2026-07-28'))
 };
-const selected = positionals.length ? positionals : ['http', 'cluster', 'stdio', 'self', 'client', 'tasks', 'own'];
+const selected = positionals.length ? positionals : ['http', 'cluster', 'stdio', 'self', 'client', 'auth', 'tasks', 'own'];
 const unknown = selected.find(name => !groups[name]);
 if (unknown) throw new Error(`unknown group: ${unknown} (groups are: ${Object.keys(groups)})`);
 

@@ -23,7 +23,7 @@ export async function requirements(revision) {
 }
 
 /**
- * Runs the suite with these arguments and returns `{ results: scenario → checks, output }`. Scenarios that did not finish
+ * Runs the suite with these arguments and returns `{ results: scenario → checks, output, code }`. Scenarios that did not finish
  * within `limit` milliseconds are missing from the results.
  */
 export async function runSuite(args, { env = {}, limit = 240_000 } = {}) {
@@ -36,29 +36,22 @@ export async function runSuite(args, { env = {}, limit = 240_000 } = {}) {
         });
         for (const stream of [child.stdout, child.stderr]) stream.setEncoding('utf8').on('data', text => (output += text));
         const timer = setTimeout(() => child.kill('SIGKILL'), limit);
-        // The exit code is ignored, because it includes scenarios that need not pass; the checks are judged below.
+        // Most callers ignore the exit code, because it includes scenarios that need not pass, and judge the checks.
         const [code, signal] = await new Promise((resolve, reject) => child.once('error', reject).once('close', (...end) => resolve(end)));
         clearTimeout(timer);
         if (signal) output += `\nthe suite was killed after ${limit} ms\n`;
         const results = new Map();
-        for (const name of await readdir(folder)) {
-            const scenario = /^(?:server-)?(.*?)-\d{4}-\d\d-\d\dT/.exec(name)?.[1];
-            if (!scenario) throw new Error(`a result folder with an unexpected name: ${name}`);
-            results.set(scenario, await checks(path.join(folder, name)));
+        for (const file of await readdir(folder, { recursive: true })) {
+            if (path.basename(file) !== 'checks.json') continue;
+            // The names of some scenarios begin with a group, such as `auth/`.
+            const scenario = /^(?:server-)?(.*?)-\d{4}-\d\d-\d\dT[^/]*$/.exec(path.dirname(file))?.[1];
+            if (!scenario) throw new Error(`a result folder with an unexpected name: ${file}`);
+            results.set(scenario, JSON.parse(await readFile(path.join(folder, file), 'utf8')));
         }
         if (results.size === 0) throw new Error(`the suite ran nothing (exit code ${code}):\n${output}`);
-        return { results, output };
+        return { results, output, code };
     } finally {
         await rm(folder, { recursive: true, force: true });
-    }
-}
-
-async function checks(folder) {
-    try {
-        return JSON.parse(await readFile(path.join(folder, 'checks.json'), 'utf8'));
-    } catch (error) {
-        if (error.code !== 'ENOENT') throw error;
-        return [];
     }
 }
 

@@ -7,7 +7,7 @@ import { after, before, test } from 'node:test';
 import { startGatewayWith } from '../clients/fixture.mjs';
 import { temporaryData } from '../clients/gateway.mjs';
 import { connectPeer } from '../clients/peer.mjs';
-import { assertClean, becomes, button, dashboard, launch, row } from './lib/browser.mjs';
+import { assertClean, becomes, button, dashboard, launch, row, waitForOutcome } from './lib/browser.mjs';
 import { pause } from './lib/gateway.mjs';
 import { approve, screenshot, openChange, outcome, propose, shows } from './lib/upstreams.mjs';
 
@@ -45,7 +45,6 @@ async function put(name, content) {
   await mkdir(dirname(file(name)), { recursive: true });
   await writeFile(file(name), content);
 }
-const waitForOutcome = (label) => page.locator('.outcome .outcome-head strong', { hasText: label }).waitFor();
 const field = (label) => page.locator('.beside-now', { hasText: label });
 
 test('a new document shows its front matter and file, and is approved', async () => {
@@ -57,7 +56,7 @@ test('a new document shows its front matter and file, and is approved', async ()
   await screenshot(page, 'docs-1-new');
   await assert.rejects(stat(file('problems/pool.md')), 'nothing is written yet');
   await approve(page);
-  await waitForOutcome('Applied');
+  await waitForOutcome(page, 'Applied');
   await screenshot(page, 'docs-1-applied');
   assert.equal(await text('problems/pool.md'), DOCUMENT);
   assert.equal((await outcome(agent, id)).status, 'applied');
@@ -75,7 +74,7 @@ test('a changed and a promoted document show only what differs', async () => {
   await becomes(() => page.locator('.beside-now', { hasText: 'front_matter.title' }).count(), 0);
   await screenshot(page, 'docs-2-changed');
   await approve(page);
-  await waitForOutcome('Applied');
+  await waitForOutcome(page, 'Applied');
   assert.equal(await text('problems/pool.md'), changed);
 
   const promotion = await propose(agent, 'update_promotion_level', { document_path: 'problems/pool.md', promotion_level: 'critical' });
@@ -83,7 +82,7 @@ test('a changed and a promoted document show only what differs', async () => {
   await field('Promotion level').first().waitFor();
   await screenshot(page, 'docs-3-promoted');
   await approve(page);
-  await waitForOutcome('Applied');
+  await waitForOutcome(page, 'Applied');
   assert.equal(await text('problems/pool.md'), changed.replace('\n---\n#', '\npromotion_level: critical\n---\n#'));
   assertClean(page);
 });
@@ -98,7 +97,7 @@ test('a deletion lists the files that it removes', async () => {
   await button(page, 'Approve deletion').waitFor();
   await pause(600);
   await button(page, 'Approve deletion').click();
-  await waitForOutcome('Applied');
+  await waitForOutcome(page, 'Applied');
   await assert.rejects(stat(file('notes/deploy.md')));
   await assert.rejects(stat(file('problems/pool.md')));
   assertClean(page);

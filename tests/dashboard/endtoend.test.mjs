@@ -6,7 +6,7 @@ import { readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { promisify } from 'node:util';
-import { assertClean, becomes, button, dashboard, launch, row, status } from './lib/browser.mjs';
+import { assertClean, becomes, button, dashboard, launch, row, status, waitForOutcome } from './lib/browser.mjs';
 import { approve, screenshot, openChange, outcome, propose, shows, startBehind } from './lib/upstreams.mjs';
 
 let browser;
@@ -48,7 +48,6 @@ const reviewer = (key, route) => dashboard(browser, gateway, { key, route, patie
 const file = (...name) => join(folder, ...name);
 const text = (...name) => readFile(file(...name), 'utf8');
 const write = (path, content) => propose(agent, 'filesystem__write_file', { path, content });
-const waitForOutcome = (label) => page.locator('.outcome .outcome-head strong', { hasText: label }).waitFor();
 const clean = (...expected) => {
   assertClean(page, ...expected);
   page.problems.length = 0;
@@ -63,7 +62,7 @@ test('writing a file shows its diff and is approved in the browser', async () =>
   assert.equal(await text('a.txt'), 'one\ntwo\nthree\n', 'nothing has run yet');
   const answer = outcome(agent, id);
   await approve(page);
-  await waitForOutcome('Applied');
+  await waitForOutcome(page, 'Applied');
   await page.locator('.block-section > .block', { hasText: 'Successfully wrote to' }).waitFor();
   await screenshot(page, '1-applied');
   assert.equal(await text('a.txt'), 'one\n2\nthree\n');
@@ -85,7 +84,7 @@ test('editing a file shows the dry run of the server', async () => {
   await page.locator('.preview-note', { hasText: 'own dry run' }).waitFor();
   await screenshot(page, '1-edit');
   await approve(page);
-  await waitForOutcome('Applied');
+  await waitForOutcome(page, 'Applied');
   assert.equal(await text('edit.txt'), 'red\nyellow\nblue\n');
   assert.equal((await outcome(agent, id)).status, 'applied');
   clean();
@@ -111,7 +110,7 @@ test('a decision on a modified file is refused and repeated on the new diff', as
   assert.ok(version > 1);
   assert.equal(await text('moved.txt'), 'zero\none\ntwo\n');
   await approve(page);
-  await waitForOutcome('Applied');
+  await waitForOutcome(page, 'Applied');
   assert.equal(await text('moved.txt'), 'one\nthree\n');
   await page.locator('.timeline', { hasText: 'found that the target had changed' }).waitFor();
   await screenshot(page, '2-applied');
@@ -136,7 +135,7 @@ test('a file that is modified after the approval is not written', async () => {
   assert.equal(await readFile(path, 'utf8'), 'raced\n');
   assert.equal((await gateway.change(id)).state, 'pending');
   await gateway.reject(id);
-  await waitForOutcome('Rejected');
+  await waitForOutcome(page, 'Rejected');
   clean();
 });
 
@@ -155,7 +154,7 @@ test('edited arguments are previewed again and shown beside the proposed ones', 
   await shows(page, 'Content', [' Dear all,', '+we meet on Monday.']);
   const answer = outcome(agent, id);
   await approve(page);
-  await waitForOutcome('Applied');
+  await waitForOutcome(page, 'Applied');
   assert.equal(await text('note.txt'), 'Dear all,\nwe meet on Monday.\n');
   const apart = page.locator('.line-diff', { hasText: 'What the agent proposed' });
   await apart.locator('.line.delete', { hasText: 'Mnoday' }).waitFor();
@@ -199,7 +198,7 @@ test('a quorum of two needs two people, and the proposer is none of them', async
   await shows(bob, 'Content', ['+go']);
   await approve(bob);
   await bob.locator('.outcome', { hasText: 'Applied' }).waitFor();
-  await waitForOutcome('Applied');
+  await waitForOutcome(page, 'Applied');
   assert.equal(await readFile(path, 'utf8'), 'go\n');
   assert.match((await outcome(laptop, id)).text, /Approved by alice[^]*Approved by bob/);
   for (const other of [bob, carol]) {
@@ -217,7 +216,7 @@ test('an expired change is rejected, and the agent learns why', async () => {
   assert.match(answerText, /CHANGE_EXPIRED/);
   assert.match(answerText, /Next: nobody decided in time, which counts as a no here; nothing was changed/);
   await openChange(page, gateway, id, 'history');
-  await waitForOutcome('Rejected');
+  await waitForOutcome(page, 'Rejected');
   await page.locator('.outcome', { hasText: 'CHANGE_EXPIRED' }).waitFor();
   await screenshot(page, '5-expired');
   await assert.rejects(readFile(path), { code: 'ENOENT' });
@@ -242,7 +241,7 @@ test('a failed preview is shown and prevents approval if the rule requires one',
   await dialog.getByRole('button', { name: 'Save and preview' }).click();
   await shows(page, 'Content', ['+no']);
   await approve(page);
-  await waitForOutcome('Applied');
+  await waitForOutcome(page, 'Applied');
   assert.equal(await text('inside.txt'), 'no\n');
   clean();
 });
@@ -280,7 +279,7 @@ test('staging, committing and checking out are previewed and approved', async ()
     await checkPreview();
     await screenshot(page, `7-${tool}`);
     await approve(page);
-    await waitForOutcome('Applied');
+    await waitForOutcome(page, 'Applied');
     return outcome(agent, id);
   };
   await approveAfter('git_add', { files: ['a.txt'] }, async () => {
@@ -323,7 +322,7 @@ test('a commit is refused after another file was staged', async () => {
   assert.equal(await git('rev-parse', 'HEAD'), before);
   assert.equal((await gateway.change(id)).state, 'pending');
   await button(page, 'Reject').click();
-  await waitForOutcome('Rejected');
+  await waitForOutcome(page, 'Rejected');
   assert.equal(await git('rev-parse', 'HEAD'), before);
   clean(status(409));
 });
@@ -344,7 +343,7 @@ test('a rejection tells the agent who, why and what to do next', async (t) => {
         await page.keyboard.press('r');
         await page.keyboard.type(why);
         await page.keyboard.press('Control+Enter');
-        await waitForOutcome('Rejected');
+        await waitForOutcome(page, 'Rejected');
       };
       const id = await propose(client, 'filesystem__write_file', { path: file(`${name}.txt`), content: 'x' });
       const pendingAnswer = outcome(client, id);

@@ -36,7 +36,7 @@ before(async () => {
       broken: { command: process.execPath, args: ['-e', 'console.error("Error: DATABASE_URL is not set"); process.exit(3)', '--', '--api-key', 's3cret'] },
     },
   });
-  for (const [name, n] of [['filesystem', 5], ['git', 5], ['sqlite', 2]]) await eventually(`${name} is connected`, async () => (await gateway.api(`servers/${name}`)).value.tools?.length >= n, 60_000);
+  for (const [name, n] of [['filesystem', 5], ['git', 5], ['sqlite', 2]]) await eventually(`${name} is connected`, async () => (await gateway.api(`servers/${name}`)).value.tools?.length >= n);
 });
 after(async () => {
   await browser?.close();

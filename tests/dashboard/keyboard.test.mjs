@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { armed, assertClean, becomes, dashboard, focused, heading, launch, matches, row } from './lib/browser.mjs';
+import { armed, assertClean, becomes, dashboard, focused, heading, launch, matches, pressTogether, row } from './lib/browser.mjs';
 import { Gateway, pause } from './lib/gateway.mjs';
 
 let browser;
@@ -71,7 +71,7 @@ test('shortcuts filter, show help, switch views and move the focus', async () =>
   await page.keyboard.press('Escape');
   await dialog.waitFor({ state: 'detached' });
   for (const [keys, title] of [['gh', 'History'], ['ga', 'Audit'], ['gs', 'Sessions'], ['gv', 'Servers'], ['gw', 'Webhooks'], ['gi', 'Inbox']]) {
-    for (const key of keys) await page.keyboard.press(key);
+    await pressTogether(page, keys);
     await page.getByRole('heading', { name: title, level: 1 }).waitFor();
     await focused(page, 'h1', 'the focus moves to the view');
     await matches(() => page.title(), new RegExp(title));

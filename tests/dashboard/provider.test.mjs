@@ -4,8 +4,8 @@ import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { freePort } from '../clients/gateway.mjs';
 import { IdentityProvider } from '../clients/identity-provider.mjs';
-import { assertClean, becomes, focused, holds, launch, live, newPage, status } from './lib/browser.mjs';
-import { Gateway } from './lib/gateway.mjs';
+import { assertClean, becomes, focused, holds, launch, live, newPage, open, status } from './lib/browser.mjs';
+import { Gateway, pause } from './lib/gateway.mjs';
 
 const OFFER = 'Sign in with the identity provider';
 
@@ -18,7 +18,8 @@ before(async () => {
   const url = `http://127.0.0.1:${port}`;
   provider.addClient({ client_id: 'countersign', token_endpoint_auth_method: 'none', redirect_uris: [`${url}/api/sign-in/callback`], post_logout_redirect_uris: [`${url}/`] });
   const oidc = { issuer: provider.issuer, client_id: 'countersign', roles: { platform: 'reviewer' }, refresh: '1s' };
-  gateway = await Gateway.start({ port, config: { public_url: url, auth: { oidc } } });
+  const rules = [{ tools: 'create_*', then: 'review', sign_in: { max_age: '5m' } }];
+  gateway = await Gateway.start({ port, rules, config: { public_url: url, auth: { oidc } } });
   browser = await launch();
 });
 after(async () => {
@@ -55,6 +56,114 @@ test('a person signs in and out with the provider', async () => {
   await holds(() => page.url(), (url) => url.startsWith(`${gateway.url}/`));
   assertOwnPagesClean(page);
   await page.context().close();
+});
+
+test('a decision that needs a recent sign-in leads to the provider and back', async () => {
+  const id = await gateway.proposeIssue('Sign in first');
+  provider.login = { ts: Math.floor(Date.now() / 1000) - 3600 };
+  const page = await newPage(browser, gateway);
+  await page.goto(`${gateway.url}/#/inbox/${id}`);
+  await visitProvider(page, 'alice');
+  await page.locator('.terms', { hasText: 'Approved within 5 min of a sign-in with the identity provider' }).waitFor();
+  const approve = page.locator('[data-act=approve]');
+  const again = page.getByRole('button', { name: 'Sign in again' });
+  const signInAgain = async () => {
+    await approve.click();
+    await page.locator('.decision-error', { hasText: 'requires a sign-in with the identity provider at most 300 s ago' }).waitFor();
+    await again.click();
+    await page.locator('input[name=login]').fill('alice');
+    await page.locator('input[name=password]').fill('any');
+    await page.getByRole('button', { name: 'Sign-in' }).click();
+  };
+  await signInAgain();
+  await page.getByText('The identity provider did not ask you to sign in again').waitFor();
+  await becomes(() => page.evaluate(() => location.href), `${gateway.url}/#/inbox/${id}`);
+  provider.login = {};
+  await signInAgain();
+  await live(page);
+  await becomes(() => page.evaluate(() => location.href), `${gateway.url}/#/inbox/${id}`);
+  await approve.click();
+  await page.locator('.outcome', { hasText: 'Applied' }).waitFor();
+  assertClean(page, new RegExp(`request to ${provider.issuer}/`), /request to https:\/\/fonts\./, /ERR_NAME_NOT_RESOLVED/, status(404), status(401), status(403));
+  await page.context().close();
+});
+
+test('a bulk approval that needs a recent sign-in leads to the provider', async () => {
+  const titles = ['Sign in for both', 'Sign in for two'];
+  for (const title of titles) await gateway.proposeIssue(title);
+  provider.login = { ts: Math.floor(Date.now() / 1000) - 3600 };
+  const page = await newPage(browser, gateway);
+  await page.goto(gateway.url);
+  await visitProvider(page, 'alice');
+  await live(page);
+  const approveBoth = async () => {
+    for (const title of titles) {
+      await open(page, title);
+      await page.keyboard.press('x');
+    }
+    await page.locator('.bulk', { hasText: '2 selected' }).waitFor();
+    await page.keyboard.press('a');
+    const dialog = page.getByRole('dialog', { name: 'Approve 2 changes?' });
+    await dialog.getByRole('button', { name: 'Approve 2 changes' }).click();
+    return dialog;
+  };
+  const dialog = await approveBoth();
+  await dialog.getByText('0 of 2 decided').waitFor();
+  provider.login = {};
+  await dialog.getByRole('button', { name: 'Sign in again' }).click();
+  await page.locator('input[name=login]').fill('alice');
+  await page.locator('input[name=password]').fill('any');
+  await page.getByRole('button', { name: 'Sign-in' }).click();
+  await live(page);
+  await (await approveBoth()).getByText('All 2 changes decided').waitFor();
+  assertOwnPagesClean(page);
+  await page.context().close();
+});
+
+test('a sign-in outlives the absence of the provider, and a new one says what is wrong', async () => {
+  const page = await newPage(browser, gateway);
+  await page.goto(gateway.url);
+  await visitProvider(page, 'alice');
+  await live(page);
+  const other = await newPage(browser, gateway);
+  await other.goto(gateway.url);
+  const asking = other.waitForRequest((request) => request.url().startsWith(`${provider.issuer}/auth?`));
+  await other.getByRole('button', { name: OFFER }).click();
+  const { searchParams } = new URL((await asking).url());
+  await other.locator('input[name=login]').waitFor();
+  await provider.stop();
+  const answer = new URLSearchParams({ code: 'c', state: searchParams.get('state'), iss: provider.issuer });
+  await other.goto(`${gateway.url}/api/sign-in/callback?${answer}`);
+  await other.getByText('The identity provider does not answer. Try again in a moment.').waitFor();
+  // With `refresh: 1s`, these are three refreshes, more than in a minute by default.
+  await pause(3000);
+  await live(page);
+  await provider.restart();
+  await visitProvider(other, 'alice');
+  await live(other);
+  provider.accounts.alice = { ...provider.accounts.alice, groups: [] };
+  for (const each of [page, other]) {
+    await each.getByText('Your sign-in has ended').waitFor();
+    await each.context().close();
+  }
+  provider.accounts.alice = { ...provider.accounts.alice, groups: ['platform'] };
+});
+
+test('the clock of the provider may be wrong by less than a minute', async () => {
+  const signInWith = async (skew) => {
+    provider.skew = skew;
+    const page = await newPage(browser, gateway);
+    await page.goto(gateway.url);
+    await visitProvider(page, 'alice');
+    return page;
+  };
+  const early = await signInWith(90);
+  await early.getByText('The identity provider’s answer cannot be used.').waitFor();
+  await early.context().close();
+  const right = await signInWith(50);
+  await live(right);
+  await right.context().close();
+  provider.skew = 0;
 });
 
 test('a lost group ends the sign-in, and without a group there is no entry', async () => {

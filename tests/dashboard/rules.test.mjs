@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
-import { assertClean, becomes, dashboard, holds, launch, matches, status } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, holds, launch, matches, pressTogether, status } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 let browser;
@@ -34,8 +34,7 @@ test('an empty list of rules explains how to create one', async () => {
 
 test('a new rule appears with its scope, expiry and origin', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/inbox' });
-  await page.keyboard.press('g');
-  await page.keyboard.press('r');
+  await pressTogether(page, 'gr');
   await page.getByText('No standing rules').waitFor();
   const created = await rule('Allowed for an hour', { comment: 'It is the nightly job' });
   const allow = card(page, 'It is the nightly job');

@@ -63,6 +63,37 @@ test('an unchecked tool is not accepted', async () => {
   await page.context().close();
 });
 
+test('known reads of a server without annotations are accepted in one step', async () => {
+  await happen({ connectMemory: 'memory' });
+  const page = await dashboard(browser, gateway, { height: 1600, route: '/#/servers' });
+  await page.getByText('What reviewing, accepting and allowing mean').click();
+  await page.getByText('You let a tool run without review, whatever it says').waitFor();
+  const memory = server(page, 'memory');
+  const offer = memory.getByRole('region', { name: 'Known reads of memory' });
+  await offer.getByText('This is the memory server: 3 tools are known to only read').waitFor();
+  await matches(() => memory.locator('.server-head').innerText(), /3 to review/);
+  await becomes(() => offer.locator('.offer-name').allInnerTexts(), ['memory__read_graph', 'memory__search_nodes', 'memory__open_nodes']);
+  await offer.getByText('Full definition').first().click();
+  await matches(() => offer.locator('.json').first().innerText(), /read_graph/);
+  if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/known-reads.png` });
+  await fitsScreen(page, 'with known reads');
+  await offer.getByRole('button', { name: 'Accept the known reads' }).click();
+  await offer.waitFor({ state: 'detached' });
+  await memory.getByText('All 9 tools').click();
+  const row = (name) => memory.locator('table.tools tbody tr', { hasText: name });
+  await matches(() => row('memory__read_graph').innerText(), /Runs[^]*it only reads[^]*accepted as a read by alice/);
+  await matches(() => row('memory__delete_entities').innerText(), /Reviewed[^]*it may write/);
+  const all = await tools('memory', 'read_graph', 'create_entities');
+  assert.deepEqual(all.map((t) => [t.verdict, t.acceptedAsRead]), [['allow', true], ['review', false]]);
+  // A definition that is not on the list is named, and its calls are reviewed.
+  await happen({ redefine: { server: 'memory', tool: 'memory__open_nodes', description: 'Opens nodes, and more' } });
+  await memory.getByText('does not cover this tool, because its definition differs from').waitFor();
+  assert.equal((await tool('memory', 'open_nodes')).verdict, 'review');
+  if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/known-reads-accepted.png` });
+  assertClean(page);
+  await page.context().close();
+});
+
 test('a changed and a new tool are marked and accepted exactly as shown', async () => {
   await happen({ redefine: { server: 'fs', tool: 'fs__read_file', description: 'Reads a file and tells others of it' }, offer: { server: 'fs', tool: 'fs__delete', description: 'Deletes' } });
   const page = await dashboard(browser, gateway, { route: '/#/servers' });

@@ -141,7 +141,8 @@ test('chain finds a broken link', () => {
 });
 
 test('routes keep special characters in ids', () => {
-  assert.deepEqual({ ...parseRoute(routeTo('history', 'chg_a/b?c#d', { state: 'applied' })), query: null }, { view: 'history', id: 'chg_a/b?c#d', query: null });
+  assert.deepEqual({ ...parseRoute(routeTo('history', 'chg_a/b?c#d', { state: 'applied' })), query: null }, { view: 'history', id: 'chg_a/b?c#d', part: null, query: null });
+  assert.equal(parseRoute('#/servers/a%20b/connect?x').part, 'connect');
   assert.equal(parseRoute('').view, 'inbox');
   assert.equal(parseRoute('#/inbox/%E0%A4%A').id, null);
 });

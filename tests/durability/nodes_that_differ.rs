@@ -1,7 +1,7 @@
 //! Tests of nodes that differ: in the home directory, in the configuration file, in the server behind a name, or in the
 //! version of the schema.
 
-use std::sync::Arc;
+use std::{os::unix::fs::PermissionsExt as _, sync::Arc};
 
 use serde_json::{Value, json};
 use support::{Gateway, Options, eventually, mcp::JSON};
@@ -214,4 +214,23 @@ fn newer_schema_is_served_on_but_not_started_on() {
     let id = cluster.propose(0, "alone", "ok");
     assert_eq!(cluster.decide(0, &id, "approve").0, 200);
     eventually("the one that serves goes on", || (cluster.state(0, &id)["state"] == "applied").then_some(()));
+}
+
+#[test]
+fn node_with_another_token_key_does_not_start() {
+    let mut cluster = Cluster::start(1);
+    let (url, home) = (cluster.url.clone(), tempfile::tempdir().unwrap());
+    let key = home.path().join("key");
+    std::fs::write(&key, "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc=").unwrap();
+    std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let env = vec![("COUNTERSIGN_STORE__URL", url.as_str()), ("COUNTERSIGN_SECRETS__KEY_FILE", key.to_str().unwrap())];
+    let options = Options { env, config: None };
+    let status = Gateway::spawn(home.path(), &options).wait_for_exit();
+    let log = std::fs::read_to_string(home.path().join("log")).unwrap();
+    assert_eq!(status.code(), Some(78), "{log}");
+    assert!(log.contains("encrypts stored tokens with another key"), "{log}");
+    // With no other gateway, the key may be a new one.
+    drop(cluster.nodes[0].take().unwrap().stop());
+    let alone = Gateway::on_home(home, &options);
+    assert!(alone.log().contains("the key that encrypts stored tokens has changed"), "{}", alone.log());
 }

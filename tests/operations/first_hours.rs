@@ -278,6 +278,18 @@ fn bulk_decisions_need_yes_without_a_terminal() {
 }
 
 #[test]
+fn known_reads_with_another_definition_are_not_covered() {
+    // The configuration names the recipes of the git server, whose tools have other definitions here.
+    let gateway = Gateway::start().wait_until_ready();
+    let uncovered = "fs__git_status, fs__git_diff_staged are not covered, because their definitions differ";
+    gateway.run(&["servers", "show", "fs"]).ends(0).says(&[uncovered]);
+    gateway.run(&["servers", "accept", "fs", "--known-reads"]).ends(2).complains(&["--known-reads needs --yes"]);
+    let accept = ["servers", "accept", "fs", "--known-reads", "--yes"];
+    gateway.run(&accept).ends(1).complains(&[uncovered, "mcp-server-git", "Nothing was accepted."]);
+    gateway.propose("fs__git_status", &json!({}));
+}
+
+#[test]
 fn hints_name_no_writing_tool() {
     let gateway = Gateway::start().wait_until_ready();
     let tools = gateway.api("/api/servers/fs")["tools"].clone();

@@ -14,6 +14,10 @@ use std::{
 };
 
 use regex::Regex;
+use rustix::{
+    process::Signal,
+    time::{ClockId, clock_gettime},
+};
 use serde_json::Value;
 use support::{
     DeadPort, Gateway, Options, Process,
@@ -296,6 +300,32 @@ fn service_manager_learns_the_state_of_the_gateway() {
     assert_eq!(gateway.wait_for_exit().code(), Some(0));
     let messages = socket.receive_until("STOPPING=1");
     assert!(messages.iter().rev().skip(1).all(|message| message == "WATCHDOG=1"), "{messages:?}");
+}
+
+#[test]
+fn service_manager_learns_of_reloads_by_signal() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = NotifySocket::at_path(&dir.path().join("notify"));
+    let env = vec![("NOTIFY_SOCKET", socket.name.as_str())];
+    let gateway = Gateway::with_options(&Options { env, config: Some("") });
+    let ready = format!("READY=1\nSTATUS=Serving http://127.0.0.1:{}/", gateway.port);
+    assert_eq!(socket.receive(), ready);
+    let monotonic_microseconds = || {
+        let now = clock_gettime(ClockId::Monotonic);
+        now.tv_sec * 1_000_000 + now.tv_nsec / 1_000
+    };
+    // A file that is refused does not fail the service.
+    for (config, result) in [("policy: { default: deny }\n", "applied"), ("policy: 1\n", "refused")] {
+        fs::write(gateway.home.path().join("countersign.yaml"), config).unwrap();
+        let asked = monotonic_microseconds();
+        support::signal(gateway.process.0.id(), Signal::HUP);
+        let begun = socket.receive();
+        let time = begun.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap_or_else(|| panic!("{begun:?}"));
+        assert!((asked..=monotonic_microseconds()).contains(&time.parse::<i64>().unwrap()), "{time}");
+        assert_eq!(socket.receive(), ready);
+        let (_, status) = gateway.api("GET", "/api/reload", None);
+        assert_eq!((&status["last"]["why"], &status["last"]["result"]), (&"signal".into(), &result.into()), "{status}");
+    }
 }
 
 #[test]

@@ -289,7 +289,7 @@ fn failing_delivery_delays_no_other_and_is_given_up() {
 #[test]
 fn receiver_outage_and_return_are_reported() {
     let receiver = Receiver::new(|_| Reaction::NeverAnswer);
-    let gateway = gateway(&receiver.config(", timeout: 100ms"));
+    let gateway = gateway(&receiver.config(", timeout: 1s"));
     let bearer = format!("Bearer {}", gateway.reviewer());
     let mut feed = gateway.connect();
     feed.request("GET", "/api/events", &[("Authorization", &bearer), ("Accept", "text/event-stream")], b"");

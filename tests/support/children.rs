@@ -14,7 +14,7 @@ use std::{
 use countersign_config::{Secret, UpstreamConfig, UpstreamTarget};
 use countersign_provider::request::UpstreamRequest;
 use countersign_upstream::{
-    Connector, Link, LinkError, Listener, Outgoing, Response, UpstreamNotification, child::ChildConnector,
+    Connector, Link, LinkError, Listener, OutgoingRequest, Response, UpstreamNotification, child::ChildConnector,
 };
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -94,12 +94,12 @@ impl RecordingListener {
 }
 
 impl Listener for RecordingListener {
-    fn notification(&self, notification: UpstreamNotification) {
+    fn handle_notification(&self, notification: UpstreamNotification) {
         let params = notification.params.map_or_else(String::new, |params| params.get().to_owned());
         self.notifications.lock().push((notification.method, params));
     }
 
-    fn request(&self, request: UpstreamRequest) {
+    fn handle_request(&self, request: UpstreamRequest) {
         self.requests.lock().push(request);
     }
 }
@@ -130,7 +130,7 @@ pub fn connector(config: UpstreamConfig, data: &Path) -> ChildConnector {
 
 /// Creates a connector that accepts messages of at most `max_message` bytes.
 pub fn limited_connector(config: UpstreamConfig, data: &Path, max_message: usize) -> ChildConnector {
-    ChildConnector::new(&Arc::new(config), data, max_message).guarded_by(&gateway())
+    ChildConnector::new(&Arc::new(config), data, max_message).with_guard_program(&gateway())
 }
 
 impl Child {
@@ -151,8 +151,8 @@ impl Child {
         self.data.path().canonicalize().unwrap()
     }
 
-    pub fn new_outgoing(&self, method: &str, params: &str) -> Outgoing {
-        Outgoing::new(self.last.fetch_add(1, Ordering::Relaxed) + 1, method, Some(params))
+    pub fn new_outgoing(&self, method: &str, params: &str) -> OutgoingRequest {
+        OutgoingRequest::new(self.last.fetch_add(1, Ordering::Relaxed) + 1, method, Some(params))
     }
 
     pub async fn call(&self, method: &str, params: &str) -> Result<Response, LinkError> {

@@ -52,7 +52,7 @@ async fn unstartable_program_is_reported() {
     let why = connect("python3", Some("/nonexistent/folder")).await;
     assert!(why.contains("/nonexistent/folder"), "{why}");
     // The program is not a guard.
-    let other = connector(config(&new_marker(), &[]), data.path()).guarded_by("/bin/true".as_ref());
+    let other = connector(config(&new_marker(), &[]), data.path()).with_guard_program("/bin/true".as_ref());
     let why = refusal(&other).await;
     assert!(why.contains("guard"), "{why}");
 }
@@ -140,7 +140,7 @@ async fn dropped_call_is_cancelled_and_late_answer_ignored() {
     let notified = child.value("notified", "{}").await;
     assert_eq!(
         notified,
-        json!({ "notified": [{ "method": "notifications/cancelled", "params": { "requestId": id, "reason": "the client does not wait any longer" } }] })
+        json!({ "notified": [{ "method": "notifications/cancelled", "params": { "requestId": id, "reason": "the client no longer waits" } }] })
     );
 }
 
@@ -247,6 +247,8 @@ async fn stderr_is_logged_without_secrets() {
     let log = LogBuffer::default();
     let subscriber = tracing_subscriber::fmt().with_writer(log.clone()).with_ansi(false).finish();
     let _default = tracing::subscriber::set_default(subscriber);
+    // While only one subscriber exists, a log statement that a thread of another test reaches first is off for good.
+    let _second = tracing::Dispatch::new(tracing::subscriber::NoSubscriber::new());
     let marker = new_marker();
     let mut config = config(&marker, &[]);
     set_env(&mut config, "TOKEN", "hunter2");

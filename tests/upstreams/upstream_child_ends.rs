@@ -171,7 +171,7 @@ async fn repeated_failures_leave_no_process() {
         let connector = connector(config, data.path());
         let link: Arc<dyn Link> =
             within_max_wait("a start", connector.connect(Arc::new(RecordingListener::default()))).await.unwrap();
-        let outgoing = countersign_upstream::Outgoing::new(1, "echo", None);
+        let outgoing = countersign_upstream::OutgoingRequest::new(1, "echo", None);
         let answer = link.request(&outgoing, Arc::new(RecordingListener::default()));
         match within_max_wait("an end", answer).await {
             Err(LinkError::Lost(why) | LinkError::Unreachable(why)) => {

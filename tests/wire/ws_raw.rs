@@ -176,7 +176,7 @@ fn concurrent_requests_can_be_cancelled() {
 fn dead_sockets_are_evicted_after_pings() {
     let gateway = Gateway::with_options(&Options {
         env: vec![
-            ("COUNTERSIGN_TRANSPORTS__WEBSOCKET__PING_INTERVAL", "200ms"),
+            ("COUNTERSIGN_TRANSPORTS__WEBSOCKET__PING_INTERVAL", "2s"),
             ("COUNTERSIGN_LIMITS__RATE_PER_SECOND", "100000"),
             ("COUNTERSIGN_LIMITS__RATE_BURST", "100000"),
         ],

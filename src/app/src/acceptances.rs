@@ -65,6 +65,7 @@ mod tests {
                 by: by.to_owned(),
                 at: jiff::Timestamp::from_second(second).unwrap(),
                 server_fingerprint: None,
+                as_read: false,
             });
             ((*tool).to_owned(), ToolPin { seen: Some("h".into()), accepted, text: None })
         };

@@ -4,11 +4,12 @@
 //! a call.
 //!
 //! [`serve`] starts the parts, runs them until the end, and serves processes of this machine.
-//! `live` puts a new configuration into force, `nodes` follows other gateways on the same store, and
-//! `server_status_events` publishes what happens to servers.
+//! `live` puts a new configuration into force, `nodes` follows other gateways on the same store, `server_accounts` audits who
+//! connects accounts, and `server_status_events` publishes what happens to servers.
 
 mod acceptances;
 mod live;
 mod nodes;
 pub mod serve;
+mod server_accounts;
 mod server_status_events;

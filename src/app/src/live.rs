@@ -6,6 +6,7 @@ use actix::Addr;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
+use countersign_accounts::Accounts;
 use countersign_auth::{Authenticator, ProviderSignIns};
 use countersign_config::{OidcConfig, RoutesConfig, TokenIssuer, UpstreamConfig, WebhookConfig};
 use countersign_domain::policy::{Policy, PolicyConfig, Reviewers};
@@ -26,6 +27,7 @@ pub struct LiveGateway {
     /// The providers that are compiled in. They precede the servers.
     pub built_in: Vec<RouteTarget>,
     pub upstreams: Arc<Upstreams>,
+    pub server_accounts: Arc<Accounts>,
     pub pins: Arc<PinStore>,
     pub store: Arc<dyn Store>,
     pub reviewers: Arc<Reviewers>,
@@ -55,10 +57,11 @@ impl LiveGateway {
     /// Publishes the built-in providers and these servers, and returns when the routes contain them.
     async fn publish(&self, servers: &[UpstreamConfig]) -> Result<(), String> {
         bind_acceptances(&self.pins, servers).await;
+        self.server_accounts.set_servers(servers);
         let mut providers = self.built_in.clone();
         providers.extend(self.upstreams.apply(servers).into_iter().map(RouteTarget::Upstream));
-        let done = self.router.send(PublishProviders(providers)).await.map_err(|_| Self::ROUTER_ENDED.to_owned())?;
-        done.map_err(|error| error.to_string())
+        let outcome = self.router.send(PublishProviders(providers)).await.map_err(|_| Self::ROUTER_ENDED.to_owned())?;
+        outcome.map_err(|error| error.to_string())
     }
 }
 
@@ -71,8 +74,8 @@ impl Reconfigurable for LiveGateway {
         Box::pin(async move {
             let aliases = Aliases::new(routes).map_err(|error| error.to_string())?;
             let message = Reconfigure { policy: Policy::new(policy), aliases };
-            let done = self.router.send(message).await.map_err(|_| Self::ROUTER_ENDED.to_owned())?;
-            done.map_err(|error| error.to_string())?;
+            let outcome = self.router.send(message).await.map_err(|_| Self::ROUTER_ENDED.to_owned())?;
+            outcome.map_err(|error| error.to_string())?;
             self.reviewers.set_groups(&policy.groups);
             Ok(())
         })
@@ -84,13 +87,13 @@ impl Reconfigurable for LiveGateway {
         now: &'a [UpstreamConfig],
     ) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move {
-            let done = self.publish(now).await;
-            if done.is_err()
+            let outcome = self.publish(now).await;
+            if outcome.is_err()
                 && let Err(error) = self.publish(before).await
             {
                 tracing::error!(error, "the previous servers could not be restored");
             }
-            done
+            outcome
         })
     }
 

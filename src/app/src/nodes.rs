@@ -40,6 +40,7 @@ fn configuration_fingerprint(config: &Config) -> String {
         data: PathBuf::new(),
         store: None,
         key_file: None,
+        token_key: None,
         tls: None,
         transports: defaults.transports,
         log: defaults.log,
@@ -50,26 +51,32 @@ fn configuration_fingerprint(config: &Config) -> String {
     hasher.finish()
 }
 
-/// Returns the key that seals the state of requests, which is the same on all nodes.
-pub fn request_state_key(secret: &[u8; 32]) -> [u8; 32] {
-    let mut hasher = PartHasher::new("countersign.state.1");
+/// Derives a key for one purpose from the secret of the cluster or of the data directory.
+fn derive_key(purpose: &'static str, secret: &[u8; 32]) -> [u8; 32] {
+    let mut hasher = PartHasher::new(purpose);
     hasher.add_part(secret);
     hasher.finish_bytes()
+}
+
+/// Returns the key that seals the state of requests, which is the same on all nodes.
+pub fn request_state_key(secret: &[u8; 32]) -> [u8; 32] {
+    derive_key("countersign.state.1", secret)
 }
 
 /// Returns the key that seals tokens of identity providers, which is the same on all nodes.
 pub fn token_key(secret: &[u8; 32]) -> [u8; 32] {
-    let mut hasher = PartHasher::new("countersign.tokens.1");
-    hasher.add_part(secret);
-    hasher.finish_bytes()
+    derive_key("countersign.tokens.1", secret)
+}
+
+/// Returns the key that seals tokens of accounts at servers, which is the same on all nodes.
+pub fn account_key(secret: &[u8; 32]) -> [u8; 32] {
+    derive_key("countersign.accounts.1", secret)
 }
 
 /// Returns the salt for digests of pending configurations. It is the same on all nodes and after a restart.
 pub fn consent_salt(secret: &[u8; 32]) -> [u8; 16] {
-    let mut hasher = PartHasher::new("countersign.consent.1");
-    hasher.add_part(secret);
     let mut salt = [0; 16];
-    salt.copy_from_slice(&hasher.finish_bytes()[..16]);
+    salt.copy_from_slice(&derive_key("countersign.consent.1", secret)[..16]);
     salt
 }
 
@@ -104,7 +111,8 @@ fn server_states(table: &RouteTable) -> ServerStates {
             Phase::Down(_) => states.down.push(name.clone()),
             // A server that reconnects keeps its last state until the new state is known.
             Phase::Connecting if upstream.was_reached() => states.up.push(name.clone()),
-            Phase::Connecting => {}
+            // The accounts are the same at each gateway.
+            Phase::Connecting | Phase::ConsentNeeded(_) => {}
         }
         // Each gateway starts its own child processes, so their failures do not concern other nodes.
         if let UpstreamTarget::Url { .. } = upstream.config.target {

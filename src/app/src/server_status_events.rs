@@ -135,12 +135,13 @@ fn server_statuses(table: &RouteTable) -> BTreeMap<String, ServerStatus> {
         let phase = upstream.phase();
         let error = match &phase {
             Phase::Down(error) => Some(redact(&error.to_string()).chars().take(500).collect()),
-            _ => None,
+            Phase::ConsentNeeded(why) => Some(why.clone()),
+            Phase::Up | Phase::Connecting => None,
         };
         let up = match phase {
             Phase::Up => Some(true),
             Phase::Down(_) => Some(false),
-            Phase::Connecting => None,
+            Phase::Connecting | Phase::ConsentNeeded(_) => None,
         };
         let breaker_open = match upstream.breaker_state() {
             CircuitState::Open => Some(true),

@@ -249,8 +249,8 @@ impl Conversation {
     }
 
     fn note_answer<'a>(&mut self, line: &'a [u8], id: &str, message: &Envelope<'_>) -> GatewayLine<'a> {
-        if let Some(what) = id.strip_prefix('"').and_then(|id| id.strip_prefix(REPLAY_PREFIX)) {
-            return match (what.trim_end_matches('"'), message.error) {
+        if let Some(method) = id.strip_prefix('"').and_then(|id| id.strip_prefix(REPLAY_PREFIX)) {
+            return match (method.trim_end_matches('"'), message.error) {
                 ("initialize", Some(error)) => GatewayLine::NotResumed(error.get().to_owned()),
                 ("initialize", None) => GatewayLine::Resumed(self.announcements()),
                 _ => GatewayLine::Drop,

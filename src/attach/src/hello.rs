@@ -133,12 +133,12 @@ where
             let version = hello.handshake_version;
             Err(format!("this gateway ({OWN_VERSION}) does not know attach version {version}"))
         }
-        Err(why) => Err((*why).to_owned()),
+        Err(reason) => Err((*reason).to_owned()),
     };
     let replace = hello.as_ref().ok().and_then(|hello| hello.replace);
     let newer = hello.ok().map(|hello| hello.version).filter(|version| is_newer(version, OWN_VERSION));
     let (admission, answer) = match (admitted, newer) {
-        (Err(why), _) => (None, AnswerLine { refused: Some(why), ..AnswerLine::default() }),
+        (Err(reason), _) => (None, AnswerLine { refused: Some(reason), ..AnswerLine::default() }),
         (Ok(_), Some(version)) if is_background && replace == Some(true) => {
             let answer = AnswerLine { leaving: Some(OWN_VERSION.to_owned()), ..AnswerLine::default() };
             (Some(Admission::Leave(version)), answer)
@@ -167,7 +167,7 @@ where
     let Some(line) = read_line(reader).await? else { return Ok(None) };
     let answer: AnswerLine = serde_json::from_slice(&line).unwrap_or_default();
     match answer {
-        AnswerLine { refused: Some(why), .. } => Ok(Some(HelloAnswer::Refused(why))),
+        AnswerLine { refused: Some(reason), .. } => Ok(Some(HelloAnswer::Refused(reason))),
         AnswerLine { leaving: Some(_), .. } => Ok(Some(HelloAnswer::Leaving)),
         AnswerLine { welcome: Some(version), background, .. } => {
             Ok(Some(HelloAnswer::Welcome { version, is_background: background }))

@@ -216,8 +216,8 @@ impl<I: AsyncRead + Unpin> Input<I> {
     /// Reads until a line can be sent. Returns `false` at the end of the input. Cancel-safe: `line` keeps what was read.
     async fn fill(&mut self) -> io::Result<bool> {
         while !self.is_ready {
-            let left = MAX_KEPT_LINE_BYTES.saturating_sub(self.line.len());
-            let limit = u64::try_from(left).unwrap_or(u64::MAX);
+            let max_bytes = MAX_KEPT_LINE_BYTES.saturating_sub(self.line.len());
+            let limit = u64::try_from(max_bytes).unwrap_or(u64::MAX);
             match (&mut self.reader).take(limit).read_until(b'\n', &mut self.line).await {
                 Ok(0) if self.line.is_empty() => return Ok(false),
                 Ok(_) => self.is_ready = true,
@@ -331,8 +331,8 @@ where
         if read.is_err() || line.last() != Some(&b'\n') {
             return ProxyOutcome::GatewayGone;
         }
-        let noted = conversation.borrow_mut().note_gateway_line(&line);
-        let written = match noted {
+        let gateway_line = conversation.borrow_mut().note_gateway_line(&line);
+        let written = match gateway_line {
             GatewayLine::Forward(line) => write_lines(output, &[line]).await,
             GatewayLine::Drop => Ok(()),
             GatewayLine::Resumed(lines) => {

@@ -32,10 +32,10 @@ pub enum SocketError {
          shorten it; choose a data directory with a shorter path (--data DIR)"
     )]
     PathTooLong(PathBuf),
-    #[error("cannot {what} the socket {path}: {source}")]
-    Io { what: &'static str, path: PathBuf, source: io::Error },
-    #[error("{path} belongs to user {theirs}, and this process runs as user {ours}")]
-    OtherUser { path: PathBuf, theirs: u32, ours: u32 },
+    #[error("cannot {operation} the socket {path}: {source}")]
+    Io { operation: &'static str, path: PathBuf, source: io::Error },
+    #[error("{path} belongs to user {peer_user}, and this process runs as user {user}")]
+    OtherUser { path: PathBuf, peer_user: u32, user: u32 },
 }
 
 /// A path that fits into `sun_path`, with the directory that must stay open while it is used.
@@ -57,8 +57,9 @@ fn short_path(data: &Path, file: &str) -> Result<ShortPath, SocketError> {
         return Ok(ShortPath { path: direct, _dir: None });
     }
     // `/proc/self/fd` gives the directory a path of fixed length.
-    let dir: OwnedFd =
-        fs::File::open(data).map_err(|source| SocketError::Io { what: "reach", path: direct.clone(), source })?.into();
+    let dir: OwnedFd = fs::File::open(data)
+        .map_err(|source| SocketError::Io { operation: "reach", path: direct.clone(), source })?
+        .into();
     let path = PathBuf::from(format!("/proc/self/fd/{}/{file}", std::os::fd::AsRawFd::as_raw_fd(&dir)));
     if cfg!(target_os = "linux") && path.parent().is_some_and(Path::exists) {
         Ok(ShortPath { path, _dir: Some(dir) })
@@ -86,14 +87,14 @@ impl Listener {
             match fs::symlink_metadata(stale) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Ok(meta) if meta.file_type().is_socket() => {
-                    let fail = |source| SocketError::Io { what: "remove", path: stale.clone(), source };
+                    let fail = |source| SocketError::Io { operation: "remove", path: stale.clone(), source };
                     fs::remove_file(stale).map_err(fail)?;
                 }
                 Ok(_) => return Err(SocketError::NotASocket(stale.clone())),
-                Err(source) => return Err(SocketError::Io { what: "inspect", path: stale.clone(), source }),
+                Err(source) => return Err(SocketError::Io { operation: "inspect", path: stale.clone(), source }),
             }
         }
-        let fail = |source| SocketError::Io { what: "bind", path: path.clone(), source };
+        let fail = |source| SocketError::Io { operation: "bind", path: path.clone(), source };
         let new = short_path(data, TEMPORARY_FILE)?;
         let listener = UnixListener::bind(&new.path).map_err(fail)?;
         // The final name is given only after the mode is set.
@@ -148,10 +149,10 @@ fn is_temporary(error: &io::Error) -> bool {
 /// # Errors
 /// [`SocketError::OtherUser`], or an error of the system call.
 pub fn check_peer(stream: &UnixStream, path: &Path) -> Result<(), SocketError> {
-    let fail = |source| SocketError::Io { what: "check the peer of", path: path.to_owned(), source };
-    let theirs = stream.peer_cred().map_err(fail)?.uid();
-    let ours = rustix::process::geteuid().as_raw();
-    if theirs == ours { Ok(()) } else { Err(SocketError::OtherUser { path: path.to_owned(), theirs, ours }) }
+    let fail = |source| SocketError::Io { operation: "check the peer of", path: path.to_owned(), source };
+    let peer_user = stream.peer_cred().map_err(fail)?.uid();
+    let user = rustix::process::geteuid().as_raw();
+    if peer_user == user { Ok(()) } else { Err(SocketError::OtherUser { path: path.to_owned(), peer_user, user }) }
 }
 
 /// Connects to the socket. Returns `None` if nobody listens.
@@ -167,7 +168,7 @@ pub async fn connect(data: &Path) -> Result<Option<UnixStream>, SocketError> {
     match UnixStream::connect(&short.path).await {
         Ok(stream) => check_peer(&stream, &path).map(|()| Some(stream)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
-        Err(source) => Err(SocketError::Io { what: "connect to", path, source }),
+        Err(source) => Err(SocketError::Io { operation: "connect to", path, source }),
     }
 }
 

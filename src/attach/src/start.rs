@@ -134,7 +134,7 @@ async fn ask(data: &Path, hello: &Hello) -> Result<Option<GatewayReply>, AttachE
             Ok(Some(if is_older { GatewayReply::Older(connection) } else { GatewayReply::Connection(connection) }))
         }
         Ok(Ok(Some(HelloAnswer::Leaving))) => Ok(Some(GatewayReply::Leaving)),
-        Ok(Ok(Some(HelloAnswer::Refused(why)))) => Err(AttachError::Refused(why)),
+        Ok(Ok(Some(HelloAnswer::Refused(reason)))) => Err(AttachError::Refused(reason)),
         // The gateway closed the connection because it is ending.
         Ok(Ok(None)) => Ok(None),
         Ok(Err(error))
@@ -319,6 +319,6 @@ mod tests {
             connect_or_start(dir.path(), &hello, &starter).await.unwrap_err()
         };
         let ((), error) = tokio::join!(serve, ask);
-        assert!(matches!(error, AttachError::Refused(why) if why == "no such key"));
+        assert!(matches!(error, AttachError::Refused(reason) if reason == "no such key"));
     }
 }

@@ -1,11 +1,11 @@
 //! Counts failed attempts to authenticate, and rate-limits clients that fail too often.
 //!
-//! A valid credential is never held back, even if others fail from the same address: it is verified first, and only failures
-//! are counted. Opaque tokens that this gateway does not know yet are the exception: their issuer is not asked on behalf of an
-//! address whose tokens it has just refused too often. The length of the secrets makes guessing hopeless, not this limit: keys
-//! and sign-in codes have 256 random bits, so a million guesses a second for ten years hit an existing one with a chance of
-//! 2^-208. The limit stops clients with a wrong credential from retrying all the time, and keeps the log short. Memory is
-//! bounded: if too many addresses fail at once, new ones share one count.
+//! A valid credential is never held back, even if others fail from the same address: it is verified first, and only
+//! failures are counted. Opaque tokens that this gateway does not know yet are the exception: their issuer is not asked
+//! on behalf of an address whose tokens it has just refused too often. The length of the secrets makes guessing
+//! hopeless, not this limit: keys and sign-in codes have 256 random bits, so a million guesses a second for ten years
+//! hit an existing one with a chance of 2^-208. The limit stops clients with a wrong credential from retrying all the
+//! time, and keeps the log short. Memory is bounded: if too many addresses fail at once, new ones share one count.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
@@ -22,7 +22,7 @@ use governor::{
 
 use countersign_protocol::{ErrorKind, McpError};
 
-/// Maximum number of tracked subjects.
+/// The maximum number of tracked subjects.
 const MAX_TRACKED: usize = 8192;
 /// The number of failures in a row before the limit applies.
 const MAX_FAILURES_IN_A_ROW: NonZeroU32 = match NonZeroU32::new(10) {
@@ -62,7 +62,7 @@ fn network_of(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// The failure counts of one endpoint.
+/// The failure counts of all clients.
 pub struct FailedAttempts {
     limiter: DefaultKeyedRateLimiter<Subject>,
     /// The times until which subjects beyond the limit are to wait.
@@ -103,8 +103,8 @@ fn rate_limited(wait: Duration) -> McpError {
 }
 
 impl FailedAttempts {
-    /// Counts a verified failure. Returns the given error, or `RATE_LIMITED` with `retryAfter` in seconds after too many
-    /// failures.
+    /// Counts a verified failure. Returns the given error, or `RATE_LIMITED` with `retryAfter` in seconds after too
+    /// many failures.
     pub fn record_failure(&self, subject: Subject, now: Instant, error: McpError) -> McpError {
         let subject = self.tracked(subject, now);
         let Err(not_until) = self.limiter.check_key(&subject) else { return error };

@@ -1,4 +1,4 @@
-//! Authenticates requests: turns an `Authorization` header and a peer address into a [`Principal`].
+//! Authenticates requests: turns an `Authorization` header and a peer address into an [`Identity`].
 //!
 //! Shared by all endpoints and threads. A key created by another process works at once, and a revoked key stops working
 //! within [`MAX_KEY_AGE`]. Never logs or returns a secret.
@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use super::{
     attempts::{FailedAttempts, Subject},
     keys::{KeyStore, PREFIX},
-    tokens::{MAX_TOKEN_LEN, TokenVerifier},
+    tokens::{MAX_TOKEN_BYTES, TokenVerifier},
 };
 use countersign_config::{AuthMode, Config};
 use countersign_domain::principal::{Credential, Identity, Principal, SecretHash};
@@ -30,14 +30,14 @@ use countersign_telemetry::metrics::{Cache, CacheMetrics};
 pub const MAX_KEY_AGE: Duration = Duration::from_millis(750);
 /// The interval at which the keys of open streams are verified again.
 pub const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The most cached keys. Further ones cost a look-up each.
+/// The maximum number of cached keys. Each further one costs a look-up.
 const MAX_CACHED_KEYS: usize = 10_000;
-/// The most wrong keys in each of the two generations.
+/// The maximum number of wrong keys in each of the two generations.
 const MAX_WRONG_KEYS: usize = 2048;
-/// Maximum bytes of an `Authorization` header if only keys are accepted; a key has 47 characters.
-const MAX_KEY_HEADER_LEN: usize = 512;
-/// Maximum bytes of an `Authorization` header with an access token.
-const MAX_TOKEN_HEADER_LEN: usize = MAX_TOKEN_LEN + 64;
+/// The maximum number of bytes of an `Authorization` header if only keys are accepted. A key has 47 characters.
+const MAX_KEY_HEADER_BYTES: usize = 512;
+/// The maximum number of bytes of an `Authorization` header with an access token.
+const MAX_TOKEN_HEADER_BYTES: usize = MAX_TOKEN_BYTES + 64;
 
 struct CachedKey {
     principal: Arc<Principal>,
@@ -51,7 +51,15 @@ struct WrongKeys {
     previous: HashSet<SecretHash>,
 }
 
-/// Authenticates requests by API key and, in `auth.mode: local`, by a loopback address.
+/// The result of checking an access token before its issuer is asked.
+pub enum TokenCheck<'a> {
+    /// The token is valid, and [`Authenticator::identify`] would return this identity.
+    Identified(Identity),
+    /// The issuer must be asked about this token before [`Authenticator::identify`] can decide.
+    NeedsIssuer(&'a str),
+}
+
+/// Authenticates requests by API key, by access token and, in `auth.mode: local`, by a loopback address.
 pub struct Authenticator {
     mode: AuthMode,
     /// Set if a peer on loopback needs no key.
@@ -59,6 +67,7 @@ pub struct Authenticator {
     store: Arc<dyn KeyStore>,
     cache: DashMap<SecretHash, CachedKey>,
     wrong_keys: Mutex<WrongKeys>,
+    /// Requests with a wrong key or token.
     attempts: FailedAttempts,
     /// Opaque tokens that were not known here and that their issuers refused, whatever the path of the request.
     refused_tokens: FailedAttempts,
@@ -89,28 +98,34 @@ impl Authenticator {
         &self.tokens
     }
 
-    /// Returns the access token in an `Authorization` header whose issuer must be asked before [`Self::identify`] can decide.
+    /// Checks the access token in an `Authorization` header. Returns `None` for a key, and if [`Self::identify`] refuses
+    /// the token.
     #[must_use]
-    pub fn unverified_token<'a>(&self, authorization: &'a [u8]) -> Option<&'a str> {
+    pub fn check_token<'a>(&self, authorization: &'a [u8]) -> Option<TokenCheck<'a>> {
         let token = self.parse_header(authorization).ok().filter(|token| self.is_token(token))?;
-        self.tokens.needs_provider(token, Timestamp::now()).then_some(token)
+        let Some(outcome) = self.tokens.identify_without_issuer(token, Timestamp::now()) else {
+            return Some(TokenCheck::NeedsIssuer(token));
+        };
+        let identity = outcome.ok()?;
+        self.check_person(&identity.principal).ok()?;
+        Some(TokenCheck::Identified(identity))
     }
 
     /// Checks that an issuer may be asked about a token on behalf of an address.
     ///
     /// # Errors
     /// `RATE_LIMITED` if the token is not known here and issuers have refused too many such tokens of the address.
-    pub fn check_question(&self, token: &str, peer: Option<IpAddr>) -> Result<(), McpError> {
-        if !self.tokens.is_unknown(token) {
+    pub fn check_may_ask(&self, token: &str, peer: Option<IpAddr>) -> Result<(), McpError> {
+        if !self.tokens.is_unknown_opaque_token(token) {
             return Ok(());
         }
         self.refused_tokens.check(Subject::for_peer(peer), Instant::now())
     }
 
-    /// Asks the issuer of a token ([`TokenVerifier::ask_provider`]), and counts an opaque token that it refuses.
-    pub async fn ask_provider(&self, token: &str, peer: Option<IpAddr>) {
-        let is_unknown = self.tokens.is_unknown(token);
-        self.tokens.ask_provider(token).await;
+    /// Asks the issuer of a token ([`TokenVerifier::ask_issuer`]), and counts an opaque token that it refuses.
+    pub async fn ask_issuer(&self, token: &str, peer: Option<IpAddr>) {
+        let is_unknown = self.tokens.is_unknown_opaque_token(token);
+        self.tokens.ask_issuer(token).await;
         if !is_unknown {
             return;
         }
@@ -127,25 +142,25 @@ impl Authenticator {
     }
 
     fn parse_header<'a>(&self, authorization: &'a [u8]) -> Result<&'a str, McpError> {
-        if authorization.len() <= MAX_KEY_HEADER_LEN {
+        if authorization.len() <= MAX_KEY_HEADER_BYTES {
             return parse_token(authorization);
         }
         let error = McpError::new(ErrorKind::Unauthorized, "the Authorization header is too long");
         match self.tokens.is_enabled() {
-            true if authorization.len() <= MAX_TOKEN_HEADER_LEN => parse_token(authorization),
+            true if authorization.len() <= MAX_TOKEN_HEADER_BYTES => parse_token(authorization),
             true => Err(error.with("tokenError", "invalid_token")),
             false => Err(error),
         }
     }
 
-    /// Returns the principal and the credential of a request, which [`Self::recheck`] verifies later. `authorization` is
-    /// the value of the only `Authorization` header ([`authorization_header`]), and `peer` is the address of the
+    /// Returns the principal and the credential of a request, which [`Self::recheck`] verifies later. `authorization`
+    /// is the value of the only `Authorization` header ([`authorization_header`]), and `peer` is the address of the
     /// socket; `None` does not count as loopback.
     ///
     /// # Errors
-    /// `UNAUTHORIZED` for a missing, malformed, unknown or revoked key or an invalid token; `FORBIDDEN` for a token that grants
-    /// nothing here; `RATE_LIMITED` after too many failures; `STORE_UNAVAILABLE` if the key could not be looked up, and
-    /// `UPSTREAM_UNAVAILABLE` if the token's issuer did not answer.
+    /// `UNAUTHORIZED` for a missing, malformed, unknown or revoked key or an invalid token; `FORBIDDEN` for a token
+    /// that grants nothing here; `RATE_LIMITED` after too many failures; `STORE_UNAVAILABLE` if the key could not be
+    /// looked up, and `UPSTREAM_UNAVAILABLE` if the token's issuer did not answer.
     pub fn identify(&self, authorization: Option<&[u8]>, peer: Option<IpAddr>) -> Result<Identity, McpError> {
         self.identify_at(authorization, peer, Instant::now)
     }
@@ -188,8 +203,8 @@ impl Authenticator {
         Ok(())
     }
 
-    /// Returns the identity of a local process without a key: the parent on stdin, or a process on the Unix socket, which
-    /// only this user can open.
+    /// Returns the identity of a local process without a key: the parent on stdin, or a process on the Unix socket,
+    /// which only this user can open.
     ///
     /// # Errors
     /// `UNAUTHORIZED` if `auth.mode` is `keys`.
@@ -263,10 +278,10 @@ impl Authenticator {
         Err(McpError::new(ErrorKind::Unauthorized, "the key was revoked"))
     }
 
-    /// Checks that the credential of a client is still valid.
+    /// Checks, without asking an issuer, that the credential of a client is still valid.
     ///
     /// # Errors
-    /// As [`Self::recheck`].
+    /// `UNAUTHORIZED` if it was revoked or has expired; `STORE_UNAVAILABLE` if that cannot be determined.
     pub fn check(&self, identity: &Identity) -> Result<(), McpError> {
         match &identity.credential {
             Credential::Key(hash) => self.recheck(hash).map(drop),
@@ -278,8 +293,8 @@ impl Authenticator {
         }
     }
 
-    /// Waits until the key or the token of a client is revoked or expires, and returns the error for its open streams. Never
-    /// returns for other credentials.
+    /// Waits until the key or the token of a client is revoked or expires, and returns the error for its open streams.
+    /// It never returns for other credentials.
     pub async fn wait_until_revoked(&self, identity: &Identity) -> McpError {
         if matches!(identity.credential, Credential::Loopback | Credential::SignIn(_)) {
             return std::future::pending().await;
@@ -354,12 +369,13 @@ pub fn authorization_header(headers: &HeaderMap) -> Result<Option<&[u8]>, McpErr
     Ok(first.map(HeaderValue::as_bytes))
 }
 
-/// Returns the token in the value of an `Authorization` header: scheme `Bearer` in any case, and one token (RFC 6750, RFC 9110).
+/// Returns the token in the value of an `Authorization` header: scheme `Bearer` in any case, and one token (RFC 6750,
+/// RFC 9110).
 ///
 /// # Errors
 /// `UNAUTHORIZED` for another scheme, or for anything but one token.
 fn parse_token(value: &[u8]) -> Result<&str, McpError> {
-    let refuse = |why| McpError::new(ErrorKind::Unauthorized, why);
+    let refuse = |reason| McpError::new(ErrorKind::Unauthorized, reason);
     let text = std::str::from_utf8(value).map_err(|_| refuse("the Authorization header is not text"))?;
     let (scheme, rest) = text.split_once(' ').unwrap_or((text, ""));
     if !scheme.eq_ignore_ascii_case("bearer") {

@@ -1,7 +1,8 @@
 //! Creates and redeems one-time codes that sign a person in to the dashboard. A link passes the code in its fragment.
 //!
-//! `countersign open` (another process) and the first start create codes; so can anybody who can write the data
-//! directory. A code is stored as a hash, works once, and expires after ten minutes. It is never logged.
+//! `countersign open` (another process), the first start, and a sign-in at the identity provider create codes; so can
+//! anybody who can write the data directory. A code is stored as a hash, works once, and expires after at most ten
+//! minutes. It is never logged.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -14,11 +15,12 @@ use countersign_store::{
     people::ProviderSession,
 };
 
+/// The prefix of every code.
 pub const PREFIX: &str = "csc_";
 /// The time within which a code must be used.
 pub const LIFETIME: SignedDuration = SignedDuration::from_mins(10);
-/// The same for a code that a browser gets after a sign-in at the identity provider, and uses at once.
-const SESSION_LIFETIME: SignedDuration = SignedDuration::from_mins(1);
+/// The time within which a browser must use the code that it gets after a sign-in at the identity provider.
+const SESSION_CODE_LIFETIME: SignedDuration = SignedDuration::from_mins(1);
 
 /// Creates a code and stores its hash. Blocks for a durable write.
 ///
@@ -37,7 +39,7 @@ pub fn create_for_session(
     session: &ProviderSession,
     now: Timestamp,
 ) -> Result<String, McpError> {
-    store_code(keys, Some(session), now, SESSION_LIFETIME)
+    store_code(keys, Some(session), now, SESSION_CODE_LIFETIME)
 }
 
 fn store_code(
@@ -67,11 +69,12 @@ pub fn check_exists(store: &StoredCredentials, code: &str) -> Result<(), McpErro
     Err(refuse(CodeOutcome::Unknown))
 }
 
-/// Redeems a code, and returns the principal who signs in with it, and their session at the identity provider, if any. Blocks
-/// for a durable write.
+/// Redeems a code, and returns the principal who signs in with it, and their session at the identity provider, if any.
+/// Blocks for a durable write.
 ///
 /// # Errors
-/// `UNAUTHORIZED` for a code that is unknown, used or expired, or whose person no longer has an entry. Only the log says which.
+/// `UNAUTHORIZED` for a code that is unknown, used or expired, or whose person no longer has an entry. Only the log
+/// says which.
 pub fn redeem(
     store: &StoredCredentials,
     code: &str,
@@ -87,7 +90,9 @@ pub fn redeem(
         return Ok((Principal::new(local_reviewer(), Role::Reviewer), None));
     };
     let person = store.person(&session.person())?.and_then(|person| person.principal());
-    Ok((person.ok_or_else(|| refuse(outcome))?, Some(session)))
+    let mut person = person.ok_or_else(|| refuse(outcome))?;
+    session.describe_sign_in(&mut person);
+    Ok((person, Some(session)))
 }
 
 fn refuse(outcome: CodeOutcome) -> McpError {

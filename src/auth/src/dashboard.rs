@@ -22,18 +22,19 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::secret;
 use countersign_store::{keys::SignIn, people::ProviderSession};
 
+/// The name of the cookie.
 pub const COOKIE: &str = "countersign_session";
 /// The header with the secret of the page.
 pub const SECRET_HEADER: &str = "x-countersign-secret";
 /// The idle time after which a sign-in ends.
 pub const MAX_IDLE: SignedDuration = SignedDuration::from_hours(12);
-/// Maximum sign-ins of all principals, and of one. The least recently used sign-in is evicted.
+/// The maximum number of sign-ins of all principals, and of one. The least recently used sign-in is evicted.
 const MAX_SIGN_INS: usize = 4096;
 const MAX_SIGN_INS_PER_PRINCIPAL: usize = 64;
-/// Maximum cookies of our name that are checked, since other ports of the host may set some.
+/// The maximum number of cookies with the name that are checked, since other ports of the host may set some.
 const MAX_COOKIES: usize = 8;
 
-/// The interval between stored uses of a sign-in, each of which is a durable write.
+/// The minimum interval between stored uses of a sign-in, each of which is a durable write.
 const MIN_STORE_INTERVAL: SignedDuration = SignedDuration::from_mins(10);
 
 /// A cached sign-in.
@@ -80,8 +81,8 @@ impl DashboardSignIns {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the live sign-in with this id, from the cache or, if the cached one is older than [`MAX_KEY_AGE`], from the
-    /// store.
+    /// Returns the live sign-in with this id, from the cache or, if the cached one is older than [`MAX_KEY_AGE`], from
+    /// the store.
     fn find_live(&self, id: &SecretHash, now: Timestamp) -> Result<Option<SignIn>, McpError> {
         if let Some(cached) = self.lock().get(id).filter(|cached| cached.checked_at.elapsed() < MAX_KEY_AGE) {
             return Ok(Some(cached.sign_in.clone()).filter(|sign_in| is_live(sign_in, now)));
@@ -103,8 +104,8 @@ impl DashboardSignIns {
         Ok(found)
     }
 
-    /// Signs in a principal. A browser that is already signed in as the same principal keeps its cookie, so that its other
-    /// tabs stay signed in.
+    /// Signs in a principal. A browser that is already signed in as the same principal keeps its cookie, so that its
+    /// other tabs stay signed in.
     ///
     /// # Errors
     /// `FORBIDDEN` for agents; `INTERNAL_ERROR` without randomness.
@@ -152,7 +153,8 @@ impl DashboardSignIns {
         all.retain(|_, s| is_live(s, now));
         let kept_cookie = cookies.iter().take(MAX_COOKIES).find(|value| {
             let hash = secret::hash(value.as_bytes());
-            all.values().any(|s| s.principal == principal && s.key == key && secret::is_same_hash(&s.cookie, &hash))
+            all.values()
+                .any(|s| s.principal.name == principal.name && s.key == key && secret::is_same_hash(&s.cookie, &hash))
         });
         let cookie = kept_cookie.cloned().unwrap_or(fresh_cookie);
         while all.values().filter(|s| s.principal.name == principal.name).count() >= MAX_SIGN_INS_PER_PRINCIPAL {
@@ -230,6 +232,7 @@ impl DashboardSignIns {
         })
     }
 
+    /// Checks that the key behind a sign-in, if any, is still valid. Forgets the sign-in of a revoked key.
     fn check_key(&self, id: &SecretHash, key: Option<SecretHash>) -> Result<(), McpError> {
         let Some(key) = key else { return Ok(()) };
         self.authenticator.recheck(&key).map(drop).inspect_err(|error| {
@@ -241,10 +244,11 @@ impl DashboardSignIns {
         })
     }
 
-    /// Checks that the credential of an open stream is still valid.
+    /// Checks, without asking an issuer, that the credential of an open stream is still valid.
     ///
     /// # Errors
-    /// `UNAUTHORIZED` if it was revoked, signed out or idle for too long; `STORE_UNAVAILABLE` if that cannot be determined.
+    /// `UNAUTHORIZED` if it was revoked, signed out or idle for too long; `STORE_UNAVAILABLE` if that cannot be
+    /// determined.
     pub fn check_credential(&self, credential: &Credential, now: Timestamp) -> Result<(), McpError> {
         match credential {
             Credential::Loopback => Ok(()),
@@ -258,8 +262,8 @@ impl DashboardSignIns {
         }
     }
 
-    /// Signs out every tab of the browser that shares the cookie of this sign-in. Returns a cookie that deletes it, and the
-    /// session at the identity provider, if any.
+    /// Signs out every tab of the browser that shares the cookie of this sign-in. Returns a cookie that deletes it, and
+    /// the session at the identity provider, if any.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`; the browser is then still signed in.

@@ -1,4 +1,5 @@
-//! Knows the ids of all keys that are valid now. A vote or a standing rule counts only while its key is valid.
+//! Knows the holders of all keys that are valid now, and the revoked people of the identity provider. A vote or a
+//! standing rule counts only while its key is valid.
 
 use std::{
     sync::{
@@ -22,7 +23,7 @@ pub trait ValidKeySource: Send + Sync + 'static {
     fn holders(&self) -> Result<Holders, StoreError>;
 }
 
-/// The valid keys, read at most once per [`MAX_KEY_AGE`].
+/// The valid keys and the people, read at most once per [`MAX_KEY_AGE`], and again for a key that is not among them.
 pub struct Keyring {
     source: Arc<dyn ValidKeySource>,
     cached: Mutex<Option<(Instant, Arc<Holders>)>>,
@@ -100,13 +101,13 @@ mod tests {
 
     #[test]
     fn key_is_valid_until_revocation_is_read() {
-        let given = Arc::new(FakeSource::default());
-        let ring = Keyring::new(Arc::clone(&given) as _);
+        let source = Arc::new(FakeSource::default());
+        let ring = Keyring::new(Arc::clone(&source) as _);
         assert_eq!(ring.holder("a").unwrap_err().kind, ErrorKind::StoreUnavailable);
         let holder = |role| KeyHolder { role, claims: None };
         let set = |keys: &[(&str, Role)]| {
             let keys = keys.iter().map(|(id, role)| ((*id).into(), holder(*role))).collect();
-            *given.0.lock().unwrap() = Some(Holders { keys, ..Holders::default() });
+            *source.0.lock().unwrap() = Some(Holders { keys, ..Holders::default() });
         };
         let began = Instant::now();
         let role = |id: &str, after: u32| {
@@ -122,10 +123,10 @@ mod tests {
         assert_eq!((role("a", 3), role("b", 3), revocations()), (None, Some(Role::Viewer), 1));
         set(&[]);
         assert_eq!((role("b", 4), revocations()), (None, 2));
-        *given.0.lock().unwrap() = None;
+        *source.0.lock().unwrap() = None;
         assert!(ring.read_keys(began + MAX_KEY_AGE * 5, MAX_KEY_AGE).is_err(), "the cached keys are too old");
 
-        let ring = Keyring::new(Arc::clone(&given) as _);
+        let ring = Keyring::new(Arc::clone(&source) as _);
         set(&[("a", Role::Reviewer)]);
         assert_eq!(ring.holder("a").unwrap(), Some(holder(Role::Reviewer)));
         set(&[("a", Role::Reviewer), ("new", Role::Admin)]);

@@ -112,7 +112,7 @@ impl NewKey {
 /// # Errors
 /// `INVALID_PARAMS` with the reason.
 pub fn check_owner(owner: &str) -> Result<(), McpError> {
-    let refuse = |why: &str| Err(McpError::new(ErrorKind::InvalidParams, why.to_owned()));
+    let refuse = |reason: &str| Err(McpError::new(ErrorKind::InvalidParams, reason.to_owned()));
     if !(1..=64).contains(&owner.chars().count()) {
         return refuse("an owner must have 1 to 64 characters");
     }
@@ -142,7 +142,7 @@ fn find_reserved_name(name: &str) -> Option<&'static str> {
 /// # Errors
 /// `INVALID_PARAMS` with the reason.
 pub fn check_name(name: &str) -> Result<(), McpError> {
-    let refuse = |why: String| Err(McpError::new(ErrorKind::InvalidParams, why));
+    let refuse = |reason: String| Err(McpError::new(ErrorKind::InvalidParams, reason));
     if name.is_empty() || name.len() > 64 {
         return refuse("a name must have 1 to 64 characters".into());
     }

@@ -1,13 +1,13 @@
 //! Authenticates callers by API keys, access tokens, sign-in codes and sign-ins of browsers, and checks the `Host` and
 //! `Origin` headers.
 //!
-//! The crate never logs or returns a secret, and stores only hashes. It identifies the caller, and never decides about
-//! a call.
+//! The crate never logs a secret, returns one only when it creates it, and stores secrets only as hashes or sealed. It
+//! identifies the caller, and never decides about a call.
 //!
 //! [`authenticator`] turns a header and an address into an [`Identity`](countersign_domain::principal::Identity),
-//! [`attempts`] slows down guessing, [`keyring`] knows valid keys, [`stored_credentials`] reads from the store, [`tokens`] verifies
-//! tokens, [`scopes`] checks what they permit, [`dashboard`] manages sign-ins of browsers, [`provider_sign_ins`] those with an
-//! identity provider, and [`origin`] rejects foreign pages and DNS rebinding.
+//! [`attempts`] slows down guessing, [`keyring`] knows valid keys, [`stored_credentials`] reads from the store,
+//! [`tokens`] verifies tokens, [`dashboard`] manages sign-ins of browsers, [`provider_sign_ins`] those with an identity
+//! provider, and [`origin`] rejects foreign pages and DNS rebinding.
 
 pub mod attempts;
 pub mod authenticator;
@@ -18,7 +18,6 @@ pub mod keyring;
 pub mod keys;
 pub mod origin;
 pub mod provider_sign_ins;
-pub mod scopes;
 pub mod stored_credentials;
 pub mod tokens;
 

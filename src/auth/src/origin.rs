@@ -202,7 +202,7 @@ impl OriginRules {
     }
 
     fn serves(&self, host: &Host, port: Option<u16>) -> bool {
-        let fits = |wanted: u16| port.map_or(matches!(wanted, 80 | 443), |port| port == wanted);
+        let fits = |rule_port: u16| port.map_or(matches!(rule_port, 80 | 443), |port| port == rule_port);
         self.hosts.iter().any(|rule| rule.host == *host && rule.port.is_none_or(fits))
             || (self.listens_on_all_addresses && matches!(host, Host::Ip(_)))
     }

@@ -1,7 +1,7 @@
-//! Keeps the sign-ins of people in step with the identity provider: begins and finishes them, renews them, and ends them when the
-//! provider says so.
+//! Keeps the sign-ins of people in step with the identity provider: begins and finishes them, renews them, and ends
+//! them when the provider says so.
 //!
-//! Any node does any of this, so that the state is in the store only.
+//! Any node can do any of this, so all state is in the store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,9 +17,9 @@ use countersign_config::OidcConfig;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::{StoreError, keys::SignIn};
 
-/// The most sign-ins that are renewed at a time.
+/// The maximum number of sign-ins that are renewed at a time.
 const MAX_RENEWALS: usize = 16;
-/// The longest and the shortest pause between two searches for sign-ins that are due.
+/// The maximum and the minimum pause between two searches for sign-ins that are due.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 const MIN_PAUSE: Duration = Duration::from_millis(250);
 
@@ -60,8 +60,8 @@ impl ProviderSignIns {
     /// Ends the sign-ins that a logout token names. Returns their number.
     ///
     /// # Errors
-    /// `INVALID_REQUEST` for a token that is refused or was used before; `UPSTREAM_UNAVAILABLE` if the provider's keys are not
-    /// known; `STORE_UNAVAILABLE`.
+    /// `INVALID_REQUEST` for a token that is refused or was used before; `UPSTREAM_UNAVAILABLE` if the provider's keys
+    /// are not known; `STORE_UNAVAILABLE`.
     pub async fn end_sessions(&self, logout_token: &str, now: Timestamp) -> Result<usize, McpError> {
         let notice = self.client.verify_logout_token(logout_token, now).await.map_err(|refusal| {
             let error = McpError::from(refusal);
@@ -81,6 +81,17 @@ impl ProviderSignIns {
         let ended = ended.await?;
         tracing::info!(ended, "the identity provider ended sign-ins");
         Ok(ended)
+    }
+
+    /// Returns the ID token of a person's newest sign-in, or `None` if the person is not signed in.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`
+    pub async fn id_token(&self, person: &str) -> Result<Option<String>, McpError> {
+        let sign_ins = self.with_store(StoredCredentials::sign_ins).await?;
+        let of_person = sign_ins.into_iter().filter(|sign_in| sign_in.principal.owner() == person);
+        let newest = of_person.filter(|sign_in| sign_in.session.is_some()).max_by_key(|sign_in| sign_in.refreshed_at);
+        Ok(newest.and_then(|sign_in| self.client.id_token(sign_in.session.as_ref()?)))
     }
 
     /// Asks the provider about each sign-in when that is due, until the gateway ends.
@@ -121,6 +132,7 @@ impl ProviderSignIns {
         .await
     }
 
+    /// Renews the sign-ins whose last renewal is as long ago as `auth.oidc.refresh` says.
     async fn renew_due_sign_ins(&self, config: &OidcConfig) {
         let now = Timestamp::now();
         let interval = SignedDuration::try_from(config.refresh).unwrap_or(SignedDuration::MAX);
@@ -132,6 +144,7 @@ impl ProviderSignIns {
         }
     }
 
+    /// Asks the provider about a sign-in, unless another node does so, and stores the answer.
     async fn renew(&self, sign_in: &SignIn) {
         let (Some(session), Some(last)) = (&sign_in.session, sign_in.refreshed_at) else { return };
         let (id, now) = (sign_in.id, Timestamp::now());
@@ -171,8 +184,9 @@ impl ProviderSignIns {
         McpError: From<E>,
     {
         let store = Arc::clone(&self.store);
-        let done = tokio::task::spawn_blocking(move || work(&store).map_err(McpError::from)).await;
-        done.unwrap_or_else(|_| Err(StoreError::Closed.into()))
+        let outcome = tokio::task::spawn_blocking(move || work(&store).map_err(McpError::from)).await;
+        outcome
+            .unwrap_or_else(|_| Err(StoreError::Closed.into()))
             .inspect_err(|error| tracing::debug!(error = %error.message, "the sign-ins cannot be read or written"))
     }
 }

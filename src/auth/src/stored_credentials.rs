@@ -113,8 +113,9 @@ impl StoredCredentials {
     }
 }
 
+/// Logs an error of the store, and converts it for the client.
 fn report_unavailable(error: StoreError) -> McpError {
-    tracing::error!(%error, "cannot read keys");
+    tracing::error!(%error, "the credentials cannot be read or written");
     error.to_mcp()
 }
 
@@ -161,9 +162,9 @@ mod tests {
         let new = keys::create("alice", Role::Reviewer, Timestamp::now()).unwrap();
         other.insert(&new.key, &new.hash).unwrap();
         let header = format!("Bearer {}", new.secret);
-        let who = auth.identify(Some(header.as_bytes()), None).unwrap().principal;
+        let principal = auth.identify(Some(header.as_bytes()), None).unwrap().principal;
         assert_eq!(
-            (who.name.as_str(), who.role, who.key_id.as_deref()),
+            (principal.name.as_str(), principal.role, principal.key_id.as_deref()),
             ("alice", Role::Reviewer, Some(new.key.id.as_str()))
         );
 

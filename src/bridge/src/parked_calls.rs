@@ -35,7 +35,7 @@ use countersign_upstream::Response;
 const MAX_CLIENT_WAIT: Duration = Duration::from_secs(300);
 
 /// The maximum number of parked calls of one principal.
-const MAX_PER_PRINCIPAL: usize = 8;
+const MAX_CALLS_PER_PRINCIPAL: usize = 8;
 
 /// The time to wait for further questions, so that they reach the client together.
 const QUESTION_GATHER_TIME: Duration = Duration::from_millis(30);
@@ -103,7 +103,7 @@ pub struct ClientQuestion {
 }
 
 /// The next event of a call.
-pub enum Event {
+pub enum CallEvent {
     Done(Result<Response, McpError>),
     InputRequired(Vec<ClientQuestion>),
 }
@@ -121,11 +121,11 @@ pub struct RunningCall {
     requests: mpsc::Receiver<UpstreamRequest>,
     capabilities: ClientCapabilities,
     /// The client's own declaration as JSON text. `capabilities` may be only a part of it.
-    declared: Arc<str>,
+    declared_capabilities: Arc<str>,
     /// The name of the upstream.
     upstream: String,
     declined: DeclinedQuestions,
-    open: Vec<OpenQuestion>,
+    open_questions: Vec<OpenQuestion>,
     outcome: Option<Result<Response, McpError>>,
     is_finished: bool,
     /// Answers that the client sent before the upstream asked for them.
@@ -139,19 +139,18 @@ impl RunningCall {
         work: LocalBoxFuture<'static, Result<Response, McpError>>,
         requests: mpsc::Receiver<UpstreamRequest>,
         capabilities: ClientCapabilities,
-        declared: Arc<str>,
+        declared_capabilities: Arc<str>,
         upstream: String,
         early_answers: Answers,
     ) -> Self {
-        let (declined, open) = (DeclinedQuestions::default(), Vec::new());
         Self {
             work,
             requests,
             capabilities,
-            declared,
+            declared_capabilities,
             upstream,
-            declined,
-            open,
+            declined: DeclinedQuestions::default(),
+            open_questions: Vec::new(),
             outcome: None,
             is_finished: false,
             early_answers,
@@ -159,12 +158,12 @@ impl RunningCall {
     }
 
     /// Runs the call until it ends or has questions for the client.
-    pub async fn advance(&mut self) -> Event {
+    pub async fn advance(&mut self) -> CallEvent {
         loop {
             if let Some(outcome) = self.outcome.take() {
-                return Event::Done(outcome);
+                return CallEvent::Done(outcome);
             }
-            if !self.open_questions().is_empty() {
+            if !self.list_open_questions().is_empty() {
                 break;
             }
             self.step().await;
@@ -176,20 +175,20 @@ impl RunningCall {
                 () = self.step() => {}
             }
             if let Some(outcome) = self.outcome.take() {
-                return Event::Done(outcome);
+                return CallEvent::Done(outcome);
             }
         }
-        match self.open_questions() {
+        match self.list_open_questions() {
             // All questions were cancelled in the meantime.
             questions if questions.is_empty() => Box::pin(self.advance()).await,
-            questions => Event::InputRequired(questions),
+            questions => CallEvent::InputRequired(questions),
         }
     }
 
-    /// Returns the questions that are open now.
-    fn open_questions(&mut self) -> Vec<ClientQuestion> {
-        self.open.retain(|question| !question.cancelled.is_cancelled());
-        self.open.iter().map(|question| question.content.clone()).collect()
+    /// Removes the cancelled questions and returns the open ones.
+    fn list_open_questions(&mut self) -> Vec<ClientQuestion> {
+        self.open_questions.retain(|question| !question.cancelled.is_cancelled());
+        self.open_questions.iter().map(|question| question.content.clone()).collect()
     }
 
     /// Waits for one event: the end of the call or a question.
@@ -203,7 +202,7 @@ impl RunningCall {
                     self.take_question(request);
                 }
                 self.outcome = Some(outcome.and_then(|response| {
-                    match self.declined.capability_error(&response, &self.declared, &self.upstream) {
+                    match self.declined.capability_error(&response, &self.declared_capabilities, &self.upstream) {
                         Some(error) => Err(error),
                         None => Ok(response),
                     }
@@ -214,6 +213,7 @@ impl RunningCall {
         }
     }
 
+    /// Adds a question of the upstream to the open ones, or answers it at once if it can.
     fn take_question(&mut self, request: UpstreamRequest) {
         let UpstreamRequest { id, method, params, reply, cancelled } = request;
         if let Err(refused) =
@@ -230,39 +230,39 @@ impl RunningCall {
         let params = params.as_deref().map(RawValue::get);
         let params =
             questions::params_for_client(&self.upstream, &method, params, countersign_protocol::Revision::MODERN, None);
-        self.open.push(OpenQuestion { content: ClientQuestion { key, method, params }, reply, cancelled });
+        self.open_questions.push(OpenQuestion { content: ClientQuestion { key, method, params }, reply, cancelled });
     }
 
-    /// Returns the key of a question, which is its request id, and whether that id is a string.
+    /// Returns the key of a question, which is its request id, and whether that id is a string. A key that is still in
+    /// use gets a `'`.
     fn question_key(&self, id: &RequestId) -> (String, bool) {
         let (mut key, is_string) = match string(id.as_json()) {
             Some(text) => (text.into_owned(), true),
             None => (id.as_json().to_owned(), false),
         };
-        while self.open.iter().any(|question| question.content.key == key) {
+        while self.open_questions.iter().any(|question| question.content.key == key) {
             key.push('\'');
         }
         (key, is_string)
     }
 
+    /// Passes the client's answers to the upstream.
     fn answer(&mut self, mut answers: Answers) {
-        let mut open = Vec::new();
-        for question in std::mem::take(&mut self.open) {
+        for question in std::mem::take(&mut self.open_questions) {
             match answers.remove(&question.content.key) {
                 Some(answer) => question.reply.answer(Ok(answer)),
-                None => open.push(question),
+                None => self.open_questions.push(question),
             }
         }
-        self.open = open;
     }
 }
 
-/// A retry of the client, which retries its call.
+/// A client's retry, which resumes its parked call.
 pub struct Retry {
     pub answers: Answers,
     pub recipient: MessageRecipient,
     /// Gets the next event and the ticket for the next retry.
-    pub reply: oneshot::Sender<(Event, u64)>,
+    pub reply: oneshot::Sender<(CallEvent, u64)>,
 }
 
 /// Runs a parked call until its client has the result, cancels it, or does not come back in time.
@@ -291,12 +291,13 @@ pub async fn run_parked(
             }
         };
         let Some(Retry { answers, recipient, mut reply }) = retry else { return };
-        let before = running_call.open.len();
+        let open_before = running_call.open_questions.len();
         running_call.answer(answers);
-        let has_answered = before == 0 || running_call.open.len() < before;
-        let event = if running_call.outcome.is_none() && !running_call.open_questions().is_empty() {
+        // A retry that finds no open question waits for the result, which also keeps the call alive.
+        let has_progressed = open_before == 0 || running_call.open_questions.len() < open_before;
+        let event = if running_call.outcome.is_none() && !running_call.list_open_questions().is_empty() {
             // Some questions have no answer yet, so they are asked again.
-            Event::InputRequired(running_call.open_questions())
+            CallEvent::InputRequired(running_call.list_open_questions())
         } else {
             relay.redirect_to(Some(recipient));
             let event = tokio::select! {
@@ -308,9 +309,9 @@ pub async fn run_parked(
             relay.redirect_to(None);
             event
         };
-        let done = matches!(event, Event::Done(_));
-        slot.renew(has_answered);
-        if reply.send((event, slot.reference.ticket)).is_err() || done {
+        let is_done = matches!(event, CallEvent::Done(_));
+        slot.renew(has_progressed);
+        if reply.send((event, slot.reference.ticket)).is_err() || is_done {
             return;
         }
     }
@@ -366,7 +367,7 @@ impl ParkedCalls {
         self.len() == 0
     }
 
-    /// Returns the `requestState` that retries a call once, together with the same request. If several gateways may
+    /// Returns the `requestState` that resumes a call once, together with the same request. If several gateways may
     /// serve the store, it begins with the name of this gateway and a dot, because the call waits here.
     ///
     /// # Errors
@@ -395,12 +396,12 @@ impl ParkedCalls {
         Ok(ParkedCallRef { call, ticket })
     }
 
-    /// Reserves a slot for one more parked call. Beyond `limit` calls at this upstream, the oldest call whose client is
-    /// away is evicted.
+    /// Reserves a slot for one more parked call. With `limit` calls or more at this upstream, the oldest call whose
+    /// client is away is evicted; if there is none, the limit is exceeded.
     ///
     /// # Errors
     /// `OVERLOADED` if the principal has too many parked calls.
-    pub fn admit(
+    pub fn reserve_slot(
         self: &Arc<Self>,
         principal: &str,
         upstream: &str,
@@ -416,9 +417,9 @@ impl ParkedCalls {
                 oldest.evicted.cancel();
             }
         }
-        if calls.values().filter(|parked| parked.principal == principal).count() >= MAX_PER_PRINCIPAL {
+        if calls.values().filter(|parked| parked.principal == principal).count() >= MAX_CALLS_PER_PRINCIPAL {
             let message = "too many calls wait for input already; answer one or let it expire";
-            return Err(McpError::new(ErrorKind::Overloaded, message).with("limit", MAX_PER_PRINCIPAL));
+            return Err(McpError::new(ErrorKind::Overloaded, message).with("limit", MAX_CALLS_PER_PRINCIPAL));
         }
         let (retries, receiver) = mpsc::channel(1);
         let evicted = CancellationToken::new();
@@ -460,10 +461,10 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// Issues the next ticket. The client's time starts again if it has answered a question.
-    fn renew(&mut self, has_answered: bool) {
+    /// Issues the next ticket. The client's time starts again if its retry has brought the call forward.
+    fn renew(&mut self, has_progressed: bool) {
         self.reference.ticket += 1;
-        if has_answered {
+        if has_progressed {
             self.deadline = tokio::time::Instant::now() + MAX_CLIENT_WAIT;
         }
         if let Some(parked) = self.parked_calls.calls.lock().get_mut(&self.reference.call) {

@@ -21,7 +21,7 @@ use countersign_exchange::{
     shared::Transport,
 };
 use countersign_protocol::{
-    ErrorKind, McpError, Revision, encode,
+    ErrorKind, McpError, Method, Revision, encode,
     json::{MemberEdit, edit, member, string},
     negotiate::ClientCapabilities,
     params::LoggingLevel,
@@ -36,48 +36,37 @@ pub use countersign_domain::questions::{
     is_url_elicitation, missing_capability,
 };
 
-const INTERNAL: i64 = -32603;
+const INTERNAL: i64 = ErrorKind::Internal.number();
 
 /// Returns the capabilities that this upstream may use: those that the client declared, its revision has and the
 /// configuration allows. The second value is `true` if that is less than the client declared.
 #[must_use]
-pub fn capabilities(exchange: &Exchange, config: &UpstreamConfig) -> (ClientCapabilities, bool) {
+pub fn allowed_capabilities(exchange: &Exchange, config: &UpstreamConfig) -> (ClientCapabilities, bool) {
     let declared = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
     let mut allowed = declared.clone();
     let revision = exchange.revision();
-    if revision < Revision::V2025_11_25 {
-        allowed.elicitation_url = false;
-        allowed.sampling_tools = false;
-        allowed.sampling_context = false;
-    }
-    if revision < Revision::V2025_06_18 || !config.elicitation {
-        allowed.elicitation_form = false;
-    }
-    if !config.elicitation {
-        allowed.elicitation_url = false;
-    }
-    if !config.sampling {
-        allowed.sampling = false;
-        allowed.sampling_tools = false;
-        allowed.sampling_context = false;
-    }
+    allowed.elicitation_form &= config.elicitation && revision >= Revision::V2025_06_18;
+    allowed.elicitation_url &= config.elicitation && revision >= Revision::V2025_11_25;
+    allowed.sampling &= config.sampling;
+    allowed.sampling_tools &= config.sampling && revision >= Revision::V2025_11_25;
+    allowed.sampling_context &= config.sampling && revision >= Revision::V2025_11_25;
     let is_restricted = allowed != declared;
     (allowed, is_restricted)
 }
 
 /// Converts a client's failure to answer into the error for the upstream.
 #[must_use]
-pub fn refusal(error: &AskError) -> RpcError {
+pub fn refusal_error(error: &AskError) -> RpcError {
     match error {
-        AskError::Refused(object) => rpc_error(object.get()),
-        AskError::Unreachable(why) => RpcError::new(INTERNAL, format!("the client cannot be asked: {why}")),
+        AskError::Refused(object) => parse_rpc_error(object.get()),
+        AskError::Unreachable(reason) => RpcError::new(INTERNAL, format!("the client cannot be asked: {reason}")),
         AskError::TimedOut => RpcError::new(INTERNAL, "the client did not answer in time"),
         AskError::SessionEnded => RpcError::new(INTERNAL, "the client has gone"),
     }
 }
 
-/// Parses the `error` object of a client's response.
-fn rpc_error(object: &str) -> RpcError {
+/// Parses an `error` object. Missing and invalid members get default values.
+pub(crate) fn parse_rpc_error(object: &str) -> RpcError {
     let code = member(object, "code").and_then(|code| code.parse().ok()).unwrap_or(INTERNAL);
     let message = member(object, "message").and_then(string).unwrap_or_default().into_owned();
     let data = member(object, "data").and_then(|data| RawValue::from_string(data.to_owned()).ok());
@@ -101,7 +90,7 @@ pub fn answer_or_error(method: &str, outcome: Result<Box<RawValue>, AskError>) -
 
 /// Returns the error for a call that cannot continue without the answer.
 fn no_answer_error(method: &str, error: &AskError) -> McpError {
-    let refusal = refusal(error);
+    let refusal = refusal_error(error);
     McpError::new(ErrorKind::NotBridgeable, format!("the upstream needs an answer to {method}: {}", refusal.message))
         .with("method", method)
         .with("answerCode", refusal.code)
@@ -139,6 +128,7 @@ impl ClientAsker<'_> {
         }
     }
 
+    /// Asks the client one question and passes its answer to the upstream.
     async fn ask_client(&self, request: UpstreamRequest) {
         let UpstreamRequest { method, params, reply, cancelled, .. } = request;
         let params = params.as_deref().map(RawValue::get);
@@ -152,7 +142,7 @@ impl ClientAsker<'_> {
         }
         tokio::select! {
             answer = ask(&exchange.session, &exchange.related, &method, params.as_deref()) => {
-                reply.answer(answer.map_err(|error| refusal(&error)));
+                reply.answer(answer.map_err(|error| refusal_error(&error)));
             }
             () = cancelled.cancelled() => {}
         }
@@ -167,7 +157,7 @@ const MAX_QUEUED_QUESTIONS: usize = 64;
 pub struct MessageRecipient {
     related: RelatedChannel,
     /// The client's own progress token, as JSON text.
-    token: Option<Box<str>>,
+    progress_token: Option<Box<str>>,
     /// The least severe level of log messages that the client wants.
     log_level: Option<LoggingLevel>,
     revision: Revision,
@@ -176,15 +166,15 @@ pub struct MessageRecipient {
 }
 
 impl MessageRecipient {
-    /// Returns the client of an exchange. `token` is its progress token.
+    /// Returns the client of an exchange.
     #[must_use]
-    pub fn for_exchange(exchange: &Exchange, token: Option<&str>, log_level: Option<LoggingLevel>) -> Self {
+    pub fn for_exchange(exchange: &Exchange, progress_token: Option<&str>, log_level: Option<LoggingLevel>) -> Self {
         let revision = exchange.revision();
         let related =
             if exchange.transport == Transport::Rest { RelatedChannel::Nowhere } else { exchange.related.clone() };
         Self {
             related,
-            token: token.map(Into::into),
+            progress_token: progress_token.map(Into::into),
             log_level,
             revision,
             // Icons and this notification came with the same revision.
@@ -199,7 +189,7 @@ impl MessageRecipient {
         let revision = Revision::MODERN;
         Self {
             related: RelatedChannel::Nowhere,
-            token: None,
+            progress_token: None,
             log_level: None,
             revision,
             understands_url_completion: false,
@@ -213,7 +203,7 @@ struct Delivery {
     progress: f64,
 }
 
-/// Questions of an upstream that were declined because their client cannot be asked.
+/// The questions of an upstream that were declined because their client cannot be asked.
 #[derive(Default)]
 pub struct DeclinedQuestions(OnceLock<Mutex<Vec<DeclinedQuestion>>>);
 
@@ -225,16 +215,12 @@ type DeclinedQuestion = (String, Option<Box<RawValue>>);
 const MAX_DECLINED: usize = 8;
 
 impl DeclinedQuestions {
+    /// Remembers a declined question.
     pub fn record(&self, method: &str, params: Option<Box<RawValue>>) {
         let mut all = self.0.get_or_init(Mutex::default).lock();
         if all.len() < MAX_DECLINED {
             all.push((method.chars().take(64).collect(), params));
         }
-    }
-
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.get().is_none()
     }
 
     /// Returns the capabilities that the client would have needed for the declined questions, in the form of
@@ -248,7 +234,7 @@ impl DeclinedQuestions {
                 continue;
             };
             match &mut found {
-                Some(found) => merge(found, missing),
+                Some(found) => merge_objects(found, missing),
                 None => found = Some(missing),
             }
         }
@@ -262,9 +248,7 @@ impl DeclinedQuestions {
     #[must_use]
     pub fn capability_error(&self, response: &Response, declared: &str, upstream: &str) -> Option<McpError> {
         // Nearly always nothing was declined, so nothing has to be parsed.
-        if self.is_empty() {
-            return None;
-        }
+        self.0.get()?;
         let missing = self.missing_capabilities(&ClientCapabilities::from_declaration(declared))?;
         if let Response::Result(result) = response
             && !ResultMembers::parse(result.get()).is_error
@@ -278,10 +262,12 @@ impl DeclinedQuestions {
     }
 }
 
-fn merge(into: &mut Value, more: Value) {
+/// Merges `more` into an object, and the objects in both of them as well.
+fn merge_objects(into: &mut Value, more: Value) {
     match (into, more) {
         (Value::Object(into), Value::Object(more)) => {
-            more.into_iter().for_each(|(key, value)| merge(into.entry(key).or_insert_with(|| json!({})), value));
+            more.into_iter()
+                .for_each(|(key, value)| merge_objects(into.entry(key).or_insert_with(|| json!({})), value));
         }
         (into, more) => *into = more,
     }
@@ -294,27 +280,29 @@ pub struct Relay {
     questions: Option<mpsc::Sender<UpstreamRequest>>,
     /// The questions that were declined because the client cannot be asked.
     declined: DeclinedQuestions,
-    /// `true` if both sides belong to the same era, so that the client may understand methods that the gateway does not
-    /// know.
-    is_same_era: bool,
+    /// `true` if notifications that the gateway does not know are passed on. The client can understand them only if it
+    /// belongs to the upstream's era.
+    forwards_unknown: bool,
 }
 
 impl Relay {
+    /// Creates a relay that declines the upstream's questions. `forwards_unknown` states whether notifications that the
+    /// gateway does not know are passed on.
     #[must_use]
-    pub fn new(recipient: MessageRecipient, is_same_era: bool) -> Arc<Self> {
+    pub fn new(recipient: MessageRecipient, forwards_unknown: bool) -> Arc<Self> {
         let (delivery, declined) = (Mutex::new(Delivery::new(recipient)), DeclinedQuestions::default());
-        Arc::new(Self { delivery, questions: None, declined, is_same_era })
+        Arc::new(Self { delivery, questions: None, declined, forwards_unknown })
     }
 
     /// Creates a relay that passes the upstream's questions to the returned receiver.
     #[must_use]
     pub fn with_questions(
         recipient: MessageRecipient,
-        is_same_era: bool,
+        forwards_unknown: bool,
     ) -> (Arc<Self>, mpsc::Receiver<UpstreamRequest>) {
         let (sender, receiver) = mpsc::channel(MAX_QUEUED_QUESTIONS);
         let (delivery, declined) = (Mutex::new(Delivery::new(recipient)), DeclinedQuestions::default());
-        let relay = Self { delivery, questions: Some(sender), declined, is_same_era };
+        let relay = Self { delivery, questions: Some(sender), declined, forwards_unknown };
         (Arc::new(relay), receiver)
     }
 
@@ -337,13 +325,13 @@ impl Delivery {
 }
 
 impl Listener for Relay {
-    fn notification(&self, notification: UpstreamNotification) {
+    fn handle_notification(&self, notification: UpstreamNotification) {
         let mut delivery = self.delivery.lock();
         let Delivery { recipient: Some(recipient), progress } = &mut *delivery else { return };
         let params = notification.params.as_deref().map(RawValue::get);
         match notification.method.as_str() {
             "notifications/progress" => {
-                let Some((token, params)) = recipient.token.as_deref().zip(params) else { return };
+                let Some((token, params)) = recipient.progress_token.as_deref().zip(params) else { return };
                 let value = member(params, "progress").and_then(|value| value.parse::<f64>().ok());
                 // Progress must rise with each notification (2026-07-28/basic/patterns/progress).
                 let Some(value) = value.filter(|value| value > progress) else { return };
@@ -364,23 +352,27 @@ impl Listener for Relay {
             "notifications/elicitation/complete" if recipient.understands_url_completion => {
                 recipient.related.send(encode::notification(&notification.method, params));
             }
-            known
-                if countersign_protocol::Method::parse(known).is_some()
-                    || known == "notifications/elicitation/complete" => {}
-            // The notification may belong to an extension that both sides declare; other clients ignore it.
-            unknown if self.is_same_era && unknown.starts_with("notifications/") => {
+            // An unknown notification may belong to an extension that both sides declare; other clients ignore it.
+            unknown
+                if self.forwards_unknown
+                    && unknown.starts_with("notifications/")
+                    && unknown != "notifications/elicitation/complete"
+                    && Method::parse(unknown).is_none() =>
+            {
                 recipient.related.send(encode::notification(unknown, params));
             }
             _ => {}
         }
     }
 
-    fn request(&self, request: UpstreamRequest) {
+    fn handle_request(&self, request: UpstreamRequest) {
         // A request that is dropped without an answer counts as declined.
         match &self.questions {
             None => self.declined.record(&request.method, request.params),
             Some(questions) if questions.try_send(request).is_err() => {
-                tracing::debug!("a question of an upstream is declined because too many of its call are waiting");
+                tracing::debug!(
+                    "a question of an upstream is declined, because too many questions of its call wait already"
+                );
             }
             Some(_) => {}
         }

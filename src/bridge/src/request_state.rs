@@ -2,9 +2,9 @@
 //! Requirements"). It refers to a parked call, or contains the state of a stateless upstream, which gets it back byte
 //! for byte.
 //!
-//! A state is sealed to the principal, the server, the method, the requested item and the arguments, so no other client
-//! and no other request can use it. The key is stored in the data directory, so that the state of an upstream survives
-//! a restart of the gateway.
+//! A state is sealed to the principal, the upstream, the method, the requested item and the arguments, so no other
+//! principal and no other request can use it. The key is stored in the data directory, so that the state of an upstream
+//! survives a restart of the gateway.
 
 use std::{fs, io, path::Path};
 
@@ -65,11 +65,11 @@ impl StateSealer {
     /// Opens a text that [`Self::seal`] returned.
     ///
     /// # Errors
-    /// `-32602` for any other text, and for a text of another request or another client.
+    /// `-32602` for any other text, and for a text of another request or another principal.
     pub fn open(&self, kind: StateKind, text: &str, binding: &Binding) -> Result<String, McpError> {
         let sealed = text.strip_prefix(kind.prefix());
         let opened = sealed.and_then(|sealed| self.0.open(&context(kind, binding), sealed));
-        opened.ok_or_else(|| invalid_state("it is not valid for this client and this request"))
+        opened.ok_or_else(|| invalid_state("it is not valid for this principal and this request"))
     }
 }
 
@@ -77,8 +77,8 @@ fn context(kind: StateKind, binding: &Binding) -> Vec<u8> {
     [kind.prefix().as_bytes(), binding].concat()
 }
 
-/// Returns the key of a data directory. It is created if there is none, and only the directory's gateway knows it. The
-/// caller holds the lock of the directory.
+/// Returns the key that seals request states, from the data directory. It is created if there is none, and only the
+/// directory's gateway knows it. The caller holds the lock of the directory.
 ///
 /// # Errors
 /// The errors of the file system; `InvalidData` if the file holds no key.

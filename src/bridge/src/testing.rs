@@ -46,10 +46,11 @@ pub async fn connect_server(
 impl Fixture {
     /// Creates a fixture whose server has only tools.
     pub async fn new(era: Era) -> Self {
-        Self::with(era, &json!({ "tools": {} }), |_| {}).await
+        Self::with_config(era, &json!({ "tools": {} }), |_| {}).await
     }
 
-    pub async fn with(era: Era, capabilities: &Value, adjust: impl FnOnce(&mut UpstreamConfig)) -> Self {
+    /// Creates a fixture whose server has these capabilities. `adjust` changes the configuration of the upstream.
+    pub async fn with_config(era: Era, capabilities: &Value, adjust: impl FnOnce(&mut UpstreamConfig)) -> Self {
         let bench = Bench::default();
         let (server, upstream) = connect_server(era, capabilities, adjust).await;
         let bridge = Arc::new(Bridge::new(StateSealer::new([7; 32]).unwrap(), Arc::clone(&bench.memory), None));
@@ -58,25 +59,36 @@ impl Fixture {
 
     /// Calls the server's tool with these parameters of a client.
     pub async fn call(&self, exchange: &Exchange, params: &Value) -> Result<Reply, McpError> {
+        self.call_tool(exchange, params, None).await
+    }
+
+    /// Calls the server's tool, which has this definition.
+    pub async fn call_tool(
+        &self,
+        exchange: &Exchange,
+        params: &Value,
+        definition: Option<&RawValue>,
+    ) -> Result<Reply, McpError> {
         let text = json!({ "jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params }).to_string();
         let request = request(&text);
-        let plan = CallPlan::for_tool(exchange, &request.outlined_params().object, Some((&self.upstream, None)));
+        let plan = CallPlan::for_tool(exchange, &request.outlined_params().object, Some((&self.upstream, definition)));
         let item = RequestedItem::Name("echo");
         let base = Call::new(exchange, &self.bridge, &self.upstream, RequestKind::Tool, item, &request);
-        call(Call { plan, ..base }).await
+        call(Call { plan, definition, ..base }).await
     }
 
     /// Returns the result of a tool call that must succeed.
-    pub async fn result(&self, exchange: &Exchange, params: &Value) -> Value {
+    pub async fn call_result(&self, exchange: &Exchange, params: &Value) -> Value {
         value(&self.call(exchange, params).await.unwrap())
     }
 
     /// Returns the number of tool calls that the server received.
-    pub fn calls(&self) -> usize {
+    pub fn call_count(&self) -> usize {
         self.server.request_count("tools/call")
     }
 }
 
+/// Returns the JSON of a reply.
 pub fn value(reply: &Reply) -> Value {
     serde_json::from_str(&reply.json).unwrap()
 }

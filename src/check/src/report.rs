@@ -28,8 +28,8 @@ pub struct CheckResult {
     /// The page of the specification.
     pub spec: String,
     /// The reason why the check failed or was skipped; empty if it passed.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub why: String,
+    #[serde(rename = "why", skip_serializing_if = "String::is_empty")]
+    pub reason: String,
     pub sent: Vec<String>,
     pub received: Vec<String>,
     /// The advice for fixing a failure; `None` unless the check failed.
@@ -97,7 +97,7 @@ impl Report {
             let details = format!(
                 "{}\n{}\nspecification: {}\nsent: {}\nreceived: {}\n{}",
                 check.requirement,
-                check.why,
+                check.reason,
                 check.spec,
                 check.sent.join("\n"),
                 check.received.join("\n"),
@@ -108,21 +108,21 @@ impl Report {
                 (Status::Failed, Level::Must) => {
                     out.push_str(&format!(
                         "<failure message=\"{}\">{}</failure>",
-                        escape_xml(&check.why),
+                        escape_xml(&check.reason),
                         escape_xml(&details)
                     ));
                 }
                 (Status::Failed, Level::Should) => {
-                    out.push_str(&format!("<skipped message=\"should: {}\"/>", escape_xml(&check.why)));
+                    out.push_str(&format!("<skipped message=\"should: {}\"/>", escape_xml(&check.reason)));
                 }
-                (Status::Skipped, _) => out.push_str(&format!("<skipped message=\"{}\"/>", escape_xml(&check.why))),
+                (Status::Skipped, _) => out.push_str(&format!("<skipped message=\"{}\"/>", escape_xml(&check.reason))),
             }
             out.push_str("</testcase>\n");
         }
-        if let Some(why) = &self.stopped {
-            let why = escape_xml(&format!("the run was ended: {why}"));
+        if let Some(reason) = &self.stopped {
+            let reason = escape_xml(&format!("the run was ended: {reason}"));
             out.push_str(&format!(
-                "  <testcase classname=\"run\" name=\"run\"><failure message=\"{why}\"/></testcase>\n"
+                "  <testcase classname=\"run\" name=\"run\"><failure message=\"{reason}\"/></testcase>\n"
             ));
         }
         out.push_str("</testsuite>\n");
@@ -171,7 +171,7 @@ mod tests {
             status,
             requirement: "It is so",
             spec: "2025-11-25/basic/index".into(),
-            why: "<it> is \"not\"\u{1}".into(),
+            reason: "<it> is \"not\"\u{1}".into(),
             sent: vec!["{}".into()],
             received: Vec::new(),
             advice: None,

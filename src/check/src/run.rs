@@ -93,8 +93,8 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
     }
     drop(running);
     for check in selected.iter().skip(checks.len()) {
-        let why = stopped.as_deref().unwrap_or_default();
-        let outcome = Err(UnpassedReason::Skipped(format!("the run was ended: {why}")));
+        let reason = stopped.as_deref().unwrap_or_default();
+        let outcome = Err(UnpassedReason::Skipped(format!("the run was ended: {reason}")));
         let checked = check_result(&probe, check, outcome, Transcript::default(), Duration::ZERO);
         progress.check_finished(&checked);
         checks.push(checked);
@@ -105,14 +105,14 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
 /// Creates the result for a server whose responses have other ids than the requests.
 fn wrong_id_result(probe: &Probe, error: ProbeError) -> CheckResult {
     let check = catalog::wrong_id_check();
-    let why = error.to_string();
+    let reason = error.to_string();
     let received = match error {
         ProbeError::WrongId { received, .. } => vec![received],
         _ => Vec::new(),
     };
     let transcript = Transcript { received, ..Transcript::default() };
     let probe = probe.with_revision(LEGACY_REVISIONS[0]);
-    check_result(&probe, check, Err(UnpassedReason::Failed(why)), transcript, Duration::ZERO)
+    check_result(&probe, check, Err(UnpassedReason::Failed(reason)), transcript, Duration::ZERO)
 }
 
 fn milliseconds(time: Duration) -> u64 {
@@ -131,10 +131,10 @@ async fn run_check(probe: Probe, check: &'static Check) -> CheckResult {
 
 /// Creates the result of a check, with secrets masked.
 fn check_result(probe: &Probe, check: &Check, outcome: Outcome, transcript: Transcript, time: Duration) -> CheckResult {
-    let (status, why) = match outcome {
+    let (status, reason) = match outcome {
         Ok(()) => (Status::Passed, String::new()),
-        Err(UnpassedReason::Failed(why)) => (Status::Failed, why),
-        Err(UnpassedReason::Skipped(why)) => (Status::Skipped, why),
+        Err(UnpassedReason::Failed(reason)) => (Status::Failed, reason),
+        Err(UnpassedReason::Skipped(reason)) => (Status::Skipped, reason),
     };
     let shown_messages = if status == Status::Passed { Transcript::default() } else { transcript };
     CheckResult {
@@ -144,7 +144,7 @@ fn check_result(probe: &Probe, check: &Check, outcome: Outcome, transcript: Tran
         status,
         requirement: check.requirement,
         spec: spec_page(check, &probe.revision),
-        why: probe.redactor.redact(&why).into_owned(),
+        reason: probe.redactor.redact(&reason).into_owned(),
         sent: shown_messages.sent,
         received: shown_messages.received,
         advice: (status == Status::Failed).then_some(check.advice),
@@ -154,10 +154,10 @@ fn check_result(probe: &Probe, check: &Check, outcome: Outcome, transcript: Tran
 
 /// Finds out which revision the server supports and what it offers.
 async fn discover_server(probe: &Probe) -> Result<Probe, ProbeError> {
-    let wanted = probe.options.revision.as_deref();
+    let requested_revision = probe.options.revision.as_deref();
     let mut refused = None;
     for revision in std::iter::once(MODERN_REVISION).chain(LEGACY_REVISIONS) {
-        if wanted.is_some_and(|wanted| wanted != revision) {
+        if requested_revision.is_some_and(|requested| requested != revision) {
             continue;
         }
         let mut probe = probe.with_revision(revision);
@@ -166,7 +166,7 @@ async fn discover_server(probe: &Probe) -> Result<Probe, ProbeError> {
                 // A handshake server may answer with another revision than the requested one.
                 if let Some(negotiated) = opening["protocolVersion"].as_str()
                     && negotiated != revision
-                    && wanted.is_none()
+                    && requested_revision.is_none()
                     && LEGACY_REVISIONS.contains(&negotiated)
                 {
                     probe = probe.with_revision(negotiated);

@@ -85,7 +85,7 @@ pub struct RunningChild {
 /// # Errors
 /// The program cannot be started, or the system refuses what the guard needs.
 pub async fn start(spec: ChildSpec<'_>) -> Result<RunningChild, StartError> {
-    let failed = |what: &'static str| move |error: std::io::Error| StartError::System(what, error);
+    let failed = |problem: &'static str| move |error: std::io::Error| StartError::System(problem, error);
     let (gateway_ends, guard_ends) = create_pipes().map_err(failed("its pipes cannot be created"))?;
     let (stdin, stdout, stderr, control) = gateway_ends;
     let mut command = process::Command::new(spec.guard);

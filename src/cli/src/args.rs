@@ -42,6 +42,8 @@ Examples:
                                   Create a key that may decide on changes
   COUNTERSIGN_KEY=csk_… countersign changes watch
                                   Watch changes as agents propose them
+  countersign login --url https://gateway.example.com
+                                  Sign in with the identity provider of a gateway
   countersign config show         Show the configuration, and where it comes from
 
 Environment:
@@ -60,7 +62,7 @@ Exit codes:
    2  wrong usage
    3  no such change or key
    4  the change has been updated in the meantime
-   5  no key, or a key without the right
+   5  no key and no sign-in, or one without the right
   69  no gateway answers, or a port or file cannot be used
   70  an internal error
   75  another gateway serves the data directory
@@ -105,13 +107,23 @@ pub enum Command {
     ///
     /// The link is opened with xdg-open on a desktop. It works once, within ten minutes.
     Open(OpenArgs),
+    /// Sign in to a gateway with its identity provider, for the commands that talk to it
+    ///
+    /// Opens the provider's page in the browser of this machine. Without a browser, or with --device, prints a code to enter
+    /// on another device. The tokens are stored in $XDG_CONFIG_HOME/countersign/credentials.json with mode 0600, and renewed
+    /// when they are about to expire. COUNTERSIGN_KEY takes precedence over them.
+    Login(LoginArgs),
+    /// Sign out of a gateway: revoke and remove the tokens that `login` stored
+    Logout(ConnectArgs),
+    /// Show who you are at a gateway: name, role, groups, and the credential
+    Whoami(ConnectArgs),
     /// Run the gateway as a systemd service of this user
     #[command(after_long_help = service::HELP)]
     Service(ServiceArgs),
     /// List, show and decide on changes in the terminal
     #[command(after_long_help = changes::HELP)]
     Changes(ChangesArgs),
-    /// List servers and their tools, accept tool definitions, let tools run without review
+    /// List servers and their tools, accept tool definitions, let tools run without review, connect accounts
     #[command(after_long_help = servers::HELP)]
     Servers(ServersArgs),
     /// List and revoke standing rules, which allow or deny calls without review
@@ -263,11 +275,20 @@ pub struct ConnectArgs {
     /// Print JSON instead of text
     #[arg(long, global = true)]
     pub json: bool,
-    /// Also trust this certificate authority (a PEM file), for a gateway with a private certificate
+    /// Also trust this certificate authority (a PEM file), for a gateway or an identity provider with a private certificate
     #[arg(long, value_name = "FILE", global = true)]
     pub ca: Option<PathBuf>,
     #[command(flatten)]
     pub data: DataArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct LoginArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    /// Enter a code on another device, instead of using a browser on this machine
+    #[arg(long)]
+    pub device: bool,
 }
 
 #[derive(Debug, Args)]

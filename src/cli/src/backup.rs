@@ -12,8 +12,8 @@ use countersign_domain::text::{plural, plurals};
 use countersign_store::sqlite::backup::BackupError;
 
 pub fn run(args: &BackupArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let done = store_location(&args.data)?.backup(&args.file, args.force, Timestamp::now());
-    let done = done.map_err(|error| match error {
+    let outcome = store_location(&args.data)?.backup(&args.file, args.force, Timestamp::now());
+    let backup = outcome.map_err(|error| match error {
         BackupError::Exists(_) | BackupError::Inside(_) | BackupError::Server => {
             Failure::new(Exit::Usage, error.to_string())
         }
@@ -22,18 +22,18 @@ pub fn run(args: &BackupArgs, out: &mut Output) -> Result<Exit, Failure> {
         BackupError::Write { .. } => Failure::new(Exit::Unavailable, error.to_string()),
     })?;
     out.write_line(&args.file.display().to_string())?;
-    if let Some(tracker) = &done.tracker {
+    if let Some(tracker) = &backup.tracker {
         out.write_line(&tracker.display().to_string())?;
     }
     out.finish()?;
     print_note(&format!(
         "{}, {}, {}: its pages and its audit trail were checked. Head of the trail: {}. To \
          restore, copy it as countersign.db{} into an empty data directory and start a gateway on that.",
-        plural(done.bytes, "byte"),
-        plural(done.trail.changes, "change"),
-        plurals(done.trail.entries, "audit entry", "audit entries"),
-        done.trail.head.export(),
-        if done.tracker.is_some() { " (and the other as tracker.db)" } else { "" },
+        plural(backup.bytes, "byte"),
+        plural(backup.trail.changes, "change"),
+        plurals(backup.trail.entries, "audit entry", "audit entries"),
+        backup.trail.head.export(),
+        if backup.tracker.is_some() { " (and the other as tracker.db)" } else { "" },
     ));
     Ok(Exit::Ok)
 }

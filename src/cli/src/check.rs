@@ -171,17 +171,22 @@ impl Table<'_> {
         self.out.write_styled(style, mark)?;
         let head = format!(" {:<34} {:<6} ", checked.id, checked.level.to_string());
         self.out.write_text(&head)?;
-        let room = width.saturating_sub(columns(&head) + 1);
+        let free_columns = width.saturating_sub(columns(&head) + 1);
         match checked.status {
             Status::Skipped => {
-                self.out.write_styled_line(Style::Dim, &cut(&one_line(&format!("skipped: {}", checked.why)), room))?;
+                self.out.write_styled_line(
+                    Style::Dim,
+                    &cut(&one_line(&format!("skipped: {}", checked.reason)), free_columns),
+                )?;
             }
-            _ => self.out.write_line(&cut(&one_line(checked.requirement), room))?,
+            _ => self.out.write_line(&cut(&one_line(checked.requirement), free_columns))?,
         }
         if checked.status == Status::Failed {
-            for (name, text) in
-                [("found", checked.why.as_str()), ("spec", &checked.spec), ("fix", checked.advice.unwrap_or_default())]
-            {
+            for (name, text) in [
+                ("found", checked.reason.as_str()),
+                ("spec", &checked.spec),
+                ("fix", checked.advice.unwrap_or_default()),
+            ] {
                 self.out.write_styled(Style::Dim, &format!("    {name:<6}"))?;
                 self.out.write_line(&one_line(text))?;
             }
@@ -227,8 +232,8 @@ fn print_summary(out: &mut Output, report: &countersign_check::Report) -> Result
         count(Status::Skipped, None),
         report.milliseconds as f64 / 1000.0
     ))?;
-    if let Some(why) = &report.stopped {
-        out.write_line(&format!("The run ended before all checks were complete: {}.", one_line(why)))?;
+    if let Some(reason) = &report.stopped {
+        out.write_line(&format!("The run ended before all checks were complete: {}.", one_line(reason)))?;
     }
     Ok(())
 }
@@ -251,7 +256,7 @@ mod tests {
             status: Status::Failed,
             requirement: "It is so",
             spec: "2025-11-25/basic".to_owned(),
-            why: "it is not".to_owned(),
+            reason: "it is not".to_owned(),
             sent: Vec::new(),
             received: Vec::new(),
             advice: None,

@@ -44,8 +44,8 @@ pub fn show(args: &ShowArgs, out: &mut Output) -> Result<Exit, Failure> {
                 note = Some(format!("No gateway serves {data}: this is what the file says."))
             }
             Ok(RunningConfig::InvalidFile) => {}
-            Err(why) => {
-                note = Some(format!("This is what the file says; the configuration in force is unknown: {why}."))
+            Err(reason) => {
+                note = Some(format!("This is what the file says; the configuration in force is unknown: {reason}."))
             }
         }
     }
@@ -136,9 +136,9 @@ fn print_active(config: &ActiveConfig, json: bool, out: &mut Output) -> Result<E
     print_note(&format!("This is what the gateway has in force; it reads {file}."));
     if let Some(waiting) = &config.waiting {
         let count = waiting.loosens.len();
-        let what = if count == 1 { "1 change waits".to_owned() } else { format!("{count} changes wait") };
+        let clause = if count == 1 { "1 change waits".to_owned() } else { format!("{count} changes wait") };
         print_note(&format!(
-            "{what} for a reviewer's consent: see `countersign config pending`, then `countersign config consent`."
+            "{clause} for a reviewer's consent: see `countersign config pending`, then `countersign config consent`."
         ));
     }
     Ok(Exit::Ok)
@@ -218,9 +218,9 @@ pub fn consent(args: &ConsentArgs, out: &mut Output) -> Result<Exit, Failure> {
             print_values(&waiting, out)?;
             out.finish()?;
         }
-        let what = if args.refuse { "Refuse this" } else { "Put this into force" };
+        let question = if args.refuse { "Refuse this" } else { "Put this into force" };
         let asks = should_ask(client.json, args.yes, Some("a decision on the configuration"))?;
-        if asks && !confirm(&format!("\n{what}?"), "decide")? {
+        if asks && !confirm(&format!("\n{question}?"), "decide")? {
             print_note("Nothing was decided.");
             return Ok(Exit::Failed);
         }

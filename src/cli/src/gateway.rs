@@ -166,6 +166,7 @@ impl From<ServeError> for Failure {
             ServeError::Routes(_)
             | ServeError::Tls(_)
             | ServeError::KeyFile(_)
+            | ServeError::OtherTokenKey
             | ServeError::Store(StoreError::OtherStore { .. }) => Exit::Config,
             ServeError::Stdio(_) => Exit::NotAuthorized,
             ServeError::CoreEnded => Exit::Internal,

@@ -22,8 +22,8 @@ const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 /// Prints the health. Every failure gives the exit code 1, because probes and containers know no other one.
 pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let failed = |why: String| {
-        let line: Vec<&str> = why.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let failed = |reason: String| {
+        let line: Vec<&str> = reason.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         Failure::new(Exit::Failed, line.join(" "))
     };
     let (url, status, body) = actix_web::rt::System::new()
@@ -53,19 +53,19 @@ pub fn run(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
 /// Sends `GET /health` to the gateway; returns its address, the status and the body. Needs no key.
 async fn request(args: &ConnectArgs) -> Result<(String, StatusCode, Vec<u8>), Failure> {
     let (http, url) = if let Some(url) = client::explicit_url(args)? {
-        (net::client(client::tls_config(args)?), url)
+        (net::client(client::tls_config(client::read_authorities(args)?.as_ref())), url)
     } else {
         // The certificate may be issued for another name than the local address. The proof identifies the gateway anyway.
         let accept_any = tls::pinned_config(|_| true, &[tls::HTTP_1_1])
             .map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
         let gateway = local_gateway::find_locally(&data_dir(&args.data)?)?;
         let http = net::client(accept_any);
-        gateway.verify(&http).await.map_err(|why| Failure::new(Exit::Unavailable, why))?;
+        gateway.verify(&http).await.map_err(|reason| Failure::new(Exit::Unavailable, reason))?;
         (http, gateway.url)
     };
     let url = one_line(url.as_str().trim_end_matches('/')).into_owned();
-    let unanswered = |why: String| {
-        Failure::new(Exit::Unavailable, format!("the gateway at {url} does not answer ({})", one_line(&why)))
+    let unanswered = |reason: String| {
+        Failure::new(Exit::Unavailable, format!("the gateway at {url} does not answer ({})", one_line(&reason)))
     };
     let mut response = http.get(format!("{url}/health")).send().await.map_err(|error| unanswered(error.to_string()))?;
     let body = response.body().limit(MAX_RESPONSE_BYTES).await.map_err(|error| unanswered(error.to_string()))?;

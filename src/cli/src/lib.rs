@@ -10,6 +10,7 @@
 mod args;
 mod audit;
 mod backup;
+mod browser;
 mod changes;
 mod check;
 mod client;
@@ -18,6 +19,8 @@ pub mod exit;
 mod gateway;
 mod health;
 mod keys;
+mod login;
+mod logout;
 mod man;
 mod moment;
 mod nodes;
@@ -26,13 +29,14 @@ mod open;
 mod output;
 mod people;
 mod policy;
-mod providers;
 mod recipes;
 mod rules;
+mod servers;
 mod service;
 mod store;
 mod version;
 mod webhooks;
+mod whoami;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -56,8 +60,8 @@ pub fn main() -> ExitCode {
     // The guard comes first, because a guard process runs beside every stdio server and must stay small.
     let mut args = std::env::args_os().skip(1);
     if args.next().is_some_and(|first| first == guard::SUBCOMMAND) {
-        return guard::main(args).unwrap_or_else(|why| {
-            output::print_error(&why);
+        return guard::main(args).unwrap_or_else(|problem| {
+            output::print_error(&problem);
             Exit::Usage.into()
         });
     }
@@ -91,9 +95,12 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Serve(args) => return gateway::serve(&args),
         Command::Stdio(args) => return gateway::stdio(&args),
         Command::Open(args) => open::run(&args, &mut out),
+        Command::Login(args) => login::run(&args, &mut out),
+        Command::Logout(args) => logout::run(&args, &mut out),
+        Command::Whoami(args) => whoami::run(&args, &mut out),
         Command::Service(args) => service::run(&args, &mut out),
         Command::Changes(args) => changes::run(&args, &mut out),
-        Command::Servers(args) => providers::run(&args, &mut out),
+        Command::Servers(args) => servers::run(&args, &mut out),
         Command::Rules(args) => rules::run(&args, &mut out),
         Command::Policy(args) => policy::run(&args, &mut out),
         Command::Webhooks(args) => webhooks::run(&args, &mut out),
@@ -120,7 +127,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
     match result.and_then(|exit| out.finish().map(|()| exit).map_err(Failure::from)) {
         // The reader has closed stdout because it has read enough, like `head -1`.
         Err(failure) if failure.output_closed => Ok(Exit::Ok),
-        done => done,
+        result => result,
     }
 }
 

@@ -78,14 +78,14 @@ fn print(node: &Node, out: &mut Output) -> Result<(), Failure> {
     if node.same_configuration == Some(false) {
         warn(out, "its configuration differs from this node's")?;
     }
-    for (what, servers) in [
+    for (finding, servers) in [
         ("it cannot reach", &node.unreachable),
         ("no other node reaches", &node.only_here),
         ("its circuit breaker is open for", &node.breakers_open),
     ] {
         if !servers.is_empty() {
             let names: Vec<_> = servers.iter().map(|name| one_line(name)).collect();
-            warn(out, &format!("{what}: {}", names.join(", ")))?;
+            warn(out, &format!("{finding}: {}", names.join(", ")))?;
         }
     }
     Ok(())

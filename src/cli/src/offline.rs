@@ -44,8 +44,8 @@ pub fn test_policy(config: &Config, body: &str) -> Result<String, Failure> {
     let body: PolicyTestRequest =
         serde_json::from_str(body).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
     let mut unknown = Vec::new();
-    let place = StoreLocation::configured(&config.data, config.store_server())?;
-    let records = place.reviewer_records()?.unwrap_or_else(|| {
+    let location = StoreLocation::configured(&config.data, config.store_server())?;
+    let records = location.reviewer_records()?.unwrap_or_else(|| {
         unknown.push("there is no store yet, so nobody has accepted a definition or given a standing rule".to_owned());
         ReviewerRecords::default()
     });
@@ -88,15 +88,15 @@ impl<'a> OfflinePolicy<'a> {
         if self.config.modules.tracker.enabled {
             let tools =
                 Tracker::tool_definitions(&self.config.modules.tracker).map_err(|error| config_error(&error))?;
-            servers.push(PinnedProvider::module("tracker", tools));
+            servers.push(PinnedServer::module("tracker", tools));
         }
         if self.config.modules.docs.enabled {
-            servers.push(PinnedProvider::module("docs", Docs::tool_definitions()));
+            servers.push(PinnedServer::module("docs", Docs::tool_definitions()));
         }
-        servers.push(PinnedProvider::module("gateway", tool_definitions(self.config.limits.max_wait)));
+        servers.push(PinnedServer::module("gateway", tool_definitions(self.config.limits.max_wait)));
         let modules = servers.len();
-        servers.extend(self.config.upstreams.iter().map(|server| PinnedProvider::server(server, &self.pins)));
-        let build = |servers: &[PinnedProvider]| {
+        servers.extend(self.config.upstreams.iter().map(|server| PinnedServer::upstream(server, &self.pins)));
+        let build = |servers: &[PinnedServer]| {
             let providers: Vec<RouteTarget> =
                 servers.iter().map(|server| RouteTarget::Module(Arc::new(server.clone()))).collect();
             let inputs = TableInputs {
@@ -137,7 +137,7 @@ impl<'a> OfflinePolicy<'a> {
     /// Returns the index of the server that may have this tool.
     fn guess_server(&self, tool: &str) -> Result<Option<usize>, Failure> {
         let allows_tool =
-            |server: &UpstreamConfig| Names::new(server).own_name(tool).map(|own| is_tool_allowed(server, own));
+            |server: &UpstreamConfig| Names::new(server).upstream_name(tool).map(|own| is_tool_allowed(server, own));
         let longest = self.config.upstreams.iter().filter(|s| allows_tool(s).is_some()).map(|s| s.prefix.len()).max();
         let mut candidates: Vec<(usize, &UpstreamConfig)> = self.config.upstreams.iter().enumerate().collect();
         candidates.retain(|(_, server)| allows_tool(server).is_some() && Some(server.prefix.len()) == longest);
@@ -171,12 +171,12 @@ fn bare_definition(tool: &str) -> Option<ToolDef> {
 /// Builds the definition that was pinned, under the name that clients use.
 fn pinned_definition(text: &str) -> Option<ToolDef> {
     let raw: Arc<RawValue> = RawValue::from_string(text.to_owned()).ok()?.into();
-    Names::identity().tool(&raw).ok()
+    Names::identity().parse_tool(&raw).ok()
 }
 
 /// A server or module with the tools that the store knows.
 #[derive(Clone)]
-struct PinnedProvider {
+struct PinnedServer {
     name: String,
     target: String,
     trusted: bool,
@@ -184,15 +184,15 @@ struct PinnedProvider {
     tools: Vec<ToolDef>,
 }
 
-impl PinnedProvider {
+impl PinnedServer {
     fn module(name: &str, tools: Vec<ToolDef>) -> Self {
         Self { name: name.to_owned(), target: String::new(), trusted: false, module: true, tools }
     }
 
-    fn server(config: &UpstreamConfig, pins: &Pins) -> Self {
+    fn upstream(config: &UpstreamConfig, pins: &Pins) -> Self {
         let names = Names::new(config);
         let pinned = pins.servers.get(&config.name).into_iter().flatten();
-        let is_allowed = |tool: &str| names.own_name(tool).is_some_and(|own| is_tool_allowed(config, own));
+        let is_allowed = |tool: &str| names.upstream_name(tool).is_some_and(|own| is_tool_allowed(config, own));
         let tools = pinned
             .filter(|(tool, _)| is_allowed(tool))
             .filter_map(|(_, pin): (&String, &ToolPin)| pinned_definition(pin.text.as_deref()?))
@@ -202,9 +202,9 @@ impl PinnedProvider {
     }
 }
 
-impl Module for PinnedProvider {}
+impl Module for PinnedServer {}
 
-impl Provider for PinnedProvider {
+impl Provider for PinnedServer {
     fn name(&self) -> &str {
         &self.name
     }

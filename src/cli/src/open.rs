@@ -1,14 +1,12 @@
 //! `open`: creates a one-time sign-in code in the store, and prints the link that carries it in its fragment.
 
-use std::{
-    path::Path,
-    process::{Command, Stdio},
-};
+use std::path::Path;
 
 use jiff::Timestamp;
 
 use super::{
     args::OpenArgs,
+    browser,
     client::local_gateway::{self, LocalGateway},
     exit::{Exit, Failure},
     location_from_settings,
@@ -28,7 +26,8 @@ pub fn run(args: &OpenArgs, out: &mut Output) -> Result<Exit, Failure> {
     out.write_line(&link)?;
     out.finish()?;
     let minutes = codes::LIFETIME.as_mins();
-    if !args.print && open_browser(&link) {
+    // It works once, and the browser is faster than other users who see it among the arguments of `xdg-open`.
+    if !args.print && browser::open(&link) {
         print_note(&format!("Opening the dashboard. The link works once, within {minutes} minutes."));
     } else {
         print_note(&format!("Open this link in your browser. It works once, within {minutes} minutes."));
@@ -53,19 +52,6 @@ fn verified_gateway(data: &Path) -> Result<LocalGateway, Failure> {
             }
             gateway.verify(&net::client(tls::public_config())).await
         })
-        .map_err(|why| Failure::new(Exit::Unavailable, why))?;
+        .map_err(|reason| Failure::new(Exit::Unavailable, reason))?;
     Ok(gateway)
-}
-
-/// Opens the link in the desktop's browser, if there is one. While `xdg-open` runs, other users of this machine may see
-/// the code among its arguments, but it works once and the browser is faster.
-fn open_browser(link: &str) -> bool {
-    let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    if !set("DISPLAY") && !set("WAYLAND_DISPLAY") {
-        return false;
-    }
-    let started =
-        Command::new("xdg-open").arg(link).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    // Browsers that stay in the foreground are not waited for.
-    started.is_ok()
 }

@@ -173,11 +173,11 @@ pub fn print_table<const N: usize>(
         }
     }
     let used: usize = widths.iter().rev().skip(1).map(|width| width + 2).sum();
-    let room = width.map_or(usize::MAX, |all| all.saturating_sub(used).max(MIN_LAST_CELL_COLUMNS));
+    let last_width = width.map_or(usize::MAX, |all| all.saturating_sub(used).max(MIN_LAST_CELL_COLUMNS));
     for row in [heads].into_iter().chain(rows) {
         for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
             let is_last = column + 1 == N;
-            let mut left = if is_last { room } else { usize::MAX };
+            let mut left = if is_last { last_width } else { usize::MAX };
             for (style, text) in cell {
                 out.write_styled(*style, &cut(text, left))?;
                 left = left.saturating_sub(columns(text));
@@ -200,9 +200,9 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
 }
 
 /// Formats a tool as `server / tool`, without the server's prefix in the tool's name.
-pub fn route(provider: &str, tool: &str) -> String {
-    let own_name = tool.strip_prefix(provider).and_then(|rest| rest.strip_prefix("__")).unwrap_or(tool);
-    format!("{provider} / {own_name}")
+pub fn route(server: &str, tool: &str) -> String {
+    let own_name = tool.strip_prefix(server).and_then(|rest| rest.strip_prefix("__")).unwrap_or(tool);
+    format!("{server} / {own_name}")
 }
 
 /// Escapes JSON so that both programs and people can read it: hidden characters in strings become `\u` escapes, which
@@ -266,8 +266,8 @@ pub fn print_note(message: &str) {
 pub fn should_ask(json: bool, yes: bool, bulk: Option<&str>) -> Result<bool, Failure> {
     let asks = !json && !yes && io::stdin().is_terminal() && io::stdout().is_terminal();
     match bulk {
-        Some(what) if !asks && !yes => {
-            let message = format!("there is no terminal to ask on, so {what} needs --yes");
+        Some(operation) if !asks && !yes => {
+            let message = format!("there is no terminal to ask on, so {operation} needs --yes");
             Err(Failure::new(Exit::Usage, message))
         }
         _ => Ok(asks),

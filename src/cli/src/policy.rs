@@ -145,9 +145,10 @@ fn describe_terms(terms: &countersign_domain::changes::Terms) -> Vec<String> {
     use countersign_domain::changes::{Editing, OnExpiry, OnReview};
     let time = |seconds: u64| show_duration(std::time::Duration::from_secs(seconds));
     let mut lines = Vec::new();
-    let who = if terms.reviewers.is_empty() { "anybody who may decide".to_owned() } else { terms.reviewers.join(", ") };
+    let reviewers =
+        if terms.reviewers.is_empty() { "anybody who may decide".to_owned() } else { terms.reviewers.join(", ") };
     let approvals = if terms.quorum == 1 { "approval" } else { "approvals" };
-    lines.push(format!("{} {approvals} by {who}", terms.quorum));
+    lines.push(format!("{} {approvals} by {reviewers}", terms.quorum));
     if let Some(seconds) = terms.expire_after {
         lines.push(format!("expires after {}", time(seconds)));
     }
@@ -161,8 +162,10 @@ fn describe_terms(terms: &countersign_domain::changes::Terms) -> Vec<String> {
         (terms.on_review == OnReview::Task, "only clients that support tasks may propose it".to_owned()),
         (terms.undo_for > 0, format!("may be undone for {}", time(terms.undo_for))),
         (terms.open_page, "the client is asked to open its page".to_owned()),
+        (terms.own_agents, "people who signed in may approve what their own agents propose".to_owned()),
         (terms.questions, "questions of the running tool are passed on to the client".to_owned()),
     ];
+    lines.extend(terms.sign_in.as_ref().map(|sign_in| format!("after {sign_in}")));
     lines.extend(flags.into_iter().filter(|(is, _)| *is).map(|(_, line)| line));
     lines
 }

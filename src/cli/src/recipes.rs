@@ -15,7 +15,7 @@ use countersign_upstream::Names;
 /// Returns one sentence for each problem.
 pub fn warnings(config: &Config) -> Vec<String> {
     let records =
-        StoreLocation::configured(&config.data, config.store_server()).and_then(|place| place.reviewer_records());
+        StoreLocation::configured(&config.data, config.store_server()).and_then(|location| location.reviewer_records());
     let Ok(Some(records)) = records else { return Vec::new() };
     config.upstreams.iter().flat_map(|server| server_warnings(server, &records.pins)).collect()
 }
@@ -32,7 +32,7 @@ fn known_tools(server: &UpstreamConfig, pins: &Pins) -> KnownTools {
             let properties = definition.pointer("/inputSchema/properties")?.as_object()?;
             Some(properties.keys().cloned().collect())
         });
-        Some((names.own_name(tool)?.to_owned(), arguments))
+        Some((names.upstream_name(tool)?.to_owned(), arguments))
     });
     tools.collect()
 }
@@ -114,9 +114,9 @@ impl RecipeChecker<'_> {
         self.warn(owner, format!("`{tool}` has no argument `{name}`"), suggestion.as_deref());
     }
 
-    fn warn(&mut self, owner: &str, what: String, near: Option<&str>) {
+    fn warn(&mut self, owner: &str, problem: String, near: Option<&str>) {
         let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-        let warning = format!("mcpServers.{}.previews.{owner}: {what}{hint}", self.server);
+        let warning = format!("mcpServers.{}.previews.{owner}: {problem}{hint}", self.server);
         if !self.warnings.contains(&warning) {
             self.warnings.push(warning);
         }

@@ -87,7 +87,7 @@ fn print_rule(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
 /// Creates a standing rule from a change (`changes rule`).
 pub(super) async fn create(client: &Client, args: &CreateRuleArgs, out: &mut Output) -> Result<Exit, Failure> {
     let duration = args.allow_for.as_ref().or(args.deny_for.as_ref()).map(|text| {
-        let usage_error = |why: String| Failure::new(Exit::Usage, format!("{}: {why}", one_line(text)));
+        let usage_error = |reason: String| Failure::new(Exit::Usage, format!("{}: {reason}", one_line(text)));
         parse_duration(text).map(|duration| duration.as_secs()).map_err(usage_error)
     });
     let body = json!({

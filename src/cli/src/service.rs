@@ -120,9 +120,9 @@ impl Service {
         }
         out.write_line(&self.unit.display().to_string())?;
         out.finish()?;
-        if let Err(why) = systemctl(&["daemon-reload"]) {
+        if let Err(error) = systemctl(&["daemon-reload"]) {
             print_note(&format!(
-                "The user manager of systemd cannot be reached ({why}). Run these commands where it can:\n  \
+                "The user manager of systemd cannot be reached ({error}). Run these commands where it can:\n  \
                  systemctl --user daemon-reload\n  systemctl --user enable --now {UNIT}"
             ));
             return Ok(Exit::Ok);
@@ -133,7 +133,7 @@ impl Service {
             (true, true) => systemctl(&["enable", UNIT]).and_then(|_| systemctl(&["restart", UNIT])),
             _ => systemctl(&["enable", "--now", UNIT]),
         };
-        enable.map_err(|why| Failure::new(Exit::Failed, format!("{UNIT} could not be started: {why}")))?;
+        enable.map_err(|error| Failure::new(Exit::Failed, format!("{UNIT} could not be started: {error}")))?;
         if lock.is_some() {
             wait_for_gateway(&data);
         }
@@ -156,11 +156,11 @@ impl Service {
         let folder = self.home.join(".local/bin");
         let copy = folder.join("countersign");
         let bytes = fs::read(&program).map_err(|error| path_failure("read", &program, &error))?;
-        let wanted = hex(&secret::hash(&bytes));
+        let digest = hex(&secret::hash(&bytes));
         let present = hash_file(&copy)?;
         let is_ours = created.copy.as_ref().is_some_and(|(path, hash)| *path == copy && present.as_ref() == Some(hash));
         match present {
-            Some(present) if present == wanted => return Ok(copy),
+            Some(present) if present == digest => return Ok(copy),
             Some(_) if !is_ours => {
                 let message = format!(
                     "this program runs from a cache ({}), and {1} is another program; use that one for the service \
@@ -175,7 +175,7 @@ impl Service {
         create_folders(&folder, created)?;
         // A program that runs under this name is not written to, but replaced.
         replace_file(&copy, &bytes, 0o755).map_err(|error| path_failure("write", &copy, &error))?;
-        created.copy = Some((copy.clone(), wanted));
+        created.copy = Some((copy.clone(), digest));
         Ok(copy)
     }
 
@@ -185,9 +185,9 @@ impl Service {
             return Ok(Exit::Ok);
         };
         let created = InstalledFiles::from_unit(&unit);
-        if let Err(why) = systemctl(&["disable", "--now", UNIT]) {
+        if let Err(error) = systemctl(&["disable", "--now", UNIT]) {
             print_note(&format!(
-                "The user manager of systemd cannot be reached ({why}). If the gateway still runs there, stop it with \
+                "The user manager of systemd cannot be reached ({error}). If the gateway still runs there, stop it with \
                  `systemctl --user stop {UNIT}`."
             ));
             if let Some(folder) = self.unit.parent() {
@@ -323,7 +323,7 @@ Documentation=https://github.com/countersign/countersign
 [Service]
 Type=notify
 ExecStart={command}
-ExecReload=/bin/kill -HUP $MAINPID
+ExecReload=/bin/sh -c \"kill -HUP $MAINPID\"
 Environment={path}
 Restart=on-failure
 RestartSec=2s

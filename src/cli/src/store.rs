@@ -15,16 +15,16 @@ use countersign_store::{MoveError, Progress, StoreLocation};
 use countersign_tracker::move_data;
 
 pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output) -> Result<Exit, Failure> {
-    let place = |text: &str| -> Result<StoreLocation, Failure> {
+    let location = |text: &str| -> Result<StoreLocation, Failure> {
         let server = ["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme));
         Ok(if server { StoreLocation::server(text, ca.clone())? } else { StoreLocation::directory(text.as_ref()) })
     };
     let bar = RefCell::new(ProgressBar { terminal: stderr().is_terminal(), shown: None });
-    let (from, to) = (place(from)?, place(to)?);
+    let (from, to) = (location(from)?, location(to)?);
     let mut rows = 0;
-    let mut tracker = |over: bool| {
+    let mut tracker = |may_replace: bool| {
         let progress = &mut |copied, total| bar.borrow_mut().show("of the tracker", Progress { copied, total });
-        let moved = move_data(&from.module_storage()?, &to.module_storage()?, over, progress)
+        let moved = move_data(&from.module_storage()?, &to.module_storage()?, may_replace, progress)
             .map_err(|error| MoveError::MoveModules(error.to_string()))?;
         rows = moved.ok_or(MoveError::NotEmpty)?;
         Ok(())
@@ -59,17 +59,18 @@ struct ProgressBar {
 }
 
 impl ProgressBar {
-    fn show(&mut self, what: &'static str, Progress { copied, total }: Progress) {
+    fn show(&mut self, contents: &'static str, Progress { copied, total }: Progress) {
         let part = (copied.min(total) * 1000).checked_div(total).unwrap_or(1000);
-        if !self.terminal || self.shown == Some((what, part)) {
+        if !self.terminal || self.shown == Some((contents, part)) {
             return;
         }
-        if self.shown.is_some_and(|(other, _)| other != what) {
+        if self.shown.is_some_and(|(other, _)| other != contents) {
             self.end();
         }
-        self.shown = Some((what, part));
+        self.shown = Some((contents, part));
         let full = usize::try_from(part / 25).unwrap_or(40);
-        let text = format!("\r{}{} {copied} of {total} rows {what}", "█".repeat(full), "░".repeat(40 - full.min(40)));
+        let text =
+            format!("\r{}{} {copied} of {total} rows {contents}", "█".repeat(full), "░".repeat(40 - full.min(40)));
         // Output errors are ignored, because nothing depends on the bar.
         let _ = stderr().write_all(text.as_bytes());
     }

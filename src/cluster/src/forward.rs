@@ -38,7 +38,7 @@ fn forwarded_headers(headers: &HeaderMap) -> HeaderMap {
 }
 
 /// Returns `true` if another node of the store created this token for this node.
-pub fn is_peer(nodes: &dyn Nodes, presented: &[u8]) -> bool {
+pub fn is_valid_token(nodes: &dyn Nodes, presented: &[u8]) -> bool {
     let token = nodes.claimant().and_then(|own| forward_token(nodes, &own.node));
     token.is_some_and(|token| presented.ct_eq(token.as_bytes()).into())
 }
@@ -62,9 +62,9 @@ impl Forwarder {
     /// Prepares the forwarding of requests to the target. Returns `None` if its URL is invalid or the store has no
     /// cluster secret.
     pub fn new(nodes: &Arc<dyn Nodes>, max_streams: u32, target: ForwardTarget) -> Option<Self> {
-        let ForwardTarget { node, url, certificate } = target;
+        let ForwardTarget { node, url, certificate_fingerprint } = target;
         let (parsed, token) = (url.parse().ok()?, forward_token(&**nodes, &node)?);
-        let address = Peer { url, certificate };
+        let address = Peer { url, certificate: certificate_fingerprint };
         Some(Self { peer: PeerNode { nodes: Arc::clone(nodes), node, address, max_streams }, url: parsed, token })
     }
 

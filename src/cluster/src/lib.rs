@@ -42,8 +42,8 @@ impl StoreNodes {
 }
 
 impl Cluster for StoreNodes {
-    fn is_peer(&self, token: &[u8]) -> bool {
-        forward::is_peer(&*self.nodes, token)
+    fn is_valid_forward_token(&self, token: &[u8]) -> bool {
+        forward::is_valid_token(&*self.nodes, token)
     }
 
     fn owner_of_session<'a>(&'a self, session: &'a str, is_forwarded: bool) -> OwnerLookup<'a> {

@@ -48,7 +48,7 @@ pub async fn find(nodes: &dyn Nodes, names: &[Cow<'_, str>]) -> Result<Option<Fo
     let find_live_owner = || {
         other_nodes().find_map(|node| {
             let peer = nodes.peer(node)?;
-            Some(ForwardTarget { node: node.to_owned(), url: peer.url, certificate: peer.certificate })
+            Some(ForwardTarget { node: node.to_owned(), url: peer.url, certificate_fingerprint: peer.certificate })
         })
     };
     if other_nodes().next().is_none() {

@@ -16,7 +16,7 @@ use crate::{
 };
 use countersign_net::tls::HTTP_1_1;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_session::cluster::{Body, FORWARDED_HEADER, lost_session};
+use countersign_session::cluster::{Body, FORWARDED_HEADER, lost_session_error};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -39,7 +39,7 @@ pub async fn open(
     let (request, payload) = request.into_parts();
     let payload = payload.unwrap_or_else(|| stream::empty().boxed_local());
     let path = request.uri.path_and_query().cloned();
-    let uri = path.and_then(|path| forwarder.uri(path)).ok_or_else(lost_session)?;
+    let uri = path.and_then(|path| forwarder.uri(path)).ok_or_else(lost_session_error)?;
     let internal = |error: std::io::Error| McpError::new(ErrorKind::Internal, error.to_string());
     let tls = peers::tls_config(&forwarder.peer.address, &[HTTP_1_1]).map_err(internal)?;
     let client = countersign_net::client(tls);
@@ -52,7 +52,7 @@ pub async fn open(
     let connect = handshake.header(FORWARDED_HEADER, forwarder.token.clone()).connect();
     let (head, framed) = match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
         Ok(connected) => connected.map_err(to_refusal)?,
-        Err(_) if forwarder.peer.is_gone() => return Err(lost_session()),
+        Err(_) if forwarder.peer.is_gone() => return Err(lost_session_error()),
         Err(_) => return Err(peer_unavailable()),
     };
     let mut response = Response::new(());
@@ -109,7 +109,7 @@ fn to_refusal(error: WsClientError) -> McpError {
         WsClientError::SendRequest(SendRequestError::Connect(ConnectError::Io(error)))
             if error.kind() == std::io::ErrorKind::ConnectionRefused =>
         {
-            lost_session()
+            lost_session_error()
         }
         other => {
             tracing::warn!(error = %other, "a WebSocket could not be forwarded to the node of its session");

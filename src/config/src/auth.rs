@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use url::Url;
 
 use super::{
-    Secret,
+    Authorities, Secret, authorities,
     error::quoted,
     loopback::is_loopback,
     reader::{MapList, Reader, fields::Fields},
@@ -19,7 +19,7 @@ use strum::{IntoStaticStr, VariantArray};
 pub use oidc::OidcConfig;
 
 const KEY: &str = "auth.tokens";
-const ISSUER_KEYS: [&str; 5] = ["issuer", "audiences", "roles", "groups", "introspection"];
+const ISSUER_KEYS: [&str; 6] = ["issuer", "audiences", "roles", "groups", "introspection", "tls"];
 const DEFAULT_GROUPS_CLAIM: &str = "groups";
 const INTROSPECTION_KEYS: [&str; 2] = ["client_id", "client_secret"];
 /// The longest issuer, which is part of the name of every principal of its tokens.
@@ -60,7 +60,7 @@ impl AuthConfig {
 /// An authorization server whose access tokens are accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenIssuer {
-    /// The issuer identifier, which is compared exactly.
+    /// The issuer identifier, which is compared exactly. If none is configured, it is that of `auth.oidc`.
     pub issuer: String,
     /// The audiences of which a token must have one. An empty list stands for `public_url` followed by `/mcp`.
     pub audiences: Vec<String>,
@@ -68,8 +68,12 @@ pub struct TokenIssuer {
     pub roles: BTreeMap<String, Role>,
     /// The claim with the groups.
     pub groups_claim: String,
-    /// The client that asks the issuer about opaque tokens (RFC 7662). `None` accepts JWTs only.
+    /// The client that asks the issuer about opaque tokens (RFC 7662), which at most one issuer has. `None` accepts JWTs
+    /// only.
     pub introspection: Option<IntrospectionClient>,
+    /// Certificate authorities that are trusted in addition to the public ones. An issuer that is taken from
+    /// `auth.oidc` has those of `auth.oidc`, unless others are configured.
+    pub authorities: Option<Authorities>,
 }
 
 /// The gateway's own client at an issuer, for introspection.
@@ -92,8 +96,18 @@ pub(super) fn read(r: &mut Reader) -> AuthConfig {
     let mode = r.read_or("auth.mode", variant(), AuthMode::Keys);
     let oidc = oidc::read(r);
     let mut known: Vec<String> = Vec::new();
+    let mut introspecting: Option<usize> = None;
     let read = r.read_list(&LIST, |number, fields| {
-        let issuer = read_issuer(fields)?;
+        let issuer = read_issuer(fields, oidc.as_ref())?;
+        if issuer.introspection.is_some()
+            && let Some(other) = introspecting.replace(number)
+        {
+            let message = format!(
+                "the issuers {other} and {number} both have introspection, and an opaque token does not say which of them \
+                 issued it, so that both would be shown it"
+            );
+            fields.report("introspection", message, "Keep it for one issuer, and let the others issue JWTs.");
+        }
         if let Some(other) = known.iter().position(|other| *other == issuer.issuer) {
             fields.report("issuer", format!("the issuers {} and {number} are the same", other + 1), "Join them.");
         }
@@ -106,14 +120,24 @@ pub(super) fn read(r: &mut Reader) -> AuthConfig {
     AuthConfig { mode, oidc, tokens }
 }
 
-fn read_issuer(f: &mut Fields<'_>) -> Option<TokenIssuer> {
+fn read_issuer(f: &mut Fields<'_>, oidc: Option<&OidcConfig>) -> Option<TokenIssuer> {
     f.reject_unknown_keys(&ISSUER_KEYS);
-    if !f.has("issuer") {
+    let issuer = match oidc {
+        Some(provider) if !f.has("issuer") => Some(provider.issuer.clone()),
+        _ => read_issuer_url(f),
+    };
+    if issuer.is_none() && !f.has("issuer") {
         f.report("", "the issuer is missing", "Write issuer: https://id.example.com.");
     }
-    let issuer = read_issuer_url(f);
     let audiences = f.parse_items("audiences", |_, node| read_visible_text(node, MAX_ISSUER_CHARS));
     let roles = read_roles(f);
+    if roles.get("*").is_some_and(|role| role.may_decide()) {
+        f.report(
+            "roles",
+            "* would let everybody with a token decide on changes, agents included",
+            "Give this role to groups. * may be agent or viewer.",
+        );
+    }
     let groups_claim = read_groups_claim(f);
     let introspection = f.section("introspection", &INTROSPECTION_KEYS).and_then(|mut client| {
         let id = client.parse("client_id", |node| read_visible_text(node, 200));
@@ -130,12 +154,29 @@ fn read_issuer(f: &mut Fields<'_>) -> Option<TokenIssuer> {
         let secret = secret?;
         Some(IntrospectionClient { id: id?, secret: Secret(secret.value), secret_source: Secret(secret.source) })
     });
-    (!f.has_problems()).then_some(TokenIssuer { issuer: issuer?, audiences, roles, groups_claim, introspection })
+    let provider = oidc.filter(|_| !f.has("issuer") && !f.has("tls"));
+    let authorities = match provider {
+        Some(provider) => provider.authorities.clone(),
+        None => read_authorities(f, issuer.as_deref()),
+    };
+    (!f.has_problems()).then_some(TokenIssuer {
+        issuer: issuer?,
+        audiences,
+        roles,
+        groups_claim,
+        introspection,
+        authorities,
+    })
 }
 
 /// Reads the issuer identifier.
-fn read_issuer_url(f: &mut Fields<'_>) -> Option<String> {
+pub(super) fn read_issuer_url(f: &mut Fields<'_>) -> Option<String> {
     f.parse("issuer", |node| read_text(node).and_then(|text| check_issuer(&text).map(|()| text)))
+}
+
+/// Reads the certificate authorities of an issuer.
+fn read_authorities(f: &mut Fields<'_>, issuer: Option<&str>) -> Option<Authorities> {
+    authorities::read(f, issuer.is_none_or(|issuer| issuer.starts_with("https:")))
 }
 
 /// Reads the name of the claim with the groups.
@@ -170,9 +211,9 @@ fn read_roles(f: &mut Fields<'_>) -> BTreeMap<String, Role> {
 
 /// Checks an issuer identifier: an HTTPS URL without query and fragment (RFC 8414, section 2), or an HTTP one on loopback.
 pub(super) fn check_issuer(text: &str) -> Result<(), ValueError> {
-    let wrong = |why: &str| {
+    let wrong = |reason: &str| {
         let remedy = "Write it as the provider's metadata does: https://id.example.com.";
-        Err((format!("{} {why}", quoted(text)), remedy.to_owned()))
+        Err((format!("{} {reason}", quoted(text)), remedy.to_owned()))
     };
     let Ok(url) = Url::parse(text) else { return wrong("is not a URL") };
     if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() || url.password().is_some() {
@@ -199,7 +240,7 @@ impl TokenIssuer {
     /// Formats the issuer as in the file, without its secret.
     #[must_use]
     pub fn show(&self) -> String {
-        let Self { issuer, audiences, roles, groups_claim, introspection } = self;
+        let Self { issuer, audiences, roles, groups_claim, introspection, authorities } = self;
         let mut entries = vec![("issuer", yaml_text(issuer))];
         if !audiences.is_empty() {
             entries.push(("audiences", yaml_list(audiences)));
@@ -212,6 +253,7 @@ impl TokenIssuer {
             let client = [("client_id", yaml_text(id)), ("client_secret", yaml_secret(&secret_source.0))];
             entries.push(("introspection", yaml_map(client.into_iter())));
         }
+        entries.extend(authorities.as_ref().map(authorities::show));
         yaml_map(entries.into_iter())
     }
 }

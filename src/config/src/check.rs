@@ -7,8 +7,8 @@ use url::Url;
 use countersign_domain::{policy::GroupMember, principal::Role};
 
 use super::{
-    AuthMode, Config,
-    error::{Origin, Problem, quoted},
+    AuthMode, Config, OAuthGrant, UpstreamOAuth,
+    error::{Origin, Problem, quoted, quoted_key},
     reader::Reader,
     terms, units,
     values::{ValueError, is_visible_text},
@@ -103,8 +103,8 @@ pub(super) fn host(text: &str) -> Result<(), ValueError> {
 pub(super) fn origin(text: &str) -> Result<(), ValueError> {
     let remedy = "Write scheme://host or scheme://host:port, such as https://app.example.com.";
     if text == "*" || text == "null" {
-        let why = format!("{text} would let in pages of any site");
-        return Err((why, format!("Name each origin. {remedy}")));
+        let reason = format!("{text} would let in pages of any site");
+        return Err((reason, format!("Name each origin. {remedy}")));
     }
     match Url::parse(text) {
         Ok(url) if matches!(url.scheme(), "http" | "https") && url.origin().ascii_serialization() == text => Ok(()),
@@ -117,7 +117,8 @@ pub(super) fn origin(text: &str) -> Result<(), ValueError> {
 }
 
 pub(super) fn public_url(text: &str) -> Result<(), ValueError> {
-    let wrong = |why: &str| Err((format!("{} {why}", quoted(text)), "Write https://gateway.example.com.".to_owned()));
+    let wrong =
+        |reason: &str| Err((format!("{} {reason}", quoted(text)), "Write https://gateway.example.com.".to_owned()));
     let Ok(url) = Url::parse(text) else { return wrong("is not a URL") };
     if !matches!(url.scheme(), "http" | "https") || url.host().is_none() {
         return wrong("is not an http or https URL");
@@ -139,6 +140,20 @@ pub(super) fn postgres(text: &str) -> Result<(), ValueError> {
     }
     let remedy = "Write postgres://USER:${PASSWORD}@HOST/DATABASE, or leave it out for the embedded database.";
     Err(("this is not an address of PostgreSQL".to_owned(), remedy.to_owned()))
+}
+
+/// Checks that a text is 32 bytes as base64. The error does not quote it.
+pub(super) fn token_key(text: &str) -> Result<(), ValueError> {
+    let is_digit = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    // Two bits of the last digit belong to no byte, and are zero.
+    let is_last = |byte: u8| b"AEIMQUYcgkosw048".contains(&byte);
+    let is_key =
+        |digits: &str| digits.len() == 43 && digits.bytes().all(is_digit) && digits.bytes().last().is_some_and(is_last);
+    if text.strip_suffix('=').is_some_and(is_key) {
+        return Ok(());
+    }
+    let remedy = "`openssl rand -base64 32` makes one. Write ${NAME} or ${credential:NAME}.";
+    Err(("this is not a key of 32 bytes as base64".to_owned(), remedy.to_owned()))
 }
 
 pub(super) fn log_filter(text: &str) -> Result<(), ValueError> {
@@ -188,6 +203,9 @@ pub(super) fn combinations(config: &Config, r: &Reader) -> Vec<Problem> {
         }
     }
 
+    if config.token_key.is_some() && config.key_file.is_some() {
+        wrong("secrets.key", "secrets.key_file names a key, too".to_owned(), "Take out one of the two.");
+    }
     if !config.auth.tokens.is_empty() && config.public_url.is_none() {
         let message = "public_url is missing, under which clients find the issuers".to_owned();
         wrong("auth.tokens", message, "Set public_url to the address of this gateway.");
@@ -195,6 +213,18 @@ pub(super) fn combinations(config: &Config, r: &Reader) -> Vec<Problem> {
     if config.auth.oidc.is_some() && config.public_url.is_none() {
         let message = "public_url is missing, to which the provider sends people back".to_owned();
         wrong("auth.oidc", message, "Set public_url to the address of this gateway.");
+    }
+    for server in &config.upstreams {
+        // The one user of `auth.mode: local` is no person of the provider.
+        let has_no_token = |oauth: &UpstreamOAuth| {
+            let is_signed_in = config.auth.oidc.is_some() && config.auth.mode == AuthMode::Keys;
+            oauth.grant == OAuthGrant::Enterprise && oauth.subject_token_file.is_none() && !is_signed_in
+        };
+        if server.oauth.as_ref().is_some_and(has_no_token) {
+            let message = "nobody signs in with an identity provider that could vouch for them".to_owned();
+            let key = format!("mcpServers.{}.oauth.grant", quoted_key(&server.name));
+            wrong(&key, message, "Set auth.oidc and auth.mode: keys, or subject_token_file here.");
+        }
     }
     let issuers: BTreeSet<&str> = config.auth.issuers().collect();
     for (name, members) in &config.policy.groups {
@@ -263,6 +293,17 @@ pub(super) fn warnings(config: &Config, r: &Reader) -> Vec<String> {
         let origin = r.origin("policy.default");
         let origin_note = if origin == Origin::Default { String::new() } else { format!(" ({origin})") };
         warnings.push(format!("policy.default is allow{origin_note}: agents write without anybody's approval"));
+    }
+    if let Some(oidc) = &config.auth.oidc {
+        let origin = r.origin("auth.oidc");
+        if oidc.roles.is_empty() {
+            warnings.push(format!("auth.oidc ({origin}) has no roles: nobody can sign in with the identity provider"));
+        }
+        if oidc.roles.get("*") == Some(&Role::Admin) {
+            warnings.push(format!(
+                "auth.oidc.roles ({origin}) makes everybody an admin who has the claims in `require`: name a group of admins"
+            ));
+        }
     }
     for rule in &config.policy.rules {
         for path in rule.when.iter().flat_map(|when| when.compares_paths_as_text()) {

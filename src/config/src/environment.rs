@@ -93,6 +93,12 @@ impl Environment {
         self.absolute_path("XDG_CONFIG_HOME").or_else(|| Some(self.home()?.join(".config")))
     }
 
+    /// Returns the file with the tokens of `countersign login`.
+    #[must_use]
+    pub fn logins_file(&self) -> Option<PathBuf> {
+        self.config_home().map(|home| home.join("countersign/credentials.json"))
+    }
+
     /// Returns the folder of the credentials that systemd passes to the service.
     #[must_use]
     pub fn credentials_directory(&self) -> Option<PathBuf> {

@@ -9,6 +9,7 @@
 //! rules of the policy, and [`show`] prints the effective configuration.
 
 mod auth;
+mod authorities;
 mod check;
 mod docs;
 pub mod environment;
@@ -49,8 +50,8 @@ pub use error::ConfigError;
 pub use load::{Flags, LoadedConfig, load};
 pub use loopback::is_loopback;
 pub use upstreams::{
-    Authorities, BreakerConfig, Isolation, ListsConfig, Secret, Serialization, UpstreamConfig, UpstreamTarget,
-    UrlTransport,
+    AccountKind, Authorities, BreakerConfig, Isolation, ListsConfig, OAuthGrant, Secret, Serialization, UpstreamConfig,
+    UpstreamOAuth, UpstreamTarget, UrlTransport,
 };
 pub use webhooks::{WebhookConfig, WebhookUrl};
 
@@ -64,6 +65,8 @@ pub struct Config {
     pub auth: AuthConfig,
     /// The file with the key that encrypts stored tokens. `None` uses a key of the data directory or of the cluster.
     pub key_file: Option<PathBuf>,
+    /// The key itself as base64, in place of a file.
+    pub token_key: Option<Secret>,
     /// Certificate and key as PEM files. `None` serves plain HTTP.
     pub tls: Option<TlsConfig>,
     pub behind_tls_proxy: bool,

@@ -18,9 +18,9 @@ pub(super) fn find_problems(config: &Config, file: Option<&Path>, r: &Reader) ->
     for server in config.upstreams.iter().filter(|server| !server.allow_own_files) {
         let Some((key, covered)) = own.find_covered_path(server) else { continue };
         let name = quoted_key(&server.name);
-        let place = key.split('[').next().unwrap_or_default();
+        let setting = key.split('[').next().unwrap_or_default();
         problems.push(Problem {
-            origin: r.origin(&format!("{KEY}.{name}.{place}")),
+            origin: r.origin(&format!("{KEY}.{name}.{setting}")),
             key: Some(format!("{KEY}.{name}.{key}")),
             message: format!(
                 "the server {name} would get at the gateway's own files: this covers {}",

@@ -53,6 +53,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
         store: store(r),
         auth: auth::read(r),
         key_file: r.read("secrets.key_file", path().or_null()),
+        token_key: r.read("secrets.key", secret(check::token_key).or_null()).map(|(_, key)| key),
         tls: tls(r),
         behind_tls_proxy: r.read("behind_tls_proxy", boolean()),
         allowed_hosts: r.read("allowed_hosts", list(check::host)),
@@ -166,6 +167,8 @@ fn review(r: &mut Reader) -> Terms {
         undo_for: r.read("policy.review.undo_for", seconds(terms::UNDO_FOR_RANGE)),
         open_page: r.read("policy.review.open_page", boolean()),
         questions: r.read("policy.review.questions", choice(terms::QUESTIONS_CHOICES)),
+        own_agents: r.read("policy.review.own_agents", choice(terms::OWN_AGENTS_CHOICES)),
+        sign_in: r.read("policy.review.sign_in", terms::sign_in().or_null()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use url::Url;
 
-use super::{Config, Secret, UpstreamTarget, environment::Environment, variables::CREDENTIAL_PREFIX};
+use super::{Config, Secret, UpstreamOAuth, UpstreamTarget, environment::Environment, variables::CREDENTIAL_PREFIX};
 
 /// Parts of a name that mark its value as a secret.
 const SECRET_NAME_PARTS: [&str; 9] =
@@ -35,6 +35,7 @@ pub(super) fn collect_secrets(config: &Config, env: &Environment) -> Vec<Secret>
                 urls.iter().for_each(|url| all.extend(secrets_in_url(url)));
             }
         }
+        all.extend(server.oauth.iter().flat_map(UpstreamOAuth::secrets).map(|Secret(value)| value.clone()));
     }
     for hook in &config.webhooks {
         // The path may be a credential unless it is too short.

@@ -5,16 +5,20 @@ use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
 use super::{
     error::quoted,
     reader::fields::Fields,
-    values::{Kind, ValueError, boolean, choice, count, seconds, variant, yaml_list},
+    tree::Node,
+    values::{
+        Kind, Value, ValueError, boolean, choice, count, describe, is_visible_text, list, seconds, variant, yaml_list,
+        yaml_map,
+    },
 };
 use countersign_domain::{
-    changes::{Terms, person::fold_name},
+    changes::{SignInTerms, Terms, person::fold_name},
     policy::{GroupMember, Groups},
     principal::Role,
     text::plural,
 };
 
-pub(super) const TERM_KEYS: [&str; 12] = [
+pub(super) const TERM_KEYS: [&str; 14] = [
     "reviewers",
     "quorum",
     "expire_after",
@@ -27,6 +31,8 @@ pub(super) const TERM_KEYS: [&str; 12] = [
     "undo_for",
     "open_page",
     "questions",
+    "own_agents",
+    "sign_in",
 ];
 
 const S: Duration = Duration::from_secs(1);
@@ -35,6 +41,9 @@ pub(super) const EXPIRE_AFTER_RANGE: RangeInclusive<Duration> = S..=Duration::fr
 pub(super) const HOLD_FOR_RANGE: RangeInclusive<Duration> = S..=Duration::from_secs(3600);
 pub(super) const UNDO_FOR_RANGE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 pub(super) const QUESTIONS_CHOICES: [(&str, bool); 2] = [("decline", false), ("ask", true)];
+pub(super) const OWN_AGENTS_CHOICES: [(&str, bool); 2] = [("forbid", false), ("allow", true)];
+/// Shorter times leave no time to read the change.
+const MAX_AGE_RANGE: RangeInclusive<Duration> = Duration::from_secs(30)..=Duration::from_secs(7 * 86_400);
 pub(super) const PREVIEW_CHOICES: [(&str, bool); 2] = [("optional", false), ("required", true)];
 
 /// Reads the terms of a rule over those of `policy.review`.
@@ -54,7 +63,48 @@ pub(super) fn read(f: &mut Fields<'_>, review: &Terms) -> Terms {
     f.read_into("undo_for", seconds(UNDO_FOR_RANGE), &mut terms.undo_for);
     f.read_into("open_page", boolean(), &mut terms.open_page);
     f.read_into("questions", choice(QUESTIONS_CHOICES), &mut terms.questions);
+    f.read_into("own_agents", choice(OWN_AGENTS_CHOICES), &mut terms.own_agents);
+    f.read_into("sign_in", sign_in().or_null(), &mut terms.sign_in);
     terms
+}
+
+/// Returns the kind of the sign-in that a decision requires.
+pub(super) fn sign_in() -> Kind<SignInTerms> {
+    const EXAMPLE: &str = "Write { max_age: 5m } or { acr: [urn:example:mfa] }, or both.";
+    let (age, acr) = (seconds(MAX_AGE_RANGE).or_null(), list(check_acr));
+    let read = move |value: &Value<'_>| {
+        let node = value.structured()?;
+        let Node::Map(entries) = &*node else {
+            return Err((format!("expected a map, found {}", describe(&node)), EXAMPLE.to_owned()));
+        };
+        let mut terms = SignInTerms::default();
+        for entry in entries {
+            let part = Value { node: &entry.value.node, is_textual: false, ..*value };
+            match entry.key.as_str() {
+                "max_age" => terms.max_age = age.read(&part)?,
+                "acr" => terms.acr = acr.read(&part)?,
+                other => return Err((format!("unknown key {}", quoted(other)), EXAMPLE.to_owned())),
+            }
+        }
+        if terms == SignInTerms::default() {
+            return Err(("neither max_age nor acr is given".to_owned(), EXAMPLE.to_owned()));
+        }
+        Ok(terms)
+    };
+    Kind::new(read, |SignInTerms { max_age, acr }| {
+        let age = max_age.as_ref().map(|age| ("max_age", seconds(MAX_AGE_RANGE).show(age)));
+        let acr = (!acr.is_empty()).then(|| ("acr", yaml_list(acr)));
+        yaml_map(age.into_iter().chain(acr))
+    })
+}
+
+/// Checks a kind of authentication, which a request lists between spaces.
+fn check_acr(text: &str) -> Result<(), ValueError> {
+    if is_visible_text(text, 200) && !text.contains(char::is_whitespace) {
+        return Ok(());
+    }
+    let remedy = "Write a value of `acr` as the provider's documentation does.".to_owned();
+    Err((format!("{} is not a kind of authentication", quoted(text)), remedy))
 }
 
 /// Checks that the reviewers exist, may decide, and can reach the quorum.
@@ -62,11 +112,11 @@ pub(super) fn check_reviewers(terms: &Terms, groups: &Groups) -> Result<(), Valu
     // Different spellings of a name count as one person.
     let mut members: BTreeSet<String> = BTreeSet::new();
     let mut countable = !terms.reviewers.is_empty();
-    for asked in &terms.reviewers {
-        match (Role::parse(asked), groups.get(asked)) {
+    for reviewer in &terms.reviewers {
+        match (Role::parse(reviewer), groups.get(reviewer)) {
             (Some(role), _) if role.may_decide() => countable = false,
             (Some(_), _) => {
-                let message = format!("{} may not decide on changes", quoted(asked));
+                let message = format!("{} may not decide on changes", quoted(reviewer));
                 return Err((message, "Write reviewer, admin, or a group of policy.groups.".to_owned()));
             }
             (None, Some(group)) => {
@@ -75,7 +125,7 @@ pub(super) fn check_reviewers(terms: &Terms, groups: &Groups) -> Result<(), Valu
                 members.extend(group.iter().map(|member| fold_name(&member.to_string())));
             }
             (None, None) => {
-                let message = format!("there is no group {}", quoted(asked));
+                let message = format!("there is no group {}", quoted(reviewer));
                 return Err((message, format!("Write reviewer, admin, or {}.", list_groups(groups))));
             }
         }
@@ -113,6 +163,53 @@ pub(super) fn format_differences(terms: &Terms, review: &Terms) -> Vec<String> {
         part("undo_for", seconds(UNDO_FOR_RANGE), &terms.undo_for, &review.undo_for),
         part("open_page", boolean(), &terms.open_page, &review.open_page),
         part("questions", choice(QUESTIONS_CHOICES), &terms.questions, &review.questions),
+        part("own_agents", choice(OWN_AGENTS_CHOICES), &terms.own_agents, &review.own_agents),
+        part("sign_in", sign_in().or_null(), &terms.sign_in, &review.sign_in),
     ];
     parts.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Environment, Flags, LoadedConfig, error::ConfigError, load};
+
+    fn load_policy(policy: &str) -> Result<LoadedConfig, ConfigError> {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("c.yaml");
+        std::fs::write(&file, format!("policy: {policy}")).unwrap();
+        load(&Flags { config: Some(file), ..Flags::default() }, &Environment::new(dir.path(), &[("HOME", "/nowhere")]))
+    }
+
+    #[test]
+    fn required_sign_in_has_an_age_or_kinds() {
+        let rules = "{ tools: a, then: review, sign_in: { acr: [urn:example:mfa], max_age: 5m } }, \
+                     { tools: b, then: review, sign_in: null }, { tools: c, then: review }";
+        let loaded = load_policy(&format!("{{ review: {{ sign_in: {{ max_age: 1h }} }}, rules: [{rules}] }}")).unwrap();
+        let policy = &loaded.config.policy;
+        let terms = |max_age, acr: &[&str]| {
+            Some(SignInTerms { max_age, acr: acr.iter().map(|acr| (*acr).to_owned()).collect() })
+        };
+        let all: Vec<_> = policy.rules.iter().map(|rule| rule.terms.sign_in.clone()).collect();
+        assert_eq!(all, [terms(Some(300), &["urn:example:mfa"]), None, terms(Some(3600), &[])]);
+        let shown = |key: &str| loaded.settings.iter().find(|setting| setting.key == key).unwrap().value.clone();
+        assert_eq!(shown("policy.review.sign_in"), "{ max_age: 1h }");
+        let shown = shown("policy.rules");
+        assert!(shown.contains("sign_in: { max_age: 5m, acr: [urn:example:mfa] }"), "{shown}");
+        assert!(shown.matches("sign_in").count() == 2 && shown.contains("sign_in: null"), "{shown}");
+    }
+
+    #[test]
+    fn wrong_sign_ins_are_refused() {
+        for (sign_in, part) in [
+            ("{}", "neither max_age nor acr"),
+            ("5m", "expected a map"),
+            ("{ max_age: 1s }", "out of range"),
+            ("{ age: 5m }", "unknown key"),
+            ("{ acr: ['a b'] }", "not a kind of authentication"),
+        ] {
+            let error = load_policy(&format!("{{ review: {{ sign_in: {sign_in} }} }}")).unwrap_err().to_string();
+            assert!(error.contains(part), "{error}");
+        }
+    }
 }

@@ -73,6 +73,79 @@ pub struct UpstreamConfig {
     pub authorities: Option<Authorities>,
     /// Passes the server's instructions for models on to clients.
     pub instructions: bool,
+    /// The way in which the gateway gets access tokens for the server; `None` for a command, a configured `Authorization` header, or
+    /// `oauth: off`.
+    pub oauth: Option<UpstreamOAuth>,
+}
+
+/// The way in which the gateway gets access tokens for a server. The default follows the server's challenge.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpstreamOAuth {
+    /// The kind of account that is used (`as`).
+    pub account: AccountKind,
+    pub grant: OAuthGrant,
+    /// The client that the operator registered at the authorization server; `None` for a client that the gateway registers.
+    pub client_id: Option<String>,
+    pub client_secret: Option<Secret>,
+    /// The private key of the client (PKCS #8, PEM) for `private_key_jwt`.
+    pub private_key: Option<Secret>,
+    /// The scopes to ask for, in place of those that the server names.
+    pub scopes: Vec<String>,
+    /// The authorization server, if it must be this one. Tokens and credentials are never sent to another one.
+    pub issuer: Option<String>,
+    /// A file with a token of the workload or of the person (`grant: workload_identity` and `enterprise`).
+    pub subject_token_file: Option<PathBuf>,
+    /// Binds tokens to a key of the gateway (RFC 9449).
+    pub dpop: bool,
+    /// Also accepts servers of 2025-03-26, whose authorization server is at their own address and has no metadata.
+    pub legacy: bool,
+}
+
+impl UpstreamOAuth {
+    /// Returns `true` if each person uses an account of their own. Grants in which the gateway or its platform authenticates know
+    /// no person.
+    #[must_use]
+    pub fn is_personal(&self) -> bool {
+        let grants_to_person = match self.grant {
+            OAuthGrant::AuthorizationCode => true,
+            OAuthGrant::Enterprise => self.subject_token_file.is_none(),
+            OAuthGrant::ClientCredentials | OAuthGrant::WorkloadIdentity => false,
+        };
+        grants_to_person && self.account == AccountKind::Person
+    }
+}
+
+/// The kind of account at a server that is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum AccountKind {
+    /// Each person uses an account of their own.
+    #[default]
+    Person,
+    /// Everybody uses one account, which an admin connects.
+    Gateway,
+}
+
+/// The way in which access tokens are granted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub enum OAuthGrant {
+    /// A person consents in a browser (2026-07-28/basic/authorization).
+    #[default]
+    AuthorizationCode,
+    /// The gateway authenticates as itself (extension `io.modelcontextprotocol/oauth-client-credentials`).
+    ClientCredentials,
+    /// The identity provider of the person vouches for them (extension `enterprise-managed-authorization`).
+    Enterprise,
+    /// A token of the platform that runs the gateway vouches for it (extension `auth/wif`).
+    WorkloadIdentity,
+}
+
+impl UpstreamOAuth {
+    /// Returns the secrets.
+    pub fn secrets(&self) -> impl Iterator<Item = &Secret> {
+        [&self.client_secret, &self.private_key].into_iter().flatten()
+    }
 }
 
 /// Certificates of authorities read from a file. The `Debug` text differs if the content of the file differs.
@@ -82,13 +155,21 @@ pub struct Authorities {
     pub certificates: Vec<CertificateDer<'static>>,
 }
 
-impl fmt::Debug for Authorities {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Authorities {
+    /// Returns the hash of the certificates.
+    #[must_use]
+    pub fn fingerprint(&self) -> String {
         let mut hasher = PartHasher::new("countersign.authorities.1");
         for certificate in &self.certificates {
             hasher.add_part(certificate);
         }
-        write!(f, "{} ({})", self.file.display(), hasher.finish())
+        hasher.finish()
+    }
+}
+
+impl fmt::Debug for Authorities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.file.display(), self.fingerprint())
     }
 }
 
@@ -279,6 +360,7 @@ impl UpstreamConfig {
             previews: Recipes::default(),
             authorities: None,
             instructions: true,
+            oauth: None,
         }
     }
 }

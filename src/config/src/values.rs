@@ -51,11 +51,11 @@ impl Value<'_> {
         }
     }
 
-    fn map_entries(&self, what: &str, example: &str) -> Result<Vec<KeyValue>, ValueError> {
+    fn map_entries(&self, expected: &str, example: &str) -> Result<Vec<KeyValue>, ValueError> {
         match self.structured()?.into_owned() {
             Node::Map(entries) => Ok(entries),
             Node::Null => Ok(Vec::new()),
-            other => Err((format!("expected {what}, found {}", describe(&other)), format!("Write {example}."))),
+            other => Err((format!("expected {expected}, found {}", describe(&other)), format!("Write {example}."))),
         }
     }
 }
@@ -69,7 +69,7 @@ pub(super) struct Kind<T> {
 }
 
 impl<T: 'static> Kind<T> {
-    fn new(
+    pub(super) fn new(
         read: impl Fn(&Value<'_>) -> Result<T, ValueError> + 'static,
         show: impl Fn(&T) -> String + 'static,
     ) -> Self {
@@ -141,10 +141,10 @@ pub(super) fn size(range: RangeInclusive<u64>) -> Kind<usize> {
     let read = move |value: &Value<'_>| {
         let bytes = match value.node {
             Node::Int(number) => u64::try_from(*number).map_err(|_| "a size cannot be negative".to_owned()),
-            Node::Text(text) => units::parse_size(text).map_err(|why| format!("{}: {why}", quoted(text))),
+            Node::Text(text) => units::parse_size(text).map_err(|reason| format!("{}: {reason}", quoted(text))),
             other => Err(format!("expected a size, found {}", describe(other))),
         };
-        let bytes = bytes.map_err(|why| (why, range_remedy(&range, show)))?;
+        let bytes = bytes.map_err(|reason| (reason, range_remedy(&range, show)))?;
         check_range(&bytes, &range, show)?;
         usize::try_from(bytes).map_err(|_| ("too large for this machine".to_owned(), range_remedy(&range, show)))
     };
@@ -157,10 +157,10 @@ pub(super) fn duration(range: RangeInclusive<Duration>) -> Kind<Duration> {
     let read = move |value: &Value<'_>| {
         let duration = match value.node {
             Node::Int(number) => Err(format!("{number} has no unit: {number}s or {number}ms?")),
-            Node::Text(text) => units::parse_duration(text).map_err(|why| format!("{}: {why}", quoted(text))),
+            Node::Text(text) => units::parse_duration(text).map_err(|reason| format!("{}: {reason}", quoted(text))),
             other => Err(format!("expected a duration, found {}", describe(other))),
         };
-        let duration = duration.map_err(|why| (why, range_remedy(&range, show)))?;
+        let duration = duration.map_err(|reason| (reason, range_remedy(&range, show)))?;
         check_range(&duration, &range, show).map(|()| duration)
     };
     Kind::new(read, show)
@@ -261,12 +261,12 @@ pub(super) fn lists_of<T: 'static>(
     show_item: impl Fn(&T) -> String + 'static,
 ) -> Kind<BTreeMap<String, Vec<T>>> {
     let read = move |value: &Value<'_>| {
-        let (what, example) = ("a map of lists", "{name: [first, second]}");
+        let (expected, example) = ("a map of lists", "{name: [first, second]}");
         let mut map = BTreeMap::new();
-        for entry in value.map_entries(what, example)? {
+        for entry in value.map_entries(expected, example)? {
             check(&entry.key)?;
             let Node::List(items) = &entry.value.node else {
-                let message = format!("expected {what}, found {}", describe(&entry.value.node));
+                let message = format!("expected {expected}, found {}", describe(&entry.value.node));
                 return Err((message, format!("Write {example}.")));
             };
             let items = items.iter().map(|item| read_item(&item.node)).collect::<Result<Vec<_>, _>>()?;
@@ -315,6 +315,13 @@ pub(super) fn read_visible_text(node: &Node, max_chars: usize) -> Result<String,
         return Ok(text);
     }
     Err((format!("{} does not fit here", quoted(&text)), format!("Write 1 to {max_chars} visible characters.")))
+}
+
+/// Reads a scope (RFC 6749, section 3.3).
+pub(super) fn read_scope(node: &Node) -> Result<String, ValueError> {
+    let text = read_visible_text(node, 100)?;
+    let fits = text.bytes().all(|byte| matches!(byte, b'!'..=b'~') && !matches!(byte, b'"' | b'\\'));
+    if fits { Ok(text) } else { Err((format!("{} is not a scope", quoted(&text)), "Write one scope.".to_owned())) }
 }
 
 pub(super) fn is_visible_text(text: &str, max_chars: usize) -> bool {

@@ -158,11 +158,11 @@ fn read_webhook(name: &str, f: &mut Fields<'_>) -> Option<WebhookConfig> {
     (!f.has_problems()).then_some(webhook)
 }
 
-fn parse_glob(node: &Node, what: &str) -> Result<String, (String, String)> {
+fn parse_glob(node: &Node, purpose: &str) -> Result<String, (String, String)> {
     match node {
         Node::Text(text) if !text.is_empty() && Glob::new(text).is_ok() => Ok(text.clone()),
         other => Err((
-            format!("{} is not a pattern {what}", describe(other)),
+            format!("{} is not a pattern {purpose}", describe(other)),
             "Write a name, or a part of it with * for any characters.".to_owned(),
         )),
     }

@@ -1,9 +1,9 @@
 //! The built-in knowledge base: folders of Markdown that agents search and ask, and to which they propose documents
 //! that a person approves.
 //!
-//! It previews and runs writes, and knows nothing about policy, sessions or reviewers. The files are the truth:
-//! everything in the index is derived from them. A write replaces one file as a whole, or removes files, inside its
-//! project's folder.
+//! It previews and runs writes. It knows nothing about policy or reviewers, and of a session only its notes, which hold
+//! the active project. The files are the truth: everything in the index is derived from them. A write replaces one file
+//! as a whole, or removes files, inside its project's folder.
 //!
 //! Each part uses only those before it: `model.rs` has the shared types, `text` parses documents, `index` searches
 //! them, `remote` calls models, `library` manages projects and their folders, `answer` writes answers, and `tools` is
@@ -33,10 +33,10 @@ use self::{
     model::Collection,
     remote::{Embedder, Generator},
     tools::{
-        args::{ReadCall, ToolCall, WriteCall},
-        blocking, completion, definitions, plan,
+        args::{ReadOnlyCall, WriteCall, WritingToolCall},
+        completion, definitions, plan,
         reads::{MAX_CONCURRENT_SEARCHES, Reader},
-        resources, run, tenant,
+        resources, run, run_blocking, tenant,
     },
 };
 use countersign_config::DocsConfig;
@@ -51,6 +51,9 @@ pub use library::DocsError;
 /// The maximum number of events that are held for a slow receiver. A receiver that misses events reads everything
 /// again.
 const EVENT_CAPACITY: usize = 1024;
+
+/// The query of the search that stands for the preview of a deletion. What counts is its tenant, so any text will do.
+const ANY_QUERY: &str = "documents";
 
 /// The knowledge base as a module, named `docs` in routes and changes.
 pub struct Docs {
@@ -91,15 +94,15 @@ impl Docs {
         }))
     }
 
-    async fn run_read(&self, read_call: ReadCall, ctx: &CallContext) -> Result<ToolResult, McpError> {
+    async fn run_read_only(&self, read_call: ReadOnlyCall, ctx: &CallContext) -> Result<ToolResult, McpError> {
         match read_call {
-            ReadCall::Refresh { selector, path } => self.reader.refresh(&selector, &path, ctx).await,
-            ReadCall::DryRun(request) => self.reader.dry_run(request, ctx).await,
+            ReadOnlyCall::Refresh { selector, path } => self.reader.refresh(&selector, &path, ctx).await,
+            ReadOnlyCall::DryRun(request) => self.reader.dry_run(request, ctx).await,
         }
     }
 }
 
-fn unknown_tool(tool: &str) -> McpError {
+fn unknown_tool_error(tool: &str) -> McpError {
     let shown = one_line(tool, 64).into_owned();
     McpError::new(ErrorKind::ToolNotFound, format!("The documents have no tool `{shown}`.")).with("tool", shown)
 }
@@ -143,10 +146,10 @@ impl Provider for Docs {
                 "search_external_docs" => self.reader.search(arguments, Collection::External).await,
                 "rag_query" => self.reader.ask(arguments, Collection::Docs, ctx).await,
                 "rag_query_external" => self.reader.ask(arguments, Collection::External, ctx).await,
-                _ => match ToolCall::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))?? {
-                    ToolCall::Read(read_call) => self.run_read(read_call, ctx).await,
-                    ToolCall::Write(write) => {
-                        run::run(&self.reader.library, write, ctx, self.reader.embedder.is_some()).await
+                _ => match WritingToolCall::parse(tool, arguments).ok_or_else(|| unknown_tool_error(tool))?? {
+                    WritingToolCall::Read(read_call) => self.run_read_only(read_call, ctx).await,
+                    WritingToolCall::Write(write) => {
+                        run::run_write(&self.reader.library, write, ctx, self.reader.embedder.is_some()).await
                     }
                 },
             }
@@ -182,23 +185,23 @@ impl Provider for Docs {
     ) -> BoxFuture<'a, Result<Preview, McpError>> {
         Box::pin(async move {
             let library = Arc::clone(&self.reader.library);
-            match ToolCall::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))?? {
-                ToolCall::Write(write) => {
+            match WritingToolCall::parse(tool, arguments).ok_or_else(|| unknown_tool_error(tool))?? {
+                WritingToolCall::Write(write) => {
                     let files_guard = tenant::require_project(&library, write.project())?.lock_files().await;
                     let ctx = ctx.clone();
-                    blocking(move || {
+                    run_blocking(move || {
                         let _files_guard = files_guard;
-                        ctx.run_charged(|| plan::plan(&library, &write, &ctx.cancel).map(plan::Plan::preview))
+                        ctx.run_charged(|| plan::plan_write(&library, &write, &ctx.cancel).map(plan::Plan::preview))
                     })
                     .await
                 }
-                ToolCall::Read(read_call) => Ok(plan::unchanged_preview(&read_call)),
+                WritingToolCall::Read(read_call) => Ok(plan::unchanged_preview(&read_call)),
             }
         })
     }
 
     fn preview_reads(&self, tool: &str, arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {
-        let Some(change) = ToolCall::parse(tool, arguments) else { return Ok(Vec::new()) };
+        let Some(call) = WritingToolCall::parse(tool, arguments) else { return Ok(Vec::new()) };
         // The preview shows a part of the document's text, as a search does.
         let search = |selector: &tools::args::TenantSelector, query: &str| {
             let mut arguments = json!({ "query": query });
@@ -209,13 +212,16 @@ impl Provider for Docs {
             }
             vec![("semantic_search", arguments)]
         };
-        Ok(match change? {
-            ToolCall::Write(WriteCall::Put { selector, path, .. } | WriteCall::Promote { selector, path, .. })
-            | ToolCall::Read(ReadCall::Refresh { selector, path }) => search(&selector, &path),
-            ToolCall::Write(WriteCall::Delete(request)) | ToolCall::Read(ReadCall::DryRun(request)) => {
+        Ok(match call? {
+            WritingToolCall::Write(
+                WriteCall::Put { selector, path, .. } | WriteCall::Promote { selector, path, .. },
+            )
+            | WritingToolCall::Read(ReadOnlyCall::Refresh { selector, path }) => search(&selector, &path),
+            WritingToolCall::Write(WriteCall::Delete(request))
+            | WritingToolCall::Read(ReadOnlyCall::DryRun(request)) => {
                 let selector =
                     tools::args::TenantSelector { project_name: Some(request.project), branch_name: request.branch };
-                search(&selector, "documents")
+                search(&selector, ANY_QUERY)
             }
         })
     }
@@ -235,7 +241,7 @@ impl Module for Docs {
     }
 
     fn may_subscribe<'a>(&'a self, uri: &'a str, ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
-        Box::pin(async move { resources::admit(&self.reader.library, uri, ctx).map(drop) })
+        Box::pin(async move { resources::parse_for_session(&self.reader.library, uri, ctx).map(drop) })
     }
 
     fn get_prompt<'a>(

@@ -73,7 +73,7 @@ async fn measure(documents: &Path, questions: &Path, endpoint: &ModelEndpoint) -
     let embedder = Embedder::new(endpoint, &work.join("embeddings.db"))?;
     let mut passages = 0;
     loop {
-        let pending = index.unembedded_passages(&endpoint.model, 256)?;
+        let pending = index.unembedded_passages(&endpoint.model, 0, 256)?;
         if pending.is_empty() {
             break;
         }
@@ -87,8 +87,9 @@ async fn measure(documents: &Path, questions: &Path, endpoint: &ModelEndpoint) -
         let vector = embedder.embed_query(&question.ask).await?;
         let ask = |vector| -> Result<RankedPaths, Box<dyn Error>> {
             let (filter, limit) = (Filter::default(), 50);
-            let found = index.search(&Query { text: &question.ask, vector, filter: &filter, limit, min_score: 0.0 })?;
-            Ok(found.hits.into_iter().map(|hit| (hit.path, hit.score)).collect())
+            let found =
+                index.search(&Query { text: &question.ask, vector, filter: &filter, limit, min_relevance: 0.0 })?;
+            Ok(found.hits.into_iter().map(|hit| (hit.path, hit.relevance)).collect())
         };
         rankings.entry("lexical").or_default().push(ask(None)?);
         rankings.entry("fused").or_default().push(ask(Some(&vector))?);
@@ -126,24 +127,25 @@ fn format_tables(
     writeln!(out, "|---|---|---|---|---|---|---|---|---|")?;
     for name in ["lexical", "vectors", "fused"] {
         let ranked = rankings.get(name).map(Vec::as_slice).unwrap_or_default();
-        for (which, half) in [("all", None), ("even", Some(0)), ("odd", Some(1))] {
+        for (half_name, half) in [("all", None), ("even", Some(0)), ("odd", Some(1))] {
             let chosen = || {
                 let all = questions.iter().zip(ranked).enumerate();
                 all.filter(move |(at, _)| half.is_none_or(|half| at % 2 == half)).map(|(_, pair)| pair)
             };
-            let asked: Vec<_> = chosen().filter(|(question, _)| !question.answers.is_empty()).collect();
-            let place = |(question, ranked): &(&Question, &RankedPaths)| {
+            let answerable: Vec<_> = chosen().filter(|(question, _)| !question.answers.is_empty()).collect();
+            let rank = |(question, ranked): &(&Question, &RankedPaths)| {
                 ranked.iter().position(|(path, _)| question.answers.contains(path))
             };
-            let count = asked.len().max(1) as f64;
-            let within =
-                |places: usize| asked.iter().filter(|pair| place(pair).is_some_and(|at| at < places)).count() as f64;
-            let reciprocal: f64 = asked.iter().filter_map(place).map(|at| 1.0 / (at as f64 + 1.0)).sum();
+            let count = answerable.len().max(1) as f64;
+            let within = |places: usize| {
+                answerable.iter().filter(|pair| rank(pair).is_some_and(|at| at < places)).count() as f64
+            };
+            let reciprocal: f64 = answerable.iter().filter_map(rank).map(|at| 1.0 / (at as f64 + 1.0)).sum();
             let right = |least: f64| {
                 let is_right = |(question, ranked): &&(&Question, &RankedPaths)| {
                     ranked.iter().any(|(path, score)| *score >= least && question.answers.contains(path))
                 };
-                asked.iter().filter(is_right).count() as f64 / count
+                answerable.iter().filter(is_right).count() as f64 / count
             };
             let unanswered: Vec<_> = chosen().filter(|(question, _)| question.answers.is_empty()).collect();
             let silent = |least: f64| {
@@ -151,8 +153,8 @@ fn format_tables(
             };
             writeln!(
                 out,
-                "| {name} | {which} {} | {:.2} | {:.2} | {:.3} | {:.2} | {:.2} | {} of {n} | {} of {n} |",
-                asked.len(),
+                "| {name} | {half_name} {} | {:.2} | {:.2} | {:.3} | {:.2} | {:.2} | {} of {n} | {} of {n} |",
+                answerable.len(),
                 within(1) / count,
                 within(RECALL_PLACES) / count,
                 reciprocal / count,
@@ -171,9 +173,9 @@ fn format_tables(
             let ranked = rankings.get(name).and_then(|all| all.get(at)).map(Vec::as_slice).unwrap_or_default();
             let right = ranked.iter().position(|(path, _)| question.answers.contains(path));
             match (right, ranked.first()) {
-                (Some(place), _) => {
-                    let score = ranked.get(place).map_or(0.0, |(_, score)| *score);
-                    write!(out, " {} ({score:.2}) |", place + 1)?;
+                (Some(rank), _) => {
+                    let score = ranked.get(rank).map_or(0.0, |(_, score)| *score);
+                    write!(out, " {} ({score:.2}) |", rank + 1)?;
                 }
                 (None, Some((_, score))) => write!(out, " – ({score:.2}) |")?,
                 (None, None) => write!(out, " – |")?,

@@ -33,14 +33,16 @@ pub(crate) enum Level {
     Critical,
 }
 
-/// A folder of a project: documents that agents write, or documentation that is only read.
+/// A folder of a project.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Collection {
+    /// The documents, which agents write.
     Docs,
+    /// The reference documentation, which is only read (`external_docs` in the configuration and in tools).
     External,
 }
 
-/// The owner of documents; searches never cross tenants.
+/// A project on one branch below one root. Searches never cross tenants.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tenant {
     pub project: String,
@@ -126,7 +128,7 @@ pub(crate) struct Hit {
     pub level: Level,
     pub char_count: usize,
     /// From 0 to 1 (see `index/score.rs`).
-    pub score: f64,
+    pub relevance: f64,
     pub header_path: String,
     pub passage: Passage,
 }

@@ -422,11 +422,15 @@ fn call_reads_only_if_arguments_say_so_once() {
         r#"{"project_name":"h","dry_run":true,"dry\u005frun":false}"#,
     ] {
         assert!(
-            ToolCall::parse("delete_documents", &RawValue::from_string(twice.to_owned()).unwrap()).unwrap().is_err()
+            WritingToolCall::parse("delete_documents", &RawValue::from_string(twice.to_owned()).unwrap())
+                .unwrap()
+                .is_err()
         );
     }
     let twice = r#"{"path":"a.md","content":"x","content":"y"}"#;
-    assert!(ToolCall::parse("index_document", &RawValue::from_string(twice.to_owned()).unwrap()).unwrap().is_err());
+    assert!(
+        WritingToolCall::parse("index_document", &RawValue::from_string(twice.to_owned()).unwrap()).unwrap().is_err()
+    );
 }
 
 #[actix::test]

@@ -5,14 +5,15 @@
 //!
 //! [`changes::machine`] is the state machine of a change, [`changes::audit`] the hash chain of its trail, and
 //! [`changes::diff`] the diff that a reviewer sees. [`policy`] decides about calls, [`principal`] holds identities and roles,
-//! [`questions`] adapts questions of servers to their clients, [`recipes`] describes previews of tool calls, and [`webhooks`]
-//! formats outgoing events.
+//! [`scopes`] checks what access tokens permit, [`questions`] adapts questions of servers to their clients, [`recipes`]
+//! describes previews of tool calls, and [`webhooks`] formats outgoing events.
 
 pub mod changes;
 pub mod policy;
 pub mod principal;
 pub mod questions;
 pub mod recipes;
+pub mod scopes;
 pub mod text;
 pub mod webhooks;
 

@@ -84,7 +84,7 @@ impl Principal {
     #[must_use]
     pub fn has_scope(&self, scope: Scope) -> bool {
         let scopes = self.claims.as_ref().and_then(|claims| claims.scopes.as_ref());
-        scopes.is_none_or(|scopes| scopes.iter().any(|held| held.includes(scope)))
+        scopes.is_none_or(|scopes| scopes.iter().any(|granted| granted.includes(scope)))
     }
 
     /// Returns the person whose decisions are counted: the owner, or else the principal's name.
@@ -166,6 +166,12 @@ pub struct Claims {
     /// The groups of the configured claim.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
+    /// The second in which the person authenticated, if the provider says so. It is that of the presented token or sign-in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth_time: Option<i64>,
+    /// The kind of that authentication.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acr: Option<String>,
     /// All claims as the JSON text of an object, for the conditions of rules.
     pub json: String,
 }

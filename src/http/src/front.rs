@@ -1,13 +1,14 @@
-//! The middleware that every request passes on its way in and every response on its way out: the guard of hosts and origins
-//! ([`guard`]), the limit of connections, questions to the issuers of access tokens, the memory for responses that clients
-//! leave unread, and compression.
+//! The middleware that every request passes on its way in and every response on its way out: the guard of hosts and
+//! origins ([`guard`]), the limit of connections, questions to the issuers of access tokens, the memory for responses
+//! that clients leave unread, and compression.
 //!
-//! One middleware does all of this, because each further one would wrap the future of a request and the body of its response
-//! once more.
+//! One middleware does all of this, because each further one would wrap the future of a request and the body of its
+//! response once more.
 //!
-//! The unsent part of a response counts as memory of the requesting principal, until the client has read it. Short responses
-//! pass unchanged. Long responses are sent in slices, so that no connection buffers a whole response. If memory runs out, the
-//! connections whose clients have not read for the longest time are closed ([`countersign_exchange::memory`]).
+//! The unsent part of a response counts as memory of the requesting principal, until the client has read it. Short
+//! responses pass unchanged. Long responses are sent in slices, so that no connection buffers a whole response. If
+//! memory runs out, the connections whose clients have not read for the longest time are closed
+//! ([`countersign_exchange::memory`]).
 
 use std::{
     future::{Future, Ready},
@@ -44,7 +45,10 @@ use crate::{
     problem::Problem,
     protected_resource,
 };
-use countersign_auth::{Authenticator, authenticator::authorization_header};
+use countersign_auth::{
+    Authenticator,
+    authenticator::{TokenCheck, authorization_header},
+};
 use countersign_exchange::{
     eviction::now,
     memory::{EXEMPT_MESSAGE_BYTES, Memory, Share, UnreadConnection, WeakConnection},
@@ -52,14 +56,14 @@ use countersign_exchange::{
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_runtime::{large_messages::is_large, reclaim};
 
-/// Size in bytes below which a response fits into one packet and is not compressed. Compressing 200 bytes costs more than
-/// sending them, and actix-web's own middleware compresses everything.
+/// The size in bytes below which a response fits into one packet and is not compressed. Compressing 200 bytes costs
+/// more than sending them, and actix-web's own middleware compresses everything.
 const MIN_COMPRESSED_BYTES: u64 = 1400;
 
-/// Maximum time for which a request waits for the issuer of its token.
-const MAX_PROVIDER_WAIT: Duration = Duration::from_secs(10);
+/// The maximum time for which a request waits for the issuer of its token.
+const MAX_ISSUER_WAIT: Duration = Duration::from_secs(10);
 
-/// Size in bytes of the slices that a connection is given.
+/// The size in bytes of the slices that a connection is given.
 const SLICE_BYTES: usize = 32 << 10;
 
 /// The middleware, which must be the last (outermost) `wrap` of the application.
@@ -124,9 +128,9 @@ where
         }
         let open = connection.map(|connection| connection.open_request());
         let front = Rc::clone(&self.front);
-        let response = match front.prepare_question(&request) {
+        let response = match front.check_token(&request) {
             Ok(None) => Either::Left(self.service.call(request)),
-            Ok(Some(asking)) => Either::Right(call_after(asking, Rc::clone(&self.service), request)),
+            Ok(Some(asking)) => Either::Right(call_after_question(asking, Rc::clone(&self.service), request)),
             Err(error) => {
                 let response = refusal(request.path(), &error);
                 return refused(request, response, cors);
@@ -138,42 +142,50 @@ where
 
 type ResponseFuture = LocalBoxFuture<'static, Result<ServiceResponse, Error>>;
 
-/// Passes a request on when the issuer of its token has answered, or after [`MAX_PROVIDER_WAIT`].
-fn call_after<S>(asking: impl Future<Output = ()> + 'static, service: Rc<S>, request: ServiceRequest) -> ResponseFuture
+/// Passes a request on when the issuer of its token has answered, or after [`MAX_ISSUER_WAIT`].
+fn call_after_question<S>(
+    asking: impl Future<Output = ()> + 'static,
+    service: Rc<S>,
+    request: ServiceRequest,
+) -> ResponseFuture
 where
     S: Service<ServiceRequest, Response = ServiceResponse, Error = Error> + 'static,
 {
     Box::pin(async move {
         // Without an answer the token is refused.
-        let _ = tokio::time::timeout(MAX_PROVIDER_WAIT, asking).await;
+        let _ = tokio::time::timeout(MAX_ISSUER_WAIT, asking).await;
         service.call(request).await
     })
 }
 
 impl Front {
-    /// Returns the question to the issuer of a request's token, if it must be asked before the request is authenticated.
-    /// All authentication after this one decides without waiting.
+    /// Verifies the access token of a request once for all authentication after this one. Returns the question to its
+    /// issuer if it must be asked before that authentication, which decides without waiting.
     ///
     /// # Errors
-    /// `RATE_LIMITED` as [`Authenticator::check_question`].
-    fn prepare_question(
-        &self,
-        request: &ServiceRequest,
-    ) -> Result<Option<impl Future<Output = ()> + 'static>, McpError> {
+    /// `RATE_LIMITED` as [`Authenticator::check_may_ask`].
+    fn check_token(&self, request: &ServiceRequest) -> Result<Option<impl Future<Output = ()> + 'static>, McpError> {
         let authenticator = &self.authentication.authenticator;
         if !authenticator.tokens().is_enabled() || is_public(request.path()) {
             return Ok(None);
         }
         let header = authorization_header(request.headers()).ok().flatten();
-        let Some(token) = header.and_then(|header| authenticator.unverified_token(header)) else { return Ok(None) };
+        let token = match header.and_then(|header| authenticator.check_token(header)) {
+            Some(TokenCheck::NeedsIssuer(token)) => token,
+            Some(TokenCheck::Identified(identity)) => {
+                guard::set_token_identity(request, identity);
+                return Ok(None);
+            }
+            None => return Ok(None),
+        };
         let address = self.authentication.address(request.request());
-        authenticator.check_question(token, address)?;
+        authenticator.check_may_ask(token, address)?;
         let (authenticator, token) = (Arc::clone(authenticator), token.to_owned());
-        Ok(Some(async move { authenticator.ask_provider(&token, address).await }))
+        Ok(Some(async move { authenticator.ask_issuer(&token, address).await }))
     }
 
-    /// Admits the connection of a request if it is within the limit, or reserves one of the places for reviewers for it.
-    /// Returns `false` if there is no place.
+    /// Admits the connection of a request if it is within the limit, or reserves one of the places for reviewers for
+    /// it. Returns `false` if there is no place.
     fn admit_or_reserve(&self, connection: &Connection, request: &HttpRequest) -> bool {
         !connection.is_refused() || (self.authentication.may_view(request) && connection.reserve_reviewer_place())
     }
@@ -200,7 +212,7 @@ pub enum FrontFuture<F> {
         response: Either<F, ResponseFuture>,
         front: Rc<Front>,
         cors: Cors,
-        /// Keeps the connection from being evicted.
+        /// Keeps the connection from being evicted while the request is open.
         _open: Option<OpenRequest>,
     },
 }
@@ -231,6 +243,7 @@ where
     }
 }
 
+/// Adds to the challenge of a refused request how to get an access token.
 fn complete_challenge(authenticator: &Authenticator, response: &mut ServiceResponse) {
     let (request, status) = (response.request().clone(), response.status());
     protected_resource::complete_challenge(authenticator.tokens(), request.path(), status, response.headers_mut());
@@ -279,21 +292,25 @@ fn count_response(
     if !is_long || response.response().extensions().contains::<EmbeddedBody>() {
         return response;
     }
-    let Some(share) = share(authentication, memory, response.request()) else { return response };
+    let Some(share) = share_of_requester(authentication, memory, response.request()) else { return response };
     let pending = PendingBody::new(share, cutter_if_exclusive(response.request()));
     let (request, response) = response.into_parts();
     let (response, body) = response.into_parts();
     let source = match body.try_into_bytes() {
         Ok(whole) if pending.hold(&whole) => None,
-        Ok(_) => return ServiceResponse::new(request.clone(), no_memory(&request)),
+        Ok(_) => return ServiceResponse::new(request.clone(), no_memory_response(&request)),
         Err(pieces) => Some(pieces),
     };
     ServiceResponse::new(request, response.set_body(BoxBody::new(CountedBody { source, size, pending })))
 }
 
-/// Returns the memory share of the requesting principal. A request whose principal is unknown has none, and its response is
-/// not counted.
-fn share(authentication: &RequestAuthenticator, memory: &Arc<Memory>, request: &HttpRequest) -> Option<Share> {
+/// Returns the memory share of the requesting principal. A request whose principal is unknown has none, and its
+/// response is not counted.
+fn share_of_requester(
+    authentication: &RequestAuthenticator,
+    memory: &Arc<Memory>,
+    request: &HttpRequest,
+) -> Option<Share> {
     let identity =
         authentication.identify(request).or_else(|_| identify_agent(&authentication.authenticator, request)).ok()?;
     Some(memory.share(&identity.principal.name))
@@ -305,11 +322,12 @@ fn cutter_if_exclusive(request: &HttpRequest) -> Option<Arc<dyn Fn() + Send + Sy
     (request.version() < Version::HTTP_2 && !connection.is_peer()).then(|| connection.cutter())
 }
 
-fn no_memory(request: &HttpRequest) -> HttpResponse {
+fn no_memory_response(request: &HttpRequest) -> HttpResponse {
     let text = "the request was handled, but the gateway has no memory for its answer (limits.total_memory)";
     refusal(request.path(), &McpError::new(ErrorKind::Overloaded, text))
 }
 
+/// Returns an error in the form of the endpoint with this path.
 fn refusal(path: &str, error: &McpError) -> HttpResponse {
     if path == "/mcp" {
         return answer::refusal(error, Revision::NEWEST_LEGACY);
@@ -330,7 +348,7 @@ struct PendingBody(Mutex<PendingState>);
 
 struct PendingState {
     rest: Bytes,
-    /// Time when the connection last took a slice, by [`now`].
+    /// The time at which the connection last took a slice, by [`now`].
     since: u64,
     is_closed: bool,
     /// `true` if a piece was large enough that its memory is returned to the system at the end.
@@ -341,8 +359,8 @@ struct PendingState {
     cut: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
-/// Estimates the memory of a long piece, including the values it was serialized from and the buffers of its connection. The
-/// factor comes from measurements with `scripts/memory`.
+/// Estimates the memory of a long piece, including the values it was serialized from and the buffers of its connection.
+/// The factor comes from measurements with `scripts/memory`.
 const fn estimate_memory(bytes: usize) -> usize {
     bytes.saturating_add(bytes / 2)
 }

@@ -7,7 +7,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use actix_web::{
-    HttpRequest, HttpResponse, ResponseError as _,
+    HttpMessage as _, HttpRequest, HttpResponse, ResponseError as _,
     body::BoxBody,
     dev::ServiceRequest,
     http::{
@@ -120,7 +120,7 @@ fn check_request(rules: &OriginRules, request: &ServiceRequest) -> Result<Cors, 
 
 /// Checks that the request is for this gateway, and returns its host.
 fn check_host<'a>(rules: &OriginRules, request: &'a ServiceRequest) -> Result<&'a [u8], McpError> {
-    let forbidden = |why| McpError::new(ErrorKind::Forbidden, why);
+    let forbidden = |problem| McpError::new(ErrorKind::Forbidden, problem);
     let headers = request.headers();
     let mut hosts = headers.get_all(HOST);
     let header = hosts.next().map(HeaderValue::as_bytes);
@@ -139,7 +139,7 @@ fn check_host<'a>(rules: &OriginRules, request: &'a ServiceRequest) -> Result<&'
 
 /// Checks that the request is from an origin that may call.
 fn check_origin(rules: &OriginRules, headers: &HeaderMap, host: &[u8]) -> Result<OriginVerdict, McpError> {
-    let forbidden = |why| McpError::new(ErrorKind::Forbidden, why);
+    let forbidden = |problem| McpError::new(ErrorKind::Forbidden, problem);
     let mut origins = headers.get_all(ORIGIN);
     let origin = origins.next().map(HeaderValue::as_bytes);
     if origins.next().is_some() {
@@ -211,11 +211,26 @@ fn allowed_headers(headers: &HeaderMap) -> String {
     allowed
 }
 
+/// The identity of the holder of a request's access token, which was verified before the request reached a handler.
+struct TokenIdentity(Identity);
+
+/// Sets the identity that the authentication of this request returns.
+pub(crate) fn set_token_identity(request: &ServiceRequest, identity: Identity) {
+    request.extensions_mut().insert(TokenIdentity(identity));
+}
+
+fn token_identity(request: &HttpRequest) -> Option<Identity> {
+    request.extensions().get::<TokenIdentity>().map(|TokenIdentity(identity)| identity.clone())
+}
+
 /// Authenticates an agent by the `Authorization` header and the peer's address.
 ///
 /// # Errors
 /// As [`Authenticator::identify`].
 pub fn identify_agent(authenticator: &Authenticator, request: &HttpRequest) -> Result<Identity, McpError> {
+    if let Some(identity) = token_identity(request) {
+        return Ok(identity);
+    }
     let socket =
         Connection::for_request(request).and_then(|connection| connection.peer).or_else(|| request.peer_addr());
     authenticator.identify(authorization_header(request.headers())?, socket.map(|address| address.ip()))
@@ -253,6 +268,9 @@ impl RequestAuthenticator {
     /// # Errors
     /// `UNAUTHORIZED` if the request has no valid credential, and `FORBIDDEN` if a foreign page sent it.
     pub fn identify(&self, request: &HttpRequest) -> Result<Identity, McpError> {
+        if let Some(identity) = token_identity(request) {
+            return Ok(identity);
+        }
         let headers = request.headers();
         if let Some(authorization) = authorization_header(headers)? {
             return self.authenticator.identify(Some(authorization), self.address(request));

@@ -68,12 +68,12 @@ impl FrameHeaderReader {
             let skipped = self.skip.min(bytes.len());
             self.skip -= skipped;
             bytes = bytes.get(skipped..).unwrap_or_default();
-            let taken = (self.header.len() - self.filled).min(bytes.len());
-            let (header, rest) = bytes.split_at(taken);
-            if let Some(room) = self.header.get_mut(self.filled..self.filled + taken) {
-                room.copy_from_slice(header);
+            let copied_bytes = (self.header.len() - self.filled).min(bytes.len());
+            let (header, rest) = bytes.split_at(copied_bytes);
+            if let Some(target) = self.header.get_mut(self.filled..self.filled + copied_bytes) {
+                target.copy_from_slice(header);
             }
-            self.filled += taken;
+            self.filled += copied_bytes;
             bytes = rest;
             if self.filled == self.header.len() {
                 self.filled = 0;
@@ -88,7 +88,7 @@ impl FrameHeaderReader {
 
 /// Counts the idle frames that a connection may still send.
 struct Allowance {
-    left: u32,
+    remaining: u32,
     refilled_at: Instant,
     received: FrameHeaderReader,
     sent: FrameHeaderReader,
@@ -97,7 +97,7 @@ struct Allowance {
 impl Allowance {
     fn new(now: Instant) -> Self {
         let received = FrameHeaderReader { skip: PREFACE_BYTES, ..FrameHeaderReader::default() };
-        Self { left: MAX_ALLOWANCE, refilled_at: now, received, sent: FrameHeaderReader::default() }
+        Self { remaining: MAX_ALLOWANCE, refilled_at: now, received, sent: FrameHeaderReader::default() }
     }
 
     /// Counts the frames in bytes from the client. Returns `false` if the allowance is exceeded.
@@ -136,7 +136,7 @@ impl Allowance {
 
     /// Takes frames from the allowance. Returns `false` if there are too few.
     fn take(&mut self, frames: u32, now: impl FnOnce() -> Instant) -> bool {
-        if frames > self.left {
+        if frames > self.remaining {
             let now = now();
             let seconds = now.duration_since(self.refilled_at).as_secs_f32();
             self.refilled_at = now;
@@ -147,13 +147,13 @@ impl Allowance {
             )]
             self.add((seconds * FRAMES_PER_SECOND as f32) as u32);
         }
-        let enough = frames <= self.left;
-        self.left = self.left.saturating_sub(frames);
+        let enough = frames <= self.remaining;
+        self.remaining = self.remaining.saturating_sub(frames);
         enough
     }
 
     fn add(&mut self, frames: u32) {
-        self.left = self.left.saturating_add(frames).min(MAX_ALLOWANCE);
+        self.remaining = self.remaining.saturating_add(frames).min(MAX_ALLOWANCE);
     }
 }
 
@@ -225,11 +225,11 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for MeteredIo<T> {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = ready!(Pin::new(&mut self.io).poll_write_vectored(cx, bufs))?;
-        let mut left = written;
+        let mut remaining = written;
         for buf in bufs {
-            let part = buf.get(..left.min(buf.len())).unwrap_or_default();
+            let part = buf.get(..remaining.min(buf.len())).unwrap_or_default();
             self.count_sent(part);
-            left -= part.len();
+            remaining -= part.len();
         }
         Poll::Ready(Ok(written))
     }

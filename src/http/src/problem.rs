@@ -85,8 +85,8 @@ impl Problem {
 
     /// Creates the problem of a path that supports WebSocket only.
     #[must_use]
-    pub fn upgrade_required(why: &str) -> Self {
-        let problem = Self::new(ErrorKind::InvalidRequest, format!("this path is a WebSocket: {why}"));
+    pub fn upgrade_required(reason: &str) -> Self {
+        let problem = Self::new(ErrorKind::InvalidRequest, format!("this path is a WebSocket: {reason}"));
         Self { status: StatusCode::UPGRADE_REQUIRED, ..problem }
     }
 }

@@ -6,16 +6,16 @@ use actix_web::http::{
 };
 use serde_json::{Value, json};
 
-use countersign_auth::{TokenVerifier, scopes::AGENT_SCOPES};
-use countersign_domain::principal::Scope;
+use countersign_auth::TokenVerifier;
+use countersign_domain::{principal::Scope, scopes::AGENT_SCOPES};
 
-/// The path of the metadata of `/mcp`. The path of any endpoint may follow it.
+/// The path of the metadata of `/mcp`. The metadata of an endpoint has the endpoint's path after it.
 pub const METADATA_PATH: &str = "/.well-known/oauth-protected-resource";
 
 /// The endpoints with metadata of their own.
 pub const ENDPOINTS: [&str; 3] = ["/mcp", "/ws", "/sse"];
 
-/// Returns the metadata of an endpoint, or `None` if no issuer is configured.
+/// Returns the metadata of an endpoint, or `None` if no issuer is configured or the gateway has no public URL.
 #[must_use]
 pub fn metadata(tokens: &TokenVerifier, endpoint: &str) -> Option<Value> {
     let issuers = tokens.issuers();
@@ -58,6 +58,7 @@ pub fn complete_challenge(tokens: &TokenVerifier, path: &str, status: StatusCode
     }
 }
 
+/// Returns the public URL of the gateway, of which its identifier is made.
 fn public_url(tokens: &TokenVerifier) -> Option<&str> {
     tokens.resource()?.strip_suffix("/mcp")
 }
@@ -77,6 +78,7 @@ mod tests {
             roles: BTreeMap::new(),
             groups_claim: "groups".into(),
             introspection: None,
+            authorities: None,
         }
     }
 

@@ -59,6 +59,16 @@ pub fn read_authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, Str
     if certificates.is_empty() { Err("it contains no certificate".to_owned()) } else { Ok(certificates) }
 }
 
+/// Returns the configuration that trusts these authorities in addition to the public ones, and offers both versions of HTTP.
+/// Without authorities it is [`public_config`].
+#[must_use]
+pub fn config_with(authorities: Option<&[CertificateDer<'static>]>) -> Arc<ClientConfig> {
+    match authorities {
+        Some(authorities) => client_config(roots_with(authorities.iter().cloned()), &[HTTP_2, HTTP_1_1]),
+        None => public_config(),
+    }
+}
+
 /// Returns the configuration of a client that trusts these authorities and offers these protocols.
 #[must_use]
 pub fn client_config(roots: RootCertStore, protocols: &[&[u8]]) -> Arc<ClientConfig> {

@@ -29,6 +29,7 @@ macro_rules! error_table {
                         | Self::Cancelled
                         | Self::ShuttingDown
                         | Self::StoreUnavailable
+                        | Self::Authorization
                         | Self::Internal
                 )
             }
@@ -98,6 +99,10 @@ error_table! {
     NotBridgeable = -31027, "NOT_BRIDGEABLE", 502;
     /// An approved change needs an answer from a client that is not connected.
     InputRequired = -31028, "INPUT_REQUIRED", 409;
+    /// A server requires the authorization of a person who has not connected to it, or no longer.
+    Authorization = -31029, "AUTHORIZATION", 403;
+    /// The rule of the change requires a more recent or stronger sign-in.
+    SignInRequired = -31030, "SIGN_IN_REQUIRED", 403;
     /// A reviewer rejected the change.
     ChangeRejected = -31045, "CHANGE_REJECTED", 403;
     /// The rule of the change forbids edits of its arguments.
@@ -226,7 +231,8 @@ impl McpError {
     }
 
     /// Returns the `WWW-Authenticate` header of an HTTP response with this error (RFC 6750, section 3), if another
-    /// credential could help. `data` says so: `tokenError` if the client sent a token, and the needed `scope`.
+    /// credential could help. `data` says so: `tokenError` if the client sent a token, the needed `scope`, and `details` of the
+    /// needed sign-in.
     #[must_use]
     pub fn challenge(&self) -> Option<Cow<'static, str>> {
         let text = |member: &str| self.data.get(member).and_then(Value::as_str);
@@ -236,8 +242,27 @@ impl McpError {
             (ErrorKind::Forbidden, _, Some(scope)) => {
                 Some(format!(r#"Bearer error="insufficient_scope", scope="{scope}""#).into())
             }
+            (ErrorKind::SignInRequired, Some(code), _) => Some(self.sign_in_challenge(code).into()),
             _ => None,
         }
+    }
+
+    /// Returns the challenge for a token of another sign-in (RFC 9470, section 3).
+    fn sign_in_challenge(&self, code: &str) -> String {
+        let details = |member: &str| self.data.get("details").and_then(|details| details.get(member));
+        let max_age = details("maxAge").and_then(Value::as_u64);
+        // Another character would end the quoted text, or cannot be sent in a header.
+        let is_quotable = |kind: &&str| kind.bytes().all(|b| matches!(b, b'!'..=b'~') && !matches!(b, b'"' | b'\\'));
+        let acr = details("acr").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+        let acr: Vec<&str> = acr.filter(is_quotable).collect();
+        let mut challenge = format!(r#"Bearer error="{code}""#);
+        if let Some(max_age) = max_age {
+            challenge.push_str(&format!(r#", max_age="{max_age}""#));
+        }
+        if !acr.is_empty() {
+            challenge.push_str(&format!(r#", acr_values="{}""#, acr.join(" ")));
+        }
+        challenge
     }
 
     /// Returns the number on the wire in `revision`.

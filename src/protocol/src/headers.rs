@@ -260,8 +260,8 @@ pub(super) fn invalid_characters(name: &str) -> McpError {
 }
 
 /// Creates the `-32020` error. The values are not echoed: either side may be hostile, and each knows its own value.
-pub(super) fn mismatch(name: &str, what: &str) -> McpError {
-    McpError::new(ErrorKind::HeaderMismatch, format!("Header mismatch: {} {what}", canonical_name(name)))
+pub(super) fn mismatch(name: &str, problem: &str) -> McpError {
+    McpError::new(ErrorKind::HeaderMismatch, format!("Header mismatch: {} {problem}", canonical_name(name)))
         .with("header", canonical_name(name))
 }
 

@@ -42,25 +42,25 @@ fn describe_error<'a, T: Deserialize<'a>>(text: &'a str) -> McpError {
     if let Some(position) = reason.rfind(" at line ") {
         reason.truncate(position);
     }
-    let (field, what) = parse_serde_message(&reason);
+    let (field, problem) = parse_serde_message(&reason);
     let path = error.path().to_string();
     let member = match (path.as_str(), field) {
-        ("." | "?", None) => return McpError::invalid_param("params", format!("`params` {what}")),
+        ("." | "?", None) => return McpError::invalid_param("params", format!("`params` {problem}")),
         ("." | "?", Some(field)) => field.to_owned(),
         (path, None) => path.chars().take(128).collect(),
         // A duplicate member is already part of the path.
         (path, Some(field)) if path.rsplit('.').next() == Some(field) => path.to_owned(),
         (path, Some(field)) => format!("{path}.{field}"),
     };
-    McpError::invalid_param(&member, format!("`params.{member}` {what}"))
+    McpError::invalid_param(&member, format!("`params.{member}` {problem}"))
 }
 
 /// Splits a message of serde into the member that it names and the problem. Only fixed parts of the message are passed
 /// on, because the rest quotes the client's input at any length.
 fn parse_serde_message(reason: &str) -> (Option<&str>, String) {
-    for (prefix, what) in [("missing field `", "is missing"), ("duplicate field `", "is given more than once")] {
+    for (prefix, problem) in [("missing field `", "is missing"), ("duplicate field `", "is given more than once")] {
         if let Some(rest) = reason.strip_prefix(prefix) {
-            return (rest.strip_suffix('`'), what.to_owned());
+            return (rest.strip_suffix('`'), problem.to_owned());
         }
     }
     let expected = reason.strip_prefix("expected ").or_else(|| reason.rsplit_once(", expected ").map(|(_, tail)| tail));
@@ -406,8 +406,8 @@ fn read_members<'a>(text: &str, members: impl Iterator<Item = Member<'a>>) -> Re
     Ok(meta)
 }
 
-fn invalid_member(key: &str, what: &str) -> McpError {
-    McpError::invalid_param(&format!("_meta.{key}"), format!("`params._meta.{key}` {what}"))
+fn invalid_member(key: &str, problem: &str) -> McpError {
+    McpError::invalid_param(&format!("_meta.{key}"), format!("`params._meta.{key}` {problem}"))
 }
 
 #[cfg(test)]

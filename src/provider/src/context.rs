@@ -101,11 +101,11 @@ impl CallContext {
     /// Does work whose cost grows with what the caller sent or requested, and charges its time to the caller.
     pub fn run_charged<T>(&self, work: impl FnOnce() -> T) -> T {
         let began = Instant::now();
-        let done = work();
+        let result = work();
         if let Some(Meter(charge)) = &self.meter {
             charge(began.elapsed());
         }
-        done
+        result
     }
 
     /// Compares the live state with the approved one, if this is the run of an approved change. A module calls this

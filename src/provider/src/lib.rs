@@ -29,7 +29,7 @@ use serde_json::{Value, value::RawValue};
 
 use countersign_domain::{
     changes::{Change, Preview, ServerIdentity},
-    policy::{Decision, Verdict},
+    policy::{Decision, Verdict, known_reads::KnownReads},
     principal::Principal,
     recipes::Recipe,
 };
@@ -155,6 +155,26 @@ pub struct Completion {
     pub has_more: bool,
 }
 
+/// A list whose changes are announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    Tools,
+    Prompts,
+    Resources,
+}
+
+/// Maps each list to the notification that announces its changes.
+impl List {
+    #[must_use]
+    pub const fn notification(self) -> &'static str {
+        match self {
+            Self::Tools => "notifications/tools/list_changed",
+            Self::Prompts => "notifications/prompts/list_changed",
+            Self::Resources => "notifications/resources/list_changed",
+        }
+    }
+}
+
 /// A change of a provider's lists or resources, of which subscribers are notified.
 #[derive(Clone, Debug)]
 pub enum ProviderEvent {
@@ -168,6 +188,21 @@ pub enum ProviderEvent {
     ToolListChanged,
     /// Prompts have changed, so the router reads them again.
     PromptListChanged,
+    /// A list has changed that is seen only by the principals who use the account of this holder at the provider.
+    AccountListChanged { list: List, holder: Arc<str> },
+}
+
+impl ProviderEvent {
+    /// Returns the list that has changed for everybody.
+    #[must_use]
+    pub const fn changed_list(&self) -> Option<List> {
+        match self {
+            Self::ToolListChanged => Some(List::Tools),
+            Self::PromptListChanged => Some(List::Prompts),
+            Self::ResourceListChanged => Some(List::Resources),
+            Self::ResourcesUpdated(_) | Self::PrivateResourcesUpdated(_) | Self::AccountListChanged { .. } => None,
+        }
+    }
 }
 
 /// The principals that may read a restricted resource.
@@ -274,13 +309,13 @@ pub trait Provider: Send + Sync + 'static {
         tokio::sync::broadcast::channel(1).1
     }
 
-    /// Checks whether a call could reach the provider now. This is checked before an approved change is claimed, so
-    /// that a change whose server is down waits instead of failing.
+    /// Checks whether a call of this principal could reach the provider now. This is checked before an approved change is
+    /// claimed, so that a change whose server is down, or whose proposer must connect to it again, waits instead of failing.
     ///
     /// # Errors
-    /// `UPSTREAM_UNAVAILABLE`
-    fn check_available(&self) -> Result<(), McpError> {
-        Ok(())
+    /// `UPSTREAM_UNAVAILABLE`, `AUTHORIZATION`
+    fn check_available<'a>(&'a self, _principal: &'a Principal) -> BoxFuture<'a, Result<(), McpError>> {
+        Box::pin(ready(Ok(())))
     }
 
     /// Returns the time limit of a call after it was sent, if the provider sets one. `tool` is the name that clients
@@ -312,6 +347,11 @@ pub trait Provider: Send + Sync + 'static {
     /// Returns `true` if the operator vouches for the provider's annotations (`trust_annotations`).
     fn trust_annotations(&self) -> bool {
         false
+    }
+
+    /// Returns the list of known reads for the server behind the name, if it is a known one.
+    fn known_reads(&self) -> Option<&KnownReads> {
+        None
     }
 
     /// Returns the configured recipe for previews of this tool. `tool` is the name that clients use.

@@ -6,7 +6,7 @@ use std::{
     io::Write as _,
     path::PathBuf,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
@@ -23,7 +23,7 @@ use crate::{
 };
 use countersign_domain::{
     changes::{Change, Operation, Preview, PreviewNote, ServerIdentity, Target, diff::DiffBuilder, fingerprint},
-    policy::{Decision, Verdict},
+    policy::{Decision, Verdict, known_reads::KnownReads},
     principal::Principal,
 };
 use countersign_protocol::{ErrorKind, McpError, RequestId, annotations::ToolAnnotations};
@@ -58,6 +58,8 @@ pub struct FakeProvider {
     pub present: AtomicBool,
     /// The provider is an upstream that is disconnected now.
     pub unavailable: AtomicBool,
+    /// Names of principals who must connect an account.
+    pub disconnected: Mutex<Vec<String>>,
     /// The provider is an upstream that was not reached since the start.
     pub tools_unknown: AtomicBool,
     pub outcome: Mutex<CallOutcome>,
@@ -85,6 +87,7 @@ pub struct FakeProvider {
     pub edit_decision: Mutex<Option<Decision>>,
     pub pinned: AtomicBool,
     pub accepted: AtomicBool,
+    pub known_reads: OnceLock<KnownReads>,
     /// A file to which calls are appended, so that they survive a crash of the process.
     pub ledger: Mutex<Option<PathBuf>>,
 }
@@ -104,6 +107,7 @@ impl FakeProvider {
             tool_hash: Mutex::new("sha256:tool".into()),
             present: AtomicBool::new(true),
             unavailable: AtomicBool::new(false),
+            disconnected: Mutex::default(),
             tools_unknown: AtomicBool::new(false),
             outcome: Mutex::new(CallOutcome::Succeed),
             call_script: None,
@@ -121,6 +125,7 @@ impl FakeProvider {
             edit_decision: Mutex::new(None),
             pinned: AtomicBool::new(true),
             accepted: AtomicBool::new(true),
+            known_reads: OnceLock::new(),
             ledger: Mutex::new(None),
         }
     }
@@ -232,6 +237,9 @@ impl Provider for FakeProvider {
         let is_prefixed = self.tools().iter().any(|tool| tool.name.starts_with(&prefix));
         if is_prefixed { format!("{prefix}{own}") } else { own.to_owned() }
     }
+    fn known_reads(&self) -> Option<&KnownReads> {
+        self.known_reads.get()
+    }
     fn prompts(&self) -> Vec<PromptDef> {
         self.prompts.lock().unwrap().clone()
     }
@@ -283,11 +291,14 @@ impl Provider for FakeProvider {
             (None, None) => Ok(self.current_preview(arguments)),
         }))
     }
-    fn check_available(&self) -> Result<(), McpError> {
-        match self.unavailable.load(Ordering::SeqCst) {
-            true => Err(McpError::new(ErrorKind::UpstreamUnavailable, "away")),
-            false => Ok(()),
-        }
+    fn check_available<'a>(&'a self, principal: &'a Principal) -> BoxFuture<'a, Result<(), McpError>> {
+        Box::pin(ready(if self.unavailable.load(Ordering::SeqCst) {
+            Err(McpError::new(ErrorKind::UpstreamUnavailable, "away"))
+        } else if self.disconnected.lock().unwrap().contains(&principal.name) {
+            Err(McpError::new(ErrorKind::Authorization, "the server fake needs a connection"))
+        } else {
+            Ok(())
+        }))
     }
 }
 

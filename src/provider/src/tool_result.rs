@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
 
-use countersign_protocol::McpError;
+use countersign_protocol::{McpError, Revision};
 
-/// The result of a tool call. The session layer encodes it for the client's revision.
+/// The result of a tool call. [`Self::to_json`] encodes it for the client's revision.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ToolResult {
@@ -44,6 +44,27 @@ impl ToolResult {
             "details": details,
         });
         Self { is_error: true, ..Self::text(&body.to_string(), Some(&body)) }
+    }
+
+    /// Returns the result as JSON for a client of the revision. The structured content is left out if `structured` is `false`
+    /// or the revision has none.
+    #[must_use]
+    pub fn to_json(&self, revision: Revision, structured: bool) -> String {
+        let mut out = String::with_capacity(self.content.get().len() + 64);
+        out.push_str(r#"{"content":"#);
+        out.push_str(self.content.get());
+        if structured
+            && revision.rules().structured_content
+            && let Some(content) = &self.structured_content
+        {
+            out.push_str(r#","structuredContent":"#);
+            out.push_str(content.get());
+        }
+        if self.is_error {
+            out.push_str(r#","isError":true"#);
+        }
+        out.push('}');
+        out
     }
 
     /// Parses a server's answer to `tools/call`. Missing `content`, or one that is no array, counts as empty, and an
@@ -90,4 +111,25 @@ pub enum AnswerFault {
     InputRequired,
     /// The answer violates the protocol; the text says how.
     Unreadable(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn structured_content_depends_on_revision() {
+        let result = ToolResult { is_error: true, ..ToolResult::text("x", Some(&json!({ "a": 1 }))) };
+        for (revision, structured, is_included) in [
+            (Revision::V2025_03_26, true, false),
+            (Revision::V2025_06_18, true, true),
+            (Revision::MODERN, false, false),
+        ] {
+            let json: Value = serde_json::from_str(&result.to_json(revision, structured)).unwrap();
+            let included = json.get("structuredContent").is_some();
+            assert_eq!((included, &json["isError"]), (is_included, &json!(true)), "{revision:?}");
+        }
+    }
 }

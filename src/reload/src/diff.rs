@@ -173,7 +173,7 @@ fn hold_back_review(old: &PolicyConfig, new: &PolicyConfig, effective: &mut Poli
 fn hold_back_groups(old: &PolicyConfig, new: &PolicyConfig, effective: &mut PolicyConfig, diff: &mut Diff) {
     let is_asked_to_review = |name: &str| {
         let mut terms = old.rules.iter().map(|rule| &rule.terms).chain([&old.review]);
-        terms.any(|terms| terms.reviewers.iter().any(|asked| asked == name))
+        terms.any(|terms| terms.reviewers.iter().any(|reviewer| reviewer == name))
     };
     for (name, now) in &new.groups {
         let no_members = Vec::new();

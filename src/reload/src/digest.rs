@@ -1,6 +1,6 @@
 //! Computes the hash of everything that a reviewer's consent to a configuration covers.
 
-use countersign_config::{Config, OidcConfig, Secret, UpstreamTarget};
+use countersign_config::{Config, OidcConfig, Secret, UpstreamOAuth, UpstreamTarget};
 use countersign_domain::changes::digest::{PartHasher, hex};
 
 /// Returns the SHA-256 of a configuration's policy, identity providers and servers, including secrets. Only gateways of the
@@ -14,11 +14,18 @@ pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
     for issuer in &config.auth.tokens {
         hasher.add_part(issuer.show().as_bytes());
     }
+    let providers = config.auth.oidc.iter().map(|oidc| &oidc.authorities);
+    for authorities in providers.chain(config.auth.tokens.iter().map(|issuer| &issuer.authorities)).flatten() {
+        hasher.add_part(authorities.fingerprint().as_bytes());
+    }
     hasher.add_number(config.upstreams.len() as u64);
     for server in &config.upstreams {
         // The `Debug` form has everything except possible secrets.
         hasher.add_part(format!("{server:?}").as_bytes());
         hash_target(&mut hasher, &server.target);
+        for Secret(value) in server.oauth.iter().flat_map(UpstreamOAuth::secrets) {
+            hasher.add_part(value.as_bytes());
+        }
     }
     format!("sha256:{}", hex(&hasher.finish_bytes()))
 }
@@ -84,6 +91,10 @@ mod tests {
         assert!(first.starts_with("sha256:") && first.len() == 71);
         assert_eq!(digest_after(&|c| c.limits.max_batch = 3), first);
         assert_ne!(digest(&base(), &[8; 16]), first);
+        let oauth =
+            |secret: &str| UpstreamOAuth { client_secret: Some(Secret(secret.to_owned())), ..UpstreamOAuth::default() };
+        let digest_with_secret = |secret| digest_after(&|config| config.upstreams[0].oauth = Some(oauth(secret)));
+        assert_ne!(digest_with_secret("1"), digest_with_secret("2"));
         let changes: [&dyn Fn(&mut Config); 6] = [
             &|c| c.policy.default = PolicyDefault::Allow,
             &|c| c.upstreams[0].trust_annotations = true,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::pending::Loosening;
-use countersign_config::{OidcConfig, TokenIssuer};
+use countersign_config::{Authorities, OidcConfig, TokenIssuer};
 use countersign_domain::principal::Role;
 
 /// Compares the issuers of access tokens. A new issuer, and one that accepts more than before, waits for consent.
@@ -27,8 +27,8 @@ pub(super) fn hold_back_issuers(
         });
         effective.extend(before.cloned());
     }
-    for gone in old.iter().filter(|before| !new.iter().any(|issuer| issuer.issuer == before.issuer)) {
-        tightened.push(format!("auth.tokens: {} was removed", gone.issuer));
+    for removed in old.iter().filter(|before| !new.iter().any(|issuer| issuer.issuer == before.issuer)) {
+        tightened.push(format!("auth.tokens: {} was removed", removed.issuer));
     }
     effective
 }
@@ -61,11 +61,12 @@ fn is_looser_provider(old: &OidcConfig, new: &OidcConfig) -> bool {
     (&new.issuer, &new.client_id, &new.groups_claim) != (&old.issuer, &old.client_id, &old.groups_claim)
         || gives_other_role(&old.roles, &new.roles)
         || old.require.iter().any(|(claim, value)| new.require.get(claim) != Some(value))
+        || trusts_more(old.authorities.as_ref(), new.authorities.as_ref())
 }
 
 /// Returns `true` if `new` accepts a token that `old` refuses, or gives it another role.
 fn is_looser_issuer(old: &TokenIssuer, new: &TokenIssuer) -> bool {
-    let TokenIssuer { issuer: _, audiences, roles, groups_claim, introspection } = new;
+    let TokenIssuer { issuer: _, audiences, roles, groups_claim, introspection, authorities } = new;
     let accepts_more = |audience| !old.audiences.contains(audience);
     audiences.is_empty() != old.audiences.is_empty()
         || audiences.iter().any(accepts_more)
@@ -73,6 +74,13 @@ fn is_looser_issuer(old: &TokenIssuer, new: &TokenIssuer) -> bool {
         || gives_other_role(&old.roles, roles)
         || *groups_claim != old.groups_claim
         || (introspection.is_some() && old.introspection.is_none())
+        || trusts_more(old.authorities.as_ref(), authorities.as_ref())
+}
+
+/// Returns `true` if `new` has a certificate that `old` does not have.
+fn trusts_more(old: Option<&Authorities>, new: Option<&Authorities>) -> bool {
+    let is_known = |certificate| old.is_some_and(|old| old.certificates.contains(certificate));
+    new.is_some_and(|new| !new.certificates.iter().all(is_known))
 }
 
 /// Returns `true` if `new` gives a group a role that `old` does not give it.
@@ -99,13 +107,15 @@ mod tests {
             (effective, loosened.len(), tightened.len())
         };
         let old = with(&|_| {});
-        let looser: [&dyn Fn(&mut OidcConfig); 6] = [
+        let authorities = || Authorities { file: "ca.pem".into(), certificates: vec![b"certificate".to_vec().into()] };
+        let looser: [&dyn Fn(&mut OidcConfig); 7] = [
             &|c| c.issuer = "https://other.example".into(),
             &|c| c.client_id = "other".into(),
             &|c| c.groups_claim = "other".into(),
             &|c| c.roles.extend([("security".to_owned(), Role::Admin)]),
             &|c| c.roles.extend([("platform".to_owned(), Role::Viewer)]),
             &|c| c.require.clear(),
+            &|c| c.authorities = Some(authorities()),
         ];
         for change in looser {
             assert_eq!(hold_back(Some(&old), Some(&with(change))), (Some(old.clone()), 1, 0));

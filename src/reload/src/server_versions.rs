@@ -41,6 +41,7 @@ pub(super) fn hold_back_loosening(
         cache: _,
         authorities: _,
         instructions: _,
+        oauth: _,
         // These fields are compared for loosening.
         target: _,
         prefix: _,

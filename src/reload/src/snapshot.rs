@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{diff::compare, digest::target_digest, settings_view::ActiveSetting};
 use countersign_config::{
-    AuthConfig, Config, OidcConfig, Serialization, TokenIssuer, UpstreamConfig, UpstreamTarget,
+    AuthConfig, Authorities, Config, OidcConfig, Serialization, TokenIssuer, UpstreamConfig, UpstreamTarget,
     load::{list_keys, policy_from_values},
     reader::Setting,
     show,
@@ -35,6 +35,8 @@ struct Provider {
     roles: BTreeMap<String, Role>,
     groups_claim: String,
     require: BTreeMap<String, String>,
+    /// The fingerprint of the certificate authorities that are trusted in addition.
+    authorities: Option<String>,
 }
 
 /// An issuer of access tokens.
@@ -45,6 +47,8 @@ struct Issuer {
     roles: BTreeMap<String, Role>,
     groups_claim: String,
     introspects: bool,
+    /// The fingerprint of the certificate authorities that are trusted in addition.
+    authorities: Option<String>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -115,13 +119,15 @@ pub(super) fn serialize_policy(settings: &[ActiveSetting], now: &Config, salt: &
 }
 
 fn snapshot_provider(provider: &OidcConfig) -> Provider {
-    let OidcConfig { issuer, client_id, roles, groups_claim, require, .. } = provider.clone();
-    Provider { issuer, client_id, roles, groups_claim, require }
+    let OidcConfig { issuer, client_id, roles, groups_claim, require, authorities, .. } = provider.clone();
+    let authorities = authorities.as_ref().map(Authorities::fingerprint);
+    Provider { issuer, client_id, roles, groups_claim, require, authorities }
 }
 
 fn snapshot_issuer(issuer: &TokenIssuer) -> Issuer {
-    let TokenIssuer { issuer: _, audiences, roles, groups_claim, introspection } = issuer.clone();
-    Issuer { audiences, roles, groups_claim, introspects: introspection.is_some() }
+    let TokenIssuer { issuer: _, audiences, roles, groups_claim, introspection, authorities } = issuer.clone();
+    let authorities = authorities.as_ref().map(Authorities::fingerprint);
+    Issuer { audiences, roles, groups_claim, introspects: introspection.is_some(), authorities }
 }
 
 fn snapshot_server(config: &UpstreamConfig, salt: &[u8; 16]) -> Server {
@@ -179,11 +185,14 @@ pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Resul
     let issuer = |(issuer, old): (String, Issuer)| {
         let new = now.auth.tokens.iter().find(|new| new.issuer == issuer);
         let introspection = new.and_then(|new| new.introspection.clone()).filter(|_| old.introspects);
-        let Issuer { audiences, roles, groups_claim, introspects: _ } = old;
-        TokenIssuer { issuer, audiences, roles, groups_claim, introspection }
+        let authorities =
+            new.and_then(|new| previous_authorities(new.authorities.as_ref(), old.authorities.as_deref()));
+        let Issuer { audiences, roles, groups_claim, .. } = old;
+        TokenIssuer { issuer, audiences, roles, groups_claim, introspection, authorities }
     };
-    let provider = |Provider { issuer, client_id, roles, groups_claim, require }: Provider| {
+    let provider = |Provider { issuer, client_id, roles, groups_claim, require, authorities }: Provider| {
         let mut previous = now.auth.oidc.clone().unwrap_or_else(|| OidcConfig::new(&issuer, &client_id));
+        previous.authorities = previous_authorities(previous.authorities.as_ref(), authorities.as_deref());
         (previous.issuer, previous.client_id, previous.groups_claim) = (issuer, client_id, groups_claim);
         (previous.roles, previous.require) = (roles, require);
         previous
@@ -191,6 +200,11 @@ pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Resul
     let oidc = body.provider.map(provider);
     let auth = AuthConfig { oidc, tokens: body.issuers.into_iter().map(issuer).collect(), ..now.auth.clone() };
     Ok(PreviousConfig { config: Config { policy, upstreams, auth, ..now.clone() }, settings, unread_reason: unread })
+}
+
+/// Returns the authorities if they are the previous ones. Others are not stored, and count as if there had been none.
+fn previous_authorities(now: Option<&Authorities>, fingerprint: Option<&str>) -> Option<Authorities> {
+    now.filter(|now| Some(now.fingerprint().as_str()) == fingerprint).cloned()
 }
 
 /// Parses the saved policy. Keys of another version are skipped, since this version cannot enforce them; the other keys

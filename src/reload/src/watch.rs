@@ -48,15 +48,29 @@ impl<T: PartialEq + Copy> ChangeDetector<T> {
     }
 }
 
-/// Runs until the gateway ends. A SIGHUP caused by a closed terminal ends the gateway.
-pub async fn run(reloader: Arc<Reloader>, shutdown: CancellationToken) {
-    let mut hangup = match signal(SignalKind::hangup()) {
+/// Catches SIGHUP from this call on, and returns a future that watches the file until the gateway ends. SIGHUP calls
+/// `reload_on_signal`, unless a closed terminal has caused it, which ends the gateway.
+pub fn run(
+    reloader: Arc<Reloader>,
+    shutdown: CancellationToken,
+    reload_on_signal: impl AsyncFn() + 'static,
+) -> impl Future<Output = ()> {
+    let hangup = match signal(SignalKind::hangup()) {
         Ok(signal) => Some(signal),
         Err(error) => {
             tracing::warn!(%error, "SIGHUP cannot be received");
             None
         }
     };
+    watch(reloader, shutdown, hangup, reload_on_signal)
+}
+
+async fn watch(
+    reloader: Arc<Reloader>,
+    shutdown: CancellationToken,
+    mut hangup: Option<Signal>,
+    reload_on_signal: impl AsyncFn(),
+) {
     let terminal = std::io::stderr().is_terminal();
     let file = reloader.file().cloned();
     if let Some(file) = &file {
@@ -83,7 +97,7 @@ pub async fn run(reloader: Arc<Reloader>, shutdown: CancellationToken) {
                     detector = ChangeDetector::new(read_stamp(file).await);
                 }
                 is_first_check = false;
-                reloader.reload(ReloadCause::Signal).await;
+                reload_on_signal().await;
             }
             _ = ticks.tick() => {
                 reloader.retry_save().await;

@@ -20,8 +20,8 @@ use countersign_http::guard::{self, RequestAuthenticator, dashboard_cookies};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::people::ProviderSession;
 
-/// The data of the endpoints for accounts.
-pub struct Accounts {
+/// The data of the endpoints for signing in and out.
+pub struct SignInData {
     pub authentication: Arc<RequestAuthenticator>,
     pub codes: Arc<StoredCredentials>,
     pub provider_sign_ins: Arc<ProviderSignIns>,
@@ -68,25 +68,25 @@ struct SignedInPrincipal<'a> {
 pub async fn sign_in(
     request: HttpRequest,
     payload: web::Payload,
-    accounts: web::Data<Accounts>,
+    sign_in: web::Data<SignInData>,
 ) -> Result<HttpResponse, Problem> {
     // A foreign page must not sign this browser in as someone else. Programs send no Origin.
     if !matches!(
-        guard::origin_verdict(&accounts.authentication.origins, &request),
+        guard::origin_verdict(&sign_in.authentication.origins, &request),
         OriginVerdict::SameOrigin | OriginVerdict::Absent
     ) {
         return Err(Problem::new(ErrorKind::Forbidden, "the Origin header must be this gateway's own"));
     }
-    let peer = accounts.authentication.address(&request);
-    let body: SignIn = body::read_json(body::MAX_BODY_BYTES, &request, payload, accounts.request_timeout).await?;
+    let peer = sign_in.authentication.address(&request);
+    let body: SignIn = body::read_json(body::MAX_BODY_BYTES, &request, payload, sign_in.request_timeout).await?;
     // Verified before failures are counted, so that the right credential works however many wrong ones were sent.
-    let subject = verify(&accounts, body, peer).await.map_err(|error| match error.kind {
+    let subject = verify(&sign_in, body, peer).await.map_err(|error| match error.kind {
         ErrorKind::Unauthorized => {
-            accounts.attempts.record_failure(Subject::for_peer(peer), std::time::Instant::now(), error)
+            sign_in.attempts.record_failure(Subject::for_peer(peer), std::time::Instant::now(), error)
         }
         _ => error,
     })?;
-    let (sign_ins, cookies, now) = (&accounts.authentication.sign_ins, dashboard_cookies(&request), Timestamp::now());
+    let (sign_ins, cookies, now) = (&sign_in.authentication.sign_ins, dashboard_cookies(&request), Timestamp::now());
     let new = match subject {
         SignInSubject { principal, session: Some(session), .. } => {
             sign_ins.sign_in_person(principal, session, &cookies, now)?
@@ -95,8 +95,8 @@ pub async fn sign_in(
     };
     tracing::info!(principal = new.principal.name, "signed in");
 
-    let who = SignedInPrincipal { name: &new.principal.name, role: new.principal.role };
-    let mut response = json_ok(&SignedIn { secret: &new.secret, principal: who, expires_at: new.expires_at });
+    let principal = SignedInPrincipal { name: &new.principal.name, role: new.principal.role };
+    let mut response = json_ok(&SignedIn { secret: &new.secret, principal, expires_at: new.expires_at });
     set_cookie(&mut response, &new.cookie)?;
     Ok(response)
 }
@@ -108,18 +108,18 @@ struct SignInSubject {
     session: Option<ProviderSession>,
 }
 
-async fn verify(accounts: &Accounts, body: SignIn, peer: Option<std::net::IpAddr>) -> Result<SignInSubject, McpError> {
+async fn verify(sign_in: &SignInData, body: SignIn, peer: Option<std::net::IpAddr>) -> Result<SignInSubject, McpError> {
     match (body.code, body.key) {
         (Some(code), None) => {
-            codes::check_exists(&accounts.codes, code.trim())?;
-            let codes = Arc::clone(&accounts.codes);
+            codes::check_exists(&sign_in.codes, code.trim())?;
+            let codes = Arc::clone(&sign_in.codes);
             let redeemed = web::block(move || codes::redeem(&codes, code.trim(), Timestamp::now())).await;
             let (principal, session) =
                 redeemed.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))??;
             Ok(SignInSubject { principal: Arc::new(principal), key: None, session })
         }
         (None, Some(key)) => {
-            let identity = accounts.authentication.authenticator.identify_key(key.trim(), peer)?;
+            let identity = sign_in.authentication.authenticator.identify_key(key.trim(), peer)?;
             let key = match identity.credential {
                 Credential::Key(key) => Some(key),
                 Credential::Loopback | Credential::SignIn(_) | Credential::Token(_) => None,
@@ -142,9 +142,9 @@ struct SignedOut {
 /// Signs out the whole browser.
 #[utoipa::path(post, path = "/api/sign-out", operation_id = "signOut", responses(
     (status = 200, body = SignedOut, description = "All tabs of the browser are signed out.")))]
-pub async fn sign_out(caller: Caller, accounts: web::Data<Accounts>) -> Result<HttpResponse, Problem> {
-    let (cookie, session) = accounts.authentication.sign_ins.sign_out(&caller.credential)?;
-    let client = accounts.provider_sign_ins.client();
+pub async fn sign_out(caller: Caller, sign_in: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
+    let (cookie, session) = sign_in.authentication.sign_ins.sign_out(&caller.credential)?;
+    let client = sign_in.provider_sign_ins.client();
     let provider_url = session.and_then(|session| client.end_session_url(&session, Timestamp::now()));
     let mut response = json_ok(&SignedOut { provider_url });
     set_cookie(&mut response, &cookie)?;
@@ -184,7 +184,7 @@ struct Me<'a> {
 /// Returns the caller's account and permissions.
 #[utoipa::path(get, path = "/api/me", operation_id = "getMe", responses(
     (status = 200, description = "The caller", body = Me)))]
-pub async fn me(caller: Caller, accounts: web::Data<Accounts>) -> HttpResponse {
+pub async fn me(caller: Caller, sign_in: web::Data<SignInData>) -> HttpResponse {
     let principal = &*caller.principal;
     let Principal { name, role, key_id, .. } = principal;
     json_ok(&Me {
@@ -193,7 +193,7 @@ pub async fn me(caller: Caller, accounts: web::Data<Accounts>) -> HttpResponse {
         role: *role,
         owner: principal.owner(),
         key_id: key_id.as_deref(),
-        groups: accounts.people.groups_of(principal),
+        groups: sign_in.people.groups_of(principal),
         may_decide: role.may_decide(),
         may_undo_all: *role == Role::Admin,
     })

@@ -11,9 +11,11 @@ use std::{
 use actix_web::{FromRequest, HttpRequest, dev::Payload, web};
 
 use super::Problem;
-use countersign_auth::scopes::require_scope;
 use countersign_config::HttpConfig;
-use countersign_domain::principal::{Credential, Principal, Scope};
+use countersign_domain::{
+    principal::{Credential, Principal, Scope},
+    scopes::require_scope,
+};
 use countersign_http::{connections::Connection, guard::RequestAuthenticator};
 use countersign_protocol::ErrorKind;
 

@@ -61,7 +61,7 @@ fn serve(request: &HttpRequest, name: &str) -> HttpResponse {
         return with_headers(HttpResponse::NotFound()).content_type(ContentType::plaintext()).body("No such file.");
     };
     let tag = entity_tag(&file);
-    let unchanged = IfNoneMatch::parse(request).is_ok_and(|wanted| match wanted {
+    let unchanged = IfNoneMatch::parse(request).is_ok_and(|condition| match condition {
         IfNoneMatch::Any => request.headers().contains_key(header::IF_NONE_MATCH),
         IfNoneMatch::Items(tags) => tags.iter().any(|t| t.weak_eq(&tag)),
     });

@@ -73,7 +73,7 @@ pub async fn decide(
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body, .. } = submission;
     let comment = body::comment(body.comment)?;
-    let refuse = |why: String| Err(Problem::new(ErrorKind::ValidationFailed, why));
+    let refuse = |reason: String| Err(Problem::new(ErrorKind::ValidationFailed, reason));
     if !(1..=MAX_CHANGES).contains(&body.changes.len()) {
         return refuse(format!("`changes` must name 1 to {MAX_CHANGES} changes"));
     }

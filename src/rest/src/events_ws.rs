@@ -67,7 +67,7 @@ pub async fn upgrade(
     let socket = Socket {
         outgoing: Rc::clone(&outgoing),
         _disconnected: disconnected.clone().drop_guard(),
-        _held: (slot, permit),
+        _slots: (slot, permit),
     };
     let response = pump::start(&request, payload, socket, MAX_FRAME_BYTES, None)
         .map_err(|error| Problem::upgrade_required(&error.to_string()))?;
@@ -87,8 +87,8 @@ struct Outgoing {
     outbox: Outbox,
     max_frames: usize,
     max_bytes: usize,
-    /// Notified when there is room again.
-    room: Notify,
+    /// Notified when there is space again.
+    space_freed: Notify,
     /// Time of the last heartbeat: a frame from the peer, or frames that it took from a full outbox.
     last_heartbeat: Cell<Instant>,
 }
@@ -101,7 +101,7 @@ impl Outgoing {
             outbox: Outbox::with_share(limits, share),
             max_frames,
             max_bytes,
-            room: Notify::new(),
+            space_freed: Notify::new(),
             last_heartbeat: Cell::new(Instant::now()),
         }
     }
@@ -120,7 +120,7 @@ impl Outgoing {
             self.last_heartbeat.set(Instant::now());
         }
         let drained = self.outbox.drain(0, budget)?;
-        self.room.notify_one();
+        self.space_freed.notify_one();
         Some(drained)
     }
 
@@ -139,7 +139,7 @@ impl Outgoing {
                     self.outbox.ping();
                     continue;
                 }
-                () = self.room.notified(), if full => continue,
+                () = self.space_freed.notified(), if full => continue,
                 next = subscriber.next(!full) => next,
             };
             match next {
@@ -160,9 +160,9 @@ impl Outgoing {
     }
 
     /// Drops the frames that the peer has not taken, and closes the connection. The peer can ask for them again.
-    fn evict(&self, code: CloseCode, why: &'static str) {
-        tracing::debug!(why, "a feed subscriber ends");
-        self.outbox.abandon(code.into(), why);
+    fn evict(&self, code: CloseCode, reason: &'static str) {
+        tracing::debug!(reason, "a feed subscriber ends");
+        self.outbox.abandon(code.into(), reason);
     }
 }
 
@@ -170,7 +170,7 @@ impl Outgoing {
 struct Socket {
     outgoing: Rc<Outgoing>,
     _disconnected: DropGuard,
-    _held: (StreamSlot, OwnedSemaphorePermit),
+    _slots: (StreamSlot, OwnedSemaphorePermit),
 }
 
 impl Backend for Socket {

@@ -1,7 +1,8 @@
-//! Signing in with an identity provider: the way of a browser there and back, and the provider's notice of a logout.
+//! Signs people in with an identity provider: sends a browser there, receives it when it comes back, and receives the
+//! provider's notice of a logout.
 //!
-//! Everything that goes wrong ends on the dashboard, whose address then names the problem. The texts of the provider are not
-//! passed on.
+//! A sign-in that fails ends on the dashboard, whose address then names the problem. The provider's own error texts are
+//! not passed on.
 
 use actix_web::{
     HttpRequest, HttpResponse, HttpResponseBuilder,
@@ -14,12 +15,19 @@ use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::{
-    Problem,
-    account::{Accounts, set_cookie},
+    Problem, Query,
+    account::{SignInData, set_cookie},
     body, json_ok,
 };
-use countersign_auth::tokens::oidc::{self, SignInProblem};
+use countersign_auth::tokens::{
+    TokenVerifier,
+    oidc::{self, SignInProblem},
+    public_client::ClientSettings,
+};
+use countersign_config::OidcConfig;
+use countersign_domain::principal::Scope;
 use countersign_protocol::{ErrorKind, McpError};
+use countersign_review::Changes;
 
 /// The path of the cookie of a sign-in that has begun.
 const COOKIE_PATH: &str = "/api/sign-in";
@@ -29,26 +37,70 @@ const COOKIE_PATH: &str = "/api/sign-in";
 struct SignInOptions {
     /// `true` if people can sign in with an identity provider, at `/api/sign-in/provider`.
     provider: bool,
+    /// The settings of `countersign login`; absent if the gateway accepts no tokens of a public client of the provider.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<CliSignIn>)]
+    cli: Option<ClientSettings>,
 }
 
-/// Returns the ways to sign in to the dashboard.
+/// The public client of the command line at the identity provider, and what it must ask for.
+#[derive(ToSchema)]
+#[schema(rename_all = "camelCase")]
+#[expect(dead_code, reason = "it describes the settings, which are serialized by the crate that reads them")]
+struct CliSignIn {
+    issuer: String,
+    client_id: String,
+    scopes: Vec<String>,
+    /// The resource indicator (RFC 8707); absent if the provider must choose the audience by itself.
+    resource: Option<String>,
+}
+
+/// Returns the ways to sign in to the dashboard and on the command line.
 #[utoipa::path(get, path = "/api/sign-in", operation_id = "getSignInOptions", security(()), responses(
     (status = 200, body = SignInOptions, description = "The ways to sign in")))]
-pub async fn options(accounts: web::Data<Accounts>) -> HttpResponse {
-    json_ok(&SignInOptions { provider: accounts.provider_sign_ins.client().config().is_some() })
+pub async fn options(sign_in: web::Data<SignInData>) -> HttpResponse {
+    let config = sign_in.provider_sign_ins.client().config();
+    let tokens = sign_in.authentication.authenticator.tokens();
+    let cli = config.as_ref().and_then(|config| cli_settings(config, tokens));
+    json_ok(&SignInOptions { provider: config.is_some(), cli })
+}
+
+/// Returns how the command line gets tokens that this gateway accepts, if it can.
+fn cli_settings(config: &OidcConfig, tokens: &TokenVerifier) -> Option<ClientSettings> {
+    let client_id = config.cli_client()?.to_owned();
+    let grant = tokens.required_grant(&config.issuer)?;
+    let mut scopes = config.scopes.clone();
+    if grant.needs_scopes {
+        scopes.push(Scope::ChangesDecide.as_str().to_owned());
+    }
+    Some(ClientSettings { issuer: config.issuer.clone(), client_id, scopes, resource: grant.resource })
 }
 
 /// Sends a browser to the identity provider.
-#[utoipa::path(get, path = "/api/sign-in/provider", operation_id = "beginProviderSignIn", security(()), responses(
-    (status = 302, description = "The provider's page, or the dashboard with `#sign-in-problem=…`")))]
-pub async fn begin(accounts: web::Data<Accounts>) -> Result<HttpResponse, Problem> {
-    match accounts.provider_sign_ins.client().begin(Timestamp::now()).await {
+///
+/// With the id of a change, the person must authenticate again, as recently and as strongly as the rule of the change requires.
+#[utoipa::path(get, path = "/api/sign-in/provider", operation_id = "beginProviderSignIn", security(()),
+    params(("change" = Option<String>, Query, description = "The id of the change to decide on.")), responses(
+    (status = 302, description = "The provider's page, or the dashboard with `#sign-in-problem=…`"), (status = 400), (status = 503)))]
+pub async fn begin(
+    request: HttpRequest,
+    sign_in: web::Data<SignInData>,
+    changes: web::Data<Changes>,
+) -> Result<HttpResponse, Problem> {
+    let query = Query::read(&request, &["change"])?;
+    // The rule decides, and never the request, what the person must do.
+    let change = match query.get("change") {
+        Some(id) => changes.get(id).await?,
+        None => None,
+    };
+    let required = change.as_ref().and_then(|change| change.terms.sign_in.as_ref());
+    match sign_in.provider_sign_ins.client().begin(required, Timestamp::now()).await {
         Ok(started) => {
             let mut response = redirect(&started.url);
-            set_cookie(&mut response, &flow_cookie(&accounts, started.cookie, oidc::MAX_DURATION.as_secs()))?;
+            set_cookie(&mut response, &sign_in_cookie(&sign_in, started.cookie, oidc::MAX_DURATION.as_secs()))?;
             Ok(response)
         }
-        Err(problem) => Ok(redirect(&problem_page(problem))),
+        Err(problem) => Ok(redirect(&problem_url(problem))),
     }
 }
 
@@ -67,16 +119,16 @@ pub struct CallbackParams {
 #[utoipa::path(get, path = "/api/sign-in/callback", operation_id = "finishProviderSignIn", security(()),
     params(CallbackParams), responses(
     (status = 302, description = "The dashboard, with `#code=…` or `#sign-in-problem=…`")))]
-pub async fn finish(request: HttpRequest, accounts: web::Data<Accounts>) -> Result<HttpResponse, Problem> {
+pub async fn finish(request: HttpRequest, sign_in: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
     let cookie = request.cookie(oidc::COOKIE);
     let finished =
-        accounts.provider_sign_ins.finish(request.query_string(), cookie.as_ref().map(Cookie::value), Timestamp::now());
-    let page = match finished.await {
+        sign_in.provider_sign_ins.finish(request.query_string(), cookie.as_ref().map(Cookie::value), Timestamp::now());
+    let url = match finished.await {
         Ok(code) => format!("/#code={code}"),
-        Err(problem) => problem_page(problem),
+        Err(problem) => problem_url(problem),
     };
-    let mut response = redirect(&page);
-    set_cookie(&mut response, &flow_cookie(&accounts, String::new(), 0))?;
+    let mut response = redirect(&url);
+    set_cookie(&mut response, &sign_in_cookie(&sign_in, String::new(), 0))?;
     Ok(response)
 }
 
@@ -93,37 +145,80 @@ struct LogoutForm {
     (status = 200, description = "The sign-ins have ended."), (status = 400), (status = 408), (status = 413), (status = 503)))]
 pub async fn back_channel_logout(
     payload: web::Payload,
-    accounts: web::Data<Accounts>,
+    sign_in: web::Data<SignInData>,
 ) -> Result<HttpResponse, Problem> {
-    let form = body::read_form(body::MAX_BODY_BYTES, payload, accounts.request_timeout).await?;
+    let form = body::read_form(body::MAX_BODY_BYTES, payload, sign_in.request_timeout).await?;
     let mut tokens = form.iter().filter(|(name, _)| name == "logout_token");
     let (Some((_, token)), None) = (tokens.next(), tokens.next()) else {
         return Err(Problem::from(McpError::new(ErrorKind::InvalidRequest, "the form must have one logout_token")));
     };
-    accounts.provider_sign_ins.end_sessions(token, Timestamp::now()).await?;
+    sign_in.provider_sign_ins.end_sessions(token, Timestamp::now()).await?;
     Ok(no_store(HttpResponse::Ok()).finish())
 }
 
-fn problem_page(problem: SignInProblem) -> String {
+/// Returns the address of the dashboard with a problem.
+fn problem_url(problem: SignInProblem) -> String {
     format!("/#sign-in-problem={}", problem.name())
 }
 
-fn redirect(url: &str) -> HttpResponse {
+pub(super) fn redirect(url: &str) -> HttpResponse {
     no_store(HttpResponse::Found()).insert_header((LOCATION, url)).finish()
 }
 
+/// Keeps the response out of caches, and its address out of the requests that follow.
 fn no_store(mut response: HttpResponseBuilder) -> HttpResponseBuilder {
     response.insert_header((CACHE_CONTROL, "no-store")).insert_header((REFERRER_POLICY, "no-referrer"));
     response
 }
 
-/// Builds the cookie of a sign-in that has begun. It is `Lax`, because the browser comes back from another site.
-fn flow_cookie(accounts: &Accounts, value: String, seconds: i64) -> Cookie<'static> {
-    Cookie::build(oidc::COOKIE, value)
+/// Builds the cookie of a sign-in that has begun.
+fn sign_in_cookie(sign_in: &SignInData, value: String, seconds: i64) -> Cookie<'static> {
+    let is_secure = sign_in.authentication.sign_ins.has_secure_cookies();
+    flow_cookie((oidc::COOKIE, value), COOKIE_PATH, CookieDuration::seconds(seconds), is_secure)
+}
+
+/// Builds the cookie of a browser that leaves for another site. It is `Lax`, because the browser comes back from there.
+pub(super) fn flow_cookie(
+    (name, value): (&'static str, String),
+    path: &'static str,
+    lifetime: CookieDuration,
+    is_secure: bool,
+) -> Cookie<'static> {
+    Cookie::build(name, value)
         .http_only(true)
         .same_site(SameSite::Lax)
-        .path(COOKIE_PATH)
-        .max_age(CookieDuration::seconds(seconds))
-        .secure(accounts.authentication.sign_ins.has_secure_cookies())
+        .path(path)
+        .max_age(lifetime)
+        .secure(is_secure)
         .finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_config::TokenIssuer;
+
+    const ISSUER: &str = "https://id.example";
+
+    #[test]
+    fn command_line_learns_client_scopes_and_resource() {
+        let mut oidc = OidcConfig::new(ISSUER, "gateway");
+        let resource = Some("https://gw.example/mcp");
+        let issuer = TokenIssuer {
+            issuer: ISSUER.to_owned(),
+            audiences: Vec::new(),
+            roles: Default::default(),
+            groups_claim: oidc.groups_claim.clone(),
+            introspection: None,
+            authorities: None,
+        };
+        let accepting = TokenVerifier::new(&[issuer], resource);
+        let settings = cli_settings(&oidc, &accepting).unwrap();
+        assert_eq!((settings.client_id.as_str(), settings.resource.as_deref()), ("gateway", resource));
+        assert_eq!(settings.scopes, ["openid", "email", "profile", "groups", "changes:decide"]);
+        oidc.cli_client_id = Some("cli".to_owned());
+        assert_eq!(cli_settings(&oidc, &accepting).unwrap().client_id, "cli");
+        let refusing = TokenVerifier::new(&[], resource);
+        assert_eq!(cli_settings(&oidc, &refusing), None, "the tokens would be refused");
+    }
 }

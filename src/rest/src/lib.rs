@@ -22,6 +22,7 @@ pub mod problem_document;
 pub mod query;
 pub mod reload;
 pub mod rules;
+pub mod server_accounts;
 pub mod servers;
 pub mod views;
 pub mod webhooks;
@@ -43,11 +44,12 @@ use actix_web::{
 };
 use serde::Serialize;
 
-pub use account::Accounts;
+pub use account::SignInData;
 pub use caller::{Admission, Caller};
 pub use events::FeedAccess;
 pub use query::Query;
-pub use views::{ProviderInfo, ProvidersView, RoutedProviders, SessionsView};
+pub use server_accounts::ServerAccounts;
+pub use views::{RoutedServers, ServerInfo, ServersView, SessionsView};
 
 use countersign_exchange::slots::StreamSlots;
 use countersign_http::problem::Problem;
@@ -62,12 +64,13 @@ use countersign_webhooks::Webhooks;
 #[derive(Clone)]
 pub struct RestData {
     pub admission: web::Data<Admission>,
-    pub accounts: web::Data<Accounts>,
+    pub sign_in: web::Data<SignInData>,
+    pub server_accounts: web::Data<dyn ServerAccounts>,
     pub feed: web::Data<FeedAccess>,
     pub streams: web::Data<StreamSlots>,
     pub changes: web::Data<Changes>,
     pub sessions: web::Data<dyn SessionsView>,
-    pub providers: web::Data<dyn ProvidersView>,
+    pub servers: web::Data<dyn ServersView>,
     pub reloads: web::Data<Reloader>,
     pub definitions: web::Data<ToolAcceptances>,
     pub standing: web::Data<StandingRules>,
@@ -133,10 +136,20 @@ pub const ROUTES: &[Route] = &[
     route!(READ "/api/sessions", views::sessions),
     route!(READ "/api/nodes", nodes::list),
     route!(READ "/api/servers", servers::list),
+    // Before the servers' own paths, one of which may have this form.
+    route!(READ "/api/servers/callback", server_accounts::finish),
     route!(READ "/api/servers/{name}", servers::get),
     route!(POST "/api/servers/{name}/accept", servers::accept),
+    route!(POST "/api/servers/{name}/accept-known-reads", servers::accept_known_reads),
     route!(POST "/api/servers/{name}/revoke", servers::revoke),
     route!(POST "/api/servers/{name}/allow", servers::allow),
+    route!(POST "/api/servers/{name}/connect", server_accounts::connect),
+    Route {
+        path: "/api/servers/{name}/connection",
+        allow: "DELETE",
+        build: |r| r.route(web::delete().to(server_accounts::disconnect)),
+    },
+    route!(READ "/.well-known/oauth-client.json", server_accounts::client_metadata),
     route!(READ "/api/config", reload::in_force),
     route!(READ "/api/reload", reload::status),
     route!(POST "/api/reload/consent", reload::consent),
@@ -148,19 +161,21 @@ pub const ROUTES: &[Route] = &[
 pub fn routes(data: &RestData, config: &mut ServiceConfig) {
     let RestData {
         admission,
-        accounts,
+        sign_in,
+        server_accounts,
         feed,
         streams,
         changes,
         sessions,
-        providers,
+        servers,
         reloads,
         definitions,
         standing,
         webhooks,
     } = data.clone();
-    config.app_data(admission).app_data(accounts).app_data(feed).app_data(streams).app_data(changes).app_data(sessions);
-    config.app_data(providers).app_data(reloads).app_data(definitions).app_data(standing).app_data(webhooks);
+    config.app_data(admission).app_data(sign_in).app_data(feed).app_data(streams).app_data(changes).app_data(sessions);
+    config.app_data(servers).app_data(reloads).app_data(definitions).app_data(standing).app_data(webhooks);
+    config.app_data(server_accounts);
     for route in ROUTES {
         let allow = route.allow;
         let refuse = move |request: HttpRequest| {

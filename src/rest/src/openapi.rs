@@ -22,7 +22,7 @@ use utoipa::OpenApi;
 
 use super::{
     account, audit_export, changes, decisions, events, events_ws, identity_provider, nodes, policy,
-    problem_document::ProblemDocument, reload, rules, servers, views, webhooks,
+    problem_document::ProblemDocument, reload, rules, server_accounts, servers, views, webhooks,
 };
 
 #[derive(OpenApi)]
@@ -60,7 +60,12 @@ use super::{
         servers::get,
         servers::allow,
         servers::accept,
+        servers::accept_known_reads,
         servers::revoke,
+        server_accounts::connect,
+        server_accounts::finish,
+        server_accounts::disconnect,
+        server_accounts::client_metadata,
         views::sessions,
         webhooks::list,
         webhooks::deliveries,
@@ -72,14 +77,14 @@ use super::{
 struct Operations;
 
 /// The problems of operations: status, name and description.
-const PROBLEMS: [(&str, &str, &str); 13] = [
+const PROBLEMS: [(&str, &str, &str); 14] = [
     ("400", "BadRequest", "`INVALID_PARAMS` (a query parameter), `PARSE_ERROR` (a body that is not JSON)"),
     ("401", "Unauthorized", "`UNAUTHORIZED`: the credential is missing, unknown, revoked or expired"),
     (
         "403",
         "Forbidden",
         "`FORBIDDEN`: an agent's key, a token without the scope, a viewer who decides, a reviewer whom the rule does not require, a foreign Origin or Host; \
-         `SELF_APPROVAL`, `EDIT_FORBIDDEN`, `POLICY_DENIED`",
+         `SELF_APPROVAL`, `EDIT_FORBIDDEN`, `SIGN_IN_REQUIRED` (`details` has `maxAge` and `acr`), `POLICY_DENIED`",
     ),
     ("404", "NotFound", "`CHANGE_NOT_FOUND`, or `NOT_FOUND` for other objects"),
     ("408", "BodyTimeout", "`TIMEOUT`: the body did not arrive in time"),
@@ -99,6 +104,7 @@ const PROBLEMS: [(&str, &str, &str); 13] = [
     ),
     ("426", "UpgradeRequired", "`INVALID_REQUEST`: not a WebSocket handshake"),
     ("429", "Limited", "`RATE_LIMITED`: too many failed attempts or rules"),
+    ("502", "BadGateway", "`UPSTREAM_UNAVAILABLE`: an authorization server cannot be reached or used"),
     ("503", "Unavailable", "`STORE_UNAVAILABLE`, `OVERLOADED` or `SHUTTING_DOWN`"),
     (
         "504",

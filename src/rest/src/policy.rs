@@ -21,7 +21,7 @@ use countersign_domain::{
 use countersign_protocol::{ErrorKind, McpError, suggest};
 use countersign_routing::{RouteTable, ToolRoute};
 use countersign_rulings::standing_rules::StandingRules;
-use countersign_session::policy::refusal;
+use countersign_session::policy::find_refusal;
 
 /// Maximum size in bytes of a body with arguments.
 const MAX_BODY_BYTES: usize = 2 << 20;
@@ -171,19 +171,19 @@ impl PolicyTestRequest {
             revision: self.revision.as_deref().unwrap_or_default(),
             client: self.client.as_deref(),
         };
-        let not_found = |kind, what: &str| McpError::new(kind, format!("there is no such {what}"));
+        let not_found = |kind, item: &str| McpError::new(kind, format!("there is no such {item}"));
         let policy =
             table.policy.as_ref().ok_or_else(|| McpError::new(ErrorKind::Internal, "there is no policy yet"))?;
         let (subject, server, refusal, default_reason) = match (self.resource, self.prompt, self.method) {
             (Some(uri), ..) => {
                 let found = table.provider_for_uri(&uri);
                 let provider = found.ok_or_else(|| not_found(ErrorKind::ResourceNotFound, "resource"))?;
-                let refusal = refusal(policy, &provider, Subject::Resource(&uri), &requester);
+                let refusal = find_refusal(policy, &provider, Subject::Resource(&uri), &requester);
                 (TestSubject::Resource(uri), provider.name().to_owned(), refusal, UNDECIDED_REASON)
             }
             (_, Some(name), _) => {
                 let route = table.prompt(&name).ok_or_else(|| not_found(ErrorKind::PromptNotFound, "prompt"))?;
-                let refusal = refusal(policy, &route.provider, Subject::Prompt(&name), &requester);
+                let refusal = find_refusal(policy, &route.provider, Subject::Prompt(&name), &requester);
                 (TestSubject::Prompt(name), route.provider.name().to_owned(), refusal, UNDECIDED_REASON)
             }
             (.., Some(method)) => {
@@ -192,7 +192,7 @@ impl PolicyTestRequest {
                 let missing = || not_found(ErrorKind::NotFound, "server for the method");
                 let (server, upstream) = server.ok_or_else(missing)?;
                 let closed = (!policy.simulates() && !table.allows_method(upstream, &method, &requester)).then(|| {
-                    refusal(policy, server, Subject::Method(&method), &requester)
+                    find_refusal(policy, server, Subject::Method(&method), &requester)
                         .unwrap_or_else(|| Refusal { rule: None, reason: CLOSED_METHOD_REASON.into() })
                 });
                 (TestSubject::Method(method), upstream.config.name.clone(), closed, OPEN_METHOD_REASON)
@@ -211,8 +211,8 @@ impl PolicyTestRequest {
     }
 }
 
-fn principal(who: Option<TestedPrincipal>) -> Principal {
-    who.map_or_else(Principal::local_agent, |TestedPrincipal { name, role, owner }| Principal {
+fn principal(tested: Option<TestedPrincipal>) -> Principal {
+    tested.map_or_else(Principal::local_agent, |TestedPrincipal { name, role, owner }| Principal {
         name,
         role,
         key_id: None,

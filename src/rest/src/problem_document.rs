@@ -22,13 +22,18 @@ pub struct ProblemDocument {
     pub retry_after: Option<u64>,
     /// The current change, with 409.
     pub change: Option<Change>,
-    /// Further information. With `VALIDATION_FAILED`, its `errors` list every fault.
+    /// Further information: with `VALIDATION_FAILED` every fault, with `SIGN_IN_REQUIRED` the required sign-in.
     pub details: Option<ProblemDetails>,
 }
 
 #[derive(ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct ProblemDetails {
     pub errors: Option<Vec<ValidationFault>>,
+    /// The longest time since the sign-in, in seconds.
+    pub max_age: Option<u64>,
+    /// The sufficient kinds of authentication.
+    pub acr: Option<Vec<String>>,
 }
 
 /// A fault of a value.

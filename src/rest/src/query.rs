@@ -12,8 +12,8 @@ const MAX_VALUE_BYTES: usize = 1024;
 #[derive(Debug)]
 pub struct Query(Vec<(String, String)>);
 
-fn refuse(why: String) -> Problem {
-    Problem::new(ErrorKind::InvalidParams, why)
+fn refuse(reason: String) -> Problem {
+    Problem::new(ErrorKind::InvalidParams, reason)
 }
 
 impl Query {

@@ -1,22 +1,27 @@
 //! Servers, their tools, the acceptance of definitions, and tools that run without review.
 
+use std::collections::BTreeMap;
+
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    Caller, Problem, ProviderInfo, ProvidersView, Query,
+    Caller, Problem, Query, ServerAccounts, ServerInfo, ServersView,
     body::{self, Body, Submission},
     json_ok,
     page::{self, OptionalPageParams},
     path_name,
+    server_accounts::AccountInfo,
 };
 use countersign_config::HttpConfig;
 use countersign_protocol::ErrorKind;
 use countersign_review::Page;
 use countersign_rulings::{
     standing_rules::{MAX_RULES_PER_OWNER, StandingRules},
-    tool_acceptance::{MAX_TOOLS_PER_ACCEPTANCE, PendingToolCounts, ShownDefinition, ToolAcceptances, ToolInfo},
+    tool_acceptance::{
+        KnownReadsInfo, MAX_TOOLS_PER_ACCEPTANCE, PendingToolCounts, ShownDefinition, ToolAcceptances, ToolInfo,
+    },
 };
 
 /// Maximum size in bytes of a body that names many definitions.
@@ -27,9 +32,12 @@ const MAX_BODY_BYTES: usize = 4 << 20;
 #[schema(as = Provider)]
 struct ServerEntry {
     #[serde(flatten)]
-    info: ProviderInfo,
+    info: ServerInfo,
     /// Number of tools that wait for a reviewer.
     review: PendingToolCounts,
+    /// The caller's account, if the server requires one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    account: Option<AccountInfo>,
 }
 
 /// A list of servers, or a page of it.
@@ -42,29 +50,42 @@ struct ServerPage {
     next_cursor: Option<String>,
 }
 
-/// Lists servers and modules with their status.
+/// Lists servers and modules with their status, and with the accounts of the caller.
 #[utoipa::path(get, path = "/api/servers", operation_id = "listServers", params(OptionalPageParams), responses(
     (status = 200, description = "The servers and modules", body = ServerPage)))]
 pub async fn list(
-    _: Caller,
+    caller: Caller,
     request: HttpRequest,
-    providers: web::Data<dyn ProvidersView>,
+    servers: web::Data<dyn ServersView>,
+    accounts: web::Data<dyn ServerAccounts>,
     definitions: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["limit", "cursor"])?;
-    let infos = providers.providers().await;
+    let infos = servers.servers().await;
+    let statuses = accounts.list_statuses(&caller.principal).await?;
+    let mut accounts: BTreeMap<String, AccountInfo> =
+        statuses.into_iter().map(|status| (status.server.clone(), status.into())).collect();
     let mut pending = definitions.pending_counts();
-    let entry = |info: ProviderInfo| ServerEntry { review: pending.remove(&info.name).unwrap_or_default(), info };
+    let entry = |info: ServerInfo| ServerEntry {
+        review: pending.remove(&info.name).unwrap_or_default(),
+        account: accounts.remove(&info.name),
+        info,
+    };
     let page = page::by_name(&query, infos.into_iter().map(entry).collect(), |entry| &entry.info.name)?;
     Ok(json_ok(&ServerPage { servers: page.items, next_cursor: page.next_cursor }))
 }
 
 /// The tools of a server, or a page of them.
 #[derive(Serialize, ToSchema)]
+#[schema(as = ProviderTools)]
 #[serde(rename_all = "camelCase")]
-struct ProviderTools<'a> {
+struct ServerTools<'a> {
     name: &'a str,
     tools: Vec<ToolInfo>,
+    /// The list of known reads that is shipped for this server, if its command or address identifies it, or if the
+    /// configuration names its recipes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    known_reads: Option<KnownReadsInfo>,
     /// The cursor of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     next_cursor: Option<String>,
@@ -72,7 +93,7 @@ struct ProviderTools<'a> {
 
 /// Lists the tools of a server, with their verdicts and definitions.
 #[utoipa::path(get, path = "/api/servers/{name}", operation_id = "getServer", params(OptionalPageParams), responses(
-    (status = 200, description = "The current tools", body = ProviderTools)))]
+    (status = 200, description = "The current tools", body = ServerTools)))]
 pub async fn get(
     _: Caller,
     request: HttpRequest,
@@ -94,7 +115,7 @@ fn tools_page(
     let tools =
         definitions.tools(name).ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no server of this name"))?;
     let Page { items, next_cursor } = page(tools)?;
-    Ok(json_ok(&ProviderTools { name, tools: items, next_cursor }))
+    Ok(json_ok(&ServerTools { name, tools: items, known_reads: definitions.known_reads(name), next_cursor }))
 }
 
 /// A definition that was shown.
@@ -134,10 +155,10 @@ impl Body for AllowRequest {}
 /// not cover calls on which a rule of the configuration decides, or the creator's own calls.
 ///
 /// The response is 403 if a tool's definition waits for acceptance, if a rule of the configuration decides on the tool,
-/// or if its reviews require a preview or several approvals. It is 409 if a tool differs from what was shown. No tool is
+/// or if its reviews require a preview, a sign-in or several approvals. It is 409 if a tool differs from what was shown. No tool is
 /// allowed then.
 #[utoipa::path(post, path = "/api/servers/{name}/allow", operation_id = "letToolsRun", request_body = AllowRequest,
-    responses((status = 200, description = "The current tools", body = ProviderTools), (status = 409), (status = 429)))]
+    responses((status = 200, description = "The current tools", body = ServerTools), (status = 409), (status = 429)))]
 pub async fn allow(
     submission: Submission<AllowRequest>,
     standing: web::Data<StandingRules>,
@@ -173,7 +194,7 @@ impl Body for DefinitionsRequest {
 /// acceptances.
 #[utoipa::path(post, path = "/api/servers/{name}/accept", operation_id = "acceptServerDefinitions",
     request_body = DefinitionsRequest,
-    responses((status = 200, description = "The current tools", body = ProviderTools), (status = 409)))]
+    responses((status = 200, description = "The current tools", body = ServerTools), (status = 409)))]
 pub async fn accept(
     submission: Submission<DefinitionsRequest>,
     definitions: web::Data<ToolAcceptances>,
@@ -184,12 +205,32 @@ pub async fn accept(
     all_tools(&server, &definitions)
 }
 
+/// Accepts known reads of a server.
+///
+/// Requires the role reviewer or admin. For widely used servers, the program has lists of tools that only read, by the hashes of
+/// their definitions (`known` of a tool). An accepted read counts as read-only even if it has no annotations, so it runs without
+/// review where `policy.default` allows reads; a tool with a known dry run is accepted, and is reviewed as before. The acceptance
+/// covers this definition from this command or address. If the list does not have a definition that is named, the response is 422,
+/// and no tool is accepted. This loosens the policy, so the audit trail records it as an event of its own.
+#[utoipa::path(post, path = "/api/servers/{name}/accept-known-reads", operation_id = "acceptKnownReads",
+    request_body = DefinitionsRequest,
+    responses((status = 200, description = "The current tools", body = ServerTools), (status = 409)))]
+pub async fn accept_known_reads(
+    submission: Submission<DefinitionsRequest>,
+    definitions: web::Data<ToolAcceptances>,
+) -> Result<HttpResponse, Problem> {
+    let Submission { principal, id: server, body } = submission;
+    let tools = to_definitions(body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
+    definitions.accept_known_reads(&server, &tools, &principal).await?;
+    all_tools(&server, &definitions)
+}
+
 /// Revokes acceptances.
 ///
 /// Requires the role reviewer or admin. Each definition returns to its previous status.
 #[utoipa::path(post, path = "/api/servers/{name}/revoke", operation_id = "revokeServerDefinitions",
     request_body = DefinitionsRequest,
-    responses((status = 200, description = "The current tools", body = ProviderTools), (status = 409)))]
+    responses((status = 200, description = "The current tools", body = ServerTools), (status = 409)))]
 pub async fn revoke(
     submission: Submission<DefinitionsRequest>,
     definitions: web::Data<ToolAcceptances>,

@@ -1,4 +1,4 @@
-//! Sessions and providers as the endpoints show them.
+//! Sessions and servers as the endpoints show them.
 
 use std::{cmp::Reverse, fmt, str::FromStr, sync::Arc, time::Duration};
 
@@ -43,13 +43,14 @@ impl FromStr for SessionSortKey {
     }
 }
 
-/// A provider that calls can be routed to.
+/// A server or a module that calls can be routed to.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct ProviderInfo {
+#[schema(as = ProviderInfo)]
+pub struct ServerInfo {
     pub name: String,
     /// `module` or `upstream`.
     pub kind: &'static str,
-    /// `up` or `down`, or `connecting` for an upstream.
+    /// `up` or `down`; an upstream may also be `connecting`, or `needs_connection` until a person has connected an account.
     pub status: &'static str,
     pub tools: usize,
     pub resources: usize,
@@ -57,7 +58,7 @@ pub struct ProviderInfo {
     /// The contents of a module that reports them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub details: Vec<String>,
-    /// Faults that do not stop calls: names that clients refuse or that other providers use, and data that does not fit.
+    /// Faults that do not stop calls: names that clients refuse or that other servers use, and data that does not fit.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// The status of an upstream, or `None` for a module.
@@ -70,31 +71,31 @@ pub trait SessionsView: Send + Sync + 'static {
     fn sessions(&self) -> Vec<SessionInfo>;
 }
 
-/// Lists providers.
-pub trait ProvidersView: Send + Sync + 'static {
-    fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>>;
+/// Lists servers and modules.
+pub trait ServersView: Send + Sync + 'static {
+    fn servers(&self) -> BoxFuture<'_, Vec<ServerInfo>>;
 }
 
 impl SessionsView for Registry {
     fn sessions(&self) -> Vec<SessionInfo> {
-        self.infos()
+        self.describe_all()
     }
 }
 
-/// The providers of the published table.
-pub struct RoutedProviders {
+/// The servers and modules of the published table.
+pub struct RoutedServers {
     pub routes: Arc<PublishedTable>,
-    /// Maximum time that a provider may take to list its resources.
+    /// Maximum time that a server may take to list its resources.
     pub request_timeout: Duration,
 }
 
-impl ProvidersView for RoutedProviders {
-    fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>> {
-        Box::pin(provider_infos(self))
+impl ServersView for RoutedServers {
+    fn servers(&self) -> BoxFuture<'_, Vec<ServerInfo>> {
+        Box::pin(server_infos(self))
     }
 }
 
-async fn provider_infos(routed: &RoutedProviders) -> Vec<ProviderInfo> {
+async fn server_infos(routed: &RoutedServers) -> Vec<ServerInfo> {
     let table = routed.routes.load_full();
     let count =
         |provider: &RouteTarget| table.tools().iter().filter(|route| route.provider.name() == provider.name()).count();
@@ -105,7 +106,7 @@ async fn provider_infos(routed: &RoutedProviders) -> Vec<ProviderInfo> {
         let resources = listed.ok().and_then(Result::ok);
         let upstream = provider.upstream().map(|upstream| upstream.status());
         let Report { details, warnings } = provider.as_provider().report();
-        infos.push(ProviderInfo {
+        infos.push(ServerInfo {
             name: provider.name().to_owned(),
             kind: if upstream.is_some() { "upstream" } else { "module" },
             status: match &upstream {

@@ -11,6 +11,7 @@ use super::{
     commit::WriteQueue,
     inquiries::Inquiries,
     shutdown::Shutdown,
+    waiting_reasons::WaitingReasons,
 };
 use countersign_feed::Feed;
 use countersign_provider::ProviderDirectory;
@@ -27,6 +28,7 @@ pub(super) struct Inner {
     /// Notified when the store has transitions to announce that this node did not write.
     pub gap: Arc<Notify>,
     pub inquiries: Inquiries,
+    pub waiting_reasons: WaitingReasons,
     pub proposal_rate: ProposalRate,
     pub started: Instant,
     /// The thread of the Executor, of rechecks and of expiry.

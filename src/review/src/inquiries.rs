@@ -60,8 +60,8 @@ impl Inquiries {
     pub(super) async fn send(&self, id: &str, message: InquiryMessage) -> Result<(), McpError> {
         // A change without a channel does not run and has no questions.
         let Some(sender) = self.0.get(id).map(|sender| sender.clone()) else { return Ok(()) };
-        let (done, stored) = oneshot::channel();
-        match sender.try_send((message, done)) {
+        let (reply, stored) = oneshot::channel();
+        match sender.try_send((message, reply)) {
             Ok(()) => stored.await.unwrap_or(Ok(())),
             Err(mpsc::error::TrySendError::Closed(_)) => Ok(()),
             Err(mpsc::error::TrySendError::Full(_)) => {

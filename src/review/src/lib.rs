@@ -25,6 +25,7 @@ pub mod testing;
 #[cfg(test)]
 mod tests;
 mod upkeep;
+mod waiting_reasons;
 
 use std::{sync::Arc, time::Duration};
 
@@ -38,7 +39,8 @@ use countersign_domain::{
         audit::{AuditEntry, AuditHead},
     },
     policy::Reviewers,
-    principal::Principal,
+    principal::{Principal, Scope},
+    scopes::require_scope,
 };
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
@@ -243,7 +245,8 @@ impl Changes {
         if id.len() > 64 {
             return Ok(None);
         }
-        self.inner.store.get(id).await.map_err(|e| store_error(&e))
+        let found = self.inner.store.get(id).await.map_err(|e| store_error(&e))?;
+        Ok(found.map(|change| self.inner.waiting_reasons.add_to(change)))
     }
 
     /// Lists changes, newest first; `limit` is clamped to 1..=500. A page of large changes may be shorter.
@@ -262,20 +265,23 @@ impl Changes {
         let query = ListQuery { states, principals, criteria, before, limit };
         let found = self.inner.store.list(query).await.map_err(|e| store_error(&e))?;
         let next_cursor = found.items.last().filter(|_| found.more).map(|(no, _)| no.to_string());
-        Ok(Page { items: found.items.into_iter().map(|(_, change)| change).collect(), next_cursor })
+        let items = found.items.into_iter().map(|(_, change)| self.inner.waiting_reasons.add_to(change)).collect();
+        Ok(Page { items, next_cursor })
     }
 
     /// Passes the proposer's answers, by question key, to the tool of a running change. Answers to questions that are not
-    /// open are ignored. Returns once the answers are durable.
+    /// open are ignored. Returns once the answers are durable. The token must permit proposals, because the answers
+    /// decide what the running call writes.
     ///
     /// # Errors
-    /// `OVERLOADED`; the errors of the store.
+    /// `FORBIDDEN`, `OVERLOADED`; the errors of the store.
     pub async fn answer(
         &self,
         id: &str,
         principal: &Principal,
         answers: Vec<(String, inquiries::InquiryAnswer)>,
     ) -> Result<(), McpError> {
+        require_scope(principal, Scope::ToolsPropose)?;
         self.send_inquiry_message(id, inquiries::InquiryMessage::Answers { by: principal.name.clone(), answers }).await
     }
 

@@ -42,6 +42,16 @@ impl Divergence {
     }
 }
 
+impl Recheck {
+    /// Returns the reason why the change does not run yet, if a person must do something about it.
+    pub(super) fn reason_to_wait(&self) -> Option<ChangeFault> {
+        match self {
+            Self::Unavailable(error) if error.kind == ErrorKind::Authorization => Some(fault(error)),
+            _ => None,
+        }
+    }
+}
+
 /// Converts a provider's error into the fault that the change records.
 pub(super) fn fault(error: &McpError) -> ChangeFault {
     let mut message = error.message.clone().into_owned();
@@ -128,11 +138,12 @@ impl Inner {
                 "The tool's definition has changed since this was proposed; propose it again",
             )));
         }
-        provider.check_available().map_err(PreviewFailure::Unavailable)?;
+        let proposer = Arc::new(change.proposer.to_agent());
+        provider.check_available(&proposer).await.map_err(PreviewFailure::Unavailable)?;
         let cancel = CancellationToken::new();
         // Dropping the guard tells the provider that the answer is no longer needed.
         let _cancelled = cancel.clone().drop_guard();
-        let context = CallContext { cancel, ..CallContext::new(Arc::new(change.proposer.to_agent())) };
+        let context = CallContext { cancel, ..CallContext::new(proposer) };
         let (tool, shown) = (&change.tool, &change.fingerprint);
         let preview =
             countersign_provider::previews::recheck(&*self.directory, &provider, tool, arguments, &context, shown);

@@ -25,6 +25,7 @@ use super::{
     inquiries::Inquiries,
     shutdown::Shutdown,
     upkeep::{expiry, orphans, prune, votes},
+    waiting_reasons::WaitingReasons,
 };
 use countersign_domain::changes::{
     ChangeFault, ChangeState,
@@ -105,6 +106,7 @@ impl Changes {
             feed,
             gap,
             inquiries: Inquiries::default(),
+            waiting_reasons: WaitingReasons::default(),
             proposal_rate: ProposalRate::new(config.max_proposals_per_minute),
             started: Instant::now(),
             executor,
@@ -178,12 +180,12 @@ impl Changes {
 /// Handles the first start on a restored backup. Changes that were approved in the backup may have run since, so they
 /// become stale and wait for a person. The audit trail records the restoration.
 async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartError> {
-    let Some(taken) = inner.store.backup_time().await? else { return Ok(()) };
-    tracing::warn!(%taken, "this store was restored from a backup; changes that were approved in the backup need a new approval");
+    let Some(backup_time) = inner.store.backup_time().await? else { return Ok(()) };
+    tracing::warn!(taken = %backup_time, "this store was restored from a backup; changes that were approved in the backup need a new approval");
     for live_change in live.iter().filter(|change| change.state == ChangeState::Approved) {
         let Some(change) = inner.store.get(&live_change.id).await? else { continue };
         let message = format!(
-            "Restored from a backup of {taken}: the change may have run since; look at its target before you approve it again"
+            "Restored from a backup of {backup_time}: the change may have run since; look at its target before you approve it again"
         );
         let fault = ChangeFault::new(ErrorKind::ChangeStale, message);
         match inner.queue.step(&change, ChangeEvent::MarkStale { fault }).await {
@@ -193,7 +195,7 @@ async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartErr
         }
     }
     // Recorded last, so that a crash before this point starts over.
-    let details = serde_json::json!({ "backupOf": taken }).to_string();
+    let details = serde_json::json!({ "backupOf": backup_time }).to_string();
     let record = Record::new("restored", inner.config.now(), SYSTEM, details);
     match write(&*inner.store, WriteRequest::Restored(record)).await {
         Ok(()) => Ok(()),

@@ -126,7 +126,7 @@ impl TestBench {
     pub async fn wait_for_state(&self, id: &str, state: ChangeState) -> Arc<Change> {
         let mut version = 0;
         loop {
-            let change = self.changes.wait(id, version, Duration::from_secs(20)).await.unwrap().unwrap();
+            let change = self.changes.wait(id, version, Duration::from_secs(60)).await.unwrap().unwrap();
             if change.state == state {
                 return change;
             }

@@ -8,12 +8,13 @@ use tokio::sync::broadcast::Receiver;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
-    subscribers::{Clients, List, ListenFilter, ListenSink, Subscribers, WatchReady, WatchSource},
+    subscribers::{Clients, ListenFilter, ListenSink, Subscribers, WatchReady, WatchSource},
     table::{Aliases, PublishedTable, RouteError, RouteTable, RouteTarget, TableInputs},
 };
 use countersign_domain::{policy::Policy, principal::Principal};
 use countersign_protocol::{RequestId, encode};
-use countersign_provider::{ProviderEvent, Subscriber};
+use countersign_provider::{List, ProviderEvent, Subscriber};
+use countersign_upstream::Upstream;
 
 /// The only writer of routing state. It runs on its own arbiter.
 pub struct Router {
@@ -81,19 +82,19 @@ impl Router {
             ] {
                 let depends_on_principal = if list == List::Tools { varies_by_principal } else { may_refuse };
                 if before != after || (rulings_changed && depends_on_principal) {
-                    self.notify_list_changed(list);
+                    self.notify_list_changed(list, &|_| true);
                 }
             }
         }
         Ok(())
     }
 
-    /// Notifies initialized handshake-era clients and listeners of a changed list
+    /// Notifies initialized handshake-era clients and listeners of a changed list, if their principals are concerned
     /// (2025-11-25/server/tools#list-changed-notification, 2026-07-28/basic/patterns/subscriptions).
-    fn notify_list_changed(&mut self, list: List) {
+    fn notify_list_changed(&mut self, list: List, is_concerned: &dyn Fn(&Principal) -> bool) {
         let message = encode::notification(list.notification(), None);
-        self.clients.broadcast(&message);
-        self.subscribers.notify_list_changed(list);
+        self.clients.broadcast(&message, is_concerned);
+        self.subscribers.notify_list_changed(list, is_concerned);
     }
 }
 
@@ -101,7 +102,7 @@ impl Router {
 fn find_source(table: &RouteTable, uri: &str) -> Option<WatchSource> {
     let provider = table.provider_for_uri(uri)?;
     let upstream = provider.upstream()?;
-    let own = upstream.names.own_uri(uri)?.to_owned();
+    let own = upstream.names.upstream_uri(uri)?.to_owned();
     Some(WatchSource { upstream: upstream.clone(), own_uri: own })
 }
 
@@ -200,8 +201,7 @@ impl Handler<RebuildTable> for Router {
 /// guard stops the task.
 fn forward_events(provider: &RouteTarget, mut events: Receiver<ProviderEvent>, router: Addr<Router>) -> DropGuard {
     use tokio::sync::broadcast::error::RecvError;
-    let name = provider.name().to_owned();
-    let is_upstream = provider.upstream().is_some();
+    let (name, upstream) = (provider.name().to_owned(), provider.upstream().cloned());
     let cancelled = CancellationToken::new();
     let guard = cancelled.clone().drop_guard();
     actix::spawn(cancelled.run_until_cancelled_owned(async move {
@@ -209,8 +209,8 @@ fn forward_events(provider: &RouteTarget, mut events: Receiver<ProviderEvent>, r
             let forwarded = match events.recv().await {
                 // The table contains the lists of upstreams and detects their changes. The lists of modules are read for each
                 // request.
-                Ok(ProviderEvent::ResourceListChanged) if !is_upstream => ForwardedEvent::ModuleResourcesChanged,
-                Ok(event) => ForwardedEvent::Event(event),
+                Ok(ProviderEvent::ResourceListChanged) if upstream.is_none() => ForwardedEvent::ModuleResourcesChanged,
+                Ok(event) => ForwardedEvent::Event(event, upstream.clone()),
                 Err(RecvError::Lagged(missed)) => {
                     tracing::warn!(provider = %name, missed, "events of a provider were lost; clients are notified to read the lists again");
                     ForwardedEvent::EventsLost
@@ -229,7 +229,8 @@ fn forward_events(provider: &RouteTarget, mut events: Receiver<ProviderEvent>, r
 #[derive(Message)]
 #[rtype(result = "()")]
 enum ForwardedEvent {
-    Event(ProviderEvent),
+    /// An event of a provider, with the provider if it is an upstream.
+    Event(ProviderEvent, Option<Arc<Upstream>>),
     /// The resources of a module have changed.
     ModuleResourcesChanged,
     /// Events were missed, so anything may have changed.
@@ -241,17 +242,28 @@ impl Handler<ForwardedEvent> for Router {
 
     fn handle(&mut self, forwarded: ForwardedEvent, ctx: &mut Self::Context) {
         match forwarded {
-            ForwardedEvent::Event(ProviderEvent::ResourcesUpdated(uris)) => {
+            ForwardedEvent::Event(ProviderEvent::ResourcesUpdated(uris), _) => {
                 return uris.iter().for_each(|uri| self.subscribers.notify_updated(uri, None));
             }
-            ForwardedEvent::Event(ProviderEvent::PrivateResourcesUpdated(updated)) => {
+            ForwardedEvent::Event(ProviderEvent::PrivateResourcesUpdated(updated), _) => {
                 return updated.iter().for_each(|(uri, audience)| self.subscribers.notify_updated(uri, Some(audience)));
             }
-            ForwardedEvent::ModuleResourcesChanged => return self.notify_list_changed(List::Resources),
+            ForwardedEvent::Event(ProviderEvent::AccountListChanged { list, holder }, upstream) => {
+                let is_concerned = |principal: &Principal| {
+                    upstream.as_ref().is_some_and(|upstream| upstream.is_account_of(principal, &holder))
+                };
+                return self.notify_list_changed(list, &is_concerned);
+            }
+            ForwardedEvent::ModuleResourcesChanged => return self.notify_list_changed(List::Resources, &|_| true),
             ForwardedEvent::Event(
                 ProviderEvent::ToolListChanged | ProviderEvent::PromptListChanged | ProviderEvent::ResourceListChanged,
+                _,
             ) => {}
-            ForwardedEvent::EventsLost => self.notify_list_changed(List::Resources),
+            ForwardedEvent::EventsLost => {
+                for list in [List::Tools, List::Prompts, List::Resources] {
+                    self.notify_list_changed(list, &|_| true);
+                }
+            }
         }
         // Several servers often change at once; one rebuild covers them all.
         if !std::mem::replace(&mut self.rebuild_pending, true) {

@@ -65,6 +65,6 @@ impl ProviderDirectory for RouteDirectory {
     }
 
     fn has_tools(&self, provider: &str) -> bool {
-        self.0.load().tools().iter().any(|route| route.provider.name() == provider)
+        self.0.load().tools().iter().any(|route| route.provider.name() == provider && !route.is_connect_tool())
     }
 }

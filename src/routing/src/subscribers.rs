@@ -13,13 +13,13 @@ use futures_util::future::BoxFuture;
 
 use countersign_domain::principal::Principal;
 use countersign_protocol::{McpError, RequestId, encode, json::quoted};
-use countersign_provider::{Audience, Subscriber};
+use countersign_provider::{Audience, List, Subscriber};
 use countersign_upstream::Upstream;
 
 /// Sends messages to all sessions.
 pub trait Clients: Send + Sync + 'static {
-    /// Sends a message to each session that has completed its handshake.
-    fn broadcast(&self, message: &Bytes);
+    /// Sends a message to each session that has completed its handshake and whose principal is concerned.
+    fn broadcast(&self, message: &Bytes, is_concerned: &dyn Fn(&Principal) -> bool);
 }
 
 /// Delivers one message to a listening request. Returns `false` if the request has ended or does not read.
@@ -36,28 +36,8 @@ pub struct ListenFilter {
     pub prompts_list_changed: bool,
     pub resources_list_changed: bool,
     pub uris: HashSet<String>,
-    /// Ids of tasks. `countersign_bridge::tasks::listen` sends their updates.
+    /// Ids of tasks. The request itself follows them, so no updates are sent from here.
     pub tasks: Vec<String>,
-}
-
-/// A list whose changes are announced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum List {
-    Tools,
-    Prompts,
-    Resources,
-}
-
-/// Maps each list to the notification that announces its changes.
-impl List {
-    #[must_use]
-    pub const fn notification(self) -> &'static str {
-        match self {
-            Self::Tools => "notifications/tools/list_changed",
-            Self::Prompts => "notifications/prompts/list_changed",
-            Self::Resources => "notifications/resources/list_changed",
-        }
-    }
 }
 
 impl ListenFilter {
@@ -253,11 +233,11 @@ impl Subscribers {
         closed.into_iter().for_each(|key| self.remove_listener(key));
     }
 
-    /// Notifies the listeners that subscribed to the list.
-    pub fn notify_list_changed(&mut self, list: List) {
+    /// Notifies the listeners that subscribed to the list and whose principals are concerned.
+    pub fn notify_list_changed(&mut self, list: List, is_concerned: &dyn Fn(&Principal) -> bool) {
         let mut closed = Vec::new();
         for (key, listener) in &self.listeners {
-            if listener.acknowledged && listener.filter.includes_list(list) {
+            if listener.acknowledged && listener.filter.includes_list(list) && is_concerned(&listener.principal) {
                 let params = format!("{{{}}}", subscription_meta(&listener.id));
                 if !(listener.sink)(encode::notification(list.notification(), Some(&params))) {
                     closed.push(*key);

@@ -9,7 +9,11 @@ use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use countersign_domain::{
-    policy::{AcceptanceMark, DefinitionStatus, Verdict, pins::Definition},
+    policy::{
+        AcceptanceMark, DefinitionStatus, Verdict,
+        known_reads::{KnownReads, KnownTool},
+        pins::Definition,
+    },
     principal::Principal,
 };
 use countersign_feed::Feed;
@@ -66,6 +70,13 @@ pub struct ToolInfo {
     pub accepted_by: Option<String>,
     #[schema(required)]
     pub accepted_at: Option<Timestamp>,
+    /// A reviewer accepted the tool as one that only reads, whatever it declares.
+    pub accepted_as_read: bool,
+    /// The statement of the server's list of known reads about this definition.
+    #[schema(required)]
+    pub known: Option<KnownTool>,
+    /// Accepting the known reads of the server would accept this definition.
+    pub offered: bool,
     /// Set if a reviewer lets the tool run without review.
     #[schema(required)]
     pub let_run: Option<RunPermission>,
@@ -97,6 +108,24 @@ pub struct PendingToolCounts {
     pub changed: usize,
     /// Tools that claim to be read-only, which nobody has accepted.
     pub reads: usize,
+    /// Tools that are known to only read, although they do not claim it, and that nobody has accepted as reads.
+    pub known: usize,
+}
+
+/// The list of known reads that is shipped for a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[schema(as = KnownReads)]
+pub struct KnownReadsInfo {
+    /// The name of the recipe set for the same server.
+    pub set: &'static str,
+    /// The packages whose definitions are listed, with their versions.
+    pub packages: Vec<String>,
+}
+
+impl From<&KnownReads> for KnownReadsInfo {
+    fn from(known: &KnownReads) -> Self {
+        Self { set: known.set, packages: known.packages.clone() }
+    }
 }
 
 /// A definition that was shown to a person.
@@ -146,14 +175,16 @@ impl ToolAcceptances {
         let mut all: HashMap<String, PendingToolCounts> = HashMap::new();
         for route in self.routes.load().tools() {
             let claims = claims_to_read(route);
-            if route.definition_status.mark().is_none() && !claims {
+            let is_known = route.known == Some(KnownTool::Read) && is_offered(route);
+            if route.definition_status.mark().is_none() && !claims && !is_known {
                 continue;
             }
             let waiting = all.entry(route.provider.name().to_owned()).or_default();
             match route.definition_status {
                 DefinitionStatus::New => waiting.new += 1,
                 DefinitionStatus::Changed => waiting.changed += 1,
-                _ => waiting.reads += 1,
+                _ if claims => waiting.reads += 1,
+                _ => waiting.known += 1,
             }
         }
         all
@@ -176,6 +207,47 @@ impl ToolAcceptances {
             .await
             .map_err(|error| write_failed(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "definitions were accepted");
+        self.publish(provider, "accepted", shown, reviewer).await;
+        Ok(())
+    }
+
+    /// Returns the list of known reads that is shipped for the provider.
+    #[must_use]
+    pub fn known_reads(&self, provider: &str) -> Option<KnownReadsInfo> {
+        self.routes.load().provider(provider)?.as_provider().known_reads().map(KnownReadsInfo::from)
+    }
+
+    /// Accepts known reads as they were shown: all of them or none. From now on they count as read-only, whatever they
+    /// declare, and the dry runs among them as accepted.
+    ///
+    /// # Errors
+    /// The same as [`Self::accept`], and `VALIDATION_FAILED` if a definition is not a listed one (with the names of the tools
+    /// in `data.tools`).
+    pub async fn accept_known_reads(
+        &self,
+        provider: &str,
+        shown: &[ShownDefinition],
+        reviewer: &Principal,
+    ) -> Result<(), McpError> {
+        let (target, definitions) = self.current_definitions(provider, shown)?;
+        let table = self.routes.load_full();
+        let known: HashMap<(&str, &str), KnownTool> = tools_of_provider(&table, provider)
+            .filter_map(|route| Some(((route.name.as_str(), route.hash.as_str()), route.known?)))
+            .collect();
+        let effect = |tool: &Definition| {
+            known.get(&(tool.name.as_str(), tool.hash.as_str())).copied().unwrap_or(KnownTool::OtherDefinition)
+        };
+        let unknown = definitions.iter().filter(|tool| effect(tool) == KnownTool::OtherDefinition);
+        let unknown: Vec<String> = unknown.map(|tool| tool.name.chars().take(128).collect()).take(20).collect();
+        if !unknown.is_empty() {
+            let message = "the list of the server's known reads does not have this definition of the tool";
+            return Err(McpError::new(ErrorKind::ValidationFailed, message).with("tools", unknown));
+        }
+        self.pins
+            .accept_reads((provider, &target), &definitions, |tool| effect(tool) == KnownTool::Read, &reviewer.name)
+            .await
+            .map_err(|error| write_failed(&error))?;
+        tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "known reads were accepted, and run without review if policy.default allows reads");
         self.publish(provider, "accepted", shown, reviewer).await;
         Ok(())
     }
@@ -253,8 +325,8 @@ impl ToolAcceptances {
         let (verdict, reason) = match (fixed, &let_run) {
             (Some(decision), _) => (decision.verdict.as_str(), Some(decision.reason.to_string())),
             (None, Some(let_run)) => {
-                let why = let_run.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
-                (Verdict::Allow.as_str(), Some(format!("{} lets it run without review{why}", let_run.by)))
+                let suffix = let_run.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
+                (Verdict::Allow.as_str(), Some(format!("{} lets it run without review{suffix}", let_run.by)))
             }
             (None, None) => ("depends", None),
         };
@@ -282,6 +354,9 @@ impl ToolAcceptances {
             previous,
             accepted_by: accepted.map(|accepted| accepted.by.clone()),
             accepted_at: accepted.map(|accepted| accepted.at),
+            accepted_as_read: accepted.is_some_and(|accepted| accepted.as_read),
+            known: route.known,
+            offered: is_offered(route),
             may_let_run: may_let_run && let_run.is_none(),
             let_run,
         }
@@ -290,11 +365,29 @@ impl ToolAcceptances {
 
 /// Returns `true` if accepting the definition would make the tool count as read-only.
 fn claims_to_read(route: &ToolRoute) -> bool {
-    let denied = route.ruling.fixed_decision().is_some_and(|decision| decision.verdict == Verdict::Deny);
     route.definition_status == DefinitionStatus::Seen
         && route.def.annotations.read_only_hint
         && !route.provider.as_provider().trust_annotations()
-        && !denied
+        && !is_denied(route)
+}
+
+/// Returns `true` if accepting the known reads of the server would change what counts for the tool.
+fn is_offered(route: &ToolRoute) -> bool {
+    match route.known {
+        Some(KnownTool::Read) => !route.is_read_only() && !is_denied(route),
+        Some(KnownTool::DryRun) => {
+            let recipe = route.provider.as_provider().recipe(&route.name);
+            let dry_run = recipe.and_then(|recipe| recipe.dry_run.as_ref());
+            route.definition_status != DefinitionStatus::Accepted
+                && dry_run.is_some_and(|dry_run| !dry_run.is_trusted)
+                && !is_denied(route)
+        }
+        Some(KnownTool::OtherDefinition) | None => false,
+    }
+}
+
+fn is_denied(route: &ToolRoute) -> bool {
+    route.ruling.fixed_decision().is_some_and(|decision| decision.verdict == Verdict::Deny)
 }
 
 fn tools_of_provider<'a>(table: &'a RouteTable, provider: &'a str) -> impl Iterator<Item = &'a Arc<ToolRoute>> {

@@ -64,10 +64,15 @@ pub fn read_key_file(path: &Path) -> io::Result<[u8; KEY_LEN]> {
         return Err(invalid(format!("others can read {}; run `chmod 600` on it", path.display())));
     }
     let text = if metadata.len() <= MAX_KEY_FILE_LEN { fs::read_to_string(path)? } else { String::new() };
-    let key = STANDARD.decode(text.trim()).ok().and_then(|bytes| bytes.try_into().ok());
-    key.ok_or_else(|| {
+    parse_key(&text).ok_or_else(|| {
         invalid(format!("{} holds no key of 32 bytes as base64; `openssl rand -base64 32` makes one", path.display()))
     })
+}
+
+/// Reads a key of 32 bytes as base64. `None` for any other text.
+#[must_use]
+pub fn parse_key(text: &str) -> Option<[u8; KEY_LEN]> {
+    STANDARD.decode(text.trim()).ok()?.try_into().ok()
 }
 
 #[cfg(test)]

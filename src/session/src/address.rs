@@ -10,11 +10,11 @@ pub struct GatewayAddress {
     /// The configured public URL, without a slash at its end.
     public_url: Option<String>,
     has_tls: bool,
-    configured: SocketAddr,
+    configured_address: SocketAddr,
     /// The command with which a person on this machine signs in to the dashboard.
     pub open_command: String,
     /// The address that the listener is bound to; empty until it is bound.
-    bound: OnceLock<SocketAddr>,
+    bound_address: OnceLock<SocketAddr>,
 }
 
 impl GatewayAddress {
@@ -23,42 +23,44 @@ impl GatewayAddress {
         Self {
             public_url: config.public_url.as_ref().map(|url| url.trim_end_matches('/').to_owned()),
             has_tls: config.tls.is_some(),
-            configured: config.listen,
+            configured_address: config.listen,
             open_command: open_command(config),
-            bound: OnceLock::new(),
+            bound_address: OnceLock::new(),
         }
     }
 
     /// Stores the address that the listener is bound to. Later calls have no effect.
     pub fn set_listen_address(&self, address: SocketAddr) {
-        self.bound.get_or_init(|| address);
+        self.bound_address.get_or_init(|| address);
     }
 
     /// Returns the address that the listener is bound to, or the configured one until it is bound.
     #[must_use]
     pub fn listen_address(&self) -> SocketAddr {
-        self.bound.get().copied().unwrap_or(self.configured)
+        self.bound_address.get().copied().unwrap_or(self.configured_address)
     }
 
     /// Returns the URL of a change in the dashboard.
     #[must_use]
     pub fn change_url(&self, id: &str) -> String {
-        format!("{}inbox/{id}", self.dashboard())
+        format!("{}inbox/{id}", self.dashboard_url())
     }
 
     /// Returns the link that signs a person in with a code. The code is in the fragment, which browsers never send.
     #[must_use]
     pub fn sign_in_link(&self, code: &str) -> String {
-        format!("{}/#code={code}", self.base())
+        format!("{}/#code={code}", self.base_url())
     }
 
     /// Returns the URL of the dashboard, to which the name of a page is appended.
     #[must_use]
-    pub fn dashboard(&self) -> String {
-        format!("{}/#/", self.base())
+    pub fn dashboard_url(&self) -> String {
+        format!("{}/#/", self.base_url())
     }
 
-    fn base(&self) -> String {
+    /// Returns the URL at which people reach the gateway, without a slash at its end.
+    #[must_use]
+    pub fn base_url(&self) -> String {
         self.public_url.clone().unwrap_or_else(|| local_url(self.has_tls, self.listen_address()))
     }
 }
@@ -88,7 +90,7 @@ mod tests {
         assert_eq!(address.sign_in_link("c"), "http://127.0.0.1:81/#code=c");
         let address = GatewayAddress::new(&Config::default());
         address.set_listen_address("[::]:80".parse().unwrap());
-        assert_eq!(address.dashboard(), "http://[::1]:80/#/");
+        assert_eq!(address.dashboard_url(), "http://[::1]:80/#/");
     }
 
     #[test]
@@ -100,6 +102,6 @@ mod tests {
     #[test]
     fn public_url_takes_precedence() {
         let config = Config { public_url: Some("https://a.example/".into()), ..Config::default() };
-        assert_eq!(GatewayAddress::new(&config).dashboard(), "https://a.example/#/");
+        assert_eq!(GatewayAddress::new(&config).dashboard_url(), "https://a.example/#/");
     }
 }

@@ -1,5 +1,5 @@
-//! Finds and asks the node of the same store that owns a session, a call that waits for its client, or a task of a
-//! server. A request about one of them is answered by its owner.
+//! Finds the node of the same store that owns a session, a call that waits for its client, or a task of an upstream, and
+//! forwards the requests about them to it.
 //!
 //! A gateway that is the only one of its store has no [`Cluster`].
 
@@ -19,7 +19,7 @@ pub struct ForwardTarget {
     /// The URL at which the node is reached.
     pub url: String,
     /// The fingerprint of the node's TLS certificate; empty without TLS.
-    pub certificate: String,
+    pub certificate_fingerprint: String,
 }
 
 /// The lookup of the owner. It finds `None` if this node is the owner, or if the owner is unknown.
@@ -36,9 +36,9 @@ pub type Body = LocalBoxStream<'static, Result<Bytes, Box<dyn std::error::Error>
 
 /// The other nodes of the store.
 pub trait Cluster: Send + Sync {
-    /// Returns `true` if the token in [`FORWARDED_HEADER`] was made by a peer for this node. A forwarded request is
-    /// always answered here.
-    fn is_peer(&self, token: &[u8]) -> bool;
+    /// Returns `true` if a peer made the token in [`FORWARDED_HEADER`] for this node. The caller then answers the
+    /// request here, and never forwards it again.
+    fn is_valid_forward_token(&self, token: &[u8]) -> bool;
 
     /// Finds the owner of a session.
     fn owner_of_session<'a>(&'a self, session: &'a str, is_forwarded: bool) -> OwnerLookup<'a>;
@@ -89,7 +89,7 @@ pub trait Cluster: Send + Sync {
 
 /// Finds the owner of the subject of a request that arrived over a connection with an outbox. A request that arrived
 /// over HTTP was already forwarded by its transport.
-pub fn forward_target<'a>(
+pub fn find_forward_target<'a>(
     cluster: &'a dyn Cluster,
     exchange: &Exchange,
     request: &Request<'a>,
@@ -109,9 +109,9 @@ pub fn mirrored_headers(table: &RouteTable, request: &Request<'_>) -> ForwardedH
     route.map_or_else(Vec::new, |route| param_headers::for_call(&route.param_headers, params.member("arguments")))
 }
 
-/// Waits for the owner's answer until the client cancels its request or the session ends. Returns `None` for a
-/// cancelled request.
-pub async fn await_owner(
+/// Forwards a request to the owner, and waits for the answer until the client cancels its request or the session ends.
+/// Returns `None` for a cancelled request.
+pub async fn forward_to_owner(
     cluster: &dyn Cluster,
     target: ForwardTarget,
     slots: &RequestSlots,
@@ -126,9 +126,10 @@ pub async fn await_owner(
         Err(refusal) => return error(&refusal),
     };
     let answer = tokio::select! {
+        // A cancelled request gets no answer, even if there is one.
         biased;
-        answer = cluster.call(target, exchange, mirrored, request) => answer,
         () = in_flight.cancel.cancelled() => return None,
+        answer = cluster.call(target, exchange, mirrored, request) => answer,
     };
     in_flight.is_answered = true;
     answer.map_or_else(|failed| error(&failed), Some)
@@ -140,9 +141,9 @@ pub fn whole_body(body: Bytes) -> Body {
     Box::pin(futures_util::stream::iter([Ok(body)]))
 }
 
-/// Returns the error for a session whose node is gone, together with all frames that were kept for its client.
+/// Returns the error for a session whose node is gone. The frames that the node kept for the client are lost, too.
 #[must_use]
-pub fn lost_session() -> McpError {
+pub fn lost_session_error() -> McpError {
     McpError::new(
         ErrorKind::ResumeTooLate,
         "the gateway that held this session is gone, together with the frames that it kept; connect again and initialize",

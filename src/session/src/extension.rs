@@ -1,9 +1,9 @@
-//! Passes on requests with methods that the gateway does not know. They belong to an extension or experimental capability
-//! that both the client and a server declare. They pass unchanged: names and URIs inside are not translated, and eras are
-//! not bridged.
+//! Passes on requests with methods that the gateway does not know. They belong to an extension or experimental
+//! capability that both the client and an upstream declare. They pass unchanged: names and URIs inside are not
+//! translated, and eras are not bridged.
 //!
 //! The gateway cannot know what such a request does. It passes only if a rule names its method, or if no tool of its
-//! server could be reviewed or denied: see [`countersign_domain::policy::subjects`]. Notifications of clients never
+//! upstream could be reviewed or denied: see [`countersign_domain::policy::subjects`]. Notifications of clients never
 //! pass.
 
 use std::sync::Arc;
@@ -27,12 +27,12 @@ use countersign_protocol::{
 use countersign_routing::RouteTable;
 use countersign_upstream::{NegotiatedSession, Upstream};
 
-/// Finds the server that a request with this method goes to.
+/// Finds the upstream that a request with this method goes to.
 ///
 /// # Errors
-/// `-32601` with the reason: no server or several servers declare the extension, the server speaks the other era, or
-/// the policy refuses the method.
-pub fn target(
+/// `-32601` with the reason: no upstream or several upstreams declare the extension, the upstream speaks the other era,
+/// or the policy refuses the method.
+pub fn find_upstream(
     table: &RouteTable,
     facts: &ClientFacts,
     requester: &Requester<'_>,
@@ -47,13 +47,13 @@ pub fn target(
     if Method::parse(method).is_some() || method.starts_with("notifications/") {
         return unknown();
     }
-    let mut sharing = table.providers().iter().filter_map(|provider| {
+    let mut candidates = table.providers().iter().filter_map(|provider| {
         let upstream = provider.upstream()?;
         let negotiated = upstream.negotiated()?;
-        shares(&facts.capabilities, &negotiated).then_some((upstream, negotiated))
+        shares_extension(&facts.capabilities, &negotiated).then_some((upstream, negotiated))
     });
-    let Some((upstream, negotiated)) = sharing.next() else { return unknown() };
-    if sharing.next().is_some() {
+    let Some((upstream, negotiated)) = candidates.next() else { return unknown() };
+    if candidates.next().is_some() {
         return refused(
             "several servers declare an extension that this method may belong to, and the request does not say which of them it is for",
         );
@@ -70,31 +70,31 @@ pub fn target(
     Ok(Arc::clone(upstream))
 }
 
-/// Extensions that the gateway serves itself. Their methods are never passed on.
-pub const OWN_EXTENSIONS: &[&str] = &[tasks::request::EXTENSION];
+/// The extensions that the gateway serves itself. Their methods are never passed on.
+pub const OWN_EXTENSIONS: &[&str] = &[tasks::request::TASKS_EXTENSION];
 
-/// Returns `true` if client and server both declare an extension or experimental capability that the gateway does not
+/// Returns `true` if client and upstream both declare an extension or experimental capability that the gateway does not
 /// serve itself.
-fn shares(client: &str, server: &NegotiatedSession) -> bool {
+fn shares_extension(client: &str, upstream: &NegotiatedSession) -> bool {
     ["extensions", "experimental"].into_iter().any(|kind| {
         let declared = member(client, kind).unwrap_or("{}");
-        let offered = member(server.capabilities.get(), kind).unwrap_or("{}");
+        let offered = member(upstream.capabilities.get(), kind).unwrap_or("{}");
         members(declared)
-            .any(|ours| !OWN_EXTENSIONS.contains(&&*ours.key) && members(offered).any(|theirs| theirs.key == ours.key))
+            .any(|extension| !OWN_EXTENSIONS.contains(&&*extension.key) && member(offered, &extension.key).is_some())
     })
 }
 
-/// Passes a request on to the server that shares the extension, if the policy allows it.
+/// Passes a request on to the upstream that shares the extension, if the policy allows it.
 ///
 /// # Errors
-/// The errors of [`target`] and [`countersign_bridge::call`]; `-32602` for parameters that are not an object.
+/// The errors of [`find_upstream`] and [`countersign_bridge::call`]; `-32602` for parameters that are not an object.
 pub async fn call(
     exchange: &Exchange,
     table: &RouteTable,
     bridge: &Arc<Bridge>,
     request: &Request<'_>,
 ) -> Result<Reply, McpError> {
-    let upstream = target(table, &exchange.facts, &requester(exchange), &request.method)?;
+    let upstream = find_upstream(table, &exchange.facts, &requester(exchange), &request.method)?;
     if request.params.is_some_and(|params| !params.get().starts_with('{')) {
         return Err(McpError::new(ErrorKind::InvalidParams, "`params` is not an object"));
     }
@@ -123,14 +123,14 @@ mod tests {
     fn refusal(bench: &Gateway, revision: Revision, capabilities: &str, method: &str) -> Option<String> {
         let exchange = bench.clients.exchange(revision, capabilities);
         let table = bench.server.routing.routes.load();
-        let target = target(&table, &exchange.facts, &requester(&exchange), method);
-        target.err().map(|error| {
+        let found = find_upstream(&table, &exchange.facts, &requester(&exchange), method);
+        found.err().map(|error| {
             assert_eq!(error.kind, ErrorKind::MethodNotFound);
             error.message.to_string()
         })
     }
 
-    /// Connects a modern server that offers the extension.
+    /// Connects a modern upstream that offers the extension.
     async fn serve(name: &str, extension: &str) -> RouteTarget {
         let server = FakeServer::new(Era::Modern, LinkKind::Stateless);
         *server.capabilities.lock() = json!({ "tools": {}, "extensions": { extension: {} } });

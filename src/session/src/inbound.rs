@@ -42,32 +42,34 @@ pub struct MessageSource {
     pub table: Arc<RouteTable>,
 }
 
-/// Processes one frame of a connection with an outbox. It never waits: work that cannot finish at once runs as a task.
-pub fn frame(
+/// Processes one frame of a connection with an outbox. It never waits: work that cannot finish at once goes on in the
+/// background.
+pub fn process_frame(
     server: &Arc<McpServer>,
     session: &Arc<SessionShared>,
     identity: Identity,
     frame: Bytes,
-    held: Option<Reservation>,
+    reservation: Option<Reservation>,
 ) {
-    poll_then_spawn(answer_frame(server, session, identity, frame, held));
+    poll_then_spawn(answer_frame(server, session, identity, frame, reservation));
 }
 
-/// Processes one large frame ([`countersign_runtime::large_messages`]). The future resolves once the message was parsed and run
-/// to its first wait. A caller that waits for it before reading the next frame preserves the order of messages and holds at
-/// most one unparsed message.
-pub fn large_frame(
+/// Processes one large frame ([`countersign_runtime::large_messages`]). The future resolves once the message was parsed
+/// and run to its first wait. A caller that waits for it before reading the next frame preserves the order of messages
+/// and holds at most one unparsed message.
+pub fn process_large_frame(
     server: &Arc<McpServer>,
     session: &Arc<SessionShared>,
     identity: Identity,
     frame: Bytes,
-    held: Option<Reservation>,
+    reservation: Option<Reservation>,
 ) -> impl Future<Output = ()> + use<> {
     let (server, session) = (Arc::clone(server), Arc::clone(session));
     async move {
         let large_messages = Arc::clone(&server.large_messages);
         let principal = Arc::clone(session.principal());
-        let work = move || async move { poll_then_spawn(answer_frame(&server, &session, identity, frame, held)) };
+        let work =
+            move || async move { poll_then_spawn(answer_frame(&server, &session, identity, frame, reservation)) };
         if let Err(error) = large_messages.run(&principal.name, work).await {
             tracing::debug!(%error, "a large message was not processed");
         }
@@ -80,7 +82,7 @@ fn answer_frame(
     session: &Arc<SessionShared>,
     identity: Identity,
     frame: Bytes,
-    held: Option<Reservation>,
+    reservation: Option<Reservation>,
 ) -> impl Future<Output = ()> + use<> {
     let source = MessageSource {
         server: server.clone(),
@@ -93,17 +95,17 @@ fn answer_frame(
         table: server.routing.routes.load_full(),
     };
     async move {
-        let _held = held;
+        let _reservation = reservation;
         let related = source.related.clone();
-        if let Some(answer) = source.frame(&frame).await {
+        if let Some(answer) = source.answer_bytes(&frame).await {
             related.send(answer.bytes);
         }
     }
 }
 
-/// Runs a future to its first wait at once, and the rest, if any, as a task. This keeps the order of messages that are
-/// answered at once, such as `initialize` before the next message. They also need no task, which would cost 1,400
-/// instructions (`scripts/bench instructions --beside PROGRAM` shows it).
+/// Runs a future to its first wait at once, and the rest, if any, in the background. This keeps the order of messages
+/// that are answered at once, such as `initialize` before the next message. They also are not spawned, which would cost
+/// 1,400 instructions (`scripts/bench instructions --beside PROGRAM` shows it).
 pub fn poll_then_spawn(work: impl Future<Output = ()> + 'static) {
     let mut work = Box::pin(work);
     if work.as_mut().now_or_never().is_none() {
@@ -113,11 +115,11 @@ pub fn poll_then_spawn(work: impl Future<Output = ()> + 'static) {
 
 impl MessageSource {
     /// Handles a complete frame or body. Returns `None` if it needs no answer.
-    async fn frame(self, frame: &[u8]) -> Option<WireResponse> {
+    async fn answer_bytes(self, frame: &[u8]) -> Option<WireResponse> {
         match envelope::parse(frame, &self.server.limits.envelope) {
-            Ok(Incoming::Single(message)) => self.message(message).await,
-            Ok(Incoming::Batch(members)) => self.batch(members).await,
-            Err(fault) => self.fault(&fault),
+            Ok(Incoming::Single(message)) => self.answer_message(message).await,
+            Ok(Incoming::Batch(members)) => self.answer_batch(members).await,
+            Err(fault) => self.fault_response(&fault),
         }
     }
 
@@ -127,16 +129,16 @@ impl MessageSource {
     }
 
     /// Returns the response to an invalid message; `None` for an invalid notification, which is not answered.
-    pub fn fault(&self, fault: &EnvelopeFault) -> Option<WireResponse> {
+    pub fn fault_response(&self, fault: &EnvelopeFault) -> Option<WireResponse> {
         RequestMetrics::get().record_error(fault.error.kind);
         (!fault.is_notification).then(|| WireResponse::error(fault.id.as_ref(), &fault.error, self.revision()))
     }
 
-    async fn message(self, message: Message<'_>) -> Option<WireResponse> {
+    async fn answer_message(self, message: Message<'_>) -> Option<WireResponse> {
         match message {
-            Message::Request(request) => self.request(&request).await,
+            Message::Request(request) => self.answer_request(&request).await,
             Message::Notification(notification) => {
-                self.notification(&notification);
+                self.handle_notification(&notification);
                 None
             }
             Message::Response(response) => {
@@ -146,16 +148,19 @@ impl MessageSource {
         }
     }
 
-    /// Runs a request that is not a member of a batch.
-    pub async fn request(self, request: &Request<'_>) -> Option<WireResponse> {
-        match self.scope(request) {
+    /// Answers a request that is not a member of a batch. Returns `None` if its client has cancelled it.
+    pub async fn answer_request(self, request: &Request<'_>) -> Option<WireResponse> {
+        match self.into_scope(request) {
             Ok(scope) => answer(&scope, request).await,
             Err((error, revision)) => Some(WireResponse::error(Some(&request.id), &error, revision)),
         }
     }
 
     /// Determines the era, the revision and the client facts of a request.
-    pub fn scope(self, request: &Request<'_>) -> Result<RequestScope, (McpError, Revision)> {
+    ///
+    /// # Errors
+    /// The error of a request that cannot be answered, with the revision for the answer.
+    pub fn into_scope(self, request: &Request<'_>) -> Result<RequestScope, (McpError, Revision)> {
         let meta = request.meta().map_err(|e| (e, self.revision()))?;
         let log_level: Option<LoggingLevel> = meta.log_level().map_err(|e| (e, Revision::MODERN))?;
         let facts = if params::is_modern(&meta) {
@@ -191,7 +196,8 @@ impl MessageSource {
         Ok(Arc::new(ClientFacts { revision: self.assumed, client: None, client_info: None, capabilities: "{}".into() }))
     }
 
-    pub fn notification(&self, notification: &Notification<'_>) {
+    /// Handles a notification, which is never answered.
+    pub fn handle_notification(&self, notification: &Notification<'_>) {
         match Method::parse(&notification.method) {
             Some(Method::Initialized) => self.session.mark_initialized(),
             Some(Method::Cancelled) => {
@@ -206,9 +212,9 @@ impl MessageSource {
         }
     }
 
-    /// Runs the members of a batch, `limits.batch_concurrency` at a time, and regroups the answers
+    /// Answers the members of a batch, `limits.batch_concurrency` at a time, and regroups the answers
     /// (2025-03-26/basic/index#batching).
-    pub async fn batch(&self, members: Vec<Result<Message<'_>, EnvelopeFault>>) -> Option<WireResponse> {
+    pub async fn answer_batch(&self, members: Vec<Result<Message<'_>, EnvelopeFault>>) -> Option<WireResponse> {
         let revision = self.revision();
         if !revision.rules().batches {
             let error = McpError::new(ErrorKind::InvalidRequest, "this protocol revision has no batches");
@@ -220,23 +226,23 @@ impl MessageSource {
             let index = answers.len();
             answers.push(None);
             match member {
-                Err(fault) => answers[index] = self.fault(fault).map(|a| a.bytes),
+                Err(fault) => answers[index] = self.fault_response(fault).map(|a| a.bytes),
                 Ok(Message::Request(request)) if request.method == "initialize" => {
                     let error = McpError::new(ErrorKind::InvalidRequest, "`initialize` must not be part of a batch");
                     answers[index] = Some(WireResponse::error(Some(&request.id), &error, revision).bytes);
                 }
                 Ok(Message::Request(request)) => requests.push((index, request)),
-                Ok(Message::Notification(notification)) => self.notification(notification),
+                Ok(Message::Notification(notification)) => self.handle_notification(notification),
                 Ok(Message::Response(response)) => self.session.questions.deliver_answer(response),
             }
         }
         let groups = self.group_identical_reads(&requests);
-        let done: Vec<_> = stream::iter(groups)
+        let answered_groups: Vec<_> = stream::iter(groups)
             .map(|group| self.answer_group(group))
             .buffer_unordered(self.server.limits.batch_concurrency)
             .collect()
             .await;
-        for (index, bytes) in done.into_iter().flatten() {
+        for (index, bytes) in answered_groups.into_iter().flatten() {
             answers[index] = Some(bytes);
         }
         let answers: Vec<Bytes> = answers.into_iter().flatten().collect();
@@ -267,14 +273,14 @@ impl MessageSource {
     async fn answer_group(&self, group: Vec<(usize, &Request<'_>)>) -> Vec<(usize, Bytes)> {
         let Some(&(index, first)) = group.first() else { return Vec::new() };
         if group.len() == 1 {
-            return self.clone().request(first).await.map(|a| (index, a.bytes)).into_iter().collect();
+            return self.clone().answer_request(first).await.map(|a| (index, a.bytes)).into_iter().collect();
         }
         let refuse = |error: &McpError, revision| {
             let refusal =
                 |(index, r): &(usize, &Request<'_>)| (*index, WireResponse::error(Some(&r.id), error, revision).bytes);
             group.iter().map(refusal).collect()
         };
-        let scope = match self.clone().scope(first) {
+        let scope = match self.clone().into_scope(first) {
             Ok(scope) => scope,
             Err((error, revision)) => return refuse(&error, revision),
         };
@@ -297,12 +303,12 @@ impl MessageSource {
 pub async fn answer(scope: &RequestScope, request: &Request<'_>) -> Option<WireResponse> {
     let RequestScope { exchange, server, table } = scope;
     if let Some(cluster) = server.cluster.as_deref()
-        && let Some(lookup) = cluster::forward_target(cluster, exchange, request)
+        && let Some(lookup) = cluster::find_forward_target(cluster, exchange, request)
     {
         match lookup.await {
             Ok(Some(target)) => {
                 let headers = cluster::mirrored_headers(table, request);
-                return Box::pin(cluster::await_owner(cluster, target, &server.slots, exchange, headers, request))
+                return Box::pin(cluster::forward_to_owner(cluster, target, &server.slots, exchange, headers, request))
                     .await;
             }
             Ok(None) => {}
@@ -321,7 +327,8 @@ pub async fn answer(scope: &RequestScope, request: &Request<'_>) -> Option<WireR
     }
 }
 
-/// Runs a large request like [`answer`], on the principal's thread for large messages ([`countersign_runtime::large_messages`]).
+/// Runs a large request like [`answer`], on the principal's thread for large messages
+/// ([`countersign_runtime::large_messages`]).
 pub async fn answer_large(scope: RequestScope, request: Arc<OwnedRequest>) -> Option<WireResponse> {
     let (large_messages, revision, id) =
         (Arc::clone(&scope.server.large_messages), scope.exchange.revision(), request.id.clone());
@@ -376,8 +383,9 @@ impl CachedFacts {
     /// Returns the cached facts if they were stated with exactly this text.
     fn find(&self, revision: Revision, info: Option<&str>, capabilities: &str) -> Option<Arc<ClientFacts>> {
         let facts = self.facts.as_ref()?;
-        let same = facts.revision == revision && self.info.as_deref() == info && *facts.capabilities == *capabilities;
-        same.then(|| Arc::clone(facts))
+        let is_same =
+            facts.revision == revision && self.info.as_deref() == info && *facts.capabilities == *capabilities;
+        is_same.then(|| Arc::clone(facts))
     }
 }
 

@@ -14,15 +14,22 @@ pub struct SessionLifetimes {
     pub nodes: Arc<dyn Nodes>,
     /// Cancelled when the gateway ends, which ends all remaining sessions.
     pub ended: CancellationToken,
-    /// The epoch of this node, and the token that ends this epoch's sessions that any node can serve.
-    epoch: Mutex<(u64, CancellationToken)>,
+    epoch: Mutex<Epoch>,
+}
+
+/// The time since which the sessions of this node count as alive. An epoch ends when the node loses its lease.
+struct Epoch {
+    /// The start of the epoch, as [`Nodes::sessions_since`] counts.
+    since: u64,
+    /// Ends the sessions of this epoch that clients reach through any node.
+    ended: CancellationToken,
 }
 
 impl SessionLifetimes {
     #[must_use]
     pub fn new(nodes: Arc<dyn Nodes>) -> Self {
         let ended = CancellationToken::new();
-        Self { nodes, epoch: Mutex::new((0, ended.child_token())), ended }
+        Self { nodes, epoch: Mutex::new(Epoch { since: 0, ended: ended.child_token() }), ended }
     }
 
     /// Returns the token that ends sessions of the current lease. It is cancelled when the gateway ends. It is also
@@ -30,18 +37,18 @@ impl SessionLifetimes {
     /// its sessions are gone.
     #[must_use]
     pub fn lease_token(&self) -> CancellationToken {
-        let current_epoch = self.nodes.sessions_since();
-        let mut epoch = self.epoch.lock();
-        if epoch.0 != current_epoch {
-            let before = std::mem::replace(&mut *epoch, (current_epoch, self.ended.child_token()));
-            before.1.cancel();
-        }
-        epoch.1.clone()
+        self.end_lapsed_epoch();
+        self.epoch.lock().ended.clone()
     }
 
-    /// Ends the sessions of a lease that was lost.
-    pub fn end_lapsed(&self) {
-        drop(self.lease_token());
+    /// Ends the sessions of a lease that was lost, and begins a new epoch.
+    pub fn end_lapsed_epoch(&self) {
+        let since = self.nodes.sessions_since();
+        let mut epoch = self.epoch.lock();
+        if epoch.since != since {
+            let lapsed = std::mem::replace(&mut *epoch, Epoch { since, ended: self.ended.child_token() });
+            lapsed.ended.cancel();
+        }
     }
 
     /// Checks that this node holds its lease, without which sessions can neither open nor continue: other nodes may

@@ -56,7 +56,7 @@ pub struct SessionLimits {
     /// The maximum number of sessions of one principal that hold state.
     pub max_sessions: usize,
     /// The time after which an idle session ends.
-    pub idle: Duration,
+    pub idle_timeout: Duration,
     /// The limits of an outbox that keeps no messages for replay.
     pub outbox: OutboxLimits,
     /// The maximum number of WebSocket sessions that wait for their clients to come back.
@@ -69,7 +69,7 @@ impl SessionLimits {
         let limits = &config.limits;
         Self {
             max_sessions: limits.max_sessions,
-            idle: limits.session_idle,
+            idle_timeout: limits.session_idle,
             outbox: OutboxLimits {
                 messages: limits.outbox_messages,
                 bytes: limits.outbox_bytes,

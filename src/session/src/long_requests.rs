@@ -1,5 +1,5 @@
-//! Requests that stay open for long. Each takes one of its principal's slots, and ends when its key is revoked or the
-//! gateway shuts down.
+//! Requests that stay open for long. Each takes one of its principal's slots, and ends when its credential is no longer
+//! valid or the gateway shuts down.
 
 use std::sync::Arc;
 
@@ -8,14 +8,27 @@ use tokio_util::sync::CancellationToken;
 use countersign_auth::Authenticator;
 use countersign_domain::principal::{Identity, Principal};
 use countersign_exchange::slots::{Evictable, StreamSlot, StreamSlots};
-use countersign_protocol::McpError;
+use countersign_protocol::{ErrorKind, McpError};
+
+/// Returns the error for a request that is refused because the gateway is shutting down.
+#[must_use]
+pub fn shutdown_error() -> McpError {
+    McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down")
+}
+
+/// Returns the error for a request whose wait ends because the gateway is shutting down.
+#[must_use]
+pub fn interrupted_wait_error() -> McpError {
+    McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later")
+}
 
 /// Admits long requests and ends them.
 #[derive(Clone)]
 pub struct LongRequests {
     pub slots: Arc<StreamSlots>,
+    /// Checks credentials, also those of ordinary requests and of sessions.
     pub authenticator: Arc<Authenticator>,
-    /// Cancelled when the gateway begins to drain.
+    /// Cancelled when the gateway begins to drain, after which it refuses ordinary requests, too.
     pub shutdown: CancellationToken,
 }
 
@@ -33,10 +46,18 @@ impl LongRequests {
     /// # Errors
     /// `OVERLOADED` if all slots are taken and none of their streams can be evicted.
     pub fn admit_stream(&self, principal: &Principal, stream: Evictable) -> Result<StreamSlot, McpError> {
-        self.slots.take_for(&principal.name, Some(stream))
+        self.slots.take_for(&principal.name, stream)
     }
 
-    /// Waits until the client's key is revoked, and returns the error that ends the request.
+    /// Takes a free slot for a stream that may be evicted later, without evicting another one.
+    ///
+    /// # Errors
+    /// `OVERLOADED` if all slots are taken.
+    pub fn admit_if_free(&self, principal: &Principal, stream: Evictable) -> Result<StreamSlot, McpError> {
+        self.slots.take_if_free(&principal.name, stream)
+    }
+
+    /// Waits until the client's credential is no longer valid, and returns the error that ends the request.
     pub async fn wait_until_revoked(&self, identity: &Identity) -> McpError {
         self.authenticator.wait_until_revoked(identity).await
     }

@@ -16,12 +16,14 @@ use crate::{
         tools::{self, ToolCallScope},
         upstream_wait::RouteFinder,
     },
-    long_requests::LongRequests,
+    long_requests::{LongRequests, shutdown_error},
     server::{McpServer, Routing},
     state::callers::Limiter,
 };
-use countersign_auth::scopes::require_scope;
-use countersign_domain::principal::{Identity, Scope};
+use countersign_domain::{
+    principal::{Identity, Scope},
+    scopes::require_scope,
+};
 use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancel};
 use countersign_protocol::{ErrorKind, McpError, Method, envelope::Request};
 use countersign_routing::RouteTable;
@@ -37,7 +39,7 @@ pub async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Cancel) -
     let log = RequestLog::new(exchange, &request.method);
     let metrics = RequestTimer::start(exchange, &request.method);
     let size = request.params.map_or(0, |params| params.get().len());
-    let outcome = match (admit(&exchange.identity, &server.long_requests, &server.limiter, size), method) {
+    let outcome = match (check_caller(&exchange.identity, &server.long_requests, &server.limiter, size), method) {
         (Err(error), _) => Err(error),
         (Ok(()), Some(method)) if method.is_request() && method.exists_in(exchange.revision()) => {
             handle(scope, method, request, cancel).await
@@ -45,12 +47,12 @@ pub async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Cancel) -
         // A method of an extension, or an unknown one.
         (Ok(()), _) => extension::call(exchange, table, &server.runner.bridge, request).await,
     };
-    let ended = match &outcome {
-        Ok(reply) => RequestEnd { failure: reply.failure, in_band: true, pending: reply.pending },
-        Err(error) => RequestEnd::error(error),
+    let end = match &outcome {
+        Ok(reply) => RequestEnd { failure: reply.failure, is_in_band: true, is_pending: reply.pending },
+        Err(error) => RequestEnd::from_error(error),
     };
-    metrics.finish(ended);
-    log.finish(ended);
+    metrics.finish(end);
+    log.finish(end);
     outcome
 }
 
@@ -59,31 +61,36 @@ pub async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Cancel) -
 pub struct RequestEnd {
     pub failure: Option<ErrorKind>,
     /// `true` if the failure is part of a result.
-    pub in_band: bool,
+    pub is_in_band: bool,
     /// `true` if the call waits for a person's approval.
-    pub pending: bool,
+    pub is_pending: bool,
 }
 
 impl RequestEnd {
-    fn error(error: &McpError) -> Self {
-        Self { failure: Some(error.kind), in_band: false, pending: false }
+    fn from_error(error: &McpError) -> Self {
+        Self { failure: Some(error.kind), is_in_band: false, is_pending: false }
     }
 }
 
-/// Checks that a request with parameters of this size may proceed.
+/// Checks the credential, the role and the rate of the caller of a request with parameters of this size.
 ///
 /// # Errors
 /// `SHUTTING_DOWN`, `UNAUTHORIZED`, `FORBIDDEN`, or `RATE_LIMITED` with `retryAfter` (seconds).
-fn admit(identity: &Identity, requests: &LongRequests, limiter: &Limiter, size: usize) -> Result<(), McpError> {
-    if requests.shutdown.is_cancelled() {
+fn check_caller(
+    identity: &Identity,
+    long_requests: &LongRequests,
+    limiter: &Limiter,
+    size: usize,
+) -> Result<(), McpError> {
+    if long_requests.shutdown.is_cancelled() {
         // `countersign stdio` sends a request that was not begun to the next gateway.
-        return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down").with("started", false));
+        return Err(shutdown_error().with("started", false));
     }
-    // A connection may outlive the key that opened it.
-    requests.authenticator.check(identity)?;
+    // A connection may outlive the credential that opened it.
+    long_requests.authenticator.check(identity)?;
     check_access(identity)?;
     limiter
-        .admits(&identity.principal.name, size)
+        .check_rate(&identity.principal.name, size)
         .map_err(|wait| McpError::new(ErrorKind::RateLimited, "too many requests, slow down").with("retryAfter", wait))
 }
 
@@ -129,17 +136,17 @@ async fn handle(
         Method::ToolsCall => {
             server.deciding_keys.note_call(&exchange.identity.principal, exchange.transport.as_str());
             let scope = ToolCallScope { exchange, cancel, table, runner, reviews };
-            tools::call_request(scope, item.finder, local_tasks, request).await
+            tools::call_tool(scope, item.finder, local_tasks, request).await
         }
         Method::ResourcesList => resources::list(exchange, table, limits, request, cancel).await,
-        Method::ResourceTemplatesList => resources::templates(exchange, table, request),
+        Method::ResourceTemplatesList => resources::list_templates(exchange, table, request),
         Method::ResourcesRead => resources::read(item, bridge).await,
         Method::ResourcesSubscribe => resources::subscribe(item, memory).await,
-        Method::ResourcesUnsubscribe => resources::unsubscribe(exchange, routing, limits, request).await,
+        Method::ResourcesUnsubscribe => resources::unsubscribe(item).await,
         Method::PromptsList => prompts::list(exchange, table, request),
         Method::PromptsGet => prompts::get(item, bridge).await,
         Method::Complete => prompts::complete(item, bridge).await,
-        Method::SetLevel => lifecycle::set_level(exchange, request),
+        Method::SetLevel => lifecycle::set_log_level(exchange, request),
         Method::TasksGet | Method::TasksUpdate | Method::TasksCancel | Method::TasksResult | Method::TasksList => {
             Box::pin(tasks::handle(exchange, tasks, method, request)).await
         }
@@ -149,21 +156,22 @@ async fn handle(
     }
 }
 
+/// Returns `true` for the lists of tools, prompts and resources.
 const fn is_list(method: Method) -> bool {
     matches!(method, Method::ToolsList | Method::PromptsList | Method::ResourcesList | Method::ResourceTemplatesList)
 }
 
-/// The time after the gateway's start in which lists wait for servers that have not connected yet.
+/// The time after the gateway's start in which lists wait for upstreams that have not connected yet.
 const STARTUP_PERIOD: Duration = Duration::from_secs(10);
-/// The longest time that a list waits for such servers.
+/// The longest time that a list waits for such upstreams.
 const MAX_LIST_WAIT: Duration = Duration::from_secs(5);
-/// The time that the router needs to publish a server's first answer.
+/// The time that the router needs to publish an upstream's first answer.
 const PUBLISH_DELAY: Duration = Duration::from_millis(150);
 
-/// Waits for the first answers of servers and returns the routes that include them, or `None` if nothing was missing.
-/// Many clients request lists only once, often while the gateway is still starting and servers have not answered yet.
+/// Waits for the first answers of upstreams and returns the routes that include them, or `None` if nothing was missing.
+/// Many clients request lists only once, often while the gateway is still starting and upstreams have not answered yet.
 async fn wait_for_first_answers(routing: &Routing, table: &RouteTable) -> Option<Arc<RouteTable>> {
-    if routing.started.elapsed() >= STARTUP_PERIOD || table.is_complete() {
+    if routing.started_at.elapsed() >= STARTUP_PERIOD || table.is_complete() {
         return None;
     }
     routing.upstreams.wait_until_settled(MAX_LIST_WAIT).await;
@@ -177,16 +185,16 @@ struct RequestLog<'a> {
     exchange: &'a Exchange,
     method: &'a str,
     /// `None` unless the DEBUG level is enabled.
-    started: Option<Instant>,
+    started_at: Option<Instant>,
 }
 
 impl<'a> RequestLog<'a> {
     fn new(exchange: &'a Exchange, method: &'a str) -> Self {
-        Self { exchange, method, started: tracing::enabled!(tracing::Level::DEBUG).then(Instant::now) }
+        Self { exchange, method, started_at: tracing::enabled!(tracing::Level::DEBUG).then(Instant::now) }
     }
 
-    fn finish(self, ended: RequestEnd) {
-        let Some(started) = self.started else { return };
+    fn finish(self, end: RequestEnd) {
+        let Some(started_at) = self.started_at else { return };
         tracing::debug!(
             // The method is an arbitrary text of the client.
             method = %self.method.escape_debug().take(64).collect::<String>(),
@@ -194,12 +202,12 @@ impl<'a> RequestLog<'a> {
             principal = %self.exchange.identity.principal.name,
             transport = self.exchange.transport.as_str(),
             revision = self.exchange.revision().as_str(),
-            outcome = match ended {
+            outcome = match end {
                 RequestEnd { failure: Some(kind), .. } => kind.code(),
-                RequestEnd { pending: true, .. } => "pending",
+                RequestEnd { is_pending: true, .. } => "pending",
                 _ => "ok",
             },
-            duration_us = u64::try_from(started.elapsed().as_micros()).unwrap_or(u64::MAX),
+            duration_us = u64::try_from(started_at.elapsed().as_micros()).unwrap_or(u64::MAX),
             "request"
         );
     }
@@ -210,7 +218,7 @@ impl<'a> RequestLog<'a> {
 struct RequestTimer {
     transport: Transport,
     method: countersign_telemetry::Method,
-    started: Instant,
+    started_at: Instant,
     is_finished: bool,
 }
 
@@ -219,26 +227,26 @@ impl RequestTimer {
         Self {
             transport: exchange.transport,
             method: countersign_telemetry::Method::from_name(method),
-            started: Instant::now(),
+            started_at: Instant::now(),
             is_finished: false,
         }
     }
 
-    fn finish(mut self, ended: RequestEnd) {
+    fn finish(mut self, end: RequestEnd) {
         self.is_finished = true;
-        let outcome = match ended {
-            RequestEnd { failure: Some(kind), in_band, .. } => {
+        let outcome = match end {
+            RequestEnd { failure: Some(kind), is_in_band, .. } => {
                 RequestMetrics::get().record_error(kind);
-                if in_band { RequestOutcome::ToolError } else { RequestOutcome::from_error_kind(kind) }
+                if is_in_band { RequestOutcome::ToolError } else { RequestOutcome::from_error_kind(kind) }
             }
-            RequestEnd { pending: true, .. } => RequestOutcome::Pending,
+            RequestEnd { is_pending: true, .. } => RequestOutcome::Pending,
             RequestEnd { .. } => RequestOutcome::Ok,
         };
         self.record(outcome);
     }
 
     fn record(&self, outcome: RequestOutcome) {
-        RequestMetrics::get().record(self.transport, self.method, outcome, self.started.elapsed());
+        RequestMetrics::get().record(self.transport, self.method, outcome, self.started_at.elapsed());
     }
 }
 

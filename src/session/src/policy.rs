@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use countersign_auth::scopes::require_scope;
 use countersign_domain::{
     policy::{
         AccessDecision, Decision, Policy, Requester, Subject, Verdict,
         subjects::{Owner, Refusal},
     },
     principal::Scope,
+    scopes::require_scope,
 };
 use countersign_exchange::context::{Exchange, requester};
 use countersign_protocol::{ErrorKind, McpError};
@@ -24,7 +24,7 @@ pub struct JudgedCall {
     pub decision: Arc<Decision>,
 }
 
-/// Proof that the policy has admitted a call to this tool. No tool is called without it, and only
+/// Proof that the policy has admitted a call to this tool. No handler runs a tool without it, and only
 /// [`JudgedCall::apply_decision`] creates it.
 #[derive(Clone)]
 pub struct AdmittedCall(Arc<ToolRoute>);
@@ -46,7 +46,7 @@ pub enum Admission {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counting {
     Count,
-    /// The call was admitted before, and continues with the answers to its server's questions.
+    /// The call was admitted before, and continues with the answers to its upstream's questions.
     AlreadyCounted,
 }
 
@@ -72,6 +72,7 @@ pub async fn judge(exchange: &Exchange, route: &Arc<ToolRoute>, arguments: &RawV
     Ok(judged(Arc::new(decision)))
 }
 
+/// Asks the policy about the call.
 fn decide(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Decision {
     route.ruling_for(arguments).decide(&requester(exchange), arguments)
 }
@@ -84,7 +85,7 @@ impl JudgedCall {
 
     /// Admits the call, sends it to review or refuses it, and counts the decision: the uses of standing rules and the
     /// calls that only a simulated policy would have stopped. Each call is counted once, even if it runs as a task or
-    /// its server asks for input several times.
+    /// its upstream asks for input several times.
     ///
     /// # Errors
     /// `POLICY_DENIED` with the rule and the reason, or `FORBIDDEN` if the client's token does not permit proposals.
@@ -93,7 +94,7 @@ impl JudgedCall {
             require_scope(&exchange.identity.principal, Scope::ToolsPropose)?;
         }
         if counting == Counting::Count {
-            self.count(exchange);
+            self.count_decision(exchange);
         }
         let (tool, rule) = (&self.route.name, self.decision.rule.as_deref().unwrap_or("policy.default"));
         let reason = &self.decision.reason;
@@ -103,12 +104,12 @@ impl JudgedCall {
             Verdict::Deny => {
                 let principal = &exchange.identity.principal.name;
                 tracing::info!(%tool, %principal, rule, %reason, "a call was denied");
-                Err(denied("call", ("tool", tool), self.decision.rule.as_deref(), reason))
+                Err(denied_error("call", ("tool", tool), self.decision.rule.as_deref(), reason))
             }
         }
     }
 
-    fn count(&self, exchange: &Exchange) {
+    fn count_decision(&self, exchange: &Exchange) {
         let (decision, tool, principal) = (&self.decision, &self.route.name, &exchange.identity.principal.name);
         if let Some(rule) = &decision.standing_rule {
             rule.uses.increment();
@@ -118,10 +119,10 @@ impl JudgedCall {
             );
             crash_point("after_rule_used");
         }
-        if let Some(meant) = decision.simulated {
-            metrics::counter!(telemetry::POLICY_SIMULATED, "verdict" => meant.as_str()).increment(1);
+        if let Some(simulated_verdict) = decision.simulated {
+            metrics::counter!(telemetry::POLICY_SIMULATED, "verdict" => simulated_verdict.as_str()).increment(1);
             tracing::info!(
-                %tool, %principal, verdict = meant.as_str(),
+                %tool, %principal, verdict = simulated_verdict.as_str(),
                 rule = decision.rule.as_deref().unwrap_or("policy.default"), reason = %decision.reason,
                 "a call went through because policy.mode is simulate"
             );
@@ -130,7 +131,7 @@ impl JudgedCall {
 }
 
 /// Returns the error for a call or another request that the policy denies.
-fn denied(request: &str, (kind, name): (&str, &str), rule: Option<&str>, reason: &str) -> McpError {
+fn denied_error(request: &str, (kind, name): (&str, &str), rule: Option<&str>, reason: &str) -> McpError {
     let text = format!("the gateway's policy does not allow this {request}");
     let error = McpError::new(ErrorKind::PolicyDenied, text).with(kind, name).with("reason", reason);
     match rule {
@@ -139,9 +140,9 @@ fn denied(request: &str, (kind, name): (&str, &str), rule: Option<&str>, reason:
     }
 }
 
-/// Returns the reason why the policy refuses a subject, whether or not the refusal is enforced.
+/// Returns the refusal of a subject by the policy, if there is one, whether or not the refusal is enforced.
 #[must_use]
-pub fn refusal(
+pub fn find_refusal(
     policy: &Policy,
     provider: &RouteTarget,
     subject: Subject<'_>,
@@ -166,7 +167,7 @@ pub fn admit(
     subject: Subject<'_>,
 ) -> Result<(), McpError> {
     let Some(policy) = table.refusing_policy() else { return Ok(()) };
-    let Some(refusal) = refusal(policy, provider, subject, &requester(exchange)) else { return Ok(()) };
+    let Some(refusal) = find_refusal(policy, provider, subject, &requester(exchange)) else { return Ok(()) };
     let name: String = subject.name().chars().take(2048).collect();
     let rule = refusal.rule.as_deref().unwrap_or("policy.default");
     let (kind, principal) = (subject.kind_name(), &exchange.identity.principal.name);
@@ -176,7 +177,7 @@ pub fn admit(
         return Ok(());
     }
     tracing::info!(what = kind, name, %principal, rule, reason = %refusal.reason, "a request was denied");
-    Err(denied(kind, (kind, &name), refusal.rule.as_deref(), &refusal.reason))
+    Err(denied_error(kind, (kind, &name), refusal.rule.as_deref(), &refusal.reason))
 }
 
 /// Filters lists for one client: entries that it may not use are left out.
@@ -191,6 +192,6 @@ impl<'a> ListFilter<'a> {
     #[must_use]
     pub fn shows(&self, provider: &RouteTarget, subject: Subject<'_>) -> bool {
         let Some((policy, requester)) = &self.0 else { return true };
-        refusal(policy, provider, subject, requester).is_none()
+        find_refusal(policy, provider, subject, requester).is_none()
     }
 }

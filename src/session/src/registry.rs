@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
+use countersign_domain::principal::Principal;
 use countersign_exchange::{
     eviction::{Activity, EvictionQueue},
     shared::{Channel, SessionShared, short_session_id},
@@ -36,12 +37,10 @@ fn holds_state(shared: &SessionShared) -> bool {
 }
 
 impl Clients for Registry {
-    fn broadcast(&self, message: &Bytes) {
+    fn broadcast(&self, message: &Bytes, is_concerned: &dyn Fn(&Principal) -> bool) {
         self.for_each(|session| {
-            if session.is_initialized()
-                && session.legacy_revision().is_some()
-                && !matches!(session.channel, Channel::None)
-            {
+            let is_open = session.is_initialized() && session.legacy_revision().is_some() && holds_state(session);
+            if is_open && is_concerned(session.principal()) {
                 session.send_unsolicited(message.clone());
             }
         });
@@ -50,10 +49,10 @@ impl Clients for Registry {
 
 impl Registry {
     pub fn insert(&self, shared: Arc<SessionShared>) {
-        let (id, counted) = (Arc::clone(&shared.id), holds_state(&shared));
+        let (id, holds_state) = (Arc::clone(&shared.id), holds_state(&shared));
         let principal = Arc::clone(shared.principal());
         self.sessions.insert(shared.id.to_string(), shared);
-        if counted {
+        if holds_state {
             let mut by_principal = self.by_principal.lock();
             let principal_sessions = by_principal.entry(principal.name.clone()).or_default();
             principal_sessions.count += 1;
@@ -93,13 +92,13 @@ impl Registry {
     }
 
     /// Returns the number of sessions of one principal that hold state.
-    pub fn count_of(&self, principal: &str) -> usize {
+    pub fn count_for(&self, principal: &str) -> usize {
         self.by_principal.lock().get(principal).map_or(0, |principal_sessions| principal_sessions.count)
     }
 
-    /// Chooses a session of the principal for eviction, and removes it. Returns `None` if all of its sessions have calls in
-    /// flight. The slot is free at once, even before the session's actor has ended.
-    pub fn evict_one_of(&self, principal: &str) -> Option<Arc<SessionShared>> {
+    /// Chooses a session of the principal for eviction, and removes it. Returns `None` if all of its sessions have calls
+    /// in flight. The slot is free at once, even before the session's actor has ended.
+    pub fn evict_one(&self, principal: &str) -> Option<Arc<SessionShared>> {
         let all = || {
             let principal_sessions =
                 self.sessions.iter().filter(|session| session.principal().name == principal && holds_state(session));
@@ -122,7 +121,7 @@ impl Registry {
     }
 
     /// Describes all live sessions.
-    pub fn infos(&self) -> Vec<SessionInfo> {
+    pub fn describe_all(&self) -> Vec<SessionInfo> {
         let mut all = Vec::new();
         self.for_each(|session| all.push(SessionInfo::new(session)));
         all

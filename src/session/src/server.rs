@@ -1,5 +1,5 @@
-//! The parts of the gateway that answer MCP requests, grouped by subject. Only the functions that pass a request on to
-//! its handler see all of them ([`RequestScope`]). A handler gets the parts that it uses.
+//! The parts of the gateway that answer MCP requests, grouped by subject. The functions that pass a request on to its
+//! handler see all of them ([`RequestScope`]), and a handler gets only the parts that it uses.
 
 use std::{
     sync::Arc,
@@ -33,17 +33,18 @@ use countersign_routing::{PublishedTable, RouteDirectory, RouteTable, Router};
 use countersign_runtime::large_messages::LargeMessageThreads;
 use countersign_upstream::Upstreams;
 
-/// The parts with which handlers find routes of tools, prompts and resources, and wait for servers that were just started.
+/// The parts with which handlers find routes of tools, prompts and resources, and wait for upstreams that were just
+/// started.
 #[derive(Clone)]
 pub struct Routing {
     pub routes: Arc<PublishedTable>,
     pub router: Addr<Router>,
     pub upstreams: Arc<Upstreams>,
     pub long_requests: LongRequests,
-    /// The longest time until a server's first answer (`limits.first_connection`).
+    /// The longest time until an upstream's first answer (`limits.first_connection`).
     pub first_connection: Duration,
     /// The time at which the gateway was started.
-    pub started: Instant,
+    pub started_at: Instant,
 }
 
 /// The parts with which handlers propose calls for review and follow their changes.
@@ -152,10 +153,11 @@ impl McpServer {
     }
 }
 
-/// A request on its way to its handler. Handlers get only their parts of it.
+/// The parts with which a request is answered: its exchange, the server and the route table. Handlers get only those
+/// that they use.
 pub struct RequestScope {
     pub exchange: Exchange,
     pub server: Arc<McpServer>,
-    /// The routes that were published when the request had been read. Only a wait for a server replaces them.
+    /// The routes that were published when the request had been read. Only a wait for an upstream replaces them.
     pub table: Arc<RouteTable>,
 }

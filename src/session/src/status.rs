@@ -19,7 +19,7 @@ use countersign_upstream::Upstreams;
 
 /// The sources of the gateway's health, description and metrics.
 pub struct GatewayStatus {
-    pub started: Instant,
+    pub started_at: Instant,
     /// Cancelled when the gateway begins to drain.
     pub shutdown: CancellationToken,
     pub changes: Changes,
@@ -38,32 +38,32 @@ impl GatewayStatus {
     #[must_use]
     pub fn health(&self) -> Value {
         let nodes = self.changes.nodes();
-        let draining = self.shutdown.is_cancelled();
+        let is_draining = self.shutdown.is_cancelled();
         let store = match self.changes.store_trouble() {
             // A gateway that is shutting down closes its store.
-            _ if !draining && !self.changes.is_healthy() => "failed",
+            _ if !is_draining && !self.changes.is_healthy() => "failed",
             Some(trouble) => trouble.readiness_reason(),
             // The database has not answered for so long that other nodes count this node as gone.
-            None if !draining && !nodes.holds_claim(None) => "unreachable",
+            None if !is_draining && !nodes.holds_claim(None) => "unreachable",
             None => "ok",
         };
         let table = self.routes.load();
         let listed = |server: &str| table.tools().iter().any(|route| route.provider.name() == server);
         let missing = self.upstreams.missing_required(listed);
-        let ready = store == "ok" && !draining && missing.is_empty() && table.generation > 0;
+        let is_ready = store == "ok" && !is_draining && missing.is_empty() && table.generation > 0;
         let mut health = json!({
-            "status": if ready { "ok" } else if draining { "draining" } else { "unavailable" },
+            "status": if is_ready { "ok" } else if is_draining { "draining" } else { "unavailable" },
             "live": true,
-            "ready": ready,
+            "ready": is_ready,
             "checks": {
                 // Other values are `disk_full`, `locked`, `damaged`, `failed` and `unreachable`.
                 "store": store,
-                "draining": draining,
+                "draining": is_draining,
                 // Only required servers count.
                 "upstreams": if missing.is_empty() { json!("ok") } else { json!({ "missing": missing }) },
             },
         });
-        // Only if several nodes may serve the same store.
+        // A gateway that is the only one of its store has no other nodes to show.
         if nodes.claimant().is_some() {
             health["checks"]["nodes"] =
                 json!({ "live": nodes.live_count(), "otherConfiguration": nodes.differing_count() });
@@ -93,7 +93,7 @@ impl GatewayStatus {
             "prompts": table.prompts().len(),
             "policy": policy.default.as_str(),
             "policyMode": policy.mode,
-            "uptimeSeconds": self.started.elapsed().as_secs(),
+            "uptimeSeconds": self.started_at.elapsed().as_secs(),
         })
     }
 
@@ -109,7 +109,7 @@ impl GatewayStatus {
         #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; queues are far below 2^52")]
         queue_length(Queue::Outbox).set(queued as f64);
         #[expect(clippy::cast_precision_loss, reason = "so are bodies")]
-        body_bytes().set(self.body_budget.held_bytes() as f64);
+        body_bytes().set(self.body_budget.reserved_bytes() as f64);
         self.upstreams.update_gauges();
         self.metrics.render()
     }

@@ -58,12 +58,12 @@ impl Gateway {
         let (policy, aliases) = (Policy::new(&config.policy), Aliases::new(&config.routes).unwrap());
         let clients = Arc::clone(&registry) as _;
         let router = Router::new(Arc::clone(&routes), policy, aliases, pending_output_schema(), clients).start();
-        let upstreams = Arc::new(Upstreams::with_connectors(Box::new(|_| Vec::new())));
+        let upstreams = Arc::new(Upstreams::with_connectors(Arc::new(|_, _| Vec::new()), None));
         let keys = Arc::new(StoredCredentials::in_directory(dir.path()).unwrap());
-        let (started, shutdown) = (Instant::now(), CancellationToken::new());
-        let in_force = Arc::clone(&config);
+        let (started_at, shutdown) = (Instant::now(), CancellationToken::new());
+        let config_in_force = Arc::clone(&config);
         let status = GatewayStatus {
-            started,
+            started_at,
             shutdown: shutdown.clone(),
             changes: changes.clone(),
             routes: Arc::clone(&routes),
@@ -71,7 +71,7 @@ impl Gateway {
             registry: Arc::clone(&registry),
             body_budget: body_budget(&config.transports),
             metrics: Metrics::install().unwrap(),
-            config: Box::new(move || Arc::clone(&in_force)),
+            config: Box::new(move || Arc::clone(&config_in_force)),
         };
         let lifetimes = Arc::new(SessionLifetimes::new(Arc::clone(changes.nodes())));
         let memory = Memory::new(config.limits.principal_memory, config.limits.total_memory);
@@ -83,7 +83,7 @@ impl Gateway {
             shutdown,
         };
         let first_connection = config.limits.first_connection;
-        let routing = Routing { routes, router, upstreams, long_requests, first_connection, started };
+        let routing = Routing { routes, router, upstreams, long_requests, first_connection, started_at };
         let reviews = Reviews::new(&config, changes, Arc::new(GatewayAddress::new(&config)), &routing);
         let server = McpServer::new(&config, memory, routing, reviews, bridge, Arc::new(status));
         let server = Arc::new(server);

@@ -247,11 +247,11 @@ impl RecordHistory {
                 // A server that never offered a tool has no entry.
                 None if matches!(name, RowName::Server(_)) => {}
                 None if name.is_policy() || !(self.covers_records || is_covered) => counts.uncovered += 1,
-                None => return Err(TrailError::RecordUnknown { what: name.to_string() }),
+                None => return Err(TrailError::RecordUnknown { record: name.to_string() }),
                 Some(recorded) if recorded.state.hash == row.hash => {}
                 Some(recorded) if recorded.ended_by_restore && row.has_ended => {}
                 Some(recorded) => {
-                    return Err(TrailError::RecordAltered { what: name.to_string(), seq: recorded.seq });
+                    return Err(TrailError::RecordAltered { record: name.to_string(), seq: recorded.seq });
                 }
             }
         }
@@ -264,7 +264,7 @@ impl RecordHistory {
         let missing =
             self.rows.iter().find(|(name, recorded)| !found.contains_key(name) && !is_deletable(name, recorded));
         match missing {
-            Some((name, recorded)) => Err(TrailError::RecordGone { what: name.to_string(), seq: recorded.seq }),
+            Some((name, recorded)) => Err(TrailError::RecordGone { record: name.to_string(), seq: recorded.seq }),
             None => Ok(counts),
         }
     }

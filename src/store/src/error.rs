@@ -29,10 +29,10 @@ pub enum StoreError {
     #[error("{path} is damaged ({detail}); stop the gateway and restore it from a backup")]
     Corrupt { path: PathBuf, detail: String },
     #[error(
-        "the data directory {dir} belongs to another store: {why}, or another directory with --data DIR. To use the \
+        "the data directory {dir} belongs to another store: {reason}, or another directory with --data DIR. To use the \
          directory with another store, stop its gateway and remove {file}"
     )]
-    OtherStore { dir: PathBuf, why: String, file: PathBuf },
+    OtherStore { dir: PathBuf, reason: String, file: PathBuf },
     #[error(
         "the store ends at audit entry {found}, but {path} says that entry {expected} was written, so later entries are \
          lost. Restore a backup; or remove {path} to continue with the remaining entries, and tell the people concerned"

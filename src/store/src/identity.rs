@@ -111,7 +111,7 @@ impl StoreIdentity {
         };
         StoreError::OtherStore {
             dir: dir.to_owned(),
-            why: format!("it belongs to {own}, and the loaded configuration names {configured}. Give {remedy}"),
+            reason: format!("it belongs to {own}, and the loaded configuration names {configured}. Give {remedy}"),
             file: dir.join(IDENTITY_FILE),
         }
     }

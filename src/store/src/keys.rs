@@ -82,7 +82,8 @@ pub trait Credentials: People {
     /// Those of the database.
     fn find(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, StoreError>;
 
-    /// Revokes the key with the given id. Returns `false` if the key does not exist or was already revoked.
+    /// Revokes the key with the given id, and removes the accounts of its owner at servers if it was their last key. Returns
+    /// `false` if the key does not exist or was already revoked.
     ///
     /// # Errors
     /// Those of the database.
@@ -155,6 +156,18 @@ pub trait Credentials: People {
     /// Those of the database. If the outcome of the commit is unknown, the code may be used up, but nobody else gets
     /// it.
     fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, StoreError>;
+
+    /// Returns the fingerprint of the key that encrypts stored tokens, after recording `new` if none is recorded.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn ensure_token_key(&self, new: &str) -> Result<String, StoreError>;
+
+    /// Records the fingerprint of another key that encrypts stored tokens.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn replace_token_key(&self, new: &str) -> Result<(), StoreError>;
 }
 
 /// Returns `true` if a use of the key should be recorded now ([`Credentials::touch`]).

@@ -1,14 +1,15 @@
-//! The durable store of changes, their audit trail, feed events, keys, pins, standing rules, policies and webhook
-//! deliveries.
+//! The durable store of changes, their audit trail, feed events, keys, accounts at servers, pins, standing rules, policies
+//! and webhook deliveries.
 //!
 //! The store decides nothing about changes; [`countersign_domain::changes::machine`] decides which transitions are
 //! legal. The store never answers before the commit, and never guesses how a commit ended.
 //!
 //! [`StoreLocation`] is the only way to open a store, and [`ModuleStorage`] is the storage of a module. The traits
-//! [`Store`], [`keys::Credentials`], [`people::People`] and [`webhooks::Deliveries`] are the interfaces. Each backend, `sqlite` or
-//! `postgres`, writes transitions in its own way; everything else is implemented once, with the `statements` over the
-//! trait `sql::Sql`.
+//! [`Store`], [`keys::Credentials`], [`people::People`], [`accounts::AccountStore`] and [`webhooks::Deliveries`] are the
+//! interfaces. Each backend, `sqlite` or `postgres`, writes transitions in its own way; everything else is implemented
+//! once, with the `statements` over the trait `sql::Sql`.
 
+pub mod accounts;
 mod coverage;
 mod delivery_store;
 #[cfg(test)]
@@ -329,10 +330,10 @@ pub trait StoreBackend: Send + Sync + 'static {
 /// 3. Add a line `suite!(…)` at the end of `src/store/src/suite.rs`. `every_backend_is_in_the_suite` fails without it.
 /// 4. Run `scripts/crash-proof` on it.
 pub trait Store: StoreBackend {
-    /// Queues a write without blocking; many writes share a commit. `done` is always called. If the queue is full or
-    /// the store is closed, `done` is called at once and on this thread. An error says whether the write certainly
+    /// Queues a write without blocking; many writes share a commit. `callback` is always called. If the queue is full or
+    /// the store is closed, `callback` is called at once and on this thread. An error says whether the write certainly
     /// changed nothing ([`StoreError::certainly_aborted`]).
-    fn submit(&self, request: WriteRequest, done: WriteCallback);
+    fn submit(&self, request: WriteRequest, callback: WriteCallback);
 
     /// Returns the oldest records that are older than the cutoffs, as many as one transaction prunes.
     fn find_prunable(&self, before: PruningCutoffs) -> StoreFuture<PrunableRecords>;

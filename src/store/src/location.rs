@@ -9,6 +9,7 @@ use std::{
 
 use super::{
     ReviewerRecords, Store, StoreError, VerifiedTrail, VerifyError,
+    accounts::AccountStore,
     identity::{self, Backend, StoreIdentity},
     keys::Credentials,
     moving::{self, MoveError, MoveModules, OfflineStore, Progress},
@@ -208,6 +209,17 @@ impl StoreLocation {
                 Ok(Arc::new(keys))
             }
             Kind::Postgres(server) => server.credentials(),
+        }
+    }
+
+    /// Opens the accounts at servers and the registrations at authorization servers.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn accounts(&self) -> Result<Arc<dyn AccountStore>, StoreError> {
+        match self.checked_kind()? {
+            Kind::Directory(dir) => Ok(Arc::new(sqlite::keys::open(dir)?)),
+            Kind::Postgres(server) => server.accounts(),
         }
     }
 

@@ -49,6 +49,8 @@ pub(crate) const TABLES: &[Table] = &[
     table("api_keys", "id, name, role, owner, hash, created_at, last_used_at, revoked_at", None),
     table("sign_ins", "id, cookie, key, name, role, key_id, owner, last_used_ms, session, refreshed_ms", None),
     table("people", "name, role, claims, updated_ms, revoked_ms", None),
+    table("accounts", "server, holder, target, issuer, sealed, version, refreshing_ms, connected_ms", None),
+    table("registrations", "issuer, sealed", None),
     table("pinned_servers", "server", None),
     table("tool_pins", "server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target", None),
     table("standing_rules", "no, id, \"over\", body", Some(500)),
@@ -245,25 +247,25 @@ pub(crate) fn move_all(
     // This runs in each attempt, because the trail does not cover the data of modules.
     move_modules(incomplete.is_some())?;
     to.set_fact(INCOMPLETE_FACT, Some(&head))?;
-    let mut done = Progress { copied: 0, total: 0 };
+    let mut current = Progress { copied: 0, total: 0 };
     for table in TABLES {
-        done.total += from.count_rows(table)?;
+        current.total += from.count_rows(table)?;
         // The trail does not cover deliveries and last uses of keys, so copies from an earlier attempt may be
         // outdated.
         if !matches!(table.name, "changes" | "change_search" | "events" | "audit") {
             to.clear(table)?;
         }
-        done.copied += to.count_rows(table)?;
+        current.copied += to.count_rows(table)?;
     }
-    progress(done);
+    progress(current);
     for table in TABLES {
         let mut after = if table.page.is_some() { to.last_number(table)? } else { 0 };
         loop {
             let rows = from.read(table, after)?;
             let Some(last) = rows.last() else { break };
             to.write(table, &rows)?;
-            done.copied += rows.len() as u64;
-            progress(done);
+            current.copied += rows.len() as u64;
+            progress(current);
             if table.page.is_none() {
                 break;
             }

@@ -47,6 +47,11 @@ pub struct ProviderSession {
     pub tokens: String,
     /// Set if the tokens include a refresh token, so that the provider can be asked about the person.
     pub has_refresh_token: bool,
+    /// The second in which the person authenticated, and the kind of that authentication, as the ID token of the sign-in says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth_time: Option<i64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acr: Option<String>,
     /// The time at which the sign-in ends, however often it is used.
     pub ends_at: Timestamp,
 }
@@ -56,6 +61,15 @@ impl ProviderSession {
     #[must_use]
     pub fn person(&self) -> String {
         subject_name(&self.issuer, &self.subject)
+    }
+
+    /// Adds the time and the kind of the authentication to the claims of the signed-in person.
+    pub fn describe_sign_in(&self, person: &mut Principal) {
+        if let Some(claims) = &mut person.claims {
+            let claims = Arc::make_mut(claims);
+            claims.auth_time = self.auth_time;
+            claims.acr.clone_from(&self.acr);
+        }
     }
 }
 
@@ -128,7 +142,8 @@ pub trait People: Send + Sync + 'static {
     /// Those of the database.
     fn claim_refresh(&self, id: &SecretHash, last: Timestamp, now: Timestamp) -> Result<bool, StoreError>;
 
-    /// Revokes a person, known or not, and ends their sign-ins. Returns their number.
+    /// Revokes a person, known or not, ends their sign-ins, and removes their accounts at servers. Returns the number of
+    /// sign-ins.
     ///
     /// # Errors
     /// Those of the database.

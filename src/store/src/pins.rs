@@ -18,6 +18,8 @@ use countersign_domain::{
 
 /// The event of recording the definitions of a server that was connected for the first time.
 pub(crate) const FIRST_SEEN: &str = "definitions_seen";
+/// The event of accepting definitions of tools that a reviewer vouches for as reads, which loosens the policy.
+const READS_ACCEPTED: &str = "definitions_accepted_as_reads";
 
 /// The new state of a pin.
 #[derive(Clone, Debug)]
@@ -73,10 +75,31 @@ impl PinStore {
     ///
     /// # Errors
     /// Those of the store. No definition is accepted then, unless the outcome is unknown.
-    pub async fn accept(
+    pub async fn accept(&self, server: (&str, &str), tools: &[Definition], by: &str) -> Result<(), WriteError> {
+        self.accept_with(server, tools, |_| false, "definitions_accepted", by).await
+    }
+
+    /// Accepts definitions like [`Self::accept`]. Tools for which `is_read` returns `true` count as read-only from now on,
+    /// whatever they declare, so the audit trail gets an event of its own.
+    ///
+    /// # Errors
+    /// The same as [`Self::accept`].
+    pub async fn accept_reads(
+        &self,
+        server: (&str, &str),
+        tools: &[Definition],
+        is_read: impl Fn(&Definition) -> bool,
+        by: &str,
+    ) -> Result<(), WriteError> {
+        self.accept_with(server, tools, is_read, READS_ACCEPTED, by).await
+    }
+
+    async fn accept_with(
         &self,
         (server, server_fingerprint): (&str, &str),
         tools: &[Definition],
+        is_read: impl Fn(&Definition) -> bool,
+        event: &'static str,
         by: &str,
     ) -> Result<(), WriteError> {
         let _one_at_a_time = self.changing.lock().await;
@@ -91,11 +114,12 @@ impl PinStore {
                     by: by.to_owned(),
                     at,
                     server_fingerprint: Some(server_fingerprint.to_owned()),
+                    as_read: is_read(tool),
                 }),
                 text: Some(Arc::clone(&tool.text)),
             },
         });
-        self.write(server, writes.collect(), "definitions_accepted", by, at).await
+        self.write(server, writes.collect(), event, by, at).await
     }
 
     /// Revokes acceptances, which restores the status that each definition had before.
@@ -212,7 +236,11 @@ fn pin_record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &st
         .map(|write| {
             let pin = &write.pin;
             let hash = pin.accepted.as_ref().map(|accepted| &accepted.hash).or(pin.seen.as_ref());
-            json!({ "name": write.tool, "hash": hash, "row": row_hash(server, write) })
+            let mut tool = json!({ "name": write.tool, "hash": hash, "row": row_hash(server, write) });
+            if pin.accepted.as_ref().is_some_and(|accepted| accepted.as_read) {
+                tool["as"] = "read".into();
+            }
+            tool
         })
         .collect();
     let details = json!({ "server": server, "tools": tools }).to_string();
@@ -222,10 +250,11 @@ fn pin_record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &st
 /// Returns the hash of a pin's row, which the audit entry contains.
 pub(crate) fn row_hash(server: &str, write: &PinWrite) -> String {
     let accepted = write.pin.accepted.as_ref();
+    let hash = accepted.map(Acceptance::stored_hash);
     let at = accepted.map(|accepted| accepted.at.to_string());
     let columns = [
         write.pin.seen.as_deref(),
-        accepted.map(|accepted| accepted.hash.as_str()),
+        hash.as_deref(),
         accepted.map(|accepted| accepted.by.as_str()),
         at.as_deref(),
         write.pin.text.as_deref(),
@@ -299,6 +328,33 @@ mod tests {
         pins.store.close();
         let verified = StoreLocation::directory(dir.path()).verify_audit(None).unwrap();
         assert_eq!((verified.entries, verified.changes), (3, 0));
+    }
+
+    #[actix::test]
+    async fn accepted_reads_are_kept_and_recorded_as_such() {
+        let dir = tempfile::tempdir().unwrap();
+        let pins = open_pins(dir.path()).await;
+        let tools = [tool("read", "h1"), tool("edit", "h2")];
+        pins.observe("fs", &tools);
+        pins.accept_reads(("fs", "t"), &tools, |tool| tool.name == "read", "alice").await.unwrap();
+        pins.store.close();
+        drop(pins);
+
+        let pins = open_pins(dir.path()).await;
+        let is_read = |tool: &str, hash: &str| pins.pins().pin("fs", tool).unwrap().is_accepted_as_read("t", hash);
+        assert!(is_read("read", "h1") && !is_read("edit", "h2"));
+        assert_eq!(pins.pins().status(("fs", "t"), "edit", "h2"), DefinitionStatus::Accepted);
+        let trail = pins.store.audit_page(None, None, 10).await.unwrap();
+        assert_eq!((trail[0].event.as_str(), trail[0].actor.as_str()), ("definitions_accepted_as_reads", "alice"));
+        let details: serde_json::Value = serde_json::from_str(trail[0].details.get()).unwrap();
+        let recorded = |index: usize| (&details["tools"][index]["hash"], &details["tools"][index]["as"]);
+        assert_eq!(recorded(0), (&json!("h1"), &json!("read")));
+        assert_eq!(recorded(1), (&json!("h2"), &json!(null)));
+        // An acceptance of the definition alone no longer vouches for the tool.
+        pins.accept(("fs", "t"), &tools[..1], "bob").await.unwrap();
+        assert!(!pins.pins().pin("fs", "read").unwrap().is_accepted_as_read("t", "h1"));
+        pins.store.close();
+        StoreLocation::directory(dir.path()).verify_audit(None).unwrap();
     }
 
     #[actix::test]

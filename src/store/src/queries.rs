@@ -40,8 +40,8 @@ pub(crate) trait Queries: StoreBackend {
 }
 
 impl<B: Queries> Store for B {
-    fn submit(&self, request: WriteRequest, done: WriteCallback) {
-        self.write_queue().send(request, done);
+    fn submit(&self, request: WriteRequest, callback: WriteCallback) {
+        self.write_queue().send(request, callback);
     }
 
     fn find_prunable(&self, before: PruningCutoffs) -> StoreFuture<PrunableRecords> {

@@ -33,7 +33,7 @@ pub(crate) type WriteResult = Result<CommittedWrite, WriteError>;
 
 pub(crate) struct Command {
     pub request: WriteRequest,
-    pub done: WriteCallback,
+    pub callback: WriteCallback,
 }
 
 impl WriteRequest {
@@ -64,10 +64,10 @@ impl WriteQueue {
         Self { sender: Mutex::new(Some(Box::new(sender))), queued: Arc::default() }
     }
 
-    /// Queues the write. If it is refused, calls `done` at once and on this thread.
-    pub fn send(&self, request: WriteRequest, done: WriteCallback) {
+    /// Queues the write. If it is refused, calls `callback` at once and on this thread.
+    pub fn send(&self, request: WriteRequest, callback: WriteCallback) {
         let sender = self.sender.lock();
-        let command = Command { request, done };
+        let command = Command { request, callback };
         let refused = match sender.as_ref() {
             None => Some((StoreError::Closed, command)),
             Some(sender) => {
@@ -79,7 +79,7 @@ impl WriteQueue {
         };
         drop(sender);
         if let Some((error, command)) = refused {
-            (command.done)(Err(error.into()), false);
+            (command.callback)(Err(error.into()), false);
         }
     }
 
@@ -161,7 +161,7 @@ pub(crate) fn feed_event(draft: &Draft, seq: u64) -> String {
 pub(crate) fn answer(batch: Vec<Command>, outcomes: Vec<WriteResult>) {
     let last = batch.iter().rposition(|command| matches!(command.request, WriteRequest::Transition(_)));
     for (n, (command, outcome)) in batch.into_iter().zip(outcomes).enumerate() {
-        (command.done)(outcome, last.is_some_and(|last| n < last));
+        (command.callback)(outcome, last.is_some_and(|last| n < last));
     }
 }
 
@@ -196,7 +196,7 @@ mod tests {
         let flags = Arc::new(Mutex::new(Vec::new()));
         let command = |request| {
             let flags = Arc::clone(&flags);
-            Command { request, done: Box::new(move |_, more| flags.lock().push(more)) }
+            Command { request, callback: Box::new(move |_, more| flags.lock().push(more)) }
         };
         let batch: Vec<_> = requests.into_iter().map(command).collect();
         refuse(batch, &StoreError::Closed);

@@ -90,13 +90,13 @@ impl AuditSearch {
                 || !self.actors.is_empty())
     }
 
-    pub(crate) fn matches(&self, entry: &AuditEntry, change_text: Option<&str>, wanted: Option<&str>) -> bool {
+    pub(crate) fn matches(&self, entry: &AuditEntry, change_text: Option<&str>, needle: Option<&str>) -> bool {
         if self.since.is_some_and(|since| entry.at < since) || self.until.is_some_and(|until| entry.at >= until) {
             return false;
         }
-        let Some(wanted) = wanted else { return true };
-        change_text.is_some_and(|text| text.contains(wanted))
-            || [&entry.event, &entry.actor, &entry.change_id].iter().any(|text| text.to_lowercase().contains(wanted))
-            || entry.details.get().to_lowercase().contains(wanted)
+        let Some(needle) = needle else { return true };
+        change_text.is_some_and(|text| text.contains(needle))
+            || [&entry.event, &entry.actor, &entry.change_id].iter().any(|text| text.to_lowercase().contains(needle))
+            || entry.details.get().to_lowercase().contains(needle)
     }
 }

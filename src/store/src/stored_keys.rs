@@ -1,25 +1,32 @@
-//! Implements the credentials for both backends with the same statements.
+//! Implements the credentials and accounts for both backends with the same statements.
 
 use jiff::Timestamp;
 
 use super::{
     StoreError,
+    accounts::{AccountKey, AccountStore, StoredAccount},
     coverage::{KEY_CREATED, KEY_REVOKED},
+    identity::new_id,
     keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_worth_noting},
     people::{Holders, People, ProviderSession, StoredPerson},
     sql::{BACKGROUND_TIMEOUT, Database, REQUEST_TIMEOUT, Sql as _},
-    statements::{keys, people, trail::key_details},
+    statements::{
+        accounts,
+        facts::{self, TOKEN_KEY_FACT},
+        keys, people,
+        trail::key_details,
+    },
 };
 use countersign_domain::{changes::machine::TERMINAL, principal::SecretHash};
 
-/// The keys, sign-ins and codes of a database.
+/// The keys, sign-ins, codes and accounts of a database.
 pub(crate) struct StoredKeys<D>(pub D);
 
 impl<D: Database> Credentials for StoredKeys<D> {
     fn insert(&self, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError> {
         self.0.transaction(async |db| {
             keys::insert(db, key, hash).await?;
-            db.append_entry(KEY_CREATED, TERMINAL, &key_details(db, &key.id).await?).await
+            db.append_entry(KEY_CREATED, TERMINAL, &key_details(db, &key.id, &[]).await?).await
         })
     }
 
@@ -38,11 +45,9 @@ impl<D: Database> Credentials for StoredKeys<D> {
 
     fn revoke(&self, id: &str, now: Timestamp) -> Result<bool, StoreError> {
         self.0.transaction(async |db| {
-            let revoked = keys::revoke(db, id, now).await?;
-            if revoked {
-                db.append_entry(KEY_REVOKED, TERMINAL, &key_details(db, id).await?).await?;
-            }
-            Ok(revoked)
+            let Some(servers) = keys::revoke(db, id, now).await? else { return Ok(false) };
+            db.append_entry(KEY_REVOKED, TERMINAL, &key_details(db, id, &servers).await?).await?;
+            Ok(true)
         })
     }
 
@@ -97,6 +102,14 @@ impl<D: Database> Credentials for StoredKeys<D> {
     fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, StoreError> {
         self.0.write(async |db| keys::take_code(db, hash, now).await)
     }
+
+    fn ensure_token_key(&self, new: &str) -> Result<String, StoreError> {
+        self.0.write(async |db| facts::ensure(db, TOKEN_KEY_FACT, new).await)
+    }
+
+    fn replace_token_key(&self, new: &str) -> Result<(), StoreError> {
+        self.0.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| facts::set(db, TOKEN_KEY_FACT, Some(new)).await)
+    }
 }
 
 impl<D: Database> People for StoredKeys<D> {
@@ -133,5 +146,55 @@ impl<D: Database> People for StoredKeys<D> {
     // After a lost answer, the token may count as used although its effect did not take place.
     fn use_token(&self, hash: &SecretHash, now: Timestamp, expires_at: Timestamp) -> Result<bool, StoreError> {
         self.0.transaction(async |db| people::use_token(db, hash, now, expires_at).await)
+    }
+}
+
+impl<D: Database> AccountStore for StoredKeys<D> {
+    fn account(&self, key: &AccountKey) -> Result<Option<StoredAccount>, StoreError> {
+        self.0.read(REQUEST_TIMEOUT, async |db| accounts::account(db, key).await)
+    }
+
+    fn accounts(&self) -> Result<Vec<StoredAccount>, StoreError> {
+        self.0.read(BACKGROUND_TIMEOUT, async |db| accounts::list(db).await)
+    }
+
+    // The tokens exist nowhere else, so the writes of tokens are worth a long wait.
+    fn connect_account(&self, account: &StoredAccount) -> Result<i64, StoreError> {
+        self.0.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| accounts::connect(db, account).await)
+    }
+
+    fn begin_refresh(&self, key: &AccountKey, version: i64, now: Timestamp) -> Result<bool, StoreError> {
+        let id = new_id();
+        self.0.repeatable_transaction(REQUEST_TIMEOUT, async |db| {
+            accounts::begin_refresh(db, key, version, now, &id).await
+        })
+    }
+
+    fn finish_refresh(&self, key: &AccountKey, version: i64, sealed: &str) -> Result<bool, StoreError> {
+        self.0.repeatable_transaction(BACKGROUND_TIMEOUT, async |db| {
+            accounts::finish_refresh(db, key, version, sealed).await
+        })
+    }
+
+    // A repetition could take back the mark of another node.
+    fn cancel_refresh(&self, key: &AccountKey, version: i64) -> Result<(), StoreError> {
+        self.0.write(async |db| accounts::cancel_refresh(db, key, version).await)
+    }
+
+    fn remove_account(&self, key: &AccountKey) -> Result<bool, StoreError> {
+        self.0.write(async |db| accounts::remove(db, key).await)
+    }
+
+    fn remove_accounts_of(&self, holder: &str) -> Result<Vec<String>, StoreError> {
+        self.0.transaction(async |db| accounts::remove_all_of(db, holder).await)
+    }
+
+    fn registration(&self, issuer: &str) -> Result<Option<String>, StoreError> {
+        self.0.read(REQUEST_TIMEOUT, async |db| accounts::registration(db, issuer).await)
+    }
+
+    fn put_registration(&self, issuer: &str, sealed: &str) -> Result<(), StoreError> {
+        self.0
+            .repeatable_transaction(BACKGROUND_TIMEOUT, async |db| accounts::put_registration(db, issuer, sealed).await)
     }
 }

@@ -1,5 +1,6 @@
 //! One test suite for all backends, which uses only [`StoreLocation`] and the traits.
 
+mod accounts;
 mod credentials;
 mod deliveries;
 mod moving;
@@ -17,8 +18,9 @@ use std::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use self::{credentials::*, deliveries::*, people::*, queries::*, records::*, writes::*};
+use self::{accounts::*, credentials::*, deliveries::*, people::*, queries::*, records::*, writes::*};
 use super::{
+    accounts::{AccountKey, AccountStore, StoredAccount},
     drafts::{claim_draft, create_approved, created_draft, draft_for, submit, transition_draft, updated_draft, write},
     keys::{ApiKey, CodeOutcome, Credentials, SignIn},
     people::{ProviderSession, StoredPerson},
@@ -61,8 +63,10 @@ macro_rules! suite {
             suite!(@plain $at;
                 store_behaves_like_the_model, key_is_found_by_hash_until_revoked,
                 key_use_is_recorded_once_a_minute, sign_in_is_kept_until_deleted, code_is_taken_by_one_caller, key_changes_have_audit_entries,
-                signed_in_person_has_current_role, refresh_is_claimed_by_one_caller,
-                revoked_person_stays_revoked, token_is_used_once,
+                token_key_is_recorded_once_and_replaced_on_demand, signed_in_person_has_current_role, refresh_is_claimed_by_one_caller,
+                revoked_person_stays_revoked, last_key_of_an_owner_ends_accounts, token_is_used_once,
+                account_is_kept_until_removed, new_connection_invalidates_old_versions,
+                tokens_are_renewed_by_one_caller, registration_is_replaced,
                 deliveries_wait_until_finished,
                 old_finished_deliveries_are_deleted);
         }

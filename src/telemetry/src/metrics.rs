@@ -233,7 +233,7 @@ impl CacheMetrics {
         self.counts[1].fetch_add(1, Ordering::Relaxed);
     }
     /// Returns hits divided by look-ups; 0 before the first look-up.
-    #[allow(clippy::cast_precision_loss)]
+    #[allow(clippy::cast_precision_loss, reason = "a ratio needs no more precision")]
     fn ratio(&self) -> f64 {
         let [hits, misses] = self.counts.each_ref().map(|c| c.load(Ordering::Relaxed));
         if hits + misses == 0 { 0.0 } else { hits as f64 / (hits + misses) as f64 }
@@ -402,7 +402,7 @@ impl Window {
     const LENGTH: Duration = Duration::from_secs(60);
     const STEP: Duration = Duration::from_secs(2);
 
-    #[allow(clippy::cast_precision_loss)]
+    #[allow(clippy::cast_precision_loss, reason = "a ratio needs no more precision")]
     fn ratio(&mut self, now: Instant, totals: (u64, u64)) -> f64 {
         // The oldest sample is the last one that is at least a minute old: the start of the window.
         while self.samples.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= Self::LENGTH) {

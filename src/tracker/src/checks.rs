@@ -19,8 +19,8 @@ const MAX_DEPTH: i64 = 32;
 pub(super) const MAX_NAMED: i64 = 20;
 
 /// Returns the error for an entity that does not exist; `pointer` leads to the argument that names it.
-pub(super) fn not_found(entity: &str, given: &str, pointer: &str) -> McpError {
-    let shown: String = given.chars().take(100).collect();
+pub(super) fn not_found(entity: &str, text: &str, pointer: &str) -> McpError {
+    let shown: String = text.chars().take(100).collect();
     let error = McpError::new(ErrorKind::NotFound, format!("There is no {entity} `{shown}`."))
         .with("entityType", entity)
         .with("id", shown);
@@ -98,8 +98,8 @@ pub(super) fn check_chain(db: Db<'_>, parent: &Parent, issue: Option<&Issue>) ->
                  UNION ALL SELECT i.id, i.parent, up.depth + 1 FROM issues i JOIN up ON i.id = up.parent \
                  WHERE up.depth < ?3) \
                SELECT MAX(depth), COALESCE(MAX(CASE WHEN id = ?2 THEN 1 ELSE 0 END), 0) FROM up";
-    let given = values![parent.row, issue.map_or(-1, |issue| issue.row), MAX_DEPTH];
-    let (depth, is_cycle): (i64, bool) = db.query_one(sql, given, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let parameters = values![parent.row, issue.map_or(-1, |issue| issue.row), MAX_DEPTH];
+    let (depth, is_cycle): (i64, bool) = db.query_one(sql, parameters, |row| Ok((row.get(0)?, row.get(1)?)))?;
     if is_cycle {
         let issue = issue.map_or("", |issue| issue.key.as_str());
         let message = format!("{} is a descendant of {issue}, so it cannot become its parent.", parent.key);

@@ -25,9 +25,9 @@ pub(super) fn encode(row: i64, filter: &impl Hash) -> String {
 pub(super) fn decode(cursor: &str, filter: &impl Hash) -> Result<i64, McpError> {
     let message = "cursor is not valid here: give one that this listing returned for the same filters.";
     let bad = || invalid_argument("/cursor", "cursor", message);
-    let (row, given) = cursor.split_once('.').ok_or_else(bad)?;
+    let (row, filter_hash) = cursor.split_once('.').ok_or_else(bad)?;
     let hex = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    if !hex(row) || !hex(given) || given != format!("{:016x}", hash_filter(filter)) {
+    if !hex(row) || !hex(filter_hash) || filter_hash != format!("{:016x}", hash_filter(filter)) {
         return Err(bad());
     }
     i64::from_str_radix(row, 16).map_err(|_| bad())

@@ -107,8 +107,8 @@ pub(super) fn insert_comment(db: Db<'_>, issue: i64, person: i64, content: &str,
     let id = Uuid::new();
     let sql = "INSERT INTO comments (uuid, issue, author, person, content, change_id, created_at) \
                VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7) RETURNING id";
-    let given = values![&id, issue, &actor.name, person, content, actor.change_id.as_ref(), &actor.at];
-    let row = db.query_one(sql, given, |row| row.get(0))?;
+    let parameters = values![&id, issue, &actor.name, person, content, actor.change_id.as_ref(), &actor.at];
+    let row = db.query_one(sql, parameters, |row| row.get(0))?;
     db.index_comment(row, content)?;
     db.execute("UPDATE issues SET updated_at = ?2 WHERE id = ?1", values![issue, &actor.at])?;
     Ok(id)

@@ -197,8 +197,7 @@ impl TryFrom<f64> for Hours {
 impl Serialize for Hours {
     /// Serializes a whole number as a JSON integer.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Estimates are far below 2^53, so the conversion is exact.
-        #[allow(clippy::cast_possible_truncation)]
+        #[allow(clippy::cast_possible_truncation, reason = "the number is whole and far below 2^53")]
         if self.0.fract() == 0.0 && self.0.abs() < 1e15 {
             serializer.serialize_i64(self.0 as i64)
         } else {

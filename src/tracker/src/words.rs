@@ -92,9 +92,9 @@ impl Terms {
     /// Returns the number of words at the start that match a term.
     fn matched_words(&self, words: &[(Range<usize>, String)]) -> usize {
         let fits = |index: usize, term: &[String]| {
-            term.iter().enumerate().all(|(position, wanted)| {
+            term.iter().enumerate().all(|(position, term_word)| {
                 words.get(position).is_some_and(|(_, word)| {
-                    word == wanted || (self.is_prefix(index, position) && word.starts_with(wanted.as_str()))
+                    word == term_word || (self.is_prefix(index, position) && word.starts_with(term_word.as_str()))
                 })
             })
         };

@@ -42,8 +42,8 @@ pub(super) fn remember_run(db: Db<'_>, tool: &str, actor: &Actor, result: &ToolR
     let Some(change_id) = &actor.change_id else { return Ok(()) };
     let structured = result.structured_content.as_deref().map_or("{}", RawValue::get);
     let sql = "INSERT INTO runs (change_id, tool, at, content, structured) VALUES (?1, ?2, ?3, ?4, ?5)";
-    let given = values![change_id, tool, &actor.at, result.content.get(), structured];
-    db.execute(sql, given).map(drop).map_err(unwritten_error)
+    let parameters = values![change_id, tool, &actor.at, result.content.get(), structured];
+    db.execute(sql, parameters).map(drop).map_err(unwritten_error)
 }
 
 /// Carries out the plan, and returns the answer and the changed resources. The caller commits.

@@ -19,7 +19,7 @@ use countersign_exchange::{
 use countersign_protocol::{ErrorKind, McpError, Revision, encode};
 use countersign_session::{
     Session,
-    actor::{Attach, AttachedConnection, Disconnected, Inbound, deliver},
+    actor::{Attach, AttachedConnection, Disconnected, InboundMessage, deliver},
 };
 use countersign_telemetry::metrics::Transport;
 
@@ -129,7 +129,7 @@ where
         let _ = tokio::time::timeout(FLUSH_TIMEOUT, refused).await;
         return;
     }
-    let shared = Arc::new(endpoint.sessions.outbox_session(Transport::Stdio, identity, (0, 0)));
+    let shared = Arc::new(endpoint.sessions.create_outbox_session(Transport::Stdio, identity, (0, 0)));
     let session = Session::open(&endpoint.sessions, Arc::clone(&shared), None);
     let notify = Arc::new(Notify::new());
     let pump_id = next_pump_id();
@@ -144,11 +144,11 @@ where
     if session.send(Attach(AttachedConnection { id: pump_id, generation: 0, wake, cut })).await.is_err() {
         return;
     }
-    let room = Arc::new(Notify::new());
-    let writing = actix::spawn(write(Arc::clone(&shared), Arc::clone(&notify), Arc::clone(&room), writer));
+    let space_freed = Arc::new(Notify::new());
+    let writing = actix::spawn(write(Arc::clone(&shared), Arc::clone(&notify), Arc::clone(&space_freed), writer));
     let max = endpoint.transports.stdio.max_message_size;
     tokio::select! {
-        () = read(&session, &shared, &room, reader, (max, endpoint.connections.new_budget())) => {
+        () = read(&session, &shared, &space_freed, reader, (max, endpoint.connections.new_budget())) => {
             wait_for_last_answers(&shared).await;
         }
         () = shared.ended.cancelled() => {}
@@ -181,12 +181,12 @@ async fn wait_for_answers(shared: &SessionShared) {
 async fn read<R: AsyncRead + Unpin>(
     session: &actix::Addr<Session>,
     shared: &Arc<SessionShared>,
-    room: &Notify,
+    space_freed: &Notify,
     mut reader: R,
     (max, budget): (usize, Arc<ConnectionBudget>),
 ) {
     let mut framer = Framer::new(max);
-    let mut held: Option<Reservation> = None;
+    let mut reservation: Option<Reservation> = None;
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
         let read = match reader.read(&mut chunk).await {
@@ -198,10 +198,10 @@ async fn read<R: AsyncRead + Unpin>(
             }
         };
         // Small lines that arrive one by one are not counted. Input for which the budget has no room stays in the pipe.
-        if held.is_some() || read > UNCOUNTED_MESSAGE_BYTES {
-            let counted = held.get_or_insert_with(|| budget.new_reservation()).grow(read).await;
+        if reservation.is_some() || read > UNCOUNTED_MESSAGE_BYTES {
+            let counted = reservation.get_or_insert_with(|| budget.new_reservation()).grow(read).await;
             if let Err(error) = counted {
-                held = None;
+                reservation = None;
                 framer.skip();
                 refuse(shared, &error);
             }
@@ -210,15 +210,15 @@ async fn read<R: AsyncRead + Unpin>(
         while let Some(line) = framer.next_line() {
             // A peer is not served faster than it reads answers. The rest of its input stays in the pipe.
             while matches!(&shared.channel, Channel::Outbox(outbox) if outbox.is_half_full()) {
-                room.notified().await;
+                space_freed.notified().await;
             }
-            if !handle_line(session, shared, line, max, held.take()).await {
+            if !handle_line(session, shared, line, max, reservation.take()).await {
                 return;
             }
         }
     }
     if let Some(line) = framer.rest() {
-        handle_line(session, shared, line, max, held).await;
+        handle_line(session, shared, line, max, reservation).await;
     }
 }
 
@@ -228,10 +228,12 @@ async fn handle_line(
     shared: &SessionShared,
     line: Line,
     max: usize,
-    held: Option<Reservation>,
+    reservation: Option<Reservation>,
 ) -> bool {
     match line {
-        Line::Message(frame) => deliver(session, Inbound { identity: shared.identity(), frame, held }).await.is_ok(),
+        Line::Message(frame) => {
+            deliver(session, InboundMessage { identity: shared.identity(), frame, reservation }).await.is_ok()
+        }
         Line::TooLong => {
             let error = McpError::new(ErrorKind::InvalidRequest, "the message is too large").with("limit", max as u64);
             refuse(shared, &error);
@@ -249,7 +251,7 @@ fn refuse(shared: &SessionShared, error: &McpError) {
 async fn write<W: AsyncWrite + Unpin>(
     shared: Arc<SessionShared>,
     notify: Arc<Notify>,
-    room: Arc<Notify>,
+    space_freed: Arc<Notify>,
     mut writer: W,
 ) {
     let Channel::Outbox(outbox) = &shared.channel else { return };
@@ -259,7 +261,7 @@ async fn write<W: AsyncWrite + Unpin>(
             notify.notified().await;
             continue;
         };
-        room.notify_one();
+        space_freed.notify_one();
         for frame in &drained.frames {
             buffer.extend_from_slice(frame);
             buffer.extend_from_slice(b"\n");

@@ -21,7 +21,7 @@ use countersign_session::testing::Gateway;
 /// The endpoints, with the gateway behind them.
 pub struct TestEndpoint {
     pub endpoint: Arc<McpEndpoint>,
-    gateway: Gateway,
+    pub gateway: Gateway,
 }
 
 /// The response to a test request.

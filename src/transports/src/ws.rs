@@ -36,8 +36,8 @@ use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_runtime::large_messages::is_large;
 use countersign_session::{
     Session,
-    actor::{Attach, AttachedConnection, Disconnected, Heartbeat, Inbound, deliver},
-    cluster::lost_session,
+    actor::{Attach, AttachedConnection, Disconnected, Heartbeat, InboundMessage, deliver},
+    cluster::lost_session_error,
     middleware::check_access,
     sessions::SessionWithActor,
 };
@@ -73,7 +73,7 @@ async fn try_upgrade(
     if endpoint.shutdown.is_cancelled() {
         return Err(shutting_down());
     }
-    let invalid = |why: String| McpError::new(ErrorKind::InvalidRequest, why);
+    let invalid = |reason: String| McpError::new(ErrorKind::InvalidRequest, reason);
     let identity = identify(endpoint, request)?;
     check_access(&identity)?;
     let query = query.map_err(|_| invalid("the query takes `session` and `received`, and nothing else".into()))?;
@@ -93,7 +93,7 @@ async fn try_upgrade(
     let resumed = match (&query.session, query.received) {
         (Some(id), Some(received)) => Some((find_session(endpoint, &identity, id)?, received)),
         (None, None) => {
-            endpoint.sessions.admit(&identity.principal)?;
+            endpoint.sessions.check_lease_and_make_room(&identity.principal)?;
             None
         }
         _ => return Err(invalid("give both `session` and `received`, or neither".into())),
@@ -154,7 +154,7 @@ fn authorization(endpoint: &McpEndpoint, request: &HttpRequest) -> Option<Box<st
 fn open_session(endpoint: &Arc<McpEndpoint>, identity: Identity, authorization: Option<Box<str>>) -> SessionWithActor {
     let websocket = &endpoint.transports.websocket;
     let replay = (websocket.replay_frames, websocket.replay_bytes);
-    let shared = Arc::new(endpoint.sessions.outbox_session(Transport::WebSocket, identity, replay));
+    let shared = Arc::new(endpoint.sessions.create_outbox_session(Transport::WebSocket, identity, replay));
     shared.set_authorization(authorization);
     let addr = Session::open(&endpoint.sessions, Arc::clone(&shared), Some(websocket.ping_interval));
     SessionWithActor { shared, addr }
@@ -168,7 +168,7 @@ fn find_session(endpoint: &McpEndpoint, identity: &Identity, id: &str) -> Result
         .and_then(|session| endpoint.sessions.find_actor(session))
         .ok_or_else(|| {
             if endpoint.server.cluster.as_deref().is_some_and(|cluster| cluster.is_session_lost(id)) {
-                return lost_session();
+                return lost_session_error();
             }
             McpError::new(ErrorKind::SessionNotFound, "no such session; connect again and initialize")
         })
@@ -225,8 +225,8 @@ impl Backend for AgentConnection {
         }
     }
 
-    fn on_message(&mut self, text: Bytes, held: Option<Reservation>) -> MessageOutcome {
-        let message = Inbound { identity: self.identity.clone(), frame: text, held };
+    fn on_message(&mut self, text: Bytes, reservation: Option<Reservation>) -> MessageOutcome {
+        let message = InboundMessage { identity: self.identity.clone(), frame: text, reservation };
         if !is_large(message.frame.len()) {
             self.session.do_send(message);
             return MessageOutcome::Accepted;

@@ -1,15 +1,18 @@
 //! Upstream MCP servers: connecting to them, calling them, and keeping their lists fresh.
 //!
-//! This crate never decides whether a call may be made. The policy has decided that before. Calls for a client go through
-//! `countersign_bridge`, which translates between eras.
+//! This crate never decides whether a call may be made. The policy has decided that before. Calls for a client go
+//! through `countersign_bridge`, which translates between eras.
 //!
-//! Each folder uses only those before it. [`link`]: connections over each transport, their eras, and the
-//! attribution of messages. [`catalog`]: lists, and names as clients see them. [`server`]: the endpoints, pools, circuit
-//! breakers and limits of one [`Upstream`]. `calls`: sending calls, retries, and approved changes. `upkeep`: staying
-//! connected and keeping lists fresh.
+//! Each part uses only those before it. [`credentials`]: access tokens. [`link`]: connections over each transport,
+//! their eras, and the attribution of messages. [`catalog`]: lists, and names as clients see them. [`server`]: the
+//! endpoints, pools, circuit breakers and limits of one [`Upstream`]. `calls`: sending calls, retries, and approved
+//! changes. `upkeep`: staying connected and keeping lists fresh. `accounts`: an [`Upstream`] for each person, where
+//! each uses an account of their own.
 
+mod accounts;
 mod calls;
 pub mod catalog;
+pub mod credentials;
 pub mod link;
 pub(crate) mod provider;
 mod registry;
@@ -23,8 +26,8 @@ mod upkeep;
 pub use calls::rounds;
 pub use catalog::{Catalog, Names, is_tool_allowed, names};
 pub use link::{
-    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, Outgoing, Response, UpstreamNotification, child,
-    detect, handshake, http,
+    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, OutgoingRequest, Response, UpstreamNotification,
+    child, detect, handshake, http,
 };
 pub use registry::Upstreams;
-pub use server::{Caller, LinkChoice, Upstream, UpstreamStatus, cache};
+pub use server::{CONNECT_TOOL, Caller, LinkChoice, Upstream, UpstreamStatus, cache};

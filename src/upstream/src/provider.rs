@@ -9,14 +9,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     calls::actor::Execute,
-    server::{Phase, Upstream},
+    server::{CONNECT_TOOL, Phase, Upstream},
 };
 use countersign_config::Serialization;
 use countersign_domain::{
     changes::{Preview, ServerIdentity},
+    policy::known_reads::KnownReads,
+    principal::Principal,
     recipes::Recipe,
 };
-use countersign_protocol::{ErrorKind, McpError};
+use countersign_protocol::{ErrorKind, McpError, annotations::ToolAnnotations};
 use countersign_provider::{
     CallContext, PromptDef, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef, ToolDef, ToolResult,
     previews::arguments as preview,
@@ -24,18 +26,44 @@ use countersign_provider::{
 use countersign_runtime::large_messages::offload;
 
 impl Upstream {
-    fn unavailable(&self, why: &str) -> McpError {
-        McpError::new(ErrorKind::UpstreamUnavailable, format!("{} {why}", self.name()))
+    fn unavailable_error(&self, reason: &str) -> McpError {
+        McpError::new(ErrorKind::UpstreamUnavailable, format!("{} {reason}", self.name()))
     }
 
-    fn tool(&self, name: &str) -> Result<ToolDef, McpError> {
+    /// Returns the only tool of a server whose account nobody has connected.
+    fn connect_tool(&self) -> ToolDef {
+        let name = self.name();
+        ToolDef {
+            name: self.names.expose(CONNECT_TOOL).into_owned(),
+            title: format!("Connect {name}"),
+            description: format!(
+                "Connects the server {name}, whose tools are not known yet, because it requires an account and nobody has \
+                 connected one. Returns a link that a person opens in a browser to sign in and to consent. The tools of {name} \
+                 are listed after that. Changes nothing by itself."
+            ),
+            input_schema: serde_json::json!({ "type": "object", "properties": {}, "additionalProperties": false }),
+            output_schema: None,
+            annotations: ToolAnnotations {
+                read_only_hint: true,
+                destructive_hint: false,
+                idempotent_hint: true,
+                open_world_hint: false,
+            },
+            self_service: true,
+            long_running: false,
+            read_only_when: None,
+            raw: None,
+        }
+    }
+
+    fn find_tool(&self, name: &str) -> Result<ToolDef, McpError> {
         let definitions = self.definitions.load();
         definitions.tools.iter().find(|def| def.name == name).cloned().ok_or_else(|| {
             let short_name: String = name.chars().take(128).collect();
             let is_disconnected = !matches!(self.phase(), Phase::Up);
             if is_disconnected {
                 // The tool may exist, because the lists of a disconnected upstream may be incomplete.
-                return self.unavailable("is not connected").with("outcome", "not_applied");
+                return self.unavailable_error("is not connected").with("outcome", "not_applied");
             }
             McpError::new(ErrorKind::ToolNotFound, format!("{} has no tool {short_name}", self.name()))
                 .with("tool", short_name)
@@ -49,12 +77,17 @@ impl Provider for Upstream {
     }
 
     fn tools(&self) -> Vec<ToolDef> {
+        if self.needs_consent() {
+            return vec![self.connect_tool()];
+        }
         self.definitions.load().tools.clone()
     }
 
-    fn resources<'a>(&'a self, _: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
+    fn resources<'a>(&'a self, ctx: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
         self.refresh_if_stale();
-        Box::pin(std::future::ready(Ok(self.definitions.load().resources.clone())))
+        let personal = self.find_open_upstream(&ctx.principal);
+        let definitions = personal.as_deref().unwrap_or(self).definitions.load();
+        Box::pin(std::future::ready(Ok(definitions.resources.clone())))
     }
 
     fn resource_templates(&self) -> Vec<ResourceTemplateDef> {
@@ -65,9 +98,9 @@ impl Provider for Upstream {
         self.definitions.load().prompts.clone()
     }
 
-    /// Returns the upstream's own URI scheme, if it has one.
+    /// Returns the additional URI scheme of the upstream, if it has one.
     fn uri_schemes(&self) -> Vec<String> {
-        Some(self.names.scheme()).filter(|scheme| !scheme.is_empty()).map(str::to_owned).into_iter().collect()
+        Some(self.names.uri_prefix()).filter(|prefix| !prefix.is_empty()).map(str::to_owned).into_iter().collect()
     }
 
     fn call<'a>(
@@ -77,16 +110,18 @@ impl Provider for Upstream {
         ctx: &'a CallContext,
     ) -> BoxFuture<'a, Result<ToolResult, McpError>> {
         Box::pin(async move {
-            let closed_error = |outcome: &str| self.unavailable("is being closed").with("outcome", outcome);
-            let actor = self.actor.get().ok_or_else(|| closed_error("not_applied"))?;
+            let closed_error = |outcome: &str| self.unavailable_error("is being closed").with("outcome", outcome);
+            let upstream = self.weak_self.upgrade().ok_or_else(|| closed_error("not_applied"))?;
+            let upstream = upstream.for_principal(&ctx.principal).await?;
+            let actor = upstream.actor.get().ok_or_else(|| closed_error("not_applied"))?;
             let dropped = CancellationToken::new();
             let _dropped = dropped.clone().drop_guard();
             let execute = Execute { tool: tool.into(), arguments: arguments.to_owned(), context: ctx.clone(), dropped };
             // A closed mailbox has not accepted the message; if it closes later, the outcome is unknown.
             match actor.send(execute).await {
                 Ok(result) => result,
-                Err(actix::MailboxError::Closed) if self.stop.is_cancelled() => {
-                    Err(self.unavailable("was closed meanwhile").with("outcome", "unknown"))
+                Err(actix::MailboxError::Closed) if upstream.stop.is_cancelled() => {
+                    Err(self.unavailable_error("was closed meanwhile").with("outcome", "unknown"))
                 }
                 Err(_) => Err(closed_error("unknown")),
             }
@@ -99,8 +134,8 @@ impl Provider for Upstream {
         arguments: &'a RawValue,
         _: &'a CallContext,
     ) -> BoxFuture<'a, Result<Preview, McpError>> {
-        let def = self.tool(tool);
-        let own = self.names.own_name(tool).unwrap_or(tool);
+        let def = self.find_tool(tool);
+        let upstream_name = self.names.upstream_name(tool).unwrap_or(tool);
         let locks_by_tool = self.config.serialize == Serialization::Tool;
         let with_lock_key = move |mut preview: Preview| {
             if locks_by_tool {
@@ -108,18 +143,19 @@ impl Provider for Upstream {
             }
             preview
         };
-        let (name, own, arguments) = (self.name().to_owned(), own.to_owned(), arguments.to_owned());
+        let (name, upstream_name) = (self.name().to_owned(), upstream_name.to_owned());
+        let arguments = arguments.to_owned();
         Box::pin(async move {
             let def = def?;
             offload(arguments.get().len(), move || {
-                preview::preview_arguments(&name, &own, &def, &arguments).map(with_lock_key)
+                preview::preview_arguments(&name, &upstream_name, &def, &arguments).map(with_lock_key)
             })
             .await?
         })
     }
 
     fn call_timeout(&self, tool: &str) -> Option<Duration> {
-        Some(self.timeouts.for_call("tools/call", Some(self.names.own_name(tool).unwrap_or(tool))))
+        Some(self.timeouts.for_call("tools/call", Some(self.names.upstream_name(tool).unwrap_or(tool))))
     }
 
     fn events(&self) -> broadcast::Receiver<ProviderEvent> {
@@ -149,18 +185,28 @@ impl Provider for Upstream {
         self.config.trust_annotations
     }
 
+    fn known_reads(&self) -> Option<&KnownReads> {
+        self.config.known_reads()
+    }
+
     fn recipe(&self, tool: &str) -> Option<&Recipe> {
-        self.config.previews.get(self.names.own_name(tool).unwrap_or(tool))
+        self.config.previews.get(self.names.upstream_name(tool).unwrap_or(tool))
     }
 
-    fn exposed_name(&self, own: &str) -> String {
-        self.names.expose(own).into_owned()
+    fn exposed_name(&self, upstream_name: &str) -> String {
+        self.names.expose(upstream_name).into_owned()
     }
 
-    fn check_available(&self) -> Result<(), McpError> {
-        match self.phase() {
-            Phase::Up => Ok(()),
-            _ => Err(self.unavailable("is not connected").with("provider", self.name())),
-        }
+    fn check_available<'a>(&'a self, principal: &'a Principal) -> BoxFuture<'a, Result<(), McpError>> {
+        Box::pin(async move {
+            let not_connected_error = || self.unavailable_error("is not connected").with("provider", self.name());
+            let upstream = self.weak_self.upgrade().ok_or_else(not_connected_error)?;
+            let upstream = upstream.for_principal(principal).await?;
+            upstream.prepare_account().await?;
+            match upstream.phase() {
+                Phase::Up => Ok(()),
+                _ => Err(not_connected_error()),
+            }
+        })
     }
 }

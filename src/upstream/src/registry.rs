@@ -1,4 +1,5 @@
-//! The registry of all upstreams. It starts, replaces and stops them as the configuration says, on a thread of their own.
+//! The registry of all upstreams. It starts, replaces and stops them as the configuration says, on a thread of their
+//! own.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,21 +11,21 @@ use actix::{Actor, Arbiter};
 use parking_lot::Mutex;
 
 use crate::{
-    link::{Connector, child::ChildConnector, http},
-    server::{Phase, Upstream, UpstreamActor, UpstreamStatus},
+    credentials::{AccountHolder, CredentialSource},
+    link::{child::ChildConnector, http},
+    server::{
+        Phase, Upstream, UpstreamActor, UpstreamStatus,
+        accounts::{ConnectorFactory, PersonalUpstreams, UpstreamAccounts},
+    },
 };
 use countersign_config::{UpstreamConfig, UpstreamTarget};
-
-/// Time limit for calls in flight to a removed server.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Creates the connectors of one upstream: one for its command, or one for each of its URLs.
-pub type ConnectorFactory = Box<dyn Fn(&Arc<UpstreamConfig>) -> Vec<Arc<dyn Connector>> + Send + Sync>;
 
 /// The running upstreams.
 pub struct Upstreams {
     thread: Arbiter,
     connectors: ConnectorFactory,
+    /// Provides the accounts of servers; `None` if no server is used with one.
+    credentials: Option<Arc<dyn CredentialSource>>,
     all: Mutex<Vec<Arc<Upstream>>>,
 }
 
@@ -32,20 +33,44 @@ impl Upstreams {
     /// Creates an empty registry. `data` contains the folders of stdio servers; `max_message` limits their messages, in
     /// bytes.
     #[must_use]
-    pub fn new(data: &Path, max_message: usize) -> Self {
+    pub fn new(data: &Path, max_message: usize, credentials: Option<Arc<dyn CredentialSource>>) -> Self {
         let data: PathBuf = data.to_owned();
-        Self::with_connectors(Box::new(move |config| match &config.target {
+        let connectors: ConnectorFactory = Arc::new(move |config, account| match &config.target {
             UpstreamTarget::Command { .. } => {
                 vec![Arc::new(ChildConnector::new(config, &data, max_message))]
             }
-            UpstreamTarget::Url { urls, .. } => urls.iter().map(|url| http::connector(url, config)).collect(),
-        }))
+            UpstreamTarget::Url { urls, .. } => {
+                let credentials = || account.map(|account| Arc::clone(&account.credentials));
+                urls.iter().map(|url| http::connector(url, config, credentials())).collect()
+            }
+        });
+        Self::with_connectors(connectors, credentials)
     }
 
     /// Creates an empty registry whose upstreams use the connectors of this factory.
     #[must_use]
-    pub fn with_connectors(connectors: ConnectorFactory) -> Self {
-        Self { thread: Arbiter::new(), connectors, all: Mutex::default() }
+    pub fn with_connectors(connectors: ConnectorFactory, credentials: Option<Arc<dyn CredentialSource>>) -> Self {
+        Self { thread: Arbiter::new(), connectors, credentials, all: Mutex::default() }
+    }
+
+    /// Creates the upstream of a server.
+    fn create(&self, config: Arc<UpstreamConfig>) -> Arc<Upstream> {
+        let accounts = self.credentials.as_ref().zip(config.oauth.as_ref()).and_then(|(source, oauth)| {
+            let personal_upstreams = oauth.is_personal().then(|| {
+                let is_required = !source.known_holders(&config).is_empty();
+                PersonalUpstreams::new(is_required, Arc::clone(&self.connectors), self.thread.handle())
+            });
+            UpstreamAccounts::for_gateway(&config, source, personal_upstreams)
+        });
+        let connectors = (self.connectors)(&config, accounts.as_ref().map(|accounts| &accounts.account));
+        Upstream::with_accounts(config, connectors, accounts)
+    }
+
+    /// Reconnects with the account of a holder at a server, after it was connected or disconnected at this node.
+    pub fn reconnect_account(&self, server: &str, holder: &AccountHolder) {
+        if let Some(upstream) = self.get(server) {
+            upstream.reconnect_with_account(holder);
+        }
     }
 
     /// Applies the configuration: unchanged servers keep their connections, new ones start in the background, and
@@ -62,11 +87,11 @@ impl Upstreams {
             let config = Arc::new(config.clone());
             if !config.previews.is_empty() {
                 let previews = &config.previews;
-                let (sets, own) = (previews.sets.join(", "), previews.written.join(", "));
-                tracing::info!(upstream = %config.name, sets, own, "recipes preview the writes of the tools of this upstream");
+                let (recipe_sets, configured_tools) = (previews.sets.join(", "), previews.written.join(", "));
+                let text = "previews are made from recipes";
+                tracing::info!(upstream = %config.name, recipe_sets, configured_tools, "{text}");
             }
-            let connectors = (self.connectors)(&config);
-            let upstream = Upstream::new(config, connectors);
+            let upstream = self.create(config);
             // The same server with other settings keeps its lists until it reports new ones.
             let previous = old
                 .iter()
@@ -81,43 +106,54 @@ impl Upstreams {
         for upstream in old {
             tracing::info!(upstream = %upstream.config.name, "the upstream is closed, because it was removed from the configuration or changed");
             upstream.metrics.remove();
-            self.thread.spawn(drain(upstream));
+            self.thread.spawn(upstream.drain());
         }
         all.clone()
     }
 
+    /// Returns the upstream of this name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<Arc<Upstream>> {
         self.all.lock().iter().find(|upstream| upstream.config.name == name).cloned()
     }
 
+    /// Returns the names and statuses of all upstreams.
     #[must_use]
     pub fn statuses(&self) -> Vec<(String, UpstreamStatus)> {
         self.all.lock().iter().map(|upstream| (upstream.config.name.clone(), upstream.status())).collect()
     }
 
-    /// Returns the required servers that are not up or whose tools cannot be called yet. `is_listed` returns `true` if the
-    /// route table has tools of the server, which takes a moment after the server was reached.
+    /// Returns the required servers that are not up or whose tools cannot be called yet. `is_listed` returns `true` if
+    /// the route table has tools of the server, which takes a moment after the server was reached. A server that a
+    /// person must connect counts as up: nobody could connect it through a gateway that is not ready.
     #[must_use]
     pub fn missing_required(&self, is_listed: impl Fn(&str) -> bool) -> Vec<String> {
         let all = self.all.lock();
-        let callable = |up: &Upstream| up.definitions.load().tools.is_empty() || is_listed(&up.config.name);
-        let missing = all.iter().filter(|up| up.config.required && !(matches!(up.phase(), Phase::Up) && callable(up)));
+        let is_callable =
+            |upstream: &Upstream| upstream.definitions.load().tools.is_empty() || is_listed(&upstream.config.name);
+        let is_missing = |upstream: &Upstream| match upstream.phase() {
+            Phase::Up => !is_callable(upstream),
+            Phase::ConsentNeeded(_) => false,
+            Phase::Connecting | Phase::Down(_) => true,
+        };
+        let missing = all.iter().filter(|upstream| upstream.config.required && is_missing(upstream));
         missing.map(|upstream| upstream.config.name.clone()).collect()
     }
 
     /// Waits until the first attempt to connect to each upstream has ended, for at most `max_wait`.
     pub async fn wait_until_settled(&self, max_wait: Duration) {
         let all = self.all.lock().clone();
-        let _ =
-            tokio::time::timeout(max_wait, futures_util::future::join_all(all.iter().map(|u| u.wait_until_settled())))
-                .await;
+        let _ = tokio::time::timeout(
+            max_wait,
+            futures_util::future::join_all(all.iter().map(|upstream| upstream.wait_until_settled())),
+        )
+        .await;
     }
 
     /// Closes the links of a client session that has ended.
-    pub fn session_ended(&self, session: &str) {
+    pub fn close_session(&self, session: &str) {
         for upstream in self.all.lock().iter() {
-            upstream.session_ended(session);
+            upstream.close_session(session);
         }
     }
 
@@ -138,19 +174,4 @@ impl Upstreams {
         }
         self.thread.stop();
     }
-}
-
-/// Closes an upstream that is no longer routed to, after its calls have finished.
-async fn drain(upstream: Arc<Upstream>) {
-    let calls_finished = async {
-        // Calls that resolved the upstream in the old route table may still arrive.
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        while upstream.call_slots.in_use() > 0 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    if tokio::time::timeout(DRAIN_TIMEOUT, calls_finished).await.is_err() {
-        tracing::warn!(upstream = %upstream.config.name, "the upstream was closed while calls to it were still running");
-    }
-    upstream.close();
 }

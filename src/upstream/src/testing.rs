@@ -1,6 +1,7 @@
 //! Fakes and helpers for the tests of links and their users.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "it is only built for tests")]
 
+pub mod accounts;
 pub mod fake;
 
 use std::sync::Arc;
@@ -18,8 +19,8 @@ use awc::http::{
 use crate::{
     catalog::{Catalog, usable_definitions::UsableDefinitions},
     link::{
-        Connector, Link, LinkError, LinkKind, Listener, MAX_MESSAGE_BYTES, NegotiatedSession, Outgoing, Response,
-        UpstreamNotification,
+        Connector, Link, LinkError, LinkKind, Listener, MAX_MESSAGE_BYTES, NegotiatedSession, OutgoingRequest,
+        Response, UpstreamNotification,
         http::{HttpTarget, answer, client, http1::Field},
     },
     server::Upstream,
@@ -46,11 +47,11 @@ impl RecordingListener {
 }
 
 impl Listener for RecordingListener {
-    fn notification(&self, notification: UpstreamNotification) {
+    fn handle_notification(&self, notification: UpstreamNotification) {
         self.notifications.lock().push(notification);
     }
 
-    fn request(&self, request: UpstreamRequest) {
+    fn handle_request(&self, request: UpstreamRequest) {
         self.requests.lock().push(request);
     }
 }
@@ -67,13 +68,13 @@ pub fn negotiated(revision: Revision) -> NegotiatedSession {
 }
 
 /// Returns the answer of a scripted server to one request.
-pub type Script = Box<dyn Fn(&str, &Outgoing) -> Result<Response, LinkError> + Send + Sync>;
+pub type Script = Box<dyn Fn(&str, &OutgoingRequest) -> Result<Response, LinkError> + Send + Sync>;
 
 /// A connector whose links answer from a script. It records what was sent.
 pub struct ScriptedConnector {
     pub kind: LinkKind,
-    pub separate_probes: bool,
     pub fallback: Option<Arc<ScriptedConnector>>,
+    /// `true` if the transport belongs to the handshake era.
     pub legacy_only: bool,
     pub script: Arc<Script>,
     pub sent: Arc<Mutex<Vec<String>>>,
@@ -82,19 +83,11 @@ pub struct ScriptedConnector {
 impl ScriptedConnector {
     /// Creates a connector. `script` receives the method and the request.
     pub fn new(
-        separate_probes: bool,
-        script: impl Fn(&str, &Outgoing) -> Result<Response, LinkError> + Send + Sync + 'static,
+        kind: LinkKind,
+        script: impl Fn(&str, &OutgoingRequest) -> Result<Response, LinkError> + Send + Sync + 'static,
     ) -> Self {
-        let kind = if separate_probes { LinkKind::Shared } else { LinkKind::Streams };
         let script: Script = Box::new(script);
-        Self {
-            kind,
-            separate_probes,
-            fallback: None,
-            legacy_only: false,
-            script: Arc::new(script),
-            sent: Arc::default(),
-        }
+        Self { kind, fallback: None, legacy_only: false, script: Arc::new(script), sent: Arc::default() }
     }
 
     /// Returns the methods that were sent, with `connect` and `close` of links.
@@ -140,7 +133,7 @@ struct ScriptedLink {
 impl Link for ScriptedLink {
     fn request<'a>(
         &'a self,
-        outgoing: &'a Outgoing,
+        outgoing: &'a OutgoingRequest,
         _: Arc<dyn Listener>,
     ) -> LocalBoxFuture<'a, Result<Response, LinkError>> {
         self.sent.lock().push(outgoing.method.to_string());
@@ -223,8 +216,8 @@ impl HttpPost {
     pub fn new(url: &url::Url, headers: &[(&str, &str)]) -> Result<Self, LinkError> {
         let configured: Vec<_> =
             headers.iter().map(|(name, value)| ((*name).to_owned(), Secret((*value).to_owned()))).collect();
-        let target = HttpTarget::new(url, &configured, None);
-        Ok(Self(client::RequestHead::new(Method::POST, target.uri()?, target.headers, &target.trust)))
+        let target = HttpTarget::new("benchmark", url, &configured, None);
+        Ok(Self(client::RequestHead::new(Method::POST, target.uri()?, target.headers, &target.access)))
     }
 
     /// Sends a request like a stateless link, and reads the whole answer.
@@ -237,7 +230,7 @@ impl HttpPost {
         extra.push((HeaderName::from_static("mcp-name"), HeaderValue::from_str(name).unwrap()));
         let mut response = client::send(&self.0, extra, body, None).await?;
         assert_eq!(response.status(), StatusCode::OK);
-        assert!(response.field(Field::ContentEncoding).is_none());
+        assert!(response.header(Field::ContentEncoding).is_none());
         answer::read_body(&mut response, MAX_MESSAGE_BYTES).await
     }
 }

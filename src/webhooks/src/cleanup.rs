@@ -27,14 +27,14 @@ impl RemovedWebhookCleanup {
     /// day has another configuration or version, which may be newer. `names` returns the names of the configured
     /// webhooks.
     pub async fn run(self, names: impl Fn() -> Vec<String>, shutdown: CancellationToken) {
-        let mut done = false;
+        let mut is_clean = false;
         loop {
             if !self.nodes.is_leader() {
-                done = false;
-            } else if !done {
+                is_clean = false;
+            } else if !is_clean {
                 let _guard = self.replace_lock.lock().await;
                 match self.clean_up(names()).await {
-                    Ok(has_cleaned_up) => done = has_cleaned_up,
+                    Ok(has_cleaned_up) => is_clean = has_cleaned_up,
                     Err(error) => tracing::warn!(%error, "removed webhooks could not be deleted; retrying"),
                 }
             }

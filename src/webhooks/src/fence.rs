@@ -133,9 +133,9 @@ mod tests {
         let (config, receiver) = receiver();
         let nodes = Arc::new(FakeNodes::default());
         let sender = DeliverySender::for_leader(Arc::clone(&nodes) as _);
-        let send = async |what: &'static str| {
-            let id = DeliveryId::new(what, None, "webhook.test", what);
-            sender.send(&config, &id, Bytes::from_static(what.as_bytes())).await
+        let send = async |text: &'static str| {
+            let id = DeliveryId::new(text, None, "webhook.test", text);
+            sender.send(&config, &id, Bytes::from_static(text.as_bytes())).await
         };
         nodes.leads.store(true, Ordering::SeqCst);
         assert_eq!(send("first").await, Ok(200));

@@ -185,8 +185,8 @@ impl Webhooks {
         let retained =
             tokio::task::spawn_blocking(move || if may_delete { store.retain_only(&names) } else { Ok(()) }).await;
         let now = configured.iter().map(|webhook| {
-            let kept = unchanged.iter().find(|running| *running.config == *webhook);
-            kept.map_or_else(|| Arc::new(context.start_worker(webhook, &self.feed)), Arc::clone)
+            let worker = unchanged.iter().find(|running| *running.config == *webhook);
+            worker.map_or_else(|| Arc::new(context.start_worker(webhook, &self.feed)), Arc::clone)
         });
         *self.running.lock() = now.collect();
         retained.unwrap_or(Err(StoreError::Closed))
@@ -270,9 +270,9 @@ impl Webhooks {
         name: &str,
         command: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<T, McpError> {
-        let (answer, done) = oneshot::channel();
+        let (answer, result) = oneshot::channel();
         self.find(name)?.commands.send(command(answer)).await.map_err(|_| shutting_down_error())?;
-        done.await.map_err(|_| shutting_down_error())
+        result.await.map_err(|_| shutting_down_error())
     }
 
     fn find(&self, name: &str) -> Result<Arc<RunningWebhook>, McpError> {

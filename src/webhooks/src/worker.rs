@@ -376,7 +376,7 @@ impl Worker {
         loop {
             let (store, work) = (Arc::clone(&self.store), Arc::clone(&work));
             match tokio::task::spawn_blocking(move || work(&*store)).await {
-                Ok(Ok(done)) => return Some(done),
+                Ok(Ok(value)) => return Some(value),
                 Ok(Err(StoreError::HandedOver)) => return None,
                 Ok(Err(error)) => tracing::error!(webhook = self.config.name, %error, "the store failed; trying again"),
                 Err(error) => {
@@ -424,7 +424,7 @@ impl Worker {
 
 /// Returns the URL of the dashboard page about an event's subject.
 fn page_url(dashboard_url: &str, kind: &str, subject: &str) -> String {
-    match kind.split_once('.').map_or("", |(what, _)| what) {
+    match kind.split_once('.').map_or("", |(subject_kind, _)| subject_kind) {
         "change" => format!("{dashboard_url}inbox/{subject}"),
         "rule" => format!("{dashboard_url}rules"),
         "provider" => format!("{dashboard_url}servers"),

@@ -78,7 +78,7 @@ class Gateway:
 
     def _read_address(self) -> str:
         """Returns the address that this process publishes in its data directory."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while True:
             try:
                 file = json.loads(pathlib.Path(self.data, "gateway.json").read_bytes())
@@ -92,7 +92,7 @@ class Gateway:
             time.sleep(0.025)
 
     def _wait_healthy(self) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while True:
             try:
                 with urllib.request.urlopen(f"{self.url}/health", timeout=2):
@@ -105,7 +105,7 @@ class Gateway:
 
     def wait_ready(self) -> None:
         """Waits until every node has the required servers."""
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         for node in self.nodes:
             while not self._is_ready(node, end):
                 time.sleep(0.025)
@@ -136,7 +136,7 @@ class Gateway:
             request.add_header("Content-Type", "application/json")
             data = json.dumps(body).encode()
         try:
-            with urllib.request.urlopen(request, data, timeout=10) as response:
+            with urllib.request.urlopen(request, data, timeout=60) as response:
                 return response.status, json.loads(response.read() or b"null")
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read() or b"null")
@@ -172,7 +172,7 @@ class Gateway:
         shutil.rmtree(self.data, ignore_errors=True)
 
 
-async def eventually(what: str, check: Callable[[], bool], limit: float = 30.0) -> None:
+async def eventually(what: str, check: Callable[[], bool], limit: float = 60.0) -> None:
     """Returns when `check` is true; fails after `limit` seconds."""
     import anyio
 

@@ -106,7 +106,7 @@ async def test_listener_receives_a_new_resource(gateway: Gateway) -> None:
             result = await agent.call("create_project", {"name": "Announced", "key": "NEWS"})
             change_id = journey.structured(result)["changeId"]
             await anyio.to_thread.run_sync(gateway.decide, change_id, "approve")
-            with anyio.fail_after(15):
+            with anyio.fail_after(60):
                 async for _ in subscription:
                     break
 

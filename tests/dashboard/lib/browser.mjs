@@ -108,6 +108,18 @@ export async function armed(page) {
   }
 }
 
+/** Waits until the open change has that outcome; otherwise the error tells what the page shows instead. */
+export async function waitForOutcome(page, label) {
+  try {
+    await page.locator('.outcome .outcome-head strong', { hasText: label }).waitFor();
+  } catch (error) {
+    throw new Error(`${error.message}\n${await page.locator('article').innerText()}`, { cause: error });
+  }
+}
+
+/** Presses keys that belong together, such as `g` and `h`. They are sent at once, because the page accepts no long pause. */
+export const pressTogether = (page, keys) => Promise.all([...keys].map((key) => page.keyboard.press(key)));
+
 /** Opens a change through its row. */
 export async function open(page, text) {
   await row(page, text).first().click();

@@ -8,8 +8,7 @@ import * as clients from '../../clients/gateway.mjs';
 
 export const pause = (ms) => new Promise((resolve) => { setTimeout(resolve, ms); });
 
-/** Calls `f` until it returns a true value, or throws an error with `what`. */
-export const eventually = (what, f, limit = 45_000) => clients.eventually(what, f, limit);
+export const { eventually } = clients;
 
 export class Gateway {
   #keys = new Map();

@@ -9,9 +9,6 @@ import { connectPeer } from '../../clients/peer.mjs';
 import { prepare, SERVERS } from '../../clients/servers.mjs';
 import { armed } from './browser.mjs';
 
-/** The timeout in milliseconds for short operations on a busy machine. */
-const LONG_TIMEOUT = 60_000;
-
 /** The arguments of `connectPeer` for each transport. */
 export const TRANSPORTS = {
   stdio: (gateway) => ({ command: binary, args: ['stdio', '--data', gateway.data], env: environment() }),
@@ -56,7 +53,7 @@ export async function startBehind(servers, { rules = () => [], policy = {} } = {
       await eventually('the tools are listed', async () => {
         const servers = (await peer.tools()).map((tool) => tool.name.split('__')[0]);
         return names.every((server) => servers.includes(server));
-      }, LONG_TIMEOUT);
+      });
       return peer;
     },
     async end() {
@@ -96,7 +93,7 @@ export async function shows(page, label, expected, within = '.beside-now') {
     await eventually(label, async () => {
       shownLines = await linesOf(part);
       return isDeepStrictEqual(shownLines, expected);
-    }, LONG_TIMEOUT);
+    });
   } catch {
     throw new Error(`${within} ${label} shows\n${shownLines?.join('\n')}\n--- and not\n${expected.join('\n')}`);
   }

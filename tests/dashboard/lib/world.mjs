@@ -1,11 +1,13 @@
 // Simulates upstream servers and operators with a real server and the configuration file.
 
-import { mkdtempSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { eventually, Gateway } from './gateway.mjs';
 
 const SERVER = new URL('altering-server.mjs', import.meta.url).pathname;
+// The definitions of a real server without annotations, one on each line.
+const MEMORY = new URL('../../fixtures/memory-2025.4.25.jsonl', import.meta.url).pathname;
 const RULES = [{ name: 'no-db', tools: 'db__*', then: 'deny' }];
 
 // The definition is text, so that the number keeps its digits.
@@ -29,27 +31,30 @@ export class World {
   }
 
   /**
-   * Causes events. `connect` adds a server with two tools that declare to be reads and one that writes. `redefine` and
+   * Causes events. `connect` adds a server with two tools that declare to be reads and one that writes, and `connectMemory` one
+   * with the definitions of a memory server without annotations. `redefine` and
    * `offer` change and add tools. `waiting` lists the settings that the file loosens; `refused` writes an invalid file.
    */
-  async apply({ connect, redefine, offer, waiting, refused }) {
-    if (connect) await this.#connect(connect);
+  async apply({ connect, connectMemory, redefine, offer, waiting, refused }) {
+    if (connect) await this.#connect(connect, 'filesystem', [definition('read_file', true, 'Reads a file'), definition('list', true, 'Lists a folder\u202e\u200b of files'), definition('write_file', false, 'Writes a file')]);
+    if (connectMemory) await this.#connect(connectMemory, 'memory', readFileSync(MEMORY, 'utf8').trim().split('\n'));
     if (redefine) await this.#redefine(redefine);
     if (offer) await this.#redefine(offer);
     if (waiting) await this.#loosen(waiting.map(({ key }) => key));
     if (refused) await this.#writeInvalid();
   }
 
-  async #connect(name) {
+  async #connect(name, previews, definitions) {
     const file = join(this.folder, name);
-    this.#tools.set(name, new Map([['read_file', definition('read_file', true, 'Reads a file')], ['list', definition('list', true, 'Lists a folder\u202e\u200b of files')], ['write_file', definition('write_file', false, 'Writes a file')]]));
+    this.#tools.set(name, new Map(definitions.map((text) => [JSON.parse(text).name, text])));
     this.#write(name);
-    this.gateway.servers[name] = { command: process.execPath, args: [SERVER, file], previews: 'filesystem' };
+    this.gateway.servers[name] = { command: process.execPath, args: [SERVER, file], previews };
     this.gateway.reconfigure();
-    // Naming recipes for a server loosens policy, so it needs approval.
-    const waiting = await eventually(`the recipes of ${name} wait for consent`, async () => (await this.gateway.api('reload')).value.waiting);
-    await this.gateway.api('reload/consent', { body: { digest: waiting.digest, verdict: 'accept' } });
-    await eventually(`${name} is connected`, async () => (await this.gateway.api(`servers/${name}`)).value.tools?.length === 3, 60_000);
+    const isConnected = async () => (await this.gateway.api(`servers/${name}`)).value.tools?.length === definitions.length;
+    // Naming recipes with a dry run for a server loosens policy, so it needs approval.
+    const waiting = await eventually(`${name} is connected, or waits for consent`, async () => (await this.gateway.api('reload')).value.waiting ?? isConnected());
+    if (waiting !== true) await this.gateway.api('reload/consent', { body: { digest: waiting.digest, verdict: 'accept' } });
+    await eventually(`${name} is connected`, isConnected);
   }
 
   #write(name) {
@@ -63,7 +68,7 @@ export class World {
     const tools = this.#tools.get(server);
     tools.set(name, definition(name, ['read_file', 'list'].includes(name), description));
     this.#write(server);
-    await eventually(`${tool} is “${description}”`, async () => (await this.gateway.api(`servers/${server}`)).value.tools.some((t) => t.name === tool && t.definition.includes(description)), 60_000);
+    await eventually(`${tool} is “${description}”`, async () => (await this.gateway.api(`servers/${server}`)).value.tools.some((t) => t.name === tool && t.definition.includes(description)));
   }
 
   async #loosen(keys) {

@@ -111,13 +111,13 @@ fn longest_idle_connection_is_evicted_first() {
     let mut fourth = gateway.connect();
     assert_eq!(health(&mut fourth), Some(200));
     assert!(conns[1].is_closed());
+    std::thread::sleep(std::time::Duration::from_millis(5));
     for at in [0, 2] {
         assert_eq!(health(&mut conns[at]), Some(200));
     }
-    // A connection that sends nothing uses a separate place.
+    // A connection that sends nothing evicts one, and is then the first to be evicted.
     let mut silent = TcpStream::connect(gateway.address()).unwrap();
-    // Another thread may accept the next one first, which a short wait makes unlikely.
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert!(fourth.is_closed());
     let mut fifth = gateway.connect();
     assert_eq!(health(&mut fifth), Some(200));
     assert_eq!(std::io::Read::read(&mut silent, &mut [0; 1]).unwrap_or(0), 0);

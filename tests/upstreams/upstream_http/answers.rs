@@ -2,7 +2,7 @@
 
 use countersign_config::UrlTransport;
 use countersign_protocol::Revision;
-use countersign_upstream::{LinkKind, Outgoing, Response};
+use countersign_upstream::{LinkKind, OutgoingRequest, Response};
 use serde_json::json;
 
 use super::server::*;
@@ -24,12 +24,12 @@ async fn stateless_request_has_headers_and_exact_result() {
     let link = connector.connect(RecordingListener::new()).await.unwrap();
     link.complete_handshake(&negotiated(Revision::MODERN));
     assert_eq!(connector.kind(), LinkKind::Stateless);
-    let mut outgoing = Outgoing::new(7, "tools/call", Some(r#"{"name":"größe"}"#));
+    let mut outgoing = OutgoingRequest::new(7, "tools/call", Some(r#"{"name":"größe"}"#));
     outgoing.name = Some("größe".into());
     outgoing.headers = vec![("Mcp-Param-Region".into(), "eu".into()), ("Mcp-Param-X".into(), "=?base64?w6Q=?=".into())];
     assert_eq!(text(ask(&link, outgoing.clone()).await), "{\"n\":12345678901234567890123,\"b\" : 1.0}");
     assert_eq!(
-        text(ask(&link, Outgoing::new(8, "tools/list", None)).await),
+        text(ask(&link, OutgoingRequest::new(8, "tools/list", None)).await),
         "{\"n\":12345678901234567890123,\"b\" : 1.0}"
     );
 
@@ -219,7 +219,7 @@ async fn subscription_stays_open_with_its_own_messages() {
     .await;
     let link = server.modern().await;
     let listener = RecordingListener::new();
-    let outgoing = Outgoing::new(1, "subscriptions/listen", Some("{}"));
+    let outgoing = OutgoingRequest::new(1, "subscriptions/listen", Some("{}"));
     let mut listen = link.request(&outgoing, listener.clone());
     let others = async {
         assert_eq!(listener.next_notification().await.method, "notifications/subscriptions/acknowledged");
@@ -243,7 +243,7 @@ async fn url_credentials_are_sent_and_never_shown() {
     let connector = connector(&url, &[], UrlTransport::StreamableHttp);
     assert_eq!(connector.describe(), server.url.as_str());
     let link = connector.connect(RecordingListener::new()).await.unwrap();
-    ask(&link, Outgoing::new(1, "server/discover", None)).await.unwrap();
+    ask(&link, OutgoingRequest::new(1, "server/discover", None)).await.unwrap();
     let request = &server.log.all()[0];
     assert_eq!(request.header("authorization"), Some("Basic dXMgZXI6cEBzcw=="));
     assert_eq!(request.path, "/mcp?token=hidden");

@@ -115,7 +115,7 @@ async fn sse_pair_is_detected_if_post_is_refused() {
         let outcome = find(connector(&server.url, &[], transport)).await;
         assert_eq!(outcome.is_ok(), works, "{status}: {:?}", outcome.map(|_| ()).err());
         let Ok(found) = outcome else { continue };
-        assert_eq!((found.era(), found.connector.kind()), (Era::Legacy, LinkKind::Shared));
+        assert_eq!((found.era(), found.connector.kind()), (Era::Legacy, LinkKind::SingleStream));
         assert_eq!(text(ask(&found.link, call(1)).await), r#"{"echo":1}"#);
     }
 }

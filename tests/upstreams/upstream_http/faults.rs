@@ -2,7 +2,7 @@
 
 use countersign_config::UrlTransport;
 use countersign_protocol::Revision;
-use countersign_upstream::{LinkError, Outgoing, Response};
+use countersign_upstream::{LinkError, OutgoingRequest, Response};
 use serde_json::json;
 use support::DeadPort;
 use tokio::net::TcpListener;
@@ -201,7 +201,7 @@ async fn request_is_sent_once_if_idle_connection_ends() {
     );
 
     ask(&link, call(3)).await.unwrap();
-    let read = Outgoing { repeatable: true, ..call(4) };
+    let read = OutgoingRequest { is_repeatable: true, ..call(4) };
     assert!(matches!(ask(&link, read).await, Err(LinkError::Lost(_))), "repeating a read is left to the caller");
     assert_eq!(server.log.all().iter().filter(|r| r.id() == 4).count(), 1);
 }

@@ -3,7 +3,7 @@
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
 use countersign_config::UrlTransport;
-use countersign_upstream::{Link, LinkError, Outgoing};
+use countersign_upstream::{Link, LinkError, OutgoingRequest};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
@@ -85,7 +85,7 @@ async fn answers_to_posts_come_on_the_stream() {
     rest.next_request().await.reply.answer(Ok(serde_json::from_str("{}").unwrap()));
     assert_eq!(server.log.find(|r| r.id() == "q").await.json()["result"], json!({}));
     {
-        let outgoing = Outgoing::new(2, "silent", None);
+        let outgoing = OutgoingRequest::new(2, "silent", None);
         let mut request = link.request(&outgoing, RecordingListener::new());
         tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = server.log.find(|r| r.id() == 2) => {} }
     }
@@ -96,11 +96,11 @@ async fn answers_to_posts_come_on_the_stream() {
 async fn refused_post_fails_only_its_request() {
     let (server, _feed) = server("405 No", "/messages").await;
     let link = open(&server, RecordingListener::new()).await.unwrap();
-    let refused = ask(&link, Outgoing::new(1, "refused", None)).await;
+    let refused = ask(&link, OutgoingRequest::new(1, "refused", None)).await;
     assert!(matches!(refused, Err(LinkError::Status { status: 400, .. })), "{refused:?}");
     assert_eq!(text(ask(&link, call(2)).await), r#"{"echo":2}"#);
     // A server that no longer knows the session has ended it.
-    assert!(ask(&link, Outgoing::new(3, "gone", None)).await.is_err());
+    assert!(ask(&link, OutgoingRequest::new(3, "gone", None)).await.is_err());
     within_max_wait(link.closed().cancelled()).await;
 }
 
@@ -108,7 +108,7 @@ async fn refused_post_fails_only_its_request() {
 async fn stream_end_is_link_end() {
     let (server, feed) = server("405 No", "/messages").await;
     let link = open(&server, RecordingListener::new()).await.unwrap();
-    let outgoing = Outgoing::new(1, "silent", None);
+    let outgoing = OutgoingRequest::new(1, "silent", None);
     let mut request = link.request(&outgoing, RecordingListener::new());
     tokio::select! { answer = &mut request => panic!("{answer:?}"), _ = server.log.find(|r| r.id() == 1) => {} }
     feed.borrow().as_ref().unwrap().send(None).unwrap();

@@ -6,7 +6,8 @@ use countersign_config::{Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
 use countersign_protocol::{Revision, negotiate::ClientCapabilities};
 use countersign_provider::request::UpstreamRequest;
 use countersign_upstream::{
-    Connector, Link, LinkError, Listener, NegotiatedSession, Outgoing, Response, UpstreamNotification, handshake, http,
+    Connector, Link, LinkError, Listener, NegotiatedSession, OutgoingRequest, Response, UpstreamNotification,
+    handshake, http,
 };
 use serde_json::{Value, json, value::RawValue};
 use tokio::{
@@ -264,7 +265,7 @@ pub async fn legacy(
 pub fn connector(url: &Url, headers: &[(&str, &str)], transport: UrlTransport) -> Arc<dyn Connector> {
     let headers = headers.iter().map(|(n, v)| ((*n).to_owned(), Secret((*v).to_owned()))).collect();
     let target = UpstreamTarget::Url { urls: vec![url.clone()], headers, transport };
-    http::connector(url, &Arc::new(UpstreamConfig::new("s", target)))
+    http::connector(url, &Arc::new(UpstreamConfig::new("s", target)), None)
 }
 
 pub fn negotiated(revision: Revision) -> NegotiatedSession {
@@ -320,21 +321,21 @@ impl RecordingListener {
 }
 
 impl Listener for RecordingListener {
-    fn notification(&self, notification: UpstreamNotification) {
+    fn handle_notification(&self, notification: UpstreamNotification) {
         self.notifications.lock().push_back(notification);
         self.notify.notify_waiters();
     }
 
-    fn request(&self, request: UpstreamRequest) {
+    fn handle_request(&self, request: UpstreamRequest) {
         self.requests.send(request).unwrap();
     }
 }
 
-pub fn call(id: u64) -> Outgoing {
-    Outgoing { name: Some("echo".into()), ..Outgoing::new(id, "tools/call", Some(r#"{"name":"echo"}"#)) }
+pub fn call(id: u64) -> OutgoingRequest {
+    OutgoingRequest { name: Some("echo".into()), ..OutgoingRequest::new(id, "tools/call", Some(r#"{"name":"echo"}"#)) }
 }
 
-pub async fn ask(link: &Arc<dyn Link>, outgoing: Outgoing) -> Result<Response, LinkError> {
+pub async fn ask(link: &Arc<dyn Link>, outgoing: OutgoingRequest) -> Result<Response, LinkError> {
     within_max_wait(link.request(&outgoing, RecordingListener::new())).await
 }
 

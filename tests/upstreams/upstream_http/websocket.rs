@@ -6,7 +6,7 @@ use actix_codec::Framed;
 use actix_http::ws::{Codec, Frame, Item, Message, hash_key};
 use countersign_config::UrlTransport;
 use countersign_protocol::Era;
-use countersign_upstream::{Link, LinkError, LinkKind, Listener, Outgoing, detect::detect};
+use countersign_upstream::{Link, LinkError, LinkKind, Listener, OutgoingRequest, detect::detect};
 use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 
@@ -64,7 +64,7 @@ async fn open(server: &Server, unsolicited: Arc<RecordingListener>) -> Result<Ar
     let mut url = server.url.clone();
     url.set_scheme("ws").unwrap();
     let connector = connector(&url, &[("authorization", "Bearer x")], UrlTransport::Auto);
-    assert_eq!(connector.kind(), LinkKind::Shared);
+    assert_eq!(connector.kind(), LinkKind::SingleStream);
     legacy(&*connector, unsolicited).await
 }
 
@@ -163,7 +163,7 @@ async fn close_is_sent_and_dropped_request_is_cancelled() {
     .await;
     let link = open(&server, RecordingListener::new()).await.unwrap();
     {
-        let outgoing = Outgoing::new(5, "slow", None);
+        let outgoing = OutgoingRequest::new(5, "slow", None);
         let mut request = link.request(&outgoing, RecordingListener::new());
         tokio::select! { answer = &mut request => panic!("{answer:?}"), text = observations.recv() => assert!(text.unwrap().contains("slow")) }
     }

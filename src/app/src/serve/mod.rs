@@ -6,6 +6,7 @@
 mod notify;
 mod start;
 mod stdio;
+mod token_key;
 
 use std::{
     io::{IsTerminal, Write},
@@ -26,7 +27,7 @@ use countersign_auth::{codes, stored_credentials::StoredCredentials};
 use countersign_config::{Config, Environment, Flags, LoadedConfig};
 use countersign_docs::DocsError;
 use countersign_protocol::McpError;
-use countersign_reload::ConfigSource;
+use countersign_reload::{ConfigSource, ReloadCause, Reloader, watch};
 use countersign_review::StartError;
 use countersign_routing::table::RouteError;
 use countersign_rulings::standing_rules::StandingRules;
@@ -76,8 +77,13 @@ pub enum ServeError {
     Policy(String),
     #[error("the key that seals the state of requests cannot be used: {0}")]
     StateKey(std::io::Error),
-    #[error("secrets.key_file cannot be used: {0}")]
+    #[error("secrets.key or secrets.key_file cannot be used: {0}")]
     KeyFile(std::io::Error),
+    #[error(
+        "another gateway of this store encrypts stored tokens with another key: `secrets` must have the same \
+         content for all of them. To change the key, stop all gateways first"
+    )]
+    OtherTokenKey,
     #[error("{0}")]
     Socket(#[from] socket::SocketError),
     #[error("a thread could not be started: {0}")]
@@ -102,6 +108,7 @@ pub struct Running {
     pub endpoint: Arc<McpEndpoint>,
     pub credentials: Arc<StoredCredentials>,
     pub standing_rules: Arc<StandingRules>,
+    pub reloader: Arc<Reloader>,
     pub users: Users,
     pub options: Options,
     pub server: ServerHandle,
@@ -128,6 +135,8 @@ impl Running {
     /// # Errors
     /// [`ServeError::CoreEnded`] if a core part failed.
     async fn run_until_end(mut self, manager: Arc<ServiceManager>) -> Result<(), ServeError> {
+        // The manager may ask for a reload as soon as it knows that the gateway serves.
+        actix::spawn(watch_config(&self, &manager));
         manager.notify_ready(&notify::describe(&self.endpoint.server));
         let mut threads: Vec<_> = self.threads.iter().map(Arbiter::handle).collect();
         threads.extend(self.endpoint.server.reviews.changes.threads());
@@ -202,6 +211,19 @@ impl Running {
         }
         tracing::info!("the gateway has ended");
     }
+}
+
+/// Watches the configuration until the gateway ends, and reports to the service manager when SIGHUP causes a reload.
+fn watch_config(running: &Running, manager: &Arc<ServiceManager>) -> impl Future<Output = ()> + use<> {
+    let (reloader, endpoint, manager) =
+        (Arc::clone(&running.reloader), Arc::clone(&running.endpoint), Arc::clone(manager));
+    let shutdown = endpoint.shutdown.child_token();
+    let reload = async move || {
+        manager.notify_reloading();
+        reloader.reload(ReloadCause::Signal).await;
+        manager.notify_ready(&notify::describe(&endpoint.server));
+    };
+    watch::run(Arc::clone(&running.reloader), shutdown, reload)
 }
 
 /// Returns `true` while the core parts of the gateway work.

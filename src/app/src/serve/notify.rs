@@ -17,6 +17,7 @@ use std::{
 };
 
 use actix::ArbiterHandle;
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
 use tokio::sync::oneshot;
 
@@ -50,9 +51,15 @@ impl ServiceManager {
         Self { socket, watchdog: watchdog.map(|timeout| Duration::from_micros(timeout) / 2) }
     }
 
-    /// Reports that the gateway serves.
+    /// Reports that the gateway serves, at its start and after a reload.
     pub fn notify_ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}"));
+    }
+
+    /// Reports that the gateway has begun to read its configuration again. [`Self::notify_ready`] reports the end.
+    pub fn notify_reloading(&self) {
+        let now = clock_gettime(ClockId::Monotonic);
+        self.send(&format!("RELOADING=1\nMONOTONIC_USEC={}", now.tv_sec * 1_000_000 + now.tv_nsec / 1_000));
     }
 
     /// Reports that the gateway has begun to end.
@@ -109,7 +116,7 @@ async fn wait_for_threads(threads: &[ArbiterHandle]) {
 pub fn describe(server: &McpServer) -> String {
     let health = server.status.health();
     if health["ready"] == true {
-        return format!("Serving {}", server.reviews.address.dashboard().trim_end_matches("#/"));
+        return format!("Serving {}", server.reviews.address.dashboard_url().trim_end_matches("#/"));
     }
     format!("Not ready: {}", unready_reasons(&health).join("; "))
 }

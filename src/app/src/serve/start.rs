@@ -11,10 +11,11 @@ use futures_util::future::BoxFuture;
 use tokio::signal::unix::SignalKind;
 use tokio_util::sync::CancellationToken;
 
-use super::{Options, Running, ServeError, stdio};
+use super::{Options, Running, ServeError, stdio, token_key};
 use crate::{
     live::{LiveGateway, bind_acceptances},
     nodes::{self, Follower},
+    server_accounts::{self, AuditedAccounts},
 };
 use countersign_attach::{GatewayFile, Users, proof::ProofSecret, socket, start as attach};
 use countersign_auth::{
@@ -23,7 +24,7 @@ use countersign_auth::{
 };
 use countersign_bridge::{Bridge, StateSealer, load_or_create_key};
 use countersign_cluster::StoreNodes;
-use countersign_config::{Config, LoadedConfig};
+use countersign_config::{Config, LoadedConfig, Secret};
 use countersign_docs::Docs;
 use countersign_domain::policy::{Policy, Reviewers};
 use countersign_exchange::{memory::Memory, slots::StreamSlots};
@@ -34,9 +35,9 @@ use countersign_http::{
     proof::{self, GatewayProof},
     server, tls as http_tls,
 };
-use countersign_reload::{ConfigSource, InitialConfig, Reloader, watch};
+use countersign_reload::{ConfigSource, InitialConfig, Reloader};
 use countersign_rest::{
-    Accounts, Admission, FeedAccess, ProvidersView, RestData, RoutedProviders, SessionsView, dashboard,
+    Admission, FeedAccess, RestData, RoutedServers, ServerAccounts, ServersView, SessionsView, SignInData, dashboard,
 };
 use countersign_review::{
     Changes, PendingConfig,
@@ -53,7 +54,7 @@ use countersign_rulings::{
 };
 use countersign_runtime::{
     data_dir::lock_data_dir,
-    sealing::{Sealer, read_key_file},
+    sealing::{Sealer, parse_key, read_key_file},
 };
 use countersign_session::{
     McpServer, Registry, Sessions,
@@ -69,7 +70,6 @@ use countersign_store::{PinStore, Store, StoreError, StoreLocation};
 use countersign_telemetry::{self, Metrics, metrics::CircuitState};
 use countersign_tracker::Tracker;
 use countersign_transports::{endpoint::McpEndpoint, http, ws};
-use countersign_upstream::Upstreams;
 use countersign_webhooks::Webhooks;
 
 /// The pause after the first failed attempt to reach the store. Each further pause is twice as long, up to
@@ -90,7 +90,10 @@ pub async fn start(
     let config = &loaded.config;
     // The TLS files are checked before anything is opened.
     let tls = config.tls.as_ref().map(http_tls::server_config).transpose().map_err(ServeError::Tls)?;
-    let token_secret = config.key_file.as_deref().map(read_key_file).transpose().map_err(ServeError::KeyFile)?;
+    let token_secret = match &config.token_key {
+        Some(Secret(key)) => Some(parse_key(key).ok_or(ServeError::KeyFile(std::io::ErrorKind::InvalidData.into()))?),
+        None => config.key_file.as_deref().map(read_key_file).transpose().map_err(ServeError::KeyFile)?,
+    };
     // A write beyond the limit on file sizes must fail instead of ending the process.
     let over_limit = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
     drop(tokio::signal::unix::signal(over_limit).inspect_err(|error| tracing::warn!(%error, "SIGXFSZ is not caught")));
@@ -108,7 +111,10 @@ pub async fn start(
         }
     };
     let (salt, sealer) = (nodes::consent_salt(&secret), StateSealer::new(state_key));
-    let token_sealer = Sealer::new(&nodes::token_key(&token_secret.unwrap_or(secret)));
+    let token_secret = token_secret.unwrap_or(secret);
+    let token_key = token_key::check(&token_secret, &credentials, &*store.nodes()).await?;
+    let token_sealer = Sealer::new(&nodes::token_key(&token_secret));
+    let account_sealer = Sealer::new(&nodes::account_key(&token_secret));
     let sealer = sealer.ok_or_else(|| ServeError::StateKey(std::io::ErrorKind::InvalidData.into()))?;
     let initial = InitialConfig::new(loaded, salt, store.policies().await?, options.accept_policy);
     let config = Arc::new(initial.config().clone());
@@ -138,7 +144,7 @@ pub async fn start(
         start_router(&router_thread, &config, &routes, &registry, policy)?
     };
     let built_in = build_providers(&config, &location, &changes, &routes)?;
-    let upstreams = Arc::new(Upstreams::new(&config.data, config.transports.stdio.max_message_size));
+    let (server_accounts, upstreams) = server_accounts::open(&config, &location, account_sealer)?;
     bind_acceptances(&pins, &config.upstreams).await;
     let mut providers = built_in.clone();
     providers.extend(upstreams.apply(&config.upstreams).into_iter().map(RouteTarget::Upstream));
@@ -147,10 +153,12 @@ pub async fn start(
     let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&credentials) as _));
     let provider = OidcClient::new(&config, token_sealer);
     let provider_sign_ins = Arc::new(ProviderSignIns::new(provider, Arc::clone(&credentials)));
+    server_accounts.set_identity_provider(Arc::clone(&provider_sign_ins) as _);
     let live = LiveGateway {
         router: router.clone(),
         built_in,
         upstreams: Arc::clone(&upstreams),
+        server_accounts: Arc::clone(&server_accounts),
         pins: Arc::clone(&pins),
         store: Arc::clone(&store),
         reviewers: Arc::clone(&reviewers),
@@ -163,10 +171,10 @@ pub async fn start(
     let reloader = Arc::new(Reloader::new(source, initial, Box::new(live), publish));
     reloader.record_start().await.map_err(ServeError::Policy)?;
 
-    let started = Instant::now();
+    let started_at = Instant::now();
     let config_source = Arc::clone(&reloader);
     let status = GatewayStatus {
-        started,
+        started_at,
         shutdown: shutdown.clone(),
         changes: changes.clone(),
         routes: Arc::clone(&routes),
@@ -191,7 +199,7 @@ pub async fn start(
         upstreams,
         long_requests,
         first_connection: config.limits.first_connection,
-        started,
+        started_at,
     };
     let gateway_address = Arc::new(GatewayAddress::new(&config));
     let reviews = Reviews::new(&config, changes.clone(), Arc::clone(&gateway_address), &routing);
@@ -207,6 +215,11 @@ pub async fn start(
     let acceptances =
         Arc::new(ToolAcceptances::new(Arc::clone(&routes), Arc::clone(&pins), rebuild_routes(&router), feed.clone()));
     let follower_store = Arc::clone(&store);
+    let server_accounts = Arc::new(AuditedAccounts {
+        accounts: server_accounts,
+        holders: Arc::clone(credentials.keyring()) as _,
+        store: Arc::clone(&store),
+    });
     let standing_rules = Arc::new(StandingRules::new(standing_rules::StandingRulesDeps {
         store,
         cache: rule_cache,
@@ -220,8 +233,9 @@ pub async fn start(
     let socket = attach::bind_port(config.listen, options.detached).map_err(listen_error)?;
     let address = socket.local_addr().map_err(listen_error)?;
     gateway_address.set_listen_address(address);
+    server_accounts.accounts.set_base_url(&gateway_address.base_url());
     // The webhooks start before the endpoints open, so that they miss no event. Their links contain the bound port.
-    let dashboard = gateway_address.dashboard();
+    let dashboard = gateway_address.dashboard_url();
     webhooks
         .start(
             (location.deliveries()?, Arc::clone(&nodes)),
@@ -244,23 +258,24 @@ pub async fn start(
         reloader: Arc::clone(&reloader),
         url: nodes::node_url(&config, address, &*nodes),
         certificate: certificate.unwrap_or_default(),
-        end_lapsed_sessions: Box::new(move || own_sessions.lifetimes.end_lapsed()),
+        end_lapsed_sessions: Box::new(move || own_sessions.lifetimes.end_lapsed_epoch()),
     };
     // Other nodes must be able to find this node as soon as it has a session.
     follower.introduce().await?;
+    token_key::check_again(&token_key, &credentials)?;
     let proof = GatewayProof(proof_secret.clone());
     let origins = Arc::new(OriginRules::new(&config));
     let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), Arc::clone(&credentials), &origins));
     let authentication = Arc::new(RequestAuthenticator::new(authenticator, sign_ins, origins, &config));
     let memory = Arc::clone(&endpoint.server.memory);
-    let providers =
-        RoutedProviders { routes: Arc::clone(&routes), request_timeout: config.transports.http.request_timeout };
+    let routed_servers =
+        RoutedServers { routes: Arc::clone(&routes), request_timeout: config.transports.http.request_timeout };
     let rest = RestData {
         admission: web::Data::new(Admission {
             authentication: Arc::clone(&authentication),
             http: config.transports.http.clone(),
         }),
-        accounts: web::Data::new(Accounts {
+        sign_in: web::Data::new(SignInData {
             authentication: Arc::clone(&authentication),
             codes: Arc::clone(&credentials),
             provider_sign_ins: Arc::clone(&provider_sign_ins),
@@ -268,6 +283,7 @@ pub async fn start(
             people: reviewers,
             request_timeout: config.transports.http.request_timeout,
         }),
+        server_accounts: web::Data::from(server_accounts as Arc<dyn ServerAccounts>),
         feed: web::Data::new(FeedAccess {
             feed: feed.clone(),
             sign_ins: Arc::clone(&authentication.sign_ins),
@@ -284,7 +300,7 @@ pub async fn start(
         streams: web::Data::from(Arc::clone(&endpoint.server.long_requests.slots)),
         changes: web::Data::new(changes.clone()),
         sessions: web::Data::from(Arc::clone(&sessions.registry) as Arc<dyn SessionsView>),
-        providers: web::Data::from(Arc::new(providers) as Arc<dyn ProvidersView>),
+        servers: web::Data::from(Arc::new(routed_servers) as Arc<dyn ServersView>),
         reloads: web::Data::from(Arc::clone(&reloader)),
         definitions: web::Data::from(acceptances),
         standing: web::Data::from(Arc::clone(&standing_rules)),
@@ -305,13 +321,13 @@ pub async fn start(
         tracing::debug!(%error, "the description of the lock was not written");
     }
     let file = gateway_file.publish(&config.data, &lock).map_err(ServeError::Thread)?;
-    actix::spawn(watch::run(reloader, shutdown.child_token()));
     tracing::info!(url = %gateway_file.url, data = %config.data.display(), "countersign serves");
     Ok(Running {
         config,
         endpoint,
         credentials,
         standing_rules,
+        reloader,
         users,
         options,
         server,
@@ -334,7 +350,7 @@ fn build_cluster(
     let lifetimes = Arc::clone(lifetimes);
     let check_own_session = move || {
         // A session whose lease has lapsed must not be found any more.
-        lifetimes.end_lapsed();
+        lifetimes.end_lapsed_epoch();
         if lifetimes.nodes.live_count() > 1 { lifetimes.check_lease() } else { Ok(()) }
     };
     Some(Box::new(StoreNodes {

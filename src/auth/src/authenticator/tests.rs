@@ -209,8 +209,8 @@ fn header_may_be_long_only_if_tokens_are_accepted() {
     auth.parse_header(&header(500)).unwrap();
     auth.parse_header(&header(600)).unwrap_err();
     auth.tokens.set_issuers(&[issuer_config("https://id.example")]);
-    auth.parse_header(&header(MAX_TOKEN_LEN)).unwrap();
-    auth.parse_header(&header(MAX_TOKEN_LEN + 100)).unwrap_err();
+    auth.parse_header(&header(MAX_TOKEN_BYTES)).unwrap();
+    auth.parse_header(&header(MAX_TOKEN_BYTES + 100)).unwrap_err();
 }
 
 #[test]
@@ -228,6 +228,25 @@ fn only_invalid_tokens_are_failed_attempts() {
     auth.identify(Some(&bearer(&issuer.token_with(json!({})))), remote()).unwrap();
 }
 
+#[test]
+fn check_of_token_identifies_it_or_asks_its_issuer() {
+    let (auth, store) = new_authenticator(AuthMode::Keys);
+    let issuer = KnownIssuer::new(&auth.tokens);
+    let check = |token: &str| match auth.check_token(&bearer(token)) {
+        Some(TokenCheck::Identified(identity)) => identity.principal.owner().to_owned(),
+        Some(TokenCheck::NeedsIssuer(asked)) if asked == token => "needs issuer".to_owned(),
+        Some(TokenCheck::NeedsIssuer(other)) => panic!("{other}"),
+        None => "refused".to_owned(),
+    };
+    let token = issuer.token_with(json!({}));
+    assert_eq!(check(&token), "https://id.example#alice");
+    assert_eq!(check(&issuer.token_of_a_new_key()), "needs issuer");
+    assert_eq!(check(&issuer.token_with(json!({ "aud": "x" }))), "refused");
+    assert_eq!(check("csk_key"), "refused");
+    store.revoked_people.lock().unwrap().insert("https://id.example#alice".to_owned());
+    assert_eq!(check(&token), "refused");
+}
+
 #[actix::test]
 async fn issuer_is_not_asked_after_too_many_refused_tokens() {
     let (auth, _) = new_authenticator(AuthMode::Keys);
@@ -235,16 +254,16 @@ async fn issuer_is_not_asked_after_too_many_refused_tokens() {
     auth.tokens
         .set_issuers(&[TokenIssuer { audiences: vec!["gateway".to_owned()], ..with_introspection(&provider.issuer) }]);
     provider.set_token("known", json!({ "active": true, "aud": "gateway", "sub": "alice", "scope": "tools:read" }));
-    auth.ask_provider("known", remote()).await;
+    auth.ask_issuer("known", remote()).await;
     for n in 0..11 {
         let token = format!("unknown-{n}");
-        auth.check_question(&token, remote()).unwrap();
-        auth.ask_provider(&token, remote()).await;
+        auth.check_may_ask(&token, remote()).unwrap();
+        auth.ask_issuer(&token, remote()).await;
     }
-    assert_eq!(auth.check_question("unknown", remote()).unwrap_err().kind, ErrorKind::RateLimited);
-    auth.check_question("unknown", Some([192, 0, 2, 77].into())).unwrap();
-    auth.check_question("known", remote()).unwrap();
-    auth.check_question("eyJ.signed.token", remote()).unwrap();
+    assert_eq!(auth.check_may_ask("unknown", remote()).unwrap_err().kind, ErrorKind::RateLimited);
+    auth.check_may_ask("unknown", Some([192, 0, 2, 77].into())).unwrap();
+    auth.check_may_ask("known", remote()).unwrap();
+    auth.check_may_ask("eyJ.signed.token", remote()).unwrap();
     provider.stop().await;
 }
 

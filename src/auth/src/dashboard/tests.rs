@@ -57,6 +57,20 @@ fn cookies_of(new: &NewSignIn) -> Vec<String> {
 }
 
 #[test]
+fn new_sign_in_of_a_person_keeps_the_cookie() {
+    let (sign_ins, ..) = new_sign_ins();
+    let signed_in_at = |auth_time| {
+        let claims = countersign_domain::principal::Claims { auth_time: Some(auth_time), ..Default::default() };
+        Arc::new(Principal { claims: Some(Arc::new(claims)), ..(*alice()).clone() })
+    };
+    let first = sign_ins.sign_in(signed_in_at(1), None, &[], now()).unwrap();
+    let second = sign_ins.sign_in(signed_in_at(2), None, &cookies_of(&first), now()).unwrap();
+    assert_eq!(cookies_of(&first), cookies_of(&second), "the other tabs stay signed in");
+    let other = Arc::new(Principal::new("bob", Role::Reviewer));
+    assert_ne!(cookies_of(&sign_ins.sign_in(other, None, &cookies_of(&first), now()).unwrap()), cookies_of(&first));
+}
+
+#[test]
 fn both_secrets_of_a_sign_in_are_required() {
     let (dashboard, _, _) = new_sign_ins();
     let a = dashboard.sign_in(alice(), None, &[], now()).unwrap();

@@ -11,9 +11,9 @@ use jiff::Timestamp;
 use super::{Refusal, issuer::Issuer};
 use countersign_domain::principal::{Identity, SecretHash};
 
-/// The most entries of each cache.
+/// The maximum number of entries of each cache.
 const MAX_ENTRIES: usize = 10_000;
-/// The size in bytes from which each cache removes entries.
+/// The estimated size in bytes beyond which each cache removes entries.
 const MAX_BYTES: usize = 16 << 20;
 /// The estimated size of an entry without its claims and its token.
 const ENTRY_BYTES: usize = 512;
@@ -37,7 +37,7 @@ impl CachedJwt {
     }
 }
 
-/// The last answer of the issuers about an opaque token.
+/// The last answer of the issuer about an opaque token.
 pub(super) struct Answer {
     pub outcome: Result<Identity, Refusal>,
     /// The token, by which its issuer is asked again; `None` if the issuer refused it.
@@ -48,7 +48,7 @@ pub(super) struct Answer {
 
 impl Answer {
     pub(super) fn is_fresh(&self, now: i64) -> bool {
-        let age = if matches!(self.outcome, Err(Refusal::ProviderUnavailable)) { RETRY_AGE } else { ANSWER_AGE };
+        let age = if matches!(self.outcome, Err(Refusal::IssuerUnavailable)) { RETRY_AGE } else { ANSWER_AGE };
         // A task that began to wait before the answer came must not ask again.
         now.saturating_sub(self.asked_at).saturating_abs() < age
     }
@@ -86,7 +86,7 @@ fn identity_bytes(identity: &Identity) -> usize {
     ENTRY_BYTES + identity.principal.claims.as_ref().map_or(0, |claims| 2 * claims.json.len())
 }
 
-/// A map with a limit of its entries and of their size.
+/// A map with a maximum number of entries and a maximum size.
 struct BoundedMap<V> {
     entries: DashMap<SecretHash, V>,
     bytes: AtomicUsize,
@@ -136,6 +136,7 @@ impl<V: Entry> BoundedMap<V> {
     }
 }
 
+/// The verified JWTs, and the answers about opaque tokens.
 #[derive(Default)]
 pub(super) struct TokenCache {
     jwts: BoundedMap<CachedJwt>,
@@ -170,7 +171,7 @@ impl TokenCache {
         answer.is_some_and(|answer| answer.token.is_some() || matches!(answer.outcome, Err(Refusal::Expired)))
     }
 
-    /// Forgets the answers that do not come from the current issuers.
+    /// Keeps only the answers with an identity for which `is_current` returns `true`.
     pub(super) fn retain_answers(&self, is_current: impl Fn(&Identity) -> bool) {
         self.answers.retain(|answer| answer.outcome.as_ref().is_ok_and(&is_current));
     }

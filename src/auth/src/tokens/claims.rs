@@ -1,5 +1,5 @@
-//! The claims of a token, from a JWT or an answer of its issuer: read strictly, and checked against the gateway's audiences and
-//! the time.
+//! The claims of a token, from a JWT or an answer of its issuer: read strictly, and checked against the gateway's
+//! audiences and the time.
 
 use jiff::SignedDuration;
 use serde_json::{Map, Value, value::RawValue};
@@ -15,10 +15,11 @@ const MAX_TIME: i64 = 253_402_207_200;
 const MAX_DEPTH: usize = 32;
 /// Claims that only ID tokens have (OpenID Connect Core 1.0, sections 2 and 3.3.2.11).
 const ID_TOKEN_CLAIMS: [&str; 4] = ["nonce", "at_hash", "c_hash", "s_hash"];
-/// Claims about a sign-in. ID tokens have them, and those access tokens that are issued to people, which also have a scope.
+/// Claims about a sign-in. ID tokens have them, and those access tokens that are issued to people, which also have a
+/// scope.
 const SIGN_IN_CLAIMS: [&str; 2] = ["auth_time", "sid"];
-/// The claims with the client's id, in the order of preference: that of RFC 9068, those of OpenID Connect and Keycloak, Okta, and
-/// Entra ID.
+/// The claims with the client's id, in the order of preference: that of RFC 9068, those of OpenID Connect and Keycloak,
+/// Okta, and Entra ID.
 const CLIENT_CLAIMS: [&str; 4] = ["client_id", "azp", "cid", "appid"];
 
 /// Parses the text of a JSON object without duplicate members, which two readers could understand differently.
@@ -30,6 +31,7 @@ pub(super) fn parse_object(json: &str) -> Result<Map<String, Value>, Refusal> {
     serde_json::from_str(json).map_err(|_| malformed())
 }
 
+/// The claims of a token.
 pub(super) struct TokenClaims {
     /// All claims as they were written.
     pub json: String,
@@ -45,6 +47,11 @@ impl TokenClaims {
 
     pub(super) fn get(&self, name: &str) -> Option<&Value> {
         self.members.get(name).filter(|value| !value.is_null())
+    }
+
+    /// Returns the names of the claims.
+    pub(super) fn names(&self) -> impl Iterator<Item = &str> {
+        self.members.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name.as_str())
     }
 
     /// Returns a claim that must be a text.
@@ -78,6 +85,16 @@ impl TokenClaims {
         }
     }
 
+    /// Returns the second in which the person authenticated, at most `now`. A malformed time counts as missing.
+    pub(super) fn auth_time(&self, now: i64) -> Option<i64> {
+        self.time("auth_time").ok().flatten().map(|time| time.min(now))
+    }
+
+    /// Returns the kind of that authentication. A malformed one counts as missing.
+    pub(super) fn acr(&self) -> Option<String> {
+        self.text("acr").ok().flatten().map(str::to_owned)
+    }
+
     /// Returns the client to which the token was issued.
     pub(super) fn client(&self) -> Result<Option<&str>, Refusal> {
         for name in CLIENT_CLAIMS {
@@ -101,8 +118,8 @@ impl TokenClaims {
         check_end(end, now)
     }
 
-    /// Checks the claims in the issuer's answer about an active token (RFC 7662, section 2.2). Returns the second from which
-    /// the token is no longer valid.
+    /// Checks the claims in the issuer's answer about an active token (RFC 7662, section 2.2). Returns the second from
+    /// which the token is no longer valid.
     pub(super) fn check_introspected(&self, issuer: &str, audiences: &[String], now: i64) -> Result<i64, Refusal> {
         if self.text("iss")?.is_some_and(|other| other != issuer) {
             return Err(Refusal::invalid("the token is from another issuer"));
@@ -113,8 +130,8 @@ impl TokenClaims {
         self.time("exp")?.map_or(Ok(i64::MAX), |end| check_end(end, now))
     }
 
-    /// Checks that a token from the provider to its client is from `issuer`, for `client` and valid now (OpenID Connect Core 1.0,
-    /// section 3.1.3.7). Returns the second from which it is no longer valid.
+    /// Checks that a token from the provider to its client is from `issuer`, for `client` and valid now (OpenID Connect
+    /// Core 1.0, section 3.1.3.7). Returns the second from which it is no longer valid.
     pub(super) fn check_for_client(&self, issuer: &str, client: &str, now: i64) -> Result<i64, Refusal> {
         if self.text("iss")? != Some(issuer) {
             return Err(Refusal::invalid("the token is from another issuer"));
@@ -178,8 +195,8 @@ impl TokenClaims {
         Ok(())
     }
 
-    /// Rejects ID tokens and logout tokens, which have the same key and form as access tokens and prove to a client who signed
-    /// in. A client that receives one must not be able to act as that person.
+    /// Rejects ID tokens and logout tokens, which have the same key and form as access tokens and prove to a client who
+    /// signed in. A client that receives one must not be able to act as that person.
     fn check_is_no_id_token(&self) -> Result<(), Refusal> {
         if ID_TOKEN_CLAIMS.iter().any(|name| self.get(name).is_some()) {
             return Err(Refusal::invalid("the token is an ID token, and an access token is needed"));
@@ -217,15 +234,16 @@ impl TokenClaims {
     }
 
     fn check_start(&self, now: i64) -> Result<(), Refusal> {
-        for (name, why) in [("nbf", "the token is not valid yet"), ("iat", "the token was issued in the future")] {
+        for (name, reason) in [("nbf", "the token is not valid yet"), ("iat", "the token was issued in the future")] {
             if self.time(name)?.is_some_and(|start| start > now.saturating_add(MAX_SKEW)) {
-                return Err(Refusal::invalid(why));
+                return Err(Refusal::invalid(reason));
             }
         }
         Ok(())
     }
 }
 
+/// Returns the second from which a token that ends at `end` is refused.
 fn check_end(end: i64, now: i64) -> Result<i64, Refusal> {
     let end = end.saturating_add(MAX_SKEW);
     if now < end { Ok(end) } else { Err(Refusal::Expired) }

@@ -3,30 +3,26 @@
 use jiff::Timestamp;
 
 use super::{
-    MAX_TOKEN_LEN, Refusal,
+    MAX_TOKEN_BYTES, Refusal,
     claims::TokenClaims,
     issuer::Issuer,
     metadata::Metadata,
     principal,
-    requests::{RequestError, post_form},
+    requests::{ClientIdentity, RequestError, post_form},
 };
 use countersign_config::IntrospectionClient;
 use countersign_domain::principal::Principal;
 
 impl Issuer {
     /// Asks about a token. Returns its principal, and the second from which the token is no longer valid.
-    pub(super) async fn introspect(
-        &self,
-        client: &IntrospectionClient,
-        token: &str,
-        now: Timestamp,
-    ) -> Result<(Principal, i64), Refusal> {
-        let provider = self.provider(now).ok_or(Refusal::ProviderUnavailable)?;
-        let answer = ask(&provider.metadata, client, token).await.map_err(|error| {
+    pub(super) async fn introspect(&self, token: &str, now: Timestamp) -> Result<(Principal, i64), Refusal> {
+        let client = self.config.introspection.as_ref().ok_or(Refusal::IssuerUnavailable)?;
+        let snapshot = self.snapshot(now).ok_or(Refusal::IssuerUnavailable)?;
+        let answer = self.ask(&snapshot.metadata, client, token).await.map_err(|error| {
             self.warn_of_unanswered_question(&error, now);
-            Refusal::ProviderUnavailable
+            Refusal::IssuerUnavailable
         })?;
-        if answer.len() > MAX_TOKEN_LEN {
+        if answer.len() > MAX_TOKEN_BYTES {
             return Err(Refusal::invalid("the issuer's answer about the token is too long"));
         }
         let claims = TokenClaims::parse(answer)?;
@@ -40,13 +36,20 @@ impl Issuer {
         };
         let subject =
             subject.ok_or_else(|| Refusal::invalid("the token has neither `sub` nor `client_id`"))?.to_owned();
-        Ok((principal::to_principal(&self.config, &subject, claims)?, expires_at))
+        Ok((principal::to_principal(&self.config, &subject, claims, now)?, expires_at))
     }
-}
 
-async fn ask(metadata: &Metadata, client: &IntrospectionClient, token: &str) -> Result<String, RequestError> {
-    let missing = || RequestError::Unusable("its metadata has no `introspection_endpoint`".to_owned());
-    let endpoint = metadata.introspection_endpoint.as_ref().ok_or_else(missing)?;
-    let fields = [("token", token), ("token_type_hint", "access_token")];
-    post_form(endpoint, &client.id, Some(&client.secret), metadata.has_secret_in_form, &fields).await
+    async fn ask(
+        &self,
+        metadata: &Metadata,
+        client: &IntrospectionClient,
+        token: &str,
+    ) -> Result<String, RequestError> {
+        let missing = || RequestError::Unusable("its metadata has no `introspection_endpoint`".to_owned());
+        let endpoint = metadata.introspection_endpoint.as_ref().ok_or_else(missing)?;
+        let needs_secret_in_form = metadata.needs_secret_in_form;
+        let identity = ClientIdentity { id: &client.id, secret: Some(&client.secret), needs_secret_in_form };
+        let fields = [("token", token), ("token_type_hint", "access_token")];
+        post_form(endpoint, self.config.authorities.as_ref(), identity, &fields).await
+    }
 }

@@ -4,6 +4,7 @@
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::Header;
+use serde_json::{Map, Value};
 
 use super::{
     Refusal,
@@ -25,6 +26,14 @@ pub(super) fn is_jwt(token: &str) -> bool {
     matches!(token.as_bytes(), [b'e', b'w'..=b'z', ..]) && token.contains('.')
 }
 
+/// Returns a header or a key with the older name of Ed25519, `EdDSA`, because `jsonwebtoken` does not know that of RFC 9864.
+pub(super) fn with_known_algorithm(mut object: Map<String, Value>) -> Value {
+    if object.get("alg").is_some_and(|name| name == "Ed25519") {
+        object.insert("alg".to_owned(), "EdDSA".into());
+    }
+    Value::Object(object)
+}
+
 impl<'a> UnverifiedJwt<'a> {
     /// Parses a token and checks its header.
     pub(super) fn parse(token: &'a str) -> Result<Self, Refusal> {
@@ -35,7 +44,7 @@ impl<'a> UnverifiedJwt<'a> {
             return Err(Refusal::invalid("the token is not a signed JWT, which has three parts"));
         };
         let signed = &token[..header.len() + 1 + claims.len()];
-        let header = serde_json::Value::Object(parse_object(&decode_text(header)?)?);
+        let header = with_known_algorithm(parse_object(&decode_text(header)?)?);
         let header: Header = serde_json::from_value(header)
             .map_err(|_| Refusal::invalid("the token's header is malformed, or its `alg` is not supported"))?;
         if header.crit.is_some() {

@@ -1,7 +1,8 @@
 //! The public keys of an issuer (RFC 7517), and the verification of signatures with them.
 //!
-//! `jsonwebtoken` parses the keys. It does not verify: its backend is a global of the process that panics when it is missing,
-//! it reads the clock itself, accepts repeated members and ignores `crit`, and `ring` needs only the few lines below.
+//! `jsonwebtoken` parses the keys. It does not verify: its backend is a global of the process that panics when it is
+//! missing, it reads the clock itself, accepts repeated members and ignores `crit`, and `ring` needs only the few lines
+//! below.
 
 use jsonwebtoken::{
     Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind,
@@ -11,18 +12,22 @@ use ring::signature::{self, RsaParameters, RsaPublicKeyComponents, UnparsedPubli
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::Refusal;
+use super::{Refusal, jwt::with_known_algorithm};
 use countersign_domain::principal::SecretHash;
 use countersign_runtime::secret;
 
-/// The most keys of an issuer.
-const MAX_KEYS: usize = 100;
-/// The smallest modulus of an RSA key, in bytes (RFC 7518, section 3.3).
+/// The maximum number of keys of an issuer.
+pub(super) const MAX_KEYS: usize = 100;
+/// The minimum size of the modulus of an RSA key, in bytes (RFC 7518, section 3.3).
 const MIN_RSA_BYTES: usize = 256;
 
 /// The usable keys of an issuer.
 #[derive(Default)]
-pub(super) struct KeySet(Vec<VerifyingKey>);
+pub(super) struct KeySet {
+    keys: Vec<VerifyingKey>,
+    /// The number of keys beyond [`MAX_KEYS`], which are not used.
+    pub left_out: usize,
+}
 
 struct VerifyingKey {
     id: Option<String>,
@@ -36,7 +41,7 @@ struct VerifyingKey {
 pub(super) enum KeySearch {
     /// The thumbprint of the key that made the signature.
     Verified(SecretHash),
-    /// No key has the id, so that the issuer may have a new key.
+    /// No key has the id. The issuer may have a new key.
     Unknown,
     Refused(Refusal),
 }
@@ -45,12 +50,13 @@ impl KeySet {
     /// Reads a key set. Keys that no token can be verified with are left out.
     pub(super) fn parse(document: &Value) -> Result<Self, &'static str> {
         let keys = document.get("keys").and_then(Value::as_array).ok_or("it has no list `keys`")?;
-        Ok(Self(keys.iter().take(MAX_KEYS).filter_map(VerifyingKey::parse).collect()))
+        let left_out = keys.len().saturating_sub(MAX_KEYS);
+        Ok(Self { keys: keys.iter().take(MAX_KEYS).filter_map(VerifyingKey::parse).collect(), left_out })
     }
 
     /// Finds the key with this id and verifies a signature with it. Without an id, only one key may fit the algorithm.
     pub(super) fn verify(&self, id: Option<&str>, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> KeySearch {
-        let named = || self.0.iter().filter(|key| id.is_none_or(|id| key.id.as_deref() == Some(id)));
+        let named = || self.keys.iter().filter(|key| id.is_none_or(|id| key.id.as_deref() == Some(id)));
         let mut fitting = named().filter(|key| key.algorithms.contains(&algorithm));
         match (fitting.next(), fitting.next()) {
             (None, _) if id.is_some() && named().next().is_some() => {
@@ -67,21 +73,22 @@ impl KeySet {
 
     /// Returns `true` if the issuer still has a key.
     pub(super) fn contains(&self, thumbprint: &SecretHash) -> bool {
-        self.0.iter().any(|key| key.thumbprint == *thumbprint)
+        self.keys.iter().any(|key| key.thumbprint == *thumbprint)
     }
 
     /// Returns `true` if no key of the other set is missing in this one.
     pub(super) fn includes(&self, other: &Self) -> bool {
-        other.0.iter().all(|key| self.contains(&key.thumbprint))
+        other.keys.iter().all(|key| self.contains(&key.thumbprint))
     }
 
     pub(super) fn len(&self) -> usize {
-        self.0.len()
+        self.keys.len()
     }
 }
 
 impl VerifyingKey {
     fn parse(document: &Value) -> Option<Self> {
+        let document = with_known_algorithm(document.as_object()?.clone());
         let Jwk { common, algorithm } = Jwk::deserialize(document).ok()?;
         let is_for_signatures = common.public_key_use.is_none_or(|purpose| purpose == PublicKeyUse::Signature)
             && common.key_operations.is_none_or(|operations| operations.contains(&KeyOperations::Verify));

@@ -4,9 +4,9 @@ use serde::Deserialize;
 use url::Url;
 
 use super::requests::{RequestError, get_json};
-use countersign_config::is_loopback;
+use countersign_config::{Authorities, is_loopback};
 
-/// The most characters of a text of an issuer in the log.
+/// The maximum number of characters of a text of an issuer in the log.
 const MAX_LOGGED_CHARS: usize = 200;
 
 /// The part of an issuer's metadata that the gateway uses.
@@ -15,7 +15,7 @@ pub(super) struct Metadata {
     pub jwks_uri: Option<String>,
     pub introspection_endpoint: Option<String>,
     /// Set if the introspection endpoint accepts the client's secret in the form only.
-    pub has_secret_in_form: bool,
+    pub needs_secret_in_form: bool,
     pub sign_in: SignInEndpoints,
 }
 
@@ -26,10 +26,12 @@ pub(super) struct SignInEndpoints {
     pub token: Option<String>,
     pub userinfo: Option<String>,
     pub end_session: Option<String>,
+    pub device_authorization: Option<String>,
+    pub revocation: Option<String>,
     /// Set if every answer to an authorization request names the issuer (RFC 9207).
     pub names_issuer: bool,
     /// Set if the token endpoint accepts the client's secret in the form only.
-    pub has_secret_in_form: bool,
+    pub needs_secret_in_form: bool,
 }
 
 #[derive(Deserialize)]
@@ -43,26 +45,36 @@ struct Document {
     token_endpoint_auth_methods_supported: Option<Vec<String>>,
     userinfo_endpoint: Option<String>,
     end_session_endpoint: Option<String>,
+    device_authorization_endpoint: Option<String>,
+    revocation_endpoint: Option<String>,
     authorization_response_iss_parameter_supported: Option<bool>,
 }
 
 impl Metadata {
     /// Reads the metadata of an issuer from the first of its well-known URLs that has it.
-    pub(super) async fn read(issuer: &str) -> Result<Self, String> {
-        let mut failure = "it has no well-known URL".to_owned();
+    pub(super) async fn read(issuer: &str, trusted: Option<&Authorities>) -> Result<Self, RequestError> {
+        let mut failure = RequestError::Unusable("it has no well-known URL".to_owned());
         for url in well_known_urls(issuer) {
-            let document = match get_json(&url).await {
+            let is_unavailable = matches!(failure, RequestError::Unavailable(_));
+            // Issuers answer with any status, or with a page, at the URLs that they do not have.
+            let document = match get_json(&url, trusted).await {
                 Ok(document) => document,
-                Err(RequestError::Unreachable(error)) => return Err(format!("{url}: {error}")),
-                // Issuers answer with any status, or with a page, at the URLs that they do not have.
+                Err(RequestError::Unreachable(error)) => {
+                    return Err(RequestError::Unreachable(format!("{url}: {error}")));
+                }
+                Err(RequestError::Unavailable(error)) => {
+                    failure = RequestError::Unavailable(format!("{url}: {error}"));
+                    continue;
+                }
+                Err(_) if is_unavailable => continue,
                 Err(error) => {
-                    failure = format!("{url}: {error}");
+                    failure = RequestError::Unusable(format!("{url}: {error}"));
                     continue;
                 }
             };
-            let document =
-                Document::deserialize(document).map_err(|error| format!("{url}: {}", quote(&error.to_string())))?;
-            return Self::check(issuer, document).map_err(|error| format!("{url}: {error}"));
+            let unusable = |error: String| RequestError::Unusable(format!("{url}: {error}"));
+            let document = Document::deserialize(document).map_err(|error| unusable(quote(&error.to_string())))?;
+            return Self::check(issuer, document).map_err(unusable);
         }
         Err(failure)
     }
@@ -79,6 +91,8 @@ impl Metadata {
             &document.token_endpoint,
             &document.userinfo_endpoint,
             &document.end_session_endpoint,
+            &document.device_authorization_endpoint,
+            &document.revocation_endpoint,
         ];
         for endpoint in endpoints.into_iter().flatten() {
             check_endpoint(issuer, endpoint)?;
@@ -88,32 +102,35 @@ impl Metadata {
             token: document.token_endpoint,
             userinfo: document.userinfo_endpoint,
             end_session: document.end_session_endpoint,
+            device_authorization: document.device_authorization_endpoint,
+            revocation: document.revocation_endpoint,
             names_issuer: document.authorization_response_iss_parameter_supported == Some(true),
-            has_secret_in_form: has_secret_in_form(document.token_endpoint_auth_methods_supported.as_deref()),
+            needs_secret_in_form: needs_secret_in_form(document.token_endpoint_auth_methods_supported.as_deref()),
         };
         let methods = document.introspection_endpoint_auth_methods_supported;
         Ok(Self {
             jwks_uri: document.jwks_uri,
             introspection_endpoint: document.introspection_endpoint,
-            has_secret_in_form: has_secret_in_form(methods.as_deref()),
+            needs_secret_in_form: needs_secret_in_form(methods.as_deref()),
             sign_in,
         })
     }
 }
 
 /// Returns `true` if an endpoint with these authentication methods accepts a secret in the form only.
-fn has_secret_in_form(methods: Option<&[String]>) -> bool {
+fn needs_secret_in_form(methods: Option<&[String]>) -> bool {
     let supports = |name: &str| methods.is_some_and(|all| all.iter().any(|method| method == name));
     supports("client_secret_post") && !supports("client_secret_basic")
 }
 
 /// Returns the beginning of a text of an issuer, escaped for the log.
-fn quote(text: &str) -> String {
+#[must_use]
+pub fn quote(text: &str) -> String {
     format!("{:?}", text.chars().take(MAX_LOGGED_CHARS).collect::<String>())
 }
 
 /// Checks that an endpoint uses HTTPS, or HTTP on loopback if the operator configured the issuer there.
-fn check_endpoint(issuer: &str, endpoint: &str) -> Result<(), String> {
+pub(super) fn check_endpoint(issuer: &str, endpoint: &str) -> Result<(), String> {
     let url = Url::parse(endpoint).map_err(|error| format!("{}: {error}", quote(endpoint)))?;
     let is_local = url.scheme() == "http" && is_loopback(&url) && issuer.starts_with("http://");
     if url.scheme() == "https" || is_local { Ok(()) } else { Err(format!("{} does not use https", quote(endpoint))) }
@@ -121,7 +138,8 @@ fn check_endpoint(issuer: &str, endpoint: &str) -> Result<(), String> {
 
 /// Returns the URLs of an issuer's metadata in the order in which MCP clients try them
 /// (2026-07-28/basic/authorization/authorization-server-discovery).
-fn well_known_urls(issuer: &str) -> Vec<String> {
+#[must_use]
+pub fn well_known_urls(issuer: &str) -> Vec<String> {
     let Ok(url) = Url::parse(issuer) else { return Vec::new() };
     let origin = url.origin().ascii_serialization();
     let path = url.path().trim_end_matches('/');

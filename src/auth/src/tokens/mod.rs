@@ -1,8 +1,8 @@
 //! Verifies access tokens of the configured issuers: JWTs by their signature (RFC 9068), others by asking the issuer (RFC 7662).
-//! [`oidc`] signs people in with an identity provider.
+//! [`oidc`] signs people in with an identity provider, and [`public_client`] signs them in on the command line.
 //!
-//! What is in memory decides without waiting. Only [`TokenVerifier::ask_provider`] and [`TokenVerifier::recheck`] speak to an
-//! issuer. A token is kept in memory only if it is opaque, since its issuer must be asked about it again.
+//! What is in memory decides without waiting. Only [`TokenVerifier::ask_issuer`] and [`TokenVerifier::recheck`] speak
+//! to an issuer. A token is kept in memory only if it is opaque, since its issuer must be asked about it again.
 
 use std::sync::{
     Arc,
@@ -14,6 +14,7 @@ use arc_swap::ArcSwap;
 use dashmap::DashMap;
 use jiff::Timestamp;
 use tokio::sync::Mutex;
+use url::Url;
 
 use self::{
     cache::{Answer, CachedJwt, TokenCache},
@@ -27,6 +28,7 @@ use countersign_runtime::secret;
 
 mod cache;
 mod claims;
+pub mod code_flow;
 mod introspection;
 mod issuer;
 mod jwt;
@@ -34,16 +36,20 @@ mod keys;
 mod metadata;
 pub mod oidc;
 mod principal;
+pub mod public_client;
 mod refusal;
 mod requests;
 
+pub use metadata::{quote, well_known_urls};
 pub use refusal::Refusal;
+pub use requests::{basic_credentials, read_error_code};
 
-/// The most bytes of an access token.
-pub const MAX_TOKEN_LEN: usize = 16 * 1024;
+/// The maximum number of bytes of an access token.
+pub const MAX_TOKEN_BYTES: usize = 16 * 1024;
 
 /// Verifies access tokens. It is shared by all threads.
 pub struct TokenVerifier {
+    /// The identifier of this gateway as a protected resource, if it has a public URL.
     resource: Option<String>,
     issuers: ArcSwap<Vec<Arc<Issuer>>>,
     /// The audiences of an issuer for which none are configured.
@@ -51,14 +57,24 @@ pub struct TokenVerifier {
     cache: TokenCache,
     /// The opaque tokens about which an issuer is asked, so that simultaneous questions about one are asked once.
     questions: DashMap<SecretHash, Arc<Mutex<()>>>,
+    /// The version that the last created issuer got.
     last_version: AtomicU64,
 }
 
-/// A question whose answer is needed to accept or refuse a token.
+/// The properties that a client must ask an issuer for, so that its tokens are accepted.
+#[derive(Debug, PartialEq, Eq)]
+pub struct RequiredGrant {
+    /// The resource indicator of the gateway. `None` if it has none, so that the issuer must choose the audience by itself.
+    pub resource: Option<String>,
+    /// `true` if the scopes of the token decide what it permits.
+    pub needs_scopes: bool,
+}
+
+/// A question to an issuer, whose answer is needed to accept or refuse a token.
 enum Question {
     /// The keys of the issuer.
     Keys(Arc<Issuer>),
-    /// The keys of the issuer, while the old ones are still used.
+    /// The keys of the issuer. The old ones are still used meanwhile.
     NewKeys(Arc<Issuer>),
     OpaqueToken,
 }
@@ -97,6 +113,16 @@ impl TokenVerifier {
         self.issuers.load().iter().any(|issuer| issuer.config.roles.is_empty())
     }
 
+    /// Returns what a client must ask this issuer for so that its tokens are accepted here. `None` if the issuer is not configured.
+    #[must_use]
+    pub fn required_grant(&self, issuer: &str) -> Option<RequiredGrant> {
+        let issuer = self.find_issuer(issuer)?;
+        // Another audience is a resource indicator only if it is an absolute URI (RFC 8707, section 2).
+        let resource = self.resource.as_ref().filter(|resource| issuer.audiences.contains(resource));
+        let resource = resource.or_else(|| issuer.audiences.iter().find(|audience| Url::parse(audience).is_ok()));
+        Some(RequiredGrant { resource: resource.cloned(), needs_scopes: issuer.config.roles.is_empty() })
+    }
+
     /// Replaces the issuers. Tokens of an issuer that is removed or configured in another way are no longer accepted or are
     /// verified anew, and their open streams end.
     pub fn set_issuers(&self, issuers: &[TokenIssuer]) {
@@ -108,7 +134,7 @@ impl TokenVerifier {
                 unchanged.cloned().unwrap_or_else(|| Arc::new(self.create_issuer(config)))
             })
             .collect();
-        let removed = old.iter().filter(|issuer| !new.iter().any(|kept| Arc::ptr_eq(kept, issuer)));
+        let removed = old.iter().filter(|issuer| !new.iter().any(|current| Arc::ptr_eq(current, issuer)));
         let removed: Vec<Arc<Issuer>> = removed.cloned().collect();
         self.issuers.store(Arc::new(new));
         removed.iter().for_each(|issuer| issuer.retire());
@@ -130,89 +156,91 @@ impl TokenVerifier {
     /// Returns the identity of the holder of a token, from the cache or by its signature.
     ///
     /// # Errors
-    /// Returns why the token is refused. [`Refusal::ProviderUnavailable`] includes that the issuer was not asked yet.
+    /// Returns why the token is refused. [`Refusal::IssuerUnavailable`] includes that the issuer was not asked yet.
     pub fn identify(&self, token: &str, now: Timestamp) -> Result<Identity, Refusal> {
+        self.verify(token, now).0
+    }
+
+    /// Returns the same as [`Self::identify`], or `None` if [`Self::ask_issuer`] should run first.
+    #[must_use]
+    pub fn identify_without_issuer(&self, token: &str, now: Timestamp) -> Option<Result<Identity, Refusal>> {
+        let (outcome, question) = self.verify(token, now);
+        question.is_none().then_some(outcome)
+    }
+
+    /// Verifies a token with what is in memory. Also returns the question whose answer may change the outcome.
+    fn verify(&self, token: &str, now: Timestamp) -> (Result<Identity, Refusal>, Option<Question>) {
+        if token.len() > MAX_TOKEN_BYTES {
+            return (Err(Refusal::invalid("the token is too long")), None);
+        }
         let hash = secret::hash(token.as_bytes());
         if !jwt::is_jwt(token) {
-            return self.find_answer(&hash, now);
+            return match self.find_answer(&hash, now) {
+                Some(outcome) => (outcome, None),
+                None => (Err(Refusal::IssuerUnavailable), Some(Question::OpaqueToken)),
+            };
         }
         if let Some(identity) = self.cache.jwt(&hash, now) {
-            return Ok(identity);
+            return (Ok(identity), None);
         }
-        let (token, issuer) = self.parse_jwt(token)?;
+        match self.parse_jwt(token) {
+            Ok((token, issuer)) => self.verify_jwt(token, hash, issuer, now),
+            Err(refusal) => (Err(refusal), None),
+        }
+    }
+
+    /// Verifies a JWT that is not in the cache.
+    fn verify_jwt(
+        &self,
+        token: UnverifiedJwt<'_>,
+        hash: SecretHash,
+        issuer: Arc<Issuer>,
+        now: Timestamp,
+    ) -> (Result<Identity, Refusal>, Option<Question>) {
+        let may_ask = issuer.may_ask(now);
         // Read before the keys: if a key disappears in between, the entry is never used.
         let generation = issuer.generation();
         let Some(verified) = issuer.verify(token, now) else {
-            return Err(match issuer.provider(now) {
-                Some(_) => Refusal::UnknownKey,
-                None => Refusal::ProviderUnavailable,
-            });
+            let is_known = issuer.snapshot(now).is_some();
+            let refusal = if is_known { Refusal::UnknownKey } else { Refusal::IssuerUnavailable };
+            let has_question = may_ask || issuer.is_being_asked();
+            return (Err(refusal), has_question.then_some(Question::Keys(issuer)));
         };
-        let verified = verified?;
-        let identity = identity(verified.principal, hash, &issuer, Some(verified.signed_by), verified.expires_at);
-        if let Some(generation) = generation {
-            let valid_until = verified.cached_until;
-            let entry = CachedJwt { identity: identity.clone(), valid_until, issuer, generation };
-            self.cache.insert_jwt(hash, entry, now);
-        }
-        Ok(identity)
+        let question = (may_ask && issuer.is_stale(now)).then(|| Question::NewKeys(Arc::clone(&issuer)));
+        let outcome = verified.map(|verified| {
+            let identity = identity(verified.principal, hash, &issuer, Some(verified.signed_by), verified.expires_at);
+            if let Some(generation) = generation {
+                let valid_until = verified.cached_until;
+                let entry = CachedJwt { identity: identity.clone(), valid_until, issuer, generation };
+                self.cache.insert_jwt(hash, entry, now);
+            }
+            identity
+        });
+        (outcome, question)
     }
 
-    /// Returns `true` if [`Self::ask_provider`] should run before [`Self::identify`] decides about a token.
-    #[must_use]
-    pub fn needs_provider(&self, token: &str, now: Timestamp) -> bool {
-        self.find_question(token, now).is_some()
+    /// Asks the issuer of a token for its keys or about the token if that may change the outcome of [`Self::identify`],
+    /// and remembers the answer. Simultaneous questions to an issuer are asked once. It must run on a thread of actix.
+    pub async fn ask_issuer(&self, token: &str) {
+        self.ask_issuer_at(token, Timestamp::now()).await;
     }
 
-    /// Asks the issuer of a token for its keys or about the token, and remembers the answer. Simultaneous questions to an
-    /// issuer are asked once. It must run on a thread of actix.
-    pub async fn ask_provider(&self, token: &str) {
-        self.ask_provider_at(token, Timestamp::now()).await;
-    }
-
-    async fn ask_provider_at(&self, token: &str, now: Timestamp) {
-        match self.find_question(token, now) {
+    async fn ask_issuer_at(&self, token: &str, now: Timestamp) {
+        match self.verify(token, now).1 {
             Some(Question::Keys(issuer)) => renew_keys(issuer, now).await,
             Some(Question::NewKeys(issuer)) => drop(rt::spawn(issuer.renew(now))),
-            Some(Question::OpaqueToken) => self.ask_about(token, secret::hash(token.as_bytes()), now).await,
+            Some(Question::OpaqueToken) => self.introspect_once(token, secret::hash(token.as_bytes()), now).await,
             None => {}
         }
     }
 
     /// Returns `true` if a token is opaque and not known to have been valid.
     #[must_use]
-    pub fn is_unknown(&self, token: &str) -> bool {
+    pub fn is_unknown_opaque_token(&self, token: &str) -> bool {
         !jwt::is_jwt(token) && !self.cache.was_valid(&secret::hash(token.as_bytes()))
     }
 
-    fn find_question(&self, token: &str, now: Timestamp) -> Option<Question> {
-        if token.len() > MAX_TOKEN_LEN {
-            return None;
-        }
-        let hash = secret::hash(token.as_bytes());
-        if !jwt::is_jwt(token) {
-            let must_ask = self.has_introspection() && self.cache.fresh_answer(&hash, now).is_none();
-            return must_ask.then_some(Question::OpaqueToken);
-        }
-        if self.cache.jwt(&hash, now).is_some() {
-            return None;
-        }
-        let (token, issuer) = self.parse_jwt(token).ok()?;
-        let may_ask = issuer.may_ask(now);
-        if !may_ask && !issuer.is_asked() {
-            return None;
-        }
-        let is_stale = issuer.is_stale(now);
-        if issuer.verify(token, now).is_none() {
-            return Some(Question::Keys(issuer));
-        }
-        (is_stale && may_ask).then_some(Question::NewKeys(issuer))
-    }
-
     fn parse_jwt<'a>(&self, token: &'a str) -> Result<(UnverifiedJwt<'a>, Arc<Issuer>), Refusal> {
-        if token.len() > MAX_TOKEN_LEN {
-            return Err(Refusal::invalid("the token is too long"));
-        }
         let token = UnverifiedJwt::parse(token)?;
         let name = token.claims.text("iss")?.ok_or_else(|| Refusal::invalid("the token has no `iss`"))?;
         let issuer = self.find_issuer(name);
@@ -224,8 +252,9 @@ impl TokenVerifier {
         self.issuers.load().iter().find(|issuer| issuer.config.issuer == name).cloned()
     }
 
-    fn has_introspection(&self) -> bool {
-        self.issuers.load().iter().any(|issuer| issuer.config.introspection.is_some())
+    /// Returns the issuer that is asked about opaque tokens. There is at most one, because a token does not name its issuer.
+    fn introspecting_issuer(&self) -> Option<Arc<Issuer>> {
+        self.issuers.load().iter().find(|issuer| issuer.config.introspection.is_some()).cloned()
     }
 
     /// Returns `true` if the issuer of an identity is still configured as it was when it was asked.
@@ -233,73 +262,58 @@ impl TokenVerifier {
         matches!(&identity.credential, Credential::Token(token) if self.find_credential_issuer(token).is_ok())
     }
 
-    /// Returns what an issuer last said about an opaque token.
-    fn find_answer(&self, hash: &SecretHash, now: Timestamp) -> Result<Identity, Refusal> {
+    /// Returns what an issuer last said about an opaque token, or `None` if it must be asked.
+    fn find_answer(&self, hash: &SecretHash, now: Timestamp) -> Option<Result<Identity, Refusal>> {
         match self.cache.fresh_answer(hash, now) {
             // The issuer may have been removed during the question.
-            Some(Ok(identity)) if !self.is_current(&identity) => Err(Refusal::ProviderUnavailable),
-            Some(outcome) => outcome,
-            None if self.has_introspection() => Err(Refusal::ProviderUnavailable),
-            None => Err(Refusal::invalid("the token is not a JWT, and no issuer is asked about others")),
+            Some(Ok(identity)) if !self.is_current(&identity) => Some(Err(Refusal::IssuerUnavailable)),
+            None if self.introspecting_issuer().is_none() => {
+                Some(Err(Refusal::invalid("the token is not a JWT, and no issuer is asked about others")))
+            }
+            answer => answer,
         }
     }
 
-    /// Asks the issuers about an opaque token, unless another task has just done so.
-    async fn ask_about(&self, token: &str, hash: SecretHash, now: Timestamp) {
+    /// Asks the issuer about an opaque token, unless another task has just done so.
+    async fn introspect_once(&self, token: &str, hash: SecretHash, now: Timestamp) {
         let running = RunningQuestion::join(&self.questions, hash);
         let _question = running.lock.lock().await;
         if self.cache.fresh_answer(&hash, now).is_none() {
-            self.ask_issuers(token, hash, now).await;
+            self.introspect(token, hash, now).await;
         }
     }
 
-    /// Asks the issuers about an opaque token, in their configured order, until one knows it.
-    async fn ask_issuers(&self, token: &str, hash: SecretHash, now: Timestamp) {
+    async fn introspect(&self, token: &str, hash: SecretHash, now: Timestamp) {
+        let Some(issuer) = self.introspecting_issuer() else { return };
         let was_valid = self.cache.was_valid(&hash);
-        let mut outcome = Err(Refusal::invalid("no issuer knows the token"));
-        for issuer in self.issuers.load_full().iter() {
-            let Some(client) = &issuer.config.introspection else { continue };
-            if issuer.provider(now).is_none() {
-                renew_keys(Arc::clone(issuer), now).await;
-            } else if issuer.is_stale(now) && issuer.may_ask(now) {
-                drop(rt::spawn(Arc::clone(issuer).renew(now)));
-            }
-            let Some(_turn) = issuer.take_turn(was_valid).await else {
-                outcome = Err(Refusal::ProviderUnavailable);
-                continue;
-            };
-            match issuer.introspect(client, token, now).await {
-                Ok((principal, expires_at)) => {
-                    outcome = Ok(identity(principal, hash, issuer, None, expires_at));
-                    break;
-                }
-                Err(refusal @ (Refusal::NoScope | Refusal::NoGroup)) => {
-                    outcome = Err(refusal);
-                    break;
-                }
-                // Another issuer may know the token, but otherwise it is not certain that it is wrong.
-                Err(_) if matches!(outcome, Err(Refusal::ProviderUnavailable)) => {}
-                Err(refusal) => outcome = Err(refusal),
-            }
+        if issuer.snapshot(now).is_none() {
+            renew_keys(Arc::clone(&issuer), now).await;
+        } else if issuer.is_stale(now) && issuer.may_ask(now) {
+            drop(rt::spawn(Arc::clone(&issuer).renew(now)));
         }
+        let answer = match issuer.take_turn(was_valid).await {
+            Some(_turn) => issuer.introspect(token, now).await,
+            None => Err(Refusal::IssuerUnavailable),
+        };
+        let mut outcome = answer.map(|(principal, end)| identity(principal, hash, &issuer, None, end));
         if was_valid && matches!(outcome, Err(Refusal::Invalid(_))) {
             outcome = Err(Refusal::Expired);
         }
         let token = match &outcome {
             Ok(_) => Some(Arc::from(token)),
             // Its open streams ask again later.
-            Err(Refusal::ProviderUnavailable) => self.cache.opaque_token(&hash),
+            Err(Refusal::IssuerUnavailable) => self.cache.opaque_token(&hash),
             Err(_) => None,
         };
         self.cache.insert_answer(hash, Answer { outcome, token, asked_at: now.as_millisecond() }, now);
     }
 
-    /// Checks that the token of an open stream is still valid, and asks its issuer if that is due. It must run on a thread of
-    /// actix.
+    /// Checks that the token of an open stream is still valid, and asks its issuer if that is due. It must run on a
+    /// thread of actix.
     ///
     /// # Errors
-    /// `UNAUTHORIZED` if it expired, was revoked, or its issuer or key is no longer accepted; `UPSTREAM_UNAVAILABLE` if the
-    /// issuer did not answer.
+    /// `UNAUTHORIZED` if it expired, was revoked, or its issuer or key is no longer accepted; `UPSTREAM_UNAVAILABLE` if
+    /// the issuer did not answer.
     pub async fn recheck(&self, credential: &TokenCredential) -> Result<(), McpError> {
         self.recheck_at(credential, Timestamp::now()).await.map_err(McpError::from)
     }
@@ -316,9 +330,9 @@ impl TokenVerifier {
         if self.cache.fresh_answer(&credential.hash, now).is_none()
             && let Some(token) = self.cache.opaque_token(&credential.hash)
         {
-            self.ask_about(&token, credential.hash, now).await;
+            self.introspect_once(&token, credential.hash, now).await;
         }
-        self.find_answer(&credential.hash, now).map(drop)
+        self.find_answer(&credential.hash, now).unwrap_or(Err(Refusal::IssuerUnavailable)).map(drop)
     }
 
     /// Checks, without asking the issuer, that a token is still valid.
@@ -335,7 +349,7 @@ impl TokenVerifier {
         }
         let issuer = self.find_credential_issuer(credential)?;
         let is_valid = match &credential.signed_by {
-            Some(key) => issuer.provider(now).is_some_and(|provider| provider.keys.contains(key)),
+            Some(key) => issuer.snapshot(now).is_some_and(|snapshot| snapshot.keys.contains(key)),
             None => self.cache.opaque_token(&credential.hash).is_some(),
         };
         if is_valid { Ok(()) } else { Err(Refusal::invalid("the token was revoked, or its issuer removed its key")) }
@@ -349,7 +363,8 @@ impl TokenVerifier {
     }
 }
 
-/// The part of a task in the question about an opaque token. The question is forgotten when the last part is dropped.
+/// The share of one task in the question about an opaque token, which several tasks may have at once. The question is
+/// forgotten when the last share is dropped.
 struct RunningQuestion<'a> {
     questions: &'a DashMap<SecretHash, Arc<Mutex<()>>>,
     hash: SecretHash,
@@ -366,13 +381,14 @@ impl<'a> RunningQuestion<'a> {
 
 impl Drop for RunningQuestion<'_> {
     fn drop(&mut self) {
-        // Given back first, so that of two tasks that end at once the second one sees only the part of the map.
+        // Given back first, so that of two tasks that end at once the second one sees only the map's own reference.
         self.lock = Arc::default();
         self.questions.remove_if(&self.hash, |_, lock| Arc::strong_count(lock) == 1);
     }
 }
 
-/// Reads the keys of an issuer in a task of its own, because a client that disconnects must not cancel what others wait for.
+/// Reads the keys of an issuer in a task of its own, because a client that disconnects must not cancel what others wait
+/// for.
 async fn renew_keys(issuer: Arc<Issuer>, now: Timestamp) {
     if let Err(error) = rt::spawn(issuer.renew(now)).await {
         tracing::error!(%error, "reading the keys of an issuer ended early");

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use jiff::Timestamp;
+
 use super::{Refusal, claims::TokenClaims};
 use countersign_config::TokenIssuer;
 use countersign_domain::{
@@ -9,16 +11,24 @@ use countersign_domain::{
     principal::{Claims, Principal, Role, Scope, subject_client_name, subject_name},
 };
 
-/// The longest subject (OpenID Connect Core 1.0, section 2) and client id, since they are part of the principal's name.
+/// The maximum length of a subject (OpenID Connect Core 1.0, section 2) and of a client id. Both are part of the
+/// principal's name.
 pub(super) const MAX_ID_BYTES: usize = 255;
+/// The maximum number of characters of a person's own name in the display name, and of the subject after it.
 const MAX_DISPLAY_CHARS: usize = 60;
 const MAX_SHOWN_SUBJECT_CHARS: usize = 40;
+/// The maximum number of groups that are read from a token.
 const MAX_GROUPS: usize = 1000;
 /// The roles from the strongest down. An agent comes before a viewer, because tokens are for agents.
 const ROLES: [Role; 4] = [Role::Admin, Role::Reviewer, Role::Agent, Role::Viewer];
 
 /// Returns the principal that an issuer's claims describe. `subject` is the claim that names the person or the service.
-pub(super) fn to_principal(issuer: &TokenIssuer, subject: &str, claims: TokenClaims) -> Result<Principal, Refusal> {
+pub(super) fn to_principal(
+    issuer: &TokenIssuer,
+    subject: &str,
+    claims: TokenClaims,
+    now: Timestamp,
+) -> Result<Principal, Refusal> {
     let client = claims.client()?;
     for id in [Some(subject), client].into_iter().flatten() {
         if id.len() > MAX_ID_BYTES {
@@ -39,7 +49,8 @@ pub(super) fn to_principal(issuer: &TokenIssuer, subject: &str, claims: TokenCla
     };
     let groups = groups.into_iter().map(str::to_owned).collect();
     let display_name = display_name(&claims, client, &issuer.issuer, subject);
-    let claims = Claims { display_name, scopes, groups, json: claims.json };
+    let (auth_time, acr) = (claims.auth_time(now.as_second()), claims.acr());
+    let claims = Claims { display_name, scopes, groups, auth_time, acr, json: claims.json };
     Ok(Principal { name, role, key_id: None, owner, claims: Some(Arc::new(claims)) })
 }
 
@@ -53,6 +64,7 @@ fn scopes(claims: &TokenClaims) -> Vec<Scope> {
     all
 }
 
+/// Returns the strongest role that the scopes give.
 fn role_of_scopes(scopes: &[Scope]) -> Option<Role> {
     let role = |scope: &Scope| match scope {
         Scope::Admin => Role::Admin,
@@ -73,7 +85,8 @@ pub(super) fn role_of_groups(roles: &BTreeMap<String, Role>, groups: &[&str]) ->
     ROLES.into_iter().find(|strongest| roles.iter().any(|(group, role)| role == strongest && has(group)))
 }
 
-/// Returns the name for people, followed by the subject and the issuer's host, since anybody may choose the name of another.
+/// Returns the name for people, followed by the subject and the issuer's host, since anybody may choose the name of
+/// another.
 pub(super) fn display_name(claims: &TokenClaims, client: Option<&str>, issuer: &str, subject: &str) -> Option<String> {
     let mut names =
         ["name", "preferred_username", "email"].into_iter().flat_map(|name| claims.texts(name)).chain(client);

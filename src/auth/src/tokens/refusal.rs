@@ -1,8 +1,8 @@
-//! Why a token is refused.
+//! The reasons for which a token is refused.
 
 use std::borrow::Cow;
 
-use crate::scopes::AGENT_SCOPES;
+use countersign_domain::scopes::AGENT_SCOPES;
 use countersign_protocol::{ErrorKind, McpError};
 
 /// The reason for which a token is refused.
@@ -19,7 +19,7 @@ pub enum Refusal {
     /// The token is valid and the groups of its holder grant nothing here.
     NoGroup,
     /// The issuer has not answered, so that the token can be neither accepted nor refused for good.
-    ProviderUnavailable,
+    IssuerUnavailable,
 }
 
 impl Refusal {
@@ -28,8 +28,8 @@ impl Refusal {
         Self::Invalid(reason.into())
     }
 
-    /// Returns `true` if the token counts as a failed attempt to authenticate. The others belong to clients with a valid
-    /// configuration, which may repeat them a few times before they renew their token.
+    /// Returns `true` if the token counts as a failed attempt to authenticate. The others belong to clients with a
+    /// valid configuration, which may repeat them a few times before they renew their token.
     #[must_use]
     pub fn is_failed_attempt(&self) -> bool {
         matches!(self, Self::Invalid(_))
@@ -38,15 +38,15 @@ impl Refusal {
 
 impl From<Refusal> for McpError {
     fn from(refusal: Refusal) -> Self {
-        let unauthorized = |why| McpError::new(ErrorKind::Unauthorized, why).with("tokenError", "invalid_token");
+        let unauthorized = |reason| McpError::new(ErrorKind::Unauthorized, reason).with("tokenError", "invalid_token");
         match refusal {
-            Refusal::Invalid(why) => unauthorized(why),
+            Refusal::Invalid(reason) => unauthorized(reason),
             Refusal::Expired => unauthorized("the token has expired".into()),
             Refusal::UnknownKey => unauthorized("the token is signed with a key that its issuer does not have".into()),
             Refusal::NoScope => McpError::new(ErrorKind::Forbidden, "the token has no scope of this gateway")
                 .with("scope", AGENT_SCOPES),
             Refusal::NoGroup => McpError::new(ErrorKind::Forbidden, "your groups grant nothing at this gateway"),
-            Refusal::ProviderUnavailable => McpError::new(
+            Refusal::IssuerUnavailable => McpError::new(
                 ErrorKind::UpstreamUnavailable,
                 "the issuer of the token does not answer; try again later",
             ),

@@ -1,25 +1,19 @@
 //! HTTP requests to issuers. Every answer is hostile input: no redirect is followed, and time and size are limited.
 
-use std::time::Duration;
-
 use awc::{
     Client, ClientRequest, SendClientRequest,
-    http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT},
+    http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, USER_AGENT},
 };
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde::Deserialize;
 use serde_json::Value;
 use url::form_urlencoded::{Serializer, byte_serialize};
 
-use countersign_config::Secret;
-use countersign_net::tls;
+use countersign_config::{Authorities, Secret};
+use countersign_net::{ExchangeError, exchange, shared_client};
 
-/// The most bytes of an answer.
-const MAX_ANSWER_LEN: usize = 256 * 1024;
-/// The time limit of a request with its answer.
-const TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The most characters of an error code, which is logged.
-const MAX_ERROR_CHARS: usize = 200;
+/// The maximum number of characters of an error code, which is logged.
+pub(super) const MAX_ERROR_CHARS: usize = 200;
 
 /// The body of a refusal.
 #[derive(Deserialize)]
@@ -32,56 +26,69 @@ pub(super) enum RequestError {
     /// The issuer sent no complete answer.
     #[error("{0}")]
     Unreachable(String),
+    /// The issuer answered that it cannot answer now (429, 5xx).
+    #[error("{0}")]
+    Unavailable(String),
     /// The issuer sent another answer than was expected.
     #[error("{0}")]
     Unusable(String),
-    /// The issuer refused the request with this error code (RFC 6749, section 5.2).
+    /// The issuer refused the request with this error code (RFC 6749, section 5.2). The code is empty if the issuer
+    /// names none: glewlwyd refuses a refresh token with the status 400 and no body.
     #[error("the issuer refuses with {0:?}")]
     Refused(String),
 }
 
-thread_local! {
-    /// The client of this thread, since the client of awc belongs to one.
-    static CLIENT: Client = countersign_net::client(tls::public_config());
+fn client(trusted: Option<&Authorities>) -> Client {
+    shared_client(None, trusted.map(|authorities| authorities.certificates.as_slice()))
 }
 
-fn prepare(request: impl FnOnce(&Client) -> ClientRequest) -> ClientRequest {
+fn with_headers(request: ClientRequest) -> ClientRequest {
     let headers = [(ACCEPT, "application/json"), (USER_AGENT, countersign_net::USER_AGENT)];
-    headers.into_iter().fold(CLIENT.with(request), ClientRequest::insert_header)
+    headers.into_iter().fold(request, ClientRequest::insert_header)
 }
 
 /// Reads a JSON document.
-pub(super) async fn get_json(url: &str) -> Result<Value, RequestError> {
-    let text = send(prepare(|client| client.get(url)).send()).await?;
+pub(super) async fn get_json(url: &str, trusted: Option<&Authorities>) -> Result<Value, RequestError> {
+    let text = send(with_headers(client(trusted).get(url)).send()).await?;
     serde_json::from_str(&text).map_err(|_| RequestError::Unusable("the answer is not JSON".to_owned()))
 }
 
 /// Reads a JSON document as text with an access token.
-pub(super) async fn get_with_token(url: &str, token: &str) -> Result<String, RequestError> {
-    send(prepare(|client| client.get(url)).bearer_auth(token).send()).await
+pub(super) async fn get_with_token(
+    url: &str,
+    trusted: Option<&Authorities>,
+    token: &str,
+) -> Result<String, RequestError> {
+    send(with_headers(client(trusted).get(url)).bearer_auth(token).send()).await
 }
 
-/// Sends a form as this client (RFC 6749, section 2.3.1). A public client has no secret. The id and the secret go into the form
-/// if `has_secret_in_form`, and otherwise into the `Authorization` header. Returns the text of the answer.
+/// The gateway as the client of a request.
+pub(super) struct ClientIdentity<'a> {
+    pub id: &'a str,
+    /// `None` for a public client.
+    pub secret: Option<&'a Secret>,
+    /// Set if the id and the secret go into the form, and not into the `Authorization` header.
+    pub needs_secret_in_form: bool,
+}
+
+/// Sends a form as this client (RFC 6749, section 2.3.1). Returns the text of the answer.
 pub(super) async fn post_form(
     url: &str,
-    client_id: &str,
-    secret: Option<&Secret>,
-    has_secret_in_form: bool,
+    trusted: Option<&Authorities>,
+    identity: ClientIdentity<'_>,
     fields: &[(&str, &str)],
 ) -> Result<String, RequestError> {
-    let request = prepare(|client| client.post(url));
+    let ClientIdentity { id, secret, needs_secret_in_form } = identity;
+    let request = with_headers(client(trusted).post(url));
     let mut request = request.insert_header((CONTENT_TYPE, "application/x-www-form-urlencoded"));
     let mut form = Serializer::new(String::new());
     form.extend_pairs(fields);
     match secret {
-        Some(secret) if !has_secret_in_form => {
-            // Both are encoded as in a form.
-            let encode = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
-            request = request.basic_auth(encode(client_id), encode(&secret.0));
+        Some(secret) if !needs_secret_in_form => {
+            request = request.insert_header((AUTHORIZATION, basic_credentials(id, &secret.0)));
         }
         secret => {
-            form.append_pair("client_id", client_id);
+            form.append_pair("client_id", id);
             if let Some(secret) = secret {
                 form.append_pair("client_secret", &secret.0);
             }
@@ -90,24 +97,37 @@ pub(super) async fn post_form(
     send(request.send_body(form.finish())).await
 }
 
+/// Returns the `Authorization` header of a client with a secret (RFC 6749, section 2.3.1).
+#[must_use]
+pub fn basic_credentials(client_id: &str, secret: &str) -> String {
+    // Both are encoded as in a form.
+    let encode = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+    format!("Basic {}", STANDARD.encode(format!("{}:{}", encode(client_id), encode(secret))))
+}
+
+/// Returns the beginning of the error code in a refusal (RFC 6749, section 5.2).
+#[must_use]
+pub fn read_error_code(body: &[u8]) -> Option<String> {
+    let refusal: ErrorBody = serde_json::from_slice(body).ok()?;
+    Some(refusal.error.chars().take(MAX_ERROR_CHARS).collect())
+}
+
 async fn send(request: SendClientRequest) -> Result<String, RequestError> {
-    let exchange = async {
-        let mut answer = request.await.map_err(|error| RequestError::Unreachable(error.to_string()))?;
-        let status = answer.status().as_u16();
-        if !matches!(status, 200 | 400 | 401) {
-            return Err(RequestError::Unusable(format!("the answer has status {status}")));
-        }
-        let body = answer.body().limit(MAX_ANSWER_LEN).await;
-        let body = body.map_err(|error| RequestError::Unusable(format!("the answer cannot be read: {error}")))?;
-        if status != 200 {
-            let refusal: Option<ErrorBody> = serde_json::from_slice(&body).ok();
-            return Err(match refusal {
-                Some(refusal) => RequestError::Refused(refusal.error.chars().take(MAX_ERROR_CHARS).collect()),
-                None => RequestError::Unusable(format!("the answer has status {status}")),
-            });
-        }
-        String::from_utf8(body.to_vec()).map_err(|_| RequestError::Unusable("the answer is not UTF-8".to_owned()))
-    };
-    let limited = tokio::time::timeout(TIMEOUT, exchange).await;
-    limited.unwrap_or_else(|_| Err(RequestError::Unreachable(format!("no answer within {} s", TIMEOUT.as_secs()))))
+    let answer = exchange(request).await.map_err(|error| match error {
+        ExchangeError::Unreachable { reason, .. } => RequestError::Unreachable(reason),
+        ExchangeError::Unreadable(reason) => RequestError::Unusable(reason),
+    })?;
+    if answer.status == 400 && answer.body.is_empty() {
+        return Err(RequestError::Refused(String::new()));
+    }
+    if answer.status != 200 {
+        let is_refusal = matches!(answer.status, 400 | 401);
+        let describe = || format!("the answer has status {}", answer.status);
+        return Err(match read_error_code(&answer.body).filter(|_| is_refusal) {
+            Some(code) => RequestError::Refused(code),
+            None if matches!(answer.status, 429 | 500..) => RequestError::Unavailable(describe()),
+            None => RequestError::Unusable(describe()),
+        });
+    }
+    String::from_utf8(answer.body).map_err(|_| RequestError::Unusable("the answer is not UTF-8".to_owned()))
 }

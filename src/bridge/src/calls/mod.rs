@@ -22,7 +22,7 @@ use countersign_protocol::{
     Era, McpError, envelope::Request, outline::OutlinedObject, param_headers::ParamHeader, params::LoggingLevel,
 };
 use countersign_provider::ToolResult;
-use countersign_upstream::{Caller, LinkChoice, Outgoing, Response, Upstream};
+use countersign_upstream::{Caller, LinkChoice, OutgoingRequest, Response, Upstream};
 use prepared_call::PreparedCall;
 
 /// The default level of the log messages that a handshake-era client gets from upstreams.
@@ -33,7 +33,7 @@ pub struct Bridge {
     /// The tasks that upstreams run for clients.
     pub tasks: Tasks,
     /// Calls that wait for the answers of their stateless clients.
-    pub parked: Arc<ParkedCalls>,
+    pub parked_calls: Arc<ParkedCalls>,
     /// Seals the state that clients carry to their next request.
     pub sealer: Arc<StateSealer>,
     /// The memory budget of each principal. Parked calls take a share of it.
@@ -45,18 +45,18 @@ impl Bridge {
     #[must_use]
     pub fn new(sealer: StateSealer, memory: Arc<Memory>, node: Option<String>) -> Self {
         let sealer = Arc::new(sealer);
-        let parked = ParkedCalls::new(node.clone(), Arc::clone(&sealer));
-        Self { tasks: Tasks::new(node), parked, sealer, memory }
+        let parked_calls = ParkedCalls::new(node.clone(), Arc::clone(&sealer));
+        Self { tasks: Tasks::new(node), parked_calls, sealer, memory }
     }
 }
 
-/// The properties of a call that determine how it is handled. They are determined once, without side effects, before the
+/// The properties of a call that determine how it is handled. They are found once, without side effects, before the
 /// policy is asked, and the admitted call keeps them.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CallPlan {
     /// `true` if the client continues a call for which it was asked for input.
     pub is_retry: bool,
-    /// `true` if the request retries a parked call or is refused, so that no new call is made.
+    /// `true` if the request resumes a parked call or is refused. Either way no new call is made.
     pub resumes_parked_call: bool,
     /// `true` if a client of 2025-11-25 requests the call as a task.
     pub wants_task: bool,
@@ -144,14 +144,25 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Passes a call to its upstream and returns the reply.
+/// Passes a call to its upstream and returns the reply. If the upstream uses accounts of persons, the call goes to the
+/// caller's own connections, and its task or parked call stays there.
 ///
-/// The bridge sets no time limit. The upstream's own time-out applies, and stops while a person is asked.
+/// The bridge limits only the time for which a parked call waits for its client. Otherwise the upstream's own time-out
+/// applies, and stops while a person is asked.
 ///
 /// # Errors
 /// The upstream's own errors, translated into the client's era ([`McpError::from_upstream`]); the errors of
-/// [`Upstream::call`]; `NOT_BRIDGEABLE`.
+/// [`Upstream::for_principal`] and [`Upstream::call`]; `NOT_BRIDGEABLE`.
 pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
+    if !call.upstream.uses_accounts() {
+        return send(call).await;
+    }
+    let upstream = call.upstream.for_principal(&call.exchange.identity.principal).await?;
+    Box::pin(send(Call { upstream: &upstream, ..call })).await
+}
+
+/// Sends a call to its upstream in the way that the eras of client and upstream require.
+async fn send(call: Call<'_>) -> Result<Reply, McpError> {
     let mut prepared = PreparedCall::new(call)?;
     if prepared.may_be_task() {
         // Later requests about the task must reach the same server process.
@@ -169,18 +180,18 @@ pub async fn call(call: Call<'_>) -> Result<Reply, McpError> {
     }
 }
 
-/// Returns the caller for an upstream, and whether the configuration withholds some of the client's capabilities.
-fn caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) {
+/// Returns the caller for an upstream, and `true` if the upstream may use less than the client declared.
+fn build_caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) {
     let is_modern = exchange.is_modern();
-    let (capabilities, is_restricted) = questions::capabilities(exchange, config);
-    let level =
+    let (capabilities, is_restricted) = questions::allowed_capabilities(exchange, config);
+    let log_level =
         if is_modern { exchange.log_level } else { Some(exchange.session.log_level().unwrap_or(DEFAULT_LOG_LEVEL)) };
     let caller = Caller {
         principal: exchange.identity.principal.clone(),
         session: (!is_modern).then(|| Arc::clone(&exchange.session.id)),
         capabilities,
         is_modern,
-        log_level: level,
+        log_level,
         link_choice: LinkChoice::default(),
     };
     (caller, is_restricted)
@@ -190,12 +201,13 @@ fn caller(exchange: &Exchange, config: &UpstreamConfig) -> (Caller, bool) {
 /// send updates only to the session that subscribed, and the gateway's shared link is another session. A failure is
 /// only logged, because the gateway's own subscription remains.
 pub async fn subscribe_on_own_link(exchange: &Exchange, upstream: &Arc<Upstream>, own_uri: &str, method: &'static str) {
-    let (caller, _) = caller(exchange, &upstream.config);
-    if !upstream.needs_own_link(&caller) {
+    let Ok(upstream) = upstream.for_principal(&exchange.identity.principal).await else { return };
+    let (caller, _) = build_caller(exchange, &upstream.config);
+    if !upstream.needs_unshared_link(&caller) {
         return;
     }
     let params = serde_json::json!({ "uri": own_uri }).to_string();
-    let outgoing = Outgoing::new(upstream.next_request_id(), method, Some(&params));
+    let outgoing = OutgoingRequest::new(upstream.next_request_id(), method, Some(&params));
     let relay = Relay::new(MessageRecipient::for_exchange(exchange, None, None), false);
     if let Err(error) = upstream.call(&caller, &outgoing, relay).await {
         tracing::debug!(upstream = %upstream.config.name, %error, method, "the subscription failed on the client's own link");
@@ -213,7 +225,7 @@ pub fn tool_error_reply(error: &McpError) -> Reply {
 /// Calls a handshake-era upstream for a handshake-era client. The upstream's questions go to the client as part of that
 /// request. When the call ends or is dropped, its open questions are cancelled.
 async fn call_in_handshake_era(prepared: &PreparedCall<'_>) -> Result<Response, McpError> {
-    let outgoing = prepared.outgoing(&[]);
+    let outgoing = prepared.build_request(&[]);
     let upstream = prepared.call.upstream;
     if prepared.caller.capabilities.accepts_no_requests() {
         return upstream.call(&prepared.caller, &outgoing, Relay::new(prepared.recipient(), true)).await;

@@ -1,5 +1,5 @@
-//! Calls of stateless clients to handshake-era upstreams. When the upstream asks a question, its call goes on in a
-//! separate task, and the client is told that input is needed. Its retry brings the answers and retries the call
+//! Calls of stateless clients to handshake-era upstreams. When the upstream asks a question, the call goes on in the
+//! background, and the client is told that input is needed. Its retry brings the answers and resumes the call
 //! (2026-07-28/basic/patterns/mrtr; 2025-11-25/client/*).
 
 use std::sync::Arc;
@@ -9,7 +9,8 @@ use tokio::sync::oneshot;
 use super::prepared_call::PreparedCall;
 use crate::{
     parked_calls::{
-        Answers, ClientQuestion, Event, ParkedCallRef, Retry, RetryParams, RunningCall, ended_call_error, run_parked,
+        Answers, CallEvent, ClientQuestion, ParkedCallRef, Retry, RetryParams, RunningCall, ended_call_error,
+        run_parked,
     },
     questions::Relay,
     request_state::Binding,
@@ -19,9 +20,10 @@ use countersign_domain::changes::digest::PartHasher;
 use countersign_exchange::reply::Reply;
 use countersign_protocol::{McpError, arguments::canonical_text_hash, json::MemberEdit};
 
-/// The maximum number of parked calls of one principal at an upstream where each of them holds a link. One more call
-/// evicts the oldest. Such an upstream has 4 links, and the next call needs one of them.
-const MAX_ON_EXCLUSIVE_LINKS: usize = 3;
+/// The maximum number of parked calls of one principal at an upstream where each of them holds a link. A further call
+/// evicts the oldest one whose client is away. Such an upstream opens at most 4 links for a principal, and the next call
+/// needs one of them.
+const MAX_PARKED_ON_EXCLUSIVE_LINKS: usize = 3;
 
 /// The bytes that a parked call takes in addition to its parameters.
 const PARKED_CALL_BYTES: usize = 4096;
@@ -36,7 +38,7 @@ pub async fn call(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
     if let Some(state) = retry_params.state {
         return resume(prepared, &state, retry_params.answers).await;
     }
-    let outgoing = prepared.outgoing(&[]);
+    let outgoing = prepared.build_request(&[]);
     let upstream = Arc::clone(prepared.call.upstream);
     if prepared.caller.capabilities.accepts_no_requests() {
         let relay = Relay::new(prepared.recipient(), false);
@@ -58,28 +60,29 @@ pub async fn call(prepared: &PreparedCall<'_>) -> Result<Reply, McpError> {
         retry_params.answers,
     );
     match running_call.advance().await {
-        Event::Done(response) => prepared.reply(response?),
-        Event::InputRequired(questions) => {
+        CallEvent::Done(response) => prepared.reply(response?),
+        CallEvent::InputRequired(questions) => {
             relay.redirect_to(None);
-            let parked_calls = &prepared.call.bridge.parked;
+            let parked_calls = &prepared.call.bridge.parked_calls;
             let upstream = prepared.call.upstream;
-            let limit = if upstream.needs_exclusive_links() { MAX_ON_EXCLUSIVE_LINKS } else { usize::MAX };
+            let limit = if upstream.needs_exclusive_links() { MAX_PARKED_ON_EXCLUSIVE_LINKS } else { usize::MAX };
             let bytes = PARKED_CALL_BYTES + 2 * prepared.call.request.params.map_or(0, |params| params.get().len());
             let share = prepared.call.bridge.memory.take(&prepared.caller.principal.name, bytes)?;
-            let (slot, retries) = parked_calls.admit(&prepared.caller.principal.name, &upstream.config.name, limit)?;
-            let answer = input_required(prepared, slot.reference, &questions)?;
+            let (slot, retries) =
+                parked_calls.reserve_slot(&prepared.caller.principal.name, &upstream.config.name, limit)?;
+            let reply = input_required_reply(prepared, slot.reference, &questions)?;
             actix::spawn(async move {
                 let _share = share;
                 run_parked(running_call, relay, slot, retries).await;
             });
-            Ok(answer)
+            Ok(reply)
         }
     }
 }
 
 /// Resumes a parked call with the answers of its client.
 async fn resume(prepared: &PreparedCall<'_>, state: &str, answers: Answers) -> Result<Reply, McpError> {
-    let parked_calls = &prepared.call.bridge.parked;
+    let parked_calls = &prepared.call.bridge.parked_calls;
     let call_ref = parked_calls.unseal_reference(state, &binding(prepared))?;
     let retries = parked_calls.redeem(&call_ref)?;
     let (reply, event) = oneshot::channel();
@@ -87,20 +90,20 @@ async fn resume(prepared: &PreparedCall<'_>, state: &str, answers: Answers) -> R
     // A call that is ending closes its channel.
     retries.send(retry).await.map_err(|_| ended_call_error())?;
     match event.await.map_err(|_| ended_call_error())? {
-        (Event::Done(response), _) => prepared.reply(response?),
-        (Event::InputRequired(questions), ticket) => {
-            input_required(prepared, ParkedCallRef { ticket, ..call_ref }, &questions)
+        (CallEvent::Done(response), _) => prepared.reply(response?),
+        (CallEvent::InputRequired(questions), ticket) => {
+            input_required_reply(prepared, ParkedCallRef { ticket, ..call_ref }, &questions)
         }
     }
 }
 
 /// Returns the `InputRequiredResult` (2026-07-28/basic/patterns/mrtr).
-fn input_required(
+fn input_required_reply(
     prepared: &PreparedCall<'_>,
     call_ref: ParkedCallRef,
     questions: &[ClientQuestion],
 ) -> Result<Reply, McpError> {
-    let state = prepared.call.bridge.parked.seal_reference(call_ref, &binding(prepared))?;
+    let state = prepared.call.bridge.parked_calls.seal_reference(call_ref, &binding(prepared))?;
     let requests =
         questions.iter().map(|question| (question.key.as_str(), question.method.as_str(), question.params.as_deref()));
     Ok(Reply::passed_on(input_result(requests, Some(&state), &prepared.server_meta())))

@@ -1,15 +1,17 @@
-//! A call with everything that is known of its client and its upstream, and the cache of results of servers whose
+//! A call with everything that is known about its client and its upstream, and the cache of results of servers whose
 //! configuration allows it (`cache: true`).
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
-use super::{Call, caller};
+use serde_json::value::RawValue;
+
+use super::{Call, build_caller};
 use crate::{
     questions::MessageRecipient,
     tasks,
     translation::{
         request::{self, DeclaredClient, Draft, RequestKind, client_info},
-        result::{self, Kind, ResultMembers},
+        result::{self, ResultMembers, ResultType},
     },
 };
 use countersign_exchange::reply::{Reply, SERVER_META};
@@ -21,7 +23,7 @@ use countersign_protocol::{
     params::keys,
 };
 use countersign_upstream::{
-    Caller, NegotiatedSession, Outgoing, Response,
+    Caller, NegotiatedSession, OutgoingRequest, Response,
     cache::{CacheLookup, CacheRequest, FreshResult},
 };
 
@@ -36,7 +38,7 @@ const IGNORED_META: [&str; 7] = [
     "baggage",
 ];
 
-/// A call with everything that is known of its client and its upstream. It creates the requests to the upstream.
+/// A call with everything that is known about its client and its upstream. It creates the requests to the upstream.
 pub struct PreparedCall<'a> {
     pub call: Call<'a>,
     pub negotiated: Arc<NegotiatedSession>,
@@ -58,7 +60,7 @@ impl<'a> PreparedCall<'a> {
         })?;
         let exchange = call.exchange;
         let is_modern = exchange.is_modern();
-        let (caller, is_restricted) = caller(exchange, config);
+        let (caller, is_restricted) = build_caller(exchange, config);
         let params = call.request.outlined_params();
         let declared_client = DeclaredClient {
             is_modern,
@@ -75,7 +77,7 @@ impl<'a> PreparedCall<'a> {
     }
 
     /// Returns the capabilities to send to a stateless upstream, if they differ from the client's own declaration.
-    fn capabilities_to_declare(&self, is_restricted: bool) -> Option<std::borrow::Cow<'a, str>> {
+    fn capabilities_to_declare(&self, is_restricted: bool) -> Option<Cow<'a, str>> {
         if self.negotiated.revision.era() == Era::Legacy {
             return None;
         }
@@ -120,12 +122,12 @@ impl<'a> PreparedCall<'a> {
         if tasks::is_extension_declared(&self.call.exchange.facts.capabilities) {
             Ok(Some(("task", "{}")))
         } else {
-            Err(tasks::missing_extension())
+            Err(tasks::missing_extension_error())
         }
     }
 
     /// Returns the request for the upstream, with a new id for each use.
-    pub(super) fn outgoing(&self, extra: &[(&'static str, &str)]) -> Outgoing {
+    pub(super) fn build_request(&self, extra: &[(&'static str, &str)]) -> OutgoingRequest {
         let with_task: Vec<_>;
         let extra = match self.task_member {
             None => extra,
@@ -140,7 +142,7 @@ impl<'a> PreparedCall<'a> {
             && revision.era() == Era::Legacy
         {
             // The client sent no parameters, so the upstream gets none.
-            return Outgoing::new(self.call.upstream.next_request_id(), self.call.item.text(), None);
+            return OutgoingRequest::new(self.call.upstream.next_request_id(), self.call.item.text(), None);
         }
         let draft = Draft {
             method: self.call.request_kind.method().unwrap_or_else(|| self.call.item.text()),
@@ -150,17 +152,17 @@ impl<'a> PreparedCall<'a> {
             extra,
         };
         let mut outgoing = request::for_upstream(self.call.upstream.next_request_id(), revision, &draft);
-        outgoing.repeatable = self.call.is_read_only && extra.is_empty() && !self.call.plan.is_retry;
+        outgoing.is_repeatable = self.call.is_read_only && extra.is_empty() && !self.call.plan.is_retry;
         if revision.era() == Era::Modern && !self.call.headers.is_empty() {
             let arguments = self.params.object.member("arguments");
             outgoing.headers = countersign_protocol::param_headers::for_call(self.call.headers, arguments);
         }
-        outgoing.headers.extend(self.forwarded().cloned());
+        outgoing.headers.extend(self.forwarded_headers().cloned());
         outgoing
     }
 
     /// Returns the headers of the client's request that the configuration forwards to the upstream.
-    pub(super) fn forwarded(&self) -> impl Iterator<Item = &(Box<str>, Box<str>)> {
+    pub(super) fn forwarded_headers(&self) -> impl Iterator<Item = &(Box<str>, Box<str>)> {
         let forwarded = &self.call.upstream.config.forward_headers;
         let headers = self.call.exchange.headers.as_deref().map(Vec::as_slice).unwrap_or_default();
         headers.iter().filter(|(name, _)| forwarded.iter().any(|forwarded| **forwarded == **name))
@@ -176,6 +178,7 @@ impl<'a> PreparedCall<'a> {
         self.task_member.is_some()
     }
 
+    /// Returns the recipient of the messages that the upstream sends during the call.
     pub(super) fn recipient(&self) -> MessageRecipient {
         let token = self.params.meta.and_then(|meta| meta.member(keys::PROGRESS_TOKEN));
         MessageRecipient::for_exchange(self.call.exchange, token, self.caller.log_level)
@@ -187,12 +190,12 @@ impl<'a> PreparedCall<'a> {
             request_kind: self.call.request_kind,
             client: self.call.exchange.revision(),
             upstream: &self.negotiated,
-            scheme: self.call.upstream.names.scheme(),
+            uri_prefix: self.call.upstream.names.uri_prefix(),
         }
     }
 
     /// Returns `_meta` of a result that the gateway creates on the upstream's behalf.
-    pub(super) fn server_meta(&self) -> std::borrow::Cow<'_, str> {
+    pub(super) fn server_meta(&self) -> Cow<'_, str> {
         match &self.negotiated.server_info {
             Some(info) => json::add_members("{}", &[(keys::SERVER_INFO, info.get())]).into(),
             None => SERVER_META.into(),
@@ -204,15 +207,15 @@ impl<'a> PreparedCall<'a> {
         match (self.negotiated.revision.era(), self.declared_client.is_modern) {
             (_, false) => self.call.plan.wants_task,
             (Era::Legacy, true) => self.requests_task(),
-            (Era::Modern, true) => self.shares_an_extension(),
+            (Era::Modern, true) => self.shares_extension(),
         }
     }
 
     /// Returns `true` if client and upstream both declare an extension, whose results may have another shape.
-    pub(super) fn shares_an_extension(&self) -> bool {
+    pub(super) fn shares_extension(&self) -> bool {
         let Some(client) = self.caller.capabilities.extensions.as_deref() else { return false };
         let server = member(self.negotiated.capabilities.get(), "extensions").unwrap_or("{}");
-        members(client).any(|extension| members(server).any(|other| other.key == extension.key))
+        members(client).any(|extension| member(server, &extension.key).is_some())
     }
 
     /// Prepares the cache lookup for a request. Returns `None` if its result must not be cached.
@@ -241,7 +244,7 @@ impl<'a> PreparedCall<'a> {
         let mut digest = canonical_text_hash(
             &self.params.object.edit(&[("_meta", MemberEdit::Drop), (item_member, MemberEdit::Drop)]),
         );
-        for (name, value) in self.forwarded() {
+        for (name, value) in self.forwarded_headers() {
             digest.push_str(&format!("\n{name}:{value}"));
         }
         Some(cache.prepare(CacheRequest {
@@ -264,24 +267,20 @@ impl<'a> PreparedCall<'a> {
         let Some(FreshResult { result, remaining_ttl }) = cache.get(lookup) else { return Ok(None) };
         self.call.upstream.refresh_if_stale();
         let ttl_ms = remaining_ttl.as_millis().to_string();
-        let aged = edit(result.get(), &[("ttlMs", MemberEdit::Set(&ttl_ms))]);
-        let result = serde_json::value::RawValue::from_string(aged).unwrap_or(result);
+        let with_remaining_ttl = edit(result.get(), &[("ttlMs", MemberEdit::Set(&ttl_ms))]);
+        let result = RawValue::from_string(with_remaining_ttl).unwrap_or(result);
         self.reply(Response::Result(result)).map(Some)
     }
 
-    /// Caches a result that needed no input, if it may be cached.
-    pub(super) fn cache(&self, response: &Response) {
-        let (Some(lookup), Some(cache), Response::Result(result)) =
-            (&self.cache_lookup, self.call.upstream.cache(), response)
-        else {
-            return;
-        };
+    /// Inserts a result that needed no input into the upstream's cache, if it may be cached.
+    pub(super) fn cache_result(&self, result: &RawValue) {
+        let Some((lookup, cache)) = self.cache_lookup.as_ref().zip(self.call.upstream.cache()) else { return };
         let parsed = ResultMembers::parse(result.get());
         // Only a non-negative integer is a valid `ttlMs`; any other value counts as 0.
-        let ttl = parsed.ttl.and_then(|ttl| ttl.parse::<u64>().ok()).unwrap_or(0);
-        if parsed.kind() == Kind::Complete && !parsed.is_error && result.get().starts_with('{') {
-            let public = parsed.scope.and_then(string).is_some_and(|scope| scope == "public");
-            cache.insert(lookup, result, ttl, public);
+        let ttl_ms = parsed.ttl_ms.and_then(|ttl| ttl.parse::<u64>().ok()).unwrap_or(0);
+        if parsed.parse_type() == ResultType::Complete && !parsed.is_error && result.get().starts_with('{') {
+            let is_public = parsed.cache_scope.and_then(string).is_some_and(|scope| scope == "public");
+            cache.insert(lookup, result, ttl_ms, is_public);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Turns an upstream's response into the reply to the client. The response to a tool call may be a task, or must become
 //! one for its client.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
@@ -17,7 +17,7 @@ use crate::{
     translation::{
         error,
         request::RequestKind,
-        result::{ResultMembers, input_result},
+        result::{ResultMembers, ResultType, input_result, is_error_result},
         task_shape::{self, Status, Times},
     },
 };
@@ -52,7 +52,7 @@ impl PreparedCall<'_> {
                 let eras = (client, self.negotiated.revision);
                 let scheme = match self.call.request_kind {
                     RequestKind::Extension => "",
-                    _ => self.call.upstream.names.scheme(),
+                    _ => self.call.upstream.names.uri_prefix(),
                 };
                 let error = error::for_client(&rpc, self.call.request_kind, eras, self.call.uri, scheme);
                 // No error code of the client's era expresses this, but a tool result at least reaches the model.
@@ -147,8 +147,7 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
                 // `tasks/get` contains the questions and the name of the server that asks them.
                 return Ok(Some(Reply::passed_on(edit(&renamed, &[("inputRequests", MemberEdit::Drop)]))));
             }
-            let task =
-                register(prepared, text, TaskKind::ModernUpstream { is_cancelled: parking_lot::Mutex::new(false) })?;
+            let task = register(prepared, text, TaskKind::modern_upstream())?;
             let status = Status::parse(text).unwrap_or(Status::Working);
             Ok(Some(create_task_reply(&task_shape::to_legacy(text, &task.alias, status))))
         }
@@ -157,7 +156,7 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
             let times = Times::now();
             let kind = TaskKind::Finished(Ok(result.to_owned()), times);
             let task = Task::new(String::new(), prepared.call.upstream, prepared.caller.clone(), kind, None);
-            let task = insert(prepared, task);
+            let task = prepared.call.bridge.tasks.insert(task);
             Ok(Some(create_task_reply(&task_shape::local_task(&task.alias, Status::Working, &times))))
         }
         Era::Modern => Ok(None),
@@ -179,7 +178,7 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
             let capabilities = prepared.caller.capabilities.clone();
             let awaited = AwaitedTask::new(created, capabilities, declared, upstream.config.name.clone());
             let task = register(prepared, created, TaskKind::LegacyUpstream(awaited.clone()))?;
-            awaited.wait(&task, upstream);
+            awaited.wait_in_background(&task, upstream);
             let described = task_shape::to_modern(created, &task.alias, Status::Working, None);
             let json = task_shape::with_result_type(&described, "task");
             let meta = ("_meta", MemberEdit::Set(SERVER_META));
@@ -190,7 +189,7 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
 
 /// Returns `true` for a result of the extension that creates a task.
 fn is_task(result: &str) -> bool {
-    ResultMembers::parse(result).result_type.and_then(string).is_some_and(|kind| kind == "task")
+    ResultMembers::parse(result).parse_type() == ResultType::Extension("task".into())
 }
 
 /// Returns the `CreateTaskResult` of 2025-11-25.
@@ -198,15 +197,13 @@ fn create_task_reply(task: &str) -> Reply {
     Reply::passed_on(format!(r#"{{"task":{task}}}"#))
 }
 
+/// Registers a task that an upstream created. `task` is its description.
 fn register(prepared: &PreparedCall<'_>, task: &str, kind: TaskKind) -> Result<Arc<Task>, McpError> {
     let upstream_id = task_shape::task_id(task)
         .ok_or_else(|| McpError::new(ErrorKind::NotBridgeable, "the upstream's task has no id"))?;
-    let ttl: Option<Duration> = task_shape::duration_ms(task, "ttlMs").or_else(|| task_shape::duration_ms(task, "ttl"));
-    Ok(insert(prepared, Task::new(upstream_id, prepared.call.upstream, prepared.caller.clone(), kind, ttl)))
-}
-
-fn insert(prepared: &PreparedCall<'_>, task: Task) -> Arc<Task> {
-    prepared.call.bridge.tasks.insert(task)
+    let ttl = task_shape::duration_ms(task, "ttlMs").or_else(|| task_shape::duration_ms(task, "ttl"));
+    let task = Task::new(upstream_id, prepared.call.upstream, prepared.caller.clone(), kind, ttl);
+    Ok(prepared.call.bridge.tasks.insert(task))
 }
 
 /// Returns the reply for a task that a stateless upstream created for a handshake-era client. The client may not have
@@ -226,13 +223,13 @@ pub async fn reply_for_legacy_client(prepared: &PreparedCall<'_>, response: Resp
 /// Waits for the result of a task, for a handshake-era client that did not request one.
 async fn wait_for_task_result(prepared: &PreparedCall<'_>, created: &str) -> Result<Reply, McpError> {
     let exchange = prepared.call.exchange;
-    let task = register(prepared, created, TaskKind::ModernUpstream { is_cancelled: parking_lot::Mutex::new(false) })?;
-    let task_request = TaskRequest::new(exchange, task)?;
-    let mut cancel_guard = legacy::CancelOnDrop::new(&task_request);
-    let result = legacy::extension_result(&task_request, None).await;
-    cancel_guard.task_request = None;
+    let task = register(prepared, created, TaskKind::modern_upstream())?;
+    let task_request = TaskRequest::new(exchange, task).await?;
+    let cancel_guard = legacy::TaskCancelGuard::new(&task_request);
+    let result = legacy::await_extension_task(&task_request).await;
+    cancel_guard.disarm();
     prepared.call.bridge.tasks.forget(&task_request.task.alias);
     let result = result?;
-    let failed = member(&result, "isError") == Some("true");
-    Ok(Reply::passed_on(result).failing(failed.then_some(ErrorKind::ToolExecution)))
+    let has_failed = is_error_result(&result);
+    Ok(Reply::passed_on(result).failing(has_failed.then_some(ErrorKind::ToolExecution)))
 }

@@ -13,7 +13,7 @@ use crate::{
     tasks,
     translation::{
         request::RequestKind,
-        result::{Kind, ResultMembers},
+        result::{ResultMembers, ResultType},
     },
 };
 use countersign_exchange::{ask::ask, reply::Reply};
@@ -31,41 +31,33 @@ pub async fn pass_through(prepared: &PreparedCall<'_>) -> Result<Reply, McpError
     let relay = Relay::new(prepared.recipient(), true);
     let state = unseal_state(prepared)?;
     let extra = state.as_deref().map(|state| [("requestState", state)]);
-    let outgoing = prepared.outgoing(extra.as_ref().map_or(&[], |extra| extra.as_slice()));
-    let response = prepared.call.upstream.call(&prepared.caller, &outgoing, relay).await?;
-    let Response::Result(result) = &response else { return prepared.reply(response) };
+    let outgoing = prepared.build_request(extra.as_ref().map_or(&[], |extra| extra.as_slice()));
+    let result = match prepared.call.upstream.call(&prepared.caller, &outgoing, relay).await? {
+        Response::Result(result) => result,
+        error @ Response::Error(_) => return prepared.reply(error),
+    };
     let parsed = ResultMembers::parse(result.get());
-    match parsed.kind() {
-        Kind::Complete if prepared.may_be_task() || prepared.call.request_kind == RequestKind::Extension => {
-            prepared.cache(&response);
-            prepared.reply(response)
-        }
-        Kind::Complete => {
-            prepared.cache(&response);
-            let outcome = prepared.result_adapter().adapt_parsed(result.get(), &parsed)?;
-            match response {
-                Response::Result(result) => Ok(outcome.reply(result)),
-                response => prepared.reply(response),
+    match parsed.parse_type() {
+        ResultType::Complete => {
+            prepared.cache_result(&result);
+            if prepared.may_be_task() || prepared.call.request_kind == RequestKind::Extension {
+                return prepared.reply(Response::Result(result));
             }
+            Ok(prepared.result_adapter().adapt_parsed(result.get(), &parsed)?.reply(result))
         }
-        Kind::InputRequired => {
+        ResultType::InputRequired => {
             check_input(prepared, result.get())?;
             prepared.reply(Response::Result(seal_input_result(prepared, result.get())?))
         }
-        Kind::Other(kind) => {
-            if prepared.shares_an_extension() {
-                prepared.reply(response)
-            } else {
-                Err(unknown_type(&kind))
-            }
-        }
+        ResultType::Extension(_) if prepared.shares_extension() => prepared.reply(Response::Result(result)),
+        ResultType::Extension(name) => Err(unknown_type_error(&name)),
     }
 }
 
 /// Returns the `requestState` that the client sent, in the upstream's own form, as JSON text.
 ///
 /// # Errors
-/// `-32602` for a state that was not issued to this client for this request.
+/// `-32602` for a state that was not issued to this principal for this request.
 fn unseal_state(prepared: &PreparedCall<'_>) -> Result<Option<String>, McpError> {
     let mut found = prepared.params.object.members().filter(|member| member.key == "requestState");
     let Some(member) = found.next() else { return Ok(None) };
@@ -100,27 +92,27 @@ pub async fn ask_in_rounds(prepared: &PreparedCall<'_>) -> Result<Reply, McpErro
     let mut elicitation_ids: Vec<String> = Vec::new();
     loop {
         let answer_members = rounds.extra_params();
-        let outgoing = prepared.outgoing(&answer_members);
+        let outgoing = prepared.build_request(&answer_members);
         let response = prepared.call.upstream.call(&prepared.caller, &outgoing, relay.clone()).await?;
         let Response::Result(result) = &response else { return prepared.reply(response) };
-        match ResultMembers::parse(result.get()).kind() {
-            Kind::Complete => {
+        match ResultMembers::parse(result.get()).parse_type() {
+            ResultType::Complete => {
                 for elicitation_id in &elicitation_ids {
                     notify_url_completed(&prepared.call.exchange.related, elicitation_id);
                 }
                 if answer_members.is_empty() {
-                    prepared.cache(&response);
+                    prepared.cache_result(result);
                 }
                 return prepared.reply(response);
             }
-            Kind::Other(kind)
-                if kind == "task"
+            ResultType::Extension(name)
+                if name == "task"
                     && tasks::declares_extension_for(prepared.call.exchange.revision(), &prepared.negotiated) =>
             {
                 return Box::pin(reply_for_legacy_client(prepared, response)).await;
             }
-            Kind::Other(kind) => return Err(unknown_type(&kind)),
-            Kind::InputRequired => {}
+            ResultType::Extension(name) => return Err(unknown_type_error(&name)),
+            ResultType::InputRequired => {}
         }
         check_input(prepared, result.get())?;
         let next = rounds
@@ -175,8 +167,9 @@ fn not_bridgeable(message: impl Into<Cow<'static, str>>) -> McpError {
 /// Checks a result that needs input.
 ///
 /// # Errors
-/// `NOT_BRIDGEABLE` for requests other than elicitation, sampling and roots, for a result with neither questions nor
-/// state, and for questions that the client's declared capabilities do not cover.
+/// `NOT_BRIDGEABLE` for a completion, for a result with neither questions nor state, for requests other than
+/// elicitation, sampling and roots, for questions that the client's declared capabilities do not cover, and for more
+/// than [`MAX_QUESTIONS`].
 fn check_input(prepared: &PreparedCall<'_>, result: &str) -> Result<(), McpError> {
     if prepared.call.request_kind == RequestKind::Completion {
         return Err(not_bridgeable("the upstream needs input for a completion, which the protocol does not have"));
@@ -202,8 +195,9 @@ fn check_input(prepared: &PreparedCall<'_>, result: &str) -> Result<(), McpError
     Ok(())
 }
 
-fn unknown_type(kind: &str) -> McpError {
-    let shown: String = kind.chars().take(64).collect();
+/// Returns the error for a result of a type that only an extension defines, which the client does not declare.
+fn unknown_type_error(name: &str) -> McpError {
+    let shown: String = name.chars().take(64).collect();
     McpError::new(ErrorKind::NotBridgeable, "the upstream's result is of a type that this client does not know")
         .with("resultType", shown)
 }

@@ -39,10 +39,10 @@ fn running_call() -> (RunningCall, mpsc::Sender<UpstreamRequest>, oneshot::Sende
         work: Box::pin(async move { ended.await.unwrap() }),
         requests,
         capabilities: ALL_EXCEPT_ROOTS,
-        declared: r#"{"elicitation":{"form":{},"url":{}},"sampling":{}}"#.into(),
+        declared_capabilities: r#"{"elicitation":{"form":{},"url":{}},"sampling":{}}"#.into(),
         upstream: "s".to_owned(),
         declined: DeclinedQuestions::default(),
-        open: Vec::new(),
+        open_questions: Vec::new(),
         outcome: None,
         is_finished: false,
         early_answers: Answers::new(),
@@ -57,17 +57,17 @@ async fn failed_call_names_missing_capability_of_late_question() {
         let (roots, _answer, _) = question("1", "roots/list", None);
         questions.send(roots).await.unwrap();
         end.send(Ok(Response::Result(raw(result)))).ok().unwrap();
-        let Event::Done(outcome) = running_call.advance().await else { panic!("the call has ended") };
+        let CallEvent::Done(outcome) = running_call.advance().await else { panic!("the call has ended") };
         let kind = outcome.err().map(|error| (error.kind, error.data["requiredCapabilities"].to_string()));
         let missing = Some((ErrorKind::MissingCapability, r#"{"roots":{}}"#.to_owned()));
         assert_eq!(kind, missing.filter(|_| is_missing));
     }
 }
 
-fn keys(event: &Event) -> Vec<String> {
+fn keys(event: &CallEvent) -> Vec<String> {
     match event {
-        Event::InputRequired(questions) => questions.iter().map(|question| question.key.clone()).collect(),
-        Event::Done(_) => Vec::new(),
+        CallEvent::InputRequired(questions) => questions.iter().map(|question| question.key.clone()).collect(),
+        CallEvent::Done(_) => Vec::new(),
     }
 }
 
@@ -89,7 +89,7 @@ async fn simultaneous_questions_reach_client_together() {
     }
     let event = running_call.advance().await;
     assert_eq!(keys(&event), ["user_name", "7", "7'"]);
-    let Event::InputRequired(asked_questions) = event else { unreachable!() };
+    let CallEvent::InputRequired(asked_questions) = event else { unreachable!() };
     assert_eq!(
         asked_questions[0].params.as_deref(),
         Some(r#"{"message":"The server \"s\" asks, not Countersign: ?"}"#)
@@ -97,7 +97,7 @@ async fn simultaneous_questions_reach_client_together() {
     assert_eq!(refused.await.unwrap().unwrap_err().code, -32601);
     running_call.answer(input(r#"{"inputResponses":{"user_name":{"n":1.0},"extra":{},"7":3}}"#));
     assert_eq!(first_answer.try_recv().unwrap().unwrap().get(), r#"{"n":1.0}"#);
-    assert_eq!(running_call.open_questions().len(), 2, "an answer that is no object is ignored");
+    assert_eq!(running_call.list_open_questions().len(), 2, "an answer that is no object is ignored");
 }
 
 #[actix::test]
@@ -119,17 +119,17 @@ async fn cancelled_question_is_not_asked() {
     cancelled.cancel();
     questions.try_send(first).ok().unwrap();
     end.send(Ok(Response::Result(raw("{}")))).ok().unwrap();
-    assert!(matches!(running_call.advance().await, Event::Done(Ok(_))));
+    assert!(matches!(running_call.advance().await, CallEvent::Done(Ok(_))));
 }
 
-fn resume(answers: &str) -> (Retry, oneshot::Receiver<(Event, u64)>) {
+fn resume(answers: &str) -> (Retry, oneshot::Receiver<(CallEvent, u64)>) {
     let (reply, event) = oneshot::channel();
     (Retry { answers: input(answers), recipient: MessageRecipient::none(), reply }, event)
 }
 
 fn spawn_parked(running_call: RunningCall, parked_calls: &Arc<ParkedCalls>) -> mpsc::Sender<Retry> {
     let (relay, _requests) = Relay::with_questions(MessageRecipient::none(), false);
-    let (slot, retries) = parked_calls.admit("alice", "u", usize::MAX).unwrap();
+    let (slot, retries) = parked_calls.reserve_slot("alice", "u", usize::MAX).unwrap();
     let sender = parked_calls.calls.lock()[&slot.reference.call].retries.clone();
     actix::spawn(run_parked(running_call, relay, slot, retries));
     sender
@@ -161,7 +161,7 @@ async fn parked_call_asks_repeatedly_until_its_result() {
     end.send(Ok(Response::Result(raw(r#"{"n":1.0}"#)))).ok().unwrap();
     let (late, event) = resume(r#"{"inputResponses":{"b":{}}}"#);
     retries.send(late).await.ok().unwrap();
-    let (Event::Done(Ok(Response::Result(result))), _) = event.await.unwrap() else { unreachable!() };
+    let (CallEvent::Done(Ok(Response::Result(result))), _) = event.await.unwrap() else { unreachable!() };
     assert_eq!(result.get(), r#"{"n":1.0}"#);
     retries.closed().await;
     assert!(parked_calls.is_empty());
@@ -186,9 +186,9 @@ async fn dropped_retry_cancels_parked_call() {
 async fn ticket_is_valid_once_and_slots_are_limited() {
     let parked_calls = ParkedCalls::new(None, Arc::new(StateSealer::new([7; 32]).unwrap()));
     let mut slots: Vec<_> =
-        (0..MAX_PER_PRINCIPAL).map(|_| parked_calls.admit("alice", "u", usize::MAX).unwrap()).collect();
-    assert_eq!(parked_calls.admit("alice", "v", usize::MAX).err().unwrap().kind, ErrorKind::Overloaded);
-    assert!(parked_calls.admit("bob", "u", usize::MAX).is_ok());
+        (0..MAX_CALLS_PER_PRINCIPAL).map(|_| parked_calls.reserve_slot("alice", "u", usize::MAX).unwrap()).collect();
+    assert_eq!(parked_calls.reserve_slot("alice", "v", usize::MAX).err().unwrap().kind, ErrorKind::Overloaded);
+    assert!(parked_calls.reserve_slot("bob", "u", usize::MAX).is_ok());
     let (slot, _) = &mut slots[0];
     let reference = slot.reference;
     assert!(parked_calls.redeem(&ParkedCallRef { ticket: 9, ..reference }).is_err());
@@ -218,12 +218,12 @@ async fn state_of_earlier_run_says_that_outcome_is_unknown() {
 #[actix::test]
 async fn oldest_call_with_absent_client_is_evicted_beyond_limit() {
     let parked_calls = ParkedCalls::new(None, Arc::new(StateSealer::new([7; 32]).unwrap()));
-    let slots: Vec<_> = (0..3).map(|_| parked_calls.admit("alice", "u", 3).unwrap().0).collect();
+    let slots: Vec<_> = (0..3).map(|_| parked_calls.reserve_slot("alice", "u", 3).unwrap().0).collect();
     // The client of the first call is back.
     parked_calls.redeem(&slots[0].reference).unwrap();
-    let _other = parked_calls.admit("alice", "v", 3).unwrap();
+    let _other = parked_calls.reserve_slot("alice", "v", 3).unwrap();
     assert_eq!(slots.iter().map(|slot| slot.evicted.is_cancelled()).collect::<Vec<_>>(), [false; 3]);
-    let _fourth = parked_calls.admit("alice", "u", 3).unwrap();
+    let _fourth = parked_calls.reserve_slot("alice", "u", 3).unwrap();
     assert_eq!(slots.iter().map(|slot| slot.evicted.is_cancelled()).collect::<Vec<_>>(), [false, true, false]);
     assert!(parked_calls.redeem(&slots[1].reference).is_err() && parked_calls.redeem(&slots[2].reference).is_ok());
 }

@@ -23,7 +23,7 @@ async fn declaration_revision_and_config_limit_capabilities() {
         (Revision::MODERN, &no_models, ALL_CAPABILITIES, true, true, false, false, true),
         (Revision::MODERN, &no_models, "{}", false, false, false, false, false),
     ] {
-        let (can, is_restricted) = capabilities(&bench.exchange(revision, declared), config);
+        let (can, is_restricted) = allowed_capabilities(&bench.exchange(revision, declared), config);
         let has = (can.elicitation_form, can.elicitation_url, can.sampling, can.sampling_tools);
         assert_eq!((has, is_restricted), ((form, url, sampling, tools), less), "{revision:?}");
     }
@@ -31,7 +31,7 @@ async fn declaration_revision_and_config_limit_capabilities() {
 
 #[test]
 fn clients_refusal_reaches_upstream_unchanged() {
-    let refused = |text: &str| refusal(&AskError::Refused(RawValue::from_string(text.to_owned()).unwrap()));
+    let refused = |text: &str| refusal_error(&AskError::Refused(RawValue::from_string(text.to_owned()).unwrap()));
     let error = refused(r#"{"code":-1,"message":"no","data":{"n":1.0}}"#);
     assert_eq!((error.code, error.message.as_str()), (-1, "no"));
     assert_eq!(error.data.unwrap().get(), r#"{"n":1.0}"#);
@@ -44,7 +44,7 @@ fn relay(token: Option<&str>, level: Option<LoggingLevel>, revision: Revision) -
     let queue = Arc::new(ResponseQueue::new(100, 10_000));
     let recipient = MessageRecipient {
         related: RelatedChannel::Queue(Arc::clone(&queue)),
-        token: token.map(Into::into),
+        progress_token: token.map(Into::into),
         log_level: level,
         revision,
         understands_url_completion: revision == Revision::V2025_11_25,
@@ -54,7 +54,7 @@ fn relay(token: Option<&str>, level: Option<LoggingLevel>, revision: Revision) -
 
 fn notify(relay: &Relay, method: &str, params: &str) {
     let params = RawValue::from_string(params.to_owned()).ok();
-    relay.notification(UpstreamNotification { method: method.into(), params });
+    relay.handle_notification(UpstreamNotification { method: method.into(), params });
 }
 
 fn take_sent(queue: &ResponseQueue) -> Vec<String> {
@@ -100,7 +100,7 @@ fn progress_uses_clients_token_and_only_rises() {
     assert_eq!(take_sent(&queue), ["0", "1.50", "2e0"].map(message));
     // Another request of the client has another token, and its progress starts again.
     let mut next = relay.delivery.lock().recipient.clone().unwrap();
-    next.token = Some("2".into());
+    next.progress_token = Some("2".into());
     next.revision = Revision::V2024_11_05;
     relay.redirect_to(Some(next));
     notify(&relay, "notifications/progress", r#"{"progressToken":17,"progress":1,"message":"m"}"#);

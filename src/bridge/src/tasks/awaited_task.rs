@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use serde_json::{Map, Value, value::RawValue};
+use serde_json::{json, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
 use super::{request, table::Task};
@@ -14,22 +14,26 @@ use crate::{
     translation::task_shape::{self, Status},
 };
 use countersign_protocol::{
-    McpError, Revision, encode,
-    json::{MemberEdit, edit, members, merge_meta, string},
+    ErrorKind, McpError, Revision, encode,
+    json::{MemberEdit, edit, members, merge_meta, push_quoted, quoted, string},
     negotiate::ClientCapabilities,
+    params::keys,
     rpc_error::RpcError,
 };
 use countersign_provider::request::{Replier, UpstreamRequest};
 use countersign_upstream::{Listener, Response, Upstream, UpstreamNotification};
 
+const INTERNAL: i64 = ErrorKind::Internal.number();
+
 /// The maximum number of open questions of one task.
 pub const MAX_OPEN_QUESTIONS: usize = 64;
 
-struct Question {
-    /// The key of the answer: the upstream's own request id, which is never used again.
+/// A question of the upstream without an answer.
+struct OpenQuestion {
+    /// The key of the answer: the upstream's own request id, which the protocol forbids to reuse.
     key: String,
     /// `{"method": …, "params": …}`
-    text: String,
+    json: String,
     reply: Replier,
     cancelled: CancellationToken,
 }
@@ -45,11 +49,11 @@ enum TaskOutcome {
 pub struct AwaitedTask {
     /// The task as the upstream last described it.
     task: Mutex<Box<str>>,
-    open: Mutex<Vec<Question>>,
+    open_questions: Mutex<Vec<OpenQuestion>>,
     outcome: Mutex<Option<TaskOutcome>>,
     capabilities: ClientCapabilities,
     /// The client's own declaration as JSON text. `capabilities` may be only a part of it.
-    declared: Arc<str>,
+    declared_capabilities: Arc<str>,
     /// The name of the upstream.
     upstream: String,
     declined: DeclinedQuestions,
@@ -59,13 +63,18 @@ pub struct AwaitedTask {
 
 impl AwaitedTask {
     #[must_use]
-    pub fn new(task: &str, capabilities: ClientCapabilities, declared: Arc<str>, upstream: String) -> Arc<Self> {
+    pub fn new(
+        task: &str,
+        capabilities: ClientCapabilities,
+        declared_capabilities: Arc<str>,
+        upstream: String,
+    ) -> Arc<Self> {
         Arc::new(Self {
             task: Mutex::new(task.into()),
-            open: Mutex::default(),
+            open_questions: Mutex::default(),
             outcome: Mutex::default(),
             capabilities,
-            declared,
+            declared_capabilities,
             upstream,
             declined: DeclinedQuestions::default(),
             cancelled: CancellationToken::new(),
@@ -73,20 +82,20 @@ impl AwaitedTask {
     }
 
     /// Waits for the task's end in the background, on this thread.
-    pub fn wait(self: &Arc<Self>, task: &Arc<Task>, upstream: &Arc<Upstream>) {
+    pub fn wait_in_background(self: &Arc<Self>, task: &Arc<Task>, upstream: &Arc<Upstream>) {
         let (this, task, upstream) = (Arc::clone(self), Arc::clone(task), Arc::clone(upstream));
         actix::spawn(async move {
-            let outgoing = request::outgoing(&upstream, &task, "tasks/result", "{}", true);
+            let outgoing = request::build_request(&upstream, &task, "tasks/result", "{}", true);
             let listener: Arc<dyn Listener> = Arc::clone(&this) as _;
             let outcome = tokio::select! {
                 response = upstream.call(&task.caller, &outgoing, listener) => match this.with_capability_error(response) {
                     Ok(Response::Result(result)) => TaskOutcome::Result(result),
                     Ok(Response::Error(error)) => TaskOutcome::Error(error),
-                    Err(error) => TaskOutcome::Error(RpcError::new(-32603, error.message.to_string())),
+                    Err(error) => TaskOutcome::Error(RpcError::new(INTERNAL, error.message.to_string())),
                 },
                 () = this.cancelled.cancelled() => TaskOutcome::Cancelled,
             };
-            this.open.lock().clear();
+            this.open_questions.lock().clear();
             this.outcome.lock().get_or_insert(outcome);
         });
     }
@@ -94,16 +103,13 @@ impl AwaitedTask {
     /// Replaces the response of a failed task with `-32021` if its upstream asked for something that the client did not
     /// declare.
     fn with_capability_error(&self, response: Result<Response, McpError>) -> Result<Response, McpError> {
-        match &response {
-            Ok(answer) => {
-                self.declined.capability_error(answer, &self.declared, &self.upstream).map_or(response, |error| {
-                    let data = RawValue::from_string(error.data().to_string()).ok();
-                    let code = error.kind.number();
-                    Ok(Response::Error(RpcError { code, message: error.message.to_string(), data, status: None }))
-                })
-            }
-            Err(_) => response,
-        }
+        let response = response?;
+        let error = self.declined.capability_error(&response, &self.declared_capabilities, &self.upstream);
+        Ok(error.map_or(response, |error| {
+            let data = RawValue::from_string(error.data().to_string()).ok();
+            let code = error.kind.number();
+            Response::Error(RpcError { code, message: error.message.to_string(), data, status: None })
+        }))
     }
 
     /// Marks the task as cancelled by its client.
@@ -122,23 +128,21 @@ impl AwaitedTask {
                 task_shape::to_modern(&task, alias, Status::Completed, Some(("result", &result)))
             }
             Some(TaskOutcome::Error(error)) => {
-                task_shape::to_modern(&task, alias, Status::Failed, Some(("error", &error_object(error))))
+                task_shape::to_modern(&task, alias, Status::Failed, Some(("error", &error_json(error))))
             }
             Some(TaskOutcome::Cancelled) => task_shape::to_modern(&task, alias, Status::Cancelled, None),
             None => {
-                let mut open = self.open.lock();
-                open.retain(|question| !question.cancelled.is_cancelled());
-                if open.is_empty() {
+                let mut open_questions = self.open_questions.lock();
+                open_questions.retain(|question| !question.cancelled.is_cancelled());
+                if open_questions.is_empty() {
                     return task_shape::to_modern(&task, alias, Status::Working, None);
                 }
-                let mut requests = String::from("{");
-                for question in open.iter() {
-                    if requests.len() > 1 {
-                        requests.push(',');
-                    }
-                    requests.push_str(&Value::from(question.key.as_str()).to_string());
+                let mut requests = String::new();
+                for question in open_questions.iter() {
+                    requests.push(if requests.is_empty() { '{' } else { ',' });
+                    push_quoted(&mut requests, &question.key);
                     requests.push(':');
-                    requests.push_str(&question.text);
+                    requests.push_str(&question.json);
                 }
                 requests.push('}');
                 task_shape::to_modern(&task, alias, Status::InputRequired, Some(("inputRequests", &requests)))
@@ -147,22 +151,23 @@ impl AwaitedTask {
     }
 
     /// Passes answers to the upstream. Answers to unknown questions are ignored (ext-tasks, "Task Update Requests").
-    pub fn update(&self, responses: &str) {
+    pub fn pass_answers(&self, responses: &str) {
         for response in members(responses) {
             let question = {
-                let mut open = self.open.lock();
-                open.iter().position(|question| question.key == response.key).map(|index| open.remove(index))
+                let mut open_questions = self.open_questions.lock();
+                let index = open_questions.iter().position(|question| question.key == response.key);
+                index.map(|index| open_questions.remove(index))
             };
             if let Some(question) = question {
                 let answer = RawValue::from_string(response.value.to_owned());
-                question.reply.answer(answer.map_err(|_| RpcError::new(-32603, "the client's answer is not JSON")));
+                question.reply.answer(answer.map_err(|_| RpcError::new(INTERNAL, "the client's answer is not JSON")));
             }
         }
     }
 }
 
 impl Listener for AwaitedTask {
-    fn notification(&self, notification: UpstreamNotification) {
+    fn handle_notification(&self, notification: UpstreamNotification) {
         // Tasks of the extension have neither progress nor log messages, and clients request their state.
         if notification.method == "notifications/tasks/status"
             && let Some(params) = notification.params
@@ -172,7 +177,7 @@ impl Listener for AwaitedTask {
         }
     }
 
-    fn request(&self, request: UpstreamRequest) {
+    fn handle_request(&self, request: UpstreamRequest) {
         let UpstreamRequest { id, method, params, reply, cancelled } = request;
         if let Err(refused) =
             questions::check_capabilities(&self.capabilities, &method, params.as_deref().map(RawValue::get))
@@ -182,26 +187,23 @@ impl Listener for AwaitedTask {
         }
         let params = params.as_deref().map(RawValue::get);
         let key = string(id.as_json()).map_or_else(|| id.as_json().to_owned(), std::borrow::Cow::into_owned);
-        let method_text = Value::from(method.as_str()).to_string();
-        let text = match questions::params_for_client(&self.upstream, &method, params, Revision::MODERN, None) {
+        let quoted_method = quoted(&method);
+        let json = match questions::params_for_client(&self.upstream, &method, params, Revision::MODERN, None) {
             Some(params) => {
-                format!(r#"{{"method":{method_text},"params":{}}}"#, task_shape::without_related_task(&params))
+                format!(r#"{{"method":{quoted_method},"params":{}}}"#, task_shape::without_related_task(&params))
             }
-            None => format!(r#"{{"method":{method_text}}}"#),
+            None => format!(r#"{{"method":{quoted_method}}}"#),
         };
-        let mut open = self.open.lock();
-        if open.len() < MAX_OPEN_QUESTIONS {
-            open.push(Question { key, text, reply, cancelled });
+        let mut open_questions = self.open_questions.lock();
+        if open_questions.len() < MAX_OPEN_QUESTIONS {
+            open_questions.push(OpenQuestion { key, json, reply, cancelled });
         }
     }
 }
 
 /// Returns an error of the upstream as JSON text.
-fn error_object(error: &RpcError) -> String {
-    let mut object = Map::new();
-    object.insert("code".into(), error.code.into());
-    object.insert("message".into(), error.message.clone().into());
-    let object = Value::Object(object).to_string();
+fn error_json(error: &RpcError) -> String {
+    let object = json!({ "code": error.code, "message": error.message }).to_string();
     match &error.data {
         Some(data) => edit(&object, &[("data", MemberEdit::Set(data.get()))]),
         None => object,
@@ -210,8 +212,7 @@ fn error_object(error: &RpcError) -> String {
 
 /// Returns a notification of the extension with the state of a task.
 #[must_use]
-pub fn notification(task: &str, subscription: &str) -> bytes::Bytes {
-    let params =
-        merge_meta(task, &[(countersign_protocol::params::keys::SUBSCRIPTION_ID, MemberEdit::Set(subscription))]);
+pub fn task_notification(task: &str, subscription: &str) -> bytes::Bytes {
+    let params = merge_meta(task, &[(keys::SUBSCRIPTION_ID, MemberEdit::Set(subscription))]);
     encode::notification("notifications/tasks", Some(&params))
 }

@@ -1,7 +1,10 @@
 //! `tasks/get`, `tasks/result`, `tasks/cancel` and `tasks/list` of clients of 2025-11-25
 //! (2025-11-25/basic/utilities/tasks).
 
-use std::{collections::HashSet, sync::Arc};
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::Ordering},
+};
 
 use futures_util::{StreamExt, stream};
 use serde_json::value::RawValue;
@@ -14,13 +17,16 @@ use super::{
 };
 use crate::{
     questions::{self, ClientAsker, Relay},
-    translation::task_shape::{self, Status},
+    translation::{
+        result::is_error_result,
+        task_shape::{self, Status},
+    },
 };
 use countersign_exchange::{ask::ask, context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
-    envelope::Request,
     json::{MemberEdit, edit, member, members, push_quoted, string},
+    rpc_error::RpcError,
 };
 use countersign_upstream::Response;
 
@@ -42,45 +48,40 @@ async fn describe(exchange: &Exchange, task: Arc<Task>) -> Result<String, McpErr
     if let TaskKind::Finished(outcome, times) = &task.kind {
         return Ok(task_shape::local_task(&task.alias, status_of_outcome(outcome), times));
     }
-    let task_request = TaskRequest::new(exchange, task)?;
+    let task_request = TaskRequest::new(exchange, task).await?;
     let alias = &task_request.task.alias;
     let described = task_request.send_or_fail("tasks/get", "{}").await?;
-    let status = status(described.get())?;
+    let status = Status::parse_known(described.get())?;
     Ok(match &task_request.task.kind {
-        TaskKind::ModernUpstream { is_cancelled } => {
+        TaskKind::ModernUpstream { .. } => {
             // A cancelled task stays cancelled, even if its work continues (2025-11-25, "Task Cancellation").
-            let status = if *is_cancelled.lock() { Status::Cancelled } else { status };
+            let status = if task_request.task.is_cancelled() { Status::Cancelled } else { status };
             task_shape::to_legacy(described.get(), alias, status)
         }
         _ => task_shape::with_task_id(described.get(), alias),
     })
 }
 
-fn status_of_outcome(outcome: &Result<Box<RawValue>, countersign_protocol::rpc_error::RpcError>) -> Status {
+fn status_of_outcome(outcome: &Result<Box<RawValue>, RpcError>) -> Status {
     match outcome {
-        Ok(result) if member(result.get(), "isError") != Some("true") => Status::Completed,
+        Ok(result) if !is_error_result(result.get()) => Status::Completed,
         _ => Status::Failed,
     }
-}
-
-fn status(task: &str) -> Result<Status, McpError> {
-    Status::parse(task).ok_or_else(|| McpError::new(ErrorKind::NotBridgeable, "the upstream's task has no state"))
 }
 
 /// Answers `tasks/result`: waits for the task's end and returns the result that the call itself would have returned.
 ///
 /// # Errors
 /// The errors of [`get`], and the error with which the task ended.
-pub async fn result(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
-    let params = request.params.map_or("{}", |params| params.get());
-    let task_request = TaskRequest::new(exchange, task)?;
+pub async fn result(exchange: &Exchange, task: Arc<Task>, params: &str) -> Result<Reply, McpError> {
+    let task_request = TaskRequest::new(exchange, task).await?;
     let alias = &task_request.task.alias;
     let result = match &task_request.task.kind {
-        TaskKind::Finished(Ok(result), _) => task_request.adapted_result(result.get())?,
-        TaskKind::Finished(Err(error), _) => return Err(task_request.error(error)),
-        TaskKind::ModernUpstream { is_cancelled } => extension_result(&task_request, Some(is_cancelled)).await?,
+        TaskKind::Finished(Ok(result), _) => task_request.adapt_result(result.get())?,
+        TaskKind::Finished(Err(error), _) => return Err(task_request.error_for_client(error)),
+        TaskKind::ModernUpstream { .. } => await_extension_task(&task_request).await?,
         TaskKind::SameEra | TaskKind::LegacyUpstream(_) => {
-            let outgoing = task_request.outgoing("tasks/result", params);
+            let outgoing = task_request.build_request("tasks/result", params);
             let (relay, requests) =
                 Relay::with_questions(task_request.recipient(task_request.task.caller.log_level), true);
             let work = task_request.upstream.call(&task_request.task.caller, &outgoing, relay);
@@ -91,38 +92,35 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
                 task: Some(alias),
             };
             match asker.run(work, requests).await? {
-                Response::Result(result) => task_request.adapted_result(result.get())?,
-                Response::Error(error) => return Err(task_request.error(&error)),
+                Response::Result(result) => task_request.adapt_result(result.get())?,
+                Response::Error(error) => return Err(task_request.error_for_client(&error)),
             }
         }
     };
-    let failed = member(&result, "isError") == Some("true");
     Ok(Reply::passed_on(task_shape::with_related_task(&result, alias))
-        .failing(failed.then_some(ErrorKind::ToolExecution)))
+        .failing(is_error_result(&result).then_some(ErrorKind::ToolExecution)))
 }
 
-/// Follows a task of the extension to its end, and asks the client the upstream's questions.
+/// Waits for the result of a task of the extension, and asks the client the upstream's questions meanwhile.
 ///
 /// # Errors
 /// The error with which the task fails.
-pub async fn extension_result(
-    task_request: &TaskRequest<'_>,
-    is_cancelled: Option<&parking_lot::Mutex<bool>>,
-) -> Result<String, McpError> {
-    let mut asked: HashSet<String> = HashSet::new();
+pub async fn await_extension_task(task_request: &TaskRequest<'_>) -> Result<String, McpError> {
+    let cancelled_error = || McpError::new(ErrorKind::Cancelled, "the task was cancelled");
+    let mut asked_keys: HashSet<String> = HashSet::new();
     loop {
-        if is_cancelled.is_some_and(|is_cancelled| *is_cancelled.lock()) {
-            return Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled"));
+        if task_request.task.is_cancelled() {
+            return Err(cancelled_error());
         }
         let task = task_request.send_or_fail("tasks/get", "{}").await?;
         let text = task.get();
-        match status(text)? {
-            Status::Completed => return task_request.adapted_result(member(text, "result").unwrap_or("{}")),
-            Status::Failed => return Err(failure(member(text, "error"))),
-            Status::Cancelled => return Err(McpError::new(ErrorKind::Cancelled, "the task was cancelled")),
+        match Status::parse_known(text)? {
+            Status::Completed => return task_request.adapt_result(member(text, "result").unwrap_or("{}")),
+            Status::Failed => return Err(error_of_failed_task(member(text, "error"))),
+            Status::Cancelled => return Err(cancelled_error()),
             Status::InputRequired => {
                 let requests = member(text, "inputRequests").unwrap_or("{}");
-                if let Some(responses) = ask_client(task_request, requests, &mut asked).await? {
+                if let Some(responses) = ask_client(task_request, requests, &mut asked_keys).await? {
                     task_request.send_or_fail("tasks/update", &format!(r#"{{"inputResponses":{responses}}}"#)).await?;
                     continue;
                 }
@@ -134,22 +132,30 @@ pub async fn extension_result(
 }
 
 /// Cancels a task when the request that waits for it is dropped before the task has ended.
-pub struct CancelOnDrop<'a> {
-    /// The request of the task, or `None` once the task has ended.
-    pub task_request: Option<&'a TaskRequest<'a>>,
+pub struct TaskCancelGuard<'a> {
+    task_request: &'a TaskRequest<'a>,
+    has_ended: bool,
 }
 
-impl<'a> CancelOnDrop<'a> {
-    pub fn new(task_request: &'a TaskRequest<'a>) -> Self {
-        Self { task_request: Some(task_request) }
+impl<'a> TaskCancelGuard<'a> {
+    pub const fn new(task_request: &'a TaskRequest<'a>) -> Self {
+        Self { task_request, has_ended: false }
+    }
+
+    /// Drops the guard of a task that has ended, without cancelling it.
+    pub fn disarm(mut self) {
+        self.has_ended = true;
     }
 }
 
-impl Drop for CancelOnDrop<'_> {
+impl Drop for TaskCancelGuard<'_> {
     fn drop(&mut self) {
-        let Some(task_request) = self.task_request else { return };
+        if self.has_ended {
+            return;
+        }
+        let task_request = self.task_request;
         let (upstream, task) = (Arc::clone(&task_request.upstream), Arc::clone(&task_request.task));
-        let outgoing = task_request.outgoing("tasks/cancel", "{}");
+        let outgoing = task_request.build_request("tasks/cancel", "{}");
         let relay: Arc<dyn countersign_upstream::Listener> = Relay::new(task_request.recipient(None), false);
         actix::spawn(async move {
             if let Err(error) = upstream.call(&task.caller, &outgoing, relay).await {
@@ -164,11 +170,11 @@ impl Drop for CancelOnDrop<'_> {
 async fn ask_client(
     task_request: &TaskRequest<'_>,
     requests: &str,
-    asked: &mut HashSet<String>,
+    asked_keys: &mut HashSet<String>,
 ) -> Result<Option<String>, McpError> {
     let mut responses = String::new();
     for request in members(requests).take(MAX_OPEN_QUESTIONS) {
-        if !asked.insert(request.key.clone().into_owned()) {
+        if !asked_keys.insert(request.key.clone().into_owned()) {
             continue;
         }
         let exchange = task_request.exchange;
@@ -194,31 +200,29 @@ async fn ask_client(
 }
 
 /// Returns the JSON-RPC error of a failed task of the extension.
-fn failure(error: Option<&str>) -> McpError {
-    let error = error.unwrap_or("{}");
-    let code = member(error, "code").and_then(|code| code.parse().ok()).unwrap_or(-32603);
-    let message = member(error, "message").and_then(string).unwrap_or_default().into_owned();
-    McpError::from_upstream(ErrorKind::UpstreamError, code, message, member(error, "data"))
+fn error_of_failed_task(error: Option<&str>) -> McpError {
+    let RpcError { code, message, data, .. } = questions::parse_rpc_error(error.unwrap_or("{}"));
+    McpError::from_upstream(ErrorKind::UpstreamError, code, message, data.as_deref().map(RawValue::get))
 }
 
-/// Answers `tasks/cancel`.
+/// Answers `tasks/cancel`. Unlike in the extension, a task that has ended cannot be cancelled (2025-11-25, "Task
+/// Cancellation").
 ///
 /// # Errors
-/// `-32602` for a task that has ended.
-pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
-    let params = request.params.map_or("{}", |params| params.get());
-    let ended = || McpError::new(ErrorKind::InvalidParams, "the task has ended already");
-    let task_request = TaskRequest::new(exchange, task)?;
+/// `-32602` for a task that has ended, and the errors of [`get`].
+pub async fn cancel(exchange: &Exchange, task: Arc<Task>, params: &str) -> Result<Reply, McpError> {
+    let ended_error = || McpError::new(ErrorKind::InvalidParams, "the task has ended already");
+    let task_request = TaskRequest::new(exchange, task).await?;
     let alias = &task_request.task.alias;
     match &task_request.task.kind {
-        TaskKind::Finished(..) => Err(ended()),
+        TaskKind::Finished(..) => Err(ended_error()),
         TaskKind::ModernUpstream { is_cancelled } => {
             let task = task_request.send_or_fail("tasks/get", "{}").await?;
-            if status(task.get())?.is_terminal() || *is_cancelled.lock() {
-                return Err(ended());
+            if Status::parse_known(task.get())?.is_terminal() || is_cancelled.load(Ordering::Relaxed) {
+                return Err(ended_error());
             }
             task_request.send_or_fail("tasks/cancel", params).await?;
-            *is_cancelled.lock() = true;
+            is_cancelled.store(true, Ordering::Relaxed);
             Ok(Reply::new(task_shape::to_legacy(task.get(), alias, Status::Cancelled)))
         }
         TaskKind::SameEra | TaskKind::LegacyUpstream(_) => {
@@ -229,7 +233,7 @@ pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
 }
 
 /// Returns one page of a principal's tasks at upstreams, oldest first, and the cursor of the next page. A task that its
-/// server does not know any more is left out.
+/// upstream does not describe, for example because it has forgotten it, is left out.
 ///
 /// # Errors
 /// `-32602` for an invalid cursor.
@@ -238,8 +242,8 @@ pub async fn list(
     exchange: &Exchange,
     cursor: Option<&str>,
 ) -> Result<(Vec<String>, Option<String>), McpError> {
-    let all = tasks.all_of(&exchange.identity.principal.name);
-    let from = match cursor {
+    let all = tasks.list_for(&exchange.identity.principal.name);
+    let start = match cursor {
         None => 0,
         // The cursor counts tasks, because a task that it named might have ended since.
         Some(cursor) => cursor
@@ -247,17 +251,14 @@ pub async fn list(
             .and_then(|count| count.parse::<usize>().ok())
             .ok_or_else(|| McpError::new(ErrorKind::InvalidParams, "unknown cursor").with("member", "params.cursor"))?,
     };
-    let page: Vec<_> = all.iter().skip(from).take(MAX_PAGE_ENTRIES).cloned().collect();
-    let has_more = all.len() > from.saturating_add(page.len());
+    let page: Vec<_> = all.iter().skip(start).take(MAX_PAGE_ENTRIES).cloned().collect();
+    let has_more = all.len() > start.saturating_add(page.len());
     let described: Vec<_> = stream::iter(page.into_iter().map(|task| describe(exchange, task)))
         .buffered(MAX_CONCURRENT_REQUESTS)
         .collect()
         .await;
-    let tasks = described.into_iter().filter_map(Result::ok).map(|task| without_meta(&task)).collect();
-    Ok((tasks, has_more.then(|| format!("after-{}", from.saturating_add(MAX_PAGE_ENTRIES)))))
-}
-
-/// Removes the `_meta` of the result that contained the task.
-fn without_meta(task: &str) -> String {
-    edit(task, &[("_meta", MemberEdit::Drop)])
+    // `_meta` belongs to the result that contained the task.
+    let without_meta = |task: String| edit(&task, &[("_meta", MemberEdit::Drop)]);
+    let tasks = described.into_iter().filter_map(Result::ok).map(without_meta).collect();
+    Ok((tasks, has_more.then(|| format!("after-{}", start.saturating_add(MAX_PAGE_ENTRIES)))))
 }

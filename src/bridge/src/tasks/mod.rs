@@ -28,13 +28,13 @@ use countersign_protocol::{
 };
 use countersign_upstream::{NegotiatedSession, Upstream};
 pub use legacy::list;
-use request::EXTENSION;
+use request::TASKS_EXTENSION;
 pub use table::Tasks;
 
 /// Returns `true` if capabilities, as JSON text, declare the extension.
 #[must_use]
 pub fn is_extension_declared(capabilities: &str) -> bool {
-    member(capabilities, "extensions").is_some_and(|extensions| member(extensions, EXTENSION).is_some())
+    member(capabilities, "extensions").is_some_and(|extensions| member(extensions, TASKS_EXTENSION).is_some())
 }
 
 /// Returns `true` if tools of the upstream may run as tasks.
@@ -50,7 +50,7 @@ pub fn has_tasks(negotiated: &NegotiatedSession) -> bool {
     }
 }
 
-/// Returns `true` if a call of the tool may be passed on as a task: its server has tasks, and the definition allows
+/// Returns `true` if a call of the tool may be passed on as a task: its upstream has tasks, and the definition allows
 /// them for this tool.
 #[must_use]
 pub fn can_run_as_task(upstream: &Upstream, definition: Option<&RawValue>) -> bool {
@@ -65,7 +65,7 @@ pub fn is_requested(exchange: &Exchange, params: &OutlinedObject<'_>) -> bool {
     exchange.revision() == Revision::V2025_11_25 && params.member("task").is_some_and(|task| task.starts_with('{'))
 }
 
-/// Returns the tool's `execution.taskSupport`.
+/// Returns `execution.taskSupport` of a tool's definition.
 #[must_use]
 pub fn task_support(definition: &str) -> Option<std::borrow::Cow<'_, str>> {
     member(definition, "execution").and_then(|execution| member(execution, "taskSupport")).and_then(string)
@@ -79,18 +79,18 @@ pub fn declares_extension_for(client: Revision, upstream: &NegotiatedSession) ->
 
 /// Returns the error for a stateless client that needs the extension and does not declare it.
 #[must_use]
-pub fn missing_extension() -> McpError {
+pub fn missing_extension_error() -> McpError {
     McpError::new(ErrorKind::MissingCapability, "Missing required client capability")
-        .with("requiredCapabilities", json!({ "extensions": { EXTENSION: {} } }))
+        .with("requiredCapabilities", json!({ "extensions": { TASKS_EXTENSION: {} } }))
 }
 
 /// Checks that the client may send requests about tasks.
 ///
 /// # Errors
 /// `-32021` for a stateless client that does not declare the extension.
-pub fn check_declared(exchange: &Exchange) -> Result<(), McpError> {
+pub fn check_extension_declared(exchange: &Exchange) -> Result<(), McpError> {
     if exchange.is_modern() && !is_extension_declared(&exchange.facts.capabilities) {
-        return Err(missing_extension());
+        return Err(missing_extension_error());
     }
     Ok(())
 }
@@ -99,16 +99,17 @@ pub fn check_declared(exchange: &Exchange) -> Result<(), McpError> {
 ///
 /// # Errors
 /// `-32602` if the request names no task.
-pub fn requested_id(params: &str) -> Result<String, McpError> {
+pub fn requested_task_id(params: &str) -> Result<String, McpError> {
     task_shape::task_id(params).ok_or_else(|| {
         McpError::new(ErrorKind::InvalidParams, "`taskId` must be a string").with("member", "params.taskId")
     })
 }
 
-/// Answers a request about one task of an upstream.
+/// Answers a request about one task of an upstream. `alias` is the client's id of the task.
 ///
 /// # Errors
-/// `-32602` for a task of another principal.
+/// `-32602` for an unknown task and for one of another principal or era, `-32601` for a method that the client's era
+/// does not have, and the errors of the method's handler.
 pub async fn handle(
     tasks: &Tasks,
     exchange: &Exchange,
@@ -119,14 +120,16 @@ pub async fn handle(
     let task = tasks.find(&exchange.identity.principal.name, alias)?;
     // A task of one era is unknown to clients of the other era.
     if task.caller.is_modern != exchange.is_modern() {
-        return Err(McpError::new(ErrorKind::InvalidParams, "Task not found").with("taskId", alias.to_owned()));
+        return Err(table::unknown_task_error(alias));
     }
+    let params = request.params.map_or("{}", RawValue::get);
     match (method, exchange.is_modern()) {
-        (Method::TasksGet, true) => modern::get(exchange, task, request).await,
-        (Method::TasksUpdate, _) => modern::update(exchange, task, request).await,
-        (Method::TasksCancel, true) => modern::cancel(exchange, task, request).await,
+        (Method::TasksGet, true) => modern::get(exchange, task, params).await,
+        (Method::TasksUpdate, true) => modern::update(exchange, task, params).await,
+        (Method::TasksCancel, true) => modern::cancel(exchange, task, params).await,
         (Method::TasksGet, false) => legacy::get(exchange, task).await,
-        (Method::TasksResult, _) => legacy::result(exchange, task, request).await,
-        _ => legacy::cancel(exchange, task, request).await,
+        (Method::TasksResult, false) => legacy::result(exchange, task, params).await,
+        (Method::TasksCancel, false) => legacy::cancel(exchange, task, params).await,
+        _ => Err(McpError::new(ErrorKind::MethodNotFound, "no such method for tasks in this protocol revision")),
     }
 }

@@ -1,13 +1,13 @@
-//! `tasks/get`, `tasks/update` and `tasks/cancel` of stateless clients (ext-tasks), and `notifications/tasks` for the tasks
-//! that a `subscriptions/listen` names (ext-tasks, "Task Status Notifications").
+//! `tasks/get`, `tasks/update` and `tasks/cancel` of stateless clients (ext-tasks), and `notifications/tasks` for the
+//! tasks that a `subscriptions/listen` names (ext-tasks, "Task Status Notifications").
 
-use std::{collections::HashSet, sync::Arc};
+use std::{borrow::Cow, collections::HashSet, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
 
 use super::{
-    Tasks, awaited_task, is_extension_declared, missing_extension,
+    Tasks, awaited_task, is_extension_declared, missing_extension_error,
     request::TaskRequest,
     table::{Task, TaskKind},
 };
@@ -18,19 +18,18 @@ use crate::{
 use countersign_exchange::{context::Exchange, reply::Reply};
 use countersign_protocol::{
     ErrorKind, McpError,
-    envelope::Request,
     json::{MemberEdit, edit, member, members, string},
 };
+
 /// Answers `tasks/get`.
 ///
 /// # Errors
 /// `UPSTREAM_UNAVAILABLE`, and the errors of the upstream.
-pub async fn get(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
-    let params = request.params.map_or("{}", |params| params.get());
-    Ok(Reply::new(describe(&TaskRequest::new(exchange, task)?, params).await?))
+pub async fn get(exchange: &Exchange, task: Arc<Task>, params: &str) -> Result<Reply, McpError> {
+    Ok(Reply::new(describe(&TaskRequest::new(exchange, task).await?, params).await?))
 }
 
-/// Returns the current state of the task, without the members that every result has.
+/// Returns the task as it is now, without the members that every result has.
 ///
 /// # Errors
 /// The errors of [`get`].
@@ -38,17 +37,12 @@ pub async fn describe(task_request: &TaskRequest<'_>, params: &str) -> Result<St
     let alias = &task_request.task.alias;
     if let TaskKind::LegacyUpstream(awaited) = &task_request.task.kind {
         return Ok(
-            awaited.describe(alias, |result| task_request.adapted_result(result).unwrap_or_else(|_| result.to_owned()))
+            awaited.describe(alias, |result| task_request.adapt_result(result).unwrap_or_else(|_| result.to_owned()))
         );
     }
     let task = task_request.send_or_fail("tasks/get", params).await?;
-    if Status::parse(task.get()).is_none() {
-        return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's task has no state"));
-    }
-    let result = match member(task.get(), "result") {
-        Some(result) => Some(task_request.adapted_result(result)?),
-        None => None,
-    };
+    Status::parse_known(task.get())?;
+    let result = member(task.get(), "result").map(|result| task_request.adapt_result(result)).transpose()?;
     let input_requests = match member(task.get(), "inputRequests") {
         Some(requests) => {
             check_url_questions(task_request, requests)?;
@@ -85,35 +79,37 @@ fn check_url_questions(task_request: &TaskRequest<'_>, requests: &str) -> Result
     Ok(())
 }
 
-/// Answers `tasks/update` at once. The upstream takes the answers when it can.
+/// Answers `tasks/update`: hands the client's answers to the awaited task, or passes the request on to a stateless
+/// upstream.
 ///
 /// # Errors
-/// The errors of [`get`].
-pub async fn update(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
-    let params = request.params.map_or("{}", |params| params.get());
+/// `-32602` for `inputResponses` that are not an object, and the errors of [`get`].
+pub async fn update(exchange: &Exchange, task: Arc<Task>, params: &str) -> Result<Reply, McpError> {
     let responses = member(params, "inputResponses").filter(|responses| responses.starts_with('{'));
     let Some(responses) = responses else {
         return Err(McpError::new(ErrorKind::InvalidParams, "`inputResponses` must be an object")
             .with("member", "params.inputResponses"));
     };
     if let TaskKind::LegacyUpstream(awaited) = &task.kind {
-        awaited.update(responses);
+        awaited.pass_answers(responses);
     } else {
-        TaskRequest::new(exchange, task)?.send_or_fail("tasks/update", params).await?;
+        TaskRequest::new(exchange, task).await?.send_or_fail("tasks/update", params).await?;
     }
     Ok(Reply::new("{}".into()))
 }
 
-/// Answers `tasks/cancel`, which is always acknowledged, and cancels the task if possible.
+/// Answers `tasks/cancel`: asks the upstream to cancel the task, and acknowledges the request. Whether the task ends as
+/// cancelled is up to the upstream (ext-tasks, "Task Cancellation").
 ///
 /// # Errors
-/// The errors of [`get`].
-pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>) -> Result<Reply, McpError> {
-    let params = request.params.map_or("{}", |params| params.get());
-    let task_request = TaskRequest::new(exchange, task)?;
+/// The errors of [`get`]. A stateless upstream acknowledges a cancellation even if the task has ended, so its error,
+/// for example for an unknown task, reaches the client.
+pub async fn cancel(exchange: &Exchange, task: Arc<Task>, params: &str) -> Result<Reply, McpError> {
+    let task_request = TaskRequest::new(exchange, task).await?;
     match &task_request.task.kind {
         TaskKind::LegacyUpstream(awaited) => {
-            // The upstream refuses to cancel a task that has ended, but the client gets an acknowledgement.
+            // An upstream of 2025-11-25 must refuse to cancel a task that has ended, but the extension acknowledges
+            // such a request.
             if let Err(error) = task_request.send("tasks/cancel", params).await? {
                 tracing::debug!(code = error.code, "the upstream does not cancel a task");
             } else {
@@ -128,7 +124,7 @@ pub async fn cancel(exchange: &Exchange, task: Arc<Task>, request: &Request<'_>)
 }
 
 /// The maximum number of tasks in one subscription.
-const MAX_PER_SUBSCRIPTION: usize = 100;
+const MAX_TASKS_PER_SUBSCRIPTION: usize = 100;
 
 /// Returns the named tasks that this client may observe, each once.
 ///
@@ -137,53 +133,53 @@ const MAX_PER_SUBSCRIPTION: usize = 100;
 pub fn find_observable(
     tasks: &Tasks,
     exchange: &Exchange,
-    named: &[std::borrow::Cow<'_, str>],
+    named_aliases: &[Cow<'_, str>],
 ) -> Result<Vec<Arc<Task>>, McpError> {
-    if named.is_empty() {
+    if named_aliases.is_empty() {
         return Ok(Vec::new());
     }
     if !is_extension_declared(&exchange.facts.capabilities) {
-        return Err(missing_extension());
+        return Err(missing_extension_error());
     }
     let mut seen: HashSet<&str> = HashSet::new();
-    let known = named.iter().map(AsRef::as_ref).filter(|alias: &&str| seen.insert(alias)).filter_map(|alias| {
+    let known = named_aliases.iter().map(AsRef::as_ref).filter(|alias: &&str| seen.insert(alias)).filter_map(|alias| {
         let task = tasks.find(&exchange.identity.principal.name, alias).ok()?;
         task.caller.is_modern.then_some(task)
     });
-    Ok(known.take(MAX_PER_SUBSCRIPTION).collect())
+    Ok(known.take(MAX_TASKS_PER_SUBSCRIPTION).collect())
 }
 
 /// Sends every change of the tasks to `sink` until each has ended, and then never returns. `subscription` is the id of
-/// the listen request, as JSON text. `sink` returns `false` once the client has stopped reading. Each task is polled at the
-/// interval that its server suggests, so it does not matter whether the server sends notifications.
+/// the listen request, as JSON text. `sink` returns `false` once the client has stopped reading. Each task is polled at
+/// the interval that its server suggests, so it does not matter whether the server sends notifications.
 pub async fn watch(exchange: &Exchange, tasks: Vec<Arc<Task>>, subscription: &str, sink: &dyn Fn(Bytes) -> bool) {
     join_all(tasks.into_iter().map(|task| watch_task(exchange, task, subscription, sink))).await;
     std::future::pending().await
 }
 
 async fn watch_task(exchange: &Exchange, task: Arc<Task>, subscription: &str, sink: &dyn Fn(Bytes) -> bool) {
-    let Ok(task_request) = TaskRequest::new(exchange, task) else { return };
+    let Ok(task_request) = TaskRequest::new(exchange, task).await else { return };
     let mut last_sent = String::new();
     loop {
         match describe(&task_request, "{}").await {
             Ok(described) => {
-                let ended = Status::parse(&described).is_none_or(Status::is_terminal);
+                let has_ended = Status::parse(&described).is_none_or(Status::is_terminal);
                 let described = edit(&described, &[("_meta", MemberEdit::Drop)]);
                 if described != last_sent {
-                    if !sink(awaited_task::notification(&described, subscription)) {
+                    if !sink(awaited_task::task_notification(&described, subscription)) {
                         return;
                     }
                     last_sent = described;
                 }
-                if ended {
+                if has_ended {
                     return;
                 }
                 tokio::time::sleep(task_shape::poll_interval(&last_sent)).await;
             }
             Err(error) => {
                 tracing::debug!(%error, "a task cannot be polled, so its listener gets no notifications for now");
-                // After an error of the server itself the task is unknown there. Otherwise it is polled again, because
-                // the server may come back.
+                // If the server itself answered with the error, it no longer knows the task. After any other error the
+                // task is polled again, because the server may come back.
                 if error.passthrough.is_some() {
                     return;
                 }

@@ -10,19 +10,23 @@ use crate::{
     translation::{
         error,
         request::{self, DeclaredClient, Draft, RequestKind, RequestedItem, client_info},
-        result::ResultAdapter,
+        result::{ResultAdapter, check_object},
     },
 };
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{
-    Era, ErrorKind, McpError, Revision, outline::Outline, params::LoggingLevel, rpc_error::RpcError,
+    Era, ErrorKind, McpError, Revision,
+    json::{MemberEdit, edit, member},
+    outline::Outline,
+    params::LoggingLevel,
+    rpc_error::RpcError,
 };
-use countersign_upstream::{Listener, NegotiatedSession, Outgoing, Response, Upstream};
+use countersign_upstream::{Listener, NegotiatedSession, OutgoingRequest, Response, Upstream};
 
 /// The name of the extension in capabilities.
-pub const EXTENSION: &str = "io.modelcontextprotocol/tasks";
+pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
-/// A client's request about a task, with everything that is known of its client and its upstream.
+/// A client's request about a task, with everything that is known about its client and its upstream.
 pub struct TaskRequest<'a> {
     pub exchange: &'a Exchange,
     pub task: Arc<Task>,
@@ -34,9 +38,9 @@ impl<'a> TaskRequest<'a> {
     /// Finds the upstream of a task.
     ///
     /// # Errors
-    /// `UPSTREAM_UNAVAILABLE` if the upstream is no longer configured or was not reached yet.
-    pub fn new(exchange: &'a Exchange, task: Arc<Task>) -> Result<Self, McpError> {
-        let upstream = task.upstream()?;
+    /// The errors of [`Task::upstream`]; `UPSTREAM_UNAVAILABLE` if the upstream was not reached yet.
+    pub async fn new(exchange: &'a Exchange, task: Arc<Task>) -> Result<Self, McpError> {
+        let upstream = task.upstream().await?;
         let negotiated = upstream.negotiated().ok_or_else(|| {
             McpError::new(ErrorKind::UpstreamUnavailable, "the server of this task has not been reached yet")
         })?;
@@ -45,8 +49,8 @@ impl<'a> TaskRequest<'a> {
 
     /// Returns a request to the upstream with the upstream's own task id. `params` come from the client or from the
     /// gateway.
-    pub fn outgoing(&self, method: &str, params: &str) -> Outgoing {
-        outgoing(&self.upstream, &self.task, method, params, self.exchange.is_modern())
+    pub fn build_request(&self, method: &str, params: &str) -> OutgoingRequest {
+        build_request(&self.upstream, &self.task, method, params, self.exchange.is_modern())
     }
 
     /// Returns the recipient of messages that the upstream sends meanwhile.
@@ -60,10 +64,10 @@ impl<'a> TaskRequest<'a> {
     /// The errors of [`Upstream::call`].
     pub async fn send(&self, method: &str, params: &str) -> Result<Result<Box<RawValue>, RpcError>, McpError> {
         let relay: Arc<dyn Listener> = Relay::new(self.recipient(None), false);
-        match self.upstream.call(&self.task.caller, &self.outgoing(method, params), relay).await? {
-            Response::Result(result) if result.get().starts_with('{') => Ok(Ok(result)),
-            Response::Result(_) => {
-                Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"))
+        match self.upstream.call(&self.task.caller, &self.build_request(method, params), relay).await? {
+            Response::Result(result) => {
+                check_object(result.get())?;
+                Ok(Ok(result))
             }
             Response::Error(error) => Ok(Err(error)),
         }
@@ -74,31 +78,32 @@ impl<'a> TaskRequest<'a> {
     /// # Errors
     /// The errors of [`Self::send`] and those of the upstream.
     pub async fn send_or_fail(&self, method: &str, params: &str) -> Result<Box<RawValue>, McpError> {
-        self.send(method, params).await?.map_err(|error| self.error(&error))
+        self.send(method, params).await?.map_err(|error| self.error_for_client(&error))
     }
 
-    pub fn error(&self, error: &RpcError) -> McpError {
+    /// Translates an error of the upstream into the client's era.
+    pub fn error_for_client(&self, error: &RpcError) -> McpError {
         let eras = (self.exchange.revision(), self.negotiated.revision);
-        error::for_client(error, RequestKind::Tool, eras, None, self.upstream.names.scheme())
+        error::for_client(error, RequestKind::Tool, eras, None, self.upstream.names.uri_prefix())
     }
 
     /// Adapts a tool result to the client.
     ///
     /// # Errors
     /// [`ErrorKind::NotBridgeable`] for a result that is not an object.
-    pub fn adapted_result(&self, result: &str) -> Result<String, McpError> {
+    pub fn adapt_result(&self, result: &str) -> Result<String, McpError> {
         ResultAdapter {
             request_kind: RequestKind::Tool,
             client: self.exchange.revision(),
             upstream: &self.negotiated,
-            scheme: self.upstream.names.scheme(),
+            uri_prefix: self.upstream.names.uri_prefix(),
         }
         .adapt_nested(result)
     }
 }
 
 /// Returns a request about a task in the form that its upstream gets.
-pub fn outgoing(upstream: &Upstream, task: &Task, method: &str, params: &str, is_modern: bool) -> Outgoing {
+pub fn build_request(upstream: &Upstream, task: &Task, method: &str, params: &str, is_modern: bool) -> OutgoingRequest {
     let revision = upstream.negotiated().map_or(Revision::MODERN, |negotiated| negotiated.revision);
     let capabilities = with_extension(&task.caller.capabilities.to_json(revision).to_string());
     let outline = Outline::new(params);
@@ -115,15 +120,14 @@ pub fn outgoing(upstream: &Upstream, task: &Task, method: &str, params: &str, is
         extra: &[],
     };
     let mut outgoing = request::for_upstream(upstream.next_request_id(), revision, &draft);
-    outgoing.repeatable = method == "tasks/get";
+    outgoing.is_repeatable = method == "tasks/get";
     outgoing
 }
 
 /// Adds the declaration of the extension to capabilities.
 #[must_use]
 pub fn with_extension(capabilities: &str) -> String {
-    use countersign_protocol::json::{MemberEdit, edit, member};
     let extensions = member(capabilities, "extensions").filter(|value| value.starts_with('{')).unwrap_or("{}");
-    let extensions = edit(extensions, &[(EXTENSION, MemberEdit::Default("{}"))]);
+    let extensions = edit(extensions, &[(TASKS_EXTENSION, MemberEdit::Default("{}"))]);
     edit(capabilities, &[("extensions", MemberEdit::Set(&extensions))])
 }

@@ -1,12 +1,14 @@
 //! The known tasks: their ids for clients, their principals and their upstreams.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use dashmap::DashMap;
-use parking_lot::Mutex;
 use serde_json::value::RawValue;
 
 use super::awaited_task::AwaitedTask;
@@ -15,23 +17,32 @@ use countersign_protocol::{ErrorKind, McpError, rpc_error::RpcError};
 use countersign_upstream::{Caller, Upstream};
 
 /// The maximum number of tasks of one principal that are remembered. Beyond it, the oldest one is forgotten.
-const MAX_PER_PRINCIPAL: usize = 1000;
+const MAX_TASKS_PER_PRINCIPAL: usize = 1000;
 
 /// The longest time for which a task is remembered, including a task without a `ttl`.
 const MAX_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The kind of a task, by the eras of its client and its upstream. It decides how the gateway gets the task's state.
+/// The kind of a task, by the eras of its client and its upstream. It decides how the gateway gets the task's status
+/// and result.
 pub enum TaskKind {
     /// The task runs at an upstream of its client's era.
     SameEra,
     /// The task runs at a stateless upstream, for a client of 2025-11-25. `is_cancelled` is set by the client's
     /// cancellation.
-    ModernUpstream { is_cancelled: Mutex<bool> },
+    ModernUpstream { is_cancelled: AtomicBool },
     /// The task runs at an upstream of 2025-11-25, for a stateless client. The gateway waits for its result.
     LegacyUpstream(Arc<AwaitedTask>),
     /// The gateway keeps the outcome: a client of 2025-11-25 requested a task, and the stateless upstream answered at
     /// once.
     Finished(Result<Box<RawValue>, RpcError>, Times),
+}
+
+impl TaskKind {
+    /// Returns the kind of a new task at a stateless upstream, for a client of 2025-11-25.
+    #[must_use]
+    pub const fn modern_upstream() -> Self {
+        Self::ModernUpstream { is_cancelled: AtomicBool::new(false) }
+    }
 }
 
 /// One task.
@@ -41,6 +52,8 @@ pub struct Task {
     pub alias: String,
     /// The upstream's id of the task.
     pub upstream_id: String,
+    /// The configured upstream. If each person uses it with an account of their own, [`Self::upstream`] finds the one
+    /// of the caller.
     pub upstream: Weak<Upstream>,
     /// The caller of the upstream. Further requests about the task use the same link.
     pub caller: Caller,
@@ -64,7 +77,7 @@ impl Task {
         Self {
             alias: nanoid::nanoid!(32, &nanoid::alphabet::SAFE[2..]),
             upstream_id,
-            upstream: Arc::downgrade(upstream),
+            upstream: Arc::downgrade(&upstream.configured()),
             caller: Caller { link_choice: caller.link_choice.for_follow_up(), ..caller },
             kind,
             created_at,
@@ -72,15 +85,27 @@ impl Task {
         }
     }
 
-    /// Returns the upstream of the task.
+    /// Returns the upstream that runs the task.
     ///
     /// # Errors
-    /// `UPSTREAM_UNAVAILABLE` if the upstream is no longer configured.
-    pub fn upstream(&self) -> Result<Arc<Upstream>, McpError> {
-        self.upstream.upgrade().ok_or_else(|| {
-            McpError::new(ErrorKind::UpstreamUnavailable, "the server of this task is no longer configured")
-        })
+    /// `UPSTREAM_UNAVAILABLE` if the upstream is no longer configured, and the errors of [`Upstream::for_principal`].
+    pub async fn upstream(&self) -> Result<Arc<Upstream>, McpError> {
+        let upstream = self.upstream.upgrade().ok_or_else(|| {
+            McpError::new(ErrorKind::UpstreamUnavailable, "the upstream of this task is no longer configured")
+        })?;
+        upstream.for_principal(&self.caller.principal).await
     }
+
+    /// Returns `true` if a client of 2025-11-25 has cancelled the task at a stateless upstream.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(&self.kind, TaskKind::ModernUpstream { is_cancelled } if is_cancelled.load(Ordering::Relaxed))
+    }
+}
+
+/// Returns the error for a task that does not exist, or that the client must not see.
+pub fn unknown_task_error(alias: &str) -> McpError {
+    let shown: String = alias.chars().take(128).collect();
+    McpError::new(ErrorKind::InvalidParams, "Task not found").with("taskId", shown)
 }
 
 /// The tasks that upstreams run for clients. They are kept in memory only, so after a restart their ids are
@@ -98,6 +123,7 @@ impl Tasks {
         Self { node, by_alias: DashMap::new() }
     }
 
+    /// Adds a task and returns it with its final alias. Expired tasks are removed.
     pub fn insert(&self, mut task: Task) -> Arc<Task> {
         if let Some(node) = &self.node {
             task.alias.insert(0, '.');
@@ -118,7 +144,7 @@ impl Tasks {
             }
             other.expires_at > now
         });
-        if count >= MAX_PER_PRINCIPAL
+        if count >= MAX_TASKS_PER_PRINCIPAL
             && let Some((_, alias)) = oldest
         {
             self.by_alias.remove(&alias);
@@ -133,12 +159,8 @@ impl Tasks {
     /// `-32602` for a task of another principal and for an unknown one, with the same message.
     pub fn find(&self, principal: &str, alias: &str) -> Result<Arc<Task>, McpError> {
         let task = self.by_alias.get(alias).map(|task| Arc::clone(&task));
-        task.filter(|task| task.caller.principal.name == principal && task.expires_at > Instant::now()).ok_or_else(
-            || {
-                let shown: String = alias.chars().take(128).collect();
-                McpError::new(ErrorKind::InvalidParams, "Task not found").with("taskId", shown)
-            },
-        )
+        task.filter(|task| task.caller.principal.name == principal && task.expires_at > Instant::now())
+            .ok_or_else(|| unknown_task_error(alias))
     }
 
     /// Forgets a task that no client will request.
@@ -146,10 +168,10 @@ impl Tasks {
         self.by_alias.remove(alias);
     }
 
-    /// Returns the tasks of a principal's handshake-era clients, oldest first. Stateless clients list no tasks, and theirs are
-    /// unknown to others.
+    /// Returns the tasks of a principal's handshake-era clients, oldest first. Tasks of stateless clients are left out,
+    /// because no other client knows them and the extension has no list.
     #[must_use]
-    pub fn all_of(&self, principal: &str) -> Vec<Arc<Task>> {
+    pub fn list_for(&self, principal: &str) -> Vec<Arc<Task>> {
         let now = Instant::now();
         let is_listed =
             |task: &Task| task.caller.principal.name == principal && !task.caller.is_modern && task.expires_at > now;
@@ -207,12 +229,12 @@ mod tests {
             "the error does not reveal that the task exists"
         );
         assert!(tasks.find("ann", "own").is_err());
-        let names = tasks.all_of("ann").iter().map(|task| task.alias.clone()).collect::<Vec<_>>();
-        assert_eq!((names, tasks.all_of("bob").len()), (vec![first.alias.clone(), second.alias.clone()], 0));
+        let names = tasks.list_for("ann").iter().map(|task| task.alias.clone()).collect::<Vec<_>>();
+        assert_eq!((names, tasks.list_for("bob").len()), (vec![first.alias.clone(), second.alias.clone()], 0));
         let mut stateless = task(&upstream, "bob", None);
         stateless.caller.is_modern = true;
         tasks.insert(stateless);
-        assert_eq!(tasks.all_of("bob").len(), 0, "a stateless client's task is unknown to others");
+        assert_eq!(tasks.list_for("bob").len(), 0, "a stateless client's task is unknown to others");
         tasks.forget(&first.alias);
         assert!(tasks.find("ann", &first.alias).is_err());
     }
@@ -231,10 +253,10 @@ mod tests {
         let of_bob = tasks.insert(task(&upstream, "bob", None));
         let oldest = tasks.insert(task(&upstream, "ann", None));
         let next = tasks.insert(task(&upstream, "ann", None));
-        for _ in 2..=MAX_PER_PRINCIPAL {
+        for _ in 2..=MAX_TASKS_PER_PRINCIPAL {
             tasks.insert(task(&upstream, "ann", None));
         }
-        assert_eq!(tasks.all_of("ann").len(), MAX_PER_PRINCIPAL);
+        assert_eq!(tasks.list_for("ann").len(), MAX_TASKS_PER_PRINCIPAL);
         assert!(tasks.find("ann", &oldest.alias).is_err() && tasks.find("ann", &next.alias).is_ok());
         assert!(tasks.find("bob", &of_bob.alias).is_ok());
     }
@@ -250,12 +272,12 @@ mod tests {
         assert_eq!((retention(Some(Duration::MAX)), retention(None)), (MAX_RETENTION, MAX_RETENTION));
     }
 
-    #[test]
-    fn task_of_removed_server_is_unavailable() {
+    #[actix::test]
+    async fn task_of_removed_upstream_is_unavailable() {
         let upstream = upstream();
         let task = task(&upstream, "ann", None);
-        assert!(task.upstream().is_ok());
+        assert!(task.upstream().await.is_ok());
         drop(upstream);
-        assert_eq!(task.upstream().err().unwrap().kind, ErrorKind::UpstreamUnavailable);
+        assert_eq!(task.upstream().await.err().unwrap().kind, ErrorKind::UpstreamUnavailable);
     }
 }

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::testing::{Fixture, value};
 use countersign_exchange::testing::request;
-use countersign_upstream::testing::fake::ok;
+use countersign_protocol::rpc_error::RpcError;
+use countersign_upstream::{Response, testing::fake::ok};
 
 const TASKS_CAPABILITY: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
 
@@ -15,10 +16,10 @@ const TASKS_CAPABILITY: &str = r#"{"extensions":{"io.modelcontextprotocol/tasks"
 async fn server_with_tasks(era: Era) -> Fixture {
     let capabilities = match era {
         Era::Legacy => json!({ "tools": {}, "tasks": { "requests": { "tools": { "call": {} } } } }),
-        Era::Modern => json!({ "tools": {}, "extensions": { EXTENSION: {} } }),
+        Era::Modern => json!({ "tools": {}, "extensions": { TASKS_EXTENSION: {} } }),
     };
-    let fixture = Fixture::with(era, &capabilities, |_| {}).await;
-    fixture.server.answers(move |request| {
+    let fixture = Fixture::with_config(era, &capabilities, |_| {}).await;
+    fixture.server.answer_with(move |request| {
         let task = json!({ "taskId": "own", "status": "working", "createdAt": "x", "lastUpdatedAt": "x", "ttl": 5, "ttlMs": 5 });
         let result = match (request.method.as_str(), era) {
             ("tools/call", Era::Legacy) if request.params.get("task").is_some() => json!({ "task": task }),
@@ -58,7 +59,7 @@ async fn task_alias_is_valid_for_its_principal_and_era_only() {
         if era == Era::Legacy {
             params["task"] = json!({});
         }
-        let created = fixture.result(&ann, &params).await;
+        let created = fixture.call_result(&ann, &params).await;
         let task = if era == Era::Legacy { &created["task"] } else { &created };
         let alias = task["taskId"].as_str().unwrap();
         assert!(alias != "own" && task["status"] == "working", "{created}");
@@ -76,41 +77,58 @@ async fn task_alias_is_valid_for_its_principal_and_era_only() {
 }
 
 #[actix::test]
+async fn cancellation_refused_by_upstream_follows_era_of_upstream() {
+    for (era, is_acknowledged) in [(Era::Legacy, true), (Era::Modern, false)] {
+        let fixture = server_with_tasks(era).await;
+        let client = fixture.bench.exchange(Revision::MODERN, TASKS_CAPABILITY);
+        let definition = RawValue::from_string(r#"{"execution":{"taskSupport":"required"}}"#.to_owned()).unwrap();
+        let created = fixture.call_tool(&client, &json!({ "name": "s__echo" }), Some(&definition)).await.unwrap();
+        let created = value(&created);
+        let alias = created["taskId"].as_str().unwrap();
+        let refusal = || RpcError::new(ErrorKind::InvalidParams.number(), "no such task");
+        fixture.server.answer_with(move |_| Box::pin(ready(Ok(Response::Error(refusal())))));
+        let answer = request_task(&fixture, &client, Method::TasksCancel, alias).await;
+        // An upstream of 2025-11-25 must refuse to cancel a task that has ended; a stateless one acknowledges that.
+        assert_eq!(answer.is_ok(), is_acknowledged, "{era:?}: {answer:?}");
+    }
+}
+
+#[actix::test]
 async fn task_request_is_refused_if_server_has_no_tasks() {
     let fixture = Fixture::new(Era::Legacy).await;
     let client = fixture.bench.exchange(Revision::V2025_11_25, "{}");
     let error = fixture.call(&client, &json!({ "name": "s__echo", "task": {} })).await.unwrap_err();
-    assert_eq!((error.kind, fixture.calls()), (ErrorKind::MethodNotFound, 0));
+    assert_eq!((error.kind, fixture.call_count()), (ErrorKind::MethodNotFound, 0));
     // Revisions without tasks ignore `task` as an unknown member.
     let older = fixture.bench.exchange(Revision::V2025_06_18, "{}");
-    fixture.result(&older, &json!({ "name": "s__echo", "task": {} })).await;
+    fixture.call_result(&older, &json!({ "name": "s__echo", "task": {} })).await;
 }
 
 #[actix::test]
 async fn requested_task_exists_even_if_result_came_at_once() {
-    let capabilities = json!({ "tools": {}, "extensions": { EXTENSION: {} } });
-    let fixture = Fixture::with(Era::Modern, &capabilities, |_| {}).await;
+    let capabilities = json!({ "tools": {}, "extensions": { TASKS_EXTENSION: {} } });
+    let fixture = Fixture::with_config(Era::Modern, &capabilities, |_| {}).await;
     let done = json!({ "resultType": "complete", "content": [{ "type": "text", "text": "quick" }] });
-    fixture.server.answers(move |_| Box::pin(ready(ok(done.clone()))));
+    fixture.server.answer_with(move |_| Box::pin(ready(ok(done.clone()))));
     let client = fixture.bench.exchange(Revision::V2025_11_25, "{}");
-    let created = fixture.result(&client, &json!({ "name": "s__echo", "task": {} })).await;
+    let created = fixture.call_result(&client, &json!({ "name": "s__echo", "task": {} })).await;
     let alias = created["task"]["taskId"].as_str().unwrap();
     assert_eq!(request_task(&fixture, &client, Method::TasksGet, alias).await.unwrap()["status"], "completed");
     let result = request_task(&fixture, &client, Method::TasksResult, alias).await.unwrap();
     assert_eq!(result["content"][0]["text"], "quick");
     assert_eq!(result["_meta"]["io.modelcontextprotocol/related-task"]["taskId"], alias);
-    assert_eq!(fixture.calls(), 1);
+    assert_eq!(fixture.call_count(), 1);
 }
 
 #[actix::test]
 async fn stateless_client_must_declare_tasks_extension() {
     let fixture = server_with_tasks(Era::Modern).await;
-    assert!(check_declared(&fixture.bench.exchange(Revision::MODERN, TASKS_CAPABILITY)).is_ok());
+    assert!(check_extension_declared(&fixture.bench.exchange(Revision::MODERN, TASKS_CAPABILITY)).is_ok());
     assert!(
-        check_declared(&fixture.bench.exchange(Revision::V2025_11_25, "{}")).is_ok(),
+        check_extension_declared(&fixture.bench.exchange(Revision::V2025_11_25, "{}")).is_ok(),
         "the handshake era needs no declaration"
     );
-    let error = check_declared(&fixture.bench.exchange(Revision::MODERN, "{}")).unwrap_err();
-    assert_eq!(error.data["requiredCapabilities"], json!({ "extensions": { EXTENSION: {} } }));
-    assert_eq!(requested_id(r#"{"taskId":7}"#).unwrap_err().data["member"], "params.taskId");
+    let error = check_extension_declared(&fixture.bench.exchange(Revision::MODERN, "{}")).unwrap_err();
+    assert_eq!(error.data["requiredCapabilities"], json!({ "extensions": { TASKS_EXTENSION: {} } }));
+    assert_eq!(requested_task_id(r#"{"taskId":7}"#).unwrap_err().data["member"], "params.taskId");
 }

@@ -10,24 +10,26 @@ use countersign_protocol::{
     rpc_error::RpcError,
 };
 
-const INVALID_PARAMS: i64 = -32602;
-const INTERNAL: i64 = -32603;
-const RESOURCE_NOT_FOUND: i64 = -32002;
-const HEADER_MISMATCH: i64 = -32020;
-pub const MISSING_CAPABILITY: i64 = -32021;
-const UNSUPPORTED_VERSION: i64 = -32022;
+const INVALID_PARAMS: i64 = ErrorKind::InvalidParams.number();
+const INTERNAL: i64 = ErrorKind::Internal.number();
+const RESOURCE_NOT_FOUND: i64 = ErrorKind::ResourceNotFound.number();
+const HEADER_MISMATCH: i64 = ErrorKind::HeaderMismatch.number();
+const MISSING_CAPABILITY: i64 = ErrorKind::MissingCapability.number();
+const UNSUPPORTED_VERSION: i64 = ErrorKind::UnsupportedVersion.number();
+/// The code of an error with pages to open first (2025-11-25/client/elicitation, "URL Elicitation Required Error").
 pub const URL_ELICITATION_REQUIRED: i64 = -32042;
 
-/// Translates an error. `uri` is the exposed URI of a resource that was read; exposed URIs begin with `scheme`.
+/// Translates an error. `uri` is the exposed URI of a resource that was read. Exposed URIs begin with `uri_prefix`,
+/// for example `files+`.
 #[must_use]
 pub fn for_client(
     error: &RpcError,
     request_kind: RequestKind,
     (client, upstream): (Revision, Revision),
     uri: Option<&str>,
-    scheme: &str,
+    uri_prefix: &str,
 ) -> McpError {
-    let data = error.data.as_deref().map(|data| with_exposed_uri(data.get(), scheme));
+    let data = error.data.as_deref().map(|data| with_exposed_uri(data.get(), uri_prefix));
     let data = data.as_deref();
     let passthrough = |kind, code| McpError::from_upstream(kind, code, error.message.clone(), data);
     let is_read = request_kind == RequestKind::Resource;
@@ -65,10 +67,10 @@ pub fn for_client(
 }
 
 /// Returns `data` with its `uri` in the exposed form.
-fn with_exposed_uri(data: &str, scheme: &str) -> String {
+fn with_exposed_uri(data: &str, uri_prefix: &str) -> String {
     match member(data, "uri").and_then(string) {
-        Some(own) if !scheme.is_empty() => {
-            let uri = Value::from(format!("{scheme}{own}")).to_string();
+        Some(own) if !uri_prefix.is_empty() => {
+            let uri = Value::from(format!("{uri_prefix}{own}")).to_string();
             edit(data, &[("uri", MemberEdit::Replace(&uri))])
         }
         _ => data.to_owned(),

@@ -12,7 +12,7 @@ use countersign_protocol::{
     outline::{OutlinedObject, OutlinedParams},
     params::{LoggingLevel, keys},
 };
-use countersign_upstream::Outgoing;
+use countersign_upstream::OutgoingRequest;
 
 /// The kind of a request to an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl<'a> RequestedItem<'a> {
     }
 }
 
-/// The facts about the client that an upstream is told.
+/// The facts about the client that an upstream receives.
 #[derive(Clone, Debug, Default)]
 pub struct DeclaredClient<'a> {
     /// `true` if the client's `params` contain the facts that the stateless era requires.
@@ -86,7 +86,7 @@ pub fn client_info() -> &'static str {
     concat!(r#"{"name":"countersign","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#)
 }
 
-/// The parts of a request to an upstream.
+/// The parts of a request to an upstream that is not yet written.
 #[derive(Clone, Debug)]
 pub struct Draft<'a> {
     pub method: &'a str,
@@ -100,9 +100,9 @@ pub struct Draft<'a> {
 
 /// Writes a request for an upstream of `revision`. [`countersign_upstream::Upstream::next_request_id`] provides the id.
 #[must_use]
-pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing {
-    let number = id.to_compact_string();
-    let meta = meta_for(&number, revision, draft);
+pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> OutgoingRequest {
+    let id_text = id.to_compact_string();
+    let meta = adapt_meta(&id_text, revision, draft);
     let item_member = match draft.item {
         RequestedItem::Name(name) => Some(("name", quoted(name))),
         RequestedItem::Uri(uri) => Some(("uri", quoted(uri))),
@@ -112,9 +112,9 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
     };
     let mut edits: Edits<'_> = item_member.iter().map(|(key, value)| (*key, MemberEdit::Set(value))).collect();
     match &meta {
-        Meta::Unchanged => {}
-        Meta::Removed => edits.push(("_meta", MemberEdit::Drop)),
-        Meta::Changed(text) => edits.push(("_meta", MemberEdit::Set(text))),
+        MetaChange::None => {}
+        MetaChange::Remove => edits.push(("_meta", MemberEdit::Drop)),
+        MetaChange::Replace(text) => edits.push(("_meta", MemberEdit::Set(text))),
     }
     for (key, value) in draft.extra {
         edits.push((key, MemberEdit::Set(value)));
@@ -125,13 +125,13 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
             edits.push((key, MemberEdit::Drop));
         }
     }
-    let room = draft.params.object.text().len()
+    let capacity = draft.params.object.text().len()
         + item_member.as_ref().map_or(0, |(_, value)| value.len())
         + 96
         + draft.extra.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-    let mut body = String::with_capacity(room + if let Meta::Changed(text) = &meta { text.len() } else { 0 });
+    let mut body = String::with_capacity(capacity + if let MetaChange::Replace(text) = &meta { text.len() } else { 0 });
     body.push_str(r#"{"jsonrpc":"2.0","id":"#);
-    body.push_str(&number);
+    body.push_str(&id_text);
     body.push_str(r#","method":"#);
     body.push_str(&quoted(draft.method));
     body.push_str(r#","params":"#);
@@ -139,7 +139,7 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
     body.push('}');
     let mut body = body.into_bytes();
     one_line(&mut body);
-    Outgoing {
+    OutgoingRequest {
         id,
         method: draft.method.into(),
         body: body.into(),
@@ -148,38 +148,39 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> Outgoing 
             RequestedItem::Reference(_) | RequestedItem::Method(_) | RequestedItem::None => None,
         },
         headers: Vec::new(),
-        repeatable: false,
+        is_repeatable: false,
         permit: None,
     }
 }
 
-enum Meta {
-    /// The client's `_meta` stays unchanged.
-    Unchanged,
-    Removed,
-    Changed(String),
+/// The change of the client's `_meta`.
+enum MetaChange {
+    None,
+    Remove,
+    Replace(String),
 }
 
-fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
+/// Adapts the client's `_meta` to an upstream of `revision`. `id` is the progress token of the request.
+fn adapt_meta(id: &str, revision: Revision, draft: &Draft<'_>) -> MetaChange {
     let declared_client = &draft.declared_client;
     let (version, level);
     let mut edits: Edits<'_> = SmallVec::new();
     edits.push((keys::PROGRESS_TOKEN, MemberEdit::Replace(id)));
     match revision.era() {
         Era::Legacy => {
-            let Some(meta) = draft.params.meta else { return Meta::Unchanged };
+            let Some(meta) = draft.params.meta else { return MetaChange::None };
             for key in [keys::PROTOCOL_VERSION, keys::CLIENT_INFO, keys::CLIENT_CAPABILITIES, keys::LOG_LEVEL] {
                 edits.push((key, MemberEdit::Drop));
             }
             let edited = meta.edit(&edits);
             if edited == meta.text() {
-                return Meta::Unchanged;
+                return MetaChange::None;
             }
             // All members concerned the other era.
             if countersign_protocol::json::members(&edited).next().is_none() {
-                Meta::Removed
+                MetaChange::Remove
             } else {
-                Meta::Changed(edited)
+                MetaChange::Replace(edited)
             }
         }
         Era::Modern => {
@@ -210,7 +211,7 @@ fn meta_for(id: &str, revision: Revision, draft: &Draft<'_>) -> Meta {
             let meta = draft.params.meta.unwrap_or(OutlinedObject::EMPTY);
             let edited = meta.edit(&edits);
             // Nothing changes if a stateless client states exactly the facts that its upstream should get.
-            if edited == meta.text() { Meta::Unchanged } else { Meta::Changed(edited) }
+            if edited == meta.text() { MetaChange::None } else { MetaChange::Replace(edited) }
         }
     }
 }

@@ -3,38 +3,55 @@
 
 use std::borrow::Cow;
 
-use serde_json::{Value, value::RawValue};
+use serde_json::value::RawValue;
 
 use super::request::RequestKind;
 use countersign_exchange::reply::{Reply, SERVER_META};
 use countersign_protocol::{
     Era, ErrorKind, McpError, Revision,
-    json::{MemberEdit, add_members, edit, elements, map_elements, member, members, string},
+    json::{MemberEdit, add_members, edit, elements, map_elements, member, members, push_quoted, quoted, string},
     params::keys,
 };
 use countersign_upstream::NegotiatedSession;
-/// The meaning of `resultType` (2026-07-28/basic/index, "ResultType").
+
+/// The type of a result, which its `resultType` states (2026-07-28/basic/index, "ResultType").
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind<'a> {
+pub enum ResultType<'a> {
     Complete,
     InputRequired,
-    /// A result type of an extension.
-    Other(Cow<'a, str>),
+    /// A type that only an extension defines.
+    Extension(Cow<'a, str>),
 }
 
-/// The members of a result that decide how it is handled.
+/// Returns `true` for the result of a tool that describes an error.
+#[must_use]
+pub fn is_error_result(result: &str) -> bool {
+    member(result, "isError") == Some("true")
+}
+
+/// Checks that an upstream's result is a JSON object.
+///
+/// # Errors
+/// [`ErrorKind::NotBridgeable`] for any other value.
+pub fn check_object(result: &str) -> Result<(), McpError> {
+    if result.starts_with('{') {
+        return Ok(());
+    }
+    Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"))
+}
+
+/// The members of a result that decide how it is handled, as JSON text.
 #[derive(Debug, Default)]
 pub struct ResultMembers<'a> {
-    pub result_type: Option<&'a str>,
+    result_type: Option<&'a str>,
     pub is_error: bool,
     content: Option<&'a str>,
     messages: Option<&'a str>,
     contents: Option<&'a str>,
-    structured: Option<&'a str>,
+    structured_content: Option<&'a str>,
     meta: Option<&'a str>,
-    /// `ttlMs` and `cacheScope`, as JSON text.
-    pub ttl: Option<&'a str>,
-    pub scope: Option<&'a str>,
+    pub ttl_ms: Option<&'a str>,
+    pub cache_scope: Option<&'a str>,
 }
 
 impl<'a> ResultMembers<'a> {
@@ -50,24 +67,24 @@ impl<'a> ResultMembers<'a> {
                 "content" => parsed.content = value,
                 "messages" => parsed.messages = value,
                 "contents" => parsed.contents = value,
-                "structuredContent" => parsed.structured = value,
+                "structuredContent" => parsed.structured_content = value,
                 "_meta" => parsed.meta = value,
-                "ttlMs" => parsed.ttl = value,
-                "cacheScope" => parsed.scope = value,
+                "ttlMs" => parsed.ttl_ms = value,
+                "cacheScope" => parsed.cache_scope = value,
                 _ => {}
             }
         }
         parsed
     }
 
-    /// Returns the kind of the result. A missing `resultType`, or one that is no string, means complete.
+    /// Parses the type of the result. A missing `resultType`, or one that is no string, means complete.
     #[must_use]
-    pub fn kind(&self) -> Kind<'a> {
+    pub fn parse_type(&self) -> ResultType<'a> {
         match self.result_type.and_then(string) {
-            None => Kind::Complete,
-            Some(kind) if kind == "complete" => Kind::Complete,
-            Some(kind) if kind == "input_required" => Kind::InputRequired,
-            Some(kind) => Kind::Other(kind),
+            None => ResultType::Complete,
+            Some(name) if name == "complete" => ResultType::Complete,
+            Some(name) if name == "input_required" => ResultType::InputRequired,
+            Some(name) => ResultType::Extension(name),
         }
     }
 }
@@ -78,13 +95,13 @@ pub struct ResultAdapter<'a> {
     pub client: Revision,
     pub upstream: &'a NegotiatedSession,
     /// The prefix of exposed URIs; empty if the upstream's own URIs are used.
-    pub scheme: &'a str,
+    pub uri_prefix: &'a str,
 }
 
 impl<'a> ResultAdapter<'a> {
     fn content_adapter(&self) -> ContentAdapter<'a> {
         let older_revision = (self.client < self.upstream.revision).then_some(self.client);
-        ContentAdapter { scheme: self.scheme, older_revision }
+        ContentAdapter { uri_prefix: self.uri_prefix, older_revision }
     }
 
     /// Converts a result into the reply.
@@ -97,8 +114,8 @@ impl<'a> ResultAdapter<'a> {
             // Only the two sides know what the members mean.
             return Ok(Reply::passed_on(String::from(Box::<str>::from(result))));
         }
-        let outcome = self.adapt_parsed(text, &ResultMembers::parse(text))?;
-        Ok(outcome.reply(result))
+        let adapted = self.adapt_parsed(text, &ResultMembers::parse(text))?;
+        Ok(adapted.reply(result))
     }
 
     /// Adapts a result whose members were parsed before. It must not be a result of an extension.
@@ -106,9 +123,7 @@ impl<'a> ResultAdapter<'a> {
     /// # Errors
     /// The errors of [`Self::reply`].
     pub fn adapt_parsed(&self, text: &str, parsed: &ResultMembers<'_>) -> Result<AdaptedResult, McpError> {
-        if !text.starts_with('{') {
-            return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"));
-        }
+        check_object(text)?;
         let failure = (self.request_kind == RequestKind::Tool && parsed.is_error).then_some(ErrorKind::ToolExecution);
         Ok(AdaptedResult { changed: self.changed_text(text, parsed), failure })
     }
@@ -118,9 +133,7 @@ impl<'a> ResultAdapter<'a> {
     /// # Errors
     /// The errors of [`Self::reply`].
     pub fn adapt_nested(&self, result: &str) -> Result<String, McpError> {
-        if !result.starts_with('{') {
-            return Err(McpError::new(ErrorKind::NotBridgeable, "the upstream's result is not an object"));
-        }
+        check_object(result)?;
         Ok(self.changed_text(result, &ResultMembers::parse(result)).unwrap_or_else(|| result.to_owned()))
     }
 
@@ -128,10 +141,10 @@ impl<'a> ResultAdapter<'a> {
     fn changed_text(&self, text: &str, parsed: &ResultMembers<'_>) -> Option<String> {
         let (from, to) = (self.upstream.revision.era(), self.client.era());
         let adapter = self.content_adapter();
-        let (content, structured) = self.content(&adapter, parsed);
-        let messages = parsed.messages.and_then(|messages| adapter.messages(messages));
-        let contents = parsed.contents.and_then(|contents| adapter.contents(contents));
-        let meta = if (from, to) == (Era::Legacy, Era::Modern) { self.server_info(parsed) } else { None };
+        let (content, drops_structured) = self.adapt_content(&adapter, parsed);
+        let messages = parsed.messages.and_then(|messages| adapter.adapt_messages(messages));
+        let contents = parsed.contents.and_then(|contents| adapter.adapt_contents(contents));
+        let meta = if (from, to) == (Era::Legacy, Era::Modern) { self.meta_with_server_info(parsed) } else { None };
         let mut edits: Vec<(&str, MemberEdit<'_>)> = Vec::new();
         for (key, value) in [("content", &content), ("messages", &messages), ("contents", &contents), ("_meta", &meta)]
         {
@@ -139,7 +152,7 @@ impl<'a> ResultAdapter<'a> {
                 edits.push((key, MemberEdit::Set(value)));
             }
         }
-        if structured == StructuredContent::Drop {
+        if drops_structured {
             edits.push(("structuredContent", MemberEdit::Drop));
         }
         match (from, to) {
@@ -147,7 +160,7 @@ impl<'a> ResultAdapter<'a> {
                 if parsed.result_type.is_some() && from == Era::Modern {
                     edits.push(("resultType", MemberEdit::Drop));
                 }
-                if (parsed.ttl.is_some() || parsed.scope.is_some()) && from == Era::Modern {
+                if (parsed.ttl_ms.is_some() || parsed.cache_scope.is_some()) && from == Era::Modern {
                     edits.push(("ttlMs", MemberEdit::Drop));
                     edits.push(("cacheScope", MemberEdit::Drop));
                 }
@@ -169,25 +182,25 @@ impl<'a> ResultAdapter<'a> {
         (!edits.is_empty()).then(|| edit(text, &edits))
     }
 
-    /// Returns the changed blocks, and whether `structuredContent` is dropped. Dropped content becomes text if the
-    /// result has no other content.
-    fn content(&self, adapter: &ContentAdapter<'_>, parsed: &ResultMembers<'_>) -> (Option<String>, StructuredContent) {
+    /// Returns the changed blocks, or `None` if they stay unchanged, and `true` if `structuredContent` is dropped.
+    /// Dropped content becomes text if the result has no other content.
+    fn adapt_content(&self, adapter: &ContentAdapter<'_>, parsed: &ResultMembers<'_>) -> (Option<String>, bool) {
         let rules = self.client.rules();
-        let structured = parsed.structured.filter(|value| {
+        let unsupported = parsed.structured_content.filter(|value| {
             adapter.older_revision.is_some()
                 && (!rules.structured_content || (rules.structured_object_only && !value.starts_with('{')))
         });
-        let Some(blocks) = parsed.content else { return (None, StructuredContent::for_unsupported(structured)) };
-        let changed = adapter.blocks(blocks);
-        let blocks = match structured {
-            Some(value) if elements(blocks).next().is_none() => Some(format!("[{}]", text(value))),
-            _ => changed,
+        let Some(blocks) = parsed.content else { return (None, unsupported.is_some()) };
+        let blocks = match unsupported {
+            Some(value) if elements(blocks).next().is_none() => Some(format!("[{}]", text_block(value))),
+            _ => adapter.adapt_blocks(blocks),
         };
-        (blocks, StructuredContent::for_unsupported(structured))
+        (blocks, unsupported.is_some())
     }
 
-    /// Returns `_meta` with the name of the server (2026-07-28/basic/index, "Per-response protocol fields").
-    fn server_info(&self, parsed: &ResultMembers<'_>) -> Option<String> {
+    /// Returns `_meta` with the name of the server (2026-07-28/basic/index, "Per-response protocol fields"), or `None` if
+    /// it stays unchanged.
+    fn meta_with_server_info(&self, parsed: &ResultMembers<'_>) -> Option<String> {
         let meta = parsed.meta.filter(|meta| meta.starts_with('{'));
         match (&self.upstream.server_info, meta) {
             (Some(info), None) => Some(add_members("{}", &[(keys::SERVER_INFO, info.get())])),
@@ -206,7 +219,7 @@ pub struct AdaptedResult {
 }
 
 impl AdaptedResult {
-    /// Converts the outcome into the reply. `result` is the original result.
+    /// Converts the adapted result into the reply. `result` is the original result.
     #[must_use]
     pub fn reply(self, result: Box<RawValue>) -> Reply {
         let json = self.changed.unwrap_or_else(|| String::from(Box::<str>::from(result)));
@@ -214,19 +227,7 @@ impl AdaptedResult {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum StructuredContent {
-    Keep,
-    Drop,
-}
-
-impl StructuredContent {
-    fn for_unsupported(content: Option<&str>) -> Self {
-        if content.is_some() { Self::Drop } else { Self::Keep }
-    }
-}
-
-/// Returns a result that asks for input, as JSON.
+/// Returns a result that asks for input, as JSON text. Each request has a key, a method and perhaps parameters.
 #[must_use]
 pub fn input_result<'q>(
     requests: impl Iterator<Item = (&'q str, &'q str, Option<&'q str>)>,
@@ -238,9 +239,9 @@ pub fn input_result<'q>(
         if index > 0 {
             out.push(',');
         }
-        out.push_str(&Value::from(key).to_string());
+        push_quoted(&mut out, key);
         out.push_str(r#":{"method":"#);
-        out.push_str(&Value::from(method).to_string());
+        push_quoted(&mut out, method);
         if let Some(params) = params {
             out.push_str(r#","params":"#);
             out.push_str(params);
@@ -249,7 +250,8 @@ pub fn input_result<'q>(
     }
     out.push('}');
     if let Some(state) = state {
-        out.push_str(&format!(r#","requestState":{}"#, Value::from(state)));
+        out.push_str(r#","requestState":"#);
+        push_quoted(&mut out, state);
     }
     out.push_str(r#","_meta":"#);
     out.push_str(meta);
@@ -257,11 +259,12 @@ pub fn input_result<'q>(
     out
 }
 
-/// Adapts content for one client: exposes URIs, and removes or replaces what the client's revision lacks.
+/// Adapts content for one client: exposes URIs, and removes or replaces what the client's revision lacks. Its methods
+/// return `None` for content that stays unchanged.
 #[derive(Clone, Copy, Debug)]
 struct ContentAdapter<'a> {
     /// The prefix of exposed URIs; empty if the upstream's own URIs are used.
-    scheme: &'a str,
+    uri_prefix: &'a str,
     /// The client's revision, if it is older than the upstream's.
     older_revision: Option<Revision>,
 }
@@ -269,38 +272,38 @@ struct ContentAdapter<'a> {
 impl ContentAdapter<'_> {
     /// Returns `true` if no content has to be changed.
     fn changes_nothing(&self) -> bool {
-        self.scheme.is_empty() && self.older_revision.is_none()
+        self.uri_prefix.is_empty() && self.older_revision.is_none()
     }
 
-    /// Adapts the `content` of a tool result. Returns `None` if it stays unchanged, like all methods here.
-    fn blocks(&self, array: &str) -> Option<String> {
-        if self.changes_nothing() { None } else { map_elements(array, |block| self.block(block)) }
+    /// Adapts the `content` of a tool result.
+    fn adapt_blocks(&self, array: &str) -> Option<String> {
+        if self.changes_nothing() { None } else { map_elements(array, |block| self.adapt_block(block)) }
     }
 
     /// Adapts the `messages` of a prompt.
-    fn messages(&self, array: &str) -> Option<String> {
+    fn adapt_messages(&self, array: &str) -> Option<String> {
         if self.changes_nothing() {
             return None;
         }
         map_elements(array, |message| {
-            let content = self.block(member(message, "content")?)?;
+            let content = self.adapt_block(member(message, "content")?)?;
             Some(edit(message, &[("content", MemberEdit::Replace(&content))]))
         })
     }
 
     /// Adapts the `contents` of a resource.
-    fn contents(&self, array: &str) -> Option<String> {
-        if self.changes_nothing() { None } else { map_elements(array, |contents| self.resource(contents)) }
+    fn adapt_contents(&self, array: &str) -> Option<String> {
+        if self.changes_nothing() { None } else { map_elements(array, |contents| self.adapt_resource(contents)) }
     }
 
     /// Adapts one block of content.
-    fn block(&self, block: &str) -> Option<String> {
+    fn adapt_block(&self, block: &str) -> Option<String> {
         let kind = member(block, "type").and_then(string).unwrap_or_default();
         let rules = self.older_revision.map(Revision::rules);
         if let Some(rules) = rules {
             match kind.as_ref() {
-                "audio" if !rules.annotations => return Some(text(&format!("[audio, {}]", mime(block)))),
-                "resource_link" if !rules.structured_content => return Some(text(&self.link(block))),
+                "audio" if !rules.annotations => return Some(text_block(&format!("[audio, {}]", mime_type(block)))),
+                "resource_link" if !rules.structured_content => return Some(text_block(&self.link_text(block))),
                 _ => {}
             }
         }
@@ -309,10 +312,10 @@ impl ContentAdapter<'_> {
             .and_then(|_| member(block, "annotations"))
             .and_then(|annotations| without_member(annotations, "lastModified"));
         let resource = match kind.as_ref() {
-            "resource" => member(block, "resource").and_then(|resource| self.resource(resource)),
+            "resource" => member(block, "resource").and_then(|resource| self.adapt_resource(resource)),
             _ => None,
         };
-        let uri = if kind == "resource_link" { self.uri(block) } else { None };
+        let uri = if kind == "resource_link" { self.exposed_uri(block) } else { None };
         let mut edits: Vec<(&str, MemberEdit<'_>)> = Vec::new();
         if let Some(annotations) = &annotations {
             edits.push(("annotations", MemberEdit::Replace(annotations)));
@@ -335,8 +338,8 @@ impl ContentAdapter<'_> {
     }
 
     /// Adapts the contents of an embedded or read resource.
-    fn resource(&self, resource: &str) -> Option<String> {
-        let uri = self.uri(resource);
+    fn adapt_resource(&self, resource: &str) -> Option<String> {
+        let uri = self.exposed_uri(resource);
         let mut edits: Vec<(&str, MemberEdit<'_>)> = Vec::new();
         if let Some(uri) = &uri {
             edits.push(("uri", MemberEdit::Replace(uri)));
@@ -348,28 +351,28 @@ impl ContentAdapter<'_> {
     }
 
     /// Returns the exposed form of an object's `uri`, as JSON text.
-    fn uri(&self, object: &str) -> Option<String> {
-        let scheme = Some(self.scheme).filter(|scheme| !scheme.is_empty())?;
+    fn exposed_uri(&self, object: &str) -> Option<String> {
+        let uri_prefix = Some(self.uri_prefix).filter(|uri_prefix| !uri_prefix.is_empty())?;
         let own_uri = string(member(object, "uri")?)?;
-        Some(Value::from(format!("{scheme}{own_uri}")).to_string())
+        Some(quoted(&format!("{uri_prefix}{own_uri}")))
     }
 
     /// Describes a resource link as text, for clients that do not know links.
-    fn link(&self, block: &str) -> String {
+    fn link_text(&self, block: &str) -> String {
         let uri = member(block, "uri").and_then(string).unwrap_or_default();
         let name = member(block, "title").or_else(|| member(block, "name")).and_then(string).unwrap_or_default();
         let description = member(block, "description").and_then(string).unwrap_or_default();
-        let scheme = self.scheme;
-        format!("[resource {scheme}{uri} {name}{}{description}]", if description.is_empty() { "" } else { ": " })
+        let uri_prefix = self.uri_prefix;
+        format!("[resource {uri_prefix}{uri} {name}{}{description}]", if description.is_empty() { "" } else { ": " })
     }
 }
 
-/// Returns a text block as JSON.
-fn text(text: &str) -> String {
-    format!(r#"{{"type":"text","text":{}}}"#, Value::from(text))
+/// Returns a text block as JSON text.
+fn text_block(text: &str) -> String {
+    format!(r#"{{"type":"text","text":{}}}"#, quoted(text))
 }
 
-fn mime(block: &str) -> Cow<'_, str> {
+fn mime_type(block: &str) -> Cow<'_, str> {
     member(block, "mimeType").and_then(string).unwrap_or_default()
 }
 

@@ -6,7 +6,11 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::json;
 
-use countersign_protocol::json::{MemberEdit, edit, member, members, quoted, string};
+use super::result::is_error_result;
+use countersign_protocol::{
+    ErrorKind, McpError,
+    json::{MemberEdit, edit, member, members, quoted, string},
+};
 
 /// The key in `_meta` of all messages that belong to a task of 2025-11-25.
 pub const RELATED_TASK_KEY: &str = "io.modelcontextprotocol/related-task";
@@ -18,7 +22,7 @@ const DEFAULT_POLL_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_POLL_INTERVAL: Duration = Duration::from_secs(15);
 
-/// The states of a task, which both eras share.
+/// The status of a task. Both eras have the same values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     Working,
@@ -29,7 +33,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// Returns the state that a task is in, or `None` if it names no known state.
+    /// Returns the `status` of a task, or `None` if it is missing or unknown.
     #[must_use]
     pub fn parse(task: &str) -> Option<Self> {
         Some(match member(task, "status").and_then(string)?.as_ref() {
@@ -40,6 +44,15 @@ impl Status {
             "cancelled" => Self::Cancelled,
             _ => return None,
         })
+    }
+
+    /// Returns the `status` of a task as its upstream described it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NotBridgeable`] if the status is missing or unknown.
+    pub fn parse_known(task: &str) -> Result<Self, McpError> {
+        Self::parse(task)
+            .ok_or_else(|| McpError::new(ErrorKind::NotBridgeable, "the upstream's task has no known `status`"))
     }
 
     #[must_use]
@@ -107,9 +120,8 @@ pub fn with_task_id(task: &str, alias: &str) -> String {
 /// questions. A completed task with an error result counts as failed there.
 #[must_use]
 pub fn to_legacy(task: &str, alias: &str, status: Status) -> String {
-    let failed = status == Status::Completed
-        && member(task, "result").and_then(|result| member(result, "isError")) == Some("true");
-    let status = if failed { Status::Failed } else { status };
+    let has_failed = status == Status::Completed && member(task, "result").is_some_and(is_error_result);
+    let status = if has_failed { Status::Failed } else { status };
     let (id, status) = (quoted(alias), quoted(status.as_str()));
     let ttl = member(task, "ttlMs").unwrap_or("null");
     let poll = member(task, "pollIntervalMs");

@@ -132,8 +132,8 @@ async fn concurrent(probe: Probe) -> Outcome {
         });
         for (answer, message) in join_all(posts).await.into_iter().zip(&messages) {
             let id = &answer?.last_message()["id"];
-            let asked = &message["id"];
-            ensure(ids_match(id, asked), || format!("{asked} was answered with {}", compact_json(id)))?;
+            let request_id = &message["id"];
+            ensure(ids_match(id, request_id), || format!("{request_id} was answered with {}", compact_json(id)))?;
             ids.push(id.clone());
         }
     } else {
@@ -148,7 +148,7 @@ async fn concurrent(probe: Probe) -> Outcome {
     // All ids have the same number of digits.
     ids.sort_by_key(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
     let mut expected = messages.iter().map(|message| &message["id"]);
-    let is_complete = ids.len() == messages.len() && ids.iter().all(|id| expected.any(|asked| ids_match(id, asked)));
+    let is_complete = ids.len() == messages.len() && ids.iter().all(|id| expected.any(|sent| ids_match(id, sent)));
     ensure(is_complete, || {
         format!("{CONCURRENT_REQUESTS} requests were sent, and these ids were answered: {}", compact_json(&json!(ids)))
     })

@@ -214,22 +214,22 @@ fn truncate(text: &str) -> String {
     }
 }
 
-fn fail<T>(why: String) -> Outcome<T> {
-    Err(UnpassedReason::Failed(why))
+fn fail<T>(reason: String) -> Outcome<T> {
+    Err(UnpassedReason::Failed(reason))
 }
 
-fn skip<T>(why: impl Into<String>) -> Outcome<T> {
-    Err(UnpassedReason::Skipped(why.into()))
+fn skip<T>(reason: impl Into<String>) -> Outcome<T> {
+    Err(UnpassedReason::Skipped(reason.into()))
 }
 
 /// Fails with the reason unless the condition holds.
-fn ensure(holds: bool, why: impl FnOnce() -> String) -> Outcome {
-    if holds { Ok(()) } else { fail(why()) }
+fn ensure(holds: bool, reason: impl FnOnce() -> String) -> Outcome {
+    if holds { Ok(()) } else { fail(reason()) }
 }
 
 /// Fails with the reason if an offending value was found.
-fn ensure_none<T>(offender: Option<T>, why: impl FnOnce(T) -> String) -> Outcome {
-    offender.map_or(Ok(()), |offender| fail(why(offender)))
+fn ensure_none<T>(offender: Option<T>, reason: impl FnOnce(T) -> String) -> Outcome {
+    offender.map_or(Ok(()), |offender| fail(reason(offender)))
 }
 
 /// Fails and quotes the response unless the condition holds.

@@ -297,8 +297,8 @@ async fn structured(probe: Probe) -> Outcome {
         if let Ok(validator) = jsonschema::validator_for(schema)
             && let Err(error) = validator.validate(structured)
         {
-            let why = truncate(&error.to_string());
-            return fail(format!("the result of {} does not match its output schema: {why}", tool["name"]));
+            let reason = truncate(&error.to_string());
+            return fail(format!("the result of {} does not match its output schema: {reason}", tool["name"]));
         }
     }
     if was_checked { Ok(()) } else { skip("no tool that was called has an output schema") }

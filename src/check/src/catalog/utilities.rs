@@ -137,7 +137,7 @@ fn declared_changes(probe: &Probe) -> impl Iterator<Item = &'static str> {
         .filter_map(|(capability, name)| (all[capability]["listChanged"] == true).then_some(name))
 }
 
-/// The time for which a subscription is read.
+/// The time for which a subscription is read first. A server that has sent nothing by then gets as long as for any answer.
 const LISTEN_TIME: Duration = Duration::from_secs(1);
 const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
 const SUBSCRIPTION_ID: &str = "check-listen";
@@ -145,14 +145,17 @@ const SUBSCRIPTION_ID: &str = "check-listen";
 /// Subscribes to one kind of change and returns its name with the first messages. Skips the check if the server
 /// announces no changes.
 async fn open_subscription(probe: &Probe) -> Outcome<(&'static str, Vec<Value>)> {
-    let Some(wanted) = declared_changes(probe).next() else { return skip("it declares no `listChanged`") };
-    let mut conn = probe.open().await?;
-    let params = json!({ "notifications": { wanted: true } });
+    let Some(kind) = declared_changes(probe).next() else { return skip("it declares no `listChanged`") };
+    let params = json!({ "notifications": { kind: true } });
     let message = probe.message(Some(&SUBSCRIPTION_ID.into()), "subscriptions/listen", params);
-    match conn.gather(&message, LISTEN_TIME.min(probe.limit())).await {
-        Err(ProbeError::Timeout(_)) => Ok((wanted, Vec::new())),
-        messages => Ok((wanted, messages?)),
+    for limit in [LISTEN_TIME.min(probe.limit()), probe.limit()] {
+        match probe.open().await?.gather(&message, limit).await {
+            Err(ProbeError::Timeout(_)) => {}
+            Ok(messages) if messages.is_empty() => {}
+            messages => return Ok((kind, messages?)),
+        }
     }
+    Ok((kind, Vec::new()))
 }
 
 async fn listen(probe: Probe) -> Outcome {
@@ -168,15 +171,15 @@ async fn listen(probe: Probe) -> Outcome {
 }
 
 async fn listen_filter(probe: Probe) -> Outcome {
-    let (wanted, messages) = open_subscription(&probe).await?;
+    let (kind, messages) = open_subscription(&probe).await?;
     let acknowledged = messages.iter().find(|message| message["method"] == "notifications/subscriptions/acknowledged");
     let Some(filter) = acknowledged.and_then(|message| message["params"]["notifications"].as_object()) else {
         return skip("it acknowledges no filter");
     };
     let unwanted = filter.iter().find(|(name, value)| {
-        name.as_str() != wanted && **value != false && value.as_array().is_none_or(|all| !all.is_empty())
+        name.as_str() != kind && **value != false && value.as_array().is_none_or(|all| !all.is_empty())
     });
-    ensure_none(unwanted, |(name, _)| format!("{wanted} was requested, and it adds {name}"))
+    ensure_none(unwanted, |(name, _)| format!("{kind} was requested, and it adds {name}"))
 }
 
 async fn no_requests(probe: Probe) -> Outcome {

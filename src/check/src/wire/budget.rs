@@ -23,7 +23,7 @@ impl Budget {
     pub fn charge(&self, bytes: usize) -> Result<(), ProbeError> {
         self.0.fetch_add(bytes as u64, Ordering::Relaxed);
         match self.exceeded_reason() {
-            Some(why) => Err(ProbeError::RunEnded(why)),
+            Some(reason) => Err(ProbeError::RunEnded(reason)),
             None => Ok(()),
         }
     }

@@ -48,8 +48,8 @@ impl ProbeError {
     pub(crate) fn redact(self, redactor: &Redactor) -> Self {
         let redact = |text: String| redactor.redact(&text).into_owned();
         match self {
-            Self::Unreachable(why) => Self::Unreachable(redact(why)),
-            Self::InvalidData(why) => Self::InvalidData(redact(why)),
+            Self::Unreachable(reason) => Self::Unreachable(redact(reason)),
+            Self::InvalidData(reason) => Self::InvalidData(redact(reason)),
             other => other,
         }
     }

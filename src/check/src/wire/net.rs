@@ -45,7 +45,7 @@ impl Connection {
 }
 
 async fn connect(url: &Url, limit: Duration) -> Result<Box<dyn Socket>, ProbeError> {
-    let unreachable = |why: &dyn std::fmt::Display| ProbeError::Unreachable(why.to_string());
+    let unreachable = |error: &dyn std::fmt::Display| ProbeError::Unreachable(error.to_string());
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
     let port = url.port_or_known_default().unwrap_or(80);
     let connecting = async {

@@ -53,8 +53,8 @@ impl Stdio {
             while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
                 let mut tail = tail.lock().unwrap_or_else(PoisonError::into_inner);
                 tail.extend_from_slice(buffer.get(..count).unwrap_or_default());
-                let over = tail.len().saturating_sub(MAX_STDERR_BYTES);
-                tail.drain(..over);
+                let excess = tail.len().saturating_sub(MAX_STDERR_BYTES);
+                tail.drain(..excess);
             }
         });
         Ok(Self { guard, stdin: Some(stdin), stdout: BufReader::new(stdout), partial: Vec::new(), stderr_tail, budget })
@@ -89,10 +89,10 @@ impl Stdio {
                     return Err(ProbeError::Closed);
                 }
                 let end = read.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
-                let taken = end.unwrap_or(read.len());
-                self.partial.extend_from_slice(read.get(..taken).unwrap_or_default());
-                self.stdout.consume(taken);
-                self.budget.charge(taken)?;
+                let length = end.unwrap_or(read.len());
+                self.partial.extend_from_slice(read.get(..length).unwrap_or_default());
+                self.stdout.consume(length);
+                self.budget.charge(length)?;
                 if end.is_some() {
                     return Ok(());
                 }

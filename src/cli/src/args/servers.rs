@@ -11,21 +11,27 @@ Examples:
   countersign servers                        Show the state of each server
   countersign servers show github            Show the policy's verdict on its tools
   countersign servers accept github --all-reads
+  countersign servers accept files --known-reads
   countersign servers accept github 'github__get_*' github__search
   countersign servers allow github 'github__list_*' --reason 'only reads'
+  countersign servers connect notion         Connect your account at a server that requires one
 
 `accept`, `allow` and `revoke` take tool names, and patterns (* ? [ab] {one,two}) in quotes. The tools that a pattern \
 matches are listed before you are asked. With --wait, `show`, `accept` and `allow` wait for a server that is still connecting.
 
-The key comes from COUNTERSIGN_KEY, as for `countersign changes`; `accept` and `allow` need a reviewer's key.
+The key comes from COUNTERSIGN_KEY, as for `countersign changes`; `accept` and `allow` need a reviewer's key. `connect` \
+and `disconnect` concern the account of the key's owner, or that of the gateway, which needs an admin's key.
 
 `accept` confirms that a definition is known. If an upstream tool declares itself read-only, it then runs without review \
 (as with trust_annotations); other tools are reviewed as before. When the definition changes, calls are reviewed until \
 somebody accepts the new definition.
 
+With --known-reads, `accept` accepts the tools that are known to only read, including those that declare nothing. The program \
+has lists of them for widely used servers, by the hashes of their definitions; `show` tells whether it has one.
+
 `allow` lets a tool run without review, whatever it declares: it creates a standing rule for exactly this definition, which \
 lasts until it is revoked (`countersign rules`). Configured rules take precedence, and it does not apply to your own calls. \
-Without a terminal, --all-reads, patterns and allowing several tools need --yes.";
+Without a terminal, --all-reads, --known-reads, patterns and allowing several tools need --yes.";
 
 #[derive(Debug, Args)]
 pub struct ServersArgs {
@@ -57,6 +63,22 @@ pub enum ServersCommand {
         #[arg(long = "tool", value_name = "TOOL", required = true)]
         tools: Vec<String>,
     },
+    /// Connect your account at a server that requires one: print a link to the dashboard, open it, and wait
+    Connect(ConnectAccountArgs),
+    /// Disconnect your account at a server, and forget its tokens
+    Disconnect { name: String },
+}
+
+#[derive(Debug, Args)]
+pub struct ConnectAccountArgs {
+    /// The server
+    pub name: String,
+    /// Print the link without opening it
+    #[arg(long)]
+    pub print: bool,
+    /// The seconds to wait for the connection
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub wait: u64,
 }
 
 /// The time to wait for a server that is still connecting.
@@ -85,7 +107,7 @@ pub struct AcceptArgs {
     /// The server
     pub name: String,
     /// Its tools, whatever they declare: names as in `countersign servers show`, or patterns
-    #[arg(value_name = "TOOL", required_unless_present_any = ["all_reads", "tools"])]
+    #[arg(value_name = "TOOL", required_unless_present_any = ["all_reads", "known_reads", "tools"])]
     pub names: Vec<String>,
     /// The same as a positional name
     #[arg(long = "tool", value_name = "TOOL", hide = true)]
@@ -93,7 +115,10 @@ pub struct AcceptArgs {
     /// All tools that declare themselves read-only
     #[arg(long, conflicts_with_all = ["names", "tools"])]
     pub all_reads: bool,
-    /// Do not ask for confirmation; required without a terminal for --all-reads and patterns
+    /// All tools that the program's list for this server knows to only read, whatever they declare
+    #[arg(long, conflicts_with_all = ["names", "tools", "all_reads"])]
+    pub known_reads: bool,
+    /// Do not ask for confirmation; required without a terminal for --all-reads, --known-reads and patterns
     #[arg(long, short)]
     pub yes: bool,
     #[command(flatten)]

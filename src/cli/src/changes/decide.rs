@@ -86,13 +86,13 @@ impl Decider<'_> {
             out.finish()?;
         }
         if self.verdict == ReviewVerdict::Approve
-            && let Some(why) = &change.preview.failed
+            && let Some(failure) = &change.preview.failed
             && !self.without_preview
         {
             let message = format!(
                 "the preview of this change failed, so nobody sees what it would do ({}); `countersign changes refresh {}` \
                  tries again, and --without-preview approves it by its arguments alone",
-                one_line(why),
+                one_line(failure),
                 one_line(&change.id)
             );
             return Err(Failure::new(Exit::Failed, message));

@@ -93,8 +93,8 @@ async fn list(
     ];
     let mut result = ChangePage { changes: Vec::new(), next_cursor: None, counts: serde_json::Map::new() };
     loop {
-        let wanted = (limit - result.changes.len()).min(PAGE_SIZE).to_string();
-        let mut query = vec![("limit", wanted.as_str())];
+        let page_size = (limit - result.changes.len()).min(PAGE_SIZE).to_string();
+        let mut query = vec![("limit", page_size.as_str())];
         query.extend(parameters.iter().filter_map(|(name, value)| value.map(|value| (*name, value))));
         query.extend(result.next_cursor.as_deref().map(|c| ("cursor", c)));
         let page: ChangePage = client.get(&["changes"], &query).await?.read()?;

@@ -66,15 +66,15 @@ pub fn print_list(changes: &[Change], now: Timestamp, out: &mut Output) -> Resul
         let (verb, rest) = title(change.operation, &change.summary);
         let waits =
             change.waits_for.as_ref().map_or_else(String::new, |waits| format!(" (waits for {})", waits.change));
-        let mut what = cell(operation_style(change.operation), verb);
-        what.extend(cell(Style::Plain, &format!("{waits} {rest}")));
+        let mut title_cell = cell(operation_style(change.operation), verb);
+        title_cell.extend(cell(Style::Plain, &format!("{waits} {rest}")));
         [
             cell(Style::Plain, &change.id),
             cell(state_style(change.state), change.state.as_str()),
             cell(Style::Plain, &format_duration(now.duration_since(change.created_at))),
             cell(Style::Plain, change.proposer.shown_name()),
             vec![(Style::Plain, cut(&client, MAX_CLIENT_COLUMNS).into_owned())],
-            what,
+            title_cell,
         ]
     };
     let heads = ["ID", "STATE", "AGE", "PROPOSED BY", "CLIENT", "WHAT"];
@@ -142,8 +142,11 @@ pub fn notes(change: &Change) -> Vec<(Style, String)> {
     }
     notes.extend(change.waits_for.as_ref().map(|waits| (Style::Yellow, waits.describe())));
     notes.extend(change.fault.as_ref().map(|fault| (Style::Yellow, format!("{}: {}", fault.code, fault.message))));
-    if let Some(why) = &change.preview.failed {
-        notes.push((Style::Red, format!("The preview failed, so only the arguments are shown: {why}")));
+    if let Some(sign_in) = &change.terms.sign_in {
+        notes.push((Style::Dim, format!("The rule requires {sign_in} for an approval.")));
+    }
+    if let Some(failure) = &change.preview.failed {
+        notes.push((Style::Red, format!("The preview failed, so only the arguments are shown: {failure}")));
         if change.terms.preview_required {
             notes.push((Style::Red, "The rule lets nobody approve it without a preview.".to_owned()));
         }

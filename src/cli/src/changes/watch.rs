@@ -142,8 +142,9 @@ fn print_event(data: &EventData, out: &mut Output) -> Result<(), Failure> {
         }
     } else if let Some(session) = &data.session {
         let text = |key: &str| session.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();
-        let who = format!("{}  {} over {} as {}", text("id"), text("clientName"), text("transport"), text("principal"));
-        out.write_text(&one_line(&who))?;
+        let session =
+            format!("{}  {} over {} as {}", text("id"), text("clientName"), text("transport"), text("principal"));
+        out.write_text(&one_line(&session))?;
     }
     if let Some(comment) = data.comment.as_deref().filter(|c| !c.is_empty()) {
         out.write_text(&format!("  “{}”", one_line(comment)))?;

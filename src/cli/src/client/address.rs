@@ -23,22 +23,33 @@ pub fn parse(text: &str) -> Result<Url, Failure> {
     if plain && matches!(url.scheme(), "http" | "https") && url.host().is_some() { Ok(url) } else { Err(invalid_url()) }
 }
 
+/// Characters that are percent-encoded in a path segment.
+const PATH_SEGMENT_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
+
 /// Returns the URL of the REST resource at `path` of the gateway `base`.
 pub fn endpoint(base: &Url, path: &[&str], query: &[(&str, &str)]) -> String {
-    /// Characters that are percent-encoded in a path segment.
-    const PATH_SEGMENT_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
-    let mut url = format!("{}/api", base.as_str().trim_end_matches('/'));
-    for part in path {
-        url.push('/');
-        // A lone `.` or `..` would be resolved to another path.
-        let part = if part.chars().all(|c| c == '.') { "%2E" } else { part };
-        url.extend(utf8_percent_encode(part, PATH_SEGMENT_ESCAPES));
-    }
+    let mut url = join_path(&format!("{}/api", base.as_str().trim_end_matches('/')), path);
     for (at, (name, value)) in query.iter().enumerate() {
         url.push(if at == 0 { '?' } else { '&' });
         url.push_str(name);
         url.push('=');
         url.extend(utf8_percent_encode(value, PATH_SEGMENT_ESCAPES));
+    }
+    url
+}
+
+/// Returns the link to a page of the dashboard of the gateway `base`.
+pub fn dashboard_page(base: &str, page: &[&str]) -> String {
+    join_path(&format!("{}/#", base.trim_end_matches('/')), page)
+}
+
+fn join_path(base: &str, path: &[&str]) -> String {
+    let mut url = base.to_owned();
+    for part in path {
+        url.push('/');
+        // A lone `.` or `..` would be resolved to another path.
+        let part = if part.chars().all(|c| c == '.') { "%2E" } else { part };
+        url.extend(utf8_percent_encode(part, PATH_SEGMENT_ESCAPES));
     }
     url
 }
@@ -56,6 +67,7 @@ mod tests {
             "http://127.0.0.1:8080/api/changes/..%2F..%2Fx%3Fy%23z?a=1&b=x%26y%20z"
         );
         assert_eq!(endpoint(&base, &["changes", ".."], &[]), "http://127.0.0.1:8080/api/changes/%252E");
+        assert_eq!(dashboard_page(base.as_str(), &["servers", "a b"]), "http://127.0.0.1:8080/#/servers/a%20b");
         for bad in ["127.0.0.1:8080", "ftp://x", "http://u:p@x", "http://x/?a", "x"] {
             assert_eq!(parse(bad).unwrap_err().exit, Exit::Usage, "{bad}");
         }

@@ -100,8 +100,8 @@ impl LocalGateway {
         let hint = "Start the gateway with `countersign serve`, or write the address of one yourself (--url URL)";
         let answer = match tokio::time::timeout(CHALLENGE_TIMEOUT, exchange).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(why)) => {
-                return Err(format!("the gateway of {data} does not answer at {url} ({}). {hint}", one_line(&why)));
+            Ok(Err(reason)) => {
+                return Err(format!("the gateway of {data} does not answer at {url} ({}). {hint}", one_line(&reason)));
             }
             Err(_) => return Err(format!("the gateway of {data} does not answer at {url}. {hint}")),
         };

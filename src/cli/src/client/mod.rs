@@ -1,7 +1,9 @@
-//! A small client of the REST API. It finds the gateway, authenticates with a key, and maps errors to exit codes.
+//! A small client of the REST API. It finds the gateway, authenticates with a key or with the tokens of `countersign login`,
+//! and maps errors to exit codes.
 
 mod address;
 pub mod local_gateway;
+pub mod stored_logins;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -13,13 +15,14 @@ use serde::{
 };
 use url::Url;
 
+use self::stored_logins::{StoredLogin, StoredLogins};
 use crate::{
     args::ConnectArgs,
     data_dir,
     exit::{Exit, Failure},
     output::{Output, one_line, print_note},
 };
-use countersign_config::Environment;
+use countersign_config::{Authorities, Environment};
 use countersign_net::{self as net, tls};
 
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(35);
@@ -33,6 +36,15 @@ enum GatewayLocation {
     /// By its data directory: the gateway is looked up and verified again before each request, since it may have ended
     /// and another program may have taken its port.
     DataDirectory(PathBuf),
+}
+
+/// The credential of requests.
+enum Credential {
+    Nothing,
+    /// A key or an access token.
+    Bearer(String),
+    /// The tokens of `countersign login` for this gateway.
+    StoredLogin(StoredLogins),
 }
 
 /// Finds the gateway that the arguments name, and runs requests to it.
@@ -69,10 +81,10 @@ impl From<Refusal> for Failure {
             (502..=504, _) => Exit::Unavailable,
             _ => Exit::Failed,
         };
-        let what = detail.filter(|d| !d.is_empty()).unwrap_or(title);
-        let what = if what.is_empty() { format!("the gateway answered {}", refusal.status) } else { what };
+        let message = detail.filter(|d| !d.is_empty()).unwrap_or(title);
+        let message = if message.is_empty() { format!("the gateway answered {}", refusal.status) } else { message };
         let code = if code.is_empty() { String::new() } else { format!(" ({})", one_line(&code)) };
-        Self::new(exit, format!("{}{code}", one_line(what.trim_end_matches('.'))))
+        Self::new(exit, format!("{}{code}", one_line(message.trim_end_matches('.'))))
     }
 }
 
@@ -94,26 +106,44 @@ pub fn unexpected_response(error: serde_json::Error) -> Failure {
     Failure::new(Exit::Failed, format!("the response is not from a Countersign gateway ({error})"))
 }
 
+/// The principal for whom a client acts (`/api/me`).
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CurrentPrincipal {
+    pub name: String,
+    display_name: Option<String>,
+    pub role: String,
+    pub groups: Vec<String>,
+}
+
+impl CurrentPrincipal {
+    /// Returns the name for people.
+    pub fn shown_name(&self) -> &str {
+        self.display_name.as_ref().unwrap_or(&self.name)
+    }
+}
+
 /// A client of one gateway.
 pub struct Client {
     http: awc::Client,
+    /// The certificate authorities of `--ca`, which the gateway and the identity provider may use.
+    authorities: Option<Authorities>,
     gateway: GatewayLocation,
-    key: String,
+    /// The name of the gateway among stored logins: its public address, without a slash at its end.
+    name: String,
+    credential: Credential,
     /// Set if answers are printed as JSON.
     pub json: bool,
 }
 
 impl Client {
-    /// Finds the gateway: `--url`, `COUNTERSIGN_URL`, the one that serves the data directory.
+    /// Finds the gateway: `--url`, `COUNTERSIGN_URL`, the one that serves the data directory. The credential is
+    /// `COUNTERSIGN_KEY`, or else what `countersign login` stored.
     fn new(args: &ConnectArgs) -> Result<Self, Failure> {
         let env = Environment::from_process();
         let key = variable(&env, "COUNTERSIGN_KEY")?.map(str::trim).filter(|key| !key.is_empty());
         let Some(key) = key else {
-            return Err(Failure::new(
-                Exit::NotAuthorized,
-                "COUNTERSIGN_KEY is not set: seeing and deciding on changes needs a reviewer's key. Create one on \
-                 the gateway's machine with `export COUNTERSIGN_KEY=$(countersign keys create --role reviewer --name NAME)`",
-            ));
+            return Self::with_stored_login(args, StoredLogins::locate(&env).ok());
         };
         if key.bytes().any(|b| !b.is_ascii_graphic()) {
             return Err(Failure::new(
@@ -121,12 +151,34 @@ impl Client {
                 "COUNTERSIGN_KEY has characters that are not allowed in a key",
             ));
         }
-        let (gateway, url) = match explicit_url(args)? {
-            Some(url) => (GatewayLocation::Explicit(url.clone()), url),
+        Ok(Self { credential: Credential::Bearer(key.to_owned()), ..Self::without_credential(args)? })
+    }
+
+    fn with_stored_login(args: &ConnectArgs, logins: Option<StoredLogins>) -> Result<Self, Failure> {
+        if let Some(logins) = logins
+            && !logins.is_empty()?
+        {
+            let client = Self::without_credential(args)?;
+            if logins.find(&client.name)?.is_some() {
+                return Ok(Self { credential: Credential::StoredLogin(logins), ..client });
+            }
+        }
+        Err(Failure::new(
+            Exit::NotAuthorized,
+            "COUNTERSIGN_KEY is not set, and you are not signed in to this gateway: seeing and deciding on changes needs a \
+             reviewer. Sign in with `countersign login`, or create a key on the gateway's machine with \
+             `export COUNTERSIGN_KEY=$(countersign keys create --role reviewer --name NAME)`",
+        ))
+    }
+
+    /// Finds the gateway for requests that need no credential.
+    pub fn without_credential(args: &ConnectArgs) -> Result<Self, Failure> {
+        let (gateway, url, name): (_, _, String) = match explicit_url(args)? {
+            Some(url) => (GatewayLocation::Explicit(url.clone()), url.clone(), url.into()),
             None => {
                 let data = data_dir(&args.data)?;
-                let url = local_gateway::find(&data)?.url;
-                (GatewayLocation::DataDirectory(data), url)
+                let found = local_gateway::find(&data)?;
+                (GatewayLocation::DataDirectory(data), found.url, found.link_base)
             }
         };
         let is_local = url.host_str().is_some_and(|host| {
@@ -134,9 +186,53 @@ impl Client {
                 || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
         });
         if url.scheme() == "http" && !is_local {
-            print_note(&format!("warning: the key goes to {} without encryption", one_line(url.as_str())));
+            print_note(&format!("warning: the credential goes to {} without encryption", one_line(url.as_str())));
         }
-        Ok(Self { http: net::client(tls_config(args)?), gateway, key: key.to_owned(), json: args.json })
+        let authorities = read_authorities(args)?;
+        Ok(Self {
+            http: net::client(tls_config(authorities.as_ref())),
+            authorities,
+            gateway,
+            name: name.trim_end_matches('/').to_owned(),
+            credential: Credential::Nothing,
+            json: args.json,
+        })
+    }
+
+    /// Sends this token with all further requests.
+    pub fn with_token(self, token: String) -> Self {
+        Self { credential: Credential::Bearer(token), ..self }
+    }
+
+    /// Returns the certificate authorities that are trusted in addition to the public ones.
+    pub fn authorities(&self) -> Option<Authorities> {
+        self.authorities.clone()
+    }
+
+    /// Returns the name of the gateway among stored logins.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the address of the gateway if the user gave it. Otherwise its data directory identifies the gateway.
+    pub const fn explicit_url(&self) -> Option<&Url> {
+        match &self.gateway {
+            GatewayLocation::Explicit(url) => Some(url),
+            GatewayLocation::DataDirectory(_) => None,
+        }
+    }
+
+    /// Returns the file with the tokens of this user.
+    pub fn logins(&self) -> Result<StoredLogins, Failure> {
+        StoredLogins::locate(&Environment::from_process())
+    }
+
+    /// Returns the tokens with which requests are authenticated, unless that is done with a key.
+    pub fn stored_login(&self) -> Result<Option<StoredLogin>, Failure> {
+        match &self.credential {
+            Credential::StoredLogin(logins) => logins.find(&self.name),
+            Credential::Nothing | Credential::Bearer(_) => Ok(None),
+        }
     }
 
     /// Prints an answer: unchanged with `--json`, else as `print` formats it.
@@ -179,13 +275,32 @@ impl Client {
         query: &[(&str, &str)],
     ) -> Result<(Url, ClientRequest), Refusal> {
         let base = self.base().await?;
-        let request = self.http.request(method, address::endpoint(&base, path, query)).bearer_auth(&self.key);
+        let request = self.http.request(method, address::endpoint(&base, path, query));
+        let request = match &self.credential {
+            Credential::Nothing => request,
+            Credential::Bearer(token) => request.bearer_auth(token),
+            Credential::StoredLogin(logins) => {
+                let token = logins.access_token(&self.name, self.authorities()).await.map_err(unusable_login)?;
+                request.bearer_auth(token)
+            }
+        };
         Ok((base, request))
     }
 
     pub async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<ResponseBody, Refusal> {
         let (base, request) = self.request(Method::GET, path, query).await?;
         finish(&base, request.send()).await
+    }
+
+    pub async fn delete(&self, path: &[&str]) -> Result<ResponseBody, Refusal> {
+        let (base, request) = self.request(Method::DELETE, path, &[]).await?;
+        finish(&base, request.send()).await
+    }
+
+    /// Returns the link to a page of the dashboard.
+    #[must_use]
+    pub fn dashboard_link(&self, page: &[&str]) -> String {
+        address::dashboard_page(&self.name, page)
     }
 
     pub async fn post(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, Refusal> {
@@ -238,15 +353,21 @@ fn connection_refusal(base: &Url, error: &dyn std::error::Error) -> Refusal {
     unavailable_gateway(base, &format!("does not answer: {error}"))
 }
 
-fn unavailable_gateway(base: &Url, what: &str) -> Refusal {
+fn unavailable_gateway(base: &Url, problem: &str) -> Refusal {
     unavailable(format!(
-        "the gateway at {} {what}. Is it running (`countersign serve`), and is this its address (--url)?",
+        "the gateway at {} {problem}. Is it running (`countersign serve`), and is this its address (--url)?",
         base.as_str().trim_end_matches('/')
     ))
 }
 
 fn unavailable(title: String) -> Refusal {
     Refusal { status: 0, problem: Problem { title, ..Problem::default() } }
+}
+
+/// Converts a failure of the stored login. Trying again may help if the provider is away.
+fn unusable_login(failure: Failure) -> Refusal {
+    let status = if failure.exit == Exit::NotAuthorized { StatusCode::UNAUTHORIZED.as_u16() } else { 0 };
+    Refusal { status, problem: Problem { title: failure.message, ..Problem::default() } }
 }
 
 /// A stream of bytes that a response consists of.
@@ -281,12 +402,17 @@ pub fn explicit_url(args: &ConnectArgs) -> Result<Option<Url>, Failure> {
     url.map(address::parse).transpose()
 }
 
-/// Returns the TLS configuration that trusts the public authorities and those of `--ca`.
-pub fn tls_config(args: &ConnectArgs) -> Result<Arc<rustls::ClientConfig>, Failure> {
-    let Some(file) = &args.ca else { return Ok(tls::public_config()) };
-    let authorities = tls::read_authorities(file)
-        .map_err(|why| Failure::new(Exit::Usage, format!("--ca {}: {why}", file.display())))?;
-    Ok(tls::client_config(tls::roots_with(authorities), &[tls::HTTP_2, tls::HTTP_1_1]))
+/// Reads the authorities of `--ca`.
+pub fn read_authorities(args: &ConnectArgs) -> Result<Option<Authorities>, Failure> {
+    let Some(file) = &args.ca else { return Ok(None) };
+    let certificates = tls::read_authorities(file)
+        .map_err(|error| Failure::new(Exit::Usage, format!("--ca {}: {error}", file.display())))?;
+    Ok(Some(Authorities { file: file.clone(), certificates }))
+}
+
+/// Returns the TLS configuration that trusts the public authorities and these.
+pub fn tls_config(authorities: Option<&Authorities>) -> Arc<rustls::ClientConfig> {
+    tls::config_with(authorities.map(|authorities| authorities.certificates.as_slice()))
 }
 
 #[cfg(test)]
@@ -295,7 +421,9 @@ mod tests {
 
     fn client(url: &str) -> Client {
         let gateway = GatewayLocation::Explicit(address::parse(url).unwrap());
-        Client { http: net::client(tls::public_config()), gateway, key: "csk_x".into(), json: false }
+        let (http, name) = (net::client(tls::public_config()), url.to_owned());
+        let credential = Credential::Bearer("csk_x".into());
+        Client { http, authorities: None, gateway, name, credential, json: false }
     }
 
     #[test]

@@ -2,19 +2,22 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::{DEFAULT_GROUPS_CLAIM, read_groups_claim, read_issuer_url, read_roles, show_groups_claim, show_roles};
+use super::{
+    DEFAULT_GROUPS_CLAIM, read_authorities, read_groups_claim, read_issuer_url, read_roles, show_groups_claim,
+    show_roles,
+};
 use crate::{
-    Secret,
+    Authorities, Secret, authorities,
     error::quoted,
     reader::{Reader, fields::Fields},
     tree::Node,
-    values::{ValueError, duration, read_visible_text, yaml_list, yaml_map, yaml_secret, yaml_text},
+    values::{ValueError, duration, read_scope, read_visible_text, yaml_list, yaml_map, yaml_secret, yaml_text},
 };
 use countersign_domain::principal::Role;
 
 const KEY: &str = "auth.oidc";
-pub(super) const KEYS: [&str; 8] =
-    ["issuer", "client_id", "client_secret", "scopes", "roles", "groups", "require", "refresh"];
+pub(super) const KEYS: [&str; 10] =
+    ["issuer", "client_id", "client_secret", "cli_client_id", "scopes", "roles", "groups", "require", "refresh", "tls"];
 const DEFAULT_SCOPES: [&str; 4] = ["openid", "email", "profile", "groups"];
 const DEFAULT_REFRESH: Duration = Duration::from_secs(60);
 const REFRESH_RANGE: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(86_400);
@@ -29,6 +32,8 @@ pub struct OidcConfig {
     pub client_secret: Option<Secret>,
     /// The secret as written in the file, which may be a variable.
     secret_source: Secret,
+    /// The public client of the command line, if the operator named one.
+    pub cli_client_id: Option<String>,
     pub scopes: Vec<String>,
     /// Roles by group of the provider, where `*` stands for everybody. Whoever has none gets no entry.
     pub roles: BTreeMap<String, Role>,
@@ -38,6 +43,8 @@ pub struct OidcConfig {
     pub require: BTreeMap<String, String>,
     /// The interval at which the provider is asked whether a person is still what they were.
     pub refresh: Duration,
+    /// Certificate authorities that are trusted in addition to the public ones.
+    pub authorities: Option<Authorities>,
 }
 
 pub(super) fn read(r: &mut Reader) -> Option<OidcConfig> {
@@ -71,6 +78,7 @@ fn read_provider(f: &mut Fields<'_>) -> Option<OidcConfig> {
         }
     }
     let issuer = read_issuer_url(f);
+    let authorities = read_authorities(f, issuer.as_deref());
     let client_id = f.parse("client_id", |node| read_visible_text(node, 200));
     let secret = f.expanded_text("client_secret");
     let mut config = OidcConfig::new(&issuer.unwrap_or_default(), &client_id.unwrap_or_default());
@@ -78,6 +86,8 @@ fn read_provider(f: &mut Fields<'_>) -> Option<OidcConfig> {
         config.client_secret = (!secret.value.is_empty()).then_some(Secret(secret.value));
         config.secret_source = Secret(secret.source);
     }
+    config.authorities = authorities;
+    config.cli_client_id = f.parse("cli_client_id", |node| read_visible_text(node, 200));
     if f.has("scopes") {
         config.scopes = f.parse_items("scopes", |_, node| read_scope(node));
         if !config.scopes.iter().any(|scope| scope == "openid") {
@@ -106,13 +116,6 @@ fn read_provider(f: &mut Fields<'_>) -> Option<OidcConfig> {
     (!f.has_problems()).then_some(config)
 }
 
-/// Reads a scope (RFC 6749, section 3.3).
-fn read_scope(node: &Node) -> Result<String, ValueError> {
-    let text = read_visible_text(node, 100)?;
-    let fits = text.bytes().all(|byte| matches!(byte, b'!'..=b'~') && !matches!(byte, b'"' | b'\\'));
-    if fits { Ok(text) } else { Err((format!("{} is not a scope", quoted(&text)), "Write one scope.".to_owned())) }
-}
-
 /// Reads the value that a claim must have.
 fn read_claim(node: &Node) -> Result<String, ValueError> {
     match node {
@@ -131,21 +134,34 @@ impl OidcConfig {
             client_id: client_id.to_owned(),
             client_secret: None,
             secret_source: Secret(String::new()),
+            cli_client_id: None,
             scopes: DEFAULT_SCOPES.map(str::to_owned).to_vec(),
             roles: BTreeMap::new(),
             groups_claim: DEFAULT_GROUPS_CLAIM.to_owned(),
             require: BTreeMap::new(),
             refresh: DEFAULT_REFRESH,
+            authorities: None,
         }
+    }
+
+    /// Returns the public client of the command line: the one that is named, or else that of the gateway if it has no secret.
+    #[must_use]
+    pub fn cli_client(&self) -> Option<&str> {
+        self.cli_client_id.as_deref().or_else(|| self.client_secret.is_none().then_some(&self.client_id))
     }
 
     /// Formats the provider as in the file, without its secret.
     #[must_use]
     pub fn show(&self) -> String {
-        let Self { issuer, client_id, scopes, roles, groups_claim, require, refresh, .. } = self;
+        let Self {
+            issuer, client_id, cli_client_id, scopes, roles, groups_claim, require, refresh, authorities, ..
+        } = self;
         let mut entries = vec![("issuer", yaml_text(issuer)), ("client_id", yaml_text(client_id))];
         if !self.secret_source.0.is_empty() {
             entries.push(("client_secret", yaml_secret(&self.secret_source.0)));
+        }
+        if let Some(client) = cli_client_id {
+            entries.push(("cli_client_id", yaml_text(client)));
         }
         if *scopes != DEFAULT_SCOPES {
             entries.push(("scopes", yaml_list(scopes)));
@@ -159,6 +175,7 @@ impl OidcConfig {
         if *refresh != DEFAULT_REFRESH {
             entries.push(("refresh", duration(REFRESH_RANGE).show(refresh)));
         }
+        entries.extend(authorities.as_ref().map(authorities::show));
         yaml_map(entries.into_iter())
     }
 }

@@ -3,11 +3,13 @@ use countersign_domain::policy::GroupMember;
 use super::*;
 use crate::{Environment, Flags, LoadedConfig, error::ConfigError, load, show};
 
+const TOKEN_KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+
 fn load_yaml(yaml: &str) -> Result<LoadedConfig, ConfigError> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("c.yaml");
     std::fs::write(&file, yaml).unwrap();
-    let variables = [("SECRET", "hush"), ("HOME", "/nowhere")];
+    let variables = [("SECRET", "hush"), ("KEY", TOKEN_KEY), ("HOME", "/nowhere")];
     load(&Flags { config: Some(file), ..Flags::default() }, &Environment::new(dir.path(), &variables))
 }
 
@@ -35,6 +37,13 @@ fn issuer_is_read_and_shown_without_its_secret() {
 }
 
 #[test]
+fn issuer_of_tokens_defaults_to_the_provider_of_people() {
+    let auth = "{ oidc: { issuer: https://id.example, client_id: gw }, tokens: [{ roles: { dev: agent } }] }";
+    let loaded = load_yaml(&format!("public_url: https://gw.example\nauth: {auth}\n")).unwrap();
+    assert_eq!(loaded.config.auth.tokens[0].issuer, "https://id.example");
+}
+
+#[test]
 fn wrong_issuers_are_refused() {
     for (auth, part) in [
         ("{ audiences: [a] }", "the issuer is missing"),
@@ -45,8 +54,15 @@ fn wrong_issuers_are_refused() {
         ("{ issuer: 'https://id.example/ä' }", "visible ASCII"),
         ("{ issuer: https://a }, { issuer: https://a }", "the issuers 1 and 2 are the same"),
         ("{ issuer: https://a, roles: { x: root } }", "`root` is not a role"),
+        ("{ issuer: https://a, roles: { '*': reviewer } }", "would let everybody with a token decide"),
+        ("{ issuer: https://a, roles: { x: agent, '*': admin } }", "would let everybody with a token decide"),
         ("{ issuer: https://a, introspection: { client_id: a } }", "client_secret is missing"),
         ("{ issuer: https://a, introspection: { client_id: a, client_secret: '${NOPE}' } }", "NOPE"),
+        (
+            "{ issuer: https://a, introspection: { client_id: a, client_secret: b } }, { issuer: https://b }, \
+             { issuer: https://c, introspection: { client_id: a, client_secret: b } }",
+            "the issuers 1 and 3 both have introspection",
+        ),
         ("{ issuer: https://a, audience: [b] }", "Did you mean `audiences`?"),
         ("https://a", "issuer 1 is a text, not a map"),
     ] {
@@ -55,6 +71,38 @@ fn wrong_issuers_are_refused() {
     }
     let error = load_yaml("auth: { tokens: [{ issuer: https://a }] }").unwrap_err().to_string();
     assert!(error.contains("auth.tokens: public_url is missing"), "{error}");
+}
+
+#[test]
+fn issuers_may_use_certificates_of_own_authorities() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = dir.path().join("ca.pem");
+    let made = std::process::Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
+        .args(["-subj", "/CN=Us", "-keyout", "/dev/null", "-out"])
+        .arg(&ca)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let tls = format!("tls: {{ ca: '{}' }}", ca.display());
+    let loaded = load_auth(&format!("{{ issuer: https://a, {tls} }}")).unwrap_or_else(|error| panic!("{error}"));
+    let [issuer] = &loaded.config.auth.tokens[..] else { panic!("one issuer") };
+    assert_eq!(issuer.authorities.as_ref().map(|own| own.certificates.len()), Some(1));
+    assert_eq!(load_auth(&issuer.show()).unwrap().config.auth.tokens, std::slice::from_ref(issuer));
+    let loaded = load_oidc(&format!("{{ issuer: https://a, client_id: a, {tls} }}")).unwrap();
+    let oidc = loaded.config.auth.oidc.unwrap();
+    assert_eq!(oidc.authorities, issuer.authorities);
+    for (tokens, inherits) in [("{ audiences: [a] }", true), ("{ issuer: https://b }", false)] {
+        let both = format!("{{ oidc: {}, tokens: [{tokens}] }}", oidc.show());
+        let loaded = load_yaml(&format!("public_url: https://gw.example\nauth: {both}\n")).unwrap();
+        let expected = oidc.authorities.clone().filter(|_| inherits);
+        assert_eq!(loaded.config.auth.tokens[0].authorities, expected, "{tokens}");
+    }
+    assert_eq!(load_oidc(&oidc.show()).unwrap().config.auth.oidc, Some(oidc));
+    let error = load_auth(&format!("{{ issuer: 'http://127.0.0.1:9', {tls} }}")).unwrap_err().to_string();
+    assert!(error.contains("auth.tokens.tls.ca: there is no https or wss address"), "{error}");
+    let error = load_auth("{ issuer: https://a, tls: { ca: none.pem } }").unwrap_err().to_string();
+    assert!(error.contains("the file `none.pem` cannot be used"), "{error}");
 }
 
 #[test]
@@ -97,7 +145,7 @@ fn load_oidc(oidc: &str) -> Result<LoadedConfig, ConfigError> {
 
 #[test]
 fn provider_is_read_and_shown_without_its_secret() {
-    let full = "{ issuer: https://id.example, client_id: gw, client_secret: '${SECRET}', scopes: [openid, offline_access], \
+    let full = "{ issuer: https://id.example, client_id: gw, client_secret: '${SECRET}', cli_client_id: gw-cli, scopes: [openid, offline_access], \
                 roles: { security: admin, '*': viewer }, groups: { claim: memberOf }, \
                 require: { hd: example.com, email_verified: true }, refresh: 5m }";
     let loaded = load_oidc(full).unwrap_or_else(|error| panic!("{error}"));
@@ -105,13 +153,29 @@ fn provider_is_read_and_shown_without_its_secret() {
     assert_eq!(oidc.client_secret, Some(Secret("hush".into())));
     assert_eq!((oidc.groups_claim.as_str(), oidc.refresh.as_secs()), ("memberOf", 300));
     assert_eq!(oidc.require["email_verified"], "true");
+    assert_eq!(oidc.cli_client(), Some("gw-cli"));
     let shown = show::yaml(&loaded.settings);
     assert!(shown.contains("${SECRET}") && !shown.contains("hush"), "{shown}");
     assert_eq!(load_oidc(&oidc.show()).unwrap().config.auth.oidc, Some(oidc));
     let short = load_oidc("{ issuer: https://id.example, client_id: gw, client_secret: '' }").unwrap();
     let short = short.config.auth.oidc.unwrap();
+    assert_eq!(short.cli_client(), Some("gw"), "it is public");
     assert_eq!((short.client_secret, short.scopes.len(), short.refresh.as_secs()), (None, 4, 60));
+    let confidential =
+        load_oidc("{ issuer: https://id.example, client_id: gw, client_secret: a, cli_client_id: null }").unwrap();
+    assert_eq!(confidential.config.auth.oidc.unwrap().cli_client(), None);
     assert_eq!(load_oidc("null").unwrap().config.auth.oidc, None);
+}
+
+#[test]
+fn roles_for_everybody_or_nobody_are_noticed() {
+    let warnings = |roles: &str| {
+        let oidc = format!("{{ issuer: https://a, client_id: a, roles: {roles}, require: {{ hd: a }} }}");
+        load_oidc(&oidc).unwrap().warnings.join("\n")
+    };
+    assert!(warnings("{}").contains("nobody can sign in"));
+    assert!(warnings("{ '*': admin }").contains("makes everybody an admin"));
+    assert_eq!(warnings("{ '*': reviewer, ops: admin }"), "");
 }
 
 #[test]
@@ -135,4 +199,35 @@ fn wrong_providers_are_refused() {
     }
     let error = load_yaml("auth: { oidc: { issuer: https://a, client_id: a } }").unwrap_err().to_string();
     assert!(error.contains("auth.oidc: public_url is missing"), "{error}");
+}
+
+#[test]
+fn enterprise_grant_needs_people_who_sign_in() {
+    let load_with = |mode: &str| {
+        let server = "url: https://a, oauth: { grant: enterprise, issuer: 'https://as', client_id: x }";
+        load_yaml(&format!(
+            "public_url: https://gw.example\nauth: {{ mode: {mode}, oidc: {{ issuer: https://id, client_id: a }} }}\n\
+             mcpServers: {{ a: {{ {server} }} }}\n"
+        ))
+    };
+    assert!(load_with("keys").is_ok());
+    let error = load_with("local").unwrap_err().to_string();
+    assert!(error.contains("nobody signs in") && error.contains("auth.mode: keys"), "{error}");
+}
+
+#[test]
+fn key_of_tokens_is_checked_and_hidden() {
+    let loaded = load_yaml("secrets: { key: '${KEY}' }").unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(loaded.config.token_key, Some(Secret(TOKEN_KEY.to_owned())));
+    let shown = show::yaml(&loaded.settings);
+    assert!(shown.contains("${KEY}") && !shown.contains("AAAA"), "{shown}");
+    for (wrong, part) in [
+        ("secrets: { key: hush }", "not a key of 32 bytes"),
+        ("secrets: { key: '${KEY}=' }", "not a key of 32 bytes"),
+        ("secrets: { key: AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAB= }", "not a key of 32 bytes"),
+        ("secrets: { key: '${KEY}', key_file: /k }", "Take out one of the two"),
+    ] {
+        let error = load_yaml(wrong).unwrap_err().to_string();
+        assert!(error.contains(part) && !error.contains("hush"), "{wrong}: {error}");
+    }
 }

@@ -1,6 +1,10 @@
 //! Reads the keys of one map below a key of the configuration, such as one server, webhook or rule.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::{
+    ops::RangeInclusive,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use super::{LayerValue, Reader};
 use crate::{
@@ -255,6 +259,16 @@ impl<'a> Fields<'a> {
         let mut fields = Fields { keeps_null, ..Fields::new(self.reader, self.layer_value, key, origin, entries) };
         fields.reject_unknown_keys(keys);
         Some(fields)
+    }
+
+    /// Resolves a path against `base`. `~` and `$HOME` are expanded where they are written, not in values of variables.
+    pub(crate) fn resolve_path(&self, text: &ExpandedText, base: &Path) -> Result<PathBuf, ValueError> {
+        let ExpandedText { source, value } = text;
+        if value.is_empty() {
+            return Err(("the path is empty".to_owned(), "Name a file or a folder, or take the line out.".to_owned()));
+        }
+        let symbolic = source.starts_with('~') || (source.starts_with('$') && !source.starts_with("${"));
+        if symbolic { self.env().expand(value, base) } else { Ok(base.join(value)) }
     }
 
     /// Reads a text and expands its variables.

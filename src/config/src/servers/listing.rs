@@ -1,6 +1,9 @@
 //! Formats servers for `config show` as written in the file, with variable names and redacted secrets.
 
-use super::redaction::{redact_arguments, redact_url};
+use super::{
+    oauth,
+    redaction::{redact_arguments, redact_url},
+};
 use crate::{
     tree::{KeyValue, Node},
     values::{yaml_list, yaml_map, yaml_secret, yaml_text},
@@ -38,6 +41,11 @@ fn format_value(key: &str, node: &Node) -> String {
             texts.map_or_else(|| format_flow(node, &yaml_text), |texts| yaml_list(&redact_arguments(&texts)))
         }
         ("env" | "headers", _) => format_flow(node, &yaml_secret),
+        (oauth::KEY, Node::Map(entries)) => yaml_map(entries.iter().map(|entry| {
+            let is_secret = oauth::SECRET_KEYS.contains(&entry.key.as_str());
+            let format_text: &dyn Fn(&str) -> String = if is_secret { &yaml_secret } else { &yaml_text };
+            (entry.key.as_str(), format_flow(&entry.value.node, format_text))
+        })),
         ("url" | "serverUrl" | "httpUrl" | "replicas", _) => format_flow(node, &|text| yaml_text(&redact_url(text))),
         _ => format_flow(node, &yaml_text),
     }

@@ -2,8 +2,9 @@
 //!
 //! The module never shows a secret: messages quote the file, but no values of variables, `env` or `headers`.
 
-mod authorities;
+mod known_reads;
 pub(super) mod listing;
+mod oauth;
 mod previews;
 #[cfg(test)]
 mod recipes_tests;
@@ -19,7 +20,7 @@ use std::{
 };
 
 use super::{
-    BreakerConfig, ListsConfig, UpstreamConfig, check,
+    BreakerConfig, ListsConfig, UpstreamConfig, UpstreamTarget, authorities, check,
     error::{quoted, quoted_key},
     reader::fields::Fields,
     reader::{NamedMap, Reader},
@@ -31,7 +32,7 @@ use countersign_domain::BUILT_IN_PROVIDERS;
 pub(super) const KEY: &str = "mcpServers";
 
 /// The keys of a server. Tests check that `config/countersign.yaml` documents them.
-pub(super) const KEYS: [&str; 36] = [
+pub(super) const KEYS: [&str; 37] = [
     "command",
     "args",
     "env",
@@ -63,6 +64,7 @@ pub(super) const KEYS: [&str; 36] = [
     "cache",
     previews::KEY,
     "tls",
+    oauth::KEY,
     "instructions",
     // Spellings of other clients for the keys above.
     "serverUrl",
@@ -119,9 +121,17 @@ fn read_server(name: &str, f: &mut Fields<'_>) -> Option<UpstreamConfig> {
     let (target, label) = target::read(f).unzip();
     let previews = previews::read(f, target.as_ref());
     // Without a valid target the other keys are still checked, with a placeholder that is never used.
-    let authorities = target.as_ref().and_then(|target| authorities::read(f, target));
+    let authorities = match &target {
+        Some(UpstreamTarget::Url { urls, .. }) => {
+            authorities::read(f, urls.iter().any(|url| matches!(url.scheme(), "https" | "wss")))
+        }
+        // `target` has already reported the key.
+        Some(UpstreamTarget::Command { .. }) | None => None,
+    };
+    let oauth = target.as_ref().and_then(|target| oauth::read(f, target));
     let mut server = UpstreamConfig::new(name, target.unwrap_or_else(target::placeholder));
     server.authorities = authorities;
+    server.oauth = oauth;
     server.label = label.unwrap_or_default();
     server.previews = previews;
     match f.text("prefix") {

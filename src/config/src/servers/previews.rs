@@ -61,9 +61,7 @@ struct RecipeLayers {
 
 impl RecipeLayers {
     fn add_recognised_set(&mut self, target: Option<&UpstreamTarget>) {
-        if let Some(UpstreamTarget::Command { command, args, .. }) = target
-            && let Some(set) = shipped_recipes::find_by_command(command, args)
-        {
+        if let Some(set) = target.and_then(shipped_recipes::find_by_target) {
             self.add_set(set, false);
         }
     }

@@ -1,39 +1,58 @@
-//! Recipes for widely used servers that are shipped with the program (`config/previews`).
+//! Recipes and known reads for widely used servers that are shipped with the program (`config/previews`, `config/reads`).
 //!
 //! To add a recipe:
 //! 1. Write it into the file of its server in `config/previews`, under the tool's own name. `docs/previews.md` and
 //!    `config/countersign.yaml` explain the keys. It may call only read-only tools. `every_shipped_recipe_can_be_read`
 //!    compiles it.
-//! 2. For a server without a file, make one and add it to [`SHIPPED_RECIPE_SETS`], with what its packages and programs are called:
-//!    `every_recipe_file_is_shipped_with_server_aliases`.
+//! 2. For a server without a file, make one and add it to [`SHIPPED_RECIPE_SETS`], with what its packages and programs are
+//!    called, or with its addresses: `every_recipe_file_is_shipped_with_server_aliases`. `known_reads.rs` explains `reads`.
 //! 3. Call its tool on the real server in `tests/clients/previews.test.mjs`:
 //!    `every_shipped_recipe_is_tried_with_its_server`, in `src/config/src/servers/previews.rs`, misses it otherwise.
 
 use std::path::Path;
 
-/// A set of recipes with the names by which a command identifies its server.
+use url::Url;
+
+use crate::UpstreamTarget;
+
+/// A set of recipes with the names and addresses that identify its server.
 pub struct RecipeSet {
     pub name: &'static str,
     pub yaml: &'static str,
+    /// The known reads of the server.
+    pub reads: &'static str,
     /// Names of the server's packages, modules, programs and images.
     aliases: &'static [&'static str],
+    /// Addresses at which the server is hosted. They include all paths below them.
+    addresses: &'static [&'static str],
+    /// The name that the server gives itself (`serverInfo.name`). Any server can give itself this name, so it identifies none.
+    pub own_name: &'static str,
 }
 
 pub const SHIPPED_RECIPE_SETS: [RecipeSet; 3] = [
     RecipeSet {
         name: "filesystem",
         yaml: include_str!("../../../../config/previews/filesystem.yaml"),
+        reads: include_str!("../../../../config/reads/filesystem.yaml"),
         aliases: &["@modelcontextprotocol/server-filesystem", "mcp-server-filesystem", "mcp/filesystem"],
+        addresses: &[],
+        own_name: "secure-filesystem-server",
     },
     RecipeSet {
         name: "git",
         yaml: include_str!("../../../../config/previews/git.yaml"),
+        reads: include_str!("../../../../config/reads/git.yaml"),
         aliases: &["mcp-server-git", "mcp_server_git", "mcp/git"],
+        addresses: &[],
+        own_name: "mcp-git",
     },
     RecipeSet {
         name: "memory",
         yaml: include_str!("../../../../config/previews/memory.yaml"),
+        reads: include_str!("../../../../config/reads/memory.yaml"),
         aliases: &["@modelcontextprotocol/server-memory", "mcp-server-memory", "mcp/memory"],
+        addresses: &[],
+        own_name: "memory-server",
     },
 ];
 
@@ -42,9 +61,27 @@ pub fn find_by_name(name: &str) -> Option<&'static RecipeSet> {
     SHIPPED_RECIPE_SETS.iter().find(|set| set.name == name)
 }
 
-/// Returns the set of the server that a command starts: that of the first word which names a known server.
+/// Returns the set of the server at this target, which its command or all its addresses identify.
 #[must_use]
-pub fn find_by_command(command: &str, args: &[String]) -> Option<&'static RecipeSet> {
+pub fn find_by_target(target: &UpstreamTarget) -> Option<&'static RecipeSet> {
+    match target {
+        UpstreamTarget::Command { command, args, .. } => find_by_command(command, args),
+        UpstreamTarget::Url { urls, .. } => SHIPPED_RECIPE_SETS.iter().find(|set| {
+            let is_known = |url: &Url| set.addresses.iter().any(|address| is_at_address(url, address));
+            !urls.is_empty() && urls.iter().all(is_known)
+        }),
+    }
+}
+
+/// Returns `true` if the URL is the address or below it.
+fn is_at_address(url: &Url, address: &str) -> bool {
+    let Ok(address) = Url::parse(address) else { return false };
+    let rest = url.path().strip_prefix(address.path().trim_end_matches('/'));
+    url.origin() == address.origin() && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Returns the set of the server that a command starts: that of the first word which names a known server.
+fn find_by_command(command: &str, args: &[String]) -> Option<&'static RecipeSet> {
     let program = Path::new(command).file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let words = std::iter::once(program).chain(args.iter().map(String::as_str));
     words
@@ -100,10 +137,30 @@ mod tests {
         files.sort_unstable();
         assert_eq!(files, SHIPPED_RECIPE_SETS.each_ref().map(|set| set.name));
         for shipped in &SHIPPED_RECIPE_SETS {
-            assert!(!shipped.aliases.is_empty(), "{}", shipped.name);
+            assert!(!shipped.aliases.is_empty() || !shipped.addresses.is_empty(), "{}", shipped.name);
             for word in shipped.aliases {
                 assert_eq!(set("npx", &[word]), Some(shipped.name), "{word}");
             }
+        }
+    }
+
+    #[test]
+    fn hosted_server_is_recognised_at_and_below_its_address() {
+        let is_known = |url: &str| is_at_address(&Url::parse(url).unwrap(), "https://mcp.example.com/mcp");
+        assert!(is_known("https://mcp.example.com/mcp") && is_known("https://MCP.example.com:443/mcp/readonly?x=1"));
+        for other in [
+            "http://mcp.example.com/mcp",
+            "https://mcp.example.com/",
+            "https://mcp.example.com/mcp2",
+            "https://mcp.example.com/other/../mcp2",
+            "https://mcp.example.com:8443/mcp",
+            "https://mcp.example.com.evil.example/mcp",
+        ] {
+            assert!(!is_known(other), "{other}");
+        }
+        for shipped in &SHIPPED_RECIPE_SETS {
+            let is_https = |address: &&str| Url::parse(address).is_ok_and(|url| url.scheme() == "https");
+            assert!(shipped.addresses.iter().all(is_https), "{}", shipped.name);
         }
     }
 

@@ -1,14 +1,11 @@
 //! Reads the target of a server: a command or addresses, with their keys.
 
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeSet, path::Path};
 
 use actix_web::http::header::{HeaderName, HeaderValue};
 use url::Url;
 
-use super::redaction;
+use super::{oauth, redaction};
 use crate::reader::fields::{ExpandedText, Fields, expand_text};
 use crate::{
     Secret, UpstreamTarget, UrlTransport,
@@ -61,7 +58,7 @@ const PRIVATE_CLIENT_HEADER_PREFIXES: [&str; 4] = ["mcp-", "proxy-", "x-counters
 /// The keys of an address: ours, and the spellings of two clients.
 const URL_KEYS: [&str; 3] = ["url", "serverUrl", "httpUrl"];
 const COMMAND_ONLY_KEYS: [&str; 4] = ["args", "env", "cwd", "allow_own_files"];
-const URL_ONLY_KEYS: [&str; 4] = ["headers", "replicas", "forward_headers", "tls"];
+const URL_ONLY_KEYS: [&str; 5] = ["headers", "replicas", "forward_headers", "tls", oauth::KEY];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Transport {
@@ -157,7 +154,7 @@ fn read_command(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
     let base = &f.layer_value().base;
     // Relative to the folder of the configuration file.
     let cwd = f.expanded_text("cwd").and_then(|cwd| {
-        let cwd = resolve_path(f, &cwd, base);
+        let cwd = f.resolve_path(&cwd, base);
         f.accept("cwd", cwd)
     });
     let program = resolve_program(f, &command, cwd.as_deref().unwrap_or(base));
@@ -174,22 +171,12 @@ fn read_command(f: &mut Fields<'_>) -> Option<(UpstreamTarget, String)> {
     Some((UpstreamTarget::Command { command: program, args, env: env.into_iter().collect(), cwd }, label))
 }
 
-/// Resolves a path against `base`. `~` and `$HOME` are expanded where they are written, not in values of variables.
-pub(super) fn resolve_path(f: &Fields<'_>, text: &ExpandedText, base: &Path) -> Result<PathBuf, ValueError> {
-    let ExpandedText { source, value } = text;
-    if value.is_empty() {
-        return Err(("the path is empty".to_owned(), "Name a folder, or take the line out.".to_owned()));
-    }
-    let symbolic = source.starts_with('~') || (source.starts_with('$') && !source.starts_with("${"));
-    if symbolic { f.env().expand(value, base) } else { Ok(base.join(value)) }
-}
-
 /// Resolves a program. A bare name is looked up in `PATH` when the child process starts; anything else is a path.
 fn resolve_program(f: &Fields<'_>, command: &ExpandedText, base: &Path) -> Result<String, ValueError> {
     if !command.value.contains('/') {
         return Ok(command.value.clone());
     }
-    let text = resolve_path(f, command, base)?.into_os_string().into_string();
+    let text = f.resolve_path(command, base)?.into_os_string().into_string();
     text.map_err(|_| ("the path is not Unicode".to_owned(), "Write it out.".to_owned()))
 }
 
@@ -220,7 +207,7 @@ fn read_addresses(f: &mut Fields<'_>, key: &str, transport: UrlTransport) -> Opt
 fn parse_address(text: &ExpandedText, transport: UrlTransport) -> Result<Url, ValueError> {
     // Quoted as written in the file, without the values of variables.
     let quoted_url = quoted(&redaction::redact_url(&text.source));
-    let wrong = |why: &str, remedy: &str| Err((format!("{quoted_url} {why}"), remedy.to_owned()));
+    let wrong = |reason: &str, remedy: &str| Err((format!("{quoted_url} {reason}"), remedy.to_owned()));
     let Ok(url) = Url::parse(text.value.trim()) else {
         return wrong("is not a URL", "Write https://host/path.");
     };

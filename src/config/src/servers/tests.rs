@@ -1,9 +1,9 @@
 use std::time::Duration;
 
-use super::{BREAKER_KEYS, KEYS, LISTS_KEYS, TOOLS_KEYS, authorities};
+use super::{BREAKER_KEYS, KEYS, LISTS_KEYS, TOOLS_KEYS, authorities, oauth};
 use crate::{
     BreakerConfig, Config, Environment, Flags, Isolation, LoadedConfig, Secret, Serialization, UpstreamConfig,
-    UpstreamTarget, UrlTransport,
+    UpstreamOAuth, UpstreamTarget, UrlTransport,
     error::ConfigError,
     load::{DEFAULT_YAML, load},
     show,
@@ -127,11 +127,14 @@ fn documented_server_block_loads_and_names_every_key() {
             "{key}"
         );
     }
-    for key in BREAKER_KEYS.iter().chain(&LISTS_KEYS).chain(&TOOLS_KEYS).chain(&authorities::TLS_KEYS) {
+    for key in
+        BREAKER_KEYS.iter().chain(&LISTS_KEYS).chain(&TOOLS_KEYS).chain(&authorities::TLS_KEYS).chain(&oauth::KEYS)
+    {
         assert!(yaml.contains(&format!("{key}: ")), "{key} is missing");
     }
     let all = Case::new(&yaml).config().upstreams;
-    assert_eq!(all.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["files", "search"]);
+    assert_eq!(all.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["files", "search", "notes"]);
+    assert_eq!(all[2].oauth, Some(UpstreamOAuth::default()));
     // The defaults in the comments are the real defaults.
     let plain = UpstreamConfig::new("files", all[0].target.clone());
     let shown = UpstreamConfig {

@@ -15,7 +15,7 @@ use crate::model::Hit;
 /// The maximum number of times that an answer is cleaned. An answer without false citations takes one round.
 const MAX_ROUNDS: usize = 8;
 /// The maximum number of bytes of a list of passage numbers.
-const MAX_CITATION_LIST: usize = 200;
+const MAX_CITATION_LIST_BYTES: usize = 200;
 /// The text that replaces an address.
 const ADDRESS_PLACEHOLDER: &str = "(address left out)";
 /// Characters after an address that are not part of it.
@@ -51,14 +51,13 @@ fn remove_unknown_numbers(answer: &str, count: usize) -> String {
     while let Some(start) = rest.find('[') {
         let (before, from) = rest.split_at(start);
         out.push_str(before);
-        let end = from.bytes().take(MAX_CITATION_LIST).position(|byte| byte == b']');
+        let end = from.bytes().take(MAX_CITATION_LIST_BYTES).position(|byte| byte == b']');
         let inner = end.and_then(|end| from.get(1..end));
-        let parsed = inner.and_then(|inner| {
-            let numbers: Option<Vec<u64>> = inner.split([',', ';']).map(|number| number.trim().parse().ok()).collect();
-            numbers
-        });
-        match (inner, parsed) {
-            (Some(inner), Some(cited)) => {
+        let parse_numbers = |inner: &str| {
+            inner.split([',', ';']).map(|number| number.trim().parse().ok()).collect::<Option<Vec<u64>>>()
+        };
+        match inner.and_then(|inner| Some((inner, parse_numbers(inner)?))) {
+            Some((inner, cited)) => {
                 let valid: Vec<String> =
                     cited.iter().filter(|number| (1..=count as u64).contains(number)).map(u64::to_string).collect();
                 if valid.is_empty() {
@@ -69,7 +68,7 @@ fn remove_unknown_numbers(answer: &str, count: usize) -> String {
                 }
                 rest = from.get(inner.len() + 2..).unwrap_or_default();
             }
-            _ => {
+            None => {
                 out.push('[');
                 rest = from.get(1..).unwrap_or_default();
             }
@@ -178,7 +177,7 @@ struct OpenLink {
 }
 
 /// A piece of text as it is displayed, which may be written differently in the source.
-struct Piece<'a> {
+struct DisplayedText<'a> {
     text: Cow<'a, str>,
     range: Range<usize>,
 }
@@ -186,9 +185,9 @@ struct Piece<'a> {
 /// Cleans the answer once.
 fn clean_once(answer: &str, known: &KnownAddresses<'_>, options: Options) -> String {
     let mut edits: Vec<Edit> = Vec::new();
-    let mut open: Vec<OpenLink> = Vec::new();
-    let mut pieces_of_text: Vec<Piece<'_>> = Vec::new();
-    let mut code: Vec<Range<usize>> = Vec::new();
+    let mut open_links: Vec<OpenLink> = Vec::new();
+    let mut pieces_of_text: Vec<DisplayedText<'_>> = Vec::new();
+    let mut code_ranges: Vec<Range<usize>> = Vec::new();
     let parser = Parser::new_ext(answer, options);
     for (_, definition) in parser.reference_definitions().iter() {
         let title = definition.title.as_deref().unwrap_or_default();
@@ -198,13 +197,13 @@ fn clean_once(answer: &str, known: &KnownAddresses<'_>, options: Options) -> Str
     }
     for (event, range) in parser.into_offset_iter() {
         if !matches!(event, Event::End(_))
-            && let Some(open) = open.last_mut()
+            && let Some(link) = open_links.last_mut()
         {
-            let inner = open.inner.get_or_insert(range.clone());
+            let inner = link.inner.get_or_insert(range.clone());
             *inner = inner.start.min(range.start)..inner.end.max(range.end);
         }
         if !matches!(event, Event::Text(_)) {
-            remove_unknown_addresses(
+            edit_out_unknown_addresses(
                 &mut pieces_of_text,
                 known,
                 !matches!(event, Event::End(TagEnd::CodeBlock)),
@@ -212,8 +211,8 @@ fn clean_once(answer: &str, known: &KnownAddresses<'_>, options: Options) -> Str
             );
         }
         match event {
-            Event::Text(text) => pieces_of_text.push(Piece { text: text.into_string().into(), range }),
-            Event::Code(_) | Event::Start(Tag::CodeBlock(_)) => code.push(range),
+            Event::Text(text) => pieces_of_text.push(DisplayedText { text: text.into_string().into(), range }),
+            Event::Code(_) | Event::Start(Tag::CodeBlock(_)) => code_ranges.push(range),
             Event::Html(_) | Event::InlineHtml(_) => edits.push(Edit { range, text: "" }),
             Event::Start(
                 Tag::Link { link_type, dest_url, title, .. } | Tag::Image { link_type, dest_url, title, .. },
@@ -222,10 +221,10 @@ fn clean_once(answer: &str, known: &KnownAddresses<'_>, options: Options) -> Str
                 if !is_known && matches!(link_type, LinkType::Autolink | LinkType::Email) {
                     edits.push(Edit { range: range.clone(), text: ADDRESS_PLACEHOLDER });
                 }
-                open.push(OpenLink { range, inner: None, is_known });
+                open_links.push(OpenLink { range, inner: None, is_known });
             }
             Event::End(TagEnd::Link | TagEnd::Image) => {
-                if let Some(OpenLink { range, inner, is_known: false }) = open.pop() {
+                if let Some(OpenLink { range, inner, is_known: false }) = open_links.pop() {
                     // The text of the link stays.
                     let inner = inner.unwrap_or(range.end..range.end);
                     edits.push(Edit { range: range.start..inner.start, text: "" });
@@ -235,11 +234,11 @@ fn clean_once(answer: &str, known: &KnownAddresses<'_>, options: Options) -> Str
             _ => {}
         }
     }
-    remove_unknown_addresses(&mut pieces_of_text, known, true, &mut edits);
+    edit_out_unknown_addresses(&mut pieces_of_text, known, true, &mut edits);
     // This covers parts that are not displayed, such as the info string of a code block.
     let is_code = |offset: usize| {
-        let before = code.partition_point(|code| code.start <= offset);
-        before.checked_sub(1).and_then(|last| code.get(last)).is_some_and(|code| code.contains(&offset))
+        let before = code_ranges.partition_point(|range| range.start <= offset);
+        before.checked_sub(1).and_then(|last| code_ranges.get(last)).is_some_and(|range| range.contains(&offset))
     };
     let prose = known.unknown_addresses(answer, true).into_iter().filter(|range| !is_code(range.start));
     for range in known.unknown_addresses(answer, false).into_iter().chain(prose) {
@@ -248,9 +247,10 @@ fn clean_once(answer: &str, known: &KnownAddresses<'_>, options: Options) -> Str
     apply_edits(answer, edits)
 }
 
-/// Searches the displayed text for addresses: entities and escapes are resolved, and adjacent pieces are joined.
-fn remove_unknown_addresses(
-    pieces_of_text: &mut Vec<Piece<'_>>,
+/// Adds an edit for each unknown address of the displayed text, and clears the pieces. In the displayed text, entities
+/// and escapes are resolved, and adjacent pieces are joined.
+fn edit_out_unknown_addresses(
+    pieces_of_text: &mut Vec<DisplayedText<'_>>,
     known: &KnownAddresses<'_>,
     is_prose: bool,
     edits: &mut Vec<Edit>,
@@ -283,12 +283,12 @@ fn apply_edits(text: &str, mut edits: Vec<Edit>) -> String {
     edits.sort_by_key(|edit| (edit.range.start, std::cmp::Reverse(edit.range.end)));
     let mut out = String::with_capacity(text.len());
     let mut offset = 0;
-    for Edit { range, text: instead } in edits {
+    for Edit { range, text: replacement } in edits {
         if range.start < offset {
             continue;
         }
         out.push_str(text.get(offset..range.start).unwrap_or_default());
-        out.push_str(instead);
+        out.push_str(replacement);
         offset = range.end;
     }
     out.push_str(text.get(offset..).unwrap_or_default());

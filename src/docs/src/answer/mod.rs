@@ -13,16 +13,16 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::{model::Hit, remote::Generator};
+use crate::{model::Hit, remote::Generator, text::truncate};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, text::one_line};
 
 /// The maximum number of characters of a quoted passage.
-const MAX_QUOTE: usize = 1200;
+const MAX_QUOTE_CHARS: usize = 1200;
 /// The maximum number of characters of a passage in a prompt.
-const MAX_PROMPT_PASSAGE: usize = 4000;
+const MAX_PROMPT_PASSAGE_CHARS: usize = 4000;
 /// The maximum number of characters of a model's answer.
-const MAX_ANSWER: usize = 20_000;
+const MAX_ANSWER_CHARS: usize = 20_000;
 
 /// The way in which an answer was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
@@ -38,6 +38,7 @@ pub(crate) enum AnswerMode {
     None,
 }
 
+/// An answer to a question.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub text: String,
@@ -54,14 +55,14 @@ pub(crate) struct Answerer {
 
 /// Returns the passage of a source as it is shown to a model.
 fn prompt_text(source: &Hit) -> String {
-    cut(&source.passage.text, MAX_PROMPT_PASSAGE)
+    shorten(&source.passage.text, MAX_PROMPT_PASSAGE_CHARS)
 }
 
-fn cut(text: &str, max: usize) -> String {
-    match text.char_indices().nth(max) {
-        Some((end, _)) => format!("{}…", text.get(..end).unwrap_or(text)),
-        None => text.to_owned(),
-    }
+/// Cuts a text after this number of characters, and marks the cut.
+fn shorten(text: &str, max_chars: usize) -> String {
+    let beginning = truncate(text, max_chars);
+    let mark = if beginning.len() < text.len() { "…" } else { "" };
+    format!("{beginning}{mark}")
 }
 
 impl Answerer {
@@ -78,7 +79,7 @@ impl Answerer {
         let user = prompt::user_prompt(query, sources);
         if let Some(generator) = &self.generator {
             match generator.answer(prompt::SYSTEM_PROMPT, &user, &ctx.cancel).await {
-                Ok(text) => match citations::sanitize(&cut(&text, MAX_ANSWER), sources) {
+                Ok(text) => match citations::sanitize(&shorten(&text, MAX_ANSWER_CHARS), sources) {
                     Some(text) => return Ok(Answer { text, mode: AnswerMode::Generated, note }),
                     None => note = Some(discarded_answer_note("gateway")),
                 },
@@ -92,8 +93,8 @@ impl Answerer {
             }
         }
         if let Some(inquirer) = ctx.inquirer.as_ref().filter(|inquirer| inquirer.capabilities().sampling) {
-            match sampling::ask(&**inquirer, &user, &ctx.cancel).await {
-                Ok(text) => match citations::sanitize(&cut(&text, MAX_ANSWER), sources) {
+            match sampling::ask_client_model(&**inquirer, &user, &ctx.cancel).await {
+                Ok(text) => match citations::sanitize(&shorten(&text, MAX_ANSWER_CHARS), sources) {
                     Some(text) => return Ok(Answer { text, mode: AnswerMode::Sampled, note }),
                     None => note = Some(discarded_answer_note("client")),
                 },
@@ -122,7 +123,7 @@ fn quote_passages(sources: &[Hit]) -> String {
             passage.first_line,
             passage.last_line
         );
-        let text = cut(&passage.text, MAX_QUOTE);
+        let text = shorten(&passage.text, MAX_QUOTE_CHARS);
         let text: Vec<String> = text.lines().map(|line| format!("> {line}")).collect();
         format!("[{}] {source_line}:\n{}", index + 1, text.join("\n"))
     });

@@ -5,20 +5,23 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::prompt::SYSTEM_PROMPT;
+use crate::remote::MAX_ANSWER_TOKENS;
 use countersign_protocol::RequestId;
 use countersign_provider::{
     Inquirer,
     request::{Replier, UpstreamRequest},
 };
 
-const MAX_TOKENS: u32 = 1024;
-
 /// Returns the model's answer, or the reason why there is none.
-pub(super) async fn ask(inquirer: &dyn Inquirer, user: &str, cancel: &CancellationToken) -> Result<String, String> {
+pub(super) async fn ask_client_model(
+    inquirer: &dyn Inquirer,
+    prompt: &str,
+    cancel: &CancellationToken,
+) -> Result<String, String> {
     let params = json!({
-        "messages": [{ "role": "user", "content": { "type": "text", "text": user } }],
+        "messages": [{ "role": "user", "content": { "type": "text", "text": prompt } }],
         "systemPrompt": SYSTEM_PROMPT,
-        "maxTokens": MAX_TOKENS,
+        "maxTokens": MAX_ANSWER_TOKENS,
     });
     let (reply, answer) = oneshot::channel();
     let reply = Replier::new(move |answer| drop(reply.send(answer)));

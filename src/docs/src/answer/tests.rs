@@ -17,7 +17,7 @@ fn source(path: &str, text: &str) -> Hit {
         date: None,
         level: Level::Standard,
         char_count: text.len(),
-        score: 0.9,
+        relevance: 0.9,
         header_path: String::new(),
         passage: Passage { first_line: 3, last_line: 4, text: text.into() },
     }

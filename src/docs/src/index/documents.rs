@@ -12,8 +12,19 @@ use super::{
 };
 use crate::model::{Document, Level};
 
-/// The maximum number of passages of one document. Further passages are not indexed.
-pub(super) const MAX_PASSAGES: i64 = 4096;
+/// The number of passage ids that belong to one document, which is also the maximum number of its passages; further
+/// passages are not indexed. The ids are stored, so another number needs a new version of the schema.
+const PASSAGE_IDS_PER_DOCUMENT: i64 = 4096;
+
+/// Returns the id of the document that a passage belongs to.
+pub(super) const fn document_of(passage: PassageId) -> i64 {
+    passage / PASSAGE_IDS_PER_DOCUMENT
+}
+
+/// Returns the id of a document's first passage.
+pub(super) const fn first_passage_of(document: i64) -> PassageId {
+    document * PASSAGE_IDS_PER_DOCUMENT
+}
 
 /// The state of a file when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,15 +37,15 @@ pub(crate) struct FileStamp {
     pub hash: [u8; 32],
 }
 
-/// Numbers of indexed documents.
+/// The numbers of indexed documents and chunks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct DocumentCounts {
     pub documents: usize,
     pub chunks: usize,
     pub by_type: BTreeMap<Option<String>, usize>,
 }
 
-impl Counts {
+impl DocumentCounts {
     pub fn count_of_type(&self, name: &str) -> usize {
         self.by_type.get(&Some(name.to_owned())).copied().unwrap_or_default()
     }
@@ -100,7 +111,7 @@ impl Index {
                 }
                 Ok(removed)
             },
-            Self::drop_vectors,
+            Self::remove_vectors,
         )
     }
 
@@ -114,11 +125,12 @@ impl Index {
                 }
                 Ok(removed)
             },
-            Self::drop_vectors,
+            Self::remove_vectors,
         )
     }
 
-    fn drop_vectors(&self, removed_ids: Vec<PassageId>) {
+    /// Removes the vectors of removed passages from memory.
+    fn remove_vectors(&self, removed_ids: Vec<PassageId>) {
         if let Some(matrix) = &mut *self.matrix.write() {
             removed_ids.into_iter().for_each(|id| matrix.remove(id));
         }
@@ -152,9 +164,10 @@ impl Index {
         })
     }
 
-    pub fn counts(&self) -> Result<Counts, IndexError> {
+    /// Counts the documents, also by type, and the chunks.
+    pub fn counts(&self) -> Result<DocumentCounts, IndexError> {
         self.read(|conn| {
-            let mut counts = Counts::default();
+            let mut counts = DocumentCounts::default();
             let mut statement = conn.prepare_cached("SELECT doc_type, count(*) FROM documents GROUP BY doc_type")?;
             let mut rows = statement.query([])?;
             while let Some(row) = rows.next()? {
@@ -183,6 +196,7 @@ impl Index {
         })
     }
 
+    /// Returns the metadata of a document, if it is indexed.
     pub fn document(&self, path: &str) -> Result<Option<DocumentMetadata>, IndexError> {
         self.read(|conn| {
             conn.prepare_cached(&format!("{METADATA_QUERY} WHERE path = ?1"))?
@@ -205,10 +219,20 @@ impl Index {
         })
     }
 
-    /// Returns passages that have no vector of this model, with the text to embed: title, headings and content.
-    pub fn unembedded_passages(&self, model: &str, limit: usize) -> Result<Vec<(PassageId, String)>, IndexError> {
+    /// Returns passages with larger ids than `after` that have no vector of this model, in the order of their ids, with
+    /// the text to embed: title, headings and content.
+    pub fn unembedded_passages(
+        &self,
+        model: &str,
+        after: PassageId,
+        limit: usize,
+    ) -> Result<Vec<(PassageId, String)>, IndexError> {
         self.read(|conn| {
-            passages_without_vector(conn, "(vector IS NULL OR model <> ?1) LIMIT ?2", params![model, limit])
+            passages_without_vector(
+                conn,
+                "(vector IS NULL OR model <> ?1) AND passages.id > ?2 ORDER BY passages.id LIMIT ?3",
+                params![model, after, limit],
+            )
         })
     }
 
@@ -225,20 +249,20 @@ impl Index {
 
     /// Stores vectors of passages that still exist. Vectors that are not finite, or consist of zeros, are skipped.
     pub fn set_vectors(&self, model: &str, vectors: &[(PassageId, Vec<f32>)]) -> Result<(), IndexError> {
-        let unit: Vec<(PassageId, Vec<f32>)> =
+        let normalized: Vec<(PassageId, Vec<f32>)> =
             vectors.iter().filter_map(|(id, vector)| Some((*id, vectors::normalize(vector)?))).collect();
         self.write(
             |tx| {
                 let mut existing = Vec::new();
                 let mut statement = tx.prepare_cached("UPDATE passages SET vector = ?2, model = ?3 WHERE id = ?1")?;
-                for (id, vector) in &unit {
-                    existing.push(statement.execute(params![id, vectors::to_bytes(vector), model])? > 0);
+                for (id, vector) in &normalized {
+                    existing.push(statement.execute(params![id, vectors::vector_to_bytes(vector), model])? > 0);
                 }
                 Ok(existing)
             },
             |index, exists| {
                 if let Some(matrix) = &mut *index.matrix.write() {
-                    for ((id, vector), _) in unit.iter().zip(exists).filter(|(_, exists)| *exists) {
+                    for ((id, vector), _) in normalized.iter().zip(exists).filter(|(_, exists)| *exists) {
                         matrix.insert(*id, model, vector);
                     }
                 }
@@ -259,8 +283,8 @@ fn passages_without_vector(
     let mut statement = conn.prepare_cached(&sql)?;
     let rows = statement.query_map(parameters, |row| {
         let (title, header, text): (String, String, String) = (row.get(1)?, row.get(2)?, row.get(3)?);
-        let place = if header.is_empty() { title } else { format!("{title} — {header}") };
-        Ok((row.get(0)?, format!("{place}\n{text}")))
+        let heading = if header.is_empty() { title } else { format!("{title} — {header}") };
+        Ok((row.get(0)?, format!("{heading}\n{text}")))
     })?;
     rows.collect()
 }
@@ -272,10 +296,10 @@ fn delete_document(tx: &Transaction<'_>, path: &str) -> rusqlite::Result<Vec<Pas
         .query_row([path], |row| row.get(0))
         .optional()?;
     let Some(id) = id else { return Ok(Vec::new()) };
-    let (from, to) = (id * MAX_PASSAGES, (id + 1) * MAX_PASSAGES);
+    let (start, end) = (first_passage_of(id), first_passage_of(id + 1));
     let passages: Vec<PassageId> = tx
         .prepare_cached("SELECT id FROM passages WHERE id >= ?1 AND id < ?2")?
-        .query_map([from, to], |row| row.get(0))?
+        .query_map([start, end], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     let mut words = tx.prepare_cached("DELETE FROM words WHERE rowid = ?1")?;
     for passage in &passages {
@@ -317,19 +341,19 @@ fn insert_document(tx: &Transaction<'_>, stamp: &FileStamp, document: &Document)
     let mut passages =
         tx.prepare_cached("INSERT INTO passages (id, chunk, first_line, last_line, text) VALUES (?1, ?2, ?3, ?4, ?5)")?;
     let mut words = tx.prepare_cached("INSERT INTO words (rowid, title, heading, body) VALUES (?1, ?2, ?3, ?4)")?;
-    let mut next = id * MAX_PASSAGES;
+    let mut next_id = first_passage_of(id);
     for chunk in &document.chunks {
         chunks.execute(params![id, chunk.header_path, chunk.first_line, chunk.last_line, level])?;
         let chunk_id = tx.last_insert_rowid();
         let heading = words::index_text(&chunk.header_path);
         for passage in &chunk.passages {
-            if next >= (id + 1) * MAX_PASSAGES {
+            if next_id >= first_passage_of(id + 1) {
                 tracing::warn!(path = %document.path, "a document has more passages than are indexed");
                 return Ok(());
             }
-            passages.execute(params![next, chunk_id, passage.first_line, passage.last_line, passage.text])?;
-            words.execute(params![next, title, heading, words::index_text(&passage.text)])?;
-            next += 1;
+            passages.execute(params![next_id, chunk_id, passage.first_line, passage.last_line, passage.text])?;
+            words.execute(params![next_id, title, heading, words::index_text(&passage.text)])?;
+            next_id += 1;
         }
     }
     Ok(())

@@ -20,4 +20,4 @@ mod words;
 pub(crate) use documents::{DocumentMetadata, FileStamp, FrontMatterStats};
 pub(crate) use search::{Query, SearchResult};
 pub(crate) use storage::{Index, IndexError};
-pub(crate) use vectors::PassageId;
+pub(crate) use vectors::{MAX_DIMENSIONS, PassageId, vector_from_bytes, vector_to_bytes};

@@ -34,6 +34,11 @@ pub(super) fn term_weight(n: usize, passage_count: usize) -> f64 {
     (1.0 + (passage_count + 100.0 - n) / (n + 0.5)).ln()
 }
 
+/// Returns the match of a document, from the match of one of its passages and that of all its passages together.
+pub(super) fn document_match(of_passage: f64, of_all_passages: f64) -> f64 {
+    0.7 * of_passage + 0.3 * of_all_passages
+}
+
 /// Returns the relevance of a match of words.
 pub(super) fn lexical_relevance(word_match: f64) -> f64 {
     // The curve is scaled so that no match gives 0 and a full match gives 1.
@@ -75,7 +80,7 @@ impl CosineDistribution {
     }
 }
 
-/// Returns the fused score of two ranks, counted from 0; `None` if the document is not in that ranking.
+/// Returns the fused score of two ranks, counted from 0. A rank is `None` if the document is not in that ranking.
 pub(super) fn fused_rank_score(ranks: (Option<usize>, Option<usize>)) -> f64 {
     let reciprocal = |rank: Option<usize>| rank.map_or(0.0, |rank| 1.0 / (RANK_CONSTANT + rank as f64));
     reciprocal(ranks.0) + reciprocal(ranks.1)

@@ -4,7 +4,7 @@ use foldhash::{HashMap, HashMapExt as _, HashSet};
 use rusqlite::{Connection, Row, params_from_iter, types::Value as SqlValue};
 
 use super::{
-    documents::{MAX_PASSAGES, read_level},
+    documents::{self, document_of, read_level},
     lexical::{self, DocumentMatch},
     score::{self, CosineDistribution},
     storage::{Index, IndexError},
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::model::{Filter, Hit, Level, Passage, Ranking};
 
-/// The number of documents in the semantic ranking.
+/// The maximum number of documents in the semantic ranking.
 const MAX_SEMANTIC_RANKS: usize = 200;
 
 /// A search query.
@@ -23,7 +23,7 @@ pub(crate) struct Query<'a> {
     pub filter: &'a Filter,
     pub limit: usize,
     /// The minimum relevance, from 0 to 1.
-    pub min_score: f64,
+    pub min_relevance: f64,
 }
 
 /// The hits of a search, best first.
@@ -35,13 +35,14 @@ pub(crate) struct SearchResult {
     pub ranking: Ranking,
 }
 
+/// A document with its place in a ranking.
 #[derive(Clone, Copy)]
 struct RankedDocument {
     document: i64,
-    /// The score that determines the order.
+    /// The score that determines the order: the match of words, a deviation, or the fused score of two ranks.
     order_score: f64,
-    /// The relevance, from 0 to 1.
-    score: f64,
+    /// From 0 to 1.
+    relevance: f64,
     passage: PassageId,
 }
 
@@ -57,8 +58,8 @@ impl Index {
             if let Some(accepted) = matching_documents(conn, query.filter)? {
                 ranked.retain(|ranked| accepted.contains(&ranked.document));
             }
-            make_scores_monotonic(&mut ranked);
-            ranked.retain(|ranked| ranked.score > 0.0 && ranked.score >= query.min_score);
+            make_relevance_monotonic(&mut ranked);
+            ranked.retain(|ranked| ranked.relevance > 0.0 && ranked.relevance >= query.min_relevance);
             let total = ranked.len();
             ranked.truncate(query.limit);
             let hits = ranked.iter().map(|ranked| load_hit(conn, ranked)).collect::<rusqlite::Result<_>>()?;
@@ -70,7 +71,7 @@ impl Index {
     ///
     /// # Errors
     /// Fails as [`Index::search`] does.
-    pub fn critical(&self, filter: &Filter, text: &str, limit: usize) -> Result<Vec<Hit>, IndexError> {
+    pub fn critical_documents(&self, filter: &Filter, text: &str, limit: usize) -> Result<Vec<Hit>, IndexError> {
         if filter.levels.as_ref().is_some_and(|levels| !levels.contains(&Level::Critical)) {
             return Ok(Vec::new());
         }
@@ -79,13 +80,13 @@ impl Index {
             let matched = lexical::search(conn, text)?;
             let mut all: Vec<RankedDocument> = Vec::new();
             for document in matching_documents(conn, &filter)?.unwrap_or_default() {
-                let first = document * MAX_PASSAGES;
-                let (matched, passage) =
-                    matched.get(&document).map_or((0.0, first), |matched| (matched.score, matched.passage));
+                let matched = matched.get(&document).copied();
+                let DocumentMatch { word_match, passage } = matched
+                    .unwrap_or(DocumentMatch { word_match: 0.0, passage: documents::first_passage_of(document) });
                 all.push(RankedDocument {
                     document,
-                    order_score: matched,
-                    score: score::lexical_relevance(matched),
+                    order_score: word_match,
+                    relevance: score::lexical_relevance(word_match),
                     passage,
                 });
             }
@@ -106,7 +107,7 @@ impl Index {
         let mut ranked = rank_semantically(&cosines, &distribution);
         ranked.truncate(limit);
         self.read(|conn| {
-            let hits = ranked.iter().map(|ranked| load_hit(conn, ranked).map(|hit| (hit.path, ranked.score)));
+            let hits = ranked.iter().map(|ranked| load_hit(conn, ranked).map(|hit| (hit.path, ranked.relevance)));
             hits.collect()
         })
     }
@@ -137,20 +138,21 @@ impl Index {
 
 fn sort_by_order_score(ranked: &mut [RankedDocument]) {
     let order = |a: &RankedDocument, b: &RankedDocument| {
-        b.order_score.total_cmp(&a.order_score).then(b.score.total_cmp(&a.score))
+        b.order_score.total_cmp(&a.order_score).then(b.relevance.total_cmp(&a.relevance))
     };
     ranked.sort_by(|a, b| order(a, b).then(a.document.cmp(&b.document)));
 }
 
-/// Raises scores so that no document is less relevant than a document that ranks below it.
-fn make_scores_monotonic(ranked: &mut [RankedDocument]) {
-    let mut max_score: f64 = 0.0;
+/// Raises relevances so that no document is less relevant than a document that ranks below it.
+fn make_relevance_monotonic(ranked: &mut [RankedDocument]) {
+    let mut max_relevance: f64 = 0.0;
     for ranked in ranked.iter_mut().rev() {
-        max_score = max_score.max(ranked.score);
-        ranked.score = max_score;
+        max_relevance = max_relevance.max(ranked.relevance);
+        ranked.relevance = max_relevance;
     }
 }
 
+/// Ranks all documents that match by words, or by words and semantically if there are cosines.
 fn rank_documents(
     conn: &Connection,
     query: &Query<'_>,
@@ -166,10 +168,10 @@ fn rank_documents(
 fn rank_by_words(conn: &Connection, text: &str) -> rusqlite::Result<Vec<RankedDocument>> {
     let found = lexical::search(conn, text)?.into_iter();
     let mut ranked: Vec<RankedDocument> = found
-        .map(|(document, DocumentMatch { score: matched, passage })| RankedDocument {
+        .map(|(document, DocumentMatch { word_match, passage })| RankedDocument {
             document,
-            order_score: matched,
-            score: score::lexical_relevance(matched),
+            order_score: word_match,
+            relevance: score::lexical_relevance(word_match),
             passage,
         })
         .collect();
@@ -181,7 +183,7 @@ fn rank_by_words(conn: &Connection, text: &str) -> rusqlite::Result<Vec<RankedDo
 fn rank_semantically(cosines: &[(PassageId, f32)], distribution: &CosineDistribution) -> Vec<RankedDocument> {
     let mut best: HashMap<i64, (f32, PassageId)> = HashMap::new();
     for (passage, cosine) in cosines {
-        let best = best.entry(passage / MAX_PASSAGES).or_insert((f32::NEG_INFINITY, 0));
+        let best = best.entry(document_of(*passage)).or_insert((f32::NEG_INFINITY, 0));
         if (*cosine, -passage) > (best.0, -best.1) {
             *best = (*cosine, *passage);
         }
@@ -189,8 +191,9 @@ fn rank_semantically(cosines: &[(PassageId, f32)], distribution: &CosineDistribu
     let mut ranked: Vec<RankedDocument> = best
         .into_iter()
         .map(|(document, (cosine, passage))| {
-            let above = distribution.deviations_above_mean(cosine.into());
-            RankedDocument { document, order_score: above, score: distribution.fused_relevance(0.0, above), passage }
+            let deviations = distribution.deviations_above_mean(cosine.into());
+            let relevance = distribution.fused_relevance(0.0, deviations);
+            RankedDocument { document, order_score: deviations, relevance, passage }
         })
         .collect();
     sort_by_order_score(&mut ranked);
@@ -220,11 +223,11 @@ fn fuse_rankings(words: Vec<RankedDocument>, cosines: &[(PassageId, f32)]) -> Ve
                 (Some(words), None) => words.passage,
                 (None, None) => return None,
             };
-            let score = distribution.fused_relevance(
+            let relevance = distribution.fused_relevance(
                 words.map_or(0.0, |words| words.order_score),
                 semantic.map_or(0.0, |semantic| semantic.order_score),
             );
-            Some(RankedDocument { document, order_score: score::fused_rank_score(ranks), score, passage })
+            Some(RankedDocument { document, order_score: score::fused_rank_score(ranks), relevance, passage })
         })
         .collect();
     sort_by_order_score(&mut ranked);
@@ -255,6 +258,7 @@ fn matching_documents(conn: &Connection, filter: &Filter) -> rusqlite::Result<Op
     ids.collect::<rusqlite::Result<_>>().map(Some)
 }
 
+/// Loads a ranked document with its best passage.
 fn load_hit(conn: &Connection, ranked: &RankedDocument) -> rusqlite::Result<Hit> {
     let sql = "SELECT path, title, summary, doc_type, date, documents.level, char_count, header_path,
          passages.first_line, passages.last_line, passages.text FROM documents
@@ -268,7 +272,7 @@ fn load_hit(conn: &Connection, ranked: &RankedDocument) -> rusqlite::Result<Hit>
             date: row.get(4)?,
             level: read_level(row, 5)?,
             char_count: row.get(6)?,
-            score: ranked.score,
+            relevance: ranked.relevance,
             header_path: row.get::<_, Option<String>>(7)?.unwrap_or_default(),
             // A document of front matter alone has no passage.
             passage: Passage {

@@ -95,20 +95,21 @@ impl Index {
         result.map_err(|error| self.database_error(error))
     }
 
-    /// Runs one transaction. After the commit and before the next transaction, `after` receives the result of `work`.
+    /// Runs one transaction. After the commit and before the next transaction, `after_commit` receives the result of
+    /// `work`.
     pub(super) fn write<T, R>(
         &self,
         work: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
-        after: impl FnOnce(&Self, T) -> R,
+        after_commit: impl FnOnce(&Self, T) -> R,
     ) -> Result<R, IndexError> {
         let mut writer = self.writer.lock();
-        let done = writer.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|tx| {
+        let result = writer.transaction_with_behavior(TransactionBehavior::Immediate).and_then(|tx| {
             let value = work(&tx)?;
             tx.commit()?;
             Ok(value)
         });
-        let value = done.map_err(|error| self.database_error(error))?;
-        Ok(after(self, value))
+        let value = result.map_err(|error| self.database_error(error))?;
+        Ok(after_commit(self, value))
     }
 }
 

@@ -31,8 +31,8 @@ impl TestIndex {
         self.search(text, None, &Filter::default(), 0.0).hits.into_iter().map(|hit| hit.path).collect()
     }
 
-    fn search(&self, text: &str, vector: Option<&[f32]>, filter: &Filter, min_score: f64) -> SearchResult {
-        self.index.search(&Query { text, vector, filter, limit: 10, min_score }).unwrap()
+    fn search(&self, text: &str, vector: Option<&[f32]>, filter: &Filter, min_relevance: f64) -> SearchResult {
+        self.index.search(&Query { text, vector, filter, limit: 10, min_relevance }).unwrap()
     }
 }
 
@@ -60,7 +60,7 @@ fn words_identifiers_and_other_scripts_are_found() {
     assert_eq!((found.hits[0].path.as_str(), found.total, found.ranking), ("problems/pool.md", 1, Ranking::Lexical));
     let hit = &found.hits[0];
     assert_eq!((hit.passage.first_line, hit.passage.last_line, hit.level), (5, 7, Level::Critical));
-    assert!((0.5..=1.0).contains(&hit.score));
+    assert!((0.5..=1.0).contains(&hit.relevance));
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn filters_and_changed_levels_apply_to_searches() {
     assert_eq!(paths(bench.search("pool", None, &levels(&[]), 0.0)), Vec::<String>::new());
 
     let critical = |filter: &Filter| {
-        let hits = bench.index.critical(filter, "tests", 5).unwrap();
+        let hits = bench.index.critical_documents(filter, "tests", 5).unwrap();
         hits.into_iter().map(|hit| hit.path).collect::<Vec<_>>()
     };
     assert_eq!(
@@ -163,7 +163,7 @@ fn long_document_is_one_hit_with_its_best_passage() {
 }
 
 fn embed(bench: &TestIndex, model: &str, vector_of: impl Fn(&str) -> Vec<f32>) {
-    let pending = bench.index.unembedded_passages(model, 100).unwrap();
+    let pending = bench.index.unembedded_passages(model, 0, 100).unwrap();
     let vectors: Vec<_> = pending.iter().map(|(id, text)| (*id, vector_of(text))).collect();
     bench.index.set_vectors(model, &vectors).unwrap();
 }
@@ -173,11 +173,11 @@ fn vectors_find_synonyms_and_new_model_starts_over() {
     let bench = three_documents();
     let vector_of = |text: &str| if text.contains("pool ran") { vec![1.0, 0.1] } else { vec![0.1, 1.0] };
     embed(&bench, "m1", vector_of);
-    assert!(bench.index.unembedded_passages("m1", 10).unwrap().is_empty());
-    assert_eq!(bench.index.unembedded_passages("m2", 10).unwrap().len(), 3);
+    assert!(bench.index.unembedded_passages("m1", 0, 10).unwrap().is_empty());
+    assert_eq!(bench.index.unembedded_passages("m2", 0, 10).unwrap().len(), 3);
     let found = bench.search("nothing in common", Some(&[1.0, 0.0]), &Filter::default(), 0.0);
     assert_eq!((found.hits[0].path.as_str(), found.ranking), ("problems/pool.md", Ranking::Fused));
-    let scores: Vec<f64> = found.hits.iter().map(|hit| hit.score).collect();
+    let scores: Vec<f64> = found.hits.iter().map(|hit| hit.relevance).collect();
     assert!(scores.is_sorted_by(|a, b| a >= b) && scores.iter().all(|score| (0.0..=1.0).contains(score)));
     for bad in [vec![1.0, 0.0, 0.0], vec![f32::NAN, 0.0], vec![0.0, 0.0], vec![]] {
         let found = bench.search("pool exhausted", Some(&bad), &Filter::default(), 0.0);
@@ -211,12 +211,12 @@ fn vectors_find_synonyms_and_new_model_starts_over() {
 #[test]
 fn invalid_and_orphaned_vectors_are_ignored() {
     let bench = three_documents();
-    let pending = bench.index.unembedded_passages("m", 10).unwrap();
+    let pending = bench.index.unembedded_passages("m", 0, 10).unwrap();
     let bad = [vec![f32::NAN, 1.0], vec![0.0, 0.0], vec![f32::INFINITY, 0.0]];
     let bad: Vec<_> = pending.iter().zip(bad).map(|((id, _), vector)| (*id, vector)).collect();
     bench.index.set_vectors("m", &bad).unwrap();
     bench.index.set_vectors("m", &[(-5, vec![1.0, 0.0])]).unwrap();
-    assert_eq!(bench.index.unembedded_passages("m", 10).unwrap().len(), 3);
+    assert_eq!(bench.index.unembedded_passages("m", 0, 10).unwrap().len(), 3);
     assert_eq!(bench.index.dimensions().unwrap(), 0);
 }
 
@@ -282,7 +282,7 @@ fn readers_see_only_whole_batches() {
 #[test]
 fn empty_and_huge_documents_are_bounded() {
     let bench = TestIndex::new(&[("empty.md", ""), ("front.md", "---\npromotion_level: critical\n---\n")]);
-    let hits = bench.index.critical(&Filter::default(), "x", 5).unwrap();
+    let hits = bench.index.critical_documents(&Filter::default(), "x", 5).unwrap();
     assert_eq!((hits[0].path.as_str(), hits[0].passage.text.as_str()), ("front.md", ""));
     let many = "A paragraph that is long enough to be a passage by itself. ".repeat(30) + "\n\n";
     let text = many.repeat(5000);

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use wide::f32x8;
 
 /// The maximum number of dimensions of a vector.
-pub(super) const MAX_DIMENSIONS: usize = 8192;
+pub(crate) const MAX_DIMENSIONS: usize = 8192;
 
 /// Identifies a passage until its document is written again.
 pub(crate) type PassageId = i64;
@@ -30,11 +30,13 @@ pub(super) fn normalize(vector: &[f32]) -> Option<Vec<f32>> {
     (length.is_finite() && length > 0.0).then(|| vector.iter().map(|x| x / length).collect())
 }
 
-pub(super) fn to_bytes(vector: &[f32]) -> Vec<u8> {
+/// Returns the stored form of a vector.
+pub(crate) fn vector_to_bytes(vector: &[f32]) -> Vec<u8> {
     vector.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
-fn from_bytes(bytes: &[u8]) -> Vec<f32> {
+/// Reads a vector from its stored form.
+pub(crate) fn vector_from_bytes(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
 }
 
@@ -55,7 +57,7 @@ impl Matrix {
         let mut rows = statement.query([])?;
         while let Some(row) = rows.next()? {
             let model = row.get_ref(1)?.as_str()?;
-            let vector = from_bytes(row.get_ref(2)?.as_blob()?);
+            let vector = vector_from_bytes(row.get_ref(2)?.as_blob()?);
             matrix.insert(row.get(0)?, model, &vector);
         }
         Ok(matrix)
@@ -68,8 +70,8 @@ impl Matrix {
         }
         match self.row_of_passage.get(&id) {
             Some(row) => {
-                let from = row * self.dimensions;
-                if let Some(old) = self.data.get_mut(from..from + self.dimensions) {
+                let start = row * self.dimensions;
+                if let Some(old) = self.data.get_mut(start..start + self.dimensions) {
                     old.copy_from_slice(vector);
                 }
             }
@@ -160,6 +162,6 @@ mod tests {
             assert!(normalize(&bad).is_none());
         }
         assert_eq!(normalize(&[3.0, 4.0]).unwrap(), [0.6, 0.8]);
-        assert_eq!(from_bytes(&to_bytes(&[0.5, -1.0])), [0.5, -1.0]);
+        assert_eq!(vector_from_bytes(&vector_to_bytes(&[0.5, -1.0])), [0.5, -1.0]);
     }
 }

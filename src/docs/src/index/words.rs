@@ -4,11 +4,11 @@
 use std::collections::HashSet;
 
 /// The maximum number of terms of one query.
-pub(super) const MAX_TERMS: usize = 24;
+pub(super) const MAX_QUERY_TERMS: usize = 24;
 /// The maximum number of bytes of a query that are read.
-const MAX_QUERY: usize = 16 << 10;
+const MAX_QUERY_BYTES: usize = 16 << 10;
 /// The maximum number of characters of a term.
-const MAX_TERM: usize = 64;
+const MAX_TERM_CHARS: usize = 64;
 
 /// Words that say nothing about the topic of a question. Most documents are in English, so the words are, too.
 const STOP_WORDS: [&str; 72] = [
@@ -30,7 +30,7 @@ fn is_word(c: char) -> bool {
 }
 
 /// Calls `each` with every term of the text: words, parts of compound words, and pairs.
-fn terms<'a>(text: &'a str, mut each: impl FnMut(&'a str)) {
+fn for_each_term<'a>(text: &'a str, mut each: impl FnMut(&'a str)) {
     let mut word: Option<usize> = None;
     let mut unspaced: Option<(usize, usize)> = None;
     for (offset, c) in text.char_indices().chain(std::iter::once((text.len(), ' '))) {
@@ -39,7 +39,7 @@ fn terms<'a>(text: &'a str, mut each: impl FnMut(&'a str)) {
         } else if let Some(start) = word.take() {
             let whole = text.get(start..offset).unwrap_or_default();
             each(whole);
-            parts(whole, &mut each);
+            for_each_part(whole, &mut each);
         }
         if is_unspaced(c) && c.is_alphanumeric() {
             let end = offset + c.len_utf8();
@@ -49,8 +49,8 @@ fn terms<'a>(text: &'a str, mut each: impl FnMut(&'a str)) {
             unspaced = Some((offset, end));
         } else if let Some((start, end)) = unspaced.take() {
             // A character that stands alone forms no pair.
-            let alone = text.get(..start).is_none_or(|before| !before.ends_with(is_unspaced));
-            if alone {
+            let is_alone = text.get(..start).is_none_or(|before| !before.ends_with(is_unspaced));
+            if is_alone {
                 each(text.get(start..end).unwrap_or_default());
             }
         }
@@ -58,7 +58,7 @@ fn terms<'a>(text: &'a str, mut each: impl FnMut(&'a str)) {
 }
 
 /// Calls `each` with the parts of compounds like `maxInFlight`, `HTTPServer` and `utf8`; not if there is only one part.
-fn parts<'a>(word: &'a str, each: &mut impl FnMut(&'a str)) {
+fn for_each_part<'a>(word: &'a str, each: &mut impl FnMut(&'a str)) {
     if word.len() < 3 || word.bytes().skip(1).all(|byte| byte.is_ascii_lowercase()) {
         return;
     }
@@ -67,10 +67,10 @@ fn parts<'a>(word: &'a str, each: &mut impl FnMut(&'a str)) {
     for (index, pair) in characters.windows(2).enumerate() {
         let [(_, before), (offset, here)] = pair else { continue };
         let next = characters.get(index + 2).map(|(_, c)| *c);
-        let rises = before.is_lowercase() && here.is_uppercase();
+        let starts_capitalized = before.is_lowercase() && here.is_uppercase();
         let ends_acronym = before.is_uppercase() && here.is_uppercase() && next.is_some_and(char::is_lowercase);
-        let number = before.is_numeric() != here.is_numeric();
-        if rises || ends_acronym || number {
+        let starts_or_ends_number = before.is_numeric() != here.is_numeric();
+        if starts_capitalized || ends_acronym || starts_or_ends_number {
             cuts.push(*offset);
         }
     }
@@ -79,8 +79,8 @@ fn parts<'a>(word: &'a str, each: &mut impl FnMut(&'a str)) {
     }
     cuts.push(word.len());
     for pair in cuts.windows(2) {
-        if let [from, to] = pair {
-            each(word.get(*from..*to).unwrap_or_default());
+        if let [start, end] = pair {
+            each(word.get(*start..*end).unwrap_or_default());
         }
     }
 }
@@ -88,7 +88,7 @@ fn parts<'a>(word: &'a str, each: &mut impl FnMut(&'a str)) {
 /// Returns the text for the index: its terms, separated by spaces.
 pub(super) fn index_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 8);
-    terms(text, |term| {
+    for_each_term(text, |term| {
         if !out.is_empty() {
             out.push(' ');
         }
@@ -99,20 +99,18 @@ pub(super) fn index_text(text: &str) -> String {
 
 /// Returns the terms of a query: each once, in lower case, and without stop words unless there are no others.
 pub(super) fn query_terms(query: &str) -> Vec<String> {
-    let end =
-        query.char_indices().map(|(offset, _)| offset).take_while(|offset| *offset <= MAX_QUERY).last().unwrap_or(0);
-    let query = if query.len() > MAX_QUERY { query.get(..end).unwrap_or_default() } else { query };
+    let query = query.get(..query.floor_char_boundary(MAX_QUERY_BYTES)).unwrap_or_default();
     let mut seen = HashSet::new();
     let mut all: Vec<String> = Vec::new();
-    terms(query, |term| {
-        let term: String = term.chars().take(MAX_TERM).flat_map(char::to_lowercase).collect();
+    for_each_term(query, |term| {
+        let term: String = term.chars().take(MAX_TERM_CHARS).flat_map(char::to_lowercase).collect();
         if seen.insert(term.clone()) {
             all.push(term);
         }
     });
     let meaningful: Vec<String> = all.iter().filter(|term| !STOP_WORDS.contains(&term.as_str())).cloned().collect();
     let mut chosen = if meaningful.is_empty() { all } else { meaningful };
-    chosen.truncate(MAX_TERMS);
+    chosen.truncate(MAX_QUERY_TERMS);
     chosen
 }
 
@@ -146,7 +144,7 @@ mod tests {
         assert!(query_terms("").is_empty() && query_terms("?!").is_empty());
         assert_eq!(query_terms(&"word".repeat(100_000)).len(), 1);
         let many: String = (0..5000).map(|offset| format!("w{offset}x ")).collect();
-        assert_eq!(query_terms(&many).len(), MAX_TERMS);
+        assert_eq!(query_terms(&many).len(), MAX_QUERY_TERMS);
         query_terms(&"é".repeat(20_000));
     }
 }

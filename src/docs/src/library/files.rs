@@ -8,12 +8,12 @@ use std::{
 
 use cap_std::{
     ambient_authority,
-    fs::{Dir, Metadata, MetadataExt as _, OpenOptions, OpenOptionsExt as _},
+    fs::{Dir, File, Metadata, MetadataExt as _, OpenOptions, OpenOptionsExt as _},
 };
-use rustix::fs::OFlags;
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 use super::paths::{self, MAX_DEPTH, file_error, stale_error};
-use crate::text::is_document;
+use crate::text::has_markdown_extension;
 use countersign_protocol::McpError;
 use countersign_provider::text::invalid_argument;
 
@@ -48,7 +48,7 @@ pub(crate) struct FolderListing {
     pub files: Vec<FileEntry>,
     /// Files that an interrupted write left behind.
     pub leftovers: Vec<String>,
-    /// Set if there were more files than the maximum.
+    /// `true` if there were more files than the maximum.
     pub is_truncated: bool,
 }
 
@@ -59,7 +59,8 @@ fn mtime_ns(metadata: &Metadata) -> i64 {
     metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec())
 }
 
-/// Returns options that open only regular files and never block on the other end of a pipe.
+/// Returns options that follow no link and never block on the other end of a pipe. The caller must check that the file
+/// is a regular one.
 fn read_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -78,8 +79,8 @@ impl Files {
         Self { root: root.to_owned(), folder: folder.to_owned(), excluded }
     }
 
-    /// Returns the path for a watcher.
-    pub fn location(&self) -> PathBuf {
+    /// Returns the path of the folder, for a watcher.
+    pub fn folder_path(&self) -> PathBuf {
         self.root.join(&self.folder)
     }
 
@@ -181,8 +182,7 @@ impl Files {
         };
         let temporary = format!("{}{}{}", TEMPORARY_NAME.0, nanoid::nanoid!(), TEMPORARY_NAME.1);
         let write = || -> std::io::Result<bool> {
-            let mut options = OpenOptions::new();
-            let mut file = parent.open_with(&temporary, options.write(true).create_new(true))?;
+            let mut file = create_locked(&parent, &temporary)?;
             if let Some(permissions) = permissions {
                 file.set_permissions(permissions)?;
             }
@@ -263,14 +263,18 @@ impl Files {
             let Ok(kind) = entry.file_type() else { continue };
             if kind.is_file() && name.starts_with(TEMPORARY_NAME.0) && name.ends_with(TEMPORARY_NAME.1) {
                 listing.leftovers.push(path);
-            } else if name.starts_with('.') || self.is_excluded(&path) {
-            } else if kind.is_dir() && depth < MAX_DEPTH {
+                continue;
+            }
+            if name.starts_with('.') || self.is_excluded(&path) {
+                continue;
+            }
+            if kind.is_dir() && depth < MAX_DEPTH {
                 match entry.open_dir() {
                     Ok(inner) => self.walk_into(&inner, &path, depth + 1, listing)?,
                     Err(error) => tracing::debug!(path, %error, "a folder of documents cannot be read"),
                 }
             } else if kind.is_file()
-                && is_document(&name)
+                && has_markdown_extension(&name)
                 && paths::normalize_path(&path).is_ok_and(|checked| checked == path)
             {
                 let Ok(metadata) = entry.metadata() else { continue };
@@ -280,18 +284,19 @@ impl Files {
         Ok(())
     }
 
-    /// Removes files that an interrupted write left behind.
+    /// Removes files that an interrupted write left behind, but not those of a write that still runs.
     pub(super) fn remove_leftovers(&self, leftovers: &[String]) {
         let Ok(folder) = self.open() else { return };
         for path in leftovers {
-            if let Err(error) = folder.remove_file(path) {
+            if let Err(error) = remove_unlocked(&folder, path) {
                 tracing::debug!(path, %error, "a temporary file cannot be removed");
             }
         }
     }
 
-    /// Returns the schemas of the project's own types, with their paths.
-    pub(super) fn schemas(&self, max: usize) -> Vec<(String, String)> {
+    /// Returns the schemas of the project's own types, with their paths. A text longer than `max_bytes` is cut to one byte
+    /// more, so that it is still too long.
+    pub(super) fn schemas(&self, max_bytes: usize) -> Vec<(String, String)> {
         let mut all = Vec::new();
         let Ok(folder) = self.open().and_then(|folder| folder.open_dir("schemas")) else { return all };
         let Ok(entries) = folder.entries() else { return all };
@@ -303,7 +308,7 @@ impl Files {
             let Ok(file) = folder.open_with(&name, &read_options()) else { continue };
             let mut text = String::new();
             let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
-            if is_file && file.take(max as u64 + 1).read_to_string(&mut text).is_ok() {
+            if is_file && file.take(max_bytes as u64 + 1).read_to_string(&mut text).is_ok() {
                 all.push((format!("schemas/{name}"), text));
             }
         }
@@ -328,6 +333,27 @@ fn read_within(folder: &Dir, path: &str) -> std::io::Result<(Vec<u8>, Metadata)>
     Ok((bytes, metadata))
 }
 
+/// Creates a temporary file and locks it while it is open, so that [`Files::remove_leftovers`] does not remove it, not even
+/// in another process.
+fn create_locked(folder: &Dir, name: &str) -> std::io::Result<File> {
+    loop {
+        let file = folder.open_with(name, OpenOptions::new().write(true).create_new(true))?;
+        // A file system without locks keeps all leftovers.
+        let is_locked = flock(&file, FlockOperation::LockExclusive).is_ok();
+        // The file may have been removed before it was locked.
+        if !is_locked || file.metadata()?.nlink() > 0 {
+            return Ok(file);
+        }
+    }
+}
+
+/// Removes a file unless it is locked.
+fn remove_unlocked(folder: &Dir, path: &str) -> std::io::Result<()> {
+    let file = folder.open_with(path, &read_options())?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    folder.remove_file(path)
+}
+
 /// Syncs the folder, so that its entries survive a crash.
 fn sync_folder(folder: &Dir) -> std::io::Result<()> {
     // The existing handle may be opened with `O_PATH`, which cannot be synced.
@@ -348,4 +374,24 @@ fn reject_links(folder: &Dir, path: &str) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_write_keeps_its_temporary_file() {
+        let root = tempfile::tempdir().unwrap();
+        let files = Files::new(root.path(), "know", None);
+        // The content is checked while the temporary file exists, and a scan may come at any time.
+        let scan = |_: Option<&[u8]>| {
+            let walked = files.walk().unwrap();
+            files.remove_leftovers(&walked.leftovers);
+            walked.leftovers.len() == 1
+        };
+        files.write("new/a.md", b"content", &scan).unwrap();
+        assert_eq!(files.read("new/a.md").unwrap().unwrap(), b"content");
+        assert!(files.walk().unwrap().leftovers.is_empty());
+    }
 }

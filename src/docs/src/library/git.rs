@@ -6,18 +6,18 @@ use std::{
 };
 
 /// The name of the branch if branches are not distinguished, or if there is no repository.
-pub(super) const NO_BRANCH: &str = "-";
+pub(crate) const NO_BRANCH: &str = "-";
 /// The maximum number of parent folders that are searched.
 const MAX_PARENTS: usize = 32;
 /// The maximum number of bytes of `HEAD`.
 const MAX_HEAD_BYTES: u64 = 4096;
 /// The maximum number of bytes of the name of a branch.
-const MAX_NAME: usize = 250;
+const MAX_NAME_BYTES: usize = 250;
 /// The number of digits of the commit that names a detached `HEAD`.
 const COMMIT_DIGITS: usize = 12;
 
 /// Returns the branch of the repository that contains `root`.
-pub(super) fn branch(root: &Path) -> String {
+pub(super) fn checked_out_branch(root: &Path) -> String {
     root.ancestors()
         .take(MAX_PARENTS)
         .find_map(|folder| read_head(&folder.join(".git")))
@@ -44,7 +44,7 @@ fn read_head(git: &Path) -> Option<String> {
         None => text.trim().chars().take(COMMIT_DIGITS).collect(),
     };
     let is_name =
-        !name.is_empty() && name.len() <= MAX_NAME && name != NO_BRANCH && !name.chars().any(char::is_control);
+        !name.is_empty() && name.len() <= MAX_NAME_BYTES && name != NO_BRANCH && !name.chars().any(char::is_control);
     is_name.then_some(name)
 }
 
@@ -62,12 +62,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().join("repo/docs");
         fs::create_dir_all(&root).unwrap();
-        assert_eq!(branch(&root), NO_BRANCH);
+        assert_eq!(checked_out_branch(&root), NO_BRANCH);
         let git = dir.path().join("repo/.git");
         fs::create_dir_all(&git).unwrap();
         let head = |text: &str| {
             fs::write(git.join("HEAD"), text).unwrap();
-            branch(&root)
+            checked_out_branch(&root)
         };
         assert_eq!(head("ref: refs/heads/main\n"), "main");
         assert_eq!(head("ref: refs/heads/feature/x y\n"), "feature/x y");
@@ -80,8 +80,8 @@ mod tests {
         fs::create_dir_all(&tree).unwrap();
         fs::write(tree.join(".git"), format!("gitdir: {}\n", git.display())).unwrap();
         head("ref: refs/heads/dev\n");
-        assert_eq!(branch(&tree), "dev");
+        assert_eq!(checked_out_branch(&tree), "dev");
         fs::write(tree.join(".git"), "gitdir: ../repo/.git\n").unwrap();
-        assert_eq!(branch(&tree), "dev");
+        assert_eq!(checked_out_branch(&tree), "dev");
     }
 }

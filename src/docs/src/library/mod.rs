@@ -1,9 +1,9 @@
 //! Projects and their folders: access to files, synchronization and watching.
 //!
-//! `files.rs` is the only way to a project's files, `paths.rs` has the rules for paths, and `git.rs` reads the branch.
-//! `tenant_registry.rs` registers the stored indexes. `synchronize.rs` updates an index from a folder; `worker.rs` does
-//! so on the project's own thread when something has changed, and `embedding.rs` calls the model on another thread.
-//! `project.rs` is the interface for the tools.
+//! `files.rs` is the only way to read or write a project's documents, `paths.rs` has the rules for paths, and `git.rs`
+//! reads the branch. `tenant_registry.rs` registers the stored indexes. `synchronize.rs` updates an index from a
+//! folder; `worker.rs` does so on the project's own thread when something has changed, and `embedding.rs` calls the
+//! model on another thread. `project.rs` is the interface for the tools.
 
 mod embedding;
 mod files;
@@ -30,6 +30,7 @@ use crate::remote::Embedder;
 use countersign_config::DocsConfig;
 use countersign_provider::ProviderEvent;
 
+pub(crate) use git::NO_BRANCH;
 pub(crate) use project::{IndexedTenant, Project};
 use tenant_registry::TenantRegistry;
 

@@ -2,7 +2,7 @@
 
 use percent_encoding::{AsciiSet, CONTROLS};
 
-use crate::text::is_document;
+use crate::text::has_markdown_extension;
 use countersign_domain::changes::visible::has_hidden;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::text::{invalid_argument, one_line};
@@ -37,8 +37,8 @@ pub(super) const URI_ESCAPES: &AsciiSet = &CONTROLS
 /// # Errors
 /// `VALIDATION_FAILED` if it is not the path of a document.
 pub(super) fn normalize_path(path: &str) -> Result<String, McpError> {
-    let invalid = |why: &str| {
-        let message = format!("{} is not the path of a document: {why}.", one_line(path, 200));
+    let invalid = |problem: &str| {
+        let message = format!("{} is not the path of a document: {problem}.", one_line(path, 200));
         Err(invalid_argument("/path", "path", message))
     };
     if path.len() > MAX_PATH_BYTES {
@@ -64,7 +64,7 @@ pub(super) fn normalize_path(path: &str) -> Result<String, McpError> {
         }
     }
     match parts.last() {
-        Some(name) if is_document(name) => {}
+        Some(name) if has_markdown_extension(name) => {}
         _ => return invalid("its name ends neither in .md nor in .markdown"),
     }
     if parts.len() > MAX_DEPTH {
@@ -75,7 +75,7 @@ pub(super) fn normalize_path(path: &str) -> Result<String, McpError> {
 
 /// Returns the error for a file of the project that could not be read or written.
 pub(super) fn file_error(action: &str, path: &str, error: &std::io::Error) -> McpError {
-    let message = format!("{} could not be {action}: {}", one_line(path, 200), reason(error));
+    let message = format!("{} could not be {action}: {}", one_line(path, 200), io_error_reason(error));
     McpError::new(ErrorKind::FileSystem, message).with("path", path)
 }
 
@@ -86,7 +86,7 @@ pub(super) fn stale_error(path: &str) -> McpError {
 }
 
 /// Describes an I/O error without the system's error number and without paths of the machine.
-fn reason(error: &std::io::Error) -> String {
+fn io_error_reason(error: &std::io::Error) -> String {
     match error.kind() {
         std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
         std::io::ErrorKind::StorageFull => "no space is left".to_owned(),
@@ -100,13 +100,13 @@ mod tests {
 
     #[test]
     fn path_is_normalized() {
-        for (given, expected) in [
+        for (path, expected) in [
             ("a.md", "a.md"),
             ("./problems/a b.md", "problems/a b.md"),
             ("Ärger/é.MARKDOWN", "Ärger/é.MARKDOWN"),
             ("a/%2e%2e/b.md", "a/%2e%2e/b.md"),
         ] {
-            assert_eq!(normalize_path(given).unwrap(), expected);
+            assert_eq!(normalize_path(path).unwrap(), expected);
         }
     }
 

@@ -35,9 +35,10 @@ use countersign_provider::{ProgressSink, ProviderEvent, Report, text::one_line};
 const MAX_NAMED_FAULTS: usize = 20;
 /// The number of digits of the hash of a root.
 const PATH_HASH_DIGITS: usize = 16;
+
 /// The open indexes of one tenant.
 #[derive(Clone)]
-struct TenantIndexes {
+struct OpenIndexes {
     docs: Arc<Index>,
     external: Option<Arc<Index>>,
 }
@@ -47,15 +48,15 @@ pub(crate) struct IndexedTenant {
     pub tenant: Tenant,
     pub docs: Arc<Index>,
     pub external: Option<Arc<Index>>,
-    /// Set if the folder has the files of this tenant now.
+    /// `true` if the folder has the files of this tenant now.
     pub is_current: bool,
 }
 
 /// The progress of the synchronization.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct SyncState {
-    pub finished: bool,
-    pub done: usize,
+pub(super) struct SyncProgress {
+    pub is_finished: bool,
+    pub indexed_documents: usize,
     pub total: usize,
 }
 
@@ -67,16 +68,16 @@ pub(crate) struct Project {
     pub path_hash: String,
     config: DocsProject,
     files: Files,
-    external: Option<Files>,
+    external_files: Option<Files>,
     registry: Arc<TenantRegistry>,
-    open_indexes: Mutex<HashMap<Tenant, TenantIndexes>>,
+    open_indexes: Mutex<HashMap<Tenant, OpenIndexes>>,
     types: RwLock<Arc<DocTypes>>,
     branch: RwLock<String>,
-    state: watch::Sender<SyncState>,
+    progress: watch::Sender<SyncProgress>,
     /// The state of the folders when they were last scanned.
     report: RwLock<Report>,
     tasks: Mutex<mpsc::Sender<Task>>,
-    /// Held while files are written.
+    /// Held while a write is planned or carried out.
     write_lock: Arc<AsyncMutex<()>>,
     embedder: Option<Arc<Embedder>>,
     pub(super) wake_embedding: Notify,
@@ -96,21 +97,21 @@ impl Project {
         let root = config.root.canonicalize().map_err(failed)?;
         std::fs::read_dir(&root).map_err(failed)?;
         let digest = hex(&Sha256::digest(root.as_os_str().as_encoded_bytes()));
-        let branch = if config.by_branch { git::branch(&root) } else { git::NO_BRANCH.to_owned() };
-        let other = config.external_docs.as_deref();
-        let (tasks, waiting) = mpsc::channel();
+        let branch = if config.by_branch { git::checked_out_branch(&root) } else { git::NO_BRANCH.to_owned() };
+        let external_folder = config.external_docs.as_deref();
+        let (tasks, task_receiver) = mpsc::channel();
         let project = Arc::new(Self {
             name: config.name.clone(),
             path_hash: digest.chars().take(PATH_HASH_DIGITS).collect(),
-            files: Files::new(&root, &config.folder, other),
-            external: other.map(|folder| Files::new(&root, folder, Some(&config.folder))),
+            files: Files::new(&root, &config.folder, external_folder),
+            external_files: external_folder.map(|folder| Files::new(&root, folder, Some(&config.folder))),
             root,
             config: config.clone(),
             registry: Arc::clone(registry),
             open_indexes: Mutex::default(),
             types: RwLock::new(Arc::new(DocTypes::built_in())),
             branch: RwLock::new(branch),
-            state: watch::Sender::new(SyncState::default()),
+            progress: watch::Sender::new(SyncProgress::default()),
             report: RwLock::default(),
             tasks: Mutex::new(tasks.clone()),
             write_lock: Arc::default(),
@@ -124,8 +125,8 @@ impl Project {
         let tenant = project.current_tenant();
         registry.record(&tenant).map_err(|error| to_index_error(&error))?;
         project.indexes_of(&tenant).map_err(|error| to_index_error(&error))?;
-        let worker = Worker::new(Arc::clone(&project), waiting, &tasks);
-        let thread_builder = |what: &str| std::thread::Builder::new().name(format!("docs-{what}"));
+        let worker = Worker::new(Arc::clone(&project), task_receiver, &tasks);
+        let thread_builder = |name: &str| std::thread::Builder::new().name(format!("docs-{name}"));
         thread_builder("sync").spawn(move || worker.run()).map_err(DocsError::Thread)?;
         if let Some(embedder) = embedder {
             let embedded = Arc::clone(&project);
@@ -152,7 +153,7 @@ impl Project {
         self.stop.is_cancelled()
     }
 
-    pub(super) async fn stopped(&self) {
+    pub(super) async fn wait_until_stopped(&self) {
         self.stop.cancelled().await;
     }
 
@@ -162,8 +163,8 @@ impl Project {
     }
 
     /// Returns the folder of the reference documentation.
-    pub fn external(&self) -> Option<&Files> {
-        self.external.as_ref()
+    pub fn external_files(&self) -> Option<&Files> {
+        self.external_files.as_ref()
     }
 
     /// Returns the path of the reference documentation below the root.
@@ -188,13 +189,14 @@ impl Project {
         if !self.config.by_branch {
             return known;
         }
-        let now = git::branch(&self.root);
+        let now = git::checked_out_branch(&self.root);
         if now != known {
             let _ = self.tasks.lock().send(Task::Scan);
         }
         now
     }
 
+    /// Returns the types of the project's documents.
     pub fn types(&self) -> Arc<DocTypes> {
         Arc::clone(&self.types.read())
     }
@@ -207,22 +209,22 @@ impl Project {
         Tenant { project: self.name.clone(), branch: branch.to_owned(), path_hash: self.path_hash.clone() }
     }
 
-    fn indexes_of(&self, tenant: &Tenant) -> Result<TenantIndexes, IndexError> {
+    fn indexes_of(&self, tenant: &Tenant) -> Result<OpenIndexes, IndexError> {
         let mut open = self.open_indexes.lock();
         if let Some(indexes) = open.get(tenant) {
             return Ok(indexes.clone());
         }
         let (docs, external) = self.registry.paths(tenant);
-        let external = self.external.as_ref().map(|_| Index::open(&external)).transpose()?;
-        let indexes = TenantIndexes { docs: Arc::new(Index::open(&docs)?), external: external.map(Arc::new) };
+        let external = self.external_files.as_ref().map(|_| Index::open(&external)).transpose()?;
+        let indexes = OpenIndexes { docs: Arc::new(Index::open(&docs)?), external: external.map(Arc::new) };
         open.insert(tenant.clone(), indexes.clone());
         Ok(indexes)
     }
 
     fn open_tenant(&self, tenant: Tenant) -> Result<Arc<IndexedTenant>, McpError> {
         let indexes = self.indexes_of(&tenant)?;
-        let current = tenant == self.current_tenant();
-        Ok(Arc::new(IndexedTenant { tenant, docs: indexes.docs, external: indexes.external, is_current: current }))
+        let is_current = tenant == self.current_tenant();
+        Ok(Arc::new(IndexedTenant { tenant, docs: indexes.docs, external: indexes.external, is_current }))
     }
 
     /// Returns the tenant of a branch, or of the checked-out branch if `branch` is `None`.
@@ -264,7 +266,7 @@ impl Project {
         self.stored_tenants()?.into_iter().map(|tenant| self.open_tenant(tenant)).collect()
     }
 
-    /// Waits for exclusive write access to the project's files.
+    /// Waits until no other call plans or carries out a write in this project.
     pub async fn lock_files(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.write_lock).lock_owned().await
     }
@@ -278,18 +280,18 @@ impl Project {
         progress: &dyn ProgressSink,
         cancel: &CancellationToken,
     ) -> Result<(), McpError> {
-        let mut state = self.state.subscribe();
+        let mut current = self.progress.subscribe();
         loop {
-            let SyncState { finished, done, total } = state.borrow_and_update().clone();
+            let SyncProgress { is_finished, indexed_documents, total } = current.borrow_and_update().clone();
             // The last step is not reported, because the answer follows at once and some clients reject late progress.
-            if progress.has_listener() && done < total {
-                progress.progress(done as f64, Some(total as f64), Some("documents are indexed"));
+            if progress.has_listener() && indexed_documents < total {
+                progress.progress(indexed_documents as f64, Some(total as f64), Some("documents are indexed"));
             }
-            if finished {
+            if is_finished {
                 return Ok(());
             }
             tokio::select! {
-                changed = state.changed() => changed.map_err(|_| shutting_down_error())?,
+                changed = current.changed() => changed.map_err(|_| shutting_down_error())?,
                 () = cancel.cancelled() => return Err(McpError::new(ErrorKind::Cancelled, "The call was cancelled.")),
                 () = self.stop.cancelled() => return Err(shutting_down_error()),
             }
@@ -299,10 +301,10 @@ impl Project {
     /// Updates the index with these files before it returns; their vectors follow later.
     ///
     /// # Errors
-    /// `STORE_UNAVAILABLE`
+    /// `STORE_UNAVAILABLE`; `SHUTTING_DOWN`
     pub async fn refresh(&self, collection: Collection, paths: Vec<String>) -> Result<(), McpError> {
-        let (done, answer) = oneshot::channel();
-        let sent = self.tasks.lock().send(Task::Refresh { collection, paths, done });
+        let (reply, answer) = oneshot::channel();
+        let sent = self.tasks.lock().send(Task::Refresh { collection, paths, reply });
         sent.map_err(|_| shutting_down_error())?;
         match answer.await {
             Ok(outcome) => outcome.map_err(|error| index_error(&error)),
@@ -310,13 +312,13 @@ impl Project {
         }
     }
 
-    /// Embeds a document at once, and returns the dimensions of its vectors.
+    /// Embeds a document at once, and returns the dimensions of the index's vectors.
     ///
     /// # Errors
-    /// `EMBEDDING_FAILED`
+    /// `EMBEDDING_FAILED`; `STORE_UNAVAILABLE`
     pub async fn embed_now(&self, path: &str) -> Result<usize, McpError> {
-        let failed = |why: String| {
-            McpError::new(ErrorKind::EmbeddingFailed, format!("The model for embeddings failed: {why}."))
+        let failed = |reason: String| {
+            McpError::new(ErrorKind::EmbeddingFailed, format!("The model for embeddings failed: {reason}."))
                 .with("path", path)
         };
         let Some(embedder) = &self.embedder else { return Err(failed("none is configured".to_owned())) };
@@ -352,6 +354,7 @@ impl Project {
         format!("docs://{}/{}", self.name, utf8_percent_encode(path, paths::URI_ESCAPES))
     }
 
+    /// Returns the indexes of the checked-out branch; empty if they cannot be opened.
     pub(super) fn current_indexes(&self) -> Vec<Arc<Index>> {
         let indexes = self.indexes_of(&self.current_tenant());
         indexes.map(|indexes| std::iter::once(indexes.docs).chain(indexes.external).collect()).unwrap_or_default()
@@ -362,7 +365,7 @@ impl Project {
         if !self.config.by_branch {
             return false;
         }
-        let branch = git::branch(&self.root);
+        let branch = git::checked_out_branch(&self.root);
         if branch == *self.branch.read() {
             return false;
         }
@@ -371,14 +374,16 @@ impl Project {
             tracing::warn!(%error, "the index of a branch cannot be registered");
         }
         *self.branch.write() = branch;
-        self.report_progress(SyncState::default());
+        // Calls wait again until the files of this branch were scanned.
+        self.progress.send_replace(SyncProgress::default());
         true
     }
 
+    /// Reads the project's own types of documents again.
     pub(super) fn reload_types(&self) {
         let (types, skipped) = DocTypes::with_custom(self.files.schemas(MAX_SCHEMA_BYTES));
-        for (path, why) in skipped {
-            tracing::warn!(project = %self.name, path, why, "a type of documents is skipped");
+        for (path, reason) in skipped {
+            tracing::warn!(project = %self.name, path, reason, "a type of documents is skipped");
         }
         *self.types.write() = Arc::new(types);
     }
@@ -391,7 +396,7 @@ impl Project {
     ) -> Result<IndexChanges, SyncError> {
         let indexes = self.indexes_of(&self.current_tenant())?;
         let types = self.types();
-        let (files, index) = match (collection, &self.external, &indexes.external) {
+        let (files, index) = match (collection, &self.external_files, &indexes.external) {
             (Collection::External, Some(files), Some(index)) => (files, index),
             (Collection::External, ..) => return Ok(IndexChanges::default()),
             (Collection::Docs, ..) => (&self.files, &indexes.docs),
@@ -399,21 +404,22 @@ impl Project {
         work(&FolderIndex { files, index, types: &types })
     }
 
-    pub(super) fn report_progress(&self, state: SyncState) {
-        self.state.send_if_modified(|before| {
-            // After the first synchronization, later scans are not reported as progress.
-            let is_news = *before != state && (!before.finished || state == SyncState::default());
+    /// Reports the progress of the first synchronization of a branch. Later scans are not reported.
+    pub(super) fn report_progress(&self, progress: SyncProgress) {
+        self.progress.send_if_modified(|before| {
+            let is_news = *before != progress && !before.is_finished;
             if is_news {
-                *before = state;
+                *before = progress;
             }
             is_news
         });
     }
 
+    /// Ends the first synchronization of a branch, for which calls wait.
     pub(super) fn finish_first_sync(&self) {
-        let SyncState { done, total, .. } = self.state.borrow().clone();
+        let SyncProgress { indexed_documents, total, .. } = self.progress.borrow().clone();
         self.update_report();
-        self.report_progress(SyncState { finished: true, done, total });
+        self.report_progress(SyncProgress { is_finished: true, indexed_documents, total });
     }
 
     /// Returns the number of indexed documents and their problems.
@@ -455,19 +461,19 @@ impl Project {
     }
 
     /// Publishes changes of documents, once the first synchronization is over.
-    pub(super) fn publish_changes(&self, collection: Collection, changed: IndexChanges) {
-        if changed == IndexChanges::default() {
+    pub(super) fn publish_changes(&self, collection: Collection, changes: IndexChanges) {
+        if changes == IndexChanges::default() {
             return;
         }
         self.wake_embedding.notify_one();
-        if !self.state.borrow().finished {
+        if !self.progress.borrow().is_finished {
             return;
         }
         self.update_report();
         if collection == Collection::External {
             return;
         }
-        let IndexChanges { updated, added, removed } = changed;
+        let IndexChanges { updated, added, removed } = changes;
         let uris: Vec<String> = updated.iter().chain(&added).chain(&removed).map(|path| self.uri(path)).collect();
         // Sending fails only if there is no receiver.
         let _ = self.events.send(ProviderEvent::ResourcesUpdated(uris));
@@ -481,6 +487,13 @@ fn shutting_down_error() -> McpError {
     McpError::new(ErrorKind::ShuttingDown, "The gateway is stopping.")
 }
 
+impl From<IndexError> for McpError {
+    fn from(error: IndexError) -> Self {
+        index_error(&error)
+    }
+}
+
+/// Logs the failure of an index or of the registry, and returns the error for the client.
 fn index_error(error: &dyn std::fmt::Display) -> McpError {
     tracing::error!(%error, "an index of documents failed");
     McpError::new(ErrorKind::StoreUnavailable, "The index of the documents cannot be used.")

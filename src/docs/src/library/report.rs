@@ -19,7 +19,7 @@ pub(super) fn describe(
         detail.push_str(&format!(", {} without front matter", docs.without_front_matter));
     }
     if docs.faulty > 0 {
-        detail.push_str(&format!(", {} whose front matter does not fit", docs.faulty));
+        detail.push_str(&format!(", {} whose front matter does not match its type", docs.faulty));
     }
     if let Some(external) = external {
         detail.push_str(&format!(", and {} of reference documentation", plural(external.documents, "file")));
@@ -30,9 +30,12 @@ pub(super) fn describe(
             "{project}: `branches: git` is configured, and its root lies in no git repository, so branches are not told apart"
         ));
     }
-    warnings.extend(docs.faults.iter().map(|(path, why)| format!("{project}: {path}: {why}")));
+    warnings.extend(docs.faults.iter().map(|(path, problem)| format!("{project}: {path}: {problem}")));
     if docs.faulty > docs.faults.len() {
-        warnings.push(format!("{project}: the front matter of {} more does not fit", docs.faulty - docs.faults.len()));
+        warnings.push(format!(
+            "{project}: the front matter of {} more does not match its type",
+            docs.faulty - docs.faults.len()
+        ));
     }
     Report { details: vec![detail], warnings }
 }

@@ -45,6 +45,7 @@ pub(super) enum SyncError {
     Io(#[from] std::io::Error),
 }
 
+/// Returns the time in nanoseconds since 1970.
 pub(super) fn now_ns() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
@@ -74,7 +75,7 @@ impl FolderIndex<'_> {
         }
         self.files.remove_leftovers(&listing.leftovers);
         let mut known = self.index.stamps()?;
-        let mut changed = IndexChanges::default();
+        let mut changes = IndexChanges::default();
         let total = listing.files.len();
         let mut pending = Vec::new();
         let mut unchanged = 0;
@@ -88,39 +89,40 @@ impl FolderIndex<'_> {
         for batch in removed.chunks(BATCH_DOCUMENTS) {
             self.index.remove(batch)?;
         }
-        changed.removed = removed;
-        let mut done = unchanged;
+        changes.removed = removed;
+        let mut indexed_documents = unchanged;
         for batch in pending.chunks(BATCH_DOCUMENTS) {
-            if !progress(done, total) {
-                return Ok(changed);
+            if !progress(indexed_documents, total) {
+                return Ok(changes);
             }
-            changed.merge(self.synchronize_batch(batch)?);
-            done += batch.len();
+            changes.merge(self.synchronize_batch(batch)?);
+            indexed_documents += batch.len();
         }
-        progress(done, total);
-        Ok(changed)
+        progress(indexed_documents, total);
+        Ok(changes)
     }
 
     /// Synchronizes these files, whether they exist or not.
     pub fn synchronize_files(&self, paths: &[String]) -> Result<IndexChanges, SyncError> {
-        let mut changed = IndexChanges::default();
+        let mut changes = IndexChanges::default();
         let mut known = self.index.stamps()?;
         let paths: Vec<(String, Option<FileStamp>)> =
             paths.iter().map(|path| (path.clone(), known.remove(path))).collect();
         for batch in paths.chunks(BATCH_DOCUMENTS) {
-            changed.merge(self.synchronize_batch(batch)?);
+            changes.merge(self.synchronize_batch(batch)?);
         }
-        Ok(changed)
+        Ok(changes)
     }
 
+    /// Synchronizes these files, each with its stamp in the index.
     fn synchronize_batch(&self, files: &[(String, Option<FileStamp>)]) -> Result<IndexChanges, SyncError> {
-        let mut changed = IndexChanges::default();
-        let mut read: Vec<(FileStamp, Document)> = Vec::new();
+        let mut changes = IndexChanges::default();
+        let mut parsed: Vec<(FileStamp, Document)> = Vec::new();
         let mut restamped = Vec::new();
         let mut removed = Vec::new();
         let mut bytes = 0;
         for (path, before) in files {
-            let Some((stamp, text)) = self.read(path) else {
+            let Some((stamp, text)) = self.read_file(path) else {
                 removed.extend(before.is_some().then(|| path.clone()));
                 continue;
             };
@@ -134,18 +136,18 @@ impl FolderIndex<'_> {
                 continue;
             };
             match before {
-                Some(_) => changed.updated.push(path.clone()),
-                None => changed.added.push(path.clone()),
+                Some(_) => changes.updated.push(path.clone()),
+                None => changes.added.push(path.clone()),
             }
             bytes += text.len();
-            read.push((stamp, document));
+            parsed.push((stamp, document));
             if bytes > BATCH_BYTES {
-                self.index.put(&std::mem::take(&mut read))?;
+                self.index.put(&std::mem::take(&mut parsed))?;
                 bytes = 0;
             }
         }
-        if !read.is_empty() {
-            self.index.put(&read)?;
+        if !parsed.is_empty() {
+            self.index.put(&parsed)?;
         }
         if !restamped.is_empty() {
             self.index.update_stamps(&restamped)?;
@@ -153,12 +155,12 @@ impl FolderIndex<'_> {
         if !removed.is_empty() {
             self.index.remove(&removed)?;
         }
-        changed.removed = removed;
-        Ok(changed)
+        changes.removed = removed;
+        Ok(changes)
     }
 
-    /// Reads a file; `None` if it does not exist or is not a document.
-    fn read(&self, path: &str) -> Option<(FileStamp, String)> {
+    /// Reads a file; `None` if it cannot be read or is not UTF-8. The caller then removes the document from the index.
+    fn read_file(&self, path: &str) -> Option<(FileStamp, String)> {
         let read_at_ns = now_ns();
         let (bytes, found) = match self.files.attempt_read(path) {
             Ok(read) => read,

@@ -9,14 +9,15 @@ use sha2::{Digest as _, Sha256};
 use crate::{index::Index, model::Tenant};
 use countersign_domain::changes::digest::hex;
 
-/// The name of the table is older than the term tenant.
+/// The table lists the tenants. Its name and that of the file, `shelves.db`, are older than the term tenant, and stay
+/// because they are stored.
 const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS shelves (
     key TEXT PRIMARY KEY, project TEXT NOT NULL, branch TEXT NOT NULL, path_hash TEXT NOT NULL) STRICT;";
 
 /// The list of tenants, and the folder of their indexes.
 pub(super) struct TenantRegistry {
     folder: PathBuf,
-    list: Mutex<Connection>,
+    connection: Mutex<Connection>,
 }
 
 /// Returns the stem of a tenant's index files.
@@ -43,13 +44,13 @@ impl TenantRegistry {
             conn.query_row("SELECT count(*) FROM shelves", [], |row| row.get::<_, i64>(0))?;
             Ok(conn)
         };
-        let list = connect().or_else(|error| {
+        let connection = connect().or_else(|error| {
             // The tenants in use are registered again.
             tracing::warn!(%error, "the list of document indexes cannot be read and is created again");
             let _ = Index::delete(&path);
             connect()
         })?;
-        Ok(Self { folder: folder.to_owned(), list: Mutex::new(list) })
+        Ok(Self { folder: folder.to_owned(), connection: Mutex::new(connection) })
     }
 
     /// Returns the paths of a tenant's index of documents and of its reference documentation.
@@ -58,16 +59,17 @@ impl TenantRegistry {
         (self.folder.join(format!("{key}.docs.db")), self.folder.join(format!("{key}.external.db")))
     }
 
+    /// Adds a tenant, unless it is registered already.
     pub fn record(&self, tenant: &Tenant) -> rusqlite::Result<()> {
-        let list = self.list.lock();
+        let connection = self.connection.lock();
         let sql = "INSERT OR IGNORE INTO shelves (key, project, branch, path_hash) VALUES (?1, ?2, ?3, ?4)";
-        list.execute(sql, params![file_stem(tenant), tenant.project, tenant.branch, tenant.path_hash]).map(drop)
+        connection.execute(sql, params![file_stem(tenant), tenant.project, tenant.branch, tenant.path_hash]).map(drop)
     }
 
     /// Returns all tenants of a project, ordered by branch and root.
     pub fn tenants_of(&self, project: &str) -> rusqlite::Result<Vec<Tenant>> {
-        let list = self.list.lock();
-        let mut statement = list.prepare_cached(
+        let connection = self.connection.lock();
+        let mut statement = connection.prepare_cached(
             "SELECT project, branch, path_hash FROM shelves WHERE project = ?1 ORDER BY branch, path_hash",
         )?;
         let rows = statement.query_map([project], |row| {
@@ -78,7 +80,7 @@ impl TenantRegistry {
 
     /// Removes a tenant and its indexes.
     pub fn forget(&self, tenant: &Tenant) -> rusqlite::Result<()> {
-        self.list.lock().execute("DELETE FROM shelves WHERE key = ?1", [file_stem(tenant)])?;
+        self.connection.lock().execute("DELETE FROM shelves WHERE key = ?1", [file_stem(tenant)])?;
         let (docs, external) = self.paths(tenant);
         for path in [docs, external] {
             if let Err(error) = Index::delete(&path) {

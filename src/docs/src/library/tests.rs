@@ -99,7 +99,7 @@ fn paths(project: &Project) -> Vec<String> {
 
 fn found(project: &Project, text: &str) -> Vec<String> {
     let filter = Filter::default();
-    let query = Query { text, vector: None, filter: &filter, limit: 50, min_score: 0.0 };
+    let query = Query { text, vector: None, filter: &filter, limit: 50, min_relevance: 0.0 };
     let found = project.tenant(None).unwrap().docs.search(&query).unwrap();
     found.hits.into_iter().map(|hit| hit.path).collect()
 }
@@ -252,8 +252,9 @@ fn killed_write_keeps_file_and_leftovers_are_removed() {
     let bench = TestLibrary::new();
     bench.put("w.md", &"a".repeat(300_000));
     let myself = std::env::current_exe().unwrap();
-    let mut leftovers = 0;
-    for round in 0..15 {
+    let (mut leftovers, mut round) = (0, 0);
+    // At least one child must be killed while it writes, or the test shows nothing. On a busy machine it begins late.
+    while round < 15 || leftovers == 0 {
         let mut child = std::process::Command::new(&myself)
             .args(["--exact", "library::tests::writes_until_it_is_killed", "--nocapture"])
             .env("DOCS_WRITER_ROOT", bench.root())
@@ -269,9 +270,9 @@ fn killed_write_keeps_file_and_leftovers_are_removed() {
         let walked = bench.files().walk().unwrap();
         bench.files().remove_leftovers(&walked.leftovers);
         assert!(bench.files().walk().unwrap().leftovers.is_empty());
+        assert!(round < 200, "no child was killed while it wrote");
+        round += 1;
     }
-    // At least one child must have been killed while it wrote, or the test shows nothing.
-    assert!(leftovers > 0);
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
-//! Runs the thread of a project, the only writer of the indexes of the checked-out branch. The thread watches the
-//! folders for changes, or polls folders that cannot be watched.
+//! Runs the thread of a project, the only one that adds and removes documents in the indexes of the checked-out branch
+//! (`embedding.rs` adds their vectors). The thread watches the folders for changes, or polls folders that cannot be
+//! watched.
 
 use std::{
     collections::HashSet,
@@ -19,10 +20,10 @@ use tokio::sync::oneshot;
 
 use super::{
     files::Files,
-    project::{Project, SyncState},
+    project::{Project, SyncProgress},
     synchronize::{FolderIndex, IndexChanges, SyncError},
 };
-use crate::{model::Collection, text::is_document};
+use crate::{model::Collection, text::has_markdown_extension};
 
 /// The pause before changes are scanned, so that several are scanned together.
 const DEBOUNCE: Duration = Duration::from_millis(100);
@@ -41,7 +42,7 @@ pub(super) enum Task {
     Refresh {
         collection: Collection,
         paths: Vec<String>,
-        done: oneshot::Sender<Result<(), String>>,
+        reply: oneshot::Sender<Result<(), String>>,
     },
     /// Scans the paths that were touched.
     Scan,
@@ -67,6 +68,7 @@ struct WatchedFolder {
     scan_time: Duration,
 }
 
+/// The thread of a project.
 pub(super) struct Worker {
     project: Arc<Project>,
     tasks: Receiver<Task>,
@@ -75,9 +77,9 @@ pub(super) struct Worker {
 
 impl Worker {
     pub fn new(project: Arc<Project>, tasks: Receiver<Task>, task_sender: &Sender<Task>) -> Self {
-        let watch = |collection, files: &Files| WatchedFolder::new(collection, files.location(), task_sender);
+        let watch = |collection, files: &Files| WatchedFolder::new(collection, files.folder_path(), task_sender);
         let mut watched = vec![watch(Collection::Docs, project.files())];
-        watched.extend(project.external().map(|files| watch(Collection::External, files)));
+        watched.extend(project.external_files().map(|files| watch(Collection::External, files)));
         Self { project, tasks, watched }
     }
 
@@ -87,8 +89,8 @@ impl Worker {
         loop {
             match self.tasks.recv_timeout(POLL_INTERVAL) {
                 Ok(Task::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(Task::Refresh { collection, paths, done }) => {
-                    let _ = done.send(refresh(&self.project, collection, &paths));
+                Ok(Task::Refresh { collection, paths, reply }) => {
+                    let _ = reply.send(refresh(&self.project, collection, &paths));
                 }
                 Ok(Task::Scan) => std::thread::sleep(DEBOUNCE),
                 Err(RecvTimeoutError::Timeout) => {}
@@ -105,35 +107,36 @@ impl Worker {
     }
 
     fn scan_everything(&mut self) {
-        for index in 0..self.watched.len() {
-            self.synchronize(index);
+        for position in 0..self.watched.len() {
+            self.synchronize(position);
         }
         self.project.finish_first_sync();
     }
 
     /// Scans the touched paths.
     fn scan_touched(&mut self) {
-        for index in 0..self.watched.len() {
-            let Some(watched) = self.watched.get_mut(index) else { continue };
+        for position in 0..self.watched.len() {
+            let Some(watched) = self.watched.get_mut(position) else { continue };
             if watched.is_replaced() || watched.is_due() {
-                self.synchronize(index);
+                self.synchronize(position);
                 continue;
             }
             let TouchedPaths { paths, needs_full_scan } = std::mem::take(&mut *watched.touched.lock());
             let (collection, folder) = (watched.collection, watched.folder.clone());
-            match touched_documents(&folder, &paths) {
-                _ if needs_full_scan => self.synchronize(index),
-                None => self.synchronize(index),
-                Some(paths) if !paths.is_empty() => {
-                    let _ = refresh(&self.project, collection, &paths);
+            let documents = if needs_full_scan { None } else { touched_documents(&folder, &paths) };
+            match documents {
+                None => self.synchronize(position),
+                Some(documents) if documents.is_empty() => {}
+                Some(documents) => {
+                    let _ = refresh(&self.project, collection, &documents);
                 }
-                Some(_) => {}
             }
         }
     }
 
-    fn synchronize(&mut self, index: usize) {
-        let Some(watched) = self.watched.get_mut(index) else { return };
+    /// Synchronizes the watched folder at a position of the list.
+    fn synchronize(&mut self, position: usize) {
+        let Some(watched) = self.watched.get_mut(position) else { return };
         // The watch starts before the scan, so that changes during the scan are not missed.
         watched.watch();
         *watched.touched.lock() = TouchedPaths::default();
@@ -143,11 +146,11 @@ impl Worker {
             self.project.reload_types();
         }
         let outcome = self.walk_folder(collection);
-        if let Some(watched) = self.watched.get_mut(index) {
+        if let Some(watched) = self.watched.get_mut(position) {
             (watched.scanned_at, watched.scan_time) = (Instant::now(), started_at.elapsed());
         }
         match outcome {
-            Ok(changed) => self.project.publish_changes(collection, changed),
+            Ok(changes) => self.project.publish_changes(collection, changes),
             Err(error) => {
                 tracing::warn!(project = %self.project.name, %error, "documents could not be synchronized");
             }
@@ -157,13 +160,13 @@ impl Worker {
     fn walk_folder(&self, collection: Collection) -> Result<IndexChanges, SyncError> {
         let (project, tasks) = (&self.project, &self.tasks);
         project.with_folder_index(collection, |folder_index: &FolderIndex<'_>| {
-            folder_index.synchronize_all(&mut |done, total| {
-                project.report_progress(SyncState { finished: false, done, total });
+            folder_index.synchronize_all(&mut |indexed_documents, total| {
+                project.report_progress(SyncProgress { is_finished: false, indexed_documents, total });
                 // A refresh of single files does not wait for the whole scan.
                 while let Ok(task) = tasks.try_recv() {
                     match task {
-                        Task::Refresh { collection, paths, done } => {
-                            let _ = done.send(refresh(project, collection, &paths));
+                        Task::Refresh { collection, paths, reply } => {
+                            let _ = reply.send(refresh(project, collection, &paths));
                         }
                         Task::Scan => {}
                         Task::Stop => return false,
@@ -175,12 +178,13 @@ impl Worker {
     }
 }
 
+/// Updates the index with these files, and logs a failure.
 fn refresh(project: &Project, collection: Collection, paths: &[String]) -> Result<(), String> {
-    let changed =
+    let changes =
         project.with_folder_index(collection, |folder_index: &FolderIndex<'_>| folder_index.synchronize_files(paths));
-    match changed {
-        Ok(changed) => {
-            project.publish_changes(collection, changed);
+    match changes {
+        Ok(changes) => {
+            project.publish_changes(collection, changes);
             Ok(())
         }
         Err(error) => {
@@ -201,7 +205,7 @@ fn touched_documents(folder: &Path, touched: &HashSet<PathBuf>) -> Option<Vec<St
         if path.split('/').any(|part| part.starts_with('.')) {
             continue;
         }
-        match is_document(path) {
+        match has_markdown_extension(path) {
             true => paths.push(path.to_owned()),
             // A missing path may have been a folder.
             false if fs::symlink_metadata(folder.join(path)).is_ok_and(|metadata| !metadata.is_dir()) => {}
@@ -266,6 +270,7 @@ impl WatchedFolder {
         self.scanned_at.elapsed() >= interval
     }
 
+    /// Watches the folder, if it is not watched yet or was replaced by another one.
     fn watch(&mut self) {
         let present = self.current_identity();
         let Some(watcher) = &mut self.watcher else { return };

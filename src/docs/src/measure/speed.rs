@@ -35,14 +35,14 @@ impl Rng {
     }
 }
 
-fn syllables(mut place: u64) -> String {
+fn syllables(mut number: u64) -> String {
     const SYLLABLES: [&str; 16] =
         ["ka", "lo", "mi", "ner", "pu", "ra", "sen", "ti", "vo", "wex", "ba", "dor", "fi", "gul", "hy", "jam"];
     let mut word = String::new();
     loop {
-        word.push_str(SYLLABLES.get(usize::try_from(place % 16).unwrap_or_default()).copied().unwrap_or("x"));
-        place /= 16;
-        if place == 0 {
+        word.push_str(SYLLABLES.get(usize::try_from(number % 16).unwrap_or_default()).copied().unwrap_or("x"));
+        number /= 16;
+        if number == 0 {
             return word;
         }
     }
@@ -116,19 +116,20 @@ fn measure(documents: usize, searches: usize, dimensions: usize) -> Result<Speed
     let filter = Filter::default();
     let ask = |vector: Option<&[f32]>, text: &str| -> Result<Duration, IndexError> {
         let started_at = Instant::now();
-        index.search(&Query { text, vector, filter: &filter, limit: 10, min_score: 0.5 })?;
+        index.search(&Query { text, vector, filter: &filter, limit: 10, min_relevance: 0.5 })?;
         Ok(started_at.elapsed())
     };
     let lexical = queries.iter().map(|text| ask(None, text)).collect::<Result<_, _>>()?;
-    let pending = index.unembedded_passages("made up", usize::MAX >> 1)?;
+    let pending = index.unembedded_passages("made up", 0, usize::MAX >> 1)?;
     let vectors: Vec<_> = pending.iter().map(|(id, _)| (*id, random_vector(&mut rng, dimensions))).collect();
     index.set_vectors("made up", &vectors)?;
-    let asked: Vec<Vec<f32>> = (0..searches).map(|_| random_vector(&mut rng, dimensions)).collect();
+    let query_vectors: Vec<Vec<f32>> = (0..searches).map(|_| random_vector(&mut rng, dimensions)).collect();
     // The first search loads the vectors.
-    if let (Some(text), Some(vector)) = (queries.first(), asked.first()) {
+    if let (Some(text), Some(vector)) = (queries.first(), query_vectors.first()) {
         ask(Some(vector), text)?;
     }
-    let fused = queries.iter().zip(&asked).map(|(text, vector)| ask(Some(vector), text)).collect::<Result<_, _>>()?;
+    let fused =
+        queries.iter().zip(&query_vectors).map(|(text, vector)| ask(Some(vector), text)).collect::<Result<_, _>>()?;
     Ok(SpeedReport {
         documents,
         passages: pending.len(),

@@ -4,10 +4,10 @@
 use std::{fs, os::unix::fs::OpenOptionsExt as _, path::Path};
 
 use parking_lot::Mutex;
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{Connection, OptionalExtension as _, ffi, params};
 use sha2::{Digest as _, Sha256};
 
-use crate::index::Index;
+use crate::index::{Index, vector_from_bytes, vector_to_bytes};
 
 /// The maximum number of vectors. The least recently used vectors are removed.
 const MAX_VECTORS: usize = 500_000;
@@ -21,7 +21,8 @@ const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS vectors (
 /// The hash of the text and model of a vector.
 pub(super) type VectorKey = [u8; 32];
 
-pub(super) struct Cache {
+/// The cache of vectors, a file of its own.
+pub(super) struct VectorCache {
     conn: Mutex<Connection>,
     written: Mutex<usize>,
     capacity: usize,
@@ -37,7 +38,7 @@ pub(super) fn vector_key(url: &str, model: &str, text: &str) -> VectorKey {
     hasher.finalize().into()
 }
 
-impl Cache {
+impl VectorCache {
     /// Opens the cache.
     ///
     /// # Errors
@@ -66,8 +67,7 @@ impl Cache {
             for key in keys {
                 let found = find
                     .query_row([key], |row| {
-                        let bytes = row.get_ref(0)?.as_blob()?;
-                        let vector = bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+                        let vector = vector_from_bytes(row.get_ref(0)?.as_blob()?);
                         Ok((vector, row.get::<_, i64>(1)?))
                     })
                     .optional()?;
@@ -87,6 +87,7 @@ impl Cache {
         })
     }
 
+    /// Stores vectors, and evicts the least recently used ones from time to time.
     pub fn put(&self, vectors: &[(VectorKey, Vec<f32>)], now: i64) {
         let conn = self.conn.lock();
         let write = || -> rusqlite::Result<()> {
@@ -94,17 +95,16 @@ impl Cache {
             let mut insert =
                 tx.prepare_cached("INSERT OR REPLACE INTO vectors (key, vector, used) VALUES (?1, ?2, ?3)")?;
             for (key, vector) in vectors {
-                let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-                insert.execute(params![key, bytes, now])?;
+                insert.execute(params![key, vector_to_bytes(vector), now])?;
             }
             drop(insert);
             let mut written = self.written.lock();
             *written += vectors.len();
             if *written >= EVICTION_INTERVAL.min(self.capacity) {
                 *written = 0;
-                let over =
+                let eviction =
                     "DELETE FROM vectors WHERE key IN (SELECT key FROM vectors ORDER BY used DESC LIMIT -1 OFFSET ?1)";
-                tx.execute(over, [self.capacity])?;
+                tx.execute(eviction, [self.capacity])?;
             }
             tx.commit()
         };
@@ -114,6 +114,7 @@ impl Cache {
     }
 }
 
+/// Opens the file, and checks it for damage.
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
     // The file is created before SQLite opens it, so that other users can never read it.
     if let Err(error) = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(path) {
@@ -125,7 +126,7 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let check: String = conn.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     match check.as_str() {
         "ok" => Ok(conn),
-        _ => Err(rusqlite::Error::InvalidQuery),
+        _ => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_CORRUPT), Some(check))),
     }
 }
 
@@ -138,12 +139,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("v.db");
         let cache_entry = |number: usize| (vector_key("u", "m", &number.to_string()), vec![number as f32, 1.0]);
-        let cache = Cache::with_capacity(&path, 3).unwrap();
+        let cache = VectorCache::with_capacity(&path, 3).unwrap();
         for number in 0..3 {
             cache.put(&[cache_entry(number)], number as i64);
         }
         drop(cache);
-        let cache = Cache::with_capacity(&path, 3).unwrap();
+        let cache = VectorCache::with_capacity(&path, 3).unwrap();
         assert_eq!(cache.get(&[cache_entry(1).0, vector_key("u", "other", "1")], 3), [Some(vec![1.0, 1.0]), None]);
         // The vector is used now, so that another one is the oldest.
         cache.get(&[cache_entry(0).0], 1_000_000);
@@ -169,7 +170,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("v.db");
         fs::write(&path, "no database at all, but a text of some length to be read as one").unwrap();
-        let cache = Cache::open(&path).unwrap();
+        let cache = VectorCache::open(&path).unwrap();
         cache.put(&[(vector_key("u", "m", "t"), vec![1.0])], 0);
         assert_eq!(cache.get(&[vector_key("u", "m", "t")], 0), [Some(vec![1.0])]);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o077, 0);

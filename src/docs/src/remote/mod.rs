@@ -10,8 +10,8 @@ mod error;
 mod generator;
 mod http;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use embedder::Embedder;
 pub(crate) use error::RemoteError;
-pub(crate) use generator::Generator;
+pub(crate) use generator::{Generator, MAX_ANSWER_TOKENS};

@@ -62,7 +62,7 @@ async fn serve(
     (url, count)
 }
 
-fn status(status: &str, headers: &str, body: &str) -> String {
+pub(crate) fn status(status: &str, headers: &str, body: &str) -> String {
     format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
 }
 
@@ -79,22 +79,23 @@ fn vectors(body: &Value) -> String {
 
 fn endpoint(url: &str, model: &str) -> ModelEndpoint {
     let key = Some(Secret("very-secret".to_owned()));
-    ModelEndpoint { url: url.to_owned(), model: model.to_owned(), key, timeout: Duration::from_millis(1500) }
+    ModelEndpoint { url: url.to_owned(), model: model.to_owned(), key, timeout: Duration::from_secs(60) }
 }
 
-struct ModelServer {
+/// A model that answers as a test wants, with the file for the vectors of its embedder.
+pub(crate) struct ModelServer {
     dir: tempfile::TempDir,
     url: String,
     requests: Arc<AtomicUsize>,
 }
 
 impl ModelServer {
-    async fn new(answers: impl Fn(usize, &str, &Value) -> Option<String> + Send + Sync + 'static) -> Self {
+    pub(crate) async fn new(answers: impl Fn(usize, &str, &Value) -> Option<String> + Send + Sync + 'static) -> Self {
         let (url, requests) = serve(answers).await;
         Self { dir: tempfile::tempdir().unwrap(), url, requests }
     }
 
-    fn embedder(&self, model: &str) -> Arc<Embedder> {
+    pub(crate) fn embedder(&self, model: &str) -> Arc<Embedder> {
         Embedder::new(&endpoint(&self.url, model), &self.dir.path().join("v.db")).unwrap()
     }
 
@@ -194,7 +195,8 @@ async fn agents_see_the_status_but_not_the_response() {
 async fn silent_server_times_out_and_absent_one_is_unreachable() {
     let bench = ModelServer::new(|_, _, _| None).await;
     let mut slow = endpoint(&bench.url, "m");
-    slow.timeout = Duration::from_millis(50);
+    // Long enough for the request to arrive.
+    slow.timeout = Duration::from_secs(1);
     let embedder = Embedder::new(&slow, &bench.dir.path().join("v.db")).unwrap();
     assert_eq!(embedder.embed_query("a").await, Err(RemoteError::TimedOut(slow.timeout)));
     assert_eq!(bench.request_count(), 1);

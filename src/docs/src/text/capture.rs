@@ -5,16 +5,16 @@ use serde_json::Value;
 use super::DocType;
 
 /// Returns the instructions for a model that writes a document of this type.
-pub(crate) fn capture_prompt(kind: &DocType, subject: Option<&str>, project: Option<&str>) -> String {
+pub(crate) fn capture_prompt(kind: &DocType, subject: Option<&str>, project: &str) -> String {
     let subject = subject.map_or_else(
         || "what we have just found out".to_owned(),
         |subject| format!("the following:\n\n> {}\n", subject.lines().collect::<Vec<_>>().join("\n> ")),
     );
-    let named = project.map_or_else(String::new, |project| format!(" of the project {project}"));
     let mut fields = Vec::new();
-    fields_of(&kind.schema, &mut fields);
+    describe_fields(&kind.schema, &mut fields);
     format!(
-        "Write a document of the type `{name}` ({description}) for the knowledge base{named}, about {subject}\n\n\
+        "Write a document of the type `{name}` ({description}) for the knowledge base of the project {project}, about \
+         {subject}\n\n\
          First call semantic_search: if a document already says so, propose a better version of that one instead of \
          another. Leave out what is trivial, what holds only for now, and what the official documentation says anyway; \
          but do record it if the mistake is easy to make.\n\n\
@@ -34,11 +34,11 @@ pub(crate) fn capture_prompt(kind: &DocType, subject: Option<&str>, project: Opt
 }
 
 /// Adds a line for each field, including those of combined schemas.
-fn fields_of(schema: &Value, lines: &mut Vec<String>) {
+fn describe_fields(schema: &Value, lines: &mut Vec<String>) {
     let required: Vec<&str> =
         schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
     for (name, field) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
-        let what = match (field.get("const"), field.get("enum"), field.get("type").and_then(Value::as_str)) {
+        let allowed_values = match (field.get("const"), field.get("enum"), field.get("type").and_then(Value::as_str)) {
             (Some(only), ..) => format!("always {only}"),
             (_, Some(Value::Array(values)), _) => {
                 let values: Vec<String> = values.iter().map(ToString::to_string).collect();
@@ -48,11 +48,11 @@ fn fields_of(schema: &Value, lines: &mut Vec<String>) {
             (.., Some(kind)) => kind.to_owned(),
             _ => "anything".to_owned(),
         };
-        let need = if required.contains(&name.as_str()) { "required" } else { "optional" };
+        let requirement = if required.contains(&name.as_str()) { "required" } else { "optional" };
         let description = field.get("description").and_then(Value::as_str).map(|text| format!(". {text}"));
-        lines.push(format!("- `{name}` ({need}): {what}{}", description.unwrap_or_default()));
+        lines.push(format!("- `{name}` ({requirement}): {allowed_values}{}", description.unwrap_or_default()));
     }
     for part in schema.get("allOf").and_then(Value::as_array).into_iter().flatten() {
-        fields_of(part, lines);
+        describe_fields(part, lines);
     }
 }

@@ -1,5 +1,5 @@
-//! Cuts a document into chunks, and chunks into passages. Every non-blank line of the body is in exactly one chunk and
-//! in one passage of this chunk, in order.
+//! Cuts a document into chunks, and chunks into passages. Every non-blank line of the body, except a heading with
+//! nothing below it, is in exactly one chunk and in one passage of this chunk, in order.
 
 use super::{
     budget::{Budget, TooSlow},
@@ -20,53 +20,55 @@ const MAX_PASSAGE_BYTES: usize = 6000;
 ///
 /// # Errors
 /// Fails if the budget is used up.
-pub(super) fn chunks(
+pub(super) fn cut_into_chunks(
     lines: &[&str],
     line_offset: usize,
     markdown: &Markdown,
     budget: &mut Budget,
 ) -> Result<Vec<Chunk>, TooSlow> {
     let mut sections = if line_offset + lines.len() <= MAX_UNCUT_LINES {
-        vec![Section { path: String::new(), from: 0, to: lines.len() }]
+        vec![Section { header_path: String::new(), start: 0, end: lines.len() }]
     } else {
-        sections(lines.len(), &markdown.headings)
+        split_at_headings(lines.len(), &markdown.headings)
     };
-    if sections.iter().any(|section| section.to - section.from > MAX_SECTION_LINES) {
+    if sections.iter().any(|section| section.end - section.start > MAX_SECTION_LINES) {
         let mut cut = Vec::new();
         for section in sections {
-            cut.extend(section.cut(lines, &markdown.boundaries, budget)?);
+            cut.extend(section.cut_if_long(lines, &markdown.boundaries, budget)?);
         }
         sections = cut;
     }
     let mut all = Vec::new();
     for section in &sections {
-        all.extend(section.chunk(lines, line_offset, markdown, budget)?);
+        all.extend(section.to_chunk(lines, line_offset, markdown, budget)?);
     }
     Ok(all)
 }
 
-/// A range of lines of the body, counted from 0 and without `to`.
+/// A range of lines of the body, counted from 0 and without `end`.
 struct Section {
-    path: String,
-    from: usize,
-    to: usize,
+    /// See [`Chunk::header_path`].
+    header_path: String,
+    start: usize,
+    end: usize,
 }
 
-fn sections(lines: usize, headings: &[Heading]) -> Vec<Section> {
+/// Splits the lines of the body at the headings of the second and third level.
+fn split_at_headings(line_count: usize, headings: &[Heading]) -> Vec<Section> {
     let mut all = Vec::new();
-    let (mut parent, mut path, mut from) = (String::new(), String::new(), 0);
+    let (mut parent, mut header_path, mut start) = (String::new(), String::new(), 0);
     for heading in headings.iter().filter(|heading| matches!(heading.level, 2 | 3)) {
-        all.push(Section { path: std::mem::take(&mut path), from, to: heading.line });
-        from = heading.line;
+        all.push(Section { header_path: std::mem::take(&mut header_path), start, end: heading.line });
+        start = heading.line;
         if heading.level == 2 {
             parent = format!("## {}", heading.text.trim());
-            path.clone_from(&parent);
+            header_path.clone_from(&parent);
         } else {
             let own = format!("### {}", heading.text.trim());
-            path = if parent.is_empty() { own } else { format!("{parent} > {own}") };
+            header_path = if parent.is_empty() { own } else { format!("{parent} > {own}") };
         }
     }
-    all.push(Section { path, from, to: lines });
+    all.push(Section { header_path, start, end: line_count });
     all
 }
 
@@ -75,14 +77,15 @@ fn is_blank(line: &str) -> bool {
 }
 
 impl Section {
-    /// Cuts a long section where a block begins: at the last such line up to the limit, or else at the first one after it.
-    fn cut(self, lines: &[&str], boundaries: &[bool], budget: &mut Budget) -> Result<Vec<Self>, TooSlow> {
+    /// Cuts a long section where a block begins: at the last such line up to the limit, or else at the first one after
+    /// it.
+    fn cut_if_long(self, lines: &[&str], boundaries: &[bool], budget: &mut Budget) -> Result<Vec<Self>, TooSlow> {
         let mut all = Vec::new();
-        let mut from = self.from;
-        while self.to - from > MAX_SECTION_LINES {
-            let end = from + MAX_SECTION_LINES;
+        let mut start = self.start;
+        while self.end - start > MAX_SECTION_LINES {
+            let limit = start + MAX_SECTION_LINES;
             let mut found = None;
-            for line in (from + 1..=end).rev().chain(end + 1..self.to) {
+            for line in (start + 1..=limit).rev().chain(limit + 1..self.end) {
                 budget.step()?;
                 let is_boundary = boundaries.get(line).copied().unwrap_or(true);
                 if is_boundary && lines.get(line - 1).is_some_and(|line| is_blank(line)) {
@@ -90,33 +93,34 @@ impl Section {
                     break;
                 }
             }
-            let Some(line_index) = found else { break };
-            all.push(Self { path: self.path.clone(), from, to: line_index });
-            from = line_index;
+            let Some(cut_line) = found else { break };
+            all.push(Self { header_path: self.header_path.clone(), start, end: cut_line });
+            start = cut_line;
         }
-        all.push(Self { path: self.path, from, to: self.to });
+        all.push(Self { start, ..self });
         Ok(all)
     }
 
-    fn chunk(
+    /// Converts the section into a chunk. Returns `None` if it is only a heading or blank.
+    fn to_chunk(
         &self,
         lines: &[&str],
         line_offset: usize,
         markdown: &Markdown,
         budget: &mut Budget,
     ) -> Result<Option<Chunk>, TooSlow> {
-        let passages = self.passages(lines, line_offset, markdown, budget)?;
+        let passages = self.cut_into_passages(lines, line_offset, markdown, budget)?;
         let (Some(first), Some(last)) = (passages.first(), passages.last()) else { return Ok(None) };
         // A heading with nothing below it is dropped.
-        let has_content = (self.from..self.to).any(|line_index| {
+        let has_content = (self.start..self.end).any(|line_index| {
             !markdown.is_heading(line_index) && lines.get(line_index).is_some_and(|line| !is_blank(line))
         });
         let (first_line, last_line) = (first.first_line, last.last_line);
-        let header_path = self.path.clone();
-        Ok((has_content || self.path.is_empty()).then_some(Chunk { header_path, first_line, last_line, passages }))
+        let header_path = self.header_path.clone();
+        Ok((has_content || header_path.is_empty()).then_some(Chunk { header_path, first_line, last_line, passages }))
     }
 
-    fn passages(
+    fn cut_into_passages(
         &self,
         lines: &[&str],
         line_offset: usize,
@@ -124,9 +128,9 @@ impl Section {
         budget: &mut Budget,
     ) -> Result<Vec<Passage>, TooSlow> {
         let mut all = Vec::new();
-        let mut from = self.from;
+        let mut start = self.start;
         let mut size = 0;
-        for line_index in self.from..self.to {
+        for line_index in self.start..self.end {
             budget.step()?;
             let line = lines.get(line_index).copied().unwrap_or_default();
             let is_boundary = markdown.boundaries.get(line_index).copied().unwrap_or(true);
@@ -137,25 +141,25 @@ impl Section {
                 || size >= MAX_PASSAGE_BYTES;
             // Text after a heading stays with it.
             let follows_heading =
-                line_index > from && markdown.is_heading(line_index - 1) && size < MIN_FULL_PASSAGE_BYTES;
-            if is_full && !follows_heading && line_index > from {
-                all.extend(passage(lines, from, line_index, line_offset));
-                from = line_index;
+                line_index > start && markdown.is_heading(line_index - 1) && size < MIN_FULL_PASSAGE_BYTES;
+            if is_full && !follows_heading && line_index > start {
+                all.extend(trimmed_passage(lines, start, line_index, line_offset));
+                start = line_index;
                 size = 0;
             }
             size += line.len() + 1;
         }
-        all.extend(passage(lines, from, self.to, line_offset));
+        all.extend(trimmed_passage(lines, start, self.end, line_offset));
         Ok(all)
     }
 }
 
 /// Returns the lines without blank lines at both ends, or `None` if all are blank.
-fn passage(lines: &[&str], from: usize, to: usize, line_offset: usize) -> Option<Passage> {
+fn trimmed_passage(lines: &[&str], start: usize, end: usize, line_offset: usize) -> Option<Passage> {
     let has_text = |line_index: &usize| lines.get(*line_index).is_some_and(|line| !is_blank(line));
-    let first = (from..to).find(has_text)?;
-    let last = (from..to).rev().find(has_text)?;
+    let first = (start..end).find(has_text)?;
+    let last = (start..end).rev().find(has_text)?;
     let text = lines.get(first..=last)?.join("\n");
-    let number = |line_index: usize| u32::try_from(line_offset + line_index + 1).unwrap_or(u32::MAX);
-    Some(Passage { first_line: number(first), last_line: number(last), text })
+    let line_number = |line_index: usize| u32::try_from(line_offset + line_index + 1).unwrap_or(u32::MAX);
+    Some(Passage { first_line: line_number(first), last_line: line_number(last), text })
 }

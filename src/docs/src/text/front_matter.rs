@@ -8,11 +8,11 @@ use crate::model::Level;
 
 const LEVEL_KEY: &str = "promotion_level";
 /// The maximum number of bytes of a front matter.
-const MAX_BYTES: usize = 64 << 10;
+const MAX_FRONT_MATTER_BYTES: usize = 64 << 10;
 
 /// The byte ranges of the parts of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Parts {
+pub(crate) struct DocumentParts {
     /// The YAML without the lines of dashes; `None` if there is no front matter.
     pub yaml: Option<Range<usize>>,
     /// The offset of the body.
@@ -34,20 +34,21 @@ fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Splits a document. A front matter without an end counts as none.
-pub(crate) fn split(text: &str) -> Parts {
-    let none = Parts { yaml: None, body: 0 };
+/// Splits a document. A front matter without an end, or one that is longer than
+/// [`MAX_FRONT_MATTER_BYTES`], counts as none.
+pub(crate) fn split_document(text: &str) -> DocumentParts {
+    let none = DocumentParts { yaml: None, body: 0 };
     let start = if text.starts_with('\u{feff}') { '\u{feff}'.len_utf8() } else { 0 };
     let rest = text.get(start..).unwrap_or_default();
     let mut lines = lines(rest);
     let Some((_, first)) = lines.next().filter(|(_, line)| line.trim_end() == "---") else { return none };
     let yaml = start + first.len();
     for (offset, line) in lines {
-        if start + offset - yaml > MAX_BYTES {
+        if start + offset - yaml > MAX_FRONT_MATTER_BYTES {
             return none;
         }
         if matches!(line.trim_end(), "---" | "...") {
-            return Parts { yaml: Some(yaml..start + offset), body: start + offset + line.len() };
+            return DocumentParts { yaml: Some(yaml..start + offset), body: start + offset + line.len() };
         }
     }
     none
@@ -57,8 +58,8 @@ pub(crate) fn split(text: &str) -> Parts {
 ///
 /// # Errors
 /// Fails if the YAML is invalid, is not a map, repeats a key, or nests or aliases too deeply.
-pub(crate) fn fields(text: &str) -> Result<Map<String, Value>, FrontMatterError> {
-    let Some(yaml) = split(text).yaml.and_then(|range| text.get(range)) else { return Ok(Map::new()) };
+pub(crate) fn parse_fields(text: &str) -> Result<Map<String, Value>, FrontMatterError> {
+    let Some(yaml) = split_document(text).yaml.and_then(|range| text.get(range)) else { return Ok(Map::new()) };
     match parse_yaml(yaml)? {
         Value::Object(fields) => Ok(fields),
         Value::Null => Ok(Map::new()),
@@ -88,22 +89,22 @@ pub(crate) fn parse_yaml(yaml: &str) -> Result<Value, FrontMatterError> {
 /// Returns the document with this level in its front matter. One line is replaced or added, and all other bytes are
 /// unchanged.
 pub(crate) fn with_level(text: &str, level: Level) -> String {
-    let parts = split(text);
+    let parts = split_document(text);
     let Some(yaml) = parts.yaml else {
         let body = text.strip_prefix('\u{feff}').unwrap_or(text);
         return format!("---\n{LEVEL_KEY}: {level}\n---\n{body}");
     };
-    let inside = text.get(yaml.clone()).unwrap_or_default();
-    let line_end = if inside.contains("\r\n") { "\r\n" } else { "\n" };
-    let level_line = lines(inside).find(|(_, line)| sets_level(line));
-    let (from, to, line) = match level_line {
+    let yaml_text = text.get(yaml.clone()).unwrap_or_default();
+    let line_end = if yaml_text.contains("\r\n") { "\r\n" } else { "\n" };
+    let level_line = lines(yaml_text).find(|(_, line)| sets_level(line));
+    let (start, end, line) = match level_line {
         Some((offset, line)) => {
-            let end = &line[line.trim_end_matches(['\r', '\n']).len()..];
-            (yaml.start + offset, yaml.start + offset + line.len(), format!("{LEVEL_KEY}: {level}{end}"))
+            let line_end = &line[line.trim_end_matches(['\r', '\n']).len()..];
+            (yaml.start + offset, yaml.start + offset + line.len(), format!("{LEVEL_KEY}: {level}{line_end}"))
         }
         None => (yaml.end, yaml.end, format!("{LEVEL_KEY}: {level}{line_end}")),
     };
-    let (before, after) = (text.get(..from).unwrap_or_default(), text.get(to..).unwrap_or_default());
+    let (before, after) = (text.get(..start).unwrap_or_default(), text.get(end..).unwrap_or_default());
     format!("{before}{line}{after}")
 }
 
@@ -121,21 +122,21 @@ mod tests {
 
     #[test]
     fn front_matter_is_between_dashes_at_the_start() {
-        let body = |text: &str| text[split(text).body..].to_owned();
+        let body = |text: &str| text[split_document(text).body..].to_owned();
         assert_eq!(body("---\na: 1\n---\nText"), "Text");
         assert_eq!(body("---\r\na: 1\r\n...\r\nText"), "Text");
         assert_eq!(body("\u{feff}---\na: 1\n---\n"), "");
         assert_eq!(body("---\n---\nText"), "Text");
         for none in ["", "Text", "---", "---\na: 1\n", " ---\na: 1\n---\n", "a\n---\nb\n---\n", "----\na\n----\n"] {
-            assert_eq!(split(none), Parts { yaml: None, body: 0 }, "{none:?}");
+            assert_eq!(split_document(none), DocumentParts { yaml: None, body: 0 }, "{none:?}");
         }
         let endless = format!("---\n{}", "a: 1\n".repeat(100_000));
-        assert_eq!(split(&endless).yaml, None);
+        assert_eq!(split_document(&endless).yaml, None);
     }
 
     #[test]
     fn fields_are_json_and_dates_are_texts() {
-        let parse = |yaml: &str| fields(&format!("---\n{yaml}\n---\n"));
+        let parse = |yaml: &str| parse_fields(&format!("---\n{yaml}\n---\n"));
         let read = parse("date: 2026-11-23\nn: 1.5\nlist: [a, b]\nyes: yes\nnothing:\nmap: {x: true}").unwrap();
         assert_eq!(
             Value::Object(read),
@@ -166,6 +167,6 @@ mod tests {
             "---\nm:\n  promotion_level: x\npromotion_level: critical\n---\n"
         );
         let written = promote("---\n\"promotion_level\": standard\n---\n");
-        assert_eq!(fields(&written).unwrap()["promotion_level"], "critical");
+        assert_eq!(parse_fields(&written).unwrap()["promotion_level"], "critical");
     }
 }

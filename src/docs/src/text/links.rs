@@ -2,16 +2,18 @@
 
 use percent_encoding::percent_decode_str;
 
+use super::has_markdown_extension;
+
 /// Returns the documents that these targets lead to from the document at `path`, each once, in their order. Targets
 /// outside the folder are dropped.
 pub(super) fn resolve(path: &str, targets: &[String]) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for target in targets {
-        if let Some(to) = resolve_target(path, target)
-            && to != path
-            && !found.contains(&to)
+        if let Some(linked) = resolve_target(path, target)
+            && linked != path
+            && !found.contains(&linked)
         {
-            found.push(to);
+            found.push(linked);
         }
     }
     found
@@ -24,7 +26,7 @@ fn resolve_target(path: &str, target: &str) -> Option<String> {
         return None;
     }
     let decoded = percent_decode_str(target).decode_utf8().ok()?;
-    if decoded.contains(['\0', '\\']) || !is_document(&decoded) {
+    if decoded.contains(['\0', '\\']) || !has_markdown_extension(&decoded) {
         return None;
     }
     let mut parts: Vec<&str> = path.split('/').collect();
@@ -37,12 +39,6 @@ fn resolve_target(path: &str, target: &str) -> Option<String> {
         }
     }
     Some(parts.join("/"))
-}
-
-/// Returns `true` for the name of a Markdown file.
-pub(crate) fn is_document(path: &str) -> bool {
-    let lower = path.to_ascii_lowercase();
-    lower.ends_with(".md") || lower.ends_with(".markdown")
 }
 
 #[cfg(test)]

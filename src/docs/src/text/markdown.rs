@@ -36,10 +36,10 @@ impl Markdown {
 }
 
 /// The number of bytes of a heading or paragraph after which no more text is added.
-const MAX_TEXT: usize = 2000;
+const MAX_TEXT_BYTES: usize = 2000;
 /// The maximum number of links.
 const MAX_LINKS: usize = 500;
-/// The maximum of [`nesting`]. The parser takes about a nanosecond for each unit.
+/// The maximum of [`total_nesting`]. The parser takes about a nanosecond for each unit.
 const MAX_NESTING: usize = 50_000_000;
 
 /// Parses a body.
@@ -48,7 +48,7 @@ const MAX_NESTING: usize = 50_000_000;
 /// Fails if the budget is used up, or if the nesting is so deep that the parser would use it up.
 pub(super) fn parse(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow> {
     // The parser parses all blocks before its first event, so counting events does not limit it.
-    if nesting(body, budget)? > MAX_NESTING {
+    if total_nesting(body, budget)? > MAX_NESTING {
         return Err(TooSlow);
     }
     let starts: Vec<usize> = std::iter::once(0).chain(line_offsets(body)).collect();
@@ -100,7 +100,7 @@ pub(super) fn parse(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow
             }
             Event::Text(text) | Event::Code(text) => {
                 let target_text = heading.as_mut().map(|heading| &mut heading.text).or(paragraph.as_mut());
-                if let Some(target_text) = target_text.filter(|target_text| target_text.len() < MAX_TEXT) {
+                if let Some(target_text) = target_text.filter(|target_text| target_text.len() < MAX_TEXT_BYTES) {
                     target_text.push_str(text);
                 }
             }
@@ -117,11 +117,11 @@ pub(super) fn parse(body: &str, budget: &mut Budget) -> Result<Markdown, TooSlow
 
 /// Returns the sum over all lines of the lists, quotes and footnotes that may be open there, because the parser
 /// examines all of them on each line.
-fn nesting(body: &str, budget: &mut Budget) -> Result<usize, TooSlow> {
+fn total_nesting(body: &str, budget: &mut Budget) -> Result<usize, TooSlow> {
     let (mut deepest, mut sum) = (0_usize, 0_usize);
     for line in body.lines() {
         budget.step()?;
-        let (indent, markers) = containers(line);
+        let (indent, markers) = count_containers(line);
         // Indentation keeps containers open, and only markers open more. Each list needs two columns.
         deepest = deepest.max(deepest.min(indent / 2) + markers);
         sum = sum.saturating_add(deepest);
@@ -129,22 +129,22 @@ fn nesting(body: &str, budget: &mut Budget) -> Result<usize, TooSlow> {
     Ok(sum)
 }
 
-/// Returns the columns of white space before and between the markers of containers that a line begins with, and the number
-/// of these markers.
-fn containers(line: &str) -> (usize, usize) {
+/// Returns the columns of white space before and between the markers of containers that a line begins with, and the
+/// number of these markers.
+fn count_containers(line: &str) -> (usize, usize) {
     let (mut indent, mut markers, mut rest) = (0, 0, line);
     loop {
         let trimmed = rest.trim_start_matches([' ', '\t']);
-        let (white, _) = rest.split_at(rest.len() - trimmed.len());
-        indent += white.len() + 3 * white.matches('\t').count();
-        let Some(len) = marker(trimmed) else { return (indent, markers) };
+        let (blanks, _) = rest.split_at(rest.len() - trimmed.len());
+        indent += blanks.len() + 3 * blanks.matches('\t').count();
+        let Some(len) = marker_length(trimmed) else { return (indent, markers) };
         markers += 1;
         rest = trimmed.get(len..).unwrap_or_default();
     }
 }
 
 /// Returns the length of the marker of a quote, a list item or a footnote at the beginning of a text.
-fn marker(text: &str) -> Option<usize> {
+fn marker_length(text: &str) -> Option<usize> {
     let ends = |len: usize| text.get(len..).is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t']));
     match text.bytes().next()? {
         b'>' => Some(1),

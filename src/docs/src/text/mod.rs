@@ -10,6 +10,11 @@ mod markdown;
 mod schemas;
 mod types;
 
-pub(crate) use document::{level, parse};
-pub(crate) use links::is_document;
+pub(crate) use document::{level, parse, truncate};
 pub(crate) use types::{DocType, DocTypes, Fault, MAX_SCHEMA_BYTES, Refusal};
+
+/// Returns `true` for the name of a Markdown file.
+pub(crate) fn has_markdown_extension(path: &str) -> bool {
+    let lower = path.to_ascii_lowercase();
+    lower.ends_with(".md") || lower.ends_with(".markdown")
+}

@@ -64,6 +64,7 @@ pub(super) fn untyped_schema() -> Value {
     json!({ "type": "object", "properties": common_fields() })
 }
 
+/// Returns the definitions of the built-in types.
 pub(super) fn built_in() -> impl Iterator<Item = TypeDefinition> {
     BUILT_IN.iter().filter_map(|(name, file)| {
         let file: Value = serde_json::from_str(file).ok()?;

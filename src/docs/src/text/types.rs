@@ -21,9 +21,9 @@ const MAX_FAULTS: usize = 50;
 /// The maximum number of faults in a one-line summary. Faults that name allowed values are all listed.
 const MAX_FAULTS_IN_LINE: usize = 3;
 /// The maximum number of characters of a fault's message.
-const MAX_MESSAGE: usize = 300;
+const MAX_MESSAGE_CHARS: usize = 300;
 /// The maximum number of characters of a message that lists the allowed values.
-const MAX_CHOICES: usize = 2000;
+const MAX_ENUM_MESSAGE_CHARS: usize = 2000;
 
 /// A type of documents.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ pub(crate) enum Refusal {
     },
     /// The text cannot be parsed as a document, or not in time.
     Unparsable {
-        why: String,
+        reason: String,
     },
 }
 
@@ -79,7 +79,7 @@ impl Refusal {
     pub fn summary(&self) -> String {
         match self {
             Self::UnknownType { name, known } => format!("there is no type {name}; there are {}", known.join(", ")),
-            Self::Unparsable { why } => why.clone(),
+            Self::Unparsable { reason } => reason.clone(),
             Self::Schema { faults } => {
                 let (choices, others): (Vec<_>, Vec<_>) = faults.iter().partition(|fault| fault.rule == "enum");
                 let max_messages = MAX_FAULTS_IN_LINE.max(choices.len());
@@ -104,16 +104,18 @@ pub(crate) struct CheckedDocument {
     pub fields: Map<String, Value>,
 }
 
+/// Compiles a schema for the front matter of documents.
 fn compile(schema: &Value) -> Result<Validator, String> {
     jsonschema::options()
         .should_validate_formats(true)
         // A project's regular expressions must run in linear time.
         .with_pattern_options(jsonschema::PatternOptions::regex().size_limit(1 << 20))
         .build(schema)
-        .map_err(|error| error.to_string().chars().take(MAX_MESSAGE).collect())
+        .map_err(|error| error.to_string().chars().take(MAX_MESSAGE_CHARS).collect())
 }
 
 impl DocTypes {
+    /// Returns the types that every project has.
     pub fn built_in() -> Self {
         let all = schemas::built_in().filter_map(|written| {
             let schemas::TypeDefinition { name, description, folder, schema } = written;
@@ -131,8 +133,8 @@ impl DocTypes {
         for (index, (path, text)) in files.into_iter().enumerate() {
             let added =
                 if index < MAX_CUSTOM_TYPES { types.add(&path, &text) } else { Err("there are too many".to_owned()) };
-            if let Err(why) = added {
-                skipped.push((path, why));
+            if let Err(reason) = added {
+                skipped.push((path, reason));
             }
         }
         (types, skipped)
@@ -194,7 +196,7 @@ impl DocTypes {
         let fields = self.check_fields(path, text)?;
         let document = document::parse_with_fields(path, text, self, &fields, &mut Budget::new());
         let document = document.map_err(|_| Refusal::Unparsable {
-            why: "it takes too long to read; make it shorter, or its Markdown simpler".to_owned(),
+            reason: "it takes too long to read; make it shorter, or its Markdown simpler".to_owned(),
         })?;
         Ok(CheckedDocument { document, fields })
     }
@@ -205,11 +207,11 @@ impl DocTypes {
     /// Fails as [`DocTypes::check`] does.
     pub fn check_fields(&self, path: &str, text: &str) -> Result<Map<String, Value>, Refusal> {
         if let Some(position) = text.find('\0') {
-            return Err(Refusal::Unparsable { why: format!("it has a NUL character (byte {position})") });
+            return Err(Refusal::Unparsable { reason: format!("it has a NUL character (byte {position})") });
         }
-        let fields = front_matter::fields(text).map_err(|why| {
+        let fields = front_matter::parse_fields(text).map_err(|error| {
             let (pointer, rule) = (String::new(), "yaml".to_owned());
-            Refusal::Schema { faults: vec![Fault { pointer, rule, message: why.to_string() }] }
+            Refusal::Schema { faults: vec![Fault { pointer, rule, message: error.to_string() }] }
         })?;
         let folder_type = self.type_for_path(path);
         let kind = match fields.get("doc_type") {
@@ -219,12 +221,12 @@ impl DocTypes {
                 known: self.all().map(|kind| kind.name.clone()).collect(),
             })?),
             Some(_) => {
-                let fault = fault("/doc_type", "type", "it is not a string");
+                let fault = new_fault("/doc_type", "type", "it is not a string");
                 return Err(Refusal::Schema { faults: vec![fault] });
             }
         };
         let mut faults = match kind.map(|kind| &kind.validator).or(self.untyped.as_ref()) {
-            Some(validator) => faults(validator, &fields),
+            Some(validator) => find_faults(validator, &fields),
             None => Vec::new(),
         };
         if let Some(kind) = kind
@@ -232,26 +234,27 @@ impl DocTypes {
         {
             let message =
                 format!("a document of the type {} lies in {}/, and this path does not", kind.name, kind.folder);
-            faults.push(fault("/doc_type", "folder", &message));
+            faults.push(new_fault("/doc_type", "folder", &message));
         }
         if faults.is_empty() { Ok(fields) } else { Err(Refusal::Schema { faults }) }
     }
 }
 
-fn fault(pointer: &str, rule: &str, message: &str) -> Fault {
+fn new_fault(pointer: &str, rule: &str, message: &str) -> Fault {
     Fault { pointer: pointer.to_owned(), rule: rule.to_owned(), message: message.to_owned() }
 }
 
 /// Returns the message of a fault, with all allowed values.
-fn message(error: &ValidationError<'_>) -> String {
-    let cut = |text: String, max| text.chars().take(max).collect::<String>();
-    let ValidationErrorKind::Enum { options } = error.kind() else { return cut(error.to_string(), MAX_MESSAGE) };
-    let value = cut(error.instance().to_string(), MAX_MESSAGE / 3);
+fn fault_message(error: &ValidationError<'_>) -> String {
+    let cut = |text: String, max_chars| text.chars().take(max_chars).collect::<String>();
+    let ValidationErrorKind::Enum { options } = error.kind() else { return cut(error.to_string(), MAX_MESSAGE_CHARS) };
+    let value = cut(error.instance().to_string(), MAX_MESSAGE_CHARS / 3);
     let all: Vec<String> = options.as_array().into_iter().flatten().map(ToString::to_string).collect();
-    cut(format!("{value} is not one of {}", all.join(", ")), MAX_CHOICES)
+    cut(format!("{value} is not one of {}", all.join(", ")), MAX_ENUM_MESSAGE_CHARS)
 }
 
-fn faults(validator: &Validator, fields: &Map<String, Value>) -> Vec<Fault> {
+/// Validates the fields of a front matter, and returns the faults.
+fn find_faults(validator: &Validator, fields: &Map<String, Value>) -> Vec<Fault> {
     let value = json!(fields);
     if validator.is_valid(&value) {
         return Vec::new();
@@ -259,7 +262,7 @@ fn faults(validator: &Validator, fields: &Map<String, Value>) -> Vec<Fault> {
     let to_fault = |error: ValidationError<'_>| Fault {
         pointer: error.instance_path().to_string(),
         rule: error.kind().keyword().to_owned(),
-        message: message(&error),
+        message: fault_message(&error),
     };
     validator.iter_errors(&value).take(MAX_FAULTS).map(to_fault).collect()
 }

@@ -94,7 +94,7 @@ impl Location {
             path: hit.path.clone(),
             title: hit.title.clone(),
             char_count: hit.char_count,
-            relevance_score: (hit.score * 10_000.0).round() / 10_000.0,
+            relevance_score: (hit.relevance * 10_000.0).round() / 10_000.0,
             promotion_level: hit.level,
             header_path: hit.header_path.clone(),
             first_line: hit.passage.first_line,

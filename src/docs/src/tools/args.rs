@@ -60,7 +60,7 @@ pub(crate) struct TenantSelector {
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Activate {
+pub(crate) struct ActivateArgs {
     /// # Path
     /// The path of a file below the project's root on the gateway's machine, as an alternative to project_name.
     #[schemars(length(min = 1, max = MAX_PATH_BYTES))]
@@ -70,7 +70,7 @@ pub(crate) struct Activate {
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Search {
+pub(crate) struct SearchArgs {
     /// # Query
     /// A question, keywords, an identifier or an error message.
     pub query: Query,
@@ -95,7 +95,7 @@ pub(crate) struct Search {
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct Ask {
+pub(crate) struct AskArgs {
     /// # Query
     /// The question.
     pub query: Query,
@@ -127,7 +127,7 @@ const fn include_critical() -> bool {
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct IndexDocument {
+pub(crate) struct IndexDocumentArgs {
     /// # Path
     /// The path of the document, relative to the folder of the documents and inside the folder of its type, such as
     /// problems/pool-exhaustion.md.
@@ -142,7 +142,7 @@ pub(crate) struct IndexDocument {
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct UpdateLevel {
+pub(crate) struct UpdateLevelArgs {
     /// # Path
     /// The path of the document, relative to the folder of the documents.
     #[schemars(length(min = 1, max = MAX_PATH_BYTES))]
@@ -155,7 +155,7 @@ pub(crate) struct UpdateLevel {
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
-pub(crate) struct DeleteDocuments {
+pub(crate) struct DeleteDocumentsArgs {
     /// # Project
     /// The name of the project.
     #[schemars(length(min = 1, max = 64))]
@@ -205,37 +205,38 @@ impl WriteCall {
     }
 }
 
-/// A call of a writing tool that only reads.
+/// A call of a writing tool that only reads, because of its arguments.
 #[derive(Clone, Debug)]
-pub(crate) enum ReadCall {
+pub(crate) enum ReadOnlyCall {
     Refresh { selector: TenantSelector, path: String },
     DryRun(DeletionRequest),
 }
 
 /// A call of a writing tool, by whether it writes or only reads.
-pub(crate) enum ToolCall {
+pub(crate) enum WritingToolCall {
     Write(WriteCall),
-    Read(ReadCall),
+    Read(ReadOnlyCall),
 }
 
-impl ToolCall {
+impl WritingToolCall {
     /// Parses a call; `None` for a tool that never writes.
     pub fn parse(tool: &str, arguments: &RawValue) -> Option<Result<Self, McpError>> {
         match tool {
             "index_document" => Some(parse_arguments(arguments).and_then(|args| {
-                let IndexDocument { path, content, selector } = args;
+                let IndexDocumentArgs { path, content, selector } = args;
                 check_length(&path, MAX_PATH_BYTES, "/path")?;
-                let Some(content) = content else { return Ok(Self::Read(ReadCall::Refresh { selector, path })) };
+                let Some(content) = content else { return Ok(Self::Read(ReadOnlyCall::Refresh { selector, path })) };
                 check_length(&content, MAX_CONTENT_BYTES, "/content")?;
                 Ok(Self::Write(WriteCall::Put { selector, path, content }))
             })),
             "update_promotion_level" => Some(parse_arguments(arguments).and_then(|args| {
-                let UpdateLevel { document_path: path, promotion_level: level, selector } = args;
+                let UpdateLevelArgs { document_path: path, promotion_level: level, selector } = args;
                 check_length(&path, MAX_PATH_BYTES, "/document_path")?;
                 Ok(Self::Write(WriteCall::Promote { selector, path, level }))
             })),
             "delete_documents" => Some(parse_arguments(arguments).and_then(|args| {
-                let DeleteDocuments { project_name: project, branch_name: branch, path_hash, paths, dry_run } = args;
+                let DeleteDocumentsArgs { project_name: project, branch_name: branch, path_hash, paths, dry_run } =
+                    args;
                 if paths.as_ref().is_some_and(|paths| paths.is_empty() || paths.len() > MAX_PATHS) {
                     let message = format!("`paths` has 1 to {MAX_PATHS} paths.");
                     return Err(invalid_argument("/paths", "maxItems", message));
@@ -245,7 +246,7 @@ impl ToolCall {
                 }
                 let request = DeletionRequest { project, branch, path_hash, paths };
                 Ok(if dry_run {
-                    Self::Read(ReadCall::DryRun(request))
+                    Self::Read(ReadOnlyCall::DryRun(request))
                 } else {
                     Self::Write(WriteCall::Delete(request))
                 })

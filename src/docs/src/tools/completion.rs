@@ -5,9 +5,8 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::{
-    blocking,
     resources::{TEMPLATE, active_tenant},
-    tenant,
+    run_blocking, tenant,
 };
 use crate::{
     library::{Library, Project},
@@ -18,12 +17,14 @@ use countersign_provider::{
     CallContext, Completion, CompletionRef, PromptArgumentDef, PromptDef, PromptMessage, PromptResult, text::one_line,
 };
 
-const CAPTURE: &str = "capture";
+/// The name of the prompt.
+const CAPTURE_PROMPT: &str = "capture";
 /// The maximum number of values in one answer (2026-07-28/server/utilities/completion).
-const MAX_VALUES: usize = 100;
+const MAX_COMPLETION_VALUES: usize = 100;
 /// The maximum number of characters of a subject.
-const MAX_SUBJECT: usize = 4000;
+const MAX_SUBJECT_CHARS: usize = 4000;
 
+/// Returns the definition of the prompt.
 pub(crate) fn prompts() -> Vec<PromptDef> {
     let argument = |name: &str, title: &str, description: &str, required| PromptArgumentDef {
         name: name.to_owned(),
@@ -32,7 +33,7 @@ pub(crate) fn prompts() -> Vec<PromptDef> {
         required,
     };
     vec![PromptDef {
-        name: CAPTURE.to_owned(),
+        name: CAPTURE_PROMPT.to_owned(),
         title: "Write down what was learned".to_owned(),
         description: "Helps to write a good document of a type and to propose it.".to_owned(),
         arguments: vec![
@@ -49,8 +50,12 @@ pub(crate) fn prompts() -> Vec<PromptDef> {
     }]
 }
 
-fn invalid(message: String) -> McpError {
+fn invalid_params_error(message: String) -> McpError {
     McpError::new(ErrorKind::InvalidParams, message)
+}
+
+fn unknown_prompt_error(name: &str) -> McpError {
+    McpError::new(ErrorKind::PromptNotFound, format!("There is no prompt {}.", one_line(name, 64)))
 }
 
 /// Returns the named project, or else the project of the session, or else the only project.
@@ -64,41 +69,46 @@ fn project_of(library: &Library, name: Option<&str>, ctx: &CallContext) -> Resul
         (None, [only]) => Arc::clone(only),
         (None, projects) => {
             let names: Vec<&str> = projects.iter().map(|project| project.name.as_str()).collect();
-            return Err(invalid(format!("Name the project: {}.", names.join(", "))));
+            return Err(invalid_params_error(format!("Name the project: {}.", names.join(", "))));
         }
-        (name, _) => tenant::require_project(library, name).map_err(|error| invalid(error.message.to_string()))?,
+        (name, _) => {
+            tenant::require_project(library, name).map_err(|error| invalid_params_error(error.message.to_string()))?
+        }
     };
     active.map_or(Ok(()), |active| active.check(&project))?;
     Ok(project)
 }
 
+/// Answers `prompts/get`.
 pub(crate) fn get_prompt(
     library: &Library,
     name: &str,
     arguments: &Map<String, Value>,
     ctx: &CallContext,
 ) -> Result<PromptResult, McpError> {
-    if name != CAPTURE {
-        return Err(McpError::new(ErrorKind::PromptNotFound, format!("There is no prompt {}.", one_line(name, 64))));
+    if name != CAPTURE_PROMPT {
+        return Err(unknown_prompt_error(name));
     }
     let text_argument = |name: &str| arguments.get(name).and_then(Value::as_str).filter(|text| !text.trim().is_empty());
     let project = project_of(library, text_argument("project"), ctx)?;
-    let type_name = text_argument("type").ok_or_else(|| invalid("The prompt needs the argument `type`.".to_owned()))?;
+    let type_name = text_argument("type")
+        .ok_or_else(|| invalid_params_error("The prompt needs the argument `type`.".to_owned()))?;
     let types = project.types();
     let kind = types.get(type_name).ok_or_else(|| {
         let known: Vec<&str> = types.all().map(|kind| kind.name.as_str()).collect();
-        invalid(format!("There is no type {}; there are {}.", one_line(type_name, 64), known.join(", ")))
+        invalid_params_error(format!("There is no type {}; there are {}.", one_line(type_name, 64), known.join(", ")))
     })?;
-    let subject: Option<String> = text_argument("subject").map(|text| text.chars().take(MAX_SUBJECT).collect());
+    let subject: Option<String> = text_argument("subject").map(|text| text.chars().take(MAX_SUBJECT_CHARS).collect());
     Ok(PromptResult {
         description: format!("A document of the type {}", kind.name),
         messages: vec![PromptMessage {
             role: "user",
-            text: capture::capture_prompt(kind, subject.as_deref(), Some(&project.name)),
+            text: capture::capture_prompt(kind, subject.as_deref(), &project.name),
         }],
     })
 }
 
+/// Answers `completion/complete`.
 pub(crate) async fn complete(
     library: &Arc<Library>,
     reference: &CompletionRef,
@@ -108,9 +118,9 @@ pub(crate) async fn complete(
 ) -> Result<Completion, McpError> {
     let context_project = context.get("project").and_then(Value::as_str);
     match (reference, argument) {
-        (CompletionRef::Prompt(name), "type") if name == CAPTURE => {
+        (CompletionRef::Prompt(name), "type") if name == CAPTURE_PROMPT => {
             // The types of all projects are offered if no project is known yet.
-            let chosen = project_of(library, context_project, ctx).map(Some).or_else(ignore_missing_project)?;
+            let chosen = project_if_known(library, context_project, ctx)?;
             let all = chosen.iter().chain(library.projects().iter().filter(|_| chosen.is_none()));
             let mut names: Vec<String> = all
                 .flat_map(|project| project.types().all().map(|kind| kind.name.clone()).collect::<Vec<_>>())
@@ -119,39 +129,49 @@ pub(crate) async fn complete(
             names.dedup();
             Ok(complete_prefix(names, typed))
         }
-        (CompletionRef::Prompt(name), "subject") if name == CAPTURE => Ok(Completion::default()),
-        (CompletionRef::Prompt(name), "project") if name == CAPTURE => Ok(projects(library, typed, ctx)),
-        (CompletionRef::ResourceTemplate(uri), "project") if uri == TEMPLATE => Ok(projects(library, typed, ctx)),
+        (CompletionRef::Prompt(name), "subject") if name == CAPTURE_PROMPT => Ok(Completion::default()),
+        (CompletionRef::Prompt(name), "project") if name == CAPTURE_PROMPT => Ok(complete_project(library, typed, ctx)),
+        (CompletionRef::ResourceTemplate(uri), "project") if uri == TEMPLATE => {
+            Ok(complete_project(library, typed, ctx))
+        }
         (CompletionRef::ResourceTemplate(uri), "path") if uri == TEMPLATE => {
-            let Some(project) = project_of(library, context_project, ctx).map(Some).or_else(ignore_missing_project)?
-            else {
+            let Some(project) = project_if_known(library, context_project, ctx)? else {
                 return Ok(Completion::default());
             };
             let typed = typed.to_owned();
-            blocking(move || {
+            run_blocking(move || {
                 let indexed = project.tenant(None)?;
-                let (entries, total) = indexed.docs.list(&typed, MAX_VALUES)?;
+                let (entries, total) = indexed.docs.list(&typed, MAX_COMPLETION_VALUES)?;
                 let values: Vec<String> = entries.into_iter().map(|entry| entry.path).collect();
                 Ok(Completion { has_more: total > values.len(), values, total: Some(total as u64) })
             })
             .await
         }
-        (CompletionRef::Prompt(name), _) if name != CAPTURE => {
-            Err(McpError::new(ErrorKind::PromptNotFound, format!("There is no prompt {}.", one_line(name, 64))))
-        }
-        _ => Err(invalid(format!("There is no argument {} here.", one_line(argument, 64)))),
+        (CompletionRef::Prompt(name), _) if name != CAPTURE_PROMPT => Err(unknown_prompt_error(name)),
+        _ => Err(invalid_params_error(format!("There is no argument {} here.", one_line(argument, 64)))),
     }
 }
 
-fn projects(library: &Library, typed: &str, ctx: &CallContext) -> Completion {
+/// Completes the name of a project that the session may use.
+fn complete_project(library: &Library, typed: &str, ctx: &CallContext) -> Completion {
     let active = active_tenant(ctx);
     let is_listed = |project: &&Arc<Project>| active.as_ref().is_none_or(|active| active.project == project.name);
     complete_prefix(library.projects().iter().filter(is_listed).map(|project| project.name.clone()).collect(), typed)
 }
 
-/// Converts the error of a missing project to `None`.
-fn ignore_missing_project(error: McpError) -> Result<Option<Arc<Project>>, McpError> {
-    if error.kind == ErrorKind::TenantMismatch { Err(error) } else { Ok(None) }
+/// Returns the project like [`project_of`], or `None` if there is none.
+///
+/// # Errors
+/// `TENANT_MISMATCH` if the session has another project.
+fn project_if_known(
+    library: &Library,
+    name: Option<&str>,
+    ctx: &CallContext,
+) -> Result<Option<Arc<Project>>, McpError> {
+    match project_of(library, name, ctx) {
+        Err(error) if error.kind != ErrorKind::TenantMismatch => Ok(None),
+        found => found.map(Some),
+    }
 }
 
 /// Returns the values that begin with the typed text, ignoring case.
@@ -159,6 +179,6 @@ fn complete_prefix(mut values: Vec<String>, typed: &str) -> Completion {
     let typed = typed.to_lowercase();
     values.retain(|value| value.to_lowercase().starts_with(&typed));
     let total = values.len();
-    values.truncate(MAX_VALUES);
+    values.truncate(MAX_COMPLETION_VALUES);
     Completion { has_more: total > values.len(), values, total: Some(total as u64) }
 }

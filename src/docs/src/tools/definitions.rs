@@ -17,7 +17,9 @@ use super::{
     answers::{
         ActivatedProject, AnsweredQuestion, DeletedDocuments, IndexedDocument, ListedTypes, SearchResults, UpdatedLevel,
     },
-    args::{Activate, Ask, DeleteDocuments, IndexDocument, Search, TenantSelector, UpdateLevel},
+    args::{
+        ActivateArgs, AskArgs, DeleteDocumentsArgs, IndexDocumentArgs, SearchArgs, TenantSelector, UpdateLevelArgs,
+    },
 };
 
 const READ_ONLY: ToolAnnotations =
@@ -29,7 +31,7 @@ const IDEMPOTENT_WRITE: ToolAnnotations =
 /// Returns all tools in the order of the list.
 pub(crate) fn tools() -> Vec<ToolDef> {
     let mut tools = vec![
-        ToolDef::for_types::<Activate, ActivatedProject>(
+        ToolDef::for_types::<ActivateArgs, ActivatedProject>(
             "activate_project",
             "Activate project",
             "Selects the project for later calls of this session, and waits until its documents are indexed. Call it first. Stateless clients pass project_name in each call instead.",
@@ -41,43 +43,43 @@ pub(crate) fn tools() -> Vec<ToolDef> {
             "Lists the document types of the active project, each with its purpose, its folder and the required front matter.",
             READ_ONLY,
         ),
-        ToolDef::for_types::<Search, SearchResults>(
+        ToolDef::for_types::<SearchArgs, SearchResults>(
             "semantic_search",
             "Search documents",
             "Finds documents of the active project by their content, best match first, each with its best passage. Use it before you solve a problem that the team may have solved before.",
             READ_ONLY,
         ),
-        ToolDef::for_types::<Ask, AnsweredQuestion>(
+        ToolDef::for_types::<AskArgs, AnsweredQuestion>(
             "rag_query",
             "Ask the documents",
             "Answers a question from the documents of the active project, and cites them with line numbers. The sources always include critical documents unless include_critical is false.",
             READ_ONLY,
         ),
-        ToolDef::for_types::<Search, SearchResults>(
+        ToolDef::for_types::<SearchArgs, SearchResults>(
             "search_external_docs",
             "Search reference documentation",
             "Finds pages of the project's read-only reference documentation, best match first, each with its best passage.",
             READ_ONLY,
         ),
-        ToolDef::for_types::<Ask, AnsweredQuestion>(
+        ToolDef::for_types::<AskArgs, AnsweredQuestion>(
             "rag_query_external",
             "Ask the reference documentation",
             "Answers a question from the project's reference documentation, and cites pages with line numbers.",
             READ_ONLY,
         ),
-        ToolDef::for_types::<IndexDocument, IndexedDocument>(
+        ToolDef::for_types::<IndexDocumentArgs, IndexedDocument>(
             "index_document",
             "Write or index a document",
             "With content: proposes to create or replace the document; a person sees the diff and decides. The YAML front matter must match the schema of its type (see list_doc_types). Without content: updates the index from the existing file.",
             IDEMPOTENT_WRITE,
         ),
-        ToolDef::for_types::<UpdateLevel, UpdatedLevel>(
+        ToolDef::for_types::<UpdateLevelArgs, UpdatedLevel>(
             "update_promotion_level",
             "Set promotion level",
             "Proposes another promotion level for a document; a person decides. Critical documents come first in every answer.",
             IDEMPOTENT_WRITE,
         ),
-        ToolDef::for_types::<DeleteDocuments, DeletedDocuments>(
+        ToolDef::for_types::<DeleteDocumentsArgs, DeletedDocuments>(
             "delete_documents",
             "Delete documents",
             "Proposes to delete documents of a project: their files on the checked-out branch, and their index entries on other branches. Without paths, branch_name and path_hash, it deletes all documents. A person sees the list and decides. With dry_run, it only returns the list.",
@@ -85,12 +87,14 @@ pub(crate) fn tools() -> Vec<ToolDef> {
         ),
     ];
     for tool in &mut tools {
-        apply_exceptions(tool);
+        finish_definition(tool);
     }
     tools
 }
 
-fn apply_exceptions(tool: &mut ToolDef) {
+/// Adds what the types of a tool do not say: how long it runs, which of its calls only read, and the form of its
+/// errors. Removes arguments that reference documentation does not have.
+fn finish_definition(tool: &mut ToolDef) {
     tool.long_running =
         matches!(tool.name.as_str(), "activate_project" | "rag_query" | "rag_query_external" | "index_document");
     tool.read_only_when = match tool.name.as_str() {
@@ -98,17 +102,13 @@ fn apply_exceptions(tool: &mut ToolDef) {
         "delete_documents" => Some(|arguments| member(arguments.get(), "dry_run") == Some("true")),
         _ => None,
     };
-    let properties = &mut tool.input_schema["properties"];
     // Reference documentation has neither types nor levels.
     if matches!(tool.name.as_str(), "search_external_docs" | "rag_query_external")
-        && let Some(properties) = properties.as_object_mut()
+        && let Some(properties) = tool.input_schema["properties"].as_object_mut()
     {
         properties.retain(|name, _| {
             !matches!(name.as_str(), "doc_types" | "promotion_levels" | "min_promotion_level" | "include_critical")
         });
-    }
-    if tool.name == "search_external_docs" {
-        properties["query"]["description"] = "A question, keywords, an identifier or an error message.".into();
     }
     if tool.input_schema.get("required").is_none() {
         tool.input_schema["required"] = json!([]);

@@ -17,12 +17,14 @@ pub(crate) mod tenant;
 
 use serde::Serialize;
 
-use crate::index::IndexError;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{ToolResult, text::tool_result};
 
+/// The maximum number of characters of a title, path or note in a text for models or people.
+const MAX_SHOWN_CHARS: usize = 200;
+
 /// Runs work on files and databases on the blocking pool. Once started, it runs to its end.
-pub(crate) async fn blocking<T: Send + 'static>(
+pub(crate) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, McpError> + Send + 'static,
 ) -> Result<T, McpError> {
     tokio::task::spawn_blocking(work)
@@ -33,11 +35,4 @@ pub(crate) async fn blocking<T: Send + 'static>(
 /// Returns a result with a text for models and a structured answer.
 fn result(text: &str, structured: &impl Serialize) -> Result<ToolResult, McpError> {
     tool_result(text, structured).map_err(|_| McpError::new(ErrorKind::Internal, "The answer could not be written."))
-}
-
-impl From<IndexError> for McpError {
-    fn from(error: IndexError) -> Self {
-        tracing::error!(%error, "an index of documents failed");
-        Self::new(ErrorKind::StoreUnavailable, "The index of the documents cannot be used.")
-    }
 }

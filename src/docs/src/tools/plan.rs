@@ -1,8 +1,8 @@
 //! Plans a write against the live files, and refuses every write that cannot be done.
 //!
-//! The preview shows a plan and the run carries out a plan, so both make the same checks. A plan rests on the files and
-//! the repository themselves, never on an index, which may be outdated. Planning blocks, and a caller that compares
-//! fingerprints must hold the project's lock.
+//! The preview shows a plan and the run carries out a plan, so both make the same checks. For the checked-out branch, a
+//! plan rests on the files and the repository themselves, because an index may be outdated. Documents of other branches
+//! exist only in their indexes. Planning blocks, and a caller that compares fingerprints must hold the project's lock.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -11,12 +11,13 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    args::{DeletionRequest, ReadCall, WriteCall},
+    MAX_SHOWN_CHARS,
+    args::{DeletionRequest, ReadOnlyCall, WriteCall},
     refusal,
     tenant::{ensure_checked_out, require_project, resolve_checked_out},
 };
 use crate::{
-    library::{IndexedTenant, Library, Project},
+    library::{IndexedTenant, Library, NO_BRANCH, Project},
     model::Level,
     text::{self, front_matter},
 };
@@ -28,9 +29,9 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::text::{invalid_argument, one_line};
 
 /// The maximum number of documents that an answer names.
-pub(crate) const MAX_NAMED: usize = 200;
+pub(crate) const MAX_NAMED_PATHS: usize = 200;
 /// The maximum number of characters of a name or label in a preview.
-const MAX_LABEL: usize = 80;
+const MAX_LABEL_CHARS: usize = 80;
 
 /// The effect of a write.
 pub(crate) struct Plan {
@@ -43,6 +44,7 @@ pub(crate) struct Plan {
     state: Vec<(&'static str, String)>,
 }
 
+/// The action of a write, with all that it needs.
 pub(crate) enum Action {
     Put { path: String, content: String, before: Option<Hash> },
     Promote { path: String, text: String, before: Hash, from: Level, to: Level },
@@ -64,6 +66,7 @@ pub(crate) struct Deletion {
     pub tenants: Vec<TenantDeletion>,
 }
 
+/// The documents of one tenant that are to be deleted.
 pub(crate) struct TenantDeletion {
     pub indexed: Arc<IndexedTenant>,
     /// Each document's path and the hash of its content: of the live file, or of the indexed one if its branch or root
@@ -79,18 +82,18 @@ impl TenantDeletion {
 }
 
 impl Deletion {
-    pub fn documents(&self) -> usize {
+    pub fn document_count(&self) -> usize {
         self.tenants.iter().map(|tenant| tenant.documents.len()).sum()
     }
 
-    pub fn chunks(&self) -> usize {
+    pub fn chunk_count(&self) -> usize {
         self.tenants.iter().map(|tenant| tenant.chunks).sum()
     }
 
     /// Returns the first paths, each once.
     pub fn named_paths(&self) -> Vec<String> {
         let all: BTreeSet<&String> = self.tenants.iter().flat_map(TenantDeletion::paths).collect();
-        all.into_iter().take(MAX_NAMED).cloned().collect()
+        all.into_iter().take(MAX_NAMED_PATHS).cloned().collect()
     }
 }
 
@@ -98,7 +101,7 @@ impl Deletion {
 ///
 /// # Errors
 /// Explains why the write cannot be done.
-pub(crate) fn plan(library: &Library, write: &WriteCall, cancel: &CancellationToken) -> Result<Plan, McpError> {
+pub(crate) fn plan_write(library: &Library, write: &WriteCall, cancel: &CancellationToken) -> Result<Plan, McpError> {
     match write {
         WriteCall::Put { selector, path, content } => {
             let resolved = resolve_checked_out(library, selector)?;
@@ -136,54 +139,57 @@ impl Plan {
 /// the index entry of a file.
 fn tenant_state(indexed: &IndexedTenant) -> Vec<(&'static str, String)> {
     let tenant = &indexed.tenant;
-    let what = if indexed.is_current { "files" } else { "index" };
+    let source = if indexed.is_current { "files" } else { "index" };
     vec![
         ("project", tenant.project.clone()),
         ("branch", tenant.branch.clone()),
         ("root", tenant.path_hash.clone()),
-        ("of", what.to_owned()),
+        ("of", source.to_owned()),
     ]
 }
 
 /// Returns `handbook/problems/pool.md`, with the branch if branches are distinguished.
-fn label(indexed: &IndexedTenant, path: &str) -> String {
+fn document_label(indexed: &IndexedTenant, path: &str) -> String {
     let tenant = &indexed.tenant;
-    let path = one_line(path, 200);
+    let path = one_line(path, MAX_SHOWN_CHARS);
     match tenant.branch.as_str() {
-        "-" => format!("{}/{path}", tenant.project),
-        branch => format!("{}/{path} on {}", tenant.project, one_line(branch, 80)),
+        NO_BRANCH => format!("{}/{path}", tenant.project),
+        branch => format!("{}/{path} on {}", tenant.project, one_line(branch, MAX_LABEL_CHARS)),
     }
 }
 
-fn target(indexed: &IndexedTenant, path: &str) -> Target {
+fn document_target(indexed: &IndexedTenant, path: &str) -> Target {
     let tenant = &indexed.tenant;
     Target {
         entity_type: "document".to_owned(),
         id: Some(format!("{}/{path}", tenant.project)),
-        label: label(indexed, path),
+        label: document_label(indexed, path),
         lock_key: format!("docs:{}:{}:{path}", tenant.project, tenant.path_hash),
     }
 }
 
 /// Returns the path and text of an existing document.
-fn read_present(project: &Project, indexed: &IndexedTenant, given: &str) -> Result<(String, String), McpError> {
-    let path = project.files().check_path(given)?;
-    let bytes = project.files().read(&path)?.ok_or_else(|| not_found(&indexed.tenant.project, &path))?;
+fn read_present(project: &Project, indexed: &IndexedTenant, path: &str) -> Result<(String, String), McpError> {
+    let path = project.files().check_path(path)?;
+    let bytes = project.files().read(&path)?.ok_or_else(|| unknown_document_error(&indexed.tenant.project, &path))?;
     match String::from_utf8(bytes) {
         Ok(text) => Ok((path, text)),
         Err(_) => Err(McpError::new(ErrorKind::FileSystem, "The file is not UTF-8 text.").with("path", path)),
     }
 }
 
-pub(crate) fn not_found(project: &str, path: &str) -> McpError {
-    McpError::new(ErrorKind::DocumentNotFound, format!("There is no document {} in {project}.", one_line(path, 200)))
-        .with("project_name", project)
-        .with("path", path)
+pub(crate) fn unknown_document_error(project: &str, path: &str) -> McpError {
+    McpError::new(
+        ErrorKind::DocumentNotFound,
+        format!("There is no document {} in {project}.", one_line(path, MAX_SHOWN_CHARS)),
+    )
+    .with("project_name", project)
+    .with("path", path)
 }
 
-fn plan_put(project: &Project, indexed: &IndexedTenant, given: &str, content: &str) -> Result<Plan, McpError> {
-    let path = project.files().check_path(given)?;
-    let checked = project.types().check(&path, content).map_err(|why| refusal::to_error(&path, why))?;
+fn plan_put(project: &Project, indexed: &IndexedTenant, path: &str, content: &str) -> Result<Plan, McpError> {
+    let path = project.files().check_path(path)?;
+    let checked = project.types().check(&path, content).map_err(|refusal| refusal::to_error(&path, refusal))?;
     let before = project.files().read(&path)?;
     if before.as_deref() == Some(content.as_bytes()) {
         return Err(invalid_argument("/content", "const", "The document has exactly this content already."));
@@ -195,10 +201,10 @@ fn plan_put(project: &Project, indexed: &IndexedTenant, given: &str, content: &s
     // The existing file may not be UTF-8; a reviewer who has seen that may still replace it.
     let before = before.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let mut diff = DiffBuilder::new();
-    let fields_before = before.as_deref().map(front_matter::fields).and_then(Result::ok).unwrap_or_default();
+    let fields_before = before.as_deref().map(front_matter::parse_fields).and_then(Result::ok).unwrap_or_default();
     compare_fields(&mut diff, &fields_before, &checked.fields);
     diff.add("file", "File", before.as_deref(), Some(content));
-    let title = one_line(&checked.document.title, MAX_LABEL).into_owned();
+    let title = one_line(&checked.document.title, MAX_LABEL_CHARS).into_owned();
     let (operation, verb) = match before {
         None => (Operation::Create, "Add"),
         Some(_) => (Operation::Update, "Change"),
@@ -207,11 +213,15 @@ fn plan_put(project: &Project, indexed: &IndexedTenant, given: &str, content: &s
         .document
         .doc_type
         .as_deref()
-        .map_or_else(|| "document".to_owned(), |kind| one_line(kind, MAX_LABEL).into());
+        .map_or_else(|| "document".to_owned(), |kind| one_line(kind, MAX_LABEL_CHARS).into());
     Ok(Plan {
         operation,
-        target: target(indexed, &path),
-        summary: format!("{verb} the {kind} “{title}” ({}) in {}", one_line(&path, 200), indexed.tenant.project),
+        target: document_target(indexed, &path),
+        summary: format!(
+            "{verb} the {kind} “{title}” ({}) in {}",
+            one_line(&path, MAX_SHOWN_CHARS),
+            indexed.tenant.project
+        ),
         diff,
         state,
         action: Action::Put { path, content: content.to_owned(), before: hashed },
@@ -230,19 +240,19 @@ fn compare_fields(diff: &mut DiffBuilder, before: &Map<String, Value>, after: &M
     let removed_keys = before.keys().filter(|key| !after.contains_key(*key));
     for key in after.keys().chain(removed_keys) {
         let (before, after) = (before.get(key).map(shown), after.get(key).map(shown));
-        let field = format!("front_matter.{}", one_line(key, MAX_LABEL));
-        diff.add(&field, &one_line(key, MAX_LABEL), before.as_deref(), after.as_deref());
+        let field = format!("front_matter.{}", one_line(key, MAX_LABEL_CHARS));
+        diff.add(&field, &one_line(key, MAX_LABEL_CHARS), before.as_deref(), after.as_deref());
     }
 }
 
-fn plan_promote(project: &Project, indexed: &IndexedTenant, given: &str, to: Level) -> Result<Plan, McpError> {
-    let (path, text) = match read_present(project, indexed, given) {
+fn plan_promote(project: &Project, indexed: &IndexedTenant, path: &str, to: Level) -> Result<Plan, McpError> {
+    let (path, text) = match read_present(project, indexed, path) {
         Err(error) if error.kind == ErrorKind::DocumentNotFound => {
-            return Err(external_error(project, given).unwrap_or(error));
+            return Err(external_error(project, path).unwrap_or(error));
         }
         found => found?,
     };
-    let from = text::level(&front_matter::fields(&text).unwrap_or_default());
+    let from = text::level(&front_matter::parse_fields(&text).unwrap_or_default());
     if from == to {
         return Err(invalid_argument("/promotion_level", "const", format!("The document's level is {to} already.")));
     }
@@ -254,8 +264,8 @@ fn plan_promote(project: &Project, indexed: &IndexedTenant, given: &str, to: Lev
     diff.add("promotion_level", "Promotion level", Some(from.into()), Some(to.into()));
     Ok(Plan {
         operation: Operation::Update,
-        target: target(indexed, &path),
-        summary: format!("Change the promotion level of {} from {from} to {to}", label(indexed, &path)),
+        target: document_target(indexed, &path),
+        summary: format!("Change the promotion level of {} from {from} to {to}", document_label(indexed, &path)),
         diff,
         state,
         action: Action::Promote { text: front_matter::with_level(&text, to), path, before, from, to },
@@ -263,14 +273,14 @@ fn plan_promote(project: &Project, indexed: &IndexedTenant, given: &str, to: Lev
 }
 
 /// Returns an error if the path belongs to the reference documentation, which has no levels.
-fn external_error(project: &Project, given: &str) -> Option<McpError> {
-    let files = project.external()?;
+fn external_error(project: &Project, requested_path: &str) -> Option<McpError> {
+    let files = project.external_files()?;
     let folder = project.external_folder()?;
-    let path = files.check_path(given.strip_prefix(folder).unwrap_or(given).trim_start_matches('/')).ok()?;
-    files.read(&path).ok()??;
+    let path = requested_path.strip_prefix(folder).unwrap_or(requested_path).trim_start_matches('/');
+    files.read(&files.check_path(path).ok()?).ok()??;
     let message =
         "This document belongs to the reference documentation, which is only read: it has no promotion level.";
-    Some(McpError::new(ErrorKind::ExternalDocsNotPromotable, message).with("path", given))
+    Some(McpError::new(ErrorKind::ExternalDocsNotPromotable, message).with("path", requested_path))
 }
 
 /// Finds the documents that a deletion names.
@@ -280,22 +290,22 @@ pub(crate) fn find_deletion(
     cancel: &CancellationToken,
 ) -> Result<Deletion, McpError> {
     let project = require_project(library, Some(&request.project))?;
-    let mut wanted: Option<BTreeSet<String>> = None;
+    let mut requested_paths: Option<BTreeSet<String>> = None;
     for path in request.paths.iter().flatten() {
-        wanted.get_or_insert_default().insert(project.files().check_path(path)?);
+        requested_paths.get_or_insert_default().insert(project.files().check_path(path)?);
     }
     let all = project.indexed_tenants()?;
-    let require_known = |what: &str, name: &Option<String>, matches: &dyn Fn(&IndexedTenant, &str) -> bool| match name {
+    let check_known = |part: &str, name: &Option<String>, matches: &dyn Fn(&IndexedTenant, &str) -> bool| match name {
         Some(name) if !all.iter().any(|indexed| matches(indexed, name)) => {
             let shown: String = name.chars().take(200).collect();
-            let message = format!("{} has no documents of this {what}.", request.project);
-            let key = if what == "branch" { "branch_name" } else { "path_hash" };
+            let message = format!("{} has no documents of this {part}.", request.project);
+            let key = if part == "branch" { "branch_name" } else { "path_hash" };
             Err(McpError::new(ErrorKind::TenantMismatch, message).with(key, shown))
         }
         _ => Ok(()),
     };
-    require_known("branch", &request.branch, &|indexed, name| indexed.tenant.branch == name)?;
-    require_known("root", &request.path_hash, &|indexed, hash| indexed.tenant.path_hash == hash)?;
+    check_known("branch", &request.branch, &|indexed, name| indexed.tenant.branch == name)?;
+    check_known("root", &request.path_hash, &|indexed, hash| indexed.tenant.path_hash == hash)?;
     let mut tenants = Vec::new();
     for indexed in &all {
         let tenant = &indexed.tenant;
@@ -306,17 +316,17 @@ pub(crate) fn find_deletion(
         }
         let deletion = if indexed.is_current {
             ensure_checked_out(&project, indexed)?;
-            live_documents(&project, indexed, wanted.as_ref(), cancel)?
+            live_documents(&project, indexed, requested_paths.as_ref(), cancel)?
         } else {
-            indexed_documents(indexed, wanted.as_ref())?
+            indexed_documents(indexed, requested_paths.as_ref())?
         };
         if !deletion.documents.is_empty() {
             tenants.push(deletion);
         }
     }
     let found: BTreeSet<&String> = tenants.iter().flat_map(TenantDeletion::paths).collect();
-    if let Some(path) = wanted.iter().flatten().find(|path| !found.contains(path)) {
-        return Err(not_found(&request.project, path));
+    if let Some(path) = requested_paths.iter().flatten().find(|path| !found.contains(path)) {
+        return Err(unknown_document_error(&request.project, path));
     }
     Ok(Deletion { project, request: request.clone(), tenants })
 }
@@ -325,13 +335,13 @@ pub(crate) fn find_deletion(
 fn live_documents(
     project: &Project,
     indexed: &Arc<IndexedTenant>,
-    wanted: Option<&BTreeSet<String>>,
+    requested_paths: Option<&BTreeSet<String>>,
     cancel: &CancellationToken,
 ) -> Result<TenantDeletion, McpError> {
     let stamps = indexed.docs.stamps()?;
     let mut deletion = TenantDeletion { indexed: Arc::clone(indexed), documents: Vec::new(), chunks: 0 };
-    let paths = match wanted {
-        Some(wanted) => wanted.iter().cloned().collect(),
+    let paths = match requested_paths {
+        Some(paths) => paths.iter().cloned().collect(),
         None => project.files().documents()?,
     };
     for path in paths {
@@ -340,7 +350,7 @@ fn live_documents(
         }
         let bytes = match project.files().read(&path) {
             // A file that cannot be read is in no index either, and stays unless it is named.
-            Err(_) if wanted.is_none() => continue,
+            Err(_) if requested_paths.is_none() => continue,
             read => read?,
         };
         let Some(bytes) = bytes else { continue };
@@ -361,11 +371,11 @@ fn live_documents(
 /// Returns the indexed documents of a branch or root that is not in the folder; only their index would be deleted.
 fn indexed_documents(
     indexed: &Arc<IndexedTenant>,
-    wanted: Option<&BTreeSet<String>>,
+    requested_paths: Option<&BTreeSet<String>>,
 ) -> Result<TenantDeletion, McpError> {
     let stamps = indexed.docs.stamps()?.into_iter();
     let mut documents: Vec<(String, Hash)> = stamps
-        .filter(|(path, _)| wanted.is_none_or(|wanted| wanted.contains(path)))
+        .filter(|(path, _)| requested_paths.is_none_or(|paths| paths.contains(path)))
         .map(|(path, stamp)| (path, stamp.hash))
         .collect();
     documents.sort();
@@ -378,7 +388,7 @@ fn indexed_documents(
 
 fn plan_delete(deletion: Deletion) -> Result<Plan, McpError> {
     let name = deletion.request.project.clone();
-    let (documents, chunks) = (deletion.documents(), deletion.chunks());
+    let (documents, chunks) = (deletion.document_count(), deletion.chunk_count());
     if documents == 0 {
         return Err(McpError::new(ErrorKind::DocumentNotFound, format!("{name} has no such documents to delete."))
             .with("project_name", name));
@@ -394,23 +404,27 @@ fn plan_delete(deletion: Deletion) -> Result<Plan, McpError> {
             state.push(("path", path.clone()));
             state.push(("hash", hex(hash)));
         }
-        let what = match (tenant_deletion.indexed.is_current, tenant.branch.as_str()) {
-            (true, "-") => "Files".to_owned(),
-            (true, branch) => format!("Files on {}", one_line(branch, MAX_LABEL)),
-            (false, branch) => format!("Index of {} (root {})", one_line(branch, MAX_LABEL), tenant.path_hash),
+        let source_name = match (tenant_deletion.indexed.is_current, tenant.branch.as_str()) {
+            (true, NO_BRANCH) => "Files".to_owned(),
+            (true, branch) => format!("Files on {}", one_line(branch, MAX_LABEL_CHARS)),
+            (false, branch) => format!("Index of {} (root {})", one_line(branch, MAX_LABEL_CHARS), tenant.path_hash),
         };
-        let field = format!("documents.{}.{}", tenant.path_hash, one_line(&tenant.branch, MAX_LABEL));
-        diff.add_lines(&field, &what, tenant_deletion.paths().map(|path| (LineOp::Delete, path.as_str().into())));
+        let field = format!("documents.{}.{}", tenant.path_hash, one_line(&tenant.branch, MAX_LABEL_CHARS));
+        diff.add_lines(
+            &field,
+            &source_name,
+            tenant_deletion.paths().map(|path| (LineOp::Delete, path.as_str().into())),
+        );
     }
     let title = match (documents, deletion.named_paths().first()) {
-        (1, Some(path)) => format!("Delete {} of {name}", one_line(path, 200)),
+        (1, Some(path)) => format!("Delete {} of {name}", one_line(path, MAX_SHOWN_CHARS)),
         _ => format!("Delete {} ({}) of {name}", plural(documents, "document"), plural(chunks, "chunk")),
     };
     let branch_suffix = deletion
         .request
         .branch
         .as_deref()
-        .map_or_else(String::new, |branch| format!(" on {}", one_line(branch, MAX_LABEL)));
+        .map_or_else(String::new, |branch| format!(" on {}", one_line(branch, MAX_LABEL_CHARS)));
     Ok(Plan {
         operation: Operation::Delete,
         target: Target {
@@ -427,11 +441,13 @@ fn plan_delete(deletion: Deletion) -> Result<Plan, McpError> {
 }
 
 /// Returns the preview of a call that only reads. A rule may put such a call under review, too.
-pub(crate) fn unchanged_preview(read_call: &ReadCall) -> Preview {
+pub(crate) fn unchanged_preview(read_call: &ReadOnlyCall) -> Preview {
     let (label, summary) = match read_call {
-        ReadCall::Refresh { path, .. } => (one_line(path, 200).into_owned(), "Bring the index up to date with a file"),
-        ReadCall::DryRun(request) => {
-            (one_line(&request.project, 200).into_owned(), "Say which documents would be deleted")
+        ReadOnlyCall::Refresh { path, .. } => {
+            (one_line(path, MAX_SHOWN_CHARS).into_owned(), "Bring the index up to date with a file")
+        }
+        ReadOnlyCall::DryRun(request) => {
+            (one_line(&request.project, MAX_SHOWN_CHARS).into_owned(), "Say which documents would be deleted")
         }
     };
     Preview {

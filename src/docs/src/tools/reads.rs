@@ -7,20 +7,20 @@ use strum::VariantArray as _;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
+    MAX_SHOWN_CHARS,
     answers::{
         ActivatedProject, AnsweredQuestion, CountedType, DeletedDocuments, FoundDocument, IndexedDocument,
         LinkedDocument, ListedType, ListedTypes, Location, SearchResults,
     },
-    args::{Activate, Ask, DeletionRequest, Search, TenantSelector, TypeName},
-    blocking,
+    args::{ActivateArgs, AskArgs, DeletionRequest, SearchArgs, TenantSelector, TypeName},
     plan::{self, Deletion},
-    refusal, result,
+    refusal, result, run_blocking,
     tenant::{ActiveTenant, ResolvedTenant, project_of_path, require_project, resolve_checked_out, resolve_tenant},
 };
 use crate::{
     answer::{Answer, Answerer},
     index::{Index, Query, SearchResult},
-    library::{Library, Project},
+    library::{Library, NO_BRANCH, Project},
     model::{Collection, Filter, Hit, Level, Ranking},
     remote::Embedder,
     text::Refusal,
@@ -30,13 +30,11 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, ToolResult, schema::parse_arguments, text};
 
 /// The maximum number of critical documents at the beginning of an answer.
-const MAX_CRITICAL: usize = 3;
+const MAX_CRITICAL_DOCUMENTS: usize = 3;
 /// The maximum number of documents to which an answer's sources link.
-const MAX_LINKED: usize = 20;
+const MAX_LINKED_DOCUMENTS: usize = 20;
 /// The maximum number of warnings in the answer to an activation.
 const MAX_WARNINGS: usize = 3;
-/// The maximum number of characters of a title, path or note in the text for models.
-const MAX_LINE: usize = 200;
 
 /// Answers reading calls.
 pub(crate) struct Reader {
@@ -47,12 +45,13 @@ pub(crate) struct Reader {
     pub search_slots: Arc<Semaphore>,
 }
 
-/// The number of concurrent searches.
+/// The maximum number of concurrent searches.
 pub(crate) const MAX_CONCURRENT_SEARCHES: usize = 4;
 
 impl Reader {
+    /// Answers `activate_project`.
     pub async fn activate(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
-        let Activate { config_path, selector } = parse_arguments(arguments)?;
+        let ActivateArgs { config_path, selector } = parse_arguments(arguments)?;
         let project = match (&selector.project_name, &config_path) {
             (None, Some(path)) => project_of_path(&self.library, path)?,
             (name, None) => require_project(&self.library, name.as_deref())?,
@@ -77,7 +76,7 @@ impl Reader {
         project.wait_until_synchronized(&*ctx.progress, &ctx.cancel).await?;
         let indexed = project.tenant(branch.as_deref())?;
         let (index, types) = (Arc::clone(&indexed.docs), project.types());
-        let counts = blocking(move || Ok(index.counts()?)).await?;
+        let counts = run_blocking(move || Ok(index.counts()?)).await?;
         let doc_types = types.all().map(|kind| CountedType {
             name: kind.name.clone(),
             doc_count: counts.count_of_type(&kind.name),
@@ -98,7 +97,11 @@ impl Reader {
         let mut line = format!(
             "{} is active{}: {}.",
             tenant.project,
-            if tenant.branch == "-" { String::new() } else { format!(" on {}", text::one_line(&tenant.branch, 80)) },
+            if tenant.branch == NO_BRANCH {
+                String::new()
+            } else {
+                format!(" on {}", text::one_line(&tenant.branch, 80))
+            },
             plural(counts.documents, "document")
         );
         let warnings = project.report().warnings;
@@ -106,7 +109,7 @@ impl Reader {
             let mut lines: Vec<String> = warnings
                 .iter()
                 .take(MAX_WARNINGS)
-                .map(|warning| text::one_line(warning, MAX_LINE).into_owned())
+                .map(|warning| text::one_line(warning, MAX_SHOWN_CHARS).into_owned())
                 .collect();
             if let Some(more) = warnings.len().checked_sub(MAX_WARNINGS).filter(|more| *more > 0) {
                 lines.push(format!("{more} more; see the gateway's log"));
@@ -138,10 +141,11 @@ impl Reader {
         result(&line, &answer)
     }
 
+    /// Answers `list_doc_types`.
     pub async fn list_types(&self, arguments: &RawValue) -> Result<ToolResult, McpError> {
         let selector: TenantSelector = parse_arguments(arguments)?;
         let ResolvedTenant { project, indexed } = resolve_tenant(&self.library, &selector)?;
-        let counts = blocking(move || Ok(indexed.docs.counts()?)).await?;
+        let counts = run_blocking(move || Ok(indexed.docs.counts()?)).await?;
         let mut lines = Vec::new();
         let mut doc_types = Vec::new();
         for kind in project.types().all() {
@@ -151,7 +155,7 @@ impl Reader {
                 "{} ({count} in {}/): {}",
                 kind.name,
                 kind.folder,
-                text::one_line(&kind.description, MAX_LINE)
+                text::one_line(&kind.description, MAX_SHOWN_CHARS)
             ));
             doc_types.push(ListedType {
                 name: kind.name.clone(),
@@ -166,20 +170,21 @@ impl Reader {
         result(&lines.join("\n"), &ListedTypes { doc_types })
     }
 
+    /// Answers a search of the documents or of the reference documentation.
     pub async fn search(&self, arguments: &RawValue, collection: Collection) -> Result<ToolResult, McpError> {
-        let args: Search = parse_arguments(arguments)?;
-        let (query, limit, min_score) = (args.query.trim(), args.limit.0, args.min_relevance_score.0);
+        let args: SearchArgs = parse_arguments(arguments)?;
+        let (query, limit, min_relevance) = (args.query.trim(), args.limit.0, args.min_relevance_score.0);
         let scope = self.search_scope(&args.selector, collection)?;
         let filter = Filter { doc_types: check_types(&scope.project, args.doc_types)?, levels: args.promotion_levels };
-        let (found, note) = self.find(&scope.index, query, filter, limit, min_score).await?;
+        let (found, note) = self.search_index(&scope.index, query, filter, limit, min_relevance).await?;
         let answer = SearchResults {
             results: found.hits.iter().map(|hit| FoundDocument::new(hit, collection)).collect(),
             total_matches: found.total,
             ranking: found.ranking,
             note: note.clone(),
-            external_docs_path: scope.external,
+            external_docs_path: scope.external_folder,
         };
-        let mut lines: Vec<String> = found.hits.iter().map(hit_line).collect();
+        let mut lines: Vec<String> = found.hits.iter().map(describe_hit).collect();
         if lines.is_empty() {
             lines.push(format!("Nothing in {} is that relevant to the query.", scope.project.name));
         }
@@ -187,23 +192,24 @@ impl Reader {
         result(&lines.join("\n\n"), &answer)
     }
 
+    /// Answers a question from the documents or from the reference documentation.
     pub async fn ask(
         &self,
         arguments: &RawValue,
         collection: Collection,
         ctx: &CallContext,
     ) -> Result<ToolResult, McpError> {
-        let args: Ask = parse_arguments(arguments)?;
-        let (query, limit, min_score) = (args.query.trim(), args.max_sources.0, args.min_relevance_score.0);
+        let args: AskArgs = parse_arguments(arguments)?;
+        let (query, limit, min_relevance) = (args.query.trim(), args.max_sources.0, args.min_relevance_score.0);
         let scope = self.search_scope(&args.selector, collection)?;
         let levels = args
             .min_promotion_level
             .map(|least| Level::VARIANTS.iter().copied().filter(|level| *level >= least).collect());
         let filter = Filter { doc_types: check_types(&scope.project, args.doc_types)?, levels };
-        let (found, note) = self.find(&scope.index, query, filter.clone(), limit, min_score).await?;
+        let (found, note) = self.search_index(&scope.index, query, filter.clone(), limit, min_relevance).await?;
         let mut sources = found.hits;
         if collection == Collection::Docs && args.include_critical {
-            sources = self.critical_first(&scope.index, query, filter, sources).await?;
+            sources = self.put_critical_first(&scope.index, query, filter, sources).await?;
         }
         let Answer { text: answer, mode, note: author_note } = self.answerer.answer(query, &sources, ctx).await?;
         let linked_docs = match collection {
@@ -218,14 +224,14 @@ impl Reader {
             ranking: found.ranking,
             linked_docs,
             note: (!notes.is_empty()).then(|| notes.join(" ")),
-            external_docs_path: scope.external,
+            external_docs_path: scope.external_folder,
         };
         let cited = sources.iter().enumerate().map(|(position, source)| {
             let Hit { path, passage, .. } = source;
             format!(
                 "[{}] {} (lines {}–{})",
                 position + 1,
-                text::one_line(path, MAX_LINE),
+                text::one_line(path, MAX_SHOWN_CHARS),
                 passage.first_line,
                 passage.last_line
             )
@@ -244,9 +250,9 @@ impl Reader {
         let ResolvedTenant { project, indexed } = resolve_checked_out(&self.library, selector)?;
         let path = project.files().check_path(path)?;
         let (project_of_file, file_path) = (Arc::clone(&project), path.clone());
-        let bytes = blocking(move || project_of_file.files().read(&file_path))
+        let bytes = run_blocking(move || project_of_file.files().read(&file_path))
             .await?
-            .ok_or_else(|| plan::not_found(&project.name, &path))?;
+            .ok_or_else(|| plan::unknown_document_error(&project.name, &path))?;
         let text = String::from_utf8(bytes).map_err(|_| {
             McpError::new(ErrorKind::FileSystem, "The file is not UTF-8 text.").with("path", path.as_str())
         })?;
@@ -257,18 +263,18 @@ impl Reader {
         };
         let (types, file_path) = (project.types(), path.clone());
         let ctx = ctx.clone();
-        let (checked, entry) = blocking(move || {
+        let (checked, entry) = run_blocking(move || {
             let checked = ctx.run_charged(|| types.check_fields(&file_path, &text)).err();
             Ok((checked, indexed.docs.document(&file_path)?))
         })
         .await?;
         let chunks = entry.map_or(0, |entry| entry.chunks);
-        let mut line = format!("{} is indexed: {}.", text::one_line(&path, MAX_LINE), plural(chunks, "chunk"));
+        let mut line = format!("{} is indexed: {}.", text::one_line(&path, MAX_SHOWN_CHARS), plural(chunks, "chunk"));
         let faults = match &checked {
             Some(Refusal::Schema { faults }) => faults.clone(),
             _ => Vec::new(),
         };
-        let note = checked.map(|why| refusal::to_error(&path, why).message.to_string());
+        let note = checked.map(|refusal| refusal::to_error(&path, refusal).message.to_string());
         if let Some(note) = &note {
             line = format!("{line} {note}");
         }
@@ -277,10 +283,11 @@ impl Reader {
         result(&line, &answer)
     }
 
+    /// Returns the documents that a deletion would delete.
     pub async fn dry_run(&self, request: DeletionRequest, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let (library, ctx) = (Arc::clone(&self.library), ctx.clone());
         let files_guard = require_project(&library, Some(&request.project))?.lock_files().await;
-        let deletion = blocking(move || {
+        let deletion = run_blocking(move || {
             let _files_guard = files_guard;
             ctx.run_charged(|| plan::find_deletion(&library, &request, &ctx.cancel))
         })
@@ -288,6 +295,7 @@ impl Reader {
         deletion_result(&deletion, true)
     }
 
+    /// Finds the index of a search.
     fn search_scope(&self, selector: &TenantSelector, collection: Collection) -> Result<SearchScope, McpError> {
         let ResolvedTenant { project, indexed } = resolve_tenant(&self.library, selector)?;
         let index = match collection {
@@ -300,9 +308,9 @@ impl Reader {
                 McpError::new(ErrorKind::ExternalDocsNotConfigured, message).with("project_name", project.name.as_str())
             })?,
         };
-        let external =
+        let external_folder =
             (collection == Collection::External).then(|| project.external_folder().unwrap_or_default().to_owned());
-        Ok(SearchScope { project, index, external })
+        Ok(SearchScope { project, index, external_folder })
     }
 
     async fn acquire_search_slot(&self) -> Result<OwnedSemaphorePermit, McpError> {
@@ -311,13 +319,13 @@ impl Reader {
     }
 
     /// Returns the hits of a query, and a note on how they were found.
-    async fn find(
+    async fn search_index(
         &self,
         index: &Arc<Index>,
         query: &str,
         filter: Filter,
         limit: usize,
-        min_score: f64,
+        min_relevance: f64,
     ) -> Result<(SearchResult, Option<String>), McpError> {
         let mut note = None;
         let mut vector = None;
@@ -332,9 +340,9 @@ impl Reader {
         }
         let (index, text) = (Arc::clone(index), query.to_owned());
         let slot = self.acquire_search_slot().await?;
-        let found = blocking(move || {
+        let found = run_blocking(move || {
             let _slot = slot;
-            let query = Query { text: &text, vector: vector.as_deref(), filter: &filter, limit, min_score };
+            let query = Query { text: &text, vector: vector.as_deref(), filter: &filter, limit, min_relevance };
             Ok(index.search(&query)?)
         })
         .await?;
@@ -345,7 +353,7 @@ impl Reader {
     }
 
     /// Puts critical documents of any relevance first, and keeps each document once.
-    async fn critical_first(
+    async fn put_critical_first(
         &self,
         index: &Arc<Index>,
         query: &str,
@@ -353,7 +361,8 @@ impl Reader {
         hits: Vec<Hit>,
     ) -> Result<Vec<Hit>, McpError> {
         let (index, text) = (Arc::clone(index), query.to_owned());
-        let critical = blocking(move || Ok(index.critical(&filter, &text, MAX_CRITICAL)?)).await?;
+        let critical =
+            run_blocking(move || Ok(index.critical_documents(&filter, &text, MAX_CRITICAL_DOCUMENTS)?)).await?;
         let (mut first, mut rest): (Vec<Hit>, Vec<Hit>) =
             hits.into_iter().partition(|hit| hit.level == Level::Critical);
         for hit in critical {
@@ -369,13 +378,13 @@ impl Reader {
     async fn linked_documents(&self, index: &Arc<Index>, sources: &[Hit]) -> Result<Vec<LinkedDocument>, McpError> {
         let paths: Vec<String> = sources.iter().map(|source| source.path.clone()).collect();
         let index = Arc::clone(index);
-        blocking(move || {
+        run_blocking(move || {
             let mut seen = paths.clone();
             let mut linked = Vec::new();
             for from in &paths {
                 let Some(entry) = index.document(from)? else { continue };
                 for link in entry.links {
-                    if linked.len() >= MAX_LINKED {
+                    if linked.len() >= MAX_LINKED_DOCUMENTS {
                         return Ok(linked);
                     }
                     if seen.contains(&link) {
@@ -403,16 +412,17 @@ struct SearchScope {
     project: Arc<Project>,
     index: Arc<Index>,
     /// The folder of the reference documentation, if that is searched.
-    external: Option<String>,
+    external_folder: Option<String>,
 }
 
-fn hit_line(hit: &Hit) -> String {
-    let Hit { path, title, score, passage, level, .. } = hit;
+/// Describes a hit in the text for models.
+fn describe_hit(hit: &Hit) -> String {
+    let Hit { path, title, relevance, passage, level, .. } = hit;
     let level = if *level == Level::Standard { String::new() } else { format!(", {level}") };
     format!(
-        "{} — {} (relevance {score:.2}{level}, lines {}–{})\n{}",
-        text::one_line(title, MAX_LINE),
-        text::one_line(path, MAX_LINE),
+        "{} — {} (relevance {relevance:.2}{level}, lines {}–{})\n{}",
+        text::one_line(title, MAX_SHOWN_CHARS),
+        text::one_line(path, MAX_SHOWN_CHARS),
         passage.first_line,
         passage.last_line,
         passage.text
@@ -423,26 +433,26 @@ fn hit_line(hit: &Hit) -> String {
 ///
 /// # Errors
 /// `INVALID_DOC_TYPE` if it lacks one.
-fn check_types(project: &Project, asked: Option<Vec<TypeName>>) -> Result<Option<Vec<String>>, McpError> {
+fn check_types(project: &Project, requested_types: Option<Vec<TypeName>>) -> Result<Option<Vec<String>>, McpError> {
     let types = project.types();
-    match asked.iter().flatten().find(|name| types.get(name).is_none()) {
+    match requested_types.iter().flatten().find(|name| types.get(name).is_none()) {
         Some(name) => {
             let known = types.all().map(|kind| kind.name.clone()).collect();
             Err(refusal::to_error("", Refusal::UnknownType { name: name.to_string(), known }))
         }
-        None => Ok(asked.map(|names| names.iter().map(|name| name.to_string()).collect())),
+        None => Ok(requested_types.map(|names| names.iter().map(|name| name.to_string()).collect())),
     }
 }
 
 /// Returns the result of a deletion or of its dry run.
 pub(crate) fn deletion_result(deletion: &Deletion, dry_run: bool) -> Result<ToolResult, McpError> {
-    let (documents, chunks) = (deletion.documents(), deletion.chunks());
+    let (documents, chunks) = (deletion.document_count(), deletion.chunk_count());
     let named = deletion.named_paths();
-    let asked = &deletion.request;
+    let request = &deletion.request;
     let verb = if dry_run { "would be deleted" } else { "deleted" };
-    let (documents_named, chunks_named) = (plural(documents, "document"), plural(chunks, "chunk"));
-    let mut lines = vec![format!("{documents_named} ({chunks_named}) of {} {verb}.", asked.project)];
-    lines.extend(named.iter().map(|path| format!("- {}", text::one_line(path, MAX_LINE))));
+    let (documents_text, chunks_text) = (plural(documents, "document"), plural(chunks, "chunk"));
+    let mut lines = vec![format!("{documents_text} ({chunks_text}) of {} {verb}.", request.project)];
+    lines.extend(named.iter().map(|path| format!("- {}", text::one_line(path, MAX_SHOWN_CHARS))));
     if documents > named.len() {
         lines.push(format!("… and {} more", documents - named.len()));
     }
@@ -451,9 +461,9 @@ pub(crate) fn deletion_result(deletion: &Deletion, dry_run: bool) -> Result<Tool
         deleted_count: documents,
         deleted_chunks: chunks,
         documents: named,
-        project_name: asked.project.clone(),
-        branch_name: asked.branch.clone(),
-        path_hash: asked.path_hash.clone(),
+        project_name: request.project.clone(),
+        branch_name: request.branch.clone(),
+        path_hash: request.path_hash.clone(),
         dry_run,
     };
     result(&lines.join("\n"), &answer)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use percent_encoding::percent_decode_str;
 
-use super::{blocking, tenant::ActiveTenant};
+use super::{run_blocking, tenant::ActiveTenant};
 use crate::library::{Library, Project};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, ResourceDef, ResourceTemplateDef, ResourceText};
@@ -18,6 +18,7 @@ const MAX_LISTED: usize = 500;
 /// The maximum number of bytes of a URI.
 const MAX_URI_BYTES: usize = 4096;
 
+/// Returns the template of the documents' URIs.
 pub(crate) fn templates() -> Vec<ResourceTemplateDef> {
     vec![ResourceTemplateDef {
         uri_template: TEMPLATE.to_owned(),
@@ -37,7 +38,7 @@ pub(crate) async fn list(library: &Arc<Library>, ctx: &CallContext) -> Result<Ve
     let is_listed = |project: &&Arc<Project>| active.as_ref().is_none_or(|active| active.check(project).is_ok());
     for project in library.projects().iter().filter(is_listed) {
         let (project, remaining) = (Arc::clone(project), MAX_LISTED - all.len());
-        let defs = blocking(move || {
+        let defs = run_blocking(move || {
             let indexed = project.tenant(None)?;
             let (entries, _) = indexed.docs.list("", remaining)?;
             let def = |entry: crate::index::DocumentMetadata| ResourceDef {
@@ -59,7 +60,7 @@ pub(crate) async fn list(library: &Arc<Library>, ctx: &CallContext) -> Result<Ve
 ///
 /// # Errors
 /// `RESOURCE_NOT_FOUND` if it is not exactly the URI of a document.
-fn parse(library: &Library, uri: &str) -> Result<(Arc<Project>, String), McpError> {
+fn parse_uri(library: &Library, uri: &str) -> Result<(Arc<Project>, String), McpError> {
     let found = || {
         let (project, path) = uri
             .get(..uri.len().min(MAX_URI_BYTES))
@@ -70,20 +71,20 @@ fn parse(library: &Library, uri: &str) -> Result<(Arc<Project>, String), McpErro
             return None;
         }
         let project = library.project(project)?;
-        let parts: Option<Vec<String>> = path.split('/').map(decode).collect();
+        let parts: Option<Vec<String>> = path.split('/').map(decode_path_part).collect();
         let path = project.files().check_path(&parts?.join("/")).ok()?;
         // Each document has only one URI.
         (project.uri(&path) == uri).then(|| (Arc::clone(project), path))
     };
-    found().ok_or_else(|| unknown_resource(uri))
+    found().ok_or_else(|| unknown_resource_error(uri))
 }
 
-fn decode(part: &str) -> Option<String> {
+fn decode_path_part(part: &str) -> Option<String> {
     let decoded = percent_decode_str(part).decode_utf8().ok()?;
     (!decoded.contains('/')).then(|| decoded.into_owned())
 }
 
-pub(crate) fn unknown_resource(uri: &str) -> McpError {
+fn unknown_resource_error(uri: &str) -> McpError {
     let shown: String = uri.chars().take(200).collect();
     McpError::new(ErrorKind::ResourceNotFound, format!("There is no resource {shown}.")).with("uri", uri)
 }
@@ -93,19 +94,24 @@ pub(crate) fn active_tenant(ctx: &CallContext) -> Option<ActiveTenant> {
     ctx.session_notes.as_deref().and_then(ActiveTenant::from_notes)
 }
 
-/// Parses a URI for this client.
+/// Parses a URI, and checks that the session may read it.
 ///
 /// # Errors
-/// Fails as [`parse`] does; `TENANT_MISMATCH` if the session has another tenant.
-pub(crate) fn admit(library: &Library, uri: &str, ctx: &CallContext) -> Result<(Arc<Project>, String), McpError> {
-    let found = parse(library, uri)?;
+/// Fails as [`parse_uri`] does; `TENANT_MISMATCH` if another project is active in the session.
+pub(crate) fn parse_for_session(
+    library: &Library,
+    uri: &str,
+    ctx: &CallContext,
+) -> Result<(Arc<Project>, String), McpError> {
+    let found = parse_uri(library, uri)?;
     active_tenant(ctx).map_or(Ok(()), |active| active.check(&found.0))?;
     Ok(found)
 }
 
+/// Reads a document by its URI.
 pub(crate) async fn read(library: &Library, uri: &str, ctx: &CallContext) -> Result<Vec<ResourceText>, McpError> {
-    let (project, path) = admit(library, uri, ctx)?;
-    let bytes = blocking(move || project.files().read(&path)).await?;
-    let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(|| unknown_resource(uri))?;
+    let (project, path) = parse_for_session(library, uri, ctx)?;
+    let bytes = run_blocking(move || project.files().read(&path)).await?;
+    let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(|| unknown_resource_error(uri))?;
     Ok(vec![ResourceText { uri: uri.to_owned(), mime_type: MARKDOWN.to_owned(), text }])
 }

@@ -5,12 +5,12 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
+    MAX_SHOWN_CHARS,
     answers::{IndexedDocument, UpdatedLevel},
     args::WriteCall,
-    blocking,
-    plan::{self, Action, Deletion, MAX_NAMED, TenantDeletion, hash},
+    plan::{self, Action, Deletion, MAX_NAMED_PATHS, TenantDeletion, hash},
     reads::deletion_result,
-    result,
+    result, run_blocking,
     tenant::require_project,
 };
 use crate::{
@@ -23,11 +23,9 @@ use countersign_provider::{CallContext, Permit, ToolResult, text::one_line};
 
 /// The time that the answer to a write waits for the embedding, which then continues in the background.
 const EMBEDDING_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum number of characters of a path on a line.
-const MAX_LINE: usize = 200;
 
 /// Checks a write against the live files again, and carries it out.
-pub(crate) async fn run(
+pub(crate) async fn run_write(
     library: &Arc<Library>,
     write: WriteCall,
     ctx: &CallContext,
@@ -35,23 +33,23 @@ pub(crate) async fn run(
 ) -> Result<ToolResult, McpError> {
     let project = require_project(library, write.project())?;
     let files_guard = project.lock_files().await;
-    let (planned, ctx) = (Arc::clone(library), ctx.clone());
+    let (planning_library, ctx) = (Arc::clone(library), ctx.clone());
     // The write is one job on the blocking pool, so that a caller who stops waiting does not interrupt it half-way.
-    let action = blocking(move || {
+    let work = run_blocking(move || {
         let _files_guard = files_guard;
-        let plan = ctx.run_charged(|| plan::plan(&planned, &write, &ctx.cancel))?;
+        let plan = ctx.run_charged(|| plan::plan_write(&planning_library, &write, &ctx.cancel))?;
         ctx.check_state(&plan.fingerprint())?;
         let action = plan.action;
         Permit::check(ctx.permit.as_ref())?;
         carry_out(&action, &project)?;
         Ok((action, project))
     });
-    let (action, project) = action.await?;
+    let (action, project) = work.await?;
     match action {
         Action::Put { path, .. } => write_result(&project, &path, has_embedder).await,
         Action::Promote { path, from, to, .. } => {
             refresh_index(&project, vec![path.clone()]).await;
-            let line = format!("The level of {} is {to} now, and was {from}.", one_line(&path, MAX_LINE));
+            let line = format!("The level of {} is {to} now, and was {from}.", one_line(&path, MAX_SHOWN_CHARS));
             result(&line, &UpdatedLevel { status: "updated", document_path: path, previous_level: from, new_level: to })
         }
         Action::Delete(deletion) => {
@@ -66,6 +64,7 @@ pub(crate) async fn run(
     }
 }
 
+/// Writes or removes the files.
 fn carry_out(action: &Action, project: &Project) -> Result<(), McpError> {
     match action {
         Action::Put { path, content, before } => {
@@ -78,13 +77,14 @@ fn carry_out(action: &Action, project: &Project) -> Result<(), McpError> {
         }
         Action::Delete(deletion) => {
             let mut removed = Vec::new();
-            remove(deletion, &mut removed).map_err(|error| partial_deletion(error, &removed, deletion.documents()))
+            remove_documents(deletion, &mut removed)
+                .map_err(|error| partial_deletion_error(error, &removed, deletion.document_count()))
         }
     }
 }
 
 /// Removes documents, and adds their paths to `removed`.
-fn remove(deletion: &Deletion, removed: &mut Vec<String>) -> Result<(), McpError> {
+fn remove_documents(deletion: &Deletion, removed: &mut Vec<String>) -> Result<(), McpError> {
     let Deletion { project, tenants, request } = deletion;
     for tenant_deletion in tenants {
         if tenant_deletion.indexed.is_current {
@@ -103,12 +103,12 @@ fn remove(deletion: &Deletion, removed: &mut Vec<String>) -> Result<(), McpError
 }
 
 /// Returns the error of a deletion that failed half-way, so that a person has to look.
-fn partial_deletion(error: McpError, removed: &[String], all: usize) -> McpError {
+fn partial_deletion_error(error: McpError, removed: &[String], document_count: usize) -> McpError {
     if removed.is_empty() {
         return error;
     }
-    let message = format!("{} of {all} documents were deleted, and then: {}", removed.len(), error.message);
-    let named: Vec<String> = removed.iter().take(MAX_NAMED).cloned().collect();
+    let message = format!("{} of {document_count} documents were deleted, and then: {}", removed.len(), error.message);
+    let named: Vec<String> = removed.iter().take(MAX_NAMED_PATHS).cloned().collect();
     McpError::new(error.kind, message).with("deleted", named).with("outcome", "unknown")
 }
 
@@ -119,24 +119,26 @@ async fn refresh_index(project: &Project, paths: Vec<String>) {
     }
 }
 
+/// Updates the index with a written document, and returns the result.
 async fn write_result(project: &Arc<Project>, path: &str, has_embedder: bool) -> Result<ToolResult, McpError> {
     refresh_index(project, vec![path.to_owned()]).await;
     let dimensions = match has_embedder {
-        true => match tokio::time::timeout(EMBEDDING_TIMEOUT, project.embed_now(path)).await {
-            Ok(dimensions) => dimensions,
-            Err(_) => Err(McpError::new(ErrorKind::EmbeddingFailed, "the model has not answered yet.")),
-        },
-        false => Err(McpError::new(ErrorKind::EmbeddingFailed, "")),
+        true => tokio::time::timeout(EMBEDDING_TIMEOUT, project.embed_now(path))
+            .await
+            .unwrap_or_else(|_| Err(McpError::new(ErrorKind::EmbeddingFailed, "the model has not answered yet.")))
+            .map(Some),
+        false => Ok(None),
     };
     let indexed = project.tenant(None)?;
     let document_path = path.to_owned();
-    let entry = blocking(move || Ok(indexed.docs.document(&document_path)?)).await;
+    let entry = run_blocking(move || Ok(indexed.docs.document(&document_path)?)).await;
     let chunks = entry.ok().flatten().map_or(0, |entry| entry.chunks);
-    let embedding_dimensions = dimensions.as_ref().ok().copied();
-    let mut line = format!("{} is written and indexed: {}.", one_line(path, MAX_LINE), plural(chunks, "chunk"));
-    // The file is written even if the model fails, and is embedded later.
-    let error = dimensions.err().filter(|_| has_embedder);
-    let note = error.map(|error| format!("It is not embedded yet: {}", error.message));
+    let mut line = format!("{} is written and indexed: {}.", one_line(path, MAX_SHOWN_CHARS), plural(chunks, "chunk"));
+    let (embedding_dimensions, note) = match dimensions {
+        Ok(dimensions) => (dimensions, None),
+        // The file is written even if the model fails, and is embedded later.
+        Err(error) => (None, Some(format!("It is not embedded yet: {}", error.message))),
+    };
     if let Some(note) = &note {
         line = format!("{line} {note}");
     }

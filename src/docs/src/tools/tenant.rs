@@ -1,4 +1,4 @@
-//! Resolves the project, branch and root of a call. Other tenants are never accessed.
+//! Resolves the project, branch and root of a call. Only a deletion accesses other tenants of its project.
 
 use std::{path::Path, sync::Arc};
 
@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
 use super::args::TenantSelector;
-use crate::library::{IndexedTenant, Library, Project};
+use crate::library::{IndexedTenant, Library, NO_BRANCH, Project};
 use countersign_protocol::{
     ErrorKind, McpError,
-    json::{MemberEdit, edit, member, string},
+    json::{MemberEdit, edit, member, quoted, string},
 };
 use countersign_provider::SessionNotes;
 
@@ -24,6 +24,7 @@ pub(crate) struct ActiveTenant {
 }
 
 impl ActiveTenant {
+    /// Reads the tenant from the notes of a session.
     pub fn from_notes(notes: &SessionNotes) -> Option<Self> {
         serde_json::from_str(&notes.get(NOTE_KEY)?).ok()
     }
@@ -34,12 +35,13 @@ impl ActiveTenant {
     /// `TENANT_MISMATCH`
     pub fn check(&self, project: &Project) -> Result<(), McpError> {
         if project.name != self.project {
-            return Err(mismatch(self, &format!("this document belongs to {}", project.name)));
+            return Err(mismatch_error(self, &format!("this document belongs to {}", project.name)));
         }
         let now = project.read_branch();
-        if now == self.branch { Ok(()) } else { Err(mismatch(self, &format!("{now} is checked out"))) }
+        if now == self.branch { Ok(()) } else { Err(mismatch_error(self, &format!("{now} is checked out"))) }
     }
 
+    /// Writes the tenant to the notes of a session.
     pub fn save(&self, notes: &SessionNotes) {
         notes.set(NOTE_KEY, &json!(self).to_string());
     }
@@ -77,15 +79,17 @@ pub(crate) fn resolve_checked_out(library: &Library, selector: &TenantSelector) 
 /// # Errors
 /// `TENANT_MISMATCH`
 pub(crate) fn ensure_checked_out(project: &Project, indexed: &IndexedTenant) -> Result<(), McpError> {
-    let (asked, now) = (&indexed.tenant.branch, project.read_branch());
-    if indexed.is_current && *asked == now {
+    let (branch, checked_out) = (&indexed.tenant.branch, project.read_branch());
+    if indexed.is_current && *branch == checked_out {
         return Ok(());
     }
     let message = format!(
-        "The branch {asked} is not checked out, {now} is: documents are written to the branch that is checked out alone. \
-         Call activate_project again."
+        "The branch {branch} is not checked out, {checked_out} is: documents are written to the branch that is checked \
+         out alone. Call activate_project again."
     );
-    Err(McpError::new(ErrorKind::TenantMismatch, message).with("branch_name", asked.as_str()).with("checked_out", now))
+    Err(McpError::new(ErrorKind::TenantMismatch, message)
+        .with("branch_name", branch.as_str())
+        .with("checked_out", checked_out))
 }
 
 /// Returns the named project.
@@ -147,16 +151,16 @@ pub(crate) fn complete_arguments(
     let branch = (tool != "delete_documents").then_some(("branch_name", &active.branch));
     let mut values: Vec<(&str, String)> = Vec::new();
     for (name, active_value) in [Some(("project_name", &active.project)), branch].into_iter().flatten() {
-        let given = member(arguments.get(), name).map(string);
-        match given {
-            None => values.push((name, Value::from(active_value.as_str()).to_string())),
-            Some(Some(given)) if given == *active_value => {}
-            Some(Some(_)) if name == "branch_name" && !tracks_branches(&active.project) => {
-                values.push((name, Value::from(active_value.as_str()).to_string()));
-            }
-            Some(Some(_)) => return Err(mismatch(&active, &format!("{name} says otherwise"))),
+        let needs_active_value = match member(arguments.get(), name).map(string) {
+            None => true,
             // The input schema refuses a value that is not a string.
-            Some(None) => {}
+            Some(None) => false,
+            Some(Some(value)) if value == *active_value => false,
+            Some(Some(_)) if name == "branch_name" && !tracks_branches(&active.project) => true,
+            Some(Some(_)) => return Err(mismatch_error(&active, &format!("`{name}` names another one"))),
+        };
+        if needs_active_value {
+            values.push((name, quoted(active_value)));
         }
     }
     let edits: Vec<(&str, MemberEdit<'_>)> =
@@ -169,11 +173,12 @@ pub(crate) fn complete_arguments(
         .map_err(|_| McpError::new(ErrorKind::ValidationFailed, "The arguments are not a JSON object."))
 }
 
-fn mismatch(active: &ActiveTenant, reason: &str) -> McpError {
-    let message = format!(
-        "This session is about {} on the branch {}; {reason}. Call activate_project to change that.",
-        active.project, active.branch
-    );
+/// Returns the error for a call or resource that does not belong to the session's tenant.
+fn mismatch_error(active: &ActiveTenant, reason: &str) -> McpError {
+    let on_branch =
+        if active.branch == NO_BRANCH { String::new() } else { format!(" on the branch {}", active.branch) };
+    let message =
+        format!("This session is about {}{on_branch}; {reason}. Call activate_project to change that.", active.project);
     McpError::new(ErrorKind::TenantMismatch, message)
         .with("project_name", active.project.as_str())
         .with("branch_name", active.branch.as_str())

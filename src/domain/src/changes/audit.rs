@@ -121,12 +121,12 @@ pub enum TrailError {
     ChangeGone { id: String, seq: u64 },
     #[error("a column of change {id} (its principal, idempotency key or expiry) does not match audit entry {seq}")]
     ColumnAltered { id: String, seq: u64 },
-    #[error("{what} does not match audit entry {seq}")]
-    RecordAltered { what: String, seq: u64 },
-    #[error("{what} has no audit entry")]
-    RecordUnknown { what: String },
-    #[error("{what} of audit entry {seq} is gone")]
-    RecordGone { what: String, seq: u64 },
+    #[error("{record} does not match audit entry {seq}")]
+    RecordAltered { record: String, seq: u64 },
+    #[error("{record} has no audit entry")]
+    RecordUnknown { record: String },
+    #[error("{record} of audit entry {seq} is gone")]
+    RecordGone { record: String, seq: u64 },
     #[error("entry {seq} anchors keys and definitions a second time")]
     AnchoredAgain { seq: u64 },
 }

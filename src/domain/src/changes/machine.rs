@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 use strum::{IntoStaticStr, VariantArray};
 
 use super::{
-    Change, ChangeFault, ChangeState, Claimant, Diff, Edit, Editing, FieldDiff, OnExpiry, Preview, ReviewDecision,
-    ReviewVerdict, ServerIdentity, Terms,
+    Change, ChangeFault, ChangeState, Claimant, Diff, Edit, Editing, FieldDiff, OnExpiry, Preview, Proposer,
+    ReviewDecision, ReviewVerdict, ServerIdentity, Terms,
     dialogue::{ClosedQuestion, Question},
     digest::arguments_hash,
     person::Person,
@@ -31,12 +31,12 @@ pub enum ChangeEvent {
         arguments: Arc<RawValue>,
         preview: Preview,
         served_by: ServerIdentity,
-        terms: Terms,
+        terms: Box<Terms>,
     },
     /// Withdraws an approval before the change runs. With `all`, an admin withdraws every approval.
     Unapprove { reviewer: Principal, all: bool },
-    /// Voids the approvals of reviewers who may no longer decide; those in `kept` stay.
-    Void { kept: Vec<ReviewDecision>, reason: String },
+    /// Voids the approvals of reviewers who may no longer decide; those in `valid` stay.
+    Void { valid: Vec<ReviewDecision>, reason: String },
     /// The proposer withdraws the change.
     Withdraw { proposer: Principal },
     /// The change expired.
@@ -232,6 +232,19 @@ impl Change {
         Person::from_proposer(&self.proposer).is_same_as(person)
     }
 
+    /// Returns `true` unless this person proposed the change. If its rule says `own_agents: allow`, a person may also approve
+    /// what an agent proposed with an access token in their name, but only in a sign-in with the identity provider.
+    #[must_use]
+    pub fn may_be_approved_by(&self, person: Person<'_>) -> bool {
+        let Proposer { owner, key_id, claims, .. } = &self.proposer;
+        let is_own_agent = self.terms.own_agents
+            && key_id.is_none()
+            && claims.is_some()
+            && owner.as_deref() == Some(person.name)
+            && person.is_signed_in();
+        is_own_agent || !self.is_proposed_by(person)
+    }
+
     /// Returns `true` if this person edited its arguments.
     #[must_use]
     pub fn is_edited_by(&self, person: Person<'_>) -> bool {
@@ -295,7 +308,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             }
             if decision.verdict == ReviewVerdict::Approve {
                 let reviewer = Person::from_decision(&decision);
-                if change.is_proposed_by(reviewer) {
+                if !change.may_be_approved_by(reviewer) {
                     return Err(IllegalTransition::SelfApproval);
                 }
                 if !change.terms.editors_may_approve() && change.is_edited_by(reviewer) {
@@ -340,7 +353,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             });
             let before = std::mem::replace(&mut after.arguments, arguments);
             after.proposed_arguments.get_or_insert(before);
-            after.terms = terms;
+            after.terms = *terms;
             after.set_preview(preview, served_by);
             // A diff between different arguments would not show whether the target changed.
             after.previous_diff = None;
@@ -356,8 +369,8 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             }
             (actor, key_id) = (reviewer.name, reviewer.key_id);
         }
-        ChangeEvent::Void { kept, reason } => {
-            after.decisions.retain(|vote| kept.contains(vote));
+        ChangeEvent::Void { valid, reason } => {
+            after.decisions.retain(|vote| valid.contains(vote));
             if after.decisions.len() == change.decisions.len() {
                 return Err(IllegalTransition::NothingToVoid);
             }

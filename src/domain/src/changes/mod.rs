@@ -19,7 +19,7 @@ pub mod visible;
 pub use dialogue::Dialogue;
 pub use digest::fingerprint;
 pub use proposer::Proposer;
-pub use terms::{Editing, OnExpiry, OnReview, Terms};
+pub use terms::{Editing, OnExpiry, OnReview, SignInTerms, Terms};
 
 use std::sync::Arc;
 
@@ -83,6 +83,12 @@ impl ChangeState {
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Applied | Self::Failed | Self::Rejected | Self::Expired | Self::Withdrawn)
+    }
+
+    /// Returns `true` while a reviewer may decide on the change.
+    #[must_use]
+    pub const fn awaits_decision(self) -> bool {
+        matches!(self, Self::Pending | Self::Stale)
     }
 }
 

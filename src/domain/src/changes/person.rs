@@ -7,7 +7,7 @@
 use unicode_normalization::UnicodeNormalization;
 
 use super::{Edit, Proposer, ReviewDecision, visible::is_blank};
-use crate::principal::{Principal, is_subject_name};
+use crate::principal::{Principal, is_subject_name, person_key_id};
 
 /// An account, reduced to what identifies its owner.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +54,12 @@ impl<'a> Person<'a> {
         let known_as =
             |name: &str| names_match(self.name, name) || self.owner.is_some_and(|owner| names_match(owner, name));
         (self.key.is_some() && self.key == other.key) || known_as(other.name) || other.owner.is_some_and(known_as)
+    }
+
+    /// Returns `true` if the person signed in to the dashboard with the identity provider. Keys and access tokens do not count.
+    #[must_use]
+    pub fn is_signed_in(self) -> bool {
+        is_subject_name(self.name) && self.key == Some(&person_key_id(self.name))
     }
 
     /// Returns `true` if the account or its owner has that name.

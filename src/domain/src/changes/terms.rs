@@ -1,9 +1,12 @@
 //! The terms that a rule sets for the review of a call. They are copied into the change when it is proposed, so that
 //! later configurations do not affect it.
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
+
+use crate::principal::Principal;
 
 /// The state of a change after nobody decided on it in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, VariantArray, ToSchema)]
@@ -59,6 +62,58 @@ pub enum Editing {
     Forbidden,
 }
 
+/// The tolerated difference between the clocks of an identity provider and the gateway, in seconds.
+const MAX_SKEW: i64 = 60;
+
+/// The sign-in with the identity provider that a decision requires.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SignInTerms {
+    /// The longest time between the sign-in and the decision, in seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_age: Option<u64>,
+    /// The sufficient kinds of authentication (`acr`). Empty means every kind.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub acr: Vec<String>,
+}
+
+impl SignInTerms {
+    /// Returns `true` if the principal signed in recently and strongly enough. Keys have no sign-in.
+    #[must_use]
+    pub fn admits(&self, principal: &Principal, now: Timestamp) -> bool {
+        let claims = principal.claims.as_deref();
+        let (auth_time, acr) = claims.map_or((None, None), |claims| (claims.auth_time, claims.acr.as_deref()));
+        self.admits_time(auth_time, now) && self.admits_acr(acr)
+    }
+
+    /// Returns `true` if a sign-in at this second is recent enough.
+    #[must_use]
+    pub fn admits_time(&self, auth_time: Option<i64>, now: Timestamp) -> bool {
+        let Some(max_age) = self.max_age else { return true };
+        let max_age = i64::try_from(max_age).unwrap_or(i64::MAX).saturating_add(MAX_SKEW);
+        auth_time.is_some_and(|at| now.as_second().saturating_sub(at) <= max_age)
+    }
+
+    /// Returns `true` if this kind of authentication suffices.
+    #[must_use]
+    pub fn admits_acr(&self, acr: Option<&str>) -> bool {
+        self.acr.is_empty() || acr.is_some_and(|acr| self.acr.iter().any(|sufficient| sufficient == acr))
+    }
+}
+
+impl std::fmt::Display for SignInTerms {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a sign-in with the identity provider")?;
+        if let Some(max_age) = self.max_age {
+            write!(f, " at most {max_age} s ago")?;
+        }
+        if !self.acr.is_empty() {
+            write!(f, " by {}", self.acr.join(" or "))?;
+        }
+        Ok(())
+    }
+}
+
 /// The terms of a review. Times are in whole seconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -99,6 +154,13 @@ pub struct Terms {
     /// The answers are input that no reviewer has seen.
     #[schema(required)]
     pub questions: bool,
+    /// A person who signed in with the identity provider may approve what an agent proposed with an access token in their
+    /// name.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub own_agents: bool,
+    /// The sign-in with the identity provider that an approval, an edit and the settling of an outcome require.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sign_in: Option<SignInTerms>,
 }
 
 impl Default for Terms {
@@ -116,15 +178,17 @@ impl Default for Terms {
             preview_required: false,
             open_page: false,
             questions: false,
+            own_agents: false,
+            sign_in: None,
         }
     }
 }
 
 impl Terms {
-    /// Returns `true` if a single approval suffices and does not require a look at the preview of each call.
+    /// Returns `true` if a single approval suffices and requires neither a look at the preview nor a sign-in for each call.
     #[must_use]
     pub const fn single_approval_suffices(&self) -> bool {
-        self.quorum <= 1 && !self.preview_required
+        self.quorum <= 1 && !self.preview_required && self.sign_in.is_none()
     }
 
     /// Returns `true` if approvals by editors of the arguments count.
@@ -136,7 +200,46 @@ impl Terms {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::principal::Claims;
+
+    #[test]
+    fn sign_in_terms_admit_recent_and_strong_sign_ins() {
+        let now = Timestamp::from_second(1_000_000).unwrap();
+        let admits = |terms: &SignInTerms, auth_time: Option<i64>, acr: Option<&str>| {
+            let claims = Claims { auth_time, acr: acr.map(str::to_owned), ..Claims::default() };
+            terms.admits(&Principal { claims: Some(Arc::new(claims)), ..Principal::local_agent() }, now)
+        };
+        let recent = SignInTerms { max_age: Some(300), acr: Vec::new() };
+        for (auth_time, admitted) in
+            [(1_000_000, true), (1_000_900, true), (999_640, true), (999_639, false), (0, false)]
+        {
+            assert_eq!(admits(&recent, Some(auth_time), None), admitted, "{auth_time}");
+        }
+        assert!(!admits(&recent, None, Some("mfa")) && !recent.admits(&Principal::local_agent(), now));
+        let strong = SignInTerms { max_age: None, acr: vec!["mfa".into(), "phr".into()] };
+        assert!(admits(&strong, None, Some("phr")) && !admits(&strong, Some(1_000_000), Some("MFA")));
+        assert!(!admits(&strong, Some(1_000_000), None) && !strong.admits(&Principal::local_agent(), now));
+        let both = SignInTerms { max_age: Some(300), ..strong };
+        assert!(admits(&both, Some(1_000_000), Some("mfa")));
+        assert!(!admits(&both, Some(1_000_000), None) && !admits(&both, Some(0), Some("mfa")));
+        assert_eq!(both.to_string(), "a sign-in with the identity provider at most 300 s ago by mfa or phr");
+        let endless = SignInTerms { max_age: Some(u64::MAX), acr: Vec::new() };
+        assert!(admits(&endless, Some(0), None) && !admits(&endless, None, None));
+    }
+
+    #[test]
+    fn terms_without_sign_in_have_the_earlier_json() {
+        let json = serde_json::to_string(&Terms::default()).unwrap();
+        assert!(!json.contains("signIn"), "{json}");
+        let sign_in = Some(SignInTerms { max_age: Some(300), acr: Vec::new() });
+        let terms = Terms { sign_in, ..Terms::default() };
+        let json = serde_json::to_string(&terms).unwrap();
+        assert!(json.contains(r#""signIn":{"maxAge":300}"#), "{json}");
+        assert_eq!(serde_json::from_str::<Terms>(&json).unwrap(), terms);
+    }
 
     #[test]
     fn editors_may_approve_only_alone_and_if_allowed() {

@@ -20,6 +20,7 @@
 pub mod condition;
 pub mod definition_status;
 mod globs;
+pub mod known_reads;
 pub mod pins;
 pub mod reviewers;
 mod rule;

@@ -32,9 +32,30 @@ pub struct Acceptance {
     /// The fingerprint of the server (`countersign_config::UpstreamTarget::fingerprint`). `None` for older acceptances,
     /// which hold for any server.
     pub server_fingerprint: Option<String>,
+    /// The reviewer vouched that the tool only reads, whatever its definition says.
+    pub as_read: bool,
 }
 
+/// Follows the hash in the stored form of an acceptance with `as_read`. A version that does not know the mark takes the
+/// text for the hash of another definition, and reviews the tool.
+const READ_MARK: &str = " read";
+
 impl Acceptance {
+    /// Returns the hash as it is stored, including `as_read`.
+    #[must_use]
+    pub fn stored_hash(&self) -> String {
+        format!("{}{}", self.hash, if self.as_read { READ_MARK } else { "" })
+    }
+
+    /// Returns `hash` and `as_read` of a stored hash.
+    #[must_use]
+    pub fn parse_stored_hash(stored: String) -> (String, bool) {
+        match stored.strip_suffix(READ_MARK) {
+            Some(hash) => (hash.to_owned(), true),
+            None => (stored, false),
+        }
+    }
+
     /// Returns `true` if the acceptance holds for this definition of that server.
     fn covers(&self, server_fingerprint: &str, hash: &str) -> bool {
         self.hash == hash && self.server_fingerprint.as_ref().is_none_or(|accepted| accepted == server_fingerprint)
@@ -63,6 +84,12 @@ impl ToolPin {
             (None, Some(_)) => DefinitionStatus::Changed,
             (None, None) => DefinitionStatus::New,
         }
+    }
+
+    /// Returns `true` if a reviewer vouched that the tool with this definition only reads.
+    #[must_use]
+    pub fn is_accepted_as_read(&self, server_fingerprint: &str, hash: &str) -> bool {
+        self.accepted.as_ref().is_some_and(|accepted| accepted.as_read && accepted.covers(server_fingerprint, hash))
     }
 }
 
@@ -111,4 +138,34 @@ impl PinSource for NoPins {
         Arc::default()
     }
     fn observe(&self, _: &str, _: &[Definition]) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn acceptance(as_read: bool) -> Acceptance {
+        let at = Timestamp::UNIX_EPOCH;
+        Acceptance { hash: "sha256:1".into(), by: "alice".into(), at, server_fingerprint: Some("t".into()), as_read }
+    }
+
+    #[test]
+    fn stored_hash_keeps_what_was_vouched_for() {
+        for as_read in [false, true] {
+            let stored = acceptance(as_read).stored_hash();
+            assert_eq!(Acceptance::parse_stored_hash(stored), ("sha256:1".to_owned(), as_read));
+        }
+        // To an older version, the definition has changed.
+        let older = Acceptance { hash: acceptance(true).stored_hash(), ..acceptance(false) };
+        let pin = ToolPin { accepted: Some(older), ..ToolPin::default() };
+        assert_eq!(pin.status("t", "sha256:1"), DefinitionStatus::Changed);
+    }
+
+    #[test]
+    fn accepted_read_covers_one_definition_of_one_server() {
+        let pin = |as_read| ToolPin { accepted: Some(acceptance(as_read)), ..ToolPin::default() };
+        assert!(pin(true).is_accepted_as_read("t", "sha256:1"));
+        assert!(!pin(true).is_accepted_as_read("t", "sha256:2") && !pin(true).is_accepted_as_read("u", "sha256:1"));
+        assert!(!pin(false).is_accepted_as_read("t", "sha256:1") && !ToolPin::default().is_accepted_as_read("t", ""));
+    }
 }

@@ -4,12 +4,13 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    changes::{Editing, OnExpiry, Terms},
+    changes::{Editing, OnExpiry, SignInTerms, Terms},
     principal::Role,
 };
 
 /// Combines the stricter of each term, if it is unclear which of two rules applies. Two lists of reviewers cannot be
-/// combined: the first list is used unless it is empty. How the caller waits comes from the first terms too.
+/// combined: the first list is used unless it is empty. The same holds for two lists of `acr` that have nothing in common. How
+/// the caller waits comes from the first terms too.
 #[must_use]
 pub fn stricter_terms(first: &Terms, second: &Terms) -> Terms {
     let reviewers = if first.reviewers.is_empty() { &second.reviewers } else { &first.reviewers };
@@ -27,7 +28,20 @@ pub fn stricter_terms(first: &Terms, second: &Terms) -> Terms {
         preview_required: first.preview_required || second.preview_required,
         open_page: first.open_page,
         questions: first.questions && second.questions,
+        own_agents: first.own_agents && second.own_agents,
+        sign_in: stricter_sign_in(first.sign_in.as_ref(), second.sign_in.as_ref()),
     }
+}
+
+fn stricter_sign_in(first: Option<&SignInTerms>, second: Option<&SignInTerms>) -> Option<SignInTerms> {
+    let (Some(first), Some(second)) = (first, second) else { return first.or(second).cloned() };
+    let shared: Vec<String> = first.acr.iter().filter(|acr| second.acr.contains(acr)).cloned().collect();
+    let acr = match (first.acr.is_empty(), shared.is_empty()) {
+        (true, _) => second.acr.clone(),
+        (false, true) => first.acr.clone(),
+        (false, false) => shared,
+    };
+    Some(SignInTerms { max_age: [first.max_age, second.max_age].into_iter().flatten().min(), acr })
 }
 
 /// Returns how `new` is looser than `old`, as pairs of texts for people: `quorum 2` and `quorum 1`.
@@ -36,7 +50,8 @@ pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
     // A new term must be compared below, or listed in the second line, whose terms do not loosen.
     #[rustfmt::skip]
     let Terms {
-        reviewers: _, quorum: _, require_comment: _, edit: _, preview_required: _, questions: _, undo_for: _,
+        reviewers: _, quorum: _, require_comment: _, edit: _, preview_required: _, questions: _, own_agents: _, undo_for: _,
+        sign_in: _,
         expire_after: _, on_expiry: _, on_review: _, hold_for: _, open_page: _,
     } = new;
     let mut differences = Vec::new();
@@ -60,6 +75,9 @@ pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
     add_if(new.edit < old.edit, edits(old), edits(new));
     add_if(old.preview_required && !new.preview_required, "a preview".into(), "no preview".into());
     add_if(!old.questions && new.questions, "questions declined".into(), "questions asked".into());
+    add_if(!old.own_agents && new.own_agents, "own agents forbidden".into(), "own agents allowed".into());
+    let sign_in = |terms: &Terms| terms.sign_in.as_ref().map_or_else(|| "any sign-in".to_owned(), ToString::to_string);
+    add_if(!narrows_sign_in(old.sign_in.as_ref(), new.sign_in.as_ref()), sign_in(old), sign_in(new));
     let undo = |terms: &Terms| format!("undo for {} s", terms.undo_for);
     add_if(new.undo_for < old.undo_for, undo(old), undo(new));
     differences
@@ -79,6 +97,15 @@ fn narrows_reviewers(old: &Terms, new: &Terms) -> bool {
         (Some(_), None) => false,
         (Some(old), Some(new)) => new.is_subset(&old),
     }
+}
+
+/// Returns `true` if `new` admits no sign-in that `old` excludes.
+fn narrows_sign_in(old: Option<&SignInTerms>, new: Option<&SignInTerms>) -> bool {
+    let Some(old) = old else { return true };
+    let Some(new) = new else { return false };
+    let is_as_recent = old.max_age.is_none_or(|old| new.max_age.is_some_and(|new| new <= old));
+    let is_as_strong = old.acr.is_empty() || (!new.acr.is_empty() && new.acr.iter().all(|acr| old.acr.contains(acr)));
+    is_as_recent && is_as_strong
 }
 
 #[cfg(test)]
@@ -116,6 +143,42 @@ mod tests {
         );
     }
 
+    fn signing_in(max_age: Option<u64>, acr: &[&str]) -> Terms {
+        let acr = acr.iter().map(|acr| (*acr).to_owned()).collect();
+        Terms { sign_in: Some(SignInTerms { max_age, acr }), ..Terms::default() }
+    }
+
+    #[test]
+    fn stricter_sign_in_meets_both_requirements() {
+        let stricter = |first: &Terms, second: &Terms| stricter_terms(first, second).sign_in;
+        let (none, recent, strong) = (Terms::default(), signing_in(Some(300), &[]), signing_in(None, &["a", "b"]));
+        assert_eq!(stricter(&none, &recent), recent.sign_in);
+        assert_eq!(stricter(&recent, &none), recent.sign_in);
+        assert_eq!(stricter(&recent, &strong), signing_in(Some(300), &["a", "b"]).sign_in);
+        assert_eq!(stricter(&strong, &signing_in(Some(60), &["b", "c"])), signing_in(Some(60), &["b"]).sign_in);
+        assert_eq!(stricter(&recent, &signing_in(Some(60), &[])), signing_in(Some(60), &[]).sign_in);
+        assert_eq!(stricter(&strong, &signing_in(None, &["c"])), strong.sign_in, "the first list is kept");
+    }
+
+    #[test]
+    fn relaxed_or_removed_sign_in_loosens() {
+        let (none, recent, strong) = (Terms::default(), signing_in(Some(300), &[]), signing_in(None, &["a", "b"]));
+        for (old, new, looser) in [
+            (&none, &recent, false),
+            (&recent, &none, true),
+            (&recent, &signing_in(Some(299), &["a"]), false),
+            (&recent, &signing_in(Some(301), &["a"]), true),
+            (&recent, &strong, true),
+            (&strong, &recent, true),
+            (&strong, &signing_in(Some(300), &["b"]), false),
+            (&strong, &signing_in(Some(300), &["b", "c"]), true),
+        ] {
+            assert_eq!(!loosened_terms(old, new).is_empty(), looser, "{old:?} → {new:?}");
+        }
+        let texts = ("a sign-in with the identity provider at most 300 s ago".to_owned(), "any sign-in".to_owned());
+        assert_eq!(loosened_terms(&recent, &none), [texts]);
+    }
+
     #[test]
     fn loosened_terms_are_all_reported() {
         let strict = Terms {
@@ -130,6 +193,10 @@ mod tests {
         assert_eq!(all, ["reviewers: dba, ops", "quorum 2", "a comment", "no edits", "a preview", "undo for 5 s"]);
         let asked = Terms { questions: true, ..strict.clone() };
         assert_eq!(loosened_terms(&strict, &asked), [("questions declined".to_owned(), "questions asked".to_owned())]);
+        let own = Terms { own_agents: true, ..strict.clone() };
+        let loosened = [("own agents forbidden".to_owned(), "own agents allowed".to_owned())];
+        assert_eq!(loosened_terms(&strict, &own), loosened);
+        assert!(!stricter_terms(&strict, &own).own_agents && !stricter_terms(&own, &strict).own_agents);
         assert_eq!(loosened_terms(&Terms::default(), &strict), []);
         let other = Terms { expire_after: Some(1), on_expiry: OnExpiry::Reject, hold_for: 1, ..strict.clone() };
         assert_eq!(loosened_terms(&strict, &other), []);

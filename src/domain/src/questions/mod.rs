@@ -35,7 +35,8 @@ pub fn check_capabilities(
     params: Option<&str>,
 ) -> Result<(), RpcError> {
     let has = |key: &str| params.is_some_and(|params| member(params, key).is_some());
-    let undeclared = |what: &str| Err(RpcError::new(METHOD_NOT_FOUND, format!("the client does not offer {what}")));
+    let undeclared =
+        |feature: &str| Err(RpcError::new(METHOD_NOT_FOUND, format!("the client does not offer {feature}")));
     match method {
         ELICITATION if !capabilities.elicitation_form && !capabilities.elicitation_url => undeclared("elicitation"),
         ELICITATION => {

@@ -64,8 +64,8 @@ pub fn event_clause(values: &TemplateValues<'_>) -> String {
 
 /// Formats the number of approvals, as in `1/2`.
 fn approval_progress(values: &TemplateValues<'_>) -> Option<String> {
-    let (given, required) = (values.get("change.approvals"), values.get("change.quorum"));
-    (!given.is_empty() && !required.is_empty()).then(|| format!("{given}/{required}"))
+    let (approvals, required) = (values.get("change.approvals"), values.get("change.quorum"));
+    (!approvals.is_empty() && !required.is_empty()).then(|| format!("{approvals}/{required}"))
 }
 
 /// Returns the headline of an event.

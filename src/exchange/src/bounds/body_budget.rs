@@ -24,7 +24,7 @@ pub const UNCOUNTED_MESSAGE_BYTES: usize = 1024;
 
 /// The budget of bytes for all connections together.
 pub struct BodyBudget {
-    room: Semaphore,
+    free_bytes: Semaphore,
     /// The maximum number of bytes of all connections.
     max: usize,
     /// The maximum number of bytes of one connection.
@@ -38,28 +38,28 @@ impl BodyBudget {
     pub fn new(max: usize, max_connection: usize, max_wait: Duration) -> Arc<Self> {
         let max = max.min(Semaphore::MAX_PERMITS);
         let max_connection = max_connection.min(Semaphore::MAX_PERMITS);
-        Arc::new(Self { room: Semaphore::new(max), max, max_connection, max_wait })
+        Arc::new(Self { free_bytes: Semaphore::new(max), max, max_connection, max_wait })
     }
 
     /// Returns the reserved bytes that count in the total.
     #[must_use]
-    pub fn held_bytes(&self) -> usize {
-        self.max.saturating_sub(self.room.available_permits())
+    pub fn reserved_bytes(&self) -> usize {
+        self.max.saturating_sub(self.free_bytes.available_permits())
     }
 
     /// Creates the budget of one more connection.
     #[must_use]
     pub fn connection_budget(self: &Arc<Self>) -> Arc<ConnectionBudget> {
-        let room = Semaphore::new(self.max_connection);
-        Arc::new(ConnectionBudget { total: Arc::clone(self), room, held: AtomicUsize::new(0) })
+        let free_bytes = Semaphore::new(self.max_connection);
+        Arc::new(ConnectionBudget { total: Arc::clone(self), free_bytes, reserved: AtomicUsize::new(0) })
     }
 }
 
 /// The budget of bytes for one connection.
 pub struct ConnectionBudget {
     total: Arc<BodyBudget>,
-    room: Semaphore,
-    held: AtomicUsize,
+    free_bytes: Semaphore,
+    reserved: AtomicUsize,
 }
 
 impl ConnectionBudget {
@@ -95,13 +95,13 @@ impl Reservation {
         let connection = Arc::clone(&self.connection);
         let bytes_before = self.bytes;
         let waited = tokio::time::timeout(connection.total.max_wait, async {
-            take(&connection.room, bytes).await;
+            take(&connection.free_bytes, bytes).await;
             // The bytes count for the connection while this waits for the total. Otherwise several bodies of one
             // connection could wait without counting.
             self.bytes += bytes;
-            let before = connection.held.fetch_add(bytes, Ordering::Relaxed);
+            let before = connection.reserved.fetch_add(bytes, Ordering::Relaxed);
             let counted = counted_bytes(before, bytes);
-            take(&connection.total.room, counted).await;
+            take(&connection.total.free_bytes, counted).await;
             self.counted += counted;
         });
         waited.await.map_err(|_| {
@@ -117,15 +117,17 @@ impl Reservation {
     #[must_use]
     pub fn try_grow(&mut self, bytes: usize) -> bool {
         let connection = &*self.connection;
-        let Some(connection_permit) = permits(bytes).and_then(|n| connection.room.try_acquire_many(n).ok()) else {
+        let Some(connection_permit) = permits(bytes).and_then(|n| connection.free_bytes.try_acquire_many(n).ok())
+        else {
             return false;
         };
-        let before = connection.held.fetch_add(bytes, Ordering::Relaxed);
+        let before = connection.reserved.fetch_add(bytes, Ordering::Relaxed);
         let counted = counted_bytes(before, bytes);
         if counted > 0 {
-            let Some(total_permit) = permits(counted).and_then(|n| connection.total.room.try_acquire_many(n).ok())
+            let Some(total_permit) =
+                permits(counted).and_then(|n| connection.total.free_bytes.try_acquire_many(n).ok())
             else {
-                connection.held.fetch_sub(bytes, Ordering::Relaxed);
+                connection.reserved.fetch_sub(bytes, Ordering::Relaxed);
                 return false;
             };
             total_permit.forget();
@@ -147,10 +149,10 @@ fn permits(bytes: usize) -> Option<u32> {
 }
 
 /// Takes permits permanently. The semaphore is fair, so a request for many permits is not overtaken forever.
-async fn take(room: &Semaphore, mut bytes: usize) {
+async fn take(free_bytes: &Semaphore, mut bytes: usize) {
     while bytes > 0 {
         let step = permits(bytes).unwrap_or(u32::MAX);
-        match room.acquire_many(step).await {
+        match free_bytes.acquire_many(step).await {
             Ok(permit) => permit.forget(),
             // The semaphore is never closed.
             Err(_) => return std::future::pending().await,
@@ -162,11 +164,11 @@ async fn take(room: &Semaphore, mut bytes: usize) {
 impl Drop for Reservation {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            self.connection.held.fetch_sub(self.bytes, Ordering::Relaxed);
-            self.connection.room.add_permits(self.bytes);
+            self.connection.reserved.fetch_sub(self.bytes, Ordering::Relaxed);
+            self.connection.free_bytes.add_permits(self.bytes);
         }
         if self.counted > 0 {
-            self.connection.total.room.add_permits(self.counted);
+            self.connection.total.free_bytes.add_permits(self.counted);
         }
     }
 }
@@ -185,34 +187,35 @@ mod tests {
         let total = budget(100 * KIB, 1000 * KIB);
         let connections: Vec<_> = (0..10).map(|_| total.connection_budget()).collect();
         let mut exempt: Vec<_> = connections.iter().map(ConnectionBudget::new_reservation).collect();
-        assert!(exempt.iter_mut().all(|held| held.try_grow(EXEMPT_BODY_BYTES)));
-        assert_eq!(total.room.available_permits(), 100 * KIB);
+        assert!(exempt.iter_mut().all(|reservation| reservation.try_grow(EXEMPT_BODY_BYTES)));
+        assert_eq!(total.free_bytes.available_permits(), 100 * KIB);
         let mut more = connections[0].new_reservation();
         assert!(more.try_grow(60 * KIB));
         assert!(!connections[1].new_reservation().try_grow(41 * KIB));
         assert!(connections[1].new_reservation().try_grow(40 * KIB));
-        assert_eq!(total.room.available_permits(), 40 * KIB);
+        assert_eq!(total.free_bytes.available_permits(), 40 * KIB);
         drop((more, exempt));
-        assert_eq!(total.room.available_permits(), 100 * KIB);
-        assert!(connections.iter().all(|connection| connection.room.available_permits() == 1000 * KIB));
+        assert_eq!(total.free_bytes.available_permits(), 100 * KIB);
+        assert!(connections.iter().all(|connection| connection.free_bytes.available_permits() == 1000 * KIB));
     }
 
     #[test]
     fn one_connection_cannot_reserve_whole_total() {
         let total = budget(1000 * KIB, 100 * KIB);
         let (first, second) = (total.connection_budget(), total.connection_budget());
-        let mut held = first.new_reservation();
-        assert!(held.try_grow(100 * KIB));
+        let mut reservation = first.new_reservation();
+        assert!(reservation.try_grow(100 * KIB));
         assert!(!first.new_reservation().try_grow(1));
         assert!(second.new_reservation().try_grow(100 * KIB));
-        drop(held);
+        drop(reservation);
         assert!(first.new_reservation().try_grow(100 * KIB));
     }
 
     #[tokio::test(start_paused = true)]
     async fn overload_error_states_limit_that_was_reached() {
-        let limit_in_error =
-            async |held: &mut Reservation, bytes| held.grow(bytes).await.unwrap_err().data["limit"].as_u64();
+        let limit_in_error = async |reservation: &mut Reservation, bytes| {
+            reservation.grow(bytes).await.unwrap_err().data["limit"].as_u64()
+        };
         let total = budget(100 * KIB, 200 * KIB);
         let (first_connection, second_connection) = (total.connection_budget(), total.connection_budget());
         let mut first = first_connection.new_reservation();
@@ -234,12 +237,12 @@ mod tests {
         // The failed reservation releases the bytes that it had reserved.
         drop(second);
         assert_eq!(
-            (second_connection.room.available_permits(), second_connection.held.load(Ordering::Relaxed)),
+            (second_connection.free_bytes.available_permits(), second_connection.reserved.load(Ordering::Relaxed)),
             (1000 * KIB, 0)
         );
         let mut third = second_connection.new_reservation();
         let (grown, ()) = tokio::join!(third.grow(EXEMPT_BODY_BYTES + KIB), async { drop(first) });
         grown.unwrap();
-        assert_eq!((third.bytes(), total.room.available_permits()), (EXEMPT_BODY_BYTES + KIB, 99 * KIB));
+        assert_eq!((third.bytes(), total.free_bytes.available_permits()), (EXEMPT_BODY_BYTES + KIB, 99 * KIB));
     }
 }

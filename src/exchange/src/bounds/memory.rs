@@ -51,11 +51,11 @@ pub struct Memory {
     max: usize,
     max_total: usize,
     total: AtomicUsize,
-    accounts: Mutex<HashMap<Arc<str>, Weak<Account>>>,
+    principals: Mutex<HashMap<Arc<str>, Weak<PrincipalMemory>>>,
 }
 
 /// The memory of one principal.
-struct Account {
+struct PrincipalMemory {
     memory: Arc<Memory>,
     principal: Arc<str>,
     bytes: AtomicUsize,
@@ -63,12 +63,12 @@ struct Account {
     connections: Mutex<Vec<WeakConnection>>,
 }
 
-impl Drop for Account {
+impl Drop for PrincipalMemory {
     fn drop(&mut self) {
-        let mut accounts = self.memory.accounts.lock();
-        // Another account may have been created under the name meanwhile.
-        if accounts.get(&self.principal).is_some_and(|account| account.strong_count() == 0) {
-            accounts.remove(&self.principal);
+        let mut principals = self.memory.principals.lock();
+        // Another memory may have been created under the name meanwhile.
+        if principals.get(&self.principal).is_some_and(|memory| memory.strong_count() == 0) {
+            principals.remove(&self.principal);
         }
     }
 }
@@ -85,13 +85,13 @@ impl Memory {
     /// the former.
     #[must_use]
     pub fn new(max: usize, max_total: usize) -> Arc<Self> {
-        Arc::new(Self { max, max_total: max_total.max(max), total: AtomicUsize::new(0), accounts: Mutex::default() })
+        Arc::new(Self { max, max_total: max_total.max(max), total: AtomicUsize::new(0), principals: Mutex::default() })
     }
 
     /// Creates an empty share of a principal.
     #[must_use]
     pub fn share(self: &Arc<Self>, principal: &str) -> Share {
-        Share { memory: Arc::clone(self), principal: principal.into(), account: None, bytes: 0 }
+        Share { memory: Arc::clone(self), principal: principal.into(), principal_memory: None, bytes: 0 }
     }
 
     /// Takes bytes for a principal, which are released when the share is dropped.
@@ -120,8 +120,8 @@ impl Memory {
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn used_by(&self, principal: &str) -> usize {
-        let account = self.accounts.lock().get(principal).and_then(Weak::upgrade);
-        account.map_or(0, |account| account.bytes.load(Ordering::Relaxed))
+        let principal_memory = self.principals.lock().get(principal).and_then(Weak::upgrade);
+        principal_memory.map_or(0, |memory| memory.bytes.load(Ordering::Relaxed))
     }
 
     /// Returns the bytes that are kept for all principals.
@@ -131,31 +131,31 @@ impl Memory {
         self.total.load(Ordering::Relaxed)
     }
 
-    fn account(self: &Arc<Self>, principal: &Arc<str>) -> Arc<Account> {
-        let mut accounts = self.accounts.lock();
-        if let Some(account) = accounts.get(principal).and_then(Weak::upgrade) {
-            return account;
+    fn principal_memory(self: &Arc<Self>, principal: &Arc<str>) -> Arc<PrincipalMemory> {
+        let mut principals = self.principals.lock();
+        if let Some(principal_memory) = principals.get(principal).and_then(Weak::upgrade) {
+            return principal_memory;
         }
-        let account = Arc::new(Account {
+        let principal_memory = Arc::new(PrincipalMemory {
             memory: Arc::clone(self),
             principal: Arc::clone(principal),
             bytes: AtomicUsize::new(0),
             connections: Mutex::default(),
         });
-        accounts.insert(Arc::clone(principal), Arc::downgrade(&account));
-        account
+        principals.insert(Arc::clone(principal), Arc::downgrade(&principal_memory));
+        principal_memory
     }
 }
 
-impl Account {
+impl PrincipalMemory {
     /// Closes the connection that was left unread for longest, if that was before `before`: of this principal or of
     /// all.
     fn close_unread(&self, exhausted: ExhaustedLimit, before: u64) -> bool {
         let mut unread = match exhausted {
             ExhaustedLimit::Principal => self.unread(before),
             ExhaustedLimit::Total => {
-                let accounts: Vec<_> = self.memory.accounts.lock().values().filter_map(Weak::upgrade).collect();
-                accounts.iter().flat_map(|account| account.unread(before)).collect()
+                let memories: Vec<_> = self.memory.principals.lock().values().filter_map(Weak::upgrade).collect();
+                memories.iter().flat_map(|memory| memory.unread(before)).collect()
             }
         };
         unread.sort_by_key(|(since, _)| *since);
@@ -196,8 +196,8 @@ impl Account {
 }
 
 fn take_bytes(used: &AtomicUsize, bytes: usize, max: usize) -> Result<(), ()> {
-    let room = |used: usize| used.checked_add(bytes).filter(|used| *used <= max);
-    used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).map(drop).map_err(drop)
+    let add_within_limit = |used: usize| used.checked_add(bytes).filter(|used| *used <= max);
+    used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add_within_limit).map(drop).map_err(drop)
 }
 
 /// The bytes that one holder has taken of its principal's memory.
@@ -205,7 +205,7 @@ pub struct Share {
     memory: Arc<Memory>,
     principal: Arc<str>,
     /// `None` until the first bytes are taken.
-    account: Option<Arc<Account>>,
+    principal_memory: Option<Arc<PrincipalMemory>>,
     bytes: usize,
 }
 
@@ -225,7 +225,7 @@ impl Share {
         let (max, max_total) = (self.memory.max, self.memory.max_total);
         loop {
             let Err(exhausted) = self.grow_within(bytes, max, max_total) else { return Ok(()) };
-            if bytes > max || !self.account().close_unread(exhausted, now().saturating_sub(UNREAD_GRACE_MS)) {
+            if bytes > max || !self.principal_memory().close_unread(exhausted, now().saturating_sub(UNREAD_GRACE_MS)) {
                 return Err(exhausted);
             }
         }
@@ -240,10 +240,10 @@ impl Share {
         let (half, half_of_total) = (self.memory.max / 2, self.memory.max_total / 2);
         if missing == 0 {
             // Unread messages may have taken part of the other half.
-            if self.bytes > 0 && !self.account().is_within(half, half_of_total) {
+            if self.bytes > 0 && !self.principal_memory().is_within(half, half_of_total) {
                 self.shrink_to(bytes.div_ceil(GROWTH_STEP) * GROWTH_STEP);
             }
-            return self.bytes == 0 || self.account().is_within(half, half_of_total);
+            return self.bytes == 0 || self.principal_memory().is_within(half, half_of_total);
         }
         self.grow_within(missing, half, half_of_total).is_ok()
     }
@@ -257,15 +257,15 @@ impl Share {
         if missing == 0 {
             return true;
         }
-        if self.account.is_none() {
-            self.account().join(connection());
+        if self.principal_memory.is_none() {
+            self.principal_memory().join(connection());
         }
         let (mut max, max_total) = (self.memory.max, self.memory.max_total);
         loop {
             let Err(exhausted) = self.grow_within(missing, max, max_total) else { return true };
             let grace_start = now().saturating_sub(UNREAD_GRACE_MS);
             let before = if exhausted == ExhaustedLimit::Total { since } else { grace_start };
-            if self.account().close_unread(exhausted, before) {
+            if self.principal_memory().close_unread(exhausted, before) {
                 continue;
             }
             if exhausted == ExhaustedLimit::Total || since < grace_start {
@@ -285,13 +285,13 @@ impl Share {
         target.saturating_sub(self.bytes)
     }
 
-    fn account(&mut self) -> &Account {
-        self.account.get_or_insert_with(|| self.memory.account(&self.principal))
+    fn principal_memory(&mut self) -> &PrincipalMemory {
+        self.principal_memory.get_or_insert_with(|| self.memory.principal_memory(&self.principal))
     }
 
     fn grow_within(&mut self, bytes: usize, max: usize, max_total: usize) -> Result<(), ExhaustedLimit> {
         if bytes > 0 {
-            self.account().take(bytes, max, max_total)?;
+            self.principal_memory().take(bytes, max, max_total)?;
             self.bytes += bytes;
         }
         Ok(())
@@ -301,7 +301,7 @@ impl Share {
     pub fn shrink_to(&mut self, bytes: usize) {
         let Some(released) = self.bytes.checked_sub(bytes).filter(|released| *released > 0) else { return };
         self.bytes = bytes;
-        self.account().release(released);
+        self.principal_memory().release(released);
     }
 }
 
@@ -326,7 +326,7 @@ mod tests {
         drop((alice, bob));
         assert_eq!((memory.used_by("alice"), memory.used_by("bob")), (40, 0));
         drop(more);
-        assert!(memory.accounts.lock().is_empty());
+        assert!(memory.principals.lock().is_empty());
     }
 
     #[test]

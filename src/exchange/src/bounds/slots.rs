@@ -52,17 +52,34 @@ impl StreamSlots {
     /// # Errors
     /// `OVERLOADED` if the principal has no slot left and none of its streams can be evicted.
     pub fn take(self: &Arc<Self>, principal: &str) -> Result<StreamSlot, McpError> {
-        self.take_for(principal, None)
+        self.take_slot(principal, None, true)
     }
 
-    /// Takes a slot like [`Self::take`]. If `stream` is given, it may be evicted later.
+    /// Takes a slot like [`Self::take`] for a stream that may be evicted later.
     ///
     /// # Errors
     /// The errors of [`Self::take`].
-    pub fn take_for(self: &Arc<Self>, principal: &str, stream: Option<Evictable>) -> Result<StreamSlot, McpError> {
+    pub fn take_for(self: &Arc<Self>, principal: &str, stream: Evictable) -> Result<StreamSlot, McpError> {
+        self.take_slot(principal, Some(stream), true)
+    }
+
+    /// Takes a free slot for a stream that may be evicted later. No other stream is evicted for it.
+    ///
+    /// # Errors
+    /// `OVERLOADED` if the principal has no slot left.
+    pub fn take_if_free(self: &Arc<Self>, principal: &str, stream: Evictable) -> Result<StreamSlot, McpError> {
+        self.take_slot(principal, Some(stream), false)
+    }
+
+    fn take_slot(
+        self: &Arc<Self>,
+        principal: &str,
+        stream: Option<Evictable>,
+        may_evict: bool,
+    ) -> Result<StreamSlot, McpError> {
         let mut open = self.open.lock();
         let principal_streams = open.entry(principal.to_owned()).or_default();
-        if principal_streams.count >= self.max && !principal_streams.evict_one() {
+        if principal_streams.count >= self.max && !(may_evict && principal_streams.evict_one()) {
             let message = format!("{} streams and waits are open already (limits.max_streams)", self.max);
             return Err(McpError::new(ErrorKind::Overloaded, message).with("limit", self.max as u64));
         }
@@ -144,8 +161,9 @@ mod tests {
         let slots = StreamSlots::new(2);
         let _wait = slots.take("alice").unwrap();
         let ends = [CancellationToken::new(), CancellationToken::new()];
-        let stream = |activity, end: &CancellationToken| Some(Evictable::new(move || activity, end.clone()));
+        let stream = |activity, end: &CancellationToken| Evictable::new(move || activity, end.clone());
         let idle = slots.take_for("alice", stream(Activity::Idle(1), &ends[0])).unwrap();
+        assert!(slots.take_if_free("alice", stream(Activity::Busy, &ends[1])).is_err() && !ends[0].is_cancelled());
         let busy = slots.take_for("alice", stream(Activity::Busy, &ends[1])).unwrap();
         assert!(ends[0].is_cancelled());
         assert!(slots.take("alice").is_err());

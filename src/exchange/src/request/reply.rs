@@ -243,15 +243,15 @@ impl ResponseQueue {
     /// Takes all pending messages, or returns `Pending` while there are none.
     pub fn poll_take(&self, cx: &Context<'_>) -> Poll<Vec<Bytes>> {
         self.reader.register(cx.waker());
-        let taken = self.messages.lock().take();
-        if taken.is_empty() { Poll::Pending } else { Poll::Ready(taken) }
+        let messages = self.messages.lock().take();
+        if messages.is_empty() { Poll::Pending } else { Poll::Ready(messages) }
     }
 
     /// Puts back messages that were taken only to find out whether there are any.
-    pub fn put_back(&self, taken: Vec<Bytes>) {
+    pub fn put_back(&self, messages: Vec<Bytes>) {
         let mut pending = self.messages.lock();
-        pending.bytes += taken.iter().map(Bytes::len).sum::<usize>();
-        taken.into_iter().rev().for_each(|message| pending.messages.push_front(message));
+        pending.bytes += messages.iter().map(Bytes::len).sum::<usize>();
+        messages.into_iter().rev().for_each(|message| pending.messages.push_front(message));
     }
 
     /// Takes all pending messages.

@@ -311,13 +311,13 @@ mod tests {
     #[test]
     fn finished_streams_are_dropped_first_at_limit() {
         let streams = Streams::new(3, 1000);
-        let done = streams.open();
-        streams.push(done, bytes("old"));
-        streams.finish(done);
+        let finished_stream = streams.open();
+        streams.push(finished_stream, bytes("old"));
+        streams.finish(finished_stream);
         for _ in 0..5 {
             streams.push(GET_STREAM, bytes("x"));
         }
-        assert!(streams.attach(done).is_none());
+        assert!(streams.attach(finished_stream).is_none());
         let (reader, _, newest) = streams.attach(GET_STREAM).unwrap();
         assert_eq!(newest, 5);
         assert_eq!(
@@ -330,12 +330,12 @@ mod tests {
     fn undelivered_answer_is_not_dropped_for_another() {
         let streams = Streams::new(10, 100);
         let (first, second) = (streams.open(), streams.open());
-        let held = streams.hold(first).unwrap();
+        let hold = streams.hold(first).unwrap();
         streams.push_last(first, Some(Bytes::from(vec![b'a'; 90])));
         streams.push_last(second, Some(Bytes::from(vec![b'b'; 90])));
         streams.push(GET_STREAM, bytes("x"));
         let (reader, _watch, _) = streams.attach(first).unwrap();
-        drop(held);
+        drop(hold);
         assert!(matches!(streams.read(first, reader, 0), ReadOutcome::Events(events) if events[0].1.len() == 90));
         // An answer that was read may be dropped.
         streams.push(GET_STREAM, Bytes::from(vec![b'c'; 90]));

@@ -304,11 +304,11 @@ mod tests {
         let pieces = [&first[..4000], &first[4000..], &third].map(|piece| Ok::<_, ()>(Bytes::copy_from_slice(piece)));
         let (mut input, state) = LimitedInput::new(stream::iter(pieces), 1 << 20, Some(budget));
         assert!(input.next().await.is_some() && input.next().await.is_some());
-        let held = state.take_reservation().unwrap();
-        assert_eq!(held.bytes(), 8000);
+        let reservation = state.take_reservation().unwrap();
+        assert_eq!(reservation.bytes(), 8000);
         // The next piece waits for the first message.
         assert!(input.next().now_or_never().is_none());
-        drop(held);
+        drop(reservation);
         assert!(input.next().await.is_some());
         assert_eq!(state.take_reservation().unwrap().bytes(), third.len());
         assert!(state.take_reservation().is_none(), "the second message of a piece holds nothing");

@@ -15,6 +15,8 @@ use futures_util::FutureExt as _;
 use super::*;
 use crate::testing::front;
 use countersign_config::Config;
+use countersign_domain::principal::{Identity, Role, Scope};
+use countersign_exchange::testing::token_identity;
 
 #[actix::test]
 async fn foreign_origins_are_refused_and_responses_get_cors_headers() {
@@ -50,6 +52,17 @@ async fn foreign_origins_are_refused_and_responses_get_cors_headers() {
         let varies = response.headers().get_all(VARY).any(|value| value.as_bytes().starts_with(b"Origin"));
         assert_eq!(varies, status != 403, "{origin} {preflight}");
     }
+}
+
+#[actix::test]
+async fn identity_of_verified_token_is_kept_for_handlers() {
+    let front = front(&Config::default());
+    let request = TestRequest::default().to_srv_request();
+    let name = |identity: Result<Identity, McpError>| identity.map(|identity| identity.principal.name.clone());
+    assert!(front.authentication.identify(request.request()).is_err());
+    guard::set_token_identity(&request, token_identity("ann", Role::Reviewer, &[Scope::ChangesDecide], i64::MAX));
+    assert_eq!(name(front.authentication.identify(request.request())).as_deref(), Ok("ann"));
+    assert_eq!(name(identify_agent(&front.authentication.authenticator, request.request())).as_deref(), Ok("ann"));
 }
 
 async fn compressed(
@@ -164,7 +177,7 @@ async fn request_is_handled_after_issuer_answered_or_timed_out() {
     }));
     let request = || TestRequest::get().to_srv_request();
     let (answer, answered) = tokio::sync::oneshot::channel::<()>();
-    let mut response = call_after(async { _ = answered.await }, Rc::clone(&service), request());
+    let mut response = call_after_question(async { _ = answered.await }, Rc::clone(&service), request());
     assert!((&mut response).now_or_never().is_none());
     assert_eq!(called.load(Ordering::Relaxed), 0);
     answer.send(()).unwrap();
@@ -172,8 +185,8 @@ async fn request_is_handled_after_issuer_answered_or_timed_out() {
     assert_eq!(called.load(Ordering::Relaxed), 1);
 
     let started = tokio::time::Instant::now();
-    let late = call_after(std::future::pending(), service, request()).await.unwrap();
-    assert_eq!((late.status(), started.elapsed().as_secs()), (StatusCode::OK, MAX_PROVIDER_WAIT.as_secs()));
+    let late = call_after_question(std::future::pending(), service, request()).await.unwrap();
+    assert_eq!((late.status(), started.elapsed().as_secs()), (StatusCode::OK, MAX_ISSUER_WAIT.as_secs()));
 }
 
 #[actix::test]

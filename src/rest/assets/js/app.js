@@ -14,15 +14,15 @@ import { now } from './core/time.js';
 import { Triage } from './core/triage.js';
 import { eventName, HISTORY_STATES, INBOX_STATES } from './core/vocab.js';
 import { openHelp } from './ui/help.js';
-import { isReviewerOf, isOwn } from './ui/terms.js';
+import { isBarredAsProposer, isReviewerOf } from './ui/terms.js';
 import { UndoStack } from './ui/undo.js';
 import { AuditView } from './views/audit.js';
 import { ChangesView } from './views/changes.js';
 import { ReloadBar } from './ui/reload.js';
-import { HooksView } from './views/hooks.js';
-import { ProvidersView, toReview } from './views/providers.js';
 import { RulesView } from './views/rules.js';
+import { ServersView, toReview } from './views/servers.js';
 import { SessionsView } from './views/sessions.js';
+import { WebhooksView } from './views/webhooks.js';
 
 // On a small screen, all views except the first two are in a menu.
 const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['rules', 'Rules'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['servers', 'Servers'], ['webhooks', 'Webhooks']];
@@ -162,9 +162,9 @@ export class App {
     this.#history = null;
     if (name === 'audit') return new AuditView({ api });
     if (name === 'rules') return new RulesView({ api, me: this.#me });
-    if (name === 'webhooks') return new HooksView({ api, me: this.#me });
+    if (name === 'webhooks') return new WebhooksView({ api, me: this.#me });
     if (name === 'sessions') return new SessionsView({ api });
-    if (name === 'servers') return new ProvidersView({ api, me: this.#me });
+    if (name === 'servers') return new ServersView({ api, me: this.#me });
     const common = { name, api, me: this.#me, triage: this.#triage, undos: this.#undos, filter };
     if (name === 'inbox') return new ChangesView({ ...common, title: 'Inbox', collection: this.#inbox });
     return new ChangesView({ ...common, title: 'History', collection: this.#loadHistory(filter), onFilter: (chosen) => go(routeTo('history', null, chosen)) });
@@ -204,7 +204,7 @@ export class App {
     if (/^(provider|config)\./.test(event.type ?? '')) {
       if (event.type.startsWith('config.')) this.#reloadUser();
       this.#poll();
-      this.#view?.providerEvent?.(event);
+      this.#view?.serverEvent?.(event);
       return;
     }
     if (!event.change) return;
@@ -215,14 +215,14 @@ export class App {
     this.#undos.follow(event.change);
     if (name === 'created') {
       announce(`New change: ${event.change.summary}`);
-      if (isReviewerOf(event.change, this.#me) && !isOwn(event.change, this.#me)) queueNotification(event.change, (id) => go(routeTo('inbox', id)));
+      if (isReviewerOf(event.change, this.#me) && !isBarredAsProposer(event.change, this.#me)) queueNotification(event.change, (id) => go(routeTo('inbox', id)));
     }
     if (name === 'outcome_unknown') notice(`Outcome unknown: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'question', action: { label: 'Open', run: () => go(routeTo('inbox', event.change.id)) } });
     if (name === 'failed') notice(`Failed: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'alert', action: { label: 'Open', run: () => go(routeTo('history', event.change.id)) } });
   }
 
   #webhook(event) {
-    this.#view?.hookEvent?.(event);
+    this.#view?.webhookEvent?.(event);
     const name = short(event.webhook ?? '', 60);
     const action = { label: 'Open', run: () => go(routeTo('webhooks')) };
     if (event.type === 'webhook.failing') notice(`Webhook ${name} is failing.`, { tone: 'red', iconName: 'alert', action });

@@ -4,7 +4,7 @@ import { mountAnnouncer, notice } from './core/announce.js';
 import { Api, explain } from './core/api.js';
 import { fill } from './core/dom.js';
 import { Keys } from './core/keys.js';
-import { leaveForProvider, Session, takeCode, takeProblem, takeRoute } from './core/session.js';
+import { leaveForProvider, restoreRoute, Session, takeCode, takeProblem } from './core/session.js';
 import { startClock } from './core/time.js';
 import { App } from './app.js';
 import { applyDensity } from './ui/density.js';
@@ -38,7 +38,7 @@ function showSignIn(message, busy = false) {
   if (busy) return;
   view.focus();
   // Without an answer, the page offers keys only.
-  api.signInOptions().then(({ provider }) => provider && view.offerProvider(leaveForProvider), () => {});
+  api.signInOptions().then(({ provider }) => provider && view.offerProvider(() => leaveForProvider()), () => {});
 }
 
 function showApp(me) {
@@ -52,8 +52,7 @@ function showApp(me) {
 async function signIn(credential) {
   const { secret } = await api.signIn(credential);
   session.begin(secret);
-  const route = takeRoute();
-  if (route && !location.hash) history.replaceState(null, '', route);
+  restoreRoute();
   showApp(await api.me());
 }
 
@@ -112,7 +111,12 @@ async function boot() {
   });
   const message = failedSignIn ? providerProblem(failedSignIn) : '';
   if (code) await signInByCode();
-  else if (session.secret || (await session.borrow())) await resume(message);
+  else if (session.secret || (await session.borrow())) {
+    // A failed sign-in does not end an existing one.
+    if (message) restoreRoute();
+    await resume(message);
+    if (app && message) notice(message, { tone: 'amber', iconName: 'alert' });
+  }
   else showSignIn(message);
 }
 

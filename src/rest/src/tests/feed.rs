@@ -285,7 +285,7 @@ async fn web_socket_refuses_messages_and_unauthorized_callers() {
 async fn web_sockets_are_bounded_and_end_with_their_credential() {
     let endpoints = Endpoints::open_with(|c| {
         c.transports.websocket.max_connections = 1;
-        c.transports.websocket.ping_interval = Duration::from_millis(500);
+        c.transports.websocket.ping_interval = Duration::from_secs(2);
     })
     .await;
     let new = keys::create("vic", Role::Viewer, Timestamp::now()).unwrap();
@@ -306,7 +306,7 @@ async fn web_sockets_are_bounded_and_end_with_their_credential() {
 #[actix::test]
 async fn stalled_web_socket_is_evicted_without_affecting_others() {
     let endpoints = Endpoints::open_with(|c| {
-        c.transports.websocket.ping_interval = Duration::from_millis(500);
+        c.transports.websocket.ping_interval = Duration::from_secs(2);
         c.limits.outbox_bytes = 1 << 20;
     })
     .await;

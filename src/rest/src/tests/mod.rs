@@ -6,6 +6,7 @@ mod feed;
 mod routes;
 mod rules;
 mod security;
+mod server_accounts;
 mod servers;
 
 use std::{
@@ -104,9 +105,9 @@ impl SessionsView for FakeViews {
     }
 }
 
-impl ProvidersView for FakeViews {
-    fn providers(&self) -> BoxFuture<'_, Vec<ProviderInfo>> {
-        let info = ProviderInfo {
+impl ServersView for FakeViews {
+    fn servers(&self) -> BoxFuture<'_, Vec<ServerInfo>> {
+        let info = ServerInfo {
             name: "pretend".into(),
             kind: "module",
             status: "up",
@@ -228,7 +229,7 @@ impl Endpoints {
                 authentication: Arc::clone(&authentication),
                 http: config.transports.http.clone(),
             }),
-            accounts: web::Data::new(Accounts {
+            sign_in: web::Data::new(SignInData {
                 authentication: Arc::clone(&authentication),
                 codes: Arc::clone(&stored),
                 provider_sign_ins: Arc::new(ProviderSignIns::new(OidcClient::new(&config, None), Arc::clone(&stored))),
@@ -236,6 +237,7 @@ impl Endpoints {
                 people,
                 request_timeout: config.transports.http.request_timeout,
             }),
+            server_accounts: web::Data::from(Arc::<server_accounts::FakeAccounts>::default() as Arc<dyn ServerAccounts>),
             feed: web::Data::new(FeedAccess {
                 feed: changes.feed().clone(),
                 sign_ins: Arc::clone(&authentication.sign_ins),
@@ -252,7 +254,7 @@ impl Endpoints {
             streams: web::Data::from(streams),
             changes: web::Data::new(changes.clone()),
             sessions: web::Data::from(Arc::new(FakeViews) as Arc<dyn SessionsView>),
-            providers: web::Data::from(Arc::new(FakeViews) as Arc<dyn ProvidersView>),
+            servers: web::Data::from(Arc::new(FakeViews) as Arc<dyn ServersView>),
             reloads: web::Data::from(reloads),
             definitions: web::Data::new(ToolAcceptances::new(routes, pins, rebuild(), changes.feed().clone())),
             standing: web::Data::new(standing),
@@ -376,7 +378,7 @@ impl Endpoints {
     pub async fn wait_for_state(&self, id: &str, state: ChangeState) -> Arc<Change> {
         let mut version = 0;
         loop {
-            let change = self.changes.wait(id, version, Duration::from_secs(20)).await.unwrap().unwrap();
+            let change = self.changes.wait(id, version, Duration::from_secs(60)).await.unwrap().unwrap();
             if change.state == state {
                 return change;
             }

@@ -1,6 +1,8 @@
 //! Tests definitions of upstream tools: they are shown, accepted, revoked, and reviewed again after a change.
 
 use super::*;
+use countersign_domain::policy::known_reads::{KnownReads, KnownTool};
+use countersign_routing::ruling::definition_hash;
 
 /// Returns a tool as an upstream defines it.
 fn tool(name: &str, read: bool, description: &str) -> ToolDef {
@@ -38,7 +40,7 @@ async fn accepted_read_tool_runs_until_its_definition_changes() {
     let key = endpoints.key("alice", Role::Reviewer);
     endpoints.offer_tools(vec![tool("read", true, "Reads"), tool("write", false, "Writes")]);
     let pending_counts = async || endpoints.get("/api/servers", &key).await.json()["servers"][0]["review"].clone();
-    assert_eq!(pending_counts().await, json!({ "new": 0, "changed": 0, "reads": 1 }));
+    assert_eq!(pending_counts().await, json!({ "new": 0, "changed": 0, "reads": 1, "known": 0 }));
     let tools = endpoints.tools(&key).await;
     assert_eq!((state(&tools[0]), tools[0]["claimsRead"].as_bool()), (("review", "seen", None), Some(true)));
     assert_eq!((state(&tools[1]), tools[1]["claimsRead"].as_bool()), (("review", "seen", None), Some(false)));
@@ -47,7 +49,7 @@ async fn accepted_read_tool_runs_until_its_definition_changes() {
     let accepted = endpoints.post_definitions("accept", &key, &[&tools[0]]).await;
     assert_eq!((accepted.status, state(&accepted.json()["tools"][0])), (200, ("allow", "accepted", None)));
     assert_eq!(accepted.json()["tools"][0]["acceptedBy"], "alice");
-    assert_eq!(pending_counts().await, json!({ "new": 0, "changed": 0, "reads": 0 }));
+    assert_eq!(pending_counts().await, json!({ "new": 0, "changed": 0, "reads": 0, "known": 0 }));
 
     // One tool has another definition now, and another tool is new.
     endpoints.offer_tools(vec![
@@ -55,7 +57,7 @@ async fn accepted_read_tool_runs_until_its_definition_changes() {
         tool("write", false, "Writes"),
         tool("more", true, ""),
     ]);
-    assert_eq!(pending_counts().await, json!({ "new": 1, "changed": 1, "reads": 0 }));
+    assert_eq!(pending_counts().await, json!({ "new": 1, "changed": 1, "reads": 0, "known": 0 }));
     let changed = endpoints.tools(&key).await;
     assert_eq!(state(&changed[0]), ("review", "changed", Some("TOOL_CHANGED")));
     assert!(changed[0]["previous"].as_str().unwrap().contains(r#""Reads""#));
@@ -119,6 +121,94 @@ async fn acceptance_needs_reviewer_and_current_definition() {
     let missing_tool = json!({ "tools": [{ "name": "gone", "hash": tools[0]["hash"] }] });
     assert_eq!(endpoints.post(path, &reviewer, &missing_tool).await.problem(409), "VERSION_CONFLICT");
     assert_eq!(state(&endpoints.tools(&viewer).await[0]), ("review", "seen", None));
+    endpoints.close().await;
+}
+
+/// Returns a tool without annotations.
+fn bare_tool(name: &str, description: &str) -> ToolDef {
+    upstream_tool(&json!({ "name": name, "description": description, "inputSchema": { "type": "object" } }))
+}
+
+/// Lists the definition that the tool has on its server.
+fn list_tool(known: &mut KnownReads, tool: &ToolDef, effect: KnownTool) {
+    known.add(tool.name.clone(), definition_hash(tool), effect);
+}
+
+#[actix::test]
+async fn known_reads_without_annotations_run_after_consent() {
+    let endpoints = Endpoints::open().await;
+    let (alice, vic) = (endpoints.key("alice", Role::Reviewer), endpoints.key("vic", Role::Viewer));
+    let mut known = KnownReads::new("files");
+    known.packages.push("files 1.0".into());
+    list_tool(&mut known, &bare_tool("query", "Reads"), KnownTool::Read);
+    list_tool(&mut known, &bare_tool("search", "Another version"), KnownTool::Read);
+    endpoints.provider.known_reads.set(known).unwrap();
+    endpoints.offer_tools(vec![bare_tool("query", "Reads"), bare_tool("search", "Searches"), bare_tool("write", "")]);
+    let answer = endpoints.get("/api/servers/pretend", &alice).await.json();
+    assert_eq!(answer["knownReads"], json!({ "set": "files", "packages": ["files 1.0"] }));
+    let tools = endpoints.tools(&alice).await;
+    let known = |tool: &Value| (tool["known"].as_str().map(str::to_owned), tool["offered"].as_bool().unwrap());
+    assert_eq!(known(&tools[0]), (Some("read".into()), true));
+    assert_eq!(known(&tools[1]), (Some("other_definition".into()), false));
+    assert_eq!(known(&tools[2]), (None, false));
+    let pending = endpoints.get("/api/servers", &alice).await.json()["servers"][0]["review"].clone();
+    assert_eq!(pending, json!({ "new": 0, "changed": 0, "reads": 0, "known": 1 }));
+
+    let accept = async |key: &str, tools: &[&Value]| endpoints.post_definitions("accept-known-reads", key, tools).await;
+    assert_eq!(accept(&vic, &[&tools[0]]).await.problem(403), "FORBIDDEN");
+    // Nothing is accepted if the list does not have one of the definitions.
+    for uncovered in [&tools[1], &tools[2]] {
+        let refused = accept(&alice, &[&tools[0], uncovered]).await;
+        assert_eq!(refused.problem(422), "VALIDATION_FAILED");
+        assert_eq!(refused.json()["tools"], json!([uncovered["name"]]));
+    }
+    // A plain acceptance does not make it a read.
+    endpoints.post_definitions("accept", &alice, &[&tools[0]]).await;
+    assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "review");
+    let accepted = accept(&alice, &[&tools[0]]).await;
+    assert_eq!(accepted.status, 200, "{accepted:?}");
+    let query = &accepted.json()["tools"][0];
+    assert_eq!((state(query), known(query)), (("allow", "accepted", None), (Some("read".into()), false)));
+    assert_eq!((&query["acceptedAsRead"], &query["acceptedBy"]), (&json!(true), &json!("alice")));
+    // Unlike a standing rule, it applies to everybody.
+    for caller in ["bot", "alice"] {
+        assert_eq!(endpoints.verdict(&alice, "query", caller).await, "allow");
+        assert_eq!(endpoints.verdict(&alice, "search", caller).await, "review");
+    }
+    let trail = endpoints.get("/api/audit", &alice).await.json();
+    assert_eq!(trail["entries"][0]["event"], "definitions_accepted_as_reads");
+    assert_eq!(trail["entries"][0]["details"]["tools"][0]["as"], "read");
+
+    // Another definition is reviewed, and revoking ends the acceptance.
+    endpoints.offer_tools(vec![bare_tool("query", "Reads, and sends it away")]);
+    let changed = endpoints.tools(&alice).await;
+    assert_eq!(state(&changed[0]), ("review", "changed", Some("TOOL_CHANGED")));
+    assert_eq!(known(&changed[0]), (Some("other_definition".into()), false));
+    endpoints.offer_tools(vec![bare_tool("query", "Reads")]);
+    assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "allow");
+    endpoints.post_definitions("revoke", &alice, &[&tools[0]]).await;
+    assert_eq!(endpoints.verdict(&alice, "query", "bot").await, "review");
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn configured_rules_override_accepted_known_reads() {
+    use countersign_domain::policy::{Rule, Verdict};
+    let endpoints = Endpoints::open().await;
+    let alice = endpoints.key("alice", Role::Reviewer);
+    let mut known = KnownReads::new("files");
+    list_tool(&mut known, &bare_tool("query", "Reads"), KnownTool::Read);
+    endpoints.provider.known_reads.set(known).unwrap();
+    // The list has the server's own names, which clients see with a prefix.
+    endpoints.offer_tools(vec![bare_tool("pretend__query", "Reads")]);
+    let tools = endpoints.tools(&alice).await;
+    assert_eq!(endpoints.post_definitions("accept-known-reads", &alice, &[&tools[0]]).await.status, 200);
+    assert_eq!(endpoints.verdict(&alice, "pretend__query", "bot").await, "allow");
+    for then in [Verdict::Review, Verdict::Deny] {
+        let rules = vec![Rule::new("files", then)];
+        endpoints.set_policy(PolicyConfig { rules, ..PolicyConfig::from(PolicyDefault::ReviewWrites) });
+        assert_eq!(endpoints.verdict(&alice, "pretend__query", "bot").await, then.as_str());
+    }
     endpoints.close().await;
 }
 

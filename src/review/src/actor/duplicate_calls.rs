@@ -83,7 +83,8 @@ mod tests {
 
     #[test]
     fn hash_ignores_spacing_and_key_order() {
-        let hash = |who, json: &str| call_hash(who, "p", "t", &RawValue::from_string(json.to_owned()).unwrap());
+        let hash =
+            |principal, json: &str| call_hash(principal, "p", "t", &RawValue::from_string(json.to_owned()).unwrap());
         assert_eq!(hash("a", r#"{"x":1,"y":[2]}"#), hash("a", r#"{ "y": [2], "x": 1 }"#));
         assert_ne!(hash("a", r#"{"x":1}"#), hash("a", r#"{"x":2}"#));
         assert_ne!(hash("a", "{}"), hash("b", "{}"));

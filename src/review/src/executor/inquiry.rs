@@ -146,14 +146,14 @@ impl<'a> Inquiry<'a> {
     pub(crate) async fn handle(&mut self, event: InquiryEvent) -> Duration {
         match event {
             InquiryEvent::Question(question) => self.store_question(question).await,
-            InquiryEvent::Message((InquiryMessage::Answers { by, answers }, done)) => {
+            InquiryEvent::Message((InquiryMessage::Answers { by, answers }, reply)) => {
                 let stored = self.store_answers(by, answers).await;
-                let _ = done.send(stored);
+                let _ = reply.send(stored);
             }
-            InquiryEvent::Message((InquiryMessage::GiveUp { by }, done)) => {
+            InquiryEvent::Message((InquiryMessage::GiveUp { by }, reply)) => {
                 let reason = "its client has cancelled the task";
                 let stored = self.close(Some(by), |_| Some(Err(reason.to_owned())), true).await;
-                let _ = done.send(stored);
+                let _ = reply.send(stored);
             }
             InquiryEvent::TimedOut => {
                 let now = Instant::now();

@@ -43,6 +43,8 @@ use countersign_store::StoreError;
 const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// The number of failed rechecks after which the change goes back to a person.
 const MAX_RECHECKS: u32 = 4;
+/// The factor by which a change whose proposer must connect an account waits longer than the usual retry delay.
+const ACCOUNT_DELAY_FACTOR: u32 = 2;
 /// The first delay for a provider that is still connecting after the start; it doubles up to the usual retry delay.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(20);
 
@@ -96,7 +98,8 @@ async fn after_delay(approved: ApprovedChange) -> ApprovedChange {
 /// The end of an attempt to run a change.
 struct AttemptEnd {
     key: String,
-    /// Set if another node should run the change, which is then checked again after its delay.
+    /// Set if another node should run the change or its proposer must connect an account. It is then checked again after its
+    /// delay, and holds up no other change until then.
     check_again: Option<ApprovedChange>,
 }
 
@@ -107,16 +110,12 @@ fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<Attem
     let (inner, slots) = (Arc::clone(inner), Arc::clone(slots));
     running.spawn(async move {
         // The lock key must be released in any case, or its target would be blocked until the next start.
-        let is_done =
+        let key = approved.lock_key.clone();
+        let check_again =
             AssertUnwindSafe(run_change(&inner, &approved, &slots)).catch_unwind().await.unwrap_or_else(|_| {
                 tracing::error!(change = %approved.id, "the Executor panicked while it ran a change");
-                true
+                None
             });
-        let key = approved.lock_key.clone();
-        let check_again = approved.handover_backoff.filter(|_| !is_done).map(|delay| {
-            let backoff = (delay * 2).min(MAX_HANDOVER_WAIT);
-            ApprovedChange { delay, handover_backoff: Some(backoff), ..approved }
-        });
         AttemptEnd { key, check_again }
     });
 }
@@ -129,9 +128,9 @@ async fn acquire_slot(inner: &Inner, slots: &Arc<Semaphore>) -> Slot {
     inner.shutdown.stop.run_until_cancelled(Arc::clone(slots).acquire_owned()).await?.ok()
 }
 
-/// Takes one approved change as far as possible. Returns `true` if the queue can move on to the next change, and `false`
-/// if another node should run this one and it must be checked again.
-async fn run_change(inner: &Inner, approved: &ApprovedChange, slots: &Arc<Semaphore>) -> bool {
+/// Takes one approved change as far as possible, so that the queue can move on. Returns the change if it must be checked
+/// again.
+async fn run_change(inner: &Inner, approved: &ApprovedChange, slots: &Arc<Semaphore>) -> Option<ApprovedChange> {
     let mut failed_rechecks = 0;
     let mut retry_delay = FIRST_RETRY_DELAY;
     let mut slot = None;
@@ -142,8 +141,15 @@ async fn run_change(inner: &Inner, approved: &ApprovedChange, slots: &Arc<Semaph
         }
         // Nothing was sent, so starting over is safe.
         match attempt(inner, approved, &mut failed_rechecks, &mut slot).await {
-            Ok(()) => return true,
-            Err(_) if approved.handover_backoff.is_some() => return false,
+            Ok(()) => return None,
+            Err(_) if let Some(delay) = approved.handover_backoff => {
+                let backoff = Some((delay * 2).min(MAX_HANDOVER_WAIT));
+                return Some(ApprovedChange { delay, handover_backoff: backoff, ..approved.clone() });
+            }
+            Err(Retry::AccountNeeded) => {
+                let delay = inner.config.retry_pause.saturating_mul(ACCOUNT_DELAY_FACTOR);
+                return Some(ApprovedChange { delay, ..approved.clone() });
+            }
             Err(Retry::Later) => pause(inner, inner.config.retry_pause).await,
             Err(retry) => {
                 if matches!(retry, Retry::TargetOccupied) {
@@ -154,7 +160,7 @@ async fn run_change(inner: &Inner, approved: &ApprovedChange, slots: &Arc<Semaph
             }
         }
     }
-    true
+    None
 }
 
 /// The reason to try again after a delay; nothing was sent.
@@ -163,6 +169,8 @@ enum Retry {
     Later,
     /// The provider is still connecting after the start.
     ProviderStarting,
+    /// The proposer must connect an account at the server.
+    AccountNeeded,
     /// Another change occupies the target: it runs on another node, or its outcome is unknown and its call may still run.
     TargetOccupied,
 }
@@ -203,7 +211,10 @@ async fn check_readiness(
     let change = match inner.store.get(id).await {
         // An approval that was undone and given again is another approval with its own grace period.
         Ok(Some(change)) if change.state == ChangeState::Approved && change.version == approved.version => change,
-        Ok(_) | Err(StoreError::Closed) => return Ok(None),
+        Ok(_) | Err(StoreError::Closed) => {
+            inner.waiting_reasons.remove(id);
+            return Ok(None);
+        }
         Err(error) => {
             tracing::error!(%error, change = id, "an approved change cannot be read; trying again");
             return Err(Retry::Later);
@@ -226,7 +237,11 @@ async fn check_readiness(
             return Err(Retry::Later);
         }
     }
-    let step = match inner.recheck(&change).await {
+    let recheck = inner.recheck(&change).await;
+    let reason_to_wait = recheck.reason_to_wait();
+    let needs_account = reason_to_wait.is_some();
+    inner.waiting_reasons.update(&change, reason_to_wait);
+    let step = match recheck {
         Recheck::Same(provider) => match votes::void_event(inner, &change) {
             Ok(None) => return Ok(Some((change, provider))),
             // Keys are the same on all nodes. Another node that is alive does this itself.
@@ -242,6 +257,8 @@ async fn check_readiness(
             return Ok(None);
         }
         Recheck::Impossible(fault) if is_own => ChangeEvent::MarkStale { fault },
+        // The change stays approved until the person has connected or it expires.
+        Recheck::Unavailable(_) if is_own && needs_account => return Err(Retry::AccountNeeded),
         Recheck::Unavailable(error) if is_own => {
             // Right after the start, providers may still be connecting.
             let is_starting = inner.started.elapsed() < inner.config.provider_grace;

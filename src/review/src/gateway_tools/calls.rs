@@ -104,7 +104,7 @@ impl GatewayTools {
                 return Ok(wait_result(&change, false));
             }
             let elapsed = started.elapsed();
-            let Some(left) = timeout.checked_sub(elapsed).filter(|left| !left.is_zero()) else {
+            let Some(remaining) = timeout.checked_sub(elapsed).filter(|remaining| !remaining.is_zero()) else {
                 return Ok(wait_result(&change, true));
             };
             let reports_progress = ctx.progress.has_listener();
@@ -112,7 +112,7 @@ impl GatewayTools {
                 last_progress = elapsed.as_secs_f64();
                 ctx.progress.progress(last_progress, Some(timeout.as_secs_f64()), Some(&state_message(&change)));
             }
-            let pause = if reports_progress { left.min(PROGRESS_INTERVAL) } else { left };
+            let pause = if reports_progress { remaining.min(PROGRESS_INTERVAL) } else { remaining };
             let began = Instant::now();
             let latest = tokio::select! {
                 latest = self.changes.wait(&change.id, change.version, pause) => latest?,

@@ -12,7 +12,7 @@ use crate::{Changes, DecideChange, PendingConfig, testing::proposal};
 use countersign_config::{Config, TrackerConfig};
 use countersign_domain::{
     changes::{Change, ChangeState, ReviewVerdict, testing::proposer},
-    principal::{Principal, Role},
+    principal::{Claims, Principal, Role, Scope},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
@@ -271,6 +271,21 @@ async fn withdraw_is_idempotent() {
     assert!(text.starts_with("Change withdrawn."), "{text}");
     let (_, again) = f.call(&agent("bob"), "withdraw_change", by_id).await.unwrap();
     assert_eq!(again["version"], answer["version"]);
+}
+
+#[actix::test]
+async fn withdrawal_needs_the_scope_to_propose() {
+    let f = Fixture::new().await;
+    let change = f.propose("bob").await;
+    let withdraw = |scope| {
+        let claims = Claims { scopes: Some(vec![scope]), ..Claims::default() };
+        let principal = Principal { claims: Some(Arc::new(claims)), ..Principal::new("bob", Role::Agent) };
+        let (f, by_id) = (&f, json!({ "changeId": change.id }));
+        async move { f.call(&countersign_provider::testing::context(principal), "withdraw_change", by_id).await }
+    };
+    let error = withdraw(Scope::ToolsRead).await.unwrap_err();
+    assert_eq!((error.kind, error.data["scope"].as_str()), (ErrorKind::Forbidden, Some("tools:read tools:propose")));
+    assert_eq!(withdraw(Scope::ToolsPropose).await.unwrap().1["status"], "withdrawn");
 }
 
 #[actix::test]

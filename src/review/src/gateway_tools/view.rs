@@ -121,8 +121,8 @@ fn states_schema() -> Value {
 
 /// Returns the properties that a listing and a single change have in common.
 fn common_properties() -> serde_json::Map<String, Value> {
-    let time = |what: &str| json!({ "type": "string", "format": "date-time", "description": what });
-    let text = |what: &str| json!({ "type": "string", "description": what });
+    let time = |description: &str| json!({ "type": "string", "format": "date-time", "description": description });
+    let text = |description: &str| json!({ "type": "string", "description": description });
     let mut properties = serde_json::Map::new();
     for (name, schema) in [
         ("changeId", text("The id of the change (`chg_…`), for get_change, wait_for_change and withdraw_change.")),
@@ -182,7 +182,7 @@ pub fn pending_output_schema() -> Value {
         },
         "required": ["reviewer", "verdict", "at"]
     });
-    let text = |what: &str| json!({ "type": "string", "description": what });
+    let text = |description: &str| json!({ "type": "string", "description": description });
     let mut properties = common_properties();
     for (name, schema) in [
         ("version", json!({ "type": "integer", "minimum": 0 })),
@@ -257,11 +257,11 @@ pub fn edits_note(change: &Change) -> Option<String> {
         // The arguments were removed by retention; the empty ones in their place are not what ran.
         return Some(out.trim_end().to_owned());
     }
-    let what = match change.state {
+    let heading = match change.state {
         ChangeState::Applied | ChangeState::Failed | ChangeState::OutcomeUnknown | ChangeState::Executing => "What ran",
         _ => "The arguments now",
     };
-    let _ = write!(out, "{what}: {}", one_line(change.arguments.get(), MAX_ARGUMENTS_CHARS));
+    let _ = write!(out, "{heading}: {}", one_line(change.arguments.get(), MAX_ARGUMENTS_CHARS));
     Some(out)
 }
 
@@ -277,7 +277,7 @@ fn is_asking(change: &Change) -> bool {
 /// Describes the state of the change in one clause, for a client that waits.
 #[must_use]
 pub fn state_message(change: &Change) -> String {
-    let what = match change.state {
+    let clause = match change.state {
         ChangeState::Pending => "waits for a person's decision",
         ChangeState::Stale => "is stale: its target has changed, and a person must look again",
         ChangeState::Approved => "is approved and about to run",
@@ -286,7 +286,7 @@ pub fn state_message(change: &Change) -> String {
         ChangeState::OutcomeUnknown => "ran, but its outcome is unknown; a person must find out",
         _ => "is done",
     };
-    format!("{} {what}", change.id)
+    format!("{} {clause}", change.id)
 }
 
 /// Describes the state, the reason, and after a failure what to do next. This is the status message of a task, and the
@@ -296,7 +296,7 @@ pub fn status_text(change: &Change) -> String {
     let view = change.for_proposer();
     let summary = one_line(&view.summary, 400);
     let decision = change.decisions.last().filter(|decision| decision.verdict == ReviewVerdict::Reject);
-    let why = match (change.state, decision, &view.fault) {
+    let reason = match (change.state, decision, &view.fault) {
         (ChangeState::Rejected, Some(decision), _) => {
             let comment = quoted_comment(decision.comment.as_deref(), 1_000).unwrap_or_default();
             format!("rejected by {}{comment}", one_line(&decision.reviewer, 128))
@@ -307,9 +307,9 @@ pub fn status_text(change: &Change) -> String {
         (state, ..) => name_in_words(state).to_owned(),
     };
     if matches!(change.state, ChangeState::Rejected | ChangeState::Expired | ChangeState::Failed) {
-        return format!("{summary}: {why}. Next: {}", next_step(change));
+        return format!("{summary}: {reason}. Next: {}", next_step(change));
     }
-    format!("{summary}: {why}")
+    format!("{summary}: {reason}")
 }
 
 const fn name_in_words(state: ChangeState) -> &'static str {

@@ -52,6 +52,24 @@ pub(crate) fn check_reviewer(inner: &Inner, reviewer: &Principal, change: &Arc<C
         .with("reviewers", change.terms.reviewers.as_slice()))
 }
 
+/// Rejects a reviewer who did not sign in as recently or as strongly as the rule requires.
+pub(crate) fn check_sign_in(inner: &Inner, reviewer: &Principal, change: &Arc<Change>) -> Result<(), DecideError> {
+    let Some(required) = &change.terms.sign_in else { return Ok(()) };
+    if required.admits(reviewer, inner.config.now()) {
+        return Ok(());
+    }
+    let remedy = if reviewer.claims.is_some() {
+        "sign in again"
+    } else {
+        "sign in to the dashboard with the identity provider, because a key or a local sign-in does not suffice"
+    };
+    let message = format!("The rule for this change requires {required}; {remedy}");
+    let details = serde_json::to_value(required).unwrap_or_default();
+    let refused = refuse(ErrorKind::SignInRequired, message, change).with("details", details);
+    let has_token = reviewer.claims.is_some() && reviewer.key_id.is_none();
+    Err(if has_token { refused.with("tokenError", "insufficient_user_authentication") } else { refused })
+}
+
 /// Checks that the change waits for a decision and has the version that was shown. Expires the change if it is due.
 pub(crate) async fn check_undecided(inner: &Inner, change: &Arc<Change>, version: u64) -> Result<(), DecideError> {
     if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {

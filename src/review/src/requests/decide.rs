@@ -6,8 +6,8 @@ use tokio::sync::oneshot;
 
 use super::{
     answer::{
-        StepResult, check_comment, check_endpoint, check_reviewer, check_undecided, conflict, finish, is_proposer,
-        load, not_found, refuse, shutting_down, version_conflict,
+        StepResult, check_comment, check_endpoint, check_reviewer, check_sign_in, check_undecided, conflict, finish,
+        is_proposer, load, not_found, refuse, shutting_down, version_conflict,
     },
     refresh::require_same_target,
 };
@@ -16,9 +16,11 @@ use countersign_domain::{
     changes::{
         Change, ChangeState, ReviewDecision, ReviewVerdict,
         machine::{self, ChangeEvent, IllegalTransition},
+        person::Person,
         visible,
     },
-    principal::{Principal, Role, TokenRights},
+    principal::{Principal, Role, Scope, TokenRights},
+    scopes::require_scope,
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::crash::crash_point;
@@ -31,7 +33,7 @@ impl Changes {
     /// called on the threads that serve connections.
     ///
     /// # Errors
-    /// `FORBIDDEN`, `SELF_APPROVAL`, `ALREADY_VOTED`, `COMMENT_REQUIRED`, `PREVIEW_REQUIRED`, `TRUNCATED` (in bulk),
+    /// `FORBIDDEN`, `SELF_APPROVAL`, `ALREADY_VOTED`, `COMMENT_REQUIRED`, `PREVIEW_REQUIRED`, `SIGN_IN_REQUIRED`, `TRUNCATED` (in bulk),
     /// `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`, `CHANGE_EXPIRED`, the provider's
     /// error about the preview, and the errors of the store. All conflicts carry the current change.
     pub async fn decide(&self, decision: DecideChange) -> StepResult {
@@ -68,15 +70,16 @@ impl Changes {
         finish(inner, &change, step).await
     }
 
-    /// Withdraws a pending or stale change for its proposer.
+    /// Withdraws a pending or stale change for its proposer, whose token must permit proposals.
     ///
     /// # Errors
-    /// `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`; the errors of the store.
+    /// `FORBIDDEN`, `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`; the errors of the store.
     pub async fn withdraw(&self, id: &str, principal: &Principal) -> StepResult {
         let inner = &*self.inner;
         if inner.shutdown.is_closing() {
             return Err(shutting_down().into());
         }
+        require_scope(principal, Scope::ToolsPropose)?;
         let change = load(inner, id).await?;
         if change.proposer.principal != principal.name {
             return Err(if principal.role.may_view() {
@@ -94,7 +97,7 @@ impl Changes {
     /// Settles an unknown outcome as applied or failed.
     ///
     /// # Errors
-    /// `FORBIDDEN` (the rule asks for other reviewers), `SELF_APPROVAL`, `COMMENT_REQUIRED`, `CHANGE_NOT_FOUND`,
+    /// `FORBIDDEN` (the rule asks for other reviewers), `SELF_APPROVAL`, `COMMENT_REQUIRED`, `SIGN_IN_REQUIRED`, `CHANGE_NOT_FOUND`,
     /// `CHANGE_NOT_PENDING` (its outcome is not unknown), `VERSION_CONFLICT`; the errors of the store.
     pub async fn settle(
         &self,
@@ -122,6 +125,7 @@ impl Changes {
             return Err(version_conflict(&change));
         }
         check_comment(&change, comment.as_deref())?;
+        check_sign_in(inner, reviewer, &change)?;
         // The store would refuse the transition too, but here the error can name the time.
         if let Some(until) = inner.store.in_flight_until(id).await.map_err(|e| crate::store_error(&e))? {
             let message = format!(
@@ -155,7 +159,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> StepResult {
     let comment = visible::visible_comment(comment);
     let change = load(inner, &id).await?;
     let approves = verdict == ReviewVerdict::Approve;
-    if approves && is_proposer(&reviewer, &change) {
+    if approves && !change.may_be_approved_by(Person::from_principal(&reviewer)) {
         return finish(inner, &change, Err(StepError::Illegal(IllegalTransition::SelfApproval))).await;
     }
     check_reviewer(inner, &reviewer, &change)?;
@@ -166,6 +170,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> StepResult {
     check_comment(&change, comment.as_deref())?;
     if approves {
         check_terms(&change, bulk)?;
+        check_sign_in(inner, &reviewer, &change)?;
         if let Some(void) = votes::void_event(inner, &change)? {
             // The version that was shown counted a vote that is no longer valid.
             let step = inner.queue.step_for_endpoint(&change, void).await;

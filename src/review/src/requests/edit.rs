@@ -6,7 +6,9 @@ use std::{collections::BTreeSet, sync::Arc};
 use serde_json::value::RawValue;
 
 use super::{
-    answer::{StepResult, check_endpoint, check_reviewer, check_undecided, finish, is_proposer, load, refuse},
+    answer::{
+        StepResult, check_endpoint, check_reviewer, check_sign_in, check_undecided, finish, is_proposer, load, refuse,
+    },
     propose::check_reviewable,
 };
 use crate::{
@@ -15,7 +17,7 @@ use crate::{
     recheck::{PreviewFailure, bound_headlines},
 };
 use countersign_domain::{
-    changes::{Change, Editing, Terms, arguments, machine::ChangeEvent, visible},
+    changes::{Change, Editing, SignInTerms, Terms, arguments, machine::ChangeEvent, visible},
     policy::{Decision, Verdict, terms::stricter_terms},
 };
 use countersign_protocol::{ErrorKind, McpError};
@@ -27,7 +29,7 @@ impl Changes {
     /// the proposer, and votes start over. Continues if the future is dropped.
     ///
     /// # Errors
-    /// `FORBIDDEN`, `SELF_APPROVAL`, `EDIT_FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`,
+    /// `FORBIDDEN`, `SELF_APPROVAL`, `EDIT_FORBIDDEN`, `SIGN_IN_REQUIRED`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`,
     /// `CHANGE_EXPIRED`, `VALIDATION_FAILED`, `POLICY_DENIED`, `TOO_LARGE`, the provider's error about the preview, and
     /// the errors of the store. All conflicts carry the current change.
     pub async fn edit(&self, edit: EditChange) -> StepResult {
@@ -50,6 +52,7 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> StepResult {
     }
     check_reviewer(inner, &reviewer, &change)?;
     check_undecided(inner, &change, version).await?;
+    check_sign_in(inner, &reviewer, &change)?;
     let arguments: Arc<RawValue> = arguments.into();
     let (subject, edited) = (Arc::clone(&change), Arc::clone(&arguments));
     let (directory, max) = (Arc::clone(&inner.directory), inner.config.max_change_bytes);
@@ -62,7 +65,8 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> StepResult {
     };
     let (terms, preview, served_by) =
         prepared.await.map_err(|error| DecideError { error, current: Some(Arc::clone(&change)) })?;
-    let event = ChangeEvent::Edit { editor: (*reviewer).clone(), comment, arguments, preview, served_by, terms };
+    let (editor, terms) = ((*reviewer).clone(), Box::new(terms));
+    let event = ChangeEvent::Edit { editor, comment, arguments, preview, served_by, terms };
     crash_point("before_edit");
     let step = inner.queue.step_for_endpoint(&change, event).await;
     crash_point("after_edit");
@@ -105,14 +109,17 @@ async fn terms_after_edit(inner: &Inner, change: &Arc<Change>, edited: &Arc<RawV
         Verdict::Review => combine_terms(&change.terms, &current_terms).ok_or_else(|| {
             McpError::new(
                 ErrorKind::PolicyDenied,
-                format!("With these arguments the call is for other reviewers ({reason}); reject it and say why"),
+                format!(
+                    "With these arguments the call is for other reviewers or sign-ins ({reason}); reject it and say why"
+                ),
             )
             .with("reviewers", current_terms.reviewers.as_slice())
         }),
     }
 }
 
-/// Combines the stricter terms of both. Returns `None` if they name different reviewers, because then nobody may decide.
+/// Combines the stricter terms of both. Returns `None` if they name different reviewers, or kinds of authentication that have
+/// nothing in common, because then nobody may decide.
 fn combine_terms(before: &Terms, now: &Terms) -> Option<Terms> {
     let set = |terms: &Terms| terms.reviewers.iter().cloned().collect::<BTreeSet<_>>();
     let reviewers = match (before.reviewers.is_empty(), now.reviewers.is_empty()) {
@@ -121,6 +128,13 @@ fn combine_terms(before: &Terms, now: &Terms) -> Option<Terms> {
         (false, false) if set(before) == set(now) => before.reviewers.clone(),
         (false, false) => return None,
     };
+    if let (Some(SignInTerms { acr, .. }), Some(now)) = (&before.sign_in, &now.sign_in)
+        && !acr.is_empty()
+        && !now.acr.is_empty()
+        && !acr.iter().any(|acr| now.acr.contains(acr))
+    {
+        return None;
+    }
     // The time of expiry was set, and the client's capabilities for questions were stored, when the change was proposed.
     Some(Terms {
         reviewers,
@@ -153,5 +167,12 @@ mod tests {
         assert_eq!(combine_terms(&strict, &reordered).unwrap(), strict);
         let others = Terms { reviewers: vec!["legal".into()], ..plain };
         assert_eq!(combine_terms(&strict, &others), None);
+        let signing_in = |acr: &[&str]| {
+            let acr = acr.iter().map(|acr| (*acr).to_owned()).collect();
+            Terms { sign_in: Some(SignInTerms { max_age: None, acr }), ..Terms::default() }
+        };
+        assert_eq!(combine_terms(&signing_in(&["a", "b"]), &signing_in(&["b"])), Some(signing_in(&["b"])));
+        assert_eq!(combine_terms(&signing_in(&[]), &signing_in(&["b"])), Some(signing_in(&["b"])));
+        assert_eq!(combine_terms(&signing_in(&["a"]), &signing_in(&["b"])), None);
     }
 }

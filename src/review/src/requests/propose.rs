@@ -205,13 +205,13 @@ fn shorten_texts(mut proposer: Proposer) -> Proposer {
 
 /// Answers a repeated proposal with the existing change, if it is the same call.
 fn answer_repeat(existing: Arc<Change>, repeat: &Change) -> Result<Arc<Change>, McpError> {
-    let same = existing.provider == repeat.provider
+    let is_same_call = existing.provider == repeat.provider
         && existing.tool == repeat.tool
         && match &existing.redacted {
             Some(redacted) => redacted.was_proposed_with(&repeat.arguments),
             None => arguments::are_equal(existing.original_arguments(), &repeat.arguments),
         };
-    if same {
+    if is_same_call {
         return Ok(existing);
     }
     Err(McpError::new(ErrorKind::IdempotencyConflict, "This idempotency key was used for another call")

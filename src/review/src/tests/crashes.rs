@@ -63,7 +63,7 @@ async fn restart(dir: &Path) -> (TestBench, Option<Arc<Change>>) {
     let mut change = bench.get(&found.id).await;
     while matches!(change.state, ChangeState::Approved | ChangeState::Executing) {
         let version = change.version;
-        change = bench.changes.wait(&change.id, version, std::time::Duration::from_secs(20)).await.unwrap().unwrap();
+        change = bench.changes.wait(&change.id, version, std::time::Duration::from_secs(60)).await.unwrap().unwrap();
         assert!(change.version > version, "the change is stuck in {:?}", change.state);
     }
     (bench, Some(change))

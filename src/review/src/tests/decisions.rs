@@ -270,7 +270,7 @@ async fn dropped_request_leaves_no_partial_decision() {
     // The request is polled once and dropped. The decision continues without it.
     assert!(futures_util::poll!(deciding.as_mut()).is_pending());
     drop(deciding);
-    let stale = bench.changes.wait(&change.id, 2, std::time::Duration::from_secs(20)).await.unwrap().unwrap();
+    let stale = bench.changes.wait(&change.id, 2, std::time::Duration::from_secs(60)).await.unwrap().unwrap();
     assert_eq!((stale.state, stale.version), (ChangeState::Pending, 3));
     bench.end().await;
 }

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::super::testing::*;
+use super::super::{ChangeFilter, testing::*};
 use countersign_domain::changes::{BlockingChange, ChangeState, ReviewVerdict, machine::ChangeEvent};
 use countersign_protocol::ErrorKind;
 use countersign_store::StoreLocation;
@@ -22,7 +22,12 @@ async fn each_call_outcome_leads_to_its_state() {
         (CallOutcome::Panic, ChangeState::OutcomeUnknown, Some("INTERNAL_ERROR")),
         (CallOutcome::Hang, ChangeState::OutcomeUnknown, Some("TIMEOUT")),
     ] {
-        let bench = TestBench::with(|config| config.run_timeout = Duration::from_millis(500)).await;
+        let bench = TestBench::with(|config| {
+            if matches!(call_outcome, CallOutcome::Hang) {
+                config.run_timeout = Duration::from_millis(500);
+            }
+        })
+        .await;
         *bench.fake.outcome.lock().unwrap() = call_outcome.clone();
         let change = bench.propose("{}").await;
         bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
@@ -87,7 +92,7 @@ async fn change_is_not_run_if_its_target_moved_after_approval() {
     // The first one's run changes what the second was approved against.
     *bench.fake.state.lock().unwrap() = "changed by the first".into();
     bench.fake.gate.add_permits(1_000_000);
-    let fresh = bench.changes.wait(&second.id, 3, Duration::from_secs(20)).await.unwrap().unwrap();
+    let fresh = bench.changes.wait(&second.id, 3, Duration::from_secs(60)).await.unwrap().unwrap();
     assert_eq!((fresh.state, fresh.version), (ChangeState::Pending, 4));
     assert_eq!(fresh.approvals(), 0, "the approval was for another diff");
     assert_eq!(bench.fake.call_count(), 1);
@@ -368,6 +373,53 @@ async fn change_goes_back_to_review_if_its_server_stays_away() {
     bench.fake.gate.add_permits(10);
     let stale = bench.wait_for_state(&change.id, ChangeState::Stale).await;
     assert_eq!(stale.fault.as_ref().map(|fault| fault.code.as_str()), Some("UPSTREAM_UNAVAILABLE"));
+    let (_, fake, _) = bench.end().await;
+    assert_eq!(fake.call_count(), 1, "nothing was sent");
+}
+
+#[actix::test]
+async fn change_waits_for_the_account_of_its_proposer() {
+    let bench = TestBench::with(|config| config.concurrency = 1).await;
+    bench.fake.gate.forget_permits(1_000_000);
+    let first = bench.propose(r#"{"target":"t"}"#).await;
+    let change = bench.propose(r#"{"target":"t"}"#).await;
+    let proposal = bench.proposal("other-agent", r#"{"target":"t"}"#);
+    let later = bench.changes.propose(proposal).await.unwrap();
+    for approved in [&first, &change, &later] {
+        bench.decide(approved, ReviewVerdict::Approve).await.unwrap();
+    }
+    bench.wait_for_state(&first.id, ChangeState::Executing).await;
+    bench.fake.disconnected.lock().unwrap().push(change.proposer.principal.clone());
+    bench.fake.gate.add_permits(10);
+    // Another person's change of the same target does not wait for the account, although only one runs at a time.
+    bench.wait_for_state(&later.id, ChangeState::Applied).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let waiting = bench.changes.get(&change.id).await.unwrap().unwrap();
+    assert_eq!(waiting.state, ChangeState::Approved);
+    assert_eq!(waiting.fault.as_ref().map(|fault| fault.code.as_str()), Some("AUTHORIZATION"));
+    let page = bench.changes.list(ChangeFilter::default(), 10, None).await.unwrap();
+    let listed = page.items.into_iter().find(|listed| listed.id == change.id).unwrap();
+    assert_eq!(listed.fault, waiting.fault);
+    bench.fake.disconnected.lock().unwrap().clear();
+    let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
+    assert_eq!((applied.fault.clone(), bench.fake.call_count()), (None, 3));
+    bench.end().await;
+}
+
+#[actix::test]
+async fn change_without_an_account_expires() {
+    let bench = TestBench::new().await;
+    bench.fake.gate.forget_permits(1_000_000);
+    let first = bench.propose(r#"{"target":"t"}"#).await;
+    let change = bench.propose(r#"{"target":"t"}"#).await;
+    bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
+    bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
+    bench.wait_for_state(&first.id, ChangeState::Executing).await;
+    bench.fake.disconnected.lock().unwrap().push(change.proposer.principal.clone());
+    bench.fake.gate.add_permits(10);
+    bench.wait_for_state(&first.id, ChangeState::Applied).await;
+    bench.skew.store(2_592_000, Ordering::SeqCst);
+    bench.wait_for_state(&change.id, ChangeState::Expired).await;
     let (_, fake, _) = bench.end().await;
     assert_eq!(fake.call_count(), 1, "nothing was sent");
 }

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use super::super::testing::*;
 use countersign_domain::{
     changes::{Change, ChangeState, ReviewVerdict, Terms},
-    principal::Principal,
+    principal::{Claims, Principal, Scope},
 };
 use countersign_protocol::ErrorKind;
 
@@ -36,7 +36,7 @@ async fn approve_asking_change(bench: &TestBench, questions: &[(&str, &str)]) ->
 async fn wait_for_open_questions(bench: &TestBench, id: &str, count: usize) -> Vec<String> {
     let mut version = 0;
     loop {
-        let change = bench.changes.wait(id, version, Duration::from_secs(20)).await.unwrap().unwrap();
+        let change = bench.changes.wait(id, version, Duration::from_secs(60)).await.unwrap().unwrap();
         let open: Vec<_> =
             change.dialogue.iter().flat_map(|dialogue| dialogue.open_questions()).map(|q| q.key.clone()).collect();
         if open.len() == count {
@@ -81,13 +81,22 @@ async fn questions_and_answers_are_stored_and_audited() {
 }
 
 #[actix::test]
+async fn answer_needs_the_scope_to_propose() {
+    let bench = TestBench::new().await;
+    let change = approve_asking_change(&bench, &[("a", "elicitation/create")]).await;
+    wait_for_open_questions(&bench, &change.id, 1).await;
+    let claims = Claims { scopes: Some(vec![Scope::ToolsRead]), ..Claims::default() };
+    let reader = Principal { claims: Some(Arc::new(claims)), ..agent() };
+    let yes = || vec![("a".to_owned(), Ok(raw(r#"{"action":"accept","content":{}}"#)))];
+    assert_eq!(bench.changes.answer(&change.id, &reader, yes()).await.unwrap_err().kind, ErrorKind::Forbidden);
+    bench.changes.answer(&change.id, &agent(), yes()).await.unwrap();
+    bench.wait_for_state(&change.id, ChangeState::Applied).await;
+    bench.end().await;
+}
+
+#[actix::test]
 async fn unanswered_question_times_out() {
-    let bench = TestBench::with(|config| {
-        config.answer_timeout = Duration::from_millis(50);
-        // The timeout of the call is paused while a question is open.
-        config.run_timeout = Duration::from_millis(500);
-    })
-    .await;
+    let bench = TestBench::with(|config| config.answer_timeout = Duration::from_millis(50)).await;
     let change = approve_asking_change(&bench, &[("a", "elicitation/create"), ("b", "sampling/createMessage")]).await;
     let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
     let result = result_text(&applied);

@@ -6,9 +6,9 @@ use futures_util::future::join_all;
 
 use super::super::{DecideChange, DecideError, testing::*};
 use countersign_domain::{
-    changes::{Change, ChangeState, OnExpiry, PreviewKind, PreviewNote, ReviewVerdict, Terms},
+    changes::{Change, ChangeState, OnExpiry, PreviewKind, PreviewNote, ReviewVerdict, SignInTerms, Terms},
     policy::{GroupMember, Reviewers},
-    principal::Principal,
+    principal::{Claims, Principal},
 };
 use countersign_protocol::ErrorKind;
 
@@ -156,6 +156,53 @@ async fn only_the_rules_reviewers_decide_edit_and_settle() {
     refused(bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await, ErrorKind::Forbidden);
     bench.changes.decide(approval_by(&change, "dora", None)).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
+    bench.end().await;
+}
+
+#[actix::test]
+async fn rule_can_require_a_recent_and_strong_sign_in() {
+    let bench = TestBench::new().await;
+    let sign_in = Some(SignInTerms { max_age: Some(300), acr: vec!["mfa".into()] });
+    let terms = Terms { sign_in, ..Terms::default() };
+    let change = propose(&bench, terms.clone()).await;
+    let signed_in = |age: i64, acr: Option<&str>| {
+        let auth_time = Some(bench.changes.inner.config.now().as_second() - age);
+        let claims = Claims { auth_time, acr: acr.map(str::to_owned), ..Claims::default() };
+        Arc::new(Principal { claims: Some(Arc::new(claims)), ..reviewer("alice") })
+    };
+    let approval =
+        |change: &Change, reviewer| DecideChange { reviewer, ..decision(change, "alice", ReviewVerdict::Approve) };
+    let error = refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::SignInRequired);
+    assert_eq!(error.error.data["details"], serde_json::json!({ "maxAge": 300, "acr": ["mfa"] }));
+    assert!(error.error.message.contains("a key or a local sign-in does not suffice"), "{}", error.error.message);
+    assert_eq!(error.error.challenge(), None, "the challenge is for tokens");
+    for (age, acr) in [(370, Some("mfa")), (0, Some("pwd")), (0, None)] {
+        let error =
+            refused(bench.changes.decide(approval(&change, signed_in(age, acr))).await, ErrorKind::SignInRequired);
+        assert!(error.error.message.ends_with("at most 300 s ago by mfa; sign in again"), "{}", error.error.message);
+    }
+    let with_token = Arc::new(Principal { key_id: None, ..(*signed_in(0, Some("pwd"))).clone() });
+    let error = refused(bench.changes.decide(approval(&change, with_token)).await, ErrorKind::SignInRequired);
+    let challenge = r#"Bearer error="insufficient_user_authentication", max_age="300", acr_values="mfa""#;
+    assert_eq!(error.error.challenge().as_deref(), Some(challenge));
+    let mut edit = super::edits::edit(&change, "alice", r#"{"x":1}"#);
+    refused(bench.changes.edit(edit).await, ErrorKind::SignInRequired);
+    // A rejection prevents the call, so that it needs no sign-in.
+    let other = propose(&bench, terms).await;
+    bench.decide(&other, ReviewVerdict::Reject).await.unwrap();
+    edit = super::edits::edit(&change, "alice", r#"{"x":1}"#);
+    edit.reviewer = signed_in(0, Some("mfa"));
+    let edited = bench.changes.edit(edit).await.unwrap();
+    *bench.fake.outcome.lock().unwrap() = CallOutcome::Error(ErrorKind::Timeout);
+    bench.changes.decide(approval(&edited, signed_in(200, Some("mfa")))).await.unwrap();
+    let unknown = bench.wait_for_state(&change.id, ChangeState::OutcomeUnknown).await;
+    let settle = |principal: Arc<Principal>| {
+        let (changes, unknown) = (&bench.changes, &unknown);
+        async move { changes.settle(&unknown.id, &principal, true, None, unknown.version).await }
+    };
+    refused(settle(Arc::new(reviewer("alice"))).await, ErrorKind::SignInRequired);
+    refused(settle(signed_in(0, Some("pwd"))).await, ErrorKind::SignInRequired);
+    assert_eq!(settle(signed_in(0, Some("mfa"))).await.unwrap().state, ChangeState::Applied);
     bench.end().await;
 }
 

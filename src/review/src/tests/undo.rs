@@ -94,11 +94,12 @@ async fn approved_change_runs_after_its_grace_period() {
 #[actix::test]
 async fn repeated_approval_has_a_full_grace_period() {
     let bench = TestBench::new().await;
-    let change = propose(&bench, "a", 1).await;
+    // Long enough to undo the approval in time on a busy machine.
+    let change = propose(&bench, "a", 5).await;
     let approved = bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let undone = bench.changes.undo(&change.id, &reviewer("alice"), approved.version).await.unwrap();
     // The grace period of the first approval ends during the grace period of the second one.
-    let marker = propose(&bench, "b", 2).await;
+    let marker = propose(&bench, "b", 6).await;
     let again = bench.decide(&undone, ReviewVerdict::Approve).await.unwrap();
     bench.decide(&marker, ReviewVerdict::Approve).await.unwrap();
     let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;

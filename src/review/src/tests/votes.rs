@@ -144,7 +144,7 @@ async fn votes_are_checked_when_a_key_is_revoked() {
     let change = propose(&bench, Terms { quorum: 2, ..Terms::default() }).await;
     approve(&bench, &change, "mallory").await.unwrap();
     keys.revoke("key_mallory");
-    let now = bench.changes.wait(&change.id, 2, Duration::from_secs(20)).await.unwrap().unwrap();
+    let now = bench.changes.wait(&change.id, 2, Duration::from_secs(60)).await.unwrap().unwrap();
     assert_eq!((now.version, now.approvals()), (3, 0));
     bench.end().await;
 }

@@ -34,8 +34,8 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 /// Expires due changes and returns their number. A change that the store refuses stays due.
 pub(crate) async fn expire_due(inner: &Inner) -> usize {
     let due = inner.open.deadlines.due(inner.config.now(), BATCH_SIZE);
-    let done = stream::iter(due).map(|id| async move { expire_one(inner, &id).await }).buffer_unordered(32);
-    done.filter(|done| std::future::ready(*done)).count().await
+    let expired = stream::iter(due).map(|id| async move { expire_one(inner, &id).await }).buffer_unordered(32);
+    expired.filter(|expired| std::future::ready(*expired)).count().await
 }
 
 /// Expires one change. Returns `true` if it needs no further attempt.

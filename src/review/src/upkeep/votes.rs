@@ -13,13 +13,13 @@ const MAX_NAMES: usize = 10;
 
 /// Returns the event that removes approvals that are no longer valid, or `None` if all are valid.
 pub(crate) fn void_event(inner: &Inner, change: &Change) -> Result<Option<ChangeEvent>, McpError> {
-    let (mut kept, mut void) = (Vec::new(), Vec::new());
+    let (mut valid, mut void) = (Vec::new(), Vec::new());
     for vote in &change.decisions {
         let counts =
             vote.verdict != ReviewVerdict::Approve || inner.config.reviewers.is_vote_valid(&change.terms, vote)?;
-        if counts { kept.push(vote.clone()) } else { void.push(vote) }
+        if counts { valid.push(vote.clone()) } else { void.push(vote) }
     }
-    Ok((!void.is_empty()).then(|| ChangeEvent::Void { reason: reason(&void), kept }))
+    Ok((!void.is_empty()).then(|| ChangeEvent::Void { reason: reason(&void), valid }))
 }
 
 fn reason(void: &[&ReviewDecision]) -> String {

@@ -79,7 +79,7 @@ fn filter(uris: &[&str]) -> ListenFilter {
 fn source_at(upstream: &Arc<Upstream>) -> impl Fn(&str) -> Option<WatchSource> {
     let upstream = upstream.clone();
     move |uri| {
-        let own = upstream.names.own_uri(uri)?.to_owned();
+        let own = upstream.names.upstream_uri(uri)?.to_owned();
         Some(WatchSource { upstream: upstream.clone(), own_uri: own })
     }
 }
@@ -175,6 +175,7 @@ fn list_changes_reach_only_matching_listeners() {
     let mut subscribers = Subscribers::default();
     let (tools, rest, closed) =
         (RecordingSink::default(), RecordingSink::default(), Arc::new(|_: Bytes| false) as ListenSink);
+    let other = RecordingSink::default();
     let none = |_: &str| None;
     let (a, _) = subscribers.listen(
         id(1),
@@ -184,17 +185,20 @@ fn list_changes_reach_only_matching_listeners() {
         none,
     );
     let both = ListenFilter { prompts_list_changed: true, resources_list_changed: true, ..ListenFilter::default() };
+    let all = ListenFilter { tools_list_changed: true, ..both.clone() };
     let (b, _) = subscribers.listen(id(2), agent("local-agent"), both.clone(), rest.sink(), none);
     let (c, _) = subscribers.listen(id(3), agent("local-agent"), both, closed, none);
-    for key in [a, b, c] {
+    let (d, _) = subscribers.listen(id(4), agent("bob"), all, other.sink(), none);
+    for key in [a, b, c, d] {
         subscribers.acknowledge(key, &[]);
     }
     for list in [List::Tools, List::Prompts, List::Resources] {
-        subscribers.notify_list_changed(list);
+        subscribers.notify_list_changed(list, &|principal| principal.name == "local-agent");
     }
     assert_eq!(tools.methods()[1..], ["notifications/tools/list_changed"]);
     assert_eq!(rest.methods()[1..], ["notifications/prompts/list_changed", "notifications/resources/list_changed"]);
-    assert_eq!(subscribers.listeners.len(), 2, "a listener that does not read is removed");
+    assert_eq!(other.methods().len(), 1, "only the acknowledgement: the changes do not concern bob");
+    assert_eq!(subscribers.listeners.len(), 3, "a listener that does not read is removed");
 }
 
 #[test]

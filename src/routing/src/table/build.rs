@@ -26,8 +26,8 @@ use countersign_upstream::names;
 /// The reason why a table cannot be built. The previous table stays in use.
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
-    #[error("both {first} and {second} offer {what} named {name:?}")]
-    Collision { what: &'static str, name: String, first: String, second: String },
+    #[error("both {first} and {second} offer {item} named {name:?}")]
+    Collision { item: &'static str, name: String, first: String, second: String },
     #[error("the pattern {pattern:?} of the routes is not a regular expression: {reason}")]
     Pattern { pattern: String, reason: String },
     #[error("the input schema of {provider}'s tool {tool:?} cannot be used: {reason}")]
@@ -113,7 +113,8 @@ impl RouteTable {
         table.warnings.log_new(previous.map_or(&Warnings::default(), |table| &table.warnings));
         table.list_fingerprints = table.compute_fingerprints();
         table.server_instructions = ServerInstructions::for_table(&table);
-        table.varies_by_principal = table.tools().iter().any(|route| route.ruling.fixed_decision().is_none());
+        table.varies_by_principal =
+            table.has_personal_lists() || table.tools().iter().any(|route| route.ruling.fixed_decision().is_none());
         let old = previous.map_or([0; 3], |table| table.list_fingerprints);
         let versions = previous.map(|table| table.versions).unwrap_or_default();
         let version = |list: usize, before: u64| {
@@ -145,8 +146,8 @@ fn is_name_allowed(
     (name, is_tool): (&str, bool),
     warnings: &mut Warnings,
 ) -> bool {
-    let Some(why) = reserved.refusal(provider, name, is_tool) else { return true };
-    warnings.add(provider.name(), why);
+    let Some(refusal) = reserved.refusal(provider, name, is_tool) else { return true };
+    warnings.add(provider.name(), refusal);
     false
 }
 
@@ -191,7 +192,7 @@ fn build_tool_route(
         validator.get_or_init(|| compile_schema(&def)).as_ref().map_err(|reason| fault(reason.clone()))?;
     }
     let hash = ruling::definition_hash(&def);
-    let (definition_status, ruling) = ruling::tool_ruling(policy, provider, &def, &hash);
+    let (facts, ruling) = ruling::tool_ruling(policy, provider, &def, &hash);
     let read_ruling = def.read_only_when.filter(|_| provider.is_module()).map(|_| {
         let mut reader = def.clone();
         reader.annotations.read_only_hint = true;
@@ -202,9 +203,11 @@ fn build_tool_route(
     Ok(Some(Arc::new(ToolRoute {
         name: def.name.clone(),
         provider: provider.clone(),
+        known: ruling::known_tool(provider, &def),
         def,
         hash,
-        definition_status,
+        definition_status: facts.definition_status,
+        is_read_only: facts.effective_annotations().read_only_hint,
         ruling,
         read_ruling,
         param_headers,

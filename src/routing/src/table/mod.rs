@@ -5,6 +5,7 @@ mod build;
 pub mod list_entries;
 pub mod module_entries;
 mod name_conflicts;
+mod personal_lists;
 mod reserved_names;
 pub mod resources;
 mod revision_filter;
@@ -27,18 +28,19 @@ use tokio_util::sync::CancellationToken;
 use self::{
     list_entries::{RenderedEntry, ResourceRoute, TemplateRoute},
     name_conflicts::{ResolvedNames, Warnings},
+    personal_lists::PersonalLists,
     resources::Resources,
     server_instructions::ServerInstructions,
     unreached_upstreams::UnreachedUpstreams,
 };
 use countersign_domain::{
-    policy::{DefinitionStatus, Policy, Requester, Ruling},
+    policy::{DefinitionStatus, Policy, Requester, Ruling, known_reads::KnownTool},
     principal::Principal,
 };
 use countersign_protocol::{ErrorKind, McpError, Revision, param_headers::ParamHeader, suggest};
 use countersign_provider::{Module, Provider, ToolDef};
 use countersign_telemetry::metrics::CircuitState;
-use countersign_upstream::{Upstream, server::Phase};
+use countersign_upstream::{CONNECT_TOOL, Upstream, server::Phase};
 
 pub use self::{
     aliases::Aliases,
@@ -119,6 +121,9 @@ pub struct ToolRoute {
     pub hash: String,
     /// The reviewers' decision about this definition.
     pub definition_status: DefinitionStatus,
+    /// The statement of the server's list of known reads about this definition.
+    pub known: Option<KnownTool>,
+    is_read_only: bool,
     /// The policy's ruling on calls.
     pub ruling: Ruling,
     /// The policy's ruling on calls that only read, if a writing tool of a module has such calls.
@@ -145,17 +150,28 @@ impl ToolRoute {
         )
     }
 
-    /// Returns `true` if the tool is listed for that principal. Tools that the principal may never call are hidden.
+    /// Returns `true` if the tool is listed for that principal. Tools that the principal may never call are hidden, and tools
+    /// that the principal's own account at the server does not have.
     #[must_use]
     pub fn is_visible_to(&self, principal: &Principal) -> bool {
-        self.ruling.is_listed_to(principal)
+        self.is_in(&mut PersonalLists::new(principal))
     }
 
-    /// Returns `true` if the tool's annotations are trusted and say that it only reads.
+    fn is_in(&self, lists: &mut PersonalLists<'_>) -> bool {
+        self.ruling.is_listed_to(lists.principal) && lists.has_tool(&self.provider, &self.name)
+    }
+
+    /// Returns `true` for the tool with which the gateway asks a person to connect the server (see
+    /// [`Upstream::needs_consent`]).
+    #[must_use]
+    pub fn is_connect_tool(&self) -> bool {
+        self.def.self_service && !self.provider.is_module()
+    }
+
+    /// Returns `true` if the tool's annotations are trusted and say that it only reads, or a reviewer accepted it as a read.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.def.annotations.read_only_hint
-            && self.definition_status.trusts_annotations(self.provider.as_provider().trust_annotations())
+        self.is_read_only
     }
 
     /// Returns the policy's ruling on a call with these arguments.
@@ -237,7 +253,7 @@ pub struct RouteTable {
     server_instructions: ServerInstructions,
     /// A hash of the tools, of the prompts and of the resources, to detect changes.
     list_fingerprints: [u64; 3],
-    /// `true` if principals see different lists of tools ([`ToolRoute::is_visible_to`]).
+    /// `true` if principals may see different lists of tools ([`ToolRoute::is_visible_to`]).
     pub varies_by_principal: bool,
     /// `true` if some tool wants arguments mirrored into headers ([`ToolRoute::param_headers`]).
     pub mirrors_arguments: bool,
@@ -278,7 +294,7 @@ impl RouteTable {
     pub fn fallback_of(&self, route: &ToolRoute) -> Option<Arc<ToolRoute>> {
         let upstream = route.provider.upstream()?;
         let fallback = self.provider(upstream.config.fallback.as_deref()?)?;
-        let own = upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name);
+        let own = upstream.names.upstream_name(&route.def.name).unwrap_or(&route.def.name);
         self.tool_of_provider(&fallback.as_provider().exposed_name(own), fallback.name())
     }
 
@@ -326,15 +342,20 @@ impl RouteTable {
     /// Returns the tool whose name is most similar to an unknown one, among those visible to the principal.
     #[must_use]
     pub fn nearest_tool(&self, name: &str, principal: &Principal) -> Option<String> {
-        let visible = |route: &&Arc<ToolRoute>| route.is_visible_to(principal);
-        let names: Vec<&str> =
-            self.tools().iter().filter(visible).take(MAX_COMPARED_TOOLS).map(|route| route.name.as_str()).collect();
+        let tools = self.tools_for(principal).take(MAX_COMPARED_TOOLS);
+        let names: Vec<&str> = tools.map(|route| route.name.as_str()).collect();
         suggest::nearest_tool(name, &names).map(str::to_owned)
     }
 
     #[must_use]
     pub fn tools(&self) -> &[Arc<ToolRoute>] {
         &self.tools.order
+    }
+
+    /// Returns the tools that are visible to a principal.
+    pub fn tools_for<'a>(&'a self, principal: &'a Principal) -> impl Iterator<Item = &'a Arc<ToolRoute>> {
+        let mut lists = PersonalLists::new(principal);
+        self.tools().iter().filter(move |route| route.is_in(&mut lists))
     }
 
     #[must_use]
@@ -347,6 +368,12 @@ impl RouteTable {
         &self.prompts.order
     }
 
+    /// Returns the prompts without those that the principal's own account at a server does not have.
+    pub fn prompts_for<'a>(&'a self, principal: &'a Principal) -> impl Iterator<Item = &'a Arc<PromptRoute>> {
+        let mut lists = PersonalLists::new(principal);
+        self.prompts().iter().filter(move |route| lists.has_prompt(&route.provider, &route.def.name))
+    }
+
     /// Returns the resources that upstreams list. Modules are asked for theirs on each request.
     #[must_use]
     pub fn resources(&self) -> &[Arc<ResourceRoute>] {
@@ -356,6 +383,12 @@ impl RouteTable {
     #[must_use]
     pub fn templates(&self) -> &[Arc<TemplateRoute>] {
         &self.resources.templates.order
+    }
+
+    /// Returns the templates without those that the principal's own account at a server does not have.
+    pub fn templates_for<'a>(&'a self, principal: &'a Principal) -> impl Iterator<Item = &'a Arc<TemplateRoute>> {
+        let mut lists = PersonalLists::new(principal);
+        self.templates().iter().filter(move |route| lists.has_template(&route.provider, &route.def.uri_template))
     }
 
     #[must_use]
@@ -370,6 +403,12 @@ impl RouteTable {
 
     fn upstreams(&self) -> impl Iterator<Item = &Arc<Upstream>> {
         self.providers.iter().filter_map(RouteTarget::upstream)
+    }
+
+    /// Returns the server whose tool for connecting has this name while nobody has connected the server.
+    #[must_use]
+    pub fn upstream_to_connect(&self, name: &str) -> Option<&Arc<Upstream>> {
+        self.upstreams().find(|upstream| upstream.uses_accounts() && upstream.names.expose(CONNECT_TOOL) == name)
     }
 
     /// Returns the provider that serves a URI or a URI template.
@@ -395,6 +434,12 @@ impl RouteTable {
         self.upstreams().for_each(|upstream| upstream.refresh_if_stale());
     }
 
+    /// Returns `true` if lists depend on the person who reads them ([`PersonalLists`]).
+    #[must_use]
+    pub fn has_personal_lists(&self) -> bool {
+        self.upstreams().any(|upstream| upstream.has_personal_accounts())
+    }
+
     #[must_use]
     pub fn has_upstreams(&self) -> bool {
         self.upstreams().next().is_some()
@@ -406,17 +451,17 @@ impl RouteTable {
         self.unreached.servers.is_empty()
     }
 
-    /// Returns `true` if every upstream has been reached, so that the lists are complete.
+    /// Returns `true` if every upstream has been reached or waits for a person who connects it, so that the lists are complete.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.upstreams().all(|upstream| upstream.negotiated().is_some())
+        self.upstreams().all(|upstream| upstream.negotiated().is_some() || upstream.needs_consent())
     }
 }
 
 fn can_serve(provider: &RouteTarget) -> bool {
     provider.upstream().is_none_or(|upstream| {
         upstream.negotiated().is_some()
-            && !matches!(upstream.phase(), Phase::Down(_))
+            && !matches!(upstream.phase(), Phase::Down(_) | Phase::ConsentNeeded(_))
             && upstream.breaker_state() != CircuitState::Open
     })
 }

@@ -14,9 +14,9 @@ pub struct Warnings(HashMap<String, (Vec<String>, usize)>);
 
 impl Warnings {
     pub fn add(&mut self, provider: &str, text: String) {
-        let (kept, more) = self.0.entry(provider.to_owned()).or_default();
-        if kept.len() < MAX_WARNINGS {
-            kept.push(text);
+        let (texts, more) = self.0.entry(provider.to_owned()).or_default();
+        if texts.len() < MAX_WARNINGS {
+            texts.push(text);
         } else {
             *more += 1;
         }
@@ -25,17 +25,17 @@ impl Warnings {
     /// Returns the warnings of one provider. The last one may give the number of omitted warnings.
     #[must_use]
     pub fn for_provider(&self, provider: &str) -> Vec<String> {
-        let Some((kept, more)) = self.0.get(provider) else { return Vec::new() };
+        let Some((texts, more)) = self.0.get(provider) else { return Vec::new() };
         let rest = (*more > 0).then(|| format!("and {more} more"));
-        kept.iter().cloned().chain(rest).collect()
+        texts.iter().cloned().chain(rest).collect()
     }
 
     /// Logs the warnings that the previous table did not have.
     pub fn log_new(&self, previous: &Self) {
-        for (provider, (kept, more)) in &self.0 {
+        for (provider, (texts, more)) in &self.0 {
             let known = previous.0.get(provider);
             let new = |text: &&String| known.is_none_or(|(known, _)| !known.contains(text));
-            for text in kept.iter().filter(new) {
+            for text in texts.iter().filter(new) {
                 tracing::warn!(provider = %provider, "{text}");
             }
             if *more > known.map_or(0, |(_, more)| *more) {
@@ -55,7 +55,7 @@ pub struct ConflictRules<'a> {
 
 /// Names in the order in which providers offered them.
 pub struct NameClaims<T> {
-    what: &'static str,
+    item: &'static str,
     /// Index of the provider, the name, and the item.
     claims: Vec<(usize, String, Arc<T>)>,
     first_claims: HashMap<String, usize>,
@@ -78,10 +78,10 @@ impl<T> Default for ResolvedNames<T> {
 }
 
 impl<T> NameClaims<T> {
-    /// Creates an empty collection. `what` describes an item in errors, such as `a tool`.
+    /// Creates an empty collection. `item` describes an item in errors, such as `a tool`.
     #[must_use]
-    pub fn new(what: &'static str) -> Self {
-        Self { what, claims: Vec::new(), first_claims: HashMap::new(), contested: HashMap::new() }
+    pub fn new(item: &'static str) -> Self {
+        Self { item, claims: Vec::new(), first_claims: HashMap::new(), contested: HashMap::new() }
     }
 
     /// Adds a name that a provider offers. Returns `false` if the same provider offered it before.
@@ -125,7 +125,7 @@ impl<T> NameClaims<T> {
                 alternatives.insert(name.clone(), rest);
             } else if rules.strict {
                 return Err(RouteError::Collision {
-                    what: self.what,
+                    item: self.item,
                     name,
                     first: provider(indices[0]).to_owned(),
                     second: provider(indices[1]).to_owned(),
@@ -136,8 +136,8 @@ impl<T> NameClaims<T> {
                 }
                 let keeper = provider(indices[0]);
                 for &index in &indices[1..] {
-                    let what = self.what;
-                    let text = format!("{keeper} offers {what} named {name:?} too and keeps it: this one is left out");
+                    let item = self.item;
+                    let text = format!("{keeper} offers {item} named {name:?} too and keeps it: this one is left out");
                     warnings.add(provider(index), text);
                 }
             }

@@ -51,17 +51,17 @@ impl<'a> ReservedNames<'a> {
             return None;
         }
         let claimant = provider.name();
-        let what = if is_tool { "tool" } else { "prompt" };
+        let kind = if is_tool { "tool" } else { "prompt" };
         if let Some((prefix, owner)) = self.prefixes.iter().find(|(prefix, _)| name.starts_with(prefix.as_str())) {
             let mut same_prefix = self.prefixes.iter().filter(|(other, _)| other == prefix);
             if !same_prefix.any(|(_, owner)| *owner == claimant) && !self.are_ranked(owner, claimant) {
                 return Some(format!(
-                    "the {what} {name:?} is left out: names that begin with {prefix:?} are reserved for {owner}"
+                    "the {kind} {name:?} is left out: names that begin with {prefix:?} are reserved for {owner}"
                 ));
             }
         }
         if self.module_names[usize::from(!is_tool)].contains(name) && self.aliases.rank(claimant).is_none() {
-            return Some(format!("the {what} {name:?} is left out: the gateway itself has one of that name"));
+            return Some(format!("the {kind} {name:?} is left out: the gateway itself has one of that name"));
         }
         if !is_tool || self.unreached.servers.is_empty() {
             return None;
@@ -74,7 +74,7 @@ impl<'a> ReservedNames<'a> {
             let takes_precedence = !has_tool_pinned(claimant) || config_index(other) < config_index(claimant);
             *other != claimant && has_tool_pinned(other) && takes_precedence && !self.are_ranked(other, claimant)
         })?;
-        Some(format!("the {what} {name:?} is left out: {first} offered it before, and was not reached yet"))
+        Some(format!("the {kind} {name:?} is left out: {first} offered it before, and was not reached yet"))
     }
 
     fn are_ranked(&self, first: &str, second: &str) -> bool {

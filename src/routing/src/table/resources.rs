@@ -48,7 +48,7 @@ impl Resources {
         let mut templates = NameClaims::new("a resource template");
         for provider in rules.providers {
             let schemes = match provider.upstream() {
-                Some(upstream) => vec![upstream.names.scheme().to_owned()],
+                Some(upstream) => vec![upstream.names.uri_prefix().to_owned()],
                 None => provider.as_provider().uri_schemes(),
             };
             for scheme in schemes.into_iter().filter(|scheme| !scheme.is_empty()) {
@@ -56,7 +56,7 @@ impl Resources {
                     None => routes.scheme_owners.push((scheme, provider.clone())),
                     Some(other) if rules.strict => {
                         let (first, second) = (other.name().to_owned(), provider.name().to_owned());
-                        return Err(RouteError::Collision { what: "resources", name: scheme, first, second });
+                        return Err(RouteError::Collision { item: "resources", name: scheme, first, second });
                     }
                     Some(other) => {
                         let text = format!("{} has the URIs that begin with {scheme:?} already", other.name());
@@ -101,13 +101,13 @@ impl Resources {
             schemes: HashSet::new(),
         });
         // A URI with another provider's scheme can never be reached, even if that provider is absent.
-        let conflict_warning = |uri: &str, what: &'static str| {
+        let conflict_warning = |uri: &str, item: &'static str| {
             let other = self.scheme_owner(uri).filter(|_| names.is_identity())?;
-            Some(format!("{what} {uri:?} is left out: such URIs are reserved for {}", other.name()))
+            Some(format!("{item} {uri:?} is left out: such URIs are reserved for {}", other.name()))
         };
         for raw in &catalog.resources {
             // A malformed resource was already reported by the upstream's catalog.
-            let Ok(def) = names.resource(raw) else { continue };
+            let Ok(def) = names.parse_resource(raw) else { continue };
             if let Some(warning) = conflict_warning(&def.uri, "a resource") {
                 warnings.add(provider.name(), warning);
                 continue;
@@ -186,5 +186,5 @@ fn has_resources(upstream: &Upstream) -> bool {
 /// declares so.
 #[must_use]
 pub fn can_subscribe(provider: &RouteTarget) -> bool {
-    provider.upstream().is_none_or(|upstream| upstream.can_subscribe())
+    provider.upstream().is_none_or(|upstream| upstream.check_subscribable().is_ok())
 }

@@ -3,8 +3,10 @@
 use serde_json::{Value, json};
 
 use super::RouteTarget;
-use countersign_domain::policy::{DefinitionStatus, Policy, Ruling, ToolFacts, pins::Definition};
-use countersign_protocol::arguments::canonical_text_hash;
+use countersign_domain::policy::{
+    DefinitionStatus, Policy, Ruling, ToolFacts, known_reads::KnownTool, pins::Definition,
+};
+use countersign_protocol::{annotations::ToolAnnotations, arguments::canonical_text_hash, json::replace_strings};
 use countersign_provider::ToolDef;
 
 /// Returns `sha256:…` of a definition, independent of the order of members. It covers all members that an upstream
@@ -47,34 +49,55 @@ fn module_definition(def: &ToolDef) -> Value {
 /// Pins the definitions of a server that is seen for the first time. An empty list pins nothing, because a server that was not
 /// reached yet has an empty list too.
 pub(super) fn pin_first_seen(policy: &Policy, provider: &RouteTarget, tools: &[ToolDef]) {
-    if !provider.is_module() && !tools.is_empty() && !policy.pins().has_server(provider.name()) {
-        let definitions: Vec<Definition> = tools.iter().map(definition).collect();
+    if provider.is_module() || policy.pins().has_server(provider.name()) {
+        return;
+    }
+    let definitions: Vec<Definition> = tools.iter().filter(|def| !def.self_service).map(definition).collect();
+    if !definitions.is_empty() {
         policy.observe(provider.name(), &definitions);
     }
 }
 
-/// Returns the status of the definition and the part of the policy's decision that is known before any call.
-pub(super) fn tool_ruling(
-    policy: &Policy,
-    provider: &RouteTarget,
-    def: &ToolDef,
-    hash: &str,
-) -> (DefinitionStatus, Ruling) {
-    let definition_status = if provider.is_module() {
-        DefinitionStatus::Module
+/// Returns what the list of the server's known reads says about the tool, if it names the tool.
+pub(super) fn known_tool(provider: &RouteTarget, def: &ToolDef) -> Option<KnownTool> {
+    let provider = provider.as_provider();
+    let raw = def.raw.as_ref()?.get();
+    let own_name = def.name.strip_prefix(provider.exposed_name("").as_str())?;
+    provider.known_reads()?.find(own_name, || {
+        let own = replace_strings(raw, &["name"], |_, name| (name != own_name).then(|| own_name.to_owned()));
+        canonical_text_hash(own.as_deref().unwrap_or(raw))
+    })
+}
+
+/// Returns the facts about the tool, and the part of the policy's decision that is known before any call.
+pub(super) fn tool_ruling(policy: &Policy, provider: &RouteTarget, def: &ToolDef, hash: &str) -> (ToolFacts, Ruling) {
+    let fingerprint = provider.as_provider().target_fingerprint();
+    let (definition_status, is_accepted_read) = if provider.is_module() || def.self_service {
+        (DefinitionStatus::Module, false)
     } else {
-        policy.pins().status((provider.name(), provider.as_provider().target_fingerprint()), &def.name, hash)
+        let pins = policy.pins();
+        let pin = pins.pin(provider.name(), &def.name);
+        (
+            pins.status((provider.name(), fingerprint), &def.name, hash),
+            pin.is_some_and(|pin| pin.is_accepted_as_read(fingerprint, hash)),
+        )
+    };
+    let annotations = if is_accepted_read {
+        ToolAnnotations { read_only_hint: true, destructive_hint: false, ..def.annotations }
+    } else {
+        def.annotations
     };
     let facts = ToolFacts {
         name: def.name.clone(),
         server: provider.name().to_owned(),
-        annotations: def.annotations,
+        annotations,
         hash: hash.to_owned(),
-        server_fingerprint: provider.as_provider().target_fingerprint().to_owned(),
+        server_fingerprint: fingerprint.to_owned(),
         definition_status,
         server_is_trusted: provider.as_provider().trust_annotations(),
-        // An upstream cannot declare its tools to be the gateway's own.
-        self_service: def.self_service && provider.is_module(),
+        // Definitions that an upstream wrote are never the gateway's own.
+        self_service: def.self_service && def.raw.is_none(),
     };
-    (definition_status, policy.ruling(&facts))
+    let ruling = policy.ruling(&facts);
+    (facts, ruling)
 }

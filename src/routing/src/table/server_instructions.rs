@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::{RouteTable, RouteTarget, ToolRoute};
+use super::{PersonalLists, RouteTable, RouteTarget, ToolRoute};
 use countersign_domain::{changes::visible::is_hidden, policy::Verdict, principal::Principal};
 
 /// Maximum number of bytes of one server's text.
@@ -44,8 +44,9 @@ impl ServerInstructions {
     /// sees every section.
     #[must_use]
     pub fn for_principal(&self, principal: &Principal) -> Arc<str> {
-        let can_see = |section: &&InstructionsSection| {
-            section.tools.as_ref().is_none_or(|tools| tools.iter().any(|tool| tool.is_visible_to(principal)))
+        let mut lists = PersonalLists::new(principal);
+        let mut can_see = |section: &&InstructionsSection| {
+            section.tools.as_ref().is_none_or(|tools| tools.iter().any(|tool| tool.is_in(&mut lists)))
         };
         if self.sections.iter().all(|section| can_see(&section)) {
             return Arc::clone(&self.unfiltered);
@@ -94,8 +95,10 @@ fn sanitize(text: &str) -> Option<String> {
     for line in visible.trim().lines() {
         let next_line = format!("  {}\n", line.trim_end());
         if out.len() + next_line.len() + TRUNCATION_MARK.len() > MAX_SERVER_BYTES {
-            let room = MAX_SERVER_BYTES.saturating_sub(out.len() + TRUNCATION_MARK.len());
-            out.push_str(next_line.get(..next_line.floor_char_boundary(room)).unwrap_or_default().trim_end());
+            let available_bytes = MAX_SERVER_BYTES.saturating_sub(out.len() + TRUNCATION_MARK.len());
+            out.push_str(
+                next_line.get(..next_line.floor_char_boundary(available_bytes)).unwrap_or_default().trim_end(),
+            );
             out.push_str(TRUNCATION_MARK);
             break;
         }

@@ -131,7 +131,7 @@ impl StandingRules {
         }
         if !can_approve_alone(reviewers, &change.terms, by) {
             return forbidden(
-                "the change needs several approvals or a new preview for each call, which a standing rule cannot replace",
+                "the change needs several approvals, or a preview or a sign-in for each call, which a standing rule cannot replace",
             );
         }
         let table = self.deps.routes.load();

@@ -1,4 +1,4 @@
-//! Questions of a running module to the client of the call: completions by the client's own model
+//! Questions of a running module to the client of the call: sampling by the client's own model
 //! (2025-11-25/client/sampling, 2026-07-28/client/sampling). The Executor runs reviewed writes, so they ask no
 //! questions here.
 
@@ -18,19 +18,19 @@ use countersign_exchange::{
     context::Exchange,
     reply::SERVER_META,
 };
-use countersign_protocol::{json::member, negotiate::ClientCapabilities, rpc_error::RpcError};
+use countersign_protocol::{ErrorKind, json::member, negotiate::ClientCapabilities, rpc_error::RpcError};
 use countersign_provider::{Inquirer, request::UpstreamRequest};
 
-/// The number of questions of one call that may wait to be sent.
+/// The maximum number of questions of one call that wait to be sent.
 const MAX_QUEUED_QUESTIONS: usize = 4;
 
 /// The module's end of the channel for questions.
-struct Asker {
+struct QuestionSender {
     capabilities: ClientCapabilities,
     questions: mpsc::Sender<UpstreamRequest>,
 }
 
-impl Inquirer for Asker {
+impl Inquirer for QuestionSender {
     fn capabilities(&self) -> &ClientCapabilities {
         &self.capabilities
     }
@@ -48,14 +48,15 @@ impl Inquirer for Asker {
 /// The questions of one call and the client's answers to them.
 pub struct ClientQuestions<'a> {
     exchange: &'a Exchange,
-    /// `inputResponses` of a stateless call that its client has repeated.
+    /// `inputResponses` of a stateless client's retry.
     responses: Option<&'a str>,
     questions: mpsc::Receiver<UpstreamRequest>,
-    open: FuturesUnordered<LocalBoxFuture<'a, ()>>,
+    open_questions: FuturesUnordered<LocalBoxFuture<'a, ()>>,
 }
 
 impl<'a> ClientQuestions<'a> {
-    /// Creates both ends of the channel for the questions of a call. Returns `None` if the client does not support sampling.
+    /// Creates both ends of the channel for the questions of a call. Returns `None` if the client does not support
+    /// sampling.
     #[must_use]
     pub fn for_call(exchange: &'a Exchange, responses: Option<&'a str>) -> Option<(Arc<dyn Inquirer>, Self)> {
         let capabilities = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
@@ -63,17 +64,17 @@ impl<'a> ClientQuestions<'a> {
             return None;
         }
         let (sender, questions) = mpsc::channel(MAX_QUEUED_QUESTIONS);
-        let client_questions = Self { exchange, responses, questions, open: FuturesUnordered::new() };
-        Some((Arc::new(Asker { capabilities, questions: sender }), client_questions))
+        let client_questions = Self { exchange, responses, questions, open_questions: FuturesUnordered::new() };
+        Some((Arc::new(QuestionSender { capabilities, questions: sender }), client_questions))
     }
 
     /// Carries questions to the client and its answers back, for as long as the call runs. For a stateless client,
-    /// returns the result that asks it; the client then repeats the call with its answer.
+    /// returns the result that asks it; the client then retries the call with its answer.
     pub async fn serve(&mut self) -> String {
         loop {
             let question = tokio::select! {
                 Some(question) = self.questions.recv() => question,
-                Some(()) = self.open.next() => continue,
+                Some(()) = self.open_questions.next() => continue,
                 else => std::future::pending().await,
             };
             if self.exchange.is_modern() {
@@ -81,7 +82,7 @@ impl<'a> ClientQuestions<'a> {
                     return result;
                 }
             } else {
-                self.open.push(ask_by_request(self.exchange, question).boxed_local());
+                self.open_questions.push(ask_by_request(self.exchange, question).boxed_local());
             }
         }
     }
@@ -94,7 +95,9 @@ impl<'a> ClientQuestions<'a> {
         match self.responses.and_then(|responses| member(responses, &key)) {
             Some(answer) => {
                 let answer = RawValue::from_string(answer.to_owned());
-                question.reply.answer(answer.map_err(|_| RpcError::new(-32602, "the answer is not JSON")));
+                question.reply.answer(
+                    answer.map_err(|_| RpcError::new(ErrorKind::InvalidParams.number(), "the answer is not JSON")),
+                );
                 None
             }
             None => {
@@ -122,7 +125,7 @@ async fn ask_by_request(exchange: &Exchange, question: UpstreamRequest) {
         answer = ask(&exchange.session, &exchange.related, &question.method, params.as_deref()) => answer,
         () = question.cancelled.cancelled() => return,
     };
-    let declined = |reason: &str| RpcError::new(-32603, reason.to_owned());
+    let declined = |reason: &str| RpcError::new(ErrorKind::Internal.number(), reason.to_owned());
     question.reply.answer(answer.map_err(|error| match error {
         AskError::Refused(_) => declined("the client has refused"),
         AskError::Unreachable(reason) => declined(reason),

@@ -35,7 +35,7 @@ pub fn capabilities(revision: Revision) -> Value {
 
 /// Returns the gateway's capabilities as JSON text. They include the extensions and experimental capabilities that both
 /// the client and an upstream declare. If several upstreams declare the same one, the first one's declaration is used.
-fn capabilities_with(table: &RouteTable, revision: Revision, client: &str) -> String {
+fn capabilities_json(table: &RouteTable, revision: Revision, client: &str) -> String {
     let own_capabilities = capabilities(revision).to_string();
     let mut members = Vec::new();
     if revision == Revision::V2025_11_25 {
@@ -44,17 +44,17 @@ fn capabilities_with(table: &RouteTable, revision: Revision, client: &str) -> St
     for kind in ["experimental", "extensions"] {
         let declared = json::member(client, kind).unwrap_or("{}");
         let mut shared: Vec<(String, String)> = Vec::new();
-        // Offered to every client, because a client declares the extension only in requests that want tasks.
+        // Every client is offered tasks, because a client declares the extension only in requests that want them.
         if kind == "extensions" && revision == Revision::MODERN {
-            shared.push((tasks::request::EXTENSION.to_owned(), "{}".to_owned()));
+            shared.push((tasks::request::TASKS_EXTENSION.to_owned(), "{}".to_owned()));
         }
         for negotiated in table.providers().iter().filter_map(|p| p.upstream()?.negotiated()) {
             let offered = json::member(negotiated.capabilities.get(), kind).unwrap_or("{}");
-            for theirs in json::members(offered) {
+            for extension in json::members(offered) {
                 let is_listed =
-                    OWN_EXTENSIONS.contains(&&*theirs.key) || shared.iter().any(|(key, _)| *key == theirs.key);
-                if !is_listed && json::members(declared).any(|ours| ours.key == theirs.key) {
-                    shared.push((theirs.key.into_owned(), theirs.value.to_owned()));
+                    OWN_EXTENSIONS.contains(&&*extension.key) || shared.iter().any(|(key, _)| *key == extension.key);
+                if !is_listed && json::member(declared, &extension.key).is_some() {
+                    shared.push((extension.key.into_owned(), extension.value.to_owned()));
                 }
             }
         }
@@ -106,7 +106,7 @@ pub fn initialize(
         "serverInfo": server_info(revision),
         "instructions": instructions(exchange, table),
     });
-    let capabilities = capabilities_with(table, revision, params.capabilities.get());
+    let capabilities = capabilities_json(table, revision, params.capabilities.get());
     let result = json::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
     Ok(Reply { revision: Some(revision), ..Reply::new(result) })
 }
@@ -117,7 +117,7 @@ pub fn discover(exchange: &Exchange, table: &RouteTable) -> Reply {
         "supportedVersions": negotiate::supported_versions(Some(Era::Modern)),
         "instructions": instructions(exchange, table),
     });
-    let capabilities = capabilities_with(table, Revision::MODERN, &exchange.facts.capabilities);
+    let capabilities = capabilities_json(table, Revision::MODERN, &exchange.facts.capabilities);
     let result = json::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
     // The instructions of servers vary by principal exactly as their tools do.
     Reply::new(result).cached(hint_for_tools(table))
@@ -130,7 +130,7 @@ fn instructions(exchange: &Exchange, table: &RouteTable) -> String {
 }
 
 /// Sets the log level of the session (2025-11-25/server/utilities/logging).
-pub fn set_level(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
+pub fn set_log_level(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::SetLevel = params::parse(request.params)?;
     exchange.session.set_log_level(params.level);
     Ok(Reply::new("{}".into()))

@@ -18,7 +18,7 @@ use super::{
     resources::reserve_memory,
     tasks::{TaskSources, listen as tasks},
 };
-use crate::{limits::RequestLimits, policy::admit, server::Routing};
+use crate::{limits::RequestLimits, long_requests::shutdown_error, policy::admit, server::Routing};
 use countersign_domain::policy::Subject;
 use countersign_exchange::{
     context::Exchange,
@@ -43,8 +43,8 @@ use countersign_routing::{
 use countersign_upstream::Upstream;
 
 /// Keeps the request open until the client cancels it or stops reading, another stream takes its slot, or the gateway
-/// shuts down. An eviction or a shutdown ends it with a result, and a revoked key ends it
-/// with an error.
+/// shuts down. An eviction or a shutdown ends it with a result, and a credential that is no longer valid ends it with
+/// an error.
 pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSources<'_>) -> Result<Reply, McpError> {
     let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
     let params: params::Listen<'_> = params::parse(request.params)?;
@@ -60,7 +60,7 @@ pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSo
         check_uri(limits.max_uri, "notifications.resourceSubscriptions", uri)?;
     }
     for uri in &requested.resource_subscriptions {
-        // A server that does not connect does not prevent the subscription.
+        // An upstream that does not connect does not prevent the subscription.
         let _ = finder.find_resource(uri).await;
     }
     let table = finder.table;
@@ -107,8 +107,7 @@ pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSo
     let cancel = cancel.token(&exchange.session.ended);
     let principal = Arc::clone(&exchange.identity.principal);
     let listening = Listen { id: request.id.clone(), principal, filter, sink: sink.clone() };
-    let shutting_down = |_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down");
-    let (key, resources) = router.send(listening).await.map_err(shutting_down)?;
+    let (key, resources) = router.send(listening).await.map_err(|_| shutdown_error())?;
     let _listener = RegisteredListener { router: router.clone(), key };
     // The acknowledgement must wait: what the client does after it may already change a subscribed resource.
     let watched = resources.into_iter().map(|(uri, ready)| async move { ready.await.is_err().then_some(uri) });
@@ -116,12 +115,13 @@ pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSo
         refused = join_all(watched) => refused.into_iter().flatten().collect(),
         () = cancel.cancelled() => Vec::new(),
     };
-    let on_own_links = resources_on_own_links(&routes.load(), &uris);
-    for (upstream, uri) in &on_own_links {
+    // The Router chose the providers by its newest table, which may be newer than that of the request.
+    let upstream_uris = upstream_uris(&routes.load(), &uris);
+    for (upstream, uri) in &upstream_uris {
         countersign_bridge::subscribe_on_own_link(exchange, upstream, uri, "resources/subscribe").await;
     }
-    let _guard = OwnLinkSubscriptions { exchange, subscribed: on_own_links };
-    router.send(Acknowledge { key, refused }).await.map_err(shutting_down)?;
+    let _guard = OwnLinkSubscriptions { exchange, subscribed: upstream_uris };
+    router.send(Acknowledge { key, refused }).await.map_err(|_| shutdown_error())?;
     tokio::select! {
         () = long_requests.shutdown.cancelled() => {
             // On a shared channel the client also gets a cancellation (2026-07-28/basic/patterns/cancellation: a server
@@ -165,14 +165,14 @@ async fn remove_unreadable(
     }
 }
 
-/// Returns the named resources whose servers send updates over links that may belong to this client alone.
-fn resources_on_own_links(table: &RouteTable, uris: &HashSet<String>) -> Vec<(Arc<Upstream>, String)> {
-    let with_own_link = |uri: &String| {
+/// Returns the upstream of each resource that an upstream provides, with the upstream's own URI.
+fn upstream_uris(table: &RouteTable, uris: &HashSet<String>) -> Vec<(Arc<Upstream>, String)> {
+    let upstream_uri = |uri: &String| {
         let provider = table.provider_for_uri(uri)?;
         let upstream = provider.upstream()?;
-        Some((Arc::clone(upstream), upstream.names.own_uri(uri)?.to_owned()))
+        Some((Arc::clone(upstream), upstream.names.upstream_uri(uri)?.to_owned()))
     };
-    uris.iter().filter_map(with_own_link).collect()
+    uris.iter().filter_map(upstream_uri).collect()
 }
 
 /// Ends the subscriptions on the client's own links, however the request ends.

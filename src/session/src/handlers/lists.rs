@@ -19,19 +19,19 @@ pub const MAX_PAGE_BYTES: usize = 1 << 20;
 ///
 /// # Errors
 /// `-32602` for a cursor that was not issued for this list.
-pub fn page<'a, T>(
+pub fn render_page<'a, T>(
     key: &'static str,
     items: &'a [T],
     text: impl Fn(&'a T) -> &'a str,
     cursor: Option<&str>,
     generation: u64,
 ) -> Result<String, McpError> {
-    let from = usize::try_from(cursor::start_offset(key, cursor, Some(generation))?).unwrap_or(usize::MAX);
+    let start = usize::try_from(cursor::start_offset(key, cursor, Some(generation))?).unwrap_or(usize::MAX);
     let mut out = format!(r#"{{"{key}":["#);
-    let mut next = from;
-    for item in items.iter().skip(from).take(MAX_PAGE_ENTRIES) {
+    let mut next = start;
+    for item in items.iter().skip(start).take(MAX_PAGE_ENTRIES) {
         let item = text(item);
-        if next > from {
+        if next > start {
             if out.len() + item.len() > MAX_PAGE_BYTES {
                 break;
             }
@@ -59,17 +59,17 @@ fn hint_for_list(table: &RouteTable) -> CacheHint {
     }
 }
 
-/// Returns the hint for a list without the resources or prompts that the principal may not use.
+/// Returns the hint for a list without the resources or prompts that the principal may not use or does not have.
 #[must_use]
 pub fn hint_for_filtered_list(table: &RouteTable) -> CacheHint {
     let hint = hint_for_list(table);
-    CacheHint { public: hint.public && table.refusing_policy().is_none(), ..hint }
+    CacheHint { public: hint.public && table.refusing_policy().is_none() && !table.has_personal_lists(), ..hint }
 }
 
 /// Returns the hint for `tools/list`, which leaves out tools that the principal may not call.
 #[must_use]
 pub fn hint_for_tools(table: &RouteTable) -> CacheHint {
-    CacheHint { public: !table.varies_by_principal, ..hint_for_list(table) }
+    CacheHint { public: !table.varies_by_principal && !table.has_personal_lists(), ..hint_for_list(table) }
 }
 
 #[cfg(test)]
@@ -84,7 +84,7 @@ mod tests {
         let mut pages = Vec::new();
         let mut cursor: Option<String> = None;
         loop {
-            let page = page("tools", all, String::as_str, cursor.as_deref(), 7).unwrap();
+            let page = render_page("tools", all, String::as_str, cursor.as_deref(), 7).unwrap();
             let page: serde_json::Value = serde_json::from_str(&page).unwrap();
             pages.push(page["tools"].as_array().unwrap().iter().map(ToString::to_string).collect());
             match page.get("nextCursor") {
@@ -121,20 +121,20 @@ mod tests {
             written.set(written.get() + 1);
             String::as_str(item)
         };
-        page("tools", &all, text, Some(&last), 7).unwrap();
+        render_page("tools", &all, text, Some(&last), 7).unwrap();
         assert_eq!(written.get(), 10);
     }
 
     #[test]
     fn cursor_of_another_list_is_refused() {
         let all: Vec<String> = (0..1001).map(|n| n.to_string()).collect();
-        let first = page("tools", &all, String::as_str, None, 7).unwrap();
+        let first = render_page("tools", &all, String::as_str, None, 7).unwrap();
         let first: serde_json::Value = serde_json::from_str(&first).unwrap();
         let cursor = first["nextCursor"].as_str().unwrap();
-        assert!(page("prompts", &all, String::as_str, Some(cursor), 7).is_err());
-        assert!(page("tools", &all, String::as_str, Some(cursor), 8).is_err());
-        assert!(page("tools", &all, String::as_str, Some("garbage"), 7).is_err());
-        assert!(page("tools", &all, String::as_str, Some(""), 7).is_err());
+        assert!(render_page("prompts", &all, String::as_str, Some(cursor), 7).is_err());
+        assert!(render_page("tools", &all, String::as_str, Some(cursor), 8).is_err());
+        assert!(render_page("tools", &all, String::as_str, Some("garbage"), 7).is_err());
+        assert!(render_page("tools", &all, String::as_str, Some(""), 7).is_err());
     }
 
     #[actix::test]

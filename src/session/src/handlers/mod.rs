@@ -1,9 +1,11 @@
 //! The handlers of all methods. A handler returns a plain [`Reply`], and [`Reply::finish`] adapts it to the client's
-//! revision.
+//! revision. Unless its comment says more, a handler fails with `-32602` for invalid parameters, and with the errors of
+//! the policy and of the provider.
 //!
 //! [`Reply`]: countersign_exchange::reply::Reply
 //! [`Reply::finish`]: countersign_exchange::reply::Reply::finish
 
+pub mod account_connection;
 mod client_questions;
 pub mod lifecycle;
 pub mod listen;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     ItemRequest,
-    lists::{self, page},
+    lists::{self, render_page},
 };
 use crate::policy::{ListFilter, admit};
 use countersign_bridge::{self, Bridge, Call, RequestKind, request};
@@ -23,7 +23,7 @@ use countersign_routing::{RouteTable, RouteTarget, table::PromptRoute};
 use countersign_upstream::Upstream;
 
 /// The maximum number of values in one completion (2025-11-25/server/utilities/completion).
-const MAX_VALUES: usize = 100;
+const MAX_COMPLETION_VALUES: usize = 100;
 
 /// A completion without suggestions.
 const NO_SUGGESTIONS: &str = r#"{"completion":{"values":[],"total":0,"hasMore":false}}"#;
@@ -35,9 +35,9 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
     let revision = exchange.revision();
     let filter = ListFilter::for_requester(exchange, table);
     let shown = |route: &&Arc<PromptRoute>| filter.shows(&route.provider, Subject::Prompt(&route.def.name));
-    let prompts: Vec<_> = table.prompts().iter().filter(shown).collect();
+    let prompts: Vec<_> = table.prompts_for(&exchange.identity.principal).filter(shown).collect();
     let cursor = params.cursor.as_deref();
-    let json = page("prompts", &prompts, |route| route.list_entry(revision), cursor, table.versions.prompts)?;
+    let json = render_page("prompts", &prompts, |route| route.list_entry(revision), cursor, table.versions.prompts)?;
     Ok(Reply::new(json).cached(lists::hint_for_filtered_list(table)))
 }
 
@@ -45,12 +45,12 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
 pub async fn get(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, McpError> {
     let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
     let params: params::GetPrompt<'_> = params::parse(request.params)?;
-    let route = finder.find_prompt(&params.name).await?.ok_or_else(|| not_found(&params.name))?;
+    let route = finder.find_prompt(&params.name).await?.ok_or_else(|| unknown_prompt_error(&params.name))?;
     admit(exchange, &finder.table, &route.provider, Subject::Prompt(&route.def.name))?;
     let module = match &route.provider {
         RouteTarget::Upstream(upstream) => {
             let item =
-                request::RequestedItem::Name(upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name));
+                request::RequestedItem::Name(upstream.names.upstream_name(&route.def.name).unwrap_or(&route.def.name));
             return countersign_bridge::call(Call::new(exchange, bridge, upstream, RequestKind::Prompt, item, request))
                 .await;
         }
@@ -115,8 +115,9 @@ pub async fn complete(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Rep
     let work = module.complete(&reference, argument, context_arguments, &context);
     let mut completion = limits.with_timeout(work).await?;
     let total_found = completion.values.len();
-    completion.values.truncate(MAX_VALUES);
-    let mut out = json!({ "values": completion.values, "hasMore": completion.has_more || total_found > MAX_VALUES });
+    completion.values.truncate(MAX_COMPLETION_VALUES);
+    let has_more = completion.has_more || total_found > MAX_COMPLETION_VALUES;
+    let mut out = json!({ "values": completion.values, "hasMore": has_more });
     if let Some(total) = completion.total {
         out["total"] = total.into();
     }
@@ -158,31 +159,31 @@ async fn complete_upstream(
     if !has_completions {
         return Ok(Reply::new(NO_SUGGESTIONS.into()));
     }
-    let own_params = request.params.map(|params| upstream.names.own_params(params));
-    let reference = own_params.as_ref().and_then(|params| member(params.get(), "ref")).unwrap_or("{}");
+    let upstream_params = request.params.map(|params| upstream.names.upstream_params(params));
+    let reference = upstream_params.as_ref().and_then(|params| member(params.get(), "ref")).unwrap_or("{}");
     let item = request::RequestedItem::Reference(reference);
     let call = Call::new(exchange, bridge, upstream, RequestKind::Completion, item, request);
     let reply = countersign_bridge::call(call).await?;
-    Ok(match cut_values(&reply.json) {
+    Ok(match truncate_values(&reply.json) {
         Some(json) => Reply { json, ..reply },
         None => reply,
     })
 }
 
-/// Limits the values of a completion result to [`MAX_VALUES`]. Returns `None` if the result has no more than that.
-fn cut_values(result: &str) -> Option<String> {
+/// Limits the values of a completion result to [`MAX_COMPLETION_VALUES`]. Returns `None` if the result has no more than that.
+fn truncate_values(result: &str) -> Option<String> {
     let completion = member(result, "completion")?;
     let list = member(completion, "values")?;
     let values: Vec<&str> = elements(list).map(|(_, value)| value).collect();
-    if values.len() <= MAX_VALUES {
+    if values.len() <= MAX_COMPLETION_VALUES {
         return None;
     }
-    let values = format!("[{}]", values[..MAX_VALUES].join(","));
+    let values = format!("[{}]", values[..MAX_COMPLETION_VALUES].join(","));
     let completion = edit(completion, &[("values", MemberEdit::Set(&values)), ("hasMore", MemberEdit::Set("true"))]);
     Some(edit(result, &[("completion", MemberEdit::Set(&completion))]))
 }
 
-fn not_found(name: &str) -> McpError {
+fn unknown_prompt_error(name: &str) -> McpError {
     let name: String = name.chars().take(128).collect();
     McpError::new(ErrorKind::PromptNotFound, format!("Unknown prompt: {name}")).with("prompt", name)
 }
@@ -198,11 +199,11 @@ mod tests {
             let values = format!("[{}]", values.join(","));
             format!(r#"{{"x":1.0,"completion":{{ "values":{values},"total":1e3{more}}}}}"#)
         };
-        assert_eq!(cut_values(&result(100, "")), None);
-        assert_eq!(cut_values(&result(101, "")), Some(result(100, r#","hasMore":true"#)));
-        assert_eq!(cut_values(&result(500, r#","hasMore":false"#)), Some(result(100, r#","hasMore":true"#)));
+        assert_eq!(truncate_values(&result(100, "")), None);
+        assert_eq!(truncate_values(&result(101, "")), Some(result(100, r#","hasMore":true"#)));
+        assert_eq!(truncate_values(&result(500, r#","hasMore":false"#)), Some(result(100, r#","hasMore":true"#)));
         for odd in ["{}", r#"{"completion":5}"#, r#"{"completion":{"values":5}}"#] {
-            assert_eq!(cut_values(odd), None);
+            assert_eq!(truncate_values(odd), None);
         }
     }
 }

@@ -1,15 +1,16 @@
 //! Resources: lists, templates, reading, and the handshake era's subscriptions.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use serde_json::json;
 
 use super::{
     ItemRequest,
-    lists::{self, page},
+    lists::{self, render_page},
 };
 use crate::{
     limits::RequestLimits,
+    long_requests::shutdown_error,
     policy::{ListFilter, admit},
     server::Routing,
 };
@@ -23,17 +24,19 @@ use countersign_exchange::{
     shared::Cancel,
 };
 use countersign_protocol::{ErrorKind, McpError, Revision, envelope::Request, params};
+use countersign_provider::{CallContext, Provider as _, ResourceDef};
 use countersign_routing::{
     RouteTable, RouteTarget,
     actor::{Subscribe, Unsubscribe},
     list_entries::{ResourceRoute, TemplateRoute},
     module_entries,
 };
+use countersign_upstream::Upstream;
 
-/// The bytes that a subscription takes in addition to its URI. The session, the router and the request to an upstream
-/// keep it.
+/// The bytes that a subscription takes in addition to its URI.
 const SUBSCRIPTION_BYTES: usize = 512;
-/// The number of copies that are kept of a subscribed URI.
+/// The number of copies of a subscribed URI: in the session, twice in the router (one in the upstream's own form), and
+/// in the request to the upstream.
 const URI_COPIES: usize = 4;
 
 /// Reserves memory of the principal for subscriptions to these resources.
@@ -50,7 +53,7 @@ pub fn reserve_memory<'a>(
 }
 
 /// Answers `resources/list` with the resources of all providers, in the order of the providers. Modules are asked now;
-/// the lists of upstreams are in the route table.
+/// the lists of upstreams are in the route table, except those of people's own accounts.
 pub async fn list(
     exchange: &Exchange,
     table: &RouteTable,
@@ -63,21 +66,32 @@ pub async fn list(
     table.refresh_stale_lists();
     let context = exchange.call_context(cancel, None);
     let filter = ListFilter::for_requester(exchange, table);
+    let mut own_by_server = own_resources_by_server(table, limits, &context).await;
     let mut items: Vec<ListedResource<'_>> = Vec::new();
     let mut upstream_routes = table.resources().iter().peekable();
     for provider in table.providers() {
-        if provider.upstream().is_some() {
+        if let Some(upstream) = provider.upstream() {
             while let Some(route) = upstream_routes.next_if(|route| route.provider.is_same_provider(provider)) {
                 if filter.shows(provider, Subject::Resource(&route.def.uri)) {
                     items.push(ListedResource::Routed(route));
                 }
+            }
+            if let Some(own) = own_by_server.remove(&upstream.config.name) {
+                // What another provider would answer is not listed.
+                let is_served =
+                    |uri: &str| table.provider_for_uri(uri).is_some_and(|owner| owner.is_same_provider(provider));
+                let shown = own
+                    .into_iter()
+                    .filter(|def| is_served(&def.uri) && filter.shows(provider, Subject::Resource(&def.uri)));
+                let entry = |def| ResourceRoute::new(provider.clone(), def).list_entry(revision).to_owned();
+                items.extend(shown.map(|def| ListedResource::Written(entry(def))));
             }
             continue;
         }
         match limits.with_timeout(provider.as_provider().resources(&context)).await {
             Ok(resources) => {
                 let shown = resources.iter().filter(|r| filter.shows(provider, Subject::Resource(&r.uri)));
-                let entry = |r| ListedResource::Module(module_entries::entry(serde_json::to_value(r), revision));
+                let entry = |r| ListedResource::Written(module_entries::entry(serde_json::to_value(r), revision));
                 items.extend(shown.map(entry));
             }
             // The failure of one provider must not hide the resources of the others.
@@ -86,37 +100,77 @@ pub async fn list(
             }
         }
     }
-    let json =
-        page("resources", &items, |item| item.text(revision), params.cursor.as_deref(), table.versions.resources)?;
+    let json = render_page(
+        "resources",
+        &items,
+        |item| item.text(revision),
+        params.cursor.as_deref(),
+        table.versions.resources,
+    )?;
     Ok(Reply::new(json).cached(CacheHint::LIVE))
 }
 
-/// One entry of the list: the text that a module returned, or a route of an upstream.
+/// Returns the resources of the caller's own accounts, by the names of the servers. All servers are asked at once, and
+/// those that fail are left out.
+async fn own_resources_by_server(
+    table: &RouteTable,
+    limits: &RequestLimits,
+    context: &CallContext,
+) -> HashMap<String, Vec<ResourceDef>> {
+    let upstreams = table.providers().iter().filter_map(RouteTarget::upstream);
+    let read = upstreams.filter(|upstream| upstream.has_personal_accounts()).map(|upstream| async move {
+        match limits.with_timeout(own_resources(upstream, context)).await {
+            Ok(resources) => Some((upstream.config.name.clone(), resources)),
+            // Often the person has not connected.
+            Err(error) => {
+                tracing::debug!(upstream = %upstream.config.name, %error, "the list leaves out the resources of an account");
+                None
+            }
+        }
+    });
+    futures_util::future::join_all(read).await.into_iter().flatten().collect()
+}
+
+/// Returns the resources of the caller's own account at a server.
+///
+/// # Errors
+/// The errors of [`Upstream::for_principal`], for example if the person has not connected the server.
+async fn own_resources(upstream: &Arc<Upstream>, context: &CallContext) -> Result<Vec<ResourceDef>, McpError> {
+    let own = upstream.for_principal(&context.principal).await?;
+    own.resources(context).await
+}
+
+/// One entry of the list: a text that was written for this request, or a route of an upstream.
 enum ListedResource<'a> {
-    Module(String),
+    Written(String),
     Routed(&'a ResourceRoute),
 }
 
 impl ListedResource<'_> {
     fn text(&self, revision: Revision) -> &str {
         match self {
-            Self::Module(text) => text,
+            Self::Written(text) => text,
             Self::Routed(route) => route.list_entry(revision),
         }
     }
 }
 
 /// Answers `resources/templates/list`.
-pub fn templates(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> Result<Reply, McpError> {
+pub fn list_templates(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let revision = exchange.revision();
     table.refresh_stale_lists();
     let cursor = params.cursor.as_deref();
     let filter = ListFilter::for_requester(exchange, table);
     let shown = |route: &&Arc<TemplateRoute>| filter.shows(&route.provider, Subject::Resource(&route.def.uri_template));
-    let templates: Vec<_> = table.templates().iter().filter(shown).collect();
-    let json =
-        page("resourceTemplates", &templates, |route| route.list_entry(revision), cursor, table.versions.resources)?;
+    let templates: Vec<_> = table.templates_for(&exchange.identity.principal).filter(shown).collect();
+    let json = render_page(
+        "resourceTemplates",
+        &templates,
+        |route| route.list_entry(revision),
+        cursor,
+        table.versions.resources,
+    )?;
     Ok(Reply::new(json).cached(lists::hint_for_filtered_list(table)))
 }
 
@@ -125,11 +179,11 @@ pub async fn read(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, 
     let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
     let params: params::ResourceUri<'_> = params::parse(request.params)?;
     check_uri(limits.max_uri, "uri", &params.uri)?;
-    let provider = finder.find_resource(&params.uri).await?.ok_or_else(|| not_found(&params.uri))?;
+    let provider = finder.find_resource(&params.uri).await?.ok_or_else(|| unknown_resource_error(&params.uri))?;
     admit(exchange, &finder.table, &provider, Subject::Resource(&params.uri))?;
     let module = match &provider {
         RouteTarget::Upstream(upstream) => {
-            let item = request::RequestedItem::Uri(upstream.names.own_uri(&params.uri).unwrap_or(&params.uri));
+            let item = request::RequestedItem::Uri(upstream.names.upstream_uri(&params.uri).unwrap_or(&params.uri));
             let call = Call::new(exchange, bridge, upstream, RequestKind::Resource, item, request);
             return countersign_bridge::call(Call { uri: Some(&params.uri), ..call }).await;
         }
@@ -153,16 +207,20 @@ pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<Memory>) -> Result<Re
     if let Some(provider) = &provider {
         admit(exchange, &finder.table, provider, Subject::Resource(&params.uri))?;
     }
-    // An upstream checks access itself.
-    if let Some(RouteTarget::Module(module)) = provider {
-        let context = exchange.call_context(cancel, None);
-        limits.with_timeout(module.may_subscribe(&params.uri, &context)).await?;
+    match provider {
+        Some(RouteTarget::Module(module)) => {
+            let context = exchange.call_context(cancel, None);
+            limits.with_timeout(module.may_subscribe(&params.uri, &context)).await?;
+        }
+        // It checks access itself.
+        Some(RouteTarget::Upstream(upstream)) => upstream.check_subscribable()?,
+        None => {}
     }
     let (session, principal) = (exchange.session.clone(), &exchange.identity.principal.name);
     let reserve = || reserve_memory(memory, principal, std::iter::once(&*params.uri));
     session.subscribe(&params.uri, limits.max_subscriptions, reserve)?;
     let subscribe = Subscribe { session: session.clone() as _, uri: params.uri.to_string() };
-    let ready = router.send(subscribe).await.map_err(|_| shutting_down())?;
+    let ready = router.send(subscribe).await.map_err(|_| shutdown_error())?;
     if let Some(ready) = ready
         && let Err(error) = ready.await
     {
@@ -171,11 +229,12 @@ pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<Memory>) -> Result<Re
         router.do_send(Unsubscribe { session: session.id.clone(), uris: vec![params.uri.into_owned()] });
         return Err(error);
     }
+    // The Router chose the provider by its newest table, which may be newer than that of the request.
     if let Some(provider) = routes.load().provider_for_uri(&params.uri)
         && let Some(upstream) = provider.upstream()
-        && let Some(own) = upstream.names.own_uri(&params.uri)
+        && let Some(own_uri) = upstream.names.upstream_uri(&params.uri)
     {
-        countersign_bridge::subscribe_on_own_link(exchange, upstream, own, "resources/subscribe").await;
+        countersign_bridge::subscribe_on_own_link(exchange, upstream, own_uri, "resources/subscribe").await;
     }
     // The session may have ended, and its subscriptions may have been removed, while the upstream was asked.
     if session.ended.is_cancelled() {
@@ -185,31 +244,23 @@ pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<Memory>) -> Result<Re
 }
 
 /// Answers `resources/unsubscribe`. Removing an unknown subscription succeeds.
-pub async fn unsubscribe(
-    exchange: &Exchange,
-    routing: &Routing,
-    limits: &RequestLimits,
-    request: &Request<'_>,
-) -> Result<Reply, McpError> {
+pub async fn unsubscribe(item: ItemRequest<'_>) -> Result<Reply, McpError> {
+    let ItemRequest { exchange, request, finder, limits, .. } = item;
     let params: params::ResourceUri<'_> = params::parse(request.params)?;
     check_uri(limits.max_uri, "uri", &params.uri)?;
     exchange.session.unsubscribe(&params.uri);
-    let provider = routing.routes.load().provider_for_uri(&params.uri);
+    let provider = finder.table.provider_for_uri(&params.uri);
     if let Some(upstream) = provider.as_ref().and_then(|provider| provider.upstream())
-        && let Some(own) = upstream.names.own_uri(&params.uri)
+        && let Some(own_uri) = upstream.names.upstream_uri(&params.uri)
     {
-        countersign_bridge::subscribe_on_own_link(exchange, upstream, own, "resources/unsubscribe").await;
+        countersign_bridge::subscribe_on_own_link(exchange, upstream, own_uri, "resources/unsubscribe").await;
     }
     let unsubscribe = Unsubscribe { session: exchange.session.id.clone(), uris: vec![params.uri.into_owned()] };
-    routing.router.send(unsubscribe).await.map_err(|_| shutting_down())?;
+    finder.routing.router.send(unsubscribe).await.map_err(|_| shutdown_error())?;
     Ok(Reply::new("{}".into()))
 }
 
-fn not_found(uri: &str) -> McpError {
+fn unknown_resource_error(uri: &str) -> McpError {
     let uri: String = uri.chars().take(2048).collect();
     McpError::new(ErrorKind::ResourceNotFound, "Resource not found").with("uri", uri)
-}
-
-fn shutting_down() -> McpError {
-    McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down")
 }

@@ -5,18 +5,20 @@ use std::{borrow::Cow, sync::Arc};
 use serde_json::value::RawValue;
 
 use super::{
+    account_connection,
     client_questions::ClientQuestions,
-    lists::{hint_for_tools, page},
+    lists::{hint_for_tools, render_page},
     reviewed::{
         self,
         dashboard_hint::dashboard_hint,
-        finished_call::FinishedCall,
+        finished_call::{FinishedCall, is_tool_failure},
         missing_arguments::{self, MissingArguments},
     },
     tasks,
     upstream_wait::RouteFinder,
 };
 use crate::{
+    long_requests::interrupted_wait_error,
     owned::OwnedRequest,
     policy::{self, Admission, AdmittedCall, Counting, JudgedCall},
     server::{CallRunner, Reviews},
@@ -32,7 +34,7 @@ use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancel};
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
     envelope::Request,
-    json::{MemberEdit, string, trusted_raw_value},
+    json::{MemberEdit, member, string, trusted_raw_value},
     params,
 };
 use countersign_provider::{CallContext, ToolResult};
@@ -45,10 +47,14 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let revision = exchange.revision();
     table.refresh_stale_lists();
-    let principal = &exchange.identity.principal;
-    let tools: Vec<_> = table.tools().iter().filter(|route| route.is_visible_to(principal)).collect();
-    let json =
-        page("tools", &tools, |route| route.list_entry(revision), params.cursor.as_deref(), table.versions.tools)?;
+    let tools: Vec<_> = table.tools_for(&exchange.identity.principal).collect();
+    let json = render_page(
+        "tools",
+        &tools,
+        |route| route.list_entry(revision),
+        params.cursor.as_deref(),
+        table.versions.tools,
+    )?;
     Ok(Reply::new(json).cached(hint_for_tools(table)))
 }
 
@@ -111,10 +117,49 @@ pub(super) enum ToolOutcome {
     NeedsInput { result: String, pending: bool },
 }
 
-/// Answers `tools/call`: finds the tool, decides on the call and carries it out. The arguments of a module are checked
-/// before the policy is asked. An upstream checks arguments itself; the gateway checks those of plain HTTP calls and of
-/// calls that a person is to see.
-pub async fn call_request(
+/// Answers `tools/call`. If the person of the caller must connect an account first, the client is asked for that.
+///
+/// # Errors
+/// The errors of the policy and of the provider; `-32042` for a client of 2025-11-25 that can open pages.
+pub async fn call_tool(
+    scope: ToolCallScope<'_>,
+    finder: RouteFinder<'_>,
+    local_tasks: &LocalTasks,
+    request: &Request<'_>,
+) -> Result<Reply, McpError> {
+    if let Some(answer) = answer_about_account(scope.exchange, request) {
+        return Box::pin(account_connection::continue_call(scope, finder, local_tasks, request, answer)).await;
+    }
+    call_once(scope, finder, local_tasks, request, true).await
+}
+
+/// Returns the answer of a stateless client to the request to connect an account, as JSON.
+fn answer_about_account<'a>(exchange: &Exchange, request: &'a Request<'_>) -> Option<&'a str> {
+    if !exchange.is_modern() {
+        return None;
+    }
+    member(request.outlined_params().object.member("inputResponses")?, account_connection::INPUT_KEY)
+}
+
+/// Makes a call, and answers it if its person must connect an account first. `may_ask` is `false` if the client was asked
+/// for that already.
+pub(super) async fn call_once(
+    scope: ToolCallScope<'_>,
+    finder: RouteFinder<'_>,
+    local_tasks: &LocalTasks,
+    request: &Request<'_>,
+    may_ask: bool,
+) -> Result<Reply, McpError> {
+    match answer_call(scope, finder, local_tasks, request).await {
+        Err(error) => Box::pin(account_connection::answer_refused_call(scope, request, error, may_ask)).await,
+        reply => reply,
+    }
+}
+
+/// Finds the tool of a call, decides on the call and carries it out. The arguments of a module are checked before the
+/// policy is asked, unless the call is requested as a task. An upstream checks arguments itself; the gateway checks those
+/// of plain HTTP calls and of calls that a person is to see.
+async fn answer_call(
     scope: ToolCallScope<'_>,
     finder: RouteFinder<'_>,
     local_tasks: &LocalTasks,
@@ -122,7 +167,7 @@ pub async fn call_request(
 ) -> Result<Reply, McpError> {
     let ToolCallScope { exchange, cancel, table, runner, .. } = scope;
     let params = request.tool_call()?;
-    let route = find(finder, &params.name).await?;
+    let route = find_route(finder, &params.name).await?;
     let is_module = route.provider.upstream().is_none();
     let completed_owned;
     let completed_request;
@@ -144,17 +189,21 @@ pub async fn call_request(
         return run_or_review(scope, request, &route, None, params.arguments).await;
     }
     if is_module && !route.ruling.may_review() {
-        return Err(tasks::local::forbidden_task());
+        return Err(tasks::local::forbidden_task_error());
     }
     let arguments = arguments_or_empty(params.arguments)?;
     if exchange.transport == Transport::Rest {
         validate::check_arguments(&route, arguments)?;
     }
-    // The answers to a server's questions must reach that same server, so a repeated call has no fallback.
+    // The answers to an upstream's questions must reach that same upstream, so a retry has no fallback.
     let judged = match plan.is_retry {
         true => policy::judge(exchange, &route, arguments).await?,
         false => judge_with_fallback(exchange, table, &route, arguments).await?,
     };
+    if judged.verdict() == Verdict::Review || plan.wants_task {
+        // Neither a change nor a task begins that cannot run without the person's account.
+        account_connection::check_connected(exchange, &judged.route).await?;
+    }
     let counting = if plan.resumes_parked_call { Counting::AlreadyCounted } else { Counting::Count };
     let admitted = match judged.apply_decision(exchange, counting) {
         Ok(Admission::Run(admitted)) => admitted,
@@ -172,7 +221,8 @@ pub async fn call_request(
     pass_to_provider(exchange, runner, request, admitted, plan, cancel).await
 }
 
-/// Returns the call of a module's tool with the arguments that the notes of its session supply, or `None` if there are none.
+/// Returns the call of a module's tool with the arguments that the module has noted for the session (`SessionNotes`),
+/// such as the active project. Returns `None` if there are none.
 fn complete_arguments(
     exchange: &Exchange,
     route: &ToolRoute,
@@ -210,12 +260,15 @@ pub async fn pass_to_provider(
         };
         return outcome?.into_reply(exchange.revision());
     };
+    if route.is_connect_tool() {
+        return account_connection::answer_connect_tool(exchange, upstream).await;
+    }
     let call = countersign_bridge::Call {
         exchange,
         bridge: &runner.bridge,
         upstream,
         request_kind: RequestKind::Tool,
-        item: RequestedItem::Name(upstream.names.own_name(&route.def.name).unwrap_or(&route.def.name)),
+        item: RequestedItem::Name(upstream.names.upstream_name(&route.def.name).unwrap_or(&route.def.name)),
         uri: None,
         request,
         definition: route.def.raw.as_deref(),
@@ -224,7 +277,7 @@ pub async fn pass_to_provider(
         plan,
     };
     match countersign_bridge::call(call).await {
-        Err(error) if error.passthrough.is_none() && is_tool_failure(error.kind) => {
+        Err(error) if error.passthrough.is_none() && is_for_model(&error) => {
             Ok(countersign_bridge::tool_error_reply(&error))
         }
         outcome => outcome,
@@ -257,15 +310,16 @@ async fn run_or_review(
 }
 
 fn pending_reply(change: &Change, result: &ToolResult, revision: Revision) -> Reply {
-    Reply { pending: true, change_id: Some(change.id.clone()), ..Reply::new(tool_result_json(result, revision, true)) }
+    Reply { pending: true, change_id: Some(change.id.clone()), ..Reply::new(result.to_json(revision, true)) }
 }
 
 impl ToolOutcome {
     fn into_reply(self, revision: Revision) -> Result<Reply, McpError> {
-        let to_reply = |result, structured| Reply::new(tool_result_json(result, revision, structured));
+        let to_reply =
+            |result: &ToolResult, includes_structure| Reply::new(result.to_json(revision, includes_structure));
         Ok(match self {
-            Self::Finished(FinishedCall { result, failure, structured }, change_id) => {
-                Reply { failure, change_id, ..to_reply(&result, structured) }
+            Self::Finished(FinishedCall { result, failure, fits_output_schema }, change_id) => {
+                Reply { failure, change_id, ..to_reply(&result, fits_output_schema) }
             }
             Self::Pending(change) => pending_reply(&change, &pending_result(&change), revision),
             Self::NeedsInput { result, pending } => Reply { pending, ..Reply::passed_on(result) },
@@ -285,9 +339,7 @@ fn invalid_arguments(exchange: &Exchange, route: &ToolRoute, error: McpError) ->
 /// Turns a failure that the model can act on into a result.
 fn to_tool_failure(outcome: Result<ToolOutcome, McpError>, route: &ToolRoute) -> Result<ToolOutcome, McpError> {
     match outcome {
-        Err(error) if is_tool_failure(error.kind) => {
-            Ok(ToolOutcome::Finished(FinishedCall::failed(&error, route), None))
-        }
+        Err(error) if is_for_model(&error) => Ok(ToolOutcome::Finished(FinishedCall::from_error(&error, route), None)),
         outcome => outcome,
     }
 }
@@ -302,11 +354,11 @@ async fn judge_with_fallback(
     arguments: &RawValue,
 ) -> Result<JudgedCall, McpError> {
     let judged = policy::judge(exchange, route, arguments).await?;
-    let refuses = |route: &ToolRoute| route.provider.upstream().is_some_and(|upstream| upstream.is_refusing());
+    let is_refusing = |route: &ToolRoute| route.provider.upstream().is_some_and(|upstream| upstream.is_refusing());
     if judged.verdict() == Verdict::Allow
-        && refuses(route)
+        && is_refusing(route)
         && let Some(fallback) = table.fallback_of(route)
-        && !refuses(&fallback)
+        && !is_refusing(&fallback)
         && let Ok(judged_fallback) = policy::judge(exchange, &fallback, arguments).await
         && judged_fallback.verdict() == Verdict::Allow
     {
@@ -323,7 +375,7 @@ fn arguments_or_empty(arguments: Option<&RawValue>) -> Result<&RawValue, McpErro
         .ok_or_else(|| McpError::new(ErrorKind::Internal, "an empty object is not JSON"))
 }
 
-async fn find(mut finder: RouteFinder<'_>, name: &str) -> Result<Arc<ToolRoute>, McpError> {
+async fn find_route(mut finder: RouteFinder<'_>, name: &str) -> Result<Arc<ToolRoute>, McpError> {
     if let Some(route) = finder.table.find_tool(name) {
         return Ok(route);
     }
@@ -372,7 +424,8 @@ async fn check_arguments_and_run(
     to_tool_failure(decide_and_run(scope, call, route, judged, arguments).await, route)
 }
 
-/// Decides on a call with valid arguments unless that was done before, and runs it or puts it under review.
+/// Decides on a call with valid arguments, and runs it or puts it under review. `judged` is given only for a call that
+/// the policy sends to review and whose decision was counted.
 async fn decide_and_run(
     scope: ToolCallScope<'_>,
     call: &ToolCall<'_>,
@@ -398,27 +451,12 @@ async fn decide_and_run(
     }
 }
 
-/// Returns `true` for a failure that the model can act on, and `false` for a failure of the gateway.
-#[must_use]
-pub fn is_tool_failure(kind: ErrorKind) -> bool {
-    !matches!(
-        kind,
-        ErrorKind::Internal
-            | ErrorKind::InvalidRequest
-            | ErrorKind::InvalidParams
-            | ErrorKind::MethodNotFound
-            | ErrorKind::MissingCapability
-            | ErrorKind::Overloaded
-            | ErrorKind::RateLimited
-            | ErrorKind::StoreUnavailable
-            | ErrorKind::ShuttingDown
-            | ErrorKind::Timeout
-            | ErrorKind::Cancelled
-            | ErrorKind::Unauthorized
-            | ErrorKind::Forbidden
-    )
+/// Returns `true` if the error becomes a result that the model reads.
+fn is_for_model(error: &McpError) -> bool {
+    is_tool_failure(error.kind) && account_connection::connect_url(error).is_none()
 }
 
+/// Runs a call of a module's tool.
 async fn run_module(
     exchange: &Exchange,
     runner: &CallRunner,
@@ -446,7 +484,7 @@ async fn run_module(
             result = work => result?,
             result = asking => return Ok(ToolOutcome::NeedsInput { result, pending: false }),
             () = runner.long_requests.shutdown.cancelled() => {
-                return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
+                return Err(interrupted_wait_error());
             }
             revoked = runner.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
         }
@@ -454,27 +492,6 @@ async fn run_module(
         runner.limits.with_timeout(work).await?
     };
     let failure = result.is_error.then_some(ErrorKind::ToolExecution);
-    // If the error's structure would violate the tool's output schema, only its text is sent.
-    let structured = failure.is_none() || route.allows_structured_error();
-    Ok(ToolOutcome::Finished(FinishedCall { result, failure, structured }, None))
-}
-
-/// Returns the JSON of a tool result for the client's revision.
-#[must_use]
-pub fn tool_result_json(result: &ToolResult, revision: Revision, structured: bool) -> String {
-    let mut out = String::with_capacity(result.content.get().len() + 64);
-    out.push_str(r#"{"content":"#);
-    out.push_str(result.content.get());
-    if structured
-        && revision.rules().structured_content
-        && let Some(content) = &result.structured_content
-    {
-        out.push_str(r#","structuredContent":"#);
-        out.push_str(content.get());
-    }
-    if result.is_error {
-        out.push_str(r#","isError":true"#);
-    }
-    out.push('}');
-    out
+    let fits_output_schema = failure.is_none() || route.allows_structured_error();
+    Ok(ToolOutcome::Finished(FinishedCall { result, failure, fits_output_schema }, None))
 }

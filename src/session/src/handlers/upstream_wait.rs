@@ -1,13 +1,18 @@
-//! Waits for servers that have not connected yet shortly after the gateway's start, so that a request for one of their
-//! tools is not refused as unknown.
+//! Waits for upstreams that have not connected yet shortly after the gateway's start, so that a request for one of
+//! their tools is not refused as unknown.
 //!
-//! A server has `limits.first_connection` from its start, or from its configuration, to connect. After that, a request
-//! gets an error that says when to try again, unless another provider may have the name. The wait takes one of the
-//! principal's slots for long requests. It decides nothing: the policy is asked afterwards, as always.
+//! An upstream has `limits.first_connection` from its start, or from its configuration, to connect. Where persons use
+//! accounts of their own, the time begins when the account of the request's person works. After that, a request gets an
+//! error that says when to try again, unless another provider may have the name. The wait takes one of the principal's
+//! slots for long requests. It decides nothing: the policy is asked afterwards, as always.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{
+    borrow::Cow,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use crate::server::Routing;
+use crate::{long_requests::shutdown_error, server::Routing};
 use countersign_domain::principal::Principal;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_routing::{
@@ -15,9 +20,10 @@ use countersign_routing::{
     table::PromptRoute,
     unreached_upstreams::{AwaitedUpstream, NameKind},
 };
+use countersign_upstream::server::Phase;
 
-/// The time after which a client should ask again for a server that was not reached in time. The server is tried again
-/// at about that time.
+/// The time after which a client should ask again for an upstream that was not reached in time. The upstream is tried
+/// again at about that time.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
 /// Finds routes for a principal: first in the table that travels with its request, then, after a wait, in newer ones.
@@ -32,9 +38,9 @@ impl RouteFinder<'_> {
     /// Returns the tool with this name, or `None` if there is none.
     ///
     /// # Errors
-    /// `UPSTREAM_UNAVAILABLE` if its server was not reached yet.
+    /// `UPSTREAM_UNAVAILABLE` if its upstream was not reached yet; `AUTHORIZATION` if a person must connect it first.
     pub async fn find_tool(&mut self, name: &str) -> Result<Option<Arc<ToolRoute>>, McpError> {
-        self.find(|table| lookup_tool(table, name)).await
+        self.find_route(|table| lookup_tool(table, name)).await
     }
 
     /// Returns the prompt with this name.
@@ -42,9 +48,9 @@ impl RouteFinder<'_> {
     /// # Errors
     /// The errors of [`Self::find_tool`].
     pub async fn find_prompt(&mut self, name: &str) -> Result<Option<Arc<PromptRoute>>, McpError> {
-        self.find(|table| match table.prompt(name) {
+        self.find_route(|table| match table.prompt(name) {
             Some(route) => Lookup::Found(route),
-            None => Lookup::missing(table.unreached_upstream(name, NameKind::Prompt)),
+            None => Lookup::for_missing_name(table.unreached_upstream(name, NameKind::Prompt)),
         })
         .await
     }
@@ -54,7 +60,7 @@ impl RouteFinder<'_> {
     /// # Errors
     /// The errors of [`Self::find_tool`].
     pub async fn find_resource(&mut self, uri: &str) -> Result<Option<RouteTarget>, McpError> {
-        self.find(|table| match (table.unreached_upstream_of_uri(uri), table.provider_for_uri(uri)) {
+        self.find_route(|table| match (table.unreached_upstream_of_uri(uri), table.provider_for_uri(uri)) {
             (Some(expected), fallback) => Lookup::Awaited(expected.clone(), fallback.filter(|_| !expected.is_certain)),
             (None, Some(provider)) => Lookup::Found(provider),
             (None, None) => Lookup::NotFound,
@@ -62,74 +68,87 @@ impl RouteFinder<'_> {
         .await
     }
 
-    async fn find<T>(&mut self, find: impl Fn(&RouteTable) -> Lookup<T>) -> Result<Option<T>, McpError> {
+    async fn find_route<T>(&mut self, find: impl Fn(&RouteTable) -> Lookup<T>) -> Result<Option<T>, McpError> {
         // Nearly always the table already has the route.
         match find(&self.table) {
             Lookup::Found(found) => Ok(Some(found)),
             Lookup::NotFound => Ok(None),
-            Lookup::Awaited(..) => Box::pin(wait(self.routing, self.principal, self.table.to_mut(), find)).await,
+            Lookup::Awaited(..) => {
+                Box::pin(wait_for_route(self.routing, self.principal, self.table.to_mut(), find)).await
+            }
         }
     }
 }
 
-/// Waits for the server of a tool before anything else of the request is checked. The call itself finds out whether the
-/// server connected.
-pub async fn wait_for_tool(routing: &Routing, principal: &Principal, name: &str) {
-    let _ = wait(routing, principal, &mut routing.routes.load_full(), |table| lookup_tool(table, name)).await;
+/// Waits for the upstream of a tool before anything else of the request is checked. `table` becomes the table that was
+/// searched last. The call itself finds out whether the upstream connected.
+pub async fn wait_for_tool(routing: &Routing, principal: &Principal, table: &mut Arc<RouteTable>, name: &str) {
+    let _ = wait_for_route(routing, principal, table, |table| lookup_tool(table, name)).await;
 }
 
 fn lookup_tool(table: &RouteTable, name: &str) -> Lookup<Arc<ToolRoute>> {
     match table.find_tool(name) {
         Some(route) => Lookup::Found(route),
-        None => Lookup::missing(table.unreached_upstream(name, NameKind::Tool)),
+        None => Lookup::for_missing_name(table.unreached_upstream(name, NameKind::Tool)),
     }
 }
 
+/// The result of a search in one route table.
 enum Lookup<T> {
     Found(T),
     NotFound,
-    /// The server that may have the name, and the route to use if that server does not connect.
+    /// The upstream that may have the name, and the route to use if that upstream does not connect.
     Awaited(AwaitedUpstream, Option<T>),
 }
 
 impl<T> Lookup<T> {
-    fn missing(expected: Option<AwaitedUpstream>) -> Self {
+    fn for_missing_name(expected: Option<AwaitedUpstream>) -> Self {
         expected.map_or(Self::NotFound, |expected| Self::Awaited(expected, None))
     }
 }
 
-async fn wait<T>(
+/// Waits until the upstream that may have the route connects, or its time is up.
+async fn wait_for_route<T>(
     routing: &Routing,
     principal: &Principal,
     table: &mut Arc<RouteTable>,
     find: impl Fn(&RouteTable) -> Lookup<T>,
 ) -> Result<Option<T>, McpError> {
     let mut slot = None;
+    let mut account_works_since: Option<Instant> = None;
     loop {
         let (expected, fallback) = match find(table) {
             Lookup::Found(found) => return Ok(Some(found)),
             Lookup::NotFound => return Ok(None),
             Lookup::Awaited(expected, fallback) => (expected, fallback),
         };
-        let remaining = routing.first_connection.saturating_sub(expected.upstream.age());
+        let upstream = &expected.upstream;
+        if expected.is_certain && (upstream.needs_consent() || upstream.has_personal_accounts()) {
+            let own = upstream.for_principal(principal).await?;
+            if matches!(own.phase(), Phase::Up) {
+                account_works_since.get_or_insert_with(Instant::now);
+            }
+        }
+        let waited = account_works_since.map_or_else(|| upstream.age(), |since| since.elapsed());
+        let remaining = routing.first_connection.saturating_sub(waited);
         if slot.is_none() {
             slot = routing.long_requests.admit(principal).ok();
         }
         if remaining.is_zero() || slot.is_none() {
-            return fallback.map(Some).ok_or_else(|| unavailable(&expected));
+            return fallback.map(Some).ok_or_else(|| unavailable_error(&expected));
         }
         tokio::select! {
             () = table.superseded.cancelled() => {}
             () = tokio::time::sleep(remaining) => {}
             () = routing.long_requests.shutdown.cancelled() => {
-                return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"));
+                return Err(shutdown_error());
             }
         }
         *table = routing.routes.load_full();
     }
 }
 
-fn unavailable(AwaitedUpstream { upstream, is_certain }: &AwaitedUpstream) -> McpError {
+fn unavailable_error(AwaitedUpstream { upstream, is_certain }: &AwaitedUpstream) -> McpError {
     let name = upstream.config.name.as_str();
     let message = match is_certain {
         true => format!("the server {name} was not reached yet; ask again later"),

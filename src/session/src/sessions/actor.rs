@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use actix::{
-    Actor, ActorContext, ActorFutureExt as _, AsyncContext, Context, Handler, Message, ResponseFuture, SpawnHandle,
+    Actor, ActorContext, ActorFutureExt as _, AsyncContext, Context, Handler, Message, Response, SpawnHandle,
     WrapFuture as _,
 };
 use bytes::Bytes;
@@ -29,7 +29,7 @@ use countersign_telemetry::{ConnectionGuard, metrics::Transport};
 /// The close codes of connections (RFC 6455).
 pub mod close {
     pub const GOING_AWAY: u16 = 1001;
-    pub const POLICY: u16 = 1008;
+    pub const POLICY_VIOLATION: u16 = 1008;
     pub const TIMEOUT: u16 = 4000;
 }
 
@@ -103,8 +103,8 @@ impl Session {
         self.shared.end();
         if let Some(connection) = self.connection.take() {
             // A peer that reads gets the close frame. The connection of a peer that does not read is cut at once.
-            let unread = matches!(&self.shared.channel, Channel::Outbox(outbox) if outbox.overflowed());
-            let grace = if unread || code == close::TIMEOUT { Duration::ZERO } else { CLOSE_GRACE };
+            let has_overflowed = matches!(&self.shared.channel, Channel::Outbox(outbox) if outbox.overflowed());
+            let grace = if has_overflowed || code == close::TIMEOUT { Duration::ZERO } else { CLOSE_GRACE };
             actix::spawn(async move {
                 tokio::time::sleep(grace).await;
                 (connection.cut)();
@@ -113,7 +113,7 @@ impl Session {
         ctx.stop();
     }
 
-    fn beat(&mut self, ctx: &mut Context<Self>) {
+    fn check_heartbeat(&mut self, ctx: &mut Context<Self>) {
         if self.connection.is_none() {
             return;
         }
@@ -132,7 +132,7 @@ impl Session {
         let authenticator = &self.sessions.server.long_requests.authenticator;
         if authenticator.check(&self.shared.identity()).is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
             tracing::info!(session = %self.shared.short_id(), "the session ends because its key was revoked");
-            self.end(ctx, close::POLICY, "the key was revoked");
+            self.end(ctx, close::POLICY_VIOLATION, "the key was revoked");
         }
     }
 
@@ -152,14 +152,14 @@ impl Session {
         };
         ctx.spawn(ended.into_actor(self).map(|(), session, ctx| {
             tracing::info!(session = %session.shared.short_id(), "the session ends because its token is no longer valid");
-            session.end(ctx, close::POLICY, "the token is no longer valid");
+            session.end(ctx, close::POLICY_VIOLATION, "the token is no longer valid");
         }));
     }
 
     fn check_idle(&mut self, ctx: &mut Context<Self>) {
-        let limit = self.sessions.limits.idle;
-        let read = matches!(&self.shared.channel, Channel::Streams(streams) if streams.is_read());
-        if self.shared.in_flight() == 0 && !read && self.shared.idle() >= limit {
+        let limit = self.sessions.limits.idle_timeout;
+        let is_read = matches!(&self.shared.channel, Channel::Streams(streams) if streams.is_read());
+        if self.shared.in_flight() == 0 && !is_read && self.shared.idle() >= limit {
             self.end(ctx, close::GOING_AWAY, "idle");
         }
     }
@@ -183,10 +183,10 @@ impl Actor for Session {
             }
         }
         if let Some(interval) = self.heartbeat {
-            ctx.run_interval(interval, Self::beat);
+            ctx.run_interval(interval, Self::check_heartbeat);
         }
         if matches!(self.shared.channel, Channel::Streams(_)) {
-            let interval = self.sessions.limits.idle / 4;
+            let interval = self.sessions.limits.idle_timeout / 4;
             ctx.run_interval(interval.clamp(Duration::from_secs(1), Duration::from_secs(60)), Self::check_idle);
         }
         let ended = self.shared.ended.clone();
@@ -203,7 +203,7 @@ impl Actor for Session {
     fn stopped(&mut self, _: &mut Self::Context) {
         self.shared.end();
         self.sessions.remove(&self.shared.id);
-        self.sessions.server.routing.upstreams.session_ended(&self.shared.id);
+        self.sessions.server.routing.upstreams.close_session(&self.shared.id);
         let uris = self.shared.take_subscriptions();
         if !uris.is_empty() {
             self.sessions.server.routing.router.do_send(Unsubscribe { session: self.shared.id.clone(), uris });
@@ -212,41 +212,34 @@ impl Actor for Session {
     }
 }
 
-/// Sent by a pump for one received message.
+/// Sent by a pump for one received message. The answer to a large one ([`is_large`]) comes once the message was parsed on
+/// another thread; a pump reads no further before.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub struct Inbound {
+pub struct InboundMessage {
     /// The identity of the request or the connection that brought the message.
     pub identity: Identity,
     pub frame: Bytes,
     /// The reserved bytes of the body, held until the message is answered.
-    pub held: Option<Reservation>,
+    pub reservation: Option<Reservation>,
 }
 
-impl Handler<Inbound> for Session {
-    type Result = ();
+impl Handler<InboundMessage> for Session {
+    type Result = Response<()>;
 
-    fn handle(&mut self, Inbound { identity, frame, held }: Inbound, _: &mut Self::Context) {
+    fn handle(
+        &mut self,
+        InboundMessage { identity, frame, reservation }: InboundMessage,
+        _: &mut Self::Context,
+    ) -> Self::Result {
         self.is_alive = true;
         self.shared.touch();
-        inbound::frame(&self.sessions.server, &self.shared, identity, frame, held);
-    }
-}
-
-/// Sent by a pump for one large message ([`is_large`]). The answer comes once the message was parsed; a pump reads no
-/// further before.
-#[derive(Message)]
-#[rtype(result = "()")]
-pub struct LargeInbound(pub Inbound);
-
-impl Handler<LargeInbound> for Session {
-    type Result = ResponseFuture<()>;
-
-    fn handle(&mut self, LargeInbound(message): LargeInbound, _: &mut Self::Context) -> Self::Result {
-        let Inbound { identity, frame, held } = message;
-        self.is_alive = true;
-        self.shared.touch();
-        Box::pin(inbound::large_frame(&self.sessions.server, &self.shared, identity, frame, held))
+        let server = &self.sessions.server;
+        if is_large(frame.len()) {
+            return Response::fut(inbound::process_large_frame(server, &self.shared, identity, frame, reservation));
+        }
+        inbound::process_frame(server, &self.shared, identity, frame, reservation);
+        Response::reply(())
     }
 }
 
@@ -255,13 +248,11 @@ impl Handler<LargeInbound> for Session {
 ///
 /// # Errors
 /// Fails if the session has ended.
-pub async fn deliver(session: &actix::Addr<Session>, message: Inbound) -> Result<(), actix::MailboxError> {
+pub async fn deliver(session: &actix::Addr<Session>, message: InboundMessage) -> Result<(), actix::MailboxError> {
     if is_large(message.frame.len()) {
         reclaim::collect_after_large();
-        session.send(LargeInbound(message)).await
-    } else {
-        session.send(message).await
     }
+    session.send(message).await
 }
 
 /// Sent by a pump when the peer has sent a ping or a pong.
@@ -296,12 +287,12 @@ impl Handler<Disconnected> for Session {
             return;
         }
         self.connection = None;
-        let resumable = !closed_by_peer
+        let can_resume = !closed_by_peer
             && self.shared.transport == Transport::WebSocket
             && self.shared.legacy_revision().is_some()
             && !self.shared.ended.is_cancelled();
-        if resumable {
-            self.waiting_permit = Arc::clone(&self.sessions.waiting).try_acquire_owned().ok();
+        if can_resume {
+            self.waiting_permit = Arc::clone(&self.sessions.waiting_permits).try_acquire_owned().ok();
         }
         if self.waiting_permit.is_none() {
             return self.end(ctx, close::GOING_AWAY, "disconnected");
@@ -312,7 +303,7 @@ impl Handler<Disconnected> for Session {
             }
             outbox.detach();
         }
-        let window = RESUME_WINDOW.min(self.sessions.limits.idle);
+        let window = RESUME_WINDOW.min(self.sessions.limits.idle_timeout);
         self.end_timer =
             Some(ctx.run_later(window, |session, ctx| session.end(ctx, close::GOING_AWAY, "client did not come back")));
     }

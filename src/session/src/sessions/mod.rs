@@ -42,7 +42,7 @@ pub struct Sessions {
     addresses: DashMap<Arc<str>, Addr<Session>, foldhash::fast::RandomState>,
     /// One permit for each WebSocket session that waits for its client to come back. There are as many permits as there
     /// may be connections.
-    waiting: Arc<Semaphore>,
+    waiting_permits: Arc<Semaphore>,
 }
 
 impl Sessions {
@@ -53,14 +53,19 @@ impl Sessions {
         lifetimes: Arc<SessionLifetimes>,
         limits: SessionLimits,
     ) -> Self {
-        let waiting = Arc::new(Semaphore::new(limits.max_waiting));
-        Self { server, registry, lifetimes, limits, addresses: DashMap::default(), waiting }
+        let waiting_permits = Arc::new(Semaphore::new(limits.max_waiting));
+        Self { server, registry, lifetimes, limits, addresses: DashMap::default(), waiting_permits }
     }
 
     /// Creates the session of a connection with an outbox. `replay` is the number of frames and bytes that are kept for
     /// a client that comes back.
     #[must_use]
-    pub fn outbox_session(&self, transport: Transport, identity: Identity, replay: (usize, usize)) -> SessionShared {
+    pub fn create_outbox_session(
+        &self,
+        transport: Transport,
+        identity: Identity,
+        replay: (usize, usize),
+    ) -> SessionShared {
         let limits = OutboxLimits { replay_frames: replay.0, replay_bytes: replay.1, ..self.limits.outbox };
         let outbox = Outbox::with_share(limits, self.server.memory.share(&identity.principal.name));
         // A stdio session is unknown to other nodes, so its end does not depend on the lease.
@@ -71,12 +76,12 @@ impl Sessions {
 
     /// Creates a session for bookkeeping, through which nothing can be sent.
     #[must_use]
-    pub fn stateless_session(&self, transport: Transport, identity: Identity) -> Arc<SessionShared> {
+    pub fn create_stateless_session(&self, transport: Transport, identity: Identity) -> Arc<SessionShared> {
         Arc::new(SessionShared::new(transport, identity, Channel::None, &self.lifetimes.ended))
     }
 
-    /// Finds a session of the transport, which the token of the request then keeps valid, unless it is a WebSocket's.
-    /// Only its own principal finds it, so a stranger cannot tell a wrong id from another principal's session.
+    /// Finds a session of the transport for its own principal. A stranger cannot tell a wrong id from another principal's
+    /// session. From then on the token of this request keeps the session valid, unless it is a WebSocket session.
     #[must_use]
     pub fn find(&self, identity: &Identity, transport: Transport, id: &str) -> Option<Arc<SessionShared>> {
         let found = self.registry.get(id).filter(|shared| {
@@ -92,11 +97,11 @@ impl Sessions {
         Some(found)
     }
 
-    /// Makes room for one more session that clients reach through any node.
+    /// Checks that this node holds its lease, and makes room for one more session that clients reach through any node.
     ///
     /// # Errors
     /// The errors of [`Self::make_room_for_session`]; `STORE_UNAVAILABLE` while other nodes may count this one as gone.
-    pub fn admit(&self, principal: &Principal) -> Result<(), McpError> {
+    pub fn check_lease_and_make_room(&self, principal: &Principal) -> Result<(), McpError> {
         self.lifetimes.check_lease()?;
         self.make_room_for_session(principal)
     }
@@ -137,15 +142,15 @@ impl Sessions {
     pub fn make_room_for_session(&self, principal: &Principal) -> Result<(), McpError> {
         let max = self.limits.max_sessions;
         // If all sessions together are below the limit, those of one principal are too.
-        let room = || self.registry.count_of(&principal.name) < max || self.evict_one_of(&principal.name);
-        if self.registry.len() < max || room() {
+        let make_room = || self.registry.count_for(&principal.name) < max || self.evict_one(&principal.name);
+        if self.registry.len() < max || make_room() {
             return Ok(());
         }
         Err(McpError::new(ErrorKind::Overloaded, "too many sessions (limits.max_sessions)").with("limit", max as u64))
     }
 
-    fn evict_one_of(&self, principal: &str) -> bool {
-        let Some(session) = self.registry.evict_one_of(principal) else { return false };
+    fn evict_one(&self, principal: &str) -> bool {
+        let Some(session) = self.registry.evict_one(principal) else { return false };
         tracing::debug!(session = %session.short_id(), "the session is evicted to make room for another one");
         session.end();
         if let Some(addr) = self.addresses.get(&session.id) {

@@ -14,19 +14,20 @@ pub struct AnsweredPageRequests(Mutex<(HashSet<String>, VecDeque<String>)>);
 impl AnsweredPageRequests {
     /// Stores that the client of a change has answered. Beyond [`MAX_CHANGES`], the oldest change is forgotten.
     pub fn insert(&self, id: &str) {
-        let (opened, by_age) = &mut *self.0.lock();
-        if opened.insert(id.to_owned()) {
+        let (answered, by_age) = &mut *self.0.lock();
+        if answered.insert(id.to_owned()) {
             by_age.push_back(id.to_owned());
             if by_age.len() > MAX_CHANGES
                 && let Some(oldest) = by_age.pop_front()
             {
-                opened.remove(&oldest);
+                answered.remove(&oldest);
             }
         }
     }
 
+    /// Returns `true` if the client of a change has answered.
     #[must_use]
-    pub fn has(&self, id: &str) -> bool {
+    pub fn contains(&self, id: &str) -> bool {
         self.0.lock().0.contains(id)
     }
 }
@@ -37,12 +38,16 @@ mod tests {
 
     #[test]
     fn oldest_change_is_forgotten_beyond_limit() {
-        let opened = AnsweredPageRequests::default();
+        let answered = AnsweredPageRequests::default();
         for n in 0..=MAX_CHANGES {
-            opened.insert(&format!("chg_{n}"));
-            opened.insert(&format!("chg_{n}"));
+            answered.insert(&format!("chg_{n}"));
+            answered.insert(&format!("chg_{n}"));
         }
-        assert!(!opened.has("chg_0") && opened.has("chg_1") && opened.has(&format!("chg_{MAX_CHANGES}")));
-        assert_eq!(opened.0.lock().0.len(), MAX_CHANGES);
+        assert!(
+            !answered.contains("chg_0")
+                && answered.contains("chg_1")
+                && answered.contains(&format!("chg_{MAX_CHANGES}"))
+        );
+        assert_eq!(answered.0.lock().0.len(), MAX_CHANGES);
     }
 }

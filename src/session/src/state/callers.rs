@@ -1,5 +1,5 @@
-//! State of the principals that send requests: the rate of their calls, and keys that call tools although they may decide
-//! on changes.
+//! State of the principals that send requests: the rate of their calls, and keys that call tools although they may
+//! decide on changes.
 
 use std::{
     collections::HashSet,
@@ -19,10 +19,9 @@ use countersign_provider::Meter;
 pub struct Limiter {
     /// `None` if there is no limit.
     limiter: Option<DefaultKeyedRateLimiter<String>>,
-    /// Calls per second.
-    rate: u32,
+    calls_per_second: u32,
     /// The number of bytes for which a call counts as one more; 0 turns this off.
-    bytes: usize,
+    bytes_per_call: usize,
     burst: NonZeroU32,
     /// Returns the number of live nodes, which share the limit.
     live_nodes: Box<dyn Fn() -> usize + Send + Sync>,
@@ -35,7 +34,7 @@ impl Limiter {
         let burst = NonZeroU32::new(limits.rate_burst).unwrap_or(NonZeroU32::MIN);
         let limiter = NonZeroU32::new(limits.rate_per_second)
             .map(|rate| RateLimiter::keyed(Quota::per_second(rate).allow_burst(burst)));
-        Self { limiter, rate: limits.rate_per_second, bytes: limits.rate_bytes, burst, live_nodes }
+        Self { limiter, calls_per_second: limits.rate_per_second, bytes_per_call: limits.rate_bytes, burst, live_nodes }
     }
 
     /// Returns a meter that charges the time that a module takes for a call to the principal, even if the client has
@@ -50,7 +49,8 @@ impl Limiter {
     /// principal can occupy more than one thread of a module.
     pub fn charge(&self, principal: &String, time: Duration) {
         let Some(limiter) = &self.limiter else { return };
-        let calls = u128::from(self.rate) * time.as_micros() / 1_000_000 * (self.live_nodes)().max(1) as u128;
+        let calls =
+            u128::from(self.calls_per_second) * time.as_micros() / 1_000_000 * (self.live_nodes)().max(1) as u128;
         let mut remaining = u32::try_from(calls).unwrap_or(u32::MAX).min(self.burst.get());
         let mut step = remaining;
         while let Some(calls) = NonZeroU32::new(step.min(remaining)) {
@@ -61,15 +61,16 @@ impl Limiter {
         }
     }
 
-    /// Admits one call. If several nodes share the limit, a call counts once for each node.
+    /// Counts one call, unless the principal's rate is exceeded. If several nodes share the limit, a call counts once
+    /// for each node.
     ///
     /// # Errors
     /// The number of seconds after which the call may be tried again.
-    pub fn admits(&self, principal: &String, bytes: usize) -> Result<(), u64> {
+    pub fn check_rate(&self, principal: &String, bytes: usize) -> Result<(), u64> {
         use governor::clock::Clock;
         let Some(limiter) = &self.limiter else { return Ok(()) };
         let nodes = (self.live_nodes)();
-        let extra_calls = if bytes < self.bytes { 0 } else { bytes.checked_div(self.bytes).unwrap_or(0) };
+        let extra_calls = bytes.checked_div(self.bytes_per_call).unwrap_or(0);
         let admitted = if extra_calls == 0 && nodes <= 1 {
             limiter.check_key(principal)
         } else {
@@ -126,10 +127,10 @@ mod tests {
         let limits = LimitsConfig { rate_per_second: 1, rate_burst: 2, ..Config::default().limits };
         let limiter = for_one_node(&limits);
         let (a, b) = ("a".to_owned(), "b".to_owned());
-        assert!(limiter.admits(&a, 100).is_ok());
-        assert!(limiter.admits(&a, 100).is_ok());
-        assert!(limiter.admits(&a, 100).is_err_and(|wait| wait > 0));
-        assert!(limiter.admits(&b, 100).is_ok());
+        assert!(limiter.check_rate(&a, 100).is_ok());
+        assert!(limiter.check_rate(&a, 100).is_ok());
+        assert!(limiter.check_rate(&a, 100).is_err_and(|wait| wait > 0));
+        assert!(limiter.check_rate(&b, 100).is_ok());
     }
 
     #[test]
@@ -137,40 +138,40 @@ mod tests {
         let limits = LimitsConfig { rate_per_second: 1, rate_burst: 10, ..Config::default().limits };
         let (limiter, a, b) = (for_one_node(&limits), "a".to_owned(), "b".to_owned());
         limiter.charge(&a, Duration::from_millis(4500));
-        assert_eq!((0..10).filter(|_| limiter.admits(&a, 0).is_ok()).count(), 6);
-        assert!(limiter.admits(&b, 0).is_ok());
+        assert_eq!((0..10).filter(|_| limiter.check_rate(&a, 0).is_ok()).count(), 6);
+        assert!(limiter.check_rate(&b, 0).is_ok());
         limiter.charge(&b, Duration::from_secs(1000));
-        assert!(limiter.admits(&b, 0).is_err(), "the charge takes the whole rest");
+        assert!(limiter.check_rate(&b, 0).is_err(), "the charge takes the whole rest");
     }
 
     #[test]
     fn call_counts_once_per_node() {
         let limits = LimitsConfig { rate_per_second: 1, rate_burst: 6, ..Config::default().limits };
         let (limiter, a, b) = (Limiter::new(&limits, Box::new(|| 3)), "a".to_owned(), "b".to_owned());
-        assert_eq!((0..6).filter(|_| limiter.admits(&a, 0).is_ok()).count(), 2);
+        assert_eq!((0..6).filter(|_| limiter.check_rate(&a, 0).is_ok()).count(), 2);
         let limiter = Limiter::new(&limits, Box::new(|| 100));
-        assert_eq!((0..6).filter(|_| limiter.admits(&b, 0).is_ok()).count(), 1, "never none at all");
+        assert_eq!((0..6).filter(|_| limiter.check_rate(&b, 0).is_ok()).count(), 1, "never none at all");
     }
 
     #[test]
     fn rate_of_zero_means_no_limit() {
         let limits = LimitsConfig { rate_per_second: 0, ..Config::default().limits };
         let limiter = for_one_node(&limits);
-        assert!((0..10_000).all(|_| limiter.admits(&"a".to_owned(), 1 << 20).is_ok()));
+        assert!((0..10_000).all(|_| limiter.check_rate(&"a".to_owned(), 1 << 20).is_ok()));
     }
 
     #[test]
     fn large_call_counts_as_several_but_is_admitted() {
         let limits = LimitsConfig { rate_per_second: 1, rate_burst: 10, rate_bytes: 1024, ..Config::default().limits };
         let (limiter, a) = (for_one_node(&limits), "a".to_owned());
-        assert!(limiter.admits(&a, 1023).is_ok(), "one call");
-        assert!(limiter.admits(&a, 8 * 1024).is_ok(), "nine calls");
-        assert!(limiter.admits(&a, 0).is_err());
+        assert!(limiter.check_rate(&a, 1023).is_ok(), "one call");
+        assert!(limiter.check_rate(&a, 8 * 1024).is_ok(), "nine calls");
+        assert!(limiter.check_rate(&a, 0).is_err());
         let (limiter, b) = (for_one_node(&limits), "b".to_owned());
-        assert!(limiter.admits(&b, 1 << 20).is_ok(), "the whole burst");
-        assert!(limiter.admits(&b, 0).is_err());
+        assert!(limiter.check_rate(&b, 1 << 20).is_ok(), "the whole burst");
+        assert!(limiter.check_rate(&b, 0).is_err());
         let free = for_one_node(&LimitsConfig { rate_bytes: 0, ..limits });
-        assert!((0..10).all(|_| free.admits(&a, 1 << 20).is_ok()), "bytes are not counted");
+        assert!((0..10).all(|_| free.check_rate(&a, 1 << 20).is_ok()), "bytes are not counted");
     }
 
     fn principal(role: Role, key: Option<&str>) -> Principal {

@@ -13,16 +13,19 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::long_requests::LongRequests;
-use countersign_bridge::task_shape::{self, Status, Times};
+use countersign_bridge::{
+    result::is_error_result,
+    task_shape::{self, Status, Times},
+};
 use countersign_exchange::{
     context::Exchange,
     memory::{Memory, Share},
     reply::Reply,
 };
-use countersign_protocol::{ErrorKind, McpError, Method, json::member};
+use countersign_protocol::{ErrorKind, McpError, Method};
 
 /// The maximum number of tasks of one principal that are remembered. A running task is never dropped for another one.
-const MAX_PER_PRINCIPAL: usize = 100;
+const MAX_TASKS_PER_PRINCIPAL: usize = 100;
 
 /// The bytes that a task takes in addition to its parameters or its result.
 const TASK_BYTES: usize = 1024;
@@ -45,7 +48,13 @@ struct TaskProgress {
     state: LocalTaskState,
     times: Times,
     /// The time at which the task came into this state.
-    since: Instant,
+    entered_at: Instant,
+}
+
+impl TaskProgress {
+    const fn is_working(&self) -> bool {
+        matches!(self.state, LocalTaskState::Working)
+    }
 }
 
 /// One task.
@@ -80,7 +89,7 @@ impl LocalTasks {
 
     /// Returns the tasks of a principal as `tasks/list` shows them, oldest first.
     #[must_use]
-    pub fn all_of(&self, principal: &str) -> Vec<String> {
+    pub fn describe_all_of(&self, principal: &str) -> Vec<String> {
         let mut tasks: Vec<Arc<LocalTask>> = self
             .tasks
             .iter()
@@ -91,12 +100,18 @@ impl LocalTasks {
         tasks.iter().map(|task| task.describe()).collect()
     }
 
-    /// Adds a task of a principal that begins now, with parameters of this size, and ends when `cancel` is cancelled. If
-    /// the principal has too many tasks, its oldest finished task is dropped.
+    /// Registers a task of a principal that begins now, with parameters of this size. `tasks/cancel` cancels `cancel`,
+    /// and the caller ends the task then ([`LocalTask::end`]). If the principal has too many tasks, its oldest finished
+    /// task is dropped.
     ///
     /// # Errors
     /// `OVERLOADED` if all tasks that the principal may have are running, or if it has no memory left.
-    pub fn start(&self, principal: &str, size: usize, cancel: CancellationToken) -> Result<Arc<LocalTask>, McpError> {
+    pub fn register(
+        &self,
+        principal: &str,
+        size: usize,
+        cancel: CancellationToken,
+    ) -> Result<Arc<LocalTask>, McpError> {
         let share = self.memory.take(principal, TASK_BYTES + 2 * size)?;
         let task = Arc::new(LocalTask {
             share: Mutex::new(share),
@@ -105,7 +120,7 @@ impl LocalTasks {
             progress: watch::Sender::new(TaskProgress {
                 state: LocalTaskState::Working,
                 times: Times::now(),
-                since: Instant::now(),
+                entered_at: Instant::now(),
             }),
             cancel,
         });
@@ -115,17 +130,17 @@ impl LocalTasks {
             let is_remembered = !other.is_expired();
             if is_remembered && other.principal == task.principal {
                 count += 1;
-                let TaskProgress { state, since, .. } = &*other.progress.borrow();
-                if !matches!(state, LocalTaskState::Working) && oldest.as_ref().is_none_or(|(at, _)| since < at) {
-                    oldest = Some((*since, id.clone()));
+                let progress = other.progress.borrow();
+                if !progress.is_working() && oldest.as_ref().is_none_or(|(at, _)| progress.entered_at < *at) {
+                    oldest = Some((progress.entered_at, id.clone()));
                 }
             }
             is_remembered
         });
-        if count >= MAX_PER_PRINCIPAL {
+        if count >= MAX_TASKS_PER_PRINCIPAL {
             let Some((_, id)) = oldest else {
                 let message = "too many tasks run; wait for one to end or cancel one";
-                return Err(McpError::new(ErrorKind::Overloaded, message).with("limit", MAX_PER_PRINCIPAL as u64));
+                return Err(McpError::new(ErrorKind::Overloaded, message).with("limit", MAX_TASKS_PER_PRINCIPAL as u64));
             };
             self.tasks.remove(&id);
         }
@@ -150,24 +165,26 @@ impl LocalTask {
 
     /// Ends the task in this state, unless it has already ended.
     pub fn end(&self, final_state: LocalTaskState) {
-        self.progress.send_if_modified(|TaskProgress { state, times, since }| {
-            let working = matches!(state, LocalTaskState::Working);
-            if working {
-                (*state, times.updated, *since) = (final_state, Times::now().updated, Instant::now());
+        self.progress.send_if_modified(|progress| {
+            let was_working = progress.is_working();
+            if was_working {
+                progress.state = final_state;
+                progress.times.updated = Times::now().updated;
+                progress.entered_at = Instant::now();
             }
-            working
+            was_working
         });
     }
 
     fn is_expired(&self) -> bool {
-        let TaskProgress { state, since, .. } = &*self.progress.borrow();
-        !matches!(state, LocalTaskState::Working) && since.elapsed() > RETENTION
+        let progress = self.progress.borrow();
+        !progress.is_working() && progress.entered_at.elapsed() > RETENTION
     }
 
     fn status(&self) -> Status {
         match &self.progress.borrow().state {
             LocalTaskState::Working => Status::Working,
-            LocalTaskState::Done(result) if member(result, "isError") != Some("true") => Status::Completed,
+            LocalTaskState::Done(result) if !is_error_result(result) => Status::Completed,
             LocalTaskState::Done(_) | LocalTaskState::Failed(_) => Status::Failed,
             LocalTaskState::Cancelled => Status::Cancelled,
         }
@@ -193,7 +210,8 @@ impl LocalTask {
     ) -> Result<Reply, McpError> {
         match method {
             Method::TasksGet => Ok(Reply::new(self.describe())),
-            Method::TasksResult => self.result(exchange, long_requests).await,
+            Method::TasksResult => self.await_result(exchange, long_requests).await,
+            // `tasks/cancel`: clients of 2025-11-25 have no other method about one task.
             _ => {
                 if self.status().is_terminal() {
                     return Err(McpError::new(ErrorKind::InvalidParams, "the task has ended already"));
@@ -205,11 +223,11 @@ impl LocalTask {
         }
     }
 
-    async fn result(&self, exchange: &Exchange, long_requests: &LongRequests) -> Result<Reply, McpError> {
+    async fn await_result(&self, exchange: &Exchange, long_requests: &LongRequests) -> Result<Reply, McpError> {
         let mut progress = self.progress.subscribe();
         let outcome = {
             let _slot = long_requests.admit(&exchange.identity.principal)?;
-            let ended = progress.wait_for(|progress| !matches!(progress.state, LocalTaskState::Working));
+            let ended = progress.wait_for(|progress| !progress.is_working());
             tokio::select! {
                 ended = ended => ended.map(|progress| progress.state.clone()).unwrap_or(LocalTaskState::Cancelled),
                 revoked = long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
@@ -217,9 +235,8 @@ impl LocalTask {
         };
         match outcome {
             LocalTaskState::Done(result) => {
-                let failed = member(&result, "isError") == Some("true");
                 let json = task_shape::with_related_task(&result, &self.id);
-                Ok(Reply::passed_on(json).failing(failed.then_some(ErrorKind::ToolExecution)))
+                Ok(Reply::passed_on(json).failing(is_error_result(&result).then_some(ErrorKind::ToolExecution)))
             }
             LocalTaskState::Failed(error) => Err(*error),
             LocalTaskState::Working | LocalTaskState::Cancelled => {

@@ -37,7 +37,7 @@ fn message(method: &str, params: &Value) -> String {
 fn cancel(client: &RequestScope, bench: &Bench, id: u64) {
     let params = serde_json::value::to_raw_value(&json!({ "requestId": id })).unwrap();
     let method = "notifications/cancelled".into();
-    source(bench, &client.exchange.session).notification(&Notification { method, params: Some(&params) });
+    source(bench, &client.exchange.session).handle_notification(&Notification { method, params: Some(&params) });
 }
 
 #[actix::test]
@@ -46,7 +46,7 @@ async fn client_may_list_but_not_call_before_handshake() {
     let session = bench.clients.session("ann", Era::Legacy);
     for (method, is_allowed) in [("ping", true), ("tools/list", true), ("tools/call", false), ("resources/list", false)]
     {
-        match source(&bench, &session).scope(&request(&message(method, &json!({})))) {
+        match source(&bench, &session).into_scope(&request(&message(method, &json!({})))) {
             Ok(scope) => assert!(is_allowed && scope.exchange.revision() == Revision::V2025_03_26, "{method}"),
             Err((error, _)) => assert!(!is_allowed && error.kind == ErrorKind::NotInitialized, "{method}"),
         }
@@ -57,7 +57,7 @@ async fn client_may_list_but_not_call_before_handshake() {
         "io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {},
     } });
     let text = message("tools/call", &meta);
-    let scope = source(&bench, &session).scope(&request(&text)).unwrap_or_else(|(error, _)| panic!("{error}"));
+    let scope = source(&bench, &session).into_scope(&request(&text)).unwrap_or_else(|(error, _)| panic!("{error}"));
     assert!(scope.exchange.is_modern() && session.legacy_revision().is_none());
 }
 
@@ -69,7 +69,7 @@ async fn first_request_after_initialize_finishes_handshake() {
     session.set_facts(Arc::new(facts(Revision::V2024_11_05, "{}")), share);
     for (method, initialized) in [("ping", false), ("tools/list", true)] {
         let text = message(method, &json!({}));
-        let scope = source(&bench, &session).scope(&request(&text)).unwrap_or_else(|(e, _)| panic!("{e}"));
+        let scope = source(&bench, &session).into_scope(&request(&text)).unwrap_or_else(|(e, _)| panic!("{e}"));
         assert_eq!(
             (scope.exchange.revision(), session.is_initialized()),
             (Revision::V2024_11_05, initialized),
@@ -141,7 +141,7 @@ async fn batch(bench: &Bench, revision: Revision, members: &Value) -> Option<Val
     let text = members.to_string();
     let limits = envelope::Limits { max_depth: 64, max_batch: 100 };
     let Ok(Incoming::Batch(members)) = envelope::parse(text.as_bytes(), &limits) else { panic!("{text}") };
-    let answer = source(bench, &session).batch(members).await?;
+    let answer = source(bench, &session).answer_batch(members).await?;
     Some(serde_json::from_slice(&answer.bytes).unwrap())
 }
 
@@ -192,6 +192,6 @@ async fn invalid_message_is_answered_unless_it_is_notification() {
         (r#"{"jsonrpc":"2.0","method":"notifications/x","params":[1]}"#, false),
     ] {
         let Err(fault) = envelope::parse(text.as_bytes(), &limits) else { panic!("{text}") };
-        assert_eq!(source(&bench, &session).fault(&fault).is_some(), answered, "{text}");
+        assert_eq!(source(&bench, &session).fault_response(&fault).is_some(), answered, "{text}");
     }
 }

@@ -1,5 +1,6 @@
 //! Requests of clients of either era, answered without a transport.
 
+mod account_connection;
 mod bench;
 mod inbound;
 mod lifecycle;

@@ -64,3 +64,15 @@ async fn task_of_reviewed_call_needs_the_scope_to_propose() {
     assert_eq!(ask_error(&agent, "tools/call", &write).await.1, "FORBIDDEN");
     assert!(bench.changes().await.is_empty());
 }
+
+#[actix::test]
+async fn cancelled_change_needs_the_scope_to_propose() {
+    let bench = Bench::new("").await;
+    let agent = |scope| client(&bench, Revision::V2025_11_25, Role::Agent, &[scope]);
+    let write = json!({ "name": "write", "arguments": { "target": "t" }, "task": {} });
+    let created = ask(&agent(Scope::ToolsPropose), "tools/call", &write).await;
+    let task = json!({ "taskId": created["task"]["taskId"] });
+    let (_, code, data) = ask_error(&agent(Scope::ToolsRead), "tasks/cancel", &task).await;
+    assert_eq!((code.as_str(), &data["scope"]), ("FORBIDDEN", &json!("tools:read tools:propose")));
+    assert_eq!(ask(&agent(Scope::ToolsPropose), "tasks/cancel", &task).await["status"], "cancelled");
+}

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::bench::{Bench, ask, ask_error, pause, respond};
-use crate::handlers::tools::{is_tool_failure, tool_result_json};
+use crate::handlers::reviewed::finished_call::is_tool_failure;
 use countersign_domain::principal::{Principal, Role};
 use countersign_protocol::{ErrorKind, Revision};
-use countersign_provider::{ToolResult, testing::CallOutcome};
+use countersign_provider::testing::CallOutcome;
 
 const LEGACY: Revision = Revision::V2025_11_25;
 
@@ -98,28 +98,14 @@ async fn call_times_out_and_long_call_ends_with_shutdown() {
     bench.fake.gate.forget_permits(1_000_000);
     let client = bench.client(LEGACY, "{}");
     assert_eq!(ask_error(&client, "tools/call", &json!({ "name": "read" })).await.1, "TIMEOUT");
-    let wait = json!({ "name": "wait" });
+    // On a busy machine, the first call may have timed out before it was made.
+    let (wait, call_count) = (json!({ "name": "wait" }), bench.fake.call_count());
     let ending = async {
-        while bench.fake.call_count() < 2 {
+        while bench.fake.call_count() == call_count {
             pause().await;
         }
         bench.server.long_requests.shutdown.cancel();
     };
     let ((_, code, _), ()) = tokio::join!(ask_error(&client, "tools/call", &wait), ending);
     assert_eq!(code, "SHUTTING_DOWN");
-}
-
-#[test]
-fn structured_content_depends_on_revision() {
-    let result = ToolResult { is_error: true, ..ToolResult::text("x", Some(&json!({ "a": 1 }))) };
-    for (revision, structured, is_included) in
-        [(Revision::V2025_03_26, true, false), (Revision::V2025_06_18, true, true), (Revision::MODERN, false, false)]
-    {
-        let text: Value = serde_json::from_str(&tool_result_json(&result, revision, structured)).unwrap();
-        assert_eq!(
-            (text.get("structuredContent").is_some(), &text["isError"]),
-            (is_included, &json!(true)),
-            "{revision:?}"
-        );
-    }
 }

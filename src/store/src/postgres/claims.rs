@@ -68,7 +68,7 @@ pub(super) async fn write_with_claim(
 ) -> Result<Result<i64, WriteError>, StoreError> {
     let epoch = signed(claimant.epoch);
     let target = change.target_hash();
-    let taken = change.target_taken_until.map(Timestamp::as_millisecond);
+    let taken_until = change.target_taken_until.map(Timestamp::as_millisecond);
     let ready = "ready AS MATERIALIZED (SELECT 1 FROM changes WHERE id = $1 AND version = $2 FOR UPDATE)";
     let own_claim = "change_id = $1 AND node = $10 AND epoch = $11 AND lapsed_until IS NULL AND taken_ms IS NULL
                AND EXISTS (SELECT FROM ready)";
@@ -92,8 +92,8 @@ pub(super) async fn write_with_claim(
         _ if change.state == ChangeState::Executing => {
             ("SELECT 1", format!("SELECT 1 FROM claims WHERE {own_claim} FOR SHARE"))
         }
-        _ if taken.is_some() => {
-            parameters.push(&taken);
+        _ if taken_until.is_some() => {
+            parameters.push(&taken_until);
             ("SELECT 1", format!("UPDATE claims SET taken_ms = $12 WHERE {own_claim} RETURNING 1"))
         }
         _ => ("SELECT 1", format!("DELETE FROM claims WHERE {own_claim} RETURNING 1")),
@@ -119,17 +119,17 @@ pub(super) async fn write_with_claim(
 /// of such a call. Returns `false` if the claim is still valid.
 pub(super) async fn end_lost_claim(client: &ClientWrapper, change: &Change) -> Result<bool, StoreError> {
     let id = &change.id;
-    let taken = change.target_taken_until.map(Timestamp::as_millisecond);
+    let taken_until = change.target_taken_until.map(Timestamp::as_millisecond);
     // Locks the claim first, in the same order as `write_with_claim`. A locked row means that another transaction is
     // ending or making the claim.
     let claim = "SELECT node, epoch FROM claims WHERE change_id = $1 AND lapsed_until IS NULL";
     let Some(claim) = query_opt(client, &format!("{claim} FOR UPDATE SKIP LOCKED"), &[&id]).await? else {
         let unclaimed = query_opt(client, claim, &[&id]).await?.is_none();
-        if unclaimed && taken.is_some() {
+        if unclaimed && taken_until.is_some() {
             // A store that was moved here has no claims of running changes.
             let sql = "INSERT INTO claims (change_id, target, node, epoch, taken_ms) VALUES ($1, $2, '', 0, $3)
                        ON CONFLICT DO NOTHING";
-            execute(client, sql, &[&id, &change.target_hash(), &taken]).await?;
+            execute(client, sql, &[&id, &change.target_hash(), &taken_until]).await?;
         }
         return Ok(unclaimed);
     };
@@ -140,8 +140,8 @@ pub(super) async fn end_lost_claim(client: &ClientWrapper, change: &Change) -> R
     match row.map(|row| (row.get(0), row.get(1))) {
         Some((false, _)) => return Ok(false),
         // The process has ended, or the node's row was deleted after a day without renewals.
-        Some((true, true)) | None if taken.is_some() => {
-            execute(client, "UPDATE claims SET taken_ms = $2 WHERE change_id = $1", &[&id, &taken]).await?
+        Some((true, true)) | None if taken_until.is_some() => {
+            execute(client, "UPDATE claims SET taken_ms = $2 WHERE change_id = $1", &[&id, &taken_until]).await?
         }
         Some((true, true)) | None => execute(client, "DELETE FROM claims WHERE change_id = $1", &[&id]).await?,
         Some((true, false)) => {

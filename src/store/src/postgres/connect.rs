@@ -117,7 +117,7 @@ fn tls_connector(authorities: Option<&PathBuf>) -> Result<MakeRustlsConnect, Sto
         Some(path) => {
             let read = tls::read_authorities(path);
             let mut roots = RootCertStore::empty();
-            roots.add_parsable_certificates(read.map_err(|why| unreachable(format!("{}: {why}", path.display())))?);
+            roots.add_parsable_certificates(read.map_err(|error| unreachable(format!("{}: {error}", path.display())))?);
             roots
         }
     };
@@ -133,10 +133,10 @@ pub(super) fn spawn_runtime<W: Future<Output = ()>>(
     work: impl FnOnce(mpsc::SyncSender<Result<(), StoreError>>) -> W + Send + 'static,
 ) -> Result<JoinHandle<()>, StoreError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(unreachable)?;
-    let (ready, begun) = mpsc::sync_channel(1);
+    let (ready, start_result) = mpsc::sync_channel(1);
     let thread = std::thread::Builder::new().name(name.into());
     let thread = thread.spawn(move || runtime.block_on(work(ready))).map_err(unreachable)?;
-    begun.recv().unwrap_or(Err(StoreError::Closed))?;
+    start_result.recv().unwrap_or(Err(StoreError::Closed))?;
     Ok(thread)
 }
 
@@ -258,7 +258,7 @@ impl PgConnector {
         let waker = Waker::from(Arc::new(Unpark(thread::current())));
         loop {
             match work.as_mut().poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(done) => return done,
+                Poll::Ready(output) => return output,
                 Poll::Pending => thread::park(),
             }
         }
@@ -358,12 +358,12 @@ impl Database for Arc<PgConnector> {
                 }))
             };
         let written = attempt(limit);
-        let left = end.saturating_duration_since(Instant::now());
+        let remaining = end.saturating_duration_since(Instant::now());
         match written {
-            _ if left.is_zero() => written,
+            _ if remaining.is_zero() => written,
             // The failure of the second attempt does not reveal whether the first one was committed.
-            Err(StoreError::OutcomeUnknown) => attempt(left).map_err(|_| error::unknown_outcome()),
-            Err(StoreError::Unreachable(_)) => attempt(left),
+            Err(StoreError::OutcomeUnknown) => attempt(remaining).map_err(|_| error::unknown_outcome()),
+            Err(StoreError::Unreachable(_)) => attempt(remaining),
             written => written,
         }
     }
@@ -383,8 +383,8 @@ fn pool(config: &Config, tls: &MakeRustlsConnect, connections: usize) -> Result<
 
 /// Takes a connection from the pool. Must be called on the thread of [`PgConnector`].
 pub(super) async fn take_connection(pool: &Pool) -> Result<Object, StoreError> {
-    let taken = tokio::time::timeout(CONNECT_TIMEOUT, pool.get()).await.map_err(|_| error::no_answer())?;
-    taken.map_err(|error| match error {
+    let connection = tokio::time::timeout(CONNECT_TIMEOUT, pool.get()).await.map_err(|_| error::no_answer())?;
+    connection.map_err(|error| match error {
         deadpool_postgres::PoolError::Backend(error) => error.into(),
         other => unreachable(other),
     })

@@ -4,6 +4,7 @@
 use super::*;
 use crate::{
     Draft, WriteError,
+    accounts::{AccountKey, StoredAccount},
     drafts::{created_draft, updated_draft, write},
     keys::{ApiKey, CodeOutcome, SignIn},
     testing::{
@@ -174,6 +175,35 @@ fn unanswered_sign_in_is_repeated_and_code_is_not() {
 }
 
 #[test]
+fn unanswered_refresh_of_tokens_is_repeated() {
+    let dir = tempfile::tempdir().unwrap();
+    let (proxy, server) = proxied_server(dir.path());
+    let accounts = server.accounts().unwrap();
+    let account = StoredAccount {
+        key: AccountKey { server: "crm".into(), holder: "alice".into() },
+        target: "https://mcp.example".into(),
+        issuer: "https://id.example".into(),
+        sealed: "sealed".into(),
+        version: 0,
+        refreshing_since: None,
+        connected_at: Timestamp::UNIX_EPOCH,
+    };
+    let (key, now) = (&account.key, Timestamp::UNIX_EPOCH);
+    for mode in [CUT_BEFORE_MESSAGE, CUT_BEFORE_ANSWER] {
+        proxy.set(mode);
+        let version = accounts.connect_account(&account).unwrap();
+        proxy.set(mode);
+        assert!(accounts.begin_refresh(key, version, now).unwrap());
+        assert!(!accounts.begin_refresh(key, version, now).unwrap());
+        proxy.set(mode);
+        assert!(accounts.finish_refresh(key, version, "renewed").unwrap());
+        let renewed = accounts.account(key).unwrap().unwrap();
+        assert_eq!((proxy.mode(), renewed.version, renewed.refreshing_since), (PASS, version + 1, None));
+        assert!(!accounts.finish_refresh(key, version, "renewed by somebody else").unwrap());
+    }
+}
+
+#[test]
 fn unanswered_delivery_record_is_repeated() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, server) = proxied_server(dir.path());
@@ -268,7 +298,8 @@ async fn hanging_statement_is_ended_by_server() {
     let shown = connector("")
         .run_async(error::no_answer, async |client| Ok(client.query_one("SHOW statement_timeout", &[]).await?));
     assert_eq!(shown.await.unwrap().get::<_, &str>(0), "30s");
-    let shorter = "-c%20statement_timeout%3D200";
+    // Long enough for the other statements on a busy machine.
+    let shorter = "-c%20statement_timeout%3D2000";
     let hangs = connector(shorter)
         .run_async(error::no_answer, async |client| Ok(client.batch_execute("SELECT pg_sleep(3600)").await?));
     let ended = hangs.await;
@@ -280,7 +311,8 @@ async fn hanging_statement_is_ended_by_server() {
     let store = server.open().unwrap();
     write(&*store, created_draft("a")).await.unwrap();
     let mut session = server_for(dir.path()).tables().unwrap().wait_for_session().unwrap();
-    session.begin("BEGIN; LOCK TABLE changes").unwrap();
+    // The server would end the transaction of a slow test.
+    session.begin("BEGIN; SET LOCAL idle_in_transaction_session_timeout = 0; LOCK TABLE changes").unwrap();
     let blocked = write(&*store, approved(2)).await;
     let Err(WriteError::Store(error @ StoreError::Locked)) = blocked else { panic!("{blocked:?}") };
     assert!(error.certainly_aborted());
@@ -296,20 +328,22 @@ async fn silent_server_blocks_no_request() {
     let dir = tempfile::tempdir().unwrap();
     let (proxy, server) = proxied_server(dir.path());
     let (store, keys) = (server.open().unwrap(), server.credentials().unwrap());
-    keys.insert(&key("k"), &[1; 32]).unwrap();
     write(&*store, created_draft("a")).await.unwrap();
+    // A key that was created elsewhere is known once the copy of the keys is read again, which is then new.
+    server_for(dir.path()).credentials().unwrap().insert(&key("k"), &[1; 32]).unwrap();
+    while !keys.holders().is_ok_and(|holders| !holders.keys.is_empty()) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     proxy.set(SILENT);
     assert!(keys.find(&[1; 32]).unwrap().is_some(), "a known key needs no answer of the server");
     let unknown = keys.find(&[2; 32]);
     assert!(matches!(unknown, Err(StoreError::Unreachable(_))), "{unknown:?}");
-    // Reads and writes give up before the copy of the keys becomes too old.
     let (read, written) = tokio::join!(store.get("a"), write(&*store, created_draft("c")));
     assert!(matches!(read, Err(StoreError::Unreachable(_))), "{read:?}");
     assert_unreachable(written.map_err(|error| match error {
         WriteError::Store(error) => error,
         other => panic!("{other:?}"),
     }));
-    assert!(keys.find(&[1; 32]).is_ok());
     while store.current_error().is_none() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

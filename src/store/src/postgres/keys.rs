@@ -193,13 +193,13 @@ impl Credentials for Keys {
     }
 
     fn revoke(&self, id: &str, now: Timestamp) -> Result<bool, StoreError> {
-        let done = self.resolve_outcome(self.stored.revoke(id, now), id, Some(now.to_string()))?;
+        let is_revoked = self.resolve_outcome(self.stored.revoke(id, now), id, Some(now.to_string()))?;
         let mut copy = self.copy.write();
-        if done && let Some(key) = copy.keys.values_mut().find(|key| key.id == id) {
+        if is_revoked && let Some(key) = copy.keys.values_mut().find(|key| key.id == id) {
             key.revoked_at = Some(now);
             copy.changed_at = Some(Instant::now());
         }
-        Ok(done)
+        Ok(is_revoked)
     }
 
     fn touch(&self, key: &ApiKey, now: Timestamp) -> Result<(), StoreError> {
@@ -266,6 +266,14 @@ impl Credentials for Keys {
 
     fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, StoreError> {
         self.stored.take_code(hash, now)
+    }
+
+    fn ensure_token_key(&self, new: &str) -> Result<String, StoreError> {
+        self.stored.ensure_token_key(new)
+    }
+
+    fn replace_token_key(&self, new: &str) -> Result<(), StoreError> {
+        self.stored.replace_token_key(new)
     }
 }
 

@@ -52,6 +52,7 @@ use self::{nodes::Membership, writer::Writer};
 use crate::{
     Nodes, PolicySnapshot, PolicySnapshots, RemoteEvent, ReviewerRecords, Store, StoreBackend, StoreError, StoreFuture,
     VerifiedTrail, VerifyError,
+    accounts::AccountStore,
     delivery_store::DeliveryStore,
     identity::{self, Backend, FoundStore, IDENTITY_FILE, STORE_ID, StoreIdentity},
     keys::Credentials,
@@ -60,6 +61,7 @@ use crate::{
     queue::{MAX_QUEUED_WRITES, WriteQueue},
     sql::{BACKGROUND_TIMEOUT, Database as _},
     statements::{changes, facts},
+    stored_keys::StoredKeys,
     webhooks::Deliveries,
 };
 use countersign_domain::changes::audit::{AuditEntry, AuditHead};
@@ -117,7 +119,7 @@ impl PostgresDatabase {
         let known = self.data_dir().map(StoreIdentity::read).transpose()?.flatten();
         let id =
             known.filter(|known| known.backend == Backend::Postgres).map_or_else(identity::new_id, |known| known.id);
-        self.migrated_connector()?.write(async |client| facts::ensure_store_id(client, &id).await)
+        self.migrated_connector()?.write(async |client| facts::ensure(client, STORE_ID, &id).await)
     }
 
     /// Returns the connector after migrating the schema, which happens once.
@@ -139,6 +141,10 @@ impl PostgresDatabase {
         let keys = Arc::new(keys::Keys::open(self.migrated_connector()?)?);
         *shared = Arc::downgrade(&keys);
         Ok(keys)
+    }
+
+    pub fn accounts(&self) -> Result<Arc<dyn AccountStore>, StoreError> {
+        Ok(Arc::new(StoredKeys(self.migrated_connector()?)))
     }
 
     pub fn deliveries(&self) -> Result<Arc<dyn Deliveries>, StoreError> {

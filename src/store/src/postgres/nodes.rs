@@ -53,8 +53,8 @@ struct NodeEpoch {
 
 /// The numbers of the last renewal that began, and of the last renewal that succeeded.
 struct Renewals {
-    begun: AtomicU64,
-    done: watch::Sender<u64>,
+    started: AtomicU64,
+    completed: watch::Sender<u64>,
 }
 
 /// The membership of this gateway among the nodes.
@@ -109,7 +109,7 @@ impl Membership {
             live_nodes: AtomicUsize::new(1),
             differing_nodes: AtomicUsize::new(0),
             peers: Mutex::default(),
-            renewals: Renewals { begun: AtomicU64::new(0), done: watch::channel(0).0 },
+            renewals: Renewals { started: AtomicU64::new(0), completed: watch::channel(0).0 },
             secret: OnceLock::new(),
             updates: watch::channel(StoreUpdates::default()).0,
             introduction: Mutex::default(),
@@ -260,11 +260,11 @@ impl Nodes for Membership {
     }
 
     fn refresh(&self) -> StoreFuture<()> {
-        let after = self.renewals.begun.load(Ordering::Acquire);
-        let mut done = self.renewals.done.subscribe();
+        let after = self.renewals.started.load(Ordering::Acquire);
+        let mut completed = self.renewals.completed.subscribe();
         self.wake.notify_one();
         Box::pin(async move {
-            match timeout(lease::ANSWER_TIMEOUT, done.wait_for(|number| *number > after)).await {
+            match timeout(lease::ANSWER_TIMEOUT, completed.wait_for(|number| *number > after)).await {
                 Ok(Ok(_)) => Ok(()),
                 Ok(Err(_)) => Err(StoreError::Closed),
                 Err(_) => Err(error::no_answer()),

@@ -51,7 +51,7 @@ pub(super) async fn transaction<T>(
 ) -> Result<T, StoreError> {
     client.batch_execute("BEGIN").await?;
     match work.await {
-        Ok(done) => client.batch_execute("COMMIT").await.map(|()| done).map_err(error::write_error),
+        Ok(value) => client.batch_execute("COMMIT").await.map(|()| value).map_err(error::write_error),
         Err(error) => {
             if let Err(error) = client.batch_execute("ROLLBACK").await {
                 // The transaction ends with the connection.

@@ -48,29 +48,29 @@ impl SilenceDetector {
         limit: Duration,
         work: impl Future<Output = Result<T, E>>,
     ) -> Option<Result<T, E>> {
-        let asked = Instant::now();
-        let end = asked + limit;
+        let sent_at = Instant::now();
+        let end = sent_at + limit;
         let mut work = std::pin::pin!(work);
         loop {
-            if let Ok(answer) = timeout_at(self.gives_up_at(asked, end), &mut work).await {
+            if let Ok(answer) = timeout_at(self.gives_up_at(sent_at, end), &mut work).await {
                 if answer.is_ok() {
                     *self.last_answer.lock() = Instant::now();
                 }
                 return Some(answer);
             }
-            if self.gives_up_at(asked, end) <= Instant::now() {
+            if self.gives_up_at(sent_at, end) <= Instant::now() {
                 return None;
             }
         }
     }
 
-    /// Returns the time at which a request sent at `asked` gives up, unless the server answers some request before.
-    fn gives_up_at(&self, asked: Instant, end: Instant) -> Instant {
+    /// Returns the time at which a request sent at `sent_at` gives up, unless the server answers some request before.
+    fn gives_up_at(&self, sent_at: Instant, end: Instant) -> Instant {
         if !self.expects_regular_answers.load(Ordering::Acquire) {
             return end;
         }
         let last_answer = *self.last_answer.lock();
-        end.min(last_answer.max(asked) + MAX_SILENCE)
+        end.min(last_answer.max(sent_at) + MAX_SILENCE)
     }
 }
 

@@ -107,10 +107,10 @@ impl Writer {
 
     /// Runs until the queue is closed. Reports through `ready` whether the writer could start.
     pub async fn run(mut self, patience: Duration, ready: SyncSender<Result<(), StoreError>>) {
-        let begun = self.begin(patience).await;
-        let failed = begun.is_err();
+        let start_result = self.begin(patience).await;
+        let failed = start_result.is_err();
         // The thread that opens the store waits for this message.
-        let _ = ready.send(begun);
+        let _ = ready.send(start_result);
         if failed {
             return;
         }
@@ -207,7 +207,7 @@ impl Writer {
         };
         let Ok((outcomes, Some(after))) = written else {
             let ended = connector.silence.answer(ANSWER_TIMEOUT, client.batch_execute("ROLLBACK")).await;
-            self.client = ended.is_some_and(|done| done.is_ok()).then_some(client);
+            self.client = ended.is_some_and(|answer| answer.is_ok()).then_some(client);
             return Ok(written?.0);
         };
         crash_point("before_commit");

@@ -221,10 +221,10 @@ mod tests {
         for id in ["a", "b"] {
             write(&store, created_draft(id)).await.unwrap();
         }
-        let done = backup(dir.path(), &to, false, now()).unwrap();
-        assert_eq!((done.trail.entries, done.trail.changes, done.tracker), (2, 2, None));
+        let report = backup(dir.path(), &to, false, now()).unwrap();
+        assert_eq!((report.trail.entries, report.trail.changes, report.tracker), (2, 2, None));
         assert_eq!(fs::metadata(&to).unwrap().permissions().mode() & 0o777, 0o600);
-        assert_eq!(fs::metadata(&to).unwrap().len(), done.bytes);
+        assert_eq!(fs::metadata(&to).unwrap().len(), report.bytes);
         let left: Vec<_> = fs::read_dir(out.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(left, ["copy"], "no temporary file is left");
         // The source store still accepts writes.
@@ -238,7 +238,7 @@ mod tests {
         assert!(restored.get("c").await.unwrap().is_none(), "the change was written after the backup");
         assert_eq!(write(&restored, created_draft("d")).await.unwrap().seq, 3);
         restored.close();
-        verify_audit(other.path(), Some(done.trail.head)).unwrap();
+        verify_audit(other.path(), Some(report.trail.head)).unwrap();
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Keys and codes in SQLite.
+//! Keys, codes and accounts in SQLite.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{StoreError, statements::facts, stored_keys::StoredKeys};
 
-/// Opens the keys of a data directory, and creates the database if there is none. Each call blocks for one read
+/// Opens the keys and accounts of a data directory, and creates the database if there is none. Each call blocks for one read
 /// (microseconds) or one durable write (milliseconds).
 ///
 /// # Errors

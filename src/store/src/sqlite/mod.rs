@@ -44,7 +44,7 @@ use self::{
 use crate::{
     Nodes, PolicySnapshot, PolicySnapshots, RemoteEvent, ReviewerRecords, StoreBackend, StoreError, StoreFuture,
     health::Health,
-    identity::new_id,
+    identity::{STORE_ID, new_id},
     nodes::SingleNode,
     queries::Queries,
     queue::{MAX_QUEUED_WRITES, WriteQueue},
@@ -56,7 +56,7 @@ use crate::{
 /// # Errors
 /// See [`open_writer`].
 pub(crate) fn store_id(dir: &Path) -> Result<String, StoreError> {
-    run(facts::ensure_store_id(&open_writer(dir)?, &new_id()))
+    run(facts::ensure(&open_writer(dir)?, STORE_ID, &new_id()))
 }
 
 /// Reads the decisions of reviewers in one snapshot. Returns `None` if there is no database.

@@ -37,6 +37,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0012_claims.sql"),
     include_str!("migrations/0013_sign_in_codes.sql"),
     include_str!("migrations/0014_people.sql"),
+    include_str!("migrations/0015_accounts.sql"),
 ];
 
 /// The maximum wait for a write of another process, such as `countersign keys create` beside the gateway.
@@ -155,8 +156,8 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     }
     // The version is read again under the write lock, because another process may have migrated the database.
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let done = usize::try_from(check_identity(&tx, path)?).unwrap_or(0);
-    for (number, sql) in MIGRATIONS.iter().enumerate().skip(done) {
+    let version = usize::try_from(check_identity(&tx, path)?).unwrap_or(0);
+    for (number, sql) in MIGRATIONS.iter().enumerate().skip(version) {
         tracing::debug!(migration = number + 1, path = %path.display(), "migrating the database");
         tx.execute_batch(sql)?;
     }
@@ -164,8 +165,8 @@ fn migrate(conn: &mut Connection, path: &Path) -> Result<(), StoreError> {
     tx.pragma_update(None, "application_id", APPLICATION_ID)?;
     tx.pragma_update(None, "user_version", known_version())?;
     tx.commit()?;
-    if done > 0 {
-        tracing::info!(from = done, to = known_version(), path = %path.display(), "the database was migrated");
+    if version > 0 {
+        tracing::info!(from = version, to = known_version(), path = %path.display(), "the database was migrated");
     }
     Ok(())
 }

@@ -102,9 +102,9 @@ impl Database for SharedConnection {
         // A panic cannot leave a transaction open, because dropping the transaction rolls it back.
         let mut conn = self.lock();
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let done = run(work(&tx))?;
+        let value = run(work(&tx))?;
         tx.commit()?;
-        Ok(done)
+        Ok(value)
     }
 
     fn repeatable_transaction<T>(

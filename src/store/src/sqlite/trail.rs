@@ -122,12 +122,12 @@ mod tests {
 
     fn search_numbers(
         conn: &Connection,
-        wanted: &AuditSearch,
+        criteria: &AuditSearch,
         before: Option<u64>,
         limit: usize,
     ) -> (Vec<u64>, Option<u64>) {
         let FoundEntries { entries, next } =
-            run(statements::search(conn, wanted, heads(conn).unwrap().audit.seq, before, limit)).unwrap();
+            run(statements::search(conn, criteria, heads(conn).unwrap().audit.seq, before, limit)).unwrap();
         (entries.into_iter().map(|found| found.entry.seq).collect(), next)
     }
 
@@ -191,8 +191,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let conn = crate::sqlite::open::open_writer(dir.path()).unwrap();
         let at = "2027-01-01T00:00:00.5Z".parse().unwrap();
-        let accepted = Acceptance { hash: "h2".into(), by: "alice".into(), at, server_fingerprint: Some("t".into()) };
-        for accepted in [None, Some(accepted)] {
+        let accepted = |as_read| Acceptance {
+            hash: "h2".into(),
+            by: "alice".into(),
+            at,
+            server_fingerprint: Some("t".into()),
+            as_read,
+        };
+        for accepted in [None, Some(accepted(false)), Some(accepted(true))] {
             let pin = ToolPin { seen: Some("h1".into()), accepted, text: Some("{}".into()) };
             let write = PinWrite { tool: "read".into(), pin };
             run(pins::store(&conn, "fs", std::slice::from_ref(&write), false)).unwrap();

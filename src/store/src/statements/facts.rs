@@ -2,12 +2,14 @@
 
 use jiff::Timestamp;
 
-use crate::{StoreError, identity::STORE_ID, rows::parse_time, sql::Sql, values};
+use crate::{StoreError, rows::parse_time, sql::Sql, values};
 
 /// The fact that marks an incomplete copy. Its value is the audit head that the complete copy will have.
 pub(crate) const INCOMPLETE_FACT: &str = "moving_from";
 /// The fact that marks a store that was moved. Its value is the audit head at the time of the move.
 pub(crate) const MOVED_FACT: &str = "moved";
+/// The fact with the fingerprint of the key that encrypts stored tokens.
+pub(crate) const TOKEN_KEY_FACT: &str = "token_key";
 
 pub async fn get<S: Sql>(db: &S, name: &str) -> Result<Option<String>, StoreError> {
     let found = db.first("SELECT value FROM facts WHERE name = ?1", values![name]).await?;
@@ -43,9 +45,9 @@ pub async fn check_moved<S: Sql>(db: &S) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Returns the id of the store, after setting it to `new` if there is none.
-pub async fn ensure_store_id<S: Sql>(db: &S, new: &str) -> Result<String, StoreError> {
+/// Returns the value of a fact, after setting it to `new` if there is none.
+pub async fn ensure<S: Sql>(db: &S, name: &str, new: &str) -> Result<String, StoreError> {
     let sql = "INSERT INTO facts (name, value) VALUES (?1, ?2) ON CONFLICT (name) DO NOTHING";
-    db.write(sql, values![STORE_ID, new]).await?;
-    get(db, STORE_ID).await?.ok_or_else(|| StoreError::BadRecord("the store has no id".to_owned()))
+    db.write(sql, values![name, new]).await?;
+    get(db, name).await?.ok_or_else(|| StoreError::BadRecord(format!("the store has no {name}")))
 }

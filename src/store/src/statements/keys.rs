@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::people::{self, parse_claims, parse_session, to_json};
+use super::{
+    accounts,
+    people::{self, parse_claims, parse_session, to_json},
+};
 use crate::{
     StoreError,
     keys::{ApiKey, CodeOutcome, SignIn, parse_role},
@@ -12,7 +15,7 @@ use crate::{
     sql::{Row, Sql},
     values,
 };
-use countersign_domain::principal::{Principal, Role, SecretHash};
+use countersign_domain::principal::{Principal, Role, SecretHash, is_subject_name};
 
 const DAY_MS: i64 = 86_400_000;
 
@@ -37,19 +40,24 @@ fn read_key(row: &Row) -> Result<(ApiKey, SecretHash), StoreError> {
 }
 
 fn read_sign_in(row: &Row) -> Result<SignIn, StoreError> {
+    let mut principal = Principal {
+        name: row.get(3)?,
+        role: parse_role(row.get(4)?)?,
+        key_id: row.get(5)?,
+        owner: row.get(6)?,
+        claims: row.get::<Option<&str>>(10)?.map(parse_claims).transpose()?,
+    };
+    let session = row.get::<Option<&str>>(8)?.map(parse_session).transpose()?;
+    if let Some(session) = &session {
+        session.describe_sign_in(&mut principal);
+    }
     Ok(SignIn {
         id: row.get(0)?,
         cookie: row.get(1)?,
         key: row.get(2)?,
-        principal: Arc::new(Principal {
-            name: row.get(3)?,
-            role: parse_role(row.get(4)?)?,
-            key_id: row.get(5)?,
-            owner: row.get(6)?,
-            claims: row.get::<Option<&str>>(10)?.map(parse_claims).transpose()?,
-        }),
+        principal: Arc::new(principal),
         last_used: row.get(7)?,
-        session: row.get::<Option<&str>>(8)?.map(parse_session).transpose()?,
+        session,
         refreshed_at: row.get(9)?,
     })
 }
@@ -65,10 +73,30 @@ pub async fn insert<S: Sql>(db: &S, key: &ApiKey, hash: &SecretHash) -> Result<(
     db.execute(sql, values).await.map(drop)
 }
 
-/// Revokes a key, within the transaction of the audit entry. Returns `false` if there is no active key with the id.
-pub async fn revoke<S: Sql>(db: &S, id: &str, at: Timestamp) -> Result<bool, StoreError> {
+/// Revokes a key, within the transaction of the audit entry, and removes the accounts of its owner if it was the last one. Returns
+/// the servers of these accounts, or `None` if there is no active key with the id. People of an identity provider need no key, so
+/// their accounts stay.
+pub async fn revoke<S: Sql>(db: &S, id: &str, at: Timestamp) -> Result<Option<Vec<String>>, StoreError> {
+    // The rows are locked, so that one of two keys that are revoked at the same time is the last one.
+    let sql = format!(
+        "SELECT coalesce(owner, name), id, revoked_at FROM api_keys
+         WHERE coalesce(owner, name) = (SELECT coalesce(owner, name) FROM api_keys WHERE id = ?1) ORDER BY id{}",
+        S::DIALECT.for_update
+    );
+    let keys = db.rows(&sql, values![id]).await?;
     let sql = "UPDATE api_keys SET revoked_at = ?2 WHERE id = ?1 AND revoked_at IS NULL";
-    Ok(db.execute(sql, values![id, &at.to_string()]).await? == 1)
+    if db.execute(sql, values![id, &at.to_string()]).await? == 0 {
+        return Ok(None);
+    }
+    let (mut owner, mut is_last) = (None, true);
+    for key in &keys {
+        owner = Some(key.get::<&str>(0)?);
+        is_last &= key.get::<&str>(1)? == id || key.get::<Option<&str>>(2)?.is_some();
+    }
+    match owner.filter(|owner| is_last && !is_subject_name(owner)) {
+        Some(owner) => accounts::remove_all_of(db, owner).await.map(Some),
+        None => Ok(Some(Vec::new())),
+    }
 }
 
 pub async fn touch<S: Sql>(db: &S, id: &str, at: Timestamp) -> Result<(), StoreError> {

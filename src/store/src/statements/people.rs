@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::json;
 
+use super::accounts;
 use crate::{
     StoreError,
     keys::parse_role,
@@ -95,14 +96,15 @@ pub async fn claim_refresh<S: Sql>(
     Ok(db.write(sql, values![id, last.as_millisecond(), now.as_millisecond()]).await? == 1)
 }
 
-/// Revokes a person within the caller's transaction. Returns the number of sign-ins that ended.
+/// Revokes a person and removes their accounts, within the caller's transaction. Returns the number of sign-ins that ended.
 pub async fn revoke<S: Sql>(db: &S, name: &str, now: Timestamp) -> Result<u64, StoreError> {
     let sql = "INSERT INTO people (name, claims, updated_ms, revoked_ms) VALUES (?1, ?2, ?3, ?3)
                ON CONFLICT (name) DO UPDATE SET revoked_ms = coalesce(people.revoked_ms, excluded.revoked_ms)";
     let nothing = to_json(&Claims { json: "{}".to_owned(), ..Claims::default() })?;
     db.execute(sql, values![name, &nothing, now.as_millisecond()]).await?;
     let ended = end_sign_ins(db, name).await?;
-    let details = json!({ "person": name, "signIns": ended }).to_string();
+    let servers = accounts::remove_all_of(db, name).await?;
+    let details = json!({ "person": name, "signIns": ended, "accounts": servers }).to_string();
     db.append_entry(PERSON_REVOKED, TERMINAL, &details).await?;
     Ok(ended)
 }

@@ -20,12 +20,13 @@ pub async fn store<S: Sql>(db: &S, server: &str, writes: &[PinWrite], is_first: 
                    definition = excluded.definition, accepted_target = excluded.accepted_target";
     for PinWrite { tool, pin } in writes {
         let accepted = pin.accepted.as_ref();
+        let hash = accepted.map(Acceptance::stored_hash);
         let at = accepted.map(|accepted| accepted.at.to_string());
         let values = values![
             server,
             tool,
             pin.seen.as_ref(),
-            accepted.map(|accepted| &accepted.hash),
+            hash.as_ref(),
             accepted.map(|accepted| &accepted.by),
             at.as_ref(),
             pin.text.as_deref(),
@@ -47,7 +48,8 @@ pub async fn load<S: Sql>(db: &S) -> Result<Pins, StoreError> {
         let accepted = match (row.get(3)?, row.get(5)?) {
             (Some(hash), Some(at)) => {
                 let by = row.get::<Option<String>>(4)?.unwrap_or_default();
-                Some(Acceptance { hash, by, at, server_fingerprint: row.get(7)? })
+                let (hash, as_read) = Acceptance::parse_stored_hash(hash);
+                Some(Acceptance { hash, by, at, server_fingerprint: row.get(7)?, as_read })
             }
             _ => None,
         };

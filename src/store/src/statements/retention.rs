@@ -37,11 +37,11 @@ pub async fn find_prunable<S: Sql>(db: &S, before: PruningCutoffs) -> Result<Pru
     if let Some(at) = before.changes {
         // One query for each value of `redacted` makes use of the index.
         for redacted in [true, false] {
-            let left = MAX_CHANGES.saturating_sub(old.changes.len());
+            let remaining = MAX_CHANGES.saturating_sub(old.changes.len());
             let sql = "SELECT id, version, state FROM changes
                        WHERE redacted = ?1 AND finished_at IS NOT NULL AND finished_at < ?2
                        ORDER BY finished_at, no LIMIT ?3";
-            for row in db.rows(sql, values![redacted, at.as_second(), left]).await? {
+            for row in db.rows(sql, values![redacted, at.as_second(), remaining]).await? {
                 old.changes.push((row.get(0)?, row.get(1)?, parse_state(row.get(2)?)?));
             }
         }

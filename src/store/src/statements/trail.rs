@@ -80,7 +80,7 @@ pub async fn search<S: Sql>(
 ) -> Result<FoundEntries, StoreError> {
     let top = before.map_or(newest + 1, |before| before.min(newest + 1));
     let bottom = if search.is_scan() { top.saturating_sub(MAX_SEARCHED_ENTRIES) } else { 0 };
-    let wanted = search.text.as_ref().map(|text| text.to_lowercase());
+    let needle = search.text.as_ref().map(|text| text.to_lowercase());
     let mut entries: Vec<AuditEntry> = Vec::new();
     let mut below = top;
     loop {
@@ -90,7 +90,7 @@ pub async fn search<S: Sql>(
         for row in &page {
             let entry = parse_entry(row)?;
             below = entry.seq;
-            if !search.matches(&entry, row.get(10)?, wanted.as_deref()) {
+            if !search.matches(&entry, row.get(10)?, needle.as_deref()) {
                 continue;
             }
             if entries.len() == limit {
@@ -157,13 +157,18 @@ fn key_hash(row: &Row) -> Result<String, StoreError> {
     Ok(hasher.finish())
 }
 
-/// Returns the details of an entry about a key, from the key's current row.
-pub async fn key_details<S: Sql>(db: &S, id: &str) -> Result<String, StoreError> {
+/// Returns the details of an entry about a key, from the key's current row, with the servers at which accounts of its owner were
+/// removed.
+pub async fn key_details<S: Sql>(db: &S, id: &str, servers: &[String]) -> Result<String, StoreError> {
     let row = db.first(&format!("{SELECT_KEYS} WHERE id = ?1"), values![id]).await?;
     let row = row.ok_or_else(|| StoreError::BadRecord(format!("there is no key {id:?}")))?;
     let (name, role, owner): (&str, &str, Option<&str>) = (row.get(1)?, row.get(2)?, row.get(3)?);
     let key = json!({ "id": id, "name": name, "role": role, "owner": owner });
-    Ok(json!({ "key": key, "row": key_hash(&row)? }).to_string())
+    let mut details = json!({ "key": key, "row": key_hash(&row)? });
+    if !servers.is_empty() {
+        details["accounts"] = servers.into();
+    }
+    Ok(details.to_string())
 }
 
 /// Reads the rows other than changes that the trail covers.

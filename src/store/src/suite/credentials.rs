@@ -128,3 +128,12 @@ pub(super) fn key_changes_have_audit_entries(location_of: LocationOf) {
     assert_eq!(events, ["key_created", "key_created", "key_revoked", "created"]);
     assert_eq!(location.reviewer_records().unwrap().unwrap().holders.keys.len(), 1, "one of the keys was revoked");
 }
+
+pub(super) fn token_key_is_recorded_once_and_replaced_on_demand(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || location_of(dir.path()).credentials().unwrap();
+    assert_eq!(open().ensure_token_key("first").unwrap(), "first");
+    assert_eq!(open().ensure_token_key("second").unwrap(), "first");
+    open().replace_token_key("second").unwrap();
+    assert_eq!(open().ensure_token_key("first").unwrap(), "second");
+}

@@ -25,6 +25,10 @@ async fn check_move(from: LocationOf, to: LocationOf) {
     let pins = PinStore::open(Arc::clone(&store)).await.unwrap();
     let tool = countersign_domain::policy::pins::Definition { name: "t".into(), hash: "h".into(), text: "{}".into() };
     pins.accept(("fs", "behind"), std::slice::from_ref(&tool), "alice").await.unwrap();
+    let accounts = from.accounts().unwrap();
+    let account = connect(&*accounts, account_of("crm", "alice", 1));
+    assert!(accounts.begin_refresh(&account.key, account.version, time_at(2)).unwrap());
+    accounts.put_registration("https://id.example", "sealed").unwrap();
     let deliveries = from.deliveries().unwrap();
     deliveries.position("a", 7).unwrap();
     deliveries.enqueue("a", 12, &[feed_delivery(9), feed_delivery(10)]).unwrap();
@@ -43,7 +47,7 @@ async fn check_move(from: LocationOf, to: LocationOf) {
     let (heads, live) = (store.heads().await.unwrap(), store.live_changes().await.unwrap());
     let listed = store.list(ListQuery { limit: 100, ..ListQuery::default() }).await.unwrap();
     store.close();
-    drop((store, keys, deliveries, pins, lock));
+    drop((store, keys, accounts, deliveries, pins, lock));
 
     // An interrupted move continues with the next call, and until then the copy cannot be opened.
     let mut steps = 0;
@@ -94,6 +98,10 @@ async fn check_move(from: LocationOf, to: LocationOf) {
     let keys = to.credentials().unwrap();
     assert_eq!(keys.find(&[1; 32]).unwrap().unwrap().0, api_key("k1", Role::Viewer));
     assert_eq!(keys.holders().unwrap().keys.len(), 1);
+    let accounts = to.accounts().unwrap();
+    let moved = StoredAccount { refreshing_since: Some(time_at(2)), ..account };
+    assert_eq!(accounts.accounts().unwrap(), [moved]);
+    assert_eq!(accounts.registration("https://id.example").unwrap().as_deref(), Some("sealed"));
     let deliveries = to.deliveries().unwrap();
     assert_eq!(deliveries.position("a", 99).unwrap(), 12);
     assert_eq!(deliveries.pending("a").unwrap(), [PendingDelivery { id: 2, ..feed_delivery(10) }]);

@@ -10,6 +10,8 @@ fn session() -> ProviderSession {
         subject: "1".into(),
         sid: Some("s1".into()),
         tokens: "sealed".into(),
+        auth_time: Some(1_000),
+        acr: Some("mfa".into()),
         has_refresh_token: true,
         ends_at: time_at(604_800),
     }
@@ -21,10 +23,12 @@ fn person(role: Option<Role>, group: &str) -> StoredPerson {
 }
 
 fn sign_in(id: u8, person: &StoredPerson) -> SignIn {
+    let mut principal = person.principal().unwrap();
+    session().describe_sign_in(&mut principal);
     SignIn {
         id: [id; 32],
         cookie: [9; 32],
-        principal: Arc::new(person.principal().unwrap()),
+        principal: Arc::new(principal),
         key: None,
         last_used: time_at(2),
         session: Some(session()),
@@ -45,7 +49,15 @@ pub(super) fn signed_in_person_has_current_role(location_of: LocationOf) {
     let first = sign_in(1, &reviewer);
     keys.put_sign_in(&first, &[]).unwrap();
     keys.put_sign_in(&sign_in(2, &reviewer), &[]).unwrap();
-    assert_eq!(keys.sign_in(&[1; 32]).unwrap(), Some(first));
+    assert_eq!(keys.sign_in(&[1; 32]).unwrap(), Some(first.clone()));
+    let claims = first.principal.claims.as_ref().unwrap();
+    assert_eq!((claims.auth_time, claims.acr.as_deref()), (Some(1_000), Some("mfa")));
+    let without_time: ProviderSession = serde_json::from_value(serde_json::json!({
+        "issuer": "https://id.example", "subject": "1", "sid": null, "tokens": "sealed", "has_refresh_token": false,
+        "ends_at": time_at(604_800),
+    }))
+    .unwrap();
+    assert_eq!((without_time.auth_time, without_time.acr), (None, None), "a session of an earlier version");
     let renewed = ProviderSession { tokens: "renewed".into(), ..session() };
     let viewer = person(Some(Role::Viewer), "guests");
     keys.renew_session(&[1; 32], &renewed, Some(&viewer)).unwrap();
@@ -91,7 +103,13 @@ pub(super) fn revoked_person_stays_revoked(location_of: LocationOf) {
     let reviewer = person(Some(Role::Reviewer), "platform");
     keys.put_person(&reviewer).unwrap();
     keys.put_sign_in(&sign_in(1, &reviewer), &[]).unwrap();
+    let accounts = location.accounts().unwrap();
+    for holder in [NAME, "https://id.example#2", ""] {
+        accounts.connect_account(&account_of("crm", holder, 3)).unwrap();
+    }
     assert_eq!(keys.revoke_person(NAME, time_at(5)).unwrap(), 1);
+    let holders: Vec<_> = accounts.accounts().unwrap().into_iter().map(|account| account.key.holder).collect();
+    assert_eq!(holders, ["", "https://id.example#2"]);
     keys.put_person(&reviewer).unwrap();
     let revoked = StoredPerson { revoked_at: Some(time_at(5)), ..reviewer.clone() };
     assert_eq!((keys.people().unwrap(), revoked.principal()), (vec![revoked], None));
@@ -100,6 +118,31 @@ pub(super) fn revoked_person_stays_revoked(location_of: LocationOf) {
     assert_eq!(keys.revoke_person("https://id.example#2", time_at(6)).unwrap(), 0, "somebody who never signed in");
     let holders = keys.holders().unwrap();
     assert_eq!((holders.keys.len(), holders.revoked_people.len()), (0, 2));
+}
+
+pub(super) fn last_key_of_an_owner_ends_accounts(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let location = location_of(dir.path());
+    drop(location.open().unwrap());
+    let (keys, accounts) = (location.credentials().unwrap(), location.accounts().unwrap());
+    for (number, id, name, owner) in [
+        (1, "key_1", "ann", None),
+        (2, "key_2", "ci", Some("ann")),
+        (3, "key_3", "bob", None),
+        (4, "key_4", "x", Some(NAME)),
+    ] {
+        let key = ApiKey { name: name.into(), owner: owner.map(Into::into), ..api_key(id, Role::Reviewer) };
+        keys.insert(&key, &[number; 32]).unwrap();
+    }
+    for holder in ["ann", "bob", NAME, ""] {
+        accounts.connect_account(&account_of("crm", holder, 3)).unwrap();
+    }
+    let holders = || -> Vec<String> { accounts.accounts().unwrap().into_iter().map(|row| row.key.holder).collect() };
+    assert!(keys.revoke("key_1", time_at(5)).unwrap() && holders().contains(&"ann".to_owned()));
+    assert!(keys.revoke("key_2", time_at(6)).unwrap() && !keys.revoke("key_2", time_at(7)).unwrap());
+    assert_eq!(holders(), ["", "bob", NAME], "the person of an identity provider needs no key");
+    assert!(keys.revoke("key_4", time_at(8)).unwrap());
+    assert_eq!(holders().len(), 3);
 }
 
 pub(super) fn token_is_used_once(location_of: LocationOf) {

@@ -57,10 +57,10 @@ impl Proxy {
                 let (server, control) = (UnixStream::connect(&socket).unwrap(), shared_control.clone());
                 if control.mode.load(Ordering::SeqCst) != REFUSE {
                     let (from, to) = (server.try_clone().unwrap(), client.try_clone().unwrap());
-                    let answers_dropped = Arc::new(AtomicBool::new(false));
-                    let answers_dropped_back = Arc::clone(&answers_dropped);
-                    std::thread::spawn(move || copy_to_client(from, to, &answers_dropped_back));
-                    std::thread::spawn(move || copy_to_server(client, server, &control, &answers_dropped));
+                    let answers = Arc::new(Answers::default());
+                    let answers_of_server = Arc::clone(&answers);
+                    std::thread::spawn(move || copy_to_client(from, to, &answers_of_server));
+                    std::thread::spawn(move || copy_to_server(client, server, &control, &answers));
                 }
             }
         });
@@ -85,12 +85,26 @@ impl Proxy {
     }
 }
 
-fn copy_to_client(mut server: UnixStream, mut client: TcpStream, answers_dropped: &AtomicBool) {
+/// The server's answers on one connection.
+#[derive(Default)]
+struct Answers {
+    are_dropped: AtomicBool,
+    /// `true` once one that is dropped has arrived, or the server has ended the connection.
+    has_arrived: AtomicBool,
+}
+
+fn copy_to_client(mut server: UnixStream, mut client: TcpStream, answers: &Answers) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(n) = server.read(&mut buffer)
         && n > 0
-        && (answers_dropped.load(Ordering::SeqCst) || client.write_all(&buffer[..n]).is_ok())
-    {}
+    {
+        if answers.are_dropped.load(Ordering::SeqCst) {
+            answers.has_arrived.store(true, Ordering::SeqCst);
+        } else if client.write_all(&buffer[..n]).is_err() {
+            break;
+        }
+    }
+    answers.has_arrived.store(true, Ordering::SeqCst);
     let _ = client.shutdown(Shutdown::Both);
 }
 
@@ -98,7 +112,7 @@ fn copy_to_server(
     mut client: TcpStream,
     mut server: UnixStream,
     ProxyControl { mode, text }: &ProxyControl,
-    answers_dropped: &AtomicBool,
+    answers: &Answers,
 ) {
     let mut buffer = vec![0; 1 << 16];
     while let Ok(n) = client.read(&mut buffer)
@@ -116,10 +130,12 @@ fn copy_to_server(
         if is_cut || (now == CUT_BEFORE_AUDIT && contains(b"sha256")) {
             mode.store(PASS, Ordering::SeqCst);
             if now == CUT_BEFORE_ANSWER {
-                answers_dropped.store(true, Ordering::SeqCst);
+                answers.are_dropped.store(true, Ordering::SeqCst);
                 server.write_all(&buffer[..n]).unwrap();
-                // The write is durable before the connection ends.
-                std::thread::sleep(Duration::from_millis(100));
+                // Once it is answered, the write is durable.
+                while !answers.has_arrived.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
             }
             break;
         }

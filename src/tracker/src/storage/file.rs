@@ -105,18 +105,18 @@ impl SqliteDatabase {
     ) -> Result<(T, ChangedResources), McpError> {
         let mut conn = self.writer.lock();
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(unwritten_error)?;
-        let done = write(Db::Sqlite(&tx))?;
+        let value = write(Db::Sqlite(&tx))?;
         tx.commit().map_err(commit_error)?;
-        Ok(done)
+        Ok(value)
     }
 
     pub fn copy_within<T>(&self, copy: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
         let failed = |source| TrackerError::Database { path: self.path.clone(), source };
         let mut conn = self.writer.lock();
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
-        let done = copy(Db::Sqlite(&tx))?;
+        let value = copy(Db::Sqlite(&tx))?;
         tx.commit().map_err(failed)?;
-        Ok(done)
+        Ok(value)
     }
 }
 

@@ -151,7 +151,7 @@ impl Storage {
         // server ends by its time limit.
         let stop = CancellationToken::new();
         let _stop = stop.clone().drop_guard();
-        let done = async {
+        let work = async {
             match &self.0.database {
                 Database::Postgres(server) => {
                     let read = move |db: Db<'_>| {
@@ -171,7 +171,7 @@ impl Storage {
             }
         };
         tokio::select! {
-            done = done => done,
+            outcome = work => outcome,
             () = cancel.cancelled() => Err(cancelled_error()),
         }
     }

@@ -201,7 +201,9 @@ pub(super) fn drain_events(receiver: &mut tokio::sync::broadcast::Receiver<Provi
             ProviderEvent::PrivateResourcesUpdated(private) => {
                 panic!("the tracker has no private resources: {private:?}")
             }
-            ProviderEvent::ToolListChanged | ProviderEvent::PromptListChanged => {}
+            ProviderEvent::ToolListChanged
+            | ProviderEvent::PromptListChanged
+            | ProviderEvent::AccountListChanged { .. } => {}
         }
     }
     (uris, list)

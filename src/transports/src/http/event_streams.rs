@@ -49,12 +49,12 @@ impl Stream for QueueBody {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = &mut *self;
         let Some(work) = &mut this.work else { return Poll::Ready(None) };
-        let done = work.as_mut().poll(cx);
+        let progress = work.as_mut().poll(cx);
         let mut out = Vec::new();
         if let Poll::Ready(messages) = this.queue.poll_take(cx) {
             messages.iter().for_each(|message| write_event(&mut out, None, message));
         }
-        if let Poll::Ready(answer) = done {
+        if let Poll::Ready(answer) = progress {
             this.work = None;
             if let Some(answer) = answer {
                 write_event(&mut out, None, &answer.bytes);

@@ -29,7 +29,7 @@ use countersign_http::{
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_session::{
     Session,
-    actor::{Attach, AttachedConnection, Disconnected, Inbound, deliver},
+    actor::{Attach, AttachedConnection, Disconnected, InboundMessage, deliver},
     middleware::check_access,
 };
 use countersign_telemetry::metrics::Transport;
@@ -55,19 +55,19 @@ async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Resul
         let error = McpError::new(ErrorKind::InvalidRequest, "the client must accept text/event-stream");
         return Ok(answer::error_with_status(406, None, &error, REVISION));
     }
-    endpoint.sessions.admit(&identity.principal)?;
-    let shared = Arc::new(endpoint.sessions.outbox_session(Transport::Sse, identity, (0, 0)));
+    endpoint.sessions.check_lease_and_make_room(&identity.principal)?;
+    let shared = Arc::new(endpoint.sessions.create_outbox_session(Transport::Sse, identity, (0, 0)));
     let stream = shared.evictable(shared.ended.clone());
     let slot = endpoint.server.long_requests.admit_stream(shared.principal(), stream)?;
     if let Some(connection) = Connection::for_request(request) {
         connection.bind_session(&shared);
     }
     let session = Session::open(&endpoint.sessions, Arc::clone(&shared), None);
-    let woken = Arc::new(Notify::new());
+    let wake_up = Arc::new(Notify::new());
     let pump_id = next_pump_id();
     let wake = {
-        let woken = Arc::clone(&woken);
-        Arc::new(move || woken.notify_one())
+        let wake_up = Arc::clone(&wake_up);
+        Arc::new(move || wake_up.notify_one())
     };
     let attached =
         session.send(Attach(AttachedConnection { id: pump_id, generation: 0, wake, cut: cutter(request) })).await;
@@ -78,7 +78,7 @@ async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Resul
         shared,
         session,
         pump_id,
-        woken,
+        wake_up,
         ticks,
         endpoint_event: Some(url.into()),
         is_closed: false,
@@ -92,7 +92,7 @@ struct OutboxStream {
     shared: Arc<SessionShared>,
     session: Addr<Session>,
     pump_id: u64,
-    woken: Arc<Notify>,
+    wake_up: Arc<Notify>,
     ticks: Interval,
     /// The first event, which names the URL to POST to.
     endpoint_event: Option<Bytes>,
@@ -112,7 +112,7 @@ impl OutboxStream {
         while !self.is_closed {
             let Some(drained) = outbox.drain(0, DRAIN_BYTES) else {
                 tokio::select! {
-                    () = self.woken.notified() => continue,
+                    () = self.wake_up.notified() => continue,
                     _ = self.ticks.tick() => return Some(sse::KEEP_ALIVE),
                 }
             };
@@ -173,7 +173,7 @@ async fn try_message(
         .and_then(|session| endpoint.sessions.find_actor(session))
         .ok_or_else(not_found)?;
     let http = &endpoint.transports.http;
-    let (frame, held) = read_body(request, payload, endpoint, http.max_body, http.request_timeout).await?;
-    deliver(&entry.addr, Inbound { identity, frame, held }).await.map_err(|_| not_found())?;
+    let (frame, reservation) = read_body(request, payload, endpoint, http.max_body, http.request_timeout).await?;
+    deliver(&entry.addr, InboundMessage { identity, frame, reservation }).await.map_err(|_| not_found())?;
     Ok(HttpResponse::Accepted().finish())
 }

@@ -47,12 +47,14 @@ pub struct Post<'a> {
     pub identity: Identity,
     pub accepts: AcceptedMedia,
     /// The part of the budget for bodies that its body holds.
-    pub held: Option<Reservation>,
+    pub reservation: Option<Reservation>,
 }
 
 /// A large request, which is answered on a thread for large messages ([`countersign_runtime::large_messages`]).
 pub struct LargeRequest {
     pub request: Arc<OwnedRequest>,
+    /// The table by which its headers were checked, and by which it is answered.
+    pub table: Arc<RouteTable>,
     /// The check of the headers that mirror its arguments.
     pub mirror_check: Result<modern::MirrorCheck, McpError>,
 }
@@ -77,7 +79,7 @@ pub async fn post(request: HttpRequest, payload: web::Payload, endpoint: web::Da
 /// # Errors
 /// Returns the error and the HTTP status with which the request is refused.
 fn admit<'a>(request: &'a HttpRequest, endpoint: &'a web::Data<McpEndpoint>) -> Result<Post<'a>, (u16, McpError)> {
-    let invalid = |why| McpError::new(ErrorKind::InvalidRequest, why);
+    let invalid = |reason| McpError::new(ErrorKind::InvalidRequest, reason);
     if endpoint.shutdown.is_cancelled() {
         return Err((503, shutting_down()));
     }
@@ -89,7 +91,7 @@ fn admit<'a>(request: &'a HttpRequest, endpoint: &'a web::Data<McpEndpoint>) -> 
     if !accepts.json && !accepts.sse {
         return Err((406, invalid("the client must accept application/json and text/event-stream")));
     }
-    Ok(Post { endpoint, request, identity, accepts, held: None })
+    Ok(Post { endpoint, request, identity, accepts, reservation: None })
 }
 
 /// Reads the body and answers its message, or forwards the request to the node that owns its session, call or task.
@@ -99,8 +101,9 @@ async fn answer_post(mut post: Post<'_>, payload: web::Payload) -> Result<HttpRe
         return Ok(owner.forward(request, Some(unread_body(payload.into_inner()))).await);
     }
     let http = &endpoint.transports.http;
-    let (body, held) = read_body(request, payload.into_inner(), endpoint, http.max_body, http.request_timeout).await?;
-    post.held = held;
+    let (body, reservation) =
+        read_body(request, payload.into_inner(), endpoint, http.max_body, http.request_timeout).await?;
+    post.reservation = reservation;
     if is_large(body.len()) {
         return answer_large(post, body).await;
     }
@@ -120,6 +123,7 @@ async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpEr
     let table = endpoint.server.routing.routes.load_full();
     let headers = (table.mirrors_arguments || !table.was_complete_when_built()).then(|| post.request.headers().clone());
     let large_messages = Arc::clone(&endpoint.server.large_messages);
+    let checked_table = Arc::clone(&table);
     let parse = move || async move {
         let Incoming::Single(message) = envelope::parse(&text, &endpoint.server.limits.envelope)? else {
             return Ok::<_, EnvelopeFault>(None);
@@ -127,7 +131,7 @@ async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpEr
         // The arguments are large, too, so they are compared with the headers here.
         let mirror_check = match (&message, &headers) {
             (Message::Request(request), Some(headers)) => {
-                modern::check_param_headers(&table, &HeaderView(headers), request)
+                modern::check_param_headers(&checked_table, &HeaderView(headers), request)
             }
             _ => Ok(modern::MirrorCheck::Passed),
         };
@@ -143,7 +147,7 @@ async fn answer_large(post: Post<'_>, body: Bytes) -> Result<HttpResponse, McpEr
     }
     drop(body);
     let large = match &message {
-        OwnedMessage::Request(request) => Some(LargeRequest { request: Arc::clone(request), mirror_check }),
+        OwnedMessage::Request(request) => Some(LargeRequest { request: Arc::clone(request), table, mirror_check }),
         OwnedMessage::Notification { .. } | OwnedMessage::Response { .. } => None,
     };
     Ok(handle(post, &message.as_message(), large).await)
@@ -154,15 +158,20 @@ fn refuse_body(post: &Post<'_>, fault: &EnvelopeFault) -> HttpResponse {
     refuse_message(400, fault.id.as_ref(), &fault.error, assumed_revision(post.request))
 }
 
-/// Answers a message in its era.
+/// Answers a message in its era. Its route table is loaded here, unless the headers of a large request were checked by one
+/// before.
 async fn handle(post: Post<'_>, message: &Message<'_>, large: Option<LargeRequest>) -> HttpResponse {
+    let table = match &large {
+        Some(large) => Arc::clone(&large.table),
+        None => post.endpoint.server.routing.routes.load_full(),
+    };
     let meta = match message {
         Message::Request(request) => request.meta(),
         message => params::parse_meta(message.params()),
     };
     match meta {
-        Ok(meta) if is_modern(post.request, message, &meta) => modern::serve(post, message, &meta, large).await,
-        Ok(_) => session::message(post, message, large).await,
+        Ok(meta) if is_modern(post.request, message, &meta) => modern::serve(post, table, message, &meta, large).await,
+        Ok(_) => session::message(post, table, message, large).await,
         Err(error) => refuse_message(400, request_id(message), &error, assumed_revision(post.request)),
     }
 }
@@ -320,7 +329,7 @@ fn to_forwarded_request(request: &HttpRequest, body: Option<Body>) -> http::Requ
 /// Returns `true` if another node has forwarded this request, and marks its connection as that of a peer.
 fn is_forwarded(cluster: &dyn Cluster, request: &HttpRequest) -> bool {
     let token = request.headers().get(HeaderName::from_static(FORWARDED_HEADER));
-    let is_forwarded = token.is_some_and(|token| cluster.is_peer(token.as_bytes()));
+    let is_forwarded = token.is_some_and(|token| cluster.is_valid_forward_token(token.as_bytes()));
     if is_forwarded && let Some(connection) = Connection::for_request(request) {
         connection.mark_as_peer();
     }

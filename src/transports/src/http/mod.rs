@@ -139,9 +139,9 @@ pub async fn read_body(
     let mut reading = pin!(async {
         let is_http1 = matches!(payload, Payload::H1 { .. });
         let first = if is_http1 { poll_first(&mut payload).await } else { None };
-        let held = (!is_http1).then(|| budget().new_reservation());
+        let reservation = (!is_http1).then(|| budget().new_reservation());
         let mut pieces = stream::iter(first).chain(&mut payload);
-        read_pieces(&mut pieces, max, held, || budget().new_reservation()).await
+        read_pieces(&mut pieces, max, reservation, || budget().new_reservation()).await
     });
     let mut awaited = None;
     let reading = future::poll_fn(|cx| {
@@ -170,11 +170,11 @@ async fn poll_first(payload: &mut Payload) -> Option<Result<Bytes, PayloadError>
     .await
 }
 
-/// Reads a body to its end. `held` is set for a body that is counted even if it arrives in one piece.
+/// Reads a body to its end. `reservation` is set for a body that is counted even if it arrives in one piece.
 async fn read_pieces<S, E>(
     pieces: &mut S,
     max: usize,
-    mut held: Option<Reservation>,
+    mut reservation: Option<Reservation>,
     new_reservation: impl FnOnce() -> Reservation,
 ) -> Result<(Bytes, Option<Reservation>), McpError>
 where
@@ -187,16 +187,16 @@ where
     if first.len() > max {
         return Err(too_large());
     }
-    if let Some(held) = &mut held {
-        held.grow(first.len()).await?;
+    if let Some(reservation) = &mut reservation {
+        reservation.grow(first.len()).await?;
     }
-    let Some(second) = pieces.next().await.transpose().map_err(broken)? else { return Ok((first, held)) };
-    let mut held = match held {
-        Some(held) => held,
+    let Some(second) = pieces.next().await.transpose().map_err(broken)? else { return Ok((first, reservation)) };
+    let mut reservation = match reservation {
+        Some(reservation) => reservation,
         None => {
-            let mut held = new_reservation();
-            held.grow(first.len()).await?;
-            held
+            let mut reservation = new_reservation();
+            reservation.grow(first.len()).await?;
+            reservation
         }
     };
     let mut body = UnfinishedBody(BytesMut::from(first));
@@ -206,11 +206,11 @@ where
             return Err(too_large());
         }
         // Nothing more is read until there is room.
-        held.grow(piece.len()).await?;
+        reservation.grow(piece.len()).await?;
         body.0.extend_from_slice(&piece);
         next = pieces.next().await.transpose().map_err(broken)?;
     }
-    Ok((std::mem::take(&mut body.0).freeze(), Some(held)))
+    Ok((std::mem::take(&mut body.0).freeze(), Some(reservation)))
 }
 
 /// The part of a body that has arrived. If the body never ends, its memory is given back to the system.

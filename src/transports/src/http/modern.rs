@@ -38,9 +38,11 @@ use countersign_telemetry::metrics::Transport;
 /// A request being handled. Resolves to its answer, or to `None` if it was cancelled.
 pub type AnswerFuture = Pin<Box<dyn Future<Output = Option<WireResponse>>>>;
 
-/// Checks a message and, if it is a request, answers it.
+/// Checks a message and, if it is a request, answers it. All checks and the call use the same route table, unless the
+/// request waits for a server that has not connected yet.
 pub async fn serve(
     mut post: Post<'_>,
+    mut table: Arc<RouteTable>,
     message: &Message<'_>,
     meta: &Meta<'_>,
     large: Option<LargeRequest>,
@@ -56,7 +58,6 @@ pub async fn serve(
             };
         }
     };
-    let mut table = post.endpoint.server.routing.routes.load_full();
     let mut checked = headers::check_request(&view, request, meta)
         .and_then(|revision| check_method(&post, &table, meta, request, revision))
         .and_then(|()| match &large {
@@ -64,8 +65,7 @@ pub async fn serve(
             None => check_param_headers(&table, &view, request),
         });
     if let Ok(MirrorCheck::UnknownTool) = checked {
-        wait_for_tool_server(&post, request).await;
-        table = post.endpoint.server.routing.routes.load_full();
+        wait_for_tool_server(&post, &mut table, request).await;
         checked = check_param_headers(&table, &view, request);
     }
     if let Err(error) = checked {
@@ -79,17 +79,17 @@ pub async fn serve(
         Ok(scope) => scope,
         Err(error) => return refuse(Some(&request.id), &error),
     };
-    let held = post.held.take();
+    let reservation = post.reservation.take();
     let mut work: AnswerFuture = match large {
         None => {
             let owned = OwnedRequest::from_request(request);
             Box::pin(async move {
-                let _held = held;
+                let _reservation = reservation;
                 inbound::answer(&scope, &owned.as_request()).await
             })
         }
         Some(large) => Box::pin(async move {
-            let _held = held;
+            let _reservation = reservation;
             inbound::answer_large(scope, large.request).await
         }),
     };
@@ -102,12 +102,12 @@ pub async fn serve(
                 None
             }),
         });
-        let done = match first.await {
+        let sole_answer = match first.await {
             // A client that only accepts JSON receives nothing before its answer.
             None if !post.accepts.sse => Some(work.as_mut().await),
             first => first,
         };
-        if let Some(answer) = done {
+        if let Some(answer) = sole_answer {
             let Some(answer) = answer else { return HttpResponse::Accepted().finish() };
             let before = queue.take();
             if before.is_empty() || !post.accepts.sse {
@@ -131,7 +131,7 @@ fn build_scope(
     // The session is for bookkeeping only: nothing of an earlier request on this connection applies to this one.
     let session = match Connection::for_request(post.request).filter(|connection| !connection.is_peer()) {
         Some(connection) => Arc::clone(connection.session(|| {
-            let session = sessions.stateless_session(Transport::Http, post.identity.clone());
+            let session = sessions.create_stateless_session(Transport::Http, post.identity.clone());
             sessions.server.publish_facts(&session, &facts);
             let addr = Session::open(sessions, Arc::clone(&session), None);
             let ended = Arc::clone(&session);
@@ -141,7 +141,7 @@ fn build_scope(
             };
             (session, Box::new(end) as _)
         })),
-        None => sessions.stateless_session(Transport::Http, post.identity.clone()),
+        None => sessions.create_stateless_session(Transport::Http, post.identity.clone()),
     };
     session.touch();
     let exchange = Exchange {
@@ -168,7 +168,7 @@ fn check_method(
         && let Ok(facts) = inbound::modern_facts(meta, post.endpoint.server.limits.facts)
     {
         let requester = requester_for(&post.identity.principal, Transport::Http, &facts);
-        return extension::target(table, &facts, &requester, &request.method).map(drop);
+        return extension::find_upstream(table, &facts, &requester, &request.method).map(drop);
     }
     Method::parse_request(&request.method, revision).map(drop)
 }
@@ -202,11 +202,11 @@ pub fn check_param_headers(
     }
 }
 
-/// Waits for the server of a tool, if its definitions have not arrived yet.
-async fn wait_for_tool_server(post: &Post<'_>, request: &Request<'_>) {
+/// Waits for the server of a tool, if its definitions have not arrived yet, and sets `table` to the one that has them.
+async fn wait_for_tool_server(post: &Post<'_>, table: &mut Arc<RouteTable>, request: &Request<'_>) {
     if let Some(name) = request.outlined_params().object.member("name").and_then(string) {
         let routing = &post.endpoint.server.routing;
-        upstream_wait::wait_for_tool(routing, &post.identity.principal, &name).await;
+        upstream_wait::wait_for_tool(routing, &post.identity.principal, table, &name).await;
     }
 }
 

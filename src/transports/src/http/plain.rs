@@ -72,8 +72,7 @@ pub async fn tools(request: HttpRequest, endpoint: web::Data<McpEndpoint>) -> Re
     let identity = identify(&endpoint, &request)?;
     middleware::check_access(&identity)?;
     let table = endpoint.server.routing.routes.load();
-    let visible = table.tools().iter().filter(|route| route.is_visible_to(&identity.principal));
-    let tools: Vec<&str> = visible.map(|route| route.list_entry(REVISION)).collect();
+    let tools: Vec<&str> = table.tools_for(&identity.principal).map(|route| route.list_entry(REVISION)).collect();
     Ok(HttpResponse::Ok()
         .insert_header((header::CONTENT_TYPE, "application/json"))
         .body(format!(r#"{{"tools":[{}]}}"#, tools.join(","))))
@@ -92,7 +91,7 @@ pub async fn call(
     let endpoint = endpoint.into_inner();
     let identity = identify(&endpoint, &request)?;
     let http = &endpoint.transports.http;
-    let (body, _held) =
+    let (body, _reservation) =
         read_body(&request, payload.into_inner(), &endpoint, http.max_body, http.request_timeout).await?;
     if !body.is_empty() && !answer::is_json(&request) {
         // A page of another origin can post anything except JSON without a preflight request.
@@ -199,7 +198,7 @@ fn tool_failure(kind: ErrorKind, result: &ToolResult) -> Problem {
 fn build_scope(endpoint: &Arc<McpEndpoint>, identity: Identity) -> RequestScope {
     let server = Arc::clone(&endpoint.server);
     let exchange = Exchange {
-        session: endpoint.sessions.stateless_session(Transport::Rest, identity.clone()),
+        session: endpoint.sessions.create_stateless_session(Transport::Rest, identity.clone()),
         facts: Arc::new(ClientFacts { revision: REVISION, client: None, client_info: None, capabilities: "{}".into() }),
         identity,
         transport: Transport::Rest,

@@ -39,6 +39,7 @@ use countersign_protocol::{
     ErrorKind, McpError, Method, Revision,
     envelope::{self, Incoming, Message},
 };
+use countersign_routing::RouteTable;
 use countersign_runtime::large_messages::is_large;
 use countersign_session::{
     Session,
@@ -49,7 +50,12 @@ use countersign_session::{
 use countersign_telemetry::metrics::Transport;
 
 /// Handles a message of a handshake-era client.
-pub async fn message(mut post: Post<'_>, message: &Message<'_>, large: Option<LargeRequest>) -> HttpResponse {
+pub async fn message(
+    mut post: Post<'_>,
+    table: Arc<RouteTable>,
+    message: &Message<'_>,
+    large: Option<LargeRequest>,
+) -> HttpResponse {
     let assumed = match header_revision(post.request) {
         Ok(assumed) => assumed,
         Err(error) => return refuse(&error, Revision::NEWEST_LEGACY),
@@ -60,10 +66,10 @@ pub async fn message(mut post: Post<'_>, message: &Message<'_>, large: Option<La
     };
     session.touch();
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
-    let source = message_source(&post, &session, &stream, assumed);
+    let source = message_source(&post, table, &session, &stream, assumed);
     let request = match message {
         Message::Notification(notification) => {
-            source.notification(notification);
+            source.handle_notification(notification);
             return HttpResponse::Accepted().finish();
         }
         Message::Response(response) => {
@@ -72,18 +78,18 @@ pub async fn message(mut post: Post<'_>, message: &Message<'_>, large: Option<La
         }
         Message::Request(request) => request,
     };
-    let held = post.held.take();
+    let reservation = post.reservation.take();
     let work: AnswerFuture = match large {
         None => {
             let owned = OwnedRequest::from_request(request);
             Box::pin(async move {
-                let _held = held;
-                source.request(&owned.as_request()).await
+                let _reservation = reservation;
+                source.answer_request(&owned.as_request()).await
             })
         }
         Some(LargeRequest { request, .. }) => Box::pin(async move {
-            let _held = held;
-            match source.scope(&request.as_request()) {
+            let _reservation = reservation;
+            match source.into_scope(&request.as_request()) {
                 Ok(scope) => inbound::answer_large(scope, request).await,
                 Err((error, revision)) => Some(WireResponse::error(Some(&request.id), &error, revision)),
             }
@@ -120,13 +126,13 @@ pub async fn batch(mut post: Post<'_>, body: Bytes) -> HttpResponse {
         return refuse(&error, revision);
     }
     let stream = Arc::new(PostStream::new(Arc::clone(&session)));
-    let source = message_source(&post, &session, &stream, assumed);
+    let source = message_source(&post, post.endpoint.server.routing.routes.load_full(), &session, &stream, assumed);
     let limits = post.endpoint.server.limits.envelope;
-    let held = post.held.take();
+    let reservation = post.reservation.take();
     let members = move |body: Bytes| async move {
-        let _held = held;
+        let _reservation = reservation;
         match envelope::parse(&body, &limits) {
-            Ok(Incoming::Batch(members)) => source.batch(members).await,
+            Ok(Incoming::Batch(members)) => source.answer_batch(members).await,
             // Impossible, because the same body was parsed as a batch before.
             Ok(Incoming::Single(_)) | Err(_) => None,
         }
@@ -143,12 +149,12 @@ pub async fn batch(mut post: Post<'_>, body: Bytes) -> HttpResponse {
 
 fn message_source(
     post: &Post<'_>,
+    table: Arc<RouteTable>,
     session: &Arc<SessionShared>,
     stream: &Arc<PostStream>,
     assumed: Revision,
 ) -> MessageSource {
     let related = if post.accepts.sse { RelatedChannel::Stream(Arc::clone(stream)) } else { RelatedChannel::Nowhere };
-    let table = post.endpoint.server.routing.routes.load_full();
     MessageSource {
         server: Arc::clone(&post.endpoint.server),
         session: Arc::clone(session),
@@ -205,8 +211,8 @@ fn push_answer(session: &SessionShared, number: u32, answer: Option<WireResponse
 async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: AnswerFuture) -> HttpResponse {
     let session = Arc::clone(&stream.session);
     let mut running = RunningRequest { work: Some(work), stream: Arc::clone(stream) };
-    let (done, has_waited) = match poll_fn(|cx| Poll::Ready(running.poll(cx))).await {
-        Poll::Ready(done) => (done, false),
+    let (outcome, has_waited) = match poll_fn(|cx| Poll::Ready(running.poll(cx))).await {
+        Poll::Ready(outcome) => (outcome, false),
         Poll::Pending => {
             if !post.accepts.json {
                 // The answer comes on a stream in any case, and a numbered stream can be resumed.
@@ -215,24 +221,24 @@ async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: AnswerFuture) 
             (poll_fn(|cx| running.poll(cx)).await, true)
         }
     };
-    let number = match &done {
+    let number = match &outcome {
         // The request was cancelled while it ran, so its stream ends without an answer.
         Some(None) if has_waited => stream.open(),
         _ => stream.number(),
     };
     let Some(number) = number else {
-        return match done.flatten() {
+        return match outcome.flatten() {
             Some(answer) if post.accepts.json => answer::response_for(status(&answer), answer),
             Some(answer) => sse::complete_response(Vec::new(), answer.bytes),
             None => HttpResponse::Accepted().finish(),
         };
     };
     // The stream keeps its messages until its reader is attached.
-    let held = match &session.channel {
+    let hold = match &session.channel {
         Channel::Streams(streams) => streams.hold(number),
         Channel::Outbox(_) | Channel::None => None,
     };
-    if let Some(answer) = done {
+    if let Some(answer) = outcome {
         push_answer(&session, number, answer);
     }
     drop(running);
@@ -247,7 +253,7 @@ async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: AnswerFuture) 
     }
     bind_session(post.request, &session);
     let response = event_streams::stream_events(post.endpoint, &session, &post.identity, (number, Some(0)), None);
-    drop(held);
+    drop(hold);
     response.unwrap_or_else(|_| HttpResponse::Accepted().finish())
 }
 
@@ -327,7 +333,7 @@ fn existing_session(post: &Post<'_>, id: &str) -> Result<Arc<SessionShared>, Mcp
 
 fn open_session(post: &Post<'_>) -> Result<Arc<SessionShared>, McpError> {
     let endpoint = post.endpoint;
-    endpoint.sessions.admit(&post.identity.principal)?;
+    endpoint.sessions.check_lease_and_make_room(&post.identity.principal)?;
     let websocket = &endpoint.transports.websocket;
     let share = endpoint.server.memory.share(&post.identity.principal.name);
     let channel = Channel::Streams(Streams::with_share(websocket.replay_frames, websocket.replay_bytes, share));
@@ -337,7 +343,7 @@ fn open_session(post: &Post<'_>) -> Result<Arc<SessionShared>, McpError> {
 }
 
 fn temporary_session(post: &Post<'_>) -> Arc<SessionShared> {
-    post.endpoint.sessions.stateless_session(Transport::Http, post.identity.clone())
+    post.endpoint.sessions.create_stateless_session(Transport::Http, post.identity.clone())
 }
 
 /// Binds the connection to the session whose stream it carries.
@@ -367,7 +373,7 @@ fn open_stream(
     identity: &Identity,
     session: &Arc<SessionShared>,
 ) -> Result<HttpResponse, McpError> {
-    let invalid = |why| McpError::new(ErrorKind::InvalidRequest, why);
+    let invalid = |reason| McpError::new(ErrorKind::InvalidRequest, reason);
     header_revision(request)?;
     let end = session.ended.child_token();
     let slot = endpoint.server.long_requests.admit_stream(&identity.principal, session.evictable(end.clone()))?;

@@ -39,22 +39,22 @@ async fn interrupted_body_is_refused() {
 async fn body_in_pieces_holds_its_bytes() {
     let body_budget = BodyBudget::new(1 << 20, 10_000, Duration::from_secs(5));
     let budget = body_budget.connection_budget();
-    let read = async |sizes: &[usize], held: Option<Reservation>| {
+    let read = async |sizes: &[usize], reservation: Option<Reservation>| {
         let mut pieces = stream::iter(sizes.iter().map(|size| Ok::<_, ()>(Bytes::from(vec![b'x'; *size]))));
-        let read = read_pieces(&mut pieces, 1 << 20, held, || budget.new_reservation()).await;
-        read.map(|(_, held)| held).map_err(|error| error.kind)
+        let read = read_pieces(&mut pieces, 1 << 20, reservation, || budget.new_reservation()).await;
+        read.map(|(_, reservation)| reservation).map_err(|error| error.kind)
     };
     assert!(read(&[6000], None).await.unwrap().is_none());
     // On HTTP/2, a connection may carry many bodies, so each body is counted.
     assert_eq!(read(&[6000], Some(budget.new_reservation())).await.unwrap().unwrap().bytes(), 6000);
-    let held = read(&[2000, 3000, 1000], None).await.unwrap().unwrap();
-    assert_eq!(held.bytes(), 6000);
+    let reservation = read(&[2000, 3000, 1000], None).await.unwrap().unwrap();
+    assert_eq!(reservation.bytes(), 6000);
     assert_eq!(
         read(&[2000, 3000], None).await.err(),
         Some(ErrorKind::Overloaded),
         "the first body still holds its bytes"
     );
-    drop(held);
+    drop(reservation);
     assert_eq!(read(&[2000, 3000], None).await.unwrap().unwrap().bytes(), 5000);
 }
 

@@ -27,12 +27,12 @@ impl Upstream {
         key: PoolKey,
         capabilities: ClientCapabilities,
         id: u64,
-        opened: OpeningSender,
+        result_sender: OpeningSender,
     ) {
-        let open = OpenLink { endpoint: Arc::clone(endpoint), key, capabilities, id, opened };
+        let open = OpenLink { endpoint: Arc::clone(endpoint), key, capabilities, id, result_sender };
         match self.actor.get() {
-            // The send is unbounded, because the pool limits the number of openings. A bounded send could be dropped together
-            // with its caller, which would leave an entry in the pool.
+            // The send is unbounded, because the pool limits the number of openings. A bounded send could be dropped
+            // together with its caller, which would leave an entry in the pool.
             Some(actor) => actor.do_send(open),
             None => open.finish(Err(LinkError::Unreachable("it is not started".into()))),
         }
@@ -47,12 +47,13 @@ struct OpenLink {
     key: PoolKey,
     capabilities: ClientCapabilities,
     id: u64,
-    opened: OpeningSender,
+    result_sender: OpeningSender,
 }
 
 impl OpenLink {
+    /// Reports the result to the pool.
     fn finish(&self, result: Result<Arc<UpstreamConnection>, LinkError>) {
-        self.endpoint.pool.finish_opening(&self.key, self.id, result, &self.opened);
+        self.endpoint.pool.finish_opening(&self.key, self.id, result, &self.result_sender);
     }
 }
 
@@ -67,18 +68,19 @@ impl Handler<OpenLink> for UpstreamActor {
                 () = upstream.stop.cancelled() => Err(LinkError::Unreachable("it is being closed".into())),
             };
             if let Err(error) = &result {
-                tracing::info!(upstream = %upstream.config.name, %error, "cannot open another connection to the upstream");
+                tracing::info!(upstream = %upstream.config.name, %error, "cannot open another link to the upstream");
             }
             open.finish(result);
         });
     }
 }
 
+/// Opens a link with the capabilities of the caller, or with none for the common connection.
 async fn open_link(upstream: &Arc<Upstream>, open: &OpenLink) -> Result<Arc<UpstreamConnection>, LinkError> {
     let known = upstream.negotiated().ok_or_else(|| LinkError::Unreachable("it has not been reached yet".into()))?;
     let calls = LinkCalls::new(upstream.weak_self.clone(), matches!(open.key, PoolKey::Session(_)));
-    let plain = ClientCapabilities::default();
-    let capabilities = if open.key == PoolKey::Plain { &plain } else { &open.capabilities };
+    let none = ClientCapabilities::default();
+    let capabilities = if open.key == PoolKey::Common { &none } else { &open.capabilities };
     let connector = open.endpoint.connector();
     let (link, negotiated) = handshake::open(&*connector, Some(&known), capabilities, Arc::clone(&calls) as _).await?;
     Ok(Arc::new(UpstreamConnection::new(link, connector.kind(), calls, &negotiated)))

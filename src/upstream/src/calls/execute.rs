@@ -15,16 +15,16 @@ use tokio_util::sync::CancellationToken;
 use super::{
     ResendPolicy,
     actor::Execute,
-    rounds::{InputRounds, RoundError},
+    rounds::{InputRounds, MAX_QUESTIONS, MAX_ROUNDS, RoundError},
 };
 use crate::{
-    link::{Listener, Outgoing, Response, UpstreamNotification, handshake::with_meta_for},
+    link::{Listener, OutgoingRequest, Response, UpstreamNotification, handshake::add_meta_for},
     server::{Caller, LinkChoice, Upstream},
 };
 use countersign_protocol::{
     Era, ErrorKind, McpError, RequestId,
     json::{Member, MemberEdit, add_members, member, merge_meta, quoted, string},
-    param_headers::{annotated_params, for_call},
+    param_headers::{self, annotated_params},
     redact::redact,
     rpc_error::RpcError,
 };
@@ -36,29 +36,30 @@ use countersign_provider::{
 /// Runs the change on the upstreams' thread until its sender no longer waits.
 ///
 /// # Errors
-/// As [`countersign_provider::Provider::call`]; `data.outcome` tells whether it may have been applied. `INPUT_REQUIRED` if the
-/// tool needs an answer from a person.
+/// As [`countersign_provider::Provider::call`]; `data.outcome` tells whether it may have been applied. `INPUT_REQUIRED`
+/// if the tool needs an answer from a person.
 pub(crate) async fn execute_change(upstream: &Arc<Upstream>, execute: Execute) -> Result<ToolResult, McpError> {
     let Execute { tool, arguments, context, dropped } = execute;
     let work = call_tool(upstream, &tool, &arguments, &context);
     tokio::select! {
         result = work => result,
-        () = context.cancel.cancelled() => Err(cancelled()),
-        () = dropped.cancelled() => Err(cancelled()),
+        () = context.cancel.cancelled() => Err(cancelled_error()),
+        () = dropped.cancelled() => Err(cancelled_error()),
     }
 }
 
-fn cancelled() -> McpError {
-    McpError::new(ErrorKind::Cancelled, "the gateway gave up the call").with("outcome", "unknown")
+fn cancelled_error() -> McpError {
+    McpError::new(ErrorKind::Cancelled, "the gateway cancelled the call").with("outcome", "unknown")
 }
 
+/// Calls the tool, and continues while the server asks for input.
 async fn call_tool(
     upstream: &Arc<Upstream>,
     tool: &str,
     arguments: &RawValue,
     context: &CallContext,
 ) -> Result<ToolResult, McpError> {
-    let own = upstream.names.own_name(tool).unwrap_or(tool);
+    let upstream_name = upstream.names.upstream_name(tool).unwrap_or(tool);
     let era = upstream.negotiated().map_or(Era::Legacy, |negotiated| negotiated.revision.era());
     let capabilities = context.inquirer.as_ref().map(|inquirer| inquirer.capabilities().clone()).unwrap_or_default();
     let headers = match era {
@@ -67,7 +68,7 @@ async fn call_tool(
             let definitions = upstream.definitions.load();
             let schema = definitions.tools.iter().find(|def| def.name == tool).map(|def| &def.input_schema);
             let annotated = schema.and_then(|schema| annotated_params(schema).ok()).unwrap_or_default();
-            for_call(&annotated, Some(arguments.get()))
+            param_headers::for_call(&annotated, Some(arguments.get()))
         }
     };
     let caller = Caller {
@@ -79,6 +80,7 @@ async fn call_tool(
         link_choice: LinkChoice::default(),
     };
     let listener = Arc::new(CallListener {
+        server: upstream.config.name.clone(),
         progress: Arc::clone(&context.progress),
         inquirer: context.inquirer.clone(),
         has_declined: AtomicBool::new(false),
@@ -87,18 +89,18 @@ async fn call_tool(
     let mut rounds = InputRounds::default();
     loop {
         let id = upstream.next_request_id();
-        let mut params = format!(r#"{{"name":{},"arguments":{}}}"#, Value::from(own), arguments.get());
+        let mut params = format!(r#"{{"name":{},"arguments":{}}}"#, Value::from(upstream_name), arguments.get());
         if era == Era::Modern {
-            params = with_meta_for(&add_members(&params, &rounds.extra_params()), &caller.capabilities);
+            params = add_meta_for(&add_members(&params, &rounds.extra_params()), &caller.capabilities);
         }
         if context.progress.has_listener() {
             params = merge_meta(&params, &[("progressToken", MemberEdit::Set(&id.to_string()))]);
         }
-        let outgoing = Outgoing {
-            name: Some(own.into()),
+        let outgoing = OutgoingRequest {
+            name: Some(upstream_name.into()),
             headers: headers.clone(),
             permit: context.permit.clone(),
-            ..Outgoing::new(id, "tools/call", Some(&params))
+            ..OutgoingRequest::new(id, "tools/call", Some(&params))
         };
         let response = upstream.send(&caller, &outgoing, Arc::clone(&listener) as _, ResendPolicy::Unsent).await?;
         if era == Era::Modern
@@ -109,11 +111,13 @@ async fn call_tool(
             let round =
                 rounds.next(result.get(), async |requests| ask_proposer(requests, inquirer.as_ref()).await).await;
             round.map_err(|reason| match reason {
-                RoundError::NothingAsked => unreadable("it needs input but asks no question"),
+                RoundError::NothingAsked => unreadable_answer_error("it needs input but asks no question"),
                 RoundError::TooManyQuestions => {
-                    input_required("it asks more questions at once than the gateway allows")
+                    too_much_input_error(format!("The tool asks more than {MAX_QUESTIONS} questions at once"))
                 }
-                RoundError::TooManyRounds => input_required("it asked for input more often than the gateway allows"),
+                RoundError::TooManyRounds => {
+                    too_much_input_error(format!("The tool asked for input in more than {MAX_ROUNDS} rounds"))
+                }
                 RoundError::Unanswered(error) => error,
             })?;
             continue;
@@ -125,7 +129,7 @@ async fn call_tool(
 /// Asks the proposing client all questions, and waits for the answers.
 ///
 /// # Errors
-/// `INPUT_REQUIRED` for a question without an answer; nothing was applied then.
+/// `INPUT_REQUIRED` for a question without an answer, in which case nothing was applied.
 async fn ask_proposer(requests: &[Member<'_>], inquirer: &dyn Inquirer) -> Result<Vec<Box<RawValue>>, McpError> {
     // Cancels the questions if not all of them are answered.
     let cancelled = CancellationToken::new();
@@ -142,52 +146,60 @@ async fn ask_proposer(requests: &[Member<'_>], inquirer: &dyn Inquirer) -> Resul
         answered
     });
     let answers = join_all(receivers.collect::<Vec<_>>()).await.into_iter();
-    let given_up = |_| Err(RpcError::new(-32603, "the gateway gave up the question"));
-    answers.map(|answer| answer.unwrap_or_else(given_up).map_err(|error| input_required(&error.message))).collect()
+    let to_cancelled = |_| Err(RpcError::new(ErrorKind::Internal.number(), "the gateway cancelled the question"));
+    answers
+        .map(|answer| answer.unwrap_or_else(to_cancelled).map_err(|error| input_required_error(&error.message)))
+        .collect()
 }
 
 /// Converts the upstream's answer. `has_declined` is `true` if a question was declined.
 fn into_tool_result(response: Response, has_declined: bool) -> Result<ToolResult, McpError> {
     let result = match response {
-        Response::Error(error) if has_declined => return Err(input_required(&error.message)),
-        Response::Error(error) => return Err(refusal(&error)),
+        Response::Error(error) if has_declined => return Err(input_required_error(&error.message)),
+        Response::Error(error) => return Err(refusal_error(&error)),
         Response::Result(result) => result,
     };
     let answer = ToolResult::from_answer(result.get()).map_err(|fault| match fault {
-        AnswerFault::InputRequired => input_required("it asks for input"),
-        AnswerFault::Unreadable(why) => unreadable(&why),
+        AnswerFault::InputRequired => input_required_error("it asks for input"),
+        AnswerFault::Unreadable(reason) => unreadable_answer_error(&reason),
     })?;
     if answer.is_error && has_declined {
-        return Err(input_required("its question was declined"));
+        return Err(input_required_error("its question was declined"));
     }
     Ok(answer)
 }
 
-fn unreadable(why: &str) -> McpError {
-    McpError::new(ErrorKind::UpstreamUnavailable, format!("the server's answer cannot be read: {why}"))
+fn unreadable_answer_error(reason: &str) -> McpError {
+    McpError::new(ErrorKind::UpstreamUnavailable, format!("the server's answer cannot be read: {reason}"))
         .with("outcome", "unknown")
 }
 
 /// Creates the error for the answer of a server that it did not apply the change.
-fn refusal(error: &RpcError) -> McpError {
+fn refusal_error(error: &RpcError) -> McpError {
     // Secrets are redacted first, because truncation could leave the beginning of a secret.
     let message: String = redact(&error.message).chars().take(1000).collect();
     McpError::new(ErrorKind::UpstreamError, message).with("upstreamCode", error.code)
 }
 
-fn input_required(why: &str) -> McpError {
-    let why: String = redact(why).chars().take(500).collect();
+fn input_required_error(reason: &str) -> McpError {
+    let reason: String = redact(reason).chars().take(500).collect();
     McpError::new(
         ErrorKind::InputRequired,
         format!(
-            "The tool needs an answer, and an approved change asks nobody unless its rule says `questions: ask` and its \
-             client can be asked: {why}"
+            "The tool needs an answer that the approved change did not get. Set `questions: ask` in its rule, and use \
+             a client that can be asked: {reason}"
         ),
     )
 }
 
+fn too_much_input_error(message: String) -> McpError {
+    McpError::new(ErrorKind::InputRequired, message)
+}
+
 /// Receives progress, and forwards or declines questions.
 struct CallListener {
+    /// The name of the server, for the log.
+    server: String,
     progress: Arc<dyn ProgressSink>,
     inquirer: Option<Arc<dyn Inquirer>>,
     /// `true` once a question was declined.
@@ -195,7 +207,7 @@ struct CallListener {
 }
 
 impl Listener for CallListener {
-    fn notification(&self, notification: UpstreamNotification) {
+    fn handle_notification(&self, notification: UpstreamNotification) {
         #[derive(Deserialize)]
         struct Progress {
             progress: f64,
@@ -211,12 +223,15 @@ impl Listener for CallListener {
         }
     }
 
-    fn request(&self, request: UpstreamRequest) {
+    fn handle_request(&self, request: UpstreamRequest) {
         if let Some(inquirer) = &self.inquirer {
             return inquirer.ask(request);
         }
         self.has_declined.store(true, Ordering::Relaxed);
-        tracing::info!(method = %request.method, "an approved change asked for input, and the gateway declined");
+        tracing::info!(
+            upstream = %self.server, method = %request.method,
+            "an approved change asked for input, and the gateway declined"
+        );
     }
 }
 

@@ -1,8 +1,9 @@
-//! Finds a link for a caller: the shared link, or a link of its own.
+//! Finds a link for a caller: the common connection, or a pooled link.
 
 use std::{sync::Arc, time::Duration};
 
 use crate::{
+    credentials::AuthorizationFailure,
     link::{LinkError, LinkKind},
     server::{
         Caller, Phase, Upstream,
@@ -12,8 +13,8 @@ use crate::{
 };
 use countersign_protocol::Era;
 
-/// The reason why one try of a call failed.
-pub(crate) enum TryError {
+/// The reason why one attempt to send a call failed.
+pub(crate) enum AttemptError {
     Link(LinkError),
     TimedOut,
     /// No link is available for this caller, now or in time.
@@ -21,31 +22,36 @@ pub(crate) enum TryError {
 }
 
 impl Upstream {
-    /// Returns `true` if this caller's requests use a connection that others do not share.
+    /// Returns `true` if this caller's requests use a link that is not shared with other callers.
     #[must_use]
-    pub fn needs_own_link(&self, caller: &Caller) -> bool {
+    pub fn needs_unshared_link(&self, caller: &Caller) -> bool {
         let era = self.negotiated.load().as_ref().map_or(Era::Legacy, |negotiated| negotiated.revision.era());
-        let kind = self.endpoints.first().map_or(LinkKind::Shared, |endpoint| endpoint.kind());
-        !matches!(PoolKey::for_caller(caller, kind, era, self.config.isolation), PoolKey::Plain | PoolKey::Common(_))
+        let kind = self.endpoints.first().map_or(LinkKind::SingleStream, |endpoint| endpoint.kind());
+        !matches!(
+            PoolKey::for_caller(caller, kind, era, self.config.isolation),
+            PoolKey::Common | PoolKey::SharedByCapabilities(_)
+        )
     }
 
-    /// Leases a link for this request, or the link that the caller's choice requires.
-    pub(crate) async fn lease_for<'a>(
+    /// Leases the link that the caller's [`LinkChoice`](crate::server::LinkChoice) requires, or any link that the
+    /// caller may use.
+    pub(crate) async fn lease_chosen<'a>(
         &'a self,
         endpoint: &'a Arc<Endpoint>,
         caller: &Caller,
         method: &str,
-    ) -> Result<Lease<'a>, TryError> {
+    ) -> Result<Lease<'a>, AttemptError> {
         let Some(connection) = caller.link_choice.required() else {
             let lease = self.lease(endpoint, caller).await?;
-            if endpoint.kind() == LinkKind::Shared && lease.is_pooled() {
+            if endpoint.kind() == LinkKind::SingleStream && lease.is_pooled() {
                 caller.link_choice.record(&lease.connection);
             }
             return Ok(lease);
         };
-        // A call that may be asked questions must not be confused with another call on the link.
+        // During `tasks/result`, the server may ask the questions of the task. They must not be confused with those of
+        // an exclusive call on the link.
         let wait_if_exclusive = method == "tasks/result";
-        let session_gone = || TryError::Link(LinkError::SessionGone);
+        let session_gone = || AttemptError::Link(LinkError::SessionGone);
         let connection = connection.upgrade().ok_or_else(session_gone)?;
         loop {
             let mut busy = None;
@@ -60,14 +66,14 @@ impl Upstream {
         }
     }
 
-    /// Leases a link for this caller.
+    /// Leases a link that this caller may use.
     pub(crate) async fn lease<'a>(
         &'a self,
         endpoint: &'a Arc<Endpoint>,
         caller: &Caller,
-    ) -> Result<Lease<'a>, TryError> {
+    ) -> Result<Lease<'a>, AttemptError> {
         if self.stop.is_cancelled() {
-            return Err(TryError::Link(LinkError::Unreachable("it was removed from the configuration".into())));
+            return Err(AttemptError::Link(LinkError::Unreachable("it was removed from the configuration".into())));
         }
         let era = match self.negotiated.load().as_ref() {
             Some(negotiated) => negotiated.revision.era(),
@@ -78,28 +84,32 @@ impl Upstream {
         };
         let kind = endpoint.kind();
         let key = PoolKey::for_caller(caller, kind, era, self.config.isolation);
-        if key == PoolKey::Plain {
-            return self.lease_plain(endpoint, caller).await;
+        if key == PoolKey::Common {
+            return self.lease_common(endpoint, caller).await;
         }
-        let exclusive = kind == LinkKind::Shared && matches!(key, PoolKey::Principal(..));
-        self.lease_pooled(endpoint, &key, caller, exclusive).await
+        let is_exclusive = kind == LinkKind::SingleStream && matches!(key, PoolKey::Principal(..));
+        self.lease_pooled(endpoint, &key, caller, is_exclusive).await
     }
 
-    /// Leases the shared link. The actor maintains the shared link of the current endpoint. The shared links of replicas are
+    /// Leases the common connection. The actor maintains the one of the current endpoint; those of other replicas are
     /// opened on demand.
-    async fn lease_plain<'a>(&'a self, endpoint: &'a Arc<Endpoint>, caller: &Caller) -> Result<Lease<'a>, TryError> {
+    async fn lease_common<'a>(
+        &'a self,
+        endpoint: &'a Arc<Endpoint>,
+        caller: &Caller,
+    ) -> Result<Lease<'a>, AttemptError> {
         loop {
-            if let Some(connection) = endpoint.plain() {
+            if let Some(connection) = endpoint.common_connection() {
                 return Ok(Lease::unpooled(connection));
             }
             if endpoint.index != self.current_endpoint() {
-                return self.lease_pooled(endpoint, &PoolKey::Plain, caller, false).await;
+                return self.lease_pooled(endpoint, &PoolKey::Common, caller, false).await;
             }
             self.wait_until_reached().await?;
-            if endpoint.plain().is_none() && endpoint.index == self.current_endpoint() {
+            if endpoint.common_connection().is_none() && endpoint.index == self.current_endpoint() {
                 // The link has just ended, and the actor has not noticed it yet.
                 let mut phase = self.phase.subscribe();
-                if endpoint.plain().is_none() {
+                if endpoint.common_connection().is_none() {
                     let _ = tokio::time::timeout(Duration::from_secs(1), phase.changed()).await;
                 }
             }
@@ -107,7 +117,7 @@ impl Upstream {
     }
 
     /// Waits while the upstream is connecting.
-    async fn wait_until_reached(&self) -> Result<(), TryError> {
+    async fn wait_until_reached(&self) -> Result<(), AttemptError> {
         let mut phase = self.phase.subscribe();
         loop {
             let now = phase.borrow_and_update().clone();
@@ -116,37 +126,42 @@ impl Upstream {
                 Phase::Down(error) => {
                     // A call needs the upstream, so the next attempt may come sooner.
                     self.reconnect.notify_one();
-                    return Err(TryError::Link(as_unreachable(error)));
+                    return Err(AttemptError::Link(into_unreachable(error)));
+                }
+                Phase::ConsentNeeded(reason) => {
+                    let failure = AuthorizationFailure::ConsentNeeded(reason);
+                    return Err(AttemptError::Link(LinkError::Unauthorized(failure)));
                 }
                 Phase::Connecting => {}
             }
             if phase.changed().await.is_err() {
-                return Err(TryError::Link(LinkError::Unreachable("the gateway is shutting down".into())));
+                return Err(AttemptError::Link(LinkError::Unreachable("the gateway is shutting down".into())));
             }
         }
     }
 
+    /// Leases a link of the pool, and waits while it is being opened or all links are busy.
     async fn lease_pooled<'a>(
         &'a self,
         endpoint: &'a Arc<Endpoint>,
         key: &PoolKey,
         caller: &Caller,
-        exclusive: bool,
-    ) -> Result<Lease<'a>, TryError> {
+        is_exclusive: bool,
+    ) -> Result<Lease<'a>, AttemptError> {
         let (mut waiting, mut opened_id) = (None, None);
         loop {
-            let mut opening = match endpoint.pool.lease(key, caller, exclusive, opened_id) {
+            let mut opening = match endpoint.pool.lease(key, caller, is_exclusive, opened_id) {
                 LeaseOutcome::Leased(lease) => return Ok(lease),
                 LeaseOutcome::AlreadyOpening(opening) => opening,
-                LeaseOutcome::MustOpen { id, opened, opening } => {
+                LeaseOutcome::MustOpen { id, result_sender, result_receiver } => {
                     opened_id = Some(id);
-                    self.request_link(endpoint, key.clone(), caller.capabilities.clone(), id, opened);
-                    opening
+                    self.request_link(endpoint, key.clone(), caller.capabilities.clone(), id, result_sender);
+                    result_receiver
                 }
                 LeaseOutcome::Full(changed) => {
                     if waiting.is_none() {
                         let place_in_queue = self.call_slots.enqueue().map_err(|_| {
-                            TryError::NoLink("too many calls wait for a connection of their own (max_queue)")
+                            AttemptError::NoLink("too many calls wait for a connection of their own (max_queue)")
                         })?;
                         waiting = Some(place_in_queue);
                     }
@@ -156,18 +171,20 @@ impl Upstream {
             };
             let opened = opening.wait_for(Option::is_some).await.map(|result| result.clone());
             match opened {
-                Ok(Some(Err(error))) => return Err(TryError::Link(as_unreachable(error))),
+                Ok(Some(Err(error))) => return Err(AttemptError::Link(into_unreachable(error))),
                 Ok(_) => {}
-                Err(_) => return Err(TryError::Link(LinkError::Unreachable("the gateway is shutting down".into()))),
+                Err(_) => {
+                    return Err(AttemptError::Link(LinkError::Unreachable("the gateway is shutting down".into())));
+                }
             }
         }
     }
 }
 
-/// Converts the error of opening a link. Nothing of the call was sent then.
-fn as_unreachable(error: LinkError) -> LinkError {
+/// Converts the error of opening a link, before which nothing of the call was sent.
+fn into_unreachable(error: LinkError) -> LinkError {
     match error {
-        LinkError::Unreachable(_) => error,
+        LinkError::Unreachable(_) | LinkError::Unauthorized(_) => error,
         other => LinkError::Unreachable(other.to_string()),
     }
 }

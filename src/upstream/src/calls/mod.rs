@@ -1,5 +1,5 @@
-//! Sends calls: acquires a slot, an endpoint and a link, and waits for the answer. [`Upstream::send_with_retries`] alone
-//! decides which calls are sent again: calls that certainly were not executed and, once, calls that only read.
+//! Sends calls: acquires a slot, an endpoint and a link, and waits for the answer. [`Upstream::send_with_retries`]
+//! alone decides which calls are sent again: calls that certainly were not executed and, once, calls that only read.
 
 pub(crate) mod actor;
 mod execute;
@@ -10,15 +10,15 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::value::RawValue;
 
-use self::lease::TryError;
+use self::lease::AttemptError;
 use crate::{
-    link::{LinkError, LinkKind, Listener, Outgoing, Response},
+    link::{LinkError, LinkKind, Listener, OutgoingRequest, Response},
     server::{
         CallOutcome, Caller, Upstream,
         connection::UpstreamConnection,
         endpoint::{CallPass, Endpoint, choose_endpoint},
+        gateway_requests::GatewayRequestError,
         limits::{CallClock, SlotError},
-        own_requests::OwnRequestError,
         pool::PoolKey,
     },
 };
@@ -26,7 +26,7 @@ use countersign_net::Backoff;
 use countersign_protocol::{Era, ErrorKind, McpError, Method, params::LoggingLevel};
 use countersign_provider::Permit;
 
-/// Maximum number of retries of a call.
+/// The maximum number of retries of a call.
 const MAX_RETRIES: u32 = 2;
 /// The pauses before retries.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(50), longest: Duration::from_secs(1) };
@@ -48,12 +48,13 @@ impl Upstream {
     /// Runs on the caller's own actix thread.
     ///
     /// # Errors
-    /// `UPSTREAM_UNAVAILABLE`, `CIRCUIT_OPEN`, `OVERLOADED`, `TIMEOUT`. `data.outcome` is `not_applied` if nothing was
-    /// sent, and `unknown` if it may have been. An error that the upstream answers is a [`Response`].
+    /// `UPSTREAM_UNAVAILABLE`, `CIRCUIT_OPEN`, `OVERLOADED`, `TIMEOUT`, `AUTHORIZATION`. `data.outcome` is
+    /// `not_applied` if nothing was sent, and `unknown` if it may have been. An error that the upstream answers is a
+    /// [`Response`].
     pub fn call<'a>(
         &'a self,
         caller: &'a Caller,
-        outgoing: &'a Outgoing,
+        outgoing: &'a OutgoingRequest,
         listener: Arc<dyn Listener>,
     ) -> impl Future<Output = Result<Response, McpError>> + use<'a> {
         self.send(caller, outgoing, listener, ResendPolicy::Safe)
@@ -63,11 +64,11 @@ impl Upstream {
     pub(super) async fn send(
         &self,
         caller: &Caller,
-        outgoing: &Outgoing,
+        outgoing: &OutgoingRequest,
         listener: Arc<dyn Listener>,
         resend: ResendPolicy,
     ) -> Result<Response, McpError> {
-        let writes = !outgoing.repeatable && may_write(&outgoing.method);
+        let writes = !outgoing.is_repeatable && may_write(&outgoing.method);
         let mut recorder = CallRecorder { upstream: self, outcome: CallOutcome::Cancelled, writes };
         let result = self.send_with_retries(caller, outgoing, listener, resend).await;
         recorder.outcome = match &result {
@@ -78,55 +79,57 @@ impl Upstream {
         result.map_err(|(_, error)| error)
     }
 
+    /// Sends a call to one endpoint after another, until it is answered or must not be sent again.
     async fn send_with_retries(
         &self,
         caller: &Caller,
-        outgoing: &Outgoing,
+        outgoing: &OutgoingRequest,
         listener: Arc<dyn Listener>,
         resend: ResendPolicy,
     ) -> Result<Response, (CallOutcome, McpError)> {
         self.refresh_if_stale();
         let timeout = self.timeouts.for_call(&outgoing.method, outgoing.name.as_deref());
-        let _slot = self.call_slots.acquire(timeout).await.map_err(|why| {
-            let message = match why {
+        let _slot = self.call_slots.acquire(timeout).await.map_err(|reason| {
+            let message = match reason {
                 SlotError::QueueFull => "too many calls wait for this server (max_queue)",
-                SlotError::Timeout => "this server has had too many calls for too long (max_in_flight)",
+                SlotError::Timeout => "no call slot became free in time (max_in_flight)",
             };
-            (CallOutcome::Refused, self.overloaded(message))
+            (CallOutcome::Refused, self.overload_error(message))
         })?;
         let clock = CallClock::new(self.weak_self.clone(), listener, timeout);
-        let (mut retries, mut tried) = (0, 0);
+        let (mut retries, mut tried_endpoints) = (0, 0);
         loop {
-            let (endpoint, pass) = match self.admit(caller, tried) {
+            let (endpoint, pass) = match self.choose_admitting_endpoint(caller, tried_endpoints) {
                 Ok(admitted) => admitted,
                 // The configured text must not replace the result of an approved change.
-                Err(error) => match self.fallback(outgoing).filter(|_| resend == ResendPolicy::Safe) {
+                Err(error) => match self.fallback_response(outgoing).filter(|_| resend == ResendPolicy::Safe) {
                     Some(response) => return Ok(response),
                     None => return Err((CallOutcome::Refused, error)),
                 },
             };
-            let failed = match self.try_once(endpoint, caller, outgoing, &clock).await {
+            let error = match self.try_once(endpoint, caller, outgoing, &clock).await {
                 Ok(response) => {
                     self.record_answer(pass, &response);
                     return Ok(response);
                 }
-                Err(failed) => failed,
+                Err(error) => error,
             };
-            let is_failure = match &failed {
-                TryError::Link(LinkError::SessionGone | LinkError::Withheld) | TryError::NoLink(_) => false,
-                TryError::Link(LinkError::Status { status, .. }) => *status >= 500,
-                TryError::Link(_) | TryError::TimedOut => true,
+            let is_failure = match &error {
+                AttemptError::Link(LinkError::SessionGone | LinkError::PermitExpired | LinkError::Unauthorized(_))
+                | AttemptError::NoLink(_) => false,
+                AttemptError::Link(LinkError::Status { status, .. }) => *status >= 500,
+                AttemptError::Link(_) | AttemptError::TimedOut => true,
             };
             let must_stop = retries >= MAX_RETRIES || clock.remaining().is_zero() || self.stop.is_cancelled();
-            let may_resend = match (&failed, resend) {
-                (TryError::Link(LinkError::Unreachable(_)), _) => true,
-                (TryError::Link(LinkError::SessionGone), ResendPolicy::Safe) => true,
+            let may_resend = match (&error, resend) {
+                (AttemptError::Link(LinkError::Unreachable(_)), _) => true,
+                (AttemptError::Link(LinkError::SessionGone), ResendPolicy::Safe) => true,
                 // A call is repeated once after a lost connection, and only if it only reads.
-                (TryError::Link(LinkError::Lost(_)), ResendPolicy::Safe) => outgoing.repeatable && retries == 0,
+                (AttemptError::Link(LinkError::Lost(_)), ResendPolicy::Safe) => outgoing.is_repeatable && retries == 0,
                 _ => false,
             };
             let is_last = !may_resend || must_stop;
-            // Several tries at the only endpoint count as one failure.
+            // Several attempts at the only endpoint count as one failure.
             if is_failure && (is_last || self.endpoints.len() > 1) {
                 pass.record_failure();
                 self.report_breaker();
@@ -134,37 +137,42 @@ impl Upstream {
                 drop(pass);
             }
             if is_last {
-                return Err(self.to_call_error(failed, &clock, resend));
+                return Err(self.to_call_error(error, &clock, resend));
             }
-            let pause = match failed {
-                // The request may have used an idle connection that the server had closed. A new connection needs no pause.
-                TryError::Link(LinkError::SessionGone | LinkError::Lost(_)) => Duration::ZERO,
+            let pause = match error {
+                // The request may have used an idle connection that the server had closed, so a new one needs no pause.
+                AttemptError::Link(LinkError::SessionGone | LinkError::Lost(_)) => Duration::ZERO,
                 _ => BACKOFF.pause(retries).min(clock.remaining()),
             };
             retries += 1;
-            tried |= endpoint.bit();
+            tried_endpoints |= endpoint.index_bit();
             if !pause.is_zero() {
                 tokio::time::sleep(pause).await;
             }
         }
     }
 
-    /// Chooses an endpoint whose circuit is not open, preferably one that is not in the set `tried`.
-    fn admit(&self, caller: &Caller, tried: u64) -> Result<(&Arc<Endpoint>, CallPass<'_>), McpError> {
+    /// Chooses an endpoint whose circuit is not open, preferably one that is not in the set `tried_endpoints`.
+    fn choose_admitting_endpoint(
+        &self,
+        caller: &Caller,
+        tried_endpoints: u64,
+    ) -> Result<(&Arc<Endpoint>, CallPass<'_>), McpError> {
         // The state of a client session stays at its endpoint.
-        let own = caller.session.as_ref().filter(|_| self.endpoints.len() > 1).and_then(|session| {
+        let session_endpoint = caller.session.as_ref().filter(|_| self.endpoints.len() > 1).and_then(|session| {
             let key = PoolKey::Session(Arc::clone(session));
             self.endpoints.iter().find(|endpoint| endpoint.pool.contains(&key))
         });
         let mut wait = Duration::MAX;
-        let (mut refused, mut next) = (0_u64, own);
+        let (mut refused, mut next) = (0_u64, session_endpoint);
         let choose = |excluded: u64| choose_endpoint(&self.endpoints, excluded);
-        while let Some(endpoint) = next.take().or_else(|| choose(refused | tried)).or_else(|| choose(refused)) {
+        while let Some(endpoint) = next.take().or_else(|| choose(refused | tried_endpoints)).or_else(|| choose(refused))
+        {
             match endpoint.breaker.admit() {
                 Ok(pass) => return Ok((endpoint, pass)),
                 Err(left) => wait = wait.min(left),
             }
-            refused |= endpoint.bit();
+            refused |= endpoint.index_bit();
         }
         let seconds = wait.as_secs().saturating_add(1);
         Err(McpError::new(
@@ -177,7 +185,7 @@ impl Upstream {
     }
 
     /// Returns the configured answer for an open circuit, if there is one.
-    fn fallback(&self, outgoing: &Outgoing) -> Option<Response> {
+    fn fallback_response(&self, outgoing: &OutgoingRequest) -> Option<Response> {
         let text = self.config.fallback_text.as_deref().filter(|_| &*outgoing.method == "tools/call")?;
         let text = serde_json::Value::from(text);
         let result = format!(r#"{{"resultType":"complete","content":[{{"type":"text","text":{text}}}]}}"#);
@@ -187,30 +195,32 @@ impl Upstream {
     /// Checks that the session at the server is alive before a request that is sent only once. A session that has ended
     /// is detected by a harmless request and replaced.
     pub(super) async fn ensure_session_alive(&self, caller: &Caller) {
-        let Ok((endpoint, _)) = self.admit(caller, 0) else { return };
+        let Ok((endpoint, _)) = self.choose_admitting_endpoint(caller, 0) else { return };
         if endpoint.kind() != LinkKind::Streams {
             return;
         }
         let Ok(lease) = self.lease(endpoint, caller).await else { return };
-        if matches!(self.ask(&lease.connection, "ping", "{}").await, Err(OwnRequestError::Link(LinkError::SessionGone)))
-        {
+        if matches!(
+            self.send_gateway_request(&lease.connection, "ping", "{}").await,
+            Err(GatewayRequestError::Link(LinkError::SessionGone))
+        ) {
             lease.connection.retire();
         }
         lease.release(false);
     }
 
-    /// Tries the call once on one link.
+    /// Sends the call once on one link.
     async fn try_once(
         &self,
         endpoint: &Arc<Endpoint>,
         caller: &Caller,
-        outgoing: &Outgoing,
+        outgoing: &OutgoingRequest,
         clock: &Arc<CallClock>,
-    ) -> Result<Response, TryError> {
+    ) -> Result<Response, AttemptError> {
         let lease = tokio::select! {
             biased;
-            lease = self.lease_for(endpoint, caller, &outgoing.method) => lease?,
-            () = clock.expired() => return Err(TryError::NoLink("no connection came free in time")),
+            lease = self.lease_chosen(endpoint, caller, &outgoing.method) => lease?,
+            () = clock.wait_until_expired() => return Err(AttemptError::NoLink("no connection came free in time")),
         };
         let connection = Arc::clone(&lease.connection);
         let _in_flight = endpoint.count_call();
@@ -225,24 +235,24 @@ impl Upstream {
                     self.send_log_level(&connection, level).await;
                 }
                 // Setting the log level may have taken arbitrarily long.
-                Outgoing::check_permit(outgoing.permit.as_ref())?;
+                OutgoingRequest::check_permit(outgoing.permit.as_ref())?;
                 connection.link.request(outgoing, Arc::clone(clock) as _).await
-            } => result.map_err(TryError::Link),
-            () = clock.expired() => Err(TryError::TimedOut),
+            } => result.map_err(AttemptError::Link),
+            () = clock.wait_until_expired() => Err(AttemptError::TimedOut),
         };
         match &result {
             Ok(_) => connection.timeout_streak.record_answer(),
-            Err(TryError::TimedOut) => self.record_call_timeout(&connection),
-            Err(TryError::Link(LinkError::SessionGone)) => connection.retire(),
+            Err(AttemptError::TimedOut) => self.record_call_timeout(&connection),
+            Err(AttemptError::Link(LinkError::SessionGone)) => connection.retire(),
             Err(_) => {}
         }
-        lease.release(matches!(result, Err(TryError::TimedOut)));
+        lease.release(matches!(result, Err(AttemptError::TimedOut)));
         result
     }
 
     async fn send_log_level(&self, connection: &UpstreamConnection, level: LoggingLevel) {
         let params = format!(r#"{{"level":"{}"}}"#, level.as_str());
-        if let Err(error) = self.ask(connection, "logging/setLevel", &params).await {
+        if let Err(error) = self.send_gateway_request(connection, "logging/setLevel", &params).await {
             tracing::debug!(upstream = %self.config.name, %error, "the log level of the upstream could not be set");
         }
     }
@@ -266,11 +276,12 @@ impl Upstream {
         }
     }
 
-    fn to_call_error(&self, failed: TryError, clock: &CallClock, resend: ResendPolicy) -> (CallOutcome, McpError) {
+    /// Returns the error for the caller, and the outcome for the metrics.
+    fn to_call_error(&self, error: AttemptError, clock: &CallClock, resend: ResendPolicy) -> (CallOutcome, McpError) {
         let name = self.config.name.as_str();
-        let error = match failed {
-            TryError::NoLink(message) => return (CallOutcome::Refused, self.overloaded(message)),
-            TryError::TimedOut => {
+        let error = match error {
+            AttemptError::NoLink(message) => return (CallOutcome::Refused, self.overload_error(message)),
+            AttemptError::TimedOut => {
                 let limit = u64::try_from(clock.timeout().as_millis()).unwrap_or(u64::MAX);
                 let error = McpError::new(ErrorKind::Timeout, format!("the server {name} did not answer in time"))
                     .with("upstream", name)
@@ -278,11 +289,14 @@ impl Upstream {
                     .with("outcome", "unknown");
                 return (CallOutcome::Timeout, error);
             }
-            TryError::Link(error) => error,
+            AttemptError::Link(error) => error,
         };
         let (outcome, sent) = match &error {
             LinkError::Unreachable(_) => (CallOutcome::Unreachable, false),
-            LinkError::Withheld => return (CallOutcome::Refused, Permit::expired_error().with("upstream", name)),
+            LinkError::PermitExpired => return (CallOutcome::Refused, Permit::expired_error().with("upstream", name)),
+            LinkError::Unauthorized(failure) => {
+                return (CallOutcome::Refused, self.authorization_error(failure.clone()));
+            }
             LinkError::SessionGone => (CallOutcome::Lost, false),
             // With a client error, the server refused the request before it processed it.
             LinkError::Status { status, .. } => (CallOutcome::Lost, *status >= 500 || *status < 400),
@@ -295,7 +309,7 @@ impl Upstream {
         (outcome, error)
     }
 
-    fn overloaded(&self, message: &'static str) -> McpError {
+    fn overload_error(&self, message: &'static str) -> McpError {
         McpError::new(ErrorKind::Overloaded, message)
             .with("upstream", self.config.name.as_str())
             .with("outcome", "not_applied")

@@ -1,7 +1,7 @@
-//! Rounds of a call to a stateless server. A server that needs input ends a round with a result that asks questions, and the
-//! next round carries the answers (2026-07-28/basic/patterns/mrtr). Each round is sent once, after the server has ended the
-//! previous one without a final result. The caller decides who answers. The bridge asks its client, and an approved change asks
-//! its proposer.
+//! Rounds of a call to a stateless server. A server that needs input ends a round with a result that asks questions,
+//! and the next round carries the answers (2026-07-28/basic/patterns/mrtr). Each round is sent once, after the server
+//! has ended the previous one without a final result. The caller decides who answers. The bridge asks its client, and
+//! an approved change asks its proposer.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use countersign_protocol::{
     json::{Member, member, members, quoted},
 };
 
-/// Maximum number of rounds of a call.
+/// The maximum number of rounds of a call.
 pub const MAX_ROUNDS: usize = 16;
-/// Maximum number of questions of a round.
+/// The maximum number of questions of a round.
 pub const MAX_QUESTIONS: usize = 64;
 /// The pauses before rounds without questions.
 const BACKOFF: Backoff = Backoff { first: Duration::from_millis(100), longest: Duration::from_secs(5) };

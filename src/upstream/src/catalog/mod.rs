@@ -1,6 +1,6 @@
 //! The lists of an upstream, both as the upstream sent them and as the gateway offers them.
 
-pub mod defs;
+pub mod definitions;
 pub mod names;
 pub(crate) mod usable_definitions;
 
@@ -51,8 +51,8 @@ impl ListKinds {
 /// The features that a server declares in its capabilities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServerFeatures {
-    /// The lists that the server has. Some servers forget to declare their lists, so all of them are requested if this is
-    /// empty.
+    /// The lists that the server has. Some servers forget to declare their lists, so all of them are requested if this
+    /// is empty.
     pub lists: ListKinds,
     /// The lists whose changes the server announces.
     pub announced: ListKinds,
@@ -61,6 +61,7 @@ pub struct ServerFeatures {
 }
 
 impl ServerFeatures {
+    /// Reads the features from the capabilities. Malformed capabilities declare nothing.
     #[must_use]
     pub fn from_negotiated(negotiated: &NegotiatedSession) -> Self {
         #[derive(Default, Deserialize)]

@@ -12,9 +12,9 @@ use serde_json::value::RawValue;
 use countersign_config::UpstreamConfig;
 use countersign_protocol::json::{MemberAction, edit_members, map_elements, member, quoted, replace_strings, string};
 
-/// Maximum length of names that desktop clients accept.
+/// The maximum length of names that desktop clients accept.
 const MAX_CLIENT_NAME_LEN: usize = 64;
-/// Maximum length of names that the specification recommends (2025-11-25/server/tools#tool-names).
+/// The maximum length of names that the specification recommends (2025-11-25/server/tools#tool-names).
 const MAX_ADVISED_NAME_LEN: usize = 128;
 
 /// Translates the names and URIs of one upstream.
@@ -22,20 +22,20 @@ const MAX_ADVISED_NAME_LEN: usize = 128;
 pub struct Names {
     prefix: String,
     /// The additional scheme with its `+`, such as `fs+`; empty if URIs are unchanged.
-    scheme: String,
+    uri_prefix: String,
 }
 
 impl Names {
     #[must_use]
     pub fn new(config: &UpstreamConfig) -> Self {
-        let scheme = if config.prefix.is_empty() { String::new() } else { format!("{}+", config.uri_slug()) };
-        Self { prefix: config.prefix.clone(), scheme }
+        let uri_prefix = if config.prefix.is_empty() { String::new() } else { format!("{}+", config.uri_slug()) };
+        Self { prefix: config.prefix.clone(), uri_prefix }
     }
 
     /// Returns a translation that changes nothing, for text that already has the names that clients use.
     #[must_use]
     pub const fn identity() -> Self {
-        Self { prefix: String::new(), scheme: String::new() }
+        Self { prefix: String::new(), uri_prefix: String::new() }
     }
 
     /// Returns `true` if names and URIs are not changed.
@@ -52,34 +52,34 @@ impl Names {
 
     /// Returns the prefix of URIs (`fs+`), which may be empty.
     #[must_use]
-    pub fn scheme(&self) -> &str {
-        &self.scheme
+    pub fn uri_prefix(&self) -> &str {
+        &self.uri_prefix
     }
 
     /// Returns the name of a tool or prompt that clients use.
     #[must_use]
-    pub fn expose<'a>(&self, own: &'a str) -> Cow<'a, str> {
-        with_prefix(&self.prefix, own)
+    pub fn expose<'a>(&self, original: &'a str) -> Cow<'a, str> {
+        add_prefix(&self.prefix, original)
     }
 
-    /// Returns the upstream's own name of a tool or prompt; `None` if the name does not belong to the upstream.
+    /// Returns the upstream's name of a tool or prompt; `None` if the name does not belong to the upstream.
     #[must_use]
-    pub fn own_name<'a>(&self, exposed: &'a str) -> Option<&'a str> {
+    pub fn upstream_name<'a>(&self, exposed: &'a str) -> Option<&'a str> {
         exposed.strip_prefix(self.prefix.as_str())
     }
 
     /// Returns the URI or URI template that clients use.
     #[must_use]
-    pub fn expose_uri<'a>(&self, own: &'a str) -> Cow<'a, str> {
-        with_prefix(&self.scheme, own)
+    pub fn expose_uri<'a>(&self, original: &'a str) -> Cow<'a, str> {
+        add_prefix(&self.uri_prefix, original)
     }
 
-    /// Returns the upstream's own URI or template; `None` if it does not belong to the upstream. The case of the scheme is
-    /// ignored, because clients may normalize schemes (RFC 3986 section 3.1).
+    /// Returns the upstream's URI or template; `None` if it does not belong to the upstream. The case of the scheme
+    /// is ignored, because clients may normalize schemes (RFC 3986 section 3.1).
     #[must_use]
-    pub fn own_uri<'a>(&self, exposed: &'a str) -> Option<&'a str> {
-        let (scheme, rest) = exposed.split_at_checked(self.scheme.len())?;
-        scheme.eq_ignore_ascii_case(&self.scheme).then_some(rest)
+    pub fn upstream_uri<'a>(&self, exposed: &'a str) -> Option<&'a str> {
+        let (prefix, original) = exposed.split_at_checked(self.uri_prefix.len())?;
+        prefix.eq_ignore_ascii_case(&self.uri_prefix).then_some(original)
     }
 
     /// Returns a result with the URIs that clients use: links and embedded resources in `content` of `tools/call` and
@@ -90,12 +90,12 @@ impl Names {
             return Cow::Borrowed(result);
         }
         let text = edit_members(result.get(), |key, value| match key {
-            "content" => self.blocks(value).into(),
-            "contents" => map_elements(value, |contents| self.contents(contents)).into(),
+            "content" => self.expose_blocks(value).into(),
+            "contents" => map_elements(value, |contents| self.expose_contents(contents)).into(),
             "messages" => map_elements(value, |message| {
                 edit_members(message, |key, value| match key {
-                    "content" if value.starts_with('[') => self.blocks(value).into(),
-                    "content" => self.block(value).into(),
+                    "content" if value.starts_with('[') => self.expose_blocks(value).into(),
+                    "content" => self.expose_block(value).into(),
                     _ => MemberAction::Keep,
                 })
             })
@@ -114,18 +114,18 @@ impl Names {
         to_raw_value(params, replace_strings(params.get(), &["uri"], |_, uri| Some(self.expose_uri(uri).into_owned())))
     }
 
-    /// Returns the `params` of a client's request with the upstream's own `name` (`tools/call`, `prompts/get`), `uri`
+    /// Returns the `params` of a client's request with the upstream's `name` (`tools/call`, `prompts/get`), `uri`
     /// (`resources/*`) and `ref` (`completion/complete`). Values that do not belong to the upstream are unchanged.
     ///
-    /// For a tool or prompt that was called by an alias, use [`Names::own_params_for`].
+    /// For a tool or prompt that was called by an alias, use [`Names::upstream_params_for`].
     #[must_use]
-    pub fn own_params<'a>(&self, params: &'a RawValue) -> Cow<'a, RawValue> {
+    pub fn upstream_params<'a>(&self, params: &'a RawValue) -> Cow<'a, RawValue> {
         if self.is_identity() {
             return Cow::Borrowed(params);
         }
         let text = edit_members(params.get(), |key, value| match key {
-            "name" | "uri" => self.own_member(key, value).into(),
-            "ref" => edit_members(value, |key, value| self.own_member(key, value).into()).into(),
+            "name" | "uri" => self.upstream_member(key, value).into(),
+            "ref" => edit_members(value, |key, value| self.upstream_member(key, value).into()).into(),
             _ => MemberAction::Keep,
         });
         to_raw_value(params, text)
@@ -134,44 +134,51 @@ impl Names {
     /// Returns the `params` of `tools/call` or `prompts/get` for the tool or prompt with this exposed name, regardless
     /// of the alias that was used.
     #[must_use]
-    pub fn own_params_for<'a>(&self, params: &'a RawValue, exposed: &str) -> Cow<'a, RawValue> {
-        let own = self.own_name(exposed).unwrap_or(exposed);
-        to_raw_value(params, replace_strings(params.get(), &["name"], |_, name| (name != own).then(|| own.to_owned())))
+    pub fn upstream_params_for<'a>(&self, params: &'a RawValue, exposed: &str) -> Cow<'a, RawValue> {
+        let upstream_name = self.upstream_name(exposed).unwrap_or(exposed);
+        to_raw_value(
+            params,
+            replace_strings(params.get(), &["name"], |_, name| {
+                (name != upstream_name).then(|| upstream_name.to_owned())
+            }),
+        )
     }
 
-    fn own_member(&self, key: &str, value: &str) -> Option<String> {
+    /// Returns a member with the upstream's name or URI, or `None` if it stays as it is.
+    fn upstream_member(&self, key: &str, value: &str) -> Option<String> {
         let text = string(value)?;
-        let own = match key {
-            "name" => self.own_name(&text),
-            "uri" => self.own_uri(&text),
+        let translated = match key {
+            "name" => self.upstream_name(&text),
+            "uri" => self.upstream_uri(&text),
             _ => None,
         };
-        own.map(quoted)
+        translated.map(quoted)
     }
 
-    fn blocks(&self, content: &str) -> Option<String> {
-        map_elements(content, |block| self.block(block))
+    /// Rewrites a list of content blocks.
+    fn expose_blocks(&self, content: &str) -> Option<String> {
+        map_elements(content, |block| self.expose_block(block))
     }
 
     /// Rewrites a content block. A link has its URI in the block, and an embedded resource one level deeper.
-    fn block(&self, block: &str) -> Option<String> {
+    fn expose_block(&self, block: &str) -> Option<String> {
         let is_link = member(block, "type").and_then(string).is_some_and(|kind| kind == "resource_link");
         edit_members(block, |key, value| match key {
-            "uri" if is_link => self.exposed_uri(value).into(),
-            "resource" => self.contents(value).into(),
+            "uri" if is_link => self.expose_quoted_uri(value).into(),
+            "resource" => self.expose_contents(value).into(),
             _ => MemberAction::Keep,
         })
     }
 
     /// Rewrites the URI of a resource that was read or is embedded.
-    fn contents(&self, contents: &str) -> Option<String> {
+    fn expose_contents(&self, contents: &str) -> Option<String> {
         edit_members(
             contents,
-            |key, value| if key == "uri" { self.exposed_uri(value).into() } else { MemberAction::Keep },
+            |key, value| if key == "uri" { self.expose_quoted_uri(value).into() } else { MemberAction::Keep },
         )
     }
 
-    fn exposed_uri(&self, value: &str) -> Option<String> {
+    fn expose_quoted_uri(&self, value: &str) -> Option<String> {
         string(value).map(|uri| quoted(&self.expose_uri(&uri)))
     }
 }
@@ -188,20 +195,20 @@ pub fn client_rejection_reason(exposed: &str) -> Option<&'static str> {
     if exposed.len() > MAX_ADVISED_NAME_LEN {
         return Some("it is longer than 128 characters");
     }
-    (exposed.len() > MAX_CLIENT_NAME_LEN)
-        .then_some("it is longer than 64 characters, which desktop clients do not take")
+    (exposed.len() > MAX_CLIENT_NAME_LEN).then_some("it is longer than 64 characters, which desktop clients reject")
 }
 
-fn with_prefix<'a>(prefix: &str, own: &'a str) -> Cow<'a, str> {
-    if prefix.is_empty() { Cow::Borrowed(own) } else { Cow::Owned(format!("{prefix}{own}")) }
+fn add_prefix<'a>(prefix: &str, original: &'a str) -> Cow<'a, str> {
+    if prefix.is_empty() { Cow::Borrowed(original) } else { Cow::Owned(format!("{prefix}{original}")) }
 }
 
-/// Returns `false` if a result certainly has no URI, as most results. An escaped key counts as a URI.
+/// Returns `false` if a result certainly has no URI, as is usual. An escaped key counts as a URI.
 fn may_have_uri(text: &str) -> bool {
     memchr::memmem::find(text.as_bytes(), br#""uri""#).is_some()
         || memchr::memmem::find(text.as_bytes(), br"\u00").is_some()
 }
 
+/// Returns the edited text, or `raw` if nothing was edited.
 fn to_raw_value(raw: &RawValue, text: Option<String>) -> Cow<'_, RawValue> {
     // Only strings were replaced by strings, so the text is still JSON.
     text.and_then(|text| RawValue::from_string(text).ok()).map_or(Cow::Borrowed(raw), Cow::Owned)

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
 
-use super::{Catalog, defs::DefinitionError, names::Names};
+use super::{Catalog, definitions::DefinitionError, names::Names};
 use countersign_config::UpstreamConfig;
 use countersign_provider::{PromptDef, ResourceDef, ResourceTemplateDef, ToolDef};
 
@@ -12,9 +12,15 @@ use countersign_provider::{PromptDef, ResourceDef, ResourceTemplateDef, ToolDef}
 #[derive(Clone, Debug, Default)]
 pub struct UsableDefinitions {
     pub tools: Vec<ToolDef>,
+    /// The names of `tools`, as clients use them.
+    pub tool_names: HashSet<String>,
     pub prompts: Vec<PromptDef>,
+    /// The names of `prompts`.
+    pub prompt_names: HashSet<String>,
     pub resources: Vec<ResourceDef>,
     pub templates: Vec<ResourceTemplateDef>,
+    /// The URI templates of `templates`.
+    pub template_uris: HashSet<String>,
     /// Descriptions of the omitted definitions, for operators.
     pub omitted: Vec<String>,
 }
@@ -24,36 +30,36 @@ impl UsableDefinitions {
     /// the others.
     #[must_use]
     pub fn build(config: &UpstreamConfig, names: &Names, catalog: &Catalog) -> Self {
-        let filter = Filter::new(config);
+        let filter = ToolFilter::new(config);
         let mut omitted = Vec::new();
-        let tools = parse_unique(&catalog.tools, &mut omitted, |raw| {
-            let def = names.tool(raw)?;
-            let own = names.own_name(&def.name).unwrap_or(&def.name);
-            Ok(filter.allows(own).then(|| (def.name.clone(), def)))
+        let (tools, tool_names) = parse_unique(&catalog.tools, &mut omitted, |raw| {
+            let def = names.parse_tool(raw)?;
+            let upstream_name = names.upstream_name(&def.name).unwrap_or(&def.name);
+            Ok(filter.allows(upstream_name).then(|| (def.name.clone(), def)))
         });
-        let prompts = parse_unique(&catalog.prompts, &mut omitted, |raw| {
-            names.prompt(raw).map(|def| Some((def.name.clone(), def)))
+        let (prompts, prompt_names) = parse_unique(&catalog.prompts, &mut omitted, |raw| {
+            names.parse_prompt(raw).map(|def| Some((def.name.clone(), def)))
         });
-        let resources = parse_unique(&catalog.resources, &mut omitted, |raw| {
-            names.resource(raw).map(|def| Some((def.uri.clone(), def)))
+        let (resources, _) = parse_unique(&catalog.resources, &mut omitted, |raw| {
+            names.parse_resource(raw).map(|def| Some((def.uri.clone(), def)))
         });
-        let templates = parse_unique(&catalog.templates, &mut omitted, |raw| {
-            names.template(raw).map(|def| Some((def.uri_template.clone(), def)))
+        let (templates, template_uris) = parse_unique(&catalog.templates, &mut omitted, |raw| {
+            names.parse_template(raw).map(|def| Some((def.uri_template.clone(), def)))
         });
-        Self { tools, prompts, resources, templates, omitted }
+        Self { tools, tool_names, prompts, prompt_names, resources, templates, template_uris, omitted }
     }
 }
 
-/// Parses each definition with `read`, and omits those whose name was listed before.
+/// Parses each definition with `parse`, and omits those whose name was listed before. Also returns the names.
 fn parse_unique<R, T>(
     raws: &[R],
     omitted: &mut Vec<String>,
-    read: impl Fn(&R) -> Result<Option<(String, T)>, DefinitionError>,
-) -> Vec<T> {
+    parse: impl Fn(&R) -> Result<Option<(String, T)>, DefinitionError>,
+) -> (Vec<T>, HashSet<String>) {
     let mut seen = HashSet::new();
     let mut all = Vec::with_capacity(raws.len());
     for raw in raws {
-        match read(raw) {
+        match parse(raw) {
             Ok(Some((name, _))) if seen.contains(&name) => {
                 omitted.push(format!("{name:?} is left out: it is listed more than once"));
             }
@@ -65,22 +71,22 @@ fn parse_unique<R, T>(
             Err(error) => omitted.push(error.to_string()),
         }
     }
-    all
+    (all, seen)
 }
 
-/// Returns `true` if the configuration allows the tool with this own name at the server.
+/// Returns `true` if the configuration allows the tool with this name at the server.
 #[must_use]
-pub fn is_tool_allowed(config: &UpstreamConfig, own: &str) -> bool {
-    Filter::new(config).allows(own)
+pub fn is_tool_allowed(config: &UpstreamConfig, upstream_name: &str) -> bool {
+    ToolFilter::new(config).allows(upstream_name)
 }
 
 /// The configured `tools.allow` and `tools.deny`.
-struct Filter {
+struct ToolFilter {
     allow: Option<GlobSet>,
     deny: GlobSet,
 }
 
-impl Filter {
+impl ToolFilter {
     /// Builds the filter. The globs were validated with the configuration.
     fn new(config: &UpstreamConfig) -> Self {
         let set = |globs: &[String]| {
@@ -94,8 +100,9 @@ impl Filter {
         }
     }
 
-    fn allows(&self, own: &str) -> bool {
-        !self.deny.is_match(own) && self.allow.as_ref().is_none_or(|allow| allow.is_match(own))
+    /// Returns `true` if a tool is allowed and not denied.
+    fn allows(&self, upstream_name: &str) -> bool {
+        !self.deny.is_match(upstream_name) && self.allow.as_ref().is_none_or(|allow| allow.is_match(upstream_name))
     }
 }
 

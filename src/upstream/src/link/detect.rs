@@ -1,28 +1,28 @@
-//! Detects the era of a server (2026-07-28/basic/versioning, "Backward Compatibility with Initialization-Based Versions";
-//! basic/transports/stdio and basic/transports/streamable-http, "Backward Compatibility").
+//! Detects the era of a server (2026-07-28/basic/versioning, "Backward Compatibility with Initialization-Based
+//! Versions"; basic/transports/stdio and basic/transports/streamable-http, "Backward Compatibility").
 //!
-//! The gateway prefers the stateless era. Only an answer determines the era. A failed connection, a request for credentials or
-//! a server error does not.
+//! The gateway prefers the stateless era. Only an answer determines the era. A failed connection, a request for
+//! credentials or a server error does not.
 
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, Outgoing, Response, escape_excerpt,
+    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, OutgoingRequest, Response, escape_excerpt,
     handshake::{
-        self, FIRST_ID, HandshakeListener, newest_revision, parse_discover_result, refusal, supported_versions,
-        with_meta_for,
+        self, HANDSHAKE_ID, HandshakeListener, add_meta_for, handshake_error, newest_revision, parse_discover_result,
+        supported_versions,
     },
 };
 use countersign_protocol::{Era, Revision, negotiate::ClientCapabilities};
 
-/// Time limit for a server to answer `server/discover` before it is asked for a handshake too.
+/// The time limit for a server to answer `server/discover` before it is asked for a handshake too.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time limit for `server/discover` over HTTP, where servers always answer, at least with an error. A slow server may be
-/// starting.
+/// The time limit for `server/discover` over HTTP, where servers always answer, at least with an error. A slow server
+/// may be starting.
 const HTTP_PROBE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Time to wait for the answer to `server/discover` after the answer to `initialize`, if both were sent.
+/// The time to wait for the answer to `server/discover` after the answer to `initialize`, if both were sent.
 const LATE_ANSWER_TIME: Duration = Duration::from_millis(500);
 
 /// The error codes that only servers of the stateless era use (2026-07-28/basic/index, "Error Codes").
@@ -49,7 +49,7 @@ impl DetectionResult {
 /// Detects the era of a server and opens a first link.
 ///
 /// # Errors
-/// The error that prevented the detection.
+/// As [`handshake::open`]; [`LinkError::Lost`] if neither `server/discover` nor `initialize` was answered.
 pub async fn detect(
     connector: Arc<dyn Connector>,
     unsolicited: &dyn Fn() -> Arc<dyn Listener>,
@@ -57,7 +57,7 @@ pub async fn detect(
     let mut unanswered = None;
     if connector.era() != Some(Era::Legacy) {
         let link = connector.connect(unsolicited()).await?;
-        let outcome = probe(&*link, connector.kind()).await;
+        let outcome = probe(&*link, &*connector).await;
         if let Ok(ProbeOutcome::Modern(negotiated)) = outcome {
             link.complete_handshake(&negotiated);
             return Ok(DetectionResult { connector, negotiated, link });
@@ -76,14 +76,16 @@ pub async fn detect(
     {
         match initialize(&older, unsolicited).await {
             Ok(detected) => return Ok(detected),
-            Err(e) => {
-                tracing::debug!(upstream = connector.describe(), error = %e, "the server does not speak HTTP+SSE either")
+            Err(error) => {
+                let upstream = connector.server_name();
+                tracing::debug!(upstream, %error, "the server does not speak HTTP+SSE either");
             }
         }
     }
     Err(unanswered.unwrap_or(error))
 }
 
+/// Opens a link of the handshake era.
 async fn initialize(
     connector: &Arc<dyn Connector>,
     unsolicited: &dyn Fn() -> Arc<dyn Listener>,
@@ -93,30 +95,34 @@ async fn initialize(
 }
 
 enum ProbeOutcome {
+    /// The server is of the stateless era.
     Modern(NegotiatedSession),
+    /// The server is of the handshake era.
     Legacy,
     /// Only the answer to `initialize` can determine the era.
     Unanswered(LinkError),
 }
 
-/// Sends `server/discover` on a link that is discarded unless the server is of the stateless era. A child process may exit
-/// because of an unknown request, so the end of a shared link counts as an answer too.
-async fn probe(link: &dyn Link, kind: LinkKind) -> Result<ProbeOutcome, LinkError> {
-    let is_shared = kind == LinkKind::Shared;
-    let limit = if is_shared { PROBE_TIMEOUT } else { HTTP_PROBE_TIMEOUT };
-    let mut discovery = std::pin::pin!(discover(link));
+/// Sends `server/discover` on a link that is discarded unless the server is of the stateless era. A child process may
+/// exit because of an unknown request, so the end of a link with one stream counts as an answer too.
+async fn probe(link: &dyn Link, connector: &dyn Connector) -> Result<ProbeOutcome, LinkError> {
+    let (upstream, has_single_stream) = (connector.server_name(), connector.kind() == LinkKind::SingleStream);
+    let listener = HandshakeListener::new(connector);
+    let limit = if has_single_stream { PROBE_TIMEOUT } else { HTTP_PROBE_TIMEOUT };
+    let mut discovery = std::pin::pin!(discover(link, &listener));
     let outcome = match tokio::time::timeout(limit, &mut discovery).await {
         Ok(outcome) => outcome,
-        Err(_) if is_shared => {
+        Err(_) if has_single_stream => {
             // The server may not know the request, or still be starting: many install themselves first, and ending them
             // would leave half an installation behind. Its first answer determines the era.
-            tracing::debug!("no answer to server/discover within {} s, asking for a handshake too", limit.as_secs());
-            let second = handshake::second_probe();
+            let seconds = limit.as_secs();
+            tracing::debug!(upstream, "no answer to server/discover within {seconds} s, asking for a handshake too");
+            let fallback = handshake::fallback_initialize_request();
             tokio::select! {
                 biased;
                 outcome = &mut discovery => outcome,
                 // A server that reads both at once may answer them in any order.
-                _ = link.request(&second, Arc::new(HandshakeListener)) => {
+                _ = link.request(&fallback, Arc::clone(&listener) as _) => {
                     match tokio::time::timeout(LATE_ANSWER_TIME, &mut discovery).await {
                         Ok(outcome) => outcome,
                         Err(_) => return Ok(ProbeOutcome::Legacy),
@@ -133,12 +139,12 @@ async fn probe(link: &dyn Link, kind: LinkKind) -> Result<ProbeOutcome, LinkErro
         Ok(DiscoverOutcome::Modern(negotiated)) => Ok(ProbeOutcome::Modern(negotiated)),
         Ok(DiscoverOutcome::Legacy) | Err(LinkError::SessionGone) => Ok(ProbeOutcome::Legacy),
         Ok(DiscoverOutcome::Refused(error)) => Err(error),
-        Err(LinkError::Lost(why)) if is_shared => {
-            tracing::debug!(%why, "no answer to server/discover: a server of the handshake era");
+        Err(LinkError::Lost(reason)) if has_single_stream => {
+            tracing::debug!(upstream, %reason, "no answer to server/discover: a server of the handshake era");
             Ok(ProbeOutcome::Legacy)
         }
-        Err(LinkError::Protocol(why)) => {
-            tracing::debug!(%why, "not an answer to server/discover: a server of the handshake era");
+        Err(LinkError::Protocol(reason)) => {
+            tracing::debug!(upstream, %reason, "not an answer to server/discover: a server of the handshake era");
             Ok(ProbeOutcome::Legacy)
         }
         Err(LinkError::Status { status, .. }) if status < 300 || is_client_error(status) => {
@@ -154,6 +160,7 @@ fn is_client_error(status: u16) -> bool {
     (400..500).contains(&status) && !matches!(status, 401 | 403 | 407 | 429)
 }
 
+/// The outcome of `server/discover`.
 enum DiscoverOutcome {
     Modern(NegotiatedSession),
     Legacy,
@@ -161,20 +168,24 @@ enum DiscoverOutcome {
     Refused(LinkError),
 }
 
-async fn discover(link: &dyn Link) -> Result<DiscoverOutcome, LinkError> {
+/// Sends `server/discover`, and again if the first error names what the request lacks.
+async fn discover(link: &dyn Link, listener: &Arc<HandshakeListener>) -> Result<DiscoverOutcome, LinkError> {
     let mut capabilities = ClientCapabilities::default();
     let mut earlier = None;
-    // The request is repeated once after an error that names what the request lacks. Some servers refuse the first request
-    // while they restart.
+    // The request is repeated once after an error that names what the request lacks. Some servers refuse the first
+    // request while they restart.
     for _ in 0..2 {
-        let params = with_meta_for("{}", &capabilities);
-        let outgoing = Outgoing { repeatable: true, ..Outgoing::new(FIRST_ID, "server/discover", Some(&params)) };
-        let error = match link.request(&outgoing, Arc::new(HandshakeListener)).await? {
+        let params = add_meta_for("{}", &capabilities);
+        let outgoing = OutgoingRequest {
+            is_repeatable: true,
+            ..OutgoingRequest::new(HANDSHAKE_ID, "server/discover", Some(&params))
+        };
+        let error = match link.request(&outgoing, Arc::clone(listener) as _).await? {
             Response::Result(result) => {
                 return Ok(match (parse_discover_result(&result), earlier) {
                     (Some(negotiated), _) => DiscoverOutcome::Modern(negotiated),
                     (None, None) => DiscoverOutcome::Legacy,
-                    (None, Some(error)) => DiscoverOutcome::Refused(refusal("server/discover", &error)),
+                    (None, Some(error)) => DiscoverOutcome::Refused(handshake_error("server/discover", &error)),
                 });
             }
             Response::Error(error) => error,
@@ -187,7 +198,7 @@ async fn discover(link: &dyn Link) -> Result<DiscoverOutcome, LinkError> {
                 Some(versions) if newest_revision(&versions, Era::Legacy).is_some() => {
                     return Ok(DiscoverOutcome::Legacy);
                 }
-                Some(_) => return Ok(DiscoverOutcome::Refused(refusal("server/discover", &error))),
+                Some(_) => return Ok(DiscoverOutcome::Refused(handshake_error("server/discover", &error))),
             },
             (MISSING_CAPABILITY_CODE, _) => {
                 capabilities.elicitation_form = true;
@@ -197,7 +208,7 @@ async fn discover(link: &dyn Link) -> Result<DiscoverOutcome, LinkError> {
             }
             (HEADER_MISMATCH_CODE, _) => {}
             (_, _) if let Some(earlier) = &earlier => {
-                return Ok(DiscoverOutcome::Refused(refusal("server/discover", earlier)));
+                return Ok(DiscoverOutcome::Refused(handshake_error("server/discover", earlier)));
             }
             // The server has not examined the request.
             (_, Some(status @ (401 | 403 | 407 | 429 | 500..=599))) => {
@@ -208,7 +219,8 @@ async fn discover(link: &dyn Link) -> Result<DiscoverOutcome, LinkError> {
         }
         earlier = Some(error);
     }
-    Ok(earlier.map_or(DiscoverOutcome::Legacy, |error| DiscoverOutcome::Refused(refusal("server/discover", &error))))
+    Ok(earlier
+        .map_or(DiscoverOutcome::Legacy, |error| DiscoverOutcome::Refused(handshake_error("server/discover", &error))))
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use serde::Deserialize;
 use serde_json::{Number, value::RawValue};
 
 use super::{
-    Connector, Link, LinkError, Listener, NegotiatedSession, Outgoing, Response, UpstreamNotification, escape_excerpt,
+    Connector, Link, LinkError, Listener, NegotiatedSession, OutgoingRequest, Response, UpstreamNotification,
+    escape_excerpt,
 };
 use countersign_protocol::{
     Era, Revision,
@@ -18,13 +19,13 @@ use countersign_protocol::{
 use countersign_provider::request::UpstreamRequest;
 
 /// The id of `initialize` and of `server/discover`. [`crate::server::Upstream::next_request_id`] begins with 1.
-pub(super) const FIRST_ID: u64 = 0;
+pub(super) const HANDSHAKE_ID: u64 = 0;
 
-/// The id of [`second_probe`], the greatest integer that every server can represent. No call uses this id, because the answer
-/// may arrive late on a link that stays in use.
-pub(super) const SECOND_ID: u64 = i32::MAX as u64;
+/// The id of [`fallback_initialize_request`], the greatest integer that every server can represent. No call uses this
+/// id, because the answer may arrive late on a link that stays in use.
+pub(super) const FALLBACK_HANDSHAKE_ID: u64 = i32::MAX as u64;
 
-/// Time limit for a server to answer `initialize`. It is long, because some servers install themselves first.
+/// The time limit for a server to answer `initialize`. It is long, because some servers install themselves first.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The gateway's `Implementation` for upstreams, as JSON.
@@ -32,7 +33,7 @@ const CLIENT_INFO: &str =
     concat!(r#"{"name":"countersign","title":"Countersign","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
 
 /// Adds the `_meta` of a stateless request for a client with these capabilities (2026-07-28/basic/index#meta).
-pub(crate) fn with_meta_for(params: &str, capabilities: &ClientCapabilities) -> String {
+pub(crate) fn add_meta_for(params: &str, capabilities: &ClientCapabilities) -> String {
     let version = format!("\"{}\"", Revision::MODERN.as_str());
     let capabilities = capabilities.to_json(Revision::MODERN).to_string();
     merge_meta(
@@ -65,7 +66,7 @@ pub async fn open(
     let mut revision = Revision::NEWEST_LEGACY;
     loop {
         let link = connector.connect(Arc::clone(&unsolicited)).await?;
-        let outcome = initialize(&*link, revision, capabilities).await;
+        let outcome = initialize(&*link, HandshakeListener::new(connector), revision, capabilities).await;
         if let Ok(HandshakeOutcome::Done(negotiated)) = outcome {
             return Ok((link, negotiated));
         }
@@ -83,32 +84,34 @@ enum HandshakeOutcome {
     Offered(Revision),
 }
 
-/// Returns the `initialize` request for a link on which `server/discover` was not answered in time. The link is discarded
-/// if this request is answered first.
-pub(super) fn second_probe() -> Outgoing {
-    initialize_request(SECOND_ID, Revision::NEWEST_LEGACY, &ClientCapabilities::default())
+/// Returns the `initialize` request for a link on which `server/discover` was not answered in time. The link is
+/// discarded if this request is answered first.
+pub(super) fn fallback_initialize_request() -> OutgoingRequest {
+    initialize_request(FALLBACK_HANDSHAKE_ID, Revision::NEWEST_LEGACY, &ClientCapabilities::default())
 }
 
-fn initialize_request(id: u64, revision: Revision, capabilities: &ClientCapabilities) -> Outgoing {
+fn initialize_request(id: u64, revision: Revision, capabilities: &ClientCapabilities) -> OutgoingRequest {
     let params = format!(
         r#"{{"protocolVersion":"{}","capabilities":{},"clientInfo":{CLIENT_INFO}}}"#,
         revision.as_str(),
         capabilities.to_json(revision)
     );
-    Outgoing::new(id, "initialize", Some(&params))
+    OutgoingRequest::new(id, "initialize", Some(&params))
 }
 
+/// Sends `initialize`, and `notifications/initialized` after a result.
 async fn initialize(
     link: &dyn Link,
+    listener: Arc<HandshakeListener>,
     revision: Revision,
     capabilities: &ClientCapabilities,
 ) -> Result<HandshakeOutcome, LinkError> {
-    let outgoing = initialize_request(FIRST_ID, revision, capabilities);
+    let outgoing = initialize_request(HANDSHAKE_ID, revision, capabilities);
     let timeout_error = |_| {
         let seconds = HANDSHAKE_TIMEOUT.as_secs();
         LinkError::Lost(format!("no answer to `initialize` within {seconds} seconds"))
     };
-    let answer = tokio::time::timeout(HANDSHAKE_TIMEOUT, link.request(&outgoing, Arc::new(HandshakeListener))).await;
+    let answer = tokio::time::timeout(HANDSHAKE_TIMEOUT, link.request(&outgoing, listener)).await;
     let error = match answer.map_err(timeout_error)?? {
         Response::Result(result) => {
             let negotiated = parse_initialize_result(&result)?;
@@ -118,18 +121,18 @@ async fn initialize(
         }
         Response::Error(error) => error,
     };
-    if let Some(other) = supported_versions(&error).and_then(|versions| newest_revision(&versions, Era::Legacy)) {
-        return Ok(HandshakeOutcome::Offered(other));
+    if let Some(offered) = supported_versions(&error).and_then(|versions| newest_revision(&versions, Era::Legacy)) {
+        return Ok(HandshakeOutcome::Offered(offered));
     }
     Err(match error.status.filter(|status| !(200..300).contains(status)) {
         // With its status, the error may mean that the server speaks another transport (see `detect`).
         Some(status) => LinkError::Status { status, body: escape_excerpt(error.message.as_bytes()) },
-        None => refusal("initialize", &error),
+        None => handshake_error("initialize", &error),
     })
 }
 
 /// Returns the error for a method that the server refuses.
-pub(super) fn refusal(method: &str, error: &RpcError) -> LinkError {
+pub(super) fn handshake_error(method: &str, error: &RpcError) -> LinkError {
     let message = escape_excerpt(error.message.as_bytes());
     LinkError::Protocol(format!("it refuses `{method}`: {message} ({})", error.code))
 }
@@ -208,15 +211,26 @@ pub(super) fn parse_discover_result(result: &RawValue) -> Option<NegotiatedSessi
 
 /// Ignores messages before the end of the handshake. A server must not send anything but logs and pings until then
 /// (2025-11-25/basic/lifecycle, "Initialization").
-pub(super) struct HandshakeListener;
+pub(super) struct HandshakeListener {
+    /// The configured name of the server, for logs.
+    server: String,
+}
+
+impl HandshakeListener {
+    pub(super) fn new(connector: &dyn Connector) -> Arc<Self> {
+        Arc::new(Self { server: connector.server_name().to_owned() })
+    }
+}
 
 impl Listener for HandshakeListener {
-    fn notification(&self, notification: UpstreamNotification) {
-        tracing::debug!(method = notification.method, "a notification before the end of the handshake is ignored");
+    fn handle_notification(&self, notification: UpstreamNotification) {
+        let method = notification.method;
+        tracing::debug!(upstream = self.server, method, "a notification before the end of the handshake is ignored");
     }
 
-    fn request(&self, request: UpstreamRequest) {
-        tracing::debug!(method = request.method, "a request before the end of the handshake is declined");
+    fn handle_request(&self, request: UpstreamRequest) {
+        let method = request.method;
+        tracing::debug!(upstream = self.server, method, "a request before the end of the handshake is declined");
     }
 }
 

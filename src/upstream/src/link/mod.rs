@@ -20,8 +20,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
+use crate::credentials::AuthorizationFailure;
 use countersign_protocol::{
-    Era, RequestId, Revision, encode,
+    Era, ErrorKind, RequestId, Revision, encode,
     envelope::{self, Incoming, Limits, Message, Notification},
     redact::redact,
     rpc_error::RpcError,
@@ -30,9 +31,9 @@ use countersign_provider::{Permit, request::UpstreamRequest};
 
 /// A request to an upstream.
 #[derive(Clone, Debug)]
-pub struct Outgoing {
-    /// Unique among all requests of the upstream ([`crate::server::Upstream::next_request_id`]). It is the JSON-RPC id. If the
-    /// caller wants progress, it is also the progress token, by which a link attributes the progress.
+pub struct OutgoingRequest {
+    /// Unique among all requests of the upstream ([`crate::server::Upstream::next_request_id`]). It is the JSON-RPC id.
+    /// If the caller wants progress, it is also the progress token, by which a link attributes the progress.
     pub id: u64,
     pub method: CompactString,
     /// The whole JSON-RPC request on one line.
@@ -43,12 +44,12 @@ pub struct Outgoing {
     /// `Mcp-Param-*`, and headers of the client that the configuration forwards. Only sent over HTTP.
     pub headers: Vec<(Box<str>, Box<str>)>,
     /// `true` if the request only reads, so that it may be sent twice.
-    pub repeatable: bool,
+    pub is_repeatable: bool,
     /// See [`countersign_provider::CallContext::permit`].
     pub permit: Option<Permit>,
 }
 
-impl Outgoing {
+impl OutgoingRequest {
     /// Creates a request. `params` is a JSON object.
     #[must_use]
     pub fn new(id: u64, method: &str, params: Option<&str>) -> Self {
@@ -58,7 +59,7 @@ impl Outgoing {
             body: encode::request(&RequestId::from(id.cast_signed()), method, params),
             name: None,
             headers: Vec::new(),
-            repeatable: false,
+            is_repeatable: false,
             permit: None,
         }
     }
@@ -66,9 +67,9 @@ impl Outgoing {
     /// Checks the permit right before the bytes are sent, with nothing to wait for in between.
     ///
     /// # Errors
-    /// [`LinkError::Withheld`]
+    /// [`LinkError::PermitExpired`]
     pub(crate) fn check_permit(permit: Option<&Permit>) -> Result<(), LinkError> {
-        if permit.is_none_or(Permit::is_valid) { Ok(()) } else { Err(LinkError::Withheld) }
+        if permit.is_none_or(Permit::is_valid) { Ok(()) } else { Err(LinkError::PermitExpired) }
     }
 }
 
@@ -80,16 +81,16 @@ pub enum Response {
     Error(RpcError),
 }
 
-/// The reason why a request got no answer. Requests that certainly were not sent may be sent again. The text continues a
-/// sentence that begins with the server's name.
+/// The reason why a request got no answer. Requests that certainly were not sent may be sent again. The text continues
+/// a sentence that begins with the server's name.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LinkError {
     /// Nothing was sent: the connection was refused, the host is unknown, TLS failed, or the child cannot be started.
     #[error("cannot be reached: {0}")]
     Unreachable(String),
-    /// The permit has expired ([`Outgoing::permit`]), and nothing was sent that a server could execute.
-    #[error("was not sent the call: the lease of this gateway had run out")]
-    Withheld,
+    /// The permit has expired ([`OutgoingRequest::permit`]), and nothing was sent that a server could execute.
+    #[error("did not get the call, because the permit for the change expired first")]
+    PermitExpired,
     /// The request may have been sent, and then the connection broke, the stream ended or the child died.
     #[error("lost the connection: {0}")]
     Lost(String),
@@ -99,6 +100,9 @@ pub enum LinkError {
     /// The upstream's session has ended (HTTP 404 to a request with its id), and the request was not executed.
     #[error("has ended its session")]
     SessionGone,
+    /// The account cannot be used for the request, which was not executed.
+    #[error("{0}")]
+    Unauthorized(AuthorizationFailure),
     /// An HTTP status without a JSON-RPC answer in the body.
     #[error("answered with HTTP status {status}")]
     Status {
@@ -118,8 +122,8 @@ pub struct UpstreamNotification {
 /// Receives the messages that an upstream sends with one request before its response, in order, or messages outside of
 /// requests. Neither method may block, because the link is read on the same thread.
 pub trait Listener: Send + Sync {
-    fn notification(&self, notification: UpstreamNotification);
-    fn request(&self, request: UpstreamRequest);
+    fn handle_notification(&self, notification: UpstreamNotification);
+    fn handle_request(&self, request: UpstreamRequest);
 }
 
 /// Determines how messages of an upstream are attributed to requests.
@@ -131,7 +135,7 @@ pub enum LinkKind {
     Streams,
     /// One ordered stream for everything: stdio, WebSocket, the transport of 2024-11-05. Progress is attributed by its
     /// token, messages of a subscription by its id, and any other message to the only request in flight.
-    Shared,
+    SingleStream,
 }
 
 /// The result of the handshake or discovery on a link.
@@ -150,19 +154,19 @@ pub struct NegotiatedSession {
 /// A connection to an upstream. If the future of a request is dropped, the request is cancelled at the upstream, as its
 /// transport and revision specify, and a late answer is ignored.
 pub trait Link: Send + Sync + 'static {
-    /// Sends a request and waits for its response without a time limit. Messages that arrive before it go to `listener`. It may
-    /// be called on any actix thread, and the future stays on that thread.
+    /// Sends a request and waits for its response without a time limit. Messages that arrive before it go to
+    /// `listener`. It may be called on any actix thread, and the future stays on that thread.
     fn request<'a>(
         &'a self,
-        outgoing: &'a Outgoing,
+        outgoing: &'a OutgoingRequest,
         listener: Arc<dyn Listener>,
     ) -> LocalBoxFuture<'a, Result<Response, LinkError>>;
 
     /// Sends a notification. `params` is a JSON object.
     fn notify<'a>(&'a self, method: &'a str, params: Option<&'a str>) -> LocalBoxFuture<'a, Result<(), LinkError>>;
 
-    /// Completes the handshake or discovery. Later requests conform to the negotiated revision, and a transport that needs a
-    /// stream for messages outside of requests opens it.
+    /// Completes the handshake or discovery. Later requests conform to the negotiated revision, and a transport that
+    /// needs a stream for messages outside of requests opens it.
     fn complete_handshake(&self, negotiated: &NegotiatedSession);
 
     /// Returns a token that is cancelled when the link has ended for any reason.
@@ -171,9 +175,9 @@ pub trait Link: Send + Sync + 'static {
     /// Ends the link in order, by DELETE of a session, closing of stdin or a close frame. Returns at once.
     fn close(&self);
 
-    /// Ends the link like [`Link::close`], and fails its pending requests with `why`.
-    fn abandon(&self, why: LinkError) {
-        drop(why);
+    /// Ends the link like [`Link::close`], and fails its pending requests with `reason`.
+    fn abandon(&self, reason: LinkError) {
+        drop(reason);
         self.close();
     }
 }
@@ -186,7 +190,13 @@ pub trait Connector: Send + Sync + 'static {
     /// [`LinkError::Unreachable`]
     fn connect<'a>(&'a self, unsolicited: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>>;
 
+    /// Returns how messages on the links are attributed to requests.
     fn kind(&self) -> LinkKind;
+
+    /// Returns the configured name of the server, for logs.
+    fn server_name(&self) -> &str {
+        ""
+    }
 
     /// Returns the era, if the transport determines it.
     fn era(&self) -> Option<Era> {
@@ -198,7 +208,7 @@ pub trait Connector: Send + Sync + 'static {
         None
     }
 
-    /// Returns the command without secrets, or the URL without user, password and query, for logs and the dashboard.
+    /// Returns the command without secrets, or the URL without user, password and query, for the status.
     fn describe(&self) -> String;
 
     /// Returns the last lines that the server wrote to its stderr.
@@ -212,19 +222,20 @@ pub trait Connector: Send + Sync + 'static {
 pub struct StderrSummary {
     /// The first line of the latest output that looks like an error.
     pub error: Option<String>,
+    /// The last line.
     pub last: Option<String>,
 }
 
-/// Maximum bytes of one message from an upstream.
+/// The maximum number of bytes of one message from an upstream.
 pub const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// Maximum number of messages in a batch, which servers of 2025-03-26 and before may send.
+/// The maximum number of messages in a batch, which servers of 2025-03-26 and before may send.
 const MAX_BATCH: usize = 1000;
 
 /// Text that is not a message.
 #[derive(Debug)]
 pub struct MalformedMessage<'a> {
     pub text: &'a [u8],
-    pub why: Cow<'static, str>,
+    pub reason: Cow<'static, str>,
 }
 
 impl MalformedMessage<'_> {
@@ -234,7 +245,7 @@ impl MalformedMessage<'_> {
         if serde_json::from_slice::<serde::de::IgnoredAny>(self.text).is_err_and(|error| error.is_eof()) {
             LinkError::Lost("its answer broke off".to_owned())
         } else {
-            LinkError::Protocol(self.why.to_string())
+            LinkError::Protocol(self.reason.to_string())
         }
     }
 }
@@ -251,10 +262,10 @@ pub fn parse_messages<'a>(text: &'a [u8], mut handle: impl FnMut(Result<Message<
                 if has_faults { serde_json::from_slice(text).unwrap_or_default() } else { Vec::new() };
             for (index, message) in messages.into_iter().enumerate() {
                 let text = texts.get(index).map_or("", |text| text.get()).as_bytes();
-                handle(message.map_err(|fault| MalformedMessage { text, why: fault.error.message.clone() }));
+                handle(message.map_err(|fault| MalformedMessage { text, reason: fault.error.message.clone() }));
             }
         }
-        Err(fault) => handle(Err(MalformedMessage { text, why: fault.error.message.clone() })),
+        Err(fault) => handle(Err(MalformedMessage { text, reason: fault.error.message.clone() })),
     }
 }
 
@@ -265,7 +276,7 @@ impl From<Notification<'_>> for UpstreamNotification {
 }
 
 /// Copies the payload of a response.
-pub fn response_from(outcome: Result<&RawValue, &RawValue>) -> Response {
+pub fn parse_response(outcome: Result<&RawValue, &RawValue>) -> Response {
     #[derive(Deserialize)]
     struct ErrorObject {
         code: i64,
@@ -281,7 +292,7 @@ pub fn response_from(outcome: Result<&RawValue, &RawValue>) -> Response {
         Ok(ErrorObject { code, message, data }) => RpcError { code, message, data, status: None },
         // A malformed error is still an error, and its text is kept.
         Err(_) => RpcError {
-            code: -32603,
+            code: ErrorKind::Internal.number(),
             message: "the server answered with a malformed error".to_owned(),
             data: Some(error.to_owned()),
             status: None,
@@ -289,7 +300,8 @@ pub fn response_from(outcome: Result<&RawValue, &RawValue>) -> Response {
     })
 }
 
-/// Maximum bytes in which secrets are redacted. Excerpts are much shorter, so that this limit cuts no visible secret.
+/// The maximum number of bytes in which secrets are redacted. Excerpts are much shorter, so that this limit cuts no
+/// visible secret.
 const MAX_REDACTED_BYTES: usize = 64 << 10;
 
 /// Returns the first kilobyte of an upstream's text on one line, without secrets and control characters.
@@ -298,8 +310,8 @@ pub fn escape_excerpt(bytes: &[u8]) -> String {
     escape_beginning(bytes, 1024)
 }
 
-/// Does the same as [`escape_excerpt`] for the first `max` bytes. Secrets are redacted before the text is cut, because a cut
-/// could leave the beginning of a secret.
+/// Returns the first `max` bytes as [`escape_excerpt`] does. Secrets are redacted before the text is cut, because
+/// a cut could leave the beginning of a secret.
 pub fn escape_beginning(bytes: &[u8], max: usize) -> String {
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_REDACTED_BYTES)]);
     let text = redact(&text);

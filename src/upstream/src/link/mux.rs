@@ -1,14 +1,14 @@
 //! Demultiplexes one ordered stream of messages for many requests. Stdio, WebSocket and the transport of 2024-11-05 use
 //! it.
 //!
-//! A response is attributed by its id, `notifications/progress` by its token, which is the id of the request, and a message of
-//! a subscription by `_meta["io.modelcontextprotocol/subscriptionId"]`. A message about the server as a whole (list changes,
-//! updated resources) goes to the link's own listener, and any other message to the only request in flight, if there is exactly
-//! one.
+//! A response is attributed by its id, `notifications/progress` by its token, which is the id of the request, and a
+//! message of a subscription by `_meta["io.modelcontextprotocol/subscriptionId"]`. A message about the server as a
+//! whole (list changes, updated resources) goes to the link's own listener, and any other message to the only request
+//! in flight, if there is exactly one.
 //!
-//! The transport writes the messages of [`Mux::queue`], calls [`Mux::receive`] for each message in the order of arrival, and
-//! [`Mux::end`] once. Nothing here reads, writes or waits, so a server cannot block it, and everything that a server can
-//! cause to grow is limited.
+//! The transport writes the messages of [`Mux::queue`], calls [`Mux::receive`] for each message in the order of
+//! arrival, and [`Mux::end`] once. Nothing here reads, writes or waits, so a server cannot block it, and everything
+//! that a server can cause to grow is limited.
 
 use std::{
     borrow::Cow,
@@ -27,12 +27,11 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Link, LinkError, Listener, MalformedMessage, NegotiatedSession, Outgoing, Response, UpstreamNotification,
-    escape_beginning, parse_messages,
+    Link, LinkError, Listener, MalformedMessage, NegotiatedSession, OutgoingRequest, Response, UpstreamNotification,
+    escape_beginning, parse_messages, parse_response,
     queue::{Queue, QueueError, QueuedMessage},
-    response_from,
     server_requests::{OpenRequests, ReplySender},
-    wire::{Attribution, cancellation, cancelled_id, own_id, parse_own_id},
+    wire::{Attribution, cancelled_id, encode_cancellation, gateway_id, parse_gateway_id},
 };
 use countersign_protocol::{
     Era, encode,
@@ -45,20 +44,23 @@ const LISTEN_METHOD: &str = "subscriptions/listen";
 
 /// The requests in flight on one stream.
 pub(super) struct Mux {
+    /// The configured name of the server, for logs.
+    pub(super) server: Arc<str>,
     pub(super) queue: Queue,
     unsolicited: Arc<dyn Listener>,
-    state: Mutex<State>,
+    state: Mutex<MuxState>,
     open_requests: OpenRequests,
     /// Queues answers to the server's requests.
     replies: ReplySender,
     /// `true` if the server speaks the stateless era.
-    modern: AtomicBool,
+    is_modern: AtomicBool,
     ended: CancellationToken,
 }
 
 #[derive(Default)]
-struct State {
+struct MuxState {
     pending: HashMap<u64, PendingRequest>,
+    /// The reason why the link has ended.
     end: Option<LinkError>,
 }
 
@@ -66,11 +68,12 @@ struct State {
 struct PendingRequest {
     listener: Arc<dyn Listener>,
     answer: oneshot::Sender<Result<Response, LinkError>>,
+    /// `true` for a subscription, whose messages name its id.
     is_listen: bool,
 }
 
-impl State {
-    /// Returns the only request in flight, if there is exactly one besides subscriptions.
+impl MuxState {
+    /// Returns the id and the listener of the only request in flight, if there is exactly one besides subscriptions.
     fn only_request(&self) -> Option<(u64, Arc<dyn Listener>)> {
         let mut calls = self.pending.iter().filter(|(_, request)| !request.is_listen);
         let (id, request) = calls.next()?;
@@ -84,28 +87,34 @@ impl State {
 }
 
 impl Mux {
-    pub(super) fn new(unsolicited: Arc<dyn Listener>) -> Arc<Self> {
+    pub(super) fn new(server: &str, unsolicited: Arc<dyn Listener>) -> Arc<Self> {
         Arc::new_cyclic(|mux: &Weak<Self>| {
             let mux = mux.clone();
             let send = move |text| {
-                if mux.upgrade().is_some_and(|mux| mux.queue.push(None, text, None) == Err(QueueError::Full)) {
-                    tracing::warn!(target: "countersign_upstream", "an answer to a request of the server is dropped, because the server does not read");
+                if let Some(mux) = mux.upgrade()
+                    && mux.queue.push(None, text, None) == Err(QueueError::Full)
+                {
+                    tracing::warn!(
+                        target: "countersign_upstream", upstream = %mux.server,
+                        "an answer to a request of the server is dropped, because the server does not read"
+                    );
                 }
             };
             Self {
+                server: server.into(),
                 queue: Queue::default(),
                 unsolicited,
                 state: Mutex::default(),
-                open_requests: OpenRequests::default(),
+                open_requests: OpenRequests::new(server),
                 replies: Arc::new(send),
-                modern: AtomicBool::new(false),
+                is_modern: AtomicBool::new(false),
                 ended: CancellationToken::new(),
             }
         })
     }
 
     /// Sends a request and waits for its answer. If the future is dropped, the request is withdrawn or cancelled.
-    async fn request(&self, outgoing: &Outgoing, listener: Arc<dyn Listener>) -> Result<Response, LinkError> {
+    async fn request(&self, outgoing: &OutgoingRequest, listener: Arc<dyn Listener>) -> Result<Response, LinkError> {
         let (answer, answered) = oneshot::channel();
         {
             let mut state = self.state.lock();
@@ -116,7 +125,7 @@ impl Mux {
             state.pending.insert(outgoing.id, PendingRequest { listener, answer, is_listen });
         }
         // `initialize` must not be cancelled (2025-11-25/basic/utilities/cancellation).
-        let _cancel = CancelOnDrop { mux: self, id: outgoing.id, notifies: &*outgoing.method != "initialize" };
+        let _cancel = CancelOnDrop { mux: self, id: outgoing.id, notifies_server: &*outgoing.method != "initialize" };
         answered.await.unwrap_or_else(|_| Err(LinkError::Lost("another request took its id".to_owned())))
     }
 
@@ -128,7 +137,7 @@ impl Mux {
     /// Returns the next message to write, or `None` once the queue is closed and empty.
     pub(super) async fn next_permitted(&self) -> Option<QueuedMessage> {
         loop {
-            if let Some(message) = self.check_permit(self.queue.pop().await?) {
+            if let Some(message) = self.withhold_if_expired(self.queue.pop().await?) {
                 return Some(message);
             }
         }
@@ -137,15 +146,15 @@ impl Mux {
     /// Returns the next message to write, if one is waiting.
     pub(super) fn try_next_permitted(&self) -> Option<QueuedMessage> {
         loop {
-            if let Some(message) = self.check_permit(self.queue.try_pop()?) {
+            if let Some(message) = self.withhold_if_expired(self.queue.try_pop()?) {
                 return Some(message);
             }
         }
     }
 
-    /// Fails a request whose permit has expired.
-    fn check_permit(&self, message: QueuedMessage) -> Option<QueuedMessage> {
-        match (Outgoing::check_permit(message.permit.as_ref()), message.id) {
+    /// Returns the message, unless its permit has expired, which fails its request.
+    fn withhold_if_expired(&self, message: QueuedMessage) -> Option<QueuedMessage> {
+        match (OutgoingRequest::check_permit(message.permit.as_ref()), message.id) {
             (Ok(()), _) => return Some(message),
             (Err(error), Some(id)) => _ = self.answer(id, Err(error)),
             (Err(_), None) => {}
@@ -154,17 +163,17 @@ impl Mux {
     }
 
     /// Ends the link for this reason, unless it has ended before, and fails all requests.
-    pub(super) fn end(&self, why: LinkError) {
+    pub(super) fn end(&self, reason: LinkError) {
         let (pending, unsent) = {
             let mut state = self.state.lock();
             if state.end.is_some() {
                 return;
             }
-            state.end = Some(why.clone());
+            state.end = Some(reason.clone());
             (std::mem::take(&mut state.pending), self.queue.abandon())
         };
         for (id, request) in pending {
-            let error = if unsent.contains(&id) { unsent_error(&why) } else { why.clone() };
+            let error = if unsent.contains(&id) { unsent_error(&reason) } else { reason.clone() };
             let _ = request.answer.send(Err(error));
         }
         self.open_requests.end();
@@ -174,15 +183,15 @@ impl Mux {
     /// Handles a message or a batch of the server.
     ///
     /// # Errors
-    /// Returns the reason why the text is not a valid message. Only the request that it was meant to answer fails.
+    /// Returns the reason why a message is ignored. Only the request that it was meant to answer fails.
     pub(super) fn receive(&self, text: &[u8]) -> Result<(), Cow<'static, str>> {
         let mut result = Ok(());
         parse_messages(text, |message| {
             let handled = match message {
                 Ok(message) => self.handle(message),
                 Err(malformed) => {
-                    self.fail_answered_request(&malformed);
-                    Err(malformed.why)
+                    self.fail_request_of(&malformed);
+                    Err(malformed.reason)
                 }
             };
             if handled.is_err() {
@@ -192,15 +201,18 @@ impl Mux {
         result
     }
 
-    /// Handles a message, and logs text that is not one.
+    /// Handles a message, and logs why it is ignored.
     pub(super) fn receive_or_log(&self, text: &[u8]) {
-        if let Err(why) = self.receive(text) {
-            tracing::warn!(target: "countersign_upstream", text = %escape_beginning(text, 200), "the server sent text that is not a valid message: {why}");
+        if let Err(reason) = self.receive(text) {
+            tracing::warn!(
+                target: "countersign_upstream", upstream = %self.server, text = %escape_beginning(text, 200),
+                "a message of the server is ignored: {reason}"
+            );
         }
     }
 
     /// Fails the request that a malformed message was meant to answer, if it names one.
-    fn fail_answered_request(&self, malformed: &MalformedMessage<'_>) {
+    fn fail_request_of(&self, malformed: &MalformedMessage<'_>) {
         #[derive(Deserialize)]
         struct Ids<'a> {
             #[serde(borrow)]
@@ -209,22 +221,23 @@ impl Mux {
             method: Option<&'a RawValue>,
         }
         if let Ok(Ids { id: Some(id), method: None }) = serde_json::from_slice(malformed.text)
-            && let Some(id) = parse_own_id(id)
+            && let Some(id) = parse_gateway_id(id)
         {
-            self.answer(id, Err(LinkError::Protocol(malformed.why.to_string())));
+            self.answer(id, Err(LinkError::Protocol(malformed.reason.to_string())));
         }
     }
 
+    /// Handles a message, or returns the reason why it is ignored.
     fn handle(&self, message: Message<'_>) -> Result<(), Cow<'static, str>> {
         match message {
             Message::Response(response) => {
                 let id = match &response.id {
-                    Some(id) => own_id(id),
+                    Some(id) => gateway_id(id),
                     // The server could not read the id of the request.
                     None => self.state.lock().only_request().map(|(id, _)| id),
                 };
-                let is_known = id.is_some_and(|id| self.answer(id, Ok(response_from(response.outcome))));
-                if is_known { Ok(()) } else { Err("an answer to no request that is open".into()) }
+                let is_known = id.is_some_and(|id| self.answer(id, Ok(parse_response(response.outcome))));
+                if is_known { Ok(()) } else { Err("it answers a request that is not open".into()) }
             }
             Message::Notification(notification) => {
                 self.handle_notification(notification);
@@ -244,6 +257,7 @@ impl Mux {
         })
     }
 
+    /// Passes a notification to the listener that it is attributed to.
     fn handle_notification(&self, notification: Notification<'_>) {
         let listener = match Attribution::from_notification(&notification.method, notification.params) {
             Attribution::Cancelled => return self.handle_cancellation(notification.params),
@@ -257,9 +271,10 @@ impl Mux {
             Attribution::Server => None,
             Attribution::OnlyRequest => self.state.lock().only_request().map(|(_, listener)| listener),
         };
-        listener.as_ref().unwrap_or(&self.unsolicited).notification(UpstreamNotification::from(notification));
+        listener.as_ref().unwrap_or(&self.unsolicited).handle_notification(UpstreamNotification::from(notification));
     }
 
+    /// Returns the listener of an open request.
     fn listener(&self, id: u64) -> Option<Arc<dyn Listener>> {
         self.state.lock().pending.get(&id).map(|request| request.listener.clone())
     }
@@ -271,7 +286,7 @@ impl Mux {
             return;
         }
         let mut state = self.state.lock();
-        if let Some(id) = cancelled_id(params).as_ref().and_then(own_id)
+        if let Some(id) = cancelled_id(params).as_ref().and_then(gateway_id)
             && state.pending.get(&id).is_some_and(|request| request.is_listen)
             && let Some(request) = state.pending.remove(&id)
         {
@@ -279,42 +294,43 @@ impl Mux {
         }
     }
 
+    /// Passes a request of the server to the listener of the only call, or to the link's own listener.
     fn handle_request(&self, request: Request<'_>) -> Result<(), Cow<'static, str>> {
-        if self.modern.load(Ordering::Relaxed) {
+        if self.is_modern.load(Ordering::Relaxed) {
             // Servers of this era send no requests, and nobody answers them (2026-07-28/basic/transports/stdio).
-            return Err("a request, which servers of this revision must not send".into());
+            return Err("servers of this revision must not send requests".into());
         }
         let (call, listener) = self.state.lock().only_request().unzip();
-        if let Some(request) = self.open_requests.open(request, call, &self.replies) {
-            listener.as_ref().unwrap_or(&self.unsolicited).request(request);
+        if let Some(request) = self.open_requests.register(request, call, &self.replies) {
+            listener.as_ref().unwrap_or(&self.unsolicited).handle_request(request);
         }
         Ok(())
     }
 }
 
 /// A link whose tasks read and write its stream. It is closed when it is dropped.
-pub(super) struct SharedLink {
+pub(super) struct SingleStreamLink {
     pub mux: Arc<Mux>,
     /// Cancelled to have the tasks end the connection.
     pub stop: CancellationToken,
 }
 
-impl SharedLink {
-    pub fn new(unsolicited: Arc<dyn Listener>) -> Self {
-        Self { mux: Mux::new(unsolicited), stop: CancellationToken::new() }
+impl SingleStreamLink {
+    pub fn new(server: &str, unsolicited: Arc<dyn Listener>) -> Self {
+        Self { mux: Mux::new(server, unsolicited), stop: CancellationToken::new() }
     }
 }
 
-impl Drop for SharedLink {
+impl Drop for SingleStreamLink {
     fn drop(&mut self) {
         self.close();
     }
 }
 
-impl Link for SharedLink {
+impl Link for SingleStreamLink {
     fn request<'a>(
         &'a self,
-        outgoing: &'a Outgoing,
+        outgoing: &'a OutgoingRequest,
         listener: Arc<dyn Listener>,
     ) -> LocalBoxFuture<'a, Result<Response, LinkError>> {
         Box::pin(self.mux.request(outgoing, listener))
@@ -325,7 +341,7 @@ impl Link for SharedLink {
     }
 
     fn complete_handshake(&self, negotiated: &NegotiatedSession) {
-        self.mux.modern.store(negotiated.revision.era() == Era::Modern, Ordering::Relaxed);
+        self.mux.is_modern.store(negotiated.revision.era() == Era::Modern, Ordering::Relaxed);
     }
 
     fn closed(&self) -> CancellationToken {
@@ -336,8 +352,8 @@ impl Link for SharedLink {
         self.stop.cancel();
     }
 
-    fn abandon(&self, why: LinkError) {
-        self.mux.end(why);
+    fn abandon(&self, reason: LinkError) {
+        self.mux.end(reason);
         self.close();
     }
 }
@@ -345,7 +361,7 @@ impl Link for SharedLink {
 /// Returns the error of a request that was not sent before the link ended.
 fn unsent_error(end: &LinkError) -> LinkError {
     LinkError::Unreachable(match end {
-        LinkError::Unreachable(why) | LinkError::Lost(why) => why.clone(),
+        LinkError::Unreachable(reason) | LinkError::Lost(reason) => reason.clone(),
         other => other.to_string(),
     })
 }
@@ -353,7 +369,7 @@ fn unsent_error(end: &LinkError) -> LinkError {
 /// Returns the error of a request that the queue did not accept.
 fn queue_error(error: QueueError) -> LinkError {
     LinkError::Unreachable(match error {
-        QueueError::Full => "it reads nothing of what is sent to it".to_owned(),
+        QueueError::Full => "it does not read its input".to_owned(),
         QueueError::Closed => "the gateway is ending it".to_owned(),
     })
 }
@@ -363,7 +379,7 @@ struct CancelOnDrop<'a> {
     mux: &'a Mux,
     id: u64,
     /// `true` if the server must be notified of the cancellation.
-    notifies: bool,
+    notifies_server: bool,
 }
 
 impl Drop for CancelOnDrop<'_> {
@@ -372,9 +388,9 @@ impl Drop for CancelOnDrop<'_> {
             return;
         }
         self.mux.open_requests.end_call(self.id);
-        if !self.mux.queue.withdraw(self.id) && self.notifies {
+        if !self.mux.queue.withdraw(self.id) && self.notifies_server {
             // The number of sent requests limits these messages.
-            let _ = self.mux.queue.push_unlimited(cancellation(self.id));
+            let _ = self.mux.queue.push_unlimited(encode_cancellation(self.id));
         }
     }
 }

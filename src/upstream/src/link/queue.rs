@@ -8,9 +8,9 @@ use tokio::sync::Notify;
 
 use countersign_provider::Permit;
 
-/// Maximum bytes of all waiting messages. One message is always accepted, however long it is.
+/// The maximum number of bytes of all waiting messages. One message is always accepted, however long it is.
 const MAX_BYTES: usize = 16 << 20;
-/// Number of bytes that are counted for a message in addition to its text.
+/// The number of bytes that are counted for a message in addition to its text.
 const OVERHEAD_BYTES: usize = 64;
 
 /// The reason why a message was not accepted.
@@ -22,15 +22,15 @@ pub(super) enum QueueError {
 
 #[derive(Default)]
 pub(super) struct Queue {
-    inner: Mutex<Inner>,
+    state: Mutex<QueueState>,
     changed: Notify,
 }
 
 #[derive(Default)]
-struct Inner {
+struct QueueState {
     waiting: VecDeque<QueuedMessage>,
     bytes: usize,
-    closed: bool,
+    is_closed: bool,
 }
 
 /// A waiting message.
@@ -40,11 +40,12 @@ pub(super) struct QueuedMessage {
     pub id: Option<u64>,
     /// The message on one line, without a line end.
     pub text: Bytes,
-    /// See [`crate::link::Outgoing::permit`].
+    /// See [`crate::link::OutgoingRequest::permit`].
     pub permit: Option<Permit>,
 }
 
 impl QueuedMessage {
+    /// Returns the number of bytes that the message counts in the queue.
     fn cost(&self) -> usize {
         self.text.len() + OVERHEAD_BYTES
     }
@@ -62,60 +63,60 @@ impl Queue {
     }
 
     fn append(&self, message: QueuedMessage, max_bytes: usize) -> Result<(), QueueError> {
-        let mut inner = self.inner.lock();
-        if inner.closed {
+        let mut state = self.state.lock();
+        if state.is_closed {
             return Err(QueueError::Closed);
         }
-        if !inner.waiting.is_empty() && inner.bytes + message.cost() > max_bytes {
+        if !state.waiting.is_empty() && state.bytes + message.cost() > max_bytes {
             return Err(QueueError::Full);
         }
-        inner.bytes += message.cost();
-        inner.waiting.push_back(message);
-        drop(inner);
+        state.bytes += message.cost();
+        state.waiting.push_back(message);
+        drop(state);
         self.changed.notify_one();
         Ok(())
     }
 
     /// Withdraws a waiting request. Returns `false` if the writer has taken the request already.
     pub(super) fn withdraw(&self, id: u64) -> bool {
-        let mut inner = self.inner.lock();
-        let index = inner.waiting.iter().position(|message| message.id == Some(id));
-        let message = index.and_then(|index| inner.waiting.remove(index));
-        inner.bytes -= message.as_ref().map_or(0, QueuedMessage::cost);
+        let mut state = self.state.lock();
+        let index = state.waiting.iter().position(|message| message.id == Some(id));
+        let message = index.and_then(|index| state.waiting.remove(index));
+        state.bytes -= message.as_ref().map_or(0, QueuedMessage::cost);
         message.is_some()
     }
 
     /// Accepts no more messages. The waiting ones are still written.
     pub(super) fn close(&self) {
-        self.inner.lock().closed = true;
+        self.state.lock().is_closed = true;
         self.changed.notify_one();
     }
 
     /// Closes the queue, and returns the ids of the requests that were not written.
     pub(super) fn abandon(&self) -> Vec<u64> {
-        let mut inner = self.inner.lock();
-        inner.closed = true;
-        inner.bytes = 0;
-        let unsent = inner.waiting.drain(..).filter_map(|message| message.id).collect();
-        drop(inner);
+        let mut state = self.state.lock();
+        state.is_closed = true;
+        state.bytes = 0;
+        let unsent = state.waiting.drain(..).filter_map(|message| message.id).collect();
+        drop(state);
         self.changed.notify_one();
         unsent
     }
 
     /// Puts messages back after the writer could not write a single byte of them.
     pub(super) fn restore(&self, messages: Vec<QueuedMessage>) {
-        let mut inner = self.inner.lock();
+        let mut state = self.state.lock();
         for message in messages.into_iter().rev() {
-            inner.bytes += message.cost();
-            inner.waiting.push_front(message);
+            state.bytes += message.cost();
+            state.waiting.push_front(message);
         }
     }
 
     /// Returns the next message, if one is waiting.
     pub(super) fn try_pop(&self) -> Option<QueuedMessage> {
-        let mut inner = self.inner.lock();
-        let message = inner.waiting.pop_front()?;
-        inner.bytes -= message.cost();
+        let mut state = self.state.lock();
+        let message = state.waiting.pop_front()?;
+        state.bytes -= message.cost();
         Some(message)
     }
 
@@ -125,7 +126,7 @@ impl Queue {
             if let Some(message) = self.try_pop() {
                 return Some(message);
             }
-            if self.inner.lock().closed {
+            if self.state.lock().is_closed {
                 return self.try_pop();
             }
             self.changed.notified().await;

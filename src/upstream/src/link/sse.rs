@@ -1,5 +1,5 @@
-//! Upstreams over the HTTP+SSE transport of 2024-11-05 (2024-11-05/basic/transports, "HTTP with SSE"): the first event of one
-//! GET stream names the endpoint for POST requests, and all messages of the server arrive on that stream.
+//! Upstreams over the HTTP+SSE transport of 2024-11-05 (2024-11-05/basic/transports, "HTTP with SSE"): the first event
+//! of one GET stream names the endpoint for POST requests, and all messages of the server arrive on that stream.
 //!
 //! The endpoint must have the same origin as the URL, because the server must not send the gateway and its credentials
 //! elsewhere.
@@ -17,17 +17,17 @@ use super::{
     http::{
         HttpTarget,
         answer::{self, accept_status, is_stream, next_event},
-        client::{self, ExtraHeaders, HttpAnswer, RequestHead},
+        client::{self, ExtraHeaders, HttpResponse, RequestHead},
     },
-    mux::{Mux, SharedLink},
+    mux::{Mux, SingleStreamLink},
     queue::QueuedMessage,
 };
 use countersign_protocol::{Era, event_stream::EventReader};
 
-/// Time limit for a server to open the stream and to name its endpoint.
+/// The time limit for a server to open the stream and to name its endpoint.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum number of messages that are posted at the same time.
+/// The maximum number of messages that are posted at the same time.
 const MAX_CONCURRENT_POSTS: usize = 64;
 
 pub(crate) struct SseConnector {
@@ -41,18 +41,22 @@ impl Connector for SseConnector {
             let opening = tokio::time::timeout(OPEN_TIMEOUT, open(&self.target)).await;
             let (response, events, endpoint) = opening.map_err(timeout_error)?.map_err(|error| match error {
                 // No request was sent yet, whatever the cause of the error is.
-                LinkError::Lost(why) => LinkError::Unreachable(why),
+                LinkError::Lost(reason) => LinkError::Unreachable(reason),
                 error => error,
             })?;
-            let link = SharedLink::new(unsolicited);
-            let post = RequestHead::for_messages(endpoint, self.target.headers.clone(), &self.target.trust);
+            let link = SingleStreamLink::new(&self.target.server, unsolicited);
+            let post = RequestHead::for_messages(endpoint, self.target.headers.clone(), &self.target.access);
             actix_web::rt::spawn(run(Arc::clone(&link.mux), link.stop.clone(), response, events, post));
             Ok(Arc::new(link) as Arc<dyn Link>)
         })
     }
 
     fn kind(&self) -> LinkKind {
-        LinkKind::Shared
+        LinkKind::SingleStream
+    }
+
+    fn server_name(&self) -> &str {
+        &self.target.server
     }
 
     fn era(&self) -> Option<Era> {
@@ -65,11 +69,11 @@ impl Connector for SseConnector {
 }
 
 /// Opens the stream and reads it up to the endpoint.
-async fn open(target: &HttpTarget) -> Result<(HttpAnswer, EventReader, Uri), LinkError> {
+async fn open(target: &HttpTarget) -> Result<(HttpResponse, EventReader, Uri), LinkError> {
     let uri = target.uri()?;
     let mut headers = target.headers.clone();
     headers.insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
-    let mut response = client::request(Method::GET, uri.clone(), headers, &target.trust).await?;
+    let mut response = client::request(Method::GET, uri.clone(), headers, &target.access).await?;
     accept_status(&mut response, |status| status == StatusCode::OK).await?;
     if !is_stream(&response) {
         return Err(LinkError::Protocol("a GET does not open an event stream there".to_owned()));
@@ -91,15 +95,16 @@ async fn open(target: &HttpTarget) -> Result<(HttpAnswer, EventReader, Uri), Lin
 fn resolve_endpoint(stream: &Uri, data: &[u8]) -> Result<Uri, LinkError> {
     let invalid = |what: &str| LinkError::Protocol(format!("the endpoint {} {what}", escape_beginning(data, 200)));
     let base = Url::parse(&stream.to_string()).map_err(|_| invalid("has no base"))?;
-    let text = std::str::from_utf8(data).map_err(|_| invalid("is no URL"))?.trim();
-    let url = base.join(text).map_err(|_| invalid("is no URL"))?;
+    let text = std::str::from_utf8(data).map_err(|_| invalid("is not a URL"))?.trim();
+    let url = base.join(text).map_err(|_| invalid("is not a URL"))?;
     if url.origin() != base.origin() || !url.username().is_empty() || url.password().is_some() {
         return Err(invalid("is not of the same origin as the stream"));
     }
-    url.as_str().parse().map_err(|_| invalid("is no URL"))
+    url.as_str().parse().map_err(|_| invalid("is not a URL"))
 }
 
-async fn run(mux: Arc<Mux>, stop: CancellationToken, response: HttpAnswer, events: EventReader, head: RequestHead) {
+/// Reads and posts until the stream ends or `stop` is cancelled.
+async fn run(mux: Arc<Mux>, stop: CancellationToken, response: HttpResponse, events: EventReader, head: RequestHead) {
     let end = tokio::select! {
         () = stop.cancelled() => LinkError::Lost("the connection was closed".to_owned()),
         end = read(&mux, response, events) => end,
@@ -109,7 +114,7 @@ async fn run(mux: Arc<Mux>, stop: CancellationToken, response: HttpAnswer, event
 }
 
 /// Reads the stream to its end, and returns the reason for the end.
-async fn read(mux: &Mux, mut response: HttpAnswer, mut events: EventReader) -> LinkError {
+async fn read(mux: &Mux, mut response: HttpResponse, mut events: EventReader) -> LinkError {
     loop {
         match next_event(&mut response, &mut events).await {
             Ok(Some(event)) if event.is_message() => mux.receive_or_log(&event.data),
@@ -143,14 +148,15 @@ async fn write(mux: &Mux, head: &RequestHead) -> LinkError {
 /// Posts one message.
 ///
 /// # Errors
-/// [`LinkError::SessionGone`] if the server no longer knows the session of the stream. Any other error only fails this request.
+/// [`LinkError::SessionGone`] if the server no longer knows the session of the stream. Any other error only fails this
+/// request.
 async fn post(mux: &Mux, head: &RequestHead, message: QueuedMessage) -> Result<(), LinkError> {
     let QueuedMessage { id, text, permit } = message;
     let Err(error) = answer::post(head, ExtraHeaders::new(), &text, permit.as_ref()).await else { return Ok(()) };
     let is_gone = matches!(error, LinkError::Status { status: 404 | 410, .. });
     match id {
         Some(id) => _ = mux.answer(id, Err(error)),
-        None => tracing::debug!(%error, "a message was not accepted"),
+        None => tracing::debug!(upstream = %mux.server, %error, "a message was not accepted"),
     }
     if is_gone { Err(LinkError::SessionGone) } else { Ok(()) }
 }

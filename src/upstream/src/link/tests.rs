@@ -13,7 +13,7 @@ fn error_continues_sentence_about_server() {
 fn response(text: &str) -> Response {
     let mut found = None;
     parse_messages(text.as_bytes(), |message| match message {
-        Ok(Message::Response(response)) => found = Some(response_from(response.outcome)),
+        Ok(Message::Response(response)) => found = Some(parse_response(response.outcome)),
         other => panic!("{other:?}"),
     });
     found.unwrap()

@@ -13,7 +13,7 @@ use countersign_protocol::{
 /// The members of `params` that attribute a message to a request.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Hints<'a> {
+struct AttributionHints<'a> {
     #[serde(borrow, rename = "progressToken")]
     progress_token: Option<&'a RawValue>,
     #[serde(borrow, rename = "requestId")]
@@ -28,19 +28,19 @@ struct MetaHints<'a> {
     subscription_id: Option<&'a RawValue>,
 }
 
-impl<'a> Hints<'a> {
+impl<'a> AttributionHints<'a> {
     fn from_params(params: Option<&'a RawValue>) -> Self {
         params.and_then(|params| serde_json::from_str(params.get()).ok()).unwrap_or_default()
     }
 }
 
 /// Parses an id of the gateway, which is an integer. A string is accepted too, because the official SDKs accept one.
-pub(super) fn parse_own_id(raw: &RawValue) -> Option<u64> {
-    RequestId::from_json(raw.get()).as_ref().and_then(own_id)
+pub(super) fn parse_gateway_id(raw: &RawValue) -> Option<u64> {
+    RequestId::from_json(raw.get()).as_ref().and_then(gateway_id)
 }
 
 /// Returns an id of the gateway as an integer, or `None` for any other id.
-pub(super) fn own_id(id: &RequestId) -> Option<u64> {
+pub(super) fn gateway_id(id: &RequestId) -> Option<u64> {
     let text = id.as_json();
     text.strip_prefix('"').and_then(|text| text.strip_suffix('"')).unwrap_or(text).parse().ok()
 }
@@ -62,12 +62,12 @@ pub(super) enum Attribution {
 
 impl Attribution {
     pub(super) fn from_notification(method: &str, params: Option<&RawValue>) -> Self {
-        let hints = Hints::from_params(params);
+        let hints = AttributionHints::from_params(params);
         match method {
             "notifications/cancelled" => Self::Cancelled,
-            "notifications/progress" => Self::Progress(hints.progress_token.and_then(parse_own_id)),
+            "notifications/progress" => Self::Progress(hints.progress_token.and_then(parse_gateway_id)),
             _ => match hints.meta.and_then(|meta| meta.subscription_id) {
-                Some(id) => Self::Subscription(parse_own_id(id)),
+                Some(id) => Self::Subscription(parse_gateway_id(id)),
                 None if is_about_server(method) => Self::Server,
                 None => Self::OnlyRequest,
             },
@@ -82,17 +82,17 @@ pub(super) fn is_about_server(method: &str) -> bool {
 
 /// Returns the request that a `notifications/cancelled` cancels.
 pub(super) fn cancelled_id(params: Option<&RawValue>) -> Option<RequestId> {
-    Hints::from_params(params).request_id.and_then(|id| RequestId::from_json(id.get()))
+    AttributionHints::from_params(params).request_id.and_then(|id| RequestId::from_json(id.get()))
 }
 
 /// Returns `notifications/cancelled` for a request of the gateway.
-pub(super) fn cancellation(id: u64) -> Bytes {
-    let params = format!(r#"{{"requestId":{id},"reason":"the client does not wait any longer"}}"#);
+pub(super) fn encode_cancellation(id: u64) -> Bytes {
+    let params = format!(r#"{{"requestId":{id},"reason":"the client no longer waits"}}"#);
     encode::notification("notifications/cancelled", Some(&params))
 }
 
 /// Returns a response on one line.
-pub(super) fn response(id: &RequestId, outcome: Result<&str, &RpcError>) -> Bytes {
+pub(super) fn encode_response(id: &RequestId, outcome: Result<&str, &RpcError>) -> Bytes {
     match outcome {
         Ok(result) => encode::result(id, result),
         Err(error) => {
@@ -118,7 +118,7 @@ mod tests {
             data: serde_json::from_str("[\n1.0]").unwrap(),
             status: None,
         };
-        let text = response(&RequestId::from_json("5").unwrap(), Err(&error));
+        let text = encode_response(&RequestId::from_json("5").unwrap(), Err(&error));
         assert_eq!(&text[..], br#"{"jsonrpc":"2.0","id":5,"error":{"code":-1,"message":"no \"way\"","data":[ 1.0]}}"#);
     }
 }

@@ -1,5 +1,5 @@
-//! Upstreams over WebSocket, which no revision specifies. As existing servers do, the subprotocol is `mcp`, a message is one
-//! text frame, and eras and cancellations work as over stdio.
+//! Upstreams over WebSocket, which no revision specifies. As existing servers do, the subprotocol is `mcp`, a message
+//! is one text frame, and eras and cancellations work as over stdio.
 
 use std::{cell::Cell, sync::Arc, time::Duration};
 
@@ -8,7 +8,10 @@ use actix_http::ws::{self, CloseCode, CloseReason, Codec, Frame, Item};
 use awc::{
     BoxedSocket,
     error::WsClientError,
-    http::header::{CONTENT_TYPE, HeaderName, SEC_WEBSOCKET_PROTOCOL},
+    http::{
+        Uri,
+        header::{CONTENT_TYPE, HeaderName, SEC_WEBSOCKET_PROTOCOL},
+    },
 };
 use bytes::{Bytes, BytesMut};
 use bytestring::ByteString;
@@ -25,19 +28,20 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Connector, Link, LinkError, LinkKind, Listener, MAX_MESSAGE_BYTES,
-    http::{HttpTarget, client},
-    mux::{Mux, SharedLink},
+    http::{HttpTarget, authorization, client},
+    mux::{Mux, SingleStreamLink},
 };
+use crate::credentials::AuthorizationHeaders;
 
-/// Time limit for connecting and the upgrade.
+/// The time limit for connecting and the upgrade.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval of pings.
+/// The interval of pings.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
-/// Time after which a server that has sent nothing counts as gone.
+/// The time after which a server that has sent nothing counts as gone.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time limit for sending the close frame.
+/// The time limit for sending the close frame.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum number of waiting pongs. A server that pings faster gets fewer pongs.
+/// The maximum number of waiting pongs. A server that pings faster gets fewer pongs.
 const MAX_PONGS: usize = 16;
 
 pub(crate) struct WsConnector {
@@ -50,14 +54,18 @@ impl Connector for WsConnector {
             let timeout_error =
                 |_| LinkError::Unreachable(format!("it opened no WebSocket within {} s", OPEN_TIMEOUT.as_secs()));
             let socket = tokio::time::timeout(OPEN_TIMEOUT, open(&self.target)).await.map_err(timeout_error)??;
-            let link = SharedLink::new(unsolicited);
+            let link = SingleStreamLink::new(&self.target.server, unsolicited);
             actix_web::rt::spawn(run(Arc::clone(&link.mux), link.stop.clone(), socket));
             Ok(Arc::new(link) as Arc<dyn Link>)
         })
     }
 
     fn kind(&self) -> LinkKind {
-        LinkKind::Shared
+        LinkKind::SingleStream
+    }
+
+    fn server_name(&self) -> &str {
+        &self.target.server
     }
 
     fn describe(&self) -> String {
@@ -67,11 +75,21 @@ impl Connector for WsConnector {
 
 type Socket = Framed<BoxedSocket, Codec>;
 
+/// Opens the WebSocket, with the token of the account if there is one.
 async fn open(target: &HttpTarget) -> Result<Socket, LinkError> {
+    let Some(credentials) = &target.access.credentials else { return open_with(target, &Vec::new()).await };
+    // A proof of possession names the URL by the scheme of HTTP (RFC 9449, section 4.2).
+    let uri = target.uri()?.to_string().replacen("ws", "http", 1);
+    let uri: Uri = uri.parse().map_err(|_| LinkError::Unreachable("its address is not one of WebSocket".to_owned()))?;
+    authorization::open(&**credentials, target, &uri, async |headers| open_with(target, headers).await).await
+}
+
+/// Opens the WebSocket with these additional headers.
+async fn open_with(target: &HttpTarget, authorization: &AuthorizationHeaders) -> Result<Socket, LinkError> {
     let uri = target.uri()?;
     let mut request =
-        client::upgrading_client(&target.trust).ws(&uri).protocols(["mcp"]).max_frame_size(MAX_MESSAGE_BYTES);
-    for (name, value) in &target.headers {
+        client::upgrading_client(&target.access.trust).ws(&uri).protocols(["mcp"]).max_frame_size(MAX_MESSAGE_BYTES);
+    for (name, value) in target.headers.iter().chain(authorization.iter().map(|(name, value)| (name, value))) {
         let name: &HeaderName = name;
         if *name != CONTENT_TYPE {
             request = request.set_header(name.clone(), value.clone());
@@ -82,8 +100,8 @@ async fn open(target: &HttpTarget) -> Result<Socket, LinkError> {
             LinkError::Status { status: status.as_u16(), body: String::new() }
         }
         // No request was sent yet, whatever the cause of the error is.
-        WsClientError::SendRequest(error) => match client::send_error(&error) {
-            LinkError::Lost(why) => LinkError::Unreachable(why),
+        WsClientError::SendRequest(error) => match client::classify_send_error(&error) {
+            LinkError::Lost(reason) => LinkError::Unreachable(reason),
             error => error,
         },
         error => LinkError::Protocol(format!("its answer to the WebSocket upgrade: {error}")),
@@ -95,11 +113,12 @@ async fn open(target: &HttpTarget) -> Result<Socket, LinkError> {
     }
 }
 
+/// Reads and writes until the connection ends or `stop` is cancelled.
 async fn run(mux: Arc<Mux>, stop: CancellationToken, socket: Socket) {
     let (mut sink, stream) = socket.split();
     let last_received = Cell::new(Instant::now());
     let (pongs, waiting_pongs) = mpsc::channel(MAX_PONGS);
-    // Unbiased: a flood of frames would otherwise keep the writer from running.
+    // The select is not biased, because a flood of frames would otherwise keep the writer from running.
     let end = tokio::select! {
         () = stop.cancelled() => None,
         end = read(&mux, stream, &pongs, &last_received) => Some(end),

@@ -20,17 +20,17 @@ use countersign_domain::principal::Principal;
 use countersign_protocol::negotiate::ClientCapabilities;
 use countersign_telemetry::metrics::CacheMetrics;
 
-/// Maximum bytes of all entries of one upstream.
+/// The maximum number of bytes of all entries of one upstream.
 const CAPACITY_BYTES: u64 = 16 << 20;
-/// Maximum bytes of a cached result.
+/// The maximum number of bytes of a cached result.
 const MAX_RESULT_BYTES: usize = 1 << 20;
-/// Number of bytes that are counted for an entry in addition to its text.
+/// The number of bytes that are counted for an entry in addition to its text.
 const ENTRY_OVERHEAD_BYTES: usize = 512;
-/// Maximum time to live, regardless of what the server declares.
+/// The maximum time to live, regardless of what the server declares.
 const MAX_TTL: Duration = Duration::from_secs(24 * 60 * 60);
-/// Number of generation counters for resources. Resources that share a counter are invalidated together.
+/// The number of generation counters for resources. Resources that share a counter are invalidated together.
 const COUNTER_SLOTS: usize = 256;
-/// Maximum number of parent paths that are invalidated with a resource.
+/// The maximum number of parent paths that are invalidated with a resource.
 const MAX_ANCESTORS: usize = 32;
 
 /// All properties on which an answer depends.
@@ -47,10 +47,10 @@ struct CacheKey {
     owner: Option<Arc<str>>,
 }
 
-/// The generations at the time of the request.
+/// The generations of all entries and of the subject, at the time of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Generations {
-    all_generation: u64,
+    all: u64,
     subject: u64,
 }
 
@@ -74,7 +74,7 @@ pub struct CacheRequest<'a> {
 
 struct CachedResult {
     result: Box<RawValue>,
-    received: Instant,
+    received_at: Instant,
     ttl: Duration,
     generations: Generations,
 }
@@ -156,7 +156,7 @@ impl Cache {
         let public_key = CacheKey { owner: None, ..lookup.key.clone() };
         let fresh = [&lookup.key, &public_key].into_iter().find_map(|key| {
             let entry = self.entries.get(key)?;
-            let remaining_ttl = entry.ttl.checked_sub(entry.received.elapsed()).filter(|ttl| !ttl.is_zero());
+            let remaining_ttl = entry.ttl.checked_sub(entry.received_at.elapsed()).filter(|ttl| !ttl.is_zero());
             let remaining_ttl = remaining_ttl.filter(|_| entry.generations == lookup.generations);
             if remaining_ttl.is_none() {
                 self.entries.invalidate(key);
@@ -173,18 +173,18 @@ impl Cache {
     }
 
     /// Caches an answer that has just arrived, for `ttl_ms` milliseconds.
-    pub fn insert(&self, lookup: &CacheLookup, result: &RawValue, ttl_ms: u64, public: bool) {
+    pub fn insert(&self, lookup: &CacheLookup, result: &RawValue, ttl_ms: u64, is_public: bool) {
         let CacheLookup { key, generations } = lookup;
-        let is_useless = ttl_ms == 0
+        let is_uncacheable = ttl_ms == 0
             || result.get().len() > MAX_RESULT_BYTES
             || *generations != self.current_generations(&key.subject);
-        if is_useless {
+        if is_uncacheable {
             return;
         }
-        let key = CacheKey { owner: key.owner.clone().filter(|_| !public), ..key.clone() };
+        let key = CacheKey { owner: key.owner.clone().filter(|_| !is_public), ..key.clone() };
         let ttl = Duration::from_millis(ttl_ms).min(MAX_TTL);
         let entry =
-            CachedResult { result: result.to_owned(), received: Instant::now(), ttl, generations: *generations };
+            CachedResult { result: result.to_owned(), received_at: Instant::now(), ttl, generations: *generations };
         self.entries.insert(key, Arc::new(entry));
     }
 
@@ -213,7 +213,7 @@ impl Cache {
 
     fn current_generations(&self, subject: &str) -> Generations {
         Generations {
-            all_generation: self.all_generation.load(Ordering::Acquire),
+            all: self.all_generation.load(Ordering::Acquire),
             subject: self.subject_generation(subject).load(Ordering::Acquire),
         }
     }
@@ -235,9 +235,9 @@ mod tests {
         })
     }
 
-    fn insert(cache: &Cache, principal: &str, subject: &str, public: bool) {
+    fn insert(cache: &Cache, principal: &str, subject: &str, is_public: bool) {
         let lookup = prepare(cache, principal, subject, "d");
-        cache.insert(&lookup, &RawValue::from_string(format!("{{\"of\":\"{principal}\"}}")).unwrap(), 1000, public);
+        cache.insert(&lookup, &RawValue::from_string(format!("{{\"of\":\"{principal}\"}}")).unwrap(), 1000, is_public);
     }
 
     fn cached_answer(cache: &Cache, principal: &str, subject: &str) -> Option<String> {

@@ -1,5 +1,5 @@
-//! A connection to an upstream: its link, the calls active on it, and the recipient of messages outside of calls. A [`Caller`]
-//! says which connections a request may use.
+//! A connection to an upstream: its link, the calls active on it, and the recipient of messages outside of calls. A
+//! [`Caller`] says which connections a request may use.
 
 use std::sync::{
     Arc, Weak,
@@ -25,7 +25,7 @@ pub struct UpstreamConnection {
     pub calls: Arc<LinkCalls>,
     pub features: ServerFeatures,
     pub era: Era,
-    /// Cancelled when the link or the session at the upstream has ended. No further call uses the link then.
+    /// Cancelled when the link or the session at the upstream has ended. From then on, no further call uses the link.
     retired: CancellationToken,
     log_levels: Mutex<LogLevels>,
     pub(crate) timeout_streak: TimeoutStreak,
@@ -46,6 +46,7 @@ impl UpstreamConnection {
         }
     }
 
+    /// Returns `true` if further calls may use the connection.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         !self.retired.is_cancelled()
@@ -56,20 +57,21 @@ impl UpstreamConnection {
         self.retired.cancel();
     }
 
+    /// Closes the link. Its pending requests fail.
     pub fn close(&self) {
         self.retired.cancel();
         self.calls.clear_last_listener();
         self.link.close();
     }
 
-    /// Closes the connection, and fails its pending requests with `why`.
-    pub fn abandon(&self, why: LinkError) {
+    /// Closes the connection, and fails its pending requests with `reason`.
+    pub fn abandon(&self, reason: LinkError) {
         self.retired.cancel();
         self.calls.clear_last_listener();
-        self.link.abandon(why);
+        self.link.abandon(reason);
     }
 
-    /// Waits until the connection cannot be used any more.
+    /// Waits until the connection can no longer be used.
     pub async fn wait_until_unusable(&self) {
         self.retired.cancelled().await;
     }
@@ -96,7 +98,9 @@ impl UpstreamConnection {
 /// counts.
 #[derive(Default)]
 struct LogLevels {
+    /// The number of active calls that want each level.
     counts: [u32; LoggingLevel::ALL.len()],
+    /// The level that was sent to the server last.
     sent: Option<LoggingLevel>,
 }
 
@@ -119,12 +123,13 @@ pub struct LinkCalls {
     is_session_owned: bool,
     /// `true` if the gateway itself has subscribed to resources on the link.
     has_subscription: AtomicBool,
-    calls: Mutex<ActiveCalls>,
+    state: Mutex<CallsState>,
 }
 
 #[derive(Default)]
-struct ActiveCalls {
+struct CallsState {
     active: Vec<ActiveCall>,
+    /// The listener of the last call of the session, if the link belongs to one.
     last_listener: Option<Arc<dyn Listener>>,
 }
 
@@ -137,40 +142,42 @@ struct ActiveCall {
 impl LinkCalls {
     #[must_use]
     pub fn new(upstream: Weak<Upstream>, is_session_owned: bool) -> Arc<Self> {
-        Arc::new(Self { upstream, is_session_owned, has_subscription: AtomicBool::new(false), calls: Mutex::default() })
+        Arc::new(Self { upstream, is_session_owned, has_subscription: AtomicBool::new(false), state: Mutex::default() })
     }
 
     /// Registers a call until the guard is dropped.
     pub fn register_call(&self, id: u64, listener: Arc<dyn Listener>, session: Option<Arc<str>>) -> RegisteredCall<'_> {
-        self.calls.lock().active.push(ActiveCall { id, listener, session });
+        self.state.lock().active.push(ActiveCall { id, listener, session });
         RegisteredCall { link_calls: self, id }
     }
 
+    /// Records that the gateway subscribes to resources on the link.
     pub(crate) fn mark_subscribed(&self) {
         self.has_subscription.store(true, Ordering::Relaxed);
     }
 
     fn clear_last_listener(&self) {
-        self.calls.lock().last_listener = None;
+        self.state.lock().last_listener = None;
     }
 
     /// Returns the recipient of a message that names no call: the only call, or any call if all belong to one client
     /// session.
-    fn sole_listener(&self) -> Option<Arc<dyn Listener>> {
-        let calls = self.calls.lock();
-        let latest = calls.active.last()?;
-        let is_unambiguous = calls.active.len() == 1
-            || (latest.session.is_some() && calls.active.iter().all(|call| call.session == latest.session));
+    fn unambiguous_listener(&self) -> Option<Arc<dyn Listener>> {
+        let state = self.state.lock();
+        let latest = state.active.last()?;
+        let is_unambiguous = state.active.len() == 1
+            || (latest.session.is_some() && state.active.iter().all(|call| call.session == latest.session));
         is_unambiguous.then(|| Arc::clone(&latest.listener))
     }
 
+    /// Returns the listener of the last call, which receives late messages of a session.
     fn last_listener(&self) -> Option<Arc<dyn Listener>> {
-        self.calls.lock().last_listener.clone()
+        self.state.lock().last_listener.clone()
     }
 }
 
 impl Listener for LinkCalls {
-    fn notification(&self, notification: UpstreamNotification) {
+    fn handle_notification(&self, notification: UpstreamNotification) {
         let Some(upstream) = self.upstream.upgrade() else { return };
         if upstream.handle_notification(&notification, self.has_subscription.load(Ordering::Relaxed)) {
             return;
@@ -178,18 +185,18 @@ impl Listener for LinkCalls {
         // Progress names its call, so it must not reach another call.
         let listener = match notification.method.as_str() {
             "notifications/progress" | "notifications/cancelled" => None,
-            "notifications/message" => self.sole_listener(),
-            _ => self.sole_listener().or_else(|| self.last_listener()),
+            "notifications/message" => self.unambiguous_listener(),
+            _ => self.unambiguous_listener().or_else(|| self.last_listener()),
         };
         match listener {
-            Some(listener) => listener.notification(notification),
+            Some(listener) => listener.handle_notification(notification),
             None => upstream.count_unattributed(&notification.method),
         }
     }
 
-    fn request(&self, request: UpstreamRequest) {
-        if let Some(listener) = self.sole_listener() {
-            return listener.request(request);
+    fn handle_request(&self, request: UpstreamRequest) {
+        if let Some(listener) = self.unambiguous_listener() {
+            return listener.handle_request(request);
         }
         if let Some(upstream) = self.upstream.upgrade() {
             upstream.count_unattributed(&request.method);
@@ -206,11 +213,11 @@ pub struct RegisteredCall<'a> {
 
 impl Drop for RegisteredCall<'_> {
     fn drop(&mut self) {
-        let mut calls = self.link_calls.calls.lock();
-        if let Some(index) = calls.active.iter().position(|call| call.id == self.id) {
-            let ended = calls.active.swap_remove(index);
+        let mut state = self.link_calls.state.lock();
+        if let Some(index) = state.active.iter().position(|call| call.id == self.id) {
+            let ended = state.active.swap_remove(index);
             if self.link_calls.is_session_owned {
-                calls.last_listener = Some(ended.listener);
+                state.last_listener = Some(ended.listener);
             }
         }
     }
@@ -225,7 +232,8 @@ pub struct Caller {
     pub session: Option<Arc<str>>,
     /// The client's capabilities, reduced by the configured `sampling` and `elicitation`.
     pub capabilities: ClientCapabilities,
-    /// `true` if the client is stateless, so that questions to it are parked (2026-07-28/basic/patterns/mrtr).
+    /// `true` if the client is stateless, so that questions to it are returned as `input_required`
+    /// (2026-07-28/basic/patterns/mrtr).
     pub is_modern: bool,
     /// The minimum severity of log messages that the client wants; `None` for no messages.
     pub log_level: Option<LoggingLevel>,
@@ -241,7 +249,7 @@ pub enum LinkChoice {
     #[default]
     Any,
     /// Any suitable link, which is recorded for follow-up requests.
-    Recording(Arc<Mutex<Option<Weak<UpstreamConnection>>>>),
+    Record(Arc<Mutex<Option<Weak<UpstreamConnection>>>>),
     /// Only this link.
     Only(Weak<UpstreamConnection>),
 }
@@ -250,20 +258,21 @@ impl LinkChoice {
     /// Records the link that the request uses, for its follow-up requests.
     #[must_use]
     pub fn recording() -> Self {
-        Self::Recording(Arc::default())
+        Self::Record(Arc::default())
     }
 
     /// Returns the choice for follow-up requests: the recorded link, if there is one.
     #[must_use]
     pub fn for_follow_up(&self) -> Self {
         match self {
-            Self::Recording(recorded) => recorded.lock().clone().map_or(Self::Any, Self::Only),
+            Self::Record(recorded) => recorded.lock().clone().map_or(Self::Any, Self::Only),
             _ => self.clone(),
         }
     }
 
+    /// Records the link of a request, if follow-up requests need it.
     pub(crate) fn record(&self, connection: &Arc<UpstreamConnection>) {
-        if let Self::Recording(recorded) = self {
+        if let Self::Record(recorded) = self {
             *recorded.lock() = Some(Arc::downgrade(connection));
         }
     }

@@ -1,5 +1,5 @@
-//! An endpoint of an upstream with its connections and its circuit breaker. An upstream has one endpoint, or one for each of
-//! its replicas.
+//! An endpoint of an upstream with its connections and its circuit breaker. An upstream has one endpoint, or one for
+//! each of its replicas.
 
 use std::{
     collections::VecDeque,
@@ -28,8 +28,8 @@ pub struct Endpoint {
     connector: ArcSwap<Arc<dyn Connector>>,
     pub breaker: Breaker,
     pub pool: Pool,
-    /// The link without capabilities, shared by all callers that need none.
-    pub plain: ArcSwapOption<UpstreamConnection>,
+    /// The connection without capabilities, which all callers that need none share.
+    pub common_connection: ArcSwapOption<UpstreamConnection>,
     in_flight: AtomicUsize,
 }
 
@@ -42,7 +42,7 @@ impl Endpoint {
             connector: ArcSwap::from_pointee(connector),
             breaker: Breaker::new(breaker),
             pool,
-            plain: ArcSwapOption::empty(),
+            common_connection: ArcSwapOption::empty(),
             in_flight: AtomicUsize::new(0),
         }
     }
@@ -61,15 +61,15 @@ impl Endpoint {
         self.connector.load().kind()
     }
 
-    /// Returns the plain link if it can be used.
+    /// Returns the common connection if it can be used.
     #[must_use]
-    pub fn plain(&self) -> Option<Arc<UpstreamConnection>> {
-        self.plain.load_full().filter(|connection| connection.is_usable())
+    pub fn common_connection(&self) -> Option<Arc<UpstreamConnection>> {
+        self.common_connection.load_full().filter(|connection| connection.is_usable())
     }
 
     /// Returns the bit of this endpoint in a set of endpoints.
     #[must_use]
-    pub fn bit(&self) -> u64 {
+    pub fn index_bit(&self) -> u64 {
         1 << (self.index % 64)
     }
 
@@ -78,9 +78,10 @@ impl Endpoint {
         CounterGuard::new(&self.in_flight)
     }
 
+    /// Closes all connections. Later calls open others.
     pub fn close(&self) {
-        if let Some(plain) = self.plain.swap(None) {
-            plain.close();
+        if let Some(common_connection) = self.common_connection.swap(None) {
+            common_connection.close();
         }
         self.pool.close_all();
     }
@@ -90,7 +91,7 @@ impl Endpoint {
 /// `excluded` are not chosen.
 #[must_use]
 pub fn choose_endpoint(endpoints: &[Arc<Endpoint>], excluded: u64) -> Option<&Arc<Endpoint>> {
-    let allowed = |endpoint: &&Arc<Endpoint>| excluded & endpoint.bit() == 0;
+    let allowed = |endpoint: &&Arc<Endpoint>| excluded & endpoint.index_bit() == 0;
     if let [only] = endpoints {
         return Some(only).filter(allowed);
     }
@@ -105,32 +106,33 @@ const CLOSED: u8 = CircuitState::Closed as u8;
 
 /// The circuit breaker of one endpoint, which decides whether a call is tried.
 ///
-/// It opens when `threshold` calls failed within `window` and most calls of that time failed, so that one broken tool does not
-/// make a working server unreachable. After `cooldown`, a single trial call decides. The caller decides which outcomes of calls
-/// count as failures.
+/// It opens when `threshold` calls failed within `window` and most calls of that time failed, so that one broken tool
+/// does not make a working server unreachable. After `cooldown`, a single trial call decides. The caller decides which
+/// outcomes of calls count as failures.
 #[derive(Debug)]
 pub struct Breaker {
     config: BreakerConfig,
-    /// A copy of the state in `inner`, so that a call to a working server takes no lock.
+    /// The state that follows from `history`, so that a call to a working server takes no lock.
     state: AtomicU8,
     /// Successful calls since the oldest failure that still counts.
     successes: AtomicU32,
-    inner: Mutex<BreakerState>,
+    history: Mutex<CircuitHistory>,
 }
 
 #[derive(Debug, Default)]
-struct BreakerState {
+struct CircuitHistory {
+    /// The times of the failures that still count, the oldest first.
     failures: VecDeque<Instant>,
     /// The time at which the circuit opened.
-    opened: Option<Instant>,
+    opened_at: Option<Instant>,
     /// `true` while the trial call is in flight.
-    trial: bool,
+    is_trial_in_flight: bool,
 }
 
 impl Breaker {
     #[must_use]
     pub fn new(config: BreakerConfig) -> Self {
-        Self { config, state: AtomicU8::new(CLOSED), successes: AtomicU32::new(0), inner: Mutex::default() }
+        Self { config, state: AtomicU8::new(CLOSED), successes: AtomicU32::new(0), history: Mutex::default() }
     }
 
     #[must_use]
@@ -148,24 +150,24 @@ impl Breaker {
     /// Returns the time to wait before the next attempt.
     pub fn admit(&self) -> Result<CallPass<'_>, Duration> {
         if self.state.load(Ordering::Relaxed) == CLOSED {
-            return Ok(self.pass(false));
+            return Ok(self.issue_pass(false));
         }
-        let mut inner = self.inner.lock();
-        let Some(opened) = inner.opened else { return Ok(self.pass(false)) };
-        let open = opened.elapsed();
-        if open < self.config.cooldown {
-            return Err(self.config.cooldown.saturating_sub(open));
+        let mut history = self.history.lock();
+        let Some(opened_at) = history.opened_at else { return Ok(self.issue_pass(false)) };
+        let open_for = opened_at.elapsed();
+        if open_for < self.config.cooldown {
+            return Err(self.config.cooldown.saturating_sub(open_for));
         }
-        if inner.trial {
+        if history.is_trial_in_flight {
             return Err(Duration::from_secs(1));
         }
-        inner.trial = true;
+        history.is_trial_in_flight = true;
         self.state.store(CircuitState::HalfOpen as u8, Ordering::Relaxed);
-        Ok(self.pass(true))
+        Ok(self.issue_pass(true))
     }
 
-    fn pass(&self, trial: bool) -> CallPass<'_> {
-        CallPass { breaker: self, trial, reported: false }
+    fn issue_pass(&self, is_trial: bool) -> CallPass<'_> {
+        CallPass { breaker: self, is_trial, is_reported: false }
     }
 
     /// Returns `true` if a call would be refused now.
@@ -173,62 +175,67 @@ impl Breaker {
         if self.state.load(Ordering::Relaxed) == CLOSED {
             return false;
         }
-        let inner = self.inner.lock();
-        inner.opened.is_some_and(|opened| inner.trial || opened.elapsed() < self.config.cooldown)
+        let history = self.history.lock();
+        history
+            .opened_at
+            .is_some_and(|opened_at| history.is_trial_in_flight || opened_at.elapsed() < self.config.cooldown)
     }
 
     /// Requires a trial call, because another gateway was refused or got no answer. A circuit that is open stays open.
     pub fn require_trial(&self) {
-        let mut inner = self.inner.lock();
-        // A machine that started less than a cooldown ago cannot represent this time. Its own calls detect the failure instead.
+        let mut history = self.history.lock();
+        // A machine that started less than a cooldown ago cannot represent this time. Its own calls detect the failure
+        // instead.
         if self.config.threshold > 0
-            && inner.opened.is_none()
+            && history.opened_at.is_none()
             && let Some(long_ago) = Instant::now().checked_sub(self.config.cooldown)
         {
-            inner.failures.clear();
-            inner.opened = Some(long_ago);
+            history.failures.clear();
+            history.opened_at = Some(long_ago);
             self.state.store(CircuitState::HalfOpen as u8, Ordering::Relaxed);
         }
     }
 
     /// Closes the circuit after a reconnection, and forgets earlier failures.
     pub fn reset(&self) {
-        self.close(&mut self.inner.lock());
+        self.close(&mut self.history.lock());
     }
 
-    fn close(&self, inner: &mut BreakerState) {
-        *inner = BreakerState::default();
+    /// Closes the circuit.
+    fn close(&self, history: &mut CircuitHistory) {
+        *history = CircuitHistory::default();
         self.successes.store(0, Ordering::Relaxed);
         self.state.store(CLOSED, Ordering::Relaxed);
     }
 
-    fn fail(&self, trial: bool) {
+    /// Counts a failure, and opens the circuit after too many of them or after a failed trial.
+    fn record_failure(&self, is_trial: bool) {
         if self.config.threshold == 0 {
             return;
         }
         let now = Instant::now();
-        let mut inner = self.inner.lock();
-        if trial {
-            inner.trial = false;
-            inner.opened = Some(now);
+        let mut history = self.history.lock();
+        if is_trial {
+            history.is_trial_in_flight = false;
+            history.opened_at = Some(now);
             self.state.store(CircuitState::Open as u8, Ordering::Relaxed);
             return;
         }
-        if inner.opened.is_some() {
+        if history.opened_at.is_some() {
             // Calls that were in flight when the circuit opened do not count.
             return;
         }
-        while inner.failures.front().is_some_and(|failure| now.duration_since(*failure) >= self.config.window) {
-            inner.failures.pop_front();
+        while history.failures.front().is_some_and(|failure| now.duration_since(*failure) >= self.config.window) {
+            history.failures.pop_front();
         }
-        if inner.failures.is_empty() {
+        if history.failures.is_empty() {
             self.successes.store(0, Ordering::Relaxed);
         }
-        inner.failures.push_back(now);
-        let failed = u32::try_from(inner.failures.len()).unwrap_or(u32::MAX);
+        history.failures.push_back(now);
+        let failed = u32::try_from(history.failures.len()).unwrap_or(u32::MAX);
         if failed >= self.config.threshold && failed >= self.successes.load(Ordering::Relaxed) {
-            inner.failures.clear();
-            inner.opened = Some(now);
+            history.failures.clear();
+            history.opened_at = Some(now);
             self.state.store(CircuitState::Open as u8, Ordering::Relaxed);
         }
     }
@@ -239,22 +246,22 @@ impl Breaker {
 #[must_use]
 pub struct CallPass<'a> {
     breaker: &'a Breaker,
-    trial: bool,
-    reported: bool,
+    is_trial: bool,
+    is_reported: bool,
 }
 
 impl CallPass<'_> {
     /// Returns `true` for the trial call that decides about the circuit.
     #[must_use]
     pub fn is_trial(&self) -> bool {
-        self.trial
+        self.is_trial
     }
 
     /// Records that the server answered, with any result or error.
     pub fn record_success(mut self) {
-        self.reported = true;
-        if self.trial {
-            self.breaker.close(&mut self.breaker.inner.lock());
+        self.is_reported = true;
+        if self.is_trial {
+            self.breaker.close(&mut self.breaker.history.lock());
         } else {
             self.breaker.successes.fetch_add(1, Ordering::Relaxed);
         }
@@ -262,17 +269,17 @@ impl CallPass<'_> {
 
     /// Records that there was no answer, or an invalid one.
     pub fn record_failure(mut self) {
-        self.reported = true;
-        self.breaker.fail(self.trial);
+        self.is_reported = true;
+        self.breaker.record_failure(self.is_trial);
     }
 }
 
 impl Drop for CallPass<'_> {
     fn drop(&mut self) {
-        if self.trial && !self.reported {
-            let mut inner = self.breaker.inner.lock();
-            inner.trial = false;
-            if inner.opened.is_some() {
+        if self.is_trial && !self.is_reported {
+            let mut history = self.breaker.history.lock();
+            history.is_trial_in_flight = false;
+            if history.opened_at.is_some() {
                 self.breaker.state.store(CircuitState::Open as u8, Ordering::Relaxed);
             }
         }

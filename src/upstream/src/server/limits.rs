@@ -15,20 +15,20 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Upstream, connection::UpstreamConnection, own_requests::OwnRequestError};
+use super::{Upstream, connection::UpstreamConnection, gateway_requests::GatewayRequestError};
 use crate::link::{LinkError, LinkKind, Listener, UpstreamNotification};
 use countersign_config::UpstreamConfig;
 use countersign_protocol::Era;
 use countersign_provider::request::{Replier, UpstreamRequest};
 
-/// Minimum interval between checks of a suspended clock.
+/// The minimum interval between checks of a suspended clock.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Progress extends a call to at most this multiple of its time limit.
 const MAX_TIMEOUT_FACTOR: u32 = 10;
 
-/// Number of consecutive timeouts after which the server is probed.
+/// The number of consecutive timeouts after which the server is probed.
 const TIMEOUTS_BEFORE_PROBE: u32 = 3;
-/// Time limit of a probe. A server that works sequentially may still be busy with a request.
+/// The time limit of a probe. A server that works sequentially may still be busy with a request.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The slots for concurrent calls, and the queue of calls that wait for a slot.
@@ -86,6 +86,7 @@ impl CallSlots {
         self.max.saturating_sub(self.permits.available_permits())
     }
 
+    /// Returns the number of calls that wait.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
@@ -131,21 +132,21 @@ impl CallTimeouts {
         if self.tools.is_empty() || method != "tools/call" {
             return self.default_timeout;
         }
-        let own = tool.and_then(|tool| self.tools.iter().find(|(glob, _)| glob.is_match(tool)));
-        own.map_or(self.default_timeout, |(_, time)| *time)
+        let configured = tool.and_then(|tool| self.tools.iter().find(|(glob, _)| glob.is_match(tool)));
+        configured.map_or(self.default_timeout, |(_, time)| *time)
     }
 }
 
-/// The time limit of one call, which forwards the messages that an upstream sends during the call. It is suspended while the
-/// upstream waits for an answer to its question, and restarts with progress up to a maximum
+/// The clock of one call. It also forwards the messages that an upstream sends during the call. It is suspended while
+/// the upstream waits for an answer to its question, and restarts with progress up to a maximum
 /// (2025-11-25/basic/lifecycle#timeouts; 2026-07-28 has the same rule for progress).
 pub struct CallClock {
-    /// Handles notifications for the gateway itself, which look like part of the only call on a shared stream.
+    /// Handles the notifications for the gateway itself, which a link with one stream attributes to the only call.
     upstream: Weak<Upstream>,
-    inner: Arc<dyn Listener>,
+    listener: Arc<dyn Listener>,
     timeout: Duration,
     state: Mutex<ClockState>,
-    /// A reference to itself for the answers to questions.
+    /// Used by the answers to questions, which continue the clock.
     weak_self: Weak<Self>,
 }
 
@@ -153,14 +154,14 @@ struct ClockState {
     deadline: Instant,
     /// The latest possible deadline, regardless of progress.
     latest_deadline: Instant,
-    /// The number of the upstream's questions without an answer.
+    /// The number of questions of the upstream that have no answer yet.
     open_questions: u32,
     suspended_at: Instant,
 }
 
 impl CallClock {
     #[must_use]
-    pub fn new(upstream: Weak<Upstream>, inner: Arc<dyn Listener>, timeout: Duration) -> Arc<Self> {
+    pub fn new(upstream: Weak<Upstream>, listener: Arc<dyn Listener>, timeout: Duration) -> Arc<Self> {
         let now = Instant::now();
         let state = ClockState {
             deadline: now + timeout,
@@ -170,7 +171,7 @@ impl CallClock {
         };
         Arc::new_cyclic(|weak_self| Self {
             upstream,
-            inner,
+            listener,
             timeout,
             state: Mutex::new(state),
             weak_self: weak_self.clone(),
@@ -178,21 +179,21 @@ impl CallClock {
     }
 
     /// Waits until the time limit is reached.
-    pub async fn expired(&self) {
-        let mut reached = None;
+    pub async fn wait_until_expired(&self) {
+        let mut slept_until = None;
         loop {
             let next = {
                 let state = self.state.lock();
                 if state.open_questions > 0 {
                     Instant::now() + state.deadline.saturating_duration_since(state.suspended_at).max(POLL_INTERVAL)
-                } else if reached.is_some_and(|reached| reached >= state.deadline) {
+                } else if slept_until.is_some_and(|slept_until| slept_until >= state.deadline) {
                     return;
                 } else {
                     state.deadline
                 }
             };
             tokio::time::sleep_until(next).await;
-            reached = Some(next);
+            slept_until = Some(next);
         }
     }
 
@@ -202,6 +203,7 @@ impl CallClock {
         self.state.lock().deadline.saturating_duration_since(Instant::now())
     }
 
+    /// Returns the time limit of the call.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.timeout
@@ -209,17 +211,17 @@ impl CallClock {
 }
 
 impl Listener for CallClock {
-    fn notification(&self, notification: UpstreamNotification) {
+    fn handle_notification(&self, notification: UpstreamNotification) {
         if notification.method == "notifications/progress" {
             let mut state = self.state.lock();
             state.deadline = (Instant::now() + self.timeout).min(state.latest_deadline).max(state.deadline);
         } else if self.upstream.upgrade().is_some_and(|upstream| upstream.handle_notification(&notification, false)) {
             return;
         }
-        self.inner.notification(notification);
+        self.listener.handle_notification(notification);
     }
 
-    fn request(&self, mut request: UpstreamRequest) {
+    fn handle_request(&self, mut request: UpstreamRequest) {
         {
             let mut state = self.state.lock();
             if state.open_questions == 0 {
@@ -242,15 +244,15 @@ impl Listener for CallClock {
             }
             reply.answer(answer);
         });
-        self.inner.request(request);
+        self.listener.handle_request(request);
     }
 }
 
 /// The consecutive timeouts on one connection, which show that a server stopped answering on a shared stream.
 ///
-/// A child process that hangs does not exit, and every caller that shares it would have to wait for a timeout. After several
-/// consecutive timeouts the server is probed. Without an answer, the connection is abandoned, its calls fail, and a new one is
-/// opened.
+/// A child process that hangs does not exit, and every caller that shares it would have to wait for a timeout. After
+/// several consecutive timeouts the server is probed. Without an answer, the connection is abandoned, its calls fail,
+/// and a new one is opened.
 #[derive(Debug, Default)]
 pub struct TimeoutStreak {
     timeouts: AtomicU32,
@@ -277,7 +279,7 @@ impl Upstream {
     /// Records that a call on the connection timed out, and starts a probe if necessary.
     pub(crate) fn record_call_timeout(&self, connection: &Arc<UpstreamConnection>) {
         // On other kinds of links, each request has its own stream and cannot block other requests.
-        if connection.kind != LinkKind::Shared || !connection.timeout_streak.record_timeout() {
+        if connection.kind != LinkKind::SingleStream || !connection.timeout_streak.record_timeout() {
             return;
         }
         let (weak_self, connection) = (self.weak_self.clone(), Arc::clone(connection));
@@ -288,21 +290,22 @@ impl Upstream {
         });
     }
 
+    /// Checks with a harmless request that the server still answers, and closes the connection if it does not.
     async fn probe(&self, connection: &UpstreamConnection) {
         // The stateless era has no ping (2026-07-28/changelog).
         let method = if connection.era == Era::Modern { "server/discover" } else { "ping" };
-        match self.ask_with_timeout(connection, method, "{}", PROBE_TIMEOUT).await {
-            Err(OwnRequestError::Timeout) => {
+        match self.send_gateway_request_within(connection, method, "{}", PROBE_TIMEOUT).await {
+            Err(GatewayRequestError::Timeout) => {
                 tracing::warn!(
                     upstream = %self.config.name,
-                    "the upstream does not even answer {method} any more; the gateway closes the connection"
+                    "the upstream answers neither calls nor {method}; the gateway closes the connection"
                 );
                 connection.abandon(LinkError::Lost("it no longer answered, and is started again".to_owned()));
             }
             // The connection has ended already.
-            Err(OwnRequestError::Link(_)) => {}
+            Err(GatewayRequestError::Link(_)) => {}
             // An error proves that the server is alive too.
-            Ok(_) | Err(OwnRequestError::Rpc(_) | OwnRequestError::Malformed(_)) => {
+            Ok(_) | Err(GatewayRequestError::Rpc(_) | GatewayRequestError::Malformed(_)) => {
                 connection.timeout_streak.record_answer();
                 connection.timeout_streak.is_probed.store(false, Ordering::Release);
             }

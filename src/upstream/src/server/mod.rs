@@ -1,16 +1,17 @@
-//! One upstream server as seen by the rest of the gateway, and its metrics.
+//! One upstream server as seen by the rest of the gateway.
 
+pub mod accounts;
 pub mod cache;
 pub(crate) mod connection;
 pub(crate) mod endpoint;
+pub(crate) mod gateway_requests;
 pub(crate) mod limits;
-pub(crate) mod own_requests;
+mod metrics;
 pub(crate) mod pool;
 pub(crate) mod resource_watches;
 pub mod status;
 
 use std::{
-    collections::HashSet,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
@@ -20,17 +21,12 @@ use std::{
 
 use actix::Addr;
 use arc_swap::{ArcSwap, ArcSwapOption};
-use jiff::Timestamp;
-use metrics::{Counter, Gauge, counter, gauge};
-use parking_lot::Mutex;
 use serde::Deserialize;
-use tokio::{
-    sync::{Notify, broadcast, watch},
-    time::Instant,
-};
+use tokio::sync::{Notify, broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::{
+    accounts::{PersonalUpstreams, UpstreamAccounts},
     cache::Cache,
     endpoint::Endpoint,
     limits::{CallSlots, CallTimeouts},
@@ -41,21 +37,17 @@ use crate::{
     link::{Connector, LinkError, LinkKind, NegotiatedSession, UpstreamNotification},
 };
 use countersign_config::UpstreamConfig;
-use countersign_protocol::redact::redact;
 use countersign_provider::ProviderEvent;
-use countersign_telemetry::metrics::{
-    ConfiguredName, UPSTREAM_CALLS, UPSTREAM_IN_FLIGHT, UPSTREAM_LINKS, UPSTREAM_RESTARTS, UPSTREAM_UNATTRIBUTED,
-    UPSTREAM_UP,
-};
 
 pub use connection::{Caller, LinkChoice};
+pub use metrics::{CallOutcome, UpstreamMetrics};
 pub use status::UpstreamStatus;
 
-/// Number of events that are buffered for a slow receiver. A receiver that misses events reads the lists again.
+/// The number of events that are buffered for a slow receiver. A receiver that misses events reads the lists again.
 const EVENT_BUFFER: usize = 256;
 
-/// Maximum number of upstreams with their own metrics; the others share the label `other`.
-const MAX_LABELED_UPSTREAMS: usize = 256;
+/// The time limit for calls in flight to an upstream that is replaced or removed.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The state of the connection.
 #[derive(Clone, Debug)]
@@ -65,7 +57,13 @@ pub enum Phase {
     Up,
     /// The last attempt failed. Further attempts follow.
     Down(LinkError),
+    /// A person must connect an account first. There are no attempts until then. The text continues a sentence that
+    /// begins with the server's name.
+    ConsentNeeded(String),
 }
+
+/// The name of the only tool of a server whose account nobody has connected.
+pub const CONNECT_TOOL: &str = "connect";
 
 /// Performs an upstream's long-running work on the upstreams' thread. Its messages are in `calls` and `upkeep`.
 pub struct UpstreamActor(pub Arc<Upstream>);
@@ -95,6 +93,10 @@ pub struct Upstream {
     pub(super) lists_stale: Notify,
     /// Notified when a call needs the disconnected upstream, so that the next attempt comes sooner.
     pub(super) reconnect: Notify,
+    /// Notified when an account was connected or disconnected, or personal accounts have become necessary.
+    pub(super) account_changed: Notify,
+    /// `None` if the server is used without an account.
+    pub(super) accounts: Option<UpstreamAccounts>,
     /// Notified when the server's answers contradict the detected era.
     pub(super) era_doubted: Notify,
     /// The index of the endpoint whose lists are offered.
@@ -116,7 +118,17 @@ impl Upstream {
     /// command.
     #[must_use]
     pub fn new(config: Arc<UpstreamConfig>, connectors: Vec<Arc<dyn Connector>>) -> Arc<Self> {
+        Self::with_accounts(config, connectors, None)
+    }
+
+    /// Creates an upstream whose connectors use the account of `accounts`.
+    pub(super) fn with_accounts(
+        config: Arc<UpstreamConfig>,
+        connectors: Vec<Arc<dyn Connector>>,
+        accounts: Option<UpstreamAccounts>,
+    ) -> Arc<Self> {
         let breaker = config.breaker;
+        let is_personal = accounts.as_ref().is_some_and(|accounts| accounts.configured_upstream.strong_count() > 0);
         Arc::new_cyclic(|weak_self| Self {
             target: config.target.fingerprint(),
             names: Names::new(&config),
@@ -138,6 +150,8 @@ impl Upstream {
             stale_lists: AtomicU8::new(0),
             lists_stale: Notify::new(),
             reconnect: Notify::new(),
+            account_changed: Notify::new(),
+            accounts,
             era_doubted: Notify::new(),
             current_endpoint: AtomicUsize::new(0),
             stale_at: AtomicU64::new(u64::MAX),
@@ -145,7 +159,11 @@ impl Upstream {
             cache: config.cache.then(Cache::default),
             events: broadcast::channel(EVENT_BUFFER).0,
             actor: OnceLock::new(),
-            metrics: UpstreamMetrics::new(&config.name),
+            metrics: if is_personal {
+                UpstreamMetrics::for_person(&config.name)
+            } else {
+                UpstreamMetrics::new(&config.name)
+            },
             stop: CancellationToken::new(),
             config,
         })
@@ -166,7 +184,7 @@ impl Upstream {
     /// its own.
     #[must_use]
     pub fn needs_exclusive_links(&self) -> bool {
-        self.endpoints.iter().any(|endpoint| endpoint.kind() == LinkKind::Shared)
+        self.endpoints.iter().any(|endpoint| endpoint.kind() == LinkKind::SingleStream)
     }
 
     /// Returns the lists, which are empty until the upstream was reached and stay available while it is disconnected.
@@ -214,7 +232,35 @@ impl Upstream {
         }
         self.metrics.up.set(f64::from(u8::from(matches!(phase, Phase::Up))));
         self.metrics.record_phase(&phase);
+        let is_up = matches!(phase, Phase::Up);
         self.phase.send_replace(phase);
+        // The lists may be read with this account from now on.
+        if is_up && let Some(configured) = self.configured_upstream().filter(|configured| !configured.was_reached()) {
+            configured.account_changed.notify_one();
+        }
+    }
+
+    /// Publishes the state of the connection, unless it is of the same kind as before. Returns `true` if it was
+    /// published.
+    pub(super) fn change_phase(&self, phase: Phase) -> bool {
+        let is_new = std::mem::discriminant(&phase) != std::mem::discriminant(&*self.phase.borrow());
+        if is_new {
+            self.set_phase(phase);
+        }
+        is_new
+    }
+
+    /// Publishes that a person must connect an account.
+    pub(super) fn set_consent_needed(&self, reason: String) {
+        if self.change_phase(Phase::ConsentNeeded(reason)) && !self.was_reached() {
+            // The only tool of the server is listed now.
+            self.emit(ProviderEvent::ToolListChanged);
+        }
+    }
+
+    /// Returns the configured upstream that this personal upstream belongs to.
+    pub(super) fn configured_upstream(&self) -> Option<Arc<Self>> {
+        self.accounts.as_ref()?.configured_upstream.upgrade()
     }
 
     /// Records that the lists were read. Returns `true` the first time.
@@ -231,7 +277,7 @@ impl Upstream {
     /// Returns the time since the upstream was configured.
     #[must_use]
     pub fn age(&self) -> Duration {
-        Duration::from_millis(self.metrics.millis())
+        Duration::from_millis(self.metrics.millis_since_configured())
     }
 
     /// Marks lists to be read again soon. Repeated calls until then cause only one reading.
@@ -241,11 +287,15 @@ impl Upstream {
     }
 
     /// Starts to read lists again in the background if their time to live is over
-    /// (2026-07-28/server/utilities/caching). Costs one atomic read if they are fresh.
+    /// (2026-07-28/server/utilities/caching). Costs one atomic read if they are fresh, and two
+    /// locks where persons use accounts of their own.
     pub fn refresh_if_stale(&self) {
+        if let Some(list_source) = self.personal_upstreams().and_then(PersonalUpstreams::find_list_source) {
+            return list_source.refresh_if_stale();
+        }
         let stale_at = self.stale_at.load(Ordering::Relaxed);
         if stale_at != u64::MAX
-            && self.metrics.millis() >= stale_at
+            && self.metrics.millis_since_configured() >= stale_at
             && self.stale_at.compare_exchange(stale_at, u64::MAX, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         {
             self.mark_stale(ListKinds::all());
@@ -253,13 +303,24 @@ impl Upstream {
     }
 
     pub(super) fn emit(&self, event: ProviderEvent) {
+        if let Some((accounts, list)) = self.accounts.as_ref().zip(event.changed_list())
+            && let Some(configured) = accounts.configured_upstream.upgrade()
+        {
+            // The account whose lists are offered to everybody is no exception, since its resources are not offered.
+            let holder = accounts.account.holder.as_str().into();
+            configured.emit(ProviderEvent::AccountListChanged { list, holder });
+        }
         // An event without receivers is not an error.
         let _ = self.events.send(event);
     }
 
-    /// Handles a notification for the gateway itself, and returns `false` for any other one. `is_own_subscription` is `true` if
-    /// the notification arrived on the gateway's own subscription.
-    pub(super) fn handle_notification(&self, notification: &UpstreamNotification, is_own_subscription: bool) -> bool {
+    /// Handles a notification for the gateway itself, and returns `false` for any other one.
+    /// `is_gateway_subscription` is `true` if the notification arrived on the subscription of the gateway.
+    pub(super) fn handle_notification(
+        &self,
+        notification: &UpstreamNotification,
+        is_gateway_subscription: bool,
+    ) -> bool {
         if let Some(list) = ListKinds::from_notification(&notification.method) {
             self.invalidate_cache();
             self.mark_stale(list);
@@ -278,7 +339,7 @@ impl Upstream {
                 if let Some(cache) = &self.cache {
                     cache.invalidate(&uri);
                 }
-                self.resource_updated(uri, is_own_subscription);
+                self.forward_resource_update(uri, is_gateway_subscription);
             }
             None => {
                 tracing::debug!(upstream = %self.config.name, "`notifications/resources/updated` without a `uri` is ignored")
@@ -287,8 +348,8 @@ impl Upstream {
         true
     }
 
-    fn resource_updated(&self, uri: String, is_own_subscription: bool) {
-        if is_own_subscription {
+    fn forward_resource_update(&self, uri: String, is_gateway_subscription: bool) {
+        if is_gateway_subscription {
             self.resource_watches.record_update(&uri);
             return self.emit_resource_updated(&uri);
         }
@@ -321,14 +382,20 @@ impl Upstream {
     }
 
     /// Closes the links of a client session that has ended.
-    pub fn session_ended(&self, session: &str) {
+    pub fn close_session(&self, session: &str) {
         for endpoint in &self.endpoints {
-            endpoint.pool.session_ended(session);
+            endpoint.pool.close_session(session);
+        }
+        for personal in self.open_personal_upstreams() {
+            personal.close_session(session);
         }
     }
 
     /// Takes over the lists of a previous upstream for the same server.
     pub(super) fn inherit_lists(&self, previous: &Self) {
+        if previous.personal_upstreams().is_some() {
+            self.require_personal_accounts();
+        }
         self.reached.store(previous.was_reached(), Ordering::Release);
         self.negotiated.store(previous.negotiated());
         let catalog = previous.catalog();
@@ -337,121 +404,32 @@ impl Upstream {
         self.catalog.store(catalog);
     }
 
+    /// Closes an upstream that new calls no longer find, after its calls have finished.
+    pub(super) async fn drain(self: Arc<Self>) {
+        let calls_finished = async {
+            // Calls that found the upstream before may still arrive.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            while self.calls_in_flight() > 0 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        if tokio::time::timeout(DRAIN_TIMEOUT, calls_finished).await.is_err() {
+            tracing::warn!(upstream = %self.config.name, "the upstream was closed while calls to it were still running");
+        }
+        self.close();
+    }
+
     /// Closes all connections and accepts no more calls.
     pub(super) fn close(&self) {
         self.stop.cancel();
-        for endpoint in &self.endpoints {
-            endpoint.close();
-        }
-    }
-}
-
-/// The outcome of a call in metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallOutcome {
-    Ok = 0,
-    /// The server answered with an error.
-    Error = 1,
-    Unreachable = 2,
-    Lost = 3,
-    Timeout = 4,
-    /// Not tried because the circuit is open or there are too many calls.
-    Refused = 5,
-    Cancelled = 6,
-}
-
-const OUTCOME_LABELS: [&str; 7] = ["ok", "error", "unreachable", "lost", "timeout", "refused", "cancelled"];
-
-/// Metric handles of one upstream, because looking them up costs more than counting.
-pub struct UpstreamMetrics {
-    pub up: Gauge,
-    pub in_flight: Gauge,
-    pub links: Gauge,
-    pub restarts: Counter,
-    pub unattributed: Counter,
-    outcomes: [Counter; 7],
-    created_at: Instant,
-    history: Mutex<ConnectionHistory>,
-    /// `None` if the upstream shares the label `other`.
-    name: Option<ConfiguredName>,
-}
-
-/// The history of the connection.
-#[derive(Debug)]
-struct ConnectionHistory {
-    since: Timestamp,
-    restarts: u64,
-    error: Option<String>,
-    /// Omitted definitions, and lists that could not be read.
-    omitted: Vec<String>,
-}
-
-impl UpstreamMetrics {
-    #[must_use]
-    pub fn new(upstream: &str) -> Self {
-        static LABELED_NAMES: OnceLock<Mutex<HashSet<String>>> = OnceLock::new();
-        let mut known = LABELED_NAMES.get_or_init(Mutex::default).lock();
-        let has_own_label =
-            known.contains(upstream) || (known.len() < MAX_LABELED_UPSTREAMS && known.insert(upstream.to_owned()));
-        let label = if has_own_label { upstream } else { "other" }.to_owned();
-        Self {
-            up: gauge!(UPSTREAM_UP, "upstream" => label.clone()),
-            in_flight: gauge!(UPSTREAM_IN_FLIGHT, "upstream" => label.clone()),
-            links: gauge!(UPSTREAM_LINKS, "upstream" => label.clone()),
-            restarts: counter!(UPSTREAM_RESTARTS, "upstream" => label.clone()),
-            unattributed: counter!(UPSTREAM_UNATTRIBUTED, "upstream" => label.clone()),
-            outcomes: OUTCOME_LABELS
-                .map(|outcome| counter!(UPSTREAM_CALLS, "upstream" => label.clone(), "outcome" => outcome)),
-            created_at: Instant::now(),
-            history: Mutex::new(ConnectionHistory {
-                since: Timestamp::now(),
-                restarts: 0,
-                error: None,
-                omitted: Vec::new(),
-            }),
-            name: has_own_label.then(|| ConfiguredName::new(&["upstream", "provider"], upstream)),
+        self.close_links();
+        for personal in self.open_personal_upstreams() {
+            personal.close();
         }
     }
 
-    /// Removes the metrics of a server that is no longer configured.
-    pub(crate) fn remove(&self) {
-        if let Some(name) = &self.name {
-            name.remove();
-        }
+    /// Closes all connections of this upstream. Later calls open others.
+    pub(super) fn close_links(&self) {
+        self.endpoints.iter().for_each(|endpoint| endpoint.close());
     }
-
-    pub fn record_outcome(&self, outcome: CallOutcome) {
-        if let Some(counter) = self.outcomes.get(outcome as usize) {
-            counter.increment(1);
-        }
-    }
-
-    /// Returns the milliseconds since the upstream was configured.
-    #[must_use]
-    pub fn millis(&self) -> u64 {
-        u64::try_from(self.created_at.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    pub(crate) fn record_phase(&self, phase: &Phase) {
-        let mut history = self.history.lock();
-        history.since = Timestamp::now();
-        match phase {
-            Phase::Down(error) => history.error = Some(error_text(error)),
-            Phase::Up => history.error = None,
-            Phase::Connecting => {}
-        }
-    }
-
-    pub(crate) fn record_restart(&self) {
-        self.restarts.increment(1);
-        self.history.lock().restarts += 1;
-    }
-
-    pub(crate) fn set_omitted(&self, omitted: Vec<String>) {
-        self.history.lock().omitted = omitted;
-    }
-}
-
-fn error_text(error: &LinkError) -> String {
-    redact(&error.to_string()).chars().take(500).collect()
 }

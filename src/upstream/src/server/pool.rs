@@ -1,4 +1,4 @@
-//! The pool of links to one endpoint, besides the plain one that all callers share.
+//! The pool of links to one endpoint, besides the common connection that all callers share.
 //!
 //! A link that serves one caller at a time makes it possible to attribute questions of a server on a shared stream:
 //! they belong to the only call on the link.
@@ -16,18 +16,18 @@ use crate::link::{LinkError, LinkKind};
 use countersign_config::Isolation;
 use countersign_protocol::{Era, negotiate::ClientCapabilities};
 
-/// Time for which a new link is kept for the caller that requested it.
+/// The time for which a new link is kept for the caller that requested it.
 const CLAIM_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time after which an unused link is closed.
+/// The time after which an unused link is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The key of a group of interchangeable links.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PoolKey {
-    /// A link without capabilities, shared by all callers.
-    Plain,
+    /// The connection without capabilities, shared by all callers.
+    Common,
     /// A link whose clients cannot be asked anything, but which declares extensions.
-    Common(ClientCapabilities),
+    SharedByCapabilities(ClientCapabilities),
     /// A link of one principal with these capabilities.
     Principal(Arc<str>, ClientCapabilities),
     /// A link of one client session.
@@ -40,24 +40,24 @@ impl PoolKey {
     pub fn for_caller(caller: &Caller, kind: LinkKind, era: Era, isolation: Option<Isolation>) -> Self {
         // Stateless requests carry their capabilities, and servers only ask within an answer.
         if era == Era::Modern {
-            return Self::Plain;
+            return Self::Common;
         }
         let isolation = isolation.unwrap_or(match kind {
             LinkKind::Streams => Isolation::Session,
-            LinkKind::Shared | LinkKind::Stateless => Isolation::Shared,
+            LinkKind::SingleStream | LinkKind::Stateless => Isolation::Shared,
         });
         let for_principal = || Self::Principal(caller.principal.name.as_str().into(), caller.capabilities.clone());
         match (isolation, &caller.session) {
             (Isolation::Session, Some(session)) => Self::Session(Arc::clone(session)),
             (Isolation::Session, None) => for_principal(),
             (Isolation::Shared, _) if !caller.capabilities.accepts_no_requests() => for_principal(),
-            (Isolation::Shared, _) if caller.capabilities == ClientCapabilities::default() => Self::Plain,
-            (Isolation::Shared, _) => Self::Common(caller.capabilities.clone()),
+            (Isolation::Shared, _) if caller.capabilities == ClientCapabilities::default() => Self::Common,
+            (Isolation::Shared, _) => Self::SharedByCapabilities(caller.capabilities.clone()),
         }
     }
 }
 
-/// Maximum numbers of links.
+/// The maximum numbers of links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolLimits {
     pub per_principal: usize,
@@ -70,7 +70,7 @@ impl PoolLimits {
     #[must_use]
     pub const fn for_kind(kind: LinkKind) -> Self {
         match kind {
-            LinkKind::Shared => Self { per_principal: 4, per_server: 32 },
+            LinkKind::SingleStream => Self { per_principal: 4, per_server: 32 },
             LinkKind::Streams | LinkKind::Stateless => Self { per_principal: 256, per_server: 4096 },
         }
     }
@@ -100,17 +100,19 @@ struct PooledLink {
     /// `None` while the link is being opened.
     connection: Option<Arc<UpstreamConnection>>,
     opening: OpeningReceiver,
+    /// The number of leases.
     users: usize,
+    /// The time of the last release.
     idle_since: Instant,
     /// The time until which a new link is kept for the caller that requested it.
     claimed_until: Option<Instant>,
-    /// The client session that used the link last.
+    /// The client session that leased the link last.
     session: Option<Arc<str>>,
     /// `true` if the current user has the link exclusively.
-    exclusive: bool,
-    /// `true` if a call of that session was abandoned on the link. Late questions of the server could then be attributed to
-    /// another caller.
-    tainted: bool,
+    is_exclusive: bool,
+    /// `true` if an exclusive call of that session ended without an answer. Late questions of the server could be
+    /// attributed to another caller, so only that session uses the link from then on.
+    has_abandoned_call: bool,
 }
 
 impl PooledLink {
@@ -127,8 +129,8 @@ pub enum LeaseOutcome<'a> {
     /// The caller must request the link from the actor, and then try again.
     MustOpen {
         id: u64,
-        opened: OpeningSender,
-        opening: OpeningReceiver,
+        result_sender: OpeningSender,
+        result_receiver: OpeningReceiver,
     },
     /// The limits are reached and all links are busy. The caller must try again after a change.
     Full(Notified<'a>),
@@ -148,28 +150,34 @@ impl Pool {
         Self { limits: PoolLimits::for_kind(kind), state: Mutex::default(), changed: Notify::new() }
     }
 
-    /// Leases a link if one is available for the caller. `exclusive` excludes other users during the lease, and `opened_id` is
-    /// the link that was opened for this caller.
-    pub fn lease(&self, key: &PoolKey, caller: &Caller, exclusive: bool, opened_id: Option<u64>) -> LeaseOutcome<'_> {
+    /// Leases a link if one is available for the caller. `is_exclusive` excludes other users during the lease, and
+    /// `opened_id` is the link that was opened for this caller.
+    pub fn lease(
+        &self,
+        key: &PoolKey,
+        caller: &Caller,
+        is_exclusive: bool,
+        opened_id: Option<u64>,
+    ) -> LeaseOutcome<'_> {
         // The wait is registered before the check, so that no change is missed.
         let changed = self.changed.notified();
         let mut state = self.state.lock();
         state.remove_ended(key);
         if let Some(entries) = state.entries.get_mut(key) {
-            if let Some(entry) = choose_entry(entries, caller, exclusive, opened_id) {
+            if let Some(entry) = choose_entry(entries, caller, is_exclusive, opened_id) {
                 entry.users += 1;
                 entry.claimed_until = None;
-                entry.exclusive = exclusive;
+                entry.is_exclusive = is_exclusive;
                 entry.session.clone_from(&caller.session);
                 if let Some(connection) = entry.connection.clone() {
                     return LeaseOutcome::Leased(Lease {
                         pool_entry: Some((self, key.clone(), entry.id)),
-                        exclusive,
+                        is_exclusive,
                         connection,
                     });
                 }
             }
-            if !exclusive && let Some(entry) = entries.iter().find(|entry| entry.connection.is_none()) {
+            if !is_exclusive && let Some(entry) = entries.iter().find(|entry| entry.connection.is_none()) {
                 return LeaseOutcome::AlreadyOpening(entry.opening.clone());
             }
         }
@@ -177,22 +185,22 @@ impl Pool {
         if !state.make_room(self.limits, &principal) {
             return LeaseOutcome::Full(changed);
         }
-        let (opened, opening) = watch::channel(None);
+        let (result_sender, result_receiver) = watch::channel(None);
         state.last_id += 1;
         let id = state.last_id;
         state.entries.entry(key.clone()).or_default().push(PooledLink {
             id,
             principal,
             connection: None,
-            opening: opening.clone(),
+            opening: result_receiver.clone(),
             users: 0,
             idle_since: Instant::now(),
             claimed_until: None,
             session: caller.session.clone(),
-            exclusive: false,
-            tainted: false,
+            is_exclusive: false,
+            has_abandoned_call: false,
         });
-        LeaseOutcome::MustOpen { id, opened, opening }
+        LeaseOutcome::MustOpen { id, result_sender, result_receiver }
     }
 
     /// Leases the link on which earlier work was begun, even if it is in use. With `wait_if_exclusive`, waits until its
@@ -204,17 +212,17 @@ impl Pool {
             |entry: &&mut PooledLink| entry.connection.as_ref().is_some_and(|other| Arc::ptr_eq(other, connection));
         let found = state.entries.iter_mut().find_map(|(key, all)| Some((key, all.iter_mut().find(has_connection)?)));
         let Some((key, entry)) = found.filter(|_| connection.is_usable()) else { return RetakeOutcome::Ended };
-        if wait_if_exclusive && entry.exclusive && entry.users > 0 {
+        if wait_if_exclusive && entry.is_exclusive && entry.users > 0 {
             return RetakeOutcome::Busy(changed);
         }
         if entry.users == 0 {
-            entry.exclusive = false;
+            entry.is_exclusive = false;
         }
         entry.users += 1;
         entry.claimed_until = None;
         RetakeOutcome::Leased(Lease {
             pool_entry: Some((self, key.clone(), entry.id)),
-            exclusive: false,
+            is_exclusive: false,
             connection: Arc::clone(connection),
         })
     }
@@ -225,7 +233,7 @@ impl Pool {
         key: &PoolKey,
         id: u64,
         result: Result<Arc<UpstreamConnection>, LinkError>,
-        opened: &OpeningSender,
+        result_sender: &OpeningSender,
     ) {
         let outcome = match result {
             Ok(connection) => {
@@ -249,7 +257,7 @@ impl Pool {
                 Err(error)
             }
         };
-        opened.send_replace(Some(outcome));
+        result_sender.send_replace(Some(outcome));
         self.changed.notify_waiters();
     }
 
@@ -258,7 +266,7 @@ impl Pool {
         let now = Instant::now();
         self.state.lock().remove_where(|key, entry| {
             let is_idle = entry.users == 0 && now.duration_since(entry.idle_since) >= IDLE_TIMEOUT;
-            // Links of sessions are closed by [`Pool::session_ended`] instead.
+            // Links of sessions are closed by [`Pool::close_session`] instead.
             entry
                 .connection
                 .as_ref()
@@ -268,11 +276,12 @@ impl Pool {
     }
 
     /// Closes the links of a client session that has ended.
-    pub fn session_ended(&self, session: &str) {
+    pub fn close_session(&self, session: &str) {
         self.state.lock().remove_where(|key, _| matches!(key, PoolKey::Session(id) if &**id == session));
         self.changed.notify_waiters();
     }
 
+    /// Closes all links.
     pub fn close_all(&self) {
         self.state.lock().remove_where(|_, _| true);
         self.changed.notify_waiters();
@@ -290,15 +299,16 @@ impl Pool {
         self.state.lock().entries.contains_key(key)
     }
 
-    fn release(&self, key: &PoolKey, id: u64, abandoned: bool) {
+    /// Ends a use of a link. `is_abandoned` is `true` if the answer of an exclusive call may still arrive.
+    fn release(&self, key: &PoolKey, id: u64, is_abandoned: bool) {
         let mut state = self.state.lock();
         let mut is_obsolete = false;
         if let Some(entry) = state.entries.get_mut(key).and_then(|all| all.iter_mut().find(|entry| entry.id == id)) {
             entry.users -= 1;
             entry.idle_since = Instant::now();
-            entry.tainted |= abandoned;
+            entry.has_abandoned_call |= is_abandoned;
             // Stateless clients have no session by which later questions could be attributed.
-            is_obsolete = entry.tainted && entry.session.is_none() && entry.users == 0;
+            is_obsolete = entry.has_abandoned_call && entry.session.is_none() && entry.users == 0;
         }
         if is_obsolete {
             state.remove_where(|_, entry| entry.id == id);
@@ -312,7 +322,7 @@ impl Pool {
 fn choose_entry<'a>(
     entries: &'a mut [PooledLink],
     caller: &Caller,
-    exclusive: bool,
+    is_exclusive: bool,
     opened_id: Option<u64>,
 ) -> Option<&'a mut PooledLink> {
     let now = LazyCell::new(Instant::now);
@@ -324,8 +334,10 @@ fn choose_entry<'a>(
     let is_same_session = |entry: &PooledLink| entry.session.is_some() && entry.session == caller.session;
     let fits = |entry: &PooledLink| {
         entry.connection.is_some()
-            && (!exclusive
-                || (entry.users == 0 && !entry.is_claimed(*now) && (!entry.tainted || is_same_session(entry))))
+            && (!is_exclusive
+                || (entry.users == 0
+                    && !entry.is_claimed(*now)
+                    && (!entry.has_abandoned_call || is_same_session(entry))))
     };
     let index = entries
         .iter()
@@ -379,15 +391,15 @@ impl PoolState {
 /// A link in use, which is returned to the pool on release or drop.
 pub struct Lease<'a> {
     pool_entry: Option<(&'a Pool, PoolKey, u64)>,
-    exclusive: bool,
+    is_exclusive: bool,
     pub connection: Arc<UpstreamConnection>,
 }
 
 impl<'a> Lease<'a> {
-    /// Wraps a link that the pool does not count, such as the plain link.
+    /// Wraps a link that the pool does not count, such as the common connection.
     #[must_use]
     pub fn unpooled(connection: Arc<UpstreamConnection>) -> Self {
-        Self { pool_entry: None, exclusive: false, connection }
+        Self { pool_entry: None, is_exclusive: false, connection }
     }
 
     /// Returns `true` if the link belongs to a pool of interchangeable links.
@@ -396,10 +408,10 @@ impl<'a> Lease<'a> {
         self.pool_entry.is_some()
     }
 
-    /// Returns the link to the pool. `abandoned` is `true` if the call ended before its answer arrived.
-    pub fn release(mut self, abandoned: bool) {
+    /// Returns the link to the pool. `is_abandoned` is `true` if the call ended before its answer arrived.
+    pub fn release(mut self, is_abandoned: bool) {
         if let Some((pool, key, id)) = self.pool_entry.take() {
-            pool.release(&key, id, abandoned && self.exclusive);
+            pool.release(&key, id, is_abandoned && self.is_exclusive);
         }
     }
 }
@@ -408,7 +420,7 @@ impl Drop for Lease<'_> {
     /// Releases the link as abandoned, because the answer of the dropped call may still arrive.
     fn drop(&mut self) {
         if let Some((pool, key, id)) = self.pool_entry.take() {
-            pool.release(&key, id, self.exclusive);
+            pool.release(&key, id, self.is_exclusive);
         }
     }
 }

@@ -108,6 +108,7 @@ impl ResourceWatches {
         })
     }
 
+    /// Returns the URIs that clients watch.
     #[must_use]
     pub fn uris(&self) -> BTreeSet<String> {
         self.watches.lock().keys().cloned().collect()

@@ -1,21 +1,29 @@
 //! The status of an upstream for operators.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Phase, Upstream};
-use crate::{catalog::ListKinds, link::LinkKind};
+use crate::{
+    catalog::ListKinds,
+    link::{LinkKind, NegotiatedSession},
+};
 use countersign_config::{UpstreamTarget, UrlTransport};
-use countersign_protocol::Era;
+use countersign_protocol::{
+    Era,
+    json::{member, string},
+};
 use countersign_telemetry::metrics::CircuitState;
 
 /// The status of an upstream for operators.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UpstreamStatus {
-    /// `up`, `connecting` or `down`. Skipped, like the counts below, because the response already contains these
-    /// members.
+    /// `up`, `connecting`, `needs_connection` or `down`. Skipped, like the counts below, because the response already
+    /// contains these members.
     #[serde(skip)]
     pub status: &'static str,
     /// `stdio`, `streamable-http`, `sse` or `websocket`; the configured transport until the server was reached.
@@ -72,6 +80,15 @@ pub struct PreviewsStatus {
     pub sets: Vec<&'static str>,
     /// The server's own names of tools that have a recipe.
     pub tools: Vec<String>,
+    /// The built-in recipe set for servers that give themselves the name of this one, if its command or address identifies
+    /// no set. An operator who knows that it is such a server can name the set in `previews`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suggested: Option<&'static str>,
+}
+
+/// Returns the name that the server gives itself.
+fn own_name(negotiated: &NegotiatedSession) -> Option<String> {
+    member(negotiated.server_info.as_ref()?.get(), "name").and_then(string).map(Cow::into_owned)
 }
 
 impl Upstream {
@@ -80,13 +97,14 @@ impl Upstream {
     pub fn status(&self) -> UpstreamStatus {
         let negotiated = self.negotiated();
         let definitions = self.definitions.load();
-        let history = self.metrics.history.lock();
+        let record = self.metrics.record.lock();
         let kind = self.endpoints.first().map(|endpoint| endpoint.kind());
         let stderr = self.endpoints.first().map(|endpoint| endpoint.connector().stderr()).unwrap_or_default();
         UpstreamStatus {
             status: match self.phase() {
                 Phase::Up => "up",
                 Phase::Connecting => "connecting",
+                Phase::ConsentNeeded(_) => "needs_connection",
                 Phase::Down(_) => "down",
             },
             transport: match &self.config.target {
@@ -96,7 +114,7 @@ impl Upstream {
                 UpstreamTarget::Url { urls, .. } if urls.first().is_some_and(|u| u.scheme().starts_with("ws")) => {
                     "websocket"
                 }
-                UpstreamTarget::Url { .. } if kind == Some(LinkKind::Shared) => "sse",
+                UpstreamTarget::Url { .. } if kind == Some(LinkKind::SingleStream) => "sse",
                 UpstreamTarget::Url { .. } => "streamable-http",
             },
             target: self.endpoints.first().map(|endpoint| endpoint.connector().describe()).unwrap_or_default(),
@@ -111,37 +129,50 @@ impl Upstream {
                 CircuitState::HalfOpen => "half-open",
                 CircuitState::Open => "open",
             },
-            in_flight: self.call_slots.in_use(),
+            in_flight: self.calls_in_flight(),
             waiting: self.call_slots.queued(),
-            links: self.endpoints.iter().map(|endpoint| endpoint.pool.count()).sum(),
+            links: self.link_count(),
             tools: definitions.tools.len(),
             prompts: definitions.prompts.len(),
             resources: definitions.resources.len(),
-            last_error: history.error.clone(),
+            last_error: record.error.clone(),
             stderr_error: stderr.error,
             last_stderr: stderr.last,
-            omitted: history.omitted.clone(),
+            omitted: record.omitted.clone(),
             previews: PreviewsStatus {
                 sets: self.config.previews.sets.clone(),
                 tools: self.config.previews.by_tool.keys().cloned().collect(),
+                suggested: negotiated.as_ref().and_then(|n| self.config.suggested_set(&own_name(n)?)),
             },
-            since: history.since,
-            restarts: history.restarts,
+            since: record.since,
+            restarts: record.restarts,
         }
     }
 
     /// Updates the gauges whose values are read rather than counted.
     #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; calls and links are far below 2^52")]
     pub(crate) fn update_gauges(&self) {
-        self.metrics.in_flight.set(self.call_slots.in_use() as f64);
-        self.metrics.links.set(self.endpoints.iter().map(|endpoint| endpoint.pool.count()).sum::<usize>() as f64);
+        self.metrics.in_flight.set(self.calls_in_flight() as f64);
+        self.metrics.links.set(self.link_count() as f64);
     }
 
-    /// Returns the state of the circuit breaker; the best one if there are replicas.
+    /// Returns the number of connections, including those of all persons, without the shared one of this upstream.
+    fn link_count(&self) -> usize {
+        let pooled = self.endpoints.iter().map(|endpoint| endpoint.pool.count()).sum::<usize>();
+        pooled + self.open_personal_upstreams().iter().map(|personal| 1 + personal.link_count()).sum::<usize>()
+    }
+
+    /// Returns the state of the circuit breaker; the best one if there are replicas or several persons.
     #[must_use]
     pub fn breaker_state(&self) -> CircuitState {
-        let states = self.endpoints.iter().map(|endpoint| endpoint.breaker.state());
-        states.min_by_key(|state| *state as u8).unwrap_or(CircuitState::Closed)
+        let personal_state = self
+            .open_personal_upstreams()
+            .iter()
+            .map(|personal| personal.breaker_state())
+            .min_by_key(|state| *state as u8);
+        let endpoint_state =
+            || self.endpoints.iter().map(|endpoint| endpoint.breaker.state()).min_by_key(|state| *state as u8);
+        personal_state.or_else(endpoint_state).unwrap_or(CircuitState::Closed)
     }
 
     /// Returns `true` if calls are refused, because the circuit is open at every endpoint.
@@ -158,17 +189,19 @@ impl Upstream {
         open.map(|(index, _)| index).collect()
     }
 
-    /// Requires a trial call for an address that another gateway cannot reach. Programs are local to each gateway.
-    pub fn require_trial_call(&self, address: usize) {
-        if let (UpstreamTarget::Url { .. }, Some(endpoint)) = (&self.config.target, self.endpoints.get(address)) {
+    /// Requires a trial call for an endpoint that another gateway cannot reach. Programs are local to each gateway.
+    pub fn require_trial_call(&self, endpoint: usize) {
+        if let (UpstreamTarget::Url { .. }, Some(endpoint)) = (&self.config.target, self.endpoints.get(endpoint)) {
             endpoint.breaker.require_trial();
             self.report_breaker();
         }
     }
 
+    /// Publishes the state of the circuit breaker in the metrics.
     pub(crate) fn report_breaker(&self) {
         let state = self.breaker_state();
-        countersign_telemetry::metrics::set_breaker_state(&self.config.name, state);
+        let state_of_server = self.configured_upstream().map_or(state, |configured| configured.breaker_state());
+        countersign_telemetry::metrics::set_breaker_state(&self.config.name, state_of_server);
         // Stateless HTTP has no connection whose loss could be noticed, so the actor reads the lists to find out.
         if state == CircuitState::Open && self.endpoints.iter().any(|endpoint| endpoint.kind() == LinkKind::Stateless) {
             self.mark_stale(ListKinds::all());

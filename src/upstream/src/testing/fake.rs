@@ -13,8 +13,9 @@ use parking_lot::Mutex;
 use serde_json::{Value, json, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
+use crate::credentials::AuthorizationFailure;
 use crate::link::{
-    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, Outgoing, Response, UpstreamNotification,
+    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, OutgoingRequest, Response, UpstreamNotification,
 };
 use countersign_protocol::{Era, rpc_error::RpcError};
 use countersign_provider::request::UpstreamRequest;
@@ -47,10 +48,12 @@ pub struct FakeServer {
     pub links: Mutex<Vec<Arc<FakeLink>>>,
     /// Methods in order of arrival, without those of the handshake.
     pub log: Mutex<Vec<String>>,
-    /// Number of requests whose futures were dropped before the answer.
-    pub dropped: AtomicUsize,
+    /// The number of requests whose futures were dropped before the answer.
+    pub dropped_requests: AtomicUsize,
     /// `true` if connections are refused.
     pub unreachable: Mutex<bool>,
+    /// Set if connections are refused because their account cannot be used.
+    pub refusal: Mutex<Option<AuthorizationFailure>>,
     weak_self: std::sync::Weak<FakeServer>,
 }
 
@@ -65,13 +68,14 @@ impl FakeServer {
             answers: Mutex::new(Box::new(|_| Box::pin(std::future::ready(ok(json!({ "content": [] })))))),
             links: Mutex::default(),
             log: Mutex::default(),
-            dropped: AtomicUsize::new(0),
+            dropped_requests: AtomicUsize::new(0),
             unreachable: Mutex::new(false),
+            refusal: Mutex::default(),
             weak_self: weak_self.clone(),
         })
     }
 
-    pub fn answers(&self, answers: impl Fn(ReceivedRequest) -> FakeReply + Send + Sync + 'static) {
+    pub fn answer_with(&self, answers: impl Fn(ReceivedRequest) -> FakeReply + Send + Sync + 'static) {
         *self.answers.lock() = Box::new(answers);
     }
 
@@ -86,7 +90,7 @@ impl FakeServer {
     }
 
     /// Returns the open links.
-    pub fn open(&self) -> Vec<Arc<FakeLink>> {
+    pub fn open_links(&self) -> Vec<Arc<FakeLink>> {
         self.links.lock().iter().filter(|link| !link.closed.is_cancelled()).cloned().collect()
     }
 
@@ -116,7 +120,7 @@ pub struct FakeLink {
 impl FakeLink {
     /// Sends a notification that belongs to no request.
     pub fn send_notification(&self, method: &str, params: Value) {
-        self.unsolicited.notification(notification(method, params));
+        self.unsolicited.handle_notification(notification(method, params));
     }
 }
 
@@ -125,6 +129,10 @@ impl Connector for FakeServer {
         Box::pin(async move {
             if *self.unreachable.lock() {
                 return Err(LinkError::Unreachable("refused".into()));
+            }
+            if let Some(failure) = &*self.refusal.lock() {
+                self.log.lock().push("refused".to_owned());
+                return Err(LinkError::Unauthorized(failure.clone()));
             }
             let mut links = self.links.lock();
             let link = Arc::new(FakeLink {
@@ -167,7 +175,7 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         self.link.in_flight.fetch_sub(1, Ordering::SeqCst);
         if !self.is_answered {
-            self.link.server.dropped.fetch_add(1, Ordering::SeqCst);
+            self.link.server.dropped_requests.fetch_add(1, Ordering::SeqCst);
         }
     }
 }
@@ -175,7 +183,7 @@ impl Drop for InFlight {
 impl Link for FakeLinkHandle {
     fn request<'a>(
         &'a self,
-        outgoing: &'a Outgoing,
+        outgoing: &'a OutgoingRequest,
         listener: Arc<dyn Listener>,
     ) -> LocalBoxFuture<'a, Result<Response, LinkError>> {
         let link = Arc::clone(&self.0);

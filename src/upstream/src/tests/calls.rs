@@ -18,7 +18,7 @@ use countersign_provider::{CallContext, Permit, Provider};
 /// Makes the server fail `times` calls with this error, and then answer.
 fn fail_calls(fake: &FakeServer, times: usize, error: LinkError) {
     let left = AtomicUsize::new(times);
-    fake.answers(move |_| {
+    fake.answer_with(move |_| {
         let fails = left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1)).is_ok();
         Box::pin(ready(if fails { Err(error.clone()) } else { fake::ok(json!({ "content": [] })) }))
     });
@@ -43,7 +43,7 @@ async fn only_unsent_calls_are_retried() {
         let fake = modern();
         let upstream = start(&fake).await;
         fail_calls(&fake, times, error.clone());
-        let outgoing = Outgoing { repeatable: reads, ..request(&upstream, "tools/call") };
+        let outgoing = OutgoingRequest { is_repeatable: reads, ..request(&upstream, "tools/call") };
         let result = upstream.call(&agent("a"), &outgoing, Arc::new(RecordingListener::default())).await;
         let calls = fake.request_count("tools/call");
         match sends {
@@ -66,22 +66,22 @@ async fn ended_session_is_reopened() {
     let caller = in_session(agent("a"), "s");
     call(&upstream, &caller).await.unwrap();
     // The link of the gateway, the one that had ended, and its replacement.
-    assert_eq!((fake.link_count(), fake.open().len()), (3, 2));
+    assert_eq!((fake.link_count(), fake.open_links().len()), (3, 2));
 }
 
 #[actix::test]
 async fn timed_out_call_is_cancelled_at_server() {
     let fake = modern();
     let upstream = start(&fake).await;
-    fake.answers(|_| Box::pin(pending()));
+    fake.answer_with(|_| Box::pin(pending()));
     let began = tokio::time::Instant::now();
     let error = call(&upstream, &agent("a")).await.unwrap_err();
     assert_eq!((error.kind, &error.data["outcome"]), (ErrorKind::Timeout, &"unknown".into()));
     assert_eq!(began.elapsed().as_secs(), 60);
-    assert_eq!(fake.dropped.load(Ordering::SeqCst), 1);
+    assert_eq!(fake.dropped_requests.load(Ordering::SeqCst), 1);
     // A client that disconnects has the same effect.
     let _ = tokio::time::timeout(Duration::from_secs(1), call(&upstream, &agent("a"))).await;
-    assert_eq!(fake.dropped.load(Ordering::SeqCst), 2);
+    assert_eq!(fake.dropped_requests.load(Ordering::SeqCst), 2);
     assert_eq!(upstream.status().in_flight, 0);
 }
 
@@ -89,10 +89,10 @@ async fn timed_out_call_is_cancelled_at_server() {
 async fn timeout_is_suspended_while_server_waits_for_answer() {
     let fake = legacy();
     let upstream = start(&fake).await;
-    fake.answers(|request| {
+    fake.answer_with(|request| {
         Box::pin(async move {
             let (question, answer) = fake::question();
-            request.listener.request(question);
+            request.listener.handle_request(question);
             assert!(answer.await.unwrap().is_ok());
             fake::ok(json!({ "content": [] }))
         })
@@ -168,7 +168,7 @@ async fn approved_change_probes_session_before_sending() {
     let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
     let upstream = start(&fake).await;
     let gone = AtomicUsize::new(1);
-    fake.answers(move |request| {
+    fake.answer_with(move |request| {
         let first = request.method == "ping" && gone.swap(0, Ordering::SeqCst) == 1;
         Box::pin(ready(if first { Err(LinkError::SessionGone) } else { fake::ok(json!({ "content": [] })) }))
     });
@@ -180,7 +180,7 @@ async fn approved_change_probes_session_before_sending() {
 async fn server_error_is_a_response() {
     let fake = modern();
     let upstream = start(&fake).await;
-    fake.answers(|_| Box::pin(ready(Ok(Response::Error(RpcError::new(-32603, "no"))))));
+    fake.answer_with(|_| Box::pin(ready(Ok(Response::Error(RpcError::new(-32603, "no"))))));
     for _ in 0..20 {
         assert_eq!(call(&upstream, &agent("a")).await.unwrap()["error"], -32603);
     }
@@ -194,7 +194,7 @@ async fn concurrent_and_queued_calls_are_bounded() {
     *fake.capabilities.lock() = json!({ "tools": {} });
     let upstream = start_with(UpstreamConfig { max_in_flight: 2, max_queue: 3, ..config("fake") }, &[&fake]);
     upstream.wait_until_settled().await;
-    fake.answers(|_| {
+    fake.answer_with(|_| {
         Box::pin(async {
             seconds(1).await;
             fake::ok(json!({ "content": [] }))
@@ -216,7 +216,7 @@ async fn log_level_follows_most_verbose_call() {
     let upstream = start(&fake).await;
     let sent_levels = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let recorded_levels = Arc::clone(&sent_levels);
-    fake.answers(move |request| {
+    fake.answer_with(move |request| {
         if request.method == "logging/setLevel" {
             recorded_levels.lock().push(request.params["level"].as_str().unwrap().to_owned());
             return Box::pin(ready(fake::ok(json!({}))));
@@ -253,7 +253,7 @@ async fn run_approved_change(upstream: &Arc<Upstream>) -> Result<countersign_pro
 async fn approved_change_is_sent_once_verbatim() {
     let fake = modern();
     let upstream = start(&fake).await;
-    fake.answers(|request| {
+    fake.answer_with(|request| {
         assert_eq!(request.params["name"], "echo");
         assert_eq!(request.params["_meta"]["io.modelcontextprotocol/clientCapabilities"], json!({}));
         assert_eq!(request.params["_meta"]["io.modelcontextprotocol/protocolVersion"], "2026-07-28");
@@ -282,7 +282,7 @@ async fn permit_is_checked_after_all_waits() {
     // The permit expires while another message is sent.
     let is_valid = Arc::new(AtomicBool::new(true));
     let expires = Arc::clone(&is_valid);
-    fake.answers(move |request| {
+    fake.answer_with(move |request| {
         if request.method == "logging/setLevel" {
             expires.store(false, Ordering::SeqCst);
         }
@@ -290,13 +290,13 @@ async fn permit_is_checked_after_all_waits() {
     });
     let caller = Caller { log_level: Some(countersign_protocol::params::LoggingLevel::Debug), ..agent("a") };
     let permit = Some(Permit(Arc::new(move || is_valid.load(Ordering::SeqCst))));
-    let outgoing = Outgoing { permit, ..request(&upstream, "tools/call") };
+    let outgoing = OutgoingRequest { permit, ..request(&upstream, "tools/call") };
     let failed = upstream.call(&caller, &outgoing, Arc::new(RecordingListener::default())).await.unwrap_err();
     assert_eq!((fake.request_count("logging/setLevel"), fake.request_count("tools/call")), (1, 0));
     assert_eq!((failed.kind, &failed.data["outcome"]), (ErrorKind::UpstreamUnavailable, &json!("not_applied")));
     // The failure is neither attributed to the server nor retried.
     for _ in 0..20 {
-        let outgoing = Outgoing { permit: outgoing.permit.clone(), ..request(&upstream, "tools/call") };
+        let outgoing = OutgoingRequest { permit: outgoing.permit.clone(), ..request(&upstream, "tools/call") };
         assert!(upstream.call(&agent("a"), &outgoing, Arc::new(RecordingListener::default())).await.is_err());
     }
     assert_eq!((fake.request_count("tools/call"), upstream.status().breaker), (0, "closed"));
@@ -306,10 +306,10 @@ async fn permit_is_checked_after_all_waits() {
 async fn approved_change_without_inquirer_declines_questions() {
     let fake = legacy();
     let upstream = start(&fake).await;
-    fake.answers(|request| {
+    fake.answer_with(|request| {
         Box::pin(async move {
             let (question, answer) = fake::question();
-            request.listener.request(question);
+            request.listener.handle_request(question);
             let declined = answer.await.unwrap().unwrap_err();
             assert_eq!(declined.code, -32601);
             fake::ok(json!({ "content": [], "isError": true }))
@@ -322,15 +322,15 @@ async fn approved_change_without_inquirer_declines_questions() {
 async fn abandoned_change_is_cancelled_at_server() {
     let fake = modern();
     let upstream = start(&fake).await;
-    fake.answers(|_| Box::pin(pending()));
+    fake.answer_with(|_| Box::pin(pending()));
     assert!(tokio::time::timeout(Duration::from_secs(5), run_approved_change(&upstream)).await.is_err());
     seconds(1).await;
-    assert_eq!(fake.dropped.load(Ordering::SeqCst), 1);
+    assert_eq!(fake.dropped_requests.load(Ordering::SeqCst), 1);
 }
 
 /// Makes the server never answer calls. It answers other requests if `alive`.
 fn hang_calls(fake: &FakeServer, alive: bool) {
-    fake.answers(move |request| {
+    fake.answer_with(move |request| {
         if request.method == "tools/call" || !alive {
             Box::pin(pending())
         } else {
@@ -362,7 +362,7 @@ async fn hanging_shared_child_is_replaced_and_calls_fail() {
     // The connection is kept if the server answers in between or answers the probe.
     hang_calls(&fake, true);
     timed_out(2).await;
-    fake.answers(|_| Box::pin(ready(fake::ok(json!({ "content": [] })))));
+    fake.answer_with(|_| Box::pin(ready(fake::ok(json!({ "content": [] })))));
     call(&upstream, &agent("a")).await.unwrap();
     hang_calls(&fake, true);
     timed_out(2).await;
@@ -375,14 +375,14 @@ async fn hanging_shared_child_is_replaced_and_calls_fail() {
     assert_eq!((fake.request_count("ping"), fake.link_count()), (2, 1), "another probe after as many timeouts");
 
     hang_calls(&fake, false);
-    let long = Outgoing { name: Some("long".into()), ..request(&upstream, "tools/call") };
+    let long = OutgoingRequest { name: Some("long".into()), ..request(&upstream, "tools/call") };
     let patient = agent("b");
     let long_call = upstream.call(&patient, &long, Arc::new(RecordingListener::default()));
     let (error, ()) = tokio::join!(long_call, timed_out(3));
     let error = error.unwrap_err();
     assert_eq!((error.kind, error.data["outcome"].as_str()), (ErrorKind::UpstreamUnavailable, Some("unknown")));
     assert!(error.message.contains("no longer answered"), "{}", error.message);
-    fake.answers(|_| Box::pin(ready(fake::ok(json!({ "content": [] })))));
+    fake.answer_with(|_| Box::pin(ready(fake::ok(json!({ "content": [] })))));
     call(&upstream, &agent("a")).await.unwrap();
-    assert_eq!((fake.link_count(), fake.open().len()), (2, 1));
+    assert_eq!((fake.link_count(), fake.open_links().len()), (2, 1));
 }

@@ -56,7 +56,7 @@ async fn endless_list_is_truncated_and_failed_list_kept() {
     assert_eq!(fake.request_count("tools/list"), 2);
     assert_eq!(names(&upstream), ["fake__a"]);
     fake.lists.lock().insert("tools/list", json!({ "garbage": true }));
-    fake.open()[0].send_notification("notifications/tools/list_changed", json!({}));
+    fake.open_links()[0].send_notification("notifications/tools/list_changed", json!({}));
     seconds(2).await;
     assert_eq!(names(&upstream), ["fake__a"]);
     assert!(upstream.status().omitted[0].contains("tools/list"), "{:?}", upstream.status().omitted);
@@ -67,7 +67,7 @@ async fn burst_of_changes_is_read_once() {
     let fake = legacy();
     let upstream = start(&fake).await;
     let mut receiver = upstream.events.subscribe();
-    let link = &fake.open()[0];
+    let link = &fake.open_links()[0];
     for _ in 0..100 {
         link.send_notification("notifications/tools/list_changed", json!({}));
     }
@@ -119,10 +119,10 @@ async fn late_and_lost_servers_are_reconnected() {
     seconds(120).await;
     call(&upstream, &agent("a")).await.unwrap();
 
-    fake.open()[0].closed.cancel();
+    fake.open_links()[0].closed.cancel();
     // The call waits for the new connection, so clients do not notice.
     call(&upstream, &agent("a")).await.unwrap();
-    assert_eq!((fake.link_count(), fake.open().len()), (2, 1));
+    assert_eq!((fake.link_count(), fake.open_links().len()), (2, 1));
     let status = upstream.status();
     // The gateway restarted the server once after the failed start, and once after the loss.
     assert_eq!((status.status, status.restarts, status.last_error), ("up", 2, None));
@@ -135,7 +135,7 @@ async fn crashing_server_is_restarted_with_backoff() {
     let upstream = start(&fake).await;
     let kill = async {
         loop {
-            fake.open().iter().for_each(|link| link.closed.cancel());
+            fake.open_links().iter().for_each(|link| link.closed.cancel());
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
@@ -174,18 +174,19 @@ async fn lists_connection_finds_tools_for_askable_clients() {
     upstream.wait_until_settled().await;
     seconds(10).await;
     assert_eq!(names(&upstream), ["fake__echo", "fake__ask"]);
-    // One is the plain connection for calls, and the other declares all capabilities and reads the lists.
-    assert_eq!(fake.open().len(), 2);
-    let declared: Vec<bool> = fake.open().iter().map(|link| link.declared.lock()["elicitation"].is_object()).collect();
+    // One is the common connection for calls, and the other declares all capabilities and reads the lists.
+    assert_eq!(fake.open_links().len(), 2);
+    let declared: Vec<bool> =
+        fake.open_links().iter().map(|link| link.declared.lock()["elicitation"].is_object()).collect();
     assert_eq!(declared, [false, true]);
     *fake.tools_for_askable_clients.lock() = Some(fake::tools(&["echo", "ask", "more"]));
-    fake.open()[1].send_notification("notifications/tools/list_changed", json!({}));
+    fake.open_links()[1].send_notification("notifications/tools/list_changed", json!({}));
     seconds(2).await;
     assert_eq!(names(&upstream), ["fake__echo", "fake__ask", "fake__more"]);
     // The second connection ends and is replaced.
-    fake.open()[1].closed.cancel();
+    fake.open_links()[1].closed.cancel();
     seconds(30).await;
-    assert_eq!((fake.open().len(), fake.link_count()), (2, 3));
+    assert_eq!((fake.open_links().len(), fake.link_count()), (2, 3));
     assert_eq!(names(&upstream).len(), 3);
 }
 
@@ -195,6 +196,6 @@ async fn lists_connection_closes_if_lists_are_equal() {
     let upstream = start_with(UpstreamConfig { elicitation: true, ..config("fake") }, &[&fake]);
     upstream.wait_until_settled().await;
     seconds(10).await;
-    assert_eq!((fake.open().len(), fake.link_count()), (1, 2));
+    assert_eq!((fake.open_links().len(), fake.link_count()), (1, 2));
     assert_eq!(names(&upstream), ["fake__echo"]);
 }

@@ -1,5 +1,6 @@
 //! Tests of upstreams against fake servers, in simulated time.
 
+mod accounts;
 mod cached;
 mod calls;
 mod lists;
@@ -12,7 +13,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::{Value, json};
 
 use crate::{
-    link::{Connector, LinkKind, Listener, Outgoing, Response},
+    link::{Connector, LinkKind, Listener, OutgoingRequest, Response},
     server::{Caller, LinkChoice, Upstream},
     testing::{
         RecordingListener,
@@ -45,7 +46,7 @@ async fn start(fake: &Arc<FakeServer>) -> Arc<Upstream> {
 }
 
 fn legacy() -> Arc<FakeServer> {
-    FakeServer::new(Era::Legacy, LinkKind::Shared)
+    FakeServer::new(Era::Legacy, LinkKind::SingleStream)
 }
 
 fn modern() -> Arc<FakeServer> {
@@ -73,10 +74,10 @@ fn in_session(caller: Caller, session: &str) -> Caller {
     Caller { session: Some(session.into()), is_modern: false, ..caller }
 }
 
-fn request(upstream: &Upstream, method: &str) -> Outgoing {
-    Outgoing {
+fn request(upstream: &Upstream, method: &str) -> OutgoingRequest {
+    OutgoingRequest {
         name: Some("echo".into()),
-        ..Outgoing::new(
+        ..OutgoingRequest::new(
             upstream.next_request_id(),
             method,
             Some(&json!({ "name": "echo", "arguments": {} }).to_string()),
@@ -101,4 +102,15 @@ async fn call_with_listener(
 
 async fn seconds(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
+}
+
+/// Waits until another thread has met the condition.
+pub(crate) async fn wait_until(condition: impl Fn() -> bool) {
+    for _ in 0..6000 {
+        if condition() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the condition was not met in time");
 }

@@ -8,8 +8,8 @@ use super::*;
 use countersign_protocol::ErrorKind;
 
 /// Makes calls take one second.
-fn slow(fake: &FakeServer) {
-    fake.answers(|_| {
+fn answer_after_a_second(fake: &FakeServer) {
+    fake.answer_with(|_| {
         Box::pin(async {
             seconds(1).await;
             fake::ok(json!({ "content": [] }))
@@ -18,7 +18,7 @@ fn slow(fake: &FakeServer) {
 }
 
 /// Makes one call for each caller, concurrently.
-async fn together(upstream: &Upstream, callers: &[Caller]) -> Vec<Result<Value, McpError>> {
+async fn call_concurrently(upstream: &Upstream, callers: &[Caller]) -> Vec<Result<Value, McpError>> {
     futures_util::future::join_all(callers.iter().map(|caller| call(upstream, caller))).await
 }
 
@@ -26,29 +26,29 @@ async fn together(upstream: &Upstream, callers: &[Caller]) -> Vec<Result<Value, 
 async fn unaskable_clients_share_one_child() {
     let fake = legacy();
     let upstream = start(&fake).await;
-    slow(&fake);
+    answer_after_a_second(&fake);
     let callers: Vec<_> = (0..20).map(|n| in_session(agent(&format!("agent {n}")), &format!("s{n}"))).collect();
-    assert!(together(&upstream, &callers).await.iter().all(Result::is_ok));
+    assert!(call_concurrently(&upstream, &callers).await.iter().all(Result::is_ok));
     assert_eq!(fake.link_count(), 1);
-    assert_eq!(fake.open()[0].peak.load(Ordering::SeqCst), 20);
-    assert_eq!(*fake.open()[0].declared.lock(), json!({}));
+    assert_eq!(fake.open_links()[0].peak.load(Ordering::SeqCst), 20);
+    assert_eq!(*fake.open_links()[0].declared.lock(), json!({}));
 }
 
 #[actix::test]
 async fn askable_client_gets_exclusive_child() {
     let fake = legacy();
     let upstream = start(&fake).await;
-    slow(&fake);
+    answer_after_a_second(&fake);
     let callers: Vec<_> = (0..10).map(|_| askable("a")).chain([askable("b")]).collect();
-    assert!(together(&upstream, &callers).await.iter().all(Result::is_ok));
+    assert!(call_concurrently(&upstream, &callers).await.iter().all(Result::is_ok));
     // There are the common link, four links of the first principal and one link of the second.
     assert_eq!(fake.link_count(), 6);
-    for link in &fake.open()[1..] {
+    for link in &fake.open_links()[1..] {
         assert_eq!(link.peak.load(Ordering::SeqCst), 1);
         assert_eq!(*link.declared.lock(), json!({ "elicitation": { "form": {} } }));
     }
     // Later calls reuse the links.
-    assert!(together(&upstream, &callers[..4]).await.iter().all(Result::is_ok));
+    assert!(call_concurrently(&upstream, &callers[..4]).await.iter().all(Result::is_ok));
     assert_eq!(fake.link_count(), 6);
 }
 
@@ -56,12 +56,12 @@ async fn askable_client_gets_exclusive_child() {
 async fn idle_child_is_replaced_for_other_capabilities() {
     let fake = legacy();
     let upstream = start(&fake).await;
-    slow(&fake);
-    together(&upstream, &vec![askable("a"); 4]).await;
+    answer_after_a_second(&fake);
+    call_concurrently(&upstream, &vec![askable("a"); 4]).await;
     let other =
         Caller { capabilities: ClientCapabilities { sampling: true, ..ClientCapabilities::default() }, ..agent("a") };
     call(&upstream, &other).await.unwrap();
-    assert_eq!((fake.link_count(), fake.open().len()), (6, 5));
+    assert_eq!((fake.link_count(), fake.open_links().len()), (6, 5));
 }
 
 #[actix::test]
@@ -69,44 +69,44 @@ async fn children_and_waiting_calls_are_bounded() {
     let fake = legacy();
     let upstream = start_with(UpstreamConfig { max_queue: 5, ..config("fake") }, &[&fake]);
     upstream.wait_until_settled().await;
-    slow(&fake);
+    answer_after_a_second(&fake);
     let callers: Vec<_> = (0..40).map(|n| askable(&format!("agent {n}"))).collect();
-    let results = together(&upstream, &callers).await;
+    let results = call_concurrently(&upstream, &callers).await;
     assert_eq!(fake.max_concurrent_calls(), 1);
     let refused: Vec<_> = results.into_iter().filter_map(Result::err).collect();
     assert_eq!(refused.len(), 3, "32 run, 5 wait");
     assert!(refused.iter().all(|e| e.kind == ErrorKind::Overloaded && e.data["outcome"] == "not_applied"));
-    assert!(fake.open().len() <= 33);
+    assert!(fake.open_links().len() <= 33);
 }
 
 #[actix::test]
 async fn idle_children_are_closed_after_timeout() {
     let fake = legacy();
     let upstream = start(&fake).await;
-    together(&upstream, &[askable("a"), askable("b")]).await;
-    assert_eq!(fake.open().len(), 3);
+    call_concurrently(&upstream, &[askable("a"), askable("b")]).await;
+    assert_eq!(fake.open_links().len(), 3);
     seconds(100).await;
     call(&upstream, &askable("b")).await.unwrap();
     seconds(50).await;
-    assert_eq!(fake.open().len(), 2);
+    assert_eq!(fake.open_links().len(), 2);
     seconds(150).await;
-    assert_eq!((fake.open().len(), upstream.status().links), (1, 0));
+    assert_eq!((fake.open_links().len(), upstream.status().links), (1, 0));
 }
 
 #[actix::test]
-async fn tainted_child_serves_no_other_session() {
+async fn child_with_abandoned_call_serves_no_other_session() {
     let fake = legacy();
     let upstream = start(&fake).await;
-    fake.answers(|_| Box::pin(std::future::pending()));
+    fake.answer_with(|_| Box::pin(std::future::pending()));
     let abandon_call = async |caller: Caller| {
         assert!(tokio::time::timeout(Duration::from_secs(5), call(&upstream, &caller)).await.is_err());
     };
     // A stateless client cannot be distinguished from another one, so its child is closed.
     abandon_call(askable("a")).await;
-    assert_eq!(fake.open().len(), 1);
+    assert_eq!(fake.open_links().len(), 1);
     // The next call of the same session may use the child.
     abandon_call(in_session(askable("a"), "s")).await;
-    fake.answers(|_| Box::pin(std::future::ready(fake::ok(json!({ "content": [] })))));
+    fake.answer_with(|_| Box::pin(std::future::ready(fake::ok(json!({ "content": [] })))));
     call(&upstream, &in_session(askable("a"), "s")).await.unwrap();
     assert_eq!(fake.link_count(), 3);
     call(&upstream, &in_session(askable("a"), "t")).await.unwrap();
@@ -117,18 +117,18 @@ async fn tainted_child_serves_no_other_session() {
 async fn http_sessions_have_own_connections_until_they_end() {
     let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
     let upstream = start(&fake).await;
-    slow(&fake);
+    answer_after_a_second(&fake);
     let callers: Vec<_> = (0..100).map(|n| in_session(agent("a"), &format!("s{n}"))).collect();
-    assert!(together(&upstream, &callers).await.iter().all(Result::is_ok));
-    assert!(together(&upstream, &callers).await.iter().all(Result::is_ok));
-    assert_eq!(fake.open().len(), 101);
+    assert!(call_concurrently(&upstream, &callers).await.iter().all(Result::is_ok));
+    assert!(call_concurrently(&upstream, &callers).await.iter().all(Result::is_ok));
+    assert_eq!(fake.open_links().len(), 101);
     // Two calls of one session share its connection.
-    assert!(together(&upstream, &[callers[0].clone(), callers[0].clone()]).await.iter().all(Result::is_ok));
-    assert_eq!(fake.open().len(), 101);
+    assert!(call_concurrently(&upstream, &[callers[0].clone(), callers[0].clone()]).await.iter().all(Result::is_ok));
+    assert_eq!(fake.open_links().len(), 101);
     seconds(600).await;
-    assert_eq!(fake.open().len(), 101, "a session's state is kept as long as the session");
-    (0..100).for_each(|n| upstream.session_ended(&format!("s{n}")));
-    assert_eq!((fake.open().len(), upstream.status().links), (1, 0));
+    assert_eq!(fake.open_links().len(), 101, "a session's state is kept as long as the session");
+    (0..100).for_each(|n| upstream.close_session(&format!("s{n}")));
+    assert_eq!((fake.open_links().len(), upstream.status().links), (1, 0));
 }
 
 #[actix::test]
@@ -136,22 +136,22 @@ async fn session_ending_during_start_leaves_no_child() {
     let fake = FakeServer::new(Era::Legacy, LinkKind::Streams);
     let upstream = start(&fake).await;
     let caller = in_session(agent("a"), "s");
-    let (result, ()) = tokio::join!(call(&upstream, &caller), async { upstream.session_ended("s") });
+    let (result, ()) = tokio::join!(call(&upstream, &caller), async { upstream.close_session("s") });
     drop(result);
-    upstream.session_ended("s");
+    upstream.close_session("s");
     seconds(1).await;
-    assert_eq!((fake.open().len(), upstream.status().links), (1, 0));
+    assert_eq!((fake.open_links().len(), upstream.status().links), (1, 0));
 }
 
 #[actix::test]
 async fn stateless_server_needs_one_connection() {
-    for kind in [LinkKind::Stateless, LinkKind::Shared] {
+    for kind in [LinkKind::Stateless, LinkKind::SingleStream] {
         let fake = FakeServer::new(Era::Modern, kind);
         let upstream = start(&fake).await;
-        slow(&fake);
+        answer_after_a_second(&fake);
         let callers: Vec<_> = (0..10).map(|n| in_session(askable("a"), &format!("s{n}"))).collect();
-        assert!(together(&upstream, &callers).await.iter().all(Result::is_ok));
-        assert_eq!(fake.open().len(), 1, "{kind:?}");
+        assert!(call_concurrently(&upstream, &callers).await.iter().all(Result::is_ok));
+        assert_eq!(fake.open_links().len(), 1, "{kind:?}");
         tokio::time::resume();
     }
 }
@@ -164,9 +164,9 @@ async fn unattributed_message_goes_to_only_call_or_is_dropped() {
         &[&fake],
     );
     upstream.wait_until_settled().await;
-    slow(&fake);
+    answer_after_a_second(&fake);
     let send_log_message =
-        || fake.open()[0].send_notification("notifications/message", json!({ "level": "error", "data": "x" }));
+        || fake.open_links()[0].send_notification("notifications/message", json!({ "level": "error", "data": "x" }));
     let half_second = || tokio::time::sleep(Duration::from_millis(500));
 
     // The messages are attributed to the only active call.
@@ -176,7 +176,7 @@ async fn unattributed_message_goes_to_only_call_or_is_dropped() {
         half_second().await;
         send_log_message();
         let (question, _answer) = fake::question();
-        fake.open()[0].unsolicited.request(question);
+        fake.open_links()[0].unsolicited.handle_request(question);
     });
     assert_eq!(one.methods(), ["notifications/message"]);
     assert_eq!(one.take_request().method, "elicitation/create");
@@ -190,7 +190,7 @@ async fn unattributed_message_goes_to_only_call_or_is_dropped() {
             half_second().await;
             send_log_message();
             let (question, answer) = fake::question();
-            fake.open()[0].unsolicited.request(question);
+            fake.open_links()[0].unsolicited.handle_request(question);
             answer.await.unwrap().unwrap_err().code
         }
     );
@@ -217,10 +217,10 @@ async fn gateway_notifications_are_not_forwarded_to_call() {
     let fake = legacy();
     let upstream = start(&fake).await;
     let listener = Arc::new(RecordingListener::default());
-    fake.answers(|request| {
+    fake.answer_with(|request| {
         // On a single stream with one active call, the notification looks like part of the call.
-        request.listener.notification(fake::notification("notifications/tools/list_changed", json!({})));
-        request.listener.notification(fake::notification("notifications/progress", json!({ "progress": 1 })));
+        request.listener.handle_notification(fake::notification("notifications/tools/list_changed", json!({})));
+        request.listener.handle_notification(fake::notification("notifications/progress", json!({ "progress": 1 })));
         Box::pin(std::future::ready(fake::ok(json!({ "content": [] }))))
     });
     call_with_listener(&upstream, &agent("a"), listener.clone()).await.unwrap();
@@ -235,7 +235,7 @@ async fn follow_up_request_reaches_same_child_or_fails() {
     let upstream = start(&fake).await;
     let requests: Arc<parking_lot::Mutex<Vec<(String, usize)>>> = Arc::default();
     let recorder = Arc::clone(&requests);
-    fake.answers(move |request| {
+    fake.answer_with(move |request| {
         let link = Arc::as_ptr(&request.link) as usize;
         recorder.lock().push((request.method.clone(), link));
         Box::pin(async move {
@@ -248,18 +248,18 @@ async fn follow_up_request_reaches_same_child_or_fails() {
         async move { upstream.call(&caller, &request(&upstream, method), Arc::new(RecordingListener::default())).await }
     };
     // There are three children of one principal, and the call uses one of them.
-    together(&upstream, &vec![askable("a"); 3]).await;
+    call_concurrently(&upstream, &vec![askable("a"); 3]).await;
     requests.lock().clear();
     let maker = Caller { link_choice: LinkChoice::recording(), ..askable("a") };
     let other_callers = vec![askable("a"); 2];
-    let (made, _) = tokio::join!(send(maker.clone(), "tools/call"), together(&upstream, &other_callers));
+    let (made, _) = tokio::join!(send(maker.clone(), "tools/call"), call_concurrently(&upstream, &other_callers));
     made.unwrap();
     let child = requests.lock()[0].1;
     let follower = Caller { link_choice: maker.link_choice.for_follow_up(), ..askable("a") };
     requests.lock().clear();
     // All children are busy. A cancellation does not wait, but a result waits for its child.
     let busy_callers = vec![askable("a"); 3];
-    let busy = together(&upstream, &busy_callers);
+    let busy = call_concurrently(&upstream, &busy_callers);
     let follow = async {
         seconds(0).await;
         tokio::join!(send(follower.clone(), "tasks/result"), async {
@@ -276,7 +276,7 @@ async fn follow_up_request_reaches_same_child_or_fails() {
     assert_eq!(order[3..], ["tasks/cancel", "tasks/result"]);
 
     // The child has ended, and no other child knows its work.
-    fake.open().iter().find(|link| Arc::as_ptr(link) as usize == child).unwrap().closed.cancel();
+    fake.open_links().iter().find(|link| Arc::as_ptr(link) as usize == child).unwrap().closed.cancel();
     requests.lock().clear();
     let error = send(follower, "tasks/cancel").await.unwrap_err();
     assert_eq!((error.kind, error.data["outcome"].as_str()), (ErrorKind::UpstreamUnavailable, Some("not_applied")));

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::*;
-use crate::registry::Upstreams;
+use crate::{registry::Upstreams, server::accounts::AccountCredentials};
 
 /// The servers by name, with one entry for each time that the name was configured.
 type Servers = Arc<Mutex<HashMap<String, Vec<Arc<FakeServer>>>>>;
@@ -14,12 +14,12 @@ type Servers = Arc<Mutex<HashMap<String, Vec<Arc<FakeServer>>>>>;
 fn upstreams() -> (Upstreams, Servers) {
     let servers = Servers::default();
     let known = Arc::clone(&servers);
-    let connectors = Box::new(move |config: &Arc<UpstreamConfig>| {
+    let connectors = Arc::new(move |config: &Arc<UpstreamConfig>, _: Option<&AccountCredentials>| {
         let fake = legacy();
         known.lock().unwrap().entry(config.name.clone()).or_default().push(Arc::clone(&fake));
         vec![fake as Arc<dyn Connector>]
     });
-    (Upstreams::with_connectors(connectors), servers)
+    (Upstreams::with_connectors(connectors, None), servers)
 }
 
 fn names(providers: &[Arc<Upstream>]) -> Vec<String> {
@@ -27,18 +27,7 @@ fn names(providers: &[Arc<Upstream>]) -> Vec<String> {
 }
 
 async fn settle(upstreams: &Upstreams) {
-    upstreams.wait_until_settled(Duration::from_secs(10)).await;
-}
-
-/// Waits until another thread has met the condition.
-async fn wait_until(condition: impl Fn() -> bool) {
-    for _ in 0..1000 {
-        if condition() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("the condition was not met in time");
+    upstreams.wait_until_settled(Duration::from_secs(60)).await;
 }
 
 #[actix::test]
@@ -61,7 +50,7 @@ async fn unchanged_upstream_survives_reconfiguration() {
     settle(&upstreams).await;
 
     let servers = Arc::clone(&servers);
-    let open = |name: &str, index: usize| servers.lock().unwrap()[name][index].open().len();
+    let open = |name: &str, index: usize| servers.lock().unwrap()[name][index].open_links().len();
     wait_until(|| open("b", 0) == 0 && open("c", 0) == 0).await;
     assert_eq!((open("a", 0), open("b", 1), open("d", 0)), (1, 1, 1));
     upstreams.stop().await;
@@ -96,7 +85,7 @@ async fn missing_required_lists_unavailable_servers() {
     for server in ["a", "b"] {
         let fake = Arc::clone(&servers.lock().unwrap()[server][0]);
         fake.set_unreachable(true);
-        fake.open()[0].closed.cancel();
+        fake.open_links()[0].closed.cancel();
     }
     wait_until(|| upstreams.missing_required(|_| true) == ["a"]).await;
     upstreams.stop().await;

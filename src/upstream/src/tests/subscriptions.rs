@@ -14,12 +14,12 @@ async fn subscriptions_are_counted_and_renewed_on_reconnect() {
     *fake.capabilities.lock() = json!({ "resources": { "subscribe": true } });
     let upstream = start(&fake).await;
     let mut receiver = upstream.events.subscribe();
-    fake.answers(|_| Box::pin(std::future::ready(fake::ok(json!({})))));
+    fake.answer_with(|_| Box::pin(std::future::ready(fake::ok(json!({})))));
     upstream.watch_resource("file:///a").await.unwrap();
     upstream.watch_resource("file:///a").await.unwrap();
     upstream.watch_resource("file:///b").await.unwrap();
     assert_eq!((fake.request_count("resources/subscribe"), fake.request_count("resources/unsubscribe")), (2, 0));
-    fake.open()[0].send_notification("notifications/resources/updated", json!({ "uri": "file:///a" }));
+    fake.open_links()[0].send_notification("notifications/resources/updated", json!({ "uri": "file:///a" }));
     assert!(
         matches!(receiver.try_recv(), Ok(ProviderEvent::ResourcesUpdated(uris)) if uris == ["fake+file:///a"]),
         "under the URI that clients use"
@@ -29,7 +29,7 @@ async fn subscriptions_are_counted_and_renewed_on_reconnect() {
     seconds(1).await;
     assert_eq!(fake.request_count("resources/unsubscribe"), 1);
 
-    fake.open()[0].closed.cancel();
+    fake.open_links()[0].closed.cancel();
     seconds(5).await;
     assert_eq!(fake.request_count("resources/subscribe"), 3, "only the resource that is still watched");
     upstream.unwatch_resource("file:///a");
@@ -53,11 +53,11 @@ async fn duplicate_updates_are_forwarded_once() {
     let fake = legacy();
     *fake.capabilities.lock() = json!({ "resources": { "subscribe": true } });
     let upstream = start(&fake).await;
-    fake.answers(|_| Box::pin(std::future::ready(fake::ok(json!({})))));
+    fake.answer_with(|_| Box::pin(std::future::ready(fake::ok(json!({})))));
     upstream.watch_resource("file:///a").await.unwrap();
     call(&upstream, &askable("a")).await.unwrap();
-    let own = fake.open().into_iter().find(|link| *link.declared.lock() != json!({})).unwrap();
-    let plain = fake.open().into_iter().find(|link| *link.declared.lock() == json!({})).unwrap();
+    let own = fake.open_links().into_iter().find(|link| *link.declared.lock() != json!({})).unwrap();
+    let plain = fake.open_links().into_iter().find(|link| *link.declared.lock() == json!({})).unwrap();
     let mut receiver = upstream.events.subscribe();
     let notify = |link: &fake::FakeLink| {
         link.send_notification("notifications/resources/updated", json!({ "uri": "file:///a" }))
@@ -115,7 +115,7 @@ struct Stream {
 impl Streams {
     fn serve(&self, fake: &FakeServer) {
         let streams = self.clone();
-        fake.answers(move |request| {
+        fake.answer_with(move |request| {
             assert_eq!(request.method, "subscriptions/listen");
             let (open, end) = (Arc::new(()), tokio_util::sync::CancellationToken::new());
             streams.0.lock().push(Stream {
@@ -129,7 +129,7 @@ impl Streams {
                 seconds(1).await;
                 request
                     .listener
-                    .notification(fake::notification("notifications/subscriptions/acknowledged", json!({})));
+                    .handle_notification(fake::notification("notifications/subscriptions/acknowledged", json!({})));
                 end.cancelled().await;
                 fake::ok(json!({ "resultType": "complete" }))
             })
@@ -167,10 +167,10 @@ async fn new_stream_is_acknowledged_before_old_one_closes() {
 
     let mut receiver = upstream.events.subscribe();
     let listener = Arc::clone(&streams.0.lock()[1].listener);
-    listener.notification(fake::notification("notifications/resources/updated", json!({ "uri": "file:///a" })));
+    listener.handle_notification(fake::notification("notifications/resources/updated", json!({ "uri": "file:///a" })));
     assert!(matches!(receiver.try_recv(), Ok(ProviderEvent::ResourcesUpdated(_))));
     let read = fake.request_count("tools/list");
-    listener.notification(fake::notification("notifications/tools/list_changed", json!({})));
+    listener.handle_notification(fake::notification("notifications/tools/list_changed", json!({})));
     seconds(1).await;
     assert_eq!(fake.request_count("tools/list"), read + 1);
 
@@ -200,7 +200,7 @@ async fn ended_stream_is_reopened_and_lists_are_read() {
 #[actix::test]
 async fn refused_stream_is_not_requested_again() {
     let fake = modern();
-    fake.answers(|_| {
+    fake.answer_with(|_| {
         Box::pin(std::future::ready(Ok(Response::Error(countersign_protocol::rpc_error::RpcError::new(
             -32601,
             "no such method",

@@ -13,21 +13,21 @@ use serde_json::value::RawValue;
 use crate::{
     catalog::{Catalog, ListKinds, usable_definitions::UsableDefinitions},
     link::LinkError,
-    server::{Upstream, connection::UpstreamConnection, own_requests::OwnRequestError},
+    server::{Upstream, connection::UpstreamConnection, gateway_requests::GatewayRequestError},
 };
 use countersign_protocol::Era;
 use countersign_provider::ProviderEvent;
 
-/// Minimum time to live of lists, even if the server declares less.
+/// The minimum time to live of lists, even if the server declares less.
 const MIN_TTL: Duration = Duration::from_secs(5);
-/// Minimum time to live of the lists of a server that announces changes.
+/// The minimum time to live of the lists of a server that announces changes.
 const MIN_TTL_WITH_NOTIFICATIONS: Duration = Duration::from_secs(60);
-/// Delay before lists that could not be read are requested again.
+/// The delay before lists that could not be read are requested again.
 const RETRY_DELAY: Duration = Duration::from_secs(30);
-/// Maximum bytes of a page's cursor, which is sent back unchanged.
+/// The maximum number of bytes of a page's cursor, which is sent back unchanged.
 const MAX_CURSOR_BYTES: usize = 64 << 10;
 
-/// Maximum number of omitted definitions that are logged each time.
+/// The maximum number of omitted definitions that are logged each time.
 const MAX_LOGGED_OMISSIONS: usize = 20;
 
 /// Reads lists again and announces those that have changed.
@@ -42,7 +42,7 @@ pub(super) async fn refresh(
     let old = upstream.catalog();
     let fresh = match read(upstream, connection, kinds, &old).await {
         Ok(fresh) => fresh,
-        Err(OwnRequestError::Link(error)) => return Err(error),
+        Err(GatewayRequestError::Link(error)) => return Err(error),
         Err(error) => return Err(LinkError::Protocol(error.to_string())),
     };
     let mut omitted: Vec<String> = Vec::new();
@@ -50,8 +50,23 @@ pub(super) async fn refresh(
         tracing::warn!(upstream = %upstream.config.name, list, %error, "a list of the upstream could not be read");
         omitted.push(format!("{list}: {error}"));
     }
-    omitted.extend(fresh.catalog.truncated.iter().map(|(list, why)| format!("{list}: {why}; the rest is left out")));
-    let new = fresh.catalog;
+    publish(upstream, fresh.catalog, omitted);
+    let ttl = match fresh.failed.is_empty() {
+        false => RETRY_DELAY,
+        // Lists of the handshake era have no time to live.
+        true if connection.era == Era::Legacy || fresh.ttl == Duration::MAX => return Ok(()),
+        true if connection.features.announced.contains(ListKinds::TOOLS) => fresh.ttl.max(MIN_TTL_WITH_NOTIFICATIONS),
+        true => fresh.ttl.max(MIN_TTL),
+    };
+    let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+    upstream.stale_at.store(upstream.metrics.millis_since_configured().saturating_add(ttl), Ordering::Relaxed);
+    Ok(())
+}
+
+/// Offers new lists and announces those that have changed. `omitted` names the lists that could not be read.
+pub(super) fn publish(upstream: &Upstream, new: Catalog, mut omitted: Vec<String>) {
+    let old = upstream.catalog();
+    omitted.extend(new.truncated.iter().map(|(list, reason)| format!("{list}: {reason}; the rest is left out")));
     let mut changed = old.changed_lists(&new);
     if !changed.is_empty() || new.truncated != old.truncated {
         let definitions = UsableDefinitions::build(&upstream.config, &upstream.names, &new);
@@ -67,8 +82,8 @@ pub(super) async fn refresh(
     }
     omitted.extend(upstream.definitions.load().omitted.iter().take(100).cloned());
     upstream.metrics.set_omitted(omitted);
-    // The first lists are announced even if they are empty, because requests that wait for the first lists need the next route
-    // table.
+    // The first lists are announced even if they are empty, because requests that wait for the first lists need the
+    // next route table.
     if upstream.mark_reached() && changed.is_empty() {
         changed = ListKinds::TOOLS;
     }
@@ -81,16 +96,6 @@ pub(super) async fn refresh(
             upstream.emit(event);
         }
     }
-    let ttl = match fresh.failed.is_empty() {
-        false => RETRY_DELAY,
-        // Lists of the handshake era have no time to live.
-        true if connection.era == Era::Legacy || fresh.ttl == Duration::MAX => return Ok(()),
-        true if connection.features.announced.contains(ListKinds::TOOLS) => fresh.ttl.max(MIN_TTL_WITH_NOTIFICATIONS),
-        true => fresh.ttl.max(MIN_TTL),
-    };
-    let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-    upstream.stale_at.store(upstream.metrics.millis().saturating_add(ttl), Ordering::Relaxed);
-    Ok(())
 }
 
 /// The lists that were read, and their time to live (2026-07-28/server/utilities/caching).
@@ -98,7 +103,7 @@ pub(super) struct ReadLists {
     pub catalog: Catalog,
     pub ttl: Duration,
     /// Lists that could not be read and are unchanged.
-    pub failed: Vec<(&'static str, OwnRequestError)>,
+    pub failed: Vec<(&'static str, GatewayRequestError)>,
 }
 
 /// One list of the protocol.
@@ -136,22 +141,28 @@ pub(super) async fn read(
     connection: &UpstreamConnection,
     kinds: ListKinds,
     old: &Catalog,
-) -> Result<ReadLists, OwnRequestError> {
+) -> Result<ReadLists, GatewayRequestError> {
     let features = connection.features;
     let mut fresh = ReadLists { catalog: old.clone(), ttl: Duration::MAX, failed: Vec::new() };
     for list in LISTS.iter().filter(|list| kinds.contains(list.kind)) {
         let is_offered = features.lists.is_empty() || features.lists.contains(list.kind);
         let before = std::mem::take((list.entries)(&mut fresh.catalog));
-        let used = fresh.catalog.bytes();
-        let read =
-            if is_offered { read_list(upstream, connection, list, used).await } else { Ok(ListEntries::empty()) };
-        let ListEntries { all: entries, ttl, truncation } = match read {
-            Ok(read) => read,
+        let used_bytes = fresh.catalog.bytes();
+        let outcome =
+            if is_offered { read_list(upstream, connection, list, used_bytes).await } else { Ok(ListEntries::empty()) };
+        let ListEntries { all: entries, ttl, truncation } = match outcome {
+            Ok(entries) => entries,
             // The server has no such list, even if it was declared: many have resources but no templates.
-            Err(OwnRequestError::Rpc(error)) if error.code == -32601 => ListEntries::empty(),
+            Err(GatewayRequestError::Rpc(error)) if error.code == -32601 => ListEntries::empty(),
             Err(
-                error @ OwnRequestError::Link(LinkError::Unreachable(_) | LinkError::Lost(_) | LinkError::SessionGone),
+                error @ GatewayRequestError::Link(
+                    LinkError::Unreachable(_) | LinkError::Lost(_) | LinkError::SessionGone,
+                ),
             ) => {
+                return Err(error);
+            }
+            // Other lists may need rights that the account lacks.
+            Err(error @ GatewayRequestError::Link(LinkError::Unauthorized(_))) if list.kind == ListKinds::TOOLS => {
                 return Err(error);
             }
             Err(error) => {
@@ -162,7 +173,7 @@ pub(super) async fn read(
         };
         fresh.ttl = fresh.ttl.min(ttl);
         fresh.catalog.truncated.retain(|(method, _)| *method != list.method);
-        fresh.catalog.truncated.extend(truncation.map(|why| (list.method, why)));
+        fresh.catalog.truncated.extend(truncation.map(|reason| (list.method, reason)));
         *(list.entries)(&mut fresh.catalog) = entries;
     }
     Ok(fresh)
@@ -182,17 +193,17 @@ impl ListEntries {
     }
 }
 
-/// Reads one list within the configured limits (`lists`), where other lists have taken `used` bytes of the limit. Entries
-/// beyond the limits are omitted.
+/// Reads one list within the configured limits (`lists`), where other lists have taken `used_bytes` bytes of the limit.
+/// Entries beyond the limits are omitted.
 async fn read_list(
     upstream: &Upstream,
     connection: &UpstreamConnection,
     list: &List,
-    used: usize,
-) -> Result<ListEntries, OwnRequestError> {
+    used_bytes: usize,
+) -> Result<ListEntries, GatewayRequestError> {
     let limits = upstream.config.lists;
-    let mut budget = ListBudget { entries: limits.entries, bytes: limits.bytes.saturating_sub(used) };
-    let mut read = ListEntries::empty();
+    let mut budget = ListBudget { entries: limits.entries, bytes: limits.bytes.saturating_sub(used_bytes) };
+    let mut collected = ListEntries::empty();
     let mut cursor: Option<String> = None;
     // Only the hashes of the followed cursors are kept, because a server decides how long its cursors are.
     let (mut followed, hasher) = (HashSet::new(), RandomState::new());
@@ -201,12 +212,12 @@ async fn read_list(
             || "{}".to_owned(),
             |cursor| format!(r#"{{"cursor":{}}}"#, serde_json::Value::from(cursor.as_str())),
         );
-        let result = upstream.ask(connection, list.method, &params).await?;
-        let malformed = || OwnRequestError::Malformed(format!("its answer to {} is not a list", list.method));
-        let page_read = Page::read(&result, list.member, &mut budget, &mut read.all).ok_or_else(malformed)?;
-        read.ttl = read.ttl.min(page_read.ttl);
-        let Some(next) = page_read.next.filter(|_| page_read.exceeded.is_none()) else {
-            read.truncation = page_read.exceeded.map(|exceeded| match exceeded {
+        let result = upstream.send_gateway_request(connection, list.method, &params).await?;
+        let malformed = || GatewayRequestError::Malformed(format!("its answer to {} is not a list", list.method));
+        let page_read = Page::read(&result, list.member, &mut budget, &mut collected.all).ok_or_else(malformed)?;
+        collected.ttl = collected.ttl.min(page_read.ttl);
+        let Some(next) = page_read.next_cursor.filter(|_| page_read.exceeded.is_none()) else {
+            collected.truncation = page_read.exceeded.map(|exceeded| match exceeded {
                 BudgetExceeded::Entries => format!("it has more than {} entries (lists.entries)", limits.entries),
                 BudgetExceeded::Bytes => {
                     format!("all lists together have more than {} bytes (lists.bytes)", limits.bytes)
@@ -214,7 +225,7 @@ async fn read_list(
             });
             break;
         };
-        read.truncation = if page >= limits.pages {
+        collected.truncation = if page >= limits.pages {
             Some(format!("it has more than {} pages (lists.pages)", limits.pages))
         } else if next.len() > MAX_CURSOR_BYTES {
             Some(format!("the cursor of a page is longer than {MAX_CURSOR_BYTES} bytes"))
@@ -223,18 +234,18 @@ async fn read_list(
         } else {
             None
         };
-        if read.truncation.is_some() {
+        if collected.truncation.is_some() {
             break;
         }
         cursor = Some(next);
     }
-    if let Some(why) = &read.truncation {
+    if let Some(reason) = &collected.truncation {
         tracing::warn!(
-            upstream = %upstream.config.name, list = list.method, entries = read.all.len(),
-            "only a part of a list of the upstream is read: {why}"
+            upstream = %upstream.config.name, list = list.method, entries = collected.all.len(),
+            "only a part of a list of the upstream is read: {reason}"
         );
     }
-    Ok(read)
+    Ok(collected)
 }
 
 /// The remaining budget for a list.
@@ -250,19 +261,20 @@ enum BudgetExceeded {
     Bytes,
 }
 
+/// A page of a list without its entries.
 struct Page {
-    next: Option<String>,
+    next_cursor: Option<String>,
     ttl: Duration,
     /// Set if not all entries of the page fit into the budget.
     exceeded: Option<BudgetExceeded>,
 }
 
 impl Page {
-    /// Appends the entries of a page to `into`, as long as the budget lasts.
-    fn read(result: &RawValue, member: &str, budget: &mut ListBudget, into: &mut Vec<Arc<RawValue>>) -> Option<Self> {
+    /// Appends the entries of a page to `all`, as long as the budget lasts. Returns `None` for a malformed page.
+    fn read(result: &RawValue, member: &str, budget: &mut ListBudget, all: &mut Vec<Arc<RawValue>>) -> Option<Self> {
         let members: HashMap<Cow<'_, str>, &RawValue> = serde_json::from_str(result.get()).ok()?;
         let entries: Vec<&RawValue> = serde_json::from_str(members.get(member)?.get()).ok()?;
-        let next = match members.get("nextCursor") {
+        let next_cursor = match members.get("nextCursor") {
             Some(cursor) => serde_json::from_str(cursor.get()).ok()?,
             None => None,
         };
@@ -280,10 +292,10 @@ impl Page {
             }
             budget.entries -= 1;
             budget.bytes -= bytes;
-            into.push(Arc::from(entry.to_owned()));
+            all.push(Arc::from(entry.to_owned()));
         }
         Some(Self {
-            next,
+            next_cursor,
             // A list without a hint must not be considered fresh for long (2026-07-28/server/utilities/caching).
             ttl: ttl.map_or(Duration::ZERO, |ms| Duration::try_from_secs_f64(ms / 1000.0).unwrap_or_default()),
             exceeded,
@@ -311,10 +323,10 @@ mod tests {
         let (read, entries) = read.unwrap();
         assert_eq!(entries[0].get(), r#"{ "name":"a", "x":12345678901234567890123 }"#);
         assert_eq!((entries.len(), read.exceeded), (2, None));
-        assert_eq!(read.next.as_deref(), Some(""), "an empty cursor is valid");
+        assert_eq!(read.next_cursor.as_deref(), Some(""), "an empty cursor is valid");
         assert_eq!(read.ttl, Duration::from_millis(1500));
         let (last, _) = page(r#"{"tools":[],"nextCursor":null,"ttlMs":-5}"#).unwrap();
-        assert_eq!((last.next, last.ttl), (None, Duration::ZERO));
+        assert_eq!((last.next_cursor, last.ttl), (None, Duration::ZERO));
         for malformed in ["{}", "[]", r#"{"tools":{}}"#, r#"{"tools":[],"nextCursor":7}"#, "null"] {
             assert!(page(malformed).is_none(), "{malformed}");
         }

@@ -1,7 +1,7 @@
 //! Finds tools that a handshake-era server only offers to clients that can be asked questions.
 //!
 //! Some servers list a tool only if the client has declared what the tool needs (elicitation, sampling, roots),
-//! sometimes a while after the handshake. The plain connection declares nothing, so its lists may lack such tools. A
+//! sometimes a while after the handshake. The common connection declares nothing, so its lists may lack such tools. A
 //! second connection therefore declares everything and reads the lists; questions on it are declined. It is closed
 //! again if it has the same lists.
 
@@ -22,10 +22,10 @@ use crate::{
 };
 use countersign_protocol::{Era, negotiate::ClientCapabilities};
 
-/// Time limit for a server to announce different lists to a client that declares everything.
-const CHANGE_NOTICE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The time after which the lists of both connections are compared, because some servers announce tools late.
+const CHANGE_NOTICE_DELAY: Duration = Duration::from_secs(3);
 
-/// The connection on which the lists are read, if it is not the plain connection.
+/// The connection on which the lists are read, if it is not the common connection.
 pub(crate) struct ListsConnection {
     connection: ArcSwapOption<UpstreamConnection>,
     lost: Notify,
@@ -36,6 +36,7 @@ impl ListsConnection {
         Self { connection: ArcSwapOption::from(connection), lost: Notify::new() }
     }
 
+    /// Returns the connection, if it can be used.
     pub(crate) fn current(&self) -> Option<Arc<UpstreamConnection>> {
         self.connection.load_full().filter(|connection| connection.is_usable())
     }
@@ -64,16 +65,20 @@ fn all_capabilities(upstream: &Upstream) -> ClientCapabilities {
     }
 }
 
-/// Time limit for a server to announce a change before its first lists are read.
-const FIRST_LISTS_DELAY: Duration = Duration::from_millis(500);
+/// The time limit for a server to announce a change before its first lists are read.
+const FIRST_NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Delay after the first announcement of a change, so that further changes are read together.
-const SETTLE_TIME: Duration = Duration::from_millis(50);
+/// The delay after the first announcement before the first lists are read, so that further changes are read together.
+/// It is shorter than `SETTLE_TIME` of the upkeep, because the first lists are awaited.
+const LIST_SETTLE_TIME: Duration = Duration::from_millis(50);
 
-/// Opens the connection for the first lists. Returns `None` if the plain connection is enough.
-pub(crate) async fn open(upstream: &Arc<Upstream>, plain: &UpstreamConnection) -> Option<Arc<UpstreamConnection>> {
+/// Opens the connection for the first lists. Returns `None` if the common connection is enough.
+pub(crate) async fn open(
+    upstream: &Arc<Upstream>,
+    common_connection: &UpstreamConnection,
+) -> Option<Arc<UpstreamConnection>> {
     let config = &upstream.config;
-    if plain.era != Era::Legacy || (!config.elicitation && !config.sampling) {
+    if common_connection.era != Era::Legacy || (!config.elicitation && !config.sampling) {
         return None;
     }
     let endpoint = upstream.endpoints.get(upstream.current_endpoint())?;
@@ -89,18 +94,18 @@ pub(crate) async fn open(upstream: &Arc<Upstream>, plain: &UpstreamConnection) -
     if !connection.features.announced.is_empty() {
         let changed = async {
             upstream.lists_stale.notified().await;
-            tokio::time::sleep(SETTLE_TIME).await;
+            tokio::time::sleep(LIST_SETTLE_TIME).await;
         };
-        let _ = tokio::time::timeout(FIRST_LISTS_DELAY, changed).await;
+        let _ = tokio::time::timeout(FIRST_NOTICE_TIMEOUT, changed).await;
     }
     Some(connection)
 }
 
-/// Maintains the second connection until `cancelled`, when the plain connection has ended. `lists_connection` holds the
-/// connection on which the first lists were read.
+/// Maintains the second connection until `cancelled`, when the common connection has ended. `lists_connection` holds
+/// the connection on which the first lists were read.
 pub(crate) async fn run(
     upstream: Arc<Upstream>,
-    plain: Arc<UpstreamConnection>,
+    common_connection: Arc<UpstreamConnection>,
     lists_connection: Arc<ListsConnection>,
     cancelled: CancellationToken,
 ) {
@@ -108,7 +113,7 @@ pub(crate) async fn run(
         let mut losses = 0;
         loop {
             if lists_connection.current().is_none() {
-                match open(&upstream, &plain).await {
+                match open(&upstream, &common_connection).await {
                     Some(connection) => lists_connection.connection.store(Some(connection)),
                     None if !upstream.config.elicitation && !upstream.config.sampling => return,
                     None => {}
@@ -116,8 +121,8 @@ pub(crate) async fn run(
                 upstream.mark_stale(ListKinds::all());
             }
             if let Some(connection) = lists_connection.current() {
-                tokio::time::sleep(CHANGE_NOTICE_TIMEOUT).await;
-                if has_same_lists(&upstream, &plain, &connection).await {
+                tokio::time::sleep(CHANGE_NOTICE_DELAY).await;
+                if has_same_lists(&upstream, &common_connection, &connection).await {
                     lists_connection.connection.store(None);
                     connection.close();
                     return;
@@ -142,9 +147,15 @@ pub(crate) async fn run(
 }
 
 /// Returns `true` if both connections have the same lists. Lists that cannot be read count as different.
-async fn has_same_lists(upstream: &Upstream, plain: &UpstreamConnection, connection: &UpstreamConnection) -> bool {
+async fn has_same_lists(
+    upstream: &Upstream,
+    common_connection: &UpstreamConnection,
+    connection: &UpstreamConnection,
+) -> bool {
     let nothing = Catalog::default();
-    let Ok(plain_lists) = lists::read(upstream, plain, ListKinds::all(), &nothing).await else { return false };
+    let Ok(common_lists) = lists::read(upstream, common_connection, ListKinds::all(), &nothing).await else {
+        return false;
+    };
     let Ok(full_lists) = lists::read(upstream, connection, ListKinds::all(), &nothing).await else { return false };
-    plain_lists.catalog.changed_lists(&full_lists.catalog).is_empty()
+    common_lists.catalog.changed_lists(&full_lists.catalog).is_empty()
 }

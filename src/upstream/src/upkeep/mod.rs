@@ -2,6 +2,7 @@
 
 mod lists;
 mod lists_connection;
+mod personal_lists;
 mod subscriptions;
 
 use std::{
@@ -16,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use self::{lists::refresh, lists_connection::ListsConnection};
 use crate::{
     catalog::ListKinds,
+    credentials::AuthorizationFailure,
     link::{LinkError, LinkKind, Listener, detect, handshake},
     server::{
         Phase, Upstream, UpstreamActor,
@@ -30,21 +32,23 @@ use countersign_provider::ProviderEvent;
 
 /// A connection that lasted this long counts as stable, so that the next attempt follows at once.
 const STABLE_CONNECTION_TIME: Duration = Duration::from_secs(10);
-/// Minimum time between attempts, even if a call waits for the upstream.
+/// The minimum time between attempts, even if a call waits for the upstream.
 const MIN_RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
-/// Delay after the first announcement of a change, so that further changes are read together.
+/// The delay after the first announcement of a change, so that further changes are read together.
 const SETTLE_TIME: Duration = Duration::from_millis(100);
-/// Number of announcements in a row after which reading slows down. Every new list costs all clients a route table, so the
-/// delay then doubles with each announcement, up to 32 times.
+/// The number of announcements in a row after which the delay doubles with each further one, to at most 32 times
+/// [`SETTLE_TIME`], because every new list makes the gateway build a route table for all clients.
 const CHANGES_BEFORE_SLOWDOWN: u32 = 5;
 /// A pause of this length ends a series of announcements.
 const QUIET_TIME: Duration = Duration::from_secs(5);
-/// Interval at which idle links are closed.
+/// The interval at which idle links are closed.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_secs(15);
-/// Time limit for connecting before another replica is tried; some servers install themselves first.
+/// The time after which an upstream without a usable account looks for one that was connected at another node.
+const ACCOUNT_CHECK_INTERVAL: Duration = Duration::from_secs(3);
+/// The time limit for connecting before another replica is tried; some servers install themselves first.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Capacity of the mailbox. The senders limit the number of their messages themselves.
+/// The capacity of the mailbox. The senders limit the number of their messages themselves.
 const MAILBOX_CAPACITY: usize = 1024;
 
 impl Actor for UpstreamActor {
@@ -71,8 +75,12 @@ async fn run(upstream: Arc<Upstream>) {
     let mut failures = 0_u32;
     let mut era: Option<Era> = None;
     while !upstream.stop.is_cancelled() {
+        if upstream.personal_upstreams().is_some() {
+            personal_lists::run(&upstream).await;
+            break;
+        }
         upstream.set_phase(Phase::Connecting);
-        let began = Instant::now();
+        let started_at = Instant::now();
         let connected = tokio::select! {
             connected = connect(&upstream, &mut era) => connected,
             () = upstream.stop.cancelled() => break,
@@ -80,8 +88,11 @@ async fn run(upstream: Arc<Upstream>) {
         let was_connected = connected.is_ok();
         let error = match connected {
             Ok((connection, lists_connection)) => {
-                let up = Instant::now();
-                let error = serve(&upstream, &connection, lists_connection).await;
+                let connected_at = Instant::now();
+                let Some(error) = maintain_connection(&upstream, &connection, lists_connection).await else {
+                    failures = 0;
+                    continue;
+                };
                 if upstream.stop.is_cancelled() {
                     break;
                 }
@@ -90,7 +101,7 @@ async fn run(upstream: Arc<Upstream>) {
                 }
                 upstream.metrics.record_restart();
                 tracing::warn!(upstream = %upstream.config.name, %error, "the connection to the upstream has ended");
-                if up.elapsed() >= STABLE_CONNECTION_TIME {
+                if connected_at.elapsed() >= STABLE_CONNECTION_TIME {
                     failures = 0;
                     continue;
                 }
@@ -113,33 +124,63 @@ async fn run(upstream: Arc<Upstream>) {
                 error
             }
         };
-        // Calls wait for the attempt that follows a loss at once; during later attempts they fail instead of waiting
-        // long.
+        if let LinkError::Unauthorized(AuthorizationFailure::ConsentNeeded(reason)) = error {
+            if !upstream.require_personal_accounts() {
+                wait_for_account(&upstream, reason).await;
+                failures = 0;
+            }
+            continue;
+        }
+        // After a loss, calls wait for the first attempt to reconnect. While later attempts follow, calls fail at once.
         upstream.set_phase(if failures > 0 || !was_connected { Phase::Down(error) } else { Phase::Connecting });
-        wait_for_retry(&upstream, began, BACKOFF.pause(failures)).await;
+        wait_for_retry(&upstream, started_at, BACKOFF.pause(failures)).await;
         failures = failures.saturating_add(1);
     }
     upstream.close();
 }
 
+/// Waits until the account was connected, here or at another node.
+async fn wait_for_account(upstream: &Upstream, reason: String) {
+    upstream.close_links();
+    upstream.set_consent_needed(reason);
+    let credentials = upstream.accounts.as_ref().map(|accounts| Arc::clone(&accounts.account.credentials));
+    let connected_at = || credentials.as_ref().and_then(|credentials| credentials.connected_at());
+    let before = connected_at();
+    loop {
+        tokio::select! {
+            () = upstream.account_changed.notified() => return,
+            () = upstream.stop.cancelled() => return,
+            () = tokio::time::sleep(ACCOUNT_CHECK_INTERVAL) => {}
+        }
+        // The credentials read the store when they are prepared.
+        if let Some(credentials) = &credentials
+            && credentials.prepare().await.is_ok()
+            && connected_at() != before
+        {
+            return;
+        }
+    }
+}
+
 /// Waits before the next attempt, shorter if a call needs the upstream.
-async fn wait_for_retry(upstream: &Upstream, began: Instant, wait: Duration) {
+async fn wait_for_retry(upstream: &Upstream, started_at: Instant, wait: Duration) {
     let requested = async {
-        tokio::time::sleep_until(began + MIN_RECONNECT_INTERVAL).await;
+        tokio::time::sleep_until(started_at + MIN_RECONNECT_INTERVAL).await;
         upstream.reconnect.notified().await;
     };
     tokio::select! {
         () = tokio::time::sleep(wait) => {}
         () = requested => {}
+        () = upstream.account_changed.notified() => {}
         () = upstream.stop.cancelled() => {}
     }
 }
 
-/// The plain connection, and the second connection if the lists were read on one.
-type Connected = (Arc<UpstreamConnection>, Option<Arc<UpstreamConnection>>);
+/// The common connection, and the connection on which the lists were read, if that is another one.
+type OpenConnections = (Arc<UpstreamConnection>, Option<Arc<UpstreamConnection>>);
 
 /// Connects to the first endpoint that answers, beginning with the last one used, and reads the lists.
-async fn connect(upstream: &Arc<Upstream>, era: &mut Option<Era>) -> Result<Connected, LinkError> {
+async fn connect(upstream: &Arc<Upstream>, era: &mut Option<Era>) -> Result<OpenConnections, LinkError> {
     let mut first_error = None;
     let (before, from_current) = upstream.endpoints.split_at(upstream.current_endpoint());
     for endpoint in from_current.iter().chain(before) {
@@ -149,7 +190,7 @@ async fn connect(upstream: &Arc<Upstream>, era: &mut Option<Era>) -> Result<Conn
             Ok(connection) => {
                 upstream.current_endpoint.store(endpoint.index, Ordering::Relaxed);
                 let lists_connection = lists_connection::open(upstream, &connection).await;
-                match first_lists(upstream, endpoint, lists_connection.as_ref().unwrap_or(&connection)).await {
+                match read_first_lists(upstream, endpoint, lists_connection.as_ref().unwrap_or(&connection)).await {
                     Ok(()) => {
                         *era = Some(connection.era);
                         return Ok((connection, lists_connection));
@@ -168,7 +209,7 @@ async fn connect(upstream: &Arc<Upstream>, era: &mut Option<Era>) -> Result<Conn
     Err(first_error.unwrap_or_else(|| LinkError::Unreachable("it has no address".into())))
 }
 
-/// Opens the plain link of one endpoint.
+/// Opens the common connection of one endpoint, and detects the era if it is not known.
 async fn open(
     upstream: &Arc<Upstream>,
     endpoint: &Endpoint,
@@ -178,7 +219,7 @@ async fn open(
     let calls = LinkCalls::new(upstream.weak_self.clone(), false);
     let listener = || Arc::clone(&calls) as Arc<dyn Listener>;
     // The era is not detected again if that costs a child process.
-    let known = upstream.negotiated().filter(|_| era.is_some() && connector.kind() == LinkKind::Shared);
+    let known = upstream.negotiated().filter(|_| era.is_some() && connector.kind() == LinkKind::SingleStream);
     let (connector, link, negotiated) = if let Some(known) = known {
         let none = ClientCapabilities::default();
         let (link, negotiated) = handshake::open(&*connector, Some(&known), &none, listener()).await?;
@@ -196,13 +237,14 @@ async fn open(
         upstream.emit(ProviderEvent::ToolListChanged);
     }
     upstream.invalidate_cache();
-    if let Some(old) = endpoint.plain.swap(Some(Arc::clone(&connection))) {
+    if let Some(old) = endpoint.common_connection.swap(Some(Arc::clone(&connection))) {
         old.close();
     }
     Ok(connection)
 }
 
-async fn first_lists(
+/// Reads the lists of a new connection, and publishes that the upstream is up.
+async fn read_first_lists(
     upstream: &Upstream,
     endpoint: &Endpoint,
     connection: &UpstreamConnection,
@@ -215,18 +257,18 @@ async fn first_lists(
         upstream = %upstream.config.name,
         revision = upstream.negotiated().map_or("", |n| n.revision.as_str()),
         tools = definitions.tools.len(), prompts = definitions.prompts.len(), resources = definitions.resources.len(),
-        "connected"
+        "connected, and the lists were read"
     );
     upstream.set_phase(Phase::Up);
     Ok(())
 }
 
-/// Maintains a connection until it ends, and returns the reason.
-async fn serve(
+/// Maintains a connection until it ends, and returns the reason; `None` if another account must be used.
+async fn maintain_connection(
     upstream: &Arc<Upstream>,
     connection: &Arc<UpstreamConnection>,
     lists_connection: Option<Arc<UpstreamConnection>>,
-) -> LinkError {
+) -> Option<LinkError> {
     let cancelled = CancellationToken::new();
     let _cancel_on_drop = cancelled.clone().drop_guard();
     let lists_connection = Arc::new(ListsConnection::new(lists_connection));
@@ -239,18 +281,22 @@ async fn serve(
         ));
     }
     actix::spawn(subscriptions::run(Arc::clone(upstream), Arc::clone(connection), cancelled));
-    let began = Instant::now();
+    let started_at = Instant::now();
     let mut idle_check = tokio::time::interval(IDLE_CHECK_INTERVAL);
-    let (mut changes_in_row, mut last_change) = (0_u32, began);
+    let (mut changes_in_row, mut last_change) = (0_u32, started_at);
     loop {
         tokio::select! {
-            () = connection.wait_until_unusable() => return LinkError::Lost("its connection was closed".into()),
-            () = upstream.stop.cancelled() => return LinkError::Lost("the gateway closes it".into()),
+            () = upstream.account_changed.notified() => {
+                connection.retire();
+                return None;
+            }
+            () = connection.wait_until_unusable() => return Some(LinkError::Lost("its connection was closed".into())),
+            () = upstream.stop.cancelled() => return Some(LinkError::Lost("the gateway closes it".into())),
             () = upstream.era_doubted.notified() => {
                 // The detection is not repeated within a short time, even if the server rejects the revision again.
-                if began.elapsed() >= STABLE_CONNECTION_TIME {
+                if started_at.elapsed() >= STABLE_CONNECTION_TIME {
                     connection.retire();
-                    return LinkError::Protocol("it speaks another revision now".into());
+                    return Some(LinkError::Protocol("it speaks another revision now".into()));
                 }
             }
             () = upstream.lists_stale.notified() => {
@@ -271,13 +317,14 @@ async fn serve(
                         tokio::time::sleep(SETTLE_TIME * 10).await;
                         continue;
                     }
-                    if connection.kind == LinkKind::Stateless || matches!(error, LinkError::SessionGone) {
+                    let is_over = matches!(error, LinkError::SessionGone | LinkError::Unauthorized(_));
+                    if connection.kind == LinkKind::Stateless || is_over {
                         connection.retire();
-                        return error;
+                        return Some(error);
                     }
                     // A broken connection becomes unusable by itself. The next attempt is delayed until then.
                     tokio::select! {
-                        () = connection.wait_until_unusable() => return error,
+                        () = connection.wait_until_unusable() => return Some(error),
                         () = tokio::time::sleep(SETTLE_TIME * 10) => {}
                     }
                 }

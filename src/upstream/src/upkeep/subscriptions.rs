@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     catalog::{ListKinds, ServerFeatures},
-    link::{LinkError, Listener, Outgoing, Response, UpstreamNotification},
+    link::{LinkError, Listener, OutgoingRequest, Response, UpstreamNotification},
     server::{
         Upstream,
         connection::UpstreamConnection,
-        own_requests::{OwnRequestError, with_gateway_meta},
+        gateway_requests::{GatewayRequestError, add_gateway_meta},
     },
 };
 use countersign_net::Backoff;
@@ -26,28 +26,23 @@ use countersign_provider::request::UpstreamRequest;
 
 /// The pauses before a stream that ended is opened again.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
-/// Time limit for a server to acknowledge a new stream before the old one is closed.
+/// The time limit for a server to acknowledge a new stream before the old one is closed.
 const ACKNOWLEDGEMENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Upstream {
-    /// Adds a watch of a resource, by the upstream's own URI. The watch is counted at once, and the future resolves when the
-    /// upstream has confirmed it or a time limit is reached.
+    /// Adds a watch of a resource, by the upstream's own URI. The watch is counted at once, and the future resolves
+    /// when the upstream has confirmed it or a time limit is reached.
     ///
     /// # Errors
-    /// `INVALID_REQUEST` if the server has no subscriptions. The watch is counted in this case too.
+    /// Those of [`Self::check_subscribable`]. The watch is counted in this case too.
     pub fn watch_resource(&self, uri: &str) -> impl Future<Output = Result<(), McpError>> + Send + 'static + use<> {
         self.resource_watches.add(uri);
         let mut confirmed = self.resource_watches.confirmed.subscribe();
-        let can_subscribe = self.can_subscribe();
+        let checked = self.check_subscribable();
         let uri = uri.to_owned();
         let limit = self.config.timeout.min(ACKNOWLEDGEMENT_TIMEOUT);
         async move {
-            if !can_subscribe {
-                return Err(McpError::new(
-                    ErrorKind::InvalidRequest,
-                    "this server does not announce changes of its resources",
-                ));
-            }
+            checked?;
             let _ = tokio::time::timeout(limit, confirmed.wait_for(|uris| uris.contains(&uri))).await;
             Ok(())
         }
@@ -58,10 +53,22 @@ impl Upstream {
         self.resource_watches.remove(uri);
     }
 
-    /// Returns `true` if the server announces changed resources, which is assumed until it was reached.
-    #[must_use]
-    pub fn can_subscribe(&self) -> bool {
-        self.negotiated().is_none_or(|negotiated| ServerFeatures::from_negotiated(&negotiated).subscribe)
+    /// Checks that the server announces changed resources, which is assumed until it was reached. Resources of persons
+    /// are not watched, because an update must reach nobody else.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST`
+    pub fn check_subscribable(&self) -> Result<(), McpError> {
+        let announces_changes =
+            || self.negotiated().is_none_or(|negotiated| ServerFeatures::from_negotiated(&negotiated).subscribe);
+        let message = if self.has_personal_accounts() {
+            "the resources of this server cannot be subscribed to, because each person uses an account of their own there"
+        } else if announces_changes() {
+            return Ok(());
+        } else {
+            "this server does not announce changes of its resources"
+        };
+        Err(McpError::new(ErrorKind::InvalidRequest, message).with("upstream", self.config.name.as_str()))
     }
 }
 
@@ -94,13 +101,14 @@ async fn subscribe(upstream: &Upstream, connection: &UpstreamConnection) {
         version.mark_unchanged();
         let wanted = upstream.resource_watches.uris();
         refused.retain(|uri| wanted.contains(uri));
-        let new: Vec<_> = wanted.difference(&subscribed).filter(|uri| !refused.contains(*uri)).cloned().collect();
-        let old: Vec<_> = subscribed.difference(&wanted).cloned().collect();
-        for (method, uris) in [("resources/subscribe", &new), ("resources/unsubscribe", &old)] {
+        let added: Vec<_> = wanted.difference(&subscribed).filter(|uri| !refused.contains(*uri)).cloned().collect();
+        let removed: Vec<_> = subscribed.difference(&wanted).cloned().collect();
+        for (method, uris) in [("resources/subscribe", &added), ("resources/unsubscribe", &removed)] {
             for uri in uris {
-                let answer = upstream.ask(connection, method, &json!({ "uri": uri }).to_string()).await;
+                let answer =
+                    upstream.send_gateway_request(connection, method, &json!({ "uri": uri }).to_string()).await;
                 if let Err(error) = &answer {
-                    tracing::info!(upstream = %upstream.config.name, method, %error, "the upstream refused to change a subscription");
+                    tracing::info!(upstream = %upstream.config.name, method, %error, "a subscription at the upstream could not be changed");
                 }
                 match (method, answer) {
                     ("resources/subscribe", Ok(_)) => drop(subscribed.insert(uri.clone())),
@@ -160,7 +168,8 @@ async fn listen(upstream: &Arc<Upstream>, connection: &Arc<UpstreamConnection>) 
         current = None;
         upstream.resource_watches.confirmed.send_replace(BTreeSet::new());
         if matches!(ended, StreamEnd::Refused) {
-            // The server has no such stream, regardless of its declaration. Lists are read by their time to live then.
+            // The server has no such stream, regardless of its declaration, so its lists are read by their time to
+            // live.
             return;
         }
         tokio::time::sleep(BACKOFF.pause(failures)).await;
@@ -178,21 +187,22 @@ enum StreamEnd {
     Refused,
 }
 
+/// Opens one stream of `subscriptions/listen`, and returns why it ended.
 async fn listen_once(
     upstream: Arc<Upstream>,
     connection: Arc<UpstreamConnection>,
     filter: Value,
     acknowledged: Arc<Notify>,
 ) -> StreamEnd {
-    let params = with_gateway_meta(&json!({ "notifications": filter }).to_string());
-    let outgoing = Outgoing::new(upstream.next_request_id(), "subscriptions/listen", Some(&params));
+    let params = add_gateway_meta(&json!({ "notifications": filter }).to_string());
+    let outgoing = OutgoingRequest::new(upstream.next_request_id(), "subscriptions/listen", Some(&params));
     let listener = Arc::new(SubscriptionListener { upstream: Arc::downgrade(&upstream), acknowledged });
     match connection.link.request(&outgoing, listener).await {
         Ok(Response::Result(_)) | Err(LinkError::Lost(_) | LinkError::Unreachable(_) | LinkError::SessionGone) => {
             StreamEnd::Closed
         }
         Ok(Response::Error(error)) => {
-            tracing::info!(upstream = %upstream.config.name, error = %OwnRequestError::Rpc(error), "the upstream refused the subscription");
+            tracing::info!(upstream = %upstream.config.name, error = %GatewayRequestError::Rpc(error), "the upstream refused the subscription");
             StreamEnd::Refused
         }
         Err(LinkError::Status { status, .. }) if status >= 500 => StreamEnd::Closed,
@@ -228,7 +238,7 @@ struct SubscriptionListener {
 }
 
 impl Listener for SubscriptionListener {
-    fn notification(&self, notification: UpstreamNotification) {
+    fn handle_notification(&self, notification: UpstreamNotification) {
         if notification.method == "notifications/subscriptions/acknowledged" {
             self.acknowledged.notify_one();
         } else if let Some(upstream) = self.upstream.upgrade()
@@ -239,5 +249,5 @@ impl Listener for SubscriptionListener {
     }
 
     /// Servers of this era send no requests. Dropping a request declines it.
-    fn request(&self, _: UpstreamRequest) {}
+    fn handle_request(&self, _: UpstreamRequest) {}
 }

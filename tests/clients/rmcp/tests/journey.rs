@@ -122,7 +122,7 @@ fn code_of(error: &anyhow::Error) -> Option<i32> {
 async fn subscribe_and_hear(agent: &mut Agent, gateway: &Gateway, change: &str, uri: &str) -> Result<()> {
     agent.peer().subscribe(SubscribeRequestParams::new(uri)).await?;
     gateway.decide(change, "approve", "go ahead").await?;
-    let updated_uri = tokio::time::timeout(Duration::from_secs(15), agent.updated.recv()).await?;
+    let updated_uri = tokio::time::timeout(Duration::from_secs(60), agent.updated.recv()).await?;
     ensure!(updated_uri.as_deref() == Some(uri), "{updated_uri:?}");
     agent.peer().unsubscribe(UnsubscribeRequestParams::new(uri)).await?;
     Ok(())
@@ -149,7 +149,7 @@ async fn journey(agent: &mut Agent, gateway: &Gateway, label: &str) -> Result<()
         let mut subscription = agent.peer().listen(filter).await?;
         ensure!(subscription.acknowledged().resource_subscriptions.as_deref() == Some(&[uri.clone()][..]));
         gateway.decide(&change, "approve", "go ahead").await?;
-        let heard = tokio::time::timeout(Duration::from_secs(15), subscription.next()).await??;
+        let heard = tokio::time::timeout(Duration::from_secs(60), subscription.next()).await??;
         ensure!(
             matches!(&heard, Some(ServerNotification::ResourceUpdatedNotification(n)) if n.params.uri == uri),
             "{heard:?}"

@@ -1,6 +1,6 @@
 //! Exchanges codes and refresh tokens at the provider, and describes the person by its claims.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use jiff::Timestamp;
 use serde::Deserialize;
@@ -9,18 +9,20 @@ use serde_json::Value;
 use super::{
     super::{
         claims::TokenClaims,
-        issuer::Provider,
+        issuer::IssuerSnapshot,
         jwt::UnverifiedJwt,
+        metadata::SignInEndpoints,
         principal::{MAX_ID_BYTES, display_name, read_groups, role_of_groups},
-        requests::{RequestError, get_with_token, post_form},
+        requests::{ClientIdentity, RequestError, get_with_token, post_form},
     },
-    ConfiguredProvider, KeptTokens, MAX_LIFETIME, SignInProblem,
+    ConfiguredProvider, MAX_LIFETIME, SessionTokens, SignInProblem,
 };
+use countersign_config::OidcConfig;
 use countersign_domain::principal::{Claims, Role, subject_name};
 use countersign_store::people::{ProviderSession, StoredPerson};
 
 /// Claims that only the ID token decides.
-const OWN_CLAIMS: [&str; 5] = ["iss", "aud", "azp", "sid", "auth_time"];
+const OWN_CLAIMS: [&str; 7] = ["iss", "aud", "azp", "sid", "auth_time", "acr", "amr"];
 /// Claims that differ in each token and say nothing about the person.
 const TOKEN_CLAIMS: [&str; 9] = ["exp", "iat", "nbf", "jti", "nonce", "at_hash", "c_hash", "s_hash", "rat"];
 
@@ -36,14 +38,14 @@ pub(super) struct TokenAnswer {
 pub(super) struct NewSession {
     pub person: StoredPerson,
     pub session: ProviderSession,
-    pub tokens: KeptTokens,
+    pub tokens: SessionTokens,
 }
 
 impl ConfiguredProvider {
     /// Exchanges the code of a sign-in for tokens.
     pub(super) async fn redeem_code(
         &self,
-        known: &Provider,
+        snapshot: &IssuerSnapshot,
         code: &str,
         verifier: &str,
         redirect_uri: &str,
@@ -54,8 +56,9 @@ impl ConfiguredProvider {
             ("redirect_uri", redirect_uri),
             ("code_verifier", verifier),
         ];
-        // The code is right as far as the gateway can tell, so a refusal is a mistake in the configuration, or a replay.
-        self.ask_for_tokens(known, &form).await.map_err(|problem| match problem {
+        // The code is right as far as the gateway can tell, so a refusal is a mistake in the configuration, or a
+        // replay.
+        self.ask_for_tokens(snapshot, &form).await.map_err(|problem| match problem {
             SignInProblem::Denied => SignInProblem::ProviderUnusable,
             other => other,
         })
@@ -63,52 +66,67 @@ impl ConfiguredProvider {
 
     /// Asks for new tokens of a session. [`SignInProblem::Denied`] if the provider refuses.
     pub(super) async fn redeem_refresh_token(&self, token: &str, now: Timestamp) -> Result<TokenAnswer, SignInProblem> {
-        let known = self.issuer.current_provider(now).await.map_err(SignInProblem::from_refusal)?;
-        self.ask_for_tokens(&known, &[("grant_type", "refresh_token"), ("refresh_token", token)]).await
+        let snapshot = self.issuer.current_snapshot(now).await.map_err(SignInProblem::from_refusal)?;
+        self.ask_for_tokens(&snapshot, &[("grant_type", "refresh_token"), ("refresh_token", token)]).await
     }
 
     /// Describes the person of a session by the renewed tokens.
     pub(super) async fn describe_renewed(
         &self,
         session: &ProviderSession,
-        id_token: &str,
+        old_tokens: &SessionTokens,
         mut answer: TokenAnswer,
         now: Timestamp,
     ) -> Result<NewSession, SignInProblem> {
-        let (id_token, claims) = match answer.id_token.take() {
-            Some(renewed) => {
-                let claims = self.verify_id_token(&renewed, None, now).await?;
-                (renewed, claims)
+        let mut renewed = match answer.id_token.take() {
+            Some(id_token) => {
+                let claims = self.verify_id_token(&id_token, None, now).await?;
+                self.describe(claims, answer, id_token, now).await?
             }
-            // It was verified when the person signed in.
+            // The ID token was verified when the person signed in. A claim that the endpoint for claims has had since
+            // then counts only as long as it has it: a person without groups may have no claim with groups there.
             None => {
-                let claims = UnverifiedJwt::parse(id_token).map_err(SignInProblem::from_refusal)?.claims;
-                (id_token.to_owned(), claims)
+                let claims = UnverifiedJwt::parse(&old_tokens.id_token).map_err(SignInProblem::from_refusal)?.claims;
+                let outdated: Vec<&str> = old_tokens.userinfo_claims.iter().map(String::as_str).collect();
+                let claims = claims.remove_claims(&outdated);
+                let mut renewed = self.describe(claims, answer, old_tokens.id_token.clone(), now).await?;
+                renewed.tokens.userinfo_claims.extend(old_tokens.userinfo_claims.iter().cloned());
+                renewed
             }
         };
-        let mut renewed = self.describe(claims, answer, id_token, now).await?;
         // OpenID Connect Core 1.0, section 12.2.
         if renewed.session.subject != session.subject {
             return Err(SignInProblem::ProviderUnusable);
         }
         renewed.session.ends_at = session.ends_at;
+        // A renewal is no authentication, whatever the renewed token says.
+        renewed.session.auth_time = session.auth_time;
+        renewed.session.acr.clone_from(&session.acr);
         renewed.session.sid = renewed.session.sid.or_else(|| session.sid.clone());
         Ok(renewed)
     }
 
-    async fn ask_for_tokens(&self, known: &Provider, form: &[(&str, &str)]) -> Result<TokenAnswer, SignInProblem> {
-        let endpoint = known.metadata.sign_in.token.as_deref().ok_or(SignInProblem::ProviderUnusable)?;
-        let (id, secret) = (&self.config.client_id, self.config.client_secret.as_ref());
-        let answer = post_form(endpoint, id, secret, known.metadata.sign_in.has_secret_in_form, form).await;
-        let answer = answer.map_err(|error| self.explain(&error))?;
+    async fn ask_for_tokens(
+        &self,
+        snapshot: &IssuerSnapshot,
+        form: &[(&str, &str)],
+    ) -> Result<TokenAnswer, SignInProblem> {
+        let SignInEndpoints { token, needs_secret_in_form, .. } = &snapshot.metadata.sign_in;
+        let endpoint = token.as_deref().ok_or(SignInProblem::ProviderUnusable)?;
+        let OidcConfig { client_id: id, client_secret, authorities, .. } = &self.config;
+        let needs_secret_in_form = *needs_secret_in_form;
+        let identity = ClientIdentity { id, secret: client_secret.as_ref(), needs_secret_in_form };
+        let answer = post_form(endpoint, authorities.as_ref(), identity, form).await;
+        let answer = answer.map_err(|error| self.to_problem(&error))?;
         serde_json::from_str(&answer).map_err(|_| SignInProblem::ProviderUnusable)
     }
 
-    fn explain(&self, error: &RequestError) -> SignInProblem {
+    /// Converts the failure of a request to the provider, and logs it.
+    fn to_problem(&self, error: &RequestError) -> SignInProblem {
         tracing::warn!(issuer = self.config.issuer, %error, "the identity provider did not answer as expected");
         match error {
-            RequestError::Unreachable(_) => SignInProblem::ProviderAway,
-            RequestError::Refused(code) if code == "invalid_grant" => SignInProblem::Denied,
+            RequestError::Unreachable(_) | RequestError::Unavailable(_) => SignInProblem::ProviderAway,
+            RequestError::Refused(code) if code.is_empty() || code == "invalid_grant" => SignInProblem::Denied,
             RequestError::Refused(_) | RequestError::Unusable(_) => SignInProblem::ProviderUnusable,
         }
     }
@@ -126,16 +144,21 @@ impl ConfiguredProvider {
             return Err(SignInProblem::ProviderUnusable);
         }
         let sid = read_text(&id_claims, "sid")?;
-        let known = self.issuer.current_provider(now).await.map_err(SignInProblem::from_refusal)?;
-        let claims = match (known.metadata.sign_in.userinfo.as_deref(), &tokens.access_token) {
+        let (auth_time, acr) = (id_claims.auth_time(now.as_second()), id_claims.acr());
+        let snapshot = self.issuer.current_snapshot(now).await.map_err(SignInProblem::from_refusal)?;
+        let mut userinfo_claims = BTreeSet::new();
+        let claims = match (snapshot.metadata.sign_in.userinfo.as_deref(), &tokens.access_token) {
             (Some(endpoint), Some(token)) => {
-                let text = get_with_token(endpoint, token).await.map_err(|error| self.explain(&error))?;
+                let trusted = self.config.authorities.as_ref();
+                let text = get_with_token(endpoint, trusted, token).await.map_err(|error| self.to_problem(&error))?;
                 let userinfo = TokenClaims::parse(text).map_err(SignInProblem::from_refusal)?;
                 // OpenID Connect Core 1.0, section 5.3.2: otherwise the claims of another person could be substituted.
                 if read_text(&userinfo, "sub")?.as_deref() != Some(&subject) {
                     return Err(SignInProblem::ProviderUnusable);
                 }
-                userinfo.remove_claims(&OWN_CLAIMS).add_missing_claims(&id_claims)
+                let userinfo = userinfo.remove_claims(&OWN_CLAIMS);
+                userinfo_claims.extend(userinfo.names().filter(|name| *name != "sub").map(str::to_owned));
+                userinfo.add_missing_claims(&id_claims)
             }
             _ => id_claims,
         };
@@ -145,7 +168,7 @@ impl ConfiguredProvider {
         let person = StoredPerson {
             name: subject_name(&self.config.issuer, &subject),
             role,
-            claims: Arc::new(Claims { display_name, scopes: None, groups, json: claims.json }),
+            claims: Arc::new(Claims { display_name, groups, json: claims.json, ..Claims::default() }),
             updated_at: now,
             revoked_at: None,
         };
@@ -155,9 +178,12 @@ impl ConfiguredProvider {
             sid,
             tokens: String::new(),
             has_refresh_token: tokens.refresh_token.is_some(),
+            auth_time,
+            acr,
             ends_at: now.saturating_add(MAX_LIFETIME).unwrap_or(now),
         };
-        Ok(NewSession { person, session, tokens: KeptTokens { id_token, refresh_token: tokens.refresh_token } })
+        let tokens = SessionTokens { id_token, refresh_token: tokens.refresh_token, userinfo_claims };
+        Ok(NewSession { person, session, tokens })
     }
 
     /// Returns the role of a person, `None` for no entry, and their groups.

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::{
-    super::{MAX_TOKEN_LEN, Refusal, claims::TokenClaims, jwt::UnverifiedJwt},
+    super::{MAX_TOKEN_BYTES, Refusal, claims::TokenClaims, jwt::UnverifiedJwt},
     ConfiguredProvider, SignInProblem,
 };
 
@@ -18,6 +18,10 @@ impl ConfiguredProvider {
         self.check_id_token(token, nonce, now).await.map_err(SignInProblem::from_refusal)
     }
 
+    /// Verifies like [`Self::verify_id_token`].
+    ///
+    /// # Errors
+    /// Returns why the token is refused.
     pub(super) async fn check_id_token(
         &self,
         token: &str,
@@ -36,10 +40,10 @@ impl ConfiguredProvider {
         Ok(token)
     }
 
-    /// Verifies the signature, the addressee and the times of a token of the provider to the gateway, whose header must have one
-    /// of these types or none.
+    /// Verifies the signature, the audience and the times of a token of the provider for the gateway. The header of the
+    /// token must have one of these types or none.
     pub(super) async fn verify_jwt(&self, token: &str, types: &[&str], now: Timestamp) -> Result<TokenClaims, Refusal> {
-        if token.len() > MAX_TOKEN_LEN {
+        if token.len() > MAX_TOKEN_BYTES {
             return Err(Refusal::invalid("the token is too long"));
         }
         let token = UnverifiedJwt::parse(token)?;

@@ -1,29 +1,29 @@
 //! Signs people in with an identity provider (OpenID Connect Core 1.0, authorization code flow with PKCE).
 //!
-//! A sign-in needs no table: its secrets travel in a sealed cookie, so that any node can finish it. What the provider says is
-//! hostile input, and none of its texts reaches a person.
+//! A sign-in needs no table: its secrets travel in a sealed cookie, so that any node can finish it. What the provider
+//! says is hostile input. Only claims that describe a person reach other people, and never the text of an error.
 
 mod exchange;
 mod id_token;
 mod logout_token;
 mod problem;
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use arc_swap::ArcSwapOption;
-use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
-use url::{Url, form_urlencoded};
+use url::Url;
 
 pub use self::{logout_token::LogoutNotice, problem::SignInProblem};
 use super::{
     Refusal,
     claims::TokenClaims,
-    issuer::{Issuer, Provider},
+    code_flow::{self, AnswerProblem, CodeRequest},
+    issuer::{Issuer, IssuerSnapshot},
 };
 use countersign_config::{Config, OidcConfig, TokenIssuer};
-use countersign_domain::principal::Claims;
+use countersign_domain::{changes::SignInTerms, principal::Claims};
 use countersign_runtime::{sealing::Sealer, secret};
 use countersign_store::people::{ProviderSession, StoredPerson};
 
@@ -33,13 +33,12 @@ pub const COOKIE: &str = "countersign_sign_in";
 pub const MAX_DURATION: SignedDuration = SignedDuration::from_mins(10);
 /// The time after which a person must sign in again, however often the sign-in is used.
 const MAX_LIFETIME: SignedDuration = SignedDuration::from_hours(7 * 24);
-/// The most bytes of the parameters with which a browser comes back.
-const MAX_QUERY_LEN: usize = 16 * 1024;
+/// The contexts of sealed texts: a text that was sealed in one of them cannot be opened in the other.
 const FLOW_CONTEXT: &[u8] = b"countersign.sign-in.1";
 const TOKENS_CONTEXT: &[u8] = b"countersign.tokens.1";
 
-/// The gateway as a client of the configured identity provider. It is shared by all threads, and asks the provider on threads of
-/// actix only.
+/// The gateway as a client of the configured identity provider. It is shared by all threads, and asks the provider on
+/// threads of actix only.
 pub struct OidcClient {
     provider: ArcSwapOption<ConfiguredProvider>,
     /// `None` if the store has no key to seal with.
@@ -62,6 +61,9 @@ struct Flow {
     nonce: String,
     verifier: String,
     started_at: Timestamp,
+    /// The sign-in that a decision requires, if it was begun for one.
+    #[serde(default)]
+    required: Option<SignInTerms>,
 }
 
 /// A sign-in that begins.
@@ -81,9 +83,12 @@ pub struct VerifiedPerson {
 
 /// The provider's tokens that a sign-in keeps, before they are sealed.
 #[derive(Serialize, Deserialize)]
-struct KeptTokens {
+struct SessionTokens {
     id_token: String,
     refresh_token: Option<String>,
+    /// The claims that the provider's endpoint for claims has had since the ID token was issued.
+    #[serde(default)]
+    userinfo_claims: BTreeSet<String>,
 }
 
 /// The provider's answer to the question about a session.
@@ -91,7 +96,7 @@ pub enum Renewal {
     Renewed(Box<VerifiedPerson>),
     /// The provider refuses to renew the session, or nobody can ask for it any more.
     Ended,
-    /// The provider is away or cannot answer. It may have replaced the refresh token before, which the session then has.
+    /// The provider is away or cannot answer. If it replaced the refresh token before, the session has the new one.
     Unknown(Option<ProviderSession>),
 }
 
@@ -109,7 +114,9 @@ impl OidcClient {
         let old = self.provider.load();
         let provider = config.map(|config| {
             let issuer = match &*old {
-                Some(old) if old.config.issuer == config.issuer => Arc::clone(&old.issuer),
+                Some(old) if (&old.config.issuer, &old.config.authorities) == (&config.issuer, &config.authorities) => {
+                    Arc::clone(&old.issuer)
+                }
                 _ => Arc::new(Issuer::new(
                     TokenIssuer {
                         issuer: config.issuer.clone(),
@@ -117,6 +124,7 @@ impl OidcClient {
                         roles: Default::default(),
                         groups_claim: config.groups_claim.clone(),
                         introspection: None,
+                        authorities: config.authorities.clone(),
                     },
                     Vec::new(),
                     0,
@@ -133,7 +141,11 @@ impl OidcClient {
         self.provider.load().as_ref().map(|provider| provider.config.clone())
     }
 
-    fn configured(&self) -> Result<(Arc<ConfiguredProvider>, &Sealer), SignInProblem> {
+    /// Returns the provider and the sealer.
+    ///
+    /// # Errors
+    /// [`SignInProblem::NotConfigured`] if one of them is missing.
+    fn require_configured(&self) -> Result<(Arc<ConfiguredProvider>, &Sealer), SignInProblem> {
         let provider = self.provider.load_full().ok_or(SignInProblem::NotConfigured)?;
         Ok((provider, self.sealer.as_ref().ok_or(SignInProblem::NotConfigured)?))
     }
@@ -154,32 +166,37 @@ impl OidcClient {
         StoredPerson { role, claims, ..person.clone() }
     }
 
-    /// Begins a sign-in.
+    /// Begins a sign-in. If a decision requires one, the person must authenticate again.
     ///
     /// # Errors
     /// Returns why it cannot begin.
-    pub async fn begin(&self, now: Timestamp) -> Result<StartedSignIn, SignInProblem> {
-        let (provider, sealer) = self.configured()?;
+    pub async fn begin(&self, required: Option<&SignInTerms>, now: Timestamp) -> Result<StartedSignIn, SignInProblem> {
+        let (provider, sealer) = self.require_configured()?;
         let ConfiguredProvider { config, issuer } = &*provider;
-        let known = issuer.current_provider(now).await.map_err(SignInProblem::from_refusal)?;
-        let endpoint = known.metadata.sign_in.authorization.as_deref().ok_or(SignInProblem::ProviderUnusable)?;
+        let snapshot = issuer.current_snapshot(now).await.map_err(SignInProblem::from_refusal)?;
+        let endpoint = snapshot.metadata.sign_in.authorization.as_deref().ok_or(SignInProblem::ProviderUnusable)?;
         let random = || secret::generate("").map_err(|_| SignInProblem::Failed);
         let (issuer, state, nonce, verifier) = (config.issuer.clone(), random()?, random()?, random()?);
-        let flow = Flow { issuer, state, nonce, verifier, started_at: now };
-        let challenge = URL_SAFE_NO_PAD.encode(secret::hash(flow.verifier.as_bytes()));
+        let flow = Flow { issuer, state, nonce, verifier, started_at: now, required: required.cloned() };
         let mut url = Url::parse(endpoint).map_err(|_| SignInProblem::ProviderUnusable)?;
-        url.query_pairs_mut()
-            .append_pair("response_type", "code")
-            .append_pair("client_id", &config.client_id)
-            .append_pair("redirect_uri", &self.redirect_uri())
-            .append_pair("scope", &config.scopes.join(" "))
-            .append_pair("state", &flow.state)
-            .append_pair("nonce", &flow.nonce)
-            .append_pair("code_challenge", &challenge)
-            .append_pair("code_challenge_method", "S256");
-        // OpenID Connect Core 1.0, section 11.
-        if config.scopes.iter().any(|scope| scope == "offline_access") {
-            url.query_pairs_mut().append_pair("prompt", "consent");
+        let request = CodeRequest {
+            client_id: &config.client_id,
+            redirect_uri: &self.redirect_uri(),
+            scopes: &config.scopes,
+            state: &flow.state,
+            verifier: &flow.verifier,
+            needs_login: required.is_some(),
+        };
+        request.add_to(&mut url);
+        url.query_pairs_mut().append_pair("nonce", &flow.nonce);
+        if let Some(SignInTerms { max_age, acr }) = required {
+            // With `max_age`, the ID token must have `auth_time`.
+            if let Some(max_age) = max_age {
+                url.query_pairs_mut().append_pair("max_age", &max_age.to_string());
+            }
+            if !acr.is_empty() {
+                url.query_pairs_mut().append_pair("acr_values", &acr.join(" "));
+            }
         }
         let json = serde_json::to_string(&flow).map_err(|_| SignInProblem::Failed)?;
         let cookie = sealer.seal(FLOW_CONTEXT, &json).map_err(|_| SignInProblem::Failed)?;
@@ -196,15 +213,15 @@ impl OidcClient {
         cookie: Option<&str>,
         now: Timestamp,
     ) -> Result<VerifiedPerson, SignInProblem> {
-        let (provider, sealer) = self.configured()?;
+        let (provider, sealer) = self.require_configured()?;
         let flow = cookie.and_then(|cookie| sealer.open(FLOW_CONTEXT, cookie)).ok_or(SignInProblem::Interrupted)?;
         let flow: Flow = serde_json::from_str(&flow).map_err(|_| SignInProblem::Interrupted)?;
         if now.duration_since(flow.started_at).abs() >= MAX_DURATION || flow.issuer != provider.config.issuer {
             return Err(SignInProblem::Interrupted);
         }
-        let known = provider.issuer.current_provider(now).await.map_err(SignInProblem::from_refusal)?;
-        let code = read_answer(query, &flow, &known)?;
-        let tokens = provider.redeem_code(&known, &code, &flow.verifier, &self.redirect_uri()).await?;
+        let snapshot = provider.issuer.current_snapshot(now).await.map_err(SignInProblem::from_refusal)?;
+        let code = read_code(query, &flow, &snapshot)?;
+        let tokens = provider.redeem_code(&snapshot, &code, &flow.verifier, &self.redirect_uri()).await?;
         let id_token = tokens.id_token.clone().ok_or(SignInProblem::ProviderUnusable)?;
         let claims = provider.verify_id_token(&id_token, Some(&flow.nonce), now).await?;
         let verified = provider.describe(claims, tokens, id_token, now).await?;
@@ -213,20 +230,25 @@ impl OidcClient {
             tracing::info!(person = person.name, "a person has no entry here, by their groups or claims");
             return Err(SignInProblem::NoEntry);
         }
+        if let Some(required) = &flow.required {
+            check_required(required, &verified.session, now)?;
+        }
         let session = seal_session(sealer, verified.session, verified.tokens)?;
         Ok(VerifiedPerson { person, session })
     }
 
     /// Asks the provider whether the person of a session is still what they were.
     pub async fn renew(&self, session: &ProviderSession, now: Timestamp) -> Renewal {
-        let Ok((provider, sealer)) = self.configured() else { return Renewal::Ended };
-        let kept = sealer.open(TOKENS_CONTEXT, &session.tokens);
-        let kept = kept.and_then(|json| serde_json::from_str::<KeptTokens>(&json).ok());
-        let Some(KeptTokens { id_token, refresh_token: Some(refresh_token) }) = kept else { return Renewal::Ended };
+        let Ok((provider, sealer)) = self.require_configured() else { return Renewal::Ended };
+        let tokens = sealer.open(TOKENS_CONTEXT, &session.tokens);
+        let tokens = tokens.and_then(|json| serde_json::from_str::<SessionTokens>(&json).ok());
+        let Some(SessionTokens { id_token, refresh_token: Some(refresh_token), userinfo_claims }) = tokens else {
+            return Renewal::Ended;
+        };
         if session.issuer != provider.config.issuer {
             return Renewal::Ended;
         }
-        let unknown = |problem: SignInProblem, tokens: Option<KeptTokens>| {
+        let unknown = |problem: SignInProblem, tokens: Option<SessionTokens>| {
             tracing::warn!(?problem, issuer = session.issuer, "the provider could not be asked about a person");
             Renewal::Unknown(tokens.and_then(|tokens| seal_session(sealer, session.clone(), tokens).ok()))
         };
@@ -236,11 +258,10 @@ impl OidcClient {
             Err(problem) => return unknown(problem, None),
         };
         let refresh_token = answer.refresh_token.get_or_insert(refresh_token).clone();
-        let renewed = match provider.describe_renewed(session, &id_token, answer, now).await {
+        let tokens = SessionTokens { id_token, refresh_token: Some(refresh_token), userinfo_claims };
+        let renewed = match provider.describe_renewed(session, &tokens, answer, now).await {
             Ok(renewed) => renewed,
-            Err(problem) => {
-                return unknown(problem, Some(KeptTokens { id_token, refresh_token: Some(refresh_token) }));
-            }
+            Err(problem) => return unknown(problem, Some(tokens)),
         };
         match seal_session(sealer, renewed.session, renewed.tokens) {
             Ok(session) => Renewal::Renewed(Box::new(VerifiedPerson { person: renewed.person, session })),
@@ -248,18 +269,25 @@ impl OidcClient {
         }
     }
 
+    /// Returns the ID token of a session, which only its issuer may be shown.
+    #[must_use]
+    pub fn id_token(&self, session: &ProviderSession) -> Option<String> {
+        let (provider, sealer) = self.require_configured().ok()?;
+        let tokens = sealer.open(TOKENS_CONTEXT, &session.tokens).filter(|_| provider.config.issuer == session.issuer);
+        serde_json::from_str(&tokens?).ok().map(|SessionTokens { id_token, .. }| id_token)
+    }
+
     /// Returns the provider's page that ends a session there, if it has one.
     #[must_use]
     pub fn end_session_url(&self, session: &ProviderSession, now: Timestamp) -> Option<String> {
-        let (provider, sealer) = self.configured().ok()?;
+        let (provider, _) = self.require_configured().ok()?;
         if provider.config.issuer != session.issuer {
             return None;
         }
-        let known = provider.issuer.provider(now)?;
-        let mut url = Url::parse(known.metadata.sign_in.end_session.as_deref()?).ok()?;
-        let tokens: KeptTokens = serde_json::from_str(&sealer.open(TOKENS_CONTEXT, &session.tokens)?).ok()?;
+        let snapshot = provider.issuer.snapshot(now)?;
+        let mut url = Url::parse(snapshot.metadata.sign_in.end_session.as_deref()?).ok()?;
         url.query_pairs_mut()
-            .append_pair("id_token_hint", &tokens.id_token)
+            .append_pair("id_token_hint", &self.id_token(session)?)
             .append_pair("client_id", &provider.config.client_id)
             .append_pair("post_logout_redirect_uri", &format!("{}/", self.public_url));
         Some(url.into())
@@ -280,42 +308,36 @@ impl OidcClient {
     }
 }
 
-/// Reads the code from the query with which a browser comes back.
-fn read_answer(query: &str, flow: &Flow, known: &Provider) -> Result<String, SignInProblem> {
-    if query.len() > MAX_QUERY_LEN {
-        return Err(SignInProblem::Interrupted);
-    }
-    // A repeated parameter could be read in two ways.
-    let find = |name: &str| {
-        let mut all = form_urlencoded::parse(query.as_bytes()).filter(|(key, _)| key == name).map(|(_, value)| value);
-        match (all.next(), all.next()) {
-            (Some(value), None) => Ok(Some(value.into_owned())),
-            (None, _) => Ok(None),
-            (Some(_), Some(_)) => Err(SignInProblem::Interrupted),
+/// Reads the code from the query with which a browser comes back, and checks that the query belongs to the sign-in.
+fn read_code(query: &str, flow: &Flow, snapshot: &IssuerSnapshot) -> Result<String, SignInProblem> {
+    let code = code_flow::read_code(query, &flow.state, &flow.issuer, snapshot.metadata.sign_in.names_issuer);
+    code.map_err(|problem| match problem {
+        AnswerProblem::OtherRequest => SignInProblem::Interrupted,
+        AnswerProblem::OtherIssuer | AnswerProblem::NoCode => SignInProblem::ProviderUnusable,
+        AnswerProblem::Refused(error) => {
+            tracing::info!(%error, "the provider did not sign a person in");
+            SignInProblem::Denied
         }
-    };
-    let hash = |text: &str| secret::hash(text.as_bytes());
-    let state = find("state")?.ok_or(SignInProblem::Interrupted)?;
-    if !secret::is_same_hash(&hash(&state), &hash(&flow.state)) {
-        return Err(SignInProblem::Interrupted);
-    }
-    // RFC 9207, section 2.4: also for errors.
-    match find("iss")? {
-        Some(issuer) if issuer != flow.issuer => return Err(SignInProblem::ProviderUnusable),
-        None if known.metadata.sign_in.names_issuer => return Err(SignInProblem::ProviderUnusable),
-        _ => {}
-    }
-    if let Some(error) = find("error")? {
-        tracing::info!(%error, "the provider did not sign a person in");
-        return Err(SignInProblem::Denied);
-    }
-    find("code")?.filter(|code| !code.is_empty()).ok_or(SignInProblem::ProviderUnusable)
+    })
 }
 
+/// Checks that the provider did what the decision requires. Otherwise the person would be sent there again and again.
+fn check_required(required: &SignInTerms, session: &ProviderSession, now: Timestamp) -> Result<(), SignInProblem> {
+    let ProviderSession { auth_time, acr, .. } = session;
+    let problem = match (required.admits_time(*auth_time, now), required.admits_acr(acr.as_deref())) {
+        (true, true) => return Ok(()),
+        (false, _) => SignInProblem::NotRecent,
+        (true, false) => SignInProblem::NotStrong,
+    };
+    tracing::warn!(%required, auth_time, acr, "the sign-in at the identity provider does not suffice for the decision");
+    Err(problem)
+}
+
+/// Returns the session with its tokens, which are sealed.
 fn seal_session(
     sealer: &Sealer,
     session: ProviderSession,
-    tokens: KeptTokens,
+    tokens: SessionTokens,
 ) -> Result<ProviderSession, SignInProblem> {
     let json = serde_json::to_string(&tokens).map_err(|_| SignInProblem::Failed)?;
     let tokens = sealer.seal(TOKENS_CONTEXT, &json).map_err(|_| SignInProblem::Failed)?;

@@ -1,4 +1,4 @@
-//! Why a person is not signed in, as the dashboard tells them.
+//! The reasons for which a person is not signed in, as the dashboard shows them.
 
 use strum::IntoStaticStr;
 
@@ -22,6 +22,10 @@ pub enum SignInProblem {
     NoEntry,
     /// The person was revoked at this gateway.
     Revoked,
+    /// The provider did not ask the person to authenticate again, or does not say when they did.
+    NotRecent,
+    /// The provider did not authenticate the person in a way that the rule requires.
+    NotStrong,
     /// The gateway could not finish the sign-in.
     Failed,
 }
@@ -33,10 +37,10 @@ impl SignInProblem {
         self.into()
     }
 
-    /// Logs why a token of the provider was refused.
+    /// Converts the refusal of a token of the provider, and logs it.
     pub(super) fn from_refusal(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::ProviderUnavailable => Self::ProviderAway,
+            Refusal::IssuerUnavailable => Self::ProviderAway,
             refusal => {
                 tracing::warn!(?refusal, "a token of the identity provider was refused");
                 Self::ProviderUnusable

@@ -1,18 +1,20 @@
 use serde_json::{Value, json};
+use url::form_urlencoded;
 
 use super::{
     super::{
-        issuer::Provider,
+        issuer::IssuerSnapshot,
         keys::KeySet,
         metadata::Metadata,
         tests::{after, fake_provider::FakeProvider, merge, now, signing::TestKey},
     },
     *,
 };
-use countersign_domain::principal::Role;
+use countersign_domain::{changes::SignInTerms, principal::Role};
 use countersign_protocol::McpError;
 
 mod refusals;
+mod required_sign_in;
 
 const CLIENT: &str = "gateway";
 const NONCE: &str = "nonce-1";
@@ -86,7 +88,12 @@ impl Bench {
 
     /// Begins a sign-in. Returns its state, its nonce and its cookie.
     async fn begin(&self) -> (String, String, String) {
-        let started = self.client.begin(now()).await.unwrap();
+        self.begin_with(None).await.0
+    }
+
+    /// Begins a sign-in for a decision. Returns its secrets and the provider's page.
+    async fn begin_with(&self, required: Option<&SignInTerms>) -> ((String, String, String), Url) {
+        let started = self.client.begin(required, now()).await.unwrap();
         let url = Url::parse(&started.url).unwrap();
         let find = |name: &str| url.query_pairs().find(|(key, _)| key == name).unwrap().1.into_owned();
         assert_eq!(find("redirect_uri"), "https://gw.example/api/sign-in/callback");
@@ -94,7 +101,7 @@ impl Bench {
             (find("tenant"), find("code_challenge_method"), find("client_id")),
             ("1".into(), "S256".into(), CLIENT.into())
         );
-        (find("state"), find("nonce"), started.cookie)
+        ((find("state"), find("nonce"), started.cookie), url.clone())
     }
 
     fn query(&self, state: &str) -> String {
@@ -104,7 +111,16 @@ impl Bench {
 
     /// Signs in with an ID token that has other claims.
     async fn sign_in(&self, changes: Value) -> Result<VerifiedPerson, SignInProblem> {
-        let (state, nonce, cookie) = self.begin().await;
+        self.sign_in_with(None, changes).await
+    }
+
+    /// Signs in for a decision.
+    async fn sign_in_with(
+        &self,
+        required: Option<&SignInTerms>,
+        changes: Value,
+    ) -> Result<VerifiedPerson, SignInProblem> {
+        let ((state, nonce, cookie), _) = self.begin_with(required).await;
         let claims = merge(&id_claims(&self.provider.issuer), json!({ "nonce": nonce }));
         self.set_tokens(Some(merge(&claims, changes)), "r1");
         self.client.finish(&self.query(&state), Some(&cookie), now()).await
@@ -123,8 +139,12 @@ async fn person_signs_in_with_claims_of_both_sources() {
     assert!(!person.claims.json.contains("nonce") && !person.claims.json.contains("evil"), "{}", person.claims.json);
     assert_eq!((session.sid.as_deref(), session.has_refresh_token), (Some("session-1"), true));
     assert_eq!(session.ends_at, now() + MAX_LIFETIME);
-    assert!(!session.tokens.contains("r1"));
+    let id_token = bench.client.id_token(&session).unwrap();
+    assert!(!session.tokens.contains(&id_token));
+    let of_other = ProviderSession { issuer: "https://other.example".to_owned(), ..session.clone() };
+    assert_eq!(bench.client.id_token(&of_other), None);
     let url = bench.client.end_session_url(&session, now()).unwrap();
+    assert!(url.contains(&format!("id_token_hint={id_token}")));
     assert!(
         url.contains("/end?id_token_hint=") && url.ends_with("post_logout_redirect_uri=https%3A%2F%2Fgw.example%2F"),
         "{url}"
@@ -159,7 +179,7 @@ async fn answer_of_another_sign_in_is_refused() {
         (&format!("{good}&state={state}"), Some(&cookie), now()),
         (&good, Some(&cookie), late),
         (&good, Some(&cookie[1..]), now()),
-        (&format!("{good}&x={}", "x".repeat(MAX_QUERY_LEN)), Some(&cookie), now()),
+        (&format!("{good}&x={}", "x".repeat(code_flow::MAX_QUERY_LEN)), Some(&cookie), now()),
     ] {
         assert_eq!(finish(query, cookie, at).await, Some(SignInProblem::Interrupted), "{query}");
     }
@@ -201,7 +221,7 @@ async fn wrong_answers_of_the_provider_sign_nobody_in() {
     bench.provider.stop().await;
     assert_eq!(bench.client.finish(&bench.query(&state), Some(&cookie), now()).await, Err(SignInProblem::ProviderAway));
     let away = client(&config(&bench.provider.issuer));
-    assert_eq!(away.begin(now()).await.err(), Some(SignInProblem::ProviderAway));
+    assert_eq!(away.begin(None, now()).await.err(), Some(SignInProblem::ProviderAway));
 }
 
 #[actix::test]
@@ -227,6 +247,8 @@ async fn renewal_brings_new_claims_or_ends_the_session() {
     assert!(kept.tokens != session.tokens && kept.subject == session.subject);
     for (status, body, ends) in [
         (400, r#"{"error":"invalid_grant"}"#, true),
+        (400, "", true),
+        (400, "<html>", false),
         (401, r#"{"error":"invalid_client"}"#, false),
         (500, "{}", false),
         (200, "<html>", false),
@@ -242,6 +264,46 @@ async fn renewal_brings_new_claims_or_ends_the_session() {
     assert!(matches!(other_provider.renew(&session, now()).await, Renewal::Ended));
     bench.client.set_provider(None);
     assert!(matches!(renew(&session).await, Renewal::Ended));
+}
+
+#[actix::test]
+async fn session_outlives_minutes_without_the_provider() {
+    let bench = Bench::start(|_| {}).await;
+    let VerifiedPerson { person, session } = bench.sign_in(json!({})).await.unwrap();
+    let (state, _, cookie) = bench.begin().await;
+    bench.provider.set_status(503);
+    bench.provider.set_page("/token", 503, "");
+    // The keys are due for renewal after five minutes.
+    for second in [1, 60, 400] {
+        assert!(matches!(bench.client.renew(&session, after(second)).await, Renewal::Unknown(None)), "{second}");
+        let finished = bench.client.finish(&bench.query(&state), Some(&cookie), after(second)).await;
+        assert_eq!(finished.err(), Some(SignInProblem::ProviderAway), "{second}");
+    }
+    bench.provider.set_status(200);
+    bench.set_tokens(None, "r2");
+    let Renewal::Renewed(renewed) = bench.client.renew(&session, after(420)).await else { panic!("not renewed") };
+    assert_eq!((renewed.person.role, renewed.session.ends_at), (person.role, session.ends_at));
+}
+
+#[actix::test]
+async fn claim_that_left_userinfo_is_lost_despite_old_id_token() {
+    let bench = Bench::start(|config| config.require = [("hd".to_owned(), "example.com".to_owned())].into()).await;
+    bench.set_userinfo(json!({ "groups": ["platform"] }));
+    let mut session = bench.sign_in(json!({ "hd": "example.com" })).await.unwrap().session;
+    // Only the first ID token has `hd`.
+    for (groups, role) in [
+        (json!(["platform"]), Some(Role::Reviewer)),
+        (json!(null), None),
+        (json!(null), None),
+        (json!(["security"]), Some(Role::Admin)),
+        (json!([]), None),
+    ] {
+        bench.set_tokens(None, "r2");
+        bench.set_userinfo(json!({ "groups": groups }));
+        let Renewal::Renewed(renewed) = bench.client.renew(&session, after(60)).await else { panic!("not renewed") };
+        assert_eq!(renewed.person.role, role, "{groups}");
+        session = renewed.session;
+    }
 }
 
 #[actix::test]

@@ -24,10 +24,24 @@ fn token_of_each_algorithm_is_accepted() {
 }
 
 #[test]
+fn both_names_of_ed25519_are_accepted() {
+    let names = [Some("EdDSA"), Some("Ed25519"), None];
+    for published in names {
+        let key = TestKey::ed25519("one").published_with(json!({ "alg": published }));
+        let verifier = verifier(&[issuer_config(ISSUER)], &[&key]);
+        for alg in names.into_iter().flatten() {
+            let token = key.sign(&merge(&key.header(), json!({ "alg": alg })), &claims(now()));
+            assert!(principal(&verifier, &token).is_ok(), "{published:?} {alg}");
+        }
+    }
+}
+
+#[test]
 fn principal_has_the_names_scopes_and_claims_of_its_token() {
     let key = TestKey::es256("one");
     let verifier = verifier(&[issuer_config(ISSUER)], &[&key]);
     let all = merge(&claims(now()), json!({ "name": "Alice\u{202e} \nA.", "groups": ["dba", 7, "dev"] }));
+    let all = merge(&all, json!({ "auth_time": now().as_second() - 5, "acr": "mfa" }));
     let identity = verifier.identify(&key.sign(&key.header(), &all), now()).unwrap();
     let principal = &identity.principal;
     assert_eq!(principal.name, "https://id.example#alice#agent");
@@ -38,6 +52,7 @@ fn principal_has_the_names_scopes_and_claims_of_its_token() {
     assert_eq!(claims.scopes, Some(vec![Scope::ToolsRead, Scope::ToolsPropose]));
     assert_eq!(claims.groups, ["dba", "dev"]);
     assert_eq!(serde_json::from_str::<Value>(&claims.json).unwrap(), all);
+    assert_eq!((claims.auth_time, claims.acr.as_deref()), (Some(now().as_second() - 5), Some("mfa")));
     let Credential::Token(credential) = &identity.credential else { panic!("not a token") };
     assert_eq!(credential.expires_at, now().as_second() + 660);
     verifier.check_at(credential, after(659)).unwrap();
@@ -225,7 +240,24 @@ fn cached_token_costs_little() {
         eprintln!("{name}: {} ns", started.elapsed().as_nanos() / 100_000);
     };
     measure("identify, cached", &|| drop(verifier.identify(&token, now()).unwrap()));
-    measure("needs_provider, cached", &|| assert!(!verifier.needs_provider(&token, now())));
     measure("hash of a key", &|| _ = std::hint::black_box(secret::hash(&token.as_bytes()[..47])));
     eprintln!("{} bytes", token.len());
+}
+
+#[test]
+fn client_learns_which_audience_and_scopes_to_ask_for() {
+    let verifier = TokenVerifier::new(&[], Some(RESOURCE));
+    let grant = |audiences: &[&str], roles: &[(&str, Role)]| {
+        let audiences = audiences.iter().map(|&audience| audience.to_owned()).collect();
+        let roles = roles.iter().map(|&(group, role)| (group.to_owned(), role)).collect();
+        verifier.set_issuers(&[TokenIssuer { audiences, roles, ..issuer_config(ISSUER) }]);
+        let grant = verifier.required_grant(ISSUER).unwrap();
+        (grant.resource, grant.needs_scopes)
+    };
+    let resource = Some(RESOURCE.to_owned());
+    assert_eq!(grant(&[], &[]), (resource.clone(), true));
+    assert_eq!(grant(&["gw", RESOURCE], &[("*", Role::Agent)]), (resource, false));
+    assert_eq!(grant(&["gw", "api://gw"], &[]), (Some("api://gw".to_owned()), true));
+    assert_eq!(grant(&["gw"], &[]), (None, true), "the issuer chooses the audience");
+    assert_eq!(verifier.required_grant(OTHER_ISSUER), None);
 }

@@ -100,7 +100,7 @@ impl FakeProvider {
 
     /// Waits for the end of a question in the background.
     pub async fn wait_for_count(&self, path: &str, count: usize) {
-        for _ in 0..500 {
+        for _ in 0..6000 {
             if self.count(path) >= count {
                 return;
             }

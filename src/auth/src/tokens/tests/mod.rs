@@ -2,7 +2,7 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::tokens::{issuer::Provider, keys::KeySet, metadata::Metadata};
+use crate::tokens::{issuer::IssuerSnapshot, keys::KeySet, metadata::Metadata};
 use countersign_config::IntrospectionClient;
 use countersign_domain::principal::{Role, Scope};
 
@@ -35,6 +35,7 @@ pub(crate) fn issuer_config(issuer: &str) -> TokenIssuer {
         roles: std::collections::BTreeMap::new(),
         groups_claim: "groups".to_owned(),
         introspection: None,
+        authorities: None,
     }
 }
 
@@ -46,8 +47,8 @@ pub(crate) fn with_introspection(issuer: &str) -> TokenIssuer {
 fn learn_keys(verifier: &TokenVerifier, issuer: &str, keys: &[&TestKey], at: Timestamp) {
     let documents: Vec<Value> = keys.iter().map(|key| key.public.clone()).collect();
     let keys = KeySet::parse(&json!({ "keys": documents })).unwrap();
-    let provider = Provider { metadata: Metadata::default(), keys, read_at: at.as_millisecond() };
-    verifier.find_issuer(issuer).unwrap().replace_provider(provider);
+    let provider = IssuerSnapshot { metadata: Metadata::default(), keys, read_at: at.as_millisecond() };
+    verifier.find_issuer(issuer).unwrap().replace_snapshot(provider);
 }
 
 /// The usual claims of an access token.

@@ -250,7 +250,7 @@ fn malformed_tokens_are_refused() {
         ("standard base64", format!("{header}.{claims}.+/{}", &signature[2..]), "not base64url"),
         ("characters of no base64", format!("{header}.~~~~.{signature}"), "not base64url"),
         ("half a character more", format!("{good}A"), "signature is wrong"),
-        ("huge", format!("{header}.{}.{signature}", "A".repeat(MAX_TOKEN_LEN)), "too long"),
+        ("huge", format!("{header}.{}.{signature}", "A".repeat(MAX_TOKEN_BYTES)), "too long"),
         ("opaque", "0123456789abcdef".to_owned(), "not a JWT"),
         ("empty", String::new(), "not a JWT"),
         ("claims of two tokens", format!("{header}.{claims}{claims}.{signature}"), "is malformed"),

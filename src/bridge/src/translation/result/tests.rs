@@ -10,7 +10,7 @@ const MODERN: Revision = Revision::MODERN;
 
 fn translate(request_kind: RequestKind, (client, upstream): (Revision, Revision), result: &str) -> String {
     let upstream = negotiated(upstream);
-    let adapter = ResultAdapter { request_kind, client, upstream: &upstream, scheme: "" };
+    let adapter = ResultAdapter { request_kind, client, upstream: &upstream, uri_prefix: "" };
     adapter.reply(RawValue::from_string(result.to_owned()).unwrap()).unwrap().json
 }
 
@@ -55,7 +55,8 @@ fn only_differences_between_eras_are_changed() {
 fn server_info_is_added_unless_result_has_one() {
     let info = RawValue::from_string(r#"{"name":"x"}"#.into()).unwrap();
     let upstream = NegotiatedSession { server_info: Some(Arc::from(info)), ..negotiated(LEGACY) };
-    let adapter = ResultAdapter { request_kind: RequestKind::Tool, client: MODERN, upstream: &upstream, scheme: "" };
+    let adapter =
+        ResultAdapter { request_kind: RequestKind::Tool, client: MODERN, upstream: &upstream, uri_prefix: "" };
     let named = r#""io.modelcontextprotocol/serverInfo":{"name":"x"}"#;
     assert_eq!(adapter.adapt_nested("{}").unwrap(), format!(r#"{{"_meta":{{{named}}},"resultType":"complete"}}"#));
     let with_server_info = r#"{"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"y"}}}"#;
@@ -84,7 +85,7 @@ fn unsupported_structured_content_becomes_text_if_alone() {
 fn only_tool_results_fail_and_results_are_objects() {
     let upstream = negotiated(MODERN);
     for (request_kind, failure) in [(RequestKind::Tool, Some(ErrorKind::ToolExecution)), (RequestKind::Prompt, None)] {
-        let adapter = ResultAdapter { request_kind, client: MODERN, upstream: &upstream, scheme: "" };
+        let adapter = ResultAdapter { request_kind, client: MODERN, upstream: &upstream, uri_prefix: "" };
         let reply = |text: &str| adapter.reply(RawValue::from_string(text.to_owned()).unwrap());
         assert_eq!(reply(r#"{"isError":true}"#).unwrap().failure, failure);
         assert_eq!(reply(r#"{"isError":"true"}"#).unwrap().failure, None);
@@ -94,19 +95,19 @@ fn only_tool_results_fail_and_results_are_objects() {
 
 #[test]
 fn result_without_known_type_is_complete() {
-    for (result, kind) in [
-        ("{}", Kind::Complete),
-        (r#"{"resultType":"complete"}"#, Kind::Complete),
-        (r#"{"resultType":7}"#, Kind::Complete),
-        (r#"{"resultType":"input\u005frequired"}"#, Kind::InputRequired),
-        (r#"{"resultType":"task"}"#, Kind::Other("task".into())),
+    for (result, result_type) in [
+        ("{}", ResultType::Complete),
+        (r#"{"resultType":"complete"}"#, ResultType::Complete),
+        (r#"{"resultType":7}"#, ResultType::Complete),
+        (r#"{"resultType":"input\u005frequired"}"#, ResultType::InputRequired),
+        (r#"{"resultType":"task"}"#, ResultType::Extension("task".into())),
     ] {
-        assert_eq!(ResultMembers::parse(result).kind(), kind, "{result}");
+        assert_eq!(ResultMembers::parse(result).parse_type(), result_type, "{result}");
     }
 }
 
-fn adapter(scheme: &str, older_revision: Option<Revision>) -> ContentAdapter<'_> {
-    ContentAdapter { scheme, older_revision }
+fn adapter(uri_prefix: &str, older_revision: Option<Revision>) -> ContentAdapter<'_> {
+    ContentAdapter { uri_prefix, older_revision }
 }
 
 #[test]
@@ -114,12 +115,12 @@ fn uris_get_exposed_form_in_all_content() {
     let adapter = adapter("fs+", None);
     let blocks = r#"[ {"type":"text","text":"file:///a","n":1.0}, {"uri" : "file:///\u0061","type":"resource_link"},{"type":"resource","resource":{"text":"", "uri":"file:///b"}} ]"#;
     let expected = r#"[ {"type":"text","text":"file:///a","n":1.0}, {"uri" : "fs+file:///a","type":"resource_link"},{"type":"resource","resource":{"text":"", "uri":"fs+file:///b"}} ]"#;
-    assert_eq!(adapter.blocks(blocks).as_deref(), Some(expected));
-    assert_eq!(adapter.blocks(r#"[{"type":"text","text":"x"}]"#), None);
+    assert_eq!(adapter.adapt_blocks(blocks).as_deref(), Some(expected));
+    assert_eq!(adapter.adapt_blocks(r#"[{"type":"text","text":"x"}]"#), None);
     let contents = r#"[{"uri":"file:///a","text":"x","_meta":{"k":1}}]"#;
-    assert_eq!(adapter.contents(contents).unwrap(), contents.replace("file", "fs+file"));
+    assert_eq!(adapter.adapt_contents(contents).unwrap(), contents.replace("file", "fs+file"));
     let messages = r#"[{"role":"user","content":{"type":"resource","resource":{"uri":"a:b","text":""}}}]"#;
-    assert_eq!(adapter.messages(messages).unwrap(), messages.replace("a:b", "fs+a:b"));
+    assert_eq!(adapter.adapt_messages(messages).unwrap(), messages.replace("a:b", "fs+a:b"));
 }
 
 #[test]
@@ -141,6 +142,6 @@ fn content_unknown_to_older_client_is_replaced() {
         (R::V2025_03_26, annotated, Some(r#"{"type":"text","text":"x","annotations":{"priority":1}}"#)),
         (R::V2025_06_18, annotated, None),
     ] {
-        assert_eq!(adapter("", Some(revision)).block(block).as_deref(), expected, "{revision:?} {block}");
+        assert_eq!(adapter("", Some(revision)).adapt_block(block).as_deref(), expected, "{revision:?} {block}");
     }
 }

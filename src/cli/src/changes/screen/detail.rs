@@ -86,8 +86,8 @@ pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: 
     let &DetailView { change, timeline, ref approval_barrier } = view;
     let mut out = Writer { theme, width: layout.width, lines: Vec::new() };
     write_summary(&mut out, change, now);
-    if let Some(why) = approval_barrier {
-        out.message(theme.info(), theme.visible(why));
+    if let Some(barrier) = approval_barrier {
+        out.message(theme.info(), theme.visible(barrier));
     }
     write_notes(&mut out, change);
     out.lines.push(Line::default());
@@ -125,8 +125,8 @@ pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: 
         out.heading("Timeline");
         for (at, event, actor) in timeline {
             let at = at.to_zoned(jiff::tz::TimeZone::system()).strftime("%m-%d %H:%M:%S").to_string();
-            let what = format!("{at}  {:<16} ", theme.visible(event));
-            out.text(3, &[(what, Style::new()), (theme.visible(actor), theme.dim())]);
+            let label = format!("{at}  {:<16} ", theme.visible(event));
+            out.text(3, &[(label, Style::new()), (theme.visible(actor), theme.dim())]);
         }
     }
     (out.lines, end)

@@ -39,8 +39,8 @@ pub fn screen(app: &App, frame: &mut Frame<'_>) {
         None => draw_list(app, body, buffer),
     }
     if app.help {
-        let lines = HELP.iter().map(|(keys, what)| {
-            Line::from(vec![Span::styled(format!(" {keys:<6}"), app.theme.bold()), Span::raw(format!(" {what}"))])
+        let lines = HELP.iter().map(|(keys, meaning)| {
+            Line::from(vec![Span::styled(format!(" {keys:<6}"), app.theme.bold()), Span::raw(format!(" {meaning}"))])
         });
         draw_panel(app, "Keys", lines.collect(), body, buffer);
     } else if !app.results.is_empty() {
@@ -98,10 +98,10 @@ fn head_line(app: &App, width: u16) -> Line<'static> {
 
 /// Builds a line of pieces, cut to the width.
 fn fit(pieces: Vec<(String, Style)>, width: u16, theme: Theme) -> Line<'static> {
-    let mut room = usize::from(width);
+    let mut free_columns = usize::from(width);
     let cut = pieces.into_iter().map(|(text, style)| {
-        let text = truncate(&text, room, theme);
-        room = room.saturating_sub(columns(&text));
+        let text = truncate(&text, free_columns, theme);
+        free_columns = free_columns.saturating_sub(columns(&text));
         Span::styled(text, style)
     });
     cut.collect()
@@ -170,7 +170,7 @@ fn change_row(app: &App, entry: &ListedChange, width: u16) -> Line<'static> {
     if entry.duplicate_of.is_some() {
         pieces.push(("duplicate ".to_owned(), theme.warn()));
     }
-    if let Some(mark) = entry.review.as_ref().and_then(|why| why.mark.as_deref()) {
+    if let Some(mark) = entry.review.as_ref().and_then(|review| review.mark.as_deref()) {
         pieces.push((format!("{} ", theme.visible(mark)), theme.warn()));
     }
     let (verb, rest) = render::title(entry.operation, &entry.summary);
@@ -192,9 +192,9 @@ fn result_lines(app: &App) -> Vec<Line<'static>> {
 fn draw_panel(app: &App, title: &str, lines: Vec<Line<'static>>, area: Rect, buffer: &mut Buffer) {
     Clear.render(area, buffer);
     let mut all = vec![Line::styled(format!(" {title} (any key closes)"), app.theme.bold())];
-    let room = usize::from(area.height).saturating_sub(2);
-    let hidden_lines = lines.len().saturating_sub(room);
-    all.extend(lines.into_iter().take(room));
+    let rows = usize::from(area.height).saturating_sub(2);
+    let hidden_lines = lines.len().saturating_sub(rows);
+    all.extend(lines.into_iter().take(rows));
     if hidden_lines > 0 {
         all.push(Line::styled(format!(" {hidden_lines} more"), app.theme.dim()));
     }
@@ -210,10 +210,10 @@ fn draw_foot_line(app: &App, area: Rect, buffer: &mut Buffer) -> Option<u16> {
             let question = question_text(app, &prompt.question);
             let question = truncate(&question, (width * 2 / 3).max(10).min(width), theme);
             let typed = theme.visible(&prompt.text);
-            let room = width.saturating_sub(columns(&question) + 1);
+            let free_columns = width.saturating_sub(columns(&question) + 1);
             // Shows the end of the typed text, where the user looks.
             let starts = typed.char_indices().map(|(at, _)| typed.get(at..).unwrap_or_default());
-            let tail = starts.chain([""]).find(|tail| columns(tail) <= room).unwrap_or_default();
+            let tail = starts.chain([""]).find(|tail| columns(tail) <= free_columns).unwrap_or_default();
             let text = format!("{question}{tail}");
             let column = columns(&text);
             Line::styled(text, theme.bold()).render(area, buffer);
@@ -268,10 +268,10 @@ fn hints(app: &App) -> String {
     };
     let rows_below = detail.lines.len().saturating_sub(detail.scroll + app.body_rows());
     let more = if rows_below > 0 { format!(" {} below;", plural(rows_below, "line")) } else { String::new() };
-    if let Some(left) =
+    if let Some(remaining) =
         app.undo_time_left(detail.change.run_after).filter(|_| detail.change.state == ChangeState::Approved)
     {
-        return format!("{more} approved: u undoes it, {}s left", left.as_secs() + 1);
+        return format!("{more} approved: u undoes it, {}s left", remaining.as_secs() + 1);
     }
     let is_barred = app.me.current_approval_barrier(&detail.change).is_some();
     let keys = match detail.change.state {

@@ -112,15 +112,15 @@ impl App {
     }
 
     fn handle_detail_key(&mut self, code: KeyCode) -> Option<Action> {
-        let room = self.body_rows();
+        let rows = self.body_rows();
         let detail = self.detail.as_mut()?;
-        let end = detail.lines.len().saturating_sub(room);
+        let end = detail.lines.len().saturating_sub(rows);
         match code {
             KeyCode::Down => detail.scroll = (detail.scroll + 1).min(end),
             KeyCode::Up => detail.scroll = detail.scroll.saturating_sub(1),
             // One line of overlap stays visible.
-            KeyCode::PageDown | KeyCode::Char(' ') => detail.scroll = (detail.scroll + room.max(2) - 1).min(end),
-            KeyCode::PageUp => detail.scroll = detail.scroll.saturating_sub(room.max(2) - 1),
+            KeyCode::PageDown | KeyCode::Char(' ') => detail.scroll = (detail.scroll + rows.max(2) - 1).min(end),
+            KeyCode::PageUp => detail.scroll = detail.scroll.saturating_sub(rows.max(2) - 1),
             KeyCode::Home => detail.scroll = 0,
             KeyCode::End => detail.scroll = end,
             KeyCode::Char('q') | KeyCode::Esc | KeyCode::Left => self.detail = None,
@@ -228,11 +228,11 @@ impl App {
 
     /// Returns `true` and reports why if somebody else has to approve the change.
     fn report_approval_barrier(&mut self, change: &Change) -> bool {
-        let why = self.me.approval_barrier(&ListedChange::from_change(change));
-        if let Some(why) = &why {
-            self.set_status(Tone::Bad, why.as_str());
+        let barrier = self.me.approval_barrier(&ListedChange::from_change(change));
+        if let Some(barrier) = &barrier {
+            self.set_status(Tone::Bad, barrier.as_str());
         }
-        why.is_some()
+        barrier.is_some()
     }
 
     /// Approves by the arguments alone, which has its own key and is confirmed.
@@ -342,9 +342,9 @@ impl App {
             return self.report_problem("Nothing is selected; x selects.");
         }
         let barrier = selected.iter().find_map(|entry| Some((entry.id.clone(), self.me.approval_barrier(entry)?)));
-        if let Some((id, why)) = barrier {
+        if let Some((id, reason)) = barrier {
             self.arrange(Some(&id));
-            return self.report_problem(format!("{why} x deselects it."));
+            return self.report_problem(format!("{reason} x deselects it."));
         }
         if let Some(without_preview) = selected.iter().find(|b| b.preview.failed.is_some()).map(|b| b.id.clone()) {
             self.arrange(Some(&without_preview));

@@ -207,9 +207,9 @@ impl Inbox {
             GatewayEvent::Listed { request, first, page, counts, has_more } if request == self.request => {
                 app.add_page(first, page, counts, has_more);
             }
-            GatewayEvent::ListFailed { request, why } if request == self.request => {
+            GatewayEvent::ListFailed { request, reason } if request == self.request => {
                 app.loading = false;
-                app.set_status(Tone::Bad, why);
+                app.set_status(Tone::Bad, reason);
             }
             GatewayEvent::Listed { .. } | GatewayEvent::ListFailed { .. } => {}
             GatewayEvent::Counts(counts) => app.counts = counts,

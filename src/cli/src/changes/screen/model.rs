@@ -183,8 +183,8 @@ impl App {
             // A response may be older than the feed.
             Some(at) if self.changes.get(at).is_some_and(|b| b.version <= entry.version) => {
                 if self.view.includes(entry.state) || !self.search.is_empty() {
-                    if let Some(place) = self.changes.get_mut(at) {
-                        *place = entry;
+                    if let Some(known) = self.changes.get_mut(at) {
+                        *known = entry;
                     }
                 } else {
                     self.selected.remove(&entry.id);
@@ -253,7 +253,7 @@ impl App {
 
     /// Renders the lines to be drawn, and records which of them the user gets to see.
     pub fn layout(&mut self) {
-        let room = self.body_rows();
+        let rows = self.body_rows();
         let layout = DiffLayout { width: usize::from(self.size.0), split: self.is_split(), unfolded: self.unfolded };
         if let Some(detail) = &mut self.detail {
             let minute = self.now.as_second() / 60;
@@ -268,11 +268,11 @@ impl App {
                 (detail.lines, detail.diff_end) = (lines, end);
                 detail.layout_key = Some((layout, minute));
             }
-            let last = detail.lines.len().saturating_sub(room);
+            let last = detail.lines.len().saturating_sub(rows);
             detail.scroll = detail.scroll.min(last);
             // Only contiguous reading counts: a jump to the end shows the end only.
             if detail.scroll <= detail.lines_seen {
-                detail.lines_seen = detail.lines_seen.max(detail.scroll + room);
+                detail.lines_seen = detail.lines_seen.max(detail.scroll + rows);
             }
             let covered = self.help || !self.results.is_empty();
             if !covered && detail.lines_seen >= detail.diff_end {
@@ -281,14 +281,14 @@ impl App {
             }
         }
         self.first_row = self.first_row.min(self.cursor);
-        if self.cursor >= self.first_row + room {
-            self.first_row = self.cursor + 1 - room;
+        if self.cursor >= self.first_row + rows {
+            self.first_row = self.cursor + 1 - rows;
         }
         // The head of a group stays visible with its first change.
         if self.first_row == self.cursor
             && self.first_row > 0
             && matches!(self.rows.get(self.first_row - 1), Some(Row::Group(..)))
-            && room > 1
+            && rows > 1
         {
             self.first_row -= 1;
         }
@@ -296,8 +296,8 @@ impl App {
 
     /// Returns how long an approval can still be undone.
     pub fn undo_time_left(&self, run_after: Option<Timestamp>) -> Option<SignedDuration> {
-        let left = run_after?.duration_since(self.now);
-        left.is_positive().then_some(left)
+        let remaining = run_after?.duration_since(self.now);
+        remaining.is_positive().then_some(remaining)
     }
 
     /// Prompts for a comment on edited arguments, or keeps them as a draft if they are invalid.

@@ -52,7 +52,7 @@ pub enum GatewayEvent {
     /// A request of the list failed.
     ListFailed {
         request: u64,
-        why: String,
+        reason: String,
     },
     /// The feed is connected, so everything must be fetched again.
     Live,
@@ -100,7 +100,9 @@ impl Net {
                 };
                 let page = match page {
                     Ok(page) => page,
-                    Err(failure) => return net.send(GatewayEvent::ListFailed { request, why: failure.message }).await,
+                    Err(failure) => {
+                        return net.send(GatewayEvent::ListFailed { request, reason: failure.message }).await;
+                    }
                 };
                 let (first, empty) = (loaded_changes == 0, page.changes.is_empty());
                 loaded_changes += page.changes.len();

@@ -96,18 +96,18 @@ pub fn char_width(c: char) -> usize {
     c.width().unwrap_or(0)
 }
 
-/// Cuts harmless text to `room` columns.
-pub fn truncate(text: &str, room: usize, theme: Theme) -> String {
-    if columns(text) <= room {
+/// Cuts harmless text to `max_columns` columns.
+pub fn truncate(text: &str, max_columns: usize, theme: Theme) -> String {
+    if columns(text) <= max_columns {
         return text.to_owned();
     }
     let mut used = 0;
     let fitting = text.chars().take_while(|c| {
         used += char_width(*c);
-        used < room
+        used < max_columns
     });
     let cut: String = fitting.collect();
-    if room > 0 { cut + theme.symbol("…", "~") } else { cut }
+    if max_columns > 0 { cut + theme.symbol("…", "~") } else { cut }
 }
 
 /// Wraps the pieces of one line at `width` columns; `first` precedes the first row, and `next` each further
@@ -118,14 +118,14 @@ pub fn wrap(
     first: &Span<'static>,
     next: &Span<'static>,
 ) -> Vec<Line<'static>> {
-    let room = width.saturating_sub(first.width().max(next.width())).max(1);
+    let row_columns = width.saturating_sub(first.width().max(next.width())).max(1);
     let mut rows: Vec<Line<'static>> = Vec::new();
     let (mut row, mut used) = (vec![first.clone()], 0);
     for (text, style) in pieces {
         let mut run = String::new();
         for c in text.chars() {
             let wide = char_width(c);
-            if used + wide > room && used > 0 {
+            if used + wide > row_columns && used > 0 {
                 row.push(Span::styled(std::mem::take(&mut run), *style));
                 rows.push(Line::from(std::mem::replace(&mut row, vec![next.clone()])));
                 used = 0;
@@ -143,7 +143,7 @@ pub fn wrap(
 
 /// Wraps pieces at words to rows of `width` columns after `pad`; a word longer than a row is cut.
 pub fn wrap_words(pieces: &[(String, Style)], width: usize, pad: &Span<'static>) -> Vec<Line<'static>> {
-    let room = width.saturating_sub(pad.width()).max(1);
+    let row_columns = width.saturating_sub(pad.width()).max(1);
     let all: Vec<(char, Style)> =
         pieces.iter().flat_map(|(text, style)| text.chars().map(move |c| (c, *style))).collect();
     let mut rows = Vec::new();
@@ -152,7 +152,7 @@ pub fn wrap_words(pieces: &[(String, Style)], width: usize, pad: &Span<'static>)
         let mut used = 0;
         let fits = rest.iter().take_while(|(c, _)| {
             used += char_width(*c);
-            used <= room
+            used <= row_columns
         });
         // A row has at least one character, even if that does not fit.
         let fits = fits.count().max(1).min(rest.len());

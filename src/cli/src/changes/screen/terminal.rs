@@ -46,9 +46,9 @@ impl Screen {
             restore();
             before(info);
         }));
-        let taken = enter_raw_mode().and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
+        let terminal = enter_raw_mode().and_then(|()| Terminal::new(CrosstermBackend::new(io::stdout())));
         // A terminal that was switched only in part must be restored.
-        taken.inspect_err(|_| restore()).map(|terminal| Self { terminal })
+        terminal.inspect_err(|_| restore()).map(|terminal| Self { terminal })
     }
 
     /// Restores the terminal for a while: for an editor, or while stopped.
@@ -149,7 +149,7 @@ mod tests {
         let modes = tcgetattr(&slave).unwrap().local_modes;
         assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO), "a shell could continue");
         let (output, _master) = reader.join().unwrap();
-        let position = |what: &str| output.find(what).unwrap_or_else(|| panic!("no {what:?} in {output:?}"));
+        let position = |text: &str| output.find(text).unwrap_or_else(|| panic!("no {text:?} in {output:?}"));
         assert!(position("\u{1b}[?1049h") < position("\u{1b}[?1049l"));
         assert!(position("\u{1b}[?1049l") < position("on purpose"), "the message stays on the screen");
         assert_eq!(output.matches("\u{1b}[?1049l").count(), 1, "the screen is restored once");

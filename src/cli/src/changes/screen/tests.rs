@@ -246,12 +246,14 @@ fn approval_is_not_offered_to_barred_reviewers() {
     }]});
     let not_asked = json!({"terms": {"reviewers": ["dba"]}});
     let blind = json!({"terms": {"previewRequired": true}, "preview": {"kind": "arguments"}});
+    let sign_in = json!({"terms": {"signIn": {"maxAge": 300}}});
     for (more, why) in [
         (own, "You proposed this change, so somebody else has to approve it."),
         (owned, "with a key of the same owner as yours, so somebody else has to approve it."),
         (voted, "You have approved this. One more approval is needed."),
         (not_asked, "Under this rule only dba can decide, and you are not one of them."),
         (blind, "The rule requires a preview and there is none"),
+        (sign_in, "The rule requires another sign-in, so this can only be approved in the dashboard."),
     ] {
         let change = change_with("chg_1", 1, "pending", &more);
         let mut app = app("reviewer", std::slice::from_ref(&change), (120, 24));

@@ -11,7 +11,7 @@ use countersign_domain::{
         Change, ChangeState, Operation, PreviewNote, Proposer, ReviewDecision, ReviewNote, ReviewVerdict, Target,
         Terms, person::Person,
     },
-    principal::Role,
+    principal::{Role, is_subject_name},
 };
 
 /// The current user.
@@ -55,8 +55,8 @@ impl CurrentUser {
     pub fn approval_barrier(&self, entry: &ListedChange) -> Option<String> {
         let terms = &entry.terms;
         if !self.is_asked(terms) {
-            let who = terms.reviewers.join(", ");
-            return Some(format!("Under this rule only {who} can decide, and you are not one of them."));
+            let reviewers = terms.reviewers.join(", ");
+            return Some(format!("Under this rule only {reviewers} can decide, and you are not one of them."));
         }
         if Person::from_proposer(&entry.proposer).is_same_as(self.person()) {
             let by = if entry.proposer.principal == self.name {
@@ -74,6 +74,12 @@ impl CurrentUser {
                 missing => format!("{missing} more approvals are"),
             };
             return Some(format!("You have approved this. {missing} needed."));
+        }
+        // A key has no sign-in; the gateway checks that of a token.
+        if terms.sign_in.is_some() && !is_subject_name(&self.name) {
+            return Some(
+                "The rule requires another sign-in, so this can only be approved in the dashboard.".to_owned(),
+            );
         }
         (terms.preview_required && !entry.preview.is_live()).then(|| {
             "The rule requires a preview and there is none, so this can only be rejected or edited.".to_owned()

@@ -155,7 +155,7 @@ proptest! {
         let text = lines.join("\n");
         let document = read("a.md", &text);
         let all: Vec<&str> = text.lines().collect();
-        let mut next = split(&text).yaml.map_or(0, |_| text[..split(&text).body].lines().count());
+        let mut next = split_document(&text).yaml.map_or(0, |_| text[..split_document(&text).body].lines().count());
         let mut passage_texts: Vec<String> = Vec::new();
         for chunk in &document.chunks {
             prop_assert_eq!(chunk.first_line, chunk.passages[0].first_line);
@@ -181,7 +181,7 @@ proptest! {
     fn level_round_trips(lines in proptest::collection::vec(line(), 0..30)) {
         let text = lines.join("\n");
         let written = with_level(&text, Level::Important);
-        let readable = crate::text::front_matter::fields(&text).is_ok();
+        let readable = crate::text::front_matter::parse_fields(&text).is_ok();
         if readable {
             prop_assert_eq!(read("a.md", &written).level, Level::Important);
         }

@@ -57,16 +57,16 @@ fn check_names_every_fault() {
 #[test]
 fn invalid_value_is_reported_with_all_allowed_ones() {
     let bad = GOOD.replace("integration", "huge").replace("gotcha", "trick");
-    let why = DocTypes::built_in().check("tools/x.md", &bad).unwrap_err().summary();
+    let summary = DocTypes::built_in().check("tools/x.md", &bad).unwrap_err().summary();
     let all = "\"huge\" is not one of \"architectural\", \"behavioral\", \"performance\", \"correctness\", \"convention\", \
                \"integration\"";
-    assert!(why.contains(all) && why.contains("/knowledge_type: \"trick\" is not one of "), "{why}");
-    assert!(!why.contains("other candidates"), "{why}");
+    assert!(summary.contains(all) && summary.contains("/knowledge_type: \"trick\" is not one of "), "{summary}");
+    assert!(!summary.contains("other candidates"), "{summary}");
     // They come first, however many other faults there are.
     let bad = "---\ndoc_type: tool\ndate: never\nsummary: 1\nsignificance: huge\n---\n";
     let refusal = DocTypes::built_in().check("tools/x.md", bad).unwrap_err();
-    let why = refusal.summary();
-    assert!(why.starts_with("/significance: \"huge\" is not one of ") && why.contains(" more"), "{why}");
+    let summary = refusal.summary();
+    assert!(summary.starts_with("/significance: \"huge\" is not one of ") && summary.contains(" more"), "{summary}");
 }
 
 #[test]
@@ -121,10 +121,10 @@ fn invalid_type_is_skipped_with_its_reason() {
         ("schemas/mine.schema.yaml", &deep, ""),
         ("schemas/mine.schema.yaml", &doubling, "too intricate"),
     ];
-    for (path, text, why) in cases {
+    for (path, text, reason) in cases {
         let (types, left_out) = DocTypes::with_custom(vec![(path.to_owned(), text.to_owned())]);
         assert_eq!(types.all().count(), 5, "{text}");
-        assert!(left_out.len() == 1 && left_out[0].1.contains(why), "{text}: {left_out:?}");
+        assert!(left_out.len() == 1 && left_out[0].1.contains(reason), "{text}: {left_out:?}");
     }
     let many =
         (0..60).map(|number| (format!("schemas/t{number}.schema.yaml"), "required_fields: []".to_owned())).collect();

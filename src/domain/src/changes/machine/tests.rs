@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::*;
 use crate::{
     changes::{Operation, PreviewNote, ServerIdentity, Target, Terms, diff::DiffBuilder, testing},
-    principal::Role,
+    principal::{Role, person_key_id, subject_client_name, subject_name},
 };
 
 fn time_at(second: i64) -> Timestamp {
@@ -83,7 +83,7 @@ fn edit_by(editor: &str, owner: Option<&str>, arguments: &str) -> ChangeEvent {
         arguments: raw(arguments),
         preview: preview("edited"),
         served_by: ServerIdentity::default(),
-        terms: Terms::default(),
+        terms: Box::new(Terms::default()),
     }
 }
 
@@ -150,7 +150,7 @@ fn events(change: &Change) -> [(&'static str, ChangeEvent); 17] {
         ("reject", decision("alice", ReviewVerdict::Reject, change.version)),
         ("edit", edit_by("alice", None, &format!(r#"{{"a":{}}}"#, change.version))),
         ("unapprove", unapprove("alice")),
-        ("void", ChangeEvent::Void { kept: Vec::new(), reason: "revoked".into() }),
+        ("void", ChangeEvent::Void { valid: Vec::new(), reason: "revoked".into() }),
         ("withdraw", ChangeEvent::Withdraw { proposer: principal_named("agent", None) }),
         ("expire", ChangeEvent::Expire { reason: "time".into() }),
         ("stale", ChangeEvent::MarkStale { fault: fault() }),
@@ -305,7 +305,7 @@ fn editor_cannot_approve_if_other_required() {
         else {
             unreachable!()
         };
-        let edit = ChangeEvent::Edit { editor, comment, arguments, preview, served_by, terms };
+        let edit = ChangeEvent::Edit { editor, comment, arguments, preview, served_by, terms: Box::new(terms) };
         apply(&pending, edit, time_at(1)).unwrap().after
     };
     let allowed = edited_under(Terms::default());
@@ -323,6 +323,45 @@ fn editor_cannot_approve_if_other_required() {
     }
     assert_eq!(approve(&other, "bob", None), Ok(ChangeState::Approved));
     assert_eq!(approve(&two, "bob", None), Ok(ChangeState::Pending));
+}
+
+#[test]
+fn sign_in_approves_own_agent_where_rule_allows_it() {
+    let person = subject_name("https://id.example", "ada");
+    let mut pending = change(ChangeState::Pending);
+    pending.proposer = Proposer {
+        principal: subject_client_name("https://id.example", "ada", "cli"),
+        owner: Some(person.clone()),
+        key_id: None,
+        claims: Some(Arc::default()),
+        ..pending.proposer
+    };
+    let approve = |change: &Change, name: &str, owner, key: Option<&str>| {
+        let key_id = key.map(str::to_owned);
+        let vote = ReviewDecision { key_id, ..vote(name, owner, ReviewVerdict::Approve, change.version) };
+        apply(change, ChangeEvent::Decide(vote), time_at(1)).map(|transition| transition.after.state)
+    };
+    let signed_in = person_key_id(&person);
+    assert_eq!(approve(&pending, &person, None, Some(&signed_in)), Err(IllegalTransition::SelfApproval));
+    pending.terms.own_agents = true;
+    let other_person = person_key_id("https://id.example#bob");
+    for (name, owner, key) in [
+        (person.as_str(), None, None),
+        (&person, None, Some("key_1")),
+        (&person, None, Some(other_person.as_str())),
+        ("laptop", Some(person.as_str()), Some("key_1")),
+        ("laptop", Some(person.as_str()), Some(signed_in.as_str())),
+        (&pending.proposer.principal, Some(person.as_str()), None),
+    ] {
+        assert_eq!(approve(&pending, name, owner, key), Err(IllegalTransition::SelfApproval), "{name} {key:?}");
+    }
+    assert_eq!(approve(&pending, &person, None, Some(&signed_in)), Ok(ChangeState::Approved));
+    let with_key = Proposer { key_id: Some("key_2".into()), claims: None, ..pending.proposer.clone() };
+    let by_key = Change { proposer: with_key, ..pending.clone() };
+    assert_eq!(approve(&by_key, &person, None, Some(&signed_in)), Err(IllegalTransition::SelfApproval));
+    let in_person = Proposer { principal: person.clone(), owner: None, ..pending.proposer.clone() };
+    let by_person = Change { proposer: in_person, ..pending.clone() };
+    assert_eq!(approve(&by_person, &person, None, Some(&signed_in)), Err(IllegalTransition::SelfApproval));
 }
 
 #[test]

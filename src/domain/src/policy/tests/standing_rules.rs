@@ -65,6 +65,8 @@ fn standing_allow_rule_replaces_one_approval() {
     assert_eq!(verdict_for(PolicyDefault::Deny.into(), allow()), Deny, "an allow rule never overrides a denial");
     assert_eq!(verdict_for(review_under(Terms { quorum: 2, ..Terms::default() }), allow()), Review);
     assert_eq!(verdict_for(review_under(Terms { preview_required: true, ..Terms::default() }), allow()), Review);
+    let sign_in = Some(crate::changes::SignInTerms { max_age: Some(300), acr: Vec::new() });
+    assert_eq!(verdict_for(review_under(Terms { sign_in, ..Terms::default() }), allow()), Review);
     let inapplicable = [
         StandingRule { tool_hash: "sha256:other".into(), ..allow() },
         StandingRule { served_by: Some("sha256:elsewhere".into()), ..allow() },

@@ -221,7 +221,7 @@ export class Api {
     return (await this.#call('GET', `/api/servers/${encodeURIComponent(name)}`, { signal })).value;
   }
 
-  /** Accepts or revokes definitions (`action`). `tools` holds each name with the hash that was shown. */
+  /** Accepts definitions, accepts them as known reads, or revokes acceptances (`action`). `tools` holds each name with the hash that was shown. */
   async definitions(name, action, tools) {
     return (await this.#call('POST', `/api/servers/${encodeURIComponent(name)}/${action}`, { body: { tools } })).value;
   }
@@ -229,6 +229,16 @@ export class Api {
   /** Creates a standing rule for each tool, so that it runs without review. `tools` is as above; a reason is required. */
   async letRun(name, tools, reason) {
     return (await this.#call('POST', `/api/servers/${encodeURIComponent(name)}/allow`, { body: { tools, reason } })).value;
+  }
+
+  /** Begins to connect the user's account at a server. Returns `{url}`, the server's own page. */
+  async connectServer(name) {
+    return (await this.#call('POST', `/api/servers/${encodeURIComponent(name)}/connect`)).value;
+  }
+
+  /** Removes the user's account at a server. */
+  async disconnectServer(name) {
+    return (await this.#call('DELETE', `/api/servers/${encodeURIComponent(name)}/connection`)).value;
   }
 
   /** Returns the state of the configuration: what waits for approval, and what was rejected. */
@@ -266,6 +276,7 @@ export function explain(error) {
   }
   if (error.code === 'SELF_APPROVAL') return 'You proposed this change, so somebody else has to approve it.';
   if (error.code === 'EDIT_FORBIDDEN') return 'The rule for this tool does not allow reviewers to edit its changes.';
+  if (error.code === 'SIGN_IN_REQUIRED') return `${error.message}.`;
   if (error.status === 403) return `You are not allowed to do this. ${error.message}`;
   if (error.status === 404) return `Not found: ${error.message}`;
   return error.message;

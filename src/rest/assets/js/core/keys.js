@@ -6,7 +6,8 @@ const MAX_SEQUENCE_MS = 1200;
 
 export class Keys {
   #handlers = new Map();
-  #prefix = 0;
+  /** The time of the press of `g` that waits for the letter of a view. */
+  #prefixTime = -Infinity;
 
   constructor() {
     document.addEventListener('keydown', (event) => this.#press(event));
@@ -24,10 +25,11 @@ export class Keys {
     if (isTyping(event.target) && event.key !== 'Escape') return;
     // Enter belongs to the button or link that has the focus.
     if (event.key === 'Enter' && event.target instanceof HTMLElement && event.target.closest('button, a, summary')) return;
-    const sequence = Date.now() - this.#prefix < MAX_SEQUENCE_MS;
-    this.#prefix = 0;
+    // The time of the press counts: a busy page may handle it later.
+    const sequence = event.timeStamp - this.#prefixTime < MAX_SEQUENCE_MS;
+    this.#prefixTime = -Infinity;
     if (event.key === 'g' && !sequence) {
-      this.#prefix = Date.now();
+      this.#prefixTime = event.timeStamp;
       return;
     }
     const key = sequence ? `g ${event.key}` : event.key;

@@ -1,6 +1,6 @@
 // Keeps routes in the fragment, which the gateway never sees: `#/inbox/chg_…`, `#/history?state=applied`.
 
-/** Returns `{view, id, query}` of a fragment. */
+/** Returns `{view, id, part, query}` of a fragment; `part` is the segment after the id. */
 export function parseRoute(hash) {
   const [path, search = ''] = hash.replace(/^#\/?/, '').split('?', 2);
   const [view = '', ...rest] = path.split('/');
@@ -10,7 +10,7 @@ export function parseRoute(hash) {
   } catch {
     id = null;
   }
-  return { view: view || 'inbox', id, query: new URLSearchParams(search) };
+  return { view: view || 'inbox', id, part: rest[1] ?? null, query: new URLSearchParams(search) };
 }
 
 export function routeTo(view, id = null, query = null) {

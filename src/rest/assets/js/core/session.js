@@ -66,17 +66,20 @@ export const takeCode = () => takeFromAddress(/^#code=([^&]+)/);
 /** Returns the name of the problem with which a sign-in at the identity provider ended, and removes it from the address. */
 export const takeProblem = () => takeFromAddress(/^#sign-in-problem=([^&]+)/);
 
-/** Leaves for the identity provider. `takeRoute` returns the view that was open. */
-export function leaveForProvider() {
+/**
+ * Leaves for the identity provider, which asks the user to authenticate again if they are to decide on the change with that id.
+ * `restoreRoute` shows the view that was open.
+ */
+export function leaveForProvider(changeId = null) {
   sessionStorage.setItem(ROUTE_KEY, location.hash);
-  location.assign('/api/sign-in/provider');
+  location.assign(changeId ? `/api/sign-in/provider?change=${encodeURIComponent(changeId)}` : '/api/sign-in/provider');
 }
 
-/** Returns the route of the view that was open before the sign-in at the identity provider. */
-export function takeRoute() {
+/** Returns to the view that was open before the sign-in at the identity provider, unless the address names another one. */
+export function restoreRoute() {
   const route = sessionStorage.getItem(ROUTE_KEY);
   sessionStorage.removeItem(ROUTE_KEY);
-  return route?.startsWith('#/') ? route : null;
+  if (route?.startsWith('#/') && !location.hash) history.replaceState(null, '', route);
 }
 
 function takeFromAddress(pattern) {

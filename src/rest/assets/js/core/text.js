@@ -1,7 +1,7 @@
 // Makes text of agents safe to read. Invisible characters (controls, bidirectional overrides, zero-width and blank ones)
 // become visible marks such as ‹U+202E›.
 
-// The first and last character of each range, as in `HIDDEN` of src/domain/src/changes/visible.rs; a test compares them.
+// The first and last character of each range, as in `HIDDEN_RANGES` of src/domain/src/changes/visible.rs; a test compares them.
 const HIDDEN_RANGES = [
   [0x0, 0x1f], [0x7f, 0x9f], [0xad, 0xad], [0x34f, 0x34f], [0x600, 0x605], [0x61c, 0x61c], [0x6dd, 0x6dd],
   [0x70f, 0x70f], [0x890, 0x891], [0x8e2, 0x8e2], [0x115f, 0x1160], [0x17b4, 0x17b5], [0x180b, 0x180f],

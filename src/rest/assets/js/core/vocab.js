@@ -57,12 +57,15 @@ export const EVENTS = {
   key_created: { label: 'created a key', icon: 'person', tone: 'accent' },
   key_revoked: { label: 'revoked a key', icon: 'undo', tone: 'amber' },
   person_revoked: { label: 'revoked a person', icon: 'undo', tone: 'amber' },
+  account_connected: { label: 'connected an account at a server', icon: 'check', tone: 'accent' },
+  account_disconnected: { label: 'disconnected an account at a server', icon: 'unplugged', tone: 'amber' },
   policy_recorded: { label: 'recorded the policy in force', icon: 'audit', tone: 'grey' },
   records_anchored: { label: 'anchored existing keys, acceptances and rules in the trail', icon: 'audit', tone: 'grey' },
   redacted: { label: 'removed old arguments and diffs', icon: 'trash', tone: 'grey' },
   restored: { label: 'started from a backup', icon: 'refresh', tone: 'amber' },
   definitions_seen: { label: 'recorded the tools of a new server', icon: 'eye', tone: 'grey' },
   definitions_accepted: { label: 'accepted tool definitions', icon: 'check', tone: 'green' },
+  definitions_accepted_as_reads: { label: 'accepted known reads, which run without review', icon: 'check', tone: 'amber' },
   definitions_bound: { label: 'recorded which server provides the accepted tools', icon: 'eye', tone: 'grey' },
   definitions_revoked: { label: 'revoked accepted tool definitions', icon: 'undo', tone: 'amber' },
 };
@@ -73,8 +76,8 @@ export const EVENT_GROUPS = [
   ['Changes', ['created', 'edited', 'stale', 'refreshed', 'withdrawn', 'expired']],
   ['Execution', ['executing', 'asked', 'answered', 'applied', 'failed', 'outcome_unknown', 'late_result', 'settled']],
   ['Standing rules', ['standing_rule_created', 'standing_rule_revoked', 'standing_rule_expired', 'standing_rule_orphaned', 'standing_rule_used', 'standing_rules_used']],
-  ['Configuration, keys and data', ['configuration_accepted', 'configuration_refused', 'configuration_started', 'key_created', 'key_revoked', 'person_revoked', 'policy_recorded', 'records_anchored', 'redacted', 'restored']],
-  ['Tool definitions', ['definitions_seen', 'definitions_accepted', 'definitions_bound', 'definitions_revoked']],
+  ['Configuration, keys and data', ['configuration_accepted', 'configuration_refused', 'configuration_started', 'key_created', 'key_revoked', 'person_revoked', 'account_connected', 'account_disconnected', 'policy_recorded', 'records_anchored', 'redacted', 'restored']],
+  ['Tool definitions', ['definitions_seen', 'definitions_accepted', 'definitions_accepted_as_reads', 'definitions_bound', 'definitions_revoked']],
 ];
 
 export const TRANSPORTS = { http: 'HTTP', websocket: 'WebSocket', stdio: 'stdio', sse: 'HTTP + SSE', rest: 'Plain HTTP' };

@@ -8,6 +8,7 @@ import { plural, quote, visibleString } from '../core/text.js';
 import { stateOf } from '../core/vocab.js';
 import { operationGlyph } from './badges.js';
 import { openDialog } from './dialog.js';
+import { needsSignIn } from './signinagain.js';
 
 const MAX_COMMENT = 2000;
 
@@ -32,10 +33,11 @@ export class BulkBar {
 /**
  * Asks for confirmation, decides and shows each result. `picked` are `{id, version, digest, summary, operation,
  * truncated, previewFailed, requireComment}`; changes that could not be read completely are excluded from approval.
- * `decide(decision, comment, changes)` resolves to the gateway's results. `decided(change)` is called for each change in
- * them, `done(ids)` with the decided ids when the dialog closes.
+ * `decide(decision, comment, changes)` resolves to the gateway's results, `signIn(id)` to a button for the sign-in that the
+ * decision on a change requires. `decided(change)` is called for each change in the results, `done(ids)` with the decided ids
+ * when the dialog closes.
  */
-export function openBulk({ decision, picked: all, decide, decided, done }) {
+export function openBulk({ decision, picked: all, decide, signIn, decided, done }) {
   const approving = decision === 'approve';
   const picked = all.filter((p) => !approving || !exclusionOf(p));
   const needsComment = picked.some((p) => p.requireComment);
@@ -105,6 +107,15 @@ export function openBulk({ decision, picked: all, decide, decided, done }) {
     commentField.remove();
     fill(cancel, 'Close');
     cancel.focus();
+    offerSignIn(all.filter(({ problem }) => needsSignIn(problem)));
+  };
+
+  // A sign-in of the required kind also suffices for the changes that only require a recent one.
+  const offerSignIn = async (refused) => {
+    if (!refused.length) return;
+    const { id } = refused.find(({ problem }) => problem.details?.acr?.length) ?? refused[0];
+    const button = await signIn(id);
+    if (button) cancel.before(button);
   };
 
   const summary = h('p', { class: 'bulk-summary', role: 'status' }, deletions > 0 && approving ? [icon('trash'), `${plural(deletions, 'of them deletes', 'of them delete')} data.`] : null);

@@ -7,7 +7,7 @@ import { icon } from '../core/icons.js';
 import { count, plural, quote, visibleString } from '../core/text.js';
 import { time, until } from '../core/time.js';
 import { isDecidable } from '../core/vocab.js';
-import { approvalsOf, hasVoted, isReviewerOf, isLive, isOwn } from './terms.js';
+import { approvalsOf, hasVoted, isReviewerOf, isBarredAsProposer, isLive } from './terms.js';
 import { isUndoable } from './undo.js';
 
 // A faster second press is part of a double click.
@@ -30,6 +30,7 @@ export class DecisionBar {
   #settleTimer = null;
   #undoTimer = null;
   #error = '';
+  #remedy = null;
   #drafts = new Map();
   #comment;
 
@@ -62,7 +63,7 @@ export class DecisionBar {
     if (!same) this.#comment.value = this.#drafts.get(change.id) ?? '';
     if (!same || change.version !== this.#change.version) {
       this.#mode = 'idle';
-      if (!same) this.#error = '';
+      if (!same) this.#say('');
     }
     if (sudden) this.#settle();
     this.#change = change;
@@ -85,15 +86,25 @@ export class DecisionBar {
   hide() {
     this.#change = null;
     this.#mode = 'idle';
-    this.#error = '';
+    this.#say('');
     this.element.hidden = true;
     this.element.replaceChildren();
   }
 
-  fail(message) {
+  /** Shows why the decision was refused. `remedy` is a button that helps. */
+  fail(message, remedy = null) {
     this.#mode = 'idle';
-    this.#error = message;
+    this.#say(message, remedy);
     this.#render();
+  }
+
+  #say(error, remedy = null) {
+    this.#error = error;
+    this.#remedy = remedy;
+  }
+
+  #errorLine() {
+    return this.#error && h('p', { class: 'decision-error', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error)), this.#remedy);
   }
 
   follow() {
@@ -125,7 +136,7 @@ export class DecisionBar {
     if (this.#confirmationReason()) {
       this.#mode = 'confirm';
       this.#armedAt = Date.now();
-      this.#error = '';
+      this.#say('');
       const hadFocus = this.element.contains(document.activeElement);
       this.#render();
       if (hadFocus) this.element.querySelector('[data-act=cancel]')?.focus();
@@ -138,7 +149,7 @@ export class DecisionBar {
   startReject() {
     if (!this.#canAct() || !isDecidable(this.#change.state) || !isReviewerOf(this.#change, this.#me) || this.#selection.size() > 0) return;
     this.#mode = 'reject';
-    this.#error = '';
+    this.#say('');
     this.#render();
     this.#comment.focus();
   }
@@ -162,7 +173,7 @@ export class DecisionBar {
   #obstacle() {
     const change = this.#change;
     if (!isReviewerOf(change, this.#me)) return ['person', `Under this rule only ${change.terms.reviewers.join(', ')} can decide, and you are not one of them.`];
-    if (isOwn(change, this.#me)) {
+    if (isBarredAsProposer(change, this.#me)) {
       const by = change.proposer.principal === this.#me.name ? 'You proposed this change' : 'This change was proposed with a key of the same owner as yours';
       return ['person', `${by}, so somebody else has to approve it.`];
     }
@@ -181,7 +192,7 @@ export class DecisionBar {
   // Returns true if a required comment is missing, and moves the focus there.
   #lacksComment() {
     if (!this.#change.terms.requireComment || this.#comment.value.trim() !== '') return false;
-    this.#error = 'The rule requires a comment with each decision.';
+    this.#say('The rule requires a comment with each decision.');
     this.#render();
     this.#comment.focus();
     return true;
@@ -233,7 +244,7 @@ export class DecisionBar {
     const { id } = this.#change;
     const comment = this.#comment.value.trim();
     this.#mode = 'busy';
-    this.#error = '';
+    this.#say('');
     this.#render(kind);
     const done = await this.#submit(kind, comment);
     if (done) this.#drafts.delete(id);
@@ -276,7 +287,7 @@ export class DecisionBar {
     const typing = document.activeElement === this.#comment;
     const caret = [this.#comment.selectionStart, this.#comment.selectionEnd];
     fill(this.element,
-      this.#error && h('p', { class: 'decision-error', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
+      this.#errorLine(),
       this.#note(),
       this.#mode === 'confirm' ? this.#confirmation() : h('div', { class: 'decision-row' },
         h('label', { class: 'sr-only', for: 'comment' }, settling ? 'How do you know?' : 'Comment'),
@@ -322,7 +333,7 @@ export class DecisionBar {
 
   // Shows what remains for somebody who may not decide this change: refreshing the preview.
   #renderNoReviewer(busyWith) {
-    fill(this.element, this.#error && h('p', { class: 'decision-error', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
+    fill(this.element, this.#errorLine(),
       h('p', { class: 'decision-note' }, icon('person'), h('span', null, visibleString(this.#obstacle()[1]))),
       this.#change.state === 'stale' && h('div', { class: 'buttons' }, this.#againButton(busyWith)));
   }
@@ -334,7 +345,7 @@ export class DecisionBar {
 
   #undoRow(busyWith) {
     const { runAfter } = this.#change;
-    fill(this.element, this.#error && h('p', { class: 'decision-error', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
+    fill(this.element, this.#errorLine(),
       h('div', { class: 'confirm' }, h('p', null, icon('clock'), h('span', null, 'Approved. It runs ', time(runAfter, 'countdown'), '.')),
         this.#mayUndo() && h('div', { class: 'buttons' }, h('button', { type: 'button', data: { act: 'undo' }, disabled: this.#mode === 'busy', 'aria-keyshortcuts': 'u', onclick: () => this.undo() },
           icon('undo'), busyWith === 'undo' ? 'Undoing…' : 'Undo', h('kbd', { 'aria-hidden': 'true' }, 'U')))));

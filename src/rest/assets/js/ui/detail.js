@@ -13,6 +13,7 @@ import { DecisionBar } from './decision.js';
 import { comparison } from './diff.js';
 import { openEdit } from './edit.js';
 import { openRule } from './rule.js';
+import { needsSignIn, signInButton } from './signinagain.js';
 import { emptyState, errorState, skeleton } from './states.js';
 import { isReviewerOf, mayEdit } from './terms.js';
 import { actor, timeline } from './timeline.js';
@@ -245,6 +246,7 @@ export class Detail {
           throw error;
         }
       },
+      remedy: async (error) => (needsSignIn(error) ? signInButton(this.#api, change.id, 'Discard and sign in again') : null),
       done: (answer) => {
         if (this.#id !== change.id) return;
         this.#baseline = answer;
@@ -366,7 +368,9 @@ export class Detail {
       // An error may also carry the version on the screen, which is not a conflict.
       const conflict = carried && carried.change.id === id && carried.change.version !== version ? carried : null;
       if (conflict) this.#show(conflict, { sudden: true, conflict: true });
-      if (!conflict || isDecidable(conflict.change.state)) this.#bar.fail(conflict ? 'Not recorded: read the new version and decide again.' : explain(error));
+      const remedy = !conflict && needsSignIn(error) ? await signInButton(this.#api, id) : null;
+      if (this.#id !== id) return false;
+      if (!conflict || isDecidable(conflict.change.state)) this.#bar.fail(conflict ? 'Not recorded: read the new version and decide again.' : explain(error), remedy);
       return false;
     }
   }

@@ -16,9 +16,10 @@ const drafts = new Map();
 
 /**
  * Opens the editor. `open` is `{change, source}`, `schema()` resolves to the tool's input schema or null,
- * `send(source, comment)` resolves to the gateway's answer, and `done(answer)` receives that answer.
+ * `send(source, comment)` resolves to the gateway's answer, `remedy(error)` to a button that helps or null, and `done(answer)`
+ * receives the answer.
  */
-export function openEdit({ open, schema, send, done }) {
+export function openEdit({ open, schema, send, remedy, done }) {
   const { change, source } = open;
   const key = `${change.id} ${change.version}`;
   const draft = drafts.get(key);
@@ -127,6 +128,7 @@ export function openEdit({ open, schema, send, done }) {
       done(answer);
     } catch (error) {
       showError(error);
+      errors.append(...[await remedy(error)].filter(Boolean));
     } finally {
       busy = false;
       save.disabled = false;

@@ -17,6 +17,9 @@ export function errorState(error, retry) {
     retry && h('button', { type: 'button', onclick: retry }, 'Try again'));
 }
 
+/** Returns a banner about a problem. */
+export const problemBanner = (text) => h('div', { class: 'banner tone-red' }, icon('alert'), h('div', null, h('p', null, visibleString(text))));
+
 export function skeleton(lines = 6) {
   return h('div', { class: 'skeleton', 'aria-hidden': 'true' }, Array.from({ length: lines }, () => h('span')));
 }

@@ -20,9 +20,16 @@ export const approvalsOf = (change) => change.decisions.filter((d) => d.verdict 
 export const isLive = ({ preview }) => !preview?.failed && preview?.kind !== 'arguments';
 
 /** Returns true if the user proposed the change, judged by name, owner or key. */
-export function isOwn(change, me) {
+function isOwn(change, me) {
   const { principal, owner, keyId } = change.proposer;
   return principal === me.name || (owner ?? principal) === (me.owner ?? me.name) || Boolean(keyId && me.keyId && keyId === me.keyId);
+}
+
+/** Returns true if the rule forbids the user to approve the change, because they or their own agent proposed it. */
+export function isBarredAsProposer(change, me) {
+  const { owner, keyId, claims } = change.proposer;
+  const isOwnAgent = change.terms?.ownAgents && !keyId && claims && owner === me.name && me.keyId === `person:${me.name}`;
+  return isOwn(change, me) && !isOwnAgent;
 }
 
 const ROLES = ['agent', 'viewer', 'reviewer', 'admin'];
@@ -50,9 +57,16 @@ export function termsLine(change) {
   if (terms.previewRequired) parts.push(part('eye', 'Needs a preview'));
   if (!mayEdit(terms)) parts.push(part('hidden', 'Reviewers may not edit it'));
   else if (terms.edit === 'other') parts.push(part('pencil', 'A reviewer who edits it cannot approve it'));
+  if (terms.ownAgents) parts.push(part('person', 'Whoever signed in may approve what their own agent proposed'));
+  if (terms.signIn) parts.push(part('person', signInText(terms.signIn)));
   if (terms.undoFor > 0) parts.push(part('undo', `Runs ${span(terms.undoFor)} after approval and can be undone until then`));
   if (terms.onExpiry === 'reject') parts.push(part('clock', 'Rejected if nobody decides in time'));
   return parts.length ? h('ul', { class: 'terms', 'aria-label': 'What the rule requires' }, parts) : null;
+}
+
+function signInText({ maxAge, acr }) {
+  const text = maxAge ? `Approved within ${span(maxAge)} of a sign-in with the identity provider` : 'Approved after a sign-in with the identity provider';
+  return acr?.length ? [text, ' by ', acr.slice(0, 8).map((name, n) => [n > 0 && ' or ', quote(name, 60)])] : text;
 }
 
 const part = (name, ...text) => h('li', null, icon(name), h('span', null, text));

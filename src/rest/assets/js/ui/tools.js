@@ -20,6 +20,10 @@ const VERDICTS = {
   deny: { label: 'Denied', tone: 'red', icon: 'cross' },
   depends: { label: 'Depends', tone: 'accent', icon: 'question' },
 };
+const KNOWN = {
+  read: '',
+  dry_run: 'It writes, but not in its dry run: its calls are reviewed as before, with the dry run as their preview.',
+};
 const STANDING_LABELS = { module: 'built in', accepted: 'accepted', seen: 'not accepted', new: 'new', changed: 'changed' };
 
 /** Returns true if the tool declares that it only reads, accepted or not. */
@@ -36,10 +40,11 @@ export class ToolsPanel {
   #busy = false;
   #notBefore = 0;
   #recipes = null;
+  #knownReads = null;
   #unchecked = new Set();
   #opened = new Set();
 
-  /** `act('accept'|'revoke'|'allow', tools, reason)` resolves to the updated tools. */
+  /** `act('accept'|'accept-known-reads'|'revoke'|'allow', tools, reason)` resolves to the updated tools. */
   constructor({ server, may, act }) {
     this.#server = server;
     this.#canDecide = may;
@@ -65,6 +70,13 @@ export class ToolsPanel {
     if (this.#tools) this.#paint();
   }
 
+  /** Sets the list of known reads that the gateway has for the server (`{set, packages}`), or null. */
+  useKnownReads(knownReads) {
+    if (JSON.stringify(knownReads) === JSON.stringify(this.#knownReads)) return;
+    this.#knownReads = knownReads;
+    if (this.#tools) this.#paint();
+  }
+
   #settle() {
     this.#notBefore = Date.now() + SETTLE_TIME;
     setTimeout(() => this.#tools && this.#paint(), SETTLE_TIME);
@@ -72,10 +84,13 @@ export class ToolsPanel {
 
   #paint() {
     const focused = this.element.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-    const reads = this.#tools.filter((t) => t.claimsRead);
+    const offered = this.#tools.filter((t) => t.offered);
+    const reads = this.#tools.filter((t) => t.claimsRead && !t.offered);
     const marked = this.#tools.filter((t) => t.mark);
     fill(this.element,
       this.#error && h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
+      this.#knownReads && offered.length > 0 && this.#known(offered),
+      this.#knownReads && this.#uncovered(),
       reads.length > 0 && this.#reads(reads),
       marked.map((tool) => this.#marked(tool)),
       this.#unannotatedOffer(),
@@ -105,6 +120,33 @@ export class ToolsPanel {
         tool.description && longText(tool.description, { chars: 400, lines: 4, className: 'offer-text' }),
         this.#fold(`read ${tool.name}`, 'Full definition', () => definitionBlock(tool))))),
       this.#canDecide ? h('div', { class: 'offer-foot' }, button) : onlyReviewers());
+  }
+
+  // Offers the tools that the list of the server's known reads covers. They are accepted together, beside their definitions.
+  #known(offered) {
+    const { set, packages } = this.#knownReads;
+    const reads = offered.filter((t) => t.known === 'read').length;
+    const title = reads > 0 ? `${plural(reads, 'tool is', 'tools are')} known to only read` : 'The server’s dry runs are known to change nothing';
+    return h('section', { class: 'offer', 'aria-label': visibleString(`Known reads of ${this.#server}`) },
+      h('div', { class: 'offer-head' }, icon('eye'), h('div', null,
+        h('h3', null, `This is the ${visibleString(set)} server: ${title}`),
+        h('p', { class: 'quiet' }, 'These definitions were examined and tried: ', quote(packages.join(', '), 300), '. Until a reviewer accepts them, their calls are reviewed like writes. Once accepted, reads run without review, whether or not they say that they only read.'))),
+      h('ul', { class: 'offers' }, offered.map((tool) => h('li', null,
+        h('div', { class: 'offer-name' }, h('code', null, quote(tool.name, 200))),
+        KNOWN[tool.known] && h('p', { class: 'offer-text' }, KNOWN[tool.known]),
+        this.#fold(`known ${tool.name}`, 'Full definition', () => definitionBlock(tool))))),
+      this.#canDecide
+        ? h('div', { class: 'offer-foot' }, this.#button('accept-known', 'accept-known-reads', () => offered, () => 'Accept the known reads'),
+          h('span', { class: 'quiet' }, 'This loosens the policy for these definitions from the server’s current command or address. The audit trail records it, and each acceptance can be revoked.'))
+        : onlyReviewers());
+  }
+
+  // Names the tools whose definitions are not those on the list.
+  #uncovered() {
+    const names = this.#tools.filter((t) => t.known === 'other_definition' && t.standing !== 'accepted').map((t) => t.name);
+    if (names.length === 0) return null;
+    return h('div', { class: 'unannotated' }, icon('info'), h('p', null,
+      `The list of known reads of the ${visibleString(this.#knownReads.set)} server does not cover ${names.length === 1 ? 'this tool, because its definition differs' : 'these tools, because their definitions differ'} from `, quote(this.#knownReads.packages.join(', '), 300), ': ', quote(names.join(', '), 400)));
   }
 
   // Offers to let tools run without review if the server does not declare which of them only read.
@@ -149,9 +191,9 @@ export class ToolsPanel {
 
   #button(key, kind, tools, label) {
     return h('button', {
-      type: 'button', class: kind === 'accept' ? 'approve' : 'ghost', disabled: this.#isBlocked() || tools().length === 0, data: { key },
+      type: 'button', class: kind === 'revoke' ? 'ghost' : 'approve', disabled: this.#isBlocked() || tools().length === 0, data: { key },
       onclick: () => this.#send(kind, tools()),
-    }, icon(kind === 'accept' ? 'check' : 'undo'), h('span', null, label()));
+    }, icon(kind === 'revoke' ? 'undo' : 'check'), h('span', null, label()));
   }
 
   #isBlocked() {
@@ -193,7 +235,7 @@ export class ToolsPanel {
         this.#canDecide && tool.mayLetRun && h('button', { type: 'button', class: 'small', data: { key: `let ${tool.name}` }, onclick: () => this.#letRun([tool]) }, 'Let this tool run without review…')),
       h('td', { data: { label: 'Preview' } }, this.#preview(tool)),
       h('td', { data: { label: 'Definition' } },
-        h('span', null, STANDING_LABELS[tool.standing] ?? visibleString(String(tool.standing))),
+        h('span', null, tool.acceptedAsRead ? 'accepted as a read' : STANDING_LABELS[tool.standing] ?? visibleString(String(tool.standing))),
         tool.acceptedBy && h('span', { class: 'quiet' }, ' by ', quote(tool.acceptedBy, 60), ' ', time(tool.acceptedAt, 'day')),
         this.#fold(`row ${tool.name}`, 'Show', () => definitionBlock(tool)),
         this.#canDecide && tool.standing === 'accepted' && this.#button(`revoke ${tool.name}`, 'revoke', () => [tool], () => 'Revoke')));
@@ -224,13 +266,13 @@ export class ToolsPanel {
 /** Returns true if a tool has a recipe, with or without its server's prefix. Pure. */
 export const hasRecipe = (name, recipes) => recipes.some((own) => name === own || name.endsWith(`__${own}`));
 
-/** Returns the tools to offer if none declares that it only reads. Tools that declare to write are not among them. Pure. */
+/** Returns the tools to offer if none declares that it only reads, and none is known to. Tools that declare to write are not among them. Pure. */
 export const unannotatedTools = (tools) =>
-  tools.some((tool) => isDeclaredRead(tool) || tool.letRun) ? [] : tools.filter((tool) => tool.mayLetRun && !hasHint(tool));
+  tools.some((tool) => isDeclaredRead(tool) || tool.letRun || tool.acceptedAsRead || tool.offered) ? [] : tools.filter((tool) => tool.mayLetRun && !hasHint(tool));
 
 // `tool.annotations` contains the specification's defaults, so the definition is read.
 const hasHint = (tool) => (JSON.parse(tool.definition).annotations?.readOnlyHint ?? null) !== null;
 
-export const isWaiting = (tool) => Boolean(tool.claimsRead || tool.mark);
+export const isWaiting = (tool) => Boolean(tool.claimsRead || tool.mark || tool.offered);
 
 const onlyReviewers = () => h('p', { class: 'quiet offer-foot' }, 'Only a reviewer can decide on this.');

@@ -6,6 +6,7 @@ import { icon } from '../core/icons.js';
 import { plural } from '../core/text.js';
 import { mark } from '../ui/list.js';
 import { BulkBar, openBulk, PICK_REFUSALS } from '../ui/bulk.js';
+import { signInButton } from '../ui/signinagain.js';
 
 export class Picking {
   /** The bar below the list, and the button that shows the boxes where no pointer can hover. */
@@ -141,6 +142,7 @@ export class Picking {
     openBulk({
       decision, picked,
       decide: (verdict, comment, changes) => this.#api.decideAll(verdict, comment, changes),
+      signIn: (id) => signInButton(this.#api, id),
       decided: (change) => this.#decided(change, decision),
       done: (ids) => {
         for (const id of ids) this.#triage.drop(id);

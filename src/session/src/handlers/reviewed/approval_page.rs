@@ -5,16 +5,21 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde_json::json;
+use serde_json::{Value, json};
+
+use tokio_util::sync::CancellationToken;
 
 use super::long_poll;
-use crate::server::Reviews;
+use crate::{long_requests::LongRequests, server::Reviews};
 use countersign_bridge::{result::input_result, task_shape};
-use countersign_domain::{
-    changes::{Change, ChangeState},
-    questions::ELICITATION,
+use countersign_domain::{changes::Change, questions::ELICITATION};
+use countersign_exchange::{
+    ask,
+    context::Exchange,
+    eviction::{self, Activity},
+    reply::SERVER_META,
+    slots::Evictable,
 };
-use countersign_exchange::{ask, context::Exchange, reply::SERVER_META};
 use countersign_protocol::{Revision, encode, negotiate::ClientCapabilities};
 use countersign_provider::NoProgress;
 
@@ -25,12 +30,14 @@ pub const INPUT_KEY: &str = "open-change";
 const MAX_NOTIFICATION_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 /// Returns `true` if the client supports elicitation with a URL.
-fn supports_url_elicitation(exchange: &Exchange) -> bool {
+#[must_use]
+pub fn supports_url_elicitation(exchange: &Exchange) -> bool {
     exchange.revision() >= Revision::V2025_11_25
         && ClientCapabilities::from_declaration(&exchange.facts.capabilities).elicitation_url
 }
 
-/// Returns `true` if the gateway can send the client a request while the client's own request is open.
+/// Returns `true` if the gateway can ask the client to open a page while the client's own request is open. Only
+/// 2025-11-25 has both URL elicitation and requests of the gateway.
 #[must_use]
 pub fn can_ask(exchange: &Exchange) -> bool {
     exchange.revision() == Revision::V2025_11_25 && supports_url_elicitation(exchange)
@@ -38,24 +45,61 @@ pub fn can_ask(exchange: &Exchange) -> bool {
 
 /// Returns `true` if the change waits for a decision on its page.
 fn awaits_page(change: &Change) -> bool {
-    change.terms.open_page && matches!(change.state, ChangeState::Pending | ChangeState::Stale)
+    change.terms.open_page && change.state.awaits_decision()
 }
 
-fn params(reviews: &Reviews, change: &Change) -> serde_json::Value {
-    json!({
-        "mode": "url",
-        "message": format!("A person has to decide on this change: {}. It is decided on its page, which asks for a reviewer's own sign-in.", change.for_proposer().summary),
-        "url": reviews.address.change_url(&change.id),
-    })
+/// Returns the parameters of the elicitation that asks to open the page of a change.
+fn change_page_params(reviews: &Reviews, change: &Change) -> Value {
+    let summary = change.for_proposer().summary;
+    let message = format!(
+        "A person has to decide on this change: {summary}. It is decided on its page, which asks for a reviewer's own sign-in."
+    );
+    page_params(&message, &reviews.address.change_url(&change.id))
 }
 
-/// Returns the result that asks a stateless client, which then repeats the call.
+/// Returns the parameters of an elicitation that asks to open a page.
+#[must_use]
+pub fn page_params(message: &str, url: &str) -> Value {
+    json!({ "mode": "url", "message": message, "url": url })
+}
+
+/// Tells a client of 2025-11-25 that a page that it was asked to open is no longer needed, once `is_done` resolves to
+/// `true`. The wait takes one of the principal's slots if one is free. It gives up after `limit`, with the session, or
+/// if others need the slot.
+pub fn notify_when(
+    exchange: &Exchange,
+    requests: &LongRequests,
+    elicitation_id: &str,
+    limit: Duration,
+    is_done: impl Future<Output = bool> + 'static,
+) {
+    let (began, evicted) = (eviction::now(), CancellationToken::new());
+    let stream = Evictable::new(move || Activity::Idle(began), evicted.clone());
+    let Ok(slot) = requests.admit_if_free(&exchange.identity.principal, stream) else { return };
+    let (session, shutdown) = (Arc::clone(&exchange.session), requests.shutdown.clone());
+    let params = json!({ "elicitationId": elicitation_id }).to_string();
+    actix::spawn(async move {
+        let _slot = slot;
+        let is_done = tokio::select! {
+            is_done = is_done => is_done,
+            () = tokio::time::sleep(limit) => false,
+            () = session.ended.cancelled() => false,
+            () = evicted.cancelled() => false,
+            () = shutdown.cancelled() => false,
+        };
+        if is_done {
+            session.send_unsolicited(encode::notification("notifications/elicitation/complete", Some(&params)));
+        }
+    });
+}
+
+/// Returns the result that asks a stateless client, which then retries the call.
 #[must_use]
 pub fn page_result(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
     if !exchange.is_modern() || !awaits_page(change) || !supports_url_elicitation(exchange) {
         return None;
     }
-    let params = params(reviews, change).to_string();
+    let params = change_page_params(reviews, change).to_string();
     let requests = [(INPUT_KEY, ELICITATION, Some(params.as_str()))];
     Some(input_result(requests.into_iter(), Some(&change.id), SERVER_META))
 }
@@ -63,9 +107,12 @@ pub fn page_result(exchange: &Exchange, reviews: &Reviews, change: &Change) -> O
 /// Returns `inputRequests` of the change as a task, unless its client has already answered.
 #[must_use]
 pub fn page_input_requests(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
-    let must_ask =
-        awaits_page(change) && supports_url_elicitation(exchange) && !reviews.answered_page_requests.has(&change.id);
-    must_ask.then(|| json!({ INPUT_KEY: { "method": ELICITATION, "params": params(reviews, change) } }).to_string())
+    let must_ask = awaits_page(change)
+        && supports_url_elicitation(exchange)
+        && !reviews.answered_page_requests.contains(&change.id);
+    must_ask.then(|| {
+        json!({ INPUT_KEY: { "method": ELICITATION, "params": change_page_params(reviews, change) } }).to_string()
+    })
 }
 
 /// Asks a client of 2025-11-25 and waits for any answer. `task` is the task that the question belongs to.
@@ -74,7 +121,7 @@ pub async fn ask(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Arc<Chang
         return;
     }
     let elicitation_id = nanoid::nanoid!(24);
-    let mut params = params(reviews, change);
+    let mut params = change_page_params(reviews, change);
     params["elicitationId"] = elicitation_id.as_str().into();
     let mut params = params.to_string();
     if let Some(task) = task {
@@ -84,7 +131,7 @@ pub async fn ask(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Arc<Chang
         Ok(answer) => {
             reviews.answered_page_requests.insert(&change.id);
             tracing::debug!(change = %change.id, answer_bytes = answer.get().len(), "a client was asked to open a change's page");
-            notify_when_decided(exchange, reviews, change, elicitation_id);
+            notify_when_decided(exchange, reviews, change, &elicitation_id);
         }
         Err(error) => {
             tracing::debug!(change = %change.id, ?error, "a client could not be asked to open a change's page")
@@ -92,21 +139,38 @@ pub async fn ask(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Arc<Chang
     }
 }
 
-/// Sends `notifications/elicitation/complete` once the change is decided, if the client's session still lives.
-fn notify_when_decided(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Arc<Change>, elicitation_id: String) {
-    // At most one such task runs for each pending change, and the number of pending changes is bounded.
-    let (exchange, reviews, change) = (exchange.clone(), Arc::clone(reviews), Arc::clone(change));
-    actix::spawn(async move {
-        let decided: fn(&Change) -> bool = |change| !matches!(change.state, ChangeState::Pending | ChangeState::Stale);
-        let waited = tokio::select! {
-            waited = long_poll::wait(&exchange, &reviews, change, Some(MAX_NOTIFICATION_WAIT), &NoProgress, decided) => waited,
-            () = exchange.session.ended.cancelled() => return,
-        };
-        if matches!(waited, Ok(long_poll::WaitOutcome::Reached(_))) {
-            let params = json!({ "elicitationId": elicitation_id }).to_string();
-            exchange
-                .session
-                .send_unsolicited(encode::notification("notifications/elicitation/complete", Some(&params)));
-        }
-    });
+/// Notifies the client once the change is decided.
+fn notify_when_decided(exchange: &Exchange, reviews: &Arc<Reviews>, change: &Arc<Change>, elicitation_id: &str) {
+    let (waiting, changes, change) = (exchange.clone(), Arc::clone(reviews), Arc::clone(change));
+    let is_decided = async move {
+        let has_decision: fn(&Change) -> bool = |change| !change.state.awaits_decision();
+        let waited = long_poll::wait(&waiting, &changes, change, None, &NoProgress, has_decision).await;
+        matches!(waited, Ok(long_poll::WaitOutcome::Reached(_)))
+    };
+    notify_when(exchange, &reviews.long_requests, elicitation_id, MAX_NOTIFICATION_WAIT, is_decided);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Gateway;
+
+    #[actix::test]
+    async fn wait_to_notify_gives_way_to_other_requests() {
+        let gateway = Gateway::new("limits: { max_streams: 1 }").await;
+        let exchange = gateway.clients.exchange_of("ann", Revision::V2025_11_25, "{}");
+        let requests = &gateway.server.routing.long_requests;
+        let [first, second] = ["a", "b"].map(|id| {
+            let ended = CancellationToken::new();
+            let guard = ended.clone().drop_guard();
+            notify_when(&exchange, requests, id, MAX_NOTIFICATION_WAIT, async move {
+                let _guard = guard;
+                std::future::pending().await
+            });
+            ended
+        });
+        assert!(!first.is_cancelled() && second.is_cancelled());
+        let _held = requests.admit(&exchange.identity.principal).unwrap();
+        first.cancelled().await;
+    }
 }

@@ -3,7 +3,7 @@
 //!
 //! The questions are part of the change, so a client that reconnects finds them again.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use serde_json::{
@@ -15,6 +15,7 @@ use crate::server::Reviews;
 use countersign_bridge::{questions, result::input_result, task_shape};
 use countersign_domain::{
     changes::{Change, ChangeState, Terms, dialogue::Question},
+    principal::Scope,
     questions::{ELICITATION, adapt_params, check_capabilities, is_url_elicitation},
 };
 use countersign_exchange::{
@@ -25,17 +26,20 @@ use countersign_exchange::{
 use countersign_protocol::{McpError, Revision, json::members, negotiate::ClientCapabilities};
 use countersign_routing::ToolRoute;
 
+/// The pause after an attempt to ask a client that did not answer.
+const UNREACHABLE_CLIENT_PAUSE: Duration = Duration::from_secs(5);
+
 /// Returns the capabilities that the tool may ask the client for, to be stored with the change. Returns `None` unless
 /// the rule allows questions and the client stays reachable, through a task or an open call.
 #[must_use]
-pub fn capabilities(
+pub fn capabilities_for_change(
     exchange: &Exchange,
     route: &ToolRoute,
     terms: &Terms,
     stays_reachable: bool,
 ) -> Option<Arc<RawValue>> {
     let upstream = route.provider.upstream().filter(|_| terms.questions && stays_reachable)?;
-    let (allowed, _) = questions::capabilities(exchange, &upstream.config);
+    let (allowed, _) = questions::allowed_capabilities(exchange, &upstream.config);
     if allowed.accepts_no_requests() {
         return None;
     }
@@ -46,7 +50,7 @@ pub fn capabilities(
 
 /// Returns `true` if the tool of the change has open questions now.
 #[must_use]
-pub fn is_asking(change: &Change) -> bool {
+pub fn has_open_questions(change: &Change) -> bool {
     change.state == ChangeState::Executing
         && change.dialogue.as_ref().is_some_and(|dialogue| dialogue.open_questions().next().is_some())
 }
@@ -54,15 +58,16 @@ pub fn is_asking(change: &Change) -> bool {
 /// Returns the open questions that this client can answer.
 #[must_use]
 pub fn answerable_questions<'c>(exchange: &Exchange, change: &'c Change) -> Vec<&'c Question> {
-    if !is_asking(change) {
+    if !has_open_questions(change) || !exchange.identity.principal.has_scope(Scope::ToolsPropose) {
         return Vec::new();
     }
     let capabilities = ClientCapabilities::from_declaration(&exchange.facts.capabilities);
     let open = change.dialogue.iter().flat_map(|dialogue| dialogue.open_questions());
-    open.filter(|question| check_capabilities(&capabilities, &question.method, params(question)).is_ok()).collect()
+    open.filter(|question| check_capabilities(&capabilities, &question.method, question_params(question)).is_ok())
+        .collect()
 }
 
-fn params(question: &Question) -> Option<&str> {
+fn question_params(question: &Question) -> Option<&str> {
     question.params.as_deref().map(RawValue::get)
 }
 
@@ -72,20 +77,21 @@ pub fn input_requests(exchange: &Exchange, change: &Change) -> Vec<(String, Stri
     let open = answerable_questions(exchange, change).into_iter();
     open.map(|question| {
         let method = Value::from(question.method.as_str());
-        let params = params(question).map_or_else(String::new, |params| format!(r#","params":{params}"#));
+        let params = question_params(question).map_or_else(String::new, |params| format!(r#","params":{params}"#));
         (question.key.clone(), format!(r#"{{"method":{method}{params}}}"#))
     })
     .collect()
 }
 
-/// Returns the result that asks a stateless client, which then repeats the call.
+/// Returns the result that asks a stateless client, which then retries the call.
 #[must_use]
 pub fn question_result(exchange: &Exchange, change: &Change) -> Option<String> {
     let open = answerable_questions(exchange, change);
     if !exchange.is_modern() || open.is_empty() {
         return None;
     }
-    let requests = open.iter().map(|question| (question.key.as_str(), question.method.as_str(), params(question)));
+    let requests =
+        open.iter().map(|question| (question.key.as_str(), question.method.as_str(), question_params(question)));
     Some(input_result(requests, Some(&change.id), SERVER_META))
 }
 
@@ -94,8 +100,13 @@ pub fn question_result(exchange: &Exchange, change: &Change) -> Option<String> {
 ///
 /// # Errors
 /// Fails if the answers could not be stored, and so did not reach the tool.
-pub async fn deliver(exchange: &Exchange, reviews: &Reviews, change: &Change, responses: &str) -> Result<(), McpError> {
-    if !is_asking(change) {
+pub async fn deliver_answers(
+    exchange: &Exchange,
+    reviews: &Reviews,
+    change: &Change,
+    responses: &str,
+) -> Result<(), McpError> {
+    if !has_open_questions(change) {
         return Ok(());
     }
     let answers: Vec<_> = members(responses)
@@ -112,11 +123,12 @@ pub async fn deliver(exchange: &Exchange, reviews: &Reviews, change: &Change, re
 }
 
 /// Asks a handshake-era client all open questions and delivers its answers. `task` is the task that the questions
-/// belong to. If the client is gone or silent, its questions stay open until it comes back.
-pub async fn ask_all(exchange: &Exchange, reviews: &Reviews, change: &Change, task: Option<&str>) {
-    let asked = answerable_questions(exchange, change).into_iter().map(|question| async move {
-        let id = is_url_elicitation(&question.method, params(question)).then(|| nanoid::nanoid!(24));
-        let mut params = adapt_params(&question.method, params(question), exchange.revision(), id.as_deref());
+/// belong to. If the client is gone or silent, its questions stay open until it comes back, and this waits
+/// [`UNREACHABLE_CLIENT_PAUSE`], so that callers may try again in a loop.
+pub async fn ask_open_questions(exchange: &Exchange, reviews: &Reviews, change: &Change, task: Option<&str>) {
+    let requests = answerable_questions(exchange, change).into_iter().map(|question| async move {
+        let id = is_url_elicitation(&question.method, question_params(question)).then(|| nanoid::nanoid!(24));
+        let mut params = adapt_params(&question.method, question_params(question), exchange.revision(), id.as_deref());
         if let Some(task) = task {
             params = Some(task_shape::with_related_task(params.as_deref().unwrap_or("{}"), task));
         }
@@ -126,7 +138,7 @@ pub async fn ask_all(exchange: &Exchange, reviews: &Reviews, change: &Change, ta
             Err(AskError::Refused(_)) if question.method == ELICITATION => {
                 Err("its client cannot show the form".to_owned())
             }
-            Err(error @ AskError::Refused(_)) => Err(questions::refusal(&error).message),
+            Err(error @ AskError::Refused(_)) => Err(questions::refusal_error(&error).message),
             Err(error) => {
                 tracing::debug!(change = %change.id, ?error, "a tool's question did not reach the client");
                 return false;
@@ -138,9 +150,8 @@ pub async fn ask_all(exchange: &Exchange, reviews: &Reviews, change: &Change, ta
         }
         true
     });
-    let answered = join_all(asked).await;
+    let answered = join_all(requests).await;
     if !answered.contains(&true) {
-        // The client is not there, so the next attempt waits a little.
-        tokio::time::sleep(std::time::Duration::from_secs(5)).await;
+        tokio::time::sleep(UNREACHABLE_CLIENT_PAUSE).await;
     }
 }

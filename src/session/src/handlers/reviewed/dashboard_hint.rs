@@ -4,7 +4,7 @@
 //! code, because the agent reads it.
 
 use crate::server::Reviews;
-use countersign_domain::changes::{Change, ChangeState};
+use countersign_domain::changes::Change;
 use countersign_exchange::{context::Exchange, shared::Channel};
 use countersign_telemetry::metrics::Transport;
 
@@ -12,9 +12,8 @@ use countersign_telemetry::metrics::Transport;
 /// no hint, because every request would repeat it.
 #[must_use]
 pub fn dashboard_hint(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
-    let waits = matches!(change.state, ChangeState::Pending | ChangeState::Stale);
     let has_session = exchange.transport != Transport::Rest && !matches!(exchange.session.channel, Channel::None);
-    if !waits || !has_session || !exchange.session.begin_dashboard_hint() {
+    if !change.state.awaits_decision() || !has_session || !exchange.session.begin_dashboard_hint() {
         return None;
     }
     Some(format!(

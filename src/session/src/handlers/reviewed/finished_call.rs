@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use crate::handlers::tools::is_tool_failure;
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::ToolResult;
@@ -15,18 +14,39 @@ pub struct FinishedCall {
     pub result: ToolResult,
     /// The failure, if the call did not run or failed.
     pub failure: Option<ErrorKind>,
-    /// `true` if its `structuredContent` fits the tool's listed output schema.
-    pub structured: bool,
+    /// `true` if the `structuredContent` of the result fits the tool's listed output schema. Otherwise only the text is
+    /// sent.
+    pub fits_output_schema: bool,
 }
 
 impl FinishedCall {
     /// Creates the answer to a call that failed.
     #[must_use]
-    pub fn failed(error: &McpError, route: &ToolRoute) -> Self {
-        // If the error's structure would violate the tool's output schema, only its text is sent.
-        let structured = route.allows_structured_error();
-        Self { result: ToolResult::error(error), failure: Some(error.kind), structured }
+    pub fn from_error(error: &McpError, route: &ToolRoute) -> Self {
+        let fits_output_schema = route.allows_structured_error();
+        Self { result: ToolResult::error(error), failure: Some(error.kind), fits_output_schema }
     }
+}
+
+/// Returns `true` for a failure that the model can act on, and `false` for a failure of the gateway.
+#[must_use]
+pub fn is_tool_failure(kind: ErrorKind) -> bool {
+    !matches!(
+        kind,
+        ErrorKind::Internal
+            | ErrorKind::InvalidRequest
+            | ErrorKind::InvalidParams
+            | ErrorKind::MethodNotFound
+            | ErrorKind::MissingCapability
+            | ErrorKind::Overloaded
+            | ErrorKind::RateLimited
+            | ErrorKind::StoreUnavailable
+            | ErrorKind::ShuttingDown
+            | ErrorKind::Timeout
+            | ErrorKind::Cancelled
+            | ErrorKind::Unauthorized
+            | ErrorKind::Forbidden
+    )
 }
 
 /// The outcome of a change.
@@ -42,11 +62,11 @@ pub enum ChangeOutcome {
 pub fn outcome_of(change: &Change) -> Option<ChangeOutcome> {
     let not_run = |kind| {
         let result = ToolResult { is_error: true, ..gateway_tools::pending_result(change) };
-        Some(ChangeOutcome::Result(FinishedCall { result, failure: Some(kind), structured: true }))
+        Some(ChangeOutcome::Result(FinishedCall { result, failure: Some(kind), fits_output_schema: true }))
     };
     match change.state {
-        ChangeState::Applied => Some(ChangeOutcome::Result(applied(change))),
-        ChangeState::Failed => Some(failed(change)),
+        ChangeState::Applied => Some(ChangeOutcome::Result(applied_call(change))),
+        ChangeState::Failed => Some(failed_outcome(change)),
         ChangeState::Rejected => not_run(ErrorKind::ChangeRejected),
         ChangeState::Expired => not_run(ErrorKind::ChangeExpired),
         ChangeState::Withdrawn => not_run(ErrorKind::Cancelled),
@@ -59,15 +79,16 @@ fn tool_answer(change: &Change) -> Option<ToolResult> {
     serde_json::from_str(change.result.as_deref()?.get()).ok()
 }
 
-fn applied(change: &Change) -> FinishedCall {
-    match tool_answer(change) {
-        Some(result) => FinishedCall { result: with_edits_note(result, change), failure: None, structured: true },
+fn applied_call(change: &Change) -> FinishedCall {
+    let result = match tool_answer(change) {
+        Some(result) => with_edits_note(result, change),
         // A person settled the change as applied, or the answer is no longer stored.
-        None => FinishedCall { result: gateway_tools::pending_result(change), failure: None, structured: true },
-    }
+        None => gateway_tools::pending_result(change),
+    };
+    FinishedCall { result, failure: None, fits_output_schema: true }
 }
 
-fn failed(change: &Change) -> ChangeOutcome {
+fn failed_outcome(change: &Change) -> ChangeOutcome {
     let fault = change.fault.as_ref();
     let code = fault.map_or(ErrorKind::ToolExecution.code(), |fault| fault.code.as_str());
     let kind = ErrorKind::ALL.iter().copied().find(|kind| kind.code() == code).unwrap_or(ErrorKind::ToolExecution);
@@ -85,13 +106,13 @@ fn failed(change: &Change) -> ChangeOutcome {
         };
         return ChangeOutcome::Error(error);
     }
-    // The gateway's own error structure would violate the tool's output schema, so only its text is sent.
-    let structured = content["error"] != true;
+    // The gateway's own error structure does not fit the schema.
+    let fits_output_schema = content["error"] != true;
     let result = match answer {
         Some(result) => with_edits_note(ToolResult { is_error: true, ..result }, change),
         None => ToolResult { is_error: true, ..gateway_tools::pending_result(change) },
     };
-    ChangeOutcome::Result(FinishedCall { result, failure: Some(kind), structured })
+    ChangeOutcome::Result(FinishedCall { result, failure: Some(kind), fits_output_schema })
 }
 
 /// Appends a note, after the tool's own content, if a reviewer has edited the arguments.
@@ -157,13 +178,16 @@ mod tests {
         let Some(ChangeOutcome::Result(finished)) = outcome(ChangeState::Applied, Some(&own), None) else {
             panic!("a result")
         };
-        assert_eq!((finished.result.content.get(), finished.structured), (own.content.get(), true));
+        assert_eq!((finished.result.content.get(), finished.fits_output_schema), (own.content.get(), true));
         // The gateway's own error structure would violate the tool's output schema.
         let error = ToolResult::error(&McpError::new(ErrorKind::ResourceNotFound, "gone"));
-        for (own, structured) in [(&own, true), (&error, false)] {
+        for (own, fits_output_schema) in [(&own, true), (&error, false)] {
             let failed = outcome(ChangeState::Failed, Some(own), Some(ErrorKind::ResourceNotFound));
             let Some(ChangeOutcome::Result(finished)) = failed else { panic!("a result") };
-            assert_eq!((finished.failure, finished.structured), (Some(ErrorKind::ResourceNotFound), structured));
+            assert_eq!(
+                (finished.failure, finished.fits_output_schema),
+                (Some(ErrorKind::ResourceNotFound), fits_output_schema)
+            );
             assert!(finished.result.is_error);
         }
     }

@@ -1,11 +1,11 @@
-//! Calls and `tasks/result` that stay open until a change is over. They end with their client, with its key and with
-//! the gateway.
+//! Calls and `tasks/result` that stay open until a change is over. They end with their client, with its credential and
+//! with the gateway.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::server::Reviews;
+use crate::{long_requests::interrupted_wait_error, server::Reviews};
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError};
@@ -34,27 +34,27 @@ pub fn is_over(change: &Change) -> bool {
     change.state.is_final() || change.state == ChangeState::OutcomeUnknown
 }
 
-/// Waits until `until` returns `true` for the change, for `limit` at most.
+/// Waits until `is_reached` returns `true` for the change, for `limit` at most.
 ///
 /// # Errors
-/// `UNAUTHORIZED` once the client's key was revoked; the errors of the store.
+/// `UNAUTHORIZED` once the client's credential is no longer valid; the errors of the store.
 pub async fn wait(
     exchange: &Exchange,
     reviews: &Reviews,
     change: Arc<Change>,
     limit: Option<Duration>,
     progress: &dyn ProgressSink,
-    until: fn(&Change) -> bool,
+    is_reached: fn(&Change) -> bool,
 ) -> Result<WaitOutcome, McpError> {
     let before = Arc::clone(&change);
     tokio::select! {
-        waited = follow(reviews, change, limit, progress, until) => waited,
+        waited = follow_change(reviews, change, limit, progress, is_reached) => waited,
         () = reviews.long_requests.shutdown.cancelled() => Ok(WaitOutcome::NotReached(reload(reviews, before).await)),
         revoked = reviews.long_requests.wait_until_revoked(&exchange.identity) => Err(revoked),
     }
 }
 
-/// Waits until the version of the change is no longer `version`.
+/// Waits until the change has a newer version.
 ///
 /// # Errors
 /// The errors of [`wait`]; `SHUTTING_DOWN`, `OVERLOADED`.
@@ -62,47 +62,47 @@ pub async fn wait_for_new_version(
     exchange: &Exchange,
     reviews: &Reviews,
     change: Arc<Change>,
-    version: u64,
 ) -> Result<Arc<Change>, McpError> {
     loop {
         let current = tokio::select! {
-            current = reviews.changes.wait(&change.id, version, RECHECK_INTERVAL) => current?,
+            current = reviews.changes.wait(&change.id, change.version, RECHECK_INTERVAL) => current?,
             () = reviews.long_requests.shutdown.cancelled() => {
-                return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
+                return Err(interrupted_wait_error());
             }
             revoked = reviews.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
         };
         match current {
-            Some(current) if current.version > version => return Ok(current),
+            Some(current) if current.version > change.version => return Ok(current),
             Some(_) => {}
             None => return Ok(change),
         }
     }
 }
 
-async fn follow(
+/// Reads the change again and again until `is_reached` returns `true` for it or the time is up, and reports progress.
+async fn follow_change(
     reviews: &Reviews,
     mut change: Arc<Change>,
     limit: Option<Duration>,
     progress: &dyn ProgressSink,
-    until: fn(&Change) -> bool,
+    is_reached: fn(&Change) -> bool,
 ) -> Result<WaitOutcome, McpError> {
-    let began = Instant::now();
+    let started_at = Instant::now();
     loop {
-        if until(&change) {
+        if is_reached(&change) {
             return Ok(WaitOutcome::Reached(change));
         }
-        let elapsed = began.elapsed();
+        let elapsed = started_at.elapsed();
         let remaining = limit.map_or(RECHECK_INTERVAL, |limit| limit.saturating_sub(elapsed));
         if remaining.is_zero() {
             return Ok(WaitOutcome::NotReached(change));
         }
-        let reports = progress.has_listener();
-        if reports {
+        let has_listener = progress.has_listener();
+        if has_listener {
             let total = limit.map(|limit| limit.as_secs_f64());
             progress.progress(elapsed.as_secs_f64(), total, Some(&gateway_tools::state_message(&change)));
         }
-        let pause = remaining.min(if reports { PROGRESS_INTERVAL } else { RECHECK_INTERVAL });
+        let pause = remaining.min(if has_listener { PROGRESS_INTERVAL } else { RECHECK_INTERVAL });
         let paused_at = Instant::now();
         let current = match reviews.changes.wait(&change.id, change.version, pause).await {
             Ok(Some(current)) => current,
@@ -111,9 +111,9 @@ async fn follow(
             Err(error) => return Err(error),
         };
         // The wait returns early without a new version only when the gateway is shutting down.
-        let early = current.version <= change.version && paused_at.elapsed() < pause;
+        let is_early = current.version <= change.version && paused_at.elapsed() < pause;
         change = current;
-        if early && !until(&change) {
+        if is_early && !is_reached(&change) {
             return Ok(WaitOutcome::NotReached(change));
         }
     }

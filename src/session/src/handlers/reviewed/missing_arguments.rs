@@ -33,7 +33,7 @@ const INPUT_KEY: &str = "missing-arguments";
 const MAX_ARGUMENTS: usize = 16;
 
 /// The schema keywords that a form may use for a value.
-const KEYWORDS: [&str; 11] = [
+const FORM_KEYWORDS: [&str; 11] = [
     "type",
     "title",
     "description",
@@ -46,7 +46,9 @@ const KEYWORDS: [&str; 11] = [
     "minimum",
     "maximum",
 ];
-const FORMATS: [&str; 4] = ["email", "uri", "date", "date-time"];
+
+/// The formats that a form may demand of a text.
+const FORM_FORMATS: [&str; 4] = ["email", "uri", "date", "date-time"];
 
 /// The outcome of asking for missing arguments.
 pub enum MissingArguments {
@@ -57,22 +59,23 @@ pub enum MissingArguments {
 }
 
 /// Asks for the missing arguments. Returns `None` if a form cannot ask for them, nobody can be asked, or no answer came;
-/// the arguments are then invalid. The completed call is decided on again, because the policy may depend on its arguments.
+/// the arguments are then invalid. The caller decides on the completed call again, because the policy may depend on its
+/// arguments.
 pub(in crate::handlers) async fn ask_for(
     exchange: &Exchange,
     long_requests: &LongRequests,
     route: &Arc<ToolRoute>,
     judged: Option<JudgedCall>,
-    raw: &RawValue,
+    arguments: &RawValue,
     call: &ToolCall<'_>,
 ) -> Option<MissingArguments> {
     if !can_fill_in_forms(exchange) {
         return None;
     }
-    let schema = form_schema(&route.def.input_schema, raw.get())?;
+    let schema = form_schema(&route.def.input_schema, arguments.get())?;
     let judged = match judged {
         Some(judged) => judged,
-        None => policy::judge(exchange, route, raw).await.ok()?,
+        None => policy::judge(exchange, route, arguments).await.ok()?,
     };
     if judged.verdict() != Verdict::Review || !judged.decision.terms.questions {
         return None;
@@ -85,7 +88,7 @@ pub(in crate::handlers) async fn ask_for(
             let requests = [(INPUT_KEY, ELICITATION, Some(params.as_str()))];
             return Some(MissingArguments::NeedsInput(input_result(requests.into_iter(), None, SERVER_META)));
         };
-        return fill_in(raw, &schema, answer).map(MissingArguments::Complete);
+        return fill_in(arguments, &schema, answer).map(MissingArguments::Complete);
     }
     let _slot = long_requests.admit(&exchange.identity.principal).ok()?;
     let params = adapt_params(ELICITATION, Some(&params), exchange.revision(), None);
@@ -93,7 +96,7 @@ pub(in crate::handlers) async fn ask_for(
         answer = ask(&exchange.session, &exchange.related, ELICITATION, params.as_deref()) => answer.ok()?,
         () = long_requests.shutdown.cancelled() => return None,
     };
-    fill_in(raw, &schema, answer.get()).map(MissingArguments::Complete)
+    fill_in(arguments, &schema, answer.get()).map(MissingArguments::Complete)
 }
 
 fn can_fill_in_forms(exchange: &Exchange) -> bool {
@@ -119,16 +122,16 @@ fn form_schema(schema: &Value, arguments: &str) -> Option<Value> {
 /// Converts a value's schema to that of a form. Returns `None` if a form cannot ask for the value.
 fn form_value(schema: &Value) -> Option<Value> {
     let schema = schema.as_object()?;
-    let kind = schema.get("type")?.as_str()?;
-    if !matches!(kind, "string" | "number" | "integer" | "boolean") {
+    let value_type = schema.get("type")?.as_str()?;
+    if !matches!(value_type, "string" | "number" | "integer" | "boolean") {
         return None;
     }
     let mut out = Map::new();
-    for (key, value) in schema.iter().filter(|(key, _)| KEYWORDS.contains(&key.as_str())) {
+    for (key, value) in schema.iter().filter(|(key, _)| FORM_KEYWORDS.contains(&key.as_str())) {
         match key.as_str() {
-            "format" if !value.as_str().is_some_and(|format| FORMATS.contains(&format)) => {}
+            "format" if !value.as_str().is_some_and(|format| FORM_FORMATS.contains(&format)) => {}
             // Forms only have choices among texts.
-            "enum" if kind != "string" || !value.as_array()?.iter().all(Value::is_string) => return None,
+            "enum" if value_type != "string" || !value.as_array()?.iter().all(Value::is_string) => return None,
             _ => drop(out.insert(key.clone(), value.clone())),
         }
     }
@@ -136,16 +139,16 @@ fn form_value(schema: &Value) -> Option<Value> {
 }
 
 /// Returns the arguments with those that the person filled in. Other values of the answer are ignored.
-fn fill_in(raw: &RawValue, schema: &Value, answer: &str) -> Option<Box<RawValue>> {
+fn fill_in(arguments: &RawValue, schema: &Value, answer: &str) -> Option<Box<RawValue>> {
     if member(answer, "action").and_then(string)? != "accept" {
         return None;
     }
     let content = member(answer, "content").filter(|content| content.starts_with('{'))?;
     let requested = schema["properties"].as_object()?;
-    let given: Vec<_> = members(content).filter(|given| requested.contains_key(given.key.as_ref())).collect();
+    let inputs: Vec<_> = members(content).filter(|input| requested.contains_key(input.key.as_ref())).collect();
     let edits: Vec<(&str, MemberEdit<'_>)> =
-        given.iter().map(|given| (given.key.as_ref(), MemberEdit::Default(given.value))).collect();
-    RawValue::from_string(edit(raw.get(), &edits)).ok()
+        inputs.iter().map(|input| (input.key.as_ref(), MemberEdit::Default(input.value))).collect();
+    RawValue::from_string(edit(arguments.get(), &edits)).ok()
 }
 
 #[cfg(test)]
@@ -163,9 +166,9 @@ mod tests {
 
     #[test]
     fn form_asks_for_missing_required_arguments() {
-        let asked = form_schema(&schema(), r#"{"there":{"a":1}}"#).unwrap();
+        let form = form_schema(&schema(), r#"{"there":{"a":1}}"#).unwrap();
         assert_eq!(
-            asked,
+            form,
             json!({ "type": "object", "required": ["name", "count"], "properties": {
                 "name": { "type": "string", "title": "Name" }, "count": { "type": "integer", "minimum": 1 } } })
         );
@@ -183,11 +186,11 @@ mod tests {
     #[test]
     fn answer_completes_arguments_and_keeps_their_bytes() {
         let raw = RawValue::from_string(r#"{"there":{"a":1.0}}"#.into()).unwrap();
-        let asked = form_schema(&schema(), raw.get()).unwrap();
+        let form = form_schema(&schema(), raw.get()).unwrap();
         let answer = r#"{"action":"accept","content":{"name":"x","there":7,"count":1e2,"other":true}}"#;
-        assert_eq!(fill_in(&raw, &asked, answer).unwrap().get(), r#"{"there":{"a":1.0},"name":"x","count":1e2}"#);
+        assert_eq!(fill_in(&raw, &form, answer).unwrap().get(), r#"{"there":{"a":1.0},"name":"x","count":1e2}"#);
         for no in [r#"{"action":"decline"}"#, r#"{"action":"accept"}"#, r#"{"content":{}}"#, "{}"] {
-            assert!(fill_in(&raw, &asked, no).is_none(), "{no}");
+            assert!(fill_in(&raw, &form, no).is_none(), "{no}");
         }
     }
 }

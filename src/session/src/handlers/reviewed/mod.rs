@@ -39,7 +39,7 @@ use long_poll::WaitOutcome;
 pub(super) async fn review(
     scope: ToolCallScope<'_>,
     judged: &JudgedCall,
-    raw: &RawValue,
+    arguments: &RawValue,
     call: &ToolCall<'_>,
 ) -> Result<ToolOutcome, McpError> {
     let ToolCallScope { exchange, reviews, .. } = scope;
@@ -51,33 +51,33 @@ pub(super) async fn review(
         "a call is reviewed"
     );
     // A person must approve exactly one meaning, so duplicate keys are refused.
-    arguments::check(raw, scope.runner.limits.envelope.max_depth)?;
+    arguments::check(arguments, scope.runner.limits.envelope.max_depth)?;
     if decision.terms.on_review == OnReview::Task && !call.accepts_task {
-        return Err(task_required(exchange));
+        return Err(task_required_error(exchange));
     }
     let change = match call.state.as_deref() {
         Some(state) => {
-            let change = find_named_change(exchange, reviews, route, raw, state).await?;
+            let change = find_named_change(exchange, reviews, route, arguments, state).await?;
             match call.responses {
                 Some(responses) => {
-                    ask_client::deliver(exchange, reviews, &change, responses).await?;
+                    ask_client::deliver_answers(exchange, reviews, &change, responses).await?;
                     // The given change still holds the questions that were just answered.
                     long_poll::reload(reviews, change).await
                 }
                 None => change,
             }
         }
-        None => propose(scope, route, raw, call, decision).await?,
+        None => propose(scope, route, arguments, call, decision).await?,
     };
-    answer(exchange, reviews, call, change).await
+    answer_reviewed_call(exchange, reviews, call, change).await
 }
 
 /// Returns the error for a client that does not support tasks, if the rule reviews the call only as a task. It is
 /// `-32021` in the stateless era (ext-tasks, "Capability Negotiation") and a tool result with the remedy in the
 /// handshake era.
-fn task_required(exchange: &Exchange) -> McpError {
+fn task_required_error(exchange: &Exchange) -> McpError {
     if exchange.is_modern() {
-        return tasks::missing_extension();
+        return tasks::missing_extension_error();
     }
     let remedy = match exchange.revision() {
         Revision::V2025_11_25 => "call it as a task (`task` in its parameters)",
@@ -86,7 +86,12 @@ fn task_required(exchange: &Exchange) -> McpError {
     McpError::new(ErrorKind::PolicyDenied, format!("Calls of this tool are reviewed as tasks only: {remedy}"))
 }
 
-async fn answer(
+/// Answers a call that is under review, in the first of these ways that applies:
+/// - with the pending change, if it becomes a task or its outcome is unknown;
+/// - with the request to open the change's page, at the first attempt of a stateless client;
+/// - with the change after a wait, if the rule holds the call or a client of 2025-11-25 is asked to open the page;
+/// - with the change as it is now.
+async fn answer_reviewed_call(
     exchange: &Exchange,
     reviews: &Arc<Reviews>,
     call: &ToolCall<'_>,
@@ -143,22 +148,26 @@ async fn wait_while_held(
 ) -> Result<WaitOutcome, McpError> {
     // A client that cannot be asked only waits.
     let may_ask = change.dialogue.is_some();
-    let until: fn(&Change) -> bool =
-        if may_ask { |change| long_poll::is_over(change) || ask_client::is_asking(change) } else { long_poll::is_over };
+    let is_reached: fn(&Change) -> bool = if may_ask {
+        |change| long_poll::is_over(change) || ask_client::has_open_questions(change)
+    } else {
+        long_poll::is_over
+    };
     loop {
-        let began = Instant::now();
-        change = match long_poll::wait(exchange, reviews, Arc::clone(&change), Some(limit), progress, until).await? {
-            WaitOutcome::Reached(change) if ask_client::is_asking(&change) => change,
-            waited => return Ok(waited),
-        };
+        let started_at = Instant::now();
+        change =
+            match long_poll::wait(exchange, reviews, Arc::clone(&change), Some(limit), progress, is_reached).await? {
+                WaitOutcome::Reached(change) if ask_client::has_open_questions(&change) => change,
+                waited => return Ok(waited),
+            };
         if ask_client::answerable_questions(exchange, &change).is_empty() {
             return long_poll::wait(exchange, reviews, change, Some(limit), progress, long_poll::is_over).await;
         }
         if exchange.is_modern() {
             return Ok(WaitOutcome::Reached(change));
         }
-        limit = limit.saturating_sub(began.elapsed());
-        ask_client::ask_all(exchange, reviews, &change, None).await;
+        limit = limit.saturating_sub(started_at.elapsed());
+        ask_client::ask_open_questions(exchange, reviews, &change, None).await;
         change = long_poll::reload(reviews, change).await;
     }
 }
@@ -179,7 +188,7 @@ async fn find_named_change(
     exchange: &Exchange,
     reviews: &Reviews,
     route: &ToolRoute,
-    raw: &RawValue,
+    arguments: &RawValue,
     id: &str,
 ) -> Result<Arc<Change>, McpError> {
     let change = reviews.changes.get(id).await?.filter(|change| {
@@ -187,7 +196,7 @@ async fn find_named_change(
             && change.provider == route.provider.name()
             && change.tool == route.def.name
             // A reviewer may have edited the arguments since.
-            && are_equal(change.proposed_arguments.as_ref().unwrap_or(&change.arguments), raw)
+            && are_equal(change.proposed_arguments.as_ref().unwrap_or(&change.arguments), arguments)
     });
     change.ok_or_else(|| {
         McpError::new(ErrorKind::InvalidParams, "`requestState` does not belong to this call")
@@ -195,10 +204,11 @@ async fn find_named_change(
     })
 }
 
+/// Proposes the call as a change, and stores the change.
 async fn propose(
     scope: ToolCallScope<'_>,
     route: &ToolRoute,
-    raw: &RawValue,
+    arguments: &RawValue,
     call: &ToolCall<'_>,
     decision: &Decision,
 ) -> Result<Arc<Change>, McpError> {
@@ -206,7 +216,7 @@ async fn propose(
     let meter = Some(runner.limiter.meter(&exchange.identity.principal));
     let context = CallContext { meter, ..exchange.call_context(cancel, None) };
     let provider = route.provider.provider();
-    let preview = previews::preview(&reviews.directory, &provider, &route.def.name, raw, &context);
+    let preview = previews::preview(&reviews.directory, &provider, &route.def.name, arguments, &context);
     let preview = runner.limits.with_timeout(preview).await?;
     let stays_reachable = call.accepts_task || decision.terms.on_review == OnReview::Hold;
     let proposal = Proposal {
@@ -216,15 +226,15 @@ async fn propose(
         tool_title: route.def.title.clone(),
         tool_hash: route.hash.clone(),
         served_by: route.provider.as_provider().served_by(),
-        arguments: raw.to_owned().into(),
+        arguments: arguments.to_owned().into(),
         preview,
         expire_after: decision.terms.expire_after.map_or(reviews.expire_after, Duration::from_secs),
-        client: ask_client::capabilities(exchange, route, &decision.terms, stays_reachable),
+        client: ask_client::capabilities_for_change(exchange, route, &decision.terms, stays_reachable),
         terms: (*decision.terms).clone(),
         review: Some(decision.into()),
         idempotency_key: call.idempotency_key.as_deref().map(str::to_owned),
     };
-    // A separate task stores the change even if the client disconnects meanwhile.
+    // The change is stored in the background, even if the client disconnects meanwhile.
     let changes = reviews.changes.clone();
     let stored = actix::spawn(async move { changes.propose(proposal).await }).await;
     let change = stored.map_err(|_| McpError::new(ErrorKind::Internal, "the change could not be stored"))??;

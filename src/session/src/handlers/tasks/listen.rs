@@ -1,19 +1,19 @@
 //! `notifications/tasks` for changes that a `subscriptions/listen` names (ext-tasks, "Task Status Notifications"): each
 //! transition is sent as soon as the feed announces it.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{TaskSources, find, view};
+use super::{TaskSources, find_change, view};
 use crate::server::Reviews;
 use countersign_bridge::tasks::{self as upstream_tasks, awaited_task, table::Task};
 use countersign_domain::changes::Change;
 use countersign_exchange::context::Exchange;
 use countersign_protocol::McpError;
 
-/// The maximum number of tasks of each kind in one subscription.
-const MAX_PER_SUBSCRIPTION: usize = 100;
+/// The maximum number of changes in one subscription.
+const MAX_CHANGES_PER_SUBSCRIPTION: usize = 100;
 
 /// The tasks of one subscription.
 pub struct SubscribedTasks {
@@ -36,24 +36,25 @@ impl SubscribedTasks {
 pub async fn find_observable(
     exchange: &Exchange,
     sources: TaskSources<'_>,
-    named: &[std::borrow::Cow<'_, str>],
+    named_ids: &[Cow<'_, str>],
 ) -> Result<SubscribedTasks, McpError> {
     let TaskSources { reviews, upstream, .. } = sources;
-    let upstream = upstream_tasks::modern::find_observable(upstream, exchange, named)?;
+    let upstream = upstream_tasks::modern::find_observable(upstream, exchange, named_ids)?;
     let mut changes = HashMap::new();
-    // The feed is read from before the tasks are: a transition in between is then sent twice rather than not at all.
-    let change_ids = || named.iter().filter(|id| id.starts_with("chg_"));
+    // The subscription to the feed begins before the changes are read, so that no transition is missed. One in between may
+    // be sent twice.
+    let change_ids = || named_ids.iter().filter(|id| id.starts_with("chg_"));
     let feed = if change_ids().next().is_some() { reviews.changes.feed().subscribe(None) } else { None };
-    for id in change_ids().take(MAX_PER_SUBSCRIPTION) {
-        if let Some(change) = find(exchange, reviews, id).await? {
+    for id in change_ids().take(MAX_CHANGES_PER_SUBSCRIPTION) {
+        if let Some(change) = find_change(exchange, reviews, id).await? {
             changes.insert(change.id.clone(), change);
         }
     }
     Ok(SubscribedTasks { upstream, changes, feed })
 }
 
-/// Sends the current state of the tasks and every transition of them, until the client stops reading. `subscription` is
-/// the id of the listen request, as JSON text.
+/// Sends the current state of the tasks and every transition of them. Never returns: the caller drops it at the end of
+/// the listen request. `subscription` is the id of that request, as JSON text.
 pub async fn watch(
     exchange: &Exchange,
     reviews: &Reviews,
@@ -64,11 +65,12 @@ pub async fn watch(
     let SubscribedTasks { upstream, changes, feed } = tasks;
     tokio::join!(
         upstream_tasks::modern::watch(exchange, upstream, subscription, sink),
-        follow(exchange, reviews, changes, feed, subscription, sink)
+        follow_changes(exchange, reviews, changes, feed, subscription, sink)
     );
 }
 
-async fn follow(
+/// Sends the current state of the changes and every transition of them, until each has ended.
+async fn follow_changes(
     exchange: &Exchange,
     reviews: &Reviews,
     changes: HashMap<String, Arc<Change>>,
@@ -76,29 +78,31 @@ async fn follow(
     subscription: &str,
     sink: &dyn Fn(Bytes) -> bool,
 ) {
-    let notify =
-        |change: &Change| sink(awaited_task::notification(&view::detailed(exchange, reviews, change), subscription));
-    let mut open: HashMap<String, u64> = HashMap::new();
+    let notify = |change: &Change| {
+        sink(awaited_task::task_notification(&view::modern_task(exchange, reviews, change), subscription))
+    };
+    let mut sent_versions: HashMap<String, u64> = HashMap::new();
     for change in changes.values() {
         if !notify(change) {
             return;
         }
         if !change.state.is_final() {
-            open.insert(change.id.clone(), change.version);
+            sent_versions.insert(change.id.clone(), change.version);
         }
     }
-    while !open.is_empty() {
+    while !sent_versions.is_empty() {
         let Some(subscribed) = &mut feed else { return };
         let Some(event) = subscribed.next().await else {
             // The subscriber fell behind, or the feed has ended. It resumes from its position, as long as there is a
             // feed.
             let position = subscribed.position();
-            tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
             feed = reviews.changes.feed().subscribe(Some(position));
             continue;
         };
         let Some(announced) = &event.change else { continue };
-        let Some(sent_version) = open.get(&announced.id).copied().filter(|sent| announced.version > *sent) else {
+        let Some(sent_version) = sent_versions.get(&announced.id).copied().filter(|sent| announced.version > *sent)
+        else {
             continue;
         };
         // The current state is read, because several transitions may have been made since.
@@ -110,9 +114,9 @@ async fn follow(
             return;
         }
         if change.state.is_final() {
-            open.remove(&change.id);
+            sent_versions.remove(&change.id);
         } else {
-            open.insert(change.id.clone(), change.version);
+            sent_versions.insert(change.id.clone(), change.version);
         }
     }
 }

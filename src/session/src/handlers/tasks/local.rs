@@ -32,7 +32,7 @@ pub fn start(
 ) -> Result<Reply, McpError> {
     let size = request.params.map_or(0, |params| params.get().len());
     let cancel = runner.long_requests.shutdown.child_token();
-    let task = tasks.start(&exchange.identity.principal.name, size, cancel.clone())?;
+    let task = tasks.register(&exchange.identity.principal.name, size, cancel.clone())?;
     let description = task.describe();
     let owned = OwnedRequest::with_edits(request, &[("task", MemberEdit::Drop)])?;
     let (mut exchange, runner) = (exchange.clone(), runner.clone());
@@ -60,7 +60,7 @@ pub fn start(
 /// Returns the error for a tool that does not run as a task. `tools/list` says so too
 /// (2025-11-25/basic/utilities/tasks, "Tool-Level Negotiation").
 #[must_use]
-pub fn forbidden_task() -> McpError {
+pub fn forbidden_task_error() -> McpError {
     McpError::new(ErrorKind::MethodNotFound, "this tool does not run as a task")
         .with("execution", json!({ "taskSupport": "forbidden" }))
 }

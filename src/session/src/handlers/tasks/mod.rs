@@ -11,16 +11,13 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::{Value, json, value::RawValue};
 
-use super::{
-    reviewed::{
-        approval_page, ask_client,
-        dashboard_hint::dashboard_hint,
-        finished_call::{ChangeOutcome, outcome_of},
-        long_poll::{self, WaitOutcome},
-    },
-    tools::tool_result_json,
+use super::reviewed::{
+    approval_page, ask_client,
+    dashboard_hint::dashboard_hint,
+    finished_call::{ChangeOutcome, outcome_of},
+    long_poll::{self, WaitOutcome},
 };
-use crate::{server::Reviews, state::local_tasks::LocalTasks};
+use crate::{long_requests::interrupted_wait_error, server::Reviews, state::local_tasks::LocalTasks};
 use countersign_bridge::{task_shape, tasks as upstream_tasks};
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_exchange::{
@@ -65,17 +62,17 @@ pub async fn handle(
     request: &Request<'_>,
 ) -> Result<Reply, McpError> {
     let TaskSources { reviews, local, upstream } = sources;
-    upstream_tasks::check_declared(exchange)?;
+    upstream_tasks::check_extension_declared(exchange)?;
     if method == Method::TasksList {
         return list(exchange, sources, request).await;
     }
     let params = request.params.map_or("{}", RawValue::get);
     countersign_protocol::outline::check_key_case(&request.outlined_params())?;
-    let id = upstream_tasks::requested_id(params)?;
+    let id = upstream_tasks::requested_task_id(params)?;
     if let Some(task) = local.find(&exchange.identity.principal.name, &id, exchange.is_modern()) {
         return task.handle(exchange, method, &reviews.long_requests).await;
     }
-    match find(exchange, reviews, &id).await? {
+    match find_change(exchange, reviews, &id).await? {
         Some(change) => handle_change(exchange, reviews, change, method, params).await,
         None => upstream_tasks::handle(upstream, exchange, method, request, &id).await,
     }
@@ -85,7 +82,7 @@ pub async fn handle(
 ///
 /// # Errors
 /// The errors of the store.
-pub async fn find(exchange: &Exchange, reviews: &Reviews, id: &str) -> Result<Option<Arc<Change>>, McpError> {
+pub async fn find_change(exchange: &Exchange, reviews: &Reviews, id: &str) -> Result<Option<Arc<Change>>, McpError> {
     if !id.starts_with("chg_") {
         return Ok(None);
     }
@@ -101,8 +98,8 @@ async fn handle_change(
     params: &str,
 ) -> Result<Reply, McpError> {
     match method {
-        Method::TasksGet if exchange.is_modern() => Ok(Reply::new(view::detailed(exchange, reviews, &change))),
-        Method::TasksGet => Ok(Reply::new(view::legacy(exchange, reviews, &change))),
+        Method::TasksGet if exchange.is_modern() => Ok(Reply::new(view::modern_task(exchange, reviews, &change))),
+        Method::TasksGet => Ok(Reply::new(view::legacy_task(exchange, reviews, &change))),
         Method::TasksUpdate => {
             if !member(params, "inputResponses").is_some_and(|responses| responses.starts_with('{')) {
                 return Err(McpError::new(ErrorKind::InvalidParams, "`inputResponses` must be an object")
@@ -113,10 +110,11 @@ async fn handle_change(
                 // The content of the answer is ignored: a person decides on the page, with a reviewer's credential.
                 reviews.answered_page_requests.insert(&change.id);
             }
-            ask_client::deliver(exchange, reviews, &change, responses).await?;
+            ask_client::deliver_answers(exchange, reviews, &change, responses).await?;
             Ok(Reply::new("{}".into()))
         }
-        Method::TasksResult => result(exchange, reviews, change).await,
+        Method::TasksResult => await_result(exchange, reviews, change).await,
+        // `tasks/cancel`: no other method is about one task.
         _ => cancel(exchange, reviews, change).await,
     }
 }
@@ -131,7 +129,7 @@ pub fn creation_reply(
 ) -> Reply {
     crash_point("before_task_answer");
     if exchange.is_modern() {
-        let task = task_shape::with_result_type(&view::created_task(reviews, change), "task");
+        let task = task_shape::with_result_type(&view::created_modern_task(reviews, change), "task");
         let meta = ("_meta", MemberEdit::Set(SERVER_META));
         return Reply::passed_on(edit(&task, &[meta]));
     }
@@ -141,7 +139,7 @@ pub fn creation_reply(
         text = format!("{text}\n{hint}");
     }
     let meta = json!({ "io.modelcontextprotocol/model-immediate-response": text }).to_string();
-    Reply::passed_on(format!(r#"{{"task":{},"_meta":{meta}}}"#, view::legacy(exchange, reviews, change)))
+    Reply::passed_on(format!(r#"{{"task":{},"_meta":{meta}}}"#, view::legacy_task(exchange, reviews, change)))
 }
 
 /// Notifies the session in which a task was created of every transition (2025-11-25/basic/utilities/tasks, "Task Status
@@ -159,9 +157,9 @@ fn notify_of_transitions(exchange: &Exchange, reviews: &Arc<Reviews>, change: &C
                 if change.version > version {
                     version = change.version;
                     if let Some(token) = &token {
-                        exchange.session.send_unsolicited(progress(&change, token));
+                        exchange.session.send_unsolicited(progress_notification(&change, token));
                     }
-                    let task = view::legacy(&exchange, &reviews, &change);
+                    let task = view::legacy_task(&exchange, &reviews, &change);
                     exchange.session.send_unsolicited(encode::notification("notifications/tasks/status", Some(&task)));
                 }
                 if change.state.is_final() || shutdown.is_cancelled() {
@@ -177,8 +175,8 @@ fn notify_of_transitions(exchange: &Exchange, reviews: &Arc<Reviews>, change: &C
     });
 }
 
-/// Returns the progress of a change. The number of steps is unknown, so each version counts as one more.
-fn progress(change: &Change, token: &str) -> bytes::Bytes {
+/// Returns the notification of the progress of a change. The number of steps is unknown, so each version counts as one more.
+fn progress_notification(change: &Change, token: &str) -> bytes::Bytes {
     let message = Value::from(countersign_review::gateway_tools::state_message(change));
     let params = format!(r#"{{"progressToken":{token},"progress":{},"message":{message}}}"#, change.version);
     encode::notification("notifications/progress", Some(&task_shape::with_related_task(&params, &change.id)))
@@ -186,13 +184,13 @@ fn progress(change: &Change, token: &str) -> bytes::Bytes {
 
 /// Answers `tasks/result` (2025-11-25/basic/utilities/tasks, "Result Retrieval"). It waits for the end of the change
 /// and takes one of the principal's slots for long requests.
-async fn result(exchange: &Exchange, reviews: &Arc<Reviews>, change: Arc<Change>) -> Result<Reply, McpError> {
+async fn await_result(exchange: &Exchange, reviews: &Arc<Reviews>, change: Arc<Change>) -> Result<Reply, McpError> {
     let id = change.id.clone();
-    let until: fn(&Change) -> bool = |change| change.state.is_final() || ask_client::is_asking(change);
+    let is_reached: fn(&Change) -> bool = |change| change.state.is_final() || ask_client::has_open_questions(change);
     let mut change = change;
     while !change.state.is_final() {
         let _slot = reviews.long_requests.admit(&exchange.identity.principal)?;
-        let wait = long_poll::wait(exchange, reviews, Arc::clone(&change), None, &NoProgress, until);
+        let wait = long_poll::wait(exchange, reviews, Arc::clone(&change), None, &NoProgress, is_reached);
         let waited = if approval_page::page_input_requests(exchange, reviews, &change).is_some() {
             let mut wait = std::pin::pin!(wait);
             tokio::select! {
@@ -203,12 +201,12 @@ async fn result(exchange: &Exchange, reviews: &Arc<Reviews>, change: Arc<Change>
             wait.await?
         };
         change = match waited {
-            WaitOutcome::Reached(change) if ask_client::is_asking(&change) => {
+            WaitOutcome::Reached(change) if ask_client::has_open_questions(&change) => {
                 ask_while_running(exchange, reviews, change, &id).await?
             }
             WaitOutcome::Reached(change) => change,
             WaitOutcome::NotReached(_) if reviews.long_requests.shutdown.is_cancelled() => {
-                return Err(McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down; ask again later"));
+                return Err(interrupted_wait_error());
             }
             WaitOutcome::NotReached(_) => {
                 return Err(McpError::new(ErrorKind::Overloaded, "too many requests wait for changes; use tasks/get"));
@@ -220,7 +218,7 @@ async fn result(exchange: &Exchange, reviews: &Arc<Reviews>, change: Arc<Change>
     }
     match outcome_of(&change) {
         Some(ChangeOutcome::Result(finished)) => {
-            let json = tool_result_json(&finished.result, exchange.revision(), finished.structured);
+            let json = finished.result.to_json(exchange.revision(), finished.fits_output_schema);
             Ok(Reply::passed_on(task_shape::with_related_task(&json, &id)).failing(finished.failure))
         }
         Some(ChangeOutcome::Error(error)) => Err(error),
@@ -236,15 +234,14 @@ async fn ask_while_running(
     change: Arc<Change>,
     id: &str,
 ) -> Result<Arc<Change>, McpError> {
-    let before = change.version;
-    let new_version = long_poll::wait_for_new_version(exchange, reviews, Arc::clone(&change), before);
+    let new_version = long_poll::wait_for_new_version(exchange, reviews, Arc::clone(&change));
     if ask_client::answerable_questions(exchange, &change).is_empty() {
         return new_version.await;
     }
     tokio::select! {
         // Another client may answer, or the tool may withdraw its question.
         changed = new_version => changed,
-        () = ask_client::ask_all(exchange, reviews, &change, Some(id)) => Ok(long_poll::reload(reviews, change.clone()).await),
+        () = ask_client::ask_open_questions(exchange, reviews, &change, Some(id)) => Ok(long_poll::reload(reviews, change.clone()).await),
     }
 }
 
@@ -270,7 +267,7 @@ async fn cancel(exchange: &Exchange, reviews: &Reviews, change: Arc<Change>) -> 
         // A cancellation is always acknowledged (ext-tasks, "Task Cancellation"). An approved change still runs, and an
         // ended one stays as it is.
         _ if is_modern => Ok(Reply::new("{}".into())),
-        Ok(change) => Ok(Reply::new(view::legacy(exchange, reviews, &change))),
+        Ok(change) => Ok(Reply::new(view::legacy_task(exchange, reviews, &change))),
         Err(current) if current.state.is_final() => {
             let status = view::legacy_status(&current).as_str();
             Err(McpError::new(ErrorKind::InvalidParams, format!("the task has ended already: it is {status}")))
@@ -293,7 +290,7 @@ async fn list(exchange: &Exchange, sources: TaskSources<'_>, request: &Request<'
         cursor => {
             let (mut tasks, next) = upstream_tasks::list(upstream, exchange, cursor).await?;
             if cursor.is_none() {
-                tasks.extend(local.all_of(&exchange.identity.principal.name));
+                tasks.extend(local.describe_all_of(&exchange.identity.principal.name));
             }
             (tasks, next)
         }
@@ -310,7 +307,7 @@ async fn list(exchange: &Exchange, sources: TaskSources<'_>, request: &Request<'
             let unknown = |_| McpError::new(ErrorKind::InvalidParams, "unknown cursor").with("member", "params.cursor");
             let page = reviews.changes.list(filter, MAX_PAGE_ENTRIES, cursor.map(str::to_owned)).await;
             let page = page.map_err(|error| if cursor.is_some() { unknown(error) } else { error })?;
-            tasks.extend(page.items.iter().map(|change| view::legacy(exchange, reviews, change)));
+            tasks.extend(page.items.iter().map(|change| view::legacy_task(exchange, reviews, change)));
             page.next_cursor.map(|cursor| format!("{CHANGES_CURSOR_PREFIX}-{cursor}"))
         }
     };

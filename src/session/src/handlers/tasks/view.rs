@@ -3,12 +3,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::{
-    reviewed::{
-        approval_page, ask_client,
-        finished_call::{ChangeOutcome, outcome_of},
-    },
-    tools::tool_result_json,
+use super::super::reviewed::{
+    approval_page, ask_client,
+    finished_call::{ChangeOutcome, outcome_of},
 };
 use crate::server::Reviews;
 use countersign_bridge::task_shape::{self, Status};
@@ -33,8 +30,8 @@ fn ttl(retention: &RetentionConfig, change: &Change) -> Option<u64> {
         return None;
     }
     let retained = match (retention.arguments, retention.finished) {
-        (Some(contents), Some(change)) => contents.min(change),
-        (contents, change) => contents.or(change)?,
+        (Some(arguments), Some(finished)) => arguments.min(finished),
+        (arguments, finished) => arguments.or(finished)?,
     };
     let lifetime =
         std::time::Duration::try_from(change.updated_at.duration_since(change.created_at)).unwrap_or_default();
@@ -50,8 +47,8 @@ fn common_members(reviews: &Reviews, change: &Change, status: Status, keys: Time
     task.insert("lastUpdatedAt".into(), change.updated_at.to_string().into());
     task.insert(keys.ttl.into(), json!(ttl(&reviews.retention, change)));
     if !status.is_terminal() {
-        let decided = matches!(change.state, ChangeState::Approved | ChangeState::Executing);
-        task.insert(keys.poll_interval.into(), if decided { RUN_POLL_MS } else { DECISION_POLL_MS }.into());
+        let is_decided = matches!(change.state, ChangeState::Approved | ChangeState::Executing);
+        task.insert(keys.poll_interval.into(), if is_decided { RUN_POLL_MS } else { DECISION_POLL_MS }.into());
     }
     task
 }
@@ -68,7 +65,7 @@ const LEGACY_KEYS: TimeKeys = TimeKeys { ttl: "ttl", poll_interval: "pollInterva
 
 /// Returns the task for the result that creates it. Its outcome is only in the answer to `tasks/get`.
 #[must_use]
-pub fn created_task(reviews: &Reviews, change: &Change) -> String {
+pub fn created_modern_task(reviews: &Reviews, change: &Change) -> String {
     Value::Object(common_members(reviews, change, modern_status(change), MODERN_KEYS)).to_string()
 }
 
@@ -96,11 +93,11 @@ pub fn legacy_status(change: &Change) -> Status {
 
 /// Returns the `DetailedTask` of the extension, with its result, its error or its open questions.
 #[must_use]
-pub fn detailed(exchange: &Exchange, reviews: &Reviews, change: &Change) -> String {
+pub fn modern_task(exchange: &Exchange, reviews: &Reviews, change: &Change) -> String {
     let mut status = modern_status(change);
     let detail = match (status, outcome_of(change)) {
         (Status::Completed, Some(ChangeOutcome::Result(finished))) => {
-            let result = tool_result_json(&finished.result, exchange.revision(), finished.structured);
+            let result = finished.result.to_json(exchange.revision(), finished.fits_output_schema);
             Some(("result", task_shape::with_result_type(&result, "complete")))
         }
         (Status::Failed, Some(ChangeOutcome::Error(error))) => Some(("error", error_json(exchange, &error))),
@@ -124,8 +121,8 @@ pub fn detailed(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Stri
 
 /// Returns all open questions to the client: those of the gateway before the decision, those of the tool while it runs.
 fn input_requests(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
-    if let Some(asked) = approval_page::page_input_requests(exchange, reviews, change) {
-        return Some(asked);
+    if let Some(requests) = approval_page::page_input_requests(exchange, reviews, change) {
+        return Some(requests);
     }
     let requests = ask_client::input_requests(exchange, change);
     let members: Vec<String> =
@@ -139,7 +136,7 @@ fn error_json(exchange: &Exchange, error: &McpError) -> String {
 
 /// Returns the `Task` of 2025-11-25.
 #[must_use]
-pub fn legacy(exchange: &Exchange, reviews: &Reviews, change: &Change) -> String {
+pub fn legacy_task(exchange: &Exchange, reviews: &Reviews, change: &Change) -> String {
     let mut status = legacy_status(change);
     let asks_for_page =
         approval_page::can_ask(exchange) && approval_page::page_input_requests(exchange, reviews, change).is_some();

@@ -111,13 +111,13 @@ impl Membership {
             if let Some(ready) = ready.take() {
                 let _ = ready.send(Ok(()));
             }
-            let woken = async {
+            let woken_early = async {
                 self.wake.notified().await;
                 sleep_until(began + MIN_RENEWAL_INTERVAL).await;
             };
             tokio::select! {
                 () = sleep_until(began + RENEWAL_INTERVAL) => {}
-                () = woken => {}
+                () = woken_early => {}
             }
             if self.closing.load(Ordering::Acquire) {
                 return self.with_timeout(self.leave(&client)).await;
@@ -208,7 +208,7 @@ impl Membership {
 
     /// Renews the lease, and reads in the same statement what other nodes have written.
     async fn renew(&self, client: &ClientWrapper) -> Result<RenewalOutcome, StoreError> {
-        let number = self.renewals.begun.fetch_add(1, Ordering::AcqRel) + 1;
+        let number = self.renewals.started.fetch_add(1, Ordering::AcqRel) + 1;
         let Introduction { url, version, configuration, certificate } = self.introduction.lock().clone();
         let epoch = signed(self.current_epoch.lock().epoch);
         let servers = {
@@ -284,8 +284,8 @@ impl Membership {
         let (reached, urls): (Vec<String>, Vec<String>) = (row.get("reached"), row.get("urls"));
         let (certificates, leases): (Vec<String>, Vec<i64>) = (row.get("certificates"), row.get("leases"));
         let peers = urls.into_iter().zip(certificates).zip(leases).map(|((url, certificate), lease)| {
-            let left = Duration::from_micros(u64::try_from(lease).unwrap_or(0));
-            (Peer { url, certificate }, received + left)
+            let remaining = Duration::from_micros(u64::try_from(lease).unwrap_or(0));
+            (Peer { url, certificate }, received + remaining)
         });
         *self.peers.lock() = reached.into_iter().zip(peers).collect();
         let Some(joined) = row.get::<_, Option<i64>>("joined") else {
@@ -293,7 +293,7 @@ impl Membership {
             return Ok(if is_replaced { RenewalOutcome::Replaced } else { RenewalOutcome::Lapsed });
         };
         self.current_epoch.lock().lease_end = local_lease_end(sent);
-        self.renewals.done.send_replace(number);
+        self.renewals.completed.send_replace(number);
         let must_wait = row.get::<_, bool>("has_senior") || self.resigned.load(Ordering::Acquire);
         if !self.is_leader.load(Ordering::Acquire) && !must_wait && may_lead(client, joined).await? {
             tracing::info!(node = self.id, "this node has become the leader");

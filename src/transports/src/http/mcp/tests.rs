@@ -1,6 +1,7 @@
 //! Tests of the checks of the MCP endpoint.
 
 use actix_web::{
+    body::to_bytes,
     http::header::{CONNECTION, WWW_AUTHENTICATE},
     test::TestRequest,
 };
@@ -10,6 +11,16 @@ use crate::testing::TestEndpoint;
 use countersign_domain::principal::{Credential, Role, Scope};
 use countersign_exchange::testing::token_identity;
 use countersign_http::protected_resource::METADATA_PATH;
+use countersign_provider::testing::{FakeProvider, tool};
+
+/// The parameters and the headers of `tools/list` in each era.
+const LISTS: [(&str, &[(&str, &str)]); 2] = [
+    ("", &[]),
+    (
+        r#","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}"#,
+        &[("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/list")],
+    ),
+];
 
 fn request(headers: &[(&str, &str)]) -> TestRequest {
     headers.iter().fold(TestRequest::post().uri("/mcp"), |request, header| request.append_header(*header))
@@ -91,23 +102,50 @@ async fn missing_scope_is_a_challenge_in_both_eras() {
     let mut identity = token_identity("ann", Role::Reviewer, &[Scope::ChangesDecide], i64::MAX);
     identity.credential = Credential::Loopback;
     let data = web::Data::from(Arc::clone(&endpoint.endpoint));
-    let client = r#""io.modelcontextprotocol/clientCapabilities":{}"#;
-    let modern =
-        format!(r#","params":{{"_meta":{{"io.modelcontextprotocol/protocolVersion":"2026-07-28",{client}}}}}"#);
-    for (params, headers) in
-        [("", &[][..]), (&modern, &[("mcp-protocol-version", "2026-07-28"), ("mcp-method", "tools/list")])]
-    {
+    for (params, headers) in LISTS {
         let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list"{params}}}"#);
         let limits = envelope::Limits { max_depth: 10, max_batch: 10 };
         let Ok(Incoming::Single(message)) = envelope::parse(body.as_bytes(), &limits) else { panic!("{body}") };
         let request = request(headers).to_http_request();
         let accepts = AcceptedMedia { json: true, sse: true };
         let identity = identity.clone();
-        let post = Post { endpoint: &data, request: &request, identity, accepts, held: None };
+        let post = Post { endpoint: &data, request: &request, identity, accepts, reservation: None };
         let response = handle(post, &message, None).await;
         assert_eq!(response.status().as_u16(), 403, "{body}");
         let challenge = response.headers().get(WWW_AUTHENTICATE).unwrap();
         assert_eq!(challenge, r#"Bearer error="insufficient_scope", scope="tools:read""#, "{body}");
+    }
+}
+
+#[actix::test]
+async fn large_request_keeps_the_table_of_its_parsing() {
+    let endpoint = TestEndpoint::open("").await;
+    let table = endpoint.endpoint.server.routing.routes.load_full();
+    let fake = FakeProvider::new("f");
+    fake.tools.lock().unwrap().push(tool("read", &serde_json::json!({})));
+    endpoint.gateway.offer_module(fake).await;
+    let identity = endpoint.identity(&endpoint.key("ann"));
+    let data = web::Data::from(Arc::clone(&endpoint.endpoint));
+    for (params, headers) in LISTS {
+        let body = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list"{params}}}"#);
+        let limits = envelope::Limits { max_depth: 10, max_batch: 10 };
+        let Ok(Incoming::Single(message)) = envelope::parse(body.as_bytes(), &limits) else { panic!("{body}") };
+        let Message::Request(call) = &message else { panic!("{body}") };
+        let large = LargeRequest {
+            request: Arc::new(OwnedRequest::from_request(call)),
+            table: Arc::clone(&table),
+            mirror_check: Ok(modern::MirrorCheck::Passed),
+        };
+        for (large, tools) in [(None, 1), (Some(large), 0)] {
+            let request = request(headers).to_http_request();
+            let accepts = AcceptedMedia { json: true, sse: true };
+            let identity = identity.clone();
+            let post = Post { endpoint: &data, request: &request, identity, accepts, reservation: None };
+            let response = handle(post, &message, large).await;
+            let answer = to_bytes(response.into_body()).await.unwrap();
+            let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
+            assert_eq!(answer["result"]["tools"].as_array().unwrap().len(), tools, "{body}");
+        }
     }
 }
 

@@ -23,9 +23,9 @@ fn empty_prefix_changes_nothing() {
     let names = names("fs", "");
     assert!(names.is_identity());
     assert_eq!(names.expose("read"), "read");
-    assert_eq!(names.own_name("read"), Some("read"));
+    assert_eq!(names.upstream_name("read"), Some("read"));
     assert_eq!(names.expose_uri("file:///a"), "file:///a");
-    assert_eq!(names.own_uri("file:///a"), Some("file:///a"));
+    assert_eq!(names.upstream_uri("file:///a"), Some("file:///a"));
     let result = raw(r#"{"contents":[{"uri":"file:///a","text":""}]}"#);
     assert!(matches!(names.expose_result(&result), Cow::Borrowed(_)));
 }
@@ -41,7 +41,7 @@ fn slug_is_a_valid_scheme() {
         ("", "x"),
         ("a+b", "a-b"),
     ] {
-        assert_eq!(names(name, "p__").scheme(), format!("{slug}+"));
+        assert_eq!(names(name, "p__").uri_prefix(), format!("{slug}+"));
         assert!(url::Url::parse(&format!("{slug}+file:///a")).is_ok(), "{slug}");
     }
 }
@@ -49,13 +49,13 @@ fn slug_is_a_valid_scheme() {
 #[test]
 fn foreign_names_have_no_own_name() {
     let names = names("fs", "fs__");
-    assert_eq!(names.own_name("gs__read"), None);
-    assert_eq!(names.own_name("fs_"), None);
-    assert_eq!(names.own_uri("gs+file:///a"), None);
-    assert_eq!(names.own_uri("file:///a"), None);
-    assert_eq!(names.own_uri(""), None);
-    assert_eq!(names.own_uri("fé+"), None, "the scheme is not cut within a character");
-    assert_eq!(names.own_uri("FS+file:///A"), Some("file:///A"), "the case of schemes is ignored");
+    assert_eq!(names.upstream_name("gs__read"), None);
+    assert_eq!(names.upstream_name("fs_"), None);
+    assert_eq!(names.upstream_uri("gs+file:///a"), None);
+    assert_eq!(names.upstream_uri("file:///a"), None);
+    assert_eq!(names.upstream_uri(""), None);
+    assert_eq!(names.upstream_uri("fé+"), None, "the scheme is not cut within a character");
+    assert_eq!(names.upstream_uri("FS+file:///A"), Some("file:///A"), "the case of schemes is ignored");
 }
 
 #[test]
@@ -125,9 +125,9 @@ fn params_are_translated_in_both_directions() {
         (r#"{"ref":{"uri":"fs+file:///{p}"}}"#, r#"{"ref":{"uri":"file:///{p}"}}"#),
         (r#"{"uri":"other:///a"}"#, r#"{"uri":"other:///a"}"#),
     ] {
-        assert_eq!(names.own_params(&raw(exposed)).get(), own);
+        assert_eq!(names.upstream_params(&raw(exposed)).get(), own);
     }
-    assert_eq!(names.own_params_for(&raw(r#"{"name":"fs.read"}"#), "fs__read").get(), r#"{"name":"read"}"#);
+    assert_eq!(names.upstream_params_for(&raw(r#"{"name":"fs.read"}"#), "fs__read").get(), r#"{"name":"read"}"#);
     assert_eq!(
         names.expose_params(&raw(r#"{"_meta":{"uri":"x"},"uri":"file:///a"}"#)).get(),
         r#"{"_meta":{"uri":"x"},"uri":"fs+file:///a"}"#
@@ -162,8 +162,8 @@ proptest! {
     fn names_and_uris_round_trip(name in ".{0,12}", prefix in ".{0,8}", own in ".{0,20}") {
         let names = names(&name, &prefix);
         let (name, uri) = (names.expose(&own), names.expose_uri(&own));
-        prop_assert_eq!(names.own_name(&name), Some(own.as_str()));
-        prop_assert_eq!(names.own_uri(&uri), Some(own.as_str()));
+        prop_assert_eq!(names.upstream_name(&name), Some(own.as_str()));
+        prop_assert_eq!(names.upstream_uri(&uri), Some(own.as_str()));
     }
 
     /// Compares with a rewrite of the parsed tree, and then translates back.

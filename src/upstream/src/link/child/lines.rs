@@ -2,9 +2,9 @@
 
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 
-/// Maximum bytes of one read.
+/// The maximum number of bytes of one read.
 const READ_BYTES: usize = 64 << 10;
-/// Maximum capacity of a line buffer that is kept for the next line.
+/// The maximum capacity of a line buffer that is kept for the next line.
 pub(super) const MAX_KEPT_CAPACITY: usize = 256 << 10;
 
 /// One line without its end (`\n` or `\r\n`).

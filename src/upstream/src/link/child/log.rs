@@ -1,5 +1,5 @@
-//! Logs the output of a server outside of the protocol. Each line is limited in length, and logged without control characters
-//! and secrets.
+//! Logs the output of a server outside of the protocol. Each line is limited in length, and logged without control
+//! characters and secrets.
 
 use std::{
     borrow::Cow,
@@ -17,39 +17,43 @@ use crate::link::StderrSummary;
 use countersign_domain::changes::visible::escape_hidden;
 use countersign_protocol::redact::{MASK, redact};
 
-/// Maximum bytes of a line that are read and redacted.
+/// The maximum number of bytes of a line that are read and redacted.
 const MAX_READ_BYTES: usize = 16 << 10;
-/// Maximum bytes of a line that are logged. It is much less than [`MAX_READ_BYTES`], so that the limit cuts no secret in two.
+/// The maximum number of bytes of a line that are logged. It is much less than [`MAX_READ_BYTES`], so that the limit
+/// cuts no secret in two.
 const MAX_LOGGED_BYTES: usize = 4 << 10;
-/// Maximum lines that are logged in a [`THROTTLE_WINDOW`].
+/// The maximum number of lines that are logged in a [`THROTTLE_WINDOW`].
 const MAX_LINES_PER_WINDOW: u32 = 200;
 const THROTTLE_WINDOW: Duration = Duration::from_secs(10);
-/// Minimum bytes of a secret. Redacting shorter values (`1`, `no`) would make the log illegible.
+/// The minimum number of bytes of a secret. Redacting shorter values (`1`, `no`) would make the log illegible.
 const MIN_SECRET_BYTES: usize = 4;
 
-/// Maximum characters of a line in the status of a server.
+/// The maximum number of characters of a line in the status of a server.
 const MAX_STDERR_CHARS: usize = 500;
 /// A process that exits by itself before it is this old has failed to start. Several in a row are a crash loop.
 const STARTUP_TIME: Duration = Duration::from_secs(10);
-/// Maximum number of remembered lines of processes that failed to start.
+/// The maximum number of remembered lines of processes that failed to start.
 const MAX_REMEMBERED_LINES: usize = 1000;
-/// Lines that look like errors belong together if they arrive within this time of each other. The first of these lines is kept.
+/// Lines that look like errors belong together if they arrive within this time of each other. The first of these lines
+/// is kept.
 const ERROR_GROUP_TIME: Duration = Duration::from_secs(1);
 
-/// The output on stderr of all processes of one server.
+/// The remembered output on stderr of all processes of one server.
 #[derive(Default)]
-pub(super) struct History {
+pub(super) struct StderrHistory {
     pub(super) stderr: StderrSummary,
     /// The process and time of the last line that looks like an error.
     last_error: Option<(u64, Instant)>,
-    /// Fingerprints of lines of processes that were starting, and the first process that wrote each.
-    lines: HashMap<u64, u64>,
-    /// Number of consecutive processes that failed to start.
+    /// Fingerprints of the lines of starting processes, each with the number of the first process that wrote it.
+    startup_lines: HashMap<u64, u64>,
+    /// The number of consecutive processes that failed to start.
     failures: u64,
-    processes: u64,
+    /// The number of the process that was started last.
+    last_process: u64,
 }
 
-impl History {
+impl StderrHistory {
+    /// Records a line of a process for the status.
     fn record(&mut self, process: u64, line: &str, now: Instant) {
         let line: String = line.chars().take(MAX_STDERR_CHARS).collect();
         if looks_like_error(&line) {
@@ -64,15 +68,15 @@ impl History {
         self.stderr.last = Some(line);
     }
 
-    /// Remembers a line of a process that is starting. Returns `true` if an earlier process wrote the same line and failed to
-    /// start.
+    /// Remembers a line of a process that is starting. Returns `true` if an earlier process wrote the same line and
+    /// failed to start.
     fn remember_startup_line(&mut self, process: u64, line: &str) -> bool {
         let line_hash = fingerprint(line);
-        match self.lines.get(&line_hash) {
+        match self.startup_lines.get(&line_hash) {
             Some(first) => self.failures > 0 && *first < process,
             None => {
-                if self.lines.len() < MAX_REMEMBERED_LINES {
-                    self.lines.insert(line_hash, process);
+                if self.startup_lines.len() < MAX_REMEMBERED_LINES {
+                    self.startup_lines.insert(line_hash, process);
                 }
                 false
             }
@@ -113,9 +117,10 @@ pub(super) struct ServerLog {
     server: String,
     /// The longest secret comes first, because masking a part of a secret first would leave the rest visible.
     secrets: Vec<String>,
-    history: Arc<Mutex<History>>,
+    history: Arc<Mutex<StderrHistory>>,
+    /// The number of the process among those of the server.
     process: u64,
-    began: Instant,
+    started_at: Instant,
 }
 
 /// The output of one process on stderr.
@@ -124,49 +129,58 @@ struct OutputState {
     throttle: Throttle,
     /// The last line, if the throttle kept it out of the log.
     unlogged: Option<Vec<u8>>,
-    /// Lines that were omitted because an earlier process wrote the same.
+    /// The number of lines that were omitted because an earlier process wrote the same.
     repeated: u64,
 }
 
 impl ServerLog {
-    pub(super) fn new<'a>(server: &str, secrets: impl Iterator<Item = &'a str>, history: Arc<Mutex<History>>) -> Self {
+    pub(super) fn new<'a>(
+        server: &str,
+        secrets: impl Iterator<Item = &'a str>,
+        history: Arc<Mutex<StderrHistory>>,
+    ) -> Self {
         // A secret of several lines, such as a private key, appears one line at a time.
         let secrets = secrets.flat_map(str::lines).map(str::trim).filter(|secret| secret.len() >= MIN_SECRET_BYTES);
         let mut secrets: Vec<String> = secrets.map(str::to_owned).collect();
         secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
         let process = {
             let mut history = history.lock();
-            history.processes += 1;
-            history.processes
+            history.last_process += 1;
+            history.last_process
         };
-        Self { server: server.to_owned(), secrets, history, process, began: Instant::now() }
+        Self { server: server.to_owned(), secrets, history, process, started_at: Instant::now() }
     }
 
-    /// Logs how the process ended. `failed` is `true` if the process ended without being stopped by the gateway.
-    pub(super) fn log_exit(&self, how: &str, failed: bool) {
+    /// Returns the configured name of the server.
+    pub(super) fn server(&self) -> &str {
+        &self.server
+    }
+
+    /// Logs how the process ended. `has_failed` is `true` if the process ended without being stopped by the gateway.
+    pub(super) fn log_exit(&self, description: &str, has_failed: bool) {
         let failures = {
             let mut history = self.history.lock();
-            if self.began.elapsed() >= STARTUP_TIME {
+            if self.started_at.elapsed() >= STARTUP_TIME {
                 history.failures = 0;
-                history.lines.clear();
-            } else if failed {
+                history.startup_lines.clear();
+            } else if has_failed {
                 history.failures += 1;
             }
             history.failures
         };
-        match (failed, failures) {
+        match (has_failed, failures) {
             (false, _) => {
-                tracing::debug!(target: "countersign_upstream", upstream = %self.server, "it has ended: {how}");
+                tracing::debug!(target: "countersign_upstream", upstream = %self.server, "the server was stopped: {description}");
             }
-            (true, 0 | 1) => tracing::warn!(target: "countersign_upstream", upstream = %self.server, "{how}"),
+            (true, 0 | 1) => tracing::warn!(target: "countersign_upstream", upstream = %self.server, "{description}"),
             (true, times) => {
-                tracing::warn!(target: "countersign_upstream", upstream = %self.server, times, "{how} again");
+                tracing::warn!(target: "countersign_upstream", upstream = %self.server, times, "{description} again");
             }
         }
     }
 
     /// Returns the text without secrets and control characters, and limits its length.
-    pub(super) fn make_legible(&self, bytes: &[u8]) -> String {
+    pub(super) fn redact_line(&self, bytes: &[u8]) -> String {
         let mut text = String::from_utf8_lossy(bytes);
         for secret in &self.secrets {
             if text.contains(secret.as_str()) {
@@ -182,7 +196,7 @@ impl ServerLog {
     }
 
     /// Logs what the server writes to its stderr until it is closed.
-    pub(super) async fn follow(&self, stderr: pipe::Receiver) {
+    pub(super) async fn log_stderr(&self, stderr: pipe::Receiver) {
         let mut lines = LineReader::new(stderr, MAX_READ_BYTES);
         let mut output = OutputState::default();
         while let Some(Line::Whole(line) | Line::Truncated(line)) = lines.next().await {
@@ -190,12 +204,12 @@ impl ServerLog {
         }
         // The last line of a server is recorded even if it was not logged.
         if let Some(line) = output.unlogged {
-            self.history.lock().record(self.process, &self.make_legible(&line), Instant::now());
+            self.history.lock().record(self.process, &self.redact_line(&line), Instant::now());
         }
         self.log_omitted(output.throttle.take_omitted());
         if output.repeated > 0 {
             tracing::info!(target: "countersign_upstream", upstream = %self.server, lines = output.repeated,
-                "the server repeated lines on stderr that it wrote before it last failed to start");
+                "lines on stderr that repeat an earlier failed start were omitted");
         }
     }
 
@@ -205,17 +219,17 @@ impl ServerLog {
             return;
         }
         let now = Instant::now();
-        let (may_pass, omitted) = output.throttle.pass(now);
+        let (may_pass, omitted) = output.throttle.admit_line(now);
         self.log_omitted(omitted);
         output.unlogged = (!may_pass).then(|| line.to_vec());
         if !may_pass {
             return;
         }
-        let line = self.make_legible(line);
+        let line = self.redact_line(line);
         let is_repeated = {
             let mut history = self.history.lock();
             history.record(self.process, &line, now);
-            now.duration_since(self.began) < STARTUP_TIME && history.remember_startup_line(self.process, &line)
+            now.duration_since(self.started_at) < STARTUP_TIME && history.remember_startup_line(self.process, &line)
         };
         if is_repeated {
             output.repeated += 1;
@@ -225,12 +239,12 @@ impl ServerLog {
     }
 
     /// Logs a line on stdout that is not a message.
-    pub(super) fn log_invalid_line(&self, line: &[u8], why: &str, throttle: &mut Throttle) {
-        let (may_pass, omitted) = throttle.pass(Instant::now());
+    pub(super) fn log_invalid_line(&self, line: &[u8], reason: &str, throttle: &mut Throttle) {
+        let (may_pass, omitted) = throttle.admit_line(Instant::now());
         self.log_omitted(omitted);
         if may_pass {
-            let line = self.make_legible(&line[..line.len().min(MAX_READ_BYTES)]);
-            tracing::warn!(target: "countersign_upstream", upstream = %self.server, %why, "a line on its stdout is skipped: {line}");
+            let line = self.redact_line(&line[..line.len().min(MAX_READ_BYTES)]);
+            tracing::warn!(target: "countersign_upstream", upstream = %self.server, %reason, "a line on the stdout of the server is skipped: {line}");
         }
     }
 
@@ -250,8 +264,9 @@ pub(super) struct Throttle {
 }
 
 impl Throttle {
-    /// Returns `true` if a line may pass, together with the number of lines that were omitted in a window that has just ended.
-    fn pass(&mut self, now: Instant) -> (bool, u64) {
+    /// Returns `true` if a line may pass, together with the number of lines that were omitted in a window that has just
+    /// ended.
+    fn admit_line(&mut self, now: Instant) -> (bool, u64) {
         let mut omitted = 0;
         if self.window_start.is_none_or(|start| now.duration_since(start) >= THROTTLE_WINDOW) {
             omitted = self.take_omitted();
@@ -280,30 +295,30 @@ mod tests {
     fn secrets_and_control_characters_are_not_logged() {
         let key = "-----BEGIN KEY-----\nMIIabc\nxyz\n";
         let log = ServerLog::new("s", ["hunter2", "hunter2-and-more", "no", key].into_iter(), Arc::default());
-        assert_eq!(log.make_legible(b"hunter2-and-more hunter2 no"), "[secret] [secret] no");
-        assert_eq!(log.make_legible(b"key: MIIabc"), "key: [secret]");
-        assert_eq!(log.make_legible(b"a\x1b[2J\rb\xff\tc"), "a\\u{1b}[2J\\u{d}b\u{fffd}\tc");
-        let long = log.make_legible("é".repeat(MAX_LOGGED_BYTES).as_bytes());
+        assert_eq!(log.redact_line(b"hunter2-and-more hunter2 no"), "[secret] [secret] no");
+        assert_eq!(log.redact_line(b"key: MIIabc"), "key: [secret]");
+        assert_eq!(log.redact_line(b"a\x1b[2J\rb\xff\tc"), "a\\u{1b}[2J\\u{d}b\u{fffd}\tc");
+        let long = log.redact_line("é".repeat(MAX_LOGGED_BYTES).as_bytes());
         assert!(long.len() <= MAX_LOGGED_BYTES + 4 && long.ends_with("é…"));
         // A secret that crosses the limit of logged bytes is found too.
         let mut line = vec![b'x'; MAX_LOGGED_BYTES - 3];
         line.extend_from_slice(b"hunter2");
-        assert!(!log.make_legible(&line).contains("hun"));
+        assert!(!log.redact_line(&line).contains("hun"));
     }
 
     #[test]
     fn omitted_lines_are_counted() {
         let mut throttle = Throttle::default();
         let start = Instant::now();
-        let passed = (0..MAX_LINES_PER_WINDOW * 3).filter(|_| throttle.pass(start).0).count();
+        let passed = (0..MAX_LINES_PER_WINDOW * 3).filter(|_| throttle.admit_line(start).0).count();
         assert_eq!(passed, MAX_LINES_PER_WINDOW as usize);
-        assert_eq!(throttle.pass(start + THROTTLE_WINDOW), (true, u64::from(MAX_LINES_PER_WINDOW) * 2));
-        assert_eq!(throttle.pass(start + THROTTLE_WINDOW), (true, 0));
+        assert_eq!(throttle.admit_line(start + THROTTLE_WINDOW), (true, u64::from(MAX_LINES_PER_WINDOW) * 2));
+        assert_eq!(throttle.admit_line(start + THROTTLE_WINDOW), (true, 0));
     }
 
     #[test]
     fn first_line_of_error_is_recorded() {
-        let history = Arc::new(Mutex::new(History::default()));
+        let history = Arc::new(Mutex::new(StderrHistory::default()));
         let log_lines = |lines: &[&str]| {
             let log = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
             let mut output = OutputState::default();
@@ -335,7 +350,7 @@ mod tests {
 
     #[test]
     fn crash_loop_logs_repeated_lines_once() {
-        let history = Arc::new(Mutex::new(History::default()));
+        let history = Arc::new(Mutex::new(StderrHistory::default()));
         let logged = |lines: &[&str], failed: bool| {
             let log = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
             let mut output = OutputState::default();
@@ -356,7 +371,7 @@ mod tests {
         // A process that runs for long enough ends the crash loop.
         history.lock().failures = 3;
         let mut log = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
-        log.began = Instant::now().checked_sub(STARTUP_TIME).unwrap();
+        log.started_at = Instant::now().checked_sub(STARTUP_TIME).unwrap();
         log.log_exit("it exited", true);
         assert_eq!(history.lock().failures, 0);
         assert_eq!(logged(&["Traceback"], true), 1);

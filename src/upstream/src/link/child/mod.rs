@@ -5,8 +5,8 @@
 //! (`countersign_child`). [`ChildConnector`] starts children, and `upkeep` restarts them.
 
 mod lines;
-mod link;
 mod log;
+mod tasks;
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use std::{
 use futures_util::future::LocalBoxFuture;
 use parking_lot::Mutex;
 
-use self::log::{History, ServerLog};
+use self::log::{ServerLog, StderrHistory};
 use super::{Connector, Link, LinkError, LinkKind, Listener, StderrSummary};
 use countersign_child::{ChildSpec, environment::InheritedEnvironment, start, this_program};
 use countersign_config::{UpstreamConfig, UpstreamTarget};
@@ -29,25 +29,27 @@ pub struct ChildConnector {
     data: PathBuf,
     guard: PathBuf,
     max_message: usize,
-    history: Arc<Mutex<History>>,
+    history: Arc<Mutex<StderrHistory>>,
 }
 
 impl ChildConnector {
-    /// Creates a connector. `data` is the data directory, and `max_message` the maximum number of bytes of a message from
-    /// the server (`transports.stdio.max_message_size`).
+    /// Creates a connector. `data` is the data directory, and `max_message` the maximum number of bytes of a message
+    /// from the server (`transports.stdio.max_message_size`).
     #[must_use]
     pub fn new(config: &Arc<UpstreamConfig>, data: &Path, max_message: usize) -> Self {
         let (config, data) = (Arc::clone(config), data.to_owned());
         Self { config, data, guard: this_program(), max_message, history: Arc::default() }
     }
 
-    /// Sets the program that provides the guard's subcommand. Tests need it, because their executable has no such subcommand.
+    /// Sets the program that provides the guard's subcommand. Tests need it, because their executable has no such
+    /// subcommand.
     #[must_use]
-    pub fn guarded_by(mut self, program: &Path) -> Self {
+    pub fn with_guard_program(mut self, program: &Path) -> Self {
         self.guard = program.to_owned();
         self
     }
 
+    /// Starts a child in its own folder or the configured one.
     async fn start(&self, unsolicited: Arc<dyn Listener>) -> Result<Arc<dyn Link>, LinkError> {
         let UpstreamTarget::Command { command, args, env, cwd } = &self.config.target else {
             return Err(LinkError::Unreachable("it is configured with a URL, not with a command".to_owned()));
@@ -79,7 +81,7 @@ impl ChildConnector {
             cwd: Some(&cwd),
         };
         let child = start(spec).await.map_err(|error| LinkError::Unreachable(error.to_string()))?;
-        Ok(Arc::new(link::start(child, log, self.max_message, unsolicited)))
+        Ok(Arc::new(tasks::start(child, log, self.max_message, unsolicited)))
     }
 }
 
@@ -90,7 +92,11 @@ impl Connector for ChildConnector {
     }
 
     fn kind(&self) -> LinkKind {
-        LinkKind::Shared
+        LinkKind::SingleStream
+    }
+
+    fn server_name(&self) -> &str {
+        &self.config.name
     }
 
     fn stderr(&self) -> StderrSummary {

@@ -19,10 +19,10 @@ async fn run_detection(scripted: ScriptedConnector) -> (Result<DetectionResult, 
 
 /// Returns a server that answers discovery with `discovery`, and `initialize` as a handshake-era server.
 fn server(
-    separate_probes: bool,
+    kind: LinkKind,
     discovery: impl Fn() -> Result<Response, LinkError> + Send + Sync + 'static,
 ) -> ScriptedConnector {
-    ScriptedConnector::new(separate_probes, move |method, _| match method {
+    ScriptedConnector::new(kind, move |method, _| match method {
         "server/discover" => discovery(),
         "initialize" => result(INITIALIZE_RESULT),
         other => panic!("{other}"),
@@ -31,8 +31,8 @@ fn server(
 
 #[tokio::test]
 async fn stateless_era_is_preferred() {
-    for separate_probes in [false, true] {
-        let (detected, sent) = run_detection(server(separate_probes, || result(DISCOVER_RESULT))).await;
+    for kind in [LinkKind::Streams, LinkKind::SingleStream] {
+        let (detected, sent) = run_detection(server(kind, || result(DISCOVER_RESULT))).await;
         let detected = detected.unwrap();
         assert_eq!((detected.era(), detected.negotiated.revision), (Era::Modern, Revision::MODERN));
         assert_eq!(detected.negotiated.capabilities.get(), r#"{"tools":{}}"#);
@@ -56,8 +56,8 @@ async fn server_without_discovery_is_of_handshake_era() {
         || Err(LinkError::Protocol("{}".into())),
     ];
     for answer in answers {
-        for separate_probes in [false, true] {
-            let (detected, sent) = run_detection(server(separate_probes, answer)).await;
+        for kind in [LinkKind::Streams, LinkKind::SingleStream] {
+            let (detected, sent) = run_detection(server(kind, answer)).await;
             let detected = detected.unwrap();
             assert_eq!((detected.era(), detected.negotiated.revision), (Era::Legacy, Revision::V2025_06_18));
             assert_eq!(detected.negotiated.capabilities.get(), r#"{"tools":{ "x":1.0 }}"#);
@@ -77,38 +77,53 @@ async fn server_without_discovery_is_of_handshake_era() {
         }
     }
     for code in [200, 202, 400, 404, 405, 406, 415, 422] {
-        assert_eq!(run_detection(server(false, move || status(code))).await.0.unwrap().era(), Era::Legacy, "{code}");
+        assert_eq!(
+            run_detection(server(LinkKind::Streams, move || status(code))).await.0.unwrap().era(),
+            Era::Legacy,
+            "{code}"
+        );
     }
 }
 
 #[tokio::test]
 async fn era_is_unknown_without_an_answer() {
     for code in [301, 307, 401, 403, 407, 429, 500, 502, 503] {
-        let (detected, sent) =
-            run_detection(server(false, move || Err(LinkError::Status { status: code, body: String::new() }))).await;
+        let (detected, sent) = run_detection(server(LinkKind::Streams, move || {
+            Err(LinkError::Status { status: code, body: String::new() })
+        }))
+        .await;
         assert!(matches!(detected, Err(LinkError::Status { status, .. }) if status == code));
         assert_eq!(sent, ["connect", "server/discover", "close"]);
     }
     for error in [LinkError::Unreachable("x".into()), LinkError::Lost("x".into())] {
-        assert!(run_detection(server(false, move || Err(error.clone()))).await.0.is_err());
+        assert!(run_detection(server(LinkKind::Streams, move || Err(error.clone()))).await.0.is_err());
     }
     let with_status = || {
         let Ok(Response::Error(error)) = error(-32001, None) else { unreachable!() };
         Ok(Response::Error(RpcError { status: Some(401), ..error }))
     };
-    assert!(matches!(run_detection(server(false, with_status)).await.0, Err(LinkError::Status { status: 401, .. })));
+    assert!(matches!(
+        run_detection(server(LinkKind::Streams, with_status)).await.0,
+        Err(LinkError::Status { status: 401, .. })
+    ));
 }
 
 #[tokio::test]
 async fn child_that_dies_of_probe_is_of_handshake_era() {
-    let (detected, sent) = run_detection(server(true, || Err(LinkError::Lost("it exited".into())))).await;
+    let (detected, sent) =
+        run_detection(server(LinkKind::SingleStream, || Err(LinkError::Lost("it exited".into())))).await;
     assert_eq!(detected.unwrap().era(), Era::Legacy);
     assert_eq!(sent[..4], ["connect", "server/discover", "close", "connect"]);
-    assert!(run_detection(server(true, || Err(LinkError::Unreachable("no such program".into())))).await.0.is_err());
+    assert!(
+        run_detection(server(LinkKind::SingleStream, || Err(LinkError::Unreachable("no such program".into()))))
+            .await
+            .0
+            .is_err()
+    );
 }
 
 #[tokio::test(start_paused = true)]
-async fn late_answer_to_second_probe_answers_no_call() {
+async fn late_answer_to_fallback_handshake_answers_no_call() {
     // A server that answers discovery only after the second probe was sent.
     struct Late(ScriptedConnector, Arc<std::sync::Mutex<Vec<u64>>>, Arc<tokio::sync::Notify>);
     impl Connector for Late {
@@ -132,7 +147,7 @@ async fn late_answer_to_second_probe_answers_no_call() {
     impl Link for LateLink {
         fn request<'a>(
             &'a self,
-            outgoing: &'a Outgoing,
+            outgoing: &'a OutgoingRequest,
             listener: Arc<dyn Listener>,
         ) -> futures_util::future::LocalBoxFuture<'a, Result<Response, LinkError>> {
             self.1.lock().unwrap().push(outgoing.id);
@@ -164,13 +179,13 @@ async fn late_answer_to_second_probe_answers_no_call() {
         }
     }
     let ids = Arc::default();
-    let late = Late(server(true, || result(DISCOVER_RESULT)), Arc::clone(&ids), Arc::default());
+    let late = Late(server(LinkKind::SingleStream, || result(DISCOVER_RESULT)), Arc::clone(&ids), Arc::default());
     let detected = detect(Arc::new(late), &listener).await.unwrap();
     assert_eq!(detected.era(), Era::Modern);
     // Calls on this link get ids from 1, so a late error for `initialize` must not have such an id.
     let ids = ids.lock().unwrap().clone();
-    assert_eq!(ids, [FIRST_ID, handshake::SECOND_ID]);
-    const { assert!(handshake::SECOND_ID > 1 << 30) };
+    assert_eq!(ids, [HANDSHAKE_ID, handshake::FALLBACK_HANDSHAKE_ID]);
+    const { assert!(handshake::FALLBACK_HANDSHAKE_ID > 1 << 30) };
 }
 
 #[tokio::test(start_paused = true)]
@@ -194,7 +209,7 @@ async fn silent_server_is_of_handshake_era() {
     impl Link for SilentLink {
         fn request<'a>(
             &'a self,
-            outgoing: &'a Outgoing,
+            outgoing: &'a OutgoingRequest,
             listener: Arc<dyn Listener>,
         ) -> futures_util::future::LocalBoxFuture<'a, Result<Response, LinkError>> {
             if &*outgoing.method == "server/discover" {
@@ -219,11 +234,11 @@ async fn silent_server_is_of_handshake_era() {
             self.0.close();
         }
     }
-    for separate_probes in [false, true] {
-        let silent = Silent(ScriptedConnector::new(separate_probes, |_, _| result(INITIALIZE_RESULT)));
+    for kind in [LinkKind::Streams, LinkKind::SingleStream] {
+        let silent = Silent(ScriptedConnector::new(kind, |_, _| result(INITIALIZE_RESULT)));
         assert_eq!(detect(Arc::new(silent), &listener).await.map(|found| found.era()).unwrap(), Era::Legacy);
         // Both probes remain unanswered.
-        let dead = Silent(ScriptedConnector::new(separate_probes, |_, _| Err(LinkError::Lost("x".into()))));
+        let dead = Silent(ScriptedConnector::new(kind, |_, _| Err(LinkError::Lost("x".into()))));
         assert!(detect(Arc::new(dead), &listener).await.is_err());
     }
 }
@@ -237,7 +252,7 @@ async fn discovery_is_repeated_after_stateless_error() {
         (-32020, None),
     ] {
         let discoveries = std::sync::atomic::AtomicU32::new(0);
-        let (detected, sent) = run_detection(server(false, move || {
+        let (detected, sent) = run_detection(server(LinkKind::Streams, move || {
             if discoveries.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 {
                 error(code, data)
             } else {
@@ -249,7 +264,7 @@ async fn discovery_is_repeated_after_stateless_error() {
         assert_eq!(sent, ["connect", "server/discover", "server/discover", "opened 2026-07-28"]);
 
         // The server is certainly modern, so there is no `initialize`.
-        let (detected, sent) = run_detection(server(false, move || error(code, data))).await;
+        let (detected, sent) = run_detection(server(LinkKind::Streams, move || error(code, data))).await;
         assert!(matches!(detected, Err(LinkError::Protocol(_))), "{code}");
         assert_eq!(sent, ["connect", "server/discover", "server/discover", "close"]);
     }
@@ -258,9 +273,9 @@ async fn discovery_is_repeated_after_stateless_error() {
 #[tokio::test]
 async fn supported_versions_determine_era() {
     let legacy = || error(-32022, Some(r#"{"supported":["2027-01-01","2025-11-25"],"requested":"2026-07-28"}"#));
-    assert_eq!(run_detection(server(false, legacy)).await.0.unwrap().era(), Era::Legacy);
+    assert_eq!(run_detection(server(LinkKind::Streams, legacy)).await.0.unwrap().era(), Era::Legacy);
     let (detected, sent) =
-        run_detection(server(false, || error(-32022, Some(r#"{"supported":["2027-01-01"]}"#)))).await;
+        run_detection(server(LinkKind::Streams, || error(-32022, Some(r#"{"supported":["2027-01-01"]}"#)))).await;
     assert!(matches!(detected, Err(LinkError::Protocol(_))));
     assert_eq!(sent, ["connect", "server/discover", "close"]);
 }
@@ -268,18 +283,22 @@ async fn supported_versions_determine_era() {
 #[tokio::test]
 async fn older_transport_is_tried_if_post_is_refused() {
     for (status, works) in [(400, true), (404, true), (405, true), (406, false), (422, false)] {
-        let older = Arc::new(ScriptedConnector { legacy_only: true, ..server(false, || panic!("not asked")) });
-        let refuses = ScriptedConnector::new(false, move |_, _| Err(LinkError::Status { status, body: String::new() }));
+        let older =
+            Arc::new(ScriptedConnector { legacy_only: true, ..server(LinkKind::Streams, || panic!("not asked")) });
+        let refuses = ScriptedConnector::new(LinkKind::Streams, move |_, _| {
+            Err(LinkError::Status { status, body: String::new() })
+        });
         let (detected, _) = run_detection(ScriptedConnector { fallback: Some(older.clone()), ..refuses }).await;
         assert_eq!(detected.is_ok(), works, "{status}");
         assert_eq!(!older.sent_methods().is_empty(), works);
     }
     // A JSON error with such a status counts as well, and the first error is reported in the end.
-    let refuses = ScriptedConnector::new(false, |_, _| {
+    let refuses = ScriptedConnector::new(LinkKind::Streams, |_, _| {
         let Ok(Response::Error(error)) = error(-32000, None) else { unreachable!() };
         Ok(Response::Error(RpcError { status: Some(400), ..error }))
     });
-    let neither = Arc::new(ScriptedConnector::new(false, |_, _| Err(LinkError::Unreachable("nothing here".into()))));
+    let neither =
+        Arc::new(ScriptedConnector::new(LinkKind::Streams, |_, _| Err(LinkError::Unreachable("nothing here".into()))));
     let (detected, _) = run_detection(ScriptedConnector { fallback: Some(neither.clone()), ..refuses }).await;
     assert!(matches!(detected, Err(LinkError::Status { status: 400, .. })));
     assert!(!neither.sent_methods().is_empty());
@@ -287,7 +306,7 @@ async fn older_transport_is_tried_if_post_is_refused() {
 
 #[tokio::test]
 async fn transport_of_handshake_era_is_not_probed() {
-    let only = ScriptedConnector { legacy_only: true, ..server(false, || panic!("not asked")) };
+    let only = ScriptedConnector { legacy_only: true, ..server(LinkKind::Streams, || panic!("not asked")) };
     assert_eq!(run_detection(only).await.0.unwrap().era(), Era::Legacy);
 }
 
@@ -296,7 +315,7 @@ async fn server_of_any_single_revision_is_detected() {
     for only in Revision::ALL {
         let date = only.as_str();
         let supported = move || error(-32022, Some(&format!(r#"{{"supported":["{date}"]}}"#)));
-        let strict = ScriptedConnector::new(false, move |method, outgoing| {
+        let strict = ScriptedConnector::new(LinkKind::Streams, move |method, outgoing| {
             let names_revision = std::str::from_utf8(&outgoing.body).unwrap().contains(date);
             match (method, only.era()) {
                 ("server/discover", Era::Legacy) => error(-32601, None),

@@ -7,70 +7,74 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 
 use super::{
-    HttpLink, Mode,
-    client::{self, ExtraHeaders, HttpAnswer, RequestHead},
+    HttpLink, LinkMode,
+    client::{self, ExtraHeaders, HttpResponse, RequestHead},
     http1::Field,
     listen,
 };
 use crate::link::{
     LinkError, Listener, MAX_MESSAGE_BYTES, Response, UpstreamNotification, escape_excerpt, parse_messages,
-    response_from,
+    parse_response,
     wire::{cancelled_id, is_about_server},
 };
 use countersign_protocol::{
-    RequestId,
+    ErrorKind, RequestId,
     envelope::Message,
     event_stream::{Event, EventReader},
     rpc_error::RpcError,
 };
 use countersign_provider::Permit;
 
-/// Maximum number of attempts in a row to resume an interrupted stream on which nothing new arrives.
+/// The maximum number of attempts in a row to resume an interrupted stream on which nothing new arrives.
 const MAX_RESUMES: u32 = 5;
 
-/// Maximum bytes that a server may send after its answer if its connection is to be used again.
+/// The maximum number of bytes after an answer that are read to use the connection again.
 const MAX_TRAILING_BYTES: usize = 64 << 10;
-/// Time limit for these bytes.
+/// The time limit for reading the bytes after an answer.
 const TRAILING_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Time limit for a server to accept a message that has no answer.
+/// The time limit for a server to accept a message that has no answer.
 pub(crate) const ACCEPT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Maximum bytes of an error without a JSON-RPC answer, which is logged.
+/// The maximum number of bytes of an error without a JSON-RPC answer, which is logged.
 const MAX_ERROR_BYTES: usize = 64 << 10;
 
 impl HttpLink {
-    pub(super) async fn answer(
+    /// Reads the response to the request with this id, and forwards the messages before it to `listener`.
+    ///
+    /// # Errors
+    /// [`LinkError::SessionGone`], [`LinkError::Status`], [`LinkError::Protocol`] and [`LinkError::Lost`].
+    pub(super) async fn read_response(
         &self,
-        mut response: HttpAnswer,
-        mode: &Mode,
+        mut http: HttpResponse,
+        mode: &LinkMode,
         id: u64,
         listener: &Arc<dyn Listener>,
     ) -> Result<Response, LinkError> {
-        let status = response.status();
+        let status = http.status();
         let may_be_gone = status == StatusCode::NOT_FOUND && mode.session_id.is_some();
-        if response.field(Field::ContentEncoding).is_some_and(|encoding| encoding != b"identity") {
+        if http.header(Field::ContentEncoding).is_some_and(|encoding| encoding != b"identity") {
             return Err(LinkError::Protocol("its answer is compressed, which the gateway did not request".to_owned()));
         }
-        let mut answer = if is_stream(&response) {
+        let mut response = if is_stream(&http) {
             // The future is boxed, so that other answers do not reserve its memory.
-            match Box::pin(self.read_stream(response, mode, id, listener)).await {
-                _ if may_be_gone => return Err(self.shared.end()),
+            match Box::pin(self.read_stream(http, mode, id, listener)).await {
+                _ if may_be_gone => return Err(self.state.end_session()),
                 Err(LinkError::Lost(_)) if !status.is_success() => return Err(status_error(status, b"")),
-                answer => answer?,
+                response => response?,
             }
         } else {
-            let body = read_body(&mut response, MAX_MESSAGE_BYTES).await;
+            let body = read_body(&mut http, MAX_MESSAGE_BYTES).await;
             if may_be_gone {
                 // In this era, 404 means that the session has ended. Some servers also use it for unknown methods.
                 if !body.is_ok_and(|body| is_method_not_found(&body, id)) {
-                    return Err(self.shared.end());
+                    return Err(self.state.end_session());
                 }
                 Response::Error(RpcError::new(-32601, "Method not found"))
             } else {
                 let body = body?;
                 match self.handle_messages(&body, mode, id, listener) {
-                    Ok(Some(answer)) => answer,
+                    Ok(Some(response)) => response,
                     _ if !status.is_success() || body.is_empty() => return Err(status_error(status, &body)),
                     Ok(None) => {
                         return Err(LinkError::Protocol("its answer is not for the request that was sent".to_owned()));
@@ -79,62 +83,66 @@ impl HttpLink {
                 }
             }
         };
-        if let Response::Error(error) = &mut answer {
+        if let Response::Error(error) = &mut response {
             error.status = Some(status.as_u16());
         }
-        Ok(answer)
+        Ok(response)
     }
 
-    /// Returns the response to `id` in the text, and forwards the other messages in order. A malformed message is an error
-    /// only if the text has no other.
+    /// Returns the response to `id` in the text, and forwards the other messages in order. A malformed message is an
+    /// error only if the text has no other.
     fn handle_messages(
         &self,
         text: &[u8],
-        mode: &Mode,
+        mode: &LinkMode,
         id: u64,
         listener: &Arc<dyn Listener>,
     ) -> Result<Option<Response>, LinkError> {
+        let upstream = &*self.state.server;
         let (mut answer, mut fault, mut has_message) = (None, None, false);
         parse_messages(text, |message| {
             has_message |= message.is_ok();
             match message {
                 Err(malformed) => {
-                    tracing::debug!("a malformed message is ignored: {}", malformed.why);
+                    tracing::debug!(upstream, "a malformed message is ignored: {}", malformed.reason);
                     fault = Some(malformed.to_error());
                 }
                 Ok(Message::Response(response)) => {
                     // The stream identifies the request, so an error may have any id.
-                    let is_ours = response.outcome.is_err() || is_id(response.id.as_ref(), id);
-                    if is_ours && answer.is_none() {
-                        answer = Some(response_from(response.outcome));
+                    let is_awaited = response.outcome.is_err() || is_same_id(response.id.as_ref(), id);
+                    if is_awaited && answer.is_none() {
+                        answer = Some(parse_response(response.outcome));
                     } else {
-                        tracing::debug!(other = ?response.id, id, "an answer to another request is ignored");
+                        tracing::debug!(upstream, other = ?response.id, id, "an answer to another request is ignored");
                     }
                 }
                 Ok(Message::Notification(notification)) if notification.method == "notifications/cancelled" => {
-                    let is_own_request = mode.modern && is_id(cancelled_id(notification.params).as_ref(), id);
+                    let is_own_request = mode.is_modern && is_same_id(cancelled_id(notification.params).as_ref(), id);
                     if is_own_request && answer.is_none() {
                         // A stateless server may end a subscription in this way.
-                        answer = Some(Response::Error(RpcError::new(-32603, "the server has ended the subscription")));
+                        answer = Some(Response::Error(RpcError::new(
+                            ErrorKind::Internal.number(),
+                            "the server has ended the subscription",
+                        )));
                     } else {
-                        self.shared.open_requests.cancel(notification.params);
+                        self.state.open_requests.cancel(notification.params);
                     }
                 }
                 Ok(Message::Notification(notification)) => {
                     let notification = UpstreamNotification::from(notification);
-                    if !mode.modern && is_about_server(&notification.method) {
-                        self.shared.unsolicited.notification(notification);
+                    if !mode.is_modern && is_about_server(&notification.method) {
+                        self.state.unsolicited.handle_notification(notification);
                     } else {
-                        listener.notification(notification);
+                        listener.handle_notification(notification);
                     }
                 }
-                Ok(Message::Request(request)) if mode.modern => {
+                Ok(Message::Request(request)) if mode.is_modern => {
                     // 2026-07-28/basic/transports/streamable-http, "Receiving Messages".
-                    tracing::debug!(method = %request.method, "a stateless server must not send requests");
+                    tracing::debug!(upstream, method = %request.method, "a request of a stateless server is ignored");
                 }
                 Ok(Message::Request(request)) => {
-                    if let Some(request) = self.shared.open_requests.open(request, None, &self.reply_sender()) {
-                        listener.request(request);
+                    if let Some(request) = self.state.open_requests.register(request, None, &self.reply_sender()) {
+                        listener.handle_request(request);
                     }
                 }
             }
@@ -145,10 +153,11 @@ impl HttpLink {
         }
     }
 
+    /// Reads an event stream up to the response, and resumes it if it is interrupted.
     async fn read_stream(
         &self,
-        mut response: HttpAnswer,
-        mode: &Mode,
+        mut http: HttpResponse,
+        mode: &LinkMode,
         id: u64,
         listener: &Arc<dyn Listener>,
     ) -> Result<Response, LinkError> {
@@ -156,14 +165,14 @@ impl HttpLink {
         let mut attempts = 0;
         loop {
             let end = loop {
-                match next_event(&mut response, &mut events).await {
+                match next_event(&mut http, &mut events).await {
                     Ok(Some(event)) => {
                         attempts = 0;
                         if event.is_message()
-                            && let Some(answer) = self.handle_messages(&event.data, mode, id, listener)?
+                            && let Some(response) = self.handle_messages(&event.data, mode, id, listener)?
                         {
-                            finish(response, events.has_input());
-                            return Ok(answer);
+                            drain_response(http, events.has_input());
+                            return Ok(response);
                         }
                     }
                     Ok(None) => break LinkError::Lost("its stream ended before the answer".to_owned()),
@@ -171,25 +180,28 @@ impl HttpLink {
                     Err(error) => return Err(error),
                 }
             };
-            if mode.modern {
+            if mode.is_modern {
                 return Err(end);
             }
-            response = loop {
+            http = loop {
                 attempts += 1;
                 if attempts > MAX_RESUMES {
                     return Err(end);
                 }
-                match listen::resume(&self.shared, &mut events, attempts).await {
-                    Ok(Some(response)) => break response,
+                match listen::resume(&self.state, &mut events, attempts).await {
+                    Ok(Some(http)) => break http,
                     Ok(None) => return Err(end),
-                    Err(error) => tracing::debug!(%error, "an interrupted stream could not be resumed"),
+                    Err(error) => {
+                        let upstream = &*self.state.server;
+                        tracing::debug!(upstream, %error, "an interrupted stream could not be resumed");
+                    }
                 }
             };
         }
     }
 }
 
-fn is_id(id: Option<&RequestId>, expected: u64) -> bool {
+fn is_same_id(id: Option<&RequestId>, expected: u64) -> bool {
     id.is_some_and(|id| id.as_json().parse() == Ok(expected))
 }
 
@@ -203,7 +215,7 @@ fn status_error(status: StatusCode, body: &[u8]) -> LinkError {
 /// # Errors
 /// [`LinkError::Lost`]; [`LinkError::Protocol`] if an event is too long.
 pub(crate) async fn next_event(
-    response: &mut HttpAnswer,
+    response: &mut HttpResponse,
     events: &mut EventReader,
 ) -> Result<Option<Event>, LinkError> {
     let too_long = |_| LinkError::Protocol(format!("a message is longer than {MAX_MESSAGE_BYTES} bytes"));
@@ -218,22 +230,24 @@ pub(crate) async fn next_event(
     }
 }
 
-pub(crate) fn is_stream(response: &HttpAnswer) -> bool {
+/// Returns `true` if the body is an event stream.
+pub(crate) fn is_stream(response: &HttpResponse) -> bool {
     const STREAM: &[u8] = b"text/event-stream";
-    let kind = response.field(Field::ContentType).map(<[u8]>::trim_ascii);
+    let kind = response.header(Field::ContentType).map(<[u8]>::trim_ascii);
     kind.is_some_and(|kind| {
         kind.get(..STREAM.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(STREAM))
             && matches!(kind.get(STREAM.len()), None | Some(b';' | b' ' | b'\t'))
     })
 }
 
+/// Returns `true` if the body says that the server does not know the method of the request.
 fn is_method_not_found(body: &[u8], id: u64) -> bool {
     let mut found = false;
     parse_messages(body, |message| {
         if let Ok(Message::Response(response)) = message
-            && let Response::Error(error) = response_from(response.outcome)
+            && let Response::Error(error) = parse_response(response.outcome)
         {
-            found |= error.code == -32601 && is_id(response.id.as_ref(), id);
+            found |= error.code == -32601 && is_same_id(response.id.as_ref(), id);
         }
     });
     found
@@ -263,7 +277,7 @@ pub(crate) async fn post(
 /// # Errors
 /// [`LinkError::Status`] if the status is not accepted.
 pub(crate) async fn accept_status(
-    response: &mut HttpAnswer,
+    response: &mut HttpResponse,
     accepts: impl FnOnce(StatusCode) -> bool,
 ) -> Result<(), LinkError> {
     let status = response.status();
@@ -272,7 +286,7 @@ pub(crate) async fn accept_status(
 }
 
 /// Reads the whole body of at most `max` bytes.
-pub(crate) async fn read_body(response: &mut HttpAnswer, max: usize) -> Result<Bytes, LinkError> {
+pub(crate) async fn read_body(response: &mut HttpResponse, max: usize) -> Result<Bytes, LinkError> {
     let too_long = || LinkError::Protocol(format!("its answer is longer than {max} bytes"));
     let length = response.length().map(|length| usize::try_from(length).unwrap_or(usize::MAX));
     if length.is_some_and(|length| length > max) {
@@ -297,16 +311,16 @@ pub(crate) async fn read_body(response: &mut HttpAnswer, max: usize) -> Result<B
 }
 
 /// Reads a stream to its end after the answer, so that its connection can be used again.
-fn finish(mut response: HttpAnswer, has_input: bool) {
+fn drain_response(mut response: HttpResponse, has_input: bool) {
     if !has_input && let Some(Ok(None) | Err(_)) = response.chunk().now_or_never() {
         return;
     }
     actix_web::rt::spawn(async move {
         let rest = async {
-            let mut left = MAX_TRAILING_BYTES;
+            let mut budget = MAX_TRAILING_BYTES;
             while let Ok(Some(chunk)) = response.chunk().await {
-                match left.checked_sub(chunk.len()) {
-                    Some(less) => left = less,
+                match budget.checked_sub(chunk.len()) {
+                    Some(remaining) => budget = remaining,
                     None => break,
                 }
             }

@@ -29,15 +29,16 @@ use rustls::pki_types::ServerName;
 use smallvec::SmallVec;
 
 use super::{
+    authorization::{self, Access},
     http1::{self, Field, Framing},
-    trust::Trust,
+    trust::TlsTrust,
 };
 use crate::link::LinkError;
 use countersign_net as net;
 use countersign_provider::Permit;
 
-/// Maximum number of HTTP/2 clients that one thread keeps. When it is reached, all clients are dropped and created again on
-/// demand.
+/// The maximum number of HTTP/2 clients that one thread keeps. When it is reached, all clients are dropped and created
+/// again on demand.
 const MAX_CLIENTS: usize = 64;
 
 /// The common part of several requests: the method, the URI, and the headers of all of them.
@@ -45,23 +46,23 @@ pub struct RequestHead {
     pub method: Method,
     pub uri: Uri,
     pub headers: HeaderMap,
-    trust: Arc<Trust>,
+    access: Access,
     /// `None` if the scheme of the URI is not `http` or `https`.
     target: Option<RequestTarget>,
 }
 
 impl RequestHead {
-    pub fn new(method: Method, uri: Uri, headers: HeaderMap, trust: &Arc<Trust>) -> Self {
-        let mut head = Self { method, uri, headers, trust: Arc::clone(trust), target: None };
+    pub fn new(method: Method, uri: Uri, headers: HeaderMap, access: &Access) -> Self {
+        let mut head = Self { method, uri, headers, access: access.clone(), target: None };
         head.target = RequestTarget::new(&head);
         head
     }
 
     /// Creates the head of POST requests that carry messages.
-    pub fn for_messages(uri: Uri, mut headers: HeaderMap, trust: &Arc<Trust>) -> Self {
+    pub fn for_messages(uri: Uri, mut headers: HeaderMap, access: &Access) -> Self {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-        Self::new(Method::POST, uri, headers, trust)
+        Self::new(Method::POST, uri, headers, access)
     }
 
     /// Renders the request line and the headers, except those that `extra` overrides.
@@ -90,15 +91,15 @@ impl RequestHead {
     }
 }
 
-/// The address of requests with the same head, and their common beginning.
+/// The address of requests with the same head, and the rendered common part of that head.
 pub(super) struct RequestTarget {
     /// The key of interchangeable connections.
-    pub pool: Arc<str>,
+    pub pool_key: Arc<str>,
     pub host: Box<str>,
     pub port: u16,
-    pub tls: Option<(Arc<Trust>, ServerName<'static>)>,
+    pub tls: Option<(Arc<TlsTrust>, ServerName<'static>)>,
     /// The request line and the common headers, without the empty line after them.
-    pub beginning: Bytes,
+    pub rendered_head: Bytes,
 }
 
 impl RequestTarget {
@@ -108,17 +109,17 @@ impl RequestTarget {
         let host = uri.host()?.trim_matches(['[', ']']);
         let (default_port, tls) = match uri.scheme_str()? {
             "http" => (80, None),
-            "https" => (443, Some((Arc::clone(&head.trust), ServerName::try_from(host.to_owned()).ok()?))),
+            "https" => (443, Some((Arc::clone(&head.access.trust), ServerName::try_from(host.to_owned()).ok()?))),
             _ => return None,
         };
         let port = uri.port_u16().unwrap_or(default_port);
-        let trusted = tls.as_ref().map_or_else(String::new, |(trust, _)| format!(" TLS {}", trust.key));
+        let trust = tls.as_ref().map_or_else(String::new, |(trust, _)| format!(" TLS {}", trust.key));
         Some(Self {
-            pool: format!("{host}:{port}{trusted}").into(),
+            pool_key: format!("{host}:{port}{trust}").into(),
             host: host.into(),
             port,
             tls,
-            beginning: head.render(&[]).freeze(),
+            rendered_head: head.render(&[]).freeze(),
         })
     }
 }
@@ -138,12 +139,12 @@ pub(super) fn put_field(out: &mut BytesMut, name: &[u8], value: &[u8]) {
 }
 
 /// Returns a client whose requests may be upgraded, which excludes HTTP/2.
-pub fn upgrading_client(trust: &Trust) -> Client {
+pub fn upgrading_client(trust: &TlsTrust) -> Client {
     net::client(Arc::clone(&trust.http1_config))
 }
 
-/// Returns this thread's HTTP/2 client for servers that are trusted in this way.
-fn thread_client(trust: &Trust) -> Client {
+/// Returns this thread's HTTP/2 client for this TLS trust.
+fn thread_client(trust: &TlsTrust) -> Client {
     thread_local!(static CLIENTS: RefCell<HashMap<u64, Client>> = RefCell::default());
     CLIENTS.with_borrow_mut(|clients| {
         if clients.len() >= MAX_CLIENTS && !clients.contains_key(&trust.key) {
@@ -153,32 +154,42 @@ fn thread_client(trust: &Trust) -> Client {
     })
 }
 
-/// An answer in either version of HTTP.
-pub enum HttpAnswer {
-    Http1(http1::Answer),
+/// A response in either version of HTTP.
+pub enum HttpResponse {
+    Http1(http1::ReceivedResponse),
     Http2(ClientResponse),
 }
 
-impl HttpAnswer {
+impl HttpResponse {
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Http1(answer) => answer.head.status,
+            Self::Http1(response) => response.head.status,
             Self::Http2(response) => response.status(),
         }
     }
 
     /// Returns the first header of that kind.
-    pub fn field(&self, field: Field) -> Option<&[u8]> {
+    pub fn header(&self, field: Field) -> Option<&[u8]> {
         match self {
-            Self::Http1(answer) => answer.head.field(field),
+            Self::Http1(response) => response.head.header(field),
             Self::Http2(response) => response.headers().get(field.name()).map(HeaderValue::as_bytes),
+        }
+    }
+
+    /// Returns the values of all headers of that name that are text. This reads the whole head again.
+    pub fn header_values(&self, name: &HeaderName) -> Vec<String> {
+        match self {
+            Self::Http1(response) => response.head.header_values(name),
+            Self::Http2(response) => {
+                response.headers().get_all(name).filter_map(|value| Some(value.to_str().ok()?.to_owned())).collect()
+            }
         }
     }
 
     /// Returns the number of bytes of the body that have not been read, if it is known.
     pub fn length(&self) -> Option<u64> {
         match self {
-            Self::Http1(answer) => match answer.head.framing {
+            Self::Http1(response) => match response.head.framing {
                 Framing::Length(length) => Some(length),
                 _ => None,
             },
@@ -193,7 +204,7 @@ impl HttpAnswer {
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, LinkError> {
         let lost = |error: &dyn Display| LinkError::Lost(format!("its answer broke off: {error}"));
         match self {
-            Self::Http1(answer) => answer.chunk().await.map_err(|error| lost(&error)),
+            Self::Http1(response) => response.chunk().await.map_err(|error| lost(&error)),
             Self::Http2(response) => response.next().await.transpose().map_err(|error| lost(&error)),
         }
     }
@@ -206,60 +217,75 @@ pub type ExtraHeaders = SmallVec<[(HeaderName, HeaderValue); 2]>;
 ///
 /// # Errors
 /// As [`send`].
-pub async fn request(
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-    trust: &Arc<Trust>,
-) -> Result<HttpAnswer, LinkError> {
-    send(&RequestHead::new(method, uri, headers, trust), ExtraHeaders::new(), &Bytes::new(), None).await
+pub async fn request(method: Method, uri: Uri, headers: HeaderMap, access: &Access) -> Result<HttpResponse, LinkError> {
+    send(&RequestHead::new(method, uri, headers, access), ExtraHeaders::new(), &Bytes::new(), None).await
 }
 
 /// Sends a request with that head and the additional headers, unless the permit has expired when the connection is
-/// ready.
+/// ready. A server that uses an account gets its token.
 ///
 /// # Errors
-/// [`LinkError::Withheld`]; [`LinkError::Unreachable`] if nothing was sent, also for a URI that is not one of HTTP;
-/// [`LinkError::Lost`] if it may have been sent; [`LinkError::Protocol`] for an answer that is not HTTP.
+/// [`LinkError::Unauthorized`] and those of [`send_once`].
 pub async fn send(
     head: &RequestHead,
     extra: ExtraHeaders,
     body: &Bytes,
     permit: Option<&Permit>,
-) -> Result<HttpAnswer, LinkError> {
+) -> Result<HttpResponse, LinkError> {
+    match &head.access.credentials {
+        None => send_once(head, extra, body, permit).await,
+        // The future is boxed, so that requests without an account do not reserve its memory.
+        Some(credentials) => Box::pin(authorization::send(&**credentials, head, extra, body, permit)).await,
+    }
+}
+
+/// Sends a request as it is, and returns any answer.
+///
+/// # Errors
+/// [`LinkError::PermitExpired`]; [`LinkError::Unreachable`] if nothing was sent, also for a URI that is not one of
+/// HTTP; [`LinkError::Lost`] if it may have been sent; [`LinkError::Protocol`] for an answer that is not HTTP.
+pub(super) async fn send_once(
+    head: &RequestHead,
+    extra: ExtraHeaders,
+    body: &Bytes,
+    permit: Option<&Permit>,
+) -> Result<HttpResponse, LinkError> {
     let Some(target) = &head.target else {
         return Err(LinkError::Unreachable("its address is not one of HTTP".to_owned()));
     };
-    let is_http2 = &head.trust.is_http2;
+    let is_http2 = &head.access.trust.is_http2;
     if !is_http2.load(Ordering::Relaxed) {
         if let Some(answer) = http1::send(target, head, &extra, body, permit).await? {
-            return Ok(HttpAnswer::Http1(answer));
+            return Ok(HttpResponse::Http1(answer));
         }
         is_http2.store(true, Ordering::Relaxed);
     }
-    let mut request = thread_client(&head.trust).request(head.method.clone(), &head.uri);
+    let mut request = thread_client(&head.access.trust).request(head.method.clone(), &head.uri);
     let headers = request.headers_mut();
     *headers = head.headers.clone();
     extra.iter().for_each(|(name, _)| _ = headers.remove(name));
     extra.into_iter().for_each(|(name, value)| headers.append(name, value));
-    let withheld = Rc::new(Cell::new(false));
+    let was_withheld = Rc::new(Cell::new(false));
     let sent = if head.method == Method::POST {
-        let body = PermittedBody { body: body.clone(), permit: permit.cloned(), withheld: Rc::clone(&withheld) };
+        let body =
+            PermittedBody { body: body.clone(), permit: permit.cloned(), was_withheld: Rc::clone(&was_withheld) };
         request.send_body(body).await
     } else {
         request.send().await
     };
-    let response = sent.map_err(|error| if withheld.get() { LinkError::Withheld } else { send_error(&error) })?;
+    let response =
+        sent.map_err(|error| if was_withheld.get() { LinkError::PermitExpired } else { classify_send_error(&error) })?;
     is_http2.store(response.version() == Version::HTTP_2, Ordering::Relaxed);
-    Ok(HttpAnswer::Http2(response))
+    Ok(HttpResponse::Http2(response))
 }
 
-/// A body that is sent only if the permit is still valid after the connection was made and the headers were written. The
-/// headers alone request nothing.
+/// A body that is sent only if the permit is still valid after the connection was made and the headers were written.
+/// The headers alone request nothing.
 struct PermittedBody {
     body: Bytes,
     permit: Option<Permit>,
-    withheld: Rc<Cell<bool>>,
+    /// Set to `true` if the body is not sent, because the permit has expired.
+    was_withheld: Rc<Cell<bool>>,
 }
 
 impl MessageBody for PermittedBody {
@@ -275,7 +301,7 @@ impl MessageBody for PermittedBody {
             return Poll::Ready(None);
         }
         if permitted.permit.as_ref().is_some_and(|permit| !permit.is_valid()) {
-            permitted.withheld.set(true);
+            permitted.was_withheld.set(true);
             return Poll::Ready(Some(Err(std::io::Error::other("its permit has expired"))));
         }
         Poll::Ready(Some(Ok(std::mem::take(&mut permitted.body))))
@@ -287,7 +313,7 @@ const NO_ERROR: u32 = 0;
 const REFUSED_STREAM: u32 = 7;
 
 /// Classifies the error of a request, depending on whether the request may have been sent.
-pub fn send_error(error: &SendRequestError) -> LinkError {
+pub fn classify_send_error(error: &SendRequestError) -> LinkError {
     match error {
         // The connection ended after the request was written to it.
         SendRequestError::Connect(ConnectError::Disconnected) => {
@@ -295,8 +321,8 @@ pub fn send_error(error: &SendRequestError) -> LinkError {
         }
         SendRequestError::Connect(error) => LinkError::Unreachable(error.to_string()),
         SendRequestError::Url(error) => LinkError::Unreachable(error.to_string()),
-        // The server states that it has not processed the request: it refused the stream, or it had closed the connection
-        // in order before (RFC 9113, sections 6.8 and 8.7).
+        // The server states that it has not processed the request: it refused the stream, or it had closed the
+        // connection in order before (RFC 9113, sections 6.8 and 8.7).
         SendRequestError::H2(error)
             if match error.reason().map(u32::from) {
                 Some(REFUSED_STREAM) => true,

@@ -40,22 +40,22 @@ use super::{
     SESSION_HEADER,
     client::{ExtraHeaders, RequestHead, RequestTarget, put_field, put_header},
 };
-use crate::link::{LinkError, Outgoing};
+use crate::link::{LinkError, OutgoingRequest};
 use countersign_net::{CONNECT_TIMEOUT, MAX_CONNECTION_AGE, tls::HTTP_2};
 use countersign_provider::Permit;
 
 /// A body of at most this many bytes is copied behind its head, so that both leave in one segment.
 const MAX_COPIED_BODY: usize = 64 << 10;
 
-/// Minimum capacity of the read buffer, in bytes.
+/// The minimum capacity of the read buffer, in bytes.
 const READ_BYTES: usize = 8 << 10;
 
-/// Time for which an idle connection can be used again. Node and uvicorn close idle connections after 5 s. A request on a
-/// connection that is being closed is lost, and must not be repeated if it writes.
+/// The time for which an idle connection can be used again. Node and uvicorn close idle connections after 5 s. A
+/// request on a connection that is being closed is lost, and must not be repeated if it writes.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// Time for which an idle TLS connection can be used again. Proxies with TLS close connections later, and a handshake costs
-/// more.
+/// The time for which an idle TLS connection can be used again. Proxies with TLS close connections later, and a
+/// handshake costs more.
 const TLS_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl RequestTarget {
@@ -93,6 +93,7 @@ impl Connection {
         Box::new(Self { io, read, opened_at: now, last_used: now, idle_timeout })
     }
 
+    /// Returns `true` if the connection is neither idle for too long nor too old.
     fn is_fresh(&self, now: Instant) -> bool {
         now - self.last_used < self.idle_timeout && now - self.opened_at < MAX_CONNECTION_AGE
     }
@@ -112,9 +113,10 @@ impl Connection {
         Ok(self.io.read_buf(&mut self.read).await? > 0)
     }
 
-    async fn read_head(&mut self) -> Result<AnswerHead, LinkError> {
+    /// Reads the head of the answer.
+    async fn read_head(&mut self) -> Result<ResponseHead, LinkError> {
         loop {
-            if let Some(head) = AnswerHead::parse(&mut self.read)? {
+            if let Some(head) = ResponseHead::parse(&mut self.read)? {
                 return Ok(head);
             }
             if !self.read_more().await.map_err(|error| LinkError::Lost(error.to_string()))? {
@@ -134,14 +136,14 @@ impl Drop for Connection {
 }
 
 thread_local! {
-    /// Idle connections by [`RequestTarget::pool`], the most recently used last.
+    /// Idle connections by [`RequestTarget::pool_key`], the most recently used last.
     static IDLE: RefCell<foldhash::HashMap<Arc<str>, Vec<BoxedConnection>>> = RefCell::default();
 }
 
 /// Takes an idle connection that can be used again.
 fn take_idle(target: &RequestTarget) -> Option<BoxedConnection> {
     IDLE.with_borrow_mut(|idle| {
-        let all = idle.get_mut(&*target.pool)?;
+        let all = idle.get_mut(&*target.pool_key)?;
         let now = Instant::now();
         while let Some(mut connection) = all.pop() {
             if connection.is_fresh(now) && connection.is_quiet() {
@@ -152,22 +154,23 @@ fn take_idle(target: &RequestTarget) -> Option<BoxedConnection> {
     })
 }
 
-fn keep_idle(pool: &Arc<str>, mut connection: BoxedConnection) {
+/// Keeps a connection for later requests.
+fn keep_idle(pool_key: &Arc<str>, mut connection: BoxedConnection) {
     connection.last_used = Instant::now();
     IDLE.with_borrow_mut(|idle| {
-        // The sweep ends when there are no connections.
+        // The task ends when there are no connections.
         if idle.is_empty() {
-            actix_web::rt::spawn(sweep());
+            actix_web::rt::spawn(close_expired_connections());
         }
-        match idle.get_mut(&**pool) {
+        match idle.get_mut(&**pool_key) {
             Some(all) => all.push(connection),
-            None => _ = idle.insert(Arc::clone(pool), vec![connection]),
+            None => _ = idle.insert(Arc::clone(pool_key), vec![connection]),
         }
     });
 }
 
 /// Closes connections that were idle for too long, as long as there are idle connections.
-async fn sweep() {
+async fn close_expired_connections() {
     loop {
         tokio::time::sleep(IDLE_TIMEOUT).await;
         let is_empty = IDLE.with_borrow_mut(|idle| {
@@ -184,8 +187,8 @@ async fn sweep() {
     }
 }
 
-/// Sends a request and waits for the head of its answer. The headers of `extra` override those of `head`. Returns `None`
-/// if the server chose HTTP/2 for a new connection.
+/// Sends a request and waits for the head of its answer. The headers of `extra` override those of `head`. Returns
+/// `None` if the server chose HTTP/2 for a new connection.
 ///
 /// # Errors
 /// [`LinkError::Unreachable`] without a connection, [`LinkError::Lost`] once something may have been sent.
@@ -195,7 +198,7 @@ pub(super) async fn send(
     extra: &ExtraHeaders,
     body: &Bytes,
     permit: Option<&Permit>,
-) -> Result<Option<Answer>, LinkError> {
+) -> Result<Option<ReceivedResponse>, LinkError> {
     let mut connection = match take_idle(target) {
         Some(connection) => connection,
         None => match target.connect().await? {
@@ -208,8 +211,8 @@ pub(super) async fn send(
         head.render(extra)
     } else {
         let copied = if is_copied { body.len() } else { 0 };
-        let mut out = BytesMut::with_capacity(target.beginning.len() + 256 + copied);
-        out.extend_from_slice(&target.beginning);
+        let mut out = BytesMut::with_capacity(target.rendered_head.len() + 256 + copied);
+        out.extend_from_slice(&target.rendered_head);
         out
     };
     extra.iter().for_each(|(name, value)| put_header(&mut out, name, value));
@@ -220,7 +223,7 @@ pub(super) async fn send(
     if is_copied {
         out.extend_from_slice(body);
     }
-    Outgoing::check_permit(permit)?;
+    OutgoingRequest::check_permit(permit)?;
     let sending = async {
         connection.io.write_all(&out).await?;
         if !is_copied {
@@ -230,29 +233,29 @@ pub(super) async fn send(
     };
     sending.await.map_err(|error| LinkError::Lost(error.to_string()))?;
     let head = connection.read_head().await?;
-    let mut answer = Answer { head, body: Some((connection, Arc::clone(&target.pool))) };
+    let mut answer = ReceivedResponse { head, source: Some((connection, Arc::clone(&target.pool_key))) };
     if answer.head.framing == Framing::Length(0) {
-        answer.finish();
+        answer.release_connection();
     }
     Ok(Some(answer))
 }
 
 /// An answer whose body arrives while it is read.
-pub struct Answer {
-    pub head: AnswerHead,
-    /// The connection and its pool; `None` after the end of the body.
-    body: Option<(BoxedConnection, Arc<str>)>,
+pub struct ReceivedResponse {
+    pub head: ResponseHead,
+    /// The connection and the key of its pool; `None` after the end of the body.
+    source: Option<(BoxedConnection, Arc<str>)>,
 }
 
-impl Answer {
+impl ReceivedResponse {
     /// Returns the connection to its pool, if it can be used again.
-    fn finish(&mut self) {
-        if let Some((connection, pool)) = self.body.take()
-            && self.head.keep_alive
+    fn release_connection(&mut self) {
+        if let Some((connection, pool_key)) = self.source.take()
+            && self.head.is_reusable
             // Input after the answer was not requested.
             && connection.read.is_empty()
         {
-            keep_idle(&pool, connection);
+            keep_idle(&pool_key, connection);
         }
     }
 
@@ -261,16 +264,16 @@ impl Answer {
     /// # Errors
     /// Fails if the connection is lost, or the chunks are malformed.
     pub async fn chunk(&mut self) -> io::Result<Option<Bytes>> {
-        let Some((connection, _)) = &mut self.body else { return Ok(None) };
+        let Some((connection, _)) = &mut self.source else { return Ok(None) };
         loop {
-            match self.head.framing.take(&mut connection.read)? {
+            match self.head.framing.take_chunk(&mut connection.read)? {
                 Poll::Ready(Some(chunk)) => return Ok(Some(chunk)),
                 Poll::Pending if connection.read_more().await? => {}
                 Poll::Pending if self.head.framing != Framing::UntilClose => {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
                 Poll::Ready(None) | Poll::Pending => {
-                    self.finish();
+                    self.release_connection();
                     return Ok(None);
                 }
             }
@@ -278,9 +281,9 @@ impl Answer {
     }
 }
 
-/// Maximum number of headers.
+/// The maximum number of headers.
 const MAX_HEADERS: usize = 96;
-/// Maximum bytes of a head, of the line before a chunk, and of the trailers.
+/// The maximum number of bytes of a head, of the line before a chunk, and of the trailers.
 const MAX_HEAD_BYTES: usize = 128 << 10;
 
 /// A header that callers read.
@@ -288,7 +291,7 @@ const MAX_HEAD_BYTES: usize = 128 << 10;
 pub enum Field {
     ContentType,
     ContentEncoding,
-    Session,
+    SessionId,
 }
 
 impl Field {
@@ -296,27 +299,27 @@ impl Field {
         match self {
             Self::ContentType => &header::CONTENT_TYPE,
             Self::ContentEncoding => &header::CONTENT_ENCODING,
-            Self::Session => &SESSION_HEADER,
+            Self::SessionId => &SESSION_HEADER,
         }
     }
 }
 
-/// The head of an answer. `httparse` parses it in place, no map of headers is built, and only the fields that callers read
-/// are remembered.
+/// The head of an answer. `httparse` parses it in place, no map of headers is built, and only the fields that callers
+/// read are remembered.
 #[derive(Debug)]
-pub struct AnswerHead {
+pub struct ResponseHead {
     pub status: StatusCode,
     text: Bytes,
     /// The places of the values in `text`, in the order of [`Field`].
     fields: [Option<Range<usize>>; 3],
     pub framing: Framing,
     /// `true` if the connection can be used again after the body.
-    pub keep_alive: bool,
+    pub is_reusable: bool,
 }
 
-impl AnswerHead {
-    /// Takes a complete head from the beginning of `input`, and skips interim answers (RFC 9110, section 15.2). Returns `None`
-    /// if more input is needed.
+impl ResponseHead {
+    /// Takes a complete head from the beginning of `input`, and skips interim answers (RFC 9110, section 15.2). Returns
+    /// `None` if more input is needed.
     ///
     /// # Errors
     /// [`LinkError::Protocol`] if the input is not HTTP.
@@ -324,12 +327,10 @@ impl AnswerHead {
         loop {
             let mut headers = [const { MaybeUninit::uninit() }; MAX_HEADERS];
             let mut response = httparse::Response::new(&mut []);
-            let mut config = httparse::ParserConfig::default();
-            config.allow_spaces_after_header_name_in_responses(true);
-            let parsed = config.parse_response_with_uninit_headers(&mut response, input, &mut headers);
-            let end = match parsed.map_err(|error| not_http(&error.to_string()))? {
+            let parsed = parser().parse_response_with_uninit_headers(&mut response, input, &mut headers);
+            let end = match parsed.map_err(|error| not_http_error(&error.to_string()))? {
                 Status::Complete(end) => end,
-                Status::Partial if input.len() > MAX_HEAD_BYTES => return Err(not_http("its head is too long")),
+                Status::Partial if input.len() > MAX_HEAD_BYTES => return Err(not_http_error("its head is too long")),
                 Status::Partial => return Ok(None),
             };
             let status = response.code.unwrap_or_default();
@@ -339,34 +340,34 @@ impl AnswerHead {
             }
             let (mut fields, mut length, mut coding) = ([None, None, None], None, None);
             // HTTP/1.0 closes connections by default.
-            let (mut keep_alive, mut closes) = (response.version == Some(1), false);
+            let (mut is_reusable, mut closes) = (response.version == Some(1), false);
             for header in &*response.headers {
-                let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+                let has_name = |name: &str| header.name.eq_ignore_ascii_case(name);
                 let field = match header.name.len() {
-                    10 if is("connection") => {
+                    10 if has_name("connection") => {
                         for option in header.value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                             closes |= option.eq_ignore_ascii_case(b"close");
-                            keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+                            is_reusable |= option.eq_ignore_ascii_case(b"keep-alive");
                         }
                         continue;
                     }
-                    14 if is("content-length") => {
-                        let new =
-                            parse_number(header.value).ok_or_else(|| not_http("its Content-Length is no number"))?;
+                    14 if has_name("content-length") => {
+                        let new = parse_number(header.value)
+                            .ok_or_else(|| not_http_error("its Content-Length is not a number"))?;
                         if length.replace(new).is_some() {
-                            return Err(not_http("it has more than one Content-Length"));
+                            return Err(not_http_error("it has more than one Content-Length"));
                         }
                         continue;
                     }
-                    17 if is("transfer-encoding") => {
+                    17 if has_name("transfer-encoding") => {
                         if coding.replace(header.value).is_some() {
-                            return Err(not_http("it has more than one Transfer-Encoding"));
+                            return Err(not_http_error("it has more than one Transfer-Encoding"));
                         }
                         continue;
                     }
-                    12 if is("content-type") => Field::ContentType,
-                    16 if is("content-encoding") => Field::ContentEncoding,
-                    14 if is("mcp-session-id") => Field::Session,
+                    12 if has_name("content-type") => Field::ContentType,
+                    16 if has_name("content-encoding") => Field::ContentEncoding,
+                    14 if has_name("mcp-session-id") => Field::SessionId,
                     _ => continue,
                 };
                 // An empty value may point outside of the input.
@@ -379,7 +380,7 @@ impl AnswerHead {
             let framing = match (status, coding, length) {
                 (204 | 304, ..) => Framing::Length(0),
                 (_, Some(coding), _) if coding.eq_ignore_ascii_case(b"chunked") => Framing::ChunkSize,
-                (_, Some(_), _) => return Err(not_http("its Transfer-Encoding is not `chunked`")),
+                (_, Some(_), _) => return Err(not_http_error("its Transfer-Encoding is not `chunked`")),
                 (_, None, Some(length)) => Framing::Length(length),
                 // An accepted message has no body, and servers that omit the length keep the connection open.
                 (202, None, None) if response.version == Some(1) => Framing::Length(0),
@@ -391,20 +392,39 @@ impl AnswerHead {
                 (Some(_), length) => length.is_none() && response.version == Some(1) && !matches!(status, 204 | 304),
                 (None, length) => status != 204 || length.unwrap_or(0) == 0,
             };
-            keep_alive &= !closes && has_clear_end && framing != Framing::UntilClose;
-            let status = StatusCode::from_u16(status).map_err(|error| not_http(&error.to_string()))?;
-            return Ok(Some(Self { status, text: input.split_to(end).freeze(), fields, framing, keep_alive }));
+            is_reusable &= !closes && has_clear_end && framing != Framing::UntilClose;
+            let status = StatusCode::from_u16(status).map_err(|error| not_http_error(&error.to_string()))?;
+            return Ok(Some(Self { status, text: input.split_to(end).freeze(), fields, framing, is_reusable }));
         }
     }
 
     /// Returns the first header of that kind.
-    pub fn field(&self, field: Field) -> Option<&[u8]> {
+    pub fn header(&self, field: Field) -> Option<&[u8]> {
         self.fields[field as usize].clone().and_then(|range| self.text.get(range))
+    }
+
+    /// Returns the values of all headers of that name that are text. The head is parsed again, because few callers need
+    /// other headers than [`Field`].
+    pub fn header_values(&self, name: &HeaderName) -> Vec<String> {
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let mut response = httparse::Response::new(&mut headers);
+        if parser().parse_response(&mut response, &self.text).is_err() {
+            return Vec::new();
+        }
+        let named = response.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name.as_str()));
+        named.filter_map(|header| String::from_utf8(header.value.to_vec()).ok()).collect()
     }
 }
 
-fn not_http(why: &str) -> LinkError {
-    LinkError::Protocol(format!("its answer is not HTTP: {why}"))
+/// Returns the parser of heads, which accepts what other clients accept.
+fn parser() -> httparse::ParserConfig {
+    let mut config = httparse::ParserConfig::default();
+    config.allow_spaces_after_header_name_in_responses(true);
+    config
+}
+
+fn not_http_error(reason: &str) -> LinkError {
+    LinkError::Protocol(format!("its answer is not HTTP: {reason}"))
 }
 
 /// Parses digits without a sign.
@@ -432,7 +452,7 @@ impl Framing {
     ///
     /// # Errors
     /// Fails if the chunks are malformed.
-    pub fn take(&mut self, input: &mut BytesMut) -> io::Result<Poll<Option<Bytes>>> {
+    pub fn take_chunk(&mut self, input: &mut BytesMut) -> io::Result<Poll<Option<Bytes>>> {
         let malformed = || io::Error::new(io::ErrorKind::InvalidData, "its chunks are malformed");
         loop {
             match self {

@@ -1,5 +1,6 @@
-//! GET streams of the handshake era: the stream for messages outside of requests, and streams that resume an interrupted answer
-//! (2025-11-25/basic/transports, "Listening for Messages from the Server", "Resumability and Redelivery").
+//! GET streams of the handshake era: the stream for messages outside of requests, and streams that resume an
+//! interrupted answer (2025-11-25/basic/transports, "Listening for Messages from the Server", "Resumability and
+//! Redelivery").
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,9 +8,9 @@ use actix_http::{StatusCode, header};
 use awc::http::{Method, header::HeaderValue};
 
 use super::{
-    SharedLinkState,
+    HttpLinkState,
     answer::{is_stream, next_event},
-    client::{self, HttpAnswer},
+    client::{self, HttpResponse},
 };
 use crate::link::{LinkError, MAX_MESSAGE_BYTES, parse_messages, server_requests::ReplySender};
 use countersign_net::Backoff;
@@ -17,22 +18,24 @@ use countersign_protocol::{envelope::Message, event_stream::EventReader};
 
 /// The pauses between two connections if the server requests no pause.
 const BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), longest: Duration::from_secs(60) };
-/// Minimum pause that a server can request, because a server that closes its stream at once would keep the gateway busy.
+/// The minimum pause that a server can request, because a server that closes its stream at once would keep the gateway
+/// busy.
 const MIN_RETRY: Duration = Duration::from_millis(100);
-/// Maximum pause that a server can request.
+/// The maximum pause that a server can request.
 const MAX_RETRY: Duration = Duration::from_secs(86400);
 
-/// Opens a GET stream that continues after the event with the id `last`. Returns `None` if the server offers no such stream.
-async fn get(shared: &SharedLinkState, last: Option<&str>) -> Result<Option<HttpAnswer>, LinkError> {
-    let mode = shared.mode();
+/// Opens a GET stream that continues after the event with the id `last_event_id`. Returns `None` if the server offers
+/// no such stream.
+async fn open_stream(state: &HttpLinkState, last_event_id: Option<&str>) -> Result<Option<HttpResponse>, LinkError> {
+    let mode = state.mode();
     let mut headers = mode.headers.clone();
     headers.insert(header::ACCEPT, HeaderValue::from_static("text/event-stream"));
-    if let Some(value) = last.and_then(|last| HeaderValue::from_str(last).ok()) {
+    if let Some(value) = last_event_id.and_then(|id| HeaderValue::from_str(id).ok()) {
         headers.insert(header::HeaderName::from_static("last-event-id"), value);
     }
-    let response = client::request(Method::GET, shared.uri.clone(), headers, &shared.trust).await?;
+    let response = client::request(Method::GET, state.uri.clone(), headers, &state.access).await?;
     match response.status() {
-        StatusCode::NOT_FOUND if mode.session_id.is_some() => Err(shared.end()),
+        StatusCode::NOT_FOUND if mode.session_id.is_some() => Err(state.end_session()),
         StatusCode::OK if is_stream(&response) => Ok(Some(response)),
         status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
             Err(LinkError::Status { status: status.as_u16(), body: String::new() })
@@ -52,15 +55,15 @@ fn pause(events: &EventReader, failures: u32) -> Duration {
 /// Resumes an interrupted answer after the requested pause. Returns `None` if that is impossible.
 ///
 /// # Errors
-/// Fails if another attempt may succeed.
+/// Those of [`open_stream`] after which another attempt may succeed.
 pub(super) async fn resume(
-    shared: &SharedLinkState,
+    state: &HttpLinkState,
     events: &mut EventReader,
     attempt: u32,
-) -> Result<Option<HttpAnswer>, LinkError> {
-    let Some(last) = events.last_id().map(ToOwned::to_owned) else { return Ok(None) };
+) -> Result<Option<HttpResponse>, LinkError> {
+    let Some(last_event_id) = events.last_id().map(ToOwned::to_owned) else { return Ok(None) };
     tokio::time::sleep(pause(events, attempt)).await;
-    match get(shared, Some(&last)).await {
+    match open_stream(state, Some(&last_event_id)).await {
         Ok(response) => {
             events.reset_for_reconnect();
             Ok(response)
@@ -71,20 +74,21 @@ pub(super) async fn resume(
 }
 
 /// Forwards messages outside of requests, until the session ends or the server has no such stream.
-pub(super) async fn run(shared: Arc<SharedLinkState>, replies: ReplySender) {
+pub(super) async fn run(state: Arc<HttpLinkState>, replies: ReplySender) {
     tokio::select! {
-        () = shared.closed.cancelled() => {}
-        () = listen(&shared, &replies) => {}
+        () = state.closed.cancelled() => {}
+        () = listen(&state, &replies) => {}
     }
 }
 
-async fn listen(shared: &SharedLinkState, replies: &ReplySender) {
+/// Keeps the GET stream open, and forwards its messages.
+async fn listen(state: &HttpLinkState, replies: &ReplySender) {
     let mut events = EventReader::new(MAX_MESSAGE_BYTES);
     let mut failures = 0;
     loop {
-        let last = events.last_id().map(ToOwned::to_owned);
-        let stream = get(shared, last.as_deref()).await;
-        shared.listen_answered.cancel();
+        let last_event_id = events.last_id().map(ToOwned::to_owned);
+        let stream = open_stream(state, last_event_id.as_deref()).await;
+        state.listen_answered.cancel();
         failures += 1;
         match stream {
             Ok(Some(mut response)) => {
@@ -94,40 +98,48 @@ async fn listen(shared: &SharedLinkState, replies: &ReplySender) {
                         Ok(Some(event)) => {
                             failures = 0;
                             if event.is_message() {
-                                forward(shared, replies, &event.data);
+                                forward(state, replies, &event.data);
                             }
                         }
                         Ok(None) => break,
                         Err(error) => {
-                            tracing::info!(%error, "the stream for unsolicited messages was interrupted");
+                            tracing::info!(upstream = %state.server, %error, "the stream for unsolicited messages was interrupted");
                             break;
                         }
                     }
                 }
             }
             Ok(None) | Err(LinkError::SessionGone) => return,
-            Err(error) => tracing::debug!(%error, failures, "cannot open the stream for unsolicited messages"),
+            Err(error) => {
+                tracing::debug!(upstream = %state.server, %error, failures, "cannot open the stream for unsolicited messages");
+            }
         }
         tokio::time::sleep(pause(&events, failures)).await;
     }
 }
 
-fn forward(shared: &SharedLinkState, replies: &ReplySender, text: &[u8]) {
+/// Forwards the messages of one event.
+fn forward(state: &HttpLinkState, replies: &ReplySender, text: &[u8]) {
     parse_messages(text, |message| match message {
         // Only a resumed stream may contain answers.
         Ok(Message::Response(response)) => {
-            tracing::debug!(id = ?response.id, "an answer on the stream for unsolicited messages is ignored");
+            tracing::debug!(
+                upstream = %state.server, id = ?response.id,
+                "an answer on the stream for unsolicited messages is ignored"
+            );
         }
         Ok(Message::Notification(notification)) if notification.method == "notifications/cancelled" => {
-            shared.open_requests.cancel(notification.params);
+            state.open_requests.cancel(notification.params);
         }
-        Ok(Message::Notification(notification)) => shared.unsolicited.notification(notification.into()),
+        Ok(Message::Notification(notification)) => state.unsolicited.handle_notification(notification.into()),
         Ok(Message::Request(request)) => {
-            if let Some(request) = shared.open_requests.open(request, None, replies) {
-                shared.unsolicited.request(request);
+            if let Some(request) = state.open_requests.register(request, None, replies) {
+                state.unsolicited.handle_request(request);
             }
         }
-        Err(malformed) => tracing::debug!("the server sent text that is not a valid message: {}", malformed.why),
+        Err(malformed) => {
+            tracing::debug!(upstream = %state.server, "a message of the server is ignored: {}", malformed.reason);
+        }
     });
 }
 

@@ -1,12 +1,14 @@
 //! Upstreams over Streamable HTTP of all revisions.
 //!
-//! Each request is one POST, sent from the caller's own thread over kept-alive connections of that thread. Each difference
-//! between the eras has one place. This file sets the headers and [`answer`] reads streams, while [`session_tasks`] and
-//! [`listen`] only serve the handshake era (sessions, GET streams, answers to the server's requests).
+//! Each request is one POST, sent from the caller's own thread over kept-alive connections of that thread. Each
+//! difference between the eras has one place. This file sets the headers and [`answer`] reads streams, while
+//! [`session_tasks`] and [`listen`] only serve the handshake era (sessions, GET streams, answers to the server's
+//! requests).
 //!
 //! Redirects are not followed, because they would take the configured credentials elsewhere. There are no cookies.
 
 pub(crate) mod answer;
+pub(crate) mod authorization;
 pub(crate) mod client;
 pub(crate) mod http1;
 mod listen;
@@ -33,18 +35,20 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use self::{
+    authorization::Access,
     client::{ExtraHeaders, RequestHead},
     http1::Field,
     session_tasks::SessionTask,
-    trust::Trust,
+    trust::TlsTrust,
 };
 use super::{
-    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, Outgoing, Response,
+    Connector, Link, LinkError, LinkKind, Listener, NegotiatedSession, OutgoingRequest, Response,
     server_requests::{OpenRequests, ReplySender},
     sse::SseConnector,
     wire,
     ws::WsConnector,
 };
+use crate::credentials::Credentials;
 use countersign_config::{Authorities, Secret, UpstreamConfig, UpstreamTarget, UrlTransport};
 use countersign_protocol::{Era, Method, Revision, encode, headers::encode_value};
 
@@ -53,18 +57,24 @@ static METHOD_HEADER: HeaderName = HeaderName::from_static("mcp-method");
 static NAME_HEADER: HeaderName = HeaderName::from_static("mcp-name");
 static SESSION_HEADER: HeaderName = HeaderName::from_static("mcp-session-id");
 
-/// Time limit for the answer to the first GET of a session. The opening waits for it, because some servers send their first
-/// message there.
+/// The time limit for the answer to the first GET of a session. The opening waits for it, because some servers send
+/// their first message there.
 const LISTEN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Creates the connector for one URL of a server, by the configured transport or else by the URL's scheme.
+/// Creates the connector for one URL of a server, by the configured transport or else by the URL's scheme. Requests
+/// carry the token of the credentials.
 #[must_use]
-pub fn connector(url: &Url, config: &Arc<UpstreamConfig>) -> Arc<dyn Connector> {
+pub fn connector(
+    url: &Url,
+    config: &Arc<UpstreamConfig>,
+    credentials: Option<Arc<dyn Credentials>>,
+) -> Arc<dyn Connector> {
     let (headers, transport) = match &config.target {
         UpstreamTarget::Url { headers, transport, .. } => (&headers[..], *transport),
         UpstreamTarget::Command { .. } => (&[][..], UrlTransport::Auto),
     };
-    let target = HttpTarget::new(url, headers, config.authorities.as_ref());
+    let target = HttpTarget::new(&config.name, url, headers, config.authorities.as_ref());
+    let target = target.with_credentials(credentials);
     match transport {
         UrlTransport::WebSocket => Arc::new(WsConnector { target }),
         UrlTransport::Auto if matches!(url.scheme(), "ws" | "wss") => Arc::new(WsConnector { target }),
@@ -77,16 +87,18 @@ pub fn connector(url: &Url, config: &Arc<UpstreamConfig>) -> Arc<dyn Connector> 
 /// The URI of requests, and the headers that all of them have.
 #[derive(Clone)]
 pub(crate) struct HttpTarget {
+    /// The configured name of the server, for logs.
+    pub server: Arc<str>,
     pub uri: Result<Uri, String>,
     pub headers: HeaderMap,
     /// The URL without user, password and query.
     pub label: String,
-    pub trust: Arc<Trust>,
+    pub access: Access,
 }
 
 impl HttpTarget {
     /// Creates the target. An invalid URL or header is reported when a link is opened.
-    pub fn new(url: &Url, configured: &[(String, Secret)], authorities: Option<&Authorities>) -> Self {
+    pub fn new(server: &str, url: &Url, configured: &[(String, Secret)], authorities: Option<&Authorities>) -> Self {
         let mut url_without_user = url.clone();
         let _ = url_without_user.set_username("");
         let _ = url_without_user.set_password(None);
@@ -114,7 +126,16 @@ impl HttpTarget {
                 _ => uri = Err(format!("the configured header `{name}` is not an HTTP header")),
             }
         }
-        Self { uri, headers, label: label.to_string(), trust: Trust::new(authorities) }
+        let access = Access { trust: TlsTrust::new(authorities), credentials: None };
+        Self { server: server.into(), uri, headers, label: label.to_string(), access }
+    }
+
+    /// Adds the credentials of an account. A target that has a configured `Authorization` header keeps it and uses no
+    /// account.
+    #[must_use]
+    pub fn with_credentials(mut self, credentials: Option<Arc<dyn Credentials>>) -> Self {
+        self.access.credentials = credentials.filter(|_| !self.headers.contains_key(header::AUTHORIZATION));
+        self
     }
 
     pub fn uri(&self) -> Result<Uri, LinkError> {
@@ -126,24 +147,28 @@ struct HttpConnector {
     target: HttpTarget,
     /// `true` if the server may speak the transport of 2024-11-05 at the same URL instead.
     has_fallback: bool,
-    /// `true` if the last opened link is stateless.
-    is_stateless: Arc<AtomicBool>,
+    /// `true` if the last link that was opened is of the stateless era.
+    last_link_is_modern: Arc<AtomicBool>,
 }
 
 impl HttpConnector {
     fn new(target: HttpTarget, has_fallback: bool) -> Arc<Self> {
-        Arc::new(Self { target, has_fallback, is_stateless: Arc::default() })
+        Arc::new(Self { target, has_fallback, last_link_is_modern: Arc::default() })
     }
 }
 
 impl Connector for HttpConnector {
     fn connect<'a>(&'a self, unsolicited: Arc<dyn Listener>) -> LocalBoxFuture<'a, Result<Arc<dyn Link>, LinkError>> {
-        let link = HttpLink::new(&self.target, unsolicited, &self.is_stateless);
+        let link = HttpLink::new(&self.target, unsolicited, &self.last_link_is_modern);
         Box::pin(std::future::ready(link.map(|link| Arc::new(link) as Arc<dyn Link>)))
     }
 
     fn kind(&self) -> LinkKind {
-        if self.is_stateless.load(Ordering::Relaxed) { LinkKind::Stateless } else { LinkKind::Streams }
+        if self.last_link_is_modern.load(Ordering::Relaxed) { LinkKind::Stateless } else { LinkKind::Streams }
+    }
+
+    fn server_name(&self) -> &str {
+        &self.target.server
     }
 
     fn fallback(&self) -> Option<Arc<dyn Connector>> {
@@ -155,44 +180,48 @@ impl Connector for HttpConnector {
     }
 }
 
-/// A link over Streamable HTTP. In the stateless era, a link is only a set of headers. In the handshake era, it is a session.
+/// A link over Streamable HTTP. In the stateless era, a link is only a set of headers. In the handshake era, it is a
+/// session.
 struct HttpLink {
-    pub shared: Arc<SharedLinkState>,
-    is_stateless: Arc<AtomicBool>,
+    state: Arc<HttpLinkState>,
+    /// See [`HttpConnector::last_link_is_modern`].
+    last_link_is_modern: Arc<AtomicBool>,
     /// The queue of background work of a handshake-era session.
     tasks: OnceLock<Sender<SessionTask>>,
 }
 
 /// The part of a link that its background tasks use too.
-struct SharedLinkState {
-    pub uri: Uri,
-    pub trust: Arc<Trust>,
+struct HttpLinkState {
+    /// The configured name of the server, for logs.
+    server: Arc<str>,
+    uri: Uri,
+    access: Access,
     /// The configured headers.
     configured_headers: HeaderMap,
-    mode: ArcSwap<Mode>,
-    pub unsolicited: Arc<dyn Listener>,
-    pub open_requests: OpenRequests,
+    mode: ArcSwap<LinkMode>,
+    unsolicited: Arc<dyn Listener>,
+    open_requests: OpenRequests,
     /// Cancelled when the server has answered the first GET.
-    pub listen_answered: CancellationToken,
-    pub closed: CancellationToken,
+    listen_answered: CancellationToken,
+    closed: CancellationToken,
 }
 
 /// The era, the session, and the headers that follow from them.
-struct Mode {
-    pub modern: bool,
-    pub session_id: Option<HeaderValue>,
+struct LinkMode {
+    is_modern: bool,
+    session_id: Option<HeaderValue>,
     /// Headers of a GET or DELETE.
-    pub headers: HeaderMap,
-    pub post: RequestHead,
+    headers: HeaderMap,
+    post: RequestHead,
 }
 
-impl SharedLinkState {
-    pub fn mode(&self) -> Arc<Mode> {
+impl HttpLinkState {
+    fn mode(&self) -> Arc<LinkMode> {
         self.mode.load_full()
     }
 
     /// Sets the mode. `revision` is `None` before the handshake.
-    fn set_mode(&self, modern: bool, revision: Option<Revision>, session_id: Option<HeaderValue>) {
+    fn set_mode(&self, is_modern: bool, revision: Option<Revision>, session_id: Option<HeaderValue>) {
         let mut headers = self.configured_headers.clone();
         if let Some(revision) = revision.filter(|revision| revision.rules().version_header) {
             headers.insert(VERSION_HEADER.clone(), HeaderValue::from_static(revision.as_str()));
@@ -200,12 +229,12 @@ impl SharedLinkState {
         if let Some(session_id) = &session_id {
             headers.insert(SESSION_HEADER.clone(), session_id.clone());
         }
-        let post = RequestHead::for_messages(self.uri.clone(), headers.clone(), &self.trust);
-        self.mode.store(Arc::new(Mode { modern, session_id, headers, post }));
+        let post = RequestHead::for_messages(self.uri.clone(), headers.clone(), &self.access);
+        self.mode.store(Arc::new(LinkMode { is_modern, session_id, headers, post }));
     }
 
-    /// Ends the session, and returns the error of all later requests.
-    pub fn end(&self) -> LinkError {
+    /// Ends the session. Returns [`LinkError::SessionGone`] for the request that found out.
+    fn end_session(&self) -> LinkError {
         self.closed.cancel();
         self.open_requests.end();
         LinkError::SessionGone
@@ -213,30 +242,40 @@ impl SharedLinkState {
 }
 
 impl HttpLink {
-    pub fn new(
+    fn new(
         target: &HttpTarget,
         unsolicited: Arc<dyn Listener>,
-        is_stateless: &Arc<AtomicBool>,
+        last_link_is_modern: &Arc<AtomicBool>,
     ) -> Result<Self, LinkError> {
-        let (uri, trust) = (target.uri()?, Arc::clone(&target.trust));
-        let post = RequestHead::new(HttpMethod::POST, uri.clone(), HeaderMap::new(), &trust);
-        let shared = SharedLinkState {
+        let (uri, access) = (target.uri()?, target.access.clone());
+        let post = RequestHead::new(HttpMethod::POST, uri.clone(), HeaderMap::new(), &access);
+        let state = HttpLinkState {
+            server: Arc::clone(&target.server),
             uri,
-            trust,
+            access,
             configured_headers: target.headers.clone(),
-            mode: ArcSwap::from_pointee(Mode { modern: true, session_id: None, headers: HeaderMap::new(), post }),
+            mode: ArcSwap::from_pointee(LinkMode {
+                is_modern: true,
+                session_id: None,
+                headers: HeaderMap::new(),
+                post,
+            }),
             unsolicited,
-            open_requests: OpenRequests::default(),
+            open_requests: OpenRequests::new(&target.server),
             listen_answered: CancellationToken::new(),
             closed: CancellationToken::new(),
         };
         // Discovery belongs to the stateless era; a handshake changes the mode.
-        shared.set_mode(true, Some(Revision::MODERN), None);
-        Ok(Self { shared: Arc::new(shared), is_stateless: Arc::clone(is_stateless), tasks: OnceLock::new() })
+        state.set_mode(true, Some(Revision::MODERN), None);
+        Ok(Self {
+            state: Arc::new(state),
+            last_link_is_modern: Arc::clone(last_link_is_modern),
+            tasks: OnceLock::new(),
+        })
     }
 
-    /// Queues background work. Does nothing without a session, or if the queue is full of answers that the server does not
-    /// take.
+    /// Queues background work. Does nothing without a session, or if the queue is full of answers that the server does
+    /// not take.
     fn queue_task(&self, task: SessionTask) {
         if let Some(tasks) = self.tasks.get() {
             let _ = tasks.try_send(task);
@@ -244,37 +283,39 @@ impl HttpLink {
     }
 
     /// Returns the sender of answers to the server's requests.
-    pub fn reply_sender(&self) -> ReplySender {
-        let (tasks, shared) = (self.tasks.get().cloned(), Arc::downgrade(&self.shared));
+    fn reply_sender(&self) -> ReplySender {
+        let (tasks, state) = (self.tasks.get().cloned(), Arc::downgrade(&self.state));
         Arc::new(move |message| {
             let Some(tasks) = &tasks else { return };
             if tasks.try_send(SessionTask::Post(message)).is_err()
-                && let Some(shared) = shared.upgrade().filter(|shared| !shared.closed.is_cancelled())
+                && let Some(state) = state.upgrade().filter(|state| !state.closed.is_cancelled())
             {
                 tracing::warn!(
-                    "the gateway ends the session of a server that sends requests but does not accept the answers"
+                    upstream = %state.server,
+                    "the gateway ends the session, because the server sends requests but does not accept the answers"
                 );
-                shared.end();
+                state.end_session();
             }
         })
     }
 
-    async fn send(&self, outgoing: &Outgoing, listener: Arc<dyn Listener>) -> Result<Response, LinkError> {
-        if self.shared.closed.is_cancelled() {
+    /// Sends a request, and begins the session if it is `initialize`.
+    async fn send(&self, outgoing: &OutgoingRequest, listener: Arc<dyn Listener>) -> Result<Response, LinkError> {
+        if self.state.closed.is_cancelled() {
             return Err(LinkError::Unreachable("the session has ended".to_owned()));
         }
         let is_handshake = &*outgoing.method == "initialize";
         if is_handshake {
             // The handshake era begins here, even after a `server/discover` of the stateless era.
-            self.shared.set_mode(false, None, None);
-            self.tasks.get_or_init(|| session_tasks::start(Arc::clone(&self.shared)));
+            self.state.set_mode(false, None, None);
+            self.tasks.get_or_init(|| session_tasks::start(Arc::clone(&self.state)));
         }
-        let mode = self.shared.mode();
-        let mut cancel = CancelOnDrop { link: self, id: (!mode.modern && !is_handshake).then_some(outgoing.id) };
+        let mode = self.state.mode();
+        let mut cancel = CancelOnDrop { link: self, id: (!mode.is_modern && !is_handshake).then_some(outgoing.id) };
         let answer = async {
-            let extra = additional_headers(mode.modern, outgoing)?;
+            let extra = additional_headers(mode.is_modern, outgoing)?;
             let response = client::send(&mode.post, extra, &outgoing.body, outgoing.permit.as_ref()).await?;
-            if is_handshake && let Some(session_id) = response.field(Field::Session) {
+            if is_handshake && let Some(session_id) = response.header(Field::SessionId) {
                 // 2025-11-25/basic/transports, "Session Management": visible ASCII only.
                 let is_visible = !session_id.is_empty() && session_id.iter().all(u8::is_ascii_graphic);
                 let Some(session_id) = HeaderValue::from_bytes(session_id).ok().filter(|_| is_visible) else {
@@ -282,23 +323,24 @@ impl HttpLink {
                         "its session id contains characters that are not allowed".to_owned(),
                     ));
                 };
-                self.shared.set_mode(false, None, Some(session_id));
+                self.state.set_mode(false, None, Some(session_id));
             }
-            self.answer(response, &mode, outgoing.id, &listener).await
+            self.read_response(response, &mode, outgoing.id, &listener).await
         };
         let answer = answer.await;
         cancel.id = None;
         answer
     }
 
+    /// Sends a notification. After `notifications/initialized`, opens the GET stream.
     async fn send_notification(&self, method: &str, params: Option<&str>) -> Result<(), LinkError> {
         let message = encode::notification(method, params);
-        session_tasks::post(&self.shared, &self.shared.mode(), message, method).await?;
+        session_tasks::post(&self.state, &self.state.mode(), message, method).await?;
         if method == "notifications/initialized" {
             self.queue_task(SessionTask::Listen(self.reply_sender()));
             if self.tasks.get().is_some() {
                 // Some servers send requests that belong to a call there, and forget them if nobody listens.
-                let _ = tokio::time::timeout(LISTEN_TIMEOUT, self.shared.listen_answered.cancelled()).await;
+                let _ = tokio::time::timeout(LISTEN_TIMEOUT, self.state.listen_answered.cancelled()).await;
             }
         }
         Ok(())
@@ -306,31 +348,32 @@ impl HttpLink {
 }
 
 /// Returns the headers that only this request has.
-fn additional_headers(modern: bool, outgoing: &Outgoing) -> Result<ExtraHeaders, LinkError> {
+fn additional_headers(is_modern: bool, outgoing: &OutgoingRequest) -> Result<ExtraHeaders, LinkError> {
     let mut extra = ExtraHeaders::with_capacity(outgoing.headers.len() + 2);
     for (name, value) in &outgoing.headers {
         let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) else {
             return Err(LinkError::Unreachable(format!("`{name}` cannot be sent as an HTTP header")));
         };
         // The gateway itself sets the headers of the protocol.
-        if !modern || (name != METHOD_HEADER && (name != NAME_HEADER || outgoing.name.is_none())) {
+        if !is_modern || (name != METHOD_HEADER && (name != NAME_HEADER || outgoing.name.is_none())) {
             extra.push((name, value));
         }
     }
-    if modern {
+    if is_modern {
         let method = match Method::parse(&outgoing.method) {
             Some(method) => HeaderValue::from_static(method.as_str()),
-            None => header_value(&outgoing.method)?,
+            None => encode_header_value(&outgoing.method)?,
         };
         extra.push((METHOD_HEADER.clone(), method));
         if let Some(name) = &outgoing.name {
-            extra.push((NAME_HEADER.clone(), header_value(name)?));
+            extra.push((NAME_HEADER.clone(), encode_header_value(name)?));
         }
     }
     Ok(extra)
 }
 
-fn header_value(text: &str) -> Result<HeaderValue, LinkError> {
+/// Encodes a text as the value of a header (2026-07-28/basic/transports/streamable-http).
+fn encode_header_value(text: &str) -> Result<HeaderValue, LinkError> {
     HeaderValue::from_str(&encode_value(text)).map_err(|error| LinkError::Unreachable(error.to_string()))
 }
 
@@ -345,7 +388,7 @@ struct CancelOnDrop<'a> {
 impl Drop for CancelOnDrop<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.link.queue_task(SessionTask::Post(wire::cancellation(id)));
+            self.link.queue_task(SessionTask::Post(wire::encode_cancellation(id)));
         }
     }
 }
@@ -353,7 +396,7 @@ impl Drop for CancelOnDrop<'_> {
 impl Link for HttpLink {
     fn request<'a>(
         &'a self,
-        outgoing: &'a Outgoing,
+        outgoing: &'a OutgoingRequest,
         listener: Arc<dyn Listener>,
     ) -> LocalBoxFuture<'a, Result<Response, LinkError>> {
         Box::pin(self.send(outgoing, listener))
@@ -364,19 +407,19 @@ impl Link for HttpLink {
     }
 
     fn complete_handshake(&self, negotiated: &NegotiatedSession) {
-        let modern = negotiated.revision.era() == Era::Modern;
-        self.is_stateless.store(modern, Ordering::Relaxed);
-        let session_id = self.shared.mode.load().session_id.clone().filter(|_| !modern);
-        self.shared.set_mode(modern, Some(negotiated.revision), session_id);
+        let is_modern = negotiated.revision.era() == Era::Modern;
+        self.last_link_is_modern.store(is_modern, Ordering::Relaxed);
+        let session_id = self.state.mode.load().session_id.clone().filter(|_| !is_modern);
+        self.state.set_mode(is_modern, Some(negotiated.revision), session_id);
     }
 
     fn closed(&self) -> CancellationToken {
-        self.shared.closed.clone()
+        self.state.closed.clone()
     }
 
     fn close(&self) {
-        if !self.shared.closed.is_cancelled() {
-            self.shared.end();
+        if !self.state.closed.is_cancelled() {
+            self.state.end_session();
             self.queue_task(SessionTask::End);
         }
     }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::*;
 use crate::{
-    link::{Outgoing, Response},
+    link::{OutgoingRequest, Response},
     testing::{RecordingListener, negotiated},
 };
 use countersign_config::Authorities;
@@ -102,25 +102,27 @@ async fn tls_is_verified_and_http2_used_if_offered() {
         let handle = running.handle();
         actix_web::rt::spawn(running);
 
-        let open = async |trust: &Arc<trust::Trust>| {
-            let connector =
-                HttpConnector::new(HttpTarget { trust: Arc::clone(trust), ..HttpTarget::new(&url, &[], None) }, true);
+        let open = async |trust: &Arc<trust::TlsTrust>| {
+            let access = Access { trust: Arc::clone(trust), credentials: None };
+            let connector = HttpConnector::new(HttpTarget { access, ..HttpTarget::new("s", &url, &[], None) }, true);
             let link = connector.connect(Arc::new(RecordingListener::default())).await.unwrap();
             link.complete_handshake(&negotiated(Revision::MODERN));
             link
         };
-        let public = open(&trust::Trust::new(None)).await;
-        let refused = public.request(&Outgoing::new(1, "json", None), Arc::new(RecordingListener::default())).await;
+        let public = open(&trust::TlsTrust::new(None)).await;
+        let refused =
+            public.request(&OutgoingRequest::new(1, "json", None), Arc::new(RecordingListener::default())).await;
         assert!(matches!(&refused, Err(LinkError::Unreachable(_))), "{refused:?}");
 
-        let mut trust = trust::Trust::new(Some(&authorities));
+        let mut trust = trust::TlsTrust::new(Some(&authorities));
         if !http2 {
             let config = Arc::clone(&trust.http1_config);
             Arc::get_mut(&mut trust).unwrap().config = config;
         }
         let link = open(&trust).await;
         for (id, method) in [(2, "json"), (3, "stream"), (4, "json")] {
-            let answer = link.request(&Outgoing::new(id, method, None), Arc::new(RecordingListener::default())).await;
+            let answer =
+                link.request(&OutgoingRequest::new(id, method, None), Arc::new(RecordingListener::default())).await;
             let Ok(Response::Result(result)) = answer else { panic!("{answer:?}") };
             let result: Value = serde_json::from_str(result.get()).unwrap();
             assert_eq!(
@@ -129,16 +131,18 @@ async fn tls_is_verified_and_http2_used_if_offered() {
             );
         }
         // The request is not sent, although the connection is open.
-        let withheld = Outgoing { permit: Some(Permit(Arc::new(|| false))), ..Outgoing::new(7, "withheld", None) };
+        let withheld =
+            OutgoingRequest { permit: Some(Permit(Arc::new(|| false))), ..OutgoingRequest::new(7, "withheld", None) };
         let refused = link.request(&withheld, Arc::new(RecordingListener::default())).await;
-        assert!(matches!(refused, Err(LinkError::Withheld)), "{refused:?}");
-        let permitted = Outgoing { permit: Some(Permit(Arc::new(|| true))), ..Outgoing::new(8, "json", None) };
+        assert!(matches!(refused, Err(LinkError::PermitExpired)), "{refused:?}");
+        let permitted =
+            OutgoingRequest { permit: Some(Permit(Arc::new(|| true))), ..OutgoingRequest::new(8, "json", None) };
         assert!(link.request(&permitted, Arc::new(RecordingListener::default())).await.is_ok());
         assert!(has_ended.try_recv().is_err());
         // Dropping a request only closes its own stream.
         let listener = Arc::new(RecordingListener::default());
         {
-            let outgoing = Outgoing::new(5, "endless", None);
+            let outgoing = OutgoingRequest::new(5, "endless", None);
             let mut endless = link.request(&outgoing, listener.clone());
             while listener.methods().is_empty() {
                 assert!(tokio::time::timeout(Duration::from_millis(5), &mut endless).await.is_err());
@@ -146,7 +150,9 @@ async fn tls_is_verified_and_http2_used_if_offered() {
             assert!(has_ended.try_recv().is_err());
         }
         tokio::time::timeout(Duration::from_secs(20), has_ended.recv()).await.unwrap();
-        assert!(link.request(&Outgoing::new(6, "json", None), Arc::new(RecordingListener::default())).await.is_ok());
+        assert!(
+            link.request(&OutgoingRequest::new(6, "json", None), Arc::new(RecordingListener::default())).await.is_ok()
+        );
         // The client remembers the version of HTTP, so that it opens no connection in vain.
         assert_eq!(trust.is_http2.load(Ordering::Relaxed), http2);
         handle.stop(false).await;
@@ -159,7 +165,7 @@ async fn expired_permit_stops_call_when_connection_is_ready() {
     server.set_nonblocking(true).unwrap();
     let url = Url::parse(&format!("http://{}/mcp", server.local_addr().unwrap())).unwrap();
     let target = UpstreamTarget::Url { urls: vec![url.clone()], headers: Vec::new(), transport: UrlTransport::Auto };
-    let link = connector(&url, &Arc::new(UpstreamConfig::new("s", target)))
+    let link = connector(&url, &Arc::new(UpstreamConfig::new("s", target)), None)
         .connect(Arc::new(RecordingListener::default()))
         .await;
     let link = link.unwrap();
@@ -172,10 +178,10 @@ async fn expired_permit_stops_call_when_connection_is_ready() {
         *accepted.lock().unwrap() = Some(stream);
         false
     }));
-    let outgoing = Outgoing { permit: Some(permit), ..Outgoing::new(1, "tools/call", None) };
+    let outgoing = OutgoingRequest { permit: Some(permit), ..OutgoingRequest::new(1, "tools/call", None) };
     let refused = link.request(&outgoing, Arc::new(RecordingListener::default()));
     let refused = tokio::time::timeout(Duration::from_secs(30), refused).await.unwrap();
-    assert!(matches!(refused, Err(LinkError::Withheld)), "{refused:?}");
+    assert!(matches!(refused, Err(LinkError::PermitExpired)), "{refused:?}");
     let mut stream = connection.lock().unwrap().take().unwrap();
     stream.set_nonblocking(false).unwrap();
     assert_eq!(std::io::Read::read(&mut stream, &mut [0]).unwrap(), 0, "the stream ends without a single byte");
@@ -205,14 +211,14 @@ async fn own_authorities_apply_to_one_server_over_each_transport() {
         let target = UpstreamTarget::Url { urls: vec![url.clone()], headers: Vec::new(), transport };
         let mut config = UpstreamConfig::new("s", target);
         config.authorities = trusted.then(|| Authorities { file: "ca.pem".into(), certificates: vec![cert.clone()] });
-        connector(&url, &Arc::new(config))
+        connector(&url, &Arc::new(config), None)
     };
     let post = |trusted: bool| {
         let connector = connector_for("https", "mcp", UrlTransport::StreamableHttp, trusted);
         async move {
             let link = connector.connect(Arc::new(RecordingListener::default())).await.unwrap();
             link.complete_handshake(&negotiated(Revision::MODERN));
-            link.request(&Outgoing::new(1, "json", None), Arc::new(RecordingListener::default())).await
+            link.request(&OutgoingRequest::new(1, "json", None), Arc::new(RecordingListener::default())).await
         }
     };
     assert!(matches!(post(true).await, Ok(Response::Result(_))));
@@ -244,14 +250,14 @@ async fn own_authorities_apply_to_one_server_over_each_transport() {
 async fn session_ends_if_server_takes_no_answers() {
     let server = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let url = format!("http://{}/mcp", server.local_addr().unwrap()).parse().unwrap();
-    let target = HttpTarget::new(&url, &[], None);
+    let target = HttpTarget::new("s", &url, &[], None);
     let link = HttpLink::new(&target, Arc::new(RecordingListener::default()), &Arc::default()).unwrap();
-    link.tasks.get_or_init(|| session_tasks::start(Arc::clone(&link.shared)));
+    link.tasks.get_or_init(|| session_tasks::start(Arc::clone(&link.state)));
     let send = link.reply_sender();
     for _ in 0..session_tasks::MAX_WAITING {
-        send(wire::cancellation(1));
+        send(wire::encode_cancellation(1));
     }
-    assert!(!link.shared.closed.is_cancelled());
+    assert!(!link.state.closed.is_cancelled());
     // Messages in flight leave the queue, which makes room for as many new ones.
     server.set_nonblocking(true).unwrap();
     let mut connections = Vec::new();
@@ -260,9 +266,9 @@ async fn session_ends_if_server_takes_no_answers() {
         connections.extend(server.accept());
     }
     for _ in 0..=2 * session_tasks::MAX_CONCURRENT_POSTS {
-        send(wire::cancellation(1));
+        send(wire::encode_cancellation(1));
     }
-    assert!(link.shared.closed.is_cancelled());
+    assert!(link.state.closed.is_cancelled());
     while let Ok(connection) = server.accept() {
         connections.push(connection);
     }

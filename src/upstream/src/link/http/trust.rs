@@ -1,4 +1,5 @@
-//! The certificate authorities of TLS connections to one server: the public authorities, and those of its configuration.
+//! The certificate authorities of TLS connections to one server: the public authorities, and those of its
+//! configuration.
 
 use std::sync::{
     Arc, LazyLock,
@@ -10,8 +11,8 @@ use rustls::{ClientConfig, RootCertStore};
 use countersign_config::Authorities;
 use countersign_net::tls::{self, HTTP_1_1, HTTP_2};
 
-/// TLS to one address of a server.
-pub struct Trust {
+/// The TLS trust of one server.
+pub struct TlsTrust {
     /// Identifies the trusted authorities for the connections and clients of a thread.
     pub key: u64,
     /// The TLS configuration and its cache of TLS sessions, which all threads share.
@@ -22,11 +23,11 @@ pub struct Trust {
     pub is_http2: AtomicBool,
 }
 
-impl Trust {
+impl TlsTrust {
     /// Trusts the public authorities, and those of the configuration if it names some.
     #[must_use]
     pub fn new(authorities: Option<&Authorities>) -> Arc<Self> {
-        static PUBLIC: LazyLock<Trust> = LazyLock::new(|| Trust::from_roots(tls::public_roots()));
+        static PUBLIC: LazyLock<TlsTrust> = LazyLock::new(|| TlsTrust::from_roots(tls::public_roots()));
         Arc::new(match authorities {
             Some(authorities) => Self::from_roots(tls::roots_with(authorities.certificates.iter().cloned())),
             None => Self {

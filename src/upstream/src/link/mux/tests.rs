@@ -15,12 +15,12 @@ struct Recorder {
 }
 
 impl Listener for Recorder {
-    fn notification(&self, notification: UpstreamNotification) {
+    fn handle_notification(&self, notification: UpstreamNotification) {
         let params = notification.params.map(|params| params.get().to_owned());
         self.notifications.lock().push((notification.method, params));
     }
 
-    fn request(&self, request: UpstreamRequest) {
+    fn handle_request(&self, request: UpstreamRequest) {
         self.requests.lock().push(request);
     }
 }
@@ -41,13 +41,13 @@ struct Case {
 impl Case {
     fn new() -> Self {
         let unsolicited = Arc::new(Recorder::default());
-        Self { mux: Mux::new(unsolicited.clone()), unsolicited }
+        Self { mux: Mux::new("s", unsolicited.clone()), unsolicited }
     }
 
     async fn send(&self, id: u64, method: &str) -> (AnswerFuture, Arc<Recorder>) {
         let listener = Arc::new(Recorder::default());
         let (mux, recorder) = (self.mux.clone(), listener.clone());
-        let outgoing = Outgoing::new(id, method, None);
+        let outgoing = OutgoingRequest::new(id, method, None);
         let mut answer: AnswerFuture = Box::pin(async move { mux.request(&outgoing, recorder).await });
         assert!(poll!(&mut answer).is_pending());
         (answer, listener)
@@ -213,7 +213,7 @@ async fn dropped_request_is_cancelled_or_withdrawn() {
     let (unsent, _) = case.send(3, "tools/call").await;
     drop((initialize, call, unsent));
     let cancelled = json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": {
-        "requestId": 2, "reason": "the client does not wait any longer",
+        "requestId": 2, "reason": "the client no longer waits",
     } });
     assert_eq!(case.take_written(), [cancelled]);
     assert!(case.mux.receive(br#"{"jsonrpc":"2.0","id":2,"result":{}}"#).is_err());
@@ -278,7 +278,7 @@ async fn server_requests_are_answered_or_cancelled() {
 #[tokio::test]
 async fn requests_of_stateless_server_are_not_answered() {
     let case = Case::new();
-    case.mux.modern.store(true, Ordering::Relaxed);
+    case.mux.is_modern.store(true, Ordering::Relaxed);
     for method in ["ping", "elicitation/create"] {
         let message = json!({ "jsonrpc": "2.0", "id": 1, "method": method }).to_string();
         assert!(case.mux.receive(message.as_bytes()).is_err());
@@ -297,19 +297,19 @@ async fn end_distinguishes_sent_and_unsent_requests() {
     case.mux.end(LinkError::Lost("it died".to_owned()));
     case.mux.end(LinkError::Lost("again".to_owned()));
     assert!(case.mux.ended.is_cancelled() && question.cancelled.is_cancelled());
-    assert!(matches!(sent.await, Err(LinkError::Lost(why)) if why == "it died"));
-    assert!(matches!(waiting.await, Err(LinkError::Unreachable(why)) if why == "it died"));
+    assert!(matches!(sent.await, Err(LinkError::Lost(reason)) if reason == "it died"));
+    assert!(matches!(waiting.await, Err(LinkError::Unreachable(reason)) if reason == "it died"));
     drop(question);
     assert!(case.take_written().is_empty());
-    let later = case.mux.request(&Outgoing::new(3, "x", None), listener.clone()).await;
-    assert!(matches!(later, Err(LinkError::Unreachable(why)) if why == "it died"));
+    let later = case.mux.request(&OutgoingRequest::new(3, "x", None), listener.clone()).await;
+    assert!(matches!(later, Err(LinkError::Unreachable(reason)) if reason == "it died"));
     assert!(matches!(case.mux.notify("x", None), Err(LinkError::Unreachable(_))));
 }
 
 #[tokio::test]
 async fn requests_are_refused_while_queue_is_full() {
     let case = Case::new();
-    let mut large = Outgoing::new(1, "tools/call", None);
+    let mut large = OutgoingRequest::new(1, "tools/call", None);
     large.body = Bytes::from(vec![b' '; 12 << 20]);
     let listener = Arc::new(Recorder::default());
     let outgoing = large.clone();
@@ -329,14 +329,14 @@ async fn request_is_withheld_after_permit_expired() {
     let case = Case::new();
     let request = |id: u64, is_valid: bool| {
         let permit = Some(countersign_provider::Permit(Arc::new(move || is_valid)));
-        let outgoing = Outgoing { permit, ..Outgoing::new(id, "tools/call", None) };
+        let outgoing = OutgoingRequest { permit, ..OutgoingRequest::new(id, "tools/call", None) };
         let (mux, listener) = (Arc::clone(&case.mux), Arc::new(Recorder::default()));
         Box::pin(async move { mux.request(&outgoing, listener).await })
     };
     let (mut expired, mut valid) = (request(1, false), request(2, true));
     assert!(poll!(&mut expired).is_pending() && poll!(&mut valid).is_pending());
     assert_eq!(case.take_written().len(), 1);
-    assert!(matches!(expired.await, Err(LinkError::Withheld)));
+    assert!(matches!(expired.await, Err(LinkError::PermitExpired)));
     case.receive(json!({ "jsonrpc": "2.0", "id": 2, "result": {} }));
     assert_eq!(result(valid.await), "{}");
 }

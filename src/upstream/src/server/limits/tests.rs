@@ -39,8 +39,8 @@ fn first_matching_glob_sets_tool_timeout() {
 #[derive(Default)]
 struct QuestionKeeper(Mutex<Vec<UpstreamRequest>>);
 impl Listener for QuestionKeeper {
-    fn notification(&self, _: UpstreamNotification) {}
-    fn request(&self, request: UpstreamRequest) {
+    fn handle_notification(&self, _: UpstreamNotification) {}
+    fn handle_request(&self, request: UpstreamRequest) {
         self.0.lock().push(request);
     }
 }
@@ -57,7 +57,7 @@ fn question() -> UpstreamRequest {
 
 async fn seconds_until_expired(clock: &CallClock) -> u64 {
     let began = Instant::now();
-    clock.expired().await;
+    clock.wait_until_expired().await;
     began.elapsed().as_secs()
 }
 
@@ -67,8 +67,8 @@ async fn clock_is_suspended_while_question_is_open() {
     let clock = CallClock::new(Weak::new(), keeper.clone(), Duration::from_secs(10));
     let (elapsed_secs, ()) = tokio::join!(seconds_until_expired(&clock), async {
         tokio::time::sleep(Duration::from_secs(5)).await;
-        clock.request(question());
-        clock.request(question());
+        clock.handle_request(question());
+        clock.handle_request(question());
         tokio::time::sleep(Duration::from_secs(100)).await;
         let first = keeper.0.lock().pop().unwrap();
         first.reply.answer(Ok(Box::<RawValue>::default()));
@@ -84,7 +84,7 @@ async fn progress_extends_deadline_up_to_maximum() {
     let progress = async {
         loop {
             tokio::time::sleep(Duration::from_secs(4)).await;
-            clock.notification(UpstreamNotification { method: "notifications/progress".into(), params: None });
+            clock.handle_notification(UpstreamNotification { method: "notifications/progress".into(), params: None });
         }
     };
     tokio::select! {

@@ -82,7 +82,7 @@ impl Gateway {
             .stderr(Stdio::null())
             .kill_on_drop(true)
             .spawn()?;
-        let end = Instant::now() + Duration::from_secs(20);
+        let end = Instant::now() + Duration::from_secs(60);
         let port = loop {
             if let Some(port) = published(&data, child.id()) {
                 break port;

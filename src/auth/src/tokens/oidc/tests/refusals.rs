@@ -17,7 +17,11 @@ impl KnownProvider {
         let issuer = Arc::clone(&client.provider.load_full().unwrap().issuer);
         let (key, other_key) = (TestKey::es256("one"), TestKey::es256("one"));
         let keys = KeySet::parse(&json!({ "keys": [key.public] })).unwrap();
-        issuer.replace_provider(Provider { metadata: Metadata::default(), keys, read_at: now().as_millisecond() });
+        issuer.replace_snapshot(IssuerSnapshot {
+            metadata: Metadata::default(),
+            keys,
+            read_at: now().as_millisecond(),
+        });
         Self { provider: ConfiguredProvider { config, issuer }, key, other_key }
     }
 
@@ -157,6 +161,8 @@ async fn logout_tokens_end_what_they_name() {
         subject: subject.into(),
         sid: sid.map(str::to_owned),
         tokens: String::new(),
+        auth_time: None,
+        acr: None,
         has_refresh_token: false,
         ends_at: now(),
     };

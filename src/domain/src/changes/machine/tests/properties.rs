@@ -34,7 +34,7 @@ proptest! {
                     arguments: raw(&format!(r#"{{"a":{}}}"#, time / 10)),
                     preview: preview("edited"),
                     served_by: ServerIdentity::default(),
-                    terms: terms.clone(),
+                    terms: Box::new(terms.clone()),
                 },
                 3 => ChangeEvent::Unapprove { reviewer: principal_named(name, owner), all: !right_version },
                 4 => ChangeEvent::Withdraw { proposer: principal_named(name, owner) },

@@ -3,15 +3,15 @@ use tokio_util::codec::Decoder;
 
 use super::*;
 
-fn parse(head: &str) -> (Result<Option<AnswerHead>, LinkError>, BytesMut) {
+fn parse(head: &str) -> (Result<Option<ResponseHead>, LinkError>, BytesMut) {
     let mut input = BytesMut::from(head);
-    (AnswerHead::parse(&mut input), input)
+    (ResponseHead::parse(&mut input), input)
 }
 
 #[actix::test]
 async fn heads_are_parsed_like_the_actix_codec() {
     use Framing::{ChunkSize, Length, UntilClose};
-    for (head, framing, keep_alive) in [
+    for (head, framing, is_reusable) in [
         ("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 5\r\n\r\nabcde", Length(5), true),
         ("HTTP/1.1 404 \r\ncontent-length:5\r\nMCP-Session-Id: abc \r\nX: y\r\n\r\n", Length(5), true),
         ("HTTP/1.1 200 OK\r\nconnection: Keep-Alive\r\nCONTENT-LENGTH:  7 \r\n\r\n", Length(7), true),
@@ -32,21 +32,21 @@ async fn heads_are_parsed_like_the_actix_codec() {
     ] {
         let (found, input) = parse(head);
         let found = found.unwrap().unwrap();
-        assert_eq!((&found.framing, found.keep_alive), (&framing, keep_alive), "{head:?}");
+        assert_eq!((&found.framing, found.is_reusable), (&framing, is_reusable), "{head:?}");
         let mut rest = BytesMut::from(head);
         let mut codec = ClientCodec::new(ServiceConfig::default());
         let whole = codec.decode(&mut rest).unwrap().unwrap();
         assert!(rest == input && found.status == whole.status, "{head:?}");
-        for field in [Field::ContentType, Field::ContentEncoding, Field::Session] {
+        for field in [Field::ContentType, Field::ContentEncoding, Field::SessionId] {
             let other = whole.headers().get(field.name()).map(|value| value.as_bytes());
-            assert_eq!(found.field(field), other, "{head:?} {field:?}");
+            assert_eq!(found.header(field), other, "{head:?} {field:?}");
         }
     }
 }
 
 #[test]
 fn connection_with_an_unclear_end_is_not_kept() {
-    for (head, keep_alive) in [
+    for (head, is_reusable) in [
         ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close, keep-alive\r\n\r\n", false),
         ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\nConnection: keep-alive\r\n\r\n", false),
         ("HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", false),
@@ -55,7 +55,7 @@ fn connection_with_an_unclear_end_is_not_kept() {
         ("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: keep-alive\r\n\r\n", false),
         ("HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", true),
     ] {
-        assert_eq!(parse(head).0.unwrap().unwrap().keep_alive, keep_alive, "{head:?}");
+        assert_eq!(parse(head).0.unwrap().unwrap().is_reusable, is_reusable, "{head:?}");
     }
 }
 
@@ -75,7 +75,7 @@ fn bodies_without_length_end_with_connection() {
     }
     let both = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: Chunked\r\n\r\n";
     let both = parse(both).0.unwrap().unwrap();
-    assert_eq!((both.framing, both.keep_alive), (Framing::ChunkSize, false));
+    assert_eq!((both.framing, both.is_reusable), (Framing::ChunkSize, false));
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn chunks(text: &str, step: usize) -> io::Result<(String, String, bool)> {
     let (mut framing, mut input, mut body) = (Framing::ChunkSize, BytesMut::new(), Vec::new());
     for part in text.as_bytes().chunks(step) {
         input.extend_from_slice(part);
-        while let Poll::Ready(taken) = framing.take(&mut input)? {
+        while let Poll::Ready(taken) = framing.take_chunk(&mut input)? {
             let Some(taken) = taken else { break };
             body.extend_from_slice(&taken);
         }

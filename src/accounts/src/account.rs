@@ -1,0 +1,216 @@
+//! One account at one server: authorizes the requests to it, and learns from their refusals.
+
+use std::sync::Arc;
+
+use actix_http::{
+    Uri,
+    header::{AUTHORIZATION, HeaderName, HeaderValue},
+};
+use futures_util::future::LocalBoxFuture;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+
+use super::{
+    client::OAuthClient,
+    failure::unavailable,
+    oauth::{challenge::Challenge, dpop::is_nonce},
+    obtained_tokens::ObtainedTokens,
+    sealed_store::AccountTokens,
+    server::AccountServer,
+    stored_tokens::StoredTokens,
+};
+use countersign_store::accounts::AccountKey;
+use countersign_upstream::credentials::{AuthorizationFailure, AuthorizationHeaders, Credentials, HttpRefusal};
+
+/// Fails a request after this many refusals, in case a caller does not count them. Links stop earlier
+/// (`countersign_upstream::link::http::authorization`).
+const REFUSAL_BACKSTOP: u32 = 4;
+/// The maximum number of refusals in a row that are answered with the demanded nonce.
+const MAX_NONCE_ATTEMPTS: u32 = 2;
+const DPOP: HeaderName = HeaderName::from_static("dpop");
+
+/// The credentials of an account.
+pub struct Account {
+    server: Arc<AccountServer>,
+    source: TokenSource,
+    /// The nonce that the server demands in proofs (RFC 9449, section 9).
+    nonce: Mutex<Option<String>>,
+}
+
+enum TokenSource {
+    /// The tokens of an account that a person connected.
+    Stored(Arc<StoredTokens>),
+    /// The tokens that the gateway requests without a person.
+    Obtained(Box<ObtainedTokens>),
+}
+
+impl Account {
+    #[must_use]
+    pub fn new(client: &Arc<OAuthClient>, server: &Arc<AccountServer>, key: AccountKey) -> Self {
+        let (client, server) = (Arc::clone(client), Arc::clone(server));
+        let source = if server.requires_consent() {
+            TokenSource::Stored(Arc::new(StoredTokens::new(client, Arc::clone(&server), key)))
+        } else {
+            TokenSource::Obtained(Box::new(ObtainedTokens::new(client, Arc::clone(&server), key.holder)))
+        };
+        Self { server, source, nonce: Mutex::default() }
+    }
+
+    /// Returns `true` if the account belongs to this server.
+    #[must_use]
+    pub fn belongs_to(&self, server: &Arc<AccountServer>) -> bool {
+        Arc::ptr_eq(&self.server, server)
+    }
+
+    /// Reads the tokens again at the next use, because the account was connected or disconnected.
+    pub fn forget_tokens(&self) {
+        if let TokenSource::Stored(tokens) = &self.source {
+            tokens.forget_tokens();
+        }
+    }
+
+    /// Returns `true` if a token was obtained without a consent.
+    #[must_use]
+    pub fn has_obtained_token(&self) -> bool {
+        matches!(&self.source, TokenSource::Obtained(tokens) if tokens.has_token())
+    }
+
+    /// Returns the tokens for a request, or `None` if it is not known that the server requires any.
+    async fn usable_tokens(&self) -> Result<Option<Arc<AccountTokens>>, AuthorizationFailure> {
+        match &self.source {
+            TokenSource::Stored(tokens) => tokens.usable_tokens().await,
+            TokenSource::Obtained(tokens) => tokens.usable_tokens().await,
+        }
+    }
+
+    /// Returns the headers that authorize a request.
+    fn authorization_headers(
+        &self,
+        account: &AccountTokens,
+        method: &str,
+        uri: &Uri,
+    ) -> Result<AuthorizationHeaders, AuthorizationFailure> {
+        let token = &account.tokens.access_token;
+        let Some(key) = account.dpop.as_ref().filter(|_| account.tokens.is_dpop) else {
+            return Ok(vec![(AUTHORIZATION, secret_value(&format!("Bearer {token}"))?)]);
+        };
+        let nonce = self.nonce.lock().clone();
+        let proof = key.prove(method, &uri.to_string(), Some(token), nonce.as_deref(), Timestamp::now());
+        let proof = proof.map_err(|error| unavailable(&error))?;
+        Ok(vec![(AUTHORIZATION, secret_value(&format!("DPoP {token}"))?), (DPOP, secret_value(&proof)?)])
+    }
+
+    /// Remembers the nonce for the next proof. Returns `false` if the text is not a valid nonce.
+    fn remember_nonce(&self, nonce: &str) -> bool {
+        if !is_nonce(nonce) {
+            return false;
+        }
+        *self.nonce.lock() = Some(nonce.to_owned());
+        true
+    }
+
+    /// Obtains a better token, proof or consent after a refusal. After `Ok`, the request may be sent again.
+    async fn handle_refused_request(
+        &self,
+        refusal: &HttpRefusal,
+        headers: &AuthorizationHeaders,
+        attempt: u32,
+    ) -> Result<(), AuthorizationFailure> {
+        if attempt > REFUSAL_BACKSTOP {
+            return Err(AuthorizationFailure::Refused(format!("refuses each of {attempt} requests")));
+        }
+        let has_nonce = refusal.dpop_nonce.as_deref().is_some_and(|nonce| self.remember_nonce(nonce));
+        let challenge = Challenge::parse(&refusal.challenges);
+        let error = challenge.as_ref().and_then(|challenge| challenge.error.as_deref());
+        let token = sent_token(headers);
+        match (refusal.status, error, token) {
+            (401, Some("use_dpop_nonce"), Some(_)) if has_nonce && attempt <= MAX_NONCE_ATTEMPTS => Ok(()),
+            (401, Some("use_dpop_nonce"), Some(_)) => {
+                Err(AuthorizationFailure::Refused("does not accept the proofs of its token".to_owned()))
+            }
+            (401, _, _) if challenge.is_none() && !refusal.challenges.is_empty() => {
+                let text = "asks for a kind of authorization that the gateway does not support";
+                Err(AuthorizationFailure::Refused(text.to_owned()))
+            }
+            (401, _, Some(token)) => {
+                self.server.remember_challenge(challenge.unwrap_or_default());
+                match &self.source {
+                    TokenSource::Stored(tokens) => tokens.replace_refused(token).await,
+                    TokenSource::Obtained(tokens) => tokens.replace_refused(token).await,
+                }
+            }
+            (401, _, None) | (403, Some("insufficient_scope"), None) => {
+                self.server.remember_challenge(challenge.unwrap_or_default());
+                match &self.source {
+                    TokenSource::Stored(tokens) => tokens.check_connected().await,
+                    TokenSource::Obtained(tokens) => tokens.obtain().await.map(drop),
+                }
+            }
+            (403, Some("insufficient_scope"), Some(token)) => {
+                let scopes = challenge.and_then(|challenge| challenge.scopes).unwrap_or_default();
+                match &self.source {
+                    TokenSource::Stored(tokens) => tokens.record_step_up(token, &scopes).await,
+                    TokenSource::Obtained(tokens) => tokens.obtain_with_scopes(token, &scopes).await,
+                }
+            }
+            (status, _, _) => Err(AuthorizationFailure::Refused(format!("refuses the request with status {status}"))),
+        }
+    }
+}
+
+impl Credentials for Account {
+    fn learn_nonce(&self, nonce: &str) {
+        self.remember_nonce(nonce);
+    }
+
+    fn authorize<'a>(
+        &'a self,
+        method: &'a str,
+        uri: &'a Uri,
+    ) -> LocalBoxFuture<'a, Result<AuthorizationHeaders, AuthorizationFailure>> {
+        Box::pin(async move {
+            let account = self.usable_tokens().await?;
+            account.map_or(Ok(Vec::new()), |account| self.authorization_headers(&account, method, uri))
+        })
+    }
+
+    fn handle_refusal<'a>(
+        &'a self,
+        refusal: &'a HttpRefusal,
+        headers: &'a AuthorizationHeaders,
+        attempt: u32,
+    ) -> LocalBoxFuture<'a, Result<(), AuthorizationFailure>> {
+        Box::pin(self.handle_refused_request(refusal, headers, attempt))
+    }
+
+    fn connected_at(&self) -> Option<Timestamp> {
+        match &self.source {
+            TokenSource::Stored(tokens) => tokens.connected_at(),
+            TokenSource::Obtained(_) => None,
+        }
+    }
+
+    fn prepare(&self) -> LocalBoxFuture<'_, Result<(), AuthorizationFailure>> {
+        Box::pin(async move {
+            match &self.source {
+                TokenSource::Stored(tokens) => tokens.usable_tokens().await.map(drop),
+                // An approved change is not sent again after a refusal, so its token is obtained first.
+                TokenSource::Obtained(tokens) => tokens.obtain().await.map(drop),
+            }
+        })
+    }
+}
+
+/// Returns the value of a header that logs must not show.
+fn secret_value(text: &str) -> Result<HeaderValue, AuthorizationFailure> {
+    let unusable = "cannot be used now, because its authorization server issued a token that no header can contain";
+    let mut value = HeaderValue::from_str(text).map_err(|_| AuthorizationFailure::Unavailable(unusable.to_owned()))?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+/// Returns the access token with which a request was sent.
+fn sent_token(headers: &AuthorizationHeaders) -> Option<&str> {
+    let (_, value) = headers.iter().find(|(name, _)| *name == AUTHORIZATION)?;
+    value.to_str().ok()?.split_once(' ').map(|(_, token)| token)
+}

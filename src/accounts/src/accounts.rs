@@ -1,0 +1,329 @@
+//! All accounts: begins and finishes consents, reports on accounts, and provides their credentials to the links.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock},
+};
+
+use arc_swap::ArcSwap;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use super::{
+    account::Account,
+    client::{ChangeListener, IdentityProvider, OAuthClient},
+    consent::{self, ConnectProblem, FinishedConsent, StartedConsent},
+    oauth::registration::{ClientAddresses, metadata_document},
+    sealed_store::{AccountTokens, SealedStore, parse_holder},
+    server::AccountServer,
+    stored_tokens,
+};
+use countersign_config::{AccountKind, AuthMode, Config, UpstreamConfig, UpstreamOAuth};
+use countersign_domain::{
+    policy::KeyHolders,
+    principal::{Principal, Role},
+};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_runtime::sealing::Sealer;
+use countersign_store::accounts::{self as store, AccountKey};
+use countersign_upstream::credentials::{AccountHolder, CredentialSource, Credentials};
+
+/// The cookie of a consent that has begun.
+pub const CONSENT_COOKIE: &str = "countersign_connect";
+/// The path of the redirect URI, below `public_url`.
+pub const CALLBACK_PATH: &str = "/api/servers/callback";
+/// The path of the Client ID Metadata Document, below `public_url`.
+pub const CLIENT_METADATA_PATH: &str = "/.well-known/oauth-client.json";
+/// The name of this machine's one user in `auth.mode: local`.
+const LOCAL_USER: &str = "local";
+
+/// The accounts at all servers.
+pub struct Accounts {
+    mode: AuthMode,
+    /// The address of the gateway, without a slash at its end.
+    base_url: ArcSwap<String>,
+    client: Arc<OAuthClient>,
+    /// The configured servers that may require accounts, in the order of the configuration.
+    servers: Mutex<Vec<Arc<AccountServer>>>,
+    accounts: Mutex<HashMap<(String, AccountHolder), Arc<Account>>>,
+}
+
+/// The state of a holder's account at a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccountStatus {
+    pub server: String,
+    pub kind: AccountKind,
+    pub is_connected: bool,
+    /// `true` if the principal may connect and disconnect it.
+    pub may_connect: bool,
+    /// The reason why the person must connect again, if they must.
+    pub problem: Option<String>,
+    pub connected_at: Option<Timestamp>,
+    pub issuer: Option<String>,
+    pub scopes: Vec<String>,
+}
+
+impl Accounts {
+    /// Creates the accounts, and reads which ones the store holds. `on_change` is called with a server and a holder
+    /// after this node connected or disconnected them, or noticed that another node did. Without a sealer, nothing can
+    /// be connected.
+    #[must_use]
+    pub fn new(
+        config: &Config,
+        store: Arc<dyn store::AccountStore>,
+        sealer: Option<Sealer>,
+        on_change: ChangeListener,
+    ) -> Arc<Self> {
+        let base_url = base_url(config);
+        let addresses = ArcSwap::from_pointee(client_addresses(&base_url));
+        let base_url = ArcSwap::from_pointee(base_url);
+        let store = SealedStore::new(store, sealer);
+        let client = Arc::new(OAuthClient { store, addresses, identity_provider: OnceLock::new(), on_change });
+        let (mode, servers, accounts) = (config.auth.mode, Mutex::default(), Mutex::default());
+        let created = Arc::new(Self { mode, base_url, client, servers, accounts });
+        created.set_servers(&config.upstreams);
+        created
+    }
+
+    /// Replaces the address of the gateway, whose port may be known only once it listens.
+    pub fn set_base_url(&self, base_url: &str) {
+        self.client.addresses.store(Arc::new(client_addresses(base_url)));
+        self.base_url.store(Arc::new(base_url.to_owned()));
+    }
+
+    /// Sets the identity provider, whose ID tokens count at servers with `grant: enterprise`. Only the first call has an
+    /// effect.
+    pub fn set_identity_provider(&self, provider: Arc<dyn IdentityProvider>) {
+        let _ = self.client.identity_provider.set(provider);
+    }
+
+    /// Replaces the configured servers.
+    pub fn set_servers(&self, servers: &[UpstreamConfig]) {
+        let mut current = self.servers.lock();
+        let servers = servers.iter().filter_map(AccountServer::new);
+        *current = servers.map(|server| find_same(&current, &server).unwrap_or_else(|| Arc::new(server))).collect();
+        self.accounts.lock().retain(|_, account| current.iter().any(|server| account.belongs_to(server)));
+    }
+
+    /// Returns the configured server of this name.
+    fn find_server(&self, name: &str) -> Option<Arc<AccountServer>> {
+        self.servers.lock().iter().find(|server| server.name == name).cloned()
+    }
+
+    /// Begins the consent of a principal to a server.
+    ///
+    /// # Errors
+    /// [`ConnectProblem::UnknownServer`]; [`ConnectProblem::AdminOnly`] for the account of the gateway;
+    /// [`ConnectProblem::StoreUnavailable`]; otherwise a problem of the server or its authorization server.
+    pub async fn begin_consent(
+        &self,
+        server: &str,
+        principal: &Principal,
+        now: Timestamp,
+    ) -> Result<StartedConsent, ConnectProblem> {
+        let server = self.find_server(server).filter(|server| server.requires_consent());
+        let server = server.ok_or(ConnectProblem::UnknownServer)?;
+        let holder = self.holder_for(&server.oauth, principal);
+        if !self.may_connect(&holder, principal.role) {
+            return Err(ConnectProblem::AdminOnly);
+        }
+        consent::begin(&self.client, &server, &account_key(&server.name, &holder), principal, now).await
+    }
+
+    /// Finishes a consent with the query of the browser's request and its [`CONSENT_COOKIE`], if the key or the person
+    /// who began it is still among the `key_holders` with a sufficient role.
+    ///
+    /// # Errors
+    /// [`ConnectProblem::Interrupted`] without a valid cookie for this query; [`ConnectProblem::AccessEnded`] and
+    /// [`ConnectProblem::AdminOnly`] if the key or person lost access; otherwise as [`Self::begin_consent`].
+    pub async fn finish_consent(
+        &self,
+        query: &str,
+        cookie: Option<&str>,
+        key_holders: &dyn KeyHolders,
+        now: Timestamp,
+    ) -> Result<FinishedConsent, ConnectProblem> {
+        let pending = cookie.and_then(|cookie| consent::open(&self.client, cookie, now));
+        let pending = pending.ok_or(ConnectProblem::Interrupted)?;
+        let server = self.find_server(&pending.server).filter(|server| server.requires_consent());
+        let server = server.ok_or(ConnectProblem::UnknownServer)?;
+        let account_key = AccountKey { server: pending.server.clone(), holder: pending.holder.clone() };
+        let (started_by, api_key_id) = (pending.started_by.clone(), pending.api_key_id.clone());
+        let tokens = consent::redeem(&self.client, &server, pending, query, now).await?;
+        // A person who signed in with a local link has no key to check.
+        if let Some(id) = api_key_id {
+            let key_holder = key_holders.holder(&id).map_err(|_| ConnectProblem::StoreUnavailable)?;
+            let role = key_holder.map(|holder| holder.role).filter(|role| role.may_view());
+            if !self.may_connect(&parse_holder(&account_key.holder), role.ok_or(ConnectProblem::AccessEnded)?) {
+                return Err(ConnectProblem::AdminOnly);
+            }
+        }
+        consent::connect(&self.client, &server, &account_key, tokens, now).await?;
+        self.publish_change(&account_key);
+        Ok(FinishedConsent { server: account_key.server, started_by })
+    }
+
+    /// Removes the account of a principal. Returns `false` if there was none.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`; `FORBIDDEN` for the account of the gateway, unless the principal is an admin.
+    pub async fn disconnect(&self, server: &str, principal: &Principal) -> Result<bool, McpError> {
+        let Some(server) = self.find_server(server).filter(|server| server.requires_consent()) else {
+            return Ok(false);
+        };
+        let holder = self.holder_for(&server.oauth, principal);
+        if !self.may_connect(&holder, principal.role) {
+            return Err(McpError::new(ErrorKind::Forbidden, "only an admin can disconnect this server"));
+        }
+        let key = account_key(&server.name, &holder);
+        let was_connected = self.client.store.remove(&key).await?;
+        if was_connected {
+            self.publish_change(&key);
+        }
+        Ok(was_connected)
+    }
+
+    /// Returns the accounts that a principal uses at the servers that require one, in the order of the configuration.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`
+    pub async fn list_statuses(&self, principal: &Principal) -> Result<Vec<AccountStatus>, McpError> {
+        let servers: Vec<_> = self.servers.lock().iter().filter(|server| server.requires_consent()).cloned().collect();
+        let (mut statuses, now) = (Vec::new(), Timestamp::now());
+        for server in servers {
+            let holder = self.holder_for(&server.oauth, principal);
+            let key = account_key(&server.name, &holder);
+            let account = self.client.read_account(&key, &server).await?;
+            // With `oauth: auto`, a server that never refused a request needs no account.
+            let needs_account = account.is_some()
+                || server.requires_token()
+                || server.oauth != UpstreamOAuth::default()
+                || !self.client.store.holders(&server.name, &server.target).is_empty();
+            if needs_account {
+                let account = account.as_ref();
+                let problem = account.and_then(|account| stored_tokens::reconnect_reason(account, now));
+                let is_usable = |account: &AccountTokens| problem.is_none() || account.tokens.is_valid(now);
+                statuses.push(AccountStatus {
+                    server: key.server,
+                    kind: if holder == AccountHolder::Gateway { AccountKind::Gateway } else { AccountKind::Person },
+                    is_connected: account.is_some_and(is_usable),
+                    may_connect: self.may_connect(&holder, principal.role),
+                    problem: problem.map(|reason| reason.text().to_owned()),
+                    connected_at: account.map(|account| account.connected_at),
+                    issuer: account.map(|account| account.tokens.discovered.authorization_server.issuer.clone()),
+                    scopes: account.map(|account| account.tokens.scopes.clone()).unwrap_or_default(),
+                });
+            }
+        }
+        Ok(statuses)
+    }
+
+    /// Returns the Client ID Metadata Document (2026-07-28/basic/authorization/client-registration), or `None` without
+    /// a `public_url` that uses HTTPS.
+    #[must_use]
+    pub fn client_metadata(&self) -> Option<Value> {
+        metadata_document(&self.client.addresses.load())
+    }
+
+    /// Returns the holder of the account that a principal uses at a server.
+    fn holder_for(&self, oauth: &UpstreamOAuth, principal: &Principal) -> AccountHolder {
+        match self.mode {
+            _ if !oauth.is_personal() => AccountHolder::Gateway,
+            AuthMode::Local => AccountHolder::Person(LOCAL_USER.into()),
+            AuthMode::Keys => AccountHolder::Person(principal.owner().into()),
+        }
+    }
+
+    /// Returns `true` if a principal of this role may connect and disconnect the account that they use.
+    fn may_connect(&self, holder: &AccountHolder, role: Role) -> bool {
+        *holder != AccountHolder::Gateway || role == Role::Admin || self.mode == AuthMode::Local
+    }
+
+    /// Makes the links read the account again, and notifies the upstreams.
+    fn publish_change(&self, key: &AccountKey) {
+        let holder = parse_holder(&key.holder);
+        let account = self.accounts.lock().get(&(key.server.clone(), holder.clone())).cloned();
+        if let Some(account) = account {
+            account.forget_tokens();
+        }
+        (self.client.on_change)(&key.server, &holder);
+    }
+}
+
+impl CredentialSource for Accounts {
+    fn credentials(&self, server: &Arc<UpstreamConfig>, holder: &AccountHolder) -> Option<Arc<dyn Credentials>> {
+        let (configured, key) = (AccountServer::new(server)?, account_key(&server.name, holder));
+        let Some(server) = find_same(&self.servers.lock(), &configured) else {
+            // An upstream that is being closed still has its old configuration, which must not replace the new one.
+            return Some(Arc::new(Account::new(&self.client, &Arc::new(configured), key)));
+        };
+        let mut accounts = self.accounts.lock();
+        let id = (server.name.clone(), holder.clone());
+        if let Some(account) = accounts.get(&id).filter(|account| account.belongs_to(&server)) {
+            return Some(Arc::clone(account) as _);
+        }
+        let account = Arc::new(Account::new(&self.client, &server, key));
+        accounts.insert(id, Arc::clone(&account));
+        Some(account)
+    }
+
+    fn holder(&self, server: &UpstreamConfig, principal: &Principal) -> AccountHolder {
+        server.oauth.as_ref().map_or(AccountHolder::Gateway, |oauth| self.holder_for(oauth, principal))
+    }
+
+    fn known_holders(&self, server: &UpstreamConfig) -> Vec<AccountHolder> {
+        let Some(server) = AccountServer::new(server) else { return Vec::new() };
+        let is_personal = server.oauth.is_personal();
+        if !server.requires_consent() {
+            let accounts = self.accounts.lock();
+            let at_server =
+                accounts.iter().filter(|((name, _), account)| *name == server.name && account.has_obtained_token());
+            let mut holders: Vec<_> = at_server.map(|((_, holder), _)| holder.clone()).collect();
+            holders.sort_unstable();
+            return if is_personal { holders } else { vec![AccountHolder::Gateway] };
+        }
+        let holders = self.client.store.holders(&server.name, &server.target).into_iter();
+        // After `oauth.as` was changed, accounts of the other kind remain.
+        holders.filter(|holder| holder.is_empty() != is_personal).map(|holder| parse_holder(&holder)).collect()
+    }
+
+    fn connect_url(&self, server: &str) -> String {
+        format!("{}{}/connect", self.base_url.load(), server_page(server))
+    }
+}
+
+/// Returns the address of the gateway as a browser reaches it, without a slash at its end.
+fn base_url(config: &Config) -> String {
+    match &config.public_url {
+        Some(url) => url.trim_end_matches('/').to_owned(),
+        None => config.local_url(config.listen),
+    }
+}
+
+/// Returns the page of a server in the dashboard, below the address of the gateway.
+#[must_use]
+pub fn server_page(name: &str) -> String {
+    let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let segment: String = name
+        .bytes()
+        .map(|byte| if is_unreserved(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect();
+    format!("/#/servers/{segment}")
+}
+
+fn client_addresses(base_url: &str) -> ClientAddresses {
+    ClientAddresses {
+        redirect_uri: format!("{base_url}{CALLBACK_PATH}"),
+        metadata_url: base_url.starts_with("https://").then(|| format!("{base_url}{CLIENT_METADATA_PATH}")),
+    }
+}
+
+/// Returns the known server that accepts the same accounts and tokens.
+fn find_same(servers: &[Arc<AccountServer>], server: &AccountServer) -> Option<Arc<AccountServer>> {
+    servers.iter().find(|known| known.has_same_accounts(server)).cloned()
+}
+
+fn account_key(server: &str, holder: &AccountHolder) -> AccountKey {
+    AccountKey { server: server.to_owned(), holder: holder.as_str().to_owned() }
+}

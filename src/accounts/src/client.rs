@@ -1,0 +1,141 @@
+//! The gateway as a client of authorization servers: its registrations, and the accounts of the store.
+
+use std::sync::{Arc, OnceLock};
+
+use arc_swap::ArcSwap;
+use futures_util::future::LocalBoxFuture;
+
+use super::{
+    failure::ConsentReason,
+    oauth::{
+        OAuthError,
+        discovery::AuthorizationServer,
+        registration::{ClientAddresses, Registration, known_registration, register},
+    },
+    sealed_store::{AccountTokens, SealedStore},
+    server::AccountServer,
+    tokens::Tokens,
+};
+use countersign_auth::provider_sign_ins::ProviderSignIns;
+use countersign_config::OidcConfig;
+use countersign_protocol::McpError;
+use countersign_store::accounts::AccountKey;
+use countersign_upstream::credentials::AccountHolder;
+
+/// The identity provider with which persons sign in to the gateway.
+pub trait IdentityProvider: Send + Sync {
+    /// Returns the ID token of a person who is signed in.
+    fn id_token<'a>(&'a self, person: &'a str) -> LocalBoxFuture<'a, Result<Option<String>, McpError>>;
+
+    /// Returns the configuration of the provider, if this is its issuer.
+    fn config_for(&self, issuer: &str) -> Option<OidcConfig>;
+}
+
+impl IdentityProvider for ProviderSignIns {
+    fn id_token<'a>(&'a self, person: &'a str) -> LocalBoxFuture<'a, Result<Option<String>, McpError>> {
+        Box::pin(self.id_token(person))
+    }
+
+    fn config_for(&self, issuer: &str) -> Option<OidcConfig> {
+        self.client().config().filter(|config| config.issuer == issuer)
+    }
+}
+
+/// A function that is called with the server and the holder of an account that was connected or disconnected.
+pub type ChangeListener = Box<dyn Fn(&str, &AccountHolder) + Send + Sync>;
+
+/// The gateway's identity at authorization servers.
+pub struct OAuthClient {
+    pub store: Arc<SealedStore>,
+    pub addresses: ArcSwap<ClientAddresses>,
+    /// Empty without an identity provider.
+    pub identity_provider: OnceLock<Arc<dyn IdentityProvider>>,
+    pub on_change: ChangeListener,
+}
+
+/// The reason why the gateway has no registration at an authorization server.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum RegistrationError {
+    #[error(transparent)]
+    OAuth(#[from] OAuthError),
+    #[error("the store of the gateway is unavailable")]
+    Store(#[from] McpError),
+}
+
+impl OAuthClient {
+    /// Reads an account. The tokens of another authorization server than the configured one cannot be used or
+    /// refreshed, so that it never receives the secret of the configured client.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`
+    pub async fn read_account(
+        &self,
+        key: &AccountKey,
+        server: &AccountServer,
+    ) -> Result<Option<AccountTokens>, McpError> {
+        let mut account = self.store.read(key, &server.target).await?;
+        if let Some(AccountTokens { tokens, .. }) = &mut account
+            && !server.accepts_issuer(&tokens.discovered.authorization_server.issuer)
+        {
+            let reason = Some(ConsentReason::OtherIssuer);
+            tokens.refresh_token = None;
+            tokens.end_reason = reason;
+            tokens.refusal_reason = reason;
+        }
+        Ok(account)
+    }
+
+    /// Returns the gateway's registration at an authorization server, and registers the gateway if there is none.
+    ///
+    /// # Errors
+    /// [`RegistrationError::OAuth`] if the authorization server does not register the gateway;
+    /// [`RegistrationError::Store`] without the store.
+    pub async fn find_or_register(
+        &self,
+        server: &AccountServer,
+        authorization_server: &AuthorizationServer,
+    ) -> Result<Registration, RegistrationError> {
+        let issuer = &authorization_server.issuer;
+        let issuers = self.store.issuers(&server.name, &server.target);
+        if !server.bind_client_to_issuer(issuer, &issuers) {
+            let text = "the server names another authorization server than before, which does not know the configured \
+                        `client_id`; set `oauth.issuer`";
+            return Err(OAuthError::Unusable(text.to_owned()).into());
+        }
+        if let Some(known) = known_registration(authorization_server, &server.oauth, &self.addresses.load()) {
+            return Ok(known);
+        }
+        let stored = self.store.registration(issuer).await?.filter(|stored| {
+            stored.issuer == *issuer
+                && stored.dynamic_redirect_uri.as_ref() == Some(&self.addresses.load().redirect_uri)
+        });
+        match stored {
+            Some(stored) => Ok(stored),
+            None => self.register_anew(server, authorization_server).await,
+        }
+    }
+
+    /// Registers the gateway in place of an earlier registration.
+    ///
+    /// # Errors
+    /// Those of [`Self::find_or_register`].
+    pub async fn register_anew(
+        &self,
+        server: &AccountServer,
+        authorization_server: &AuthorizationServer,
+    ) -> Result<Registration, RegistrationError> {
+        let (addresses, trusted) = (self.addresses.load_full(), server.authorities.as_ref());
+        let registration = register(authorization_server, &addresses, trusted).await?;
+        self.store.put_registration(&registration).await?;
+        Ok(registration)
+    }
+
+    /// Returns the registration to which tokens were issued, with the secret that is configured now.
+    #[must_use]
+    pub fn registration_for(&self, tokens: &Tokens, server: &AccountServer) -> Registration {
+        let configured =
+            known_registration(&tokens.discovered.authorization_server, &server.oauth, &self.addresses.load());
+        let configured = configured.filter(|known| known.client_id == tokens.registration.client_id);
+        configured.unwrap_or_else(|| tokens.registration.clone())
+    }
+}

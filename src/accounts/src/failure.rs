@@ -1,0 +1,98 @@
+//! Error texts, each of which continues a sentence that begins with the server's name, and [`Pause`], which spares
+//! requests after a failure.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+use super::oauth::OAuthError;
+use countersign_upstream::credentials::AuthorizationFailure;
+
+/// The reason why a person must consent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConsentReason {
+    /// There is no account.
+    NotConnected,
+    /// The token expired, and there is no refresh token.
+    Expired,
+    /// The authorization server refused the refresh token.
+    #[serde(rename = "renewal_refused")]
+    RefreshRefused,
+    /// A refresh token was sent, and its answer did not arrive or could not be stored.
+    AnswerLost,
+    /// The server refused the access token, and no other one can be obtained.
+    TokenRefused,
+    /// The token was issued by another authorization server than the one that the server uses now.
+    OtherIssuer,
+    /// The server demands scopes that the token lacks.
+    MoreScopes,
+}
+
+impl ConsentReason {
+    /// Returns the text that follows the server's name.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::NotConnected => "must be connected first",
+            Self::Expired => "must be connected again, because its token has expired",
+            Self::RefreshRefused => {
+                "must be connected again, because its authorization server no longer renews the token"
+            }
+            Self::AnswerLost => "must be connected again, because the answer to its token renewal was lost",
+            Self::TokenRefused => "must be connected again, because it no longer accepts its token",
+            Self::OtherIssuer => "must be connected again, because it uses another authorization server now",
+            Self::MoreScopes => "must be connected again, because the call needs further permissions",
+        }
+    }
+}
+
+impl From<ConsentReason> for AuthorizationFailure {
+    fn from(reason: ConsentReason) -> Self {
+        Self::ConsentNeeded(reason.text().to_owned())
+    }
+}
+
+/// Returns the failure for a step that may succeed later.
+#[must_use]
+pub fn unavailable(error: &OAuthError) -> AuthorizationFailure {
+    AuthorizationFailure::Unavailable(match error {
+        OAuthError::Unusable(reason) => format!("cannot be used now, because there is no token: {reason}"),
+        error => format!("cannot be used now, because {error}"),
+    })
+}
+
+/// Returns the failure for an unavailable store.
+#[must_use]
+pub fn store_unavailable() -> AuthorizationFailure {
+    AuthorizationFailure::Unavailable("cannot be used now, because the store of the gateway is unavailable".to_owned())
+}
+
+/// The pause after a step failed. Until it ends, each call that needs the step gets its failure at once, and does not
+/// wait for a time limit.
+#[derive(Default)]
+pub struct Pause(Mutex<Option<(Instant, AuthorizationFailure)>>);
+
+impl Pause {
+    /// Begins a pause with the failure of a step, unless there is one.
+    pub fn begin(&self, length: Duration, failure: &AuthorizationFailure) {
+        let mut pause = self.0.lock();
+        if pause.as_ref().is_none_or(|(end, _)| Instant::now() >= *end) {
+            *pause = Some((Instant::now() + length, failure.clone()));
+        }
+    }
+
+    /// Returns the failure of the step, or `None` without a pause.
+    #[must_use]
+    pub fn failure(&self) -> Option<AuthorizationFailure> {
+        let pause = self.0.lock();
+        pause.as_ref().filter(|(end, _)| Instant::now() < *end).map(|(_, failure)| failure.clone())
+    }
+
+    /// Ends the pause early.
+    pub fn end(&self) {
+        *self.0.lock() = None;
+    }
+}

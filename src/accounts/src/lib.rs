@@ -1,0 +1,28 @@
+//! The gateway as an OAuth client of servers that require it: accounts of people at these servers, their consent, and
+//! their tokens.
+//!
+//! A token is used only for the account and the server that it was issued for, and is stored sealed. It never appears
+//! in a log, an error or an event. What servers and authorization servers say is hostile input.
+//!
+//! [`oauth`] holds the steps of the protocol and keeps no state. [`Accounts`] keeps the accounts: their consent
+//! (`consent`), their tokens (`stored_tokens`, `obtained_tokens`), and their rows in the store (`sealed_store`).
+
+pub mod oauth;
+
+mod account;
+mod accounts;
+mod client;
+mod consent;
+mod failure;
+mod obtained_tokens;
+mod sealed_store;
+mod server;
+mod stored_tokens;
+mod tokens;
+
+pub use accounts::{AccountStatus, Accounts, CALLBACK_PATH, CLIENT_METADATA_PATH, CONSENT_COOKIE, server_page};
+pub use client::{ChangeListener, IdentityProvider};
+pub use consent::{ConnectProblem, FinishedConsent, MAX_CONSENT_DURATION, StartedConsent};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,134 @@
+//! Decides where requests on behalf of accounts at one server may go. A server chooses its authorization server, and so
+//! whom the gateway asks; it must not lead the gateway into the operator's network or to this machine.
+
+use std::net::IpAddr;
+
+use url::{Host, Url};
+
+use super::OAuthError;
+use countersign_auth::tokens::quote;
+use countersign_config::is_loopback;
+use countersign_net::AddressRange;
+
+/// The origins that the operator configured, which decide where requests may go.
+///
+/// Requests to these origins may use any address, and HTTP if it is configured. All other requests must use HTTPS at a
+/// public address. If the server is configured by an address of a private network or of this machine, other requests
+/// may go to that network or machine too, with the server's scheme.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct AllowedAddresses {
+    #[serde(rename = "server")]
+    server_origin: String,
+    #[serde(rename = "issuer")]
+    issuer_origin: Option<String>,
+}
+
+impl AllowedAddresses {
+    /// Creates the rules for a server, and an issuer that the operator chose.
+    #[must_use]
+    pub fn new(server: &Url, issuer: Option<&str>) -> Self {
+        let issuer = issuer.and_then(|issuer| Url::parse(issuer).ok());
+        Self { server_origin: origin(server), issuer_origin: issuer.as_ref().map(origin) }
+    }
+
+    /// Checks that a URL may be used, and returns it with the range of addresses to which its host may resolve.
+    pub(super) fn check(&self, text: &str) -> Result<(Url, AddressRange), OAuthError> {
+        let refuse = |reason: &str| Err(OAuthError::Unusable(format!("{} {reason}", quote(text))));
+        let Ok(url) = Url::parse(text) else { return refuse("is not a URL") };
+        if !matches!(url.scheme(), "https" | "http") {
+            return refuse("does not use https");
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return refuse("contains a user name or password");
+        }
+        let origin = origin(&url);
+        if origin == self.server_origin || self.issuer_origin.as_ref() == Some(&origin) {
+            return Ok((url, AddressRange::Any));
+        }
+        let server = Url::parse(&self.server_origin).ok();
+        let range = server.as_ref().and_then(literal_address_range).unwrap_or(AddressRange::Public);
+        // Other link-local addresses remain out of reach, since cloud platforms serve credentials there.
+        let range = if range == AddressRange::Any { AddressRange::Public } else { range };
+        let target = literal_address_range(&url);
+        if target.is_some_and(|target| !range.includes(target)) {
+            return refuse("is an address of a private network or of this machine, unlike the server");
+        }
+        let is_local = target.is_some_and(|target| target != AddressRange::Public);
+        let has_plain_server = server.is_some_and(|server| server.scheme() == "http");
+        if url.scheme() == "http" && !(is_local && has_plain_server) {
+            return refuse("does not use https");
+        }
+        Ok((url, range))
+    }
+}
+
+fn origin(url: &Url) -> String {
+    url.origin().ascii_serialization()
+}
+
+/// Returns the range of the IP address in a URL, or `None` for a host name other than that of this machine.
+fn literal_address_range(url: &Url) -> Option<AddressRange> {
+    match url.host()? {
+        Host::Ipv4(address) => Some(AddressRange::for_address(IpAddr::V4(address))),
+        Host::Ipv6(address) => Some(AddressRange::for_address(IpAddr::V6(address))),
+        Host::Domain(_) => is_loopback(url).then_some(AddressRange::Loopback),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(server: &str, issuer: Option<&str>, url: &str) -> Option<AddressRange> {
+        let allowed_addresses = AllowedAddresses::new(&Url::parse(server).unwrap(), issuer);
+        allowed_addresses.check(url).ok().map(|(_, range)| range)
+    }
+
+    #[test]
+    fn public_server_reaches_public_addresses_with_https_only() {
+        let of = |url| range("https://mcp.example/mcp", None, url);
+        assert_eq!(of("https://id.example/x"), Some(AddressRange::Public));
+        assert_eq!(of("https://8.8.8.8/x"), Some(AddressRange::Public));
+        for url in [
+            "http://id.example",
+            "https://127.0.0.1",
+            "https://localhost",
+            "https://[::1]",
+            "https://0x7f.1",
+            "https://2130706433",
+            "https://10.0.0.1",
+            "https://169.254.169.254",
+            "https://[::ffff:10.0.0.1]",
+            "http://mcp.example/mcp",
+            "https://u:p@id.example",
+            "file:///etc/passwd",
+            "javascript:alert(1)",
+            "/authorize",
+        ] {
+            assert_eq!(of(url), None, "{url}");
+        }
+    }
+
+    #[test]
+    fn near_server_reaches_addresses_as_near_as_its_own() {
+        let of = |url| range("http://localhost:3000/mcp", None, url);
+        assert_eq!(of("http://127.0.0.1:4000"), Some(AddressRange::Loopback));
+        assert_eq!(of("https://id.example"), Some(AddressRange::Loopback));
+        assert_eq!(of("http://id.example"), None);
+        assert_eq!(of("http://169.254.169.254"), None);
+        assert_eq!(of("http://10.0.0.1"), None);
+        let of = |url| range("http://10.0.0.1/mcp", None, url);
+        assert_eq!(of("http://10.0.0.2"), Some(AddressRange::Private));
+        assert_eq!(of("http://127.0.0.1"), None);
+        assert_eq!(range("https://10.0.0.1/mcp", None, "http://10.0.0.2"), None);
+    }
+
+    #[test]
+    fn configured_origins_are_reached_at_any_address() {
+        let of = |url| range("http://mcp:8080/mcp", Some("http://sso:9000/realm"), url);
+        assert_eq!(of("http://mcp:8080/.well-known/x"), Some(AddressRange::Any));
+        assert_eq!(of("http://sso:9000/token"), Some(AddressRange::Any));
+        assert_eq!(of("http://sso:9001/token"), None);
+        assert_eq!(of("https://sso/token"), Some(AddressRange::Public));
+    }
+}

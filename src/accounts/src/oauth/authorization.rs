@@ -1,0 +1,90 @@
+//! The authorization request and its answer (OAuth 2.1, section 4.1; RFC 8707; RFC 9207).
+
+use url::Url;
+
+use super::{OAuthError, discovery::DiscoveredResource, registration::Registration};
+use countersign_auth::tokens::code_flow::{self, AnswerProblem, CodeRequest, OFFLINE_ACCESS};
+use countersign_runtime::secret;
+
+/// An authorization request with its secrets.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct AuthorizationRequest {
+    pub url: String,
+    pub state: String,
+    /// The PKCE code verifier.
+    pub verifier: String,
+}
+
+/// Builds the authorization request for these scopes. An empty list omits the parameter.
+///
+/// # Errors
+/// [`OAuthError::Unusable`] if the authorization server announces no PKCE (unless `allows_missing_pkce`) or has no
+/// authorization endpoint.
+pub fn build_authorization_request(
+    discovered: &DiscoveredResource,
+    registration: &Registration,
+    redirect_uri: &str,
+    scopes: &[String],
+    allows_missing_pkce: bool,
+) -> Result<AuthorizationRequest, OAuthError> {
+    let authorization_server = &discovered.authorization_server;
+    let unusable = |text: &str| OAuthError::Unusable(text.to_owned());
+    if !authorization_server.has_pkce && !allows_missing_pkce {
+        return Err(unusable("the authorization server does not announce PKCE with S256"));
+    }
+    let endpoint = authorization_server.authorization_endpoint.as_deref();
+    let endpoint = endpoint.ok_or_else(|| unusable("the authorization server has no authorization endpoint"))?;
+    let (mut url, _) = authorization_server.allowed_addresses.check(endpoint)?;
+    let random = || secret::generate("").map_err(|_| unusable("there is no source of randomness"));
+    let (state, verifier) = (random()?, random()?);
+    url.set_fragment(None);
+    let client_id = &registration.client_id;
+    let request =
+        CodeRequest { client_id, redirect_uri, scopes, state: &state, verifier: &verifier, needs_login: false };
+    request.add_to(&mut url);
+    url.query_pairs_mut().append_pair("resource", &discovered.resource);
+    Ok(AuthorizationRequest { url: Url::into(url), state, verifier })
+}
+
+/// Reads the code from the query with which the browser comes back, after it checked `state` and `iss`.
+///
+/// # Errors
+/// [`OAuthError::Refused`] with the error code of the authorization server, otherwise [`OAuthError::Unusable`].
+pub fn read_code(query: &str, state: &str, issuer: &str, names_issuer: bool) -> Result<String, OAuthError> {
+    code_flow::read_code(query, state, issuer, names_issuer).map_err(|problem| match problem {
+        AnswerProblem::Refused(code) => OAuthError::Refused(code),
+        problem => OAuthError::Unusable(problem.to_string()),
+    })
+}
+
+/// Returns the scopes to request: the configured ones, the `additional` ones (of earlier consents and refusals), and
+/// those of the challenge. If neither the configuration nor the challenge names any, all scopes of the resource are
+/// included. `offline_access` is included exactly if the authorization server offers it.
+#[must_use]
+pub fn scopes_to_request(
+    configured: &[String],
+    additional: &[String],
+    challenged: Option<&[String]>,
+    discovered: &DiscoveredResource,
+) -> Vec<String> {
+    let server_scopes = match challenged {
+        Some(challenged) => challenged,
+        None if configured.is_empty() => discovered.resource_scopes.as_deref().unwrap_or_default(),
+        None => &[],
+    };
+    let mut scopes: Vec<String> = Vec::new();
+    for scope in configured.iter().chain(additional).chain(server_scopes) {
+        if !scopes.contains(scope) {
+            scopes.push(scope.clone());
+        }
+    }
+    let is_offline = |scope: &String| scope == OFFLINE_ACCESS;
+    let offers_offline =
+        discovered.authorization_server.scopes_supported.as_ref().is_some_and(|offered| offered.iter().any(is_offline));
+    match (offers_offline, scopes.iter().position(is_offline)) {
+        (true, None) => scopes.push(OFFLINE_ACCESS.to_owned()),
+        (false, Some(at)) => drop(scopes.remove(at)),
+        _ => {}
+    }
+    scopes
+}

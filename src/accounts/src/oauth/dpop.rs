@@ -1,0 +1,79 @@
+//! Proofs of possession (RFC 9449, extension `io.modelcontextprotocol/auth/dpop`).
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use url::Url;
+
+use super::{OAuthError, jws::SigningKey};
+use countersign_runtime::secret;
+
+/// The maximum number of bytes of a nonce.
+const MAX_NONCE_LEN: usize = 1024;
+
+/// Returns `true` for a nonce that a server may demand in proofs (RFC 9449, section 8).
+#[must_use]
+pub fn is_nonce(text: &str) -> bool {
+    (1..=MAX_NONCE_LEN).contains(&text.len())
+}
+
+/// A key of the gateway to which tokens are bound (ES256).
+pub struct DpopKey {
+    key: SigningKey,
+    public_jwk: Value,
+    pem: String,
+}
+
+impl DpopKey {
+    /// Generates a key.
+    ///
+    /// # Errors
+    /// [`OAuthError::Unusable`] without a source of randomness.
+    pub fn generate() -> Result<Self, OAuthError> {
+        Self::from_pem(&SigningKey::generate_pem()?)
+    }
+
+    /// Reads a key from the text of [`Self::to_pem`] (PKCS #8, PEM).
+    ///
+    /// # Errors
+    /// [`OAuthError::Unusable`] for another text.
+    pub fn from_pem(text: &str) -> Result<Self, OAuthError> {
+        let key = SigningKey::from_pem(text)?;
+        let public_jwk = key.public_ec_key();
+        let public_jwk =
+            public_jwk.ok_or_else(|| OAuthError::Unusable("the key for DPoP is not one for ES256".to_owned()))?;
+        Ok(Self { key, public_jwk, pem: text.to_owned() })
+    }
+
+    /// Returns the private key as text, to be stored sealed.
+    #[must_use]
+    pub fn to_pem(&self) -> String {
+        self.pem.clone()
+    }
+
+    /// Proves possession for one request. `token` is the access token that the request carries.
+    ///
+    /// # Errors
+    /// [`OAuthError::Unusable`] for an invalid URL, without a source of randomness, and if the key cannot sign.
+    pub fn prove(
+        &self,
+        method: &str,
+        url: &str,
+        token: Option<&str>,
+        nonce: Option<&str>,
+        now: Timestamp,
+    ) -> Result<String, OAuthError> {
+        let mut target = Url::parse(url).map_err(|error| OAuthError::Unusable(error.to_string()))?;
+        target.set_query(None);
+        target.set_fragment(None);
+        let id = secret::generate("").map_err(|error| OAuthError::Unusable(error.to_string()))?;
+        let mut claims = json!({ "jti": id, "htm": method, "htu": target.as_str(), "iat": now.as_second() });
+        if let Some(token) = token {
+            claims["ath"] = URL_SAFE_NO_PAD.encode(secret::hash(token.as_bytes())).into();
+        }
+        if let Some(nonce) = nonce {
+            claims["nonce"] = nonce.into();
+        }
+        self.key.sign(json!({ "typ": "dpop+jwt", "jwk": self.public_jwk }), &claims)
+    }
+}

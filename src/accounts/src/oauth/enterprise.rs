@@ -1,0 +1,82 @@
+//! Obtains the identity assertion of a person from their identity provider (ID-JAG;
+//! extension `io.modelcontextprotocol/enterprise-managed-authorization`).
+
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use jiff::Timestamp;
+use serde::Deserialize;
+use url::Url;
+
+use super::{
+    AllowedAddresses, OAuthError,
+    discovery::read_authorization_server,
+    registration::{ClientAuthMethod, Registration, secret_method},
+    token::{Grant, TokenRequest, request_token},
+};
+use countersign_config::{OidcConfig, Secret};
+
+/// The claims of an ID token that say where it comes from. Only the identity provider verifies the token.
+#[derive(Deserialize)]
+struct IdToken {
+    iss: String,
+    aud: Audience,
+    azp: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Audience {
+    One(String),
+    Several(Vec<String>),
+}
+
+/// Exchanges a person's ID token at its issuer for the assertion that `request` sends as [`Grant::JwtBearer`]. The ID
+/// token comes from the operator's file or from the person's sign-in. The gateway is the client to which it was issued.
+/// `find_provider` returns the configuration of the identity provider if it is this issuer, with the secret of its client
+/// and its certificate authorities. At another issuer, those of `request` are trusted.
+///
+/// # Errors
+/// [`OAuthError::Unusable`] for a text that is not an ID token; otherwise the errors of the discovery of its issuer,
+/// and of [`request_token`].
+pub async fn request_assertion(
+    id_token: &str,
+    find_provider: impl Fn(&str) -> Option<OidcConfig>,
+    request: &TokenRequest<'_>,
+    now: Timestamp,
+) -> Result<String, OAuthError> {
+    let unusable = || OAuthError::Unusable("the subject token is not an ID token".to_owned());
+    let payload = id_token.trim().split('.').nth(1).and_then(|part| URL_SAFE_NO_PAD.decode(part).ok());
+    let claims: Option<IdToken> = payload.and_then(|payload| serde_json::from_slice(&payload).ok());
+    let IdToken { iss, aud, azp } = claims.ok_or_else(unusable)?;
+    let client_id = azp.or(match aud {
+        Audience::One(client) => Some(client),
+        Audience::Several(clients) => clients.into_iter().next(),
+    });
+    // The operator configured the file of the token or its issuer (`auth.oidc`), so the address of the issuer is
+    // trusted.
+    let allowed_addresses = AllowedAddresses::new(&Url::parse(&iss).map_err(|_| unusable())?, None);
+    let provider = find_provider(&iss);
+    let trusted = provider.as_ref().map_or(request.trusted, |provider| provider.authorities.as_ref());
+    let authorization_server = read_authorization_server(&iss, &allowed_addresses, trusted).await?;
+    let client_id = client_id.ok_or_else(unusable)?;
+    let provider = provider.as_ref().filter(|provider| provider.client_id == client_id);
+    let secret = provider.and_then(|provider| provider.client_secret.as_ref());
+    let registration = Registration {
+        issuer: iss,
+        client_id,
+        auth_method: secret.map_or(ClientAuthMethod::None, |_| secret_method(&authorization_server)),
+        client_secret: secret.map(|Secret(secret)| secret.clone()),
+        dynamic_redirect_uri: None,
+    };
+    let exchange = TokenRequest {
+        authorization_server: &authorization_server,
+        trusted,
+        registration: &registration,
+        private_key: None,
+        resource: request.resource,
+        scopes: request.scopes,
+        dpop: None,
+    };
+    let grant =
+        Grant::IdentityAssertion { subject_token: id_token.trim(), audience: &request.authorization_server.issuer };
+    Ok(request_token(&exchange, grant, now).await?.access_token)
+}

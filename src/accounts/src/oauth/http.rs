@@ -1,0 +1,104 @@
+//! Sends HTTP requests to authorization servers, and reads their answers.
+
+use awc::{
+    Client,
+    http::header::{ACCEPT, CONTENT_TYPE, HeaderName, USER_AGENT},
+};
+use serde_json::Value;
+
+use super::{OAuthError, allowed_addresses::AllowedAddresses};
+use countersign_auth::tokens::{quote, read_error_code};
+use countersign_config::Authorities;
+use countersign_net::{AddressRange, Answer, ExchangeError, exchange, shared_client};
+
+/// The reason why no document was read from a URL.
+pub(super) enum GetError {
+    /// The server did not answer, or the URL must not be used.
+    Failed(OAuthError),
+    /// The answer is not a document.
+    NoDocument {
+        reason: String,
+        /// `true` if the status says that the server is unavailable for now.
+        is_transient: bool,
+    },
+}
+
+/// Returns the client of this thread that connects only to addresses in this range.
+fn client(range: AddressRange, trusted: Option<&Authorities>) -> Client {
+    shared_client(Some(range), trusted.map(|authorities| authorities.certificates.as_slice()))
+}
+
+/// Reads a JSON document.
+pub(super) async fn get_json(
+    url: &str,
+    allowed_addresses: &AllowedAddresses,
+    trusted: Option<&Authorities>,
+) -> Result<Value, GetError> {
+    let (url, range) = allowed_addresses.check(url).map_err(GetError::Failed)?;
+    let request = client(range, trusted).get(url.as_str());
+    let request = request.insert_header((ACCEPT, "application/json"));
+    let request = request.insert_header((USER_AGENT, countersign_net::USER_AGENT));
+    let answer = exchange(request.send()).await.map_err(|error| GetError::Failed(to_oauth_error(error)))?;
+    let is_transient = is_transient(answer.status);
+    match answer.status {
+        200 => serde_json::from_slice(&answer.body)
+            .map_err(|_| GetError::NoDocument { reason: "the answer is not JSON".to_owned(), is_transient }),
+        status => Err(GetError::NoDocument { reason: format!("the answer has status {status}"), is_transient }),
+    }
+}
+
+/// Returns `true` for a status after which a later request may succeed.
+fn is_transient(status: u16) -> bool {
+    matches!(status, 429 | 500..)
+}
+
+/// Sends a POST request. Returns the JSON body of an answer with the status 200 or 201.
+///
+/// # Errors
+/// [`OAuthError::Refused`] for an answer with an error code (RFC 6749, section 5.2), which `on_refusal` gets first;
+/// [`OAuthError::Unreachable`] also for 429 and 5xx; otherwise [`OAuthError::Unusable`].
+pub(super) async fn post(
+    url: &str,
+    allowed_addresses: &AllowedAddresses,
+    trusted: Option<&Authorities>,
+    content_type: &str,
+    headers: &[(HeaderName, String)],
+    body: String,
+    on_refusal: impl FnOnce(&Answer),
+) -> Result<Value, OAuthError> {
+    let (url, range) = allowed_addresses.check(url)?;
+    let mut request = client(range, trusted).post(url.as_str());
+    let fixed_headers =
+        [(ACCEPT, "application/json"), (USER_AGENT, countersign_net::USER_AGENT), (CONTENT_TYPE, content_type)];
+    for header in fixed_headers {
+        request = request.insert_header(header);
+    }
+    for (name, value) in headers {
+        request = request.insert_header((name.clone(), value.as_str()));
+    }
+    let answer = exchange(request.send_body(body)).await.map_err(to_oauth_error)?;
+    let describe = |problem: &str| format!("{}: the answer {problem}", quote(url.as_str()));
+    match answer.status {
+        200 | 201 => serde_json::from_slice(&answer.body).map_err(|_| OAuthError::Unusable(describe("is not JSON"))),
+        status if is_transient(status) => {
+            // A server that answers with these statuses has not processed the request (RFC 6585, section 4; RFC 9110,
+            // section 15.6.4).
+            let is_unsent = matches!(status, 429 | 503);
+            Err(OAuthError::Unreachable { reason: describe(&format!("has status {status}")), is_unsent })
+        }
+        status => {
+            let Some(code) = read_error_code(&answer.body).filter(|_| status >= 400) else {
+                return Err(OAuthError::Unusable(describe(&format!("has status {status}"))));
+            };
+            on_refusal(&answer);
+            Err(OAuthError::Refused(code))
+        }
+    }
+}
+
+fn to_oauth_error(error: ExchangeError) -> OAuthError {
+    match error {
+        ExchangeError::Unreachable { reason, is_unsent } => OAuthError::Unreachable { reason, is_unsent },
+        ExchangeError::Unreadable(reason) => OAuthError::Unusable(reason),
+    }
+}

@@ -1,0 +1,300 @@
+//! The tokens that the gateway obtains without a person: client credentials, an identity provider that vouches for a
+//! person, or the platform that vouches for the gateway. They stay in memory, because another one can always be
+//! obtained.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+
+use super::{
+    client::{OAuthClient, RegistrationError},
+    failure::{Pause, store_unavailable, unavailable},
+    oauth::{
+        OAuthError,
+        authorization::scopes_to_request,
+        dpop::DpopKey,
+        enterprise::request_assertion,
+        registration::Registration,
+        token::{Grant, TokenAnswer, TokenRequest, request_token},
+    },
+    sealed_store::AccountTokens,
+    server::AccountServer,
+    tokens::{TokenOrigin, Tokens, merge_scopes},
+};
+use countersign_config::OAuthGrant;
+use countersign_upstream::credentials::AuthorizationFailure;
+
+/// The time after which a token is requested again after a refusal.
+const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(60);
+/// The time after which a token is requested again after no answer or an invalid one. It is longer than the time limit
+/// of a request.
+const PAUSE_AFTER_OUTAGE: Duration = Duration::from_secs(10);
+/// The maximum number of bytes of a file with a token.
+const MAX_TOKEN_FILE_LEN: u64 = 64 * 1024;
+
+/// The obtained token of one account.
+pub struct ObtainedTokens {
+    client: Arc<OAuthClient>,
+    server: Arc<AccountServer>,
+    /// The person for whom the identity provider vouches; an empty text for the gateway.
+    holder: String,
+    state: Mutex<State>,
+    /// The pause after a request failed.
+    pause: Pause,
+    /// The pause after a step-up failed.
+    step_up_pause: Pause,
+    /// One task obtains a token at a time.
+    request_lock: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    account: Option<Arc<AccountTokens>>,
+    /// The scopes of the step-ups that succeeded.
+    step_up_scopes: Vec<String>,
+}
+
+impl ObtainedTokens {
+    #[must_use]
+    pub fn new(client: Arc<OAuthClient>, server: Arc<AccountServer>, holder: String) -> Self {
+        let (state, pause, step_up_pause, request_lock) = Default::default();
+        Self { client, server, holder, state, pause, step_up_pause, request_lock }
+    }
+
+    /// Returns `true` if a token was obtained, even if it has expired.
+    #[must_use]
+    pub fn has_token(&self) -> bool {
+        self.state.lock().account.is_some()
+    }
+
+    /// Returns the token for a request, or a new one if it is about to expire. Returns `None` while it is not known
+    /// that the server requires a token.
+    ///
+    /// # Errors
+    /// As [`Self::obtain`].
+    pub async fn usable_tokens(&self) -> Result<Option<Arc<AccountTokens>>, AuthorizationFailure> {
+        if self.state.lock().account.is_none() && !self.server.requires_token() {
+            return Ok(None);
+        }
+        self.obtain().await.map(Some)
+    }
+
+    /// Obtains a token if the last one is about to expire. If that fails, the last one is used while it is valid.
+    ///
+    /// # Errors
+    /// `Refused` if the authorization server refuses the gateway; `Unavailable` after an outage, during a pause, and
+    /// without a subject token.
+    pub async fn obtain(&self) -> Result<Arc<AccountTokens>, AuthorizationFailure> {
+        if let Some(account) = self.unexpired_tokens() {
+            return Ok(account);
+        }
+        let _guard = self.request_lock.lock().await;
+        if let Some(account) = self.unexpired_tokens() {
+            return Ok(account);
+        }
+        let failure = match self.pause.failure() {
+            Some(failure) => failure,
+            None => {
+                let step_up_scopes = self.state.lock().step_up_scopes.clone();
+                match self.discover_and_request(&step_up_scopes).await {
+                    Ok(account) => {
+                        self.state.lock().account = Some(Arc::clone(&account));
+                        return Ok(account);
+                    }
+                    Err(error) => self.record_failure(error),
+                }
+            }
+        };
+        let old = self.state.lock().account.clone();
+        old.filter(|old| old.tokens.is_valid(Timestamp::now())).ok_or(failure)
+    }
+
+    /// Returns the last token, if it is not about to expire.
+    fn unexpired_tokens(&self) -> Option<Arc<AccountTokens>> {
+        let account = self.state.lock().account.clone();
+        account.filter(|account| !account.tokens.needs_refresh(Timestamp::now()))
+    }
+
+    /// Logs a failure, and pauses requests.
+    fn record_failure(&self, error: TokenError) -> AuthorizationFailure {
+        let failure = error.begin_pause(&self.pause);
+        tracing::warn!(server = self.server.name, reason = %failure, "no token was obtained for the server");
+        if matches!(failure, AuthorizationFailure::Refused(_)) {
+            // The next attempt must not fail because of the scopes of step-ups.
+            self.state.lock().step_up_scopes.clear();
+        }
+        failure
+    }
+
+    /// Obtains a token in place of one that the server refused.
+    ///
+    /// # Errors
+    /// `Refused` if the server refuses a token that is new; otherwise as [`Self::obtain`].
+    pub async fn replace_refused(&self, refused: &str) -> Result<(), AuthorizationFailure> {
+        {
+            let mut state = self.state.lock();
+            let current = state.account.as_ref().filter(|current| current.tokens.access_token == refused);
+            if let Some(current) = current {
+                if current.tokens.is_too_new_to_replace(Timestamp::now()) {
+                    let text = "does not accept the token that its authorization server issued";
+                    return Err(AuthorizationFailure::Refused(text.to_owned()));
+                }
+                state.account = None;
+            }
+        }
+        self.obtain().await.map(drop)
+    }
+
+    /// Answers a step-up: obtains a token with the challenged scopes in place of the `refused` one, which is kept if
+    /// that fails.
+    ///
+    /// # Errors
+    /// `Refused` if the scopes were requested already; otherwise as [`Self::obtain`].
+    pub async fn obtain_with_scopes(&self, refused: &str, challenged: &[String]) -> Result<(), AuthorizationFailure> {
+        let guard = self.request_lock.lock().await;
+        let (old, step_up_scopes) = {
+            let state = self.state.lock();
+            let old = state.account.clone().filter(|old| old.tokens.access_token == refused);
+            (old, merge_scopes(&state.step_up_scopes, challenged))
+        };
+        let Some(old) = old else {
+            drop(guard);
+            return self.obtain().await.map(drop);
+        };
+        if old.tokens.has_requested(&step_up_scopes) {
+            let text = "demands permissions that its authorization server does not grant";
+            return Err(AuthorizationFailure::Refused(text.to_owned()));
+        }
+        if let Some(failure) = self.step_up_pause.failure() {
+            return Err(failure);
+        }
+        let outcome = self.discover_and_request(&step_up_scopes).await;
+        let account = outcome.map_err(|error| error.begin_pause(&self.step_up_pause))?;
+        let mut state = self.state.lock();
+        (state.account, state.step_up_scopes) = (Some(account), step_up_scopes);
+        Ok(())
+    }
+
+    /// Discovers the authorization server, and requests a token that also has the scopes of step-ups.
+    async fn discover_and_request(&self, step_up_scopes: &[String]) -> Result<Arc<AccountTokens>, TokenError> {
+        let (client, server, now) = (&self.client, &*self.server, Timestamp::now());
+        let challenge = server.challenge();
+        let discovered = server.discover().await?;
+        let challenged = challenge.as_ref().and_then(|challenge| challenge.scopes.as_deref());
+        let requested_scopes = scopes_to_request(&server.oauth.scopes, step_up_scopes, challenged, &discovered);
+        let dpop = server.wants_dpop().then(DpopKey::generate).transpose()?;
+        let mut registration = client.find_or_register(server, &discovered.authorization_server).await?;
+        let request = async |registration: &Registration| {
+            let request = server.token_request(&discovered, registration, &requested_scopes, dpop.as_ref());
+            self.send_grant(&request, now).await
+        };
+        let mut answer = request(&registration).await;
+        if matches!(&answer, Err(TokenError::OAuth(error)) if registration.is_forgotten(error)) {
+            registration = client.register_anew(server, &discovered.authorization_server).await?;
+            answer = request(&registration).await;
+        }
+        let (answer, dpop_key) = (answer?, dpop.as_ref().map(DpopKey::to_pem));
+        let tokens = Tokens::new(answer, TokenOrigin { discovered, registration, requested_scopes, dpop_key }, now);
+        Ok(Arc::new(AccountTokens { version: 0, refreshing_since: None, connected_at: now, tokens, dpop }))
+    }
+
+    /// Sends the request with the configured grant.
+    async fn send_grant(&self, request: &TokenRequest<'_>, now: Timestamp) -> Result<TokenAnswer, TokenError> {
+        let assertion;
+        let grant = match self.server.oauth.grant {
+            OAuthGrant::WorkloadIdentity => {
+                assertion = self.read_subject_token().await?;
+                Grant::JwtBearer(&assertion)
+            }
+            OAuthGrant::Enterprise => {
+                let id_token = self.read_subject_token().await?;
+                let identity_provider = self.client.identity_provider.get();
+                let find_provider = |issuer: &str| identity_provider?.config_for(issuer);
+                assertion = request_assertion(&id_token, find_provider, request, now).await?;
+                Grant::JwtBearer(&assertion)
+            }
+            OAuthGrant::ClientCredentials | OAuthGrant::AuthorizationCode => Grant::ClientCredentials,
+        };
+        Ok(request_token(request, grant, now).await?)
+    }
+
+    /// Returns the token of the person or the workload. A file is read each time, because its writer replaces the token
+    /// before it expires.
+    async fn read_subject_token(&self) -> Result<String, TokenError> {
+        if let Some(path) = &self.server.oauth.subject_token_file {
+            let token = read_token_file(path).await;
+            return token.map_err(|reason| TokenError::NoSubject(format!("{} {reason}", path.display())));
+        }
+        let identity_provider = self.client.identity_provider.get().filter(|_| !self.holder.is_empty());
+        let Some(identity_provider) = identity_provider else {
+            return Err(TokenError::NoSubject("neither `oauth.subject_token_file` nor `auth.oidc` is set".to_owned()));
+        };
+        let token = identity_provider.id_token(&self.holder).await;
+        let token = token.map_err(|_| TokenError::NoSubject("the store of the gateway is unavailable".to_owned()))?;
+        let missing = "its person is not signed in to the dashboard with the identity provider";
+        token.ok_or_else(|| TokenError::NoSubject(missing.to_owned()))
+    }
+}
+
+/// Reads a token from a file. The error continues a sentence that begins with the path.
+async fn read_token_file(path: &Path) -> Result<String, String> {
+    let cannot = |error: std::io::Error| format!("cannot be read: {error}");
+    if tokio::fs::metadata(path).await.map_err(cannot)?.len() > MAX_TOKEN_FILE_LEN {
+        return Err("is too large for a token".to_owned());
+    }
+    let text = tokio::fs::read_to_string(path).await.map_err(cannot)?;
+    Ok(text.trim().to_owned())
+}
+
+/// The reason why no token was obtained.
+enum TokenError {
+    OAuth(OAuthError),
+    /// The reason why there is no subject token.
+    NoSubject(String),
+    Store,
+}
+
+impl From<OAuthError> for TokenError {
+    fn from(error: OAuthError) -> Self {
+        Self::OAuth(error)
+    }
+}
+
+impl From<RegistrationError> for TokenError {
+    fn from(error: RegistrationError) -> Self {
+        match error {
+            RegistrationError::OAuth(error) => Self::OAuth(error),
+            RegistrationError::Store(_) => Self::Store,
+        }
+    }
+}
+
+impl TokenError {
+    /// Begins a pause, unless no request was sent, and returns the failure.
+    fn begin_pause(self, pause: &Pause) -> AuthorizationFailure {
+        let length = match &self {
+            Self::OAuth(OAuthError::Refused(_)) => Some(PAUSE_AFTER_REFUSAL),
+            Self::OAuth(_) => Some(PAUSE_AFTER_OUTAGE),
+            Self::NoSubject(_) | Self::Store => None,
+        };
+        let failure = self.into_failure();
+        if let Some(length) = length {
+            pause.begin(length, &failure);
+        }
+        failure
+    }
+
+    fn into_failure(self) -> AuthorizationFailure {
+        match self {
+            Self::OAuth(error @ OAuthError::Refused(_)) => {
+                AuthorizationFailure::Refused(format!("cannot be used, because {error}"))
+            }
+            Self::OAuth(error) => unavailable(&error),
+            Self::NoSubject(reason) => {
+                AuthorizationFailure::Unavailable(format!("cannot be used now, because {reason}"))
+            }
+            Self::Store => store_unavailable(),
+        }
+    }
+}

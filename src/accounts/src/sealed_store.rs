@@ -1,0 +1,302 @@
+//! The stored accounts and registrations: seals and opens them, and reads and writes them on blocking threads.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{
+    oauth::{dpop::DpopKey, registration::Registration},
+    tokens::Tokens,
+};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_runtime::sealing::Sealer;
+use countersign_store::{
+    StoreError,
+    accounts::{AccountKey, AccountStore, StoredAccount},
+};
+use countersign_upstream::credentials::AccountHolder;
+
+/// The age at which the list of accounts is read again.
+const MAX_LIST_AGE: Duration = Duration::from_secs(5);
+const ACCOUNT_CONTEXT: &str = "countersign.account.1";
+const REGISTRATION_CONTEXT: &str = "countersign.registration.1";
+
+/// The accounts and registrations of the store, whose secrets are sealed.
+pub struct SealedStore {
+    store: Arc<dyn AccountStore>,
+    sealer: Option<Arc<Sealer>>,
+    list: Mutex<AccountList>,
+    is_reading_list: AtomicBool,
+}
+
+/// The accounts that the store holds, the oldest first.
+#[derive(Default)]
+struct AccountList {
+    read_at: Option<Instant>,
+    entries: Vec<ListedAccount>,
+}
+
+struct ListedAccount {
+    key: AccountKey,
+    target: String,
+    issuer: String,
+}
+
+/// The unsealed tokens of an account, with the version of their row.
+pub struct AccountTokens {
+    /// The version of the row, or 0 for tokens that are not stored.
+    pub version: i64,
+    /// The time at which a node began to refresh the tokens, while it does.
+    pub refreshing_since: Option<Timestamp>,
+    /// The time at which the person connected the account, or the token was obtained.
+    pub connected_at: Timestamp,
+    pub tokens: Tokens,
+    pub dpop: Option<DpopKey>,
+}
+
+impl AccountTokens {
+    /// Creates the tokens of an account. Returns `None` if the DPoP key cannot be read.
+    #[must_use]
+    pub fn new(tokens: Tokens, now: Timestamp) -> Option<Self> {
+        let dpop = tokens.dpop_key.as_deref().map(DpopKey::from_pem).transpose().ok()?;
+        Some(Self { version: 0, refreshing_since: None, connected_at: now, tokens, dpop })
+    }
+}
+
+impl SealedStore {
+    /// Creates the store, and reads the list of accounts.
+    #[must_use]
+    pub fn new(store: Arc<dyn AccountStore>, sealer: Option<Sealer>) -> Arc<Self> {
+        let (list, is_reading_list) = (Mutex::default(), AtomicBool::new(false));
+        let sealed_store = Arc::new(Self { store, sealer: sealer.map(Arc::new), list, is_reading_list });
+        sealed_store.read_list();
+        sealed_store
+    }
+
+    /// Reads an account, if it belongs to the server at `target` and the tokens can be opened.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`
+    pub async fn read(&self, key: &AccountKey, target: &str) -> Result<Option<AccountTokens>, McpError> {
+        let read_key = key.clone();
+        let Some(row) = self.with_store(move |store| store.account(&read_key)).await? else { return Ok(None) };
+        Ok((row.target == target).then(|| self.open_row(row)).flatten())
+    }
+
+    /// Unseals the tokens of a row. Logs a failure.
+    fn open_row(&self, row: StoredAccount) -> Option<AccountTokens> {
+        let tokens = self.open(&account_context(&row.key, &row.target), &row.sealed);
+        if tokens.is_none() {
+            tracing::warn!(
+                server = row.key.server,
+                "the stored tokens of an account cannot be opened (another sealing key or another version); its person \
+                 must connect again"
+            );
+        }
+        let StoredAccount { version, refreshing_since, connected_at, .. } = row;
+        Some(AccountTokens { version, refreshing_since, ..AccountTokens::new(tokens?, connected_at)? })
+    }
+
+    /// Stores the tokens of an account that a person connected.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`, or `INTERNAL_ERROR` if they cannot be sealed.
+    pub async fn connect(
+        self: &Arc<Self>,
+        key: &AccountKey,
+        target: &str,
+        tokens: &Tokens,
+        now: Timestamp,
+    ) -> Result<(), McpError> {
+        let row = StoredAccount {
+            key: key.clone(),
+            target: target.to_owned(),
+            issuer: tokens.discovered.authorization_server.issuer.clone(),
+            sealed: self.seal(&account_context(key, target), tokens)?,
+            version: 0,
+            refreshing_since: None,
+            connected_at: now,
+        };
+        self.with_store(move |store| store.connect_account(&row)).await?;
+        self.reload_list().await;
+        Ok(())
+    }
+
+    /// Removes an account. Returns `false` if there was none.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`
+    pub async fn remove(self: &Arc<Self>, key: &AccountKey) -> Result<bool, McpError> {
+        let key = key.clone();
+        let was_there = self.with_store(move |store| store.remove_account(&key)).await?;
+        self.reload_list().await;
+        Ok(was_there)
+    }
+
+    /// Marks the tokens of an account as being refreshed, as [`AccountStore::begin_refresh`] does.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`
+    pub async fn begin_refresh(&self, key: &AccountKey, version: i64, now: Timestamp) -> Result<bool, McpError> {
+        let key = key.clone();
+        self.with_store(move |store| store.begin_refresh(&key, version, now)).await
+    }
+
+    /// Stores refreshed tokens. Returns `false` if the account has another version by now.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`, or `INTERNAL_ERROR` if they cannot be sealed.
+    pub async fn finish_refresh(
+        &self,
+        key: &AccountKey,
+        target: &str,
+        version: i64,
+        tokens: &Tokens,
+    ) -> Result<bool, McpError> {
+        let sealed = self.seal(&account_context(key, target), tokens)?;
+        let key = key.clone();
+        self.with_store(move |store| store.finish_refresh(&key, version, &sealed)).await
+    }
+
+    /// Removes the mark of a refresh whose token was not used.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`
+    pub async fn cancel_refresh(&self, key: &AccountKey, version: i64) -> Result<(), McpError> {
+        let key = key.clone();
+        self.with_store(move |store| store.cancel_refresh(&key, version)).await
+    }
+
+    /// Returns the gateway's registration at an authorization server.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`
+    pub async fn registration(&self, issuer: &str) -> Result<Option<Registration>, McpError> {
+        let read_issuer = issuer.to_owned();
+        let sealed = self.with_store(move |store| store.registration(&read_issuer)).await?;
+        Ok(sealed.and_then(|sealed| self.open(&registration_context(issuer), &sealed)))
+    }
+
+    /// Stores the gateway's registration at an authorization server.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`, or `INTERNAL_ERROR` if it cannot be sealed.
+    pub async fn put_registration(&self, registration: &Registration) -> Result<(), McpError> {
+        let issuer = registration.issuer.clone();
+        let sealed = self.seal(&registration_context(&issuer), registration)?;
+        self.with_store(move |store| store.put_registration(&issuer, &sealed)).await
+    }
+
+    /// Seals a value for this context.
+    ///
+    /// # Errors
+    /// `INTERNAL_ERROR` without a key.
+    pub fn seal(&self, context: &[u8], value: &impl Serialize) -> Result<String, McpError> {
+        let cannot = || McpError::new(ErrorKind::Internal, "the gateway has no key to seal with");
+        let json = serde_json::to_string(value).map_err(|_| cannot())?;
+        self.sealer.as_ref().ok_or_else(cannot)?.seal(context, &json)
+    }
+
+    /// Opens a value that was sealed for this context.
+    #[must_use]
+    pub fn open<T: DeserializeOwned>(&self, context: &[u8], sealed: &str) -> Option<T> {
+        serde_json::from_str(&self.sealer.as_ref()?.open(context, sealed)?).ok()
+    }
+
+    /// Returns the holders of the accounts at a server, the oldest first, as they were some seconds ago.
+    #[must_use]
+    pub fn holders(self: &Arc<Self>, server: &str, target: &str) -> Vec<String> {
+        self.list_at_server(server, target, |account| account.key.holder.clone())
+    }
+
+    /// Returns the authorization servers of the accounts at a server, as they were some seconds ago.
+    #[must_use]
+    pub fn issuers(self: &Arc<Self>, server: &str, target: &str) -> Vec<String> {
+        self.list_at_server(server, target, |account| account.issuer.clone())
+    }
+
+    /// Returns the value that `select` takes from each listed account at a server, and begins to read the list again if
+    /// it is old.
+    fn list_at_server<T>(self: &Arc<Self>, server: &str, target: &str, select: impl Fn(&ListedAccount) -> T) -> Vec<T> {
+        let is_old = self.list.lock().read_at.is_none_or(|at| at.elapsed() >= MAX_LIST_AGE);
+        // Outside a runtime, reading blocks no thread of an executor.
+        if is_old && !self.is_reading_list.swap(true, Ordering::AcqRel) {
+            let this = Arc::clone(self);
+            match tokio::runtime::Handle::try_current() {
+                Ok(runtime) => drop(runtime.spawn_blocking(move || this.read_list())),
+                Err(_) => this.read_list(),
+            }
+        }
+        let list = self.list.lock();
+        let at_server = list.entries.iter().filter(|account| account.key.server == server && account.target == target);
+        at_server.map(select).collect()
+    }
+
+    /// Reads the list of accounts, and blocks until it is read. Keeps the old list after a failure, which is logged.
+    fn read_list(&self) {
+        let read_at = Some(Instant::now());
+        match self.store.accounts() {
+            Ok(rows) => {
+                let list_row = |row: StoredAccount| {
+                    let StoredAccount { key, target, issuer, .. } = row;
+                    ListedAccount { key, target, issuer }
+                };
+                let mut list = self.list.lock();
+                if list.read_at < read_at {
+                    *list = AccountList { read_at, entries: rows.into_iter().map(list_row).collect() };
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the list of connected accounts cannot be read from the store"),
+        }
+        self.is_reading_list.store(false, Ordering::Release);
+    }
+
+    /// Reads the list again after a change.
+    async fn reload_list(self: &Arc<Self>) {
+        let this = Arc::clone(self);
+        // A failure is logged, and the list is read again when it is old.
+        let _ = tokio::task::spawn_blocking(move || this.read_list()).await;
+    }
+
+    /// Runs an operation of the store on a blocking thread.
+    async fn with_store<T: Send + 'static>(
+        &self,
+        operation: impl FnOnce(&dyn AccountStore) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, McpError> {
+        let store = Arc::clone(&self.store);
+        let outcome = tokio::task::spawn_blocking(move || operation(&*store)).await;
+        let outcome = outcome.map_err(|_| McpError::new(ErrorKind::Internal, "an operation of the store failed"))?;
+        outcome.map_err(|error| {
+            tracing::warn!(%error, "the accounts of the store cannot be read or written");
+            error.to_mcp()
+        })
+    }
+}
+
+/// Returns the context in which the tokens of an account are sealed, so that a row under another key does not open.
+fn account_context(key: &AccountKey, target: &str) -> Vec<u8> {
+    join_context(&[ACCOUNT_CONTEXT, &key.server, target, &key.holder])
+}
+
+fn registration_context(issuer: &str) -> Vec<u8> {
+    join_context(&[REGISTRATION_CONTEXT, issuer])
+}
+
+/// Joins the parts, preceded by their lengths, so that different parts never give the same context.
+fn join_context(parts: &[&str]) -> Vec<u8> {
+    let lengths = parts.iter().flat_map(|part| part.len().to_be_bytes());
+    lengths.chain(parts.iter().flat_map(|part| part.bytes())).collect()
+}
+
+/// Parses the stored name of a holder, which is empty for the gateway.
+pub fn parse_holder(name: &str) -> AccountHolder {
+    if name.is_empty() { AccountHolder::Gateway } else { AccountHolder::Person(name.into()) }
+}

@@ -1,0 +1,136 @@
+//! A configured server that may require accounts, with its last challenge.
+
+use parking_lot::Mutex;
+use url::Url;
+
+use super::oauth::{
+    OAuthError,
+    challenge::Challenge,
+    discovery::{DiscoveredResource, discover},
+    dpop::DpopKey,
+    registration::Registration,
+    token::TokenRequest,
+};
+use countersign_config::{Authorities, OAuthGrant, UpstreamConfig, UpstreamOAuth, UpstreamTarget};
+
+/// A configured server with a URL and `oauth`.
+pub struct AccountServer {
+    pub name: String,
+    /// The first of its addresses.
+    pub url: Url,
+    /// The fingerprint of its addresses. Accounts at other addresses are not used.
+    pub target: String,
+    pub oauth: UpstreamOAuth,
+    /// Certificate authorities that are trusted in addition to the public ones, at the server and at its authorization
+    /// server.
+    pub authorities: Option<Authorities>,
+    /// The last challenge to a request without a valid token. Once there is a challenge, the server requires
+    /// accounts.
+    challenge: Mutex<Option<Challenge>>,
+    /// The authorization server that knows the configured client: that of the oldest account, or else the first one
+    /// that was used.
+    client_issuer: Mutex<Option<String>>,
+}
+
+impl AccountServer {
+    /// Creates the state of a configured server. Returns `None` for one without a URL or without `oauth`.
+    #[must_use]
+    pub fn new(config: &UpstreamConfig) -> Option<Self> {
+        let (UpstreamTarget::Url { urls, .. }, Some(oauth)) = (&config.target, &config.oauth) else { return None };
+        Some(Self {
+            name: config.name.clone(),
+            url: urls.first()?.clone(),
+            target: config.target.fingerprint(),
+            oauth: oauth.clone(),
+            authorities: config.authorities.clone(),
+            challenge: Mutex::new(None),
+            client_issuer: Mutex::new(None),
+        })
+    }
+
+    /// Returns `true` if both accept the same accounts and tokens, and obtain tokens in the same way.
+    #[must_use]
+    pub fn has_same_accounts(&self, other: &Self) -> bool {
+        (&self.name, &self.url, &self.target) == (&other.name, &other.url, &other.target)
+            && (&self.oauth, &self.authorities) == (&other.oauth, &other.authorities)
+    }
+
+    /// Finds the authorization server of the server.
+    ///
+    /// # Errors
+    /// The errors of [`discover`].
+    pub async fn discover(&self) -> Result<DiscoveredResource, OAuthError> {
+        discover(&self.url, self.challenge().as_ref(), &self.oauth, self.authorities.as_ref()).await
+    }
+
+    /// Creates the request for a token that the discovered resource of the server accepts.
+    #[must_use]
+    pub fn token_request<'a>(
+        &'a self,
+        discovered: &'a DiscoveredResource,
+        registration: &'a Registration,
+        scopes: &'a [String],
+        dpop: Option<&'a DpopKey>,
+    ) -> TokenRequest<'a> {
+        TokenRequest {
+            authorization_server: &discovered.authorization_server,
+            trusted: self.authorities.as_ref(),
+            registration,
+            private_key: self.oauth.private_key.as_ref(),
+            resource: &discovered.resource,
+            scopes,
+            dpop,
+        }
+    }
+
+    /// Returns `true` if a person consents in a browser.
+    #[must_use]
+    pub fn requires_consent(&self) -> bool {
+        self.oauth.grant == OAuthGrant::AuthorizationCode
+    }
+
+    /// Returns the last challenge.
+    #[must_use]
+    pub fn challenge(&self) -> Option<Challenge> {
+        self.challenge.lock().clone()
+    }
+
+    /// Remembers a challenge. One without an address of the metadata keeps the known address.
+    pub fn remember_challenge(&self, challenge: Challenge) {
+        let mut known = self.challenge.lock();
+        let resource_metadata =
+            challenge.resource_metadata.or_else(|| known.take().and_then(|known| known.resource_metadata));
+        *known = Some(Challenge { resource_metadata, ..challenge });
+    }
+
+    /// Returns `true` if the configured client may be used at this authorization server. Without `oauth.issuer`, binds
+    /// the client to the authorization server of the oldest account, or, without accounts, to the first `issuer`.
+    #[must_use]
+    pub fn bind_client_to_issuer(&self, issuer: &str, issuers_of_accounts: &[String]) -> bool {
+        if self.oauth.client_id.is_none() || self.oauth.issuer.is_some() {
+            return true;
+        }
+        let mut first = self.client_issuer.lock();
+        let known = first.get_or_insert_with(|| issuers_of_accounts.first().map_or(issuer, String::as_str).to_owned());
+        known == issuer
+    }
+
+    /// Returns `false` for another authorization server than the configured one.
+    #[must_use]
+    pub fn accepts_issuer(&self, issuer: &str) -> bool {
+        let configured = self.oauth.issuer.as_deref();
+        configured.is_none_or(|configured| configured.trim_end_matches('/') == issuer.trim_end_matches('/'))
+    }
+
+    /// Returns `true` if tokens for the server must be bound to a key, by its configuration or its challenge.
+    #[must_use]
+    pub fn wants_dpop(&self) -> bool {
+        self.oauth.dpop || self.challenge.lock().as_ref().is_some_and(|challenge| challenge.is_dpop)
+    }
+
+    /// Returns `true` if the server refused a request without a token.
+    #[must_use]
+    pub fn requires_token(&self) -> bool {
+        self.challenge.lock().is_some()
+    }
+}

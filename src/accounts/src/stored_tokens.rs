@@ -1,0 +1,481 @@
+//! The tokens of an account that a person connected: reads them from the store, and refreshes them.
+//!
+//! One task of one node refreshes the tokens of an account at a time. A refresh token is sent once, after the store has
+//! recorded that it is sent; if the answer is lost, it is not sent again.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
+
+use super::{
+    client::OAuthClient,
+    failure::{ConsentReason, Pause, store_unavailable, unavailable},
+    oauth::{
+        OAuthError,
+        token::{Grant, TokenAnswer, request_token},
+    },
+    sealed_store::{AccountTokens, parse_holder},
+    server::AccountServer,
+    tokens::Tokens,
+};
+use countersign_store::accounts::AccountKey;
+use countersign_upstream::credentials::AuthorizationFailure;
+
+/// The age at which a row is read again, so that a change at another node takes effect.
+const MAX_CACHE_AGE: Duration = Duration::from_secs(5);
+/// The age up to which a row is used while the store is unavailable.
+const MAX_STALE_AGE: Duration = Duration::from_secs(60);
+/// The time after which a refresh without a stored answer counts as lost.
+const MAX_REFRESH_TIME: SignedDuration = SignedDuration::from_secs(60);
+/// The maximum time to wait for a refresh by another node while the token is still valid.
+const MAX_WAIT_WITH_TOKEN: Duration = Duration::from_secs(3);
+/// The maximum time to wait for a refresh by another node without a valid token.
+const MAX_WAIT: Duration = Duration::from_secs(15);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// The time after which a failed refresh is attempted again. It is longer than the time limit of a request.
+const REFRESH_PAUSE: Duration = Duration::from_secs(10);
+/// The number of attempts to store refreshed tokens, which would be lost otherwise.
+const STORE_ATTEMPTS: u32 = 20;
+/// The pause between two attempts to store refreshed tokens.
+const STORE_PAUSE: Duration = Duration::from_millis(500);
+/// The time for which the authorization server that the server named is remembered.
+const MAX_ISSUER_AGE: Duration = Duration::from_secs(30);
+/// The number of consents within an hour after which a person is not asked again for scopes that were requested
+/// before.
+const MAX_CONSENTS: u32 = 3;
+/// The number of consents within an hour after which a person is not asked again for new scopes.
+const MAX_CONSENTS_WITH_NEW_SCOPES: u32 = 10;
+
+/// The stored tokens of one account.
+pub struct StoredTokens {
+    client: Arc<OAuthClient>,
+    server: Arc<AccountServer>,
+    key: AccountKey,
+    cache: Mutex<Cache>,
+    pause: Pause,
+    /// One task reads the row at a time.
+    read_lock: tokio::sync::Mutex<()>,
+    /// One task refreshes the tokens at a time.
+    refresh_lock: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct Cache {
+    account: Option<Arc<AccountTokens>>,
+    /// The time at which the row was read; `None` if it must be read.
+    read_at: Option<Instant>,
+    /// The authorization server that the server named last, with the time of that discovery.
+    issuer: Option<(Instant, Option<String>)>,
+}
+
+type AccountTokensResult = Result<Arc<AccountTokens>, AuthorizationFailure>;
+
+impl StoredTokens {
+    #[must_use]
+    pub fn new(client: Arc<OAuthClient>, server: Arc<AccountServer>, key: AccountKey) -> Self {
+        let (cache, pause, read_lock, refresh_lock) = Default::default();
+        Self { client, server, key, cache, pause, read_lock, refresh_lock }
+    }
+
+    /// Returns the tokens as they were at most [`MAX_CACHE_AGE`] ago.
+    ///
+    /// # Errors
+    /// `Unavailable`
+    pub async fn read_cached(&self) -> Result<Option<Arc<AccountTokens>>, AuthorizationFailure> {
+        if let Some(account) = self.cached_within(MAX_CACHE_AGE) {
+            return Ok(account);
+        }
+        let _guard = self.read_lock.lock().await;
+        match self.cached_within(MAX_CACHE_AGE) {
+            Some(account) => Ok(account),
+            None => self.reload().await,
+        }
+    }
+
+    /// Returns the tokens that were read at most `max_age` ago: `None` if they must be read again, and `Some(None)`
+    /// without an account.
+    fn cached_within(&self, max_age: Duration) -> Option<Option<Arc<AccountTokens>>> {
+        let cache = self.cache.lock();
+        cache.read_at.filter(|at| at.elapsed() < max_age).map(|_| cache.account.clone())
+    }
+
+    /// Returns the time at which the person connected the account, as it was read last.
+    #[must_use]
+    pub fn connected_at(&self) -> Option<Timestamp> {
+        self.cache.lock().account.as_ref().map(|account| account.connected_at)
+    }
+
+    /// Reads the tokens from the store.
+    ///
+    /// # Errors
+    /// `Unavailable`
+    pub async fn reload(&self) -> Result<Option<Arc<AccountTokens>>, AuthorizationFailure> {
+        // After `oauth.as` was changed, accounts of the other kind remain.
+        if self.key.holder.is_empty() == self.server.oauth.is_personal() {
+            return Ok(None);
+        }
+        let started = Instant::now();
+        let Ok(account) = self.client.read_account(&self.key, &self.server).await else {
+            return self.cached_within(MAX_STALE_AGE).ok_or_else(store_unavailable);
+        };
+        let account = account.map(Arc::new);
+        let connected_at = |account: &Option<Arc<AccountTokens>>| account.as_ref().map(|known| known.connected_at);
+        let mut is_replaced = false;
+        let mut cache = self.cache.lock();
+        if cache.read_at.is_none_or(|at| at <= started) {
+            is_replaced = cache.account.is_some() && connected_at(&cache.account) != connected_at(&account);
+            (cache.account, cache.read_at) = (account.clone(), Some(started));
+        }
+        drop(cache);
+        if is_replaced {
+            // Another node connected or disconnected the account.
+            (self.client.on_change)(&self.key.server, &parse_holder(&self.key.holder));
+        }
+        Ok(account)
+    }
+
+    /// Forgets the tokens that were read, because the account was connected or disconnected.
+    pub fn forget_tokens(&self) {
+        *self.cache.lock() = Cache::default();
+        self.pause.end();
+    }
+
+    /// Returns the tokens for a request, after it refreshed those that are about to expire. Returns `None` if it is not
+    /// known that the server requires any.
+    ///
+    /// # Errors
+    /// `ConsentNeeded` if the person must connect; `Unavailable` without the store or the authorization server;
+    /// `Refused` if the authorization server does not accept the gateway.
+    pub async fn usable_tokens(self: &Arc<Self>) -> Result<Option<Arc<AccountTokens>>, AuthorizationFailure> {
+        let account = match self.read_cached().await? {
+            Some(account) => account,
+            None if !self.is_required() => return Ok(None),
+            // The person may have connected at another node a moment ago.
+            None => self.reload().await?.ok_or(ConsentReason::NotConnected)?,
+        };
+        let now = Timestamp::now();
+        if !account.tokens.needs_refresh(now) {
+            return Ok(Some(account));
+        }
+        match self.pause.failure() {
+            Some(_) if account.tokens.is_valid(now) => Ok(Some(account)),
+            Some(failure) => Err(failure),
+            None => self.refresh_in_task(account, false).await.map(Some),
+        }
+    }
+
+    /// Returns `true` if it is known that the server requires a token.
+    fn is_required(&self) -> bool {
+        self.server.requires_token() || !self.client.store.issuers(&self.key.server, &self.server.target).is_empty()
+    }
+
+    /// Obtains tokens in place of one that the server refused: from the store, or by a refresh.
+    ///
+    /// # Errors
+    /// As [`Self::usable_tokens`].
+    pub async fn replace_refused(self: &Arc<Self>, refused: &str) -> Result<(), AuthorizationFailure> {
+        let account = self.reload().await?.ok_or(ConsentReason::NotConnected)?;
+        if account.tokens.access_token != refused {
+            return Ok(());
+        }
+        self.refresh_in_task(account, true).await.map(drop)
+    }
+
+    /// Checks that the account was connected since a request was sent without a token.
+    ///
+    /// # Errors
+    /// `ConsentNeeded` if not.
+    pub async fn check_connected(&self) -> Result<(), AuthorizationFailure> {
+        self.reload().await?.map(drop).ok_or_else(|| ConsentReason::NotConnected.into())
+    }
+
+    /// Records a step-up, whose scopes the next consent requests.
+    ///
+    /// # Errors
+    /// `ConsentNeeded`, unless the token was replaced by now; `Refused` after too many consents.
+    pub async fn record_step_up(
+        self: &Arc<Self>,
+        refused: &str,
+        challenged: &[String],
+    ) -> Result<(), AuthorizationFailure> {
+        let now = Timestamp::now();
+        let account = self.reload().await?.ok_or(ConsentReason::NotConnected)?;
+        if account.tokens.access_token != refused {
+            return Ok(());
+        }
+        let step_up = account.tokens.step_up_for(challenged, now);
+        let is_known = account.tokens.has_requested(challenged);
+        if step_up.consents >= if is_known { MAX_CONSENTS } else { MAX_CONSENTS_WITH_NEW_SCOPES } {
+            let text = format!("still demands further permissions after {} consents", step_up.consents);
+            return Err(AuthorizationFailure::Refused(text));
+        }
+        if account.tokens.step_up.as_ref() != Some(&step_up) {
+            let tokens = Tokens { step_up: Some(step_up), ..account.tokens.clone() };
+            let this = Arc::clone(self);
+            // A task of its own, because the mark in the store must be removed even if nobody waits for it.
+            let task = tokio::task::spawn_local(async move { this.replace_tokens(&account, &tokens).await });
+            // After a failure, the next refusal records the step-up.
+            let _ = task.await;
+        }
+        Err(ConsentReason::MoreScopes.into())
+    }
+
+    /// Refreshes the tokens in a task of its own, because the answer must be stored even if nobody waits for it.
+    async fn refresh_in_task(self: &Arc<Self>, seen: Arc<AccountTokens>, is_refused: bool) -> AccountTokensResult {
+        let this = Arc::clone(self);
+        let task = tokio::task::spawn_local(async move {
+            let _guard = this.refresh_lock.lock().await;
+            this.refresh_locked(&seen, is_refused).await
+        });
+        let end_failure = |_| {
+            AuthorizationFailure::Unavailable(
+                "cannot be used now, because the renewal of its token ended early".to_owned(),
+            )
+        };
+        task.await.map_err(end_failure)?
+    }
+
+    /// Refreshes the tokens, unless another task or node has done so, or is about to.
+    async fn refresh_locked(&self, seen: &AccountTokens, is_refused: bool) -> AccountTokensResult {
+        let started = Instant::now();
+        loop {
+            let now = Timestamp::now();
+            let account = self.reload().await?.ok_or(ConsentReason::NotConnected)?;
+            let tokens = &account.tokens;
+            let is_replaced = tokens.access_token != seen.tokens.access_token;
+            if is_replaced && !tokens.needs_refresh(now) {
+                return Ok(account);
+            }
+            let is_refused = tokens.refusal_reason.is_some() || (is_refused && !is_replaced);
+            let is_usable = tokens.is_valid(now) && !is_refused;
+            let keep_or_fail_with = |failure: AuthorizationFailure| self.keep_or_fail(&account, is_usable, failure);
+            if tokens.refresh_token.is_none() {
+                let reason = if is_refused { ConsentReason::TokenRefused } else { ConsentReason::Expired };
+                let reason = tokens.end_reason.unwrap_or(reason);
+                return if is_refused {
+                    Err(self.mark_rejected(&account, reason).await)
+                } else {
+                    keep_or_fail_with(reason.into())
+                };
+            }
+            match account.refreshing_since {
+                Some(since) if now.duration_since(since) >= MAX_REFRESH_TIME => {
+                    let reason = ConsentReason::AnswerLost;
+                    return if is_refused {
+                        Err(self.give_up_refresh_token(&account, reason, is_usable).await)
+                    } else {
+                        keep_or_fail_with(reason.into())
+                    };
+                }
+                Some(_) => {}
+                None => {
+                    if is_refused && let Some(reason) = self.reason_not_to_refresh(tokens, now).await {
+                        return Err(self.mark_rejected(&account, reason).await);
+                    }
+                    // A task that waits behind another one, which failed, does not repeat its request.
+                    if let Some(failure) = self.pause.failure() {
+                        return keep_or_fail_with(failure);
+                    }
+                    if self.begin_refresh(&account, now).await? {
+                        return self.send_refresh_token(&account, is_usable, now).await;
+                    }
+                }
+            }
+            let max_wait = if is_usable { MAX_WAIT_WITH_TOKEN } else { MAX_WAIT };
+            // A task that waits behind another one also ends when that one fails.
+            if started.elapsed() >= max_wait || self.pause.failure().is_some() {
+                let text = "cannot be used now, because the renewal of its token has not ended";
+                return keep_or_fail_with(AuthorizationFailure::Unavailable(text.to_owned()));
+            }
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+    }
+
+    /// Returns the old tokens, or fails if they cannot be used. Pauses refreshes for [`REFRESH_PAUSE`], unless the
+    /// person must connect, after which the account can be used at once.
+    fn keep_or_fail(
+        &self,
+        account: &Arc<AccountTokens>,
+        is_usable: bool,
+        failure: AuthorizationFailure,
+    ) -> AccountTokensResult {
+        if is_usable || !matches!(failure, AuthorizationFailure::ConsentNeeded(_)) {
+            self.pause.begin(REFRESH_PAUSE, &failure);
+        }
+        if !is_usable {
+            return Err(failure);
+        }
+        tracing::info!(
+            server = self.key.server,
+            "the token was not refreshed, and is used until it expires: {failure}"
+        );
+        Ok(Arc::clone(account))
+    }
+
+    /// Returns the reason why a refresh would not help: the refused token is new, or the server uses another
+    /// authorization server now.
+    async fn reason_not_to_refresh(&self, tokens: &Tokens, now: Timestamp) -> Option<ConsentReason> {
+        if tokens.is_too_new_to_replace(now) {
+            return Some(ConsentReason::TokenRefused);
+        }
+        let issuer = self.current_issuer().await;
+        issuer
+            .filter(|issuer| *issuer != tokens.discovered.authorization_server.issuer)
+            .map(|_| ConsentReason::OtherIssuer)
+    }
+
+    /// Returns the authorization server of the server as it was at most [`MAX_ISSUER_AGE`] ago, if it is known.
+    async fn current_issuer(&self) -> Option<String> {
+        let known = self.cache.lock().issuer.clone().filter(|(at, _)| at.elapsed() < MAX_ISSUER_AGE);
+        if let Some((_, issuer)) = known {
+            return issuer;
+        }
+        let issuer = self.server.discover().await.ok().map(|found| found.authorization_server.issuer);
+        self.cache.lock().issuer = Some((Instant::now(), issuer.clone()));
+        issuer
+    }
+
+    /// Remembers that the server does not accept the access token, so that no further request is sent with it.
+    async fn mark_rejected(&self, account: &AccountTokens, reason: ConsentReason) -> AuthorizationFailure {
+        if account.tokens.refusal_reason.is_none() {
+            let tokens = Tokens { refusal_reason: Some(reason), ..account.tokens.clone() };
+            self.replace_tokens(account, &tokens).await;
+        }
+        reason.into()
+    }
+
+    /// Replaces the stored tokens unless a node refreshes them. After a failure, which is logged, they stay as they
+    /// were.
+    async fn replace_tokens(&self, account: &AccountTokens, tokens: &Tokens) {
+        if self.begin_refresh(account, Timestamp::now()).await.is_ok_and(|began| began) {
+            if !self.store_with_retries(account.version, tokens).await {
+                self.cancel_refresh(account.version).await;
+            }
+            let _ = self.reload().await;
+        }
+    }
+
+    /// Marks the tokens as being refreshed. Returns `false` if it is marked already, or has another version by now.
+    async fn begin_refresh(&self, account: &AccountTokens, now: Timestamp) -> Result<bool, AuthorizationFailure> {
+        // After a failure, the mark may be set. It is not removed, because another node may have set it.
+        let began = self.client.store.begin_refresh(&self.key, account.version, now).await;
+        began.map_err(|_| store_unavailable())
+    }
+
+    /// Removes the mark of a refresh whose token was not used.
+    async fn cancel_refresh(&self, version: i64) {
+        // After a failure, which is logged, the mark stays, and the account counts as lost.
+        let _ = self.client.store.cancel_refresh(&self.key, version).await;
+    }
+
+    /// Sends the refresh token, after the store has recorded that it is sent.
+    async fn send_refresh_token(
+        &self,
+        account: &Arc<AccountTokens>,
+        is_usable: bool,
+        now: Timestamp,
+    ) -> AccountTokensResult {
+        let AccountTokens { tokens, dpop, version, .. } = &**account;
+        let registration = self.client.registration_for(tokens, &self.server);
+        let refresh_token = tokens.refresh_token.as_deref().unwrap_or_default();
+        let request = self.server.token_request(&tokens.discovered, &registration, &[], dpop.as_ref());
+        let answer = request_token(&request, Grant::Refresh(refresh_token), now).await;
+        let error = match answer {
+            Ok(answer) => return self.store_answer(account, answer, now).await,
+            Err(error) => error,
+        };
+        tracing::warn!(server = self.key.server, %error, "the token of an account was not refreshed");
+        let failure = match &error {
+            OAuthError::Unreachable { is_unsent: true, .. } => {
+                self.cancel_refresh(*version).await;
+                unavailable(&error)
+            }
+            OAuthError::Unreachable { .. } | OAuthError::Unusable(_) => {
+                self.give_up_refresh_token(account, ConsentReason::AnswerLost, is_usable).await
+            }
+            OAuthError::Refused(code) if is_transient(code) => {
+                self.cancel_refresh(*version).await;
+                unavailable(&error)
+            }
+            OAuthError::Refused(code) if code == "invalid_client" && registration.dynamic_redirect_uri.is_none() => {
+                self.cancel_refresh(*version).await;
+                let text = "cannot be used, because its authorization server does not accept the gateway as a client";
+                AuthorizationFailure::Refused(text.to_owned())
+            }
+            OAuthError::Refused(code) => {
+                if code == "invalid_client" {
+                    // The next consent needs a client that exists. It registers one itself if this fails.
+                    let _ = self.client.register_anew(&self.server, &tokens.discovered.authorization_server).await;
+                }
+                self.give_up_refresh_token(account, ConsentReason::RefreshRefused, is_usable).await
+            }
+        };
+        self.keep_or_fail(account, is_usable, failure)
+    }
+
+    /// Forgets the refresh token, so that no node sends it again. If the store fails, the mark of `begin_refresh`
+    /// stays, and also ends refreshes after [`MAX_REFRESH_TIME`].
+    async fn give_up_refresh_token(
+        &self,
+        account: &AccountTokens,
+        reason: ConsentReason,
+        is_usable: bool,
+    ) -> AuthorizationFailure {
+        let refusal_reason = (!is_usable).then_some(reason);
+        let tokens = Tokens { refresh_token: None, end_reason: Some(reason), refusal_reason, ..account.tokens.clone() };
+        self.store_with_retries(account.version, &tokens).await;
+        // After a failure, the row is read again when it is old.
+        let _ = self.reload().await;
+        reason.into()
+    }
+
+    /// Stores the tokens of an answer. Returns the tokens that the store has then.
+    async fn store_answer(&self, account: &AccountTokens, answer: TokenAnswer, now: Timestamp) -> AccountTokensResult {
+        let tokens = account.tokens.with_refreshed(answer, now);
+        if !self.store_with_retries(account.version, &tokens).await {
+            let text = "refreshed tokens could not be stored, so the person must connect the server again";
+            tracing::error!(server = self.key.server, "{text}");
+            return Err(store_unavailable());
+        }
+        // The row has another token if the person connected again in the meantime, and is gone if they disconnected.
+        self.reload().await?.ok_or_else(|| ConsentReason::NotConnected.into())
+    }
+
+    /// Ends a refresh with these tokens, unless the row has another version by now. Returns `false` if the store stays
+    /// unavailable.
+    async fn store_with_retries(&self, version: i64, tokens: &Tokens) -> bool {
+        for _ in 0..STORE_ATTEMPTS {
+            // An attempt whose outcome is unknown may have succeeded, and then the next one changes nothing.
+            if self.client.store.finish_refresh(&self.key, &self.server.target, version, tokens).await.is_ok() {
+                return true;
+            }
+            tokio::time::sleep(STORE_PAUSE).await;
+        }
+        false
+    }
+}
+
+/// Returns `true` for a refusal that says nothing about the refresh token.
+fn is_transient(code: &str) -> bool {
+    matches!(code, "server_error" | "temporarily_unavailable" | "slow_down")
+}
+
+/// Returns why the person must connect the account again, if they must.
+#[must_use]
+pub fn reconnect_reason(account: &AccountTokens, now: Timestamp) -> Option<ConsentReason> {
+    let AccountTokens { tokens, refreshing_since, .. } = account;
+    if refreshing_since.is_some_and(|since| now.duration_since(since) >= MAX_REFRESH_TIME) {
+        Some(ConsentReason::AnswerLost)
+    } else if let Some(reason) = tokens.end_reason.or(tokens.refusal_reason) {
+        Some(reason)
+    } else if tokens.refresh_token.is_none() && !tokens.is_valid(now) {
+        Some(ConsentReason::Expired)
+    } else {
+        let step_up = tokens.recent_step_up(now).filter(|step_up| !tokens.has_requested(&step_up.scopes));
+        step_up.map(|_| ConsentReason::MoreScopes)
+    }
+}

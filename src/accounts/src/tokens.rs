@@ -1,0 +1,190 @@
+//! The tokens of an account, as they are stored sealed.
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    failure::ConsentReason,
+    oauth::{MAX_SCOPES, discovery::DiscoveredResource, registration::Registration, token::TokenAnswer},
+};
+
+/// The remaining lifetime at which a token is refreshed; a tenth of its lifetime if that is shorter.
+const REFRESH_MARGIN: SignedDuration = SignedDuration::from_secs(60);
+/// The time after which a step-up is forgotten.
+const STEP_UP_LIFETIME: SignedDuration = SignedDuration::from_hours(1);
+/// The maximum number of bytes of the scopes of a step-up, which the cookie of a consent must hold.
+const MAX_STEP_UP_LEN: usize = 1024;
+/// The age below which a refused token is not replaced, because the next one would be refused as well.
+const MIN_AGE_TO_REPLACE: SignedDuration = SignedDuration::from_secs(30);
+
+/// The tokens of an account, with what a refresh needs. There is no `Debug`, because a token must not get into a
+/// log.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Tokens {
+    pub access_token: String,
+    pub is_dpop: bool,
+    pub received_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+    pub refresh_token: Option<String>,
+    pub scopes: Vec<String>,
+    /// The scopes that were requested. An authorization server may grant fewer.
+    #[serde(rename = "requested")]
+    pub requested_scopes: Vec<String>,
+    pub discovered: DiscoveredResource,
+    /// The client to which the refresh token was issued.
+    pub registration: Registration,
+    pub dpop_key: Option<String>,
+    pub step_up: Option<StepUp>,
+    /// The reason why the tokens can no longer be refreshed, if there is one.
+    #[serde(rename = "ended")]
+    pub end_reason: Option<ConsentReason>,
+    /// The reason why the access token must no longer be used, if there is one.
+    #[serde(rename = "refused")]
+    pub refusal_reason: Option<ConsentReason>,
+}
+
+/// A demand of the server for more scopes than the token has (2026-07-28/basic/authorization, "Step-Up Authorization
+/// Flow").
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepUp {
+    /// The scopes of all challenges.
+    #[serde(rename = "wanted")]
+    pub scopes: Vec<String>,
+    /// The time of the first challenge.
+    pub since: Timestamp,
+    /// The number of consents since then, after each of which the server still demanded scopes.
+    pub consents: u32,
+}
+
+/// The origin of tokens.
+pub struct TokenOrigin {
+    pub discovered: DiscoveredResource,
+    pub registration: Registration,
+    pub requested_scopes: Vec<String>,
+    pub dpop_key: Option<String>,
+}
+
+impl Tokens {
+    #[must_use]
+    pub fn new(answer: TokenAnswer, origin: TokenOrigin, now: Timestamp) -> Self {
+        let TokenOrigin { discovered, registration, requested_scopes, dpop_key } = origin;
+        Self {
+            access_token: answer.access_token,
+            is_dpop: answer.is_dpop,
+            received_at: now,
+            expires_at: answer.expires_at,
+            refresh_token: answer.refresh_token,
+            scopes: answer.scopes.unwrap_or_else(|| requested_scopes.clone()),
+            requested_scopes,
+            discovered,
+            registration,
+            dpop_key,
+            step_up: None,
+            end_reason: None,
+            refusal_reason: None,
+        }
+    }
+
+    /// Returns the tokens after a refresh. An answer without a refresh token or scopes keeps the old ones.
+    #[must_use]
+    pub fn with_refreshed(&self, answer: TokenAnswer, now: Timestamp) -> Self {
+        Self {
+            access_token: answer.access_token,
+            is_dpop: answer.is_dpop,
+            received_at: now,
+            expires_at: answer.expires_at,
+            refresh_token: answer.refresh_token.or_else(|| self.refresh_token.clone()),
+            scopes: answer.scopes.unwrap_or_else(|| self.scopes.clone()),
+            refusal_reason: None,
+            ..self.clone()
+        }
+    }
+
+    /// Returns `true` if the access token may be used.
+    #[must_use]
+    pub fn is_valid(&self, now: Timestamp) -> bool {
+        self.refusal_reason.is_none() && self.expires_at.is_none_or(|expires_at| now < expires_at)
+    }
+
+    /// Returns `true` if the access token is about to expire, or must no longer be used.
+    #[must_use]
+    pub fn needs_refresh(&self, now: Timestamp) -> bool {
+        let is_expiring = |expires_at: Timestamp| {
+            let tenth = expires_at.duration_since(self.received_at) / 10;
+            expires_at.duration_since(now) <= tenth.min(REFRESH_MARGIN)
+        };
+        self.refusal_reason.is_some() || self.expires_at.is_some_and(is_expiring)
+    }
+
+    /// Returns `true` if the server would refuse another token too, because it refuses one that was just issued.
+    #[must_use]
+    pub fn is_too_new_to_replace(&self, now: Timestamp) -> bool {
+        now.duration_since(self.received_at) < MIN_AGE_TO_REPLACE
+    }
+
+    /// Returns the scopes that the next consent requests again: those that were granted, requested, or demanded.
+    #[must_use]
+    pub fn scopes_for_next_consent(&self, now: Timestamp) -> Vec<String> {
+        let demanded = self.recent_step_up(now).map(|step_up| step_up.scopes.as_slice()).unwrap_or_default();
+        join_scopes([&self.scopes[..], &self.requested_scopes, demanded])
+    }
+
+    /// Returns the step-up, unless it is older than [`STEP_UP_LIFETIME`].
+    #[must_use]
+    pub fn recent_step_up(&self, now: Timestamp) -> Option<&StepUp> {
+        self.step_up.as_ref().filter(|step_up| now.duration_since(step_up.since) < STEP_UP_LIFETIME)
+    }
+
+    /// Returns the step-up that results if the server demands these scopes now.
+    #[must_use]
+    pub fn step_up_for(&self, challenged: &[String], now: Timestamp) -> StepUp {
+        let last = self.recent_step_up(now);
+        let scopes = merge_scopes(last.map(|step_up| step_up.scopes.as_slice()).unwrap_or_default(), challenged);
+        // The consent that led to this token counts if it already requested the scopes.
+        let consents = last.map_or_else(|| u32::from(self.has_requested(challenged)), |last| last.consents);
+        StepUp { scopes, since: last.map_or(now, |last| last.since), consents }
+    }
+
+    /// Returns `true` if all of these scopes were requested.
+    #[must_use]
+    pub fn has_requested(&self, scopes: &[String]) -> bool {
+        scopes.iter().all(|scope| self.requested_scopes.contains(scope))
+    }
+}
+
+/// Joins known and challenged scopes, up to [`MAX_SCOPES`] scopes and [`MAX_STEP_UP_LEN`] bytes.
+#[must_use]
+pub fn merge_scopes(known: &[String], challenged: &[String]) -> Vec<String> {
+    let mut len = 0;
+    let fits = |scope: &String| {
+        len += scope.len() + 1;
+        len <= MAX_STEP_UP_LEN
+    };
+    join_scopes([known, challenged]).into_iter().take(MAX_SCOPES).take_while(fits).collect()
+}
+
+/// Joins lists of scopes, each scope once.
+fn join_scopes<const N: usize>(lists: [&[String]; N]) -> Vec<String> {
+    let mut all: Vec<String> = Vec::new();
+    for scope in lists.into_iter().flatten() {
+        if !all.contains(scope) {
+            all.push(scope.clone());
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merged_scopes_are_unique_and_limited() {
+        let scopes = |from: usize, to: usize, len: usize| -> Vec<String> {
+            (from..to).map(|number| format!("{number:0len$}")).collect()
+        };
+        assert_eq!(merge_scopes(&scopes(0, 2, 1), &scopes(1, 3, 1)), scopes(0, 3, 1));
+        assert_eq!(merge_scopes(&scopes(0, 100, 3), &scopes(100, 300, 3)), scopes(0, MAX_SCOPES, 3));
+        assert_eq!(merge_scopes(&scopes(0, 2, 255), &scopes(2, 9, 255)), scopes(0, 4, 255));
+    }
+}

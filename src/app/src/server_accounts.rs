@@ -1,0 +1,120 @@
+//! The accounts at servers that require OAuth, with an entry in the audit trail for each connection and disconnection.
+
+use std::sync::{Arc, OnceLock, Weak};
+
+use futures_util::future::LocalBoxFuture;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use countersign_accounts::{AccountStatus, Accounts, ConnectProblem, FinishedConsent, StartedConsent};
+use countersign_config::Config;
+use countersign_domain::{policy::KeyHolders, principal::Principal};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_rest::ServerAccounts;
+use countersign_runtime::sealing::Sealer;
+use countersign_store::{Record, Store, StoreError, StoreLocation, WriteRequest, write};
+use countersign_upstream::Upstreams;
+
+/// Opens the accounts, and the upstreams that use them.
+///
+/// # Errors
+/// Those of the store.
+pub fn open(
+    config: &Config,
+    location: &StoreLocation,
+    sealer: Option<Sealer>,
+) -> Result<(Arc<Accounts>, Arc<Upstreams>), StoreError> {
+    // The two need each other, so the accounts learn of the upstreams last.
+    let upstreams_slot: Arc<OnceLock<Weak<Upstreams>>> = Arc::default();
+    let slot = Arc::clone(&upstreams_slot);
+    let accounts = Accounts::new(
+        config,
+        location.accounts()?,
+        sealer,
+        Box::new(move |server, holder| {
+            if let Some(upstreams) = slot.get().and_then(Weak::upgrade) {
+                upstreams.reconnect_account(server, holder);
+            }
+        }),
+    );
+    let source = Arc::clone(&accounts) as _;
+    let upstreams = Upstreams::new(&config.data, config.transports.stdio.max_message_size, Some(source));
+    let upstreams = Arc::new(upstreams);
+    let _ = upstreams_slot.set(Arc::downgrade(&upstreams));
+    Ok((accounts, upstreams))
+}
+
+/// The accounts as the REST endpoints use them.
+#[derive(Clone)]
+pub struct AuditedAccounts {
+    pub accounts: Arc<Accounts>,
+    pub holders: Arc<dyn KeyHolders>,
+    pub store: Arc<dyn Store>,
+}
+
+impl AuditedAccounts {
+    /// Writes an entry to the audit trail. The connection stays as it is if that fails.
+    async fn record(&self, event: &'static str, by: &str, server: &str) {
+        let details = json!({ "server": server }).to_string();
+        let record = Record::new(event, Timestamp::now(), by, details);
+        if let Err(error) = write(&*self.store, WriteRequest::Record(record)).await {
+            tracing::error!(%error, event, by, server, "the audit trail lacks an entry about an account");
+        }
+    }
+}
+
+impl ServerAccounts for AuditedAccounts {
+    fn list_statuses<'a>(
+        &'a self,
+        principal: &'a Principal,
+    ) -> LocalBoxFuture<'a, Result<Vec<AccountStatus>, McpError>> {
+        Box::pin(self.accounts.list_statuses(principal))
+    }
+
+    fn begin_consent<'a>(
+        &'a self,
+        server: &'a str,
+        principal: &'a Principal,
+    ) -> LocalBoxFuture<'a, Result<StartedConsent, ConnectProblem>> {
+        Box::pin(self.accounts.begin_consent(server, principal, Timestamp::now()))
+    }
+
+    fn finish_consent<'a>(
+        &'a self,
+        query: &'a str,
+        cookie: Option<&'a str>,
+    ) -> LocalBoxFuture<'a, Result<String, ConnectProblem>> {
+        let (this, query, cookie) = (self.clone(), query.to_owned(), cookie.map(str::to_owned));
+        // A task of its own, so that the entry is written even if the browser leaves.
+        let task = actix::spawn(async move {
+            let finished =
+                this.accounts.finish_consent(&query, cookie.as_deref(), &*this.holders, Timestamp::now()).await;
+            let FinishedConsent { server, started_by } = finished?;
+            this.record("account_connected", &started_by, &server).await;
+            Ok(server)
+        });
+        Box::pin(async move { task.await.unwrap_or(Err(ConnectProblem::StoreUnavailable)) })
+    }
+
+    fn disconnect<'a>(
+        &'a self,
+        server: &'a str,
+        principal: &'a Principal,
+    ) -> LocalBoxFuture<'a, Result<bool, McpError>> {
+        let (this, server, principal) = (self.clone(), server.to_owned(), principal.clone());
+        // A task of its own, so that the entry is written even if the browser leaves.
+        let task = actix::spawn(async move {
+            let is_removed = this.accounts.disconnect(&server, &principal).await?;
+            if is_removed {
+                this.record("account_disconnected", &principal.name, &server).await;
+            }
+            Ok(is_removed)
+        });
+        let ended_early = |_| Err(McpError::new(ErrorKind::Internal, "the disconnection ended early"));
+        Box::pin(async move { task.await.unwrap_or_else(ended_early) })
+    }
+
+    fn client_metadata(&self) -> Option<Value> {
+        self.accounts.client_metadata()
+    }
+}

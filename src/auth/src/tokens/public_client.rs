@@ -1,0 +1,241 @@
+//! A public OAuth client that runs beside a person, such as the command line. It gets access tokens for the gateway by the
+//! authorization code flow with PKCE and a loopback redirect (RFC 8252), or by the device grant (RFC 8628).
+//!
+//! The client verifies no token: the gateway does.
+
+use std::{fmt, time::Duration};
+
+use serde::{Deserialize, Serialize};
+use url::Url;
+
+use super::{
+    code_flow::{self, AnswerProblem, CodeRequest},
+    metadata::{Metadata, check_endpoint},
+    requests::{ClientIdentity, RequestError, post_form},
+};
+use countersign_config::Authorities;
+use countersign_runtime::secret;
+
+const DEVICE_GRANT: &str = "urn:ietf:params:oauth:grant-type:device_code";
+/// The polling interval in seconds if the provider names none (RFC 8628, section 3.2).
+const DEFAULT_INTERVAL: u64 = 5;
+
+/// The identity provider of a gateway, with the client, the scopes and the resource of tokens that the gateway accepts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClientSettings {
+    pub issuer: String,
+    pub client_id: String,
+    pub scopes: Vec<String>,
+    /// The resource indicator of the gateway (RFC 8707), if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource: Option<String>,
+}
+
+/// The tokens that the provider issued (RFC 6749, section 5.1).
+#[derive(Deserialize)]
+pub struct IssuedTokens {
+    pub access_token: String,
+    pub refresh_token: Option<String>,
+    /// The lifetime of the access token in seconds.
+    pub expires_in: Option<u64>,
+}
+
+/// The tokens are secret.
+impl fmt::Debug for IssuedTokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IssuedTokens").field("expires_in", &self.expires_in).finish_non_exhaustive()
+    }
+}
+
+/// The reason why there are no tokens.
+#[derive(Debug, thiserror::Error)]
+pub enum GrantProblem {
+    #[error("the identity provider does not answer: {0}")]
+    Unreachable(String),
+    #[error("the identity provider cannot be used: {0}")]
+    Unusable(String),
+    /// The provider or the person refused with this error code.
+    #[error("the identity provider refuses with {0:?}")]
+    Refused(String),
+    #[error(transparent)]
+    Answer(#[from] AnswerProblem),
+}
+
+impl From<RequestError> for GrantProblem {
+    fn from(error: RequestError) -> Self {
+        match error {
+            RequestError::Unreachable(reason) | RequestError::Unavailable(reason) => Self::Unreachable(reason),
+            RequestError::Unusable(reason) => Self::Unusable(reason),
+            RequestError::Refused(code) if code.is_empty() => Self::Refused("status 400".to_owned()),
+            RequestError::Refused(code) => Self::Refused(code),
+        }
+    }
+}
+
+/// An authorization request, with what is needed to check its answer and to redeem the code.
+pub struct AuthorizationRequest {
+    /// The provider's page for the person.
+    pub url: String,
+    redirect_uri: String,
+    state: String,
+    verifier: String,
+}
+
+/// A code with which a person signs in on another device (RFC 8628, section 3.2).
+#[derive(Deserialize)]
+pub struct DeviceAuthorization {
+    device_code: String,
+    pub user_code: String,
+    pub verification_uri: String,
+    pub verification_uri_complete: Option<String>,
+    expires_in: u64,
+    interval: Option<u64>,
+}
+
+impl DeviceAuthorization {
+    #[must_use]
+    pub fn lifetime(&self) -> Duration {
+        Duration::from_secs(self.expires_in)
+    }
+
+    /// Returns the polling interval, which is at least a second.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        Duration::from_secs(self.interval.unwrap_or(DEFAULT_INTERVAL).max(1))
+    }
+}
+
+/// The client, with what the provider published about itself.
+pub struct PublicClient {
+    settings: ClientSettings,
+    authorities: Option<Authorities>,
+    metadata: Metadata,
+}
+
+impl PublicClient {
+    /// Reads the metadata of the provider, whose certificate the public authorities or these ones have signed. All requests
+    /// must run on a thread of actix.
+    ///
+    /// # Errors
+    /// Returns why the provider cannot be used.
+    pub async fn discover(settings: ClientSettings, authorities: Option<Authorities>) -> Result<Self, GrantProblem> {
+        check_endpoint(&settings.issuer, &settings.issuer).map_err(GrantProblem::Unusable)?;
+        let metadata = Metadata::read(&settings.issuer, authorities.as_ref()).await?;
+        Ok(Self { settings, authorities, metadata })
+    }
+
+    #[must_use]
+    pub fn has_device_grant(&self) -> bool {
+        self.metadata.sign_in.device_authorization.is_some()
+    }
+
+    /// Prepares an authorization request whose answer comes to `redirect_uri`.
+    ///
+    /// # Errors
+    /// Returns why the provider cannot be asked.
+    pub fn request_authorization(&self, redirect_uri: &str) -> Result<AuthorizationRequest, GrantProblem> {
+        let endpoint = endpoint(self.metadata.sign_in.authorization.as_deref(), "authorization_endpoint")?;
+        let mut url = Url::parse(endpoint).map_err(|error| GrantProblem::Unusable(error.to_string()))?;
+        let random = || secret::generate("").map_err(|error| GrantProblem::Unusable(error.message.to_string()));
+        let (state, verifier) = (random()?, random()?);
+        let ClientSettings { client_id, scopes, .. } = &self.settings;
+        let request =
+            CodeRequest { client_id, redirect_uri, scopes, state: &state, verifier: &verifier, needs_login: false };
+        request.add_to(&mut url);
+        url.query_pairs_mut().extend_pairs(self.resource());
+        Ok(AuthorizationRequest { url: url.into(), redirect_uri: redirect_uri.to_owned(), state, verifier })
+    }
+
+    /// Exchanges the code in the query with which the browser came back.
+    ///
+    /// # Errors
+    /// [`AnswerProblem::OtherRequest`] if the query is not the answer to this request, which may still come. Any other problem
+    /// is final.
+    pub async fn redeem_answer(
+        &self,
+        request: &AuthorizationRequest,
+        query: &str,
+    ) -> Result<IssuedTokens, GrantProblem> {
+        let AuthorizationRequest { redirect_uri, state, verifier, .. } = request;
+        let names_issuer = self.metadata.sign_in.names_issuer;
+        let code = code_flow::read_code(query, state, &self.settings.issuer, names_issuer)?;
+        let form = [
+            ("grant_type", "authorization_code"),
+            ("code", &code),
+            ("redirect_uri", redirect_uri),
+            ("code_verifier", verifier),
+        ];
+        self.ask_for_tokens(&form).await
+    }
+
+    /// Asks for a code with which the person signs in on another device.
+    ///
+    /// # Errors
+    /// Returns why there is none.
+    pub async fn authorize_device(&self) -> Result<DeviceAuthorization, GrantProblem> {
+        let device = self.metadata.sign_in.device_authorization.as_deref();
+        let endpoint = endpoint(device, "device_authorization_endpoint")?;
+        let scope = self.settings.scopes.join(" ");
+        parse(&self.post(endpoint, &[("scope", &scope)]).await?)
+    }
+
+    /// Asks once whether the person has signed in with a device code.
+    ///
+    /// # Errors
+    /// [`GrantProblem::Refused`] with `authorization_pending` or `slow_down` while they have not.
+    pub async fn redeem_device_code(&self, device: &DeviceAuthorization) -> Result<IssuedTokens, GrantProblem> {
+        self.ask_for_tokens(&[("grant_type", DEVICE_GRANT), ("device_code", &device.device_code)]).await
+    }
+
+    /// Exchanges a refresh token, which may be spent by this.
+    ///
+    /// # Errors
+    /// [`GrantProblem::Refused`] if the sign-in has ended.
+    pub async fn refresh(&self, refresh_token: &str) -> Result<IssuedTokens, GrantProblem> {
+        self.ask_for_tokens(&[("grant_type", "refresh_token"), ("refresh_token", refresh_token)]).await
+    }
+
+    /// Revokes a token (RFC 7009). Returns `false` if the provider has no endpoint for that.
+    ///
+    /// # Errors
+    /// Returns why the token may still be valid.
+    pub async fn revoke(&self, token: &str) -> Result<bool, GrantProblem> {
+        let Some(endpoint) = self.metadata.sign_in.revocation.as_deref() else { return Ok(false) };
+        self.send_form(endpoint, &[("token", token)]).await?;
+        Ok(true)
+    }
+
+    fn resource(&self) -> Option<(&str, &str)> {
+        self.settings.resource.as_deref().map(|resource| ("resource", resource))
+    }
+
+    async fn ask_for_tokens(&self, form: &[(&str, &str)]) -> Result<IssuedTokens, GrantProblem> {
+        let endpoint = endpoint(self.metadata.sign_in.token.as_deref(), "token_endpoint")?;
+        parse(&self.post(endpoint, form).await?)
+    }
+
+    /// Sends a form with the resource indicator as this client.
+    async fn post(&self, endpoint: &str, form: &[(&str, &str)]) -> Result<String, GrantProblem> {
+        let form: Vec<(&str, &str)> = form.iter().copied().chain(self.resource()).collect();
+        Ok(self.send_form(endpoint, &form).await?)
+    }
+
+    async fn send_form(&self, endpoint: &str, form: &[(&str, &str)]) -> Result<String, RequestError> {
+        let identity = ClientIdentity { id: &self.settings.client_id, secret: None, needs_secret_in_form: false };
+        post_form(endpoint, self.authorities.as_ref(), identity, form).await
+    }
+}
+
+fn endpoint<'a>(endpoint: Option<&'a str>, name: &str) -> Result<&'a str, GrantProblem> {
+    endpoint.ok_or_else(|| GrantProblem::Unusable(format!("its metadata has no {name}")))
+}
+
+fn parse<'a, T: Deserialize<'a>>(answer: &'a str) -> Result<T, GrantProblem> {
+    // The text of the error could quote a token.
+    serde_json::from_str(answer)
+        .map_err(|_| GrantProblem::Unusable("its answer has another form than RFC 6749".to_owned()))
+}
+
+#[cfg(test)]
+mod tests;

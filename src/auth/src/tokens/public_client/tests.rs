@@ -1,0 +1,95 @@
+use serde_json::json;
+
+use super::{super::tests::fake_provider::FakeProvider, *};
+
+const TOKENS: &str = r#"{"access_token":"a1","refresh_token":"r1","expires_in":60}"#;
+
+async fn start() -> (FakeProvider, PublicClient) {
+    let provider = FakeProvider::start().await;
+    let issuer = &provider.issuer;
+    provider.change_metadata(json!({
+        "authorization_endpoint": format!("{issuer}/authorize"),
+        "token_endpoint": format!("{issuer}/token"),
+        "device_authorization_endpoint": format!("{issuer}/device"),
+        "authorization_response_iss_parameter_supported": true,
+    }));
+    provider.set_page("/token", 200, TOKENS);
+    let client = PublicClient::discover(settings(issuer), None).await.unwrap();
+    (provider, client)
+}
+
+fn settings(issuer: &str) -> ClientSettings {
+    ClientSettings {
+        issuer: issuer.to_owned(),
+        client_id: "cli".to_owned(),
+        scopes: vec!["openid".to_owned(), "changes:decide".to_owned()],
+        resource: Some("https://gw.example/mcp".to_owned()),
+    }
+}
+
+#[actix::test]
+async fn answer_to_the_own_request_gives_tokens() {
+    let (provider, client) = start().await;
+    let request = client.request_authorization("http://127.0.0.1:9/callback").unwrap();
+    let url = Url::parse(&request.url).unwrap();
+    let find = |name: &str| url.query_pairs().find(|(key, _)| key == name).unwrap().1.into_owned();
+    assert_eq!(find("resource"), "https://gw.example/mcp");
+    assert_eq!((find("scope"), find("code_challenge_method")), ("openid changes:decide".into(), "S256".into()));
+    let redeem = async |query: &str| client.redeem_answer(&request, query).await;
+    for wrong in ["code=c&state=other", "error=access_denied&state=other", "", "code=c"] {
+        let problem = redeem(wrong).await.unwrap_err();
+        assert!(matches!(problem, GrantProblem::Answer(AnswerProblem::OtherRequest)), "{wrong}: {problem}");
+    }
+    let state = find("state");
+    let problem = redeem(&format!("code=c&state={state}&iss=https://evil.example")).await.unwrap_err();
+    assert!(matches!(problem, GrantProblem::Answer(AnswerProblem::OtherIssuer)), "{problem}");
+    let own = format!("state={state}&iss={}", provider.issuer);
+    let problem = redeem(&format!("error=access_denied&{own}")).await.unwrap_err();
+    assert!(matches!(problem, GrantProblem::Answer(AnswerProblem::Refused(_))), "{problem}");
+    assert_eq!(provider.count("/token"), 0);
+    let tokens = redeem(&format!("code=c&{own}")).await.unwrap();
+    assert_eq!((tokens.refresh_token.as_deref(), tokens.expires_in), (Some("r1"), Some(60)));
+    assert!(!format!("{tokens:?}").contains("a1"));
+}
+
+#[actix::test]
+async fn device_code_is_asked_about_until_it_is_confirmed() {
+    let (provider, client) = start().await;
+    let answer =
+        json!({ "device_code": "d", "user_code": "A-B", "verification_uri": "https://id/device", "expires_in": 600 });
+    provider.set_page("/device", 200, answer.to_string());
+    let device = client.authorize_device().await.unwrap();
+    assert_eq!((device.interval().as_secs(), device.lifetime().as_secs()), (5, 600));
+    provider.set_page("/token", 400, r#"{"error":"authorization_pending"}"#);
+    let problem = client.redeem_device_code(&device).await.unwrap_err();
+    assert!(matches!(problem, GrantProblem::Refused(code) if code == "authorization_pending"));
+    provider.set_page("/token", 200, TOKENS);
+    assert_eq!(client.redeem_device_code(&device).await.unwrap().access_token, "a1");
+}
+
+#[actix::test]
+async fn problems_of_the_provider_are_told_apart() {
+    let (provider, client) = start().await;
+    assert!(!client.revoke("r1").await.unwrap(), "it has no endpoint for that");
+    provider.set_page("/token", 400, r#"{"error":"invalid_grant"}"#);
+    assert!(matches!(client.refresh("r1").await.unwrap_err(), GrantProblem::Refused(code) if code == "invalid_grant"));
+    provider.set_page("/token", 200, r#"{"access_token":7,"refresh_token":"hush"}"#);
+    let problem = client.refresh("r1").await.unwrap_err();
+    assert!(matches!(problem, GrantProblem::Unusable(_)) && !problem.to_string().contains("hush"), "{problem}");
+    provider.stop().await;
+    assert!(matches!(client.refresh("r1").await.unwrap_err(), GrantProblem::Unreachable(_)));
+    let problem = PublicClient::discover(settings("http://127.0.0.1:1"), None).await.err().unwrap();
+    assert!(matches!(problem, GrantProblem::Unreachable(_)), "{problem}");
+}
+
+#[actix::test]
+async fn outage_of_the_provider_is_no_fault_of_its_metadata() {
+    let provider = FakeProvider::start().await;
+    let discover = async || PublicClient::discover(settings(&provider.issuer), None).await.err().unwrap();
+    provider.set_status(503);
+    let problem = discover().await;
+    assert!(matches!(problem, GrantProblem::Unreachable(_)), "{problem}");
+    provider.set_status(404);
+    let problem = discover().await;
+    assert!(matches!(problem, GrantProblem::Unusable(_)), "{problem}");
+}

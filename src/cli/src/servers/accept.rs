@@ -1,0 +1,239 @@
+//! `servers accept`, `servers allow` and `servers revoke`: a person's decisions on tool definitions, which are shown
+//! first.
+
+use std::time::Duration;
+
+use serde::de::IgnoredAny;
+
+use super::{
+    NOT_CONNECTED_HINT, find_server,
+    tools::{KnownReads, Tool, Tools, decision_request, is_pattern, print_definition, print_summary, select},
+};
+use crate::{
+    args::servers::{AcceptArgs, AllowArgs},
+    client::Client,
+    exit::{Exit, Failure},
+    output::{Output, Style, confirm, one_line, print_note, should_ask},
+};
+use countersign_domain::text::plural;
+
+pub(super) async fn accept(client: &Client, args: &AcceptArgs, out: &mut Output) -> Result<Exit, Failure> {
+    if args.known_reads {
+        return accept_known_reads(client, args, out).await;
+    }
+    let selectors = [args.names.as_slice(), args.tools.as_slice()].concat();
+    let bulk = if args.all_reads {
+        Some("--all-reads")
+    } else {
+        selectors.iter().any(|name| is_pattern(name)).then_some("accepting what a pattern matches")
+    };
+    let asks = should_ask(client.json, args.yes, bulk)?;
+    let Tools { tools, .. } = fetch_tools(client, &args.name, args.wait.limit()).await?;
+    let chosen = if args.all_reads {
+        tools.into_iter().filter(|tool| tool.needs_acceptance() && tool.claims_to_only_read()).collect()
+    } else {
+        select(tools, &selectors, |tool| !matches!(tool.standing.as_str(), "accepted" | "module"))?.chosen
+    };
+    if chosen.is_empty() {
+        print_note(if args.all_reads {
+            "No tool of this server that says that it only reads needs to be accepted."
+        } else {
+            "All matching tools are already accepted."
+        });
+        return Ok(Exit::Ok);
+    }
+    if !client.json {
+        print_definitions(&chosen, bulk.is_some().then_some(Tool::claimed_effect), out)?;
+    }
+    let phrase = count_phrase(chosen.len(), "this definition", "these {n} definitions");
+    if asks && !confirm(&format!("Accept {phrase}?"), "accept")? {
+        print_note("Nothing was accepted.");
+        return Ok(Exit::Failed);
+    }
+    let answer = client.post(&["servers", &args.name, "accept"], &decision_request(&chosen)).await?;
+    client.print(&answer, out, |after: Tools, out| print_accepted(&args.name, &chosen, &after, out))
+}
+
+/// Accepts the tools that the program's list for the server knows to only read.
+async fn accept_known_reads(client: &Client, args: &AcceptArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let asks = should_ask(client.json, args.yes, Some("--known-reads"))?;
+    let Tools { tools, known_reads } = fetch_tools(client, &args.name, args.wait.limit()).await?;
+    let Some(known) = known_reads else {
+        let server = find_server(client, &args.name).await?;
+        let hint = server.and_then(|server| server.suggestion()).map_or(String::new(), |hint| format!(". {hint}"));
+        let message = "there is no list of known reads for this server: its command or address identifies none";
+        return Err(Failure::new(Exit::NotFound, format!("{message}{hint}")));
+    };
+    let uncovered: Vec<&Tool> = tools.iter().filter(|tool| tool.is_uncovered()).collect();
+    if !uncovered.is_empty() {
+        print_note(&uncovered_note(&uncovered, &known));
+    }
+    let all_covered = uncovered.is_empty();
+    let chosen: Vec<Tool> = tools.into_iter().filter(|tool| tool.offered).collect();
+    if chosen.is_empty() {
+        print_note(if all_covered {
+            "All known reads of this server are accepted already."
+        } else {
+            "Nothing was accepted."
+        });
+        return Ok(if all_covered { Exit::Ok } else { Exit::Failed });
+    }
+    if !client.json {
+        print_definitions(&chosen, Some(Tool::known_effect), out)?;
+    }
+    let phrase = count_phrase(chosen.len(), "this definition", "these {n} definitions");
+    let question = format!("Accept {phrase} of {}, so that reads run without review?", one_line(&known.set));
+    if asks && !confirm(&question, "accept")? {
+        print_note("Nothing was accepted.");
+        return Ok(Exit::Failed);
+    }
+    let answer = client.post(&["servers", &args.name, "accept-known-reads"], &decision_request(&chosen)).await?;
+    client.print(&answer, out, |after: Tools, out| print_accepted(&args.name, &chosen, &after, out))
+}
+
+/// Returns the sentence about tools whose definitions are not on the list of known reads.
+pub(super) fn uncovered_note(tools: &[&Tool], known: &KnownReads) -> String {
+    let packages = known.packages.iter().map(|package| one_line(package)).collect::<Vec<_>>().join(", ");
+    let verb = name_list(
+        tools,
+        "is not covered, because its definition differs",
+        "are not covered, because their definitions differ",
+    );
+    format!("{verb} from the known ones ({packages}).")
+}
+
+/// Prints which of the accepted tools run without review from now on.
+fn print_accepted(server: &str, chosen: &[Tool], after: &Tools, out: &mut Output) -> Result<(), Failure> {
+    out.write_styled_line(Style::Green, &format!("Accepted {}.", plural(chosen.len(), "definition")))?;
+    let now = |tool: &Tool| after.tools.iter().find(|now| now.name == tool.name);
+    let (unreviewed, reviewed): (Vec<&Tool>, Vec<&Tool>) =
+        chosen.iter().filter_map(now).filter(|tool| tool.verdict != "deny").partition(|tool| tool.verdict == "allow");
+    if !unreviewed.is_empty() {
+        out.write_line(&format!("{} now without review.", name_list(&unreviewed, "runs", "run")))?;
+    }
+    let (dry_runs, reviewed): (Vec<&Tool>, Vec<&Tool>) = reviewed.into_iter().partition(|tool| tool.is_known_dry_run());
+    if !dry_runs.is_empty() {
+        let previews = "the preview of a call is now the server's own dry run";
+        out.write_line(&format!("{} reviewed as before; {previews}.", name_list(&dry_runs, "is", "are")))?;
+    }
+    let (ruled, reviewed): (Vec<&Tool>, Vec<&Tool>) = reviewed.into_iter().partition(|tool| tool.accepted_as_read);
+    if !ruled.is_empty() {
+        let show = format!("`countersign servers show {}` says what decides on their calls", one_line(server));
+        out.write_line(&format!("{} still reviewed: {show}.", name_list(&ruled, "is", "are")))?;
+    }
+    if !reviewed.is_empty() {
+        let reason = "accepting a definition only confirms that it is known; without review runs only a tool that declares itself read-only";
+        out.write_line(&format!("{} still reviewed: {reason}.", name_list(&reviewed, "is", "are")))?;
+        if reviewed.iter().any(|tool| tool.has_unknown_effect()) {
+            out.write_line(&allow_hint(server))?;
+        }
+    }
+    Ok(())
+}
+
+/// Lets tools run without review.
+pub(super) async fn allow(client: &Client, args: &AllowArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let by_pattern = args.tools.iter().any(|name| is_pattern(name));
+    let several = (by_pattern || args.tools.len() > 1).then_some("letting several tools run");
+    let asks = should_ask(client.json, args.yes, several)?;
+    let Tools { tools, .. } = fetch_tools(client, &args.name, args.wait.limit()).await?;
+    let selection = select(tools, &args.tools, |tool| tool.may_let_run)?;
+    let (run_already, refused): (Vec<&Tool>, Vec<&Tool>) =
+        selection.left_out.iter().partition(|tool| tool.verdict == "allow");
+    if !refused.is_empty() {
+        let these = name_list(&refused, "is", "are");
+        print_note(&format!("{these} not included: `countersign servers show` says what decides on their calls."));
+    }
+    let chosen = selection.chosen;
+    if chosen.is_empty() {
+        if !run_already.is_empty() {
+            print_note(&format!("{} without review already.", name_list(&run_already, "runs", "run")));
+        }
+        return Ok(if refused.is_empty() { Exit::Ok } else { Exit::Failed });
+    }
+    if !client.json {
+        print_definitions(&chosen, (by_pattern || chosen.len() > 1).then_some(Tool::claimed_effect), out)?;
+    }
+    let phrase = count_phrase(chosen.len(), "this tool", "these {n} tools");
+    if asks && !confirm(&format!("Let {phrase} run without review, whoever calls?"), "allow")? {
+        print_note("Nothing was allowed.");
+        return Ok(Exit::Failed);
+    }
+    let mut body = decision_request(&chosen);
+    body["reason"] = args.reason.as_str().into();
+    let answer = client.post(&["servers", &args.name, "allow"], &body).await?;
+    client.print(&answer, out, |_: IgnoredAny, out| {
+        let run: Vec<&Tool> = chosen.iter().collect();
+        out.write_styled_line(Style::Green, &format!("{} now without review.", name_list(&run, "runs", "run")))?;
+        Ok(out.write_line(
+            "Your own calls are still reviewed, and so are calls if the definition changes. `countersign rules` lists and revokes the rule.",
+        )?)
+    })
+}
+
+pub(super) async fn revoke(client: &Client, name: &str, tools: &[String], out: &mut Output) -> Result<Exit, Failure> {
+    let all = fetch_tools(client, name, None).await?.tools;
+    let chosen = select(all, tools, |tool| tool.standing == "accepted")?.chosen;
+    if chosen.is_empty() {
+        print_note("None of the matching tools is accepted.");
+        return Ok(Exit::Ok);
+    }
+    let answer = client.post(&["servers", name, "revoke"], &decision_request(&chosen)).await?;
+    client.print_line(&answer, out, "Revoked.")
+}
+
+/// Fetches the tools of a server that is or was connected.
+///
+/// # Errors
+/// Fails if it has never been connected, so that its tools are unknown.
+async fn fetch_tools(client: &Client, name: &str, wait: Option<Duration>) -> Result<Tools, Failure> {
+    if let Some(limit) = wait {
+        super::wait_for_tools(client, name, limit).await?;
+    }
+    let found: Tools = client.get(&["servers", name], &[]).await?.read()?;
+    if found.tools.is_empty()
+        && let Some(server) = find_server(client, name).await?.filter(|server| !server.is_up())
+    {
+        return Err(Failure::new(Exit::Unavailable, format!("{}. {NOT_CONNECTED_HINT}", server.absence_message())));
+    }
+    Ok(found)
+}
+
+/// Prints the definitions whose hashes the request carries, and a summary with the effects of the tools if `effect` is given.
+fn print_definitions(
+    tools: &[Tool],
+    effect: Option<fn(&Tool) -> &'static str>,
+    out: &mut Output,
+) -> Result<(), Failure> {
+    for tool in tools {
+        print_definition(tool, out)?;
+    }
+    if let Some(effect) = effect {
+        print_summary(tools, effect, out)?;
+    }
+    Ok(out.finish()?)
+}
+
+/// Returns a hint on how to let a tool run. It names no tool, because only a person knows which ones read.
+pub(super) fn allow_hint(server: &str) -> String {
+    let server = one_line(server);
+    format!(
+        "`countersign servers allow {server} TOOL --reason '…'` lets a tool run without review, if you know that it only reads."
+    )
+}
+
+/// Returns the phrase for one item or for several items, with the number in place of `{n}`.
+fn count_phrase(n: usize, one: &str, several: &str) -> String {
+    if n == 1 { one.to_owned() } else { several.replace("{n}", &n.to_string()) }
+}
+
+/// Joins names of tools and adds the verb in singular or plural.
+fn name_list(tools: &[&Tool], one: &str, several: &str) -> String {
+    /// Maximum number of names that are listed. Further tools are only counted.
+    const MAX_NAMES: usize = 5;
+    let mut names: Vec<String> = tools.iter().take(MAX_NAMES).map(|tool| one_line(&tool.name).into_owned()).collect();
+    if tools.len() > MAX_NAMES {
+        names.push(format!("{} more", tools.len() - MAX_NAMES));
+    }
+    format!("{} {}", names.join(", "), if tools.len() == 1 { one } else { several })
+}

@@ -1,0 +1,179 @@
+//! Limits the addresses to which a client connects, so that a name that others choose cannot lead into the own network, and
+//! shares the clients of a thread.
+
+use std::{
+    cell::RefCell,
+    error::Error,
+    future::Future,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs},
+    pin::Pin,
+    sync::Arc,
+};
+
+use actix_rt::task::spawn_blocking;
+use actix_tls::connect::{Connector, Resolve, Resolver};
+use awc::Client;
+use rustls::{ClientConfig, pki_types::CertificateDer};
+
+use super::{
+    client::{client, client_over},
+    tls,
+};
+
+/// The addresses to which a client connects. The order of the ranges means nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AddressRange {
+    /// Addresses of the internet.
+    Public,
+    /// Addresses of the internet and of private networks.
+    Private,
+    /// Addresses of the internet and of this machine.
+    Loopback,
+    /// All addresses, also link-local and special ones, where cloud platforms serve credentials.
+    Any,
+}
+
+impl AddressRange {
+    /// Returns the smallest range with an address.
+    #[must_use]
+    pub fn for_address(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self::for_v4(address),
+            IpAddr::V6(address) => Self::for_v6(address),
+        }
+    }
+
+    /// Returns `true` if addresses of another range may be used where this one is allowed.
+    #[must_use]
+    pub fn includes(self, other: Self) -> bool {
+        other == Self::Public || other == self || self == Self::Any
+    }
+
+    fn for_v4(address: Ipv4Addr) -> Self {
+        match address.octets() {
+            [127, ..] => Self::Loopback,
+            // RFC 1918, and shared addresses of providers (RFC 6598).
+            [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => Self::Private,
+            // This network, link-local, assignments of protocols, benchmarks, multicast and reserved (RFC 6890).
+            [0, ..] | [169, 254, ..] | [192, 0, 0, _] | [198, 18..=19, ..] | [224..=255, ..] => Self::Any,
+            _ => Self::Public,
+        }
+    }
+
+    fn for_v6(address: Ipv6Addr) -> Self {
+        let embedded = |high: u16, low: u16| Self::for_v4(Ipv4Addr::from(u32::from(high) << 16 | u32::from(low)));
+        match address.segments() {
+            _ if address.is_loopback() => Self::Loopback,
+            // Unique local addresses (RFC 4193).
+            [0xfc00..=0xfdff, ..] => Self::Private,
+            // Translated IPv4 addresses (RFC 6052) and 6to4 (RFC 3056).
+            [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => embedded(high, low),
+            // Teredo, benchmarks and other assignments of protocols (RFC 2928).
+            [0x2001, 0..=0x1ff, ..] => Self::Any,
+            // Global unicast addresses (RFC 4291).
+            [0x2000..=0x3fff, ..] => Self::Public,
+            _ => Self::Any,
+        }
+    }
+}
+
+/// A client of a thread, and the properties for which it was built.
+struct SharedClient {
+    range: Option<AddressRange>,
+    authorities: Option<Vec<CertificateDer<'static>>>,
+    client: Client,
+}
+
+thread_local! {
+    static SHARED_CLIENTS: RefCell<Vec<SharedClient>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Returns the client of this thread that trusts these authorities in addition to the public ones, and connects only to
+/// addresses in the range if there is one (see [`limited_client`]). Clients for different ranges share no connections, since
+/// each checks the addresses to which it connects.
+#[must_use]
+pub fn shared_client(range: Option<AddressRange>, authorities: Option<&[CertificateDer<'static>]>) -> Client {
+    SHARED_CLIENTS.with_borrow_mut(|clients| {
+        let is_wanted = |known: &&SharedClient| known.range == range && known.authorities.as_deref() == authorities;
+        if let Some(known) = clients.iter().find(is_wanted) {
+            return known.client.clone();
+        }
+        let config = tls::config_with(authorities);
+        let client = match range {
+            Some(range) => limited_client(range, config),
+            None => client(config),
+        };
+        let authorities = authorities.map(<[_]>::to_vec);
+        clients.push(SharedClient { range, authorities, client: client.clone() });
+        client
+    })
+}
+
+/// Builds the client of [`client`](super::client), which does not connect to names that lead outside of a range. The user of the
+/// client must check addresses that stand in a URL.
+fn limited_client(range: AddressRange, tls: Arc<ClientConfig>) -> Client {
+    client_over(Connector::new(Resolver::custom(LimitedResolver(range))).service(), tls)
+}
+
+struct LimitedResolver(AddressRange);
+
+type Lookup<'a> = Pin<Box<dyn Future<Output = Result<Vec<SocketAddr>, Box<dyn Error>>> + 'a>>;
+
+impl Resolve for LimitedResolver {
+    fn lookup<'a>(&'a self, host: &'a str, port: u16) -> Lookup<'a> {
+        let name = format!("{host}:{port}");
+        Box::pin(async move {
+            let found = spawn_blocking(move || name.to_socket_addrs().map(Vec::from_iter)).await??;
+            // If one address is outside, none is tried, because the name is not to be trusted.
+            if found.iter().all(|address| self.0.includes(AddressRange::for_address(address.ip()))) {
+                return Ok(found);
+            }
+            Err(io::Error::other("the name leads to an address of a private network or of this machine").into())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_belongs_to_the_smallest_range() {
+        for (address, range) in [
+            ("8.8.8.8", AddressRange::Public),
+            ("2606:4700::1111", AddressRange::Public),
+            ("10.0.0.1", AddressRange::Private),
+            ("172.31.255.255", AddressRange::Private),
+            ("172.32.0.1", AddressRange::Public),
+            ("192.168.1.1", AddressRange::Private),
+            ("100.100.0.1", AddressRange::Private),
+            ("fd00::1", AddressRange::Private),
+            ("127.8.0.1", AddressRange::Loopback),
+            ("::1", AddressRange::Loopback),
+            ("::ffff:127.0.0.1", AddressRange::Loopback),
+            ("::ffff:10.0.0.1", AddressRange::Private),
+            ("64:ff9b::a9fe:a9fe", AddressRange::Any),
+            ("64:ff9b::808:808", AddressRange::Public),
+            ("2002:7f00:1::", AddressRange::Loopback),
+            ("169.254.169.254", AddressRange::Any),
+            ("fe80::1", AddressRange::Any),
+            ("0.0.0.0", AddressRange::Any),
+            ("::", AddressRange::Any),
+            ("ff02::1", AddressRange::Any),
+            ("255.255.255.255", AddressRange::Any),
+        ] {
+            assert_eq!(AddressRange::for_address(address.parse().unwrap()), range, "{address}");
+        }
+    }
+
+    #[actix::test]
+    async fn limited_client_refuses_a_name_that_leads_to_loopback() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://localhost:{}/", listener.local_addr().unwrap().port());
+        let error = limited_client(AddressRange::Private, tls::public_config()).get(&url).send().await.err().unwrap();
+        assert!(error.to_string().contains("this machine"), "{error}");
+        listener.set_nonblocking(true).unwrap();
+        assert!(listener.accept().is_err(), "nothing connected");
+    }
+}

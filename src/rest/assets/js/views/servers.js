@@ -1,0 +1,273 @@
+// Shows the servers that calls are routed to, their state, and the tool definitions that wait for a reviewer.
+
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { Poller } from '../core/poller.js';
+import { replaceRoute, routeTo } from '../core/router.js';
+import { count, plural, quote, visibleString } from '../core/text.js';
+import { time } from '../core/time.js';
+import { accountSection, connectProblem, connectRoute } from '../ui/account.js';
+import { emptyState, errorState, problemBanner, skeleton } from '../ui/states.js';
+import { ToolsPanel } from '../ui/tools.js';
+import { ConnectPage, takeConnecting } from './connect.js';
+
+const POLL_INTERVAL = 10_000;
+const KINDS = { module: 'Built-in module', upstream: 'MCP server' };
+const STATUS = {
+  up: { label: 'Up', tone: 'green', icon: 'check' },
+  connecting: { label: 'Connecting', tone: 'amber', icon: 'refresh' },
+  needs_connection: { label: 'Not connected', tone: 'amber', icon: 'unplugged' },
+  down: { label: 'Down', tone: 'red', icon: 'alert' },
+};
+const TRANSPORTS = { stdio: 'stdio', 'streamable-http': 'Streamable HTTP', sse: 'HTTP + SSE', websocket: 'WebSocket' };
+const BREAKERS = {
+  open: 'Circuit open: too many calls failed, so calls are not attempted for a while.',
+  'half-open': 'Circuit half-open: one call is being attempted.',
+};
+
+const MEANINGS = [
+  ['Review', 'A call waits until a person decides on it. That is so for every tool that may write, and for every tool that only claims to read.'],
+  ['Accept', 'You vouch for one definition of a tool. If the tool says that it only reads, or is on the list of known reads, its calls run without review from then on. All other tools are reviewed as before.'],
+  ['Allow', 'You let a tool run without review, whatever it says: a standing rule, which does not apply to your own calls and lasts until somebody revokes it.'],
+];
+
+/** Returns the number of definitions of a server that wait for a reviewer. */
+export const toReview = ({ review }) => (review ? review.new + review.changed + review.reads + (review.known ?? 0) : 0);
+
+export class ServersView {
+  element;
+  #api;
+  #me;
+  #poller;
+  #count = h('span', { class: 'quiet' });
+  #body = h('div', { class: 'page-body' }, skeleton(4));
+  #list = h('ul', { class: 'servers' });
+  #cards = new Map();
+  #page;
+  #servers = null;
+  // The page that connects a server, while it is open.
+  #connect = null;
+  #chosen = null;
+  // The server that was connected just now, and the problem with which a connection ended.
+  #connected = null;
+  #problem = null;
+  #problemBar = h('div', { class: 'connect-problem', role: 'alert' });
+
+  constructor({ api, me }) {
+    this.#api = api;
+    this.#me = me;
+    this.#page = [h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Servers'), this.#count), h('p', { class: 'quiet' }, 'The servers behind this gateway, their tools, and how the policy treats calls to each tool.'), meanings()), this.#problemBar, this.#body];
+    this.element = h('div', { class: 'page' }, this.#page);
+    this.#poller = new Poller({
+      read: (signal) => this.#api.servers(signal),
+      show: (servers) => this.#paint(servers),
+      failed: (error) => fill(this.#body, errorState(error, () => this.#poller.poll())),
+      every: POLL_INTERVAL,
+    });
+  }
+
+  dispose() {
+    this.#poller.stop();
+  }
+
+  route({ id, part, query }) {
+    if (query.has('connect-problem')) return this.#returnWithProblem(query.get('connect-problem'));
+    if (query.has('connected')) {
+      this.#connected = id;
+      takeConnecting();
+      return replaceRoute(routeTo('servers', id));
+    }
+    const problem = this.#problem;
+    this.#problem = null;
+    this.#chosen = id;
+    if (part === 'connect') {
+      this.#connect = new ConnectPage({ name: id, api: this.#api, me: this.#me, problem });
+      fill(this.element, this.#connect.element);
+    } else {
+      fill(this.#problemBar, problem && problemBanner(connectProblem(problem)));
+      if (this.#connect) fill(this.element, this.#page);
+      this.#connect = null;
+    }
+    if (this.#servers) this.#paint(this.#servers);
+  }
+
+  // The address names only the problem; the tab remembers the server that it left for.
+  #returnWithProblem(problem) {
+    this.#problem = problem;
+    const name = takeConnecting();
+    replaceRoute(name ? connectRoute(name) : routeTo('servers'));
+  }
+
+  event() {}
+
+  serverEvent() {
+    this.#poller.poll();
+  }
+
+  // A rule may let a tool run without review.
+  ruleEvent() {
+    for (const server of this.#cards.values()) server.reload();
+  }
+
+  refresh() {
+    this.#poller.poll();
+  }
+
+  #paint(servers) {
+    this.#servers = servers;
+    if (this.#connect) return this.#connect.show(servers.find((p) => p.name === this.#chosen));
+    this.#count.textContent = count(servers.length);
+    if (!servers.length) {
+      fill(this.#body, emptyState('servers', 'No servers', 'Paste the mcpServers block of your MCP client into the configuration, or enable a module.'));
+      return;
+    }
+    if (!this.#list.isConnected) fill(this.#body, this.#list);
+    for (const [name, server] of this.#cards) {
+      if (servers.some((p) => p.name === name)) continue;
+      server.element.remove();
+      this.#cards.delete(name);
+    }
+    // At first, servers that wait for a reviewer are listed first. Later nothing moves while it is being read.
+    const sorted = this.#cards.size ? servers : [...servers].sort((a, b) => Number(toReview(b) > 0) - Number(toReview(a) > 0));
+    for (const p of sorted) {
+      let server = this.#cards.get(p.name);
+      if (!server) {
+        server = new Server(p.name, this.#api, this.#me, this.#poller);
+        this.#cards.set(p.name, server);
+        this.#list.append(server.element);
+      }
+      server.show(p, p.name === this.#connected);
+    }
+    const chosen = this.#cards.get(this.#chosen);
+    this.#chosen = null;
+    chosen?.element.scrollIntoView({ block: 'center' });
+  }
+}
+
+// Formats a line such as `Previews: recipes for 4 tools, with the shipped set filesystem.`
+function previews({ sets = [], tools = [] }) {
+  if (!tools.length) return ['Previews: none; reviewers see only the arguments.'];
+  return [`Previews: recipes for ${plural(tools.length, 'tool')}`, sets.length > 0 && [`, with the shipped ${sets.length === 1 ? 'set' : 'sets'} `, quote(sets.join(', '), 200)], '.'].flat().filter(Boolean);
+}
+
+// Explains what a reviewer can decide about a tool.
+function meanings() {
+  return h('details', { class: 'fold-section meanings' }, h('summary', null, 'What reviewing, accepting and allowing mean'),
+    h('dl', null, MEANINGS.map(([term, text]) => h('div', null, h('dt', null, term), h('dd', null, text)))),
+    h('p', { class: 'quiet' }, 'What you accept or allow is one definition from one command or address. When either changes, calls are reviewed again.'));
+}
+
+// The section about the account already says what to do.
+const isUnconnected = (p) => p.status === 'needs_connection' && p.account;
+
+class Server {
+  element;
+  #name;
+  #api;
+  #me;
+  #poller;
+  #isNew = false;
+  #head = h('div', { class: 'server-head' });
+  #rest = h('div', { class: 'server-rest' });
+  #panel;
+  #text = '';
+  #isOpen = false;
+  #isLoading = false;
+  #more = h('button', { type: 'button', class: 'link server-more', onclick: () => this.#open() }, 'Tools and policy', icon('chevron'));
+
+  constructor(name, api, me, poller) {
+    this.#name = name;
+    this.#api = api;
+    this.#me = me;
+    this.#poller = poller;
+    this.#panel = new ToolsPanel({
+      server: name,
+      may: Boolean(me.mayDecide),
+      act: async (kind, tools, reason) => {
+        try {
+          return (await (kind === 'allow' ? api.letRun(name, tools, reason) : api.definitions(name, kind, tools))).tools;
+        } catch (error) {
+          if (error.status === 409) await this.#loadTools();
+          throw error;
+        }
+      },
+    });
+    this.element = h('li', { class: 'card server' }, this.#head, this.#rest);
+  }
+
+  /** Shows the server; `isNew` is true if its account was connected just now. */
+  show(p, isNew) {
+    const text = JSON.stringify(p);
+    if (text !== this.#text || isNew !== this.#isNew) {
+      this.#text = text;
+      this.#isNew = isNew;
+      this.#paint(p);
+      // Offers about a server's tools are shown without a click.
+      if (p.kind === 'upstream' && p.tools > 0) this.#loadTools();
+    }
+    if (toReview(p) > 0) this.#isOpen = true;
+    if (this.#isOpen) this.#loadTools();
+  }
+
+  reload() {
+    if (this.#panel.element.isConnected) this.#loadTools();
+  }
+
+  #open() {
+    this.#isOpen = true;
+    this.#more.disabled = true;
+    this.#loadTools();
+  }
+
+  async #disconnect() {
+    await this.#api.disconnectServer(this.#name);
+    this.#poller.poll();
+  }
+
+  async #loadTools() {
+    if (this.#isLoading) return;
+    this.#isLoading = true;
+    try {
+      const { tools, knownReads } = await this.#api.server(this.#name, this.#poller.signal);
+      this.#panel.useKnownReads(knownReads ?? null);
+      this.#panel.show(tools);
+      if (!this.#panel.element.isConnected) fill(this.#rest, this.#panel.element);
+    } catch (error) {
+      if (!this.#poller.signal.aborted && error.status !== 401 && !this.#panel.element.isConnected) {
+        fill(this.#rest, errorState(error, () => this.#loadTools()));
+      }
+    } finally {
+      this.#isLoading = false;
+    }
+  }
+
+  #paint(p) {
+    const { label, tone, icon: name } = STATUS[p.status] ?? { label: visibleString(String(p.status)), tone: 'grey', icon: 'question' };
+    this.#panel.useRecipes(p.kind === 'upstream' ? p.previews?.tools ?? [] : null);
+    const n = toReview(p);
+    const connection = [TRANSPORTS[p.transport] ?? p.transport, p.era && `${p.era}${p.revision ? ` · ${p.revision}` : ''}`].filter(Boolean);
+    fill(this.#head,
+      h('div', { class: 'card-head' },
+        h('h2', null, quote(p.name, 80)),
+        h('div', { class: 'server-badges' },
+          n > 0 && h('span', { class: 'badge state tone-amber' }, icon('eye'), `${count(n)} to review`),
+          p.breaker && p.breaker !== 'closed' && h('span', { class: `badge state tone-${p.breaker === 'open' ? 'red' : 'amber'}`, title: BREAKERS[p.breaker] }, icon('unplugged'), `Circuit ${visibleString(p.breaker)}`),
+          h('span', { class: `badge state tone-${tone}` }, icon(name), label))),
+      h('p', { class: 'quiet server-line' }, [KINDS[p.kind] ?? visibleString(String(p.kind)), ...connection.map((t) => visibleString(String(t))), p.required && 'required'].filter(Boolean).join(' · ')),
+      p.target && h('p', { class: 'server-target' }, h('code', null, quote(p.target, 300))),
+      p.kind === 'upstream' && p.previews && h('p', { class: 'quiet server-line' }, ...previews(p.previews)),
+      p.previews?.suggested && h('p', { class: 'quiet server-line' }, 'By its own name it is the ', quote(p.previews.suggested, 60), ' server, which anybody can claim. If you know that it is, write ', h('code', null, `previews: ${visibleString(p.previews.suggested)}`), ' below this server in the configuration.'),
+      accountSection({ server: p.name, account: p.account, me: this.#me, isNew: this.#isNew, disconnect: () => this.#disconnect() }),
+      p.status !== 'up' && p.kind === 'upstream' && !isUnconnected(p) && h('div', { class: `banner tone-${p.status === 'down' ? 'red' : 'amber'} why-down` }, icon('alert'), h('div', null,
+        h('p', null, p.lastError ? quote(p.lastError, 500) : p.status === 'connecting' ? 'It has not answered yet.' : 'The reason is not known.', p.since && h('span', { class: 'quiet' }, p.status === 'connecting' ? ' · connecting since ' : ' · ', time(p.since))),
+        p.stderrError && h('p', { class: 'stderr' }, h('span', { class: 'quiet' }, 'Error on stderr: '), h('code', null, quote(p.stderrError, 500))),
+        p.lastStderr && p.lastStderr !== p.stderrError && h('p', { class: 'stderr' }, h('span', { class: 'quiet' }, 'Last line on stderr: '), h('code', null, quote(p.lastStderr, 500))),
+        p.restarts > 0 && h('p', { class: 'quiet' }, `Restarted ${plural(p.restarts, 'time')} so far.`))),
+      p.leftOut?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, `${count(p.leftOut.length)} left out`), h('ul', { class: 'left-out' }, p.leftOut.slice(0, 100).map((text) => h('li', null, quote(text, 300))))),
+      p.details?.length > 0 && h('ul', { class: 'quiet server-line' }, p.details.slice(0, 100).map((text) => h('li', null, quote(text, 300)))),
+      p.warnings?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, plural(p.warnings.length, 'warning')), h('ul', { class: 'left-out' }, p.warnings.slice(0, 100).map((text) => h('li', null, quote(text, 300))))),
+      h('dl', { class: 'figures' }, [['Tools', p.tools], ['Resources', p.resources], ['Prompts', p.prompts], ['In flight', p.inFlight], ['Restarts', p.restarts]]
+        .filter(([, value]) => typeof value === 'number').map(([label_, value]) => h('div', null, h('dt', null, label_), h('dd', null, count(value))))));
+    if (!this.#rest.hasChildNodes() && p.tools > 0) fill(this.#rest, this.#more);
+  }
+}

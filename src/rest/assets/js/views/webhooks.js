@@ -1,0 +1,238 @@
+// Shows webhooks and their deliveries, tests them and sends failed deliveries again.
+
+import { explain } from '../core/api.js';
+import { notice } from '../core/announce.js';
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { Poller } from '../core/poller.js';
+import { routeTo } from '../core/router.js';
+import { count, plural, quote, short, visible, visibleString } from '../core/text.js';
+import { time } from '../core/time.js';
+import { eventOf } from '../core/vocab.js';
+import { emptyState, errorState, skeleton } from '../ui/states.js';
+
+// Positions change with every event, so they are polled.
+const POLL_INTERVAL = 5_000;
+const PAGE = 25;
+const STATES = {
+  delivered: { label: 'Delivered', tone: 'green', icon: 'check' },
+  waiting: { label: 'Waiting', tone: 'amber', icon: 'clock' },
+  given_up: { label: 'Given up', tone: 'red', icon: 'cross' },
+};
+
+export class WebhooksView {
+  element;
+  #api;
+  #canDecide;
+  #poller;
+  #hooks = new Map();
+  #count = h('span', { class: 'quiet' });
+  #body = h('div', { class: 'page-body' }, skeleton(4));
+  #list = h('ul', { class: 'hooks' });
+
+  constructor({ api, me }) {
+    this.#api = api;
+    this.#canDecide = Boolean(me.mayDecide);
+    this.element = h('div', { class: 'page' },
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Webhooks'), this.#count), h('p', { class: 'quiet' }, 'Addresses that receive this gateway’s events. Webhooks are defined in the configuration file; edits to it take effect while the gateway runs.')), this.#body);
+    this.#poller = new Poller({
+      read: (signal) => this.#api.webhooks(signal),
+      show: (hooks) => this.#paint(hooks),
+      failed: (error) => fill(this.#body, errorState(error, () => this.#poller.poll())),
+      every: POLL_INTERVAL,
+      burst: 500,
+    });
+  }
+
+  dispose() {
+    this.#poller.stop();
+  }
+
+  route() {}
+
+  // Each event of the feed is also delivered to webhooks.
+  event() {
+    this.webhookEvent();
+  }
+
+  // Events of servers and rules are delivered too, and a new configuration may define other webhooks.
+  serverEvent() {
+    this.webhookEvent();
+  }
+
+  ruleEvent() {
+    this.webhookEvent();
+  }
+
+  webhookEvent() {
+    this.#poller.pollSoon();
+  }
+
+  refresh() {
+    this.#poller.poll();
+  }
+
+  #paint(hooks) {
+    this.#count.textContent = count(hooks.length);
+    if (!hooks.length) {
+      this.#hooks.clear();
+      this.#list.replaceChildren();
+      fill(this.#body, emptyState('webhooks', 'No webhooks', 'Add an address under webhooks in the configuration to receive every change: signed, in order, and retried until it answers.'));
+      return;
+    }
+    if (!this.#list.isConnected) fill(this.#body, this.#list);
+    for (const [name, hook] of this.#hooks) {
+      if (hooks.some((w) => w.name === name)) continue;
+      hook.element.remove();
+      this.#hooks.delete(name);
+    }
+    for (const w of hooks) {
+      let hook = this.#hooks.get(w.name);
+      if (!hook) {
+        hook = new Hook(w.name, this.#api, this.#canDecide, this.#poller.signal, () => this.#poller.poll());
+        this.#hooks.set(w.name, hook);
+      }
+      hook.show(w);
+    }
+    // Keeps the order of the configuration, which may have changed. An element that is in place keeps its focus.
+    for (const [i, { name }] of hooks.entries()) {
+      const { element } = this.#hooks.get(name);
+      if (this.#list.children[i] !== element) this.#list.insertBefore(element, this.#list.children[i] ?? null);
+    }
+  }
+}
+
+class Hook {
+  element;
+  #name;
+  #api;
+  #signal;
+  #changed;
+  #retry;
+  #test;
+  #head = h('div');
+  #rest = h('div', { class: 'fold-body' });
+  #fold;
+  #text = '';
+  #deliveries = [];
+  #cursor = null;
+  #isLoading = false;
+
+  constructor(name, api, may, signal, changed) {
+    this.#name = name;
+    this.#api = api;
+    this.#signal = signal;
+    this.#changed = changed;
+    this.#retry = may && h('button', { type: 'button', class: 'small', onclick: () => this.#sendAgain() }, icon('refresh'), 'Send again', h('span', { class: 'sr-only' }, ` to ${visibleString(short(name, 60))}`));
+    this.#test = may && h('button', { type: 'button', class: 'small', onclick: () => this.#sendTest() }, icon('webhooks'), 'Test', h('span', { class: 'sr-only' }, ` of ${visibleString(short(name, 60))}`));
+    this.#fold = h('details', { class: 'fold-section' }, h('summary', null, 'Deliveries'), this.#rest);
+    this.#fold.addEventListener('toggle', () => this.#fold.open && this.#loadNewest());
+    this.element = h('li', { class: 'card hook' }, this.#head, this.#fold);
+  }
+
+  show(w) {
+    const text = JSON.stringify(w);
+    if (text === this.#text) return;
+    this.#text = text;
+    const focused = [this.#retry, this.#test].find((button) => button && document.activeElement === button);
+    const lag = Math.max(0, w.head - w.position);
+    const fact = (label, ...content) => h('div', null, h('dt', null, label), h('dd', null, content));
+    fill(this.#head,
+      h('div', { class: 'card-head' },
+        h('h2', null, quote(w.name, 80)),
+        h('div', { class: 'server-badges' }, h('span', { class: `badge state tone-${w.failing ? 'red' : 'green'}` }, icon(w.failing ? 'alert' : 'check'), w.failing ? 'Failing' : 'Working'), this.#test, this.#retry)),
+      h('p', { class: 'server-target' }, h('code', null, quote(w.url, 300))),
+      w.lastError && h('p', { class: `banner tone-${w.failing ? 'red' : 'amber'}` }, icon('alert'), h('span', null, quote(w.lastError, 500), w.nextAttemptAt && h('span', { class: 'quiet' }, ' · next attempt ', time(w.nextAttemptAt, 'countdown')))),
+      h('dl', { class: 'rule-facts' },
+        fact('Position', `${count(w.position)} of ${count(w.head)}`),
+        fact('Behind', lag === 0 ? 'nothing' : plural(lag, 'event')),
+        typeof w.waiting === 'number' && fact('Waiting', count(w.waiting)),
+        w.format && fact('Format', quote(w.format, 40)),
+        [['Events', w.events], ['Tools', w.tools], ['Servers', w.servers], ['States', w.states]]
+          .map(([label, all]) => all?.length > 0 && fact(label, quote(all.join(', '), 200)))));
+    focused?.focus();
+    if (this.#fold.open) this.#loadNewest();
+  }
+
+  async #loadNewest() {
+    if (this.#isLoading) return;
+    this.#isLoading = true;
+    try {
+      const page = await this.#api.deliveries(this.#name, { limit: PAGE, signal: this.#signal });
+      // Older deliveries stay if the newest page connects to them.
+      const oldest = page.deliveries.at(-1)?.id ?? 0;
+      const older = this.#deliveries.filter((d) => d.id < oldest);
+      this.#deliveries = [...page.deliveries, ...older];
+      if (!older.length) this.#cursor = page.nextCursor;
+      this.#list();
+    } catch (error) {
+      if (!this.#signal.aborted && error.status !== 401 && !this.#deliveries.length) fill(this.#rest, errorState(error, () => this.#loadNewest()));
+    } finally {
+      this.#isLoading = false;
+    }
+  }
+
+  async #loadOlder(button) {
+    button.disabled = true;
+    try {
+      const page = await this.#api.deliveries(this.#name, { limit: PAGE, cursor: this.#cursor, signal: this.#signal });
+      const oldest = this.#deliveries.at(-1)?.id ?? Infinity;
+      this.#deliveries.push(...page.deliveries.filter((d) => d.id < oldest));
+      this.#cursor = page.nextCursor;
+      this.#list();
+    } catch (error) {
+      button.disabled = false;
+      button.textContent = `Load older (${visibleString(explain(error))})`;
+    }
+  }
+
+  #list() {
+    if (!this.#deliveries.length) {
+      fill(this.#rest, h('p', { class: 'quiet' }, 'Nothing has been sent yet.'));
+      return;
+    }
+    fill(this.#rest, h('table', { class: 'records deliveries' },
+      h('thead', null, h('tr', null, ['No.', 'Event', 'About', 'State', 'Attempts', 'Last'].map((c) => h('th', { scope: 'col' }, c)))),
+      h('tbody', null, this.#deliveries.map((d) => this.#row(d)))),
+    this.#cursor && h('p', { class: 'load-more' }, h('button', { type: 'button', onclick: (e) => this.#loadOlder(e.currentTarget) }, 'Load older')));
+  }
+
+  #row(d) {
+    const { label, tone, icon: name } = STATES[d.state] ?? { label: String(d.state), tone: 'grey', icon: 'question' };
+    const at = d.lastAttemptAt ?? d.takenAt;
+    return h('tr', null,
+      h('td', { class: 'num', data: { label: 'No.' } }, count(d.id)),
+      h('td', { class: 'nowrap', data: { label: 'Event' } }, h('span', { title: eventOf(d.type).label }, quote(d.type, 60))),
+      h('td', { data: { label: 'About' } }, d.changeId ? h('a', { class: 'mono', href: routeTo('history', d.changeId) }, visible(short(d.changeId, 14))) : d.subject ? quote(d.subject, 60) : '—'),
+      h('td', { data: { label: 'State' } }, h('span', { class: `badge state tone-${tone}` }, icon(name), visibleString(label)),
+        d.error ? h('div', { class: 'quiet' }, quote(d.error, 200)) : d.status && h('span', { class: 'quiet' }, ` HTTP ${Number(d.status)}`)),
+      h('td', { class: 'num', data: { label: 'Attempts' } }, count(d.attempts ?? 0)),
+      h('td', { class: 'nowrap', data: { label: 'Last' } }, at ? time(at) : '—'));
+  }
+
+  async #sendTest() {
+    this.#test.disabled = true;
+    try {
+      const { delivered, status, error } = await this.#api.testWebhook(this.#name);
+      if (delivered) notice(`The test of ${this.#name} was delivered: it answered ${Number(status)}.`, { tone: 'green', iconName: 'check' });
+      else notice(`The test of ${this.#name} failed: ${error}`, { tone: 'red', iconName: 'alert' });
+    } catch (error) {
+      notice(explain(error), { tone: 'red', iconName: 'alert' });
+    } finally {
+      this.#test.disabled = false;
+    }
+  }
+
+  async #sendAgain() {
+    this.#retry.disabled = true;
+    try {
+      const { again } = await this.#api.retryWebhook(this.#name);
+      notice(again > 0 ? `Sending what is waiting for ${this.#name}, and ${plural(again, 'delivery', 'deliveries')} that had been given up.` : `Sending what is waiting for ${this.#name}.`, { tone: 'accent', iconName: 'refresh' });
+      this.#changed();
+    } catch (error) {
+      notice(explain(error), { tone: 'red', iconName: 'alert' });
+    } finally {
+      this.#retry.disabled = false;
+    }
+  }
+}

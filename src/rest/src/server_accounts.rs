@@ -1,0 +1,208 @@
+//! Accounts of people at servers that require OAuth: connecting one in the browser, and disconnecting it.
+//!
+//! Only a person's credential connects, never that of an agent, because an agent could connect an account that is not its
+//! person's. Everything that goes wrong in the browser ends on the dashboard, whose address then names the problem.
+
+use actix_web::{
+    HttpRequest, HttpResponse,
+    cookie::{Cookie, time::Duration as CookieDuration},
+    web,
+};
+use futures_util::future::LocalBoxFuture;
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+
+use super::{
+    Caller, Problem,
+    account::set_cookie,
+    caller::admission,
+    identity_provider::{flow_cookie, redirect},
+    json_ok, path_name,
+};
+use countersign_accounts::{
+    AccountStatus, CONSENT_COOKIE, ConnectProblem, MAX_CONSENT_DURATION, StartedConsent, server_page,
+};
+use countersign_domain::principal::{Credential, Principal};
+use countersign_protocol::{ErrorKind, McpError};
+
+/// The path of [`CONSENT_COOKIE`].
+const COOKIE_PATH: &str = "/api/servers";
+
+/// The accounts as the endpoints use them.
+pub trait ServerAccounts: Send + Sync + 'static {
+    /// Returns the accounts that a principal uses, in the order of the configuration.
+    fn list_statuses<'a>(
+        &'a self,
+        principal: &'a Principal,
+    ) -> LocalBoxFuture<'a, Result<Vec<AccountStatus>, McpError>>;
+
+    /// Begins the consent of a principal to a server.
+    fn begin_consent<'a>(
+        &'a self,
+        server: &'a str,
+        principal: &'a Principal,
+    ) -> LocalBoxFuture<'a, Result<StartedConsent, ConnectProblem>>;
+
+    /// Finishes a consent with the query of the browser's request and its cookie. Returns the name of the server.
+    fn finish_consent<'a>(
+        &'a self,
+        query: &'a str,
+        cookie: Option<&'a str>,
+    ) -> LocalBoxFuture<'a, Result<String, ConnectProblem>>;
+
+    /// Removes the account of a principal. Returns `false` if there was none.
+    fn disconnect<'a>(
+        &'a self,
+        server: &'a str,
+        principal: &'a Principal,
+    ) -> LocalBoxFuture<'a, Result<bool, McpError>>;
+
+    /// Returns the Client ID Metadata Document, if the gateway has one.
+    fn client_metadata(&self) -> Option<Value>;
+}
+
+/// The account at a server that the caller's calls use.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = Account)]
+pub(super) struct AccountInfo {
+    /// `person` for an account of the caller, or `gateway` for one account that everybody uses.
+    #[serde(rename = "as")]
+    #[schema(pattern = "^(person|gateway)$")]
+    kind: &'static str,
+    connected: bool,
+    /// `true` if the caller may connect and disconnect it.
+    may_connect: bool,
+    /// The reason why it must be connected again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+    /// The time of the connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since: Option<Timestamp>,
+    /// The authorization server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    issuer: Option<String>,
+    /// The granted scopes.
+    scopes: Vec<String>,
+}
+
+impl From<AccountStatus> for AccountInfo {
+    fn from(status: AccountStatus) -> Self {
+        let AccountStatus { server: _, kind, is_connected, may_connect, problem, connected_at, issuer, scopes } =
+            status;
+        Self { kind: kind.into(), connected: is_connected, may_connect, problem, since: connected_at, issuer, scopes }
+    }
+}
+
+/// A consent that has begun.
+#[derive(Serialize, ToSchema)]
+struct Consent {
+    /// The page of the authorization server, for the browser that has the cookie of this response.
+    url: String,
+}
+
+/// Begins to connect the caller's account at a server.
+///
+/// The browser then opens `url`, and comes back to `/api/servers/callback`. An account of the gateway needs the role admin.
+#[utoipa::path(post, path = "/api/servers/{name}/connect", operation_id = "connectServer", responses(
+    (status = 200, body = Consent, headers(("Set-Cookie" = String,
+        description = "`countersign_connect`: HttpOnly, SameSite=Lax, Path=/api/servers, and Secure over https.")),
+        description = "The page of the authorization server"),
+    (status = 502)))]
+pub async fn connect(
+    caller: Caller,
+    request: HttpRequest,
+    accounts: web::Data<dyn ServerAccounts>,
+) -> Result<HttpResponse, Problem> {
+    // Agents present access tokens of people, and could connect an account of somebody else.
+    if matches!(caller.credential, Credential::Token(_)) {
+        let message = "an access token cannot connect an account; sign in to the dashboard";
+        return Err(Problem::new(ErrorKind::Forbidden, message));
+    }
+    let started = accounts.begin_consent(path_name(&request), &caller.principal).await;
+    let StartedConsent { url, cookie } =
+        started.map_err(|problem| Problem::new(kind_of(problem), problem.to_string()))?;
+    let mut response = json_ok(&Consent { url });
+    set_cookie(
+        &mut response,
+        &connect_cookie(&request, cookie, CookieDuration::seconds(MAX_CONSENT_DURATION.as_secs()))?,
+    )?;
+    Ok(response)
+}
+
+/// The parameters with which the authorization server sends a browser back (RFC 6749, RFC 9207).
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[expect(dead_code, reason = "they describe the endpoint; the accounts read the query themselves")]
+pub struct ConsentParams {
+    state: Option<String>,
+    code: Option<String>,
+    iss: Option<String>,
+    error: Option<String>,
+}
+
+/// Finishes the connection of a browser that comes back from the authorization server.
+#[utoipa::path(get, path = "/api/servers/callback", operation_id = "finishServerConnection", security(()),
+    params(ConsentParams), responses(
+    (status = 302, description = "The page of the server, with `?connected`, or that of all servers with `?connect-problem=…`")))]
+pub async fn finish(request: HttpRequest, accounts: web::Data<dyn ServerAccounts>) -> Result<HttpResponse, Problem> {
+    let cookie = request.cookie(CONSENT_COOKIE);
+    let page = match accounts.finish_consent(request.query_string(), cookie.as_ref().map(Cookie::value)).await {
+        Ok(server) => format!("{}?connected", server_page(&server)),
+        Err(problem) => format!("/#/servers?connect-problem={}", problem.name()),
+    };
+    let mut response = redirect(&page);
+    set_cookie(&mut response, &connect_cookie(&request, String::new(), CookieDuration::ZERO)?)?;
+    Ok(response)
+}
+
+#[derive(Serialize, ToSchema)]
+struct Disconnected {
+    /// `false` if there was no account.
+    disconnected: bool,
+}
+
+/// Removes the caller's account at a server, with its tokens.
+///
+/// An account of the gateway needs the role admin.
+#[utoipa::path(delete, path = "/api/servers/{name}/connection", operation_id = "disconnectServer", responses(
+    (status = 200, body = Disconnected, description = "Whether there was an account")))]
+pub async fn disconnect(
+    caller: Caller,
+    request: HttpRequest,
+    accounts: web::Data<dyn ServerAccounts>,
+) -> Result<HttpResponse, Problem> {
+    let disconnected = accounts.disconnect(path_name(&request), &caller.principal).await?;
+    Ok(json_ok(&Disconnected { disconnected }))
+}
+
+/// Describes the gateway as a client of authorization servers (OAuth Client ID Metadata Document).
+#[utoipa::path(get, path = "/.well-known/oauth-client.json", operation_id = "getClientMetadata", security(()), responses(
+    (status = 200, body = Object, description = "The metadata; its URL is the id of the client"),
+    (status = 404, description = "The gateway has no `public_url` with https.")))]
+pub async fn client_metadata(
+    request: HttpRequest,
+    accounts: web::Data<dyn ServerAccounts>,
+) -> Result<HttpResponse, Problem> {
+    accounts.client_metadata().map(|metadata| json_ok(&metadata)).ok_or_else(|| Problem::not_found(request.path()))
+}
+
+/// Builds the cookie of a consent. It is `Lax`, because the browser comes back from another site.
+fn connect_cookie(request: &HttpRequest, value: String, lifetime: CookieDuration) -> Result<Cookie<'static>, Problem> {
+    let is_secure = admission(request)?.authentication.sign_ins.has_secure_cookies();
+    Ok(flow_cookie((CONSENT_COOKIE, value), COOKIE_PATH, lifetime, is_secure))
+}
+
+const fn kind_of(problem: ConnectProblem) -> ErrorKind {
+    match problem {
+        ConnectProblem::UnknownServer => ErrorKind::NotFound,
+        ConnectProblem::AdminOnly
+        | ConnectProblem::AccessEnded
+        | ConnectProblem::Denied
+        | ConnectProblem::Interrupted => ErrorKind::Forbidden,
+        ConnectProblem::ProviderUnreachable | ConnectProblem::ProviderUnusable => ErrorKind::UpstreamUnavailable,
+        ConnectProblem::StoreUnavailable => ErrorKind::StoreUnavailable,
+    }
+}

@@ -1,0 +1,162 @@
+//! Tests that a person connects and disconnects accounts at servers, with accounts that only count.
+
+use futures_util::future::LocalBoxFuture;
+
+use super::*;
+use countersign_accounts::{AccountStatus, CONSENT_COOKIE, ConnectProblem, StartedConsent};
+use countersign_config::AccountKind;
+use countersign_domain::principal::Principal;
+use countersign_protocol::McpError;
+
+/// One account of each person at the server `pretend`, and one of the gateway at `shared`.
+#[derive(Default)]
+pub(super) struct FakeAccounts {
+    connected: Mutex<Vec<String>>,
+}
+
+impl ServerAccounts for FakeAccounts {
+    fn list_statuses<'a>(
+        &'a self,
+        principal: &'a Principal,
+    ) -> LocalBoxFuture<'a, Result<Vec<AccountStatus>, McpError>> {
+        let is_connected = self.connected.lock().unwrap().iter().any(|owner| owner == principal.owner());
+        let status = AccountStatus {
+            server: "pretend".to_owned(),
+            kind: AccountKind::Person,
+            is_connected,
+            may_connect: true,
+            problem: (!is_connected).then(|| "<b>nobody has connected yet</b>".to_owned()),
+            connected_at: is_connected.then_some(Timestamp::UNIX_EPOCH),
+            issuer: is_connected.then(|| "https://id.example".to_owned()),
+            scopes: vec!["read".to_owned()],
+        };
+        Box::pin(async { Ok(vec![status]) })
+    }
+
+    fn begin_consent<'a>(
+        &'a self,
+        server: &'a str,
+        principal: &'a Principal,
+    ) -> LocalBoxFuture<'a, Result<StartedConsent, ConnectProblem>> {
+        let started = match server {
+            "pretend" => Ok(StartedConsent {
+                url: "https://id.example/authorize?state=1".to_owned(),
+                cookie: principal.owner().to_owned(),
+            }),
+            "shared" => Err(ConnectProblem::AdminOnly),
+            "away" => Err(ConnectProblem::ProviderUnreachable),
+            _ => Err(ConnectProblem::UnknownServer),
+        };
+        Box::pin(async { started })
+    }
+
+    fn finish_consent<'a>(
+        &'a self,
+        query: &'a str,
+        cookie: Option<&'a str>,
+    ) -> LocalBoxFuture<'a, Result<String, ConnectProblem>> {
+        let finished = match cookie {
+            Some(owner) if query.contains("code=") => {
+                self.connected.lock().unwrap().push(owner.to_owned());
+                Ok("pre tend/".to_owned())
+            }
+            Some(_) => Err(ConnectProblem::Denied),
+            None => Err(ConnectProblem::Interrupted),
+        };
+        Box::pin(async { finished })
+    }
+
+    fn disconnect<'a>(&'a self, _: &'a str, principal: &'a Principal) -> LocalBoxFuture<'a, Result<bool, McpError>> {
+        let mut connected = self.connected.lock().unwrap();
+        let before = connected.len();
+        connected.retain(|owner| owner != principal.owner());
+        let removed = connected.len() < before;
+        Box::pin(async move { Ok(removed) })
+    }
+
+    fn client_metadata(&self) -> Option<Value> {
+        Some(json!({ "client_id": "https://gw.example/.well-known/oauth-client.json" }))
+    }
+}
+
+impl Endpoints {
+    async fn account(&self, key: &str) -> Value {
+        self.get("/api/servers", key).await.json()["servers"][0]["account"].clone()
+    }
+
+    async fn delete(&self, path: &str, key: &str) -> Reply {
+        self.send("DELETE", path, &[("Authorization", &format!("Bearer {key}"))], None).await
+    }
+}
+
+#[actix::test]
+async fn account_is_connected_in_the_browser_and_disconnected() {
+    let endpoints = Endpoints::open().await;
+    let (ann, bob) = (endpoints.key("ann", Role::Viewer), endpoints.key("bob", Role::Reviewer));
+    let expected = json!({
+        "as": "person", "connected": false, "mayConnect": true, "problem": "<b>nobody has connected yet</b>", "scopes": ["read"],
+    });
+    assert_eq!(endpoints.account(&ann).await, expected);
+    let started = endpoints.post("/api/servers/pretend/connect", &ann, &json!({})).await;
+    assert_eq!((started.status, started.json()), (200, json!({ "url": "https://id.example/authorize?state=1" })));
+    let cookie = started.header("set-cookie").unwrap().to_owned();
+    assert_eq!(cookie, format!("{CONSENT_COOKIE}=ann; HttpOnly; SameSite=Lax; Path=/api/servers; Max-Age=600"));
+
+    let callback = async |query: &str, cookie: &str| {
+        let reply = endpoints.send("GET", &format!("/api/servers/callback?{query}"), &[("Cookie", cookie)], None).await;
+        assert_eq!((reply.status, reply.header("cache-control")), (302, Some("no-store")), "{reply:?}");
+        assert!(reply.header("set-cookie").unwrap().contains("Max-Age=0"), "{reply:?}");
+        reply.header("location").unwrap().to_owned()
+    };
+    let pair = cookie.split(';').next().unwrap();
+    assert_eq!(callback("state=1&error=access_denied", pair).await, "/#/servers?connect-problem=denied");
+    assert_eq!(callback("state=1&code=2", "other=1").await, "/#/servers?connect-problem=interrupted");
+    assert_eq!(endpoints.account(&ann).await, expected);
+    assert_eq!(callback("state=1&code=2", pair).await, "/#/servers/pre%20tend%2F?connected");
+
+    let account = endpoints.account(&ann).await;
+    assert_eq!(account["connected"], true);
+    assert_eq!((&account["since"], &account["issuer"]), (&json!("1970-01-01T00:00:00Z"), &json!("https://id.example")));
+    assert_eq!(endpoints.account(&bob).await["connected"], false, "an account is of one person");
+    for disconnected in [true, false] {
+        let reply = endpoints.delete("/api/servers/pretend/connection", &ann).await;
+        assert_eq!((reply.status, reply.json()), (200, json!({ "disconnected": disconnected })));
+    }
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn connection_that_cannot_begin_is_a_problem() {
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("ann", Role::Reviewer);
+    for (server, status, code) in
+        [("shared", 403, "FORBIDDEN"), ("away", 502, "UPSTREAM_UNAVAILABLE"), ("nothing", 404, "NOT_FOUND")]
+    {
+        let reply = endpoints.post(&format!("/api/servers/{server}/connect"), &key, &json!({})).await;
+        assert_eq!(reply.problem(status), code, "{server}");
+        assert_eq!(reply.header("set-cookie"), None);
+    }
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn agent_or_unknown_caller_connects_nothing() {
+    let endpoints = Endpoints::open().await;
+    let agent = endpoints.key("ci", Role::Agent);
+    for (key, status) in [(agent.as_str(), 403), ("csk_unknown", 401)] {
+        endpoints.post("/api/servers/pretend/connect", key, &json!({})).await.problem(status);
+        endpoints.delete("/api/servers/pretend/connection", key).await.problem(status);
+    }
+    let page = [("Origin", "https://evil.example"), ("Content-Type", "application/json")];
+    endpoints.send("POST", "/api/servers/pretend/connect", &page, Some("{}")).await.problem(403);
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn client_metadata_is_public() {
+    let endpoints = Endpoints::open().await;
+    let reply = endpoints.send("GET", "/.well-known/oauth-client.json", &[], None).await;
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert_eq!(reply.json()["client_id"], "https://gw.example/.well-known/oauth-client.json");
+    endpoints.close().await;
+}

@@ -1,0 +1,42 @@
+//! The reasons why approved changes do not run yet, as far as a person must do something. They are shown and never stored:
+//! each node that may run a change finds them out again.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use countersign_domain::changes::{Change, ChangeFault, ChangeState};
+
+/// The reasons by the id of the change. Their number is bounded by that of the approved changes.
+#[derive(Default)]
+pub(super) struct WaitingReasons(Mutex<HashMap<String, (u64, ChangeFault)>>);
+
+impl WaitingReasons {
+    /// Records the reason of this version of the change, or removes an earlier one.
+    pub(super) fn update(&self, change: &Change, reason: Option<ChangeFault>) {
+        let mut reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match reason {
+            Some(reason) => _ = reasons.insert(change.id.clone(), (change.version, reason)),
+            None => _ = reasons.remove(&change.id),
+        }
+    }
+
+    /// Removes the reason of a change that no longer waits.
+    pub(super) fn remove(&self, id: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+
+    /// Returns the change as it is shown, with the reason why it does not run yet.
+    pub(super) fn add_to(&self, mut change: Arc<Change>) -> Arc<Change> {
+        if change.state == ChangeState::Approved {
+            let reasons = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((version, reason)) = reasons.get(&change.id)
+                && *version == change.version
+            {
+                Arc::make_mut(&mut change).fault = Some(reason.clone());
+            }
+        }
+        change
+    }
+}

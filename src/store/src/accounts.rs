@@ -1,0 +1,97 @@
+//! Accounts of people at servers that require OAuth, and the gateway's registrations at authorization servers. Secrets are sealed
+//! before they get here.
+
+use jiff::Timestamp;
+
+use super::StoreError;
+
+/// Names an account: the configured name of the server, and its holder (an empty text for the gateway itself).
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct AccountKey {
+    pub server: String,
+    pub holder: String,
+}
+
+/// An account at a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredAccount {
+    pub key: AccountKey,
+    /// The fingerprint of the server's addresses. The tokens are used for no other server.
+    pub target: String,
+    /// The authorization server that issued the tokens.
+    pub issuer: String,
+    /// The tokens and what is needed to renew them, sealed.
+    pub sealed: String,
+    /// Incremented whenever the tokens change. A new connection after a removal begins with a random version, so that an older
+    /// version does not match.
+    pub version: i64,
+    /// Set while a node renews the tokens. If it stays set, the answer of the authorization server was lost, and with it the
+    /// refresh token.
+    pub refreshing_since: Option<Timestamp>,
+    pub connected_at: Timestamp,
+}
+
+/// Accounts and registrations. Several nodes may use them at the same time.
+pub trait AccountStore: Send + Sync + 'static {
+    /// Returns an account.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn account(&self, key: &AccountKey) -> Result<Option<StoredAccount>, StoreError>;
+
+    /// Returns all accounts, the oldest connection first.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn accounts(&self) -> Result<Vec<StoredAccount>, StoreError>;
+
+    /// Stores the tokens of a new connection in place of those of an earlier one, with a higher version. `version` and
+    /// `refreshing_since` of the argument are ignored. Returns the version.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn connect_account(&self, account: &StoredAccount) -> Result<i64, StoreError>;
+
+    /// Begins to renew the tokens, unless another node does so or the version is another one. The mark is durable before the
+    /// refresh token is sent.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn begin_refresh(&self, key: &AccountKey, version: i64, now: Timestamp) -> Result<bool, StoreError>;
+
+    /// Stores the renewed tokens, with a higher version. Returns `false` if the account has another version or was removed.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn finish_refresh(&self, key: &AccountKey, version: i64, sealed: &str) -> Result<bool, StoreError>;
+
+    /// Takes back the mark of [`Self::begin_refresh`], because the refresh token was certainly not used.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn cancel_refresh(&self, key: &AccountKey, version: i64) -> Result<(), StoreError>;
+
+    /// Removes an account. Returns `false` if there was none.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn remove_account(&self, key: &AccountKey) -> Result<bool, StoreError>;
+
+    /// Removes all accounts of a holder. Returns their servers.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn remove_accounts_of(&self, holder: &str) -> Result<Vec<String>, StoreError>;
+
+    /// Returns the gateway's registration at an authorization server, sealed.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn registration(&self, issuer: &str) -> Result<Option<String>, StoreError>;
+
+    /// Stores the gateway's registration at an authorization server in place of an earlier one.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn put_registration(&self, issuer: &str, sealed: &str) -> Result<(), StoreError>;
+}

@@ -1,0 +1,120 @@
+//! Statements on accounts at servers and on registrations at authorization servers.
+
+use jiff::Timestamp;
+
+use crate::{
+    StoreError,
+    accounts::{AccountKey, StoredAccount},
+    sql::{Row, Sql},
+    values,
+};
+
+const SELECT: &str =
+    "SELECT server, holder, target, issuer, sealed, version, refreshing_ms, connected_ms FROM accounts";
+
+fn read_account(row: &Row) -> Result<StoredAccount, StoreError> {
+    Ok(StoredAccount {
+        key: AccountKey { server: row.get(0)?, holder: row.get(1)? },
+        target: row.get(2)?,
+        issuer: row.get(3)?,
+        sealed: row.get(4)?,
+        version: row.get(5)?,
+        refreshing_since: row.get(6)?,
+        connected_at: row.get(7)?,
+    })
+}
+
+pub async fn account<S: Sql>(
+    db: &S,
+    AccountKey { server, holder }: &AccountKey,
+) -> Result<Option<StoredAccount>, StoreError> {
+    let sql = format!("{SELECT} WHERE server = ?1 AND holder = ?2");
+    db.first(&sql, values![server, holder]).await?.as_ref().map(read_account).transpose()
+}
+
+/// Reads all accounts, the oldest connection first.
+pub async fn list<S: Sql>(db: &S) -> Result<Vec<StoredAccount>, StoreError> {
+    db.rows(&format!("{SELECT} ORDER BY connected_ms, server, holder"), &[]).await?.iter().map(read_account).collect()
+}
+
+/// Stores the tokens of a new connection within the caller's transaction. Returns the version.
+pub async fn connect<S: Sql>(db: &S, account: &StoredAccount) -> Result<i64, StoreError> {
+    let sql = "INSERT INTO accounts (server, holder, target, issuer, sealed, version, connected_ms)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+               ON CONFLICT (server, holder) DO UPDATE
+               SET target = excluded.target, issuer = excluded.issuer, sealed = excluded.sealed,
+                   version = accounts.version + 1, refreshing_ms = NULL, connected_ms = excluded.connected_ms
+               RETURNING version";
+    let StoredAccount { key, target, issuer, sealed, version: _, refreshing_since: _, connected_at } = account;
+    let connected_ms = connected_at.as_millisecond();
+    let values = values![&key.server, &key.holder, target, issuer, sealed, random_version(), connected_ms];
+    let row = db.first(sql, values).await?;
+    row.ok_or_else(|| StoreError::Database("the version of an account was not returned".into()))?.get(0)
+}
+
+/// Returns the first version of an account. It is random, so that no version from before a removal matches the account after a
+/// new connection, although nothing remains of a removed account.
+fn random_version() -> i64 {
+    let bytes = nanoid::rngs::default(size_of::<u64>());
+    // The two upper bits leave room for increments.
+    let number = bytes.into_iter().fold(0_u64, |number, byte| number << 8 | u64::from(byte)) >> 2;
+    number.cast_signed()
+}
+
+/// Begins to renew the tokens. A repetition with the same id succeeds, too.
+pub async fn begin_refresh<S: Sql>(
+    db: &S,
+    AccountKey { server, holder }: &AccountKey,
+    version: i64,
+    now: Timestamp,
+    id: &str,
+) -> Result<bool, StoreError> {
+    let sql = "UPDATE accounts SET refreshing_ms = ?4, refresh_id = ?5
+               WHERE server = ?1 AND holder = ?2 AND version = ?3 AND (refreshing_ms IS NULL OR refresh_id = ?5)";
+    Ok(db.execute(sql, values![server, holder, version, now.as_millisecond(), id]).await? == 1)
+}
+
+/// Stores the renewed tokens. A repetition succeeds, too, and leaves a refresh that began since then.
+pub async fn finish_refresh<S: Sql>(
+    db: &S,
+    AccountKey { server, holder }: &AccountKey,
+    version: i64,
+    sealed: &str,
+) -> Result<bool, StoreError> {
+    let sql = "UPDATE accounts SET sealed = ?4, version = ?5,
+                                   refreshing_ms = CASE WHEN version = ?3 THEN NULL ELSE refreshing_ms END
+               WHERE server = ?1 AND holder = ?2 AND (version = ?3 OR (version = ?5 AND sealed = ?4))";
+    Ok(db.execute(sql, values![server, holder, version, sealed, version + 1]).await? == 1)
+}
+
+pub async fn cancel_refresh<S: Sql>(
+    db: &S,
+    AccountKey { server, holder }: &AccountKey,
+    version: i64,
+) -> Result<(), StoreError> {
+    let sql = "UPDATE accounts SET refreshing_ms = NULL WHERE server = ?1 AND holder = ?2 AND version = ?3";
+    db.write(sql, values![server, holder, version]).await.map(drop)
+}
+
+pub async fn remove<S: Sql>(db: &S, AccountKey { server, holder }: &AccountKey) -> Result<bool, StoreError> {
+    Ok(db.write("DELETE FROM accounts WHERE server = ?1 AND holder = ?2", values![server, holder]).await? == 1)
+}
+
+/// Removes all accounts of a holder within the caller's transaction. Returns their servers in order.
+pub async fn remove_all_of<S: Sql>(db: &S, holder: &str) -> Result<Vec<String>, StoreError> {
+    let rows = db.rows("DELETE FROM accounts WHERE holder = ?1 RETURNING server", values![holder]).await?;
+    let mut servers: Vec<String> = rows.iter().map(|row| row.get(0)).collect::<Result<_, _>>()?;
+    servers.sort_unstable();
+    Ok(servers)
+}
+
+pub async fn registration<S: Sql>(db: &S, issuer: &str) -> Result<Option<String>, StoreError> {
+    let row = db.first("SELECT sealed FROM registrations WHERE issuer = ?1", values![issuer]).await?;
+    row.map(|row| row.get(0)).transpose()
+}
+
+pub async fn put_registration<S: Sql>(db: &S, issuer: &str, sealed: &str) -> Result<(), StoreError> {
+    let sql = "INSERT INTO registrations (issuer, sealed) VALUES (?1, ?2)
+               ON CONFLICT (issuer) DO UPDATE SET sealed = excluded.sealed";
+    db.execute(sql, values![issuer, sealed]).await.map(drop)
+}

@@ -1,0 +1,132 @@
+//! Requests with the access token of an account, and their refusals (2026-07-28/basic/authorization, "Access Token
+//! Usage").
+
+use std::sync::Arc;
+
+use awc::http::{
+    Method, StatusCode, Uri,
+    header::{self, HeaderName, WWW_AUTHENTICATE},
+};
+use bytes::Bytes;
+
+use super::{
+    HttpTarget,
+    client::{self, ExtraHeaders, HttpResponse, RequestHead},
+    trust::TlsTrust,
+};
+use crate::{
+    credentials::{AuthorizationFailure, AuthorizationHeaders, Credentials, HttpRefusal},
+    link::LinkError,
+};
+use countersign_provider::Permit;
+
+static DPOP: HeaderName = HeaderName::from_static("dpop");
+static DPOP_NONCE: HeaderName = HeaderName::from_static("dpop-nonce");
+
+/// The maximum number of refusals of one request. A new scope, a nonce and a new token can each cost one.
+const MAX_REFUSALS: u32 = 4;
+
+/// The TLS trust and the credentials of a target.
+#[derive(Clone)]
+pub(crate) struct Access {
+    pub trust: Arc<TlsTrust>,
+    /// `None` if the server is not used with an account.
+    pub credentials: Option<Arc<dyn Credentials>>,
+}
+
+/// Sends a request with the token of the account, and again after a refusal if a better token was obtained. A request
+/// with a permit is never sent again.
+///
+/// # Errors
+/// [`LinkError::Unauthorized`] and those of [`client::send_once`].
+pub(super) async fn send(
+    credentials: &dyn Credentials,
+    head: &RequestHead,
+    mut extra: ExtraHeaders,
+    body: &Bytes,
+    permit: Option<&Permit>,
+) -> Result<HttpResponse, LinkError> {
+    // Headers that are forwarded from a client must not replace the token.
+    extra.retain(|(name, _)| *name != header::AUTHORIZATION && *name != DPOP);
+    let mut attempt = 0;
+    loop {
+        let headers = credentials.authorize(head.method.as_str(), &head.uri).await.map_err(LinkError::Unauthorized)?;
+        let mut with_token = extra.clone();
+        with_token.extend(headers.iter().cloned());
+        let answer = client::send_once(head, with_token, body, permit).await?;
+        let Some(refusal) = parse_refusal(&answer, permit.is_some()) else {
+            if headers.iter().any(|(name, _)| *name == DPOP)
+                && let Some(nonce) = answer.header_values(&DPOP_NONCE).pop()
+            {
+                credentials.learn_nonce(&nonce);
+            }
+            return Ok(answer);
+        };
+        drop(answer);
+        attempt += 1;
+        let handled = credentials.handle_refusal(&refusal, &headers, attempt).await;
+        let failure = match handled {
+            Ok(()) if permit.is_none() && attempt < MAX_REFUSALS => continue,
+            Ok(()) => authorization_failure(&refusal),
+            // The server has refused an approved change, whatever its authorization server does.
+            Err(AuthorizationFailure::Unavailable(_)) if permit.is_some() => authorization_failure(&refusal),
+            Err(failure) => failure,
+        };
+        return Err(LinkError::Unauthorized(failure));
+    }
+}
+
+/// Opens a connection that begins with a GET at `uri` with the token of the account, and again after a refusal if a
+/// better token was obtained. `open` takes the headers.
+///
+/// # Errors
+/// [`LinkError::Unauthorized`] and those of `open`.
+pub(crate) async fn open<T>(
+    credentials: &dyn Credentials,
+    target: &HttpTarget,
+    uri: &Uri,
+    open: impl AsyncFn(&AuthorizationHeaders) -> Result<T, LinkError>,
+) -> Result<T, LinkError> {
+    let mut attempt = 0;
+    loop {
+        let headers = credentials.authorize("GET", uri).await.map_err(LinkError::Unauthorized)?;
+        let status = match open(&headers).await {
+            Err(LinkError::Status { status: status @ (401 | 403), .. }) => status,
+            opened => return opened,
+        };
+        // The client for upgrades does not return the headers of an answer that refuses one, so the same GET is sent
+        // without the upgrade.
+        let head = RequestHead::new(Method::GET, uri.clone(), target.headers.clone(), &target.access);
+        let extra = headers.iter().cloned().collect();
+        let answer = client::send_once(&head, extra, &Bytes::new(), None).await?;
+        let refusal = match parse_refusal(&answer, false) {
+            Some(refusal) => refusal,
+            None if status == 401 => HttpRefusal { status, challenges: Vec::new(), dpop_nonce: None },
+            None => return Err(LinkError::Status { status, body: String::new() }),
+        };
+        attempt += 1;
+        credentials.handle_refusal(&refusal, &headers, attempt).await.map_err(LinkError::Unauthorized)?;
+        if attempt >= MAX_REFUSALS {
+            return Err(LinkError::Unauthorized(authorization_failure(&refusal)));
+        }
+    }
+}
+
+fn authorization_failure(refusal: &HttpRefusal) -> AuthorizationFailure {
+    AuthorizationFailure::Refused(format!("refused the access token (HTTP status {})", refusal.status))
+}
+
+/// Returns the refusal if the response is one: 401, or 403 with a challenge. For an approved change, any 403 is one.
+fn parse_refusal(answer: &HttpResponse, is_approved: bool) -> Option<HttpRefusal> {
+    let status = answer.status();
+    if status != StatusCode::UNAUTHORIZED && status != StatusCode::FORBIDDEN {
+        return None;
+    }
+    let challenges = answer.header_values(&WWW_AUTHENTICATE);
+    let is_refusal = status == StatusCode::UNAUTHORIZED || is_approved || !challenges.is_empty();
+    let dpop_nonce = answer.header_values(&DPOP_NONCE).pop();
+    is_refusal.then(|| HttpRefusal { status: status.as_u16(), challenges, dpop_nonce })
+}
+
+#[cfg(test)]
+mod tests;

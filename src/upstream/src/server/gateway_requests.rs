@@ -1,0 +1,68 @@
+//! Requests that the gateway sends for itself, such as lists, subscriptions and probes. No client waits for them.
+
+use std::{sync::Arc, time::Duration};
+
+use serde_json::value::RawValue;
+
+use super::{Upstream, connection::UpstreamConnection};
+use crate::link::{LinkError, Listener, OutgoingRequest, Response, handshake::add_meta_for};
+use countersign_protocol::{Era, negotiate::ClientCapabilities, rpc_error::RpcError};
+
+/// The reason why a request that the gateway sent for itself failed.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum GatewayRequestError {
+    #[error("{0}")]
+    Link(#[from] LinkError),
+    #[error("answered {}: {}", .0.code, .0.message)]
+    Rpc(RpcError),
+    #[error("did not answer in time")]
+    Timeout,
+    #[error("{0}")]
+    Malformed(String),
+}
+
+impl Upstream {
+    /// Sends a request for the gateway itself. Neither the circuit breaker nor the limit of calls applies to it.
+    pub(crate) async fn send_gateway_request(
+        &self,
+        connection: &UpstreamConnection,
+        method: &str,
+        params: &str,
+    ) -> Result<Box<RawValue>, GatewayRequestError> {
+        let answer = self.send_gateway_request_within(connection, method, params, self.config.timeout).await;
+        if matches!(answer, Ok(_) | Err(GatewayRequestError::Rpc(_))) {
+            connection.timeout_streak.record_answer();
+        }
+        answer
+    }
+
+    /// Sends a request like [`Self::send_gateway_request`], with another time limit.
+    pub(crate) async fn send_gateway_request_within(
+        &self,
+        connection: &UpstreamConnection,
+        method: &str,
+        params: &str,
+        limit: Duration,
+    ) -> Result<Box<RawValue>, GatewayRequestError> {
+        let params = match connection.era {
+            Era::Modern => add_gateway_meta(params),
+            Era::Legacy => params.to_owned(),
+        };
+        let outgoing = OutgoingRequest {
+            is_repeatable: true,
+            ..OutgoingRequest::new(self.next_request_id(), method, Some(&params))
+        };
+        let listener: Arc<dyn Listener> = Arc::clone(&connection.calls) as _;
+        match tokio::time::timeout(limit, connection.link.request(&outgoing, listener)).await {
+            Err(_) => Err(GatewayRequestError::Timeout),
+            Ok(Err(error)) => Err(error.into()),
+            Ok(Ok(Response::Error(error))) => Err(GatewayRequestError::Rpc(error)),
+            Ok(Ok(Response::Result(result))) => Ok(result),
+        }
+    }
+}
+
+/// Adds `_meta` for a request of the gateway itself, which has no client that could be asked.
+pub(crate) fn add_gateway_meta(params: &str) -> String {
+    add_meta_for(params, &ClientCapabilities::default())
+}

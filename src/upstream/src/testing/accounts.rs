@@ -1,0 +1,150 @@
+//! Accounts for tests, whose tokens the test sets.
+
+use std::sync::Arc;
+
+use awc::http::{
+    Uri,
+    header::{AUTHORIZATION, HeaderValue},
+};
+use futures_util::future::LocalBoxFuture;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+
+use crate::credentials::{
+    AccountHolder, AuthorizationFailure, AuthorizationHeaders, CredentialSource, Credentials, HttpRefusal,
+};
+use countersign_config::UpstreamConfig;
+use countersign_domain::principal::Principal;
+
+/// The account of a person.
+#[must_use]
+pub fn person(name: &str) -> AccountHolder {
+    AccountHolder::Person(name.into())
+}
+
+/// One account.
+#[derive(Default)]
+pub struct FakeAccount {
+    token: Mutex<Option<String>>,
+    /// The tokens that refusals obtain, in order.
+    pub renewed: Mutex<Vec<String>>,
+    /// `true` if the account cannot be used without a token.
+    is_required: Mutex<bool>,
+    pub refusals: Mutex<Vec<HttpRefusal>>,
+    pub nonces: Mutex<Vec<String>>,
+    /// Set if the authorization server does not answer.
+    pub unavailable: Mutex<bool>,
+    pub connected_at: Mutex<Option<Timestamp>>,
+}
+
+impl FakeAccount {
+    /// Creates an account with that token.
+    #[must_use]
+    pub fn new(token: &str) -> Arc<Self> {
+        Arc::new(Self { token: Mutex::new(Some(token.to_owned())), ..Self::default() })
+    }
+
+    fn check(&self) -> Result<(), AuthorizationFailure> {
+        if *self.unavailable.lock() {
+            return Err(AuthorizationFailure::Unavailable(
+                "has an authorization server that does not answer".to_owned(),
+            ));
+        }
+        match self.token.lock().is_none() && *self.is_required.lock() {
+            true => Err(AuthorizationFailure::ConsentNeeded("needs a person who connects to it".to_owned())),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Credentials for FakeAccount {
+    fn authorize<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a Uri,
+    ) -> LocalBoxFuture<'a, Result<AuthorizationHeaders, AuthorizationFailure>> {
+        Box::pin(async move {
+            self.check()?;
+            let value = |token: &String| HeaderValue::from_str(&format!("Bearer {token}")).unwrap();
+            Ok(self.token.lock().as_ref().map(|token| (AUTHORIZATION, value(token))).into_iter().collect())
+        })
+    }
+
+    fn handle_refusal<'a>(
+        &'a self,
+        refusal: &'a HttpRefusal,
+        _: &'a AuthorizationHeaders,
+        _: u32,
+    ) -> LocalBoxFuture<'a, Result<(), AuthorizationFailure>> {
+        Box::pin(async move {
+            self.refusals.lock().push(refusal.clone());
+            let mut renewed = self.renewed.lock();
+            *self.token.lock() = if renewed.is_empty() { None } else { Some(renewed.remove(0)) };
+            *self.is_required.lock() = true;
+            self.check()
+        })
+    }
+
+    fn learn_nonce(&self, nonce: &str) {
+        self.nonces.lock().push(nonce.to_owned());
+    }
+
+    fn connected_at(&self) -> Option<Timestamp> {
+        *self.connected_at.lock()
+    }
+
+    fn prepare(&self) -> LocalBoxFuture<'_, Result<(), AuthorizationFailure>> {
+        Box::pin(async move { self.check() })
+    }
+}
+
+/// All accounts at one server.
+#[derive(Default)]
+pub struct FakeAccounts {
+    all: Mutex<Vec<(AccountHolder, Arc<FakeAccount>)>>,
+    known: Mutex<Vec<AccountHolder>>,
+}
+
+impl FakeAccounts {
+    /// Returns an account. That of a person cannot be used without a token.
+    pub fn account(&self, holder: &AccountHolder) -> Arc<FakeAccount> {
+        let mut all = self.all.lock();
+        if let Some((_, account)) = all.iter().find(|(other, _)| other == holder) {
+            return Arc::clone(account);
+        }
+        let account = Arc::new(FakeAccount::default());
+        *account.is_required.lock() = *holder != AccountHolder::Gateway;
+        all.push((holder.clone(), Arc::clone(&account)));
+        account
+    }
+
+    /// Connects an account.
+    pub fn connect(&self, holder: &AccountHolder) {
+        *self.account(holder).token.lock() = Some(format!("token of {}", holder.as_str()));
+        self.known.lock().push(holder.clone());
+    }
+
+    /// Disconnects an account.
+    pub fn disconnect(&self, holder: &AccountHolder) {
+        *self.account(holder).token.lock() = None;
+        self.known.lock().retain(|other| other != holder);
+    }
+}
+
+impl CredentialSource for FakeAccounts {
+    fn credentials(&self, _: &Arc<UpstreamConfig>, holder: &AccountHolder) -> Option<Arc<dyn Credentials>> {
+        Some(self.account(holder))
+    }
+
+    fn holder(&self, _: &UpstreamConfig, principal: &Principal) -> AccountHolder {
+        person(principal.owner())
+    }
+
+    fn known_holders(&self, _: &UpstreamConfig) -> Vec<AccountHolder> {
+        self.known.lock().clone()
+    }
+
+    fn connect_url(&self, server: &str) -> String {
+        format!("https://gateway.example/#/servers/{server}/connect")
+    }
+}

@@ -1,0 +1,376 @@
+// Tests people with accounts of their own at a server that requires OAuth: a real authorization server (oidc-provider), and a
+// server that compares the person of each token with the person for whom an agent calls.
+import assert from 'node:assert/strict';
+import { execFile } from 'node:child_process';
+import { readFile, readdir } from 'node:fs/promises';
+import path from 'node:path';
+import { after, before, describe, test } from 'node:test';
+import { promisify } from 'node:util';
+
+import { beginConsent, connectServer, finishConsent, isConnected } from './consent.mjs';
+import { Reviewer, eventually, startGateway } from './gateway.mjs';
+import { HostedServer, SCOPES } from './hosted-server.mjs';
+import { IdentityProvider } from './identity-provider.mjs';
+
+const PUBLIC_URL = 'https://gateway.example';
+const LINK = `${PUBLIC_URL}/#/servers/notes/connect`;
+const PEOPLE = ['ann', 'ben'];
+const URL_ELICITATION_REQUIRED = -32042;
+
+/** A recipe that shows a note before and after it is written. */
+const PREVIEWS = {
+    write_note: {
+        entity: 'note',
+        target: 'arguments.id',
+        before: { tool: 'read_note', arguments: { as: 'arguments.as', id: 'arguments.id' }, text: '/structuredContent/text' },
+        after: 'arguments.text',
+        label: 'Text'
+    }
+};
+
+/** A person with a key for the dashboard and one for an agent. */
+class Person extends Reviewer {
+    static async create(stand, name) {
+        const person = new Person(stand.gateway.url, await stand.gateway.createKey('reviewer', `${name}-browser`, name));
+        return Object.assign(person, { stand, name, agent: await stand.gateway.createKey('agent', `${name}-agent`, name) });
+    }
+
+    /** Signs in at the provider as `subject`, and consents. Returns the page of the gateway at the end. */
+    connect(subject = this.name) {
+        const { gateway, provider } = this.stand;
+        return connectServer(gateway, 'notes', { key: this.key, visit: url => provider.signIn(url, subject) });
+    }
+
+    async disconnect() {
+        const { status, body } = await this.api('DELETE', '/servers/notes/connection');
+        assert.deepEqual([status, body], [200, { disconnected: true }]);
+    }
+
+    /** Sends a request of the person's agent, in the stateless era. Returns the message with the answer. */
+    async request(method, params = {}, capabilities = {}) {
+        const _meta = { 'io.modelcontextprotocol/protocolVersion': '2026-07-28', 'io.modelcontextprotocol/clientCapabilities': capabilities };
+        const headers = {
+            authorization: `Bearer ${this.agent}`,
+            'content-type': 'application/json',
+            accept: 'application/json, text/event-stream',
+            'mcp-protocol-version': '2026-07-28',
+            'mcp-method': method,
+            ...(params.name && { 'mcp-name': params.name })
+        };
+        const body = JSON.stringify({ jsonrpc: '2.0', id: 1, method, params: { ...params, _meta } });
+        const response = await fetch(this.stand.gateway.mcp, { method: 'POST', headers, body });
+        const answer = await response.text();
+        const message = answer.startsWith('{') ? answer : /^data: (\{.*"id":1\b.*)$/m.exec(answer)?.[1];
+        if (!message) throw new Error(`${response.status} ${answer}`);
+        return JSON.parse(message);
+    }
+
+    /** Calls a tool of the server. Returns the result or the error. */
+    async call(name, args = {}, capabilities = {}) {
+        const message = await this.request('tools/call', { name: `notes__${name}`, arguments: name === 'connect' ? {} : { as: this.name, ...args } }, capabilities);
+        return message.result ?? message.error;
+    }
+
+    async tools() {
+        const { result } = await this.request('tools/list');
+        return result.tools.map(({ name }) => name).filter(name => name.startsWith('notes__'));
+    }
+
+    /** Calls a tool that must answer as the person. */
+    async callAsSelf(name, args) {
+        const result = await this.call(name, args);
+        assert.equal(result.structuredContent?.person, this.name, JSON.stringify(result));
+        return result.structuredContent;
+    }
+
+    /** Proposes to write a note. Returns the id of the change. */
+    async propose(id, text) {
+        const result = await this.call('write_note', { id, text });
+        assert.equal(result.structuredContent?.status, 'pending', JSON.stringify(result));
+        return result.structuredContent.changeId;
+    }
+}
+
+/** Starts a provider, a server and a gateway for two people. `oauth` is the setting of the server. */
+async function startStand({ oauth = 'auto', era = 'modern', ttl = 3600, nodes } = {}) {
+    const provider = await IdentityProvider.start({ accounts: Object.fromEntries(PEOPLE.map(name => [name, {}])), scopes: SCOPES, ttl, rotates: true });
+    const server = await HostedServer.start({ issuer: provider.issuer, era, admins: ['ann'] });
+    const gateway = await startGateway({
+        nodes,
+        config: {
+            public_url: PUBLIC_URL,
+            auth: { mode: 'keys' },
+            // Time in which an account can be lost between the approval and the run.
+            policy: { review: { undo_for: '2s' } },
+            modules: { tracker: { enabled: false } },
+            mcpServers: { notes: { url: server.url, oauth, trust_annotations: true, previews: PREVIEWS } }
+        }
+    });
+    const stand = { provider, server, gateway };
+    for (const name of PEOPLE) stand[name] = await Person.create(stand, name);
+    stand.stop = () => Promise.all([gateway.stop(), server.stop(), provider.stop()]);
+    return stand;
+}
+
+/** Checks that each node, to which requests go in turn, lists the tool. */
+async function allList(person, tool) {
+    for (const _ of person.stand.gateway.nodes ?? [0]) if (!(await person.tools()).includes(tool)) return false;
+    return true;
+}
+
+/** Connects both people, and waits until their agents see the server's tools. */
+async function connectBoth({ ann, ben }) {
+    for (const person of [ann, ben]) {
+        assert.ok(isConnected(await person.connect()), person.name);
+        await eventually(`${person.name} sees the tools`, () => allList(person, 'notes__whoami'));
+    }
+}
+
+/** Checks that the server saw no token that it could not verify, and no call for another person than that of the token. */
+function assertNoMixUps({ server }) {
+    assert.deepEqual(server.mixUps, []);
+    assert.deepEqual(server.refused, []);
+}
+
+/** Returns what an agent is told whose person must connect, as text. */
+const told = answer => JSON.stringify(answer);
+
+// The first test waits for a minute, in which the others run.
+describe('people with accounts at a server that requires OAuth', { concurrency: 3 }, () => {
+    test('refresh whose answer is lost asks for a new connection', async t => {
+        const stand = await startStand({ ttl: 4 });
+        t.after(() => stand.stop());
+        const { ann, ben, provider, gateway } = stand;
+        await connectBoth(stand);
+        await ann.callAsSelf('whoami');
+        // The provider has used up the refresh token, but its answer does not arrive.
+        const held = new Promise(resolve => (provider.onTokenAnswer = resolve));
+        const calling = () => ann.call('whoami').then(() => false, () => false);
+        await eventually('the token is refreshed', () => Promise.race([held.then(() => true), calling()]));
+        await gateway.restart('SIGKILL');
+        await eventually('the gateway works', async () => (await ben.call('whoami')).structuredContent?.person === 'ben');
+        // The gateway does not know for a minute whether the answer is still to come.
+        await eventually('ann is asked to connect', async () => told(await ann.call('whoami')).includes(LINK), 90_000);
+        assert.ok(isConnected(await ann.connect()));
+        await eventually('ann is connected again', async () => (await ann.call('whoami')).structuredContent?.person === 'ann');
+        assertNoMixUps(stand);
+    });
+
+    for (const era of ['modern', 'legacy']) {
+        describe(`accounts of two people at a ${era} server`, { concurrency: 1 }, () => {
+            let stand;
+            before(async () => (stand = await startStand({ era })));
+            after(() => stand.stop());
+
+            test('agent whose person is not connected gets the link', async () => {
+                const { ann, server, gateway } = stand;
+                await eventually('the server asks for accounts', () => allList(ann, 'notes__connect'));
+                assert.deepEqual(await ann.tools(), ['notes__connect']);
+                const asked = await ann.call('connect', {}, { elicitation: { url: {} } });
+                assert.equal(asked.resultType, 'input_required', told(asked));
+                const [request] = Object.values(asked.inputRequests);
+                assert.equal(request.method, 'elicitation/create');
+                assert.deepEqual([request.params.mode, request.params.url], ['url', LINK]);
+                const plain = await ann.call('connect');
+                assert.ok(plain.content[0].text.includes(LINK), told(plain));
+                assert.deepEqual((await gateway.api('GET', '/changes')).body.changes, []);
+                assert.deepEqual(server.calls, []);
+            });
+
+            test('agent of 2025-11-25 gets the link as an error', async () => {
+                const { ann, gateway } = stand;
+                const headers = { authorization: `Bearer ${ann.agent}`, 'content-type': 'application/json', accept: 'application/json, text/event-stream' };
+                const send = (message, more = {}) => fetch(gateway.mcp, { method: 'POST', headers: { ...headers, ...more }, body: JSON.stringify({ jsonrpc: '2.0', ...message }) });
+                const opened = await send({
+                    id: 1,
+                    method: 'initialize',
+                    params: { protocolVersion: '2025-11-25', capabilities: { elicitation: { url: {} } }, clientInfo: { name: 't', version: '1' } }
+                });
+                await opened.text();
+                const session = { 'mcp-session-id': opened.headers.get('mcp-session-id'), 'mcp-protocol-version': '2025-11-25' };
+                await send({ method: 'notifications/initialized' }, session);
+                const answer = await (await send({ id: 2, method: 'tools/call', params: { name: 'notes__connect', arguments: {} } }, session)).text();
+                const { error } = JSON.parse(answer.startsWith('{') ? answer : /^data: (\{.*"id":2\b.*)$/m.exec(answer)[1]);
+                assert.equal(error.code, URL_ELICITATION_REQUIRED, answer);
+                const [elicitation] = error.data.elicitations;
+                assert.deepEqual([elicitation.mode, elicitation.url], ['url', LINK]);
+            });
+
+            test('consent begun by one person cannot be finished by another', async () => {
+                const { ann, ben, gateway, provider } = stand;
+                const [ofAnn, ofBen] = [await beginConsent(gateway, 'notes', ann.key), await beginConsent(gateway, 'notes', ben.key)];
+                const back = await provider.signIn(ofAnn.url, 'ann');
+                assert.match(await finishConsent(gateway, back, ofBen.cookie), /connect-problem/);
+                assert.match(await finishConsent(gateway, back, ''), /connect-problem|400/);
+            });
+
+            test('each person calls with their own token and rights', async () => {
+                const { ann, ben, server } = stand;
+                await connectBoth(stand);
+                await ann.callAsSelf('whoami');
+                await ben.callAsSelf('whoami');
+                assert.ok((await ann.tools()).includes('notes__purge'));
+                // A node knows the tools of ben's account after it has used it.
+                await eventually('ben does not see the tool', async () => !(await ben.tools()).includes('notes__purge'));
+                const refused = await ben.call('purge');
+                assert.equal(refused.data?.code, 'TOOL_NOT_FOUND', told(refused));
+                assert.deepEqual(server.callsOf('purge'), []);
+                assertNoMixUps(stand);
+            });
+
+            test('preview and approved run use the token of the proposer', async () => {
+                const { ann, ben, server, gateway } = stand;
+                for (const name of PEOPLE) server.setNote(name, 'plan', `${name}'s old plan`);
+                const proposals = [];
+                for (const person of [ann, ben]) proposals.push([person, await person.propose('plan', `${person.name}'s new plan`)]);
+                for (const [person, id] of proposals) {
+                    const change = await gateway.change(id);
+                    assert.equal(change.proposer.owner, person.name);
+                    assert.ok(JSON.stringify(change.diff).includes(`${person.name}'s old plan`), JSON.stringify(change.diff));
+                    await gateway.approve(id);
+                }
+                for (const [person, id] of proposals) {
+                    await gateway.reached(id, 'applied');
+                    assert.equal(server.note(person.name, 'plan'), `${person.name}'s new plan`);
+                }
+                assertNoMixUps(stand);
+            });
+
+            test('approved change waits until its person connects again', async () => {
+                const { ann, ben, server, gateway } = stand;
+                const [ofAnn, ofBen] = [await ann.propose('list', 'milk'), await ben.propose('list', 'bread')];
+                const unseen = await ann.propose('list', 'eggs');
+                await gateway.approve(ofAnn);
+                await gateway.approve(ofBen);
+                await ann.disconnect();
+                // Another node uses the account for some seconds more.
+                await eventually('ann is asked to connect', async () => told(await ann.call('whoami')).includes(LINK));
+                await ben.callAsSelf('whoami');
+                // Its current state cannot be shown to the reviewer.
+                await assert.rejects(gateway.approve(unseen), /AUTHORIZATION/);
+                await gateway.reached(ofBen, 'applied');
+                const waiting = await eventually('the change says why it waits', async () => {
+                    const change = await gateway.change(ofAnn);
+                    return /must be connected/.test(JSON.stringify(change)) && change;
+                });
+                assert.equal(waiting.state, 'approved', JSON.stringify(waiting));
+                assert.equal(server.note('ann', 'list'), undefined);
+                assert.ok(isConnected(await ann.connect()));
+                await eventually('the change of the reconnected person runs', async () => (await gateway.change(ofAnn)).state === 'applied');
+                assert.equal(server.note('ann', 'list'), 'milk');
+                assert.equal(server.callsOf('write_note').filter(({ args }) => args.text === 'milk').length, 1);
+                assertNoMixUps(stand);
+            });
+
+            test('approved run whose token is refused is not repeated', async () => {
+                const { ann, server, gateway } = stand;
+                const id = await ann.propose('refused', 'never');
+                server.intercept = ({ name }) => name === 'write_note';
+                await gateway.approve(id);
+                const failed = await gateway.reached(id, 'failed');
+                server.intercept = undefined;
+                assert.match(JSON.stringify(failed), /AUTHORIZATION/);
+                assert.equal(server.callsOf('write_note').filter(({ args }) => args.id === 'refused').length, 1);
+                // A token that is refused soon after it was issued is not used again.
+                await eventually('ann is asked to connect', async () => told(await ann.call('whoami')).includes(LINK));
+                assert.ok(isConnected(await ann.connect()));
+            });
+
+            test('accounts outlive a restart of the gateway', async () => {
+                const { ann, ben, gateway } = stand;
+                await gateway.restart();
+                for (const person of [ann, ben]) await eventually(`${person.name} sees the tools`, () => allList(person, 'notes__whoami'));
+                await ann.callAsSelf('whoami');
+                await ben.callAsSelf('whoami');
+                assertNoMixUps(stand);
+            });
+
+            test('no token is in a log, an export or a file', async () => {
+                const { server, provider, gateway } = stand;
+                const refreshTokens = [...provider.records.keys()].filter(key => key.startsWith('RefreshToken ')).map(key => key.split(' ')[1]);
+                const secrets = [...server.tokens.keys(), ...refreshTokens];
+                assert.ok(server.tokens.size >= 2 && refreshTokens.length >= 2, 'the test knows tokens');
+                const places = { log: gateway.log() };
+                for (const route of ['/servers', '/servers/notes', '/audit', '/audit/export', '/changes?limit=100', '/sessions', '/config']) {
+                    const response = await fetch(`${gateway.url}/api${route}`, { headers: { authorization: `Bearer ${gateway.key}` } });
+                    assert.equal(response.status, 200, route);
+                    places[route] = await response.text();
+                }
+                for (const folder of (gateway.nodes ?? [gateway]).map(node => node.data)) {
+                    for (const file of await readdir(folder, { recursive: true, withFileTypes: true })) {
+                        const name = path.join(file.parentPath, file.name);
+                        if (file.isFile()) places[name] = await readFile(name, 'latin1');
+                    }
+                }
+                if (gateway.postgres) places.dump = (await promisify(execFile)('pg_dump', [gateway.env.COUNTERSIGN_STORE__URL], { maxBuffer: 1 << 28 })).stdout;
+                for (const [place, content] of Object.entries(places)) {
+                    // A part of a token is enough to find a token that is broken across lines or pages.
+                    for (const secret of secrets) assert.ok(!content.includes(secret.slice(-32)), `a token is in ${place}`);
+                }
+                assert.match(places['/audit/export'], /connect/);
+            });
+        });
+    }
+
+    test('neither person acts with the other’s token under load', async t => {
+        // Tokens end while they are used, and each refresh token works once.
+        const stand = await startStand({ ttl: 4 });
+        t.after(() => stand.stop());
+        const { ann, ben, server, provider } = stand;
+        await connectBoth(stand);
+        const granted = () => provider.asked.filter(path => path === '/token').length;
+        const before = granted();
+        const counts = { ann: 0, ben: 0 };
+        const end = Date.now() + 120_000;
+        const isEnough = () => granted() - before >= 4 && counts.ann > 50 && counts.ben > 50;
+        const work = async (person, worker) => {
+            for (let n = 0; !isEnough(); n += 1) {
+                assert.ok(Date.now() < end, `${JSON.stringify(counts)} calls, ${granted() - before} refreshes`);
+                const id = `${worker}-${n}`;
+                server.setNote(person.name, id, `${person.name} ${id}`);
+                const { text } = await person.callAsSelf('read_note', { id });
+                assert.equal(text, `${person.name} ${id}`);
+                counts[person.name] += 1;
+            }
+        };
+        await Promise.all([ann, ben].flatMap(person => Array.from({ length: 8 }, (_, worker) => work(person, worker))));
+        assertNoMixUps(stand);
+        t.diagnostic(`${counts.ann} and ${counts.ben} calls, ${granted() - before} refreshes`);
+    });
+
+    test('run that is cut by a crash is not repeated', async t => {
+        const stand = await startStand();
+        t.after(() => stand.stop());
+        const { ann, ben, server, gateway } = stand;
+        await connectBoth(stand);
+        const id = await ann.propose('crash', 'once');
+        const arrived = new Promise(resolve => (server.intercept = ({ name }) => name === 'write_note' && (resolve(), new Promise(() => {}))));
+        await gateway.approve(id);
+        await arrived;
+        await gateway.restart('SIGKILL');
+        server.intercept = undefined;
+        await eventually('the outcome is unknown', async () => (await gateway.change(id)).state === 'outcome_unknown');
+        await eventually('ben can call', async () => (await ben.call('whoami')).structuredContent?.person === 'ben');
+        await ann.callAsSelf('whoami');
+        assert.equal(server.callsOf('write_note').length, 1);
+        assertNoMixUps(stand);
+    });
+
+    test('account of the gateway is connected by an admin for all', async t => {
+        const stand = await startStand({ oauth: { as: 'gateway' } });
+        t.after(() => stand.stop());
+        const { ann, gateway, provider, server } = stand;
+        assert.match(await ann.connect(), /admin/);
+        const admin = await gateway.createKey('admin', 'root');
+        // A node learns within a second of a key that was created at another one.
+        const connect = () => connectServer(gateway, 'notes', { key: admin, visit: url => provider.signIn(url, 'ann') });
+        await eventually('an admin connects the server', async () => isConnected(await connect()));
+        for (const person of PEOPLE) {
+            await eventually('the tools are there', () => allList(stand[person], 'notes__whoami'));
+            const result = await stand[person].call('whoami', { as: 'ann' });
+            assert.equal(result.structuredContent?.person, 'ann', told(result));
+        }
+        assert.ok(server.tokens.size > 0);
+        assertNoMixUps(stand);
+    });
+});

@@ -1,0 +1,149 @@
+// Tests the lists of known reads (config/reads): their hashes are those of the real servers, and accepting them lets reads run.
+// With RENEW_READS=1, writes the hashes of the installed servers into the lists instead of comparing them.
+import assert from 'node:assert/strict';
+import { readdirSync } from 'node:fs';
+import { readFile, rm, writeFile } from 'node:fs/promises';
+import path from 'node:path';
+import { test } from 'node:test';
+
+import { command, startGatewayWith } from './fixture.mjs';
+import { binary, environment, eventually, repository, run, temporaryData } from './gateway.mjs';
+import { connectPeer } from './peer.mjs';
+import { SERVERS, prepare } from './servers.mjs';
+
+const LISTS = path.join(repository, 'config/reads');
+/** The servers that have a list and that the tests install. */
+const NAMES = readdirSync(LISTS).map(file => path.parse(file).name).filter(name => name in SERVERS);
+const RENEWS = process.env.RENEW_READS === '1';
+/** The definitions of server-memory 2025.4.25, which has no annotations, one on each line. */
+const WITHOUT_ANNOTATIONS = path.join(repository, 'tests/fixtures/memory-2025.4.25.jsonl');
+const STAND_IN = path.join(repository, 'tests/dashboard/lib/altering-server.mjs');
+
+const listFile = name => path.join(LISTS, `${name}.yaml`);
+const readText = file => readFile(file, 'utf8');
+
+/** Returns the packages that the tests install, as the lists name them: `mcp-server-git 2026.10.19`. */
+async function installedPackages() {
+    const { dependencies } = JSON.parse(await readText(path.join(repository, 'tests/fixtures/package.json')));
+    const npm = Object.entries(dependencies).map(([name, version]) => `${name} ${version}`);
+    const requirements = await readText(path.join(repository, 'tests/clients/python/requirements-servers.txt'));
+    return [...npm, ...requirements.split('\n').filter(line => line.includes('==')).map(line => line.replace('==', ' '))];
+}
+
+/** Calls `change(tool, hash)` for each tool below the package, and returns the text with the hashes that it returns. */
+function mapHashes(text, packages, change) {
+    let isInstalled = false;
+    const lines = text.split('\n').map(line => {
+        const [, name] = /^- package: '?([^']*)'?$/.exec(line) ?? [];
+        if (name) isInstalled = packages.includes(name);
+        const [, tool, hash] = /^ {4}([\w.-]+): (sha256:[0-9a-f]*)$/.exec(line) ?? [];
+        return tool && isInstalled ? `    ${tool}: ${change(tool, hash)}` : line;
+    });
+    return lines.join('\n');
+}
+
+/** Starts a gateway in front of the server, whose tools keep their names. */
+async function startBehind(t, name, entry) {
+    const gateway = await startGatewayWith({ modules: { tracker: { enabled: false } }, mcpServers: { [name]: { prefix: '', required: true, ...entry } } });
+    t.after(() => gateway.stop());
+    const tools = async () => (await gateway.api('GET', `/servers/${name}`)).body.tools;
+    await eventually('the tools are listed', async () => (await tools())?.length > 0);
+    const servers = (...args) =>
+        run(binary, ['servers', ...args, '--url', gateway.url], { env: environment({ COUNTERSIGN_KEY: gateway.key }) }).then(
+            ({ stdout, stderr }) => ({ code: 0, stdout, stderr }),
+            ({ code, stdout, stderr }) => ({ code, stdout, stderr })
+        );
+    return { gateway, tools, servers };
+}
+
+async function startReal(t, name) {
+    const folder = path.join(await temporaryData(), name);
+    t.after(() => rm(path.dirname(folder), { recursive: true, force: true }));
+    await prepare(name, folder);
+    return { folder, ...(await startBehind(t, name, SERVERS[name].entry(folder))) };
+}
+
+for (const name of NAMES) {
+    test(`the known reads of ${name} are those of the real server`, async t => {
+        const { tools } = await startReal(t, name);
+        const packages = await installedPackages();
+        const text = await readText(listFile(name));
+        const definitions = new Map((await tools()).map(tool => [tool.name, tool]));
+        const listed = [];
+        const renewed = mapHashes(text, packages, tool => {
+            listed.push(tool);
+            assert.ok(definitions.has(tool), `${tool} is gone`);
+            return definitions.get(tool).hash;
+        });
+        assert.ok(listed.length > 0, `no entry is for one of ${packages.join(', ')}`);
+        if (RENEWS) return writeFile(listFile(name), renewed);
+        assert.equal(renewed, text, 'RENEW_READS=1 writes the hashes of the installed version');
+        // Every tool that declares to read is either on the list or left out on purpose.
+        const claimed = [...definitions.values()].filter(tool => tool.annotations.readOnlyHint).map(tool => tool.name);
+        const reads = [...definitions.values()].filter(tool => tool.known === 'read').map(tool => tool.name);
+        assert.deepEqual(reads, claimed);
+    });
+}
+
+test('known reads of a real server run after one consent', { skip: RENEWS }, async t => {
+    const { folder, gateway, tools, servers } = await startReal(t, 'filesystem');
+    const peer = await connectPeer('modern', { http: gateway.mcp });
+    t.after(() => peer.close());
+    const file = path.join(folder, 'a.txt');
+    const isPending = async (tool, args) => (await peer.call(tool, args)).structuredContent?.status === 'pending';
+    assert.ok(await isPending('read_text_file', { path: file }));
+    const edit = { path: file, edits: [{ oldText: 'two', newText: '2' }] };
+    const before = await peer.call('edit_file', edit);
+    assert.equal((await gateway.change(before.structuredContent.changeId)).preview.kind, 'arguments');
+
+    const shown = await servers('show', 'filesystem');
+    assert.match(shown.stderr, /This is the filesystem server: `countersign servers accept filesystem --known-reads` lets 10 known reads run without review\./);
+    const refused = await servers('accept', 'filesystem', '--known-reads');
+    assert.equal(refused.code, 2);
+    assert.match(refused.stderr, /--known-reads needs --yes/);
+    const accepted = await servers('accept', 'filesystem', '--known-reads', '--yes');
+    assert.equal(accepted.code, 0, accepted.stderr);
+    assert.match(accepted.stdout, /Accepted 11 definitions\.\n.* 5 more run now without review\.\nedit_file is reviewed as before; the preview of a call is now the server's own dry run\./);
+    assert.ok(!(await isPending('read_text_file', { path: file })));
+    assert.ok(await isPending('write_file', { path: file, content: 'x' }));
+    // The dry run of the shipped recipe is in force.
+    const after = await peer.call('edit_file', edit);
+    assert.equal((await gateway.change(after.structuredContent.changeId)).preview.kind, 'dry_run');
+    const again = await servers('accept', 'filesystem', '--known-reads', '--yes');
+    assert.deepEqual([again.code, again.stderr], [0, 'All known reads of this server are accepted already.\n']);
+    assert.deepEqual((await tools()).filter(tool => tool.acceptedAsRead).length, 10);
+    const { entries } = (await gateway.api('GET', '/audit')).body;
+    const events = entries.filter(({ event }) => event.startsWith('definitions_')).map(({ event, actor }) => [event, actor]);
+    assert.deepEqual(events, [['definitions_accepted_as_reads', 'alice'], ['definitions_seen', 'gateway']]);
+});
+
+test('a server without annotations runs its known reads after consent', { skip: RENEWS }, async t => {
+    const folder = await temporaryData();
+    t.after(() => rm(folder, { recursive: true, force: true }));
+    const file = path.join(folder, 'tools');
+    const [first, ...rest] = (await readText(WITHOUT_ANNOTATIONS)).trim().split('\n');
+    // One of the definitions is not that of the package.
+    const altered = rest.map(line => (line.includes('"search_nodes"') ? line.replace('"description":"', '"description":"Really, ') : line));
+    await writeFile(file, [first, ...altered].join('\n'));
+    const standIn = { command, args: [STAND_IN, file] };
+    const { gateway, tools, servers } = await startBehind(t, 'memory', { ...standIn, previews: 'memory' });
+    const verdicts = async () => Object.fromEntries((await tools()).map(tool => [tool.name, tool.verdict]));
+    assert.ok(Object.values(await verdicts()).every(verdict => verdict === 'review'));
+    assert.ok((await tools()).every(tool => !tool.definition.includes('readOnlyHint')));
+
+    const { code, stdout, stderr } = await servers('accept', 'memory', '--known-reads', '--yes');
+    assert.equal(code, 0, stderr);
+    assert.match(stderr, /^search_nodes is not covered, because its definition differs from the known ones \(.*server-memory 2025\.4\.25/);
+    assert.match(stdout, /read_graph, open_nodes run now without review\./);
+    const { read_graph, open_nodes, search_nodes, delete_entities } = await verdicts();
+    assert.deepEqual([read_graph, open_nodes, search_nodes, delete_entities], ['allow', 'allow', 'review', 'review']);
+    const peer = await connectPeer('modern', { http: gateway.mcp });
+    t.after(() => peer.close());
+    assert.equal((await peer.call('read_graph', {})).content[0].text, 'done');
+
+    // What the server calls itself is not enough.
+    const own = await startBehind(t, 'other', standIn);
+    const unknown = await own.servers('accept', 'other', '--known-reads', '--yes');
+    assert.equal(unknown.code, 3);
+    assert.match(unknown.stderr, /there is no list of known reads for this server/);
+});
