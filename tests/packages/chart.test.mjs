@@ -3,14 +3,17 @@
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
 import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import http from 'node:http';
 import net from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
+import { pipeline } from 'node:stream';
 import { after, before, test } from 'node:test';
+import { setTimeout as sleep } from 'node:timers/promises';
 
 import { startPostgres } from '../clients/cluster.mjs';
-import { binary, environment, eventually, freePort, repository, run, stopChild } from '../clients/gateway.mjs';
-import { approveFirstWrite } from './first-write.mjs';
+import { Reviewer, binary, environment, eventually, freePort, repository, run, stopChild } from '../clients/gateway.mjs';
+import { approveFirstWrite, proposeWrite } from './first-write.mjs';
 import { buildPackages, pythonPrograms } from './installed.mjs';
 
 
@@ -143,8 +146,7 @@ class Container {
                 assert.equal(this.child.exitCode, null, this.log);
                 const response = await fetch(`${this.url}/health`);
                 return response.ok && response.json();
-            },
-            60_000
+            }
         );
     }
 
@@ -314,6 +316,101 @@ test('two rendered nodes share a PostgreSQL', async () => {
         assert.deepEqual(listed.nodes.map(({ url }) => url).sort(), nodes.map(({ url }) => url).sort());
     } finally {
         for (const node of nodes) await node.stop();
+        await database.stop();
+    }
+});
+
+/** Stands for a Service of Kubernetes: it connects each client to one of the nodes that are ready. */
+class Service {
+    ready = [];
+    count = 0;
+
+    async listen() {
+        this.server = net.createServer(client => {
+            pipeline(client, net.connect(this.ready[this.count++ % this.ready.length], '127.0.0.1'), client, () => {});
+        });
+        await new Promise((resolve, reject) => this.server.once('error', reject).listen(0, '127.0.0.1', resolve));
+        this.url = `http://127.0.0.1:${this.server.address().port}`;
+    }
+
+    remove(port) {
+        this.ready = this.ready.filter(other => other !== port);
+    }
+}
+
+/** Calls a tool over a connection of its own. Resolves with the status of the answer. */
+function callOnce(url, tool, key) {
+    return new Promise((resolve, reject) => {
+        const headers = { 'content-type': 'application/json', authorization: `Bearer ${key}` };
+        const request = http.request(`${url}/tools/${tool}`, { method: 'POST', agent: false, headers }, response => {
+            response.resume().once('end', () => resolve(response.statusCode)).once('error', reject);
+        });
+        request.once('error', reject).end('{}');
+    });
+}
+
+test('rendered nodes restart one after another without a failed call', async t => {
+    const database = await startPostgres();
+    const service = new Service();
+    await service.listen();
+    const pods = [];
+    let spec;
+    let isOver = false;
+
+    /** Starts a pod at an address of its own, with the volume of the pod before it. */
+    const startPod = async ordinal => {
+        const port = await freePort();
+        const documents = await renderWith({ ...POSTGRESQL, replicas: 3, port, preStopSleepSeconds: 1, minReadySeconds: 1 });
+        spec = documents.find(({ kind }) => kind === 'StatefulSet').spec;
+        const { container, args } = await podContainer(`restart-${ordinal}`, documents, { database: { url: database.address } });
+        container.start(args, port);
+        pods[ordinal] = { container, port };
+        await container.health();
+        service.ready.push(port);
+    };
+    const endPod = async ({ container, port }) => {
+        const pause = 1000 * spec.template.spec.containers[0].lifecycle.preStop.sleep.seconds;
+        // The machines of a cluster need a moment to notice that the pod ends.
+        await sleep(pause / 2);
+        service.remove(port);
+        await sleep(pause / 2);
+        assert.equal(await container.stop(), 0);
+    };
+    try {
+        await Promise.all([0, 1, 2].map(startPod));
+        const key = await pods[0].container.createKey('reviewer', 'alice');
+        const agentKey = await pods[0].container.createKey('agent', 'ci');
+        await eventually('all nodes know the keys', async () => {
+            const answers = await Promise.all(service.ready.map(port => callOnce(`http://127.0.0.1:${port}`, 'list_projects', agentKey)));
+            return answers.every(status => status === 200);
+        });
+        const change = await proposeWrite(service.url, agentKey);
+
+        const statuses = [];
+        const agent = (async () => {
+            while (!isOver) {
+                statuses.push(await callOnce(service.url, 'list_projects', agentKey).catch(String));
+                await sleep(20);
+            }
+        })();
+        // The order of a StatefulSet.
+        for (const ordinal of [2, 1, 0]) {
+            await endPod(pods[ordinal]);
+            await startPod(ordinal);
+            await sleep(1000 * spec.minReadySeconds);
+        }
+        isOver = true;
+        await agent;
+        t.diagnostic(`${statuses.length} calls`);
+        assert.deepEqual(statuses.filter(status => status !== 200), []);
+
+        const reviewer = new Reviewer(service.url, key);
+        await reviewer.approve(change);
+        await reviewer.reached(change, 'applied');
+    } finally {
+        isOver = true;
+        for (const { container } of pods.filter(Boolean)) await container.stop();
+        service.server.close();
         await database.stop();
     }
 });

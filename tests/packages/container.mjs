@@ -65,8 +65,7 @@ export class Image {
                         if (child.exitCode !== null) throw new PermanentError(log);
                         const { url } = JSON.parse(await readFile(path.join(data, 'gateway.json'), 'utf8').catch(() => '{}'));
                         return url && (await fetch(`${url}/health`)).ok && url;
-                    },
-                    60_000
+                    }
                 ),
             /** Runs a command like `docker exec`. */
             exec: (...command) =>

@@ -54,15 +54,18 @@ describe('deb', () => {
                 systemctl daemon-reload
                 systemctl restart countersign`);
 
-        test('installs from the signed repository', async () => {
+        test('installs from the signed repository', async t => {
             await system.run(`
                 rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/*
                 cp /srv/apt/countersign.asc /etc/apt/keyrings/
                 printf 'Types: deb\\nURIs: file:/srv/apt\\nSuites: stable\\nComponents: main\\nSigned-By: /etc/apt/keyrings/countersign.asc\\n' \\
                     >/etc/apt/sources.list.d/countersign.sources
                 apt-get update -q -o APT::Update::Error-Mode=any`);
+            const began = Date.now();
             const output = await system.run('apt-get install -q -y countersign=0.0.9-1');
             assert.match(output, /countersign-admin open --print/);
+            const seconds = await system.script(`console.log(await secondsUntilTools('${URL_OF_SERVICE}', ${began}));`);
+            t.diagnostic(`${seconds.trim()} s from apt-get install to the answer to tools/list`);
         });
 
         test('the service runs as its own user', async () => {
@@ -78,8 +81,18 @@ describe('deb', () => {
             assert.match(status, /^NoNewPrivs:\s1$/m);
             assert.match(status, /^Seccomp:\s2$/m);
             const modes = await system.run('stat -c "%a %U %G" /var/lib/countersign /etc/countersign/countersign.yaml');
-            await system.run('systemctl reload countersign');
             assert.equal(modes, '700 countersign countersign\n640 root countersign\n');
+        });
+
+        test('the service tells systemd about reloads', async () => {
+            const isActive = async () => (await show('ActiveState')) === 'active';
+            await system.run('systemctl reload countersign');
+            await eventually('the reload is over', isActive);
+            // systemd notices a reload that it did not ask for only if the gateway reports it.
+            const changedAt = () => show('StateChangeTimestampMonotonic');
+            const before = await changedAt();
+            await system.run(`kill -HUP ${mainPid}`);
+            await eventually('the reload is over', async () => (await changedAt()) !== before && isActive());
         });
 
         test('a user runs a service of their own', async () => {

@@ -1,5 +1,6 @@
 // Builds the image with Node and uv from the Dockerfile, and starts servers with npx and uvx in it. The test has local images in
-// place of those that the Dockerfile builds upon, but installs Debian's packages from the network.
+// place of those that the Dockerfile builds upon, but installs Debian's packages from the network. The stage that compiles gets
+// the program under test.
 import assert from 'node:assert/strict';
 import { cp, mkdir, mkdtemp, readFile, rm, symlink, writeFile } from 'node:fs/promises';
 import os from 'node:os';
@@ -44,30 +45,39 @@ describe('image with Node and uv', { skip: isSlow }, () => {
         return (await command('buildah', [...storage, ...parameters], options)).stdout.trim();
     };
 
-    /** Creates an image like that of Node: Debian with node, npm and npx in /usr/local. */
-    async function createNodeImage(name) {
+    /** Creates an image of Debian in place of one from a registry. `addFiles` gets the folder of its files. */
+    async function createImage(name, addFiles) {
         const container = await buildah('from', 'scratch');
         const root = await buildah('mount', container);
         await command('cp', ['-a', `${(await command('tests/packages/debian-system', [])).stdout.trim()}/.`, root]);
+        await addFiles(root);
+        await buildah('commit', '--quiet', '--rm', container, name);
+    }
+
+    /** Adds what the image of Node has: node, npm and npx in /usr/local. */
+    async function addNode(root) {
         const local = path.join(root, 'usr/local');
         await cp(process.execPath, path.join(local, 'bin/node'));
         await cp(await npmFolder(), path.join(local, 'lib/node_modules/npm'), { recursive: true });
         for (const tool of ['npm', 'npx']) await symlink(`../lib/node_modules/npm/bin/${tool}-cli.js`, path.join(local, 'bin', tool));
-        await buildah('commit', '--quiet', '--rm', container, name);
+    }
+
+    /** Adds a program in place of cargo. */
+    async function addCargo(root) {
+        await command('strip', ['-o', path.join(root, 'opt/countersign'), binary]);
+        await writeFile(path.join(root, 'usr/local/bin/cargo'), '#!/bin/sh\ninstall -D -t target/dist /opt/countersign\n', { mode: 0o755 });
     }
 
     before(async () => {
         folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-tools-'));
         const dockerfile = path.join(repository, 'config/packages/image/Dockerfile');
-        const [, base] = (await readFile(dockerfile, 'utf8')).match(/^FROM (\S+) AS tools$/m);
-        await createNodeImage(base);
-        const program = path.join(folder, 'countersign');
-        await command('strip', ['-o', program, binary]);
-        await command('config/packages/image/collect-files', [program, path.join(folder, 'files/image')]);
+        const text = await readFile(dockerfile, 'utf8');
+        const baseOf = stage => text.match(new RegExp(`^FROM (\\S+) AS ${stage}$`, 'm'))[1];
+        await createImage(baseOf('build'), addCargo);
+        await createImage(baseOf('tools'), addNode);
         for (const tool of ['uv', 'uvx']) await cp(path.join(pythonPrograms, tool), path.join(folder, 'uv', tool));
-        const contexts = [`build=${folder}/files`, `uv=${folder}/uv`].flatMap(context => ['--build-context', context]);
-        await mkdir(path.join(folder, 'context'));
-        await buildah('bud', '--quiet', '--pull-never', '--format', 'docker', '--file', dockerfile, ...contexts, '--target', 'tools', '--tag', 'tools', path.join(folder, 'context'));
+        const options = ['--quiet', '--pull-never', '--format', 'docker', '--ignorefile', `${dockerfile}.dockerignore`, '--build-context', `uv=${folder}/uv`];
+        await buildah('bud', ...options, '--file', dockerfile, '--target', 'tools', '--tag', 'tools', repository);
         const { config } = JSON.parse(await buildah('inspect', '--type', 'image', 'tools')).OCIv1;
         image = new Image(await buildah('mount', await buildah('from', '--pull-never', 'tools')), config);
     });
@@ -96,7 +106,7 @@ describe('image with Node and uv', { skip: isSlow }, () => {
         const id = await eventually('the server takes the write', async () => {
             const { body } = await callTool(url, 'files__write_file', { path: '/tmp/hello', content: 'hello' }, agentKey);
             return JSON.stringify(body).match(/chg_\w+/)?.[0];
-        }, 60_000);
+        });
         await reviewer.approve(id);
         await reviewer.reached(id, 'applied');
         assert.equal((await container.exec('cat', '/tmp/hello')).stdout, 'hello');

@@ -7,7 +7,7 @@ import { after, before, test } from 'node:test';
 
 import { repository, run } from '../clients/gateway.mjs';
 import { Image, USER, emptyVolume } from './container.mjs';
-import { approveFirstWrite } from './first-write.mjs';
+import { approveFirstWrite, secondsUntilTools } from './first-write.mjs';
 import { buildPackages } from './installed.mjs';
 
 const MEGABYTE = 1_000_000;
@@ -89,15 +89,18 @@ test('both targets of the Dockerfile end with the same instructions', async () =
     assert.deepEqual(tools, expected);
 });
 
-test('container serves up to the first approved write with a read-only root', async () => {
+test('container serves up to the first approved write with a read-only root', async t => {
     const data = await emptyVolume(path.join(folder, 'first-write'));
+    const began = Date.now();
     const container = await image.start(data, ['serve', '--listen', '127.0.0.1:0']);
     try {
         const url = await container.url();
         await container.exec(...dockerImage.Healthcheck.Test.slice(1));
         const createKey = async (role, name) => (await container.exec('countersign', 'keys', 'create', '--role', role, '--name', name)).stdout.trim();
-        const key = await createKey('reviewer', 'alice');
-        await approveFirstWrite(url, key, await createKey('agent', 'ci'));
+        const agentKey = await createKey('agent', 'ci');
+        const seconds = await secondsUntilTools(url, began, agentKey);
+        t.diagnostic(`${seconds} s from the start of the container to the answer to tools/list`);
+        await approveFirstWrite(url, await createKey('reviewer', 'alice'), agentKey);
         await container.exec('countersign', 'audit', 'verify');
         assert.equal((await stat(path.join(data, 'countersign.db'))).uid, USER);
     } finally {

@@ -65,8 +65,7 @@ export function runningGateway(home) {
         async () => {
             const { url, pid } = await readGatewayFile(home);
             return url && (await fetch(`${url}/health`)).ok && { url: url.replace(/\/$/, ''), pid };
-        },
-        60_000
+        }
     );
 }
 
@@ -153,6 +152,6 @@ const INITIALIZE = `${JSON.stringify({
 export async function startSession(command, args, env) {
     const session = start(command, [...args, 'stdio'], { env });
     session.child.stdin.write(INITIALIZE);
-    await eventually('the session answers', () => session.output.stdout.includes('"serverInfo"'), 60_000);
+    await eventually('the session answers', () => session.output.stdout.includes('"serverInfo"'));
     return session;
 }

@@ -41,7 +41,7 @@ async function startRegistry(t, folder) {
         await registry.ended;
     });
     const url = `http://127.0.0.1:${port}/`;
-    await eventually('the registry answers', async () => (await fetch(`${url}-/ping`)).ok, 60_000);
+    await eventually('the registry answers', async () => (await fetch(`${url}-/ping`)).ok);
     return url;
 }
 

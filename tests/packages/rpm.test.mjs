@@ -47,17 +47,21 @@ describe('rpm', () => {
 
         const owners = async () => (await command('chroot', [system.root, 'stat', '-c', '%a %U %G', '/var/lib/countersign', '/etc/countersign/countersign.yaml'])).stdout;
 
-        test('its scripts create the user and enable the service', async () => {
+        test('its scripts create the user and enable the service', async t => {
+            const began = Date.now();
             await rpm(system.root, '-i', olderFile);
+            t.diagnostic(`installed in ${((Date.now() - began) / 1000).toFixed(1)} s`);
             assert.equal(await rpm(system.root, '-V', 'countersign'), '');
             assert.equal(await owners(), '700 countersign countersign\n640 root countersign\n');
             // The link leads to a path within the system.
             await lstat(path.join(system.root, 'etc/systemd/system/multi-user.target.wants/countersign.service'));
         });
 
-        test('applies the first approved write after a boot', async () => {
+        test('applies the first approved write after a boot', async t => {
+            const began = Date.now();
             await system.boot();
-            await system.script(`await eventually('healthy', async () => (await fetch('${URL_OF_SERVICE}/health')).ok);`);
+            const seconds = await system.script(`console.log(await secondsUntilTools('${URL_OF_SERVICE}', ${began}));`);
+            t.diagnostic(`${seconds.trim()} s from the boot to the answer to tools/list`);
             key = (await system.run('countersign-admin keys create --role reviewer --name alice')).trim();
             await system.script(`await approveFirstWrite('${URL_OF_SERVICE}', '${key}');`);
             await system.shutDown();

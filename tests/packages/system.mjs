@@ -79,8 +79,7 @@ export class System {
                 this.init = Number((await readFile(children, 'utf8')).trim().split(' ')[0]);
                 const state = (await this.run('systemctl is-system-running || true')).trim();
                 return ['running', 'degraded'].includes(state);
-            },
-            30_000
+            }
         ).catch(error => {
             throw new Error(`${error.message}\n${console}`, { cause: error });
         });
@@ -101,7 +100,7 @@ export class System {
      * first-write.mjs and tests/clients/gateway.mjs.
      */
     async script(code) {
-        const imports = `import { approveFirstWrite } from '${repository}/tests/packages/first-write.mjs';
+        const imports = `import { approveFirstWrite, secondsUntilTools } from '${repository}/tests/packages/first-write.mjs';
             import { Reviewer, eventually } from '${repository}/tests/clients/gateway.mjs';`;
         const parameters = [`--net=/proc/${this.init}/ns/net`, process.execPath, '--input-type=module', '-e', `${imports}\n${code}`];
         try {

@@ -42,6 +42,16 @@ test('actionlint finds a mistake', async () => {
     }
 });
 
+test('the image with Node and uv is built from folders that exist', async () => {
+    const dockerfile = await readFile(path.join(repository, 'config/packages/image/Dockerfile'), 'utf8');
+    const stage = dockerfile.split(/^(?=FROM )/m).find(text => / AS tools$/m.test(text));
+    const copied = [...stage.matchAll(/^COPY --from=build (?:--\S+ )*(\S+)/gm)].map(([, source]) => source);
+    assert.notDeepEqual(copied, []);
+    // The workflow puts the folder `build` in place of the stage.
+    const workflow = await readFile(path.join(folder, 'publish.yml'), 'utf8');
+    for (const source of copied) assert.match(workflow, new RegExp(`^ *install -d .*\\bbuild${source}`, 'm'));
+});
+
 for (const name of names) {
     describe(name, async () => {
         const text = await readFile(path.join(folder, name), 'utf8');
