@@ -42,6 +42,13 @@ pub fn modern(port: u16, method: &str, mut params: Value) -> Vec<u8> {
     post(port, "/mcp", &headers, &body)
 }
 
+/// Returns the request with a credential.
+pub fn with_bearer(request: &[u8], credential: &str) -> Result<Vec<u8>> {
+    let line = memchr::memmem::find(request, b"\r\n").context("no request line")? + 2;
+    let header = format!("Authorization: Bearer {credential}\r\n");
+    Ok([&request[..line], header.as_bytes(), &request[line..]].concat())
+}
+
 impl Http {
     pub async fn connect(port: u16) -> Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port)).await?;

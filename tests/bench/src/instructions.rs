@@ -6,6 +6,7 @@ use std::{path::Path, process::Command, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::{
+    calls::Caller,
     echo::Era,
     http::Http,
     process::{RunSettings, Server},
@@ -13,6 +14,7 @@ use crate::{
     proxied::{CallPath, Callers, TestStand},
     report::{self, line},
     store,
+    tokens::{Credential, TokenStand},
 };
 
 /// Requests before the counting begins, which warm up connections, caches and the allocator.
@@ -21,15 +23,18 @@ const WARM_UP_CALLS: usize = 300;
 #[derive(Clone, Copy)]
 enum Request {
     Call(Era, CallPath),
+    CallWith(Credential),
     Proposal,
     Decision,
 }
 
-const REQUESTS: [(&str, Request); 6] = [
+const REQUESTS: [(&str, Request); 8] = [
     ("call, 2025-11-25, HTTP", Request::Call(Era::Legacy, CallPath::Gateway)),
     ("call, 2025-11-25, WebSocket", Request::Call(Era::Legacy, CallPath::GatewayWs)),
     ("call, 2026-07-28, HTTP", Request::Call(Era::Modern, CallPath::Gateway)),
     ("call, 2026-07-28, WebSocket", Request::Call(Era::Modern, CallPath::GatewayWs)),
+    ("call with a key, 2026-07-28, HTTP", Request::CallWith(Credential::Key)),
+    ("call with a token, 2026-07-28, HTTP", Request::CallWith(Credential::Token)),
     ("proposal, 2026-07-28, HTTP", Request::Proposal),
     ("decision, REST", Request::Decision),
 ];
@@ -67,6 +72,7 @@ async fn count(setting: &RunSettings, gateway: &Path, request: Request) -> Resul
     let setting = RunSettings { gateway: gateway.to_owned(), under, ..setting.clone() };
     let requests = match request {
         Request::Call(era, way) => count_calls(&setting, era, way).await?,
+        Request::CallWith(credential) => count_calls_with(&setting, credential).await?,
         Request::Proposal => count_proposals(&setting).await?,
         Request::Decision => count_decisions(&setting).await?,
     };
@@ -80,20 +86,30 @@ async fn count(setting: &RunSettings, gateway: &Path, request: Request) -> Resul
 }
 
 async fn count_calls(setting: &RunSettings, era: Era, way: CallPath) -> Result<usize> {
-    let calls = if setting.quick { 500 } else { 3000 };
     let stand = TestStand::new(setting, era, 10).await?;
-    let Callers(_, mut callers) = stand.callers(way, "echo").await?;
+    let Callers(_, callers) = stand.callers(way, "echo").await?;
+    count_calls_of(setting, stand.gateway, callers).await
+}
+
+async fn count_calls_with(setting: &RunSettings, credential: Credential) -> Result<usize> {
+    let stand = TokenStand::new(setting).await?;
+    let callers = stand.callers(credential).await?;
+    count_calls_of(setting, stand.gateway, callers).await
+}
+
+async fn count_calls_of(setting: &RunSettings, gateway: Server, mut callers: Vec<Box<dyn Caller>>) -> Result<usize> {
+    let calls = if setting.quick { 500 } else { 3000 };
     let caller = callers.first_mut().context("no connection")?;
     for _ in 0..WARM_UP_CALLS {
         caller.once().await?;
     }
-    instrument(&stand.gateway, "on").await?;
+    instrument(&gateway, "on").await?;
     for _ in 0..calls {
         caller.once().await?;
     }
-    instrument(&stand.gateway, "off").await?;
+    instrument(&gateway, "off").await?;
     drop(callers);
-    stand.gateway.stop()?;
+    gateway.stop()?;
     Ok(calls)
 }
 

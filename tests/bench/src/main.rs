@@ -4,7 +4,7 @@
 //! bare actix-web endpoint that parses and answers JSON of the same size. `proxied`: a call through the gateway to an
 //! upstream, beside the same call through nginx. `proposals`: durable proposals per second beside raw SQLite group
 //! commits. `fanout`: change events to 1,000 dashboards. `idle`: memory of 10,000 idle WebSocket sessions. `latency`: a
-//! reviewer's latency during large calls. `instructions` (only when named): instructions of calls, proposals
+//! reviewer's latency during large calls. `tokens`: a call with an access token beside the same call with a key. `instructions` (only when named): instructions of calls, proposals
 //! and decisions, by valgrind, beside another build of the gateway. `store` (only when named): proposals and decisions on SQLite and on
 //! PostgreSQL. `cluster` (only when named): SQLite, and one and three gateways on one PostgreSQL. CPU is read from
 //! `/proc/PID/stat` of the server, so the load generator's own does not count.
@@ -23,6 +23,7 @@ mod proposals;
 mod proxied;
 mod report;
 mod store;
+mod tokens;
 mod ws;
 
 use std::path::PathBuf;
@@ -42,6 +43,7 @@ enum Section {
     Fanout,
     Idle,
     Latency,
+    Tokens,
     Store,
     Cluster,
     Instructions,
@@ -92,7 +94,15 @@ fn main() -> Result<()> {
         return echo::serve(port, args.workers, args.era, args.tools);
     }
     let gateway = args.gateway.clone().ok_or_else(|| anyhow::anyhow!("--gateway PROGRAM is needed"))?;
-    let all = [Section::Calls, Section::Proxied, Section::Proposals, Section::Fanout, Section::Idle, Section::Latency];
+    let all = [
+        Section::Calls,
+        Section::Proxied,
+        Section::Tokens,
+        Section::Proposals,
+        Section::Fanout,
+        Section::Idle,
+        Section::Latency,
+    ];
     let chosen = if args.sections.is_empty() { all.to_vec() } else { args.sections.clone() };
     let setting = process::RunSettings {
         gateway,
@@ -114,6 +124,7 @@ fn main() -> Result<()> {
                 Section::Fanout => fanout::run(&setting).await?,
                 Section::Idle => idle::run(&setting).await?,
                 Section::Latency => latency::run(&setting).await?,
+                Section::Tokens => tokens::run(&setting).await?,
                 Section::Store => store::run(&setting).await?,
                 Section::Cluster => cluster::run(&setting).await?,
                 Section::Instructions => instructions::run(&setting, args.beside.as_deref()).await?,

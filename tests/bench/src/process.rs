@@ -141,15 +141,25 @@ impl Server {
 
     /// Starts the gateway with that upstream, whose calls are allowed; the store is in PostgreSQL if there is a URL.
     pub async fn gateway_with_upstream(setting: &RunSettings, upstream: u16, store: Option<&str>) -> Result<Self> {
+        let store = store.map(|url| ("COUNTERSIGN_STORE__URL", url));
+        Self::gateway_with_config(setting, upstream, "", store).await
+    }
+
+    /// Starts the gateway with that upstream, whose calls are allowed, and with further lines of configuration.
+    pub async fn gateway_with_config(
+        setting: &RunSettings,
+        upstream: u16,
+        lines: &str,
+        variable: Option<(&str, &str)>,
+    ) -> Result<Self> {
         let config = tempfile::Builder::new().suffix(".yaml").tempfile()?;
         let text = format!(
             "policy: {{ default: allow }}\nmodules: {{ tracker: {{ enabled: false }} }}\nmcpServers:\n  echo:\n    \
-             url: http://127.0.0.1:{upstream}/mcp\n    prefix: \"\"\n    required: true\n    max_in_flight: 1024\n    lists: {{ entries: 20000 }}\n"
+             url: http://127.0.0.1:{upstream}/mcp\n    prefix: \"\"\n    required: true\n    max_in_flight: 1024\n    lists: {{ entries: 20000 }}\n{lines}"
         );
         std::fs::write(config.path(), text)?;
         let path = config.path().to_string_lossy().into_owned();
-        let store = store.map(|url| ("COUNTERSIGN_STORE__URL", url));
-        let env: Vec<_> = std::iter::once(("COUNTERSIGN_CONFIG", path.as_str())).chain(store).collect();
+        let env: Vec<_> = std::iter::once(("COUNTERSIGN_CONFIG", path.as_str())).chain(variable).collect();
         Self::gateway(setting, &env).await
     }
 
@@ -188,13 +198,13 @@ impl Server {
 
     /// Creates a reviewer's key.
     pub fn reviewer(&self, setting: &RunSettings) -> Result<String> {
-        self.reviewer_with(setting, &[])
+        self.create_key(setting, "reviewer", &[])
     }
 
-    /// Creates a reviewer's key in the gateway's store, which `env` names.
-    pub fn reviewer_with(&self, setting: &RunSettings, env: &[(&str, &str)]) -> Result<String> {
+    /// Creates a key of that role in the gateway's store, which `env` names.
+    pub fn create_key(&self, setting: &RunSettings, role: &str, env: &[(&str, &str)]) -> Result<String> {
         let output = Command::new(&setting.gateway)
-            .args(["keys", "create", "--role", "reviewer", "--name", "bench", "--data"])
+            .args(["keys", "create", "--role", role, "--name", "bench", "--data"])
             .arg(self.data())
             .env("XDG_CONFIG_HOME", "/nonexistent")
             .envs(env.iter().copied())

@@ -93,7 +93,7 @@ pub async fn start(setting: &RunSettings, url: Option<&str>, nodes: usize) -> Re
 /// Creates a reviewer's key for the gateways of that store.
 pub fn reviewer(setting: &RunSettings, url: Option<&str>, servers: &[Server]) -> Result<String> {
     let env: Vec<_> = url.map(|url| ("COUNTERSIGN_STORE__URL", url)).into_iter().collect();
-    servers.first().context("no gateway")?.reviewer_with(setting, &env)
+    servers.first().context("no gateway")?.create_key(setting, "reviewer", &env)
 }
 
 /// Makes [`WRITERS`] clients, spread over so many gateways, propose and then reject.
