@@ -78,14 +78,24 @@ impl Pty {
 
     #[track_caller]
     pub fn wait_for_screen(&mut self, what: &str, done: impl Fn(&str) -> bool) {
-        let deadline = Instant::now() + MAX_WAIT;
+        if !self.reaches_screen_within(MAX_WAIT, done) {
+            panic!("in vain: {what}\n{}", screen(&self.raw()));
+        }
+    }
+
+    /// Returns `true` as soon as the screen contains the text, or `false` after the time limit.
+    pub fn shows_within(&self, limit: Duration, text: &str) -> bool {
+        self.reaches_screen_within(limit, |screen| screen.contains(text))
+    }
+
+    fn reaches_screen_within(&self, limit: Duration, done: impl Fn(&str) -> bool) -> bool {
+        let deadline = Instant::now() + limit;
         loop {
-            let screen = screen(&self.raw());
-            if done(&screen) {
-                return;
+            if done(&screen(&self.raw())) {
+                return true;
             }
             if Instant::now() > deadline {
-                panic!("in vain: {what}\n{screen}");
+                return false;
             }
             thread::park_timeout(Duration::from_millis(20));
         }
