@@ -29,11 +29,11 @@ pub(super) enum EntityRef {
 
 impl EntityRef {
     pub fn parse_issue(text: &str) -> Option<Self> {
-        Uuid::parse(text).map(Self::Id).or_else(|| issue_key(text).map(Self::Key))
+        Uuid::parse(text).map(Self::Id).or_else(|| parse_issue_key(text).map(Self::Key))
     }
 
     pub fn parse_project(text: &str) -> Option<Self> {
-        Uuid::parse(text).map(Self::Id).or_else(|| project_key(text).map(Self::Key))
+        Uuid::parse(text).map(Self::Id).or_else(|| parse_project_key(text).map(Self::Key))
     }
 
     pub fn as_str(&self) -> &str {
@@ -43,16 +43,16 @@ impl EntityRef {
     }
 }
 
-/// Returns the key of a project in capital letters.
-fn project_key(text: &str) -> Option<String> {
+/// Parses the key of a project in any case, and returns it in capital letters.
+fn parse_project_key(text: &str) -> Option<String> {
     let is_key = (2..=10).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_alphabetic());
     is_key.then(|| text.to_ascii_uppercase())
 }
 
-/// Returns the key of an issue, such as `CORE-12`, in capital letters.
-fn issue_key(text: &str) -> Option<String> {
+/// Parses the key of an issue in any case, such as `core-12`, and returns it in capital letters.
+fn parse_issue_key(text: &str) -> Option<String> {
     let (project, number) = text.split_once('-')?;
-    let project = project_key(project)?;
+    let project = parse_project_key(project)?;
     let is_number =
         (1..=9).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit()) && !number.starts_with('0');
     is_number.then(|| format!("{project}-{number}"))
@@ -69,8 +69,8 @@ impl TryFrom<String> for IssueRef {
     type Error = ArgumentError;
 
     fn try_from(text: String) -> Result<Self, ArgumentError> {
-        let refused = || ArgumentError::new("anyOf", "must be an issue's UUID or its key, such as CORE-12.");
-        EntityRef::parse_issue(&text).map(Self).ok_or_else(refused)
+        let invalid = || ArgumentError::new("anyOf", "must be an issue's UUID or its key, such as CORE-12.");
+        EntityRef::parse_issue(&text).map(Self).ok_or_else(invalid)
     }
 }
 
@@ -85,8 +85,8 @@ impl TryFrom<String> for ProjectRef {
     type Error = ArgumentError;
 
     fn try_from(text: String) -> Result<Self, ArgumentError> {
-        let refused = || ArgumentError::new("anyOf", "must be a project's UUID or its key, such as CORE.");
-        EntityRef::parse_project(&text).map(Self).ok_or_else(refused)
+        let invalid = || ArgumentError::new("anyOf", "must be a project's UUID or its key, such as CORE.");
+        EntityRef::parse_project(&text).map(Self).ok_or_else(invalid)
     }
 }
 
@@ -173,25 +173,28 @@ pub(super) struct ListIssues {
 }
 
 impl ListIssues {
-    /// Returns the words that issues must have, if any.
+    /// Returns the text whose words issues must have, if there is one.
     pub fn words(&self) -> Option<&str> {
         self.text.as_deref().map(|text| text.trim()).filter(|text| !text.is_empty())
     }
 
-    /// Returns the arguments to which a cursor is bound.
+    /// Returns the filters, without the page. A cursor is valid only for the same filters.
     pub fn filters(&self) -> impl Hash {
         let Self { project_id, status, kind, priority, assignee_id, parent_id, .. } = self;
         (project_id, status, kind, priority, &assignee_id.0, &parent_id.0, self.words())
     }
 
-    /// Returns `true` if an index leads straight to the page, so that it may be read on the caller's thread.
-    pub fn is_quick(&self) -> bool {
-        let people_or_parents = usize::from(self.assignee_id.0.is_some()) + usize::from(self.parent_id.0.is_some());
-        let statuses = self.status.0.len();
-        let scans = !self.kind.0.is_empty() || !self.priority.0.is_empty() || self.words().is_some();
-        let by_status = statuses == 0 || (statuses == 1 && self.project_id.is_some());
-        let by_project = self.project_id.is_none() || people_or_parents == 0;
-        !scans && by_status && by_project && people_or_parents <= 1 && (people_or_parents == 0 || statuses == 0)
+    /// Returns `true` if one index of the database has exactly these filters, so that only the page itself is read.
+    pub fn has_index(&self) -> bool {
+        let has_unindexed_filter = !self.kind.0.is_empty() || !self.priority.0.is_empty() || self.words().is_some();
+        let (has_project, status_count) = (self.project_id.is_some(), self.status.0.len());
+        let (has_assignee, has_parent) = (self.assignee_id.0.is_some(), self.parent_id.0.is_some());
+        let has_index_for_others = match (has_project, status_count, has_assignee, has_parent) {
+            (_, 0, false, false) | (true, 1, false, false) => true,
+            (false, 0, has_assignee, has_parent) => has_assignee != has_parent,
+            _ => false,
+        };
+        !has_unindexed_filter && has_index_for_others
     }
 }
 
@@ -377,7 +380,7 @@ pub(super) enum Write {
 }
 
 impl Write {
-    /// Parses the arguments of a write; `None` if the tracker has no writing tool of that name.
+    /// Parses the arguments of a write. Returns `None` if the tracker has no writing tool of this name.
     pub fn parse(tool: &str, arguments: &RawValue) -> Option<Result<Self, McpError>> {
         Some(match tool {
             "create_project" => parse_arguments(arguments).map(Self::CreateProject),
@@ -407,7 +410,7 @@ mod tests {
 
     #[test]
     fn only_well_formed_issue_keys_are_accepted() {
-        assert_eq!(issue_key("core-12").as_deref(), Some("CORE-12"));
+        assert_eq!(parse_issue_key("core-12").as_deref(), Some("CORE-12"));
         for bad in [
             "",
             "CORE",
@@ -424,15 +427,15 @@ mod tests {
             "CORE-٣",
             "CO1E-1",
         ] {
-            assert_eq!(issue_key(bad), None, "{bad}");
+            assert_eq!(parse_issue_key(bad), None, "{bad}");
         }
     }
 
     proptest! {
         #[test]
         fn accepted_keys_are_canonical(text in "\\PC{0,40}|[a-zA-Z]{1,11}-[0-9]{0,10}") {
-            if let Some(key) = issue_key(&text) {
-                prop_assert_eq!(issue_key(&key), Some(key.clone()));
+            if let Some(key) = parse_issue_key(&text) {
+                prop_assert_eq!(parse_issue_key(&key), Some(key.clone()));
                 prop_assert_eq!(key, text.to_ascii_uppercase());
             }
             if let Some(id) = Uuid::parse(&text) {

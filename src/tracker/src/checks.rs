@@ -1,34 +1,30 @@
 //! Checks a write against the live state: the entities that it names must exist, and parents must fit.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     arguments::EntityRef,
-    db::{Db, values},
+    db::{Db, DbResult, values},
     model::{Issue, IssueType, Parent, Person, Project, Uuid},
-    project_keys,
     rows::{find_issue, find_parent, find_person, find_project, people},
     workflow::Workflow,
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::text::invalid_argument;
 
-/// The maximum length of a chain of parents.
+/// The maximum number of levels from the topmost ancestor down to an issue that gets a parent. The descendants that it
+/// brings along are not counted.
 const MAX_DEPTH: i64 = 32;
-/// The maximum number of entities named in an error.
-pub(super) const MAX_NAMED: i64 = 20;
+/// The maximum number of entities that one error lists.
+pub(super) const MAX_LISTED_IN_ERROR: usize = 20;
 
 /// Returns the error for an entity that does not exist; `pointer` leads to the argument that names it.
-pub(super) fn not_found(entity: &str, text: &str, pointer: &str) -> McpError {
-    let shown: String = text.chars().take(100).collect();
+pub(super) fn not_found(entity: &str, id_or_key: &str, pointer: &str) -> McpError {
+    let shown: String = id_or_key.chars().take(100).collect();
     let error = McpError::new(ErrorKind::NotFound, format!("There is no {entity} `{shown}`."))
         .with("entityType", entity)
         .with("id", shown);
     if pointer.is_empty() { error } else { error.with("pointer", pointer) }
-}
-
-pub(super) fn parent_label(parent: &Parent) -> String {
-    format!("{} {}", parent.key, parent.title)
 }
 
 /// Returns the error for a write that is not possible in the live state.
@@ -43,8 +39,16 @@ pub(super) fn require_issue(db: Db<'_>, workflow: &Workflow, entity: &EntityRef)
 pub(super) fn require_project(db: Db<'_>, id: &Uuid) -> Result<Project, McpError> {
     match find_project(db, &EntityRef::Id(id.clone()))? {
         Some(project) => Ok(project),
-        None => Err(not_found("project", id, "/projectId").with("known", project_keys::known_projects(db, MAX_NAMED)?)),
+        None => Err(not_found("project", id, "/projectId").with("known", known_projects(db)?)),
     }
+}
+
+/// Returns the first projects, for an error that lists them.
+fn known_projects(db: Db<'_>) -> DbResult<Vec<Value>> {
+    let sql = "SELECT uuid, key, name FROM projects ORDER BY key LIMIT ?1";
+    db.query_all(sql, values![MAX_LISTED_IN_ERROR], |row| {
+        Ok(json!({ "id": row.get::<&str>(0)?, "key": row.get::<&str>(1)?, "name": row.get::<&str>(2)? }))
+    })
 }
 
 pub(super) fn require_person(db: Db<'_>, id: Option<&Uuid>) -> Result<Option<Person>, McpError> {
@@ -52,8 +56,10 @@ pub(super) fn require_person(db: Db<'_>, id: Option<&Uuid>) -> Result<Option<Per
     if let Some(person) = find_person(db, id)? {
         return Ok(Some(person));
     }
-    let known: Vec<_> =
-        people(db, MAX_NAMED)?.into_iter().map(|person| json!({ "id": person.id, "name": person.name })).collect();
+    let known: Vec<_> = people(db, MAX_LISTED_IN_ERROR)?
+        .into_iter()
+        .map(|person| json!({ "id": person.id, "name": person.name }))
+        .collect();
     Err(not_found("person", id, "/assigneeId").with("known", known))
 }
 
@@ -66,12 +72,12 @@ pub(super) fn require_parent(db: Db<'_>, id: Option<&Uuid>) -> Result<Option<Par
 /// Checks that an issue of this type in this project, given by row and key, may have this parent.
 pub(super) fn check_parent(kind: IssueType, project: (i64, &str), parent: Option<&Parent>) -> Result<(), McpError> {
     let allowed: Vec<&str> = kind.parents().iter().map(|kind| kind.as_str()).collect();
-    let refused = |message: String| Err(invalid_argument("/parentId", "parent", message));
+    let invalid_parent = |message: String| invalid_argument("/parentId", "parent", message);
     let Some(parent) = parent else {
         // A Task belongs to a Story or an Epic; issues of other types may have no parent.
         if kind == IssueType::Task {
-            return refused(format!("A {kind} needs a parent that is a Story or an Epic."))
-                .map_err(|error: McpError| error.with("allowed", allowed));
+            let message = format!("A {kind} needs a parent that is a Story or an Epic.");
+            return Err(invalid_parent(message).with("allowed", allowed));
         }
         return Ok(());
     };
@@ -79,10 +85,10 @@ pub(super) fn check_parent(kind: IssueType, project: (i64, &str), parent: Option
         let (child_type, parent_type) = (with_article(kind), with_article(parent.kind));
         let message =
             format!("The parent of {child_type} must be {}; {} is {parent_type}.", allowed.join(" or "), parent.key);
-        return refused(message).map_err(|error: McpError| error.with("allowed", allowed));
+        return Err(invalid_parent(message).with("allowed", allowed));
     }
     if parent.project != project.0 {
-        return refused(format!("{} belongs to another project than {}.", parent.key, project.1));
+        return Err(invalid_parent(format!("{} belongs to another project than {}.", parent.key, project.1)));
     }
     Ok(())
 }
@@ -91,13 +97,13 @@ pub(super) fn with_article(kind: IssueType) -> String {
     if kind == IssueType::Epic { format!("an {kind}") } else { format!("a {kind}") }
 }
 
-/// Refuses a chain of parents that is too long or leads back to `issue`.
-pub(super) fn check_chain(db: Db<'_>, parent: &Parent, issue: Option<&Issue>) -> Result<(), McpError> {
-    let sql = "WITH RECURSIVE up (id, parent, depth) AS ( \
+/// Checks that an issue below `parent` is not too deep, and that `issue` is not an ancestor of its new parent.
+pub(super) fn check_ancestors(db: Db<'_>, parent: &Parent, issue: Option<&Issue>) -> Result<(), McpError> {
+    let sql = "WITH RECURSIVE ancestors (id, parent, depth) AS ( \
                  SELECT id, parent, 1 FROM issues WHERE id = ?1 \
-                 UNION ALL SELECT i.id, i.parent, up.depth + 1 FROM issues i JOIN up ON i.id = up.parent \
-                 WHERE up.depth < ?3) \
-               SELECT MAX(depth), COALESCE(MAX(CASE WHEN id = ?2 THEN 1 ELSE 0 END), 0) FROM up";
+                 UNION ALL SELECT i.id, i.parent, a.depth + 1 FROM issues i JOIN ancestors a ON i.id = a.parent \
+                 WHERE a.depth < ?3) \
+               SELECT MAX(depth), COALESCE(MAX(CASE WHEN id = ?2 THEN 1 ELSE 0 END), 0) FROM ancestors";
     let parameters = values![parent.row, issue.map_or(-1, |issue| issue.row), MAX_DEPTH];
     let (depth, is_cycle): (i64, bool) = db.query_one(sql, parameters, |row| Ok((row.get(0)?, row.get(1)?)))?;
     if is_cycle {

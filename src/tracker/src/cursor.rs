@@ -1,12 +1,12 @@
-//! Opaque cursors of listings. A cursor has the row of the last entity of a page, and is bound to the filters of the
-//! listing. Pure.
+//! Opaque cursors of listings. A cursor holds the row of the last entity of a page, and a hash of the listing's filters.
+//! Pure.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use countersign_protocol::McpError;
 use countersign_provider::text::invalid_argument;
 
-/// Returns a hash of the filters. It is no secret: a forged cursor reads nothing that the filters do not allow.
+/// Returns a hash of the filters. It need not be secret: a forged cursor reads nothing that the filters do not allow.
 fn hash_filter(filter: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     filter.hash(&mut hasher);
@@ -24,13 +24,13 @@ pub(super) fn encode(row: i64, filter: &impl Hash) -> String {
 /// `-32602` if this listing did not return the cursor for the same filters (2026-07-28/server/utilities/pagination).
 pub(super) fn decode(cursor: &str, filter: &impl Hash) -> Result<i64, McpError> {
     let message = "cursor is not valid here: give one that this listing returned for the same filters.";
-    let bad = || invalid_argument("/cursor", "cursor", message);
-    let (row, filter_hash) = cursor.split_once('.').ok_or_else(bad)?;
-    let hex = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
-    if !hex(row) || !hex(filter_hash) || filter_hash != format!("{:016x}", hash_filter(filter)) {
-        return Err(bad());
+    let invalid = || invalid_argument("/cursor", "cursor", message);
+    let (row, filter_hash) = cursor.split_once('.').ok_or_else(invalid)?;
+    let is_hex = |text: &str| text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+    if !is_hex(row) || !is_hex(filter_hash) || filter_hash != format!("{:016x}", hash_filter(filter)) {
+        return Err(invalid());
     }
-    i64::from_str_radix(row, 16).map_err(|_| bad())
+    i64::from_str_radix(row, 16).map_err(|_| invalid())
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ impl<E: Into<StoreError>> From<E> for DbError {
     }
 }
 
-/// A connection with its transaction.
+/// A connection to the database, with its transaction if there is one.
 #[derive(Clone, Copy)]
 pub(super) enum Db<'a> {
     Sqlite(&'a rusqlite::Connection),
@@ -65,7 +65,7 @@ impl Db<'_> {
         Ok(self.rows(sql, values)?.first().map(read).transpose()?)
     }
 
-    /// Reads the first row, which must exist.
+    /// Reads the first row, and fails if there is none.
     pub fn query_one<T>(self, sql: &str, values: &[Value<'_>], read: impl FnOnce(&Row) -> RowResult<T>) -> DbResult<T> {
         self.query_optional(sql, values, read)?.ok_or_else(missing_row)
     }
@@ -87,43 +87,45 @@ impl Db<'_> {
         }
     }
 
-    /// Adds an issue to the full-text index of a server. Triggers of the embedded database do this themselves.
+    /// Updates the full-text index of a server with an issue. In the embedded database, triggers do this.
     pub fn index_issue(self, row: i64, key: &str, title: &str, description: &str) -> DbResult<()> {
         self.index("issues", row, &[('A', key), ('B', title), ('D', description)])
     }
 
-    /// Adds a comment to the full-text index, as [`Self::index_issue`] does.
+    /// Updates the full-text index with a comment, as [`Self::index_issue`] does.
     pub fn index_comment(self, row: i64, content: &str) -> DbResult<()> {
         self.index("comments", row, &[('D', content)])
     }
 
-    fn index(self, table: &str, row: i64, parts: &[(char, &str)]) -> DbResult<()> {
+    fn index(self, table: &str, row: i64, weighted_texts: &[(char, &str)]) -> DbResult<()> {
         if let Self::Postgres(_) = self {
             let sql = format!("UPDATE {table} SET words = CAST(?2 AS text)::tsvector WHERE id = ?1");
-            self.execute(&sql, values![row, &words::vector(parts)])?;
+            self.execute(&sql, values![row, &words::tsvector(weighted_texts)])?;
         }
         Ok(())
     }
 }
 
+/// The tables of the embedded database, without those of its full-text search.
 const TABLES: [&str; 6] = ["people", "projects", "issues", "comments", "history", "runs"];
 
-/// Returns the statement with `tracker_` before the names of the tracker's tables.
+/// Returns the statement with `tracker_` before each name of a table that follows a keyword.
 pub(super) fn prefix_tables(sql: &str) -> String {
-    let mut out = sql.to_owned();
+    let mut prefixed = sql.to_owned();
     for keyword in ["FROM", "JOIN", "INTO", "UPDATE"] {
         for table in TABLES {
-            out = out.replace(&format!("{keyword} {table}"), &format!("{keyword} tracker_{table}"));
+            prefixed = prefixed.replace(&format!("{keyword} {table}"), &format!("{keyword} tracker_{table}"));
         }
     }
-    out
+    prefixed
 }
 
+/// Returns the error for a row that another row refers to or that was just written.
 pub(super) fn missing_row() -> DbError {
-    StoreError::BadRecord("a row that was there is gone".to_owned()).into()
+    StoreError::BadRecord("a row that must exist is missing".to_owned()).into()
 }
 
-/// Converts the error of a failed read. Only the log shows the cause, which may name files of the gateway.
+/// Logs and converts the error of a failed read. Only the log shows the cause, which may name files of the gateway.
 impl From<DbError> for McpError {
     fn from(DbError(error): DbError) -> Self {
         if let StoreError::Locked = error {
@@ -137,7 +139,7 @@ impl From<DbError> for McpError {
     }
 }
 
-/// Returns the error of a write that failed before its commit, so that nothing was changed.
+/// Logs and converts the error of a write that failed before its commit, so that nothing was changed.
 pub(super) fn unwritten_error(error: impl Into<DbError>) -> McpError {
     let DbError(error) = error.into();
     tracing::error!(%error, "tracker: the database could not be written");

@@ -13,7 +13,7 @@ use super::{
 /// The maximum number of characters of a recorded value. The diff of the change has the whole value.
 const MAX_VALUE_CHARS: usize = 4_000;
 
-/// The proposer of a write, and its time.
+/// The person or agent who makes a write, with its change and its time.
 #[derive(Clone, Debug)]
 pub(super) struct Actor {
     pub name: String,
@@ -28,12 +28,13 @@ struct RecordedChange<'a> {
     after: Option<&'a str>,
 }
 
-/// The entity that an entry is about: an issue, by its id and key, or the project itself.
+/// The entity that an entry is about: an issue, given by its id and key, or else its project.
 pub(super) struct Subject<'a> {
     pub project: i64,
     pub issue: Option<(&'a Uuid, &'a IssueKey)>,
 }
 
+/// Adds an entry to the history. Long values are truncated.
 pub(super) fn record(
     db: Db<'_>,
     subject: &Subject<'_>,
@@ -86,12 +87,12 @@ pub(super) struct HistoryEntry {
 pub(super) struct History {
     pub id: Uuid,
     pub key: IssueKey,
-    /// The newest entries, in the order of time.
+    /// The newest entries, the oldest of them first.
     pub entries: Vec<HistoryEntry>,
     pub total: i64,
 }
 
-/// Returns the newest `limit` entries of an issue; `None` if it never existed.
+/// Returns the newest `limit` entries of an issue, or `None` if the issue never existed.
 pub(super) fn find_history(db: Db<'_>, issue: &EntityRef, limit: i64) -> DbResult<Option<History>> {
     let column = if let EntityRef::Id(_) = issue { "issue_uuid" } else { "issue_key" };
     let sql = format!(
@@ -113,7 +114,7 @@ pub(super) fn find_history(db: Db<'_>, issue: &EntityRef, limit: i64) -> DbResul
     })?;
     let Some((id, key)) = subject else { return Ok(None) };
     entries.reverse();
-    let count = format!("SELECT COUNT(*) FROM history WHERE {column} = ?1");
-    let total = db.query_one(&count, values![issue.as_str()], |row| row.get(0))?;
+    let count_query = format!("SELECT COUNT(*) FROM history WHERE {column} = ?1");
+    let total = db.query_one(&count_query, values![issue.as_str()], |row| row.get(0))?;
     Ok(Some(History { id, key, entries, total }))
 }

@@ -8,7 +8,7 @@ use super::{
 };
 use countersign_domain::principal::{Principal, Role};
 
-/// Returns the row of the principal in `people`. The row is created at the first write of the principal.
+/// Returns the row of the principal in `people`, and adds it if the principal has never written before.
 pub(super) fn ensure_person(
     db: Db<'_>,
     principal: &Principal,
@@ -27,7 +27,7 @@ pub(super) fn ensure_person(
     db.query_one("SELECT id FROM people WHERE principal = ?1", values![&principal.name], |row| row.get(0))
 }
 
-/// Adds a person of the configuration, unless a person has that name already.
+/// Adds a person whom the configuration names, unless somebody has this name already.
 pub(super) fn ensure_named_person(db: Db<'_>, name: &str, at: &Time) -> DbResult<()> {
     db.execute(
         "INSERT INTO people (uuid, name, kind, created_at) SELECT ?1, ?2, 'person', ?3 \
@@ -37,8 +37,8 @@ pub(super) fn ensure_named_person(db: Db<'_>, name: &str, at: &Time) -> DbResult
     Ok(())
 }
 
-/// The values of a new issue.
-pub(super) struct IssueRow<'a> {
+/// The fields of an issue to be inserted.
+pub(super) struct NewIssue<'a> {
     /// The row and the key of the project.
     pub project: (i64, &'a ProjectKey),
     pub kind: IssueType,
@@ -54,7 +54,7 @@ pub(super) struct IssueRow<'a> {
 /// Inserts an issue with the next number of the project. Returns its row, id and key.
 pub(super) fn insert_issue(
     db: Db<'_>,
-    issue: &IssueRow<'_>,
+    issue: &NewIssue<'_>,
     creator: &str,
     at: &Time,
 ) -> DbResult<(i64, Uuid, IssueKey)> {
@@ -102,7 +102,7 @@ pub(super) fn insert_project(
     db.query_one(sql, values![&Uuid::new(), key, name, description, at, creator], |row| row.get(0))
 }
 
-/// Inserts a comment, and returns its id.
+/// Inserts a comment, and returns its id. The issue counts as updated at that time.
 pub(super) fn insert_comment(db: Db<'_>, issue: i64, person: i64, content: &str, actor: &Actor) -> DbResult<Uuid> {
     let id = Uuid::new();
     let sql = "INSERT INTO comments (uuid, issue, author, person, content, change_id, created_at) \

@@ -46,16 +46,13 @@ use jiff::Timestamp;
 use serde_json::{Value, value::RawValue};
 use tokio::sync::broadcast;
 
+pub use self::storage::{TrackerError, move_data};
 use self::{
     arguments::{GetIssue, ListIssues, ListProjects, SearchIssues, Write},
     db::{Db, unwritten_error},
     history::Actor,
     storage::{ReadKind, Storage},
     uri::{ChangedResources, Resource, SCHEME},
-};
-pub use self::{
-    model::{IssueType, Priority, Status},
-    storage::{TrackerError, move_data},
     workflow::Workflow,
 };
 use countersign_config::TrackerConfig;
@@ -70,8 +67,8 @@ use countersign_store::ModuleStorage;
 /// The maximum number of events that are held for a slow receiver. A receiver that misses events reads everything
 /// again.
 const EVENT_CAPACITY: usize = 1024;
-/// The maximum bytes of arguments for a preview on the caller's thread. Longer arguments may need a costly diff.
-const MAX_QUICK_ARGUMENTS: usize = 2048;
+/// The maximum length of arguments whose preview is made on the caller's thread. Longer arguments may need a costly diff.
+const MAX_QUICK_ARGUMENT_BYTES: usize = 2048;
 
 /// The tracker as a module, named `tracker` in routes and changes.
 pub struct Tracker {
@@ -126,7 +123,7 @@ impl Tracker {
 
     async fn list_issues(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let args: ListIssues = parse_arguments(arguments)?;
-        let kind = if args.is_quick() { ReadKind::Statement } else { ReadKind::Slow };
+        let kind = if args.has_index() { ReadKind::Statement } else { ReadKind::Slow };
         self.storage.read(kind, &ctx.cancel, move |db| reads::list_issues(db, &args)).await
     }
 
@@ -142,14 +139,15 @@ impl Tracker {
         self.storage.read(ReadKind::Slow, &ctx.cancel, move |db| search::search(db, &args)).await
     }
 
-    /// Checks a write against the live state again, carries it out, and commits, all in one transaction.
+    /// Checks a write against the live state again and carries it out, in one transaction. A change that has run
+    /// before is not run again: its recorded result is returned.
     async fn write(&self, tool: &str, write: Write, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let workflow = Arc::clone(&self.workflow);
         let (tool, ctx) = (tool.to_owned(), ctx.clone());
         let run = move |db: Db<'_>| {
             let CallContext { principal, change_id, permit, .. } = &ctx;
             if let Some(id) = change_id
-                && let Some(result) = writes::earlier_run(db, id)?
+                && let Some(result) = writes::find_recorded_result(db, id)?
             {
                 return Ok((result, ChangedResources::default()));
             }
@@ -166,7 +164,7 @@ impl Tracker {
             let plan = plan::plan(db, &workflow, &write)?;
             ctx.check_state(&plan.fingerprint())?;
             let (result, changed_resources) = writes::apply(db, &workflow, &plan, principal, &actor)?;
-            writes::remember_run(db, &tool, &actor, &result)?;
+            writes::record_result(db, &tool, &actor, &result)?;
             Ok((result, changed_resources))
         };
         self.storage.write(run).await
@@ -228,12 +226,12 @@ impl Provider for Tracker {
         Box::pin(async move {
             let write = Write::parse(tool, arguments).ok_or_else(|| unknown_tool(tool))??;
             let workflow = Arc::clone(&self.workflow);
-            let work = move |db: Db<'_>| plan::plan(db, &workflow, &write).map(|p| p.preview());
+            let read = move |db: Db<'_>| plan::plan(db, &workflow, &write).map(|plan| plan.preview());
             // The old texts of an update or a deletion may be long although the arguments are short.
             let is_quick =
-                arguments.get().len() <= MAX_QUICK_ARGUMENTS && !matches!(tool, "update_issue" | "delete_issue");
+                arguments.get().len() <= MAX_QUICK_ARGUMENT_BYTES && !matches!(tool, "update_issue" | "delete_issue");
             let kind = if is_quick { ReadKind::Snapshot } else { ReadKind::Slow };
-            self.storage.read(kind, &ctx.cancel, work).await
+            self.storage.read(kind, &ctx.cancel, read).await
         })
     }
 

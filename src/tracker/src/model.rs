@@ -1,4 +1,5 @@
-//! The entities of the tracker, as the database holds them and as answers show them, and the closed sets of their values.
+//! The entities of the tracker, as answers show them, and the types of their fields. `row` is the entity's primary key in
+//! the database, which clients never see.
 
 use std::{borrow::Cow, ops::Deref};
 
@@ -18,23 +19,21 @@ pub(super) type ProjectDescription = Text<0, 10_000>;
 pub(super) type Description = Text<0, 65_536>;
 pub(super) type CommentText = Text<1, 65_536>;
 
-macro_rules! closed_set {
+/// Defines an enum whose variants have the same names on the wire and in the database.
+macro_rules! named_values {
     ($(#[$doc:meta])* $name:ident { $($variant:ident),* $(,)? }) => {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
         $(#[$doc])*
         #[schemars(description = "")]
-        pub enum $name { $($variant),* }
+        pub(super) enum $name { $($variant),* }
         impl $name {
             pub const ALL: &'static [Self] = &[$(Self::$variant),*];
             /// Returns the name on the wire and in the database.
             #[must_use]
             pub const fn as_str(self) -> &'static str { match self { $(Self::$variant => stringify!($variant)),* } }
-            /// Returns the value of that name, if there is one. Case matters.
+            /// Returns the value of this name, if there is one. Case is significant.
             #[must_use]
-            pub fn parse(text: &str) -> Option<Self> { Self::ALL.iter().copied().find(|v| v.as_str() == text) }
-            /// Returns all names, for messages.
-            #[must_use]
-            pub fn names() -> Vec<&'static str> { Self::ALL.iter().map(|v| v.as_str()).collect() }
+            pub fn parse(text: &str) -> Option<Self> { Self::ALL.iter().copied().find(|value| value.as_str() == text) }
         }
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str(self.as_str()) }
@@ -48,15 +47,15 @@ macro_rules! closed_set {
     };
 }
 
-closed_set! {
+named_values! {
     /// The kind of work of an issue.
     IssueType { Epic, Story, Task, Bug }
 }
-closed_set! {
+named_values! {
     /// The place of an issue in the workflow.
     Status { Backlog, Todo, InProgress, Review, Done, Cancelled }
 }
-closed_set! {
+named_values! {
     /// The urgency of an issue.
     Priority { Low, Medium, High, Critical }
 }
@@ -82,13 +81,14 @@ impl Status {
     }
 }
 
-#[expect(clippy::derivable_impls, reason = "the macro has no place for an attribute of a variant")]
+#[expect(clippy::derivable_impls, reason = "the macro accepts no attribute on a variant")]
 impl Default for Priority {
     fn default() -> Self {
         Self::Medium
     }
 }
 
+/// Defines a type for a text that was checked, with its conversions from and to columns of the database.
 macro_rules! text_type {
     ($(#[$meta:meta])* $name:ident) => {
         #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, JsonSchema)]
@@ -146,6 +146,7 @@ impl Uuid {
         Self(uuid::Uuid::new_v4().to_string())
     }
 
+    /// Parses a UUID with hyphens, in any case. Other notations are refused.
     pub fn parse(text: &str) -> Option<Self> {
         let id = (text.len() == 36).then(|| uuid::Uuid::try_parse(text).ok()).flatten()?;
         Some(Self(id.hyphenated().to_string()))
@@ -188,7 +189,7 @@ impl TryFrom<f64> for Hours {
         match hours {
             h if !h.is_finite() || h < 0.0 => Err(ArgumentError::new("minimum", "must be 0 or more.")),
             h if h > Self::MAX => Err(ArgumentError::new("maximum", format_args!("must be at most {}.", Self::MAX))),
-            // Negative zero becomes zero.
+            // Adding zero turns negative zero into zero.
             h => Ok(Self(h + 0.0)),
         }
     }
@@ -296,11 +297,11 @@ pub(super) struct Issue {
     pub updated_at: Time,
 }
 
-/// An issue in a list, with the fields that fit on one line.
+/// An issue in a list, with only the fields that fit on one line.
 #[derive(Clone, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(description = "")]
-pub(super) struct IssueLine {
+pub(super) struct ListedIssue {
     #[serde(skip)]
     pub row: i64,
     pub id: Uuid,
@@ -334,15 +335,15 @@ impl Issue {
         format!("{} {}", self.key, self.title)
     }
 
-    /// Returns the label for a sentence.
+    /// Returns the label with the title as [`display_text`], for a sentence.
     pub fn display_label(&self) -> String {
         format!("{} {}", self.key, display_text(&self.title))
     }
 }
 
-/// Returns a title or name for a sentence: on one line, with hidden characters escaped. The diff shows the text
+/// Returns a title or name on one line and with hidden characters escaped, for a sentence. The diff shows the text
 /// unchanged.
-pub(super) fn display_text(text: &str) -> std::borrow::Cow<'_, str> {
+pub(super) fn display_text(text: &str) -> Cow<'_, str> {
     countersign_provider::text::one_line(text, MAX_TITLE_CHARS)
 }
 
@@ -353,6 +354,13 @@ pub(super) struct FieldChange {
     pub label: &'static str,
     pub before: Option<String>,
     pub after: Option<String>,
+}
+
+impl Parent {
+    /// Returns the key and the title.
+    pub fn label(&self) -> String {
+        format!("{} {}", self.key, self.title)
+    }
 }
 
 impl FieldChange {
@@ -366,7 +374,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_canonical_uuids_are_accepted() {
+    fn only_hyphenated_uuids_are_accepted() {
         assert_eq!(
             Uuid::parse("67E55044-10B1-426F-9247-BB680E5FE0C8").unwrap().as_str(),
             "67e55044-10b1-426f-9247-bb680e5fe0c8"

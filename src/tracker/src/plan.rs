@@ -1,11 +1,11 @@
-//! Plans a write against the live state, and refuses every write that cannot be done.
+//! Plans a write against the live state, and refuses a write that is not possible.
 //!
 //! The preview shows a plan and the run carries out a plan, so both make the same checks.
 
 use super::{
     arguments::{AddComment, CreateIssue, CreateProject, EntityRef, UpdateIssue, Write},
     checks::{
-        MAX_NAMED, check_chain, check_parent, parent_label, refused, require_issue, require_parent, require_person,
+        MAX_LISTED_IN_ERROR, check_ancestors, check_parent, refused, require_issue, require_parent, require_person,
         require_project, with_article,
     },
     db::{Db, values},
@@ -20,7 +20,7 @@ use countersign_domain::{
 };
 use countersign_protocol::McpError;
 
-/// The effect of a write.
+/// What a write would change, and the live state that this depends on.
 pub(super) struct Plan {
     pub operation: Operation,
     entity: &'static str,
@@ -29,25 +29,50 @@ pub(super) struct Plan {
     lock_key: String,
     pub summary: String,
     pub changes: Vec<FieldChange>,
-    /// The live state that the plan rests on.
+    /// The live state that the plan depends on, as names and values for the fingerprint.
     state: Vec<(&'static str, String)>,
     pub action: Action,
 }
 
+/// A checked write with the entities that it needs.
 pub(super) enum Action {
-    CreateProject { key: ProjectKey, new: CreateProject },
-    CreateIssue { project: Box<Project>, new: Box<CreateIssue>, assignee: Option<Person>, parent: Option<Parent> },
-    UpdateIssue { issue: Box<Issue>, update: Box<UpdateIssue>, parent: Option<Option<Parent>> },
-    UpdateStatus { issue: Box<Issue>, to: Status },
-    Assign { issue: Box<Issue>, assignee: Option<Person> },
-    Comment { issue: Box<Issue>, content: String },
-    Delete { issue: Box<Issue> },
+    CreateProject {
+        key: ProjectKey,
+        new: CreateProject,
+    },
+    CreateIssue {
+        project: Box<Project>,
+        new: Box<CreateIssue>,
+        assignee: Option<Person>,
+        parent: Option<Parent>,
+    },
+    /// The new parent is `None` if the issue keeps its parent, and `Some(None)` if it loses it.
+    UpdateIssue {
+        issue: Box<Issue>,
+        update: Box<UpdateIssue>,
+        new_parent: Option<Option<Parent>>,
+    },
+    UpdateStatus {
+        issue: Box<Issue>,
+        to: Status,
+    },
+    Assign {
+        issue: Box<Issue>,
+        assignee: Option<Person>,
+    },
+    Comment {
+        issue: Box<Issue>,
+        content: String,
+    },
+    Delete {
+        issue: Box<Issue>,
+    },
 }
 
 /// Plans a write.
 ///
 /// # Errors
-/// Explains why the write cannot be done.
+/// The error explains why the write is not possible.
 pub(super) fn plan(db: Db<'_>, workflow: &Workflow, write: &Write) -> Result<Plan, McpError> {
     let issue = |entity: &EntityRef| require_issue(db, workflow, entity);
     match write {
@@ -83,13 +108,13 @@ impl Plan {
         }
     }
 
-    /// Hashes the state that the plan rests on.
+    /// Returns the hash of the state that the plan depends on.
     pub fn fingerprint(&self) -> String {
         let parts: Vec<(&str, &str)> = self.state.iter().map(|(name, value)| (*name, value.as_str())).collect();
         fingerprint(&parts)
     }
 
-    /// Plans a write to an existing issue. The plan rests on the issue's version.
+    /// Creates the plan of a write to an existing issue, which depends on the issue's version.
     fn for_issue(
         operation: Operation,
         issue: &Issue,
@@ -110,6 +135,7 @@ impl Plan {
         }
     }
 
+    /// Makes the plan depend on a person and their name.
     fn add_person(&mut self, person: Option<&Person>) {
         if let Some(person) = person {
             self.state.push(("person", person.id.to_string()));
@@ -117,10 +143,11 @@ impl Plan {
         }
     }
 
+    /// Makes the plan depend on a parent, and on its label and type.
     fn add_parent(&mut self, parent: Option<&Parent>) {
         if let Some(parent) = parent {
             self.state.push(("parent", parent.id.to_string()));
-            self.state.push(("parent.label", parent_label(parent)));
+            self.state.push(("parent.label", parent.label()));
             self.state.push(("parent.type", parent.kind.to_string()));
         }
     }
@@ -129,7 +156,7 @@ impl Plan {
 /// The name, the label and the value of a field.
 type Field = (&'static str, &'static str, String);
 
-/// Returns those of the optional fields of an issue that have a value, in the order of the diff.
+/// Returns the optional fields of an issue that have a value, in the order of the diff.
 fn optional_fields(
     description: &str,
     assignee: Option<&Person>,
@@ -140,7 +167,7 @@ fn optional_fields(
         ("description", "Description", (!description.is_empty()).then(|| description.to_owned())),
         ("assignee", "Assignee", assignee.map(|person| person.name.clone())),
         ("estimatedHours", "Estimated hours", hours.map(|hours| hours.to_string())),
-        ("parent", "Parent", parent.map(parent_label)),
+        ("parent", "Parent", parent.map(Parent::label)),
     ];
     fields.into_iter().filter_map(|(name, label, value)| Some((name, label, value?)))
 }
@@ -173,7 +200,7 @@ fn create_project(db: Db<'_>, new: &CreateProject) -> Result<Plan, McpError> {
         entity: "project",
         id: None,
         label: format!("{key} {}", display_text(&new.name)),
-        // A key that is free now must still be free when the next project is created.
+        // Creations of projects run one after another, because the key of one may be taken by another.
         lock_key: "tracker:projects".to_owned(),
         summary: format!("Create project “{}” with the key {key}", display_text(&new.name)),
         changes,
@@ -187,7 +214,7 @@ fn create_issue(db: Db<'_>, new: &CreateIssue) -> Result<Plan, McpError> {
     let parent = require_parent(db, new.parent_id.as_ref())?;
     check_parent(new.kind, (project.row, &project.key), parent.as_ref())?;
     if let Some(parent) = &parent {
-        check_chain(db, parent, None)?;
+        check_ancestors(db, parent, None)?;
     }
     let assignee = require_person(db, new.assignee_id.as_ref())?;
     let project_label = format!("{} {}", project.key, project.name);
@@ -234,16 +261,16 @@ fn update_issue(db: Db<'_>, issue: Issue, update: &UpdateIssue) -> Result<Plan, 
         check_parent(kind, (issue.project, &issue.project_key), parent.as_ref())?;
     }
     if let Some(Some(parent)) = &new_parent {
-        check_chain(db, parent, Some(&issue))?;
+        check_ancestors(db, parent, Some(&issue))?;
     }
     if kind != issue.kind {
-        let misfits: Vec<String> = children(db, issue.row, i64::MAX)?
+        let misfits: Vec<String> = children(db, issue.row, usize::MAX)?
             .into_iter()
-            .filter(|(_, child)| !child.parents().contains(&kind))
-            .map(|(key, child)| format!("{key} ({child})"))
+            .filter(|(_, child_kind)| !child_kind.parents().contains(&kind))
+            .map(|(key, child_kind)| format!("{key} ({child_kind})"))
             .collect();
         if !misfits.is_empty() {
-            let named: Vec<String> = misfits.iter().take(20).cloned().collect();
+            let named: Vec<String> = misfits.iter().take(MAX_LISTED_IN_ERROR).cloned().collect();
             let message = format!(
                 "{} cannot become {}: {} of its children could not stay under it ({}).",
                 issue.key,
@@ -259,7 +286,7 @@ fn update_issue(db: Db<'_>, issue: Issue, update: &UpdateIssue) -> Result<Plan, 
     let action = Action::UpdateIssue {
         issue: Box::new(issue.clone()),
         update: Box::new(update.clone()),
-        parent: new_parent.clone(),
+        new_parent: new_parent.clone(),
     };
     let mut plan = Plan::for_issue(Operation::Update, &issue, summary, changes, action);
     if let Some(new_parent) = new_parent {
@@ -269,7 +296,8 @@ fn update_issue(db: Db<'_>, issue: Issue, update: &UpdateIssue) -> Result<Plan, 
     Ok(plan)
 }
 
-fn changed_fields(issue: &Issue, update: &UpdateIssue, parent: Option<&Option<Parent>>) -> Vec<FieldChange> {
+/// Returns the fields that an update gives another value.
+fn changed_fields(issue: &Issue, update: &UpdateIssue, new_parent: Option<&Option<Parent>>) -> Vec<FieldChange> {
     let mut changes = Vec::new();
     let mut compare = |field, label, before: Option<String>, after: Option<String>| {
         if before != after {
@@ -289,12 +317,12 @@ fn changed_fields(issue: &Issue, update: &UpdateIssue, parent: Option<&Option<Pa
         let text = |hours: Option<Hours>| hours.map(|hours| hours.to_string());
         compare("estimatedHours", "Estimated hours", text(issue.estimated_hours), text(hours));
     }
-    if let Some(parent) = parent {
-        compare("parent", "Parent", issue.parent.as_ref().map(parent_label), parent.as_ref().map(parent_label));
+    if let Some(parent) = new_parent {
+        compare("parent", "Parent", issue.parent.as_ref().map(Parent::label), parent.as_ref().map(Parent::label));
     }
     if let Some(description) = &update.description {
-        let text = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        compare("description", "Description", text(&issue.description), text(description));
+        let non_empty = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        compare("description", "Description", non_empty(&issue.description), non_empty(description));
     }
     changes
 }
@@ -302,7 +330,7 @@ fn changed_fields(issue: &Issue, update: &UpdateIssue, parent: Option<&Option<Pa
 fn update_status(workflow: &Workflow, issue: Issue, to: Status) -> Result<Plan, McpError> {
     let from = issue.status;
     if !workflow.allows(from, to) {
-        let allowed: Vec<&str> = workflow.allowed(from).iter().map(|status| status.as_str()).collect();
+        let allowed: Vec<&str> = workflow.allowed_from(from).iter().map(|status| status.as_str()).collect();
         let message = if from == to {
             format!("{} is already in {to}.", issue.key)
         } else if allowed.is_empty() {
@@ -324,8 +352,8 @@ fn update_status(workflow: &Workflow, issue: Issue, to: Status) -> Result<Plan, 
 
 fn assign_issue(db: Db<'_>, issue: Issue, assignee: Option<&Uuid>) -> Result<Plan, McpError> {
     let assignee = require_person(db, assignee)?;
-    let row = |person: &Option<Person>| person.as_ref().map(|person| person.row);
-    if row(&issue.assignee) == row(&assignee) {
+    let row_of = |person: &Option<Person>| person.as_ref().map(|person| person.row);
+    if row_of(&issue.assignee) == row_of(&assignee) {
         let message = match &issue.assignee {
             Some(person) => format!("{} is already assigned to {}.", issue.key, person.name),
             None => format!("{} already has no assignee.", issue.key),
@@ -337,8 +365,8 @@ fn assign_issue(db: Db<'_>, issue: Issue, assignee: Option<&Uuid>) -> Result<Pla
         Some(person) => format!("Assign {} “{title}” to {}", issue.key, display_text(&person.name)),
         None => format!("Leave {} “{title}” without an assignee", issue.key),
     };
-    let name = |person: &Option<Person>| person.as_ref().map(|person| person.name.clone());
-    let changes = vec![FieldChange::new("assignee", "Assignee", name(&issue.assignee), name(&assignee))];
+    let name_of = |person: &Option<Person>| person.as_ref().map(|person| person.name.clone());
+    let changes = vec![FieldChange::new("assignee", "Assignee", name_of(&issue.assignee), name_of(&assignee))];
     let action = Action::Assign { issue: Box::new(issue.clone()), assignee: assignee.clone() };
     let mut plan = Plan::for_issue(Operation::Update, &issue, summary, changes, action);
     // Two people may have the same name, and the diff shows names.
@@ -356,14 +384,14 @@ fn add_comment(issue: Issue, comment: &AddComment) -> Plan {
         lock_key: issue.id.to_string(),
         summary: format!("Comment on {} “{}”", issue.key, display_text(&issue.title)),
         changes: vec![added_field(("content", "Comment", comment.content.to_string()))],
-        // The version is left out, because a comment stays valid when a field of the issue changes.
+        // The version is left out, because a comment stays valid when another field of the issue changes.
         state: vec![("issue", issue.id.to_string()), ("issue.label", issue.label())],
         action: Action::Comment { issue: Box::new(issue), content: comment.content.to_string() },
     }
 }
 
 fn delete_issue(db: Db<'_>, issue: Issue) -> Result<Plan, McpError> {
-    let children = children(db, issue.row, MAX_NAMED)?;
+    let children = children(db, issue.row, MAX_LISTED_IN_ERROR)?;
     if !children.is_empty() {
         let keys: Vec<String> = children.into_iter().map(|(key, _)| key.0).collect();
         let message =

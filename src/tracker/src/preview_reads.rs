@@ -1,12 +1,12 @@
-//! Lists the read calls that reveal the same data as the preview of a write. A client that may not make them does not
-//! see the preview.
+//! Lists the read calls that reveal the same data as the preview of a write. The proposer is
+//! shown the preview only if policy allows them all of these calls.
 
 use serde_json::{Value, json, value::RawValue};
 
 use super::arguments::Write;
 use countersign_protocol::McpError;
 
-/// Returns the read calls, each as a tool with its arguments.
+/// Returns the read calls for a write, each as a tool with its arguments.
 ///
 /// # Errors
 /// Fails if the arguments of the write are invalid.
@@ -20,7 +20,7 @@ pub(super) fn preview_reads(tool: &str, arguments: &RawValue) -> Result<Vec<(&'s
     match write {
         Write::CreateProject { .. } => reads.push(("list_projects", json!({}))),
         Write::CreateIssue(_) | Write::Assign { .. } => reads.push(people()),
-        // The issue that the arguments name shows everything. It is added below.
+        // The preview reveals only the issues that the arguments name, which are added below.
         Write::UpdateIssue { .. } | Write::UpdateStatus { .. } | Write::Comment { .. } | Write::Delete { .. } => {}
     }
     reads.extend(
@@ -59,7 +59,7 @@ mod tests {
         for (tool, arguments, expected) in rows {
             assert_eq!(reads_of(tool, arguments).unwrap(), expected, "{tool}");
         }
-        assert!(reads_of("update_issue", json!({ "issueId": "no key" })).is_err(), "the key is invalid in every state");
+        assert!(reads_of("update_issue", json!({ "issueId": "no key" })).is_err(), "no issue can have this key");
         assert_eq!(reads_of("get_issue", json!({ "issueId": id })).unwrap(), Vec::<String>::new());
     }
 }

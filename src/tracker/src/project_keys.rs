@@ -1,25 +1,18 @@
 //! Derives the key of a project from its name if the caller gives none.
 
-use serde_json::{Value, json};
-
-use super::{
-    arguments::EntityRef,
-    db::{Db, DbResult, values},
-    model::ProjectKey,
-    rows::find_project,
-};
+use super::{arguments::EntityRef, db::Db, model::ProjectKey, rows::find_project};
 use countersign_protocol::{ErrorKind, McpError};
 
-/// The maximum number of keys that are tried.
-const MAX_ATTEMPTS: usize = 26 * 27;
+/// The maximum number of candidates that are tried.
+const MAX_CANDIDATES: usize = 26 * 27;
 
-/// Returns a free key that people recognize: the initials of the name or its first letters, with letters added while it is
-/// taken. The same state always gives the same key.
+/// Returns a key that no project has: the initials or the first letters of the name, with up to two letters added if it
+/// is taken. The same state always gives the same key.
 ///
 /// # Errors
-/// Fails if all these keys are taken.
+/// Fails if all candidates are taken.
 pub(super) fn derive(db: Db<'_>, name: &str) -> Result<ProjectKey, McpError> {
-    for key in candidates(name).take(MAX_ATTEMPTS) {
+    for key in candidates(name).take(MAX_CANDIDATES) {
         if find_project(db, &EntityRef::Key(key.clone()))?.is_none() {
             return Ok(ProjectKey(key));
         }
@@ -28,16 +21,18 @@ pub(super) fn derive(db: Db<'_>, name: &str) -> Result<ProjectKey, McpError> {
         .with("pointer", "/key"))
 }
 
+/// Returns the keys that may be derived from a name, the preferred one first.
 fn candidates(name: &str) -> impl Iterator<Item = String> {
-    let base = base(name);
+    let base = base_key(name);
     let stem = base.chars().take(8).collect::<String>();
     let letters = || ('A'..='Z').map(String::from);
-    let two = letters().flat_map(|a| ('A'..='Z').map(move |b| format!("{a}{b}")));
-    let suffixes: Vec<String> = letters().chain(two).collect();
+    let pairs = letters().flat_map(|a| ('A'..='Z').map(move |b| format!("{a}{b}")));
+    let suffixes: Vec<String> = letters().chain(pairs).collect();
     std::iter::once(base).chain(suffixes.into_iter().map(move |suffix| format!("{stem}{suffix}")))
 }
 
-fn base(name: &str) -> String {
+/// Returns the initials of a name with several words, or the first letters of a single word.
+fn base_key(name: &str) -> String {
     let words: Vec<String> = name
         .split(|c: char| !c.is_alphanumeric())
         .map(|w| w.chars().filter(char::is_ascii_alphabetic).map(|c| c.to_ascii_uppercase()).collect::<String>())
@@ -51,13 +46,6 @@ fn base(name: &str) -> String {
     if key.len() < 2 { "PROJ".to_owned() } else { key }
 }
 
-/// Returns the first projects, for an error that lists them.
-pub(super) fn known_projects(db: Db<'_>, limit: i64) -> DbResult<Vec<Value>> {
-    db.query_all("SELECT uuid, key, name FROM projects ORDER BY key LIMIT ?1", values![limit], |row| {
-        Ok(json!({ "id": row.get::<&str>(0)?, "key": row.get::<&str>(1)?, "name": row.get::<&str>(2)? }))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -65,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_is_derived_from_name() {
+    fn base_key_has_initials_or_first_letters() {
         for (name, key) in [
             ("Core", "CORE"),
             ("Mobile app", "MA"),
@@ -75,17 +63,17 @@ mod tests {
             ("Übersicht", "BERS"),
             ("42", "PROJ"),
         ] {
-            assert_eq!(base(name), key, "{name}");
+            assert_eq!(base_key(name), key, "{name}");
         }
-        let mut all = candidates("Core");
-        assert_eq!(all.next().as_deref(), Some("CORE"));
-        assert_eq!(all.next().as_deref(), Some("COREA"));
+        let mut core_candidates = candidates("Core");
+        assert_eq!(core_candidates.next().as_deref(), Some("CORE"));
+        assert_eq!(core_candidates.next().as_deref(), Some("COREA"));
     }
 
     proptest! {
         #[test]
         fn every_candidate_is_a_key(name in "\\PC{0,60}") {
-            for key in candidates(&name).take(MAX_ATTEMPTS) {
+            for key in candidates(&name).take(MAX_CANDIDATES) {
                 prop_assert!((2..=10).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_uppercase()), "{}", key);
             }
         }

@@ -11,11 +11,11 @@ use super::{
     cursor,
     db::{Db, DbResult, Parameters, values},
     history::{self, HistoryEntry},
-    model::{Comment, Issue, IssueKey, IssueLine, IssueType, Project, Status, Uuid},
+    model::{Comment, Issue, IssueKey, IssueType, ListedIssue, Project, Status, Uuid},
     render::{self, answer},
     rows::{
-        ListedPerson, PROJECT_QUERY, comments, find_issue, find_parent, find_person, find_project, line_query, people,
-        read_line, read_project,
+        ListedPerson, PROJECT_QUERY, comments, find_issue, find_parent, find_person, find_project, listed_issue_query,
+        people, read_listed_issue, read_project,
     },
     search::SearchQuery,
     workflow::Workflow,
@@ -26,7 +26,7 @@ use countersign_provider::ToolResult;
 /// The maximum numbers of comments, history entries and children that `get_issue` adds.
 const MAX_INCLUDED: i64 = 50;
 /// The maximum number of people that `list_projects` adds.
-const MAX_PEOPLE: i64 = 200;
+const MAX_PEOPLE: usize = 200;
 
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -48,7 +48,7 @@ pub(super) fn list_projects(db: Db<'_>, args: &ListProjects) -> Result<ToolResul
          ORDER BY key LIMIT ?2"
     );
     let mut projects = db.query_all(&sql, values![after, args.limit.0 + 1], read_project)?;
-    let next_cursor = end_page(&mut projects, args.limit.0, |last| cursor::encode(last.row, &"projects"));
+    let next_cursor = truncate_page(&mut projects, args.limit.0, |last| cursor::encode(last.row, &"projects"));
     let mut text = String::new();
     for project in &projects {
         let _ = writeln!(text, "- {}", render::project(project));
@@ -60,21 +60,22 @@ pub(super) fn list_projects(db: Db<'_>, args: &ListProjects) -> Result<ToolResul
     if let Some(people) = &people {
         text.push_str("People:\n");
         for person in people {
-            let _ = writeln!(text, "- {} ({}) | {}", render::summary_line(&person.name), person.kind, person.id);
+            let _ = writeln!(text, "- {} ({}) | {}", render::single_line(&person.name), person.kind, person.id);
         }
     }
-    announce_more(&mut text, next_cursor.as_deref());
+    write_next_cursor(&mut text, next_cursor.as_deref());
     answer(&text, &ProjectsAnswer { projects, people, next_cursor })
 }
 
-/// Cuts a page that was read with one row more than `limit`, and returns the cursor of the next page if there is one.
-fn end_page<T>(rows: &mut Vec<T>, limit: usize, cursor_after: impl Fn(&T) -> String) -> Option<String> {
+/// Truncates rows that were read with a limit of one more than `limit`. If there was one more, returns the cursor of the
+/// next page.
+fn truncate_page<T>(rows: &mut Vec<T>, limit: usize, cursor_after: impl Fn(&T) -> String) -> Option<String> {
     let has_more = rows.len() > limit;
     rows.truncate(limit);
     rows.last().filter(|_| has_more).map(cursor_after)
 }
 
-fn announce_more(text: &mut String, next_cursor: Option<&str>) {
+fn write_next_cursor(text: &mut String, next_cursor: Option<&str>) {
     if let Some(cursor) = next_cursor {
         let _ = writeln!(text, "There are more: call again with cursor {cursor}");
     }
@@ -83,7 +84,7 @@ fn announce_more(text: &mut String, next_cursor: Option<&str>) {
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct IssuesAnswer {
-    issues: Vec<IssueLine>,
+    issues: Vec<ListedIssue>,
     /// # Next cursor
     /// The `cursor` of the next page; null on the last page.
     next_cursor: Option<String>,
@@ -94,7 +95,7 @@ pub(super) fn list_issues(db: Db<'_>, args: &ListIssues) -> Result<ToolResult, M
     let filters = args.filters();
     let after = args.cursor.as_deref().map(|text| cursor::decode(text, &filters)).transpose()?;
     let mut issues = find_issues(db, args, after, args.limit.0 + 1)?;
-    let next_cursor = end_page(&mut issues, args.limit.0, |last| cursor::encode(last.row, &filters));
+    let next_cursor = truncate_page(&mut issues, args.limit.0, |last| cursor::encode(last.row, &filters));
     let mut text = String::new();
     for issue in &issues {
         render::issue_line(&mut text, issue);
@@ -102,7 +103,7 @@ pub(super) fn list_issues(db: Db<'_>, args: &ListIssues) -> Result<ToolResult, M
     if issues.is_empty() {
         text.push_str("No issue matches.\n");
     }
-    announce_more(&mut text, next_cursor.as_deref());
+    write_next_cursor(&mut text, next_cursor.as_deref());
     answer(&text, &IssuesAnswer { issues, next_cursor })
 }
 
@@ -115,15 +116,15 @@ pub(super) fn find_issues(
     args: &ListIssues,
     after: Option<i64>,
     limit: usize,
-) -> Result<Vec<IssueLine>, McpError> {
-    match issue_query(db, args, after, limit)? {
-        Some((sql, parameters)) => Ok(db.query_all(&sql, &parameters.values(), read_line)?),
+) -> Result<Vec<ListedIssue>, McpError> {
+    match list_query(db, args, after, limit)? {
+        Some((sql, parameters)) => Ok(db.query_all(&sql, &parameters.values(), read_listed_issue)?),
         None => Ok(Vec::new()),
     }
 }
 
-/// Returns the statement and its parameters; `None` if no issue can match.
-pub(super) fn issue_query(
+/// Returns the statement for a list of issues with its parameters, or `None` if no issue can match.
+pub(super) fn list_query(
     db: Db<'_>,
     args: &ListIssues,
     after: Option<i64>,
@@ -135,12 +136,12 @@ pub(super) fn issue_query(
         let project = find_project(db, entity)?.ok_or_else(|| not_found("project", entity.as_str(), "/projectId"))?;
         conditions.push(format!("i.project = {}", parameters.add(project.row)));
     }
-    let lists: [(&str, Vec<&str>); 3] = [
+    let choices: [(&str, Vec<&str>); 3] = [
         ("i.status", args.status.0.iter().map(|status| status.as_str()).collect()),
         ("i.type", args.kind.0.iter().map(|kind| kind.as_str()).collect()),
         ("i.priority", args.priority.0.iter().map(|priority| priority.as_str()).collect()),
     ];
-    for (column, names) in lists.into_iter().filter(|(_, names)| !names.is_empty()) {
+    for (column, names) in choices.into_iter().filter(|(_, names)| !names.is_empty()) {
         conditions.push(format!("{column} IN {}", parameters.add_all(names)));
     }
     match &args.assignee_id.0 {
@@ -168,7 +169,7 @@ pub(super) fn issue_query(
     }
     let filter = if conditions.is_empty() { String::new() } else { format!(" WHERE {}", conditions.join(" AND ")) };
     let limit = parameters.add(limit);
-    Ok(Some((format!("{}{filter} ORDER BY i.id DESC LIMIT {limit}", line_query("", "issues i")), parameters)))
+    Ok(Some((format!("{}{filter} ORDER BY i.id DESC LIMIT {limit}", listed_issue_query("", "issues i")), parameters)))
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -197,7 +198,7 @@ pub(super) fn get_issue(db: Db<'_>, workflow: &Workflow, args: &GetIssue) -> Res
     let issue = find_issue(db, workflow, entity)?.ok_or_else(|| not_found("issue", entity.as_str(), ""))?;
     let includes = |part| args.include.contains(&part);
     let mut text = render::issue(&issue);
-    let children = includes(Include::Children).then(|| find_children(db, issue.row, &mut text)).transpose()?;
+    let children = includes(Include::Children).then(|| add_children(db, issue.row, &mut text)).transpose()?;
     let comments = includes(Include::Comments).then(|| comments(db, issue.row, MAX_INCLUDED)).transpose()?;
     if let Some(comments) = &comments {
         render::comments(&mut text, comments, issue.comment_count);
@@ -208,7 +209,7 @@ pub(super) fn get_issue(db: Db<'_>, workflow: &Workflow, args: &GetIssue) -> Res
             history::find_history(db, entity, MAX_INCLUDED)?.map(|history| history.entries).unwrap_or_default();
         text.push_str("\n\nHistory (oldest first):");
         for entry in &entries {
-            let actor = render::summary_line(&entry.actor);
+            let actor = render::single_line(&entry.actor);
             let _ = write!(text, "\n- {} {actor}: {}", entry.at, entry.action);
         }
         history = Some(entries);
@@ -216,14 +217,15 @@ pub(super) fn get_issue(db: Db<'_>, workflow: &Workflow, args: &GetIssue) -> Res
     answer(&text, &IssueAnswer { issue, comments, children, history })
 }
 
-fn find_children(db: Db<'_>, issue: i64, text: &mut String) -> DbResult<Vec<Child>> {
+/// Reads the children of an issue, and adds them to the text.
+fn add_children(db: Db<'_>, issue: i64, text: &mut String) -> DbResult<Vec<Child>> {
     let sql = "SELECT uuid, key, title, type, status FROM issues WHERE parent = ?1 ORDER BY id LIMIT ?2";
     let children = db.query_all(sql, values![issue, MAX_INCLUDED], |row| {
         Ok(Child { id: row.get(0)?, key: row.get(1)?, title: row.get(2)?, kind: row.get(3)?, status: row.get(4)? })
     })?;
     text.push_str("\n\nChildren:");
     for Child { id, key, title, kind, status } in &children {
-        let _ = write!(text, "\n- {key} [{kind}, {status}] {} | {id}", render::summary_line(title));
+        let _ = write!(text, "\n- {key} [{kind}, {status}] {} | {id}", render::single_line(title));
     }
     Ok(children)
 }

@@ -6,7 +6,7 @@ use std::{borrow::Cow, fmt::Write as _};
 
 use serde::Serialize;
 
-use super::model::{Comment, Issue, IssueLine, Project};
+use super::model::{Comment, Issue, ListedIssue, Project};
 use countersign_domain::text::plural;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
@@ -14,13 +14,15 @@ use countersign_provider::{
     text::{one_line, tool_result},
 };
 
-/// The maximum number of characters of a line. Titles have at most 200, and summaries a title and some words.
-const MAX_LINE: usize = 400;
+/// The maximum number of characters of a text on one line. A summary has a title of up to 200 and some words.
+const MAX_LINE_CHARS: usize = 400;
 
-pub(super) fn summary_line(text: &str) -> Cow<'_, str> {
-    one_line(text, MAX_LINE)
+/// Returns the beginning of a text on one line, with hidden characters escaped.
+pub(super) fn single_line(text: &str) -> Cow<'_, str> {
+    one_line(text, MAX_LINE_CHARS)
 }
 
+/// Builds the result of a read, as text and as a structure.
 pub(super) fn answer(text: &str, structured: &impl Serialize) -> Result<ToolResult, McpError> {
     tool_result(text, structured).map_err(|error| {
         tracing::error!(%error, "tracker: an answer could not be written");
@@ -31,18 +33,17 @@ pub(super) fn answer(text: &str, structured: &impl Serialize) -> Result<ToolResu
 pub(super) fn issue(issue: &Issue) -> String {
     let Issue { id, key, kind, status, priority, project_key, project_id, comment_count, child_count, .. } = issue;
     let mut out =
-        format!("{key} {}\nType: {kind} | Status: {status} | Priority: {priority}", summary_line(&issue.title));
+        format!("{key} {}\nType: {kind} | Status: {status} | Priority: {priority}", single_line(&issue.title));
     if let Some(hours) = issue.estimated_hours {
         let _ = write!(out, " | Estimate: {hours} h");
     }
     let _ = write!(out, "\nId: {id} | Project: {project_key} ({project_id})\nAssignee: ");
     match &issue.assignee {
-        Some(person) => drop(write!(out, "{} ({})", summary_line(&person.name), person.id)),
+        Some(person) => drop(write!(out, "{} ({})", single_line(&person.name), person.id)),
         None => out.push_str("none"),
     }
     if let Some(parent) = &issue.parent {
-        let _ =
-            write!(out, "\nParent: {} {} ({}, {})", parent.key, summary_line(&parent.title), parent.kind, parent.id);
+        let _ = write!(out, "\nParent: {} {} ({}, {})", parent.key, single_line(&parent.title), parent.kind, parent.id);
     }
     let allowed: Vec<&str> = issue.allowed_transitions.iter().map(|status| status.as_str()).collect();
     let allowed = if allowed.is_empty() { "nowhere".to_owned() } else { allowed.join(", ") };
@@ -52,7 +53,7 @@ pub(super) fn issue(issue: &Issue) -> String {
          Updated: {}",
         issue.version,
         issue.created_at,
-        summary_line(&issue.created_by),
+        single_line(&issue.created_by),
         issue.updated_at
     );
     if !issue.description.is_empty() {
@@ -61,11 +62,11 @@ pub(super) fn issue(issue: &Issue) -> String {
     out
 }
 
-pub(super) fn issue_line(out: &mut String, issue: &IssueLine) {
-    let IssueLine { id, key, title, kind, status, priority, .. } = issue;
-    let _ = write!(out, "- {key} [{kind}, {status}, {priority}] {}", summary_line(title));
+pub(super) fn issue_line(out: &mut String, issue: &ListedIssue) {
+    let ListedIssue { id, key, title, kind, status, priority, .. } = issue;
+    let _ = write!(out, "- {key} [{kind}, {status}, {priority}] {}", single_line(title));
     if let Some(person) = &issue.assignee {
-        let _ = write!(out, " | {}", summary_line(&person.name));
+        let _ = write!(out, " | {}", single_line(&person.name));
     }
     if let Some(parent) = &issue.parent_key {
         let _ = write!(out, " | under {parent}");
@@ -76,9 +77,9 @@ pub(super) fn issue_line(out: &mut String, issue: &IssueLine) {
 pub(super) fn project(project: &Project) -> String {
     let Project { id, key, name, description, issue_count, open_issue_count, .. } = project;
     let issues = plural(*issue_count, "issue");
-    let mut out = format!("{key} {} | {issues}, {open_issue_count} open | {id}", summary_line(name));
+    let mut out = format!("{key} {} | {issues}, {open_issue_count} open | {id}", single_line(name));
     if !description.is_empty() {
-        let _ = write!(out, "\n  {}", summary_line(description));
+        let _ = write!(out, "\n  {}", single_line(description));
     }
     out
 }
@@ -87,7 +88,7 @@ pub(super) fn project(project: &Project) -> String {
 pub(super) fn comments(out: &mut String, comments: &[Comment], total: u64) {
     let _ = write!(out, "\n\nComments ({} of {total}, oldest first):", comments.len());
     for comment in comments {
-        let _ = write!(out, "\n{} at {}:", summary_line(&comment.author), comment.created_at);
+        let _ = write!(out, "\n{} at {}:", single_line(&comment.author), comment.created_at);
         for line in comment.content.split('\n') {
             let _ = write!(out, "\n> {line}");
         }

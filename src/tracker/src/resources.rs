@@ -9,7 +9,8 @@ use super::{
     model::{Project, Status},
     reads::find_issues,
     rows::{
-        PROJECT_QUERY, comments, find_issue, find_parent, find_project, line_query, people, read_line, read_project,
+        PROJECT_QUERY, comments, find_issue, find_parent, find_project, listed_issue_query, people, read_listed_issue,
+        read_project,
     },
     uri::{Resource, SCHEME},
     workflow::Workflow,
@@ -18,17 +19,17 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{ResourceDef, ResourceTemplateDef, ResourceText};
 
 const JSON: &str = "application/json";
-/// The maximum numbers of entities in one resource. The resource has the total, and the tools page through the rest.
+/// The maximum numbers of entities in one resource, which also states the total. The tools page through all of them.
 const MAX_PROJECTS: i64 = 500;
 const MAX_ISSUES: usize = 500;
 const MAX_ISSUES_IN_COLUMN: i64 = 100;
 const MAX_COMMENTS: i64 = 500;
 const MAX_HISTORY_ENTRIES: i64 = 500;
-const MAX_PEOPLE: i64 = 1_000;
+const MAX_PEOPLE: usize = 1_000;
 /// The maximum number of projects in `resources/list`.
 const MAX_LISTED_PROJECTS: i64 = 100;
 
-/// Lists projects, people, and the parts of each project.
+/// Lists the resources: all projects, all people, and those of each project.
 pub(super) fn list(db: Db<'_>) -> Result<Vec<ResourceDef>, McpError> {
     let define = |path: &str, title: String, description: &str| ResourceDef {
         uri: format!("{SCHEME}{path}"),
@@ -57,7 +58,7 @@ pub(super) fn list(db: Db<'_>) -> Result<Vec<ResourceDef>, McpError> {
     Ok(list)
 }
 
-/// Returns the parameterized resources; each takes a key or an id.
+/// Returns the templates of resources, whose parameter is a key or an id.
 pub(super) fn templates() -> Vec<ResourceTemplateDef> {
     [
         (
@@ -95,7 +96,7 @@ pub(super) fn unknown_resource(uri: &str) -> McpError {
     McpError::new(ErrorKind::ResourceNotFound, "The tracker has no such resource.").with("uri", shown)
 }
 
-/// Reads one resource from one consistent state.
+/// Reads one resource.
 pub(super) fn read(db: Db<'_>, workflow: &Workflow, resource: &Resource, uri: &str) -> Result<ResourceText, McpError> {
     let found = match resource {
         Resource::Projects => Some(projects(db)?),
@@ -118,23 +119,25 @@ fn projects(db: Db<'_>) -> DbResult<Value> {
     Ok(json!({ "projects": projects, "total": total }))
 }
 
+/// Returns how many issues of a project have each status.
 fn status_counts(db: Db<'_>, project: i64) -> DbResult<Vec<(Status, i64)>> {
     let sql = "SELECT status, COUNT(*) FROM issues WHERE project = ?1 GROUP BY status";
-    let counted: Vec<(Status, i64)> = db.query_all(sql, values![project], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let count = |status: &Status| counted.iter().find(|(s, _)| s == status).map_or(0, |(_, n)| *n);
+    let counts: Vec<(Status, i64)> = db.query_all(sql, values![project], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let count = |status: &Status| counts.iter().find(|(counted, _)| counted == status).map_or(0, |(_, count)| *count);
     Ok(Status::ALL.iter().map(|status| (*status, count(status))).collect())
 }
 
 fn project(db: Db<'_>, entity: &EntityRef) -> DbResult<Option<Value>> {
     let Some(project) = find_project(db, entity)? else { return Ok(None) };
     let counts: Map<String, Value> =
-        status_counts(db, project.row)?.into_iter().map(|(status, n)| (status.to_string(), n.into())).collect();
+        status_counts(db, project.row)?.into_iter().map(|(status, count)| (status.to_string(), count.into())).collect();
     let mut value = json!(project);
     value["issuesByStatus"] = counts.into();
     Ok(Some(value))
 }
 
-fn project_name(project: &Project) -> Value {
+/// Returns the fields by which other resources name a project.
+fn project_reference(project: &Project) -> Value {
     json!({ "id": project.id, "key": project.key, "name": project.name })
 }
 
@@ -142,7 +145,7 @@ fn project_issues(db: Db<'_>, entity: &EntityRef) -> Result<Option<Value>, McpEr
     let Some(project) = find_project(db, entity)? else { return Ok(None) };
     let filter = ListIssues { project_id: Some(ProjectRef(entity.clone())), ..ListIssues::default() };
     let issues = find_issues(db, &filter, None, MAX_ISSUES)?;
-    Ok(Some(json!({ "project": project_name(&project), "issues": issues, "total": project.issue_count })))
+    Ok(Some(json!({ "project": project_reference(&project), "issues": issues, "total": project.issue_count })))
 }
 
 fn board(db: Db<'_>, workflow: &Workflow, entity: &EntityRef) -> DbResult<Option<Value>> {
@@ -150,15 +153,15 @@ fn board(db: Db<'_>, workflow: &Workflow, entity: &EntityRef) -> DbResult<Option
     let sql = format!(
         "{} WHERE i.project = ?1 AND i.status = ?2 ORDER BY CASE i.priority WHEN 'Critical' THEN 0 WHEN 'High' THEN 1 \
          WHEN 'Medium' THEN 2 ELSE 3 END, i.id LIMIT ?3",
-        line_query("", "issues i")
+        listed_issue_query("", "issues i")
     );
     let mut columns = Vec::new();
     for (status, count) in status_counts(db, project.row)? {
-        let issues = db.query_all(&sql, values![project.row, status, MAX_ISSUES_IN_COLUMN], read_line)?;
-        let allowed = workflow.allowed(status);
+        let issues = db.query_all(&sql, values![project.row, status, MAX_ISSUES_IN_COLUMN], read_listed_issue)?;
+        let allowed = workflow.allowed_from(status);
         columns.push(json!({ "status": status, "count": count, "mayGoTo": allowed, "issues": issues }));
     }
-    Ok(Some(json!({ "project": project_name(&project), "columns": columns })))
+    Ok(Some(json!({ "project": project_reference(&project), "columns": columns })))
 }
 
 fn issue_comments(db: Db<'_>, entity: &EntityRef) -> DbResult<Option<Value>> {

@@ -6,10 +6,11 @@ use serde::Serialize;
 use super::{
     arguments::EntityRef,
     db::{Db, DbResult, Row, RowResult, values},
-    model::{Comment, Issue, IssueKey, IssueLine, IssueType, Parent, Person, Project, Uuid},
+    model::{Comment, Issue, IssueKey, IssueType, ListedIssue, Parent, Person, Project, Uuid},
     workflow::Workflow,
 };
 
+/// The query of [`find_issue`], without its condition.
 pub(super) const ISSUE_QUERY: &str = "SELECT i.id, i.uuid, i.key, p.id, p.uuid, p.key, i.title, i.type, i.status, \
     i.priority, i.description, a.id, a.uuid, a.name, pa.id, pa.uuid, pa.key, pa.title, pa.type, pa.project, \
     i.estimated_hours, (SELECT COUNT(*) FROM comments c WHERE c.issue = i.id), \
@@ -18,6 +19,7 @@ pub(super) const ISSUE_QUERY: &str = "SELECT i.id, i.uuid, i.key, p.id, p.uuid, 
     LEFT JOIN issues pa ON pa.id = i.parent";
 
 impl EntityRef {
+    /// Returns the column of the entity's table that identifies it.
     fn column(&self) -> &'static str {
         match self {
             Self::Id(_) => "uuid",
@@ -27,14 +29,14 @@ impl EntityRef {
 }
 
 fn read_person(row: &Row, first_column: usize) -> RowResult<Option<Person>> {
-    let Some(id) = row.get(first_column)? else { return Ok(None) };
-    Ok(Some(Person { row: id, id: row.get(first_column + 1)?, name: row.get(first_column + 2)? }))
+    let Some(person_row) = row.get(first_column)? else { return Ok(None) };
+    Ok(Some(Person { row: person_row, id: row.get(first_column + 1)?, name: row.get(first_column + 2)? }))
 }
 
 fn read_parent(row: &Row, first_column: usize) -> RowResult<Option<Parent>> {
-    let Some(id) = row.get(first_column)? else { return Ok(None) };
+    let Some(parent_row) = row.get(first_column)? else { return Ok(None) };
     Ok(Some(Parent {
-        row: id,
+        row: parent_row,
         id: row.get(first_column + 1)?,
         key: row.get(first_column + 2)?,
         title: row.get(first_column + 3)?,
@@ -63,7 +65,7 @@ pub(super) fn find_issue(db: Db<'_>, workflow: &Workflow, entity: &EntityRef) ->
             estimated_hours: row.get(20)?,
             comment_count: row.get(21)?,
             child_count: row.get(22)?,
-            allowed_transitions: workflow.allowed(status).to_vec(),
+            allowed_transitions: workflow.allowed_from(status).to_vec(),
             version: row.get(23)?,
             created_at: row.get(24)?,
             created_by: row.get(25)?,
@@ -110,13 +112,13 @@ pub(super) fn find_person(db: Db<'_>, id: &Uuid) -> DbResult<Option<Person>> {
 }
 
 /// Returns the keys and types of at most `limit` children of an issue.
-pub(super) fn children(db: Db<'_>, issue: i64, limit: i64) -> DbResult<Vec<(IssueKey, IssueType)>> {
+pub(super) fn children(db: Db<'_>, issue: i64, limit: usize) -> DbResult<Vec<(IssueKey, IssueType)>> {
     let sql = "SELECT key, type FROM issues WHERE parent = ?1 ORDER BY id LIMIT ?2";
     db.query_all(sql, values![issue, limit], |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
-/// Returns a query for lines of issues with additional columns; `source` joins `issues i`.
-pub(super) fn line_query(columns: &str, source: &str) -> String {
+/// Returns a query for listed issues with additional columns. `source` is the `FROM` clause, in which the issues are `i`.
+pub(super) fn listed_issue_query(columns: &str, source: &str) -> String {
     format!(
         "SELECT i.id, i.uuid, i.key, i.title, i.type, i.status, i.priority, a.id, a.uuid, a.name, pa.key, \
          i.estimated_hours, i.created_at, i.updated_at{columns} FROM {source} \
@@ -124,12 +126,12 @@ pub(super) fn line_query(columns: &str, source: &str) -> String {
     )
 }
 
-/// The number of columns of [`line_query`] without additional ones.
-pub(super) const LINE_COLUMNS: usize = 14;
+/// The number of columns of [`listed_issue_query`] without additional ones.
+pub(super) const LISTED_ISSUE_COLUMNS: usize = 14;
 
-/// Reads a line from a row of [`line_query`].
-pub(super) fn read_line(row: &Row) -> RowResult<IssueLine> {
-    Ok(IssueLine {
+/// Reads a listed issue from a row of [`listed_issue_query`].
+pub(super) fn read_listed_issue(row: &Row) -> RowResult<ListedIssue> {
+    Ok(ListedIssue {
         row: row.get(0)?,
         id: row.get(1)?,
         key: row.get(2)?,
@@ -145,7 +147,7 @@ pub(super) fn read_line(row: &Row) -> RowResult<IssueLine> {
     })
 }
 
-/// Returns the newest `limit` comments of an issue, in the order of time.
+/// Returns the newest `limit` comments of an issue, the oldest of them first.
 pub(super) fn comments(db: Db<'_>, issue: i64, limit: i64) -> DbResult<Vec<Comment>> {
     let sql = "SELECT c.uuid, c.author, p.uuid, c.content, c.change_id, c.created_at FROM comments c \
                LEFT JOIN people p ON p.id = c.person WHERE c.issue = ?1 ORDER BY c.id DESC LIMIT ?2";
@@ -177,7 +179,7 @@ pub(super) struct ListedPerson {
 }
 
 /// Returns at most `limit` people by name.
-pub(super) fn people(db: Db<'_>, limit: i64) -> DbResult<Vec<ListedPerson>> {
+pub(super) fn people(db: Db<'_>, limit: usize) -> DbResult<Vec<ListedPerson>> {
     let sql = "SELECT uuid, name, kind, principal, (SELECT COUNT(*) FROM issues i WHERE i.assignee = p.id \
                AND i.status NOT IN ('Done', 'Cancelled')) FROM people p ORDER BY name, id LIMIT ?1";
     db.query_all(sql, values![limit], |row| {

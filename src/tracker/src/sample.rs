@@ -3,13 +3,13 @@
 use super::{
     db::{Db, DbResult, values},
     history::{Actor, Subject, record},
-    inserts::{IssueRow, insert_comment, insert_issue, insert_project},
+    inserts::{NewIssue, insert_comment, insert_issue, insert_project},
     model::{FieldChange, Hours, IssueKey, IssueType, Priority, ProjectKey, Status, Time, Uuid},
-    sample_data::{COMMENTS, ISSUES, PEOPLE, PROJECT, Sample},
+    sample_data::{COMMENTS, ISSUES, PEOPLE, PROJECT, SampleIssue},
 };
 use jiff::{SignedDuration, Timestamp};
 
-/// Fills an empty tracker with data of the days before `now`.
+/// Fills an empty tracker with data from the 30 days before `now`.
 pub(super) fn fill(db: Db<'_>, now: Timestamp) -> DbResult<()> {
     let ago = |hours: i64| Time::from(now.checked_sub(SignedDuration::from_hours(hours)).unwrap_or(now));
     let actor = |name: &str, hours: i64| Actor { name: name.to_owned(), change_id: None, at: ago(hours) };
@@ -27,7 +27,7 @@ pub(super) fn fill(db: Db<'_>, now: Timestamp) -> DbResult<()> {
 
     let mut created_issues: Vec<(i64, Uuid, IssueKey)> = Vec::new();
     for sample in ISSUES {
-        let Sample {
+        let SampleIssue {
             kind,
             title,
             status,
@@ -40,7 +40,7 @@ pub(super) fn fill(db: Db<'_>, now: Timestamp) -> DbResult<()> {
             moved_hours_ago,
             description,
         } = sample;
-        let row = IssueRow {
+        let new_issue = NewIssue {
             project: (project, &project_key),
             kind: *kind,
             title,
@@ -51,7 +51,7 @@ pub(super) fn fill(db: Db<'_>, now: Timestamp) -> DbResult<()> {
             parent: parent.map(|number| created_issues[number - 1].0),
             estimated_hours: hours.map(Hours),
         };
-        let (row_id, id, key) = insert_issue(db, &row, PEOPLE[*reporter], &ago(*age_hours))?;
+        let (row_id, id, key) = insert_issue(db, &new_issue, PEOPLE[*reporter], &ago(*age_hours))?;
         let subject = Subject { project, issue: Some((&id, &key)) };
         record(
             db,
@@ -66,7 +66,7 @@ pub(super) fn fill(db: Db<'_>, now: Timestamp) -> DbResult<()> {
         }
         if *status != Status::Backlog {
             let actor_index = assignee.unwrap_or(*reporter);
-            let before = Some(previous(*status).to_string());
+            let before = Some(previous_status(*status).to_string());
             let change = FieldChange::new("status", "Status", before, Some(status.to_string()));
             record(db, &subject, &actor(PEOPLE[actor_index], *moved_hours_ago), "status", &[change])?;
             db.execute("UPDATE issues SET updated_at = ?2 WHERE id = ?1", values![row_id, &ago(*moved_hours_ago)])?;
@@ -92,8 +92,8 @@ fn creation_changes(kind: IssueType, title: &str, priority: Priority) -> Vec<Fie
     ]
 }
 
-/// Returns the status before this one.
-const fn previous(status: Status) -> Status {
+/// Returns the status that the history shows before this one.
+const fn previous_status(status: Status) -> Status {
     match status {
         Status::Backlog | Status::Todo | Status::Cancelled => Status::Backlog,
         Status::InProgress => Status::Todo,

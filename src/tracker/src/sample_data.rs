@@ -17,7 +17,7 @@ pub(super) const PROJECT: (&str, &str, &str) = (
 );
 
 /// An issue of the sample project. Its number is its position in [`ISSUES`], counted from 1.
-pub(super) struct Sample {
+pub(super) struct SampleIssue {
     pub kind: IssueType,
     pub title: &'static str,
     pub status: Status,
@@ -25,17 +25,19 @@ pub(super) struct Sample {
     pub hours: Option<f64>,
     /// The number of the parent, which precedes the issue.
     pub parent: Option<usize>,
-    /// Indexes in [`PEOPLE`].
+    /// The index of the reporter in [`PEOPLE`].
     pub reporter: usize,
+    /// The index of the assignee in [`PEOPLE`].
     pub assignee: Option<usize>,
-    /// The hours since the issue was created, and since its status changed.
+    /// The hours since the issue was created.
     pub age_hours: i64,
+    /// The hours since its status changed.
     pub moved_hours_ago: i64,
     pub description: &'static str,
 }
 
-pub(super) const ISSUES: &[Sample] = &[
-    Sample {
+pub(super) const ISSUES: &[SampleIssue] = &[
+    SampleIssue {
         kind: Epic,
         title: "Sign in without passwords",
         status: InProgress,
@@ -53,7 +55,7 @@ a link by mail where they have none.\n\n\
 - an old account can drop its password\n\
 - support can see how somebody signed in",
     },
-    Sample {
+    SampleIssue {
         kind: Story,
         title: "Register a passkey from the account page",
         status: Review,
@@ -68,7 +70,7 @@ a link by mail where they have none.\n\n\
 - several passkeys per account, each with a name\n\
 - removing the last one needs another way to sign in",
     },
-    Sample {
+    SampleIssue {
         kind: Task,
         title: "Store public keys and counters of passkeys",
         status: Done,
@@ -82,7 +84,7 @@ a link by mail where they have none.\n\n\
         description: "Table `passkeys(id, account, public_key, sign_count, name, created_at, last_used_at)`. \
 The counter must never go down.",
     },
-    Sample {
+    SampleIssue {
         kind: Task,
         title: "Ask the browser for a new passkey and verify it",
         status: Review,
@@ -95,7 +97,7 @@ The counter must never go down.",
         moved_hours_ago: 32,
         description: "The challenge lives 5 minutes and is used once. Check origin and RP id on the server.",
     },
-    Sample {
+    SampleIssue {
         kind: Story,
         title: "Send a sign-in link by mail",
         status: InProgress,
@@ -109,7 +111,7 @@ The counter must never go down.",
         description: "As somebody without a passkey, I want a link by mail. The link works once, for 10 minutes, and only \
 in the browser that asked for it.",
     },
-    Sample {
+    SampleIssue {
         kind: Task,
         title: "Limit sign-in mails for one address",
         status: Todo,
@@ -123,7 +125,7 @@ in the browser that asked for it.",
         description: "At most 5 in an hour for one address, and 20 in an hour for one network. Say the same whether the \
 address is known or not.",
     },
-    Sample {
+    SampleIssue {
         kind: Bug,
         title: "Login redirects to a blank page after the session expired",
         status: InProgress,
@@ -138,7 +140,7 @@ address is known or not.",
 Expected: the page that was asked for. Seen: a blank page, `return_to` is empty.\n\n\
 About 40 people a day, since release 4.12.",
     },
-    Sample {
+    SampleIssue {
         kind: Bug,
         title: "Invoices round half a cent the wrong way",
         status: Todo,
@@ -151,7 +153,7 @@ About 40 people a day, since release 4.12.",
         moved_hours_ago: 96,
         description: "VAT of 19 % on 0.50 is shown as 0.09 and booked as 0.10. Bookkeeping rounds half to even; we round down.",
     },
-    Sample {
+    SampleIssue {
         kind: Story,
         title: "Export all invoices of a year as one archive",
         status: Backlog,
@@ -164,7 +166,7 @@ About 40 people a day, since release 4.12.",
         moved_hours_ago: 300,
         description: "Tax advisers ask for it every January. A ZIP with PDFs and a CSV of the totals would do.",
     },
-    Sample {
+    SampleIssue {
         kind: Bug,
         title: "Avatar upload accepts files of any size",
         status: Backlog,
@@ -177,7 +179,7 @@ About 40 people a day, since release 4.12.",
         moved_hours_ago: 44,
         description: "A file of 2 GB fills the disk of the upload host before it is refused.",
     },
-    Sample {
+    SampleIssue {
         kind: Story,
         title: "Show where an account is signed in",
         status: Backlog,
@@ -190,7 +192,7 @@ About 40 people a day, since release 4.12.",
         moved_hours_ago: 200,
         description: "A list of devices with place and time, and a button that signs one out.",
     },
-    Sample {
+    SampleIssue {
         kind: Bug,
         title: "Welcome mail is sent twice",
         status: Cancelled,
@@ -205,7 +207,8 @@ About 40 people a day, since release 4.12.",
     },
 ];
 
-/// The number of the issue, the index of the author in [`PEOPLE`], the hours since the comment, and its content.
+/// The comments, each with the number of its issue, the index of its author in [`PEOPLE`], its age in hours, and its
+/// content.
 pub(super) const COMMENTS: &[(usize, usize, i64, &str)] = &[
     (
         2,

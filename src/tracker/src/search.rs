@@ -11,9 +11,9 @@ use super::{
     arguments::{ProjectRef, SearchIssues},
     checks::not_found,
     db::{Db, DbResult, values},
-    model::IssueLine,
+    model::ListedIssue,
     render::{self, answer},
-    rows::{LINE_COLUMNS, find_project, line_query, read_line},
+    rows::{LISTED_ISSUE_COLUMNS, find_project, listed_issue_query, read_listed_issue},
     words::Terms,
 };
 use countersign_protocol::McpError;
@@ -22,16 +22,16 @@ use countersign_provider::{ToolResult, text::one_line};
 /// The maximum number of words of a query. Further words are ignored.
 const MAX_WORDS: usize = 24;
 
-/// A parsed query. The last word may be the beginning of a longer word.
+/// A parsed query. Its last word may be the beginning of a longer word.
 pub(super) enum SearchQuery<'q> {
-    /// The words of a query for FTS5 of SQLite.
+    /// The words, for FTS5 of SQLite.
     Fts5(Vec<&'q str>),
-    /// The terms of a `tsquery` of PostgreSQL.
+    /// The terms, for a `tsquery` of PostgreSQL.
     TsQuery(Terms),
 }
 
 impl<'q> SearchQuery<'q> {
-    /// Parses a query; `None` if it has no word.
+    /// Parses a query for this database. Returns `None` if it has no word.
     pub fn parse(db: Db<'_>, query: &'q str) -> Option<Self> {
         let words: Vec<&str> = query
             .split(|c: char| c.is_whitespace() || c.is_control())
@@ -53,7 +53,7 @@ impl<'q> SearchQuery<'q> {
         }
     }
 
-    /// Returns the condition that `issues i` match the text of the parameter.
+    /// Returns the condition that the issue `i` matches the query text in a parameter of the statement.
     pub fn condition(&self, parameter: &str) -> String {
         match self {
             Self::Fts5(_) => format!("i.id IN (SELECT rowid FROM issue_fts WHERE issue_fts MATCH {parameter})"),
@@ -62,20 +62,21 @@ impl<'q> SearchQuery<'q> {
     }
 }
 
+/// Returns an expression for `MATCH` of FTS5.
 fn match_expression(words: &[&str], match_all: bool) -> String {
     let last = words.len().saturating_sub(1);
-    let mut out = String::new();
+    let mut expression = String::new();
     for (index, word) in words.iter().enumerate() {
         if index > 0 {
-            out.push_str(if match_all { " AND " } else { " OR " });
+            expression.push_str(if match_all { " AND " } else { " OR " });
         }
-        let _ = write!(out, "\"{}\"", word.replace('"', "\"\""));
-        // The prefix search of a single letter would match too many texts.
+        let _ = write!(expression, "\"{}\"", word.replace('"', "\"\""));
+        // The search for a prefix of a single letter would match too many texts.
         if index == last && word.chars().count() > 1 {
-            out.push_str(" *");
+            expression.push_str(" *");
         }
     }
-    out
+    expression
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -92,7 +93,7 @@ pub(super) struct SearchAnswer {
 #[serde(rename_all = "camelCase")]
 struct Hit {
     #[serde(flatten)]
-    issue: IssueLine,
+    issue: ListedIssue,
     /// # Snippet
     /// An excerpt with the matching words in brackets.
     snippet: String,
@@ -141,8 +142,9 @@ fn find_hits(
     project: Option<i64>,
     limit: usize,
 ) -> DbResult<Vec<Hit>> {
-    // A hit in a key weighs most, then titles, then descriptions; comments come after them.
-    let hits = match query {
+    // Matches in keys weigh most, then those in titles, in descriptions, and in comments. `origin` is 0 for an issue and 1
+    // for a comment, and `source` is its row.
+    let hits_clause = match query {
         SearchQuery::Fts5(_) => {
             "WITH found AS ( \
                  SELECT rowid AS issue, bm25(issue_fts, 12.0, 6.0, 1.0) * 2.0 AS score, 0 AS origin, rowid AS source \
@@ -163,24 +165,25 @@ fn find_hits(
                  ORDER BY issue, score, origin, source)"
         }
     };
-    let lines = line_query(", h.origin, h.source", "hits h JOIN issues i ON i.id = h.issue");
+    let listed_issues = listed_issue_query(", h.origin, h.source", "hits h JOIN issues i ON i.id = h.issue");
     let sql = format!(
-        "{hits} {lines} WHERE CAST(?2 AS BIGINT) IS NULL OR i.project = ?2 ORDER BY h.score, i.id DESC LIMIT ?3"
+        "{hits_clause} {listed_issues} WHERE CAST(?2 AS BIGINT) IS NULL OR i.project = ?2 ORDER BY h.score, i.id DESC LIMIT ?3"
     );
     let text = query.text(match_all);
-    let found: Vec<(IssueLine, i64, i64)> = db.query_all(&sql, values![&text, project, limit], |row| {
-        Ok((read_line(row)?, row.get(LINE_COLUMNS)?, row.get(LINE_COLUMNS + 1)?))
+    let found: Vec<(ListedIssue, i64, i64)> = db.query_all(&sql, values![&text, project, limit], |row| {
+        Ok((read_listed_issue(row)?, row.get(LISTED_ISSUE_COLUMNS)?, row.get(LISTED_ISSUE_COLUMNS + 1)?))
     })?;
     let mut hits = Vec::with_capacity(found.len());
     for (issue, origin, source) in found {
+        let is_issue = origin == 0;
         // Only hits that are returned get a snippet, which costs more than the search.
-        let snippet = snippet(db, query, &text, origin == 0, source)?;
-        hits.push(Hit { issue, snippet, matched_in: if origin == 0 { "text" } else { "comments" } });
+        let snippet = snippet(db, query, &text, is_issue, source)?;
+        hits.push(Hit { issue, snippet, matched_in: if is_issue { "text" } else { "comments" } });
     }
     Ok(hits)
 }
 
-/// Returns the part of an issue or a comment, given by its row, that has the words.
+/// Returns an excerpt with matches from an issue or a comment, which is given by its row.
 fn snippet(db: Db<'_>, query: &SearchQuery<'_>, text: &str, is_issue: bool, row: i64) -> DbResult<String> {
     match query {
         SearchQuery::Fts5(_) => {

@@ -4,13 +4,11 @@
 //! 1. Define its arguments in `arguments.rs`, put it into [`tools`], and name it in
 //!    `tools_match_the_specification`.
 //! 2. A read: answer it in `reads.rs`, and route its name in `Provider::call` (`lib.rs`). A write: add a variant to
-//!    `Write`, check it and make its diff in `plan.rs`, and do it in `writes.rs`; the compiler asks for the last two. Call
-//!    it in `answers_match_output_schemas`, which fails for each tool that it does not call.
+//!    `Write`, check it and make its diff in `plan.rs`, and carry it out in `writes.rs`; the compiler requires the last
+//!    two. Call it in `answers_match_output_schemas`, which fails for each tool that it does not call.
 //! 3. A write: name in `preview_reads.rs` the reads that reveal the data of its preview. An agent that may not make
 //!    those reads is not shown the preview. The compiler requires this, and `preview_reads_are_listed_for_each_write`
 //!    requires a row.
-//!    is not shown the preview. The compiler requires this, and `preview_reads_are_listed_for_each_write` requires a
-//!    row.
 
 use serde_json::json;
 
@@ -30,19 +28,19 @@ use countersign_provider::ToolDef;
 
 const READ: ToolAnnotations =
     ToolAnnotations { read_only_hint: true, destructive_hint: false, idempotent_hint: true, open_world_hint: false };
-/// Adds something; repeating the call adds it again.
+/// For tools that add something. Repeating the call adds it again.
 const ADD: ToolAnnotations =
     ToolAnnotations { read_only_hint: false, destructive_hint: false, idempotent_hint: false, open_world_hint: false };
-/// Replaces values; repeating the call changes nothing more.
+/// For tools that replace or delete something. Repeating the call changes nothing more.
 const SET: ToolAnnotations =
     ToolAnnotations { read_only_hint: false, destructive_hint: true, idempotent_hint: true, open_world_hint: false };
 
 /// Returns all tools in the order of the list.
 pub(super) fn tools(workflow: &Workflow) -> Vec<ToolDef> {
-    let rules: String = Status::ALL
+    let transitions: String = Status::ALL
         .iter()
         .map(|from| {
-            let to: Vec<&str> = workflow.allowed(*from).iter().map(|status| status.as_str()).collect();
+            let to: Vec<&str> = workflow.allowed_from(*from).iter().map(|status| status.as_str()).collect();
             format!(" {from} to {}.", if to.is_empty() { "nowhere".to_owned() } else { to.join(", ") })
         })
         .collect();
@@ -102,7 +100,7 @@ pub(super) fn tools(workflow: &Workflow) -> Vec<ToolDef> {
         ToolDef::for_types::<UpdateStatus, ChangedIssue>(
             "update_status",
             "Update status",
-            &format!("Moves an issue to another status, as the workflow allows:{rules}"),
+            &format!("Moves an issue to another status, as the workflow allows:{transitions}"),
             SET,
         ),
         ToolDef::for_types::<AssignIssue, ChangedIssue>(

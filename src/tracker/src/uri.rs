@@ -51,19 +51,19 @@ fn decode(segment: &str) -> Option<String> {
     }
     let bytes = segment.as_bytes();
     for (index, byte) in bytes.iter().enumerate() {
-        let hex = |offset: usize| bytes.get(index + offset).is_some_and(u8::is_ascii_hexdigit);
-        if *byte == b'%' && !(hex(1) && hex(2)) {
+        let is_hex_at = |offset: usize| bytes.get(index + offset).is_some_and(u8::is_ascii_hexdigit);
+        if *byte == b'%' && !(is_hex_at(1) && is_hex_at(2)) {
             return None;
         }
     }
     percent_decode_str(segment).decode_utf8().ok().map(std::borrow::Cow::into_owned)
 }
 
-/// The resources that a write has changed, each by its key and by its id, because clients may subscribe to either.
+/// The resources that a write has changed. Each is named by its key and by its id, because clients may subscribe to either.
 #[derive(Debug, Default)]
 pub(super) struct ChangedResources {
     uris: Vec<String>,
-    /// Set if `resources/list` changes, too.
+    /// Set if `resources/list` changes too.
     pub list_changed: bool,
 }
 
@@ -81,6 +81,7 @@ impl ChangedResources {
         }
     }
 
+    /// Adds an issue with its history.
     pub fn add_issue(&mut self, id: &str, key: &str) {
         self.add_issue_only(id, key);
         for name in [key, id] {
@@ -88,19 +89,21 @@ impl ChangedResources {
         }
     }
 
+    /// Adds the comments of an issue.
     pub fn add_comments(&mut self, id: &str, key: &str) {
         for name in [key, id] {
             self.add(format!("{SCHEME}issues/{name}/comments"));
         }
     }
 
+    /// Adds a parent, which shows the number of its children.
     pub fn add_parent(&mut self, parent: Option<&Parent>) {
         if let Some(parent) = parent {
             self.add_issue_only(&parent.id, &parent.key);
         }
     }
 
-    /// Adds a project with its counts, issues and board.
+    /// Adds a project with its issues and board, and the list of projects, which shows its counts.
     pub fn add_project(&mut self, id: &str, key: &str) {
         self.add(format!("{SCHEME}projects"));
         for name in [key, id] {
@@ -122,12 +125,12 @@ impl ChangedResources {
         self.uris
     }
 
-    /// Returns the announcement for the case that changes were missed, after which clients read their lists again.
-    pub fn all() -> Self {
+    /// Returns the announcement of changes that are not known, after which clients read the list of resources again.
+    pub fn unknown() -> Self {
         Self { uris: Vec::new(), list_changed: true }
     }
 
-    /// Returns the resources that another gateway announced.
+    /// Returns the resources that another node announced.
     pub fn from_announcement(uris: Vec<String>, list_changed: bool) -> Self {
         Self { uris, list_changed }
     }

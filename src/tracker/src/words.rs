@@ -1,53 +1,55 @@
-//! Splits texts into words for PostgreSQL as SQLite's `unicode61` does: letters and digits without case and marks.
+//! The full-text search on PostgreSQL: splits texts into words as `unicode61` of SQLite does, without case and marks.
 
-use std::{fmt::Write as _, ops::Range};
+use std::{cmp::Reverse, fmt::Write as _, ops::Range};
 
 use unicode_normalization::{UnicodeNormalization as _, char::is_combining_mark};
 
-/// The maximum number of characters of a word; the rest is ignored.
+/// The maximum number of characters of a word. The rest of a longer word is ignored.
 const MAX_WORD_CHARS: usize = 200;
-/// The largest position of a word in PostgreSQL.
+/// The largest position of a word that PostgreSQL stores.
 const MAX_POSITION: usize = 16_383;
-/// The distance between two parts of an entry, so that their words are not adjacent.
-const PART_GAP: usize = 2;
-/// The number of words in a snippet, and of those before the first match.
+/// The positions that are left free between two texts of an entry, so that their words are not adjacent.
+const TEXT_GAP: usize = 2;
+/// The number of words in a snippet.
 const SNIPPET_WORDS: usize = 16;
+/// The number of these words that precede the first match.
 const WORDS_BEFORE_MATCH: usize = 4;
 
-/// Returns the words of a text with their ranges.
+/// Returns the words of a text with their ranges in it.
 fn words(text: &str) -> impl Iterator<Item = (Range<usize>, String)> {
     let mut rest = 0;
     std::iter::from_fn(move || {
-        let part = |c: char| c.is_alphanumeric() || is_combining_mark(c);
+        let is_word_char = |c: char| c.is_alphanumeric() || is_combining_mark(c);
         let start = rest + text.get(rest..)?.find(char::is_alphanumeric)?;
-        let end = text[start..].find(|c| !part(c)).map_or(text.len(), |length| start + length);
+        let end = text[start..].find(|c| !is_word_char(c)).map_or(text.len(), |length| start + length);
         rest = end;
         Some((start..end, fold(&text[start..end])))
     })
 }
 
+/// Removes case and marks, so that `Ärger` and `arger` are the same word.
 fn fold(word: &str) -> String {
     let plain = word.nfd().filter(|c| !is_combining_mark(*c)).flat_map(char::to_lowercase);
-    // Lower-casing may add marks, and any other character would be syntax in a query.
+    // Lower-casing may add marks again, and characters such as quotes would be syntax in a query.
     plain.filter(|c| c.is_alphanumeric()).take(MAX_WORD_CHARS).collect()
 }
 
-/// Returns a `tsvector` of PostgreSQL for parts with weights from A to D.
-pub(super) fn vector(parts: &[(char, &str)]) -> String {
-    let (mut out, mut position) = (String::new(), 0);
-    for (weight, text) in parts {
+/// Returns a `tsvector` of PostgreSQL for texts with weights from A to D.
+pub(super) fn tsvector(weighted_texts: &[(char, &str)]) -> String {
+    let (mut vector, mut position) = (String::new(), 0);
+    for (weight, text) in weighted_texts {
         for (_, word) in words(text) {
             position += 1;
             if !word.is_empty() {
-                let _ = write!(out, "'{word}':{}{weight} ", position.min(MAX_POSITION));
+                let _ = write!(vector, "'{word}':{}{weight} ", position.min(MAX_POSITION));
             }
         }
-        position += PART_GAP;
+        position += TEXT_GAP;
     }
-    out
+    vector
 }
 
-/// The terms of a query. A term consists of adjacent words.
+/// The terms of a query. A term such as `core-12` consists of adjacent words.
 #[derive(Debug)]
 pub(super) struct Terms {
     terms: Vec<Vec<String>>,
@@ -56,12 +58,12 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// Parses the terms as they were typed; `None` if they have no word.
+    /// Parses the terms as a person typed them. Returns `None` if they have no word.
     pub fn parse(typed: &[&str]) -> Option<Self> {
         let fold_words = |term: &&str| words(term).map(|(_, word)| word).filter(|word| !word.is_empty()).collect();
         let terms: Vec<Vec<String>> =
             typed.iter().map(fold_words).filter(|words: &Vec<String>| !words.is_empty()).collect();
-        // The prefix search of a single letter would match too many texts.
+        // The search for a prefix of a single letter would match too many texts.
         let ends_with_prefix = typed.last()?.chars().count() > 1;
         (!terms.is_empty()).then_some(Self { terms, ends_with_prefix })
     }
@@ -69,29 +71,30 @@ impl Terms {
     /// Returns the query in the syntax of PostgreSQL. All terms must occur if `match_all` is set, otherwise any of
     /// them.
     pub fn expression(&self, match_all: bool) -> String {
-        let mut out = String::new();
+        let mut expression = String::new();
         for (index, term) in self.terms.iter().enumerate() {
             if index > 0 {
-                out.push_str(if match_all { " & " } else { " | " });
+                expression.push_str(if match_all { " & " } else { " | " });
             }
-            out.push('(');
+            expression.push('(');
             for (position, word) in term.iter().enumerate() {
-                out.push_str(if position > 0 { " <-> '" } else { "'" });
-                out.push_str(word);
-                out.push_str(if self.is_prefix(index, position) { "':*" } else { "'" });
+                expression.push_str(if position > 0 { " <-> '" } else { "'" });
+                expression.push_str(word);
+                expression.push_str(if self.is_prefix(index, position) { "':*" } else { "'" });
             }
-            out.push(')');
+            expression.push(')');
         }
-        out
+        expression
     }
 
+    /// Returns `true` if the word at this position of a term may be the beginning of a longer word.
     fn is_prefix(&self, term: usize, position: usize) -> bool {
         self.ends_with_prefix && term + 1 == self.terms.len() && position + 1 == self.terms[term].len()
     }
 
-    /// Returns the number of words at the start that match a term.
-    fn matched_words(&self, words: &[(Range<usize>, String)]) -> usize {
-        let fits = |index: usize, term: &[String]| {
+    /// Returns the number of words at the start that match a term, or 0.
+    fn match_length(&self, words: &[(Range<usize>, String)]) -> usize {
+        let is_match = |index: usize, term: &[String]| {
             term.iter().enumerate().all(|(position, term_word)| {
                 words.get(position).is_some_and(|(_, word)| {
                     word == term_word || (self.is_prefix(index, position) && word.starts_with(term_word.as_str()))
@@ -99,58 +102,67 @@ impl Terms {
             })
         };
         let lengths =
-            self.terms.iter().enumerate().filter(|(index, term)| fits(*index, term)).map(|(_, term)| term.len());
+            self.terms.iter().enumerate().filter(|(index, term)| is_match(*index, term)).map(|(_, term)| term.len());
         lengths.max().unwrap_or(0)
     }
 
-    /// Returns an excerpt of the part with the most matches, with the matches in brackets.
-    pub fn snippet(&self, parts: &[&str]) -> String {
-        let mut best: (usize, String) = (0, String::new());
-        for text in parts {
-            let all: Vec<(Range<usize>, String)> = words(text).collect();
-            // For each word, the number of words of the match that begins there.
-            let mut found = vec![0; all.len()];
-            let mut index = 0;
-            while index < all.len() {
-                found[index] = self.matched_words(&all[index..]);
-                index += found[index].max(1);
-            }
-            let hits =
-                |from: usize| found[from..all.len().min(from + SNIPPET_WORDS)].iter().filter(|n| **n > 0).count();
-            let from =
-                (0..all.len()).filter(|index| found[*index] > 0).max_by_key(|index| (hits(*index), usize::MAX - index));
-            if let Some(from) = from
-                && hits(from) > best.0
+    /// Returns an excerpt of the text with the most matches near each other. The matches are in brackets.
+    pub fn snippet(&self, texts: &[&str]) -> String {
+        let (mut most_matches, mut best_excerpt) = (0, String::new());
+        for text in texts {
+            let words: Vec<(Range<usize>, String)> = words(text).collect();
+            let lengths = self.match_lengths(&words);
+            let matches_after =
+                |first: usize| lengths[first..].iter().take(SNIPPET_WORDS).filter(|length| **length > 0).count();
+            let first_words = (0..words.len()).filter(|index| lengths[*index] > 0);
+            // Among equal numbers of matches, the first one in the text is chosen.
+            let first_match = first_words.max_by_key(|index| (matches_after(*index), Reverse(*index)));
+            if let Some(first_match) = first_match
+                && matches_after(first_match) > most_matches
             {
-                best = (hits(from), excerpt(text, &all, &found, from.saturating_sub(WORDS_BEFORE_MATCH)));
+                most_matches = matches_after(first_match);
+                best_excerpt = excerpt(text, &words, &lengths, first_match.saturating_sub(WORDS_BEFORE_MATCH));
             }
         }
-        best.1
+        best_excerpt
+    }
+
+    /// Returns for each word the number of words of the match that begins there, or 0.
+    fn match_lengths(&self, words: &[(Range<usize>, String)]) -> Vec<usize> {
+        let mut lengths = vec![0; words.len()];
+        let mut index = 0;
+        while index < words.len() {
+            lengths[index] = self.match_length(&words[index..]);
+            index += lengths[index].max(1);
+        }
+        lengths
     }
 }
 
-fn excerpt(text: &str, words: &[(Range<usize>, String)], found: &[usize], from: usize) -> String {
-    let to = words.len().min(from + SNIPPET_WORDS);
-    let mut out = String::from(if from > 0 { "…" } else { "" });
-    let mut index = from;
-    let mut end = if from > 0 { words[from].0.start } else { 0 };
-    while index < to {
-        if found[index] > 0 {
-            let last = words.len().min(index + found[index]) - 1;
-            out.push_str(&text[end..words[index].0.start]);
-            let _ = write!(out, "[{}]", &text[words[index].0.start..words[last].0.end]);
-            end = words[last].0.end;
+/// Returns the part of a text that begins with the word `first`, with its matches in brackets.
+fn excerpt(text: &str, words: &[(Range<usize>, String)], match_lengths: &[usize], first: usize) -> String {
+    let mut excerpt = String::from(if first > 0 { "…" } else { "" });
+    let mut index = first;
+    // The end of the text that is already in the excerpt.
+    let mut copied_to = if first > 0 { words[first].0.start } else { 0 };
+    while index < words.len().min(first + SNIPPET_WORDS) {
+        if match_lengths[index] > 0 {
+            let last = words.len().min(index + match_lengths[index]) - 1;
+            let matched = words[index].0.start..words[last].0.end;
+            excerpt.push_str(&text[copied_to..matched.start]);
+            copied_to = matched.end;
+            let _ = write!(excerpt, "[{}]", &text[matched]);
         }
-        index += found[index].max(1);
+        index += match_lengths[index].max(1);
     }
     if index < words.len() {
-        let upto = words[index - 1].0.end;
-        out.push_str(text.get(end..upto).unwrap_or_default());
-        out.push('…');
+        let excerpt_end = words[index - 1].0.end;
+        excerpt.push_str(text.get(copied_to..excerpt_end).unwrap_or_default());
+        excerpt.push('…');
     } else {
-        out.push_str(&text[end..]);
+        excerpt.push_str(&text[copied_to..]);
     }
-    out
+    excerpt
 }
 
 #[cfg(test)]
@@ -167,7 +179,7 @@ mod tests {
     fn text_is_split_into_words() {
         let all: Vec<String> = words("CORE-12: Ärger, naïve\u{301} x²!").map(|(_, word)| word).collect();
         assert_eq!(all, ["core", "12", "arger", "naive", "x²"]);
-        assert_eq!(vector(&[('A', "C-1"), ('D', "a a")]), "'c':1A '1':2A 'a':5D 'a':6D ");
+        assert_eq!(tsvector(&[('A', "C-1"), ('D', "a a")]), "'c':1A '1':2A 'a':5D 'a':6D ");
     }
 
     #[test]
@@ -195,13 +207,13 @@ mod tests {
         fn no_text_panics(texts in proptest::collection::vec("\\PC{0,60}", 1..4), query in "\\PC{1,20}") {
             let typed: Vec<&str> = query.split_whitespace().collect();
             if let Some(terms) = Terms::parse(&typed) {
-                let parts: Vec<&str> = texts.iter().map(String::as_str).collect();
-                let snippet = terms.snippet(&parts);
+                let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+                let snippet = terms.snippet(&texts);
                 prop_assert!(snippet.len() <= 2_000);
                 prop_assert_eq!(terms.expression(true).matches('\'').count() % 2, 0);
             }
-            let parts: Vec<(char, &str)> = texts.iter().map(|text| ('D', text.as_str())).collect();
-            prop_assert!(!vector(&parts).contains('\\'));
+            let weighted_texts: Vec<(char, &str)> = texts.iter().map(|text| ('D', text.as_str())).collect();
+            prop_assert!(!tsvector(&weighted_texts).contains('\\'));
         }
     }
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use super::model::Status;
 
-/// Allowed transitions between statuses.
+/// The allowed transitions between statuses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Workflow {
-    /// The next statuses of each status, by its position in [`Status::ALL`].
+pub(super) struct Workflow {
+    /// The allowed next statuses of each status, by its position in [`Status::ALL`].
     next: Vec<Vec<Status>>,
 }
 
@@ -32,8 +32,8 @@ impl Default for Workflow {
 }
 
 impl Workflow {
-    /// Reads the allowed transitions from a map of status names. An empty map selects the default workflow. Otherwise a
-    /// status that the map does not name has no transitions.
+    /// Reads the allowed transitions from a map of status names. An empty map selects the default workflow. A status that
+    /// another map does not name has no transitions.
     ///
     /// # Errors
     /// Fails for a name that is not a status, a transition of a status to itself, and a transition that is named twice.
@@ -42,8 +42,10 @@ impl Workflow {
             return Ok(Self::default());
         }
         let status = |name: &str| {
-            Status::parse(name)
-                .ok_or_else(|| format!("`{name}` is not a status; the statuses are {}", Status::names().join(", ")))
+            Status::parse(name).ok_or_else(|| {
+                let names: Vec<&str> = Status::ALL.iter().map(|status| status.as_str()).collect();
+                format!("`{name}` is not a status; the statuses are {}", names.join(", "))
+            })
         };
         let mut next = vec![Vec::new(); Status::ALL.len()];
         for (from, to) in config {
@@ -64,13 +66,14 @@ impl Workflow {
 
     /// Returns the statuses that an issue in this status may go to.
     #[must_use]
-    pub fn allowed(&self, from: Status) -> &[Status] {
+    pub fn allowed_from(&self, from: Status) -> &[Status] {
         self.next.get(from as usize).map_or(&[], Vec::as_slice)
     }
 
+    /// Returns `true` if an issue may go from one status to the other.
     #[must_use]
     pub fn allows(&self, from: Status, to: Status) -> bool {
-        self.allowed(from).contains(&to)
+        self.allowed_from(from).contains(&to)
     }
 }
 
@@ -88,7 +91,7 @@ mod tests {
         let mut reached = vec![Status::Backlog];
         let mut index = 0;
         while index < reached.len() {
-            for to in workflow.allowed(reached[index]) {
+            for to in workflow.allowed_from(reached[index]) {
                 if !reached.contains(to) {
                     reached.push(*to);
                 }
@@ -106,7 +109,7 @@ mod tests {
     fn configured_workflow_replaces_default() {
         let workflow = Workflow::from_config(&config(&[("Backlog", &["Done"])])).unwrap();
         assert!(workflow.allows(Status::Backlog, Status::Done));
-        assert!(workflow.allowed(Status::Done).is_empty());
+        assert!(workflow.allowed_from(Status::Done).is_empty());
         assert!(!workflow.allows(Status::Backlog, Status::Todo));
         assert_eq!(Workflow::from_config(&BTreeMap::new()).unwrap(), Workflow::default());
     }

@@ -1,7 +1,7 @@
-//! Carries out a plan in one transaction. Writes the rows and the history, and returns the answer and the changed
-//! resources.
+//! Carries out a plan: writes the rows and the history, and returns the result and the changed resources.
 //!
-//! A write runs only after approval, or if policy allows it directly. The same change never runs twice.
+//! The caller has made sure that the write was approved or is allowed by policy. The result of a change is recorded in the
+//! same transaction, so that the change never runs twice.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -11,7 +11,7 @@ use super::{
     arguments::{CreateIssue, CreateProject, EntityRef, UpdateIssue},
     db::{Db, DbResult, missing_row, unwritten_error, values},
     history::{Actor, Subject, record},
-    inserts::{IssueRow, ensure_person, insert_comment, insert_issue, insert_project},
+    inserts::{NewIssue, ensure_person, insert_comment, insert_issue, insert_project},
     model::{Comment, Issue, IssueKey, Parent, Person, Project, ProjectKey, Status, Uuid},
     plan::{Action, Plan},
     render,
@@ -23,22 +23,22 @@ use countersign_domain::principal::Principal;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{ToolResult, text::tool_result};
 
-/// Returns the answer of an earlier run of this change, if it has run.
-pub(super) fn earlier_run(db: Db<'_>, change_id: &str) -> Result<Option<ToolResult>, McpError> {
+/// Returns the result of an earlier run of this change, if it has run.
+pub(super) fn find_recorded_result(db: Db<'_>, change_id: &str) -> Result<Option<ToolResult>, McpError> {
     let sql = "SELECT content, structured FROM runs WHERE change_id = ?1";
     let found: Option<(String, String)> =
         db.query_optional(sql, values![change_id], |row| Ok((row.get(0)?, row.get(1)?))).map_err(unwritten_error)?;
     let Some((content, structured)) = found else { return Ok(None) };
-    let broken = |_| McpError::new(ErrorKind::Internal, "The answer of the earlier run cannot be read.");
+    let unreadable = |_| McpError::new(ErrorKind::Internal, "The answer of the earlier run cannot be read.");
     Ok(Some(ToolResult {
-        content: RawValue::from_string(content).map_err(broken)?,
-        structured_content: Some(RawValue::from_string(structured).map_err(broken)?),
+        content: RawValue::from_string(content).map_err(unreadable)?,
+        structured_content: Some(RawValue::from_string(structured).map_err(unreadable)?),
         is_error: false,
     }))
 }
 
-/// Stores the answer of a change in the same transaction, so that the change never runs again.
-pub(super) fn remember_run(db: Db<'_>, tool: &str, actor: &Actor, result: &ToolResult) -> Result<(), McpError> {
+/// Records the result of a change in the same transaction, so that the change never runs again.
+pub(super) fn record_result(db: Db<'_>, tool: &str, actor: &Actor, result: &ToolResult) -> Result<(), McpError> {
     let Some(change_id) = &actor.change_id else { return Ok(()) };
     let structured = result.structured_content.as_deref().map_or("{}", RawValue::get);
     let sql = "INSERT INTO runs (change_id, tool, at, content, structured) VALUES (?1, ?2, ?3, ?4, ?5)";
@@ -46,7 +46,7 @@ pub(super) fn remember_run(db: Db<'_>, tool: &str, actor: &Actor, result: &ToolR
     db.execute(sql, parameters).map(drop).map_err(unwritten_error)
 }
 
-/// Carries out the plan, and returns the answer and the changed resources. The caller commits.
+/// Carries out the plan, and returns the result and the changed resources. The caller commits.
 pub(super) fn apply(
     db: Db<'_>,
     workflow: &Workflow,
@@ -54,7 +54,7 @@ pub(super) fn apply(
     principal: &Principal,
     actor: &Actor,
 ) -> Result<(ToolResult, ChangedResources), McpError> {
-    let run = || -> DbResult<(ToolResult, ChangedResources)> {
+    let carry_out = || -> DbResult<(ToolResult, ChangedResources)> {
         let mut changed_resources = ChangedResources::default();
         let author = ensure_person(db, principal, &actor.at, &mut changed_resources)?;
         let mut run = PlanRun { db, workflow, plan, actor, author, changed_resources };
@@ -63,7 +63,7 @@ pub(super) fn apply(
             Action::CreateIssue { project, new, assignee, parent } => {
                 run.create_issue(project, new, assignee.as_ref(), parent.as_ref())
             }
-            Action::UpdateIssue { issue, update, parent } => run.update_issue(issue, update, parent.as_ref()),
+            Action::UpdateIssue { issue, update, new_parent } => run.update_issue(issue, update, new_parent.as_ref()),
             Action::UpdateStatus { issue, to } => run.update_status(issue, *to),
             Action::Assign { issue, assignee } => run.assign(issue, assignee.as_ref()),
             Action::Comment { issue, content } => run.comment(issue, content),
@@ -71,16 +71,16 @@ pub(super) fn apply(
         };
         Ok((result?, run.changed_resources))
     };
-    run().map_err(unwritten_error)
+    carry_out().map_err(unwritten_error)
 }
 
-/// The state of carrying out one plan.
+/// A plan that is being carried out.
 struct PlanRun<'a> {
     db: Db<'a>,
     workflow: &'a Workflow,
     plan: &'a Plan,
     actor: &'a Actor,
-    /// The row of the proposer in `people`.
+    /// The row of the actor in `people`.
     author: i64,
     changed_resources: ChangedResources,
 }
@@ -135,16 +135,18 @@ impl PlanRun<'_> {
         Ok(())
     }
 
+    /// Reads an issue as it is after the write.
     fn read_back(&self, id: &Uuid) -> DbResult<Issue> {
         find_issue(self.db, self.workflow, &EntityRef::Id(id.clone()))?.ok_or_else(missing_row)
     }
 
-    /// Returns the text of an answer: the verb with the plan's summary, and `rest` below.
-    fn text(&self, verb: &str, rest: &str) -> String {
-        format!("{verb}: {}\n{rest}", render::summary_line(&self.plan.summary))
+    /// Returns the text of a result: `outcome` with the plan's summary, and the details below.
+    fn text(&self, outcome: &str, details: &str) -> String {
+        format!("{outcome}: {}\n{details}", render::single_line(&self.plan.summary))
     }
 
-    fn changed_issue(&self, issue: &Issue, changed: Vec<&'static str>) -> DbResult<ToolResult> {
+    /// Returns the result of a write that changed these fields of an issue.
+    fn changed_issue_result(&self, issue: &Issue, changed: Vec<&'static str>) -> DbResult<ToolResult> {
         let issue = self.read_back(&issue.id)?;
         let text = self.text("Done", &render::issue(&issue));
         Ok(tool_result(&text, &ChangedIssue { issue, changed })?)
@@ -167,7 +169,7 @@ impl PlanRun<'_> {
         assignee: Option<&Person>,
         parent: Option<&Parent>,
     ) -> DbResult<ToolResult> {
-        let row = IssueRow {
+        let new_issue = NewIssue {
             project: (project.row, &project.key),
             kind: new.kind,
             title: &new.title,
@@ -178,10 +180,11 @@ impl PlanRun<'_> {
             parent: parent.map(|parent| parent.row),
             estimated_hours: new.estimated_hours,
         };
-        let (_, id, key) = insert_issue(self.db, &row, &self.actor.name, &self.actor.at)?;
+        let (_, id, key) = insert_issue(self.db, &new_issue, &self.actor.name, &self.actor.at)?;
         let mut changes = self.plan.changes.clone();
-        if let Some(allotted) = changes.iter_mut().find(|change| change.field == "key") {
-            allotted.after = Some(key.to_string());
+        // The plan could not know the key yet.
+        if let Some(change) = changes.iter_mut().find(|change| change.field == "key") {
+            change.after = Some(key.to_string());
         }
         let subject = Subject { project: project.row, issue: Some((&id, &key)) };
         record(self.db, &subject, self.actor, "created", &changes)?;
@@ -235,7 +238,7 @@ impl PlanRun<'_> {
                 self.changed_resources.add_issue_only(&id, &key);
             }
         }
-        self.changed_issue(issue, changed)
+        self.changed_issue_result(issue, changed)
     }
 
     fn update_status(&mut self, issue: &Issue, to: Status) -> DbResult<ToolResult> {
@@ -245,7 +248,7 @@ impl PlanRun<'_> {
         if issue.status.is_closed() != to.is_closed() && issue.assignee.is_some() {
             self.changed_resources.add_people();
         }
-        self.changed_issue(issue, vec!["status"])
+        self.changed_issue_result(issue, vec!["status"])
     }
 
     fn assign(&mut self, issue: &Issue, assignee: Option<&Person>) -> DbResult<ToolResult> {
@@ -253,7 +256,7 @@ impl PlanRun<'_> {
         self.db.execute(sql, values![issue.row, assignee.map(|person| person.row), &self.actor.at])?;
         self.record(issue, "assigned")?;
         self.changed_resources.add_people();
-        self.changed_issue(issue, vec!["assignee"])
+        self.changed_issue_result(issue, vec!["assignee"])
     }
 
     fn comment(&mut self, issue: &Issue, content: &str) -> DbResult<ToolResult> {
@@ -262,7 +265,7 @@ impl PlanRun<'_> {
         self.changed_resources.add_comments(&issue.id, &issue.key);
         let author_id =
             self.db.query_one("SELECT uuid FROM people WHERE id = ?1", values![self.author], |row| row.get(0))?;
-        let author = render::summary_line(&self.actor.name);
+        let author = render::single_line(&self.actor.name);
         let text = self.text("Done", &format!("Comment {id} by {author} on {} ({}).", issue.key, issue.id));
         let comment = Comment {
             id,
@@ -277,7 +280,7 @@ impl PlanRun<'_> {
     }
 
     fn delete(&mut self, issue: &Issue) -> DbResult<ToolResult> {
-        debug_assert!(children(self.db, issue.row, 1)?.is_empty(), "a plan to delete a parent was accepted");
+        debug_assert!(children(self.db, issue.row, 1)?.is_empty(), "an issue with children is never deleted");
         self.record(issue, "deleted")?;
         // Comments are deleted explicitly, so that the triggers remove them from the search index.
         self.db.execute("DELETE FROM comments WHERE issue = ?1", values![issue.row])?;
@@ -288,8 +291,10 @@ impl PlanRun<'_> {
             self.changed_resources.add_people();
         }
         let key = &issue.key;
-        let text = self
-            .text("Done", &format!("Its key is not given again; its history stays at tracker://issues/{key}/history."));
+        let text = self.text(
+            "Done",
+            &format!("Its key is never used again; its history stays at tracker://issues/{key}/history."),
+        );
         let deleted = IssueName { id: issue.id.clone(), key: key.clone(), title: issue.title.clone() };
         Ok(tool_result(&text, &DeletedIssue { deleted, deleted_comments: issue.comment_count })?)
     }

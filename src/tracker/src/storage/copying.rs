@@ -1,4 +1,4 @@
-//! Copies the tracker's data from one database into another, row by row, in one transaction of the target.
+//! Copies the tracker's data from one database into another, row by row, in one transaction of the target database.
 
 use super::{FILE_NAME, Storage, TrackerError};
 use crate::db::{Cell, Db, DbResult, Row, Value};
@@ -26,8 +26,13 @@ const TABLES: [(&str, &str); 6] = [
 /// Receives the number of copied rows and the total.
 pub type Progress<'a> = dyn FnMut(u64, u64) + 'a;
 
-/// Calls `each` with all rows of a table, page by page.
-fn each_page(from: Db<'_>, table: &str, columns: &str, mut each: impl FnMut(&[Row]) -> DbResult<()>) -> DbResult<()> {
+/// Calls a function with all rows of a table, page by page.
+fn for_each_page(
+    from: Db<'_>,
+    table: &str,
+    columns: &str,
+    mut handle: impl FnMut(&[Row]) -> DbResult<()>,
+) -> DbResult<()> {
     let (first, _) = columns.split_once(',').unwrap_or((columns, ""));
     let mut after: Option<Cell> = None;
     loop {
@@ -37,7 +42,7 @@ fn each_page(from: Db<'_>, table: &str, columns: &str, mut each: impl FnMut(&[Ro
         };
         let sql = format!("SELECT {columns} FROM {table} {filter} ORDER BY {first} LIMIT ?1");
         let mut rows = from.query_all(&sql, &values, |row| Ok(row.clone()))?;
-        each(&rows)?;
+        handle(&rows)?;
         let Some(Row(mut last)) = rows.pop() else { return Ok(()) };
         after = Some(last.swap_remove(0));
     }
@@ -53,7 +58,7 @@ pub(super) fn copy(from: Db<'_>, to: Db<'_>, progress: &mut Progress<'_>) -> DbR
     for (table, columns) in TABLES {
         let parameters: Vec<String> = (1..=columns.split(", ").count()).map(|number| format!("?{number}")).collect();
         let insert = format!("INSERT INTO {table} ({columns}) VALUES ({})", parameters.join(", "));
-        each_page(from, table, columns, |rows| {
+        for_each_page(from, table, columns, |rows| {
             for row in rows {
                 let values: Vec<Value<'_>> = row.0.iter().map(Cell::as_value).collect();
                 to.execute(&insert, &values)?;
@@ -70,11 +75,11 @@ pub(super) fn copy(from: Db<'_>, to: Db<'_>, progress: &mut Progress<'_>) -> DbR
         if let Db::Postgres(_) = to
             && columns.starts_with("id,")
         {
-            let next = format!(
+            let set_next_id = format!(
                 "SELECT setval(pg_get_serial_sequence('tracker_{table}', 'id'), COALESCE(MAX(id), 0) + 1, false) \
                  FROM {table}"
             );
-            to.query_optional(&next, &[], |_| Ok(()))?;
+            to.query_optional(&set_next_id, &[], |_| Ok(()))?;
         }
     }
     Ok(copied)
@@ -86,12 +91,12 @@ fn count(db: Db<'_>) -> DbResult<u64> {
     })
 }
 
-/// Hashes all data. Copies have the same hash, although databases order texts differently.
+/// Returns a hash of all data. Hashes of rows are sorted, because databases order texts differently.
 fn fingerprint(db: Db<'_>) -> DbResult<String> {
     let mut hasher = PartHasher::new("countersign.tracker.1");
     for (table, columns) in TABLES {
         let mut hashes = Vec::new();
-        each_page(db, table, columns, |rows| {
+        for_each_page(db, table, columns, |rows| {
             hashes.extend(rows.iter().map(hash_row));
             Ok(())
         })?;
@@ -105,8 +110,7 @@ fn fingerprint(db: Db<'_>) -> DbResult<String> {
 fn hash_row(row: &Row) -> [u8; 32] {
     let mut hasher = PartHasher::new("countersign.tracker.row.1");
     for value in &row.0 {
-        // NUL characters in texts of older files are replaced in the same way as by the store, because PostgreSQL does not
-        // accept them.
+        // Texts of older files may have NUL characters, which the store replaces when it writes to PostgreSQL.
         let value = match value {
             Cell::Text(text) => Cell::Text(text.replace('\0', "\u{2400}").into()),
             value => value.clone(),
@@ -116,8 +120,8 @@ fn hash_row(row: &Row) -> [u8; 32] {
     hasher.finish_bytes()
 }
 
-/// Copies the tracker's data from one storage into another, all or nothing. Nothing is copied if the target has equal data
-/// already. Different data is replaced if `replace` is set.
+/// Copies the tracker's data from one storage into another, all or nothing. If the target already has equal data, nothing
+/// is copied. Different data is replaced only if `replace` is set.
 ///
 /// Returns the number of copied rows, or `None` if the target has different data, which was kept.
 ///
@@ -136,8 +140,8 @@ pub fn move_data(
     }
     let source = Storage::open(from, Box::new(|_| {}), |_, _| Ok(()))?;
     let target = Storage::open(to, Box::new(|_| {}), |_, _| Ok(()))?;
-    source.copy_within(|from| {
-        target.copy_within(|to| {
+    source.with_transaction(|from| {
+        target.with_transaction(|to| {
             if count(to)? > 0 {
                 if fingerprint(to)? == fingerprint(from)? {
                     return Ok(Some(0));

@@ -4,7 +4,6 @@
 
 use std::{
     fs,
-    io::Write as _,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -21,11 +20,12 @@ use crate::{
 };
 use countersign_protocol::McpError;
 
-/// Schema changes in order; `user_version` is their number. Never change one that was released.
+/// Schema changes in order. `user_version` of a file is the number of those that were applied. Never change one that was
+/// released.
 const MIGRATIONS: &[&str] = &[include_str!("schema_file.sql")];
 /// The maximum number of idle connections for reads.
 const MAX_IDLE_READERS: usize = 8;
-/// The number of concurrent slow reads.
+/// The maximum number of concurrent slow reads.
 pub(super) const MAX_SLOW_READS: usize = 4;
 /// The number of steps of SQLite's virtual machine between two checks of the clock.
 const STEPS_PER_CHECK: i32 = 10_000;
@@ -50,27 +50,26 @@ impl SqliteDatabase {
         }
         // The file is created before SQLite opens it, so that other users can never read it. SQLite gives the WAL the
         // same mode.
-        let mut file = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&path).map_err(io)?;
-        file.flush().map_err(io)?;
+        let file = fs::OpenOptions::new().create(true).append(true).mode(0o600).open(&path).map_err(io)?;
         file.set_permissions(fs::Permissions::from_mode(0o600)).map_err(io)?;
         drop(file);
 
         let database = |source| TrackerError::Database { path: path.clone(), source };
         let mut writer = connect(&path, false).map_err(database)?;
-        let found = version(&writer).map_err(database)?;
-        if found > MIGRATIONS.len() {
-            return Err(TrackerError::Newer { path, found, known: MIGRATIONS.len() });
+        let version = schema_version(&writer).map_err(database)?;
+        if version > MIGRATIONS.len() {
+            return Err(TrackerError::Newer { path, found: version, known: MIGRATIONS.len() });
         }
         migrate(&mut writer, fill)?;
         Ok(Self { path, writer: Mutex::new(writer), readers: Mutex::default() })
     }
 
-    /// Reads one state on this thread.
+    /// Reads in one transaction on this thread.
     pub fn read<T>(&self, read: impl FnOnce(Db<'_>) -> Result<T, McpError>) -> Result<T, McpError> {
         self.with_reader(|conn| read(Db::Sqlite(&*conn.unchecked_transaction().map_err(DbError::from)?)))
     }
 
-    /// Reads one state on this thread, until `stop` is cancelled or the time limit is over.
+    /// Reads in one transaction on this thread, until `stop` is cancelled or [`SLOW_READ_TIMEOUT`] is over.
     pub fn read_until<T>(
         &self,
         stop: &CancellationToken,
@@ -87,6 +86,7 @@ impl SqliteDatabase {
         })
     }
 
+    /// Lends an idle connection, or else a new one.
     fn with_reader<T>(&self, read: impl FnOnce(&mut Connection) -> Result<T, McpError>) -> Result<T, McpError> {
         let idle = self.readers.lock().pop();
         let mut conn = idle.map_or_else(|| connect(&self.path, true), Ok).map_err(DbError::from)?;
@@ -98,7 +98,7 @@ impl SqliteDatabase {
         result
     }
 
-    /// Runs one transaction.
+    /// Writes in one transaction on this thread, after all other writes.
     pub fn write<T>(
         &self,
         write: impl FnOnce(Db<'_>) -> Result<(T, ChangedResources), McpError>,
@@ -110,11 +110,12 @@ impl SqliteDatabase {
         Ok(value)
     }
 
-    pub fn copy_within<T>(&self, copy: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
+    /// Runs one transaction of [`super::Storage::with_transaction`].
+    pub fn with_transaction<T>(&self, run: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
         let failed = |source| TrackerError::Database { path: self.path.clone(), source };
         let mut conn = self.writer.lock();
         let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failed)?;
-        let value = copy(Db::Sqlite(&tx))?;
+        let value = run(Db::Sqlite(&tx))?;
         tx.commit().map_err(failed)?;
         Ok(value)
     }
@@ -139,7 +140,7 @@ pub(super) fn connect(path: &Path, read_only: bool) -> rusqlite::Result<Connecti
 }
 
 /// Returns the number of migrations that were applied.
-fn version(conn: &Connection) -> rusqlite::Result<usize> {
+fn schema_version(conn: &Connection) -> rusqlite::Result<usize> {
     let number: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     Ok(usize::try_from(number).unwrap_or(usize::MAX))
 }
@@ -147,16 +148,16 @@ fn version(conn: &Connection) -> rusqlite::Result<usize> {
 fn migrate(conn: &mut Connection, fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>) -> DbResult<()> {
     let tx = conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
     // The version is read again inside the transaction, because another process may have migrated the file.
-    let found = version(&tx)?;
-    for sql in MIGRATIONS.iter().skip(found) {
+    let version = schema_version(&tx)?;
+    for sql in MIGRATIONS.iter().skip(version) {
         tx.execute_batch(sql)?;
     }
-    fill(Db::Sqlite(&tx), found == 0)?;
+    fill(Db::Sqlite(&tx), version == 0)?;
     tx.pragma_update(None, "user_version", i64::try_from(MIGRATIONS.len()).unwrap_or(i64::MAX))?;
     Ok(tx.commit()?)
 }
 
-/// Returns the error of a failed commit. The commit is certainly undone only if SQLite refused it before writing.
+/// Returns the error of a failed commit. Its outcome is known only if SQLite refused it before it wrote anything.
 fn commit_error(error: rusqlite::Error) -> McpError {
     use rusqlite::ErrorCode::{ConstraintViolation, DatabaseBusy, DatabaseLocked, DiskFull};
     match error.sqlite_error_code() {
@@ -176,15 +177,15 @@ mod tests {
     #[test]
     fn file_is_private_and_its_schema_is_versioned() {
         let dir = tempfile::tempdir().unwrap();
-        let mut created = Vec::new();
+        let mut new_flags = Vec::new();
         for _ in 0..2 {
             let fill = |_: Db<'_>, is_new| {
-                created.push(is_new);
+                new_flags.push(is_new);
                 Ok(())
             };
             drop(SqliteDatabase::open(dir.path(), fill).unwrap());
         }
-        assert_eq!(created, [true, false]);
+        assert_eq!(new_flags, [true, false]);
         let path = dir.path().join(FILE_NAME);
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
 
@@ -210,8 +211,8 @@ mod tests {
             SqliteDatabase::open(dir.path(), |db, _| db.execute("INSERT INTO nowhere VALUES (1)", &[]).map(drop));
         assert!(result.is_err());
         let mut is_new = false;
-        let fill = |_: Db<'_>, new| {
-            is_new = new;
+        let fill = |_: Db<'_>, is_new_file| {
+            is_new = is_new_file;
             Ok(())
         };
         SqliteDatabase::open(dir.path(), fill).unwrap();
@@ -230,7 +231,7 @@ mod tests {
     fn repeated_read_is_prepared_once() {
         let dir = tempfile::tempdir().unwrap();
         let file = SqliteDatabase::open(dir.path(), |_, _| Ok(())).unwrap();
-        let run_counts = file.read(|db| {
+        let counters = file.read(|db| {
             for key in ["CORE-1", "CORE-2", "CORE-3"] {
                 assert!(rows::find_issue(db, &Workflow::default(), &EntityRef::Key(key.into())).unwrap().is_none());
             }
@@ -241,7 +242,7 @@ mod tests {
                 statement.get_status(rusqlite::StatementStatus::RePrepare),
             ))
         });
-        assert_eq!(run_counts.unwrap(), (3, 0));
+        assert_eq!(counters.unwrap(), (3, 0), "it ran three times and was never prepared again");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Stores the tracker's data in a SQLite file of the data directory, or in the store's database on a server, which
-//! several gateways can share.
+//! several nodes can share.
 
 mod copying;
 mod file;
@@ -63,24 +63,24 @@ impl From<DbError> for TrackerError {
 /// Receives the changes of a write once it is durable.
 pub(super) type Announce = Box<dyn Fn(ChangedResources) + Send + Sync>;
 
-/// The kind of a read, which decides where it runs and whether it sees one state.
+/// The kind of a read, which decides where it runs and whether it runs in a transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadKind {
-    /// A short read that uses an index. Its last statement determines the answer, so it needs no transaction.
+    /// A short read that uses an index and needs no transaction, because only its last statement reads the answer.
     Statement,
-    /// A short read of one state with several statements.
+    /// A short read with several statements, which must see the same snapshot of the data.
     Snapshot,
-    /// A read of one state that may take long.
+    /// A read that may take long. Its statements see the same snapshot of the data.
     Slow,
 }
 
-/// The open database.
+/// The open database, with the limits of its use.
 pub(super) struct Storage(Arc<StorageParts>);
 
 struct StorageParts {
     database: Database,
     announce: Arc<Announce>,
-    /// The only permit for writes. Writes wait for it here instead of on a thread of the blocking pool.
+    /// The only permit for writes. Waiting for it occupies no thread of the blocking pool.
     write_permit: Arc<Semaphore>,
     slow_read_permits: Arc<Semaphore>,
 }
@@ -147,11 +147,10 @@ impl Storage {
                 return Err(McpError::new(ErrorKind::Overloaded, "The tracker is busy with other searches; try again."));
             }
         };
-        // Cancelled when this future ends or is dropped, which stops a query on a file within moments. A query on a
-        // server ends by its time limit.
+        // Stops a query on a file soon after this future ends or is dropped. A query on a server ends by its time limit.
         let stop = CancellationToken::new();
-        let _stop = stop.clone().drop_guard();
-        let work = async {
+        let _stop_guard = stop.clone().drop_guard();
+        let reading = async {
             match &self.0.database {
                 Database::Postgres(server) => {
                     let read = move |db: Db<'_>| {
@@ -171,13 +170,13 @@ impl Storage {
             }
         };
         tokio::select! {
-            outcome = work => outcome,
+            outcome = reading => outcome,
             () = cancel.cancelled() => Err(cancelled_error()),
         }
     }
 
-    /// Runs one transaction after all other writes. Once it has begun, it runs to its end even if the caller stops
-    /// waiting. The changes are announced after the commit and before the next write of this gateway.
+    /// Writes in one transaction, after all other writes. Once it has begun, it runs to its end even if the caller stops
+    /// waiting. The changed resources are announced after the commit, and before the next write of this node.
     pub async fn write<T: Send + 'static>(
         &self,
         write: impl FnOnce(Db<'_>) -> Result<(T, ChangedResources), McpError> + Send + 'static,
@@ -198,11 +197,11 @@ impl Storage {
         task.await.map_err(|_| internal_error().with("outcome", "unknown"))?
     }
 
-    /// Runs one transaction on this thread and announces nothing.
-    fn copy_within<T>(&self, copy: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
+    /// Runs one transaction on this thread, and announces nothing.
+    fn with_transaction<T>(&self, run: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
         match &self.0.database {
-            Database::Sqlite(file) => file.copy_within(copy),
-            Database::Postgres(server) => server.copy_within(copy),
+            Database::Sqlite(file) => file.with_transaction(run),
+            Database::Postgres(server) => server.with_transaction(run),
         }
     }
 }
@@ -228,7 +227,7 @@ fn mark_not_applied(error: McpError) -> McpError {
     if is_ambiguous { error.with("outcome", "not_applied") } else { error }
 }
 
-/// Returns the error for a commit with an unknown outcome.
+/// Logs and returns the error for a commit with an unknown outcome.
 fn unknown_outcome(error: &dyn std::fmt::Display) -> McpError {
     tracing::error!(%error, "tracker: a commit failed, and it is unknown whether it is durable");
     let message = "The tracker's database failed while it committed; whether the write was made is unknown.";
@@ -245,14 +244,14 @@ mod tests {
         let location = ModuleStorage::Directory(dir.path().to_owned());
         let storage = Storage::open(&location, Box::new(|_| {}), |_, _| Ok(())).unwrap();
         let cancel = CancellationToken::new();
-        let (started, begun) = tokio::sync::oneshot::channel();
+        let (report_start, started) = tokio::sync::oneshot::channel();
         let endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT COUNT(*) FROM n";
         let reading = storage.read(ReadKind::Slow, &cancel, move |db| {
-            let _ = started.send(());
+            let _ = report_start.send(());
             Ok(db.query_one(endless, &[], |row| row.get::<i64>(0))?)
         });
         let (result, ()) = tokio::join!(reading, async {
-            begun.await.unwrap();
+            started.await.unwrap();
             cancel.cancel();
         });
         assert_eq!(result.unwrap_err().kind, ErrorKind::Cancelled);

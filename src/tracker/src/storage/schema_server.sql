@@ -87,7 +87,7 @@ CREATE TABLE tracker_runs (
     structured TEXT COLLATE "C" NOT NULL
 );
 
--- The resources that a write has changed, for the other gateways. Rows are kept for ten minutes.
+-- The announcements: the resources that a write has changed, for the other nodes. Rows are kept for ten minutes.
 CREATE TABLE tracker_touched (
     id      BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     gateway TEXT NOT NULL,

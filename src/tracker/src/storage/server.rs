@@ -1,11 +1,10 @@
-//! Stores the data in tables on a database server. The gateways write one after another, and each announces its writes
-//! to the other gateways.
+//! Stores the data in tables on a database server. The nodes write one after another, and each announces its writes to
+//! the other nodes.
 //!
 //! Statements block, so they run on the blocking pool.
 
 use std::{
     sync::{Arc, mpsc},
-    thread::JoinHandle,
     time::{Duration, Instant},
 };
 
@@ -23,21 +22,21 @@ use countersign_store::{
 /// Schema changes in order. Never change one that was released.
 const MIGRATIONS: &[&str] = &[include_str!("schema_server.sql")];
 const MODULE: &str = "tracker";
-/// The number of concurrent slow reads. The other connections are for quick reads and for the writer.
+/// The maximum number of concurrent slow reads. It leaves connections for short reads and for the writer.
 pub(super) const MAX_SLOW_READS: usize = 3;
-/// The interval at which the announcements of other gateways are read.
+/// The interval at which the announcements of other nodes are read.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// The time without a successful poll after which announcements may have been missed. They are kept for twice as long.
+/// The time without a successful poll after which announcements count as missed. They are kept for twice as long.
 const MAX_POLL_GAP: Duration = Duration::from_secs(300);
 /// The time limit for looking up the outcome of a commit.
-const SETTLE_TIMEOUT: Duration = Duration::from_secs(20);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(20);
 /// The pause between two attempts to look up the outcome of a commit.
-const SETTLE_INTERVAL: Duration = Duration::from_millis(200);
+const LOOKUP_RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// Begins a read. It may be idle for longer than a write, because no other gateway waits for it.
+/// Begins a read. It may be idle for longer than a write, because no other node waits for it.
 const BEGIN_READ: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL statement_timeout = 10000;
     SET LOCAL idle_in_transaction_session_timeout = '30s'";
-/// Begins a write. Other writers wait for the lock, and readers do not.
+/// Begins a write. Other writers wait for the lock, but readers do not.
 const BEGIN_WRITE: &str = "BEGIN; LOCK TABLE tracker_touched IN SHARE ROW EXCLUSIVE MODE";
 /// Begins a copy, which is idle while rows of the other database are read.
 const BEGIN_COPY: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s';
@@ -45,11 +44,10 @@ const BEGIN_COPY: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout =
 
 pub(super) struct PostgresDatabase {
     tables: Arc<Tables>,
-    /// The name under which this gateway announces its writes.
-    gateway: String,
-    /// Dropping it ends the thread that follows the other gateways.
+    /// The name under which this node announces its writes.
+    node: String,
+    /// Dropping it ends the thread of the [`Follower`].
     _end: mpsc::Sender<()>,
-    _follower: JoinHandle<()>,
 }
 
 impl PostgresDatabase {
@@ -62,14 +60,13 @@ impl PostgresDatabase {
         let mut session = tables.wait_for_session()?;
         migrate(&mut session, fill)?;
         session.commit()?;
-        let gateway = uuid::Uuid::new_v4().simple().to_string();
-        let mut follower = Follower { tables: Arc::clone(&tables), announce, gateway: gateway.clone(), last_id: 0 };
-        follower.last_id = follower.newest()?;
+        let node = uuid::Uuid::new_v4().simple().to_string();
+        let mut follower = Follower { tables: Arc::clone(&tables), announce, node: node.clone(), last_id: 0 };
+        follower.last_id = follower.newest_id()?;
         let (end, ended) = mpsc::channel();
         let thread = std::thread::Builder::new().name("tracker-follow".into());
-        let thread = thread.spawn(move || follower.run(&ended));
-        let thread = thread.map_err(|error| StoreError::Unreachable(error.to_string()))?;
-        Ok(Self { tables, gateway, _end: end, _follower: thread })
+        thread.spawn(move || follower.run(&ended)).map_err(|error| StoreError::Unreachable(error.to_string()))?;
+        Ok(Self { tables, node, _end: end })
     }
 
     /// Runs a read, in a transaction unless it is a single statement.
@@ -92,7 +89,7 @@ impl PostgresDatabase {
         task.await.map_err(|_| internal_error())?
     }
 
-    /// Runs one transaction, and blocks.
+    /// Writes in one transaction on this thread, after the writes of all nodes.
     pub fn write<T>(
         &self,
         write: impl FnOnce(Db<'_>) -> Result<(T, ChangedResources), McpError>,
@@ -102,9 +99,9 @@ impl PostgresDatabase {
         let (value, changed_resources) = write(Db::Postgres(&session))?;
         let announcement = self.announce(Db::Postgres(&session), &changed_resources).map_err(unwritten_error)?;
         if let Err(error) = session.commit() {
-            // A commit that the server refused was not made. If the connection ended, the outcome has to be looked up.
+            // A commit that the server refused was not made. If the connection ended, the outcome must be looked up.
             let StoreError::Unreachable(_) = error else { return Err(unwritten_error(error)) };
-            match self.is_announced(announcement) {
+            match self.look_up_commit(announcement) {
                 Some(true) => {}
                 Some(false) => return Err(unwritten_error(error)),
                 None => return Err(unknown_outcome(&error)),
@@ -113,43 +110,44 @@ impl PostgresDatabase {
         Ok((value, changed_resources))
     }
 
-    pub fn copy_within<T>(&self, copy: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
+    /// Runs one transaction of [`super::Storage::with_transaction`].
+    pub fn with_transaction<T>(&self, run: impl FnOnce(Db<'_>) -> Result<T, TrackerError>) -> Result<T, TrackerError> {
         let mut session = self.tables.wait_for_session()?;
         session.begin(BEGIN_COPY)?;
-        let value = copy(Db::Postgres(&session))?;
+        let value = run(Db::Postgres(&session))?;
         session.commit()?;
         Ok(value)
     }
 
-    /// Announces changes to the other gateways in the transaction of the write, and returns the id of the announcement.
+    /// Announces changed resources to the other nodes in the transaction of the write. Returns the id of the announcement.
     fn announce(&self, db: Db<'_>, changed_resources: &ChangedResources) -> DbResult<i64> {
         db.execute("DELETE FROM tracker_touched WHERE at < now() - interval '10 minutes'", &[])?;
         let uris = serde_json::to_string(changed_resources.uris())?;
         let sql = "INSERT INTO tracker_touched (gateway, uris, listed) VALUES (?1, ?2, ?3) RETURNING id";
-        db.query_one(sql, values![&self.gateway, &uris, changed_resources.list_changed], |row| row.get(0))
+        db.query_one(sql, values![&self.node, &uris, changed_resources.list_changed], |row| row.get(0))
     }
 
-    /// Waits until the transaction with this announcement has ended, and returns `true` if it was committed. Returns
-    /// `None` if the outcome cannot be determined.
-    fn is_announced(&self, announcement: i64) -> Option<bool> {
+    /// Returns `true` if the transaction with this announcement was committed, and waits until it has ended. Returns `None`
+    /// if the outcome cannot be determined.
+    fn look_up_commit(&self, announcement: i64) -> Option<bool> {
         let look_up = || -> DbResult<bool> {
             let mut session = self.tables.wait_for_session()?;
             session.begin(BEGIN_WRITE)?;
+            // After a failover, the server may use the id again, but only for another node: this one writes nothing meanwhile.
             let sql = "SELECT 1 FROM tracker_touched WHERE id = ?1 AND gateway = ?2";
-            let found = Db::Postgres(&session).query_optional(sql, values![announcement, &self.gateway], |_| Ok(()))?;
-            // No other announcement gets this id meanwhile, because this gateway writes nothing.
+            let found = Db::Postgres(&session).query_optional(sql, values![announcement, &self.node], |_| Ok(()))?;
             let _ = session.commit();
             Ok(found.is_some())
         };
-        let deadline = Instant::now() + SETTLE_TIMEOUT;
+        let deadline = Instant::now() + LOOKUP_TIMEOUT;
         loop {
             match look_up() {
-                Ok(is_made) => return Some(is_made),
+                Ok(is_committed) => return Some(is_committed),
                 Err(error) if Instant::now() > deadline => {
                     tracing::error!(%error, "tracker: the outcome of a commit cannot be determined");
                     return None;
                 }
-                Err(_) => std::thread::sleep(SETTLE_INTERVAL),
+                Err(_) => std::thread::sleep(LOOKUP_RETRY_DELAY),
             }
         }
     }
@@ -157,7 +155,7 @@ impl PostgresDatabase {
 
 /// Migrates the schema in a transaction that the caller commits.
 fn migrate(session: &mut Session, fill: impl FnOnce(Db<'_>, bool) -> DbResult<()>) -> Result<(), TrackerError> {
-    // The transaction is idle while an imported file is read.
+    // The transaction is idle while the rows of an imported file are read.
     session.begin("BEGIN; SET LOCAL idle_in_transaction_session_timeout = '30s'")?;
     session.lock_migrations()?;
     session.batch(
@@ -182,17 +180,17 @@ fn migrate(session: &mut Session, fill: impl FnOnce(Db<'_>, bool) -> DbResult<()
     Ok(())
 }
 
-/// Polls the announcements of other gateways, and passes them on to subscribers of this one.
+/// Polls the announcements of other nodes, and passes them on to subscribers of this one.
 struct Follower {
     tables: Arc<Tables>,
     announce: Arc<Announce>,
-    gateway: String,
+    node: String,
     /// The id of the last announcement that was read.
     last_id: i64,
 }
 
 impl Follower {
-    fn newest(&self) -> DbResult<i64> {
+    fn newest_id(&self) -> DbResult<i64> {
         let session = self.tables.wait_for_session()?;
         Db::Postgres(&session).query_one("SELECT COALESCE(MAX(id), 0) FROM tracker_touched", &[], |row| row.get(0))
     }
@@ -203,11 +201,11 @@ impl Follower {
             match self.poll() {
                 Ok(()) => {
                     if polled_at.elapsed() > MAX_POLL_GAP {
-                        (self.announce)(ChangedResources::all());
+                        (self.announce)(ChangedResources::unknown());
                     }
                     polled_at = Instant::now();
                 }
-                Err(error) => tracing::debug!(%error, "tracker: the writes of other gateways cannot be read"),
+                Err(error) => tracing::debug!(%error, "tracker: the writes of other nodes cannot be read"),
             }
         }
     }
@@ -220,9 +218,9 @@ impl Follower {
                 Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?))
             })?;
         drop(session);
-        for (id, gateway, uris, list_changed) in announcements {
+        for (id, node, uris, list_changed) in announcements {
             self.last_id = id;
-            if gateway != self.gateway {
+            if node != self.node {
                 (self.announce)(ChangedResources::from_announcement(serde_json::from_str(&uris)?, list_changed));
             }
         }

@@ -30,17 +30,19 @@ async fn tools_match_the_specification() {
         "update_status",
     ];
     let names: Vec<&str> = tools.keys().map(String::as_str).collect();
-    let mut wanted: Vec<&str> = reads.iter().chain(&writes).copied().collect();
-    wanted.sort_unstable();
-    assert_eq!(names, wanted);
+    let mut expected: Vec<&str> = reads.iter().chain(&writes).copied().collect();
+    expected.sort_unstable();
+    assert_eq!(names, expected);
     for (name, tool) in &tools {
-        let a = tool.annotations;
-        assert_eq!(a.read_only_hint, reads.contains(&name.as_str()), "{name}");
+        let annotations = tool.annotations;
+        assert_eq!(annotations.read_only_hint, reads.contains(&name.as_str()), "{name}");
         assert_eq!(
-            a.destructive_hint,
+            annotations.destructive_hint,
             ["assign_issue", "delete_issue", "update_issue", "update_status"].contains(&name.as_str())
         );
-        assert!(!a.open_world_hint && !tool.self_service && !tool.title.is_empty() && tool.description.len() > 40);
+        assert!(
+            !annotations.open_world_hint && !tool.self_service && !tool.title.is_empty() && tool.description.len() > 40
+        );
         jsonschema::draft202012::meta::validate(&tool.input_schema).unwrap();
         jsonschema::draft202012::meta::validate(tool.output_schema.as_ref().unwrap()).unwrap();
         assert_eq!(
@@ -115,7 +117,7 @@ async fn invalid_arguments_break_input_schemas() {
     let t = Fixture::empty();
     let tools = tools_by_name(&t);
     let id = "67e55044-10b1-426f-9247-bb680e5fe0c8";
-    let bad = [
+    let invalid = [
         ("create_issue", json!({ "projectId": id, "title": "x" })),
         ("create_issue", json!({ "projectId": "CORE", "title": "x", "type": "Bug" })),
         ("create_issue", json!({ "projectId": id, "title": "", "type": "Bug" })),
@@ -137,7 +139,7 @@ async fn invalid_arguments_break_input_schemas() {
         ("create_project", json!({ "name": "x", "key": "core" })),
         ("create_project", json!({ "name": "" })),
     ];
-    for (tool, arguments) in bad {
+    for (tool, arguments) in invalid {
         assert!(!compile_schema(&tools[tool].input_schema).is_valid(&arguments), "{tool} {arguments}");
     }
 }

@@ -7,7 +7,7 @@ use super::Fixture;
 use crate::{
     db::{Db, DbResult, values},
     uri::ChangedResources,
-    words::vector,
+    words::tsvector,
 };
 use countersign_protocol::ErrorKind;
 
@@ -42,19 +42,23 @@ fn arbitrary_steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..40)
 }
 
+/// A tracker with one project, to which steps are applied.
 struct TestRun {
     t: Fixture,
     project: String,
-    me: String,
-    /// The ids of issues by number, including those of deleted issues.
+    /// The id of `agent-1` among the people.
+    agent: String,
+    /// The ids of all created issues in the order of their numbers.
     ids: Vec<String>,
 }
 
 impl TestRun {
+    /// Returns the id of an issue, or `null` if it was never created.
     fn id(&self, number: usize) -> Value {
         self.ids.get(number.wrapping_sub(1)).map_or(Value::Null, |id| json!(id))
     }
 
+    /// Returns the call of a step.
     fn call(&self, step: &Step) -> (&'static str, Value) {
         let key = |number: &usize| format!("CORE-{number}");
         match step {
@@ -73,7 +77,7 @@ impl TestRun {
             Step::Move { issue, status } => ("update_status", json!({ "issueId": key(issue), "newStatus": status })),
             Step::Retitle { issue, title } => ("update_issue", json!({ "issueId": key(issue), "title": title })),
             Step::Assign { issue, assign } => {
-                let assignee = if *assign { json!(self.me) } else { Value::Null };
+                let assignee = if *assign { json!(self.agent) } else { Value::Null };
                 ("assign_issue", json!({ "issueId": key(issue), "assigneeId": assignee }))
             }
             Step::Comment { issue, text } => ("add_comment", json!({ "issueId": key(issue), "content": text })),
@@ -101,7 +105,7 @@ fn check_index(db: Db<'_>) -> DbResult<()> {
     for sql in ["SELECT id, key, title, description FROM issues", "SELECT id, '', '', content FROM comments"] {
         let table = sql.rsplit(' ').next().unwrap();
         let rows: Vec<(i64, String)> = db.query_all(sql, &[], |row| {
-            Ok((row.get(0)?, vector(&[('A', row.get(1)?), ('B', row.get(2)?), ('D', row.get(3)?)])))
+            Ok((row.get(0)?, tsvector(&[('A', row.get(1)?), ('B', row.get(2)?), ('D', row.get(3)?)])))
         })?;
         for (id, words) in rows {
             let sql =
@@ -160,8 +164,8 @@ fn invariants_hold_after_any_writes() {
             runtime.block_on(async {
                 let t = Fixture::empty();
                 let project = t.create_project("CORE").await;
-                let me = t.agent_id().await;
-                let mut run = TestRun { t, project, me, ids: Vec::new() };
+                let agent = t.agent_id().await;
+                let mut run = TestRun { t, project, agent, ids: Vec::new() };
                 for step in &steps {
                     let (tool, arguments) = run.call(step);
                     let previewed = run.t.preview(tool, arguments.clone()).await;

@@ -28,6 +28,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{CallContext, Module as _, Provider, ProviderEvent};
 use countersign_store::{StoreLocation, testing::url_of};
 
+/// A tracker on a database of its own.
 pub(super) struct Fixture {
     pub tracker: Arc<Tracker>,
     pub dir: TempDir,
@@ -37,7 +38,7 @@ pub(super) fn config(sample_project: bool) -> TrackerConfig {
     TrackerConfig { enabled: true, workflow: std::collections::BTreeMap::new(), sample_project, people: Vec::new() }
 }
 
-/// Returns a separate database for each directory: on a server if the module is `on_a_server`, otherwise in a file.
+/// Returns a database of its own for each directory: on a server if this is the module `on_a_server`, otherwise in a file.
 pub(super) fn location_of(dir: &Path) -> StoreLocation {
     if module_path!().ends_with("on_a_server") {
         return StoreLocation::server(&url_of(dir), None).unwrap();
@@ -178,8 +179,8 @@ pub(super) fn to_text(value: &Value) -> String {
 #[track_caller]
 pub(super) fn assert_invalid(error: &McpError, pointer: &str, rule: &str) {
     assert_eq!(error.kind, ErrorKind::ValidationFailed, "{error}");
-    let fault = &error.data["details"]["errors"][0];
-    assert_eq!((&fault["pointer"], &fault["rule"]), (&json!(pointer), &json!(rule)), "{error}");
+    let problem = &error.data["details"]["errors"][0];
+    assert_eq!((&problem["pointer"], &problem["rule"]), (&json!(pointer), &json!(rule)), "{error}");
 }
 
 #[track_caller]
@@ -188,16 +189,16 @@ pub(super) fn assert_missing(error: &McpError, entity: &str) {
     assert_eq!(error.data["entityType"], entity, "{error}");
 }
 
-/// The id of no entity.
+/// An id that no entity has.
 pub(super) const UNKNOWN_ID: &str = "00000000-0000-4000-8000-000000000000";
 
 /// Returns the URIs of all pending events, and whether the list of resources has changed.
 pub(super) fn drain_events(receiver: &mut tokio::sync::broadcast::Receiver<ProviderEvent>) -> (Vec<String>, bool) {
-    let (mut uris, mut list) = (Vec::new(), false);
+    let (mut uris, mut list_changed) = (Vec::new(), false);
     while let Ok(event) = receiver.try_recv() {
         match event {
             ProviderEvent::ResourcesUpdated(more) => uris.extend(more),
-            ProviderEvent::ResourceListChanged => list = true,
+            ProviderEvent::ResourceListChanged => list_changed = true,
             ProviderEvent::PrivateResourcesUpdated(private) => {
                 panic!("the tracker has no private resources: {private:?}")
             }
@@ -206,5 +207,5 @@ pub(super) fn drain_events(receiver: &mut tokio::sync::broadcast::Receiver<Provi
             | ProviderEvent::AccountListChanged { .. } => {}
         }
     }
-    (uris, list)
+    (uris, list_changed)
 }

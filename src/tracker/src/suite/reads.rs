@@ -1,7 +1,9 @@
+//! Tests the tools that read: their filters, their pages and the search.
+
 use serde_json::{Value, json};
 
 use super::{CancellationToken, Fixture, ReadKind, UNKNOWN_ID, assert_invalid, assert_missing, to_text};
-use crate::{arguments::ListIssues, db::Db, reads::issue_query};
+use crate::{arguments::ListIssues, db::Db, reads::list_query};
 use countersign_provider::schema::parse_arguments;
 
 fn issue_keys(answer: &Value) -> Vec<String> {
@@ -83,8 +85,8 @@ async fn pages_list_each_issue_once_during_writes() {
             cursor => arguments["cursor"] = cursor.clone(),
         }
     }
-    let wanted: Vec<String> = (1..=25).rev().map(|n| format!("CORE-{n}")).collect();
-    assert_eq!(seen, wanted);
+    let expected: Vec<String> = (1..=25).rev().map(|n| format!("CORE-{n}")).collect();
+    assert_eq!(seen, expected);
     // A cursor is valid only for the filters of its listing.
     let cursor = t.call("list_issues", json!({ "limit": 1 })).await.unwrap()["nextCursor"].clone();
     let error = t.call("list_issues", json!({ "limit": 1, "type": "Bug", "cursor": cursor })).await.unwrap_err();
@@ -98,11 +100,13 @@ async fn projects_are_paged_by_key() {
         t.create_project(key).await;
     }
     let first = t.call("list_projects", json!({ "limit": 3 })).await.unwrap();
-    let names = |a: &Value| a["projects"].as_array().unwrap().iter().map(|p| to_text(&p["key"])).collect::<Vec<_>>();
-    assert_eq!(names(&first), ["AA", "BB", "CC"]);
+    let keys_of = |page: &Value| {
+        page["projects"].as_array().unwrap().iter().map(|project| to_text(&project["key"])).collect::<Vec<_>>()
+    };
+    assert_eq!(keys_of(&first), ["AA", "BB", "CC"]);
     assert!(first.get("people").is_none());
     let rest = t.call("list_projects", json!({ "cursor": first["nextCursor"] })).await.unwrap();
-    assert_eq!((names(&rest), &rest["nextCursor"]), (vec!["DD".to_owned()], &Value::Null));
+    assert_eq!((keys_of(&rest), &rest["nextCursor"]), (vec!["DD".to_owned()], &Value::Null));
     let error = t.call("list_projects", json!({ "cursor": "1.0" })).await.unwrap_err();
     assert_invalid(&error, "/cursor", "cursor");
 }
@@ -144,17 +148,17 @@ async fn search_ranks_titles_first_and_finds_comments() {
     assert_eq!(in_comment["results"][0]["key"], "CORE-8");
     assert_eq!(in_comment["results"][0]["matchedIn"], "comments");
     assert!(to_text(&in_comment["results"][0]["snippet"]).contains("[adviser]"));
-    let diacritics = t.call("search_issues", json!({ "query": "reseau safari" })).await.unwrap();
-    assert_eq!(diacritics["partial"], true, "no issue has both words");
-    let beginning = t.call("search_issues", json!({ "query": "blank pag" })).await.unwrap();
-    assert_eq!(beginning["results"][0]["key"], "CORE-7");
+    let without_marks = t.call("search_issues", json!({ "query": "reseau safari" })).await.unwrap();
+    assert_eq!(without_marks["partial"], true, "no issue has both words");
+    let by_prefix = t.call("search_issues", json!({ "query": "blank pag" })).await.unwrap();
+    assert_eq!(by_prefix["results"][0]["key"], "CORE-7");
     let limited = t.call("search_issues", json!({ "query": "the", "limit": 1 })).await.unwrap();
     assert_eq!((limited["results"].as_array().unwrap().len(), &limited["hasMore"]), (1, &json!(true)));
     let none = t.call("search_issues", json!({ "query": "xylophone" })).await.unwrap();
     assert_eq!(none, json!({ "results": [], "partial": false, "hasMore": false }));
     let other = t.create_project("OTHER").await;
-    let elsewhere = t.call("search_issues", json!({ "query": "passkey", "projectId": other })).await.unwrap();
-    assert_eq!(elsewhere["results"], json!([]));
+    let in_other_project = t.call("search_issues", json!({ "query": "passkey", "projectId": other })).await.unwrap();
+    assert_eq!(in_other_project["results"], json!([]));
     assert_missing(
         &t.call("search_issues", json!({ "query": "x", "projectId": "NONE" })).await.unwrap_err(),
         "project",
@@ -177,11 +181,11 @@ async fn search_finds_only_the_updated_title() {
 }
 
 #[tokio::test]
-async fn quick_listings_use_an_index() {
+async fn listings_with_an_index_use_it() {
     let t = Fixture::sample();
     let people = t.read("tracker://people").await.unwrap();
     let id = &people["people"][0]["id"];
-    let quick = [
+    let indexed = [
         json!({}),
         json!({ "projectId": "CORE" }),
         json!({ "projectId": "CORE", "status": "Todo" }),
@@ -190,15 +194,15 @@ async fn quick_listings_use_an_index() {
         json!({ "parentId": "CORE-1" }),
         json!({ "parentId": null }),
     ];
-    for arguments in quick {
+    for arguments in indexed {
         let raw = serde_json::value::to_raw_value(&arguments).unwrap();
         let filter: ListIssues = parse_arguments(&raw).unwrap();
-        assert!(filter.is_quick(), "{arguments}");
+        assert!(filter.has_index(), "{arguments}");
         for after in [None, Some(7)] {
-            let wanted: ListIssues = parse_arguments(&raw).unwrap();
+            let filter: ListIssues = parse_arguments(&raw).unwrap();
             let cancel = CancellationToken::new();
             let plan = t.tracker.storage.read(ReadKind::Snapshot, &cancel, move |db| {
-                let (sql, parameters) = issue_query(db, &wanted, after, 20)?.unwrap();
+                let (sql, parameters) = list_query(db, &filter, after, 20)?.unwrap();
                 let Db::Sqlite(_) = db else { return Ok(Vec::new()) };
                 Ok(db
                     .query_all(&format!("EXPLAIN QUERY PLAN {sql}"), &parameters.values(), |row| row.get::<String>(3))
@@ -209,8 +213,8 @@ async fn quick_listings_use_an_index() {
                 // The planner of a server depends on statistics, so its plan is not checked.
                 continue;
             }
-            let wanted = if arguments == json!({}) { "i" } else { "i USING INDEX issues_by_" };
-            assert!(plan.iter().any(|step| step.contains(wanted)), "{arguments}: {plan:?}");
+            let access = if arguments == json!({}) { "i" } else { "i USING INDEX issues_by_" };
+            assert!(plan.iter().any(|step| step.contains(access)), "{arguments}: {plan:?}");
             assert!(plan.iter().all(|step| !step.contains("TEMP B-TREE")), "{arguments}: {plan:?}");
         }
     }
@@ -223,7 +227,7 @@ async fn quick_listings_use_an_index() {
         json!({ "parentId": "CORE-1", "assigneeId": id }),
     ] {
         let raw = serde_json::value::to_raw_value(&arguments).unwrap();
-        assert!(!parse_arguments::<ListIssues>(&raw).unwrap().is_quick(), "{arguments}");
+        assert!(!parse_arguments::<ListIssues>(&raw).unwrap().has_index(), "{arguments}");
     }
 }
 
@@ -234,6 +238,7 @@ fn cpu_time() -> std::time::Duration {
 }
 
 /// Measures reads and a preview: `cargo test --release -p countersign-tracker measure_reads -- --ignored --nocapture`.
+/// The variable `MEASURE` selects reads by a part of the tool's name.
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn measure_reads() {

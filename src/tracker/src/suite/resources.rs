@@ -1,3 +1,5 @@
+//! Tests the resources: their list, their contents, and unknown ones.
+
 use serde_json::json;
 
 use super::{Fixture, context, to_text};

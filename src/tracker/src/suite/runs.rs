@@ -83,9 +83,9 @@ async fn concurrent_runs_are_serialized() {
         t.call("update_status", json!({ "issueId": issue, "newStatus": "Todo" })),
     );
     // One call wins, and the other sees its result.
-    let losing = [first, second].into_iter().filter_map(Result::err).collect::<Vec<_>>();
-    assert_eq!(losing.len(), 1);
-    assert_eq!((losing[0].kind, &losing[0].data["current"]), (ErrorKind::ToolExecution, &json!("Todo")));
+    let refused = [first, second].into_iter().filter_map(Result::err).collect::<Vec<_>>();
+    assert_eq!(refused.len(), 1);
+    assert_eq!((refused[0].kind, &refused[0].data["current"]), (ErrorKind::ToolExecution, &json!("Todo")));
 
     let calls = (0..40).map(|n| {
         let arguments = json!({ "projectId": project, "type": "Bug", "title": format!("Bug {n}") });
@@ -116,11 +116,11 @@ async fn deletion_and_new_child_exclude_each_other() {
     let project = t.create_project("CORE").await;
     for _ in 0..10 {
         let story = t.create_issue(&project, "Story", "A story", None).await;
-        let (child, gone) = tokio::join!(
+        let (created, deleted) = tokio::join!(
             t.call("create_issue", json!({ "projectId": project, "type": "Task", "title": "x", "parentId": story })),
             t.call("delete_issue", json!({ "issueId": story })),
         );
-        assert!(child.is_ok() != gone.is_ok(), "exactly one of the two calls succeeds");
+        assert!(created.is_ok() != deleted.is_ok(), "exactly one of the two calls succeeds");
     }
 }
 
@@ -129,8 +129,8 @@ async fn changed_resources_are_announced() {
     let t = Fixture::empty();
     let mut events = t.tracker.events();
     let project = t.create_project("CORE").await;
-    let (uris, list) = drain_events(&mut events);
-    assert!(list, "a new project is in resources/list");
+    let (uris, list_changed) = drain_events(&mut events);
+    assert!(list_changed, "a new project is in resources/list");
     assert!(uris.contains(&"tracker://projects".to_owned()) && uris.contains(&"tracker://people".to_owned()));
 
     let story = t.create_issue(&project, "Story", "A story", None).await;
@@ -219,33 +219,33 @@ async fn data_is_copied_between_databases() {
         .unwrap();
     let copied_data = t.dump().await;
     let from = location_of(t.dir.path()).module_storage().unwrap();
-    for (index, to) in [StoreLocation::directory, |dir: &Path| StoreLocation::server(&url_of(dir), None).unwrap()]
-        .into_iter()
-        .enumerate()
-    {
+    for (database, location_of_target) in [
+        ("file", StoreLocation::directory as fn(&Path) -> StoreLocation),
+        ("server", |dir| StoreLocation::server(&url_of(dir), None).unwrap()),
+    ] {
         let dir = tempfile::tempdir().unwrap();
-        let location = to(dir.path()).module_storage().unwrap();
-        let silent = &mut |_: u64, _: u64| {};
-        let mut shown = Vec::new();
-        let rows = move_data(&from, &location, false, &mut |rows, of| shown.push((rows, of))).unwrap();
-        assert_eq!(shown.last().map(|shown| (Some(shown.0), Some(shown.1))), Some((rows, rows)));
+        let location = location_of_target(dir.path()).module_storage().unwrap();
+        let no_progress = &mut |_: u64, _: u64| {};
+        let mut progress = Vec::new();
+        let rows = move_data(&from, &location, false, &mut |copied, total| progress.push((copied, total))).unwrap();
+        assert_eq!(progress.last().copied(), rows.map(|rows| (rows, rows)));
         assert_eq!(rows, Some(u64::try_from(copied_data.len()).unwrap()));
-        assert_eq!(move_data(&from, &location, false, silent).unwrap(), Some(0), "the target has equal data");
+        assert_eq!(move_data(&from, &location, false, no_progress).unwrap(), Some(0), "the target has equal data");
         let moved = Fixture { tracker: Tracker::open(&location, &config(true)).unwrap(), dir };
-        assert_eq!(moved.dump().await, copied_data, "database {index}");
+        assert_eq!(moved.dump().await, copied_data, "{database}");
         // New issues continue the numbers, and the full-text index is filled.
         let found = moved.call("search_issues", json!({ "query": "naive it's" })).await.unwrap();
         assert_eq!(found["results"][0]["key"], "MOVED-1", "{found}");
         let next = moved.call("create_issue", json!({ "projectId": project, "type": "Bug", "title": "x" })).await;
         assert_eq!(next.unwrap()["issue"]["key"], "MOVED-3");
-        let other = move_data(&from, &location, false, silent).unwrap();
-        assert_eq!(other, None, "the target has different data");
-        assert_eq!(move_data(&from, &location, true, silent).unwrap(), rows);
+        let refused = move_data(&from, &location, false, no_progress).unwrap();
+        assert_eq!(refused, None, "the target has different data");
+        assert_eq!(move_data(&from, &location, true, no_progress).unwrap(), rows);
         assert_eq!(moved.dump().await, copied_data);
     }
 }
 
-/// Covers a gateway that wrote between two attempts to copy.
+/// The node may have written to the target between two attempts to copy.
 #[tokio::test]
 async fn different_data_is_not_taken_for_a_copy() {
     let (source, target) = (Fixture::empty(), Fixture::empty());
@@ -254,12 +254,12 @@ async fn different_data_is_not_taken_for_a_copy() {
         t.create_issue(&project, "Bug", title, None).await;
     }
     let locations = [&source, &target].map(|t| location_of(t.dir.path()).module_storage().unwrap());
-    let silent = &mut |_: u64, _: u64| {};
+    let no_progress = &mut |_: u64, _: u64| {};
     let before = target.dump().await;
     assert_eq!(before.len(), source.dump().await.len());
-    assert_eq!(move_data(&locations[0], &locations[1], false, silent).unwrap(), None);
+    assert_eq!(move_data(&locations[0], &locations[1], false, no_progress).unwrap(), None);
     assert_eq!(target.dump().await, before);
-    assert!(move_data(&locations[0], &locations[1], true, silent).unwrap() > Some(0));
+    assert!(move_data(&locations[0], &locations[1], true, no_progress).unwrap() > Some(0));
     assert_eq!(target.dump().await, source.dump().await);
 }
 
@@ -269,10 +269,10 @@ async fn new_tables_import_the_file() {
     let file = Tracker::open(&ModuleStorage::Directory(dir.path().to_owned()), &config(true)).unwrap();
     let old = Fixture { tracker: file, dir };
     old.create_project("KEPT").await;
-    let elsewhere = tempfile::tempdir().unwrap();
-    let location = StoreLocation::configured(old.dir.path(), Some((&url_of(elsewhere.path()), None))).unwrap();
+    let server_dir = tempfile::tempdir().unwrap();
+    let location = StoreLocation::configured(old.dir.path(), Some((&url_of(server_dir.path()), None))).unwrap();
     let tables = Tracker::open(&location.module_storage().unwrap(), &config(true)).unwrap();
-    let mut new = Fixture { tracker: tables, dir: elsewhere };
+    let mut new = Fixture { tracker: tables, dir: server_dir };
     assert_eq!(new.dump().await, old.dump().await);
     // The file is imported only once. Later writes to it are ignored.
     old.create_project("LATE").await;
@@ -280,9 +280,9 @@ async fn new_tables_import_the_file() {
     assert_ne!(new.dump().await, old.dump().await);
 }
 
-/// Covers several gateways on one database. Each announces the writes of the others to its own subscribers.
+/// Several nodes share a database server. Each announces the writes of the others to its own subscribers.
 #[tokio::test]
-async fn writes_are_announced_by_other_gateways() {
+async fn writes_are_announced_by_other_nodes() {
     let t = Fixture::empty();
     let location = location_of(t.dir.path()).module_storage().unwrap();
     if let ModuleStorage::Directory(_) = location {
@@ -317,8 +317,8 @@ async fn withdrawn_permit_stops_the_write() {
     let t = Fixture::empty();
     let project = t.create_project("CORE").await;
     let issue = t.create_issue(&project, "Bug", "A bug", None).await;
-    let run = async |change: &str, holds: bool| {
-        let permit = Some(Permit(Arc::new(move || holds)));
+    let run = async |change: &str, is_permitted: bool| {
+        let permit = Some(Permit(Arc::new(move || is_permitted)));
         let ctx = CallContext { permit, ..context("alice", Some(change)) };
         t.call_as(&ctx, "add_comment", json!({ "issueId": issue, "content": "done" })).await
     };
@@ -337,15 +337,15 @@ async fn withdrawn_permit_stops_the_write() {
     let refused = run("chg_1", false).await.unwrap_err();
     assert_eq!(refused.data["outcome"], "not_applied", "{refused}");
     if let ModuleStorage::Postgres { .. } = location.module_storage().unwrap() {
-        // The permit is valid by the clock of the gateway, but the store has no valid claim.
-        for losing in ["chg_2", "chg_3"] {
-            let refused = run(losing, true).await.unwrap_err();
+        // The permit is valid by the clock of this node, but the store has no valid claim.
+        for unclaimed in ["chg_2", "chg_3"] {
+            let refused = run(unclaimed, true).await.unwrap_err();
             assert_eq!(refused.data["outcome"], "not_applied", "{refused}");
         }
     }
     assert_eq!(t.dump().await, before);
     let done = run("chg_1", true).await.unwrap();
-    // A repeated run returns the stored answer without a permit.
+    // A repeated run returns the recorded result without a permit.
     assert_eq!(run("chg_1", false).await.unwrap(), done);
     store.close();
 }
@@ -367,7 +367,7 @@ async fn write_is_refused_if_state_differs_from_approval() {
     t.call_as(&CallContext { approved_state: approved, ..ctx }, "update_issue", write).await.unwrap();
 }
 
-/// Covers a database server. If the connection ends during a commit, the gateway looks up whether the commit was made.
+/// If the connection to a database server ends during a commit, the node looks up whether the commit was made.
 #[tokio::test]
 async fn unanswered_commit_is_looked_up() {
     let dir = tempfile::tempdir().unwrap();
@@ -386,8 +386,8 @@ async fn unanswered_commit_is_looked_up() {
     assert_eq!(created["issue"]["key"], "CORE-1");
     assert!(drain_events(&mut events).0.contains(&"tracker://issues/CORE-1".to_owned()));
 
-    for losing in [CUT_BEFORE_MESSAGE, REFUSE] {
-        proxy.set(losing);
+    for failure in [CUT_BEFORE_MESSAGE, REFUSE] {
+        proxy.set(failure);
         let error = t.call("create_issue", json!({ "projectId": project, "type": "Bug", "title": "lost" })).await;
         proxy.set(PASS);
         let error = error.unwrap_err();

@@ -1,3 +1,5 @@
+//! Tests the tools that write: their previews, their effects, and what they refuse.
+
 use serde_json::{Value, json};
 
 use super::{Fixture, UNKNOWN_ID, assert_invalid, assert_missing, config, to_text};
@@ -83,14 +85,14 @@ async fn issue_is_created_with_all_fields() {
         ]
     );
     let issue = &t.call("create_issue", arguments).await.unwrap()["issue"];
-    let wanted = json!({
+    let expected = json!({
         "key": "CORE-2", "projectId": project, "projectKey": "CORE", "title": "Fix login", "type": "Task",
         "status": "Backlog", "priority": "High", "description": "One\nTwo", "assignee": { "id": me, "name": "agent-1" },
         "parent": { "id": story, "key": "CORE-1", "title": "Sign in", "type": "Story" }, "estimatedHours": 2.5,
         "commentCount": 0, "childCount": 0, "allowedTransitions": ["Todo", "Cancelled"], "version": 1,
         "createdBy": "agent-1",
     });
-    for (name, value) in wanted.as_object().unwrap() {
+    for (name, value) in expected.as_object().unwrap() {
         assert_eq!(&issue[name], value, "{name}");
     }
 }
@@ -352,7 +354,7 @@ async fn comment_author_is_the_caller() {
     let read = t.call("get_issue", json!({ "issueId": issue, "include": ["comments"] })).await.unwrap();
     assert_eq!(read["comments"], json!([created["comment"]]));
     assert_eq!(read["issue"]["commentCount"], 1);
-    // The principal has its own entry among the people now.
+    // Its first write adds a principal to the people.
     assert!(to_text(&created["comment"]["authorId"]).len() == 36);
 
     assert_invalid(
