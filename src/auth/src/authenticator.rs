@@ -16,7 +16,7 @@ use dashmap::DashMap;
 use jiff::Timestamp;
 
 use super::{
-    attempts::{FailedAttempts, Subject},
+    attempts::{AttemptSource, FailedAttempts},
     keys::{KeyStore, PREFIX},
     tokens::{MAX_TOKEN_BYTES, TokenVerifier},
 };
@@ -28,11 +28,11 @@ use countersign_telemetry::metrics::{Cache, CacheMetrics};
 
 /// The time for which a cached key is valid without asking the store, and within which a revocation takes effect.
 pub const MAX_KEY_AGE: Duration = Duration::from_millis(750);
-/// The interval at which the keys of open streams are verified again.
+/// The interval at which the credentials of open streams are verified again.
 pub const RECHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The maximum number of cached keys. Each further one costs a look-up.
+/// The maximum number of cached keys. The use of any other key costs a look-up.
 const MAX_CACHED_KEYS: usize = 10_000;
-/// The maximum number of wrong keys in each of the two generations.
+/// The maximum number of wrong keys in each of the two generations of [`WrongKeys`].
 const MAX_WRONG_KEYS: usize = 2048;
 /// The maximum number of bytes of an `Authorization` header if only keys are accepted. A key has 47 characters.
 const MAX_KEY_HEADER_BYTES: usize = 512;
@@ -44,7 +44,7 @@ struct CachedKey {
     checked_at: Instant,
 }
 
-/// Hashes of recently refused keys, in two generations.
+/// Hashes of recently refused keys. The older generation is dropped when the current one is full.
 #[derive(Default)]
 struct WrongKeys {
     current: HashSet<SecretHash>,
@@ -67,17 +67,17 @@ pub struct Authenticator {
     store: Arc<dyn KeyStore>,
     cache: DashMap<SecretHash, CachedKey>,
     wrong_keys: Mutex<WrongKeys>,
-    /// Requests with a wrong key or token.
+    /// Counts requests with a wrong key or token.
     attempts: FailedAttempts,
-    /// Opaque tokens that were not known here and that their issuers refused, whatever the path of the request.
+    /// Counts unknown opaque tokens that their issuer refused, on every path.
     refused_tokens: FailedAttempts,
     local_agent: Arc<Principal>,
     tokens: TokenVerifier,
 }
 
 impl Authenticator {
-    /// Creates an authenticator. With `behind_tls_proxy` every peer may look like loopback, so `auth.mode: local` then
-    /// requires a key too.
+    /// Creates an authenticator. With `behind_tls_proxy`, every peer may look like loopback, so that even `auth.mode:
+    /// local` requires a key.
     #[must_use]
     pub fn new(config: &Config, store: Arc<dyn KeyStore>) -> Self {
         Self {
@@ -98,11 +98,11 @@ impl Authenticator {
         &self.tokens
     }
 
-    /// Checks the access token in an `Authorization` header. Returns `None` for a key, and if [`Self::identify`] refuses
-    /// the token.
+    /// Checks the access token in an `Authorization` header without asking its issuer. Returns `None` for a key, and
+    /// for a token that [`Self::identify`] refuses.
     #[must_use]
     pub fn check_token<'a>(&self, authorization: &'a [u8]) -> Option<TokenCheck<'a>> {
-        let token = self.parse_header(authorization).ok().filter(|token| self.is_token(token))?;
+        let token = self.parse_header(authorization).ok().filter(|token| self.is_access_token(token))?;
         let Some(outcome) = self.tokens.identify_without_issuer(token, Timestamp::now()) else {
             return Some(TokenCheck::NeedsIssuer(token));
         };
@@ -111,18 +111,18 @@ impl Authenticator {
         Some(TokenCheck::Identified(identity))
     }
 
-    /// Checks that an issuer may be asked about a token on behalf of an address.
+    /// Checks that the issuer of a token may be asked about it for a client at this address.
     ///
     /// # Errors
-    /// `RATE_LIMITED` if the token is not known here and issuers have refused too many such tokens of the address.
-    pub fn check_may_ask(&self, token: &str, peer: Option<IpAddr>) -> Result<(), McpError> {
+    /// `RATE_LIMITED` for an unknown opaque token, if its issuer has refused too many such tokens from the address.
+    pub fn check_issuer_limit(&self, token: &str, peer: Option<IpAddr>) -> Result<(), McpError> {
         if !self.tokens.is_unknown_opaque_token(token) {
             return Ok(());
         }
-        self.refused_tokens.check(Subject::for_peer(peer), Instant::now())
+        self.refused_tokens.check(AttemptSource::for_peer(peer), Instant::now())
     }
 
-    /// Asks the issuer of a token ([`TokenVerifier::ask_issuer`]), and counts an opaque token that it refuses.
+    /// Asks the issuer of a token ([`TokenVerifier::ask_issuer`]), and counts an unknown opaque token that it refuses.
     pub async fn ask_issuer(&self, token: &str, peer: Option<IpAddr>) {
         let is_unknown = self.tokens.is_unknown_opaque_token(token);
         self.tokens.ask_issuer(token).await;
@@ -132,15 +132,16 @@ impl Authenticator {
         if let Err(refusal) = self.tokens.identify(token, Timestamp::now())
             && refusal.is_failed_attempt()
         {
-            // The request is refused for the token.
-            let _ = self.refused_tokens.record_failure(Subject::for_peer(peer), Instant::now(), refusal.into());
+            // The returned error is not needed: the request itself will be refused.
+            let _ = self.refused_tokens.record_failure(AttemptSource::for_peer(peer), Instant::now(), refusal.into());
         }
     }
 
-    fn is_token(&self, text: &str) -> bool {
+    fn is_access_token(&self, text: &str) -> bool {
         !text.starts_with(PREFIX) && self.tokens.is_enabled()
     }
 
+    /// Returns the key or the token in an `Authorization` header. Only tokens may be long.
     fn parse_header<'a>(&self, authorization: &'a [u8]) -> Result<&'a str, McpError> {
         if authorization.len() <= MAX_KEY_HEADER_BYTES {
             return parse_token(authorization);
@@ -153,9 +154,9 @@ impl Authenticator {
         }
     }
 
-    /// Returns the principal and the credential of a request, which [`Self::recheck`] verifies later. `authorization`
-    /// is the value of the only `Authorization` header ([`authorization_header`]), and `peer` is the address of the
-    /// socket; `None` does not count as loopback.
+    /// Returns the principal and the credential of a request. [`Self::check`] verifies the credential again later.
+    /// `authorization` is the value of the only `Authorization` header ([`authorization_header`]), and `peer` is the
+    /// address of the socket, where `None` does not count as loopback.
     ///
     /// # Errors
     /// `UNAUTHORIZED` for a missing, malformed, unknown or revoked key or an invalid token; `FORBIDDEN` for a token
@@ -173,14 +174,14 @@ impl Authenticator {
     ) -> Result<Identity, McpError> {
         match authorization {
             Some(value) => match self.parse_header(value)? {
-                token if self.is_token(token) => {
+                token if self.is_access_token(token) => {
                     let identity = self.tokens.identify(token, Timestamp::now()).map_err(|refusal| {
                         let is_failed_attempt = refusal.is_failed_attempt();
                         let error = McpError::from(refusal);
                         if !is_failed_attempt {
                             return error;
                         }
-                        self.attempts.record_failure(Subject::for_peer(peer), now(), error)
+                        self.attempts.record_failure(AttemptSource::for_peer(peer), now(), error)
                     })?;
                     self.check_person(&identity.principal)?;
                     Ok(identity)
@@ -228,16 +229,20 @@ impl Authenticator {
     fn identify_key_at(&self, key: &str, peer: Option<IpAddr>, now: Instant) -> Result<Identity, McpError> {
         let hash = secret::hash(key.as_bytes());
         let known = self.cache.get(&hash).map(|hit| (Arc::clone(&hit.principal), hit.checked_at));
-        if let Some((principal, checked)) = &known
-            && now.saturating_duration_since(*checked) < MAX_KEY_AGE
+        if let Some((principal, checked_at)) = &known
+            && now.saturating_duration_since(*checked_at) < MAX_KEY_AGE
         {
             CacheMetrics::for_cache(Cache::Keys).hit();
             return Ok(Identity { principal: Arc::clone(principal), credential: Credential::Key(hash) });
         }
         let refused = || McpError::new(ErrorKind::Unauthorized, "the key is unknown or revoked");
-        // A random key that did not exist a moment ago will not come into existence, so no look-up is needed.
+        // Keys are random, so one that did not exist a moment ago does not exist now either.
         if known.is_none() && self.is_known_wrong_key(&hash) {
-            return Err(self.attempts.record_failure(Subject::for_wrong_key(peer, hash_prefix(&hash)), now, refused()));
+            return Err(self.attempts.record_failure(
+                AttemptSource::for_wrong_key(peer, hash_prefix(&hash)),
+                now,
+                refused(),
+            ));
         }
         // All other keys are looked up: a valid key is never held back by failures of others.
         let found = if secret::is_well_formed(PREFIX, key) { self.look_up(&hash)? } else { None };
@@ -252,18 +257,18 @@ impl Authenticator {
         }
         self.cache.remove(&hash);
         self.remember_wrong_key(hash);
-        Err(self.attempts.record_failure(Subject::for_peer(peer), now, refused()))
+        Err(self.attempts.record_failure(AttemptSource::for_peer(peer), now, refused()))
     }
 
-    /// Returns the principal of a key that is still valid, for streams and sign-ins that outlive a request.
+    /// Returns the principal of a key, if it is still valid. For streams and sign-ins, which outlive a request.
     ///
     /// # Errors
     /// `UNAUTHORIZED` if it was revoked; `STORE_UNAVAILABLE` if that cannot be determined.
-    pub fn recheck(&self, key: &SecretHash) -> Result<Arc<Principal>, McpError> {
-        self.recheck_at(key, Instant::now())
+    pub fn recheck_key(&self, key: &SecretHash) -> Result<Arc<Principal>, McpError> {
+        self.recheck_key_at(key, Instant::now())
     }
 
-    fn recheck_at(&self, key: &SecretHash, now: Instant) -> Result<Arc<Principal>, McpError> {
+    fn recheck_key_at(&self, key: &SecretHash, now: Instant) -> Result<Arc<Principal>, McpError> {
         if let Some(hit) = self.cache.get(key)
             && now.saturating_duration_since(hit.checked_at) < MAX_KEY_AGE
         {
@@ -284,7 +289,7 @@ impl Authenticator {
     /// `UNAUTHORIZED` if it was revoked or has expired; `STORE_UNAVAILABLE` if that cannot be determined.
     pub fn check(&self, identity: &Identity) -> Result<(), McpError> {
         match &identity.credential {
-            Credential::Key(hash) => self.recheck(hash).map(drop),
+            Credential::Key(hash) => self.recheck_key(hash).map(drop),
             Credential::Token(token) => {
                 self.check_person(&identity.principal)?;
                 self.tokens.check(token, Timestamp::now())
@@ -315,8 +320,8 @@ impl Authenticator {
         }
     }
 
-    /// Returns a future that waits like [`Self::wait_until_revoked`] for a token, whose issuer may have to be asked. It
-    /// never ends for other credentials, which [`Self::check`] verifies at once.
+    /// Returns [`Self::wait_until_revoked`] for a token, because only its issuer may know that it was revoked. For
+    /// other credentials, which callers verify with [`Self::check`], the future never ends.
     pub fn wait_until_token_revoked(self: &Arc<Self>, identity: &Identity) -> Pin<Box<dyn Future<Output = McpError>>> {
         if !matches!(identity.credential, Credential::Token(_)) {
             return Box::pin(std::future::pending());
@@ -334,8 +339,8 @@ impl Authenticator {
         CacheMetrics::for_cache(Cache::Keys).miss();
         let record = self.store.find_key(hash)?;
         // The index has compared the hashes, but not in constant time.
-        let live = record.filter(|record| record.key.revoked_at.is_none() && secret::is_same_hash(&record.hash, hash));
-        Ok(live.map(|record| Arc::new(record.principal())))
+        let valid = record.filter(|record| record.key.revoked_at.is_none() && secret::is_same_hash(&record.hash, hash));
+        Ok(valid.map(|record| Arc::new(record.principal())))
     }
 
     fn is_known_wrong_key(&self, hash: &SecretHash) -> bool {
@@ -381,10 +386,10 @@ fn parse_token(value: &[u8]) -> Result<&str, McpError> {
     if !scheme.eq_ignore_ascii_case("bearer") {
         return Err(refuse("the Authorization header must be `Bearer <key>`"));
     }
-    // RFC 9110 11.4: one or more spaces; trailing whitespace never belongs to a value.
+    // RFC 9110, section 11.4: one or more spaces precede the token, and trailing whitespace never belongs to a value.
     let token = rest.trim_start_matches(' ').trim_end_matches([' ', '\t']);
-    let legal = |b: u8| b.is_ascii_alphanumeric() || b"-._~+/=".contains(&b);
-    if token.is_empty() || !token.bytes().all(legal) {
+    let is_token_char = |b: u8| b.is_ascii_alphanumeric() || b"-._~+/=".contains(&b);
+    if token.is_empty() || !token.bytes().all(is_token_char) {
         return Err(refuse("the Authorization header must be `Bearer <key>`"));
     }
     Ok(token)

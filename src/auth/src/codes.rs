@@ -1,8 +1,8 @@
-//! Creates and redeems one-time codes that sign a person in to the dashboard. A link passes the code in its fragment.
+//! Creates and redeems one-time codes that sign a person in to the dashboard. A link carries the code in its fragment.
 //!
-//! `countersign open` (another process), the first start, and a sign-in at the identity provider create codes; so can
-//! anybody who can write the data directory. A code is stored as a hash, works once, and expires after at most ten
-//! minutes. It is never logged.
+//! Codes are created by `countersign open` (another process), by the start at a terminal, and by a sign-in at the
+//! identity provider. Anybody who can write the data directory can create one, too. A code is stored as a hash, works
+//! once, and expires after at most ten minutes. It is never logged.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -19,7 +19,7 @@ use countersign_store::{
 pub const PREFIX: &str = "csc_";
 /// The time within which a code must be used.
 pub const LIFETIME: SignedDuration = SignedDuration::from_mins(10);
-/// The time within which a browser must use the code that it gets after a sign-in at the identity provider.
+/// The time within which a browser must use the code that it got after a sign-in at the identity provider.
 const SESSION_CODE_LIFETIME: SignedDuration = SignedDuration::from_mins(1);
 
 /// Creates a code and stores its hash. Blocks for a durable write.
@@ -57,8 +57,8 @@ fn store_code(
     Ok(code)
 }
 
-/// Checks cheaply that a code exists, so that wrong codes never wait for a durable write and delay nobody else. The
-/// timing reveals nothing about a guess, because hashes are looked up.
+/// Checks that a code exists, which costs only a read, so that wrong codes cause no durable writes. The timing reveals
+/// nothing about a guess, because hashes are looked up.
 ///
 /// # Errors
 /// `UNAUTHORIZED` for a code that does not exist; `STORE_UNAVAILABLE`.
@@ -69,7 +69,7 @@ pub fn check_exists(store: &StoredCredentials, code: &str) -> Result<(), McpErro
     Err(refuse(CodeOutcome::Unknown))
 }
 
-/// Redeems a code, and returns the principal who signs in with it, and their session at the identity provider, if any.
+/// Redeems a code. Returns the principal who signs in with it, and their session at the identity provider, if any.
 /// Blocks for a durable write.
 ///
 /// # Errors
@@ -90,13 +90,15 @@ pub fn redeem(
         return Ok((Principal::new(local_reviewer(), Role::Reviewer), None));
     };
     let person = store.person(&session.person())?.and_then(|person| person.principal());
-    let mut person = person.ok_or_else(|| refuse(outcome))?;
-    session.describe_sign_in(&mut person);
-    Ok((person, Some(session)))
+    let mut principal = person.ok_or_else(|| refuse(outcome))?;
+    session.describe_sign_in(&mut principal);
+    Ok((principal, Some(session)))
 }
 
+/// Logs why a code is refused, and returns the error, which does not say why.
 fn refuse(outcome: CodeOutcome) -> McpError {
-    // There may be thousands of guesses per second, but at most as many used and expired codes as were created.
+    // Guesses may come thousands of times per second. Used and expired codes are as rare as the codes that were
+    // created.
     if outcome == CodeOutcome::Unknown {
         tracing::debug!(?outcome, "a sign-in code was refused");
     } else {
@@ -105,18 +107,18 @@ fn refuse(outcome: CodeOutcome) -> McpError {
     McpError::new(ErrorKind::Unauthorized, "the sign-in code is unknown, used or too old; `countersign open` makes one")
 }
 
-/// Returns the name of the local reviewer: that of the operating system's user, adapted to the rules for names.
+/// Returns the name of the local reviewer: that of the operating system's user, changed to follow the rules for names.
 #[must_use]
 pub fn local_reviewer() -> String {
     let from_system = std::fs::read_to_string("/etc/passwd").ok().and_then(|text| {
         let uid = rustix::process::getuid().as_raw().to_string();
-        name_of_uid(&text, &uid).map(str::to_owned)
+        find_user_name(&text, &uid).map(str::to_owned)
     });
     let from_environment = || std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).ok();
     reviewer_name(&from_system.or_else(from_environment).unwrap_or_default())
 }
 
-fn name_of_uid<'a>(passwd: &'a str, uid: &str) -> Option<&'a str> {
+fn find_user_name<'a>(passwd: &'a str, uid: &str) -> Option<&'a str> {
     passwd.lines().find_map(|line| {
         let mut fields = line.split(':');
         let name = fields.next()?;
@@ -145,11 +147,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let stored = StoredCredentials::in_directory(dir.path()).unwrap();
         let now = Timestamp::from_second(1_800_000_000).unwrap();
-        let code = create(stored.keys(), now).unwrap();
+        let code = create(stored.writer(), now).unwrap();
         let name = redeem(&stored, &code, now + LIFETIME - SignedDuration::from_secs(1)).unwrap().0.name;
         assert_eq!(name, local_reviewer());
         redeem(&stored, &code, now).unwrap_err();
-        let late = create(stored.keys(), now).unwrap();
+        let late = create(stored.writer(), now).unwrap();
         redeem(&stored, &late, now + LIFETIME).unwrap_err();
         for wrong in ["", "csc_", "csc_nothing", &secret::generate(PREFIX).unwrap(), &"x".repeat(100_000)] {
             assert_eq!(check_exists(&stored, wrong).unwrap_err().kind, ErrorKind::Unauthorized);
@@ -168,7 +170,7 @@ mod tests {
         for odd in ["local-agent", "", "\u{202e}x", &"x".repeat(300)] {
             keys::check_name(&reviewer_name(odd)).unwrap();
         }
-        assert_eq!(name_of_uid("root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/:/bin/sh", "1000"), Some("alice"));
-        assert_eq!(name_of_uid("bad\nroot:x", "0"), None);
+        assert_eq!(find_user_name("root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/:/bin/sh", "1000"), Some("alice"));
+        assert_eq!(find_user_name("bad\nroot:x", "0"), None);
     }
 }

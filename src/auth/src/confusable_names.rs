@@ -7,9 +7,9 @@ use super::keys::RESERVED_NAMES;
 use countersign_domain::changes::person::fold_name;
 use countersign_protocol::{ErrorKind, McpError};
 
-/// Rejects a name or an owner that differs from a known one but looks like it: through another script, accents, invisible
-/// characters, or digits for letters (UTS 39, "Confusable Detection"). Names in use pass, also in another case or width.
-/// Names that count as the same person without being spelled alike (`alıce` and `alice`) are rejected.
+/// Rejects a name or an owner that differs from a known one but looks like it: through another script, accents,
+/// invisible characters, or digits for letters (UTS 39, "Confusable Detection"). A known name passes, even in another
+/// case or width. A name that counts as a known person but is spelled differently (`alıce` and `alice`) is rejected.
 ///
 /// # Errors
 /// `INVALID_PARAMS` with both names.
@@ -29,18 +29,18 @@ pub fn check_name<'a>(new: &str, known: impl IntoIterator<Item = &'a str>) -> Re
 }
 
 fn is_same_spelling(a: &str, b: &str) -> bool {
-    let lower = |name: &str| name.nfkc().collect::<String>().to_lowercase();
-    lower(a) == lower(b)
+    let normalize = |name: &str| name.nfkc().collect::<String>().to_lowercase();
+    normalize(a) == normalize(b)
 }
 
-/// Returns the UTS 39 skeletons of the name as written and of its case-folded form, since `I` looks like `l` and `i` does
-/// not. Accents are removed, and the skeletons are in lower case, because UTS 39 maps `0` to `O`.
+/// Returns the UTS 39 skeletons of the name as written and of its case-folded form, since `I` looks like `l` and `i`
+/// does not. Accents are removed, and the skeletons are in lower case, because UTS 39 maps `0` to `O`.
 fn skeletons(name: &str) -> [String; 2] {
-    let plain = |name: &str| -> String {
-        let bare: String = name.nfd().filter(|c| !is_combining_mark(*c)).collect();
-        skeleton(&bare).collect::<String>().to_lowercase()
+    let lower_skeleton = |name: &str| -> String {
+        let without_marks: String = name.nfd().filter(|c| !is_combining_mark(*c)).collect();
+        skeleton(&without_marks).collect::<String>().to_lowercase()
     };
-    [plain(name), plain(&fold_name(name))]
+    [lower_skeleton(name), lower_skeleton(&fold_name(name))]
 }
 
 #[cfg(test)]
@@ -84,7 +84,7 @@ mod tests {
         ] {
             check_name(new, ["x", known]).unwrap_or_else(|error| panic!("{new}: {}", error.message));
         }
-        // Both names are in use, so neither is locked out.
+        // Both names are in use, so both remain usable.
         check_name("jose", ["jos\u{e9}", "jose"]).unwrap();
     }
 }

@@ -1,9 +1,9 @@
-//! Manages sign-ins of browsers. A sign-in has two secrets: a cookie that scripts cannot read, and a secret that only
-//! the page has.
+//! Manages sign-ins of browsers to the dashboard. A sign-in has two secrets: a cookie that scripts cannot read, and a
+//! secret that only the page has.
 //!
 //! The cookie alone authorizes nothing. Otherwise another site, or another port of this host with the same cookie,
-//! could act for the person. Both are stored as hashes, and their number is bounded. A sign-in that another process
-//! ended is refused within [`MAX_KEY_AGE`].
+//! could act for the person. Both secrets are stored as hashes, and the number of sign-ins is bounded. A sign-in that
+//! another process ended is refused within [`MAX_KEY_AGE`].
 
 use std::{
     collections::HashMap,
@@ -28,24 +28,24 @@ pub const COOKIE: &str = "countersign_session";
 pub const SECRET_HEADER: &str = "x-countersign-secret";
 /// The idle time after which a sign-in ends.
 pub const MAX_IDLE: SignedDuration = SignedDuration::from_hours(12);
-/// The maximum number of sign-ins of all principals, and of one. The least recently used sign-in is evicted.
+/// The maximum number of sign-ins of all principals. The least recently used one is evicted.
 const MAX_SIGN_INS: usize = 4096;
+/// The maximum number of sign-ins of one principal.
 const MAX_SIGN_INS_PER_PRINCIPAL: usize = 64;
-/// The maximum number of cookies with the name that are checked, since other ports of the host may set some.
+/// The maximum number of cookies named [`COOKIE`] that are checked. Other ports of the host may set some, too.
 const MAX_COOKIES: usize = 8;
-
-/// The minimum interval between stored uses of a sign-in, each of which is a durable write.
+/// The minimum interval at which uses of a sign-in are stored, because each is a durable write.
 const MIN_STORE_INTERVAL: SignedDuration = SignedDuration::from_mins(10);
 
 /// A cached sign-in.
 struct CachedSignIn {
     sign_in: SignIn,
-    /// The time of the last use in the store.
+    /// The time of the last use that was stored.
     use_stored_at: Timestamp,
     checked_at: Instant,
 }
 
-/// The secrets of a new sign-in for the browser.
+/// A new sign-in, with its secrets for the browser.
 pub struct NewSignIn {
     pub cookie: Cookie<'static>,
     /// The secret for the page, which keeps it in `sessionStorage`.
@@ -54,7 +54,7 @@ pub struct NewSignIn {
     pub expires_at: Timestamp,
 }
 
-/// The sign-ins of this gateway.
+/// The sign-ins of browsers to this gateway.
 pub struct DashboardSignIns {
     authenticator: Arc<Authenticator>,
     store: Arc<StoredCredentials>,
@@ -64,7 +64,7 @@ pub struct DashboardSignIns {
 }
 
 impl DashboardSignIns {
-    /// Creates the sign-ins with those in the store, as far as it can be read.
+    /// Creates the sign-ins, with those of the store if it can be read.
     #[must_use]
     pub fn new(authenticator: Arc<Authenticator>, store: Arc<StoredCredentials>, rules: &OriginRules) -> Self {
         let all = store.sign_ins().unwrap_or_default();
@@ -81,8 +81,8 @@ impl DashboardSignIns {
         self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the live sign-in with this id, from the cache or, if the cached one is older than [`MAX_KEY_AGE`], from
-    /// the store.
+    /// Returns the sign-in with this id if it has not ended. It is read from the store if the cached one is older than
+    /// [`MAX_KEY_AGE`].
     fn find_live(&self, id: &SecretHash, now: Timestamp) -> Result<Option<SignIn>, McpError> {
         if let Some(cached) = self.lock().get(id).filter(|cached| cached.checked_at.elapsed() < MAX_KEY_AGE) {
             return Ok(Some(cached.sign_in.clone()).filter(|sign_in| is_live(sign_in, now)));
@@ -144,9 +144,9 @@ impl DashboardSignIns {
         if !principal.role.may_view() {
             return Err(McpError::new(ErrorKind::Forbidden, "this key is an agent's; the dashboard is for people"));
         }
-        let page = secret::generate("")?;
+        let page_secret = secret::generate("")?;
         let fresh_cookie = secret::generate("")?;
-        // Read from the store: another process may have signed somebody in or out.
+        // The cache does not suffice, because another process may have signed somebody in or out.
         let mut all: HashMap<SecretHash, SignIn> =
             self.store.sign_ins()?.into_iter().map(|sign_in| (sign_in.id, sign_in)).collect();
         let mut removed: Vec<SecretHash> = all.values().filter(|s| !is_live(s, now)).map(|s| s.id).collect();
@@ -163,7 +163,7 @@ impl DashboardSignIns {
         while all.len() >= MAX_SIGN_INS {
             removed.extend(evict(&mut all, None));
         }
-        let id = secret::hash(page.as_bytes());
+        let id = secret::hash(page_secret.as_bytes());
         let cookie_hash = secret::hash(cookie.as_bytes());
         let refreshed_at = session.as_ref().filter(|session| session.has_refresh_token).map(|_| now);
         let sign_in = SignIn {
@@ -181,7 +181,7 @@ impl DashboardSignIns {
         removed.iter().for_each(|id| drop(cached.remove(id)));
         cached.insert(id, CachedSignIn::new(sign_in));
         drop(cached);
-        Ok(NewSignIn { cookie: self.build_cookie(cookie), secret: page, principal, expires_at })
+        Ok(NewSignIn { cookie: self.build_cookie(cookie), secret: page_secret, principal, expires_at })
     }
 
     /// Returns the identity of a request with both secrets of one sign-in.
@@ -232,13 +232,14 @@ impl DashboardSignIns {
         })
     }
 
-    /// Checks that the key behind a sign-in, if any, is still valid. Forgets the sign-in of a revoked key.
+    /// Checks that the key with which the person signed in, if any, is still valid. Removes the sign-in of a revoked
+    /// key.
     fn check_key(&self, id: &SecretHash, key: Option<SecretHash>) -> Result<(), McpError> {
         let Some(key) = key else { return Ok(()) };
-        self.authenticator.recheck(&key).map(drop).inspect_err(|error| {
+        self.authenticator.recheck_key(&key).map(drop).inspect_err(|error| {
             if error.kind == ErrorKind::Unauthorized {
                 self.lock().remove(id);
-                // If this fails, the sign-in is still refused at each use.
+                // If this fails, each use of the sign-in is refused all the same.
                 let _ = self.store.forget_sign_ins(&[*id]);
             }
         })
@@ -252,7 +253,7 @@ impl DashboardSignIns {
     pub fn check_credential(&self, credential: &Credential, now: Timestamp) -> Result<(), McpError> {
         match credential {
             Credential::Loopback => Ok(()),
-            Credential::Key(key) => self.authenticator.recheck(key).map(drop),
+            Credential::Key(key) => self.authenticator.recheck_key(key).map(drop),
             Credential::Token(token) => self.authenticator.tokens().check(token, now),
             Credential::SignIn(id) => {
                 let sign_in =
@@ -272,9 +273,9 @@ impl DashboardSignIns {
         if let Credential::SignIn(id) = credential
             && let Some(sign_in) = self.store.sign_in(id)?
         {
-            let of_browser =
+            let same_browser =
                 self.store.sign_ins()?.into_iter().filter(|s| secret::is_same_hash(&s.cookie, &sign_in.cookie));
-            let removed: Vec<SecretHash> = of_browser.map(|s| s.id).collect();
+            let removed: Vec<SecretHash> = same_browser.map(|s| s.id).collect();
             self.store.forget_sign_ins(&removed)?;
             let mut cached = self.lock();
             removed.iter().for_each(|id| drop(cached.remove(id)));
@@ -285,13 +286,14 @@ impl DashboardSignIns {
         Ok((cookie, session))
     }
 
-    /// Returns `true` if cookies are for https only.
+    /// Returns `true` if browsers send the cookies over https only.
     #[must_use]
     pub const fn has_secure_cookies(&self) -> bool {
         self.secure_cookies
     }
 
-    /// Builds a cookie without `Max-Age`, which ends with the browser, as the page's secret ends with the tab.
+    /// Builds a cookie without `Max-Age`, which the browser deletes at its end, as it deletes the page's secret with
+    /// the tab.
     fn build_cookie(&self, value: String) -> Cookie<'static> {
         Cookie::build(COOKIE, value)
             .http_only(true)
@@ -320,7 +322,7 @@ fn is_live(sign_in: &SignIn, now: Timestamp) -> bool {
     now < expiry(sign_in)
 }
 
-/// Returns the time at which a sign-in ends if it is not used until then.
+/// Returns the time at which a sign-in ends if it is not used before.
 fn expiry(sign_in: &SignIn) -> Timestamp {
     let idle = sign_in.last_used.saturating_add(MAX_IDLE).unwrap_or(sign_in.last_used);
     sign_in.session.as_ref().map_or(idle, |session| idle.min(session.ends_at))
@@ -332,7 +334,7 @@ impl CachedSignIn {
     }
 }
 
-/// Removes the least recently used sign-in.
+/// Removes the least recently used sign-in of a principal, or of all principals. Returns its id.
 fn evict(sign_ins: &mut HashMap<SecretHash, SignIn>, principal: Option<&str>) -> Option<SecretHash> {
     let oldest = sign_ins
         .values()

@@ -1,5 +1,5 @@
-//! Knows the holders of all keys that are valid now, and the revoked people of the identity provider. A vote or a
-//! standing rule counts only while its key is valid.
+//! Caches the holders of all valid keys and the revoked people of the identity provider. A vote or a standing rule
+//! counts only while its key is valid.
 
 use std::{
     sync::{
@@ -14,7 +14,7 @@ use countersign_domain::policy::{KeyHolder, KeyHolders};
 use countersign_protocol::McpError;
 use countersign_store::{StoreError, people::Holders};
 
-/// The source of valid keys. It must see what other processes have just committed.
+/// The source of valid keys. It must return what other processes have just committed.
 pub trait ValidKeySource: Send + Sync + 'static {
     /// Reads the holders of all keys that are not revoked, and the people of the identity provider.
     ///
@@ -23,10 +23,12 @@ pub trait ValidKeySource: Send + Sync + 'static {
     fn holders(&self) -> Result<Holders, StoreError>;
 }
 
-/// The valid keys and the people, read at most once per [`MAX_KEY_AGE`], and again for a key that is not among them.
+/// The holders of valid keys. They are read at most once per [`MAX_KEY_AGE`], and again for a key that is not among
+/// them.
 pub struct Keyring {
     source: Arc<dyn ValidKeySource>,
     cached: Mutex<Option<(Instant, Arc<Holders>)>>,
+    /// The number of reads at which a key or person had lost rights.
     revocation_count: AtomicU64,
 }
 
@@ -36,8 +38,8 @@ impl Keyring {
         Self { source, cached: Mutex::new(None), revocation_count: AtomicU64::new(0) }
     }
 
-    /// Returns the keys from the cache if they are younger than `max_age`, otherwise from the source.
-    fn read_keys(&self, now: Instant, max_age: Duration) -> Result<Arc<Holders>, McpError> {
+    /// Returns the holders from the cache if they are younger than `max_age`, otherwise from the source.
+    fn read_holders(&self, now: Instant, max_age: Duration) -> Result<Arc<Holders>, McpError> {
         let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((read_at, holders)) = &*cached
             && now.saturating_duration_since(*read_at) < max_age
@@ -68,19 +70,19 @@ fn has_lost_rights(before: &Holders, now: &Holders) -> bool {
 impl KeyHolders for Keyring {
     fn holder(&self, key_id: &str) -> Result<Option<KeyHolder>, McpError> {
         let now = Instant::now();
-        if let Some(holder) = self.read_keys(now, MAX_KEY_AGE)?.keys.get(key_id) {
+        if let Some(holder) = self.read_holders(now, MAX_KEY_AGE)?.keys.get(key_id) {
             return Ok(Some(holder.clone()));
         }
-        // The key may be newer than the cache.
-        Ok(self.read_keys(now, Duration::ZERO)?.keys.get(key_id).cloned())
+        // The key may be newer than the cached holders.
+        Ok(self.read_holders(now, Duration::ZERO)?.keys.get(key_id).cloned())
     }
 
     fn is_person_revoked(&self, name: &str) -> Result<bool, McpError> {
-        Ok(self.read_keys(Instant::now(), MAX_KEY_AGE)?.revoked_people.contains(name))
+        Ok(self.read_holders(Instant::now(), MAX_KEY_AGE)?.revoked_people.contains(name))
     }
 
     fn revocations(&self) -> Result<u64, McpError> {
-        self.read_keys(Instant::now(), MAX_KEY_AGE)?;
+        self.read_holders(Instant::now(), MAX_KEY_AGE)?;
         Ok(self.revocation_count.load(Ordering::Acquire))
     }
 }
@@ -109,9 +111,9 @@ mod tests {
             let keys = keys.iter().map(|(id, role)| ((*id).into(), holder(*role))).collect();
             *source.0.lock().unwrap() = Some(Holders { keys, ..Holders::default() });
         };
-        let began = Instant::now();
+        let started_at = Instant::now();
         let role = |id: &str, after: u32| {
-            let holders = ring.read_keys(began + MAX_KEY_AGE * after, MAX_KEY_AGE).unwrap();
+            let holders = ring.read_holders(started_at + MAX_KEY_AGE * after, MAX_KEY_AGE).unwrap();
             holders.keys.get(id).map(|holder| holder.role)
         };
         let revocations = || ring.revocation_count.load(Ordering::Acquire);
@@ -124,7 +126,7 @@ mod tests {
         set(&[]);
         assert_eq!((role("b", 4), revocations()), (None, 2));
         *source.0.lock().unwrap() = None;
-        assert!(ring.read_keys(began + MAX_KEY_AGE * 5, MAX_KEY_AGE).is_err(), "the cached keys are too old");
+        assert!(ring.read_holders(started_at + MAX_KEY_AGE * 5, MAX_KEY_AGE).is_err(), "the cached keys are too old");
 
         let ring = Keyring::new(Arc::clone(&source) as _);
         set(&[("a", Role::Reviewer)]);

@@ -18,7 +18,8 @@ use countersign_store::keys::ApiKey;
 
 /// The prefix of every key, by which scanners for leaked secrets recognise it.
 pub const PREFIX: &str = "csk_";
-/// Names that keys, owners and reviewers must not have, because decisions and the audit trail use them for the gateway.
+/// Names that keys, owners and reviewers must not have, because they denote the gateway itself in decisions and the
+/// audit trail.
 pub const RESERVED_NAMES: [&str; 5] = ["local-agent", SYSTEM, GATEWAY, OPERATOR, TERMINAL];
 
 /// A newly created key.
@@ -26,7 +27,7 @@ pub struct NewKey {
     /// The key to store with `hash` ([`countersign_store::keys::Credentials::insert`]).
     pub key: ApiKey,
     pub hash: SecretHash,
-    /// The secret, `csk_` and 43 characters. It is shown once and not stored.
+    /// The secret: `csk_` and 43 characters. It is shown once and never stored.
     pub secret: String,
 }
 
@@ -51,7 +52,7 @@ impl StoredKey {
     }
 }
 
-/// The store of keys. A look-up must see what other processes have just committed, and must not wait for a writer.
+/// The store of keys. A look-up must return what other processes have just committed, and must not wait for a writer.
 pub trait KeyStore: Send + Sync + 'static {
     /// Returns the key with this hash, revoked or not.
     ///
@@ -59,7 +60,7 @@ pub trait KeyStore: Send + Sync + 'static {
     /// `STORE_UNAVAILABLE` if it could not be read; the request is then refused.
     fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError>;
 
-    /// Returns `true` if the person of an identity provider was revoked, whose access tokens are then refused.
+    /// Returns `true` if a person of an identity provider was revoked, so that their access tokens are refused.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE` if that cannot be determined.
@@ -99,7 +100,10 @@ impl NewKey {
     /// `INVALID_PARAMS` for an issuer that is not a URL, or an empty subject.
     pub fn owned_by_subject(mut self, issuer: &str, subject: &str) -> Result<Self, McpError> {
         if !is_subject_name(issuer) || subject.is_empty() {
-            return Err(McpError::new(ErrorKind::InvalidParams, "write the issuer's URL and the person's `sub` there"));
+            return Err(McpError::new(
+                ErrorKind::InvalidParams,
+                "a person at an identity provider is named by the issuer's URL and the person's `sub`",
+            ));
         }
         self.key.owner = Some(subject_name(issuer, subject));
         Ok(self)
@@ -119,9 +123,9 @@ pub fn check_owner(owner: &str) -> Result<(), McpError> {
     if is_subject_name(owner) {
         return refuse("an owner must not contain ://; a person at an identity provider is named by --subject");
     }
-    let spaced = owner.starts_with(' ') || owner.ends_with(' ') || owner.contains("  ");
-    let visible = owner.chars().all(|c| c == ' ' || !c.is_whitespace()) && *escape_hidden(owner) == *owner;
-    if spaced || !visible {
+    let has_extra_spaces = owner.starts_with(' ') || owner.ends_with(' ') || owner.contains("  ");
+    let is_visible = owner.chars().all(|c| c == ' ' || !c.is_whitespace()) && *escape_hidden(owner) == *owner;
+    if has_extra_spaces || !is_visible {
         return refuse("an owner may contain only visible characters, with single spaces between them");
     }
     if let Some(reserved) = find_reserved_name(owner) {
@@ -130,7 +134,7 @@ pub fn check_owner(owner: &str) -> Result<(), McpError> {
     Ok(())
 }
 
-/// Returns the reserved name that this name is a spelling of.
+/// Returns the reserved name that counts as the same name.
 fn find_reserved_name(name: &str) -> Option<&'static str> {
     RESERVED_NAMES.into_iter().find(|reserved| names_match(name, reserved))
 }
@@ -163,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_key_matches_its_hash() {
+    fn created_key_matches_its_hash() {
         let new = create("ci", Role::Agent, Timestamp::UNIX_EPOCH).unwrap();
         assert!(secret::is_well_formed(PREFIX, &new.secret));
         assert_eq!(new.hash, secret::hash(new.secret.as_bytes()));

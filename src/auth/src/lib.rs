@@ -1,19 +1,19 @@
 //! Authenticates callers by API keys, access tokens, sign-in codes and sign-ins of browsers, and checks the `Host` and
 //! `Origin` headers.
 //!
-//! The crate never logs a secret, returns one only when it creates it, and stores secrets only as hashes or sealed. It
-//! identifies the caller, and never decides about a call.
+//! The crate never logs a secret, returns a secret only when it creates it, and stores secrets only as hashes or
+//! sealed. It identifies the caller, and never decides on a call.
 //!
 //! [`authenticator`] turns a header and an address into an [`Identity`](countersign_domain::principal::Identity),
-//! [`attempts`] slows down guessing, [`keyring`] knows valid keys, [`stored_credentials`] reads from the store,
-//! [`tokens`] verifies tokens, [`dashboard`] manages sign-ins of browsers, [`provider_sign_ins`] those with an identity
-//! provider, and [`origin`] rejects foreign pages and DNS rebinding.
+//! [`attempts`] slows down guessing, [`keyring`] caches valid keys, [`stored_credentials`] reads from the store,
+//! [`tokens`] verifies tokens, [`dashboard_sign_ins`] manages sign-ins of browsers, [`provider_sign_ins`] those with an
+//! identity provider, and [`origin`] rejects foreign pages and DNS rebinding.
 
 pub mod attempts;
 pub mod authenticator;
 pub mod codes;
 pub mod confusable_names;
-pub mod dashboard;
+pub mod dashboard_sign_ins;
 pub mod keyring;
 pub mod keys;
 pub mod origin;
@@ -22,7 +22,7 @@ pub mod stored_credentials;
 pub mod tokens;
 
 pub use authenticator::Authenticator;
-pub use dashboard::DashboardSignIns;
+pub use dashboard_sign_ins::DashboardSignIns;
 pub use keyring::Keyring;
 pub use origin::{OriginRules, OriginVerdict};
 pub use provider_sign_ins::ProviderSignIns;

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use countersign_config::Config;
 
-/// The meaning of an `Origin` header.
+/// The result of checking an `Origin` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OriginVerdict {
     /// No header: the client is not a browser, or navigates to a page.
@@ -54,11 +54,12 @@ impl Origin {
             "http" => false,
             "https" => true,
             other => {
-                let legal = |b: u8| b.is_ascii_alphanumeric() || b"-._~[]:+".contains(&b);
-                let named =
+                let is_legal = |b: u8| b.is_ascii_alphanumeric() || b"-._~[]:+".contains(&b);
+                let has_legal_scheme =
                     !other.is_empty() && other.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b));
-                let fits = named && !rest.is_empty() && rest.len() <= 255 && rest.bytes().all(legal);
-                return fits.then(|| Self::Other(format!("{other}://{}", rest.to_ascii_lowercase())));
+                let has_legal_rest = (1..=255).contains(&rest.len()) && rest.bytes().all(is_legal);
+                return (has_legal_scheme && has_legal_rest)
+                    .then(|| Self::Other(format!("{other}://{}", rest.to_ascii_lowercase())));
             }
         };
         if rest.split(':').next().is_some_and(|host| host.ends_with('.')) {
@@ -112,23 +113,23 @@ fn parse_authority(text: &[u8]) -> Option<(Host, Option<u16>)> {
 fn parse_name(text: &str) -> Option<Host> {
     // A trailing dot only marks the name as complete (RFC 1034 3.1).
     let name = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-    let label = |l: &str| {
-        (1..=63).contains(&l.len()) && l.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
+    let is_label = |label: &str| {
+        (1..=63).contains(&label.len()) && label.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
     };
-    if name.is_empty() || name.len() > 253 || !name.split('.').all(label) {
+    if name.is_empty() || name.len() > 253 || !name.split('.').all(is_label) {
         return None;
     }
     let last = name.rsplit('.').next().unwrap_or_default();
-    let numeric = last.bytes().all(|b| b.is_ascii_digit())
+    let is_numeric = last.bytes().all(|b| b.is_ascii_digit())
         || last.strip_prefix("0x").is_some_and(|hex| hex.bytes().all(|b| b.is_ascii_hexdigit()));
-    if numeric {
+    if is_numeric {
         // URL parsers read `127.1` and `0x7f.1` as addresses; only the plain form is accepted here.
         return name.parse::<Ipv4Addr>().ok().map(|ip| Host::Ip(IpAddr::V4(ip)));
     }
     Some(Host::Name(name))
 }
 
-/// A host that is served on one port or on all ports.
+/// A host of this gateway, with one port or with all ports.
 #[derive(Clone, Debug)]
 struct HostRule {
     host: Host,
@@ -142,8 +143,8 @@ pub struct OriginRules {
     /// The `Host` headers that nearly all clients send. Parsing one costs 2 % of a proxied call
     /// (`scripts/bench instructions`).
     common_hosts: Vec<String>,
-    /// Set if the gateway listens on all addresses. Every address literal is then its own, because no name was
-    /// resolved.
+    /// Set if the gateway listens on all addresses. Any address in a `Host` header is then its own: DNS rebinding needs
+    /// a name.
     listens_on_all_addresses: bool,
     public_origin: Option<Origin>,
     cors_origins: Vec<Origin>,
@@ -160,8 +161,8 @@ impl OriginRules {
             Host::Ip(IpAddr::V4(Ipv4Addr::LOCALHOST)),
             Host::Ip(IpAddr::V6(Ipv6Addr::LOCALHOST)),
         ];
-        // Their ports are not compared: a forwarded port (containers, ssh) still has a name of this machine, and DNS
-        // rebinding needs a foreign name.
+        // The ports of loopback hosts are not compared: a port that containers or ssh forward differs from the own one,
+        // and DNS rebinding needs a foreign name.
         let mut hosts: Vec<_> = loopback.into_iter().map(|host| HostRule { host, port: None }).collect();
         let listen = config.listen.ip();
         if !listen.is_unspecified() {
@@ -201,9 +202,10 @@ impl OriginRules {
             || parse_authority(host).is_some_and(|(host, port)| self.serves(&host, port))
     }
 
+    /// Returns `true` if a rule has the host and port. Without a port, the default port of http or https is meant.
     fn serves(&self, host: &Host, port: Option<u16>) -> bool {
-        let fits = |rule_port: u16| port.map_or(matches!(rule_port, 80 | 443), |port| port == rule_port);
-        self.hosts.iter().any(|rule| rule.host == *host && rule.port.is_none_or(fits))
+        let has_port = |rule_port: u16| port.map_or(matches!(rule_port, 80 | 443), |port| port == rule_port);
+        self.hosts.iter().any(|rule| rule.host == *host && rule.port.is_none_or(has_port))
             || (self.listens_on_all_addresses && matches!(host, Host::Ip(_)))
     }
 
@@ -223,6 +225,7 @@ impl OriginRules {
         }
     }
 
+    /// Returns `true` if an origin is this gateway at the requested host and port.
     fn is_own(&self, origin: &Origin, requested: &[u8]) -> bool {
         let Origin::Web { https, host, port } = origin else { return false };
         let scheme_fits = if self.uses_tls {
@@ -240,7 +243,7 @@ impl OriginRules {
             && self.serves(&requested_host, requested_port)
     }
 
-    /// Returns `true` if other origins may call, so that every response depends on `Origin`.
+    /// Returns `true` if other origins are allowed, so that every response depends on `Origin`.
     #[must_use]
     pub fn has_cors(&self) -> bool {
         !self.cors_origins.is_empty()

@@ -1,7 +1,7 @@
-//! Keeps the sign-ins of people in step with the identity provider: begins and finishes them, renews them, and ends
-//! them when the provider says so.
+//! Keeps sign-ins in step with the identity provider: finishes them, renews them, and ends them when the provider says
+//! so.
 //!
-//! Any node can do any of this, so all state is in the store.
+//! Any node may do each of this, so all state is in the store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,10 +17,11 @@ use countersign_config::OidcConfig;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::{StoreError, keys::SignIn};
 
-/// The maximum number of sign-ins that are renewed at a time.
+/// The maximum number of concurrent renewals.
 const MAX_RENEWALS: usize = 16;
-/// The maximum and the minimum pause between two searches for sign-ins that are due.
+/// The maximum pause between two searches for sign-ins that are due.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
+/// The minimum pause between two such searches.
 const MIN_PAUSE: Duration = Duration::from_millis(250);
 
 /// The sign-ins with the identity provider.
@@ -47,12 +48,12 @@ impl ProviderSignIns {
     pub async fn finish(&self, query: &str, cookie: Option<&str>, now: Timestamp) -> Result<String, SignInProblem> {
         let VerifiedPerson { person, session } = self.client.finish(query, cookie, now).await?;
         let code = self.with_store(move |store| {
-            store.keys().put_person(&person)?;
-            let stored = store.keys().person(&person.name)?;
+            store.writer().put_person(&person)?;
+            let stored = store.writer().person(&person.name)?;
             if stored.is_some_and(|stored| stored.revoked_at.is_some()) {
                 return Ok(None);
             }
-            codes::create_for_session(store.keys(), &session, now).map(Some)
+            codes::create_for_session(store.writer(), &session, now).map(Some)
         });
         code.await.map_err(|_| SignInProblem::Failed)?.ok_or(SignInProblem::Revoked)
     }
@@ -70,11 +71,11 @@ impl ProviderSignIns {
             McpError::new(kind, error.message.clone())
         })?;
         let ended = self.with_store(move |store| {
-            if !store.keys().use_token(&notice.id, now, notice.expires_at)? {
+            if !store.writer().use_token(&notice.id, now, notice.expires_at)? {
                 return Err(McpError::new(ErrorKind::InvalidRequest, "the logout token was used before"));
             }
-            let is_meant = |sign_in: &SignIn| sign_in.session.as_ref().is_some_and(|session| notice.ends(session));
-            let ids: Vec<_> = store.sign_ins()?.into_iter().filter(is_meant).map(|sign_in| sign_in.id).collect();
+            let is_ended = |sign_in: &SignIn| sign_in.session.as_ref().is_some_and(|session| notice.ends(session));
+            let ids: Vec<_> = store.sign_ins()?.into_iter().filter(is_ended).map(|sign_in| sign_in.id).collect();
             store.forget_sign_ins(&ids)?;
             Ok(ids.len())
         });
@@ -94,14 +95,14 @@ impl ProviderSignIns {
         Ok(newest.and_then(|sign_in| self.client.id_token(sign_in.session.as_ref()?)))
     }
 
-    /// Asks the provider about each sign-in when that is due, until the gateway ends.
+    /// Renews sign-ins when they are due, and applies changes of the configuration, until the gateway ends.
     pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
-        let mut applied = None;
+        let mut applied_config = None;
         loop {
             let config = self.client.config();
             let pause = config.as_ref().map_or(MAX_PAUSE, |config| (config.refresh / 4).clamp(MIN_PAUSE, MAX_PAUSE));
-            if applied.as_ref() != Some(&config) && self.apply_config(config.as_ref()).await.is_ok() {
-                applied = Some(config.clone());
+            if applied_config.as_ref() != Some(&config) && self.apply_config(config.as_ref()).await.is_ok() {
+                applied_config = Some(config.clone());
             }
             if let Some(config) = &config {
                 self.renew_due_sign_ins(config).await;
@@ -113,12 +114,12 @@ impl ProviderSignIns {
         }
     }
 
-    /// Gives everybody the role that a new configuration gives them, and ends the sign-ins with other providers.
+    /// Gives all people their roles by a new configuration, and ends the sign-ins with other providers.
     async fn apply_config(&self, config: Option<&OidcConfig>) -> Result<(), McpError> {
-        for person in self.with_store(|store| store.keys().people()).await? {
-            let now = self.client.reassess(&person);
-            if now != person {
-                self.with_store(move |store| store.keys().put_person(&now)).await?;
+        for person in self.with_store(|store| store.writer().people()).await? {
+            let reassessed = self.client.reassess(&person);
+            if reassessed != person {
+                self.with_store(move |store| store.writer().put_person(&reassessed)).await?;
             }
         }
         let issuer = config.map(|config| config.issuer.clone());
@@ -132,7 +133,7 @@ impl ProviderSignIns {
         .await
     }
 
-    /// Renews the sign-ins whose last renewal is as long ago as `auth.oidc.refresh` says.
+    /// Renews the sign-ins that were not renewed for `auth.oidc.refresh`.
     async fn renew_due_sign_ins(&self, config: &OidcConfig) {
         let now = Timestamp::now();
         let interval = SignedDuration::try_from(config.refresh).unwrap_or(SignedDuration::MAX);
@@ -144,21 +145,24 @@ impl ProviderSignIns {
         }
     }
 
-    /// Asks the provider about a sign-in, unless another node does so, and stores the answer.
+    /// Renews a sign-in at the provider unless another node does so, and stores the result.
     async fn renew(&self, sign_in: &SignIn) {
         let (Some(session), Some(last)) = (&sign_in.session, sign_in.refreshed_at) else { return };
         let (id, now) = (sign_in.id, Timestamp::now());
-        let claim = self.with_store(move |store| store.keys().claim_refresh(&id, last, now));
-        if !matches!(claim.await, Ok(true)) {
+        let claimed = self.with_store(move |store| store.writer().claim_refresh(&id, last, now));
+        if !matches!(claimed.await, Ok(true)) {
             return;
         }
         let written = match self.client.renew(session, now).await {
             Renewal::Unknown(None) => return,
             Renewal::Unknown(Some(session)) => {
-                self.with_store(move |store| store.keys().renew_session(&id, &session, None)).await
+                self.with_store(move |store| store.writer().renew_session(&id, &session, None)).await
             }
             Renewal::Ended => {
-                tracing::info!(person = sign_in.principal.name, "the provider no longer renews a sign-in, which ends");
+                tracing::info!(
+                    person = sign_in.principal.name,
+                    "the identity provider no longer renews a sign-in, so it ends"
+                );
                 self.with_store(move |store| store.forget_sign_ins(&[id])).await
             }
             Renewal::Renewed(verified) => {
@@ -166,7 +170,7 @@ impl ProviderSignIns {
                 if person.role.is_none() {
                     tracing::info!(person = person.name, "a person lost their entry, by their groups or claims");
                 }
-                self.with_store(move |store| store.keys().renew_session(&id, &session, Some(&person))).await
+                self.with_store(move |store| store.writer().renew_session(&id, &session, Some(&person))).await
             }
         };
         if let Err(error) = written {
@@ -174,7 +178,7 @@ impl ProviderSignIns {
         }
     }
 
-    /// Runs a blocking read or write of the store.
+    /// Runs a blocking read or write of the store on another thread.
     async fn with_store<T, E>(
         &self,
         work: impl FnOnce(&StoredCredentials) -> Result<T, E> + Send + 'static,

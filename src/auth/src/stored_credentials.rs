@@ -1,4 +1,4 @@
-//! Reads and writes the keys, codes and sign-ins of the gateway's store.
+//! Reads and writes the keys, codes, sign-ins and people of the gateway's store.
 
 use std::{path::Path, sync::Arc};
 
@@ -16,10 +16,10 @@ use countersign_store::{
     people::{Holders, ProviderSession, StoredPerson},
 };
 
-/// Credentials of the store, with separate connections so that a look-up never waits for a write.
+/// Credentials of the store, with two connections so that a look-up never waits for a write.
 pub struct StoredCredentials {
-    reads: Arc<dyn Credentials>,
-    writes: Arc<dyn Credentials>,
+    reader: Arc<dyn Credentials>,
+    writer: Arc<dyn Credentials>,
     keyring: Arc<Keyring>,
 }
 
@@ -29,9 +29,9 @@ impl StoredCredentials {
     /// # Errors
     /// Errors of opening the database.
     pub fn open(location: &StoreLocation) -> Result<Self, StoreError> {
-        let reads: Arc<dyn Credentials> = location.credentials()?;
-        let keyring = Arc::new(Keyring::new(Arc::new(StoredKeys(Arc::clone(&reads)))));
-        Ok(Self { reads, writes: location.credentials()?, keyring })
+        let reader: Arc<dyn Credentials> = location.credentials()?;
+        let keyring = Arc::new(Keyring::new(Arc::new(StoredKeys(Arc::clone(&reader)))));
+        Ok(Self { reader, writer: location.credentials()?, keyring })
     }
 
     /// Opens the credentials of the embedded database in a directory.
@@ -42,24 +42,24 @@ impl StoredCredentials {
         Self::open(&StoreLocation::directory(dir))
     }
 
-    /// Returns the credentials for listings, and for writes off the hot path.
+    /// Returns the connection for writes, which also serves listings.
     #[must_use]
-    pub fn keys(&self) -> &dyn Credentials {
-        &*self.writes
+    pub fn writer(&self) -> &dyn Credentials {
+        &*self.writer
     }
 
-    /// Returns the valid keys and people, which all users of these credentials read once.
+    /// Returns the keyring, which all users of these credentials share.
     #[must_use]
     pub fn keyring(&self) -> &Arc<Keyring> {
         &self.keyring
     }
 
-    /// Returns `true` if the sign-in code exists, used or not. Costs one read.
+    /// Returns `true` if the sign-in code exists, used or not, at the cost of one read.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
     pub fn has_code(&self, hash: &SecretHash) -> Result<bool, McpError> {
-        self.reads.knows_code(hash).map_err(report_unavailable)
+        self.reader.knows_code(hash).map_err(report_unavailable)
     }
 
     /// Redeems a sign-in code. Blocks for a durable write.
@@ -67,46 +67,46 @@ impl StoredCredentials {
     /// # Errors
     /// `STORE_UNAVAILABLE`
     pub fn take_code(&self, hash: &SecretHash, now: Timestamp) -> Result<CodeOutcome, McpError> {
-        self.writes.take_code(hash, now).map_err(report_unavailable)
+        self.writer.take_code(hash, now).map_err(report_unavailable)
     }
 
     pub(crate) fn code_session(&self, hash: &SecretHash) -> Result<Option<ProviderSession>, McpError> {
-        self.reads.code_session(hash).map_err(report_unavailable)
+        self.reader.code_session(hash).map_err(report_unavailable)
     }
 
     pub(crate) fn person(&self, name: &str) -> Result<Option<StoredPerson>, McpError> {
-        self.reads.person(name).map_err(report_unavailable)
+        self.reader.person(name).map_err(report_unavailable)
     }
 
-    /// Stores a sign-in and deletes the others named. Blocks for a durable write.
+    /// Stores a sign-in and deletes the `removed` ones. Blocks for a durable write.
     pub(crate) fn put_sign_in(&self, sign_in: &SignIn, removed: &[SecretHash]) -> Result<(), McpError> {
-        self.writes.put_sign_in(sign_in, removed).map_err(report_unavailable)
+        self.writer.put_sign_in(sign_in, removed).map_err(report_unavailable)
     }
 
     pub(crate) fn sign_in(&self, id: &SecretHash) -> Result<Option<SignIn>, McpError> {
-        self.reads.sign_in(id).map_err(report_unavailable)
+        self.reader.sign_in(id).map_err(report_unavailable)
     }
 
     pub(crate) fn sign_ins(&self) -> Result<Vec<SignIn>, McpError> {
-        self.reads.sign_ins().map_err(report_unavailable)
+        self.reader.sign_ins().map_err(report_unavailable)
     }
 
     /// Ends these sign-ins. Blocks for a durable write.
     pub(crate) fn forget_sign_ins(&self, removed: &[SecretHash]) -> Result<(), McpError> {
-        self.writes.forget_sign_ins(removed).map_err(report_unavailable)
+        self.writer.forget_sign_ins(removed).map_err(report_unavailable)
     }
 
     /// Records the use of a sign-in in the background.
     pub(crate) fn record_sign_in_use(&self, id: SecretHash, at: Timestamp) {
-        self.record_use(move |writes| writes.use_sign_in(&id, at));
+        self.record_use(move |writer| writer.use_sign_in(&id, at));
     }
 
-    /// Writes a use in the background, because it is a durable write.
+    /// Records a use on another thread without waiting, because it is a durable write.
     fn record_use(&self, write: impl FnOnce(&dyn Credentials) -> Result<(), StoreError> + Send + 'static) {
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        let writes = Arc::clone(&self.writes);
+        let writer = Arc::clone(&self.writer);
         runtime.spawn_blocking(move || {
-            if let Err(error) = write(&*writes) {
+            if let Err(error) = write(&*writer) {
                 tracing::debug!(%error, "the use of a credential cannot be recorded");
             }
         });
@@ -121,12 +121,12 @@ fn report_unavailable(error: StoreError) -> McpError {
 
 impl KeyStore for StoredCredentials {
     fn find_key(&self, hash: &SecretHash) -> Result<Option<StoredKey>, McpError> {
-        let found = self.reads.find(hash).map_err(report_unavailable)?;
+        let found = self.reader.find(hash).map_err(report_unavailable)?;
         let now = Timestamp::now();
         if let Some((key, _)) = found.as_ref().filter(|(key, _)| key.revoked_at.is_none() && is_worth_noting(key, now))
         {
             let key = key.clone();
-            self.record_use(move |writes| writes.touch(&key, now));
+            self.record_use(move |writer| writer.touch(&key, now));
         }
         Ok(found.map(|(key, hash)| StoredKey { key, hash }))
     }
@@ -180,10 +180,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let stored = StoredCredentials::open(&StoreLocation::directory(dir.path())).unwrap();
         let new = keys::create("ci", Role::Agent, Timestamp::now()).unwrap();
-        stored.keys().insert(&new.key, &new.hash).unwrap();
+        stored.writer().insert(&new.key, &new.hash).unwrap();
         stored.find_key(&new.hash).unwrap().unwrap();
         // The background write waits for the same mutex, so poll until it is done.
-        while stored.keys().list().unwrap()[0].last_used_at.is_none() {
+        while stored.writer().list().unwrap()[0].last_used_at.is_none() {
             tokio::task::yield_now().await;
         }
     }

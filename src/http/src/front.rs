@@ -163,7 +163,7 @@ impl Front {
     /// issuer if it must be asked before that authentication, which decides without waiting.
     ///
     /// # Errors
-    /// `RATE_LIMITED` as [`Authenticator::check_may_ask`].
+    /// `RATE_LIMITED` as [`Authenticator::check_issuer_limit`].
     fn check_token(&self, request: &ServiceRequest) -> Result<Option<impl Future<Output = ()> + 'static>, McpError> {
         let authenticator = &self.authentication.authenticator;
         if !authenticator.tokens().is_enabled() || is_public(request.path()) {
@@ -179,7 +179,7 @@ impl Front {
             None => return Ok(None),
         };
         let address = self.authentication.address(request.request());
-        authenticator.check_may_ask(token, address)?;
+        authenticator.check_issuer_limit(token, address)?;
         let (authenticator, token) = (Arc::clone(authenticator), token.to_owned());
         Ok(Some(async move { authenticator.ask_issuer(&token, address).await }))
     }

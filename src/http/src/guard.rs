@@ -24,7 +24,8 @@ use serde_json::json;
 
 use crate::{connections::Connection, problem::Problem, protected_resource::METADATA_PATH};
 use countersign_auth::{
-    Authenticator, DashboardSignIns, OriginRules, OriginVerdict, authenticator::authorization_header, dashboard,
+    Authenticator, DashboardSignIns, OriginRules, OriginVerdict, authenticator::authorization_header,
+    dashboard_sign_ins,
 };
 use countersign_config::Config;
 use countersign_domain::principal::Identity;
@@ -152,7 +153,7 @@ fn check_origin(rules: &OriginRules, headers: &HeaderMap, host: &[u8]) -> Result
 }
 
 /// Returns the verdict on the origin of an admitted request, for stricter checks
-/// ([`dashboard::check_page_origin`]).
+/// ([`dashboard_sign_ins::check_page_origin`]).
 #[must_use]
 pub fn origin_verdict(rules: &OriginRules, request: &HttpRequest) -> OriginVerdict {
     let headers = request.headers();
@@ -241,7 +242,10 @@ pub fn identify_agent(authenticator: &Authenticator, request: &HttpRequest) -> R
 #[must_use]
 pub fn dashboard_cookies(request: &HttpRequest) -> Vec<String> {
     let Ok(all) = request.cookies() else { return Vec::new() };
-    all.iter().filter(|cookie| cookie.name() == dashboard::COOKIE).map(|cookie| cookie.value().to_owned()).collect()
+    all.iter()
+        .filter(|cookie| cookie.name() == dashboard_sign_ins::COOKIE)
+        .map(|cookie| cookie.value().to_owned())
+        .collect()
 }
 
 /// Authenticates requests to the REST endpoints.
@@ -275,7 +279,7 @@ impl RequestAuthenticator {
         if let Some(authorization) = authorization_header(headers)? {
             return self.authenticator.identify(Some(authorization), self.address(request));
         }
-        let mut secrets = headers.get_all(dashboard::SECRET_HEADER);
+        let mut secrets = headers.get_all(dashboard_sign_ins::SECRET_HEADER);
         let Some(secret) = secrets.next().filter(|_| secrets.next().is_none()) else {
             return Err(McpError::new(
                 ErrorKind::Unauthorized,
@@ -283,7 +287,7 @@ impl RequestAuthenticator {
             ));
         };
         let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
-        dashboard::check_page_origin(origin_verdict(&self.origins, request), is_get)?;
+        dashboard_sign_ins::check_page_origin(origin_verdict(&self.origins, request), is_get)?;
         self.sign_ins.authenticate(&dashboard_cookies(request), Some(secret.as_bytes()), Timestamp::now())
     }
 

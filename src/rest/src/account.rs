@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::{Caller, Problem, body, json_ok};
 use countersign_auth::{
     OriginVerdict, ProviderSignIns,
-    attempts::{FailedAttempts, Subject},
+    attempts::{AttemptSource, FailedAttempts},
     codes,
     stored_credentials::StoredCredentials,
 };
@@ -82,7 +82,7 @@ pub async fn sign_in(
     // Verified before failures are counted, so that the right credential works however many wrong ones were sent.
     let subject = verify(&sign_in, body, peer).await.map_err(|error| match error.kind {
         ErrorKind::Unauthorized => {
-            sign_in.attempts.record_failure(Subject::for_peer(peer), std::time::Instant::now(), error)
+            sign_in.attempts.record_failure(AttemptSource::for_peer(peer), std::time::Instant::now(), error)
         }
         _ => error,
     })?;

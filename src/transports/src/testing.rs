@@ -53,7 +53,7 @@ impl TestEndpoint {
     /// Creates a key, and returns the value of `Authorization` for it.
     pub fn key(&self, name: &str) -> String {
         let new = keys::create(name, Role::Agent, Timestamp::now()).unwrap();
-        self.gateway.keys.keys().insert(&new.key, &new.hash).unwrap();
+        self.gateway.keys.writer().insert(&new.key, &new.hash).unwrap();
         format!("Bearer {}", new.secret)
     }
 
@@ -65,7 +65,7 @@ impl TestEndpoint {
     /// Revokes a key.
     pub fn revoke(&self, key: &str) {
         let Identity { principal, credential: Credential::Key(hash) } = self.identity(key) else { panic!("no key") };
-        self.gateway.keys.keys().revoke(principal.key_id.as_deref().unwrap(), Timestamp::now()).unwrap();
+        self.gateway.keys.writer().revoke(principal.key_id.as_deref().unwrap(), Timestamp::now()).unwrap();
         self.endpoint.server.long_requests.authenticator.forget_key(&hash);
     }
 

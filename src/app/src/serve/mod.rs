@@ -126,7 +126,7 @@ impl Running {
     /// # Errors
     /// The store cannot be written.
     fn sign_in_link(&self) -> Result<String, McpError> {
-        let code = codes::create(self.credentials.keys(), Timestamp::now())?;
+        let code = codes::create(self.credentials.writer(), Timestamp::now())?;
         Ok(self.endpoint.server.reviews.address.sign_in_link(&code))
     }
 

@@ -19,7 +19,7 @@ pub(super) async fn check(
     let mut hasher = PartHasher::new("countersign.token-key.1");
     hasher.add_part(secret);
     let fingerprint = hasher.finish();
-    if credentials.keys().ensure_token_key(&fingerprint)? == fingerprint {
+    if credentials.writer().ensure_token_key(&fingerprint)? == fingerprint {
         return Ok(fingerprint);
     }
     let is_other_in_use = |node: &Node| node.is_alive && !node.is_self && !node.introduction.url.is_empty();
@@ -30,7 +30,7 @@ pub(super) async fn check(
         "the key that encrypts stored tokens has changed (`secrets`): sign-ins end when they are due for renewal, \
          and people connect their accounts at servers again"
     );
-    credentials.keys().replace_token_key(&fingerprint)?;
+    credentials.writer().replace_token_key(&fingerprint)?;
     Ok(fingerprint)
 }
 
@@ -40,6 +40,6 @@ pub(super) async fn check(
 /// # Errors
 /// As [`check`].
 pub(super) fn check_again(fingerprint: &str, credentials: &StoredCredentials) -> Result<(), ServeError> {
-    let recorded = credentials.keys().ensure_token_key(fingerprint)?;
+    let recorded = credentials.writer().ensure_token_key(fingerprint)?;
     if recorded == fingerprint { Ok(()) } else { Err(ServeError::OtherTokenKey) }
 }

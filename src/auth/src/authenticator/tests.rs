@@ -74,8 +74,8 @@ fn local_mode_admits_loopback_without_key() {
     assert_eq!(*auth.identify(None, "::1".parse().ok()).unwrap().principal, Principal::local_agent());
     assert_eq!(*auth.identify(None, "::ffff:127.0.0.1".parse().ok()).unwrap().principal, Principal::local_agent());
     assert_eq!(auth.identify(Some(&bearer(&key)), LOOPBACK).unwrap().principal.name, "ci");
-    for nobody in [auth.identify(None, remote()), auth.identify(None, None)] {
-        assert_eq!(nobody.unwrap_err().kind, ErrorKind::Unauthorized);
+    for refused in [auth.identify(None, remote()), auth.identify(None, None)] {
+        assert_eq!(refused.unwrap_err().kind, ErrorKind::Unauthorized);
     }
 }
 
@@ -106,16 +106,16 @@ fn cached_key_is_rechecked_after_max_age() {
     let (auth, store) = new_authenticator(AuthMode::Keys);
     let key = store.add("ci", Role::Agent);
     let now = Instant::now();
-    let ask = |at: Instant| auth.identify_at(Some(&bearer(&key)), LOOPBACK, || at);
+    let identify = |at: Instant| auth.identify_at(Some(&bearer(&key)), LOOPBACK, || at);
     for _ in 0..100 {
-        ask(now).unwrap();
+        identify(now).unwrap();
     }
     assert_eq!(store.lookups.load(Ordering::Relaxed), 1);
     store.revoke(&key);
-    ask(now + MAX_KEY_AGE / 2).unwrap();
-    assert_eq!(ask(now + MAX_KEY_AGE).unwrap_err().kind, ErrorKind::Unauthorized);
+    identify(now + MAX_KEY_AGE / 2).unwrap();
+    assert_eq!(identify(now + MAX_KEY_AGE).unwrap_err().kind, ErrorKind::Unauthorized);
     // An earlier cache entry must not make the key valid again.
-    assert_eq!(ask(now).unwrap_err().kind, ErrorKind::Unauthorized);
+    assert_eq!(identify(now).unwrap_err().kind, ErrorKind::Unauthorized);
 }
 
 #[test]
@@ -156,23 +156,23 @@ fn stale_key_is_limited_without_affecting_same_host() {
     let (auth, store) = new_authenticator(AuthMode::Local);
     let now = Instant::now();
     let stale = bearer(&format!("csk_{:043}", 7));
-    let last = (0..100).map(|_| auth.identify_at(Some(&stale), LOOPBACK, || now).unwrap_err().kind).last();
-    assert_eq!(last, Some(ErrorKind::RateLimited));
+    let last_kind = (0..100).map(|_| auth.identify_at(Some(&stale), LOOPBACK, || now).unwrap_err().kind).last();
+    assert_eq!(last_kind, Some(ErrorKind::RateLimited));
     assert_eq!(store.lookups.load(Ordering::Relaxed), 1);
     let fresh = store.add("alice", Role::Reviewer);
     auth.identify_at(Some(&bearer(&fresh)), LOOPBACK, || now).unwrap();
 }
 
 #[test]
-fn recheck_follows_the_store() {
+fn revoked_key_fails_its_recheck() {
     let (auth, store) = new_authenticator(AuthMode::Keys);
     let key = store.add("alice", Role::Reviewer);
     let now = Instant::now();
     let hash = secret::hash(key.as_bytes());
-    assert_eq!(auth.recheck_at(&hash, now).unwrap().name, "alice");
+    assert_eq!(auth.recheck_key_at(&hash, now).unwrap().name, "alice");
     store.revoke(&key);
-    auth.recheck_at(&hash, now).unwrap();
-    assert_eq!(auth.recheck_at(&hash, now + MAX_KEY_AGE).unwrap_err().kind, ErrorKind::Unauthorized);
+    auth.recheck_key_at(&hash, now).unwrap();
+    assert_eq!(auth.recheck_key_at(&hash, now + MAX_KEY_AGE).unwrap_err().kind, ErrorKind::Unauthorized);
 }
 
 #[test]
@@ -229,7 +229,7 @@ fn only_invalid_tokens_are_failed_attempts() {
 }
 
 #[test]
-fn check_of_token_identifies_it_or_asks_its_issuer() {
+fn checked_token_is_identified_or_needs_its_issuer() {
     let (auth, store) = new_authenticator(AuthMode::Keys);
     let issuer = KnownIssuer::new(&auth.tokens);
     let check = |token: &str| match auth.check_token(&bearer(token)) {
@@ -257,13 +257,13 @@ async fn issuer_is_not_asked_after_too_many_refused_tokens() {
     auth.ask_issuer("known", remote()).await;
     for n in 0..11 {
         let token = format!("unknown-{n}");
-        auth.check_may_ask(&token, remote()).unwrap();
+        auth.check_issuer_limit(&token, remote()).unwrap();
         auth.ask_issuer(&token, remote()).await;
     }
-    assert_eq!(auth.check_may_ask("unknown", remote()).unwrap_err().kind, ErrorKind::RateLimited);
-    auth.check_may_ask("unknown", Some([192, 0, 2, 77].into())).unwrap();
-    auth.check_may_ask("known", remote()).unwrap();
-    auth.check_may_ask("eyJ.signed.token", remote()).unwrap();
+    assert_eq!(auth.check_issuer_limit("unknown", remote()).unwrap_err().kind, ErrorKind::RateLimited);
+    auth.check_issuer_limit("unknown", Some([192, 0, 2, 77].into())).unwrap();
+    auth.check_issuer_limit("known", remote()).unwrap();
+    auth.check_issuer_limit("eyJ.signed.token", remote()).unwrap();
     provider.stop().await;
 }
 
@@ -284,7 +284,7 @@ async fn token_of_a_revoked_person_is_refused() {
 }
 
 #[test]
-fn two_headers_are_refused() {
+fn two_authorization_headers_are_refused() {
     let mut headers = HeaderMap::new();
     assert_eq!(authorization_header(&headers).unwrap(), None);
     headers.append(AUTHORIZATION, "Bearer a".parse().unwrap());

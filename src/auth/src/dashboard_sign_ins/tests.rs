@@ -18,30 +18,31 @@ fn new_store() -> Arc<StoredCredentials> {
 #[tokio::test]
 async fn sign_in_survives_restart_and_ends_in_all_processes() {
     let dir = tempfile::tempdir().unwrap();
-    let gateway = || {
+    let start_process = || {
         let stored = Arc::new(StoredCredentials::in_directory(dir.path()).unwrap());
         let config = Config::default();
         let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as _));
         DashboardSignIns::new(authenticator, stored, &OriginRules::new(&config))
     };
-    let first = gateway();
+    let first = start_process();
     let new = first.sign_in(alice(), None, &[], now()).unwrap();
-    let ask = |gateway: &DashboardSignIns, at| gateway.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), at);
-    let second = gateway();
+    let authenticate =
+        |process: &DashboardSignIns, at| process.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), at);
+    let second = start_process();
     assert!(second.is_signed_in(&cookies_of(&new), now()));
     let later = now() + SignedDuration::from_hours(11);
-    let who = ask(&second, later).unwrap();
-    assert_eq!(who.principal, alice());
-    // A stored use keeps it alive beyond twelve hours after its creation.
-    let third = gateway();
-    while ask(&third, now() + SignedDuration::from_hours(20)).is_err() {
+    let identity = authenticate(&second, later).unwrap();
+    assert_eq!(identity.principal, alice());
+    // The use at eleven hours was stored, so the sign-in lives for more than twelve hours.
+    let third = start_process();
+    while authenticate(&third, now() + SignedDuration::from_hours(20)).is_err() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    second.sign_out(&who.credential).unwrap();
-    while ask(&first, later).is_ok() {
+    second.sign_out(&identity.credential).unwrap();
+    while authenticate(&first, later).is_ok() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    assert!(ask(&gateway(), later).is_err());
+    assert!(authenticate(&start_process(), later).is_err());
 }
 
 fn alice() -> Arc<Principal> {
@@ -57,7 +58,7 @@ fn cookies_of(new: &NewSignIn) -> Vec<String> {
 }
 
 #[test]
-fn new_sign_in_of_a_person_keeps_the_cookie() {
+fn new_sign_in_of_same_person_keeps_the_cookie() {
     let (sign_ins, ..) = new_sign_ins();
     let signed_in_at = |auth_time| {
         let claims = countersign_domain::principal::Claims { auth_time: Some(auth_time), ..Default::default() };
@@ -72,13 +73,13 @@ fn new_sign_in_of_a_person_keeps_the_cookie() {
 
 #[test]
 fn both_secrets_of_a_sign_in_are_required() {
-    let (dashboard, _, _) = new_sign_ins();
-    let a = dashboard.sign_in(alice(), None, &[], now()).unwrap();
-    let b = dashboard.sign_in(alice(), None, &[], now()).unwrap();
-    let ask = |cookies: &[String], page: Option<&str>| {
-        dashboard.authenticate(cookies, page.map(str::as_bytes), now()).map(|i| i.principal.name.clone())
+    let (sign_ins, _, _) = new_sign_ins();
+    let a = sign_ins.sign_in(alice(), None, &[], now()).unwrap();
+    let b = sign_ins.sign_in(alice(), None, &[], now()).unwrap();
+    let authenticate = |cookies: &[String], page: Option<&str>| {
+        sign_ins.authenticate(cookies, page.map(str::as_bytes), now()).map(|i| i.principal.name.clone())
     };
-    assert_eq!(ask(&cookies_of(&a), Some(&a.secret)).unwrap(), "alice");
+    assert_eq!(authenticate(&cookies_of(&a), Some(&a.secret)).unwrap(), "alice");
     for (cookies, page) in [
         (cookies_of(&a), None),
         (cookies_of(&a), Some("")),
@@ -89,16 +90,16 @@ fn both_secrets_of_a_sign_in_are_required() {
         (vec![a.secret.clone()], Some(a.cookie.value())),
         (cookies_of(&a), Some(a.cookie.value())),
     ] {
-        assert_eq!(ask(&cookies, page).unwrap_err().kind, ErrorKind::Unauthorized, "{cookies:?} {page:?}");
+        assert_eq!(authenticate(&cookies, page).unwrap_err().kind, ErrorKind::Unauthorized, "{cookies:?} {page:?}");
     }
     // Another port of the host may set a cookie of the same name.
-    assert_eq!(ask(&["other".into(), a.cookie.value().into()], Some(&a.secret)).unwrap(), "alice");
+    assert_eq!(authenticate(&["other".into(), a.cookie.value().into()], Some(&a.secret)).unwrap(), "alice");
 }
 
 #[test]
 fn cookie_is_http_only_and_same_site() {
-    let (dashboard, _, _) = new_sign_ins();
-    let cookie = dashboard.sign_in(alice(), None, &[], now()).unwrap().cookie;
+    let (sign_ins, _, _) = new_sign_ins();
+    let cookie = sign_ins.sign_in(alice(), None, &[], now()).unwrap().cookie;
     assert_eq!(
         cookie.to_string(),
         format!("countersign_session={}; HttpOnly; SameSite=Strict; Path=/", cookie.value())
@@ -112,66 +113,66 @@ fn cookie_is_http_only_and_same_site() {
 
 #[test]
 fn sign_in_ends_after_twelve_idle_hours() {
-    let (dashboard, _, _) = new_sign_ins();
-    let new = dashboard.sign_in(alice(), None, &[], now()).unwrap();
+    let (sign_ins, _, _) = new_sign_ins();
+    let new = sign_ins.sign_in(alice(), None, &[], now()).unwrap();
     assert_eq!(new.expires_at, now() + MAX_IDLE);
     let at = |hours: i64| {
         let now = now() + SignedDuration::from_hours(hours);
-        dashboard.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now).map(|i| i.credential)
+        sign_ins.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now).map(|i| i.credential)
     };
     at(11).unwrap();
     let credential = at(22).unwrap();
-    dashboard.check_credential(&credential, now() + SignedDuration::from_hours(33)).unwrap();
-    dashboard.check_credential(&credential, now() + SignedDuration::from_hours(34)).unwrap_err();
+    sign_ins.check_credential(&credential, now() + SignedDuration::from_hours(33)).unwrap();
+    sign_ins.check_credential(&credential, now() + SignedDuration::from_hours(34)).unwrap_err();
     at(34).unwrap_err();
 }
 
 #[test]
 fn sign_in_ends_when_its_key_is_revoked() {
-    let (dashboard, auth, store) = new_sign_ins();
+    let (sign_ins, auth, store) = new_sign_ins();
     let secret = store.add("alice", Role::Reviewer);
-    let who = auth.identify_key(&secret, None).unwrap();
-    let Credential::Key(key) = who.credential else { panic!("not by key") };
+    let identity = auth.identify_key(&secret, None).unwrap();
+    let Credential::Key(key) = identity.credential else { panic!("not by key") };
     // The key is still cached; the revocation counts as soon as the store is asked.
-    let new = dashboard.sign_in(who.principal, Some(key), &[], now()).unwrap();
-    dashboard.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now()).unwrap();
+    let new = sign_ins.sign_in(identity.principal, Some(key), &[], now()).unwrap();
+    sign_ins.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now()).unwrap();
     store.revoke(&secret);
     auth.forget_key(&key);
-    let error = dashboard.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now()).unwrap_err();
+    let error = sign_ins.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now()).unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unauthorized);
-    assert!(dashboard.lock().is_empty());
+    assert!(sign_ins.lock().is_empty());
 }
 
 #[test]
 fn tabs_share_a_cookie_and_sign_out_together() {
-    let (dashboard, _, _) = new_sign_ins();
-    let one = dashboard.sign_in(alice(), None, &[], now()).unwrap();
-    let two = dashboard.sign_in(alice(), None, &cookies_of(&one), now()).unwrap();
+    let (sign_ins, _, _) = new_sign_ins();
+    let one = sign_ins.sign_in(alice(), None, &[], now()).unwrap();
+    let two = sign_ins.sign_in(alice(), None, &cookies_of(&one), now()).unwrap();
     assert_eq!(one.cookie.value(), two.cookie.value());
     let bob = Arc::new(Principal { name: "bob".into(), ..(*alice()).clone() });
-    let other = dashboard.sign_in(bob, None, &cookies_of(&one), now()).unwrap();
+    let other = sign_ins.sign_in(bob, None, &cookies_of(&one), now()).unwrap();
     assert_ne!(other.cookie.value(), one.cookie.value(), "another person gets another cookie");
-    let planted = dashboard.sign_in(alice(), None, &["planted".into()], now()).unwrap();
+    let planted = sign_ins.sign_in(alice(), None, &["planted".into()], now()).unwrap();
     assert_ne!(planted.cookie.value(), "planted");
-    let who = dashboard.authenticate(&cookies_of(&one), Some(one.secret.as_bytes()), now()).unwrap();
-    let (cleared, _) = dashboard.sign_out(&who.credential).unwrap();
+    let identity = sign_ins.authenticate(&cookies_of(&one), Some(one.secret.as_bytes()), now()).unwrap();
+    let (cleared, _) = sign_ins.sign_out(&identity.credential).unwrap();
     assert_eq!((cleared.value(), cleared.max_age()), ("", Some(CookieDuration::ZERO)));
-    dashboard.authenticate(&cookies_of(&two), Some(two.secret.as_bytes()), now()).unwrap_err();
-    dashboard.check_credential(&who.credential, now()).unwrap_err();
-    dashboard.authenticate(&cookies_of(&other), Some(other.secret.as_bytes()), now()).unwrap();
+    sign_ins.authenticate(&cookies_of(&two), Some(two.secret.as_bytes()), now()).unwrap_err();
+    sign_ins.check_credential(&identity.credential, now()).unwrap_err();
+    sign_ins.authenticate(&cookies_of(&other), Some(other.secret.as_bytes()), now()).unwrap();
 }
 
 #[test]
 fn agents_cannot_sign_in_and_sign_ins_are_bounded() {
-    let (dashboard, _, _) = new_sign_ins();
+    let (sign_ins, _, _) = new_sign_ins();
     let agent = Arc::new(Principal::local_agent());
-    assert_eq!(dashboard.sign_in(agent, None, &[], now()).err().unwrap().kind, ErrorKind::Forbidden);
-    let first = dashboard.sign_in(alice(), None, &[], now()).unwrap();
+    assert_eq!(sign_ins.sign_in(agent, None, &[], now()).err().unwrap().kind, ErrorKind::Forbidden);
+    let first = sign_ins.sign_in(alice(), None, &[], now()).unwrap();
     for n in 1..200 {
-        dashboard.sign_in(alice(), None, &[], now() + SignedDuration::from_secs(n)).unwrap();
+        sign_ins.sign_in(alice(), None, &[], now() + SignedDuration::from_secs(n)).unwrap();
     }
-    assert_eq!(dashboard.lock().len(), MAX_SIGN_INS_PER_PRINCIPAL);
-    dashboard.authenticate(&cookies_of(&first), Some(first.secret.as_bytes()), now()).unwrap_err();
+    assert_eq!(sign_ins.lock().len(), MAX_SIGN_INS_PER_PRINCIPAL);
+    sign_ins.authenticate(&cookies_of(&first), Some(first.secret.as_bytes()), now()).unwrap_err();
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests of own hosts and origins, and of many spellings of foreign ones.
+//! Tests of own hosts and origins, and of foreign ones in many spellings.
 
 use super::*;
 use OriginVerdict::{Absent, CorsAllowed, Forbidden, SameOrigin};
@@ -200,7 +200,7 @@ fn own_origin_uses_scheme_of_browsers() {
 }
 
 proptest::proptest! {
-    /// Every accepted origin means the same to the URL parser of a browser.
+    /// The URL parser of a browser reads every accepted origin in the same way.
     #[test]
     fn origin_parser_agrees_with_browser_url_parser(
         text in r"(http|https|HTTP)://([a-z0-9@:./\\\[\]%#?-]{0,24}|(localhost|127\.0\.0\.1|\[::1\])(:8080|:80|)[.:0-9a-z@/\\?#]{0,3})",

@@ -1,4 +1,4 @@
-//! Remembers verified tokens by their hashes, within bounds.
+//! Caches verified JWTs and the answers of issuers about opaque tokens, by the hashes of the tokens and within bounds.
 
 use std::sync::{
     Arc,
@@ -13,19 +13,19 @@ use countersign_domain::principal::{Identity, SecretHash};
 
 /// The maximum number of entries of each cache.
 const MAX_ENTRIES: usize = 10_000;
-/// The estimated size in bytes beyond which each cache removes entries.
+/// The estimated number of bytes beyond which each cache removes entries.
 const MAX_BYTES: usize = 16 << 20;
-/// The estimated size of an entry without its claims and its token.
+/// The estimated number of bytes of an entry without its claims and its token.
 const ENTRY_BYTES: usize = 512;
-/// The time for which an issuer's answer about a token counts, in milliseconds.
-pub(super) const ANSWER_AGE: i64 = 10_000;
-/// The time after which an issuer that did not answer is asked about the same token again.
-const RETRY_AGE: i64 = 2_000;
+/// The age up to which an issuer's answer about a token is used, in milliseconds.
+pub(super) const MAX_ANSWER_AGE: i64 = 10_000;
+/// The time after which an issuer that did not answer is asked about the same token again, in milliseconds.
+const RETRY_DELAY: i64 = 2_000;
 
-/// A JWT that was verified, which counts until a time and while its issuer keeps its keys.
+/// A verified JWT. It is valid until a time, and only while its issuer keeps its keys.
 pub(super) struct CachedJwt {
     pub identity: Identity,
-    /// The time in milliseconds.
+    /// The end of its validity in milliseconds.
     pub valid_until: i64,
     pub issuer: Arc<Issuer>,
     pub generation: u64,
@@ -40,24 +40,25 @@ impl CachedJwt {
 /// The last answer of the issuer about an opaque token.
 pub(super) struct Answer {
     pub outcome: Result<Identity, Refusal>,
-    /// The token, by which its issuer is asked again; `None` if the issuer refused it.
+    /// The token, for the next request about it. `None` if the issuer refused it.
     pub token: Option<Arc<str>>,
-    /// The time of the question in milliseconds.
+    /// The time of the request in milliseconds.
     pub asked_at: i64,
 }
 
 impl Answer {
     pub(super) fn is_fresh(&self, now: i64) -> bool {
-        let age = if matches!(self.outcome, Err(Refusal::IssuerUnavailable)) { RETRY_AGE } else { ANSWER_AGE };
-        // A task that began to wait before the answer came must not ask again.
-        now.saturating_sub(self.asked_at).saturating_abs() < age
+        let max_age =
+            if matches!(self.outcome, Err(Refusal::IssuerUnavailable)) { RETRY_DELAY } else { MAX_ANSWER_AGE };
+        // For a task that began before another one asked, the answer lies in the future. It must not ask again.
+        now.saturating_sub(self.asked_at).saturating_abs() < max_age
     }
 }
 
 /// An entry that a [`BoundedMap`] can measure and remove.
 trait Entry {
     fn bytes(&self) -> usize;
-    /// Returns `false` if the entry may be removed before others.
+    /// Returns `false` if the entry is removed before others.
     fn is_needed(&self, now: i64) -> bool;
 }
 
@@ -75,13 +76,13 @@ impl Entry for Answer {
         let token = self.token.as_ref().map_or(0, |token| token.len());
         token + self.outcome.as_ref().map_or(ENTRY_BYTES, identity_bytes)
     }
-    // An open stream has the answer about its token renewed, for which the text of the token is needed.
+    // An open stream asks about its token again, for which the token itself is needed.
     fn is_needed(&self, now: i64) -> bool {
         self.is_fresh(now) && self.token.is_some()
     }
 }
 
-/// Estimates the size of an identity. The groups are a part of the claims that is kept a second time.
+/// Estimates the number of bytes of an identity. A part of the claims, such as the groups, is held twice.
 fn identity_bytes(identity: &Identity) -> usize {
     ENTRY_BYTES + identity.principal.claims.as_ref().map_or(0, |claims| 2 * claims.json.len())
 }
@@ -113,21 +114,21 @@ impl<V: Entry> BoundedMap<V> {
         self.entries.len() > entries || self.bytes.load(Relaxed) > bytes
     }
 
-    /// Removes the entries that are not needed, and if that is not enough, every second of the others.
+    /// Removes the entries that are not needed, and if that is not enough, also every other one of the rest.
     fn evict(&self, now: i64) {
         self.retain(|entry| entry.is_needed(now));
         if self.exceeds(MAX_ENTRIES / 2, MAX_BYTES / 2) {
-            let mut is_kept = false;
+            let mut keep = false;
             self.retain(|_| {
-                is_kept = !is_kept;
-                is_kept
+                keep = !keep;
+                keep
             });
         }
     }
 
-    fn retain(&self, mut is_kept: impl FnMut(&V) -> bool) {
+    fn retain(&self, mut is_needed: impl FnMut(&V) -> bool) {
         self.entries.retain(|_, entry| {
-            let is_kept = is_kept(entry);
+            let is_kept = is_needed(entry);
             if !is_kept {
                 self.bytes.fetch_sub(entry.bytes(), Relaxed);
             }
@@ -154,7 +155,7 @@ impl TokenCache {
         self.jwts.insert(hash, entry, now);
     }
 
-    /// Returns the last answer about an opaque token if it still counts.
+    /// Returns the last answer about an opaque token if it is fresh.
     pub(super) fn fresh_answer(&self, hash: &SecretHash, now: Timestamp) -> Option<Result<Identity, Refusal>> {
         let answer = self.answers.entries.get(hash)?;
         answer.is_fresh(now.as_millisecond()).then(|| answer.outcome.clone())
@@ -165,13 +166,13 @@ impl TokenCache {
         self.answers.entries.get(hash)?.token.clone()
     }
 
-    /// Returns `true` if an opaque token is or was valid, as far as that is remembered.
+    /// Returns `true` if the cache knows that an opaque token is or was valid.
     pub(super) fn was_valid(&self, hash: &SecretHash) -> bool {
         let answer = self.answers.entries.get(hash);
         answer.is_some_and(|answer| answer.token.is_some() || matches!(answer.outcome, Err(Refusal::Expired)))
     }
 
-    /// Keeps only the answers with an identity for which `is_current` returns `true`.
+    /// Removes all answers but those with an identity that `is_current`.
     pub(super) fn retain_answers(&self, is_current: impl Fn(&Identity) -> bool) {
         self.answers.retain(|answer| answer.outcome.as_ref().is_ok_and(&is_current));
     }

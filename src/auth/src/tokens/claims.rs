@@ -1,5 +1,5 @@
-//! The claims of a token, from a JWT or an answer of its issuer: read strictly, and checked against the gateway's
-//! audiences and the time.
+//! Reads the claims of a token strictly, and checks them against the gateway's audiences and the time. They come from a
+//! JWT or from an answer of its issuer.
 
 use jiff::SignedDuration;
 use serde_json::{Map, Value, value::RawValue};
@@ -9,20 +9,20 @@ use countersign_protocol::arguments;
 
 /// The tolerated difference between the clocks of an issuer and the gateway, in seconds.
 pub(super) const MAX_SKEW: i64 = 60;
-/// The last second that a [`jiff::Timestamp`] has. Later times are mistakes, such as milliseconds.
+/// The last second that a [`jiff::Timestamp`] can hold. A later time is a mistake, such as one in milliseconds.
 const MAX_TIME: i64 = 253_402_207_200;
 /// The maximum nesting of claims and headers.
 const MAX_DEPTH: usize = 32;
 /// Claims that only ID tokens have (OpenID Connect Core 1.0, sections 2 and 3.3.2.11).
 const ID_TOKEN_CLAIMS: [&str; 4] = ["nonce", "at_hash", "c_hash", "s_hash"];
-/// Claims about a sign-in. ID tokens have them, and those access tokens that are issued to people, which also have a
+/// Claims about a sign-in. ID tokens have them, and so do access tokens that are issued to people, which also have a
 /// scope.
 const SIGN_IN_CLAIMS: [&str; 2] = ["auth_time", "sid"];
-/// The claims with the client's id, in the order of preference: that of RFC 9068, those of OpenID Connect and Keycloak,
-/// Okta, and Entra ID.
+/// The claims with the client's id, in order of preference: of RFC 9068, of OpenID Connect and Keycloak, of Okta, and
+/// of Entra ID.
 const CLIENT_CLAIMS: [&str; 4] = ["client_id", "azp", "cid", "appid"];
 
-/// Parses the text of a JSON object without duplicate members, which two readers could understand differently.
+/// Parses the text of a JSON object. Refuses duplicate members, which two readers could understand differently.
 pub(super) fn parse_object(json: &str) -> Result<Map<String, Value>, Refusal> {
     let malformed = || Refusal::invalid("the token is malformed: it does not consist of JSON objects");
     let raw: &RawValue = serde_json::from_str(json).map_err(|_| malformed())?;
@@ -49,12 +49,12 @@ impl TokenClaims {
         self.members.get(name).filter(|value| !value.is_null())
     }
 
-    /// Returns the names of the claims.
+    /// Returns the names of the claims that are not `null`.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.members.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name.as_str())
     }
 
-    /// Returns a claim that must be a text.
+    /// Returns a claim that must be a non-empty text.
     pub(super) fn text(&self, name: &'static str) -> Result<Option<&str>, Refusal> {
         match self.get(name) {
             None => Ok(None),
@@ -63,7 +63,7 @@ impl TokenClaims {
         }
     }
 
-    /// Returns the texts of a claim that is one text or a list. Other values are left out.
+    /// Returns the texts of a claim that is a text or a list. Other values are ignored.
     pub(super) fn texts(&self, name: &str) -> Vec<&str> {
         match self.get(name) {
             Some(Value::String(text)) => vec![text],
@@ -72,7 +72,7 @@ impl TokenClaims {
         }
     }
 
-    /// Returns a time in seconds since 1970.
+    /// Returns a claim that must be a time, in seconds since 1970.
     fn time(&self, name: &'static str) -> Result<Option<i64>, Refusal> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let seconds = value.as_i64().or_else(|| {
@@ -85,12 +85,13 @@ impl TokenClaims {
         }
     }
 
-    /// Returns the second in which the person authenticated, at most `now`. A malformed time counts as missing.
+    /// Returns the time at which the person authenticated, in seconds and at most `now`. A malformed time counts as
+    /// missing.
     pub(super) fn auth_time(&self, now: i64) -> Option<i64> {
         self.time("auth_time").ok().flatten().map(|time| time.min(now))
     }
 
-    /// Returns the kind of that authentication. A malformed one counts as missing.
+    /// Returns the authentication context class of the sign-in. A malformed one counts as missing.
     pub(super) fn acr(&self) -> Option<String> {
         self.text("acr").ok().flatten().map(str::to_owned)
     }
@@ -106,7 +107,7 @@ impl TokenClaims {
     }
 
     /// Checks the claims of a JWT, except for its issuer. Returns the second from which the token is no longer valid.
-    /// `is_access_token` says that the header already excludes other kinds of tokens.
+    /// With `is_access_token`, the header has already excluded other kinds of tokens.
     pub(super) fn check_jwt(&self, audiences: &[String], is_access_token: bool, now: i64) -> Result<i64, Refusal> {
         self.check_use()?;
         if !is_access_token {
@@ -130,8 +131,8 @@ impl TokenClaims {
         self.time("exp")?.map_or(Ok(i64::MAX), |end| check_end(end, now))
     }
 
-    /// Checks that a token from the provider to its client is from `issuer`, for `client` and valid now (OpenID Connect
-    /// Core 1.0, section 3.1.3.7). Returns the second from which it is no longer valid.
+    /// Checks that a token is from `issuer`, for `client`, and valid now (OpenID Connect Core 1.0, section 3.1.3.7).
+    /// Returns the second from which it is no longer valid.
     pub(super) fn check_for_client(&self, issuer: &str, client: &str, now: i64) -> Result<i64, Refusal> {
         if self.text("iss")? != Some(issuer) {
             return Err(Refusal::invalid("the token is from another issuer"));
@@ -149,7 +150,7 @@ impl TokenClaims {
         check_end(self.time("exp")?.ok_or_else(|| Refusal::invalid("the token has no `exp`"))?, now)
     }
 
-    /// Adds the claims of another document that this one lacks.
+    /// Returns the claims, with those of another document that they lack.
     pub(super) fn add_missing_claims(mut self, other: &Self) -> Self {
         for (name, value) in &other.members {
             if self.get(name).is_none() {
@@ -160,20 +161,21 @@ impl TokenClaims {
         self
     }
 
-    /// Removes claims.
+    /// Returns the claims without these.
     pub(super) fn remove_claims(mut self, names: &[&str]) -> Self {
         self.members.retain(|name, _| !names.contains(&name.as_str()));
         self.json = Value::Object(self.members.clone()).to_string();
         self
     }
 
-    /// Rejects tokens for other uses than to be presented as a bearer token.
+    /// Rejects tokens that must not be used as bearer tokens.
     fn check_use(&self) -> Result<(), Refusal> {
-        // Amazon Cognito and Ory Hydra mark the use of all their tokens, which have one key and may have one audience.
+        // Amazon Cognito and Ory Hydra mark all kinds of tokens so, which have the same key and may have the same
+        // audience.
         if self.text("token_use")?.is_some_and(|kind| !matches!(kind, "access" | "access_token")) {
             return Err(Refusal::invalid("the token is not an access token: see its `token_use`"));
         }
-        // In an answer of the issuer.
+        // Only answers of the issuer have this claim.
         let is_bearer = |kind: &str| {
             ["bearer", "access_token", "urn:ietf:params:oauth:token-type:access_token"]
                 .iter()
@@ -182,21 +184,21 @@ impl TokenClaims {
         if self.text("token_type")?.is_some_and(|kind| !is_bearer(kind)) {
             return Err(Refusal::invalid("the token is not a bearer token: see its `token_type`"));
         }
-        // Keycloak marks its tokens so. A refresh token that is presented here leaked.
+        // Keycloak marks its tokens so. A refresh token that is presented here has leaked.
         let is_other =
             |kind: &str| ["id", "refresh", "offline", "logout"].iter().any(|other| other.eq_ignore_ascii_case(kind));
         if self.texts("typ").into_iter().any(is_other) {
             return Err(Refusal::invalid("the token is not an access token: see its `typ`"));
         }
-        // Such a token (RFC 8705, RFC 9449) is useless to whoever stole it only if nobody accepts it without the proof.
+        // A bound token (RFC 8705, RFC 9449) is useless to a thief only if it is never accepted without its proof.
         if self.get("cnf").is_some() {
             return Err(Refusal::invalid("the token is bound to a key, and the gateway accepts bearer tokens only"));
         }
         Ok(())
     }
 
-    /// Rejects ID tokens and logout tokens, which have the same key and form as access tokens and prove to a client who
-    /// signed in. A client that receives one must not be able to act as that person.
+    /// Rejects ID tokens and logout tokens, which have the same key and form as access tokens. They tell a client who
+    /// signed in, and the client must not be able to act as that person.
     fn check_is_no_id_token(&self) -> Result<(), Refusal> {
         if ID_TOKEN_CLAIMS.iter().any(|name| self.get(name).is_some()) {
             return Err(Refusal::invalid("the token is an ID token, and an access token is needed"));

@@ -1,4 +1,5 @@
-//! The parts of the authorization code flow that sign-ins share with accounts at servers (OAuth 2.1, section 4.1; RFC 9207).
+//! The parts of the authorization code flow that sign-ins share with accounts at servers (OAuth 2.1, section 4.1; RFC
+//! 9207).
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use url::{Url, form_urlencoded};
@@ -6,17 +7,17 @@ use url::{Url, form_urlencoded};
 use super::requests::MAX_ERROR_CHARS;
 use countersign_runtime::secret;
 
-/// The most bytes of the parameters with which a browser comes back.
+/// The maximum number of bytes of the query with which a browser comes back.
 pub const MAX_QUERY_LEN: usize = 16 * 1024;
 
-/// The reason why an answer contains no code that may be used.
+/// The reason why the answer to an authorization request has no usable code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AnswerProblem {
     /// The answer belongs to another request, or is ambiguous.
-    #[error("the answer is not one to this request")]
+    #[error("the answer does not belong to this request")]
     OtherRequest,
     /// The answer does not name its issuer, or names another one.
-    #[error("the answer is not one of this issuer")]
+    #[error("the answer is not from this issuer")]
     OtherIssuer,
     /// The issuer refused with this error code (RFC 6749, section 4.1.2.1).
     #[error("the answer has the error {0:?}")]
@@ -73,11 +74,11 @@ pub fn code_challenge(verifier: &str) -> String {
     URL_SAFE_NO_PAD.encode(secret::hash(verifier.as_bytes()))
 }
 
-/// Reads the code from the query with which a browser comes back. `issuer` is the one that was asked, and `names_issuer` is its
-/// `authorization_response_iss_parameter_supported` (RFC 9207, section 3).
+/// Returns the code in the query with which a browser comes back. `issuer` is the one that was asked. `names_issuer` is
+/// its `authorization_response_iss_parameter_supported` (RFC 9207, section 3).
 ///
 /// # Errors
-/// Returns why there is no code. An error of the answer is read only after it is known to be of this issuer.
+/// Returns why there is no code. The issuer's error is read only if the answer is known to be from this issuer.
 pub fn read_code(query: &str, state: &str, issuer: &str, names_issuer: bool) -> Result<String, AnswerProblem> {
     if query.len() > MAX_QUERY_LEN {
         return Err(AnswerProblem::OtherRequest);
@@ -96,7 +97,7 @@ pub fn read_code(query: &str, state: &str, issuer: &str, names_issuer: bool) -> 
     if !secret::is_same_hash(&hash(&found_state), &hash(state)) {
         return Err(AnswerProblem::OtherRequest);
     }
-    // RFC 9207, section 2.4: also for errors, and without any normalization.
+    // RFC 9207, section 2.4: the issuer is compared even for errors, and without any normalization.
     match find("iss")? {
         Some(found) if found != issuer => return Err(AnswerProblem::OtherIssuer),
         None if names_issuer => return Err(AnswerProblem::OtherIssuer),
@@ -123,7 +124,7 @@ mod tests {
 
     /// The table of RFC 9207, section 2.4, as 2026-07-28/basic/authorization completes it.
     #[test]
-    fn issuer_of_the_answer_is_compared_whenever_it_is_there() {
+    fn issuer_is_compared_if_the_answer_names_it() {
         let other = "&iss=https%3A%2F%2Fevil.example";
         let normalized = "&iss=https%3A%2F%2Fid.example%2F";
         for (iss, names_issuer, is_accepted) in [
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_to_another_request_or_with_two_meanings_is_refused() {
+    fn foreign_or_ambiguous_answer_is_refused() {
         for query in ["code=c", "code=c&state=t", "code=c&state=s&state=s", "code=c&code=d&state=s", "code=c&state="] {
             assert_eq!(read_code(query, "s", ISSUER, false), Err(AnswerProblem::OtherRequest), "{query}");
         }

@@ -14,12 +14,12 @@ use countersign_config::IntrospectionClient;
 use countersign_domain::principal::Principal;
 
 impl Issuer {
-    /// Asks about a token. Returns its principal, and the second from which the token is no longer valid.
+    /// Asks the issuer about a token. Returns its principal, and the second from which the token is no longer valid.
     pub(super) async fn introspect(&self, token: &str, now: Timestamp) -> Result<(Principal, i64), Refusal> {
         let client = self.config.introspection.as_ref().ok_or(Refusal::IssuerUnavailable)?;
         let snapshot = self.snapshot(now).ok_or(Refusal::IssuerUnavailable)?;
-        let answer = self.ask(&snapshot.metadata, client, token).await.map_err(|error| {
-            self.warn_of_unanswered_question(&error, now);
+        let answer = self.request_introspection(&snapshot.metadata, client, token).await.map_err(|error| {
+            self.warn_of_failed_introspection(&error, now);
             Refusal::IssuerUnavailable
         })?;
         if answer.len() > MAX_TOKEN_BYTES {
@@ -39,7 +39,7 @@ impl Issuer {
         Ok((principal::to_principal(&self.config, &subject, claims, now)?, expires_at))
     }
 
-    async fn ask(
+    async fn request_introspection(
         &self,
         metadata: &Metadata,
         client: &IntrospectionClient,

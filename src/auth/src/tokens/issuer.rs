@@ -1,4 +1,4 @@
-//! An issuer: its configuration, and its metadata and keys as it last published them.
+//! An issuer: its configuration, and its metadata and keys as they were last read.
 
 use std::{
     fmt::Display,
@@ -25,28 +25,28 @@ use countersign_config::TokenIssuer;
 use countersign_domain::principal::{Principal, SecretHash};
 
 const SECOND: i64 = 1000;
-/// The age from which keys are renewed, in milliseconds as all times here.
+/// The age from which keys are read again, in milliseconds.
 pub(super) const RENEWAL_AGE: i64 = 300 * SECOND;
-/// The age up to which keys are valid while the issuer does not answer.
+/// The age up to which keys are used while the issuer does not answer, in milliseconds.
 pub(super) const MAX_AGE: i64 = 24 * 3600 * SECOND;
-/// The minimum time between two questions for the keys.
-pub(super) const QUESTION_INTERVAL: i64 = 10 * SECOND;
-/// The same while no keys are known.
+/// The minimum interval between two reads of the keys, in milliseconds.
+pub(super) const MIN_READ_INTERVAL: i64 = 10 * SECOND;
+/// The minimum interval while no keys are known, in milliseconds.
 const RETRY_INTERVAL: i64 = 2 * SECOND;
-/// The maximum number of simultaneous questions about opaque tokens that were valid before, and of those about others.
-const MAX_QUESTIONS: usize = 16;
-/// The generation of an issuer that is no longer configured.
+/// The maximum number of simultaneous introspections of tokens that were valid before, and of other tokens.
+const MAX_INTROSPECTIONS: usize = 16;
+/// The generation of the keys of an issuer that is no longer configured.
 const RETIRED_GENERATION: u64 = u64::MAX;
 
 /// An issuer's metadata and keys, as they were read together.
 pub(super) struct IssuerSnapshot {
     pub metadata: Metadata,
     pub keys: KeySet,
-    /// The time of the question, in milliseconds.
+    /// The time at which the read began, in milliseconds.
     pub read_at: i64,
 }
 
-/// A verified JWT, before it is remembered.
+/// A verified JWT, before it is cached.
 pub(super) struct VerifiedToken {
     pub principal: Principal,
     pub signed_by: SecretHash,
@@ -55,26 +55,26 @@ pub(super) struct VerifiedToken {
     pub cached_until: i64,
 }
 
-/// A configured issuer and what it last published.
+/// A configured issuer, with its metadata and keys as they were last read.
 pub(super) struct Issuer {
     pub config: TokenIssuer,
-    /// The audiences that mean this gateway.
+    /// The audiences that denote this gateway.
     pub audiences: Vec<String>,
-    /// Differs from that of every other issuer and of every earlier configuration of this one.
+    /// A number that no other issuer and no earlier configuration of this issuer has.
     pub version: u64,
     snapshot: ArcSwapOption<IssuerSnapshot>,
-    /// Grows when a key disappears, so that no earlier verification counts any longer.
+    /// Grows when a key disappears, so that earlier verifications are no longer valid.
     generation: AtomicU64,
-    /// The time of the next question that is permitted, in milliseconds.
-    next_question: AtomicI64,
-    /// The time of the last log entry about an unanswered question about a token, in milliseconds.
+    /// The earliest time of the next read, in milliseconds.
+    next_read_at: AtomicI64,
+    /// The time of the last log entry about a failed introspection, in milliseconds.
     last_warning: AtomicI64,
-    /// Held by the only question for the keys.
-    question: tokio::sync::Mutex<()>,
-    /// The turns of questions about opaque tokens that were valid before.
-    known_tokens: Semaphore,
-    /// The turns of questions about other opaque tokens, which anybody can invent.
-    unknown_tokens: Semaphore,
+    /// Held by the only task that reads the keys.
+    read_lock: tokio::sync::Mutex<()>,
+    /// The permits for introspections of tokens that were valid before.
+    known_token_permits: Semaphore,
+    /// The permits for introspections of other tokens, which anybody can invent.
+    unknown_token_permits: Semaphore,
 }
 
 impl Issuer {
@@ -85,21 +85,21 @@ impl Issuer {
             version,
             snapshot: ArcSwapOption::empty(),
             generation: AtomicU64::new(0),
-            next_question: AtomicI64::new(i64::MIN),
+            next_read_at: AtomicI64::new(i64::MIN),
             last_warning: AtomicI64::new(0),
-            question: tokio::sync::Mutex::default(),
-            known_tokens: Semaphore::new(MAX_QUESTIONS),
-            unknown_tokens: Semaphore::new(MAX_QUESTIONS),
+            read_lock: tokio::sync::Mutex::default(),
+            known_token_permits: Semaphore::new(MAX_INTROSPECTIONS),
+            unknown_token_permits: Semaphore::new(MAX_INTROSPECTIONS),
         }
     }
 
-    /// Returns the generation of the keys: a verification counts only in the generation in which it was made. Returns
+    /// Returns the generation of the keys. A verification is valid only in the generation in which it was made. Returns
     /// `None` if the issuer is no longer configured.
     pub(super) fn generation(&self) -> Option<u64> {
         Some(self.generation.load(Ordering::Acquire)).filter(|generation| *generation != RETIRED_GENERATION)
     }
 
-    /// Ends all verifications for good.
+    /// Makes all verifications invalid for good.
     pub(super) fn retire(&self) {
         self.generation.store(RETIRED_GENERATION, Ordering::Release);
     }
@@ -116,49 +116,53 @@ impl Issuer {
         snapshot.as_ref().is_none_or(|known| now.as_millisecond().saturating_sub(known.read_at) >= RENEWAL_AGE)
     }
 
-    /// Returns `true` if the last question is long enough ago, or the clock was set back.
-    pub(super) fn may_ask(&self, now: Timestamp) -> bool {
-        let wait = self.next_question.load(Ordering::Relaxed).saturating_sub(now.as_millisecond());
-        // A failed question delays the next one by its own duration, too.
-        !(1..=6 * QUESTION_INTERVAL).contains(&wait)
+    /// Returns `true` if the last read is long enough ago, or the clock was set back.
+    pub(super) fn may_read(&self, now: Timestamp) -> bool {
+        let wait = self.next_read_at.load(Ordering::Relaxed).saturating_sub(now.as_millisecond());
+        // A longer wait shows that the clock was set back: even a failed read adds only its own duration.
+        !(1..=6 * MIN_READ_INTERVAL).contains(&wait)
     }
 
-    /// Returns `true` while a question for the keys runs.
-    pub(super) fn is_being_asked(&self) -> bool {
-        self.question.try_lock().is_err()
+    /// Returns `true` while the keys are being read.
+    pub(super) fn is_reading(&self) -> bool {
+        self.read_lock.try_lock().is_err()
     }
 
-    /// Waits for a turn to ask about a token that was valid before. For any other token, returns `None` at once if no
-    /// turn is free.
-    pub(super) async fn take_turn(&self, was_valid: bool) -> Option<SemaphorePermit<'_>> {
-        if was_valid { self.known_tokens.acquire().await.ok() } else { self.unknown_tokens.try_acquire().ok() }
+    /// Waits for the permit to introspect a token that was valid before. For any other token, returns `None` at once if
+    /// no permit is free.
+    pub(super) async fn acquire_introspection(&self, was_valid: bool) -> Option<SemaphorePermit<'_>> {
+        if was_valid {
+            self.known_token_permits.acquire().await.ok()
+        } else {
+            self.unknown_token_permits.try_acquire().ok()
+        }
     }
 
-    /// Logs that the issuer did not answer about a token, unless that was just logged. Clients may send many tokens.
-    pub(super) fn warn_of_unanswered_question(&self, error: &impl Display, now: Timestamp) {
+    /// Logs that an introspection failed, unless that was just logged, because clients may send many tokens.
+    pub(super) fn warn_of_failed_introspection(&self, error: &impl Display, now: Timestamp) {
         let now = now.as_millisecond();
         let last = self.last_warning.swap(now, Ordering::Relaxed);
-        if now.saturating_sub(last).saturating_abs() >= QUESTION_INTERVAL {
+        if now.saturating_sub(last).saturating_abs() >= MIN_READ_INTERVAL {
             tracing::warn!(issuer = %self.config.issuer, %error, "cannot ask the issuer about an access token");
         }
     }
 
-    /// Reads metadata and keys, unless another task has just done so.
+    /// Reads the metadata and the keys again, unless another task has just done so.
     pub(super) async fn renew(self: Arc<Self>, now: Timestamp) {
-        let _question = self.question.lock().await;
-        if !self.may_ask(now) {
+        let _read_lock = self.read_lock.lock().await;
+        if !self.may_read(now) {
             return;
         }
         let (started, now) = (Instant::now(), now.as_millisecond());
-        // A question that is cancelled counts, too.
-        self.next_question.store(now.saturating_add(QUESTION_INTERVAL), Ordering::Relaxed);
+        // A read that is cancelled counts as well.
+        self.next_read_at.store(now.saturating_add(MIN_READ_INTERVAL), Ordering::Relaxed);
         match self.read_snapshot(now).await {
             Ok(snapshot) => self.replace_snapshot(snapshot),
             Err(error) => {
                 tracing::warn!(issuer = %self.config.issuer, %error, "cannot read the metadata and the keys of the identity provider");
-                let interval = if self.snapshot.load().is_some() { QUESTION_INTERVAL } else { RETRY_INTERVAL };
+                let interval = if self.snapshot.load().is_some() { MIN_READ_INTERVAL } else { RETRY_INTERVAL };
                 let duration = i64::try_from(started.elapsed().as_millis()).unwrap_or(0);
-                self.next_question.store(now.saturating_add(interval).saturating_add(duration), Ordering::Relaxed);
+                self.next_read_at.store(now.saturating_add(interval).saturating_add(duration), Ordering::Relaxed);
             }
         }
     }
@@ -171,13 +175,14 @@ impl Issuer {
                 let document = get_json(url, trusted).await.map_err(|error| format!("{url}: {error}"))?;
                 KeySet::parse(&document).map_err(|error| format!("{url}: {error}"))?
             }
-            // The issuer is asked about each token.
+            // Such an issuer needs no keys, because it is asked about each token.
             None if self.config.introspection.is_some() => KeySet::default(),
             None => return Err("its metadata has no `jwks_uri`".to_owned()),
         };
         Ok(IssuerSnapshot { metadata, keys, read_at: now })
     }
 
+    /// Replaces the snapshot, and begins a new generation if a key has disappeared.
     pub(super) fn replace_snapshot(&self, snapshot: IssuerSnapshot) {
         let issuer = &self.config.issuer;
         if snapshot.keys.len() == 0 && self.config.introspection.is_none() {
@@ -191,31 +196,31 @@ impl Issuer {
                  signed are refused"
             );
         }
-        let keeps_all = self.snapshot.load().as_ref().is_none_or(|old| snapshot.keys.includes(&old.keys));
+        let keeps_all_keys = self.snapshot.load().as_ref().is_none_or(|old| snapshot.keys.includes(&old.keys));
         self.snapshot.store(Some(Arc::new(snapshot)));
-        // A task that reads the new generation also reads the new keys.
-        if !keeps_all && self.generation().is_some() {
+        // The generation changes after the keys, so that a task with the new generation also sees the new keys.
+        if !keeps_all_keys && self.generation().is_some() {
             tracing::info!(%issuer, "the identity provider removed a key, which ends the access tokens that it signed");
-            // An issuer that is retired meanwhile stays retired.
+            // An issuer that was retired meanwhile stays retired.
             let _ = self.generation.fetch_update(Ordering::AcqRel, Ordering::Acquire, |generation| {
                 (generation != RETIRED_GENERATION).then_some(generation + 1)
             });
         }
     }
 
-    /// Verifies the signature and the claims of a JWT. `None` if the issuer must be asked for its keys.
+    /// Verifies the signature and the claims of a JWT. Returns `None` if the keys must be read first.
     pub(super) fn verify(&self, token: UnverifiedJwt<'_>, now: Timestamp) -> Option<Result<VerifiedToken, Refusal>> {
         let snapshot = self.snapshot(now)?;
         let UnverifiedJwt { header, signed, signature, .. } = &token;
         match snapshot.keys.verify(header.kid.as_deref(), header.alg, signed.as_bytes(), signature) {
-            KeySearch::Verified(key) => Some(self.check(token, key, &snapshot, now)),
+            KeySearch::Verified(key) => Some(self.check_claims(token, key, &snapshot, now)),
             KeySearch::Refused(refusal) => Some(Err(refusal)),
             KeySearch::Unknown => None,
         }
     }
 
-    /// Verifies the signature of a JWT that is no access token. Asks the issuer for its keys if they are missing or
-    /// old.
+    /// Verifies the signature of a JWT that is not an access token. Reads the keys again if they are old or lack the
+    /// key.
     pub(super) async fn verify_signature(
         self: &Arc<Self>,
         token: &UnverifiedJwt<'_>,
@@ -237,16 +242,16 @@ impl Issuer {
         Err(Refusal::invalid("the token is signed with a key that its issuer does not have"))
     }
 
-    /// Returns the last snapshot, after renewing it if it is old, or after the renewal that already runs.
+    /// Returns the last snapshot. If it is old, it is renewed first, or the running renewal is awaited.
     pub(super) async fn current_snapshot(self: &Arc<Self>, now: Timestamp) -> Result<Arc<IssuerSnapshot>, Refusal> {
-        if self.is_stale(now) && (self.may_ask(now) || self.snapshot(now).is_none()) {
+        if self.is_stale(now) && (self.may_read(now) || self.snapshot(now).is_none()) {
             Arc::clone(self).renew(now).await;
         }
         self.snapshot(now).ok_or(Refusal::IssuerUnavailable)
     }
 
     /// Checks the claims of a JWT whose signature was verified.
-    fn check(
+    fn check_claims(
         &self,
         token: UnverifiedJwt<'_>,
         signed_by: SecretHash,
@@ -258,9 +263,9 @@ impl Issuer {
         let subject = token.claims.text("sub")?.map(str::to_owned);
         let subject = subject.ok_or_else(|| Refusal::invalid("the token has no `sub`"))?;
         let principal = principal::to_principal(&self.config, &subject, token.claims, now)?;
-        // While the issuer does not answer, old keys are used for a short time at once.
+        // Old keys, which are used while the issuer does not answer, are valid only for a short time at once.
         let renewal = snapshot.read_at.saturating_add(RENEWAL_AGE);
-        let cached_until = renewal.max(now.as_millisecond().saturating_add(QUESTION_INTERVAL));
+        let cached_until = renewal.max(now.as_millisecond().saturating_add(MIN_READ_INTERVAL));
         let cached_until =
             cached_until.min(snapshot.read_at.saturating_add(MAX_AGE)).min(expires_at.saturating_mul(SECOND));
         Ok(VerifiedToken { principal, signed_by, expires_at, cached_until })

@@ -20,13 +20,14 @@ pub(super) struct UnverifiedJwt<'a> {
     pub signature: Vec<u8>,
 }
 
-/// Returns `true` if a token begins with the header of a JWT or of an encrypted one, whatever follows. All others are opaque.
+/// Returns `true` if a token begins like the header of a signed or an encrypted JWT. All other tokens are opaque.
 pub(super) fn is_jwt(token: &str) -> bool {
-    // The base64url of `{`, in whose second character two bits belong to the next byte.
+    // The base64url of `{`, whose second character has two bits of the next byte.
     matches!(token.as_bytes(), [b'e', b'w'..=b'z', ..]) && token.contains('.')
 }
 
-/// Returns a header or a key with the older name of Ed25519, `EdDSA`, because `jsonwebtoken` does not know that of RFC 9864.
+/// Returns a header or a key with the older name `EdDSA` instead of `Ed25519` (RFC 9864), which `jsonwebtoken` does not
+/// know.
 pub(super) fn with_known_algorithm(mut object: Map<String, Value>) -> Value {
     if object.get("alg").is_some_and(|name| name == "Ed25519") {
         object.insert("alg".to_owned(), "EdDSA".into());
@@ -54,8 +55,8 @@ impl<'a> UnverifiedJwt<'a> {
         Ok(Self { header, claims, signed, signature: decode(signature)? })
     }
 
-    /// Returns `true` if the header says that this is an access token (RFC 9068, section 2.1), and `false` if it says only that
-    /// this is a JWT.
+    /// Returns `true` if the header says that this is an access token (RFC 9068, section 2.1). Returns `false` if it
+    /// says no more than that this is a JWT.
     pub(super) fn is_marked_as_access_token(&self) -> Result<bool, Refusal> {
         let Some(kind) = &self.header.typ else { return Ok(false) };
         let kind = kind.to_ascii_lowercase();

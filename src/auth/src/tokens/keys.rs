@@ -1,8 +1,7 @@
 //! The public keys of an issuer (RFC 7517), and the verification of signatures with them.
 //!
-//! `jsonwebtoken` parses the keys. It does not verify: its backend is a global of the process that panics when it is
-//! missing, it reads the clock itself, accepts repeated members and ignores `crit`, and `ring` needs only the few lines
-//! below.
+//! `jsonwebtoken` only parses the keys, and `ring` verifies signatures. To verify, `jsonwebtoken` would need a global
+//! of the process and panic without it. It also reads the clock itself, accepts repeated members and ignores `crit`.
 
 use jsonwebtoken::{
     Algorithm, AlgorithmFamily, DecodingKey, DecodingKeyKind,
@@ -37,7 +36,7 @@ struct VerifyingKey {
     thumbprint: SecretHash,
 }
 
-/// The result of a search for the key of a token.
+/// The result of verifying a signature with the keys of an issuer.
 pub(super) enum KeySearch {
     /// The thumbprint of the key that made the signature.
     Verified(SecretHash),
@@ -47,7 +46,7 @@ pub(super) enum KeySearch {
 }
 
 impl KeySet {
-    /// Reads a key set. Keys that no token can be verified with are left out.
+    /// Reads a key set. Keys that cannot verify a token are left out.
     pub(super) fn parse(document: &Value) -> Result<Self, &'static str> {
         let keys = document.get("keys").and_then(Value::as_array).ok_or("it has no list `keys`")?;
         let left_out = keys.len().saturating_sub(MAX_KEYS);
@@ -56,10 +55,10 @@ impl KeySet {
 
     /// Finds the key with this id and verifies a signature with it. Without an id, only one key may fit the algorithm.
     pub(super) fn verify(&self, id: Option<&str>, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> KeySearch {
-        let named = || self.keys.iter().filter(|key| id.is_none_or(|id| key.id.as_deref() == Some(id)));
-        let mut fitting = named().filter(|key| key.algorithms.contains(&algorithm));
+        let candidates = || self.keys.iter().filter(|key| id.is_none_or(|id| key.id.as_deref() == Some(id)));
+        let mut fitting = candidates().filter(|key| key.algorithms.contains(&algorithm));
         match (fitting.next(), fitting.next()) {
-            (None, _) if id.is_some() && named().next().is_some() => {
+            (None, _) if id.is_some() && candidates().next().is_some() => {
                 KeySearch::Refused(Refusal::invalid("the token's `alg` is not that of its key"))
             }
             (None, _) => KeySearch::Unknown,
@@ -71,12 +70,12 @@ impl KeySet {
         }
     }
 
-    /// Returns `true` if the issuer still has a key.
+    /// Returns `true` if the set has the key with this thumbprint.
     pub(super) fn contains(&self, thumbprint: &SecretHash) -> bool {
         self.keys.iter().any(|key| key.thumbprint == *thumbprint)
     }
 
-    /// Returns `true` if no key of the other set is missing in this one.
+    /// Returns `true` if this set has all keys of the other one.
     pub(super) fn includes(&self, other: &Self) -> bool {
         other.keys.iter().all(|key| self.contains(&key.thumbprint))
     }
@@ -99,7 +98,7 @@ impl VerifyingKey {
             AlgorithmParameters::OctetKeyPair(key) if key.curve == EllipticCurve::Ed25519 => vec![Algorithm::EdDSA],
             _ => return None,
         };
-        algorithms.retain(|fit| common.key_algorithm.is_none_or(|named| named == KeyAlgorithm::from(*fit)));
+        algorithms.retain(|usable| common.key_algorithm.is_none_or(|named| named == KeyAlgorithm::from(*usable)));
         let key = DecodingKey::from_jwk(&Jwk { common: Default::default(), algorithm }).ok()?;
         let material = match key.kind() {
             DecodingKeyKind::RsaModulusExponent { n, e } => {

@@ -6,7 +6,7 @@ use url::Url;
 use super::requests::{RequestError, get_json};
 use countersign_config::{Authorities, is_loopback};
 
-/// The maximum number of characters of a text of an issuer in the log.
+/// The maximum number of characters of an issuer's text that are logged.
 const MAX_LOGGED_CHARS: usize = 200;
 
 /// The part of an issuer's metadata that the gateway uses.
@@ -19,7 +19,7 @@ pub(super) struct Metadata {
     pub sign_in: SignInEndpoints,
 }
 
-/// The endpoints by which people sign in, where the provider has them.
+/// The endpoints by which people sign in, as far as the provider has them.
 #[derive(Debug, Default)]
 pub(super) struct SignInEndpoints {
     pub authorization: Option<String>,
@@ -56,7 +56,7 @@ impl Metadata {
         let mut failure = RequestError::Unusable("it has no well-known URL".to_owned());
         for url in well_known_urls(issuer) {
             let is_unavailable = matches!(failure, RequestError::Unavailable(_));
-            // Issuers answer with any status, or with a page, at the URLs that they do not have.
+            // At a URL without metadata, issuers answer with any status, or with a page.
             let document = match get_json(&url, trusted).await {
                 Ok(document) => document,
                 Err(RequestError::Unreachable(error)) => {
@@ -123,7 +123,7 @@ fn needs_secret_in_form(methods: Option<&[String]>) -> bool {
     supports("client_secret_post") && !supports("client_secret_basic")
 }
 
-/// Returns the beginning of a text of an issuer, escaped for the log.
+/// Returns the beginning of an issuer's text, escaped for the log.
 #[must_use]
 pub fn quote(text: &str) -> String {
     format!("{:?}", text.chars().take(MAX_LOGGED_CHARS).collect::<String>())

@@ -1,8 +1,10 @@
-//! Verifies access tokens of the configured issuers: JWTs by their signature (RFC 9068), others by asking the issuer (RFC 7662).
-//! [`oidc`] signs people in with an identity provider, and [`public_client`] signs them in on the command line.
+//! Verifies access tokens of the configured issuers: JWTs by their signature (RFC 9068), opaque ones by introspection
+//! (RFC 7662). [`oidc`] signs people in with an identity provider, and [`public_client`] signs them in on the command
+//! line.
 //!
-//! What is in memory decides without waiting. Only [`TokenVerifier::ask_issuer`] and [`TokenVerifier::recheck`] speak
-//! to an issuer. A token is kept in memory only if it is opaque, since its issuer must be asked about it again.
+//! Tokens are verified with cached keys and answers, without waiting. Only [`TokenVerifier::ask_issuer`] and
+//! [`TokenVerifier::recheck`] send requests to an issuer. Only opaque tokens are kept in memory, because the issuer is
+//! asked about them again.
 
 use std::sync::{
     Arc,
@@ -52,31 +54,33 @@ pub struct TokenVerifier {
     /// The identifier of this gateway as a protected resource, if it has a public URL.
     resource: Option<String>,
     issuers: ArcSwap<Vec<Arc<Issuer>>>,
-    /// The audiences of an issuer for which none are configured.
+    /// The audiences for issuers without configured ones.
     audiences: Vec<String>,
     cache: TokenCache,
-    /// The opaque tokens about which an issuer is asked, so that simultaneous questions about one are asked once.
-    questions: DashMap<SecretHash, Arc<Mutex<()>>>,
-    /// The version that the last created issuer got.
+    /// The running introspections by the hash of the token, so that an issuer is asked only once at a time about a
+    /// token.
+    introspections: DashMap<SecretHash, Arc<Mutex<()>>>,
+    /// The version of the issuer that was created last.
     last_version: AtomicU64,
 }
 
-/// The properties that a client must ask an issuer for, so that its tokens are accepted.
+/// The grant that a client must request from an issuer, so that its tokens are accepted here.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RequiredGrant {
-    /// The resource indicator of the gateway. `None` if it has none, so that the issuer must choose the audience by itself.
+    /// The resource indicator of the gateway. `None` if it has none, so that the issuer chooses the audience.
     pub resource: Option<String>,
     /// `true` if the scopes of the token decide what it permits.
     pub needs_scopes: bool,
 }
 
-/// A question to an issuer, whose answer is needed to accept or refuse a token.
-enum Question {
-    /// The keys of the issuer.
-    Keys(Arc<Issuer>),
-    /// The keys of the issuer. The old ones are still used meanwhile.
-    NewKeys(Arc<Issuer>),
-    OpaqueToken,
+/// The request to an issuer that may change whether a token is accepted.
+enum IssuerRequest {
+    /// Reads the keys, without which the token cannot be verified.
+    ReadKeys(Arc<Issuer>),
+    /// Reads the keys again in the background. The old ones are used meanwhile.
+    RenewKeys(Arc<Issuer>),
+    /// Asks about the opaque token.
+    Introspect,
 }
 
 impl TokenVerifier {
@@ -88,7 +92,7 @@ impl TokenVerifier {
             issuers: ArcSwap::default(),
             audiences: resource.map(default_audiences).unwrap_or_default(),
             cache: TokenCache::default(),
-            questions: DashMap::new(),
+            introspections: DashMap::new(),
             last_version: AtomicU64::new(0),
         };
         verifier.set_issuers(issuers);
@@ -107,13 +111,14 @@ impl TokenVerifier {
         self.issuers.load().iter().map(|issuer| issuer.config.issuer.clone()).collect()
     }
 
-    /// Returns `true` if scopes decide what the tokens of some issuer permit. An issuer with roles may know no scopes.
+    /// Returns `true` if the scopes of tokens matter for at least one issuer. An issuer with `roles` may know no
+    /// scopes.
     #[must_use]
     pub fn uses_scopes(&self) -> bool {
         self.issuers.load().iter().any(|issuer| issuer.config.roles.is_empty())
     }
 
-    /// Returns what a client must ask this issuer for so that its tokens are accepted here. `None` if the issuer is not configured.
+    /// Returns the grant that a client must request from this issuer, or `None` if the issuer is not configured.
     #[must_use]
     pub fn required_grant(&self, issuer: &str) -> Option<RequiredGrant> {
         let issuer = self.find_issuer(issuer)?;
@@ -123,8 +128,8 @@ impl TokenVerifier {
         Some(RequiredGrant { resource: resource.cloned(), needs_scopes: issuer.config.roles.is_empty() })
     }
 
-    /// Replaces the issuers. Tokens of an issuer that is removed or configured in another way are no longer accepted or are
-    /// verified anew, and their open streams end.
+    /// Replaces the issuers. Tokens of an issuer that was removed are refused, and those of an issuer that is
+    /// configured in another way are verified anew. In both cases, their open streams end.
     pub fn set_issuers(&self, issuers: &[TokenIssuer]) {
         let old = self.issuers.load_full();
         let new: Vec<Arc<Issuer>> = issuers
@@ -156,7 +161,7 @@ impl TokenVerifier {
     /// Returns the identity of the holder of a token, from the cache or by its signature.
     ///
     /// # Errors
-    /// Returns why the token is refused. [`Refusal::IssuerUnavailable`] includes that the issuer was not asked yet.
+    /// Returns why the token is refused. [`Refusal::IssuerUnavailable`] may mean that the issuer was not asked yet.
     pub fn identify(&self, token: &str, now: Timestamp) -> Result<Identity, Refusal> {
         self.verify(token, now).0
     }
@@ -164,12 +169,12 @@ impl TokenVerifier {
     /// Returns the same as [`Self::identify`], or `None` if [`Self::ask_issuer`] should run first.
     #[must_use]
     pub fn identify_without_issuer(&self, token: &str, now: Timestamp) -> Option<Result<Identity, Refusal>> {
-        let (outcome, question) = self.verify(token, now);
-        question.is_none().then_some(outcome)
+        let (outcome, request) = self.verify(token, now);
+        request.is_none().then_some(outcome)
     }
 
-    /// Verifies a token with what is in memory. Also returns the question whose answer may change the outcome.
-    fn verify(&self, token: &str, now: Timestamp) -> (Result<Identity, Refusal>, Option<Question>) {
+    /// Verifies a token with the cached keys and answers. Also returns the request that may change the outcome.
+    fn verify(&self, token: &str, now: Timestamp) -> (Result<Identity, Refusal>, Option<IssuerRequest>) {
         if token.len() > MAX_TOKEN_BYTES {
             return (Err(Refusal::invalid("the token is too long")), None);
         }
@@ -177,7 +182,7 @@ impl TokenVerifier {
         if !jwt::is_jwt(token) {
             return match self.find_answer(&hash, now) {
                 Some(outcome) => (outcome, None),
-                None => (Err(Refusal::IssuerUnavailable), Some(Question::OpaqueToken)),
+                None => (Err(Refusal::IssuerUnavailable), Some(IssuerRequest::Introspect)),
             };
         }
         if let Some(identity) = self.cache.jwt(&hash, now) {
@@ -196,19 +201,20 @@ impl TokenVerifier {
         hash: SecretHash,
         issuer: Arc<Issuer>,
         now: Timestamp,
-    ) -> (Result<Identity, Refusal>, Option<Question>) {
-        let may_ask = issuer.may_ask(now);
-        // Read before the keys: if a key disappears in between, the entry is never used.
+    ) -> (Result<Identity, Refusal>, Option<IssuerRequest>) {
+        let may_read = issuer.may_read(now);
+        // The generation is read before the keys, so that the entry is never used if a key disappears in between.
         let generation = issuer.generation();
         let Some(verified) = issuer.verify(token, now) else {
-            let is_known = issuer.snapshot(now).is_some();
-            let refusal = if is_known { Refusal::UnknownKey } else { Refusal::IssuerUnavailable };
-            let has_question = may_ask || issuer.is_being_asked();
-            return (Err(refusal), has_question.then_some(Question::Keys(issuer)));
+            let has_keys = issuer.snapshot(now).is_some();
+            let refusal = if has_keys { Refusal::UnknownKey } else { Refusal::IssuerUnavailable };
+            let may_help = may_read || issuer.is_reading();
+            return (Err(refusal), may_help.then_some(IssuerRequest::ReadKeys(issuer)));
         };
-        let question = (may_ask && issuer.is_stale(now)).then(|| Question::NewKeys(Arc::clone(&issuer)));
+        let request = (may_read && issuer.is_stale(now)).then(|| IssuerRequest::RenewKeys(Arc::clone(&issuer)));
         let outcome = verified.map(|verified| {
-            let identity = identity(verified.principal, hash, &issuer, Some(verified.signed_by), verified.expires_at);
+            let identity =
+                token_identity(verified.principal, hash, &issuer, Some(verified.signed_by), verified.expires_at);
             if let Some(generation) = generation {
                 let valid_until = verified.cached_until;
                 let entry = CachedJwt { identity: identity.clone(), valid_until, issuer, generation };
@@ -216,20 +222,20 @@ impl TokenVerifier {
             }
             identity
         });
-        (outcome, question)
+        (outcome, request)
     }
 
-    /// Asks the issuer of a token for its keys or about the token if that may change the outcome of [`Self::identify`],
-    /// and remembers the answer. Simultaneous questions to an issuer are asked once. It must run on a thread of actix.
+    /// Reads the keys of a token's issuer or asks the issuer about the token, if that may change the outcome of
+    /// [`Self::identify`]. Simultaneous calls send one request. Must run on a thread of actix.
     pub async fn ask_issuer(&self, token: &str) {
         self.ask_issuer_at(token, Timestamp::now()).await;
     }
 
     async fn ask_issuer_at(&self, token: &str, now: Timestamp) {
         match self.verify(token, now).1 {
-            Some(Question::Keys(issuer)) => renew_keys(issuer, now).await,
-            Some(Question::NewKeys(issuer)) => drop(rt::spawn(issuer.renew(now))),
-            Some(Question::OpaqueToken) => self.introspect_once(token, secret::hash(token.as_bytes()), now).await,
+            Some(IssuerRequest::ReadKeys(issuer)) => renew_keys(issuer, now).await,
+            Some(IssuerRequest::RenewKeys(issuer)) => drop(rt::spawn(issuer.renew(now))),
+            Some(IssuerRequest::Introspect) => self.introspect_once(token, secret::hash(token.as_bytes()), now).await,
             None => {}
         }
     }
@@ -252,20 +258,21 @@ impl TokenVerifier {
         self.issuers.load().iter().find(|issuer| issuer.config.issuer == name).cloned()
     }
 
-    /// Returns the issuer that is asked about opaque tokens. There is at most one, because a token does not name its issuer.
+    /// Returns the issuer that is asked about opaque tokens. There is at most one, because a token does not name its
+    /// issuer.
     fn introspecting_issuer(&self) -> Option<Arc<Issuer>> {
         self.issuers.load().iter().find(|issuer| issuer.config.introspection.is_some()).cloned()
     }
 
-    /// Returns `true` if the issuer of an identity is still configured as it was when it was asked.
+    /// Returns `true` if the issuer of an identity is still configured as it was when it accepted the token.
     fn is_current(&self, identity: &Identity) -> bool {
         matches!(&identity.credential, Credential::Token(token) if self.find_credential_issuer(token).is_ok())
     }
 
-    /// Returns what an issuer last said about an opaque token, or `None` if it must be asked.
+    /// Returns the cached answer about an opaque token, or `None` if an issuer must be asked.
     fn find_answer(&self, hash: &SecretHash, now: Timestamp) -> Option<Result<Identity, Refusal>> {
         match self.cache.fresh_answer(hash, now) {
-            // The issuer may have been removed during the question.
+            // The issuer may have been removed while it was asked.
             Some(Ok(identity)) if !self.is_current(&identity) => Some(Err(Refusal::IssuerUnavailable)),
             None if self.introspecting_issuer().is_none() => {
                 Some(Err(Refusal::invalid("the token is not a JWT, and no issuer is asked about others")))
@@ -276,8 +283,8 @@ impl TokenVerifier {
 
     /// Asks the issuer about an opaque token, unless another task has just done so.
     async fn introspect_once(&self, token: &str, hash: SecretHash, now: Timestamp) {
-        let running = RunningQuestion::join(&self.questions, hash);
-        let _question = running.lock.lock().await;
+        let introspection = SharedIntrospection::join(&self.introspections, hash);
+        let _running = introspection.lock.lock().await;
         if self.cache.fresh_answer(&hash, now).is_none() {
             self.introspect(token, hash, now).await;
         }
@@ -288,28 +295,28 @@ impl TokenVerifier {
         let was_valid = self.cache.was_valid(&hash);
         if issuer.snapshot(now).is_none() {
             renew_keys(Arc::clone(&issuer), now).await;
-        } else if issuer.is_stale(now) && issuer.may_ask(now) {
+        } else if issuer.is_stale(now) && issuer.may_read(now) {
             drop(rt::spawn(Arc::clone(&issuer).renew(now)));
         }
-        let answer = match issuer.take_turn(was_valid).await {
-            Some(_turn) => issuer.introspect(token, now).await,
+        let answer = match issuer.acquire_introspection(was_valid).await {
+            Some(_permit) => issuer.introspect(token, now).await,
             None => Err(Refusal::IssuerUnavailable),
         };
-        let mut outcome = answer.map(|(principal, end)| identity(principal, hash, &issuer, None, end));
+        let mut outcome = answer.map(|(principal, end)| token_identity(principal, hash, &issuer, None, end));
         if was_valid && matches!(outcome, Err(Refusal::Invalid(_))) {
             outcome = Err(Refusal::Expired);
         }
         let token = match &outcome {
             Ok(_) => Some(Arc::from(token)),
-            // Its open streams ask again later.
+            // Open streams of the token ask again later.
             Err(Refusal::IssuerUnavailable) => self.cache.opaque_token(&hash),
             Err(_) => None,
         };
         self.cache.insert_answer(hash, Answer { outcome, token, asked_at: now.as_millisecond() }, now);
     }
 
-    /// Checks that the token of an open stream is still valid, and asks its issuer if that is due. It must run on a
-    /// thread of actix.
+    /// Checks that the token of an open stream is still valid, and asks its issuer if that is due. Must run on a thread
+    /// of actix.
     ///
     /// # Errors
     /// `UNAUTHORIZED` if it expired, was revoked, or its issuer or key is no longer accepted; `UPSTREAM_UNAVAILABLE` if
@@ -322,7 +329,7 @@ impl TokenVerifier {
         self.check_at(credential, now)?;
         let issuer = self.find_credential_issuer(credential)?;
         if credential.signed_by.is_some() {
-            if issuer.is_stale(now) && issuer.may_ask(now) {
+            if issuer.is_stale(now) && issuer.may_read(now) {
                 drop(rt::spawn(issuer.renew(now)));
             }
             return Ok(());
@@ -363,45 +370,45 @@ impl TokenVerifier {
     }
 }
 
-/// The share of one task in the question about an opaque token, which several tasks may have at once. The question is
-/// forgotten when the last share is dropped.
-struct RunningQuestion<'a> {
-    questions: &'a DashMap<SecretHash, Arc<Mutex<()>>>,
+/// The share of one task in the introspection of an opaque token, for which several tasks wait. The last share that is
+/// dropped removes the introspection from the map.
+struct SharedIntrospection<'a> {
+    introspections: &'a DashMap<SecretHash, Arc<Mutex<()>>>,
     hash: SecretHash,
-    /// Held by the task that asks.
+    /// Held by the task that asks the issuer.
     lock: Arc<Mutex<()>>,
 }
 
-impl<'a> RunningQuestion<'a> {
-    fn join(questions: &'a DashMap<SecretHash, Arc<Mutex<()>>>, hash: SecretHash) -> Self {
-        let lock = Arc::clone(&questions.entry(hash).or_default());
-        Self { questions, hash, lock }
+impl<'a> SharedIntrospection<'a> {
+    fn join(introspections: &'a DashMap<SecretHash, Arc<Mutex<()>>>, hash: SecretHash) -> Self {
+        let lock = Arc::clone(&introspections.entry(hash).or_default());
+        Self { introspections, hash, lock }
     }
 }
 
-impl Drop for RunningQuestion<'_> {
+impl Drop for SharedIntrospection<'_> {
     fn drop(&mut self) {
-        // Given back first, so that of two tasks that end at once the second one sees only the map's own reference.
+        // The own reference is dropped first, so that the last of several tasks sees only the map's reference.
         self.lock = Arc::default();
-        self.questions.remove_if(&self.hash, |_, lock| Arc::strong_count(lock) == 1);
+        self.introspections.remove_if(&self.hash, |_, lock| Arc::strong_count(lock) == 1);
     }
 }
 
-/// Reads the keys of an issuer in a task of its own, because a client that disconnects must not cancel what others wait
-/// for.
+/// Reads the keys of an issuer in a task of its own, so that a client that disconnects does not cancel a read for which
+/// others wait.
 async fn renew_keys(issuer: Arc<Issuer>, now: Timestamp) {
     if let Err(error) = rt::spawn(issuer.renew(now)).await {
         tracing::error!(%error, "reading the keys of an issuer ended early");
     }
 }
 
-/// Returns the audiences that mean this gateway: its endpoints for MCP, and its address with and without a slash.
+/// Returns the audiences that denote this gateway: its MCP endpoints, and its address with and without a slash.
 fn default_audiences(resource: &str) -> Vec<String> {
     let base = resource.strip_suffix("/mcp").unwrap_or(resource);
     ["/mcp", "/ws", "/sse", "", "/"].iter().map(|path| format!("{base}{path}")).collect()
 }
 
-fn identity(
+fn token_identity(
     principal: Principal,
     hash: SecretHash,
     issuer: &Issuer,

@@ -14,15 +14,16 @@ use countersign_domain::{
 /// The maximum length of a subject (OpenID Connect Core 1.0, section 2) and of a client id. Both are part of the
 /// principal's name.
 pub(super) const MAX_ID_BYTES: usize = 255;
-/// The maximum number of characters of a person's own name in the display name, and of the subject after it.
+/// The maximum number of characters of a person's own name in the display name.
 const MAX_DISPLAY_CHARS: usize = 60;
+/// The maximum number of characters of the subject in the display name.
 const MAX_SHOWN_SUBJECT_CHARS: usize = 40;
 /// The maximum number of groups that are read from a token.
 const MAX_GROUPS: usize = 1000;
 /// The roles from the strongest down. An agent comes before a viewer, because tokens are for agents.
 const ROLES: [Role; 4] = [Role::Admin, Role::Reviewer, Role::Agent, Role::Viewer];
 
-/// Returns the principal that an issuer's claims describe. `subject` is the claim that names the person or the service.
+/// Returns the principal that an issuer's claims describe. `subject` identifies the person or the service.
 pub(super) fn to_principal(
     issuer: &TokenIssuer,
     subject: &str,
@@ -37,7 +38,7 @@ pub(super) fn to_principal(
     }
     let groups = read_groups(&claims, &issuer.groups_claim);
     let (role, scopes) = if issuer.roles.is_empty() {
-        let scopes = scopes(&claims);
+        let scopes = read_scopes(&claims);
         (role_of_scopes(&scopes).ok_or(Refusal::NoScope)?, Some(scopes))
     } else {
         (role_of_groups(&issuer.roles, &groups).ok_or(Refusal::NoGroup)?, None)
@@ -55,7 +56,7 @@ pub(super) fn to_principal(
 }
 
 /// Returns the known scopes of a token: from `scope` (RFC 9068, section 2.2.3), or `scp` as Okta and Entra ID write it.
-fn scopes(claims: &TokenClaims) -> Vec<Scope> {
+fn read_scopes(claims: &TokenClaims) -> Vec<Scope> {
     let name = if claims.get("scope").is_some() { "scope" } else { "scp" };
     let mut all: Vec<Scope> =
         claims.texts(name).into_iter().flat_map(|text| text.split(' ')).filter_map(Scope::parse).collect();
@@ -66,12 +67,12 @@ fn scopes(claims: &TokenClaims) -> Vec<Scope> {
 
 /// Returns the strongest role that the scopes give.
 fn role_of_scopes(scopes: &[Scope]) -> Option<Role> {
-    let role = |scope: &Scope| match scope {
+    let role_of = |scope: &Scope| match scope {
         Scope::Admin => Role::Admin,
         Scope::ChangesDecide => Role::Reviewer,
         Scope::ToolsRead | Scope::ToolsPropose => Role::Agent,
     };
-    ROLES.into_iter().find(|strongest| scopes.iter().any(|scope| role(scope) == *strongest))
+    ROLES.into_iter().find(|strongest| scopes.iter().any(|scope| role_of(scope) == *strongest))
 }
 
 /// Returns the groups that a claim lists, up to the limit.
@@ -81,12 +82,11 @@ pub(super) fn read_groups<'a>(claims: &'a TokenClaims, claim: &str) -> Vec<&'a s
 
 /// Returns the strongest role that the groups give.
 pub(super) fn role_of_groups(roles: &BTreeMap<String, Role>, groups: &[&str]) -> Option<Role> {
-    let has = |group: &str| group == "*" || groups.contains(&group);
-    ROLES.into_iter().find(|strongest| roles.iter().any(|(group, role)| role == strongest && has(group)))
+    let is_member = |group: &str| group == "*" || groups.contains(&group);
+    ROLES.into_iter().find(|strongest| roles.iter().any(|(group, role)| role == strongest && is_member(group)))
 }
 
-/// Returns the name for people, followed by the subject and the issuer's host, since anybody may choose the name of
-/// another.
+/// Returns the name to show, followed by the subject and the issuer's host, because people may choose the same names.
 pub(super) fn display_name(claims: &TokenClaims, client: Option<&str>, issuer: &str, subject: &str) -> Option<String> {
     let mut names =
         ["name", "preferred_username", "email"].into_iter().flat_map(|name| claims.texts(name)).chain(client);

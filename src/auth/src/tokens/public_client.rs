@@ -1,5 +1,5 @@
-//! A public OAuth client that runs beside a person, such as the command line. It gets access tokens for the gateway by the
-//! authorization code flow with PKCE and a loopback redirect (RFC 8252), or by the device grant (RFC 8628).
+//! A public OAuth client that runs beside a person, such as the command line. It gets access tokens for the gateway by
+//! the authorization code flow with PKCE and a loopback redirect (RFC 8252), or by the device grant (RFC 8628).
 //!
 //! The client verifies no token: the gateway does.
 
@@ -20,7 +20,7 @@ const DEVICE_GRANT: &str = "urn:ietf:params:oauth:grant-type:device_code";
 /// The polling interval in seconds if the provider names none (RFC 8628, section 3.2).
 const DEFAULT_INTERVAL: u64 = 5;
 
-/// The identity provider of a gateway, with the client, the scopes and the resource of tokens that the gateway accepts.
+/// The identity provider of a gateway, and the client, the scopes and the resource of tokens that the gateway accepts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClientSettings {
@@ -41,14 +41,14 @@ pub struct IssuedTokens {
     pub expires_in: Option<u64>,
 }
 
-/// The tokens are secret.
+/// Omits the tokens, which are secret.
 impl fmt::Debug for IssuedTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IssuedTokens").field("expires_in", &self.expires_in).finish_non_exhaustive()
     }
 }
 
-/// The reason why there are no tokens.
+/// The reason why no tokens were issued.
 #[derive(Debug, thiserror::Error)]
 pub enum GrantProblem {
     #[error("the identity provider does not answer: {0}")]
@@ -106,7 +106,7 @@ impl DeviceAuthorization {
     }
 }
 
-/// The client, with what the provider published about itself.
+/// The client, with the metadata of the provider.
 pub struct PublicClient {
     settings: ClientSettings,
     authorities: Option<Authorities>,
@@ -114,8 +114,8 @@ pub struct PublicClient {
 }
 
 impl PublicClient {
-    /// Reads the metadata of the provider, whose certificate the public authorities or these ones have signed. All requests
-    /// must run on a thread of actix.
+    /// Reads the metadata of the provider. `authorities` are trusted in addition to the public ones. All requests must
+    /// run on a thread of actix.
     ///
     /// # Errors
     /// Returns why the provider cannot be used.
@@ -150,8 +150,8 @@ impl PublicClient {
     /// Exchanges the code in the query with which the browser came back.
     ///
     /// # Errors
-    /// [`AnswerProblem::OtherRequest`] if the query is not the answer to this request, which may still come. Any other problem
-    /// is final.
+    /// [`AnswerProblem::OtherRequest`] if the query is not the answer to this request, which may still come. Any other
+    /// problem is final.
     pub async fn redeem_answer(
         &self,
         request: &AuthorizationRequest,
@@ -172,12 +172,12 @@ impl PublicClient {
     /// Asks for a code with which the person signs in on another device.
     ///
     /// # Errors
-    /// Returns why there is none.
+    /// Returns why there is no code.
     pub async fn authorize_device(&self) -> Result<DeviceAuthorization, GrantProblem> {
         let device = self.metadata.sign_in.device_authorization.as_deref();
         let endpoint = endpoint(device, "device_authorization_endpoint")?;
         let scope = self.settings.scopes.join(" ");
-        parse(&self.post(endpoint, &[("scope", &scope)]).await?)
+        parse(&self.send_form_with_resource(endpoint, &[("scope", &scope)]).await?)
     }
 
     /// Asks once whether the person has signed in with a device code.
@@ -188,7 +188,7 @@ impl PublicClient {
         self.ask_for_tokens(&[("grant_type", DEVICE_GRANT), ("device_code", &device.device_code)]).await
     }
 
-    /// Exchanges a refresh token, which may be spent by this.
+    /// Exchanges a refresh token, which may then be invalid.
     ///
     /// # Errors
     /// [`GrantProblem::Refused`] if the sign-in has ended.
@@ -212,11 +212,11 @@ impl PublicClient {
 
     async fn ask_for_tokens(&self, form: &[(&str, &str)]) -> Result<IssuedTokens, GrantProblem> {
         let endpoint = endpoint(self.metadata.sign_in.token.as_deref(), "token_endpoint")?;
-        parse(&self.post(endpoint, form).await?)
+        parse(&self.send_form_with_resource(endpoint, form).await?)
     }
 
     /// Sends a form with the resource indicator as this client.
-    async fn post(&self, endpoint: &str, form: &[(&str, &str)]) -> Result<String, GrantProblem> {
+    async fn send_form_with_resource(&self, endpoint: &str, form: &[(&str, &str)]) -> Result<String, GrantProblem> {
         let form: Vec<(&str, &str)> = form.iter().copied().chain(self.resource()).collect();
         Ok(self.send_form(endpoint, &form).await?)
     }

@@ -1,22 +1,22 @@
-//! The reasons for which a token is refused.
+//! The reasons why a token is refused.
 
 use std::borrow::Cow;
 
 use countersign_domain::scopes::AGENT_SCOPES;
 use countersign_protocol::{ErrorKind, McpError};
 
-/// The reason for which a token is refused.
+/// The reason why a token is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The token is not valid at this gateway.
     Invalid(Cow<'static, str>),
-    /// The token was valid here until its time passed.
+    /// The token has expired, or was revoked after it was valid here.
     Expired,
     /// The token is signed with a key that its issuer did not have when it was last asked. It may be a new key.
     UnknownKey,
-    /// The token is valid and its scopes grant nothing here.
+    /// The token is valid, but its scopes grant nothing here.
     NoScope,
-    /// The token is valid and the groups of its holder grant nothing here.
+    /// The token is valid, but the groups of its holder grant nothing here.
     NoGroup,
     /// The issuer has not answered, so that the token can be neither accepted nor refused for good.
     IssuerUnavailable,
@@ -28,8 +28,8 @@ impl Refusal {
         Self::Invalid(reason.into())
     }
 
-    /// Returns `true` if the token counts as a failed attempt to authenticate. The others belong to clients with a
-    /// valid configuration, which may repeat them a few times before they renew their token.
+    /// Returns `true` if the token counts as a failed attempt to authenticate. Other refusals concern clients that had
+    /// a valid token, and may send it a few times before they renew it.
     #[must_use]
     pub fn is_failed_attempt(&self) -> bool {
         matches!(self, Self::Invalid(_))

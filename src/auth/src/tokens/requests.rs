@@ -21,6 +21,7 @@ struct ErrorBody {
     error: String,
 }
 
+/// The reason why a request to an issuer failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RequestError {
     /// The issuer sent no complete answer.
@@ -29,7 +30,7 @@ pub(super) enum RequestError {
     /// The issuer answered that it cannot answer now (429, 5xx).
     #[error("{0}")]
     Unavailable(String),
-    /// The issuer sent another answer than was expected.
+    /// The issuer sent an answer that cannot be used.
     #[error("{0}")]
     Unusable(String),
     /// The issuer refused the request with this error code (RFC 6749, section 5.2). The code is empty if the issuer
@@ -53,7 +54,7 @@ pub(super) async fn get_json(url: &str, trusted: Option<&Authorities>) -> Result
     serde_json::from_str(&text).map_err(|_| RequestError::Unusable("the answer is not JSON".to_owned()))
 }
 
-/// Reads a JSON document as text with an access token.
+/// Reads a JSON document with an access token, and returns its text.
 pub(super) async fn get_with_token(
     url: &str,
     trusted: Option<&Authorities>,

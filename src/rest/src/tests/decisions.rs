@@ -102,7 +102,7 @@ async fn owner_is_one_person_with_every_key() {
     let endpoints = Endpoints::open().await;
     let owned = |name: &str, role, owner| {
         let new = keys::create(name, role, Timestamp::now()).unwrap().owned_by(Some(owner)).unwrap();
-        endpoints.stored.keys().insert(&new.key, &new.hash).unwrap();
+        endpoints.stored.writer().insert(&new.key, &new.hash).unwrap();
         new.secret
     };
     let desk = owned("desk", Role::Reviewer, "carol");

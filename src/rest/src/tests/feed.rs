@@ -163,13 +163,13 @@ async fn resumed_subscriber_misses_and_repeats_no_event() {
 async fn sse_stream_is_kept_alive_and_ends_with_its_credential() {
     let endpoints = Endpoints::open_with(|c| c.transports.http.sse_keep_alive = Duration::from_millis(10)).await;
     let new = keys::create("vic", Role::Viewer, Timestamp::now()).unwrap();
-    endpoints.stored.keys().insert(&new.key, &new.hash).unwrap();
+    endpoints.stored.writer().insert(&new.key, &new.hash).unwrap();
     let mut sse = Sse::open(&endpoints, "", &[("Authorization", &bearer(&new.secret))]).await;
     sse.next().await.unwrap();
     for _ in 0..3 {
         assert_eq!(sse.read_until("\n\n").await.unwrap(), ":");
     }
-    endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
+    endpoints.stored.writer().revoke(&new.key.id, Timestamp::now()).unwrap();
     endpoints.data.admission.authentication.authenticator.forget_key(&new.hash);
     assert_eq!(sse.next().await, None);
     endpoints.close().await;
@@ -289,7 +289,7 @@ async fn web_sockets_are_bounded_and_end_with_their_credential() {
     })
     .await;
     let new = keys::create("vic", Role::Viewer, Timestamp::now()).unwrap();
-    endpoints.stored.keys().insert(&new.key, &new.hash).unwrap();
+    endpoints.stored.writer().insert(&new.key, &new.hash).unwrap();
     let key = bearer(&new.secret);
     let mut socket = connect(&endpoints, "", &key).await;
     receive_frame(&mut socket).await.unwrap();
@@ -297,7 +297,7 @@ async fn web_sockets_are_bounded_and_end_with_their_credential() {
     let second =
         client.ws(format!("ws://{}/events", endpoints.address)).header("Authorization", key.as_str()).connect().await;
     assert!(matches!(second, Err(awc::error::WsClientError::InvalidResponseStatus(status)) if status.as_u16() == 503));
-    endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
+    endpoints.stored.writer().revoke(&new.key.id, Timestamp::now()).unwrap();
     endpoints.data.admission.authentication.authenticator.forget_key(&new.hash);
     assert_eq!(receive_frame(&mut socket).await, Err(Some(CloseCode::Policy)));
     endpoints.close().await;

@@ -286,12 +286,12 @@ impl Endpoints {
 
     pub fn key(&self, name: &str, role: Role) -> String {
         let new = keys::create(name, role, Timestamp::now()).unwrap();
-        self.stored.keys().insert(&new.key, &new.hash).unwrap();
+        self.stored.writer().insert(&new.key, &new.hash).unwrap();
         new.secret
     }
 
     pub fn code(&self) -> String {
-        codes::create(self.stored.keys(), Timestamp::now()).unwrap()
+        codes::create(self.stored.writer(), Timestamp::now()).unwrap()
     }
 
     /// Writes the configuration file, and reloads it.

@@ -128,7 +128,7 @@ async fn owner_cannot_revoke_rule_that_denies_own_calls() {
 async fn revoked_key_ends_its_allow_rules_and_orphans_its_deny_rules() {
     let endpoints = Endpoints::open().await;
     let new = keys::create("mallory", Role::Reviewer, Timestamp::now()).unwrap();
-    endpoints.stored.keys().insert(&new.key, &new.hash).unwrap();
+    endpoints.stored.writer().insert(&new.key, &new.hash).unwrap();
     let key = endpoints.key("alice", Role::Reviewer);
     let change = endpoints.propose_write("ci", Terms::default()).await;
     let allowed = endpoints.create_rule(&change, &new.secret, &allow()).await.json();
@@ -139,7 +139,7 @@ async fn revoked_key_ends_its_allow_rules_and_orphans_its_deny_rules() {
     assert_eq!(endpoints.test_policy(&key, "ci", ARGUMENTS).await["verdict"], "allow", "the key is still valid");
 
     let mut events = endpoints.changes.feed().subscribe(None).unwrap();
-    endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
+    endpoints.stored.writer().revoke(&new.key.id, Timestamp::now()).unwrap();
     // The rule ends within a second, even if its end was not recorded yet.
     while endpoints.test_policy(&key, "ci", ARGUMENTS).await["verdict"] != "review" {}
     assert!(endpoints.get("/api/rules", &key).await.json()["rules"][0]["revokedAt"].is_null());
@@ -156,9 +156,9 @@ async fn revoked_key_ends_its_allow_rules_and_orphans_its_deny_rules() {
 
     // A denial is stricter, so it stays and is marked as orphaned.
     let former_reviewer = keys::create("gone", Role::Reviewer, Timestamp::now()).unwrap();
-    endpoints.stored.keys().insert(&former_reviewer.key, &former_reviewer.hash).unwrap();
+    endpoints.stored.writer().insert(&former_reviewer.key, &former_reviewer.hash).unwrap();
     assert_eq!(endpoints.create_rule(&other, &former_reviewer.secret, &deny).await.status, 200);
-    endpoints.stored.keys().revoke(&former_reviewer.key.id, Timestamp::now()).unwrap();
+    endpoints.stored.writer().revoke(&former_reviewer.key.id, Timestamp::now()).unwrap();
     loop {
         assert!(endpoints.data.standing.end_orphans().await);
         let rule = endpoints.get("/api/rules", &key).await.json()["rules"][0].clone();

@@ -337,10 +337,10 @@ async fn sign_in_without_a_provider_names_the_problem() {
 async fn revoked_key_and_its_sign_ins_are_refused() {
     let endpoints = Endpoints::open().await;
     let new = keys::create("alice", Role::Reviewer, Timestamp::now()).unwrap();
-    endpoints.stored.keys().insert(&new.key, &new.hash).unwrap();
+    endpoints.stored.writer().insert(&new.key, &new.hash).unwrap();
     let (cookie, secret) = endpoints.sign_in(&json!({ "key": new.secret })).await;
     assert_eq!(endpoints.get("/api/me", &new.secret).await.status, 200);
-    endpoints.stored.keys().revoke(&new.key.id, Timestamp::now()).unwrap();
+    endpoints.stored.writer().revoke(&new.key.id, Timestamp::now()).unwrap();
     // This has the same effect as waiting for a second.
     endpoints.data.admission.authentication.authenticator.forget_key(&new.hash);
     assert_eq!(endpoints.get("/api/me", &new.secret).await.problem(401), "UNAUTHORIZED");

@@ -90,9 +90,9 @@ fn server_without_pkce_is_refused_unless_legacy() {
 fn code_is_read_only_from_an_answer_of_the_issuer() {
     let own = "code=c&state=s&iss=https%3A%2F%2Fid.example";
     assert_eq!(read_code(own, "s", ISSUER, true), Ok("c".to_owned()));
-    assert_unusable(read_code(own, "s", "https://id.example/", true), "not one of this issuer");
-    assert_unusable(read_code("code=c&state=s", "s", ISSUER, true), "not one of this issuer");
-    assert_unusable(read_code("code=c&state=x", "s", ISSUER, false), "not one to this request");
+    assert_unusable(read_code(own, "s", "https://id.example/", true), "not from this issuer");
+    assert_unusable(read_code("code=c&state=s", "s", ISSUER, true), "not from this issuer");
+    assert_unusable(read_code("code=c&state=x", "s", ISSUER, false), "does not belong to this request");
     let denied = "error=access_denied&error_description=x&state=s";
     assert_eq!(read_code(denied, "s", ISSUER, false), Err(OAuthError::Refused("access_denied".to_owned())));
     // An error of another issuer is not shown either.

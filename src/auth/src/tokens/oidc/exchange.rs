@@ -1,4 +1,4 @@
-//! Exchanges codes and refresh tokens at the provider, and describes the person by its claims.
+//! Exchanges codes and refresh tokens at the provider, and builds sessions from the claims about the person.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -21,10 +21,10 @@ use countersign_config::OidcConfig;
 use countersign_domain::principal::{Claims, Role, subject_name};
 use countersign_store::people::{ProviderSession, StoredPerson};
 
-/// Claims that only the ID token decides.
-const OWN_CLAIMS: [&str; 7] = ["iss", "aud", "azp", "sid", "auth_time", "acr", "amr"];
-/// Claims that differ in each token and say nothing about the person.
-const TOKEN_CLAIMS: [&str; 9] = ["exp", "iat", "nbf", "jti", "nonce", "at_hash", "c_hash", "s_hash", "rat"];
+/// Claims that are ignored in the answer of the UserInfo endpoint, because only the ID token may state them.
+const ID_TOKEN_ONLY_CLAIMS: [&str; 7] = ["iss", "aud", "azp", "sid", "auth_time", "acr", "amr"];
+/// Claims about the token itself, which say nothing about the person.
+const PER_TOKEN_CLAIMS: [&str; 9] = ["exp", "iat", "nbf", "jti", "nonce", "at_hash", "c_hash", "s_hash", "rat"];
 
 /// The answer of the token endpoint (RFC 6749, section 5.1).
 #[derive(Deserialize)]
@@ -56,8 +56,8 @@ impl ConfiguredProvider {
             ("redirect_uri", redirect_uri),
             ("code_verifier", verifier),
         ];
-        // The code is right as far as the gateway can tell, so a refusal is a mistake in the configuration, or a
-        // replay.
+        // The gateway has checked all that it can, so a refusal means a mistake in the configuration, or a replayed
+        // code.
         self.ask_for_tokens(snapshot, &form).await.map_err(|problem| match problem {
             SignInProblem::Denied => SignInProblem::ProviderUnusable,
             other => other,
@@ -70,8 +70,8 @@ impl ConfiguredProvider {
         self.ask_for_tokens(&snapshot, &[("grant_type", "refresh_token"), ("refresh_token", token)]).await
     }
 
-    /// Describes the person of a session by the renewed tokens.
-    pub(super) async fn describe_renewed(
+    /// Builds a session in place of an earlier one from renewed tokens.
+    pub(super) async fn build_renewed_session(
         &self,
         session: &ProviderSession,
         old_tokens: &SessionTokens,
@@ -81,15 +81,16 @@ impl ConfiguredProvider {
         let mut renewed = match answer.id_token.take() {
             Some(id_token) => {
                 let claims = self.verify_id_token(&id_token, None, now).await?;
-                self.describe(claims, answer, id_token, now).await?
+                self.build_session(claims, answer, id_token, now).await?
             }
-            // The ID token was verified when the person signed in. A claim that the endpoint for claims has had since
-            // then counts only as long as it has it: a person without groups may have no claim with groups there.
+            // The old ID token was verified when the person signed in. A claim that the UserInfo endpoint has ever
+            // returned is no longer taken from it: if a person loses all groups, the endpoint may omit the claim with
+            // groups.
             None => {
                 let claims = UnverifiedJwt::parse(&old_tokens.id_token).map_err(SignInProblem::from_refusal)?.claims;
-                let outdated: Vec<&str> = old_tokens.userinfo_claims.iter().map(String::as_str).collect();
-                let claims = claims.remove_claims(&outdated);
-                let mut renewed = self.describe(claims, answer, old_tokens.id_token.clone(), now).await?;
+                let outdated_claims: Vec<&str> = old_tokens.userinfo_claims.iter().map(String::as_str).collect();
+                let claims = claims.remove_claims(&outdated_claims);
+                let mut renewed = self.build_session(claims, answer, old_tokens.id_token.clone(), now).await?;
                 renewed.tokens.userinfo_claims.extend(old_tokens.userinfo_claims.iter().cloned());
                 renewed
             }
@@ -99,7 +100,7 @@ impl ConfiguredProvider {
             return Err(SignInProblem::ProviderUnusable);
         }
         renewed.session.ends_at = session.ends_at;
-        // A renewal is no authentication, whatever the renewed token says.
+        // A renewal is not an authentication, whatever the renewed token says.
         renewed.session.auth_time = session.auth_time;
         renewed.session.acr.clone_from(&session.acr);
         renewed.session.sid = renewed.session.sid.or_else(|| session.sid.clone());
@@ -117,22 +118,23 @@ impl ConfiguredProvider {
         let needs_secret_in_form = *needs_secret_in_form;
         let identity = ClientIdentity { id, secret: client_secret.as_ref(), needs_secret_in_form };
         let answer = post_form(endpoint, authorities.as_ref(), identity, form).await;
-        let answer = answer.map_err(|error| self.to_problem(&error))?;
+        let answer = answer.map_err(|error| self.log_problem(&error))?;
         serde_json::from_str(&answer).map_err(|_| SignInProblem::ProviderUnusable)
     }
 
-    /// Converts the failure of a request to the provider, and logs it.
-    fn to_problem(&self, error: &RequestError) -> SignInProblem {
+    /// Logs and converts the failure of a request to the provider.
+    fn log_problem(&self, error: &RequestError) -> SignInProblem {
         tracing::warn!(issuer = self.config.issuer, %error, "the identity provider did not answer as expected");
         match error {
-            RequestError::Unreachable(_) | RequestError::Unavailable(_) => SignInProblem::ProviderAway,
+            RequestError::Unreachable(_) | RequestError::Unavailable(_) => SignInProblem::ProviderUnreachable,
             RequestError::Refused(code) if code.is_empty() || code == "invalid_grant" => SignInProblem::Denied,
             RequestError::Refused(_) | RequestError::Unusable(_) => SignInProblem::ProviderUnusable,
         }
     }
 
-    /// Describes the person by the claims of the ID token and of the provider's endpoint for claims, if it has one.
-    pub(super) async fn describe(
+    /// Builds a session and its person from the claims of the ID token and of the UserInfo endpoint, if the provider
+    /// has one.
+    pub(super) async fn build_session(
         &self,
         id_claims: TokenClaims,
         tokens: TokenAnswer,
@@ -150,19 +152,19 @@ impl ConfiguredProvider {
         let claims = match (snapshot.metadata.sign_in.userinfo.as_deref(), &tokens.access_token) {
             (Some(endpoint), Some(token)) => {
                 let trusted = self.config.authorities.as_ref();
-                let text = get_with_token(endpoint, trusted, token).await.map_err(|error| self.to_problem(&error))?;
+                let text = get_with_token(endpoint, trusted, token).await.map_err(|error| self.log_problem(&error))?;
                 let userinfo = TokenClaims::parse(text).map_err(SignInProblem::from_refusal)?;
                 // OpenID Connect Core 1.0, section 5.3.2: otherwise the claims of another person could be substituted.
                 if read_text(&userinfo, "sub")?.as_deref() != Some(&subject) {
                     return Err(SignInProblem::ProviderUnusable);
                 }
-                let userinfo = userinfo.remove_claims(&OWN_CLAIMS);
+                let userinfo = userinfo.remove_claims(&ID_TOKEN_ONLY_CLAIMS);
                 userinfo_claims.extend(userinfo.names().filter(|name| *name != "sub").map(str::to_owned));
                 userinfo.add_missing_claims(&id_claims)
             }
             _ => id_claims,
         };
-        let claims = claims.remove_claims(&TOKEN_CLAIMS);
+        let claims = claims.remove_claims(&PER_TOKEN_CLAIMS);
         let (role, groups) = self.assess(&claims);
         let display_name = display_name(&claims, None, &self.config.issuer, &subject);
         let person = StoredPerson {
@@ -186,7 +188,7 @@ impl ConfiguredProvider {
         Ok(NewSession { person, session, tokens })
     }
 
-    /// Returns the role of a person, `None` for no entry, and their groups.
+    /// Returns the role of a person, or `None` for no entry, and the groups.
     pub(super) fn assess(&self, claims: &TokenClaims) -> (Option<Role>, Vec<String>) {
         let groups = read_groups(claims, &self.config.groups_claim);
         let is_admitted = self.config.require.iter().all(|(claim, value)| has_value(claims.get(claim), value));
@@ -199,7 +201,7 @@ fn read_text(claims: &TokenClaims, name: &'static str) -> Result<Option<String>,
     claims.text(name).map(|text| text.map(str::to_owned)).map_err(SignInProblem::from_refusal)
 }
 
-/// Returns `true` if a claim is the value, or a list with it.
+/// Returns `true` if a claim is this value, or a list that has it.
 fn has_value(claim: Option<&Value>, value: &str) -> bool {
     match claim {
         Some(Value::String(text)) => text == value,

@@ -8,7 +8,7 @@ use super::{
 };
 
 impl ConfiguredProvider {
-    /// Returns the claims of an ID token. The token of a sign-in must have the `nonce` of its request.
+    /// Verifies an ID token, and returns its claims. The token of a sign-in must have the `nonce` of its request.
     pub(super) async fn verify_id_token(
         &self,
         token: &str,
@@ -18,7 +18,7 @@ impl ConfiguredProvider {
         self.check_id_token(token, nonce, now).await.map_err(SignInProblem::from_refusal)
     }
 
-    /// Verifies like [`Self::verify_id_token`].
+    /// Verifies an ID token as [`Self::verify_id_token`] does, and logs nothing.
     ///
     /// # Errors
     /// Returns why the token is refused.
@@ -28,20 +28,20 @@ impl ConfiguredProvider {
         nonce: Option<&str>,
         now: Timestamp,
     ) -> Result<TokenClaims, Refusal> {
-        let token = self.verify_jwt(token, &["jwt"], now).await?;
-        if nonce.is_some() && token.text("nonce")? != nonce {
+        let claims = self.verify_jwt(token, &["jwt"], now).await?;
+        if nonce.is_some() && claims.text("nonce")? != nonce {
             return Err(Refusal::invalid("the token's `nonce` is not that of this sign-in"));
         }
         // A logout token has the same issuer and audience.
-        if token.get("events").is_some() {
+        if claims.get("events").is_some() {
             return Err(Refusal::invalid("the token reports an event, and an ID token is needed"));
         }
-        token.text("sub")?.ok_or_else(|| Refusal::invalid("the token has no `sub`"))?;
-        Ok(token)
+        claims.text("sub")?.ok_or_else(|| Refusal::invalid("the token has no `sub`"))?;
+        Ok(claims)
     }
 
-    /// Verifies the signature, the audience and the times of a token of the provider for the gateway. The header of the
-    /// token must have one of these types or none.
+    /// Verifies the signature, the audience and the times of a token that the provider issued to the gateway. Its
+    /// header must have one of these types, or none.
     pub(super) async fn verify_jwt(&self, token: &str, types: &[&str], now: Timestamp) -> Result<TokenClaims, Refusal> {
         if token.len() > MAX_TOKEN_BYTES {
             return Err(Refusal::invalid("the token is too long"));

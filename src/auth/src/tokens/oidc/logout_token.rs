@@ -10,13 +10,13 @@ use countersign_store::people::ProviderSession;
 
 const LOGOUT_EVENT: &str = "http://schemas.openid.net/event/backchannel-logout";
 
-/// The provider's notice that a session, or all sessions of a person, ended.
+/// The provider's notice that a session ended, or all sessions of a person.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogoutNotice {
     pub issuer: String,
     pub subject: Option<String>,
     pub sid: Option<String>,
-    /// The hash of the token's id, which counts once.
+    /// The hash of the token's id, because a token may be used only once.
     pub id: SecretHash,
     pub expires_at: Timestamp,
 }

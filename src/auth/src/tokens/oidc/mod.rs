@@ -1,7 +1,8 @@
 //! Signs people in with an identity provider (OpenID Connect Core 1.0, authorization code flow with PKCE).
 //!
-//! A sign-in needs no table: its secrets travel in a sealed cookie, so that any node can finish it. What the provider
-//! says is hostile input. Only claims that describe a person reach other people, and never the text of an error.
+//! A pending sign-in is not stored: its secrets travel in a sealed cookie, so that any node can finish it. The
+//! provider's answers are hostile input. People are shown claims about other people, but never the provider's error
+//! texts.
 
 mod exchange;
 mod id_token;
@@ -27,18 +28,19 @@ use countersign_domain::{changes::SignInTerms, principal::Claims};
 use countersign_runtime::{sealing::Sealer, secret};
 use countersign_store::people::{ProviderSession, StoredPerson};
 
-/// The cookie of a sign-in that has begun.
+/// The name of the cookie of a pending sign-in.
 pub const COOKIE: &str = "countersign_sign_in";
 /// The time within which the provider must send the browser back.
 pub const MAX_DURATION: SignedDuration = SignedDuration::from_mins(10);
 /// The time after which a person must sign in again, however often the sign-in is used.
 const MAX_LIFETIME: SignedDuration = SignedDuration::from_hours(7 * 24);
-/// The contexts of sealed texts: a text that was sealed in one of them cannot be opened in the other.
-const FLOW_CONTEXT: &[u8] = b"countersign.sign-in.1";
+/// The context in which pending sign-ins are sealed. What was sealed in another context cannot be opened in this one.
+const SIGN_IN_CONTEXT: &[u8] = b"countersign.sign-in.1";
+/// The context in which the tokens of sessions are sealed.
 const TOKENS_CONTEXT: &[u8] = b"countersign.tokens.1";
 
-/// The gateway as a client of the configured identity provider. It is shared by all threads, and asks the provider on
-/// threads of actix only.
+/// The gateway as a client of the configured identity provider. It is shared by all threads. Its requests must run on
+/// threads of actix.
 pub struct OidcClient {
     provider: ArcSwapOption<ConfiguredProvider>,
     /// `None` if the store has no key to seal with.
@@ -47,26 +49,26 @@ pub struct OidcClient {
     public_url: String,
 }
 
-/// The provider, with what it said about itself.
+/// The configured provider, with its metadata and keys.
 struct ConfiguredProvider {
     config: OidcConfig,
     issuer: Arc<Issuer>,
 }
 
-/// The secrets of a sign-in that has begun.
+/// A sign-in that waits for the browser to come back. It is the content of the sealed cookie.
 #[derive(Serialize, Deserialize)]
-struct Flow {
+struct PendingSignIn {
     issuer: String,
     state: String,
     nonce: String,
     verifier: String,
     started_at: Timestamp,
-    /// The sign-in that a decision requires, if it was begun for one.
+    /// The terms of the decision for which the person signs in, if there is one.
     #[serde(default)]
     required: Option<SignInTerms>,
 }
 
-/// A sign-in that begins.
+/// A sign-in that has begun, with what the browser needs.
 pub struct StartedSignIn {
     /// The provider's page.
     pub url: String,
@@ -81,22 +83,23 @@ pub struct VerifiedPerson {
     pub session: ProviderSession,
 }
 
-/// The provider's tokens that a sign-in keeps, before they are sealed.
+/// The provider's tokens that a session keeps, before they are sealed.
 #[derive(Serialize, Deserialize)]
 struct SessionTokens {
     id_token: String,
     refresh_token: Option<String>,
-    /// The claims that the provider's endpoint for claims has had since the ID token was issued.
+    /// The names of the claims that the UserInfo endpoint has returned since the ID token was issued.
     #[serde(default)]
     userinfo_claims: BTreeSet<String>,
 }
 
-/// The provider's answer to the question about a session.
+/// The outcome of the attempt to renew a session.
 pub enum Renewal {
     Renewed(Box<VerifiedPerson>),
-    /// The provider refuses to renew the session, or nobody can ask for it any more.
+    /// The provider refuses to renew the session, or the gateway can no longer ask.
     Ended,
-    /// The provider is away or cannot answer. If it replaced the refresh token before, the session has the new one.
+    /// The provider gave no usable answer. If it has replaced the refresh token all the same, the session has the new
+    /// one.
     Unknown(Option<ProviderSession>),
 }
 
@@ -109,7 +112,7 @@ impl OidcClient {
         client
     }
 
-    /// Replaces the provider.
+    /// Replaces the configuration of the provider. Known keys are kept if they are still those of the issuer.
     pub fn set_provider(&self, config: Option<&OidcConfig>) {
         let old = self.provider.load();
         let provider = config.map(|config| {
@@ -150,7 +153,8 @@ impl OidcClient {
         Ok((provider, self.sealer.as_ref().ok_or(SignInProblem::NotConfigured)?))
     }
 
-    /// Returns the person with the role that their last claims give now. People of another provider have no role.
+    /// Returns the person with the role that their last claims give by the current configuration. People of another
+    /// provider have no role.
     #[must_use]
     pub fn reassess(&self, person: &StoredPerson) -> StoredPerson {
         let provider = self.provider.load_full().filter(|provider| {
@@ -177,18 +181,18 @@ impl OidcClient {
         let endpoint = snapshot.metadata.sign_in.authorization.as_deref().ok_or(SignInProblem::ProviderUnusable)?;
         let random = || secret::generate("").map_err(|_| SignInProblem::Failed);
         let (issuer, state, nonce, verifier) = (config.issuer.clone(), random()?, random()?, random()?);
-        let flow = Flow { issuer, state, nonce, verifier, started_at: now, required: required.cloned() };
+        let pending = PendingSignIn { issuer, state, nonce, verifier, started_at: now, required: required.cloned() };
         let mut url = Url::parse(endpoint).map_err(|_| SignInProblem::ProviderUnusable)?;
         let request = CodeRequest {
             client_id: &config.client_id,
             redirect_uri: &self.redirect_uri(),
             scopes: &config.scopes,
-            state: &flow.state,
-            verifier: &flow.verifier,
+            state: &pending.state,
+            verifier: &pending.verifier,
             needs_login: required.is_some(),
         };
         request.add_to(&mut url);
-        url.query_pairs_mut().append_pair("nonce", &flow.nonce);
+        url.query_pairs_mut().append_pair("nonce", &pending.nonce);
         if let Some(SignInTerms { max_age, acr }) = required {
             // With `max_age`, the ID token must have `auth_time`.
             if let Some(max_age) = max_age {
@@ -198,8 +202,8 @@ impl OidcClient {
                 url.query_pairs_mut().append_pair("acr_values", &acr.join(" "));
             }
         }
-        let json = serde_json::to_string(&flow).map_err(|_| SignInProblem::Failed)?;
-        let cookie = sealer.seal(FLOW_CONTEXT, &json).map_err(|_| SignInProblem::Failed)?;
+        let json = serde_json::to_string(&pending).map_err(|_| SignInProblem::Failed)?;
+        let cookie = sealer.seal(SIGN_IN_CONTEXT, &json).map_err(|_| SignInProblem::Failed)?;
         Ok(StartedSignIn { url: url.into(), cookie })
     }
 
@@ -214,30 +218,30 @@ impl OidcClient {
         now: Timestamp,
     ) -> Result<VerifiedPerson, SignInProblem> {
         let (provider, sealer) = self.require_configured()?;
-        let flow = cookie.and_then(|cookie| sealer.open(FLOW_CONTEXT, cookie)).ok_or(SignInProblem::Interrupted)?;
-        let flow: Flow = serde_json::from_str(&flow).map_err(|_| SignInProblem::Interrupted)?;
-        if now.duration_since(flow.started_at).abs() >= MAX_DURATION || flow.issuer != provider.config.issuer {
+        let json = cookie.and_then(|cookie| sealer.open(SIGN_IN_CONTEXT, cookie)).ok_or(SignInProblem::Interrupted)?;
+        let pending: PendingSignIn = serde_json::from_str(&json).map_err(|_| SignInProblem::Interrupted)?;
+        if now.duration_since(pending.started_at).abs() >= MAX_DURATION || pending.issuer != provider.config.issuer {
             return Err(SignInProblem::Interrupted);
         }
         let snapshot = provider.issuer.current_snapshot(now).await.map_err(SignInProblem::from_refusal)?;
-        let code = read_code(query, &flow, &snapshot)?;
-        let tokens = provider.redeem_code(&snapshot, &code, &flow.verifier, &self.redirect_uri()).await?;
+        let code = read_code(query, &pending, &snapshot)?;
+        let tokens = provider.redeem_code(&snapshot, &code, &pending.verifier, &self.redirect_uri()).await?;
         let id_token = tokens.id_token.clone().ok_or(SignInProblem::ProviderUnusable)?;
-        let claims = provider.verify_id_token(&id_token, Some(&flow.nonce), now).await?;
-        let verified = provider.describe(claims, tokens, id_token, now).await?;
+        let claims = provider.verify_id_token(&id_token, Some(&pending.nonce), now).await?;
+        let verified = provider.build_session(claims, tokens, id_token, now).await?;
         let person = verified.person;
         if person.role.is_none() {
             tracing::info!(person = person.name, "a person has no entry here, by their groups or claims");
             return Err(SignInProblem::NoEntry);
         }
-        if let Some(required) = &flow.required {
+        if let Some(required) = &pending.required {
             check_required(required, &verified.session, now)?;
         }
         let session = seal_session(sealer, verified.session, verified.tokens)?;
         Ok(VerifiedPerson { person, session })
     }
 
-    /// Asks the provider whether the person of a session is still what they were.
+    /// Renews a session, and reads the current claims of its person from the provider.
     pub async fn renew(&self, session: &ProviderSession, now: Timestamp) -> Renewal {
         let Ok((provider, sealer)) = self.require_configured() else { return Renewal::Ended };
         let tokens = sealer.open(TOKENS_CONTEXT, &session.tokens);
@@ -259,7 +263,7 @@ impl OidcClient {
         };
         let refresh_token = answer.refresh_token.get_or_insert(refresh_token).clone();
         let tokens = SessionTokens { id_token, refresh_token: Some(refresh_token), userinfo_claims };
-        let renewed = match provider.describe_renewed(session, &tokens, answer, now).await {
+        let renewed = match provider.build_renewed_session(session, &tokens, answer, now).await {
             Ok(renewed) => renewed,
             Err(problem) => return unknown(problem, Some(tokens)),
         };
@@ -269,7 +273,7 @@ impl OidcClient {
         }
     }
 
-    /// Returns the ID token of a session, which only its issuer may be shown.
+    /// Returns the ID token of a session. It must be sent only to its issuer.
     #[must_use]
     pub fn id_token(&self, session: &ProviderSession) -> Option<String> {
         let (provider, sealer) = self.require_configured().ok()?;
@@ -277,7 +281,7 @@ impl OidcClient {
         serde_json::from_str(&tokens?).ok().map(|SessionTokens { id_token, .. }| id_token)
     }
 
-    /// Returns the provider's page that ends a session there, if it has one.
+    /// Returns the URL at which the provider ends a session, if it has one.
     #[must_use]
     pub fn end_session_url(&self, session: &ProviderSession, now: Timestamp) -> Option<String> {
         let (provider, _) = self.require_configured().ok()?;
@@ -308,9 +312,9 @@ impl OidcClient {
     }
 }
 
-/// Reads the code from the query with which a browser comes back, and checks that the query belongs to the sign-in.
-fn read_code(query: &str, flow: &Flow, snapshot: &IssuerSnapshot) -> Result<String, SignInProblem> {
-    let code = code_flow::read_code(query, &flow.state, &flow.issuer, snapshot.metadata.sign_in.names_issuer);
+/// Checks that the query with which a browser comes back belongs to the sign-in, and returns its code.
+fn read_code(query: &str, pending: &PendingSignIn, snapshot: &IssuerSnapshot) -> Result<String, SignInProblem> {
+    let code = code_flow::read_code(query, &pending.state, &pending.issuer, snapshot.metadata.sign_in.names_issuer);
     code.map_err(|problem| match problem {
         AnswerProblem::OtherRequest => SignInProblem::Interrupted,
         AnswerProblem::OtherIssuer | AnswerProblem::NoCode => SignInProblem::ProviderUnusable,
@@ -321,7 +325,8 @@ fn read_code(query: &str, flow: &Flow, snapshot: &IssuerSnapshot) -> Result<Stri
     })
 }
 
-/// Checks that the provider did what the decision requires. Otherwise the person would be sent there again and again.
+/// Checks that the sign-in meets the terms of the decision. Otherwise the person would be sent to the provider again
+/// and again.
 fn check_required(required: &SignInTerms, session: &ProviderSession, now: Timestamp) -> Result<(), SignInProblem> {
     let ProviderSession { auth_time, acr, .. } = session;
     let problem = match (required.admits_time(*auth_time, now), required.admits_acr(acr.as_deref())) {
@@ -333,7 +338,7 @@ fn check_required(required: &SignInTerms, session: &ProviderSession, now: Timest
     Err(problem)
 }
 
-/// Returns the session with its tokens, which are sealed.
+/// Seals the tokens, and returns the session with them.
 fn seal_session(
     sealer: &Sealer,
     session: ProviderSession,

@@ -1,24 +1,25 @@
-//! The reasons for which a person is not signed in, as the dashboard shows them.
+//! The reasons why a person is not signed in, which the dashboard shows.
 
 use strum::IntoStaticStr;
 
 use super::super::Refusal;
 
-/// The reason for which a person is not signed in. Its name goes to the dashboard, which has a text for each.
+/// The reason why a person is not signed in. The dashboard gets its name, and has a text for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum SignInProblem {
     /// No identity provider is configured.
     NotConfigured,
     /// The provider does not answer.
-    ProviderAway,
+    #[strum(serialize = "provider-away")]
+    ProviderUnreachable,
     /// The provider's metadata or its answer cannot be used.
     ProviderUnusable,
     /// The provider did not sign the person in, or refuses to renew the session.
     Denied,
     /// The sign-in was begun in another browser, too long ago, or twice at the same time.
     Interrupted,
-    /// The person's groups or claims give no entry.
+    /// The person's groups or claims give them no role here.
     NoEntry,
     /// The person was revoked at this gateway.
     Revoked,
@@ -31,16 +32,16 @@ pub enum SignInProblem {
 }
 
 impl SignInProblem {
-    /// Returns the name of the problem in addresses.
+    /// Returns the name of the problem in the URL of the dashboard.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.into()
     }
 
-    /// Converts the refusal of a token of the provider, and logs it.
+    /// Logs and converts the refusal of a token of the provider.
     pub(super) fn from_refusal(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::IssuerUnavailable => Self::ProviderAway,
+            Refusal::IssuerUnavailable => Self::ProviderUnreachable,
             refusal => {
                 tracing::warn!(?refusal, "a token of the identity provider was refused");
                 Self::ProviderUnusable

@@ -31,7 +31,7 @@ fn client(config: &Config) -> OidcClient {
     OidcClient::new(config, Sealer::new(&[7; 32]))
 }
 
-/// The claims of a good ID token.
+/// Returns the claims of a good ID token.
 fn id_claims(issuer: &str) -> Value {
     json!({
         "iss": issuer,
@@ -46,14 +46,14 @@ fn id_claims(issuer: &str) -> Value {
     })
 }
 
-/// A provider with a server, and the gateway as its client.
-struct Bench {
+/// A provider on loopback with one key, and the gateway as its client.
+struct Fixture {
     provider: FakeProvider,
     key: TestKey,
     client: OidcClient,
 }
 
-impl Bench {
+impl Fixture {
     async fn start(adjust: impl FnOnce(&mut OidcConfig)) -> Self {
         let (provider, key) = (FakeProvider::start().await, TestKey::es256("one"));
         provider.set_keys(&[&key]);
@@ -68,9 +68,9 @@ impl Bench {
         let mut config = config(issuer);
         config.auth.oidc.as_mut().map(adjust).unwrap();
         let client = client(&config);
-        let bench = Self { provider, key, client };
-        bench.set_userinfo(json!({}));
-        bench
+        let fixture = Self { provider, key, client };
+        fixture.set_userinfo(json!({}));
+        fixture
     }
 
     fn set_userinfo(&self, changes: Value) {
@@ -129,9 +129,10 @@ impl Bench {
 
 #[actix::test]
 async fn person_signs_in_with_claims_of_both_sources() {
-    let bench = Bench::start(|config| config.require = [("email_verified".to_owned(), "true".to_owned())].into()).await;
-    bench.set_userinfo(json!({ "email_verified": true, "groups": ["security", "x"], "iss": "https://evil.example" }));
-    let VerifiedPerson { person, session } = bench.sign_in(json!({})).await.unwrap();
+    let fixture =
+        Fixture::start(|config| config.require = [("email_verified".to_owned(), "true".to_owned())].into()).await;
+    fixture.set_userinfo(json!({ "email_verified": true, "groups": ["security", "x"], "iss": "https://evil.example" }));
+    let VerifiedPerson { person, session } = fixture.sign_in(json!({})).await.unwrap();
     assert_eq!((person.role, person.name.as_str()), (Some(Role::Admin), session.person().as_str()));
     let shown = person.claims.display_name.as_deref().unwrap();
     assert!(shown.starts_with("Alice (") && shown.contains(" at 127.0.0.1:"), "{shown}");
@@ -139,11 +140,11 @@ async fn person_signs_in_with_claims_of_both_sources() {
     assert!(!person.claims.json.contains("nonce") && !person.claims.json.contains("evil"), "{}", person.claims.json);
     assert_eq!((session.sid.as_deref(), session.has_refresh_token), (Some("session-1"), true));
     assert_eq!(session.ends_at, now() + MAX_LIFETIME);
-    let id_token = bench.client.id_token(&session).unwrap();
+    let id_token = fixture.client.id_token(&session).unwrap();
     assert!(!session.tokens.contains(&id_token));
     let of_other = ProviderSession { issuer: "https://other.example".to_owned(), ..session.clone() };
-    assert_eq!(bench.client.id_token(&of_other), None);
-    let url = bench.client.end_session_url(&session, now()).unwrap();
+    assert_eq!(fixture.client.id_token(&of_other), None);
+    let url = fixture.client.end_session_url(&session, now()).unwrap();
     assert!(url.contains(&format!("id_token_hint={id_token}")));
     assert!(
         url.contains("/end?id_token_hint=") && url.ends_with("post_logout_redirect_uri=https%3A%2F%2Fgw.example%2F"),
@@ -153,28 +154,28 @@ async fn person_signs_in_with_claims_of_both_sources() {
 
 #[actix::test]
 async fn nobody_without_entry_is_signed_in() {
-    let bench = Bench::start(|config| config.require = [("hd".to_owned(), "example.com".to_owned())].into()).await;
-    assert_eq!(bench.sign_in(json!({ "hd": "other.example" })).await, Err(SignInProblem::NoEntry));
-    assert_eq!(bench.sign_in(json!({ "hd": null })).await, Err(SignInProblem::NoEntry));
-    assert_eq!(bench.sign_in(json!({ "hd": "example.com", "groups": ["x"] })).await, Err(SignInProblem::NoEntry));
-    assert_eq!(bench.sign_in(json!({ "hd": "example.com", "groups": null })).await, Err(SignInProblem::NoEntry));
-    bench.sign_in(json!({ "hd": ["a", "example.com"] })).await.unwrap();
+    let fixture = Fixture::start(|config| config.require = [("hd".to_owned(), "example.com".to_owned())].into()).await;
+    assert_eq!(fixture.sign_in(json!({ "hd": "other.example" })).await, Err(SignInProblem::NoEntry));
+    assert_eq!(fixture.sign_in(json!({ "hd": null })).await, Err(SignInProblem::NoEntry));
+    assert_eq!(fixture.sign_in(json!({ "hd": "example.com", "groups": ["x"] })).await, Err(SignInProblem::NoEntry));
+    assert_eq!(fixture.sign_in(json!({ "hd": "example.com", "groups": null })).await, Err(SignInProblem::NoEntry));
+    fixture.sign_in(json!({ "hd": ["a", "example.com"] })).await.unwrap();
 }
 
 #[actix::test]
 async fn answer_of_another_sign_in_is_refused() {
-    let bench = Bench::start(|_| {}).await;
-    let (state, nonce, cookie) = bench.begin().await;
-    let (other_state, _, other_cookie) = bench.begin().await;
-    bench.set_tokens(Some(merge(&id_claims(&bench.provider.issuer), json!({ "nonce": nonce }))), "r1");
-    let good = bench.query(&state);
-    let finish = async |query: &str, cookie: Option<&str>, at| bench.client.finish(query, cookie, at).await.err();
+    let fixture = Fixture::start(|_| {}).await;
+    let (state, nonce, cookie) = fixture.begin().await;
+    let (other_state, _, other_cookie) = fixture.begin().await;
+    fixture.set_tokens(Some(merge(&id_claims(&fixture.provider.issuer), json!({ "nonce": nonce }))), "r1");
+    let good = fixture.query(&state);
+    let finish = async |query: &str, cookie: Option<&str>, at| fixture.client.finish(query, cookie, at).await.err();
     let late = after(MAX_DURATION.as_secs());
     for (query, cookie, at) in [
         (good.as_str(), None, now()),
         (&good, Some(""), now()),
         (&good, Some(other_cookie.as_str()), now()),
-        (&bench.query(&other_state), Some(cookie.as_str()), now()),
+        (&fixture.query(&other_state), Some(cookie.as_str()), now()),
         (&good.replace("state=", "estate="), Some(&cookie), now()),
         (&format!("{good}&state={state}"), Some(&cookie), now()),
         (&good, Some(&cookie), late),
@@ -193,21 +194,21 @@ async fn answer_of_another_sign_in_is_refused() {
     }
     let denied = good.replace("code=c1", "error=access_denied&error_description=%3Cscript%3E");
     assert_eq!(finish(&denied, Some(&cookie), now()).await, Some(SignInProblem::Denied));
-    assert_eq!(bench.provider.count("/token"), 0, "no code was sent");
+    assert_eq!(fixture.provider.count("/token"), 0, "no code was sent");
     assert_eq!(finish(&good, Some(&cookie), now()).await, None);
 }
 
 #[actix::test]
 async fn wrong_answers_of_the_provider_sign_nobody_in() {
-    let bench = Bench::start(|_| {}).await;
+    let fixture = Fixture::start(|_| {}).await;
     let unusable = Err(SignInProblem::ProviderUnusable);
-    assert_eq!(bench.sign_in(json!({ "nonce": "other" })).await, unusable);
-    assert_eq!(bench.sign_in(json!({ "aud": "other" })).await, unusable);
-    bench.set_userinfo(json!({ "sub": "mallory" }));
-    assert_eq!(bench.sign_in(json!({})).await, unusable);
-    bench.set_userinfo(json!({}));
-    bench.sign_in(json!({})).await.unwrap();
-    let (state, _, cookie) = bench.begin().await;
+    assert_eq!(fixture.sign_in(json!({ "nonce": "other" })).await, unusable);
+    assert_eq!(fixture.sign_in(json!({ "aud": "other" })).await, unusable);
+    fixture.set_userinfo(json!({ "sub": "mallory" }));
+    assert_eq!(fixture.sign_in(json!({})).await, unusable);
+    fixture.set_userinfo(json!({}));
+    fixture.sign_in(json!({})).await.unwrap();
+    let (state, _, cookie) = fixture.begin().await;
     for (status, body) in [
         (400, r#"{"error":"invalid_grant"}"#),
         (401, r#"{"error":"invalid_client"}"#),
@@ -215,34 +216,41 @@ async fn wrong_answers_of_the_provider_sign_nobody_in() {
         (200, "<html>"),
         (302, "/"),
     ] {
-        bench.provider.set_page("/token", status, body);
-        assert_eq!(bench.client.finish(&bench.query(&state), Some(&cookie), now()).await, unusable, "{status} {body}");
+        fixture.provider.set_page("/token", status, body);
+        assert_eq!(
+            fixture.client.finish(&fixture.query(&state), Some(&cookie), now()).await,
+            unusable,
+            "{status} {body}"
+        );
     }
-    bench.provider.stop().await;
-    assert_eq!(bench.client.finish(&bench.query(&state), Some(&cookie), now()).await, Err(SignInProblem::ProviderAway));
-    let away = client(&config(&bench.provider.issuer));
-    assert_eq!(away.begin(None, now()).await.err(), Some(SignInProblem::ProviderAway));
+    fixture.provider.stop().await;
+    assert_eq!(
+        fixture.client.finish(&fixture.query(&state), Some(&cookie), now()).await,
+        Err(SignInProblem::ProviderUnreachable)
+    );
+    let new_client = client(&config(&fixture.provider.issuer));
+    assert_eq!(new_client.begin(None, now()).await.err(), Some(SignInProblem::ProviderUnreachable));
 }
 
 #[actix::test]
 async fn renewal_brings_new_claims_or_ends_the_session() {
-    let bench = Bench::start(|_| {}).await;
-    let session = bench.sign_in(json!({})).await.unwrap().session;
-    let renew = async |session: &ProviderSession| bench.client.renew(session, after(60)).await;
-    let issuer = bench.provider.issuer.clone();
+    let fixture = Fixture::start(|_| {}).await;
+    let session = fixture.sign_in(json!({})).await.unwrap().session;
+    let renew = async |session: &ProviderSession| fixture.client.renew(session, after(60)).await;
+    let issuer = fixture.provider.issuer.clone();
     let claims = |changes: Value| merge(&merge(&id_claims(&issuer), json!({ "nonce": null })), changes);
-    // Without a new ID token, the old one and the endpoint for claims count.
-    bench.set_tokens(None, "r2");
-    bench.set_userinfo(json!({ "groups": ["security"] }));
+    // Without a new ID token, the claims come from the old one and from the UserInfo endpoint.
+    fixture.set_tokens(None, "r2");
+    fixture.set_userinfo(json!({ "groups": ["security"] }));
     let Renewal::Renewed(renewed) = renew(&session).await else { panic!("not renewed") };
     assert_eq!((renewed.person.role, renewed.session.ends_at), (Some(Role::Admin), session.ends_at));
     assert_ne!(renewed.session.tokens, session.tokens);
-    bench.set_userinfo(json!({}));
-    bench.set_tokens(Some(claims(json!({ "groups": [] }))), "r3");
+    fixture.set_userinfo(json!({}));
+    fixture.set_tokens(Some(claims(json!({ "groups": [] }))), "r3");
     let Renewal::Renewed(lost) = renew(&renewed.session).await else { panic!("not renewed") };
     assert_eq!(lost.person.role, None);
-    bench.set_tokens(Some(claims(json!({ "sub": "mallory" }))), "r4");
-    bench.set_userinfo(json!({ "sub": "mallory" }));
+    fixture.set_tokens(Some(claims(json!({ "sub": "mallory" }))), "r4");
+    fixture.set_userinfo(json!({ "sub": "mallory" }));
     let Renewal::Unknown(Some(kept)) = renew(&session).await else { panic!("the new refresh token is lost") };
     assert!(kept.tokens != session.tokens && kept.subject == session.subject);
     for (status, body, ends) in [
@@ -253,43 +261,43 @@ async fn renewal_brings_new_claims_or_ends_the_session() {
         (500, "{}", false),
         (200, "<html>", false),
     ] {
-        bench.provider.set_page("/token", status, body);
+        fixture.provider.set_page("/token", status, body);
         assert_eq!(matches!(renew(&session).await, Renewal::Ended), ends, "{status} {body}");
     }
-    bench.provider.stop().await;
+    fixture.provider.stop().await;
     assert!(matches!(renew(&session).await, Renewal::Unknown(None)));
     let other_key = OidcClient::new(&config(&issuer), Sealer::new(&[8; 32]));
     assert!(matches!(other_key.renew(&session, now()).await, Renewal::Ended));
     let other_provider = client(&config("https://other.example"));
     assert!(matches!(other_provider.renew(&session, now()).await, Renewal::Ended));
-    bench.client.set_provider(None);
+    fixture.client.set_provider(None);
     assert!(matches!(renew(&session).await, Renewal::Ended));
 }
 
 #[actix::test]
 async fn session_outlives_minutes_without_the_provider() {
-    let bench = Bench::start(|_| {}).await;
-    let VerifiedPerson { person, session } = bench.sign_in(json!({})).await.unwrap();
-    let (state, _, cookie) = bench.begin().await;
-    bench.provider.set_status(503);
-    bench.provider.set_page("/token", 503, "");
+    let fixture = Fixture::start(|_| {}).await;
+    let VerifiedPerson { person, session } = fixture.sign_in(json!({})).await.unwrap();
+    let (state, _, cookie) = fixture.begin().await;
+    fixture.provider.set_status(503);
+    fixture.provider.set_page("/token", 503, "");
     // The keys are due for renewal after five minutes.
     for second in [1, 60, 400] {
-        assert!(matches!(bench.client.renew(&session, after(second)).await, Renewal::Unknown(None)), "{second}");
-        let finished = bench.client.finish(&bench.query(&state), Some(&cookie), after(second)).await;
-        assert_eq!(finished.err(), Some(SignInProblem::ProviderAway), "{second}");
+        assert!(matches!(fixture.client.renew(&session, after(second)).await, Renewal::Unknown(None)), "{second}");
+        let finished = fixture.client.finish(&fixture.query(&state), Some(&cookie), after(second)).await;
+        assert_eq!(finished.err(), Some(SignInProblem::ProviderUnreachable), "{second}");
     }
-    bench.provider.set_status(200);
-    bench.set_tokens(None, "r2");
-    let Renewal::Renewed(renewed) = bench.client.renew(&session, after(420)).await else { panic!("not renewed") };
+    fixture.provider.set_status(200);
+    fixture.set_tokens(None, "r2");
+    let Renewal::Renewed(renewed) = fixture.client.renew(&session, after(420)).await else { panic!("not renewed") };
     assert_eq!((renewed.person.role, renewed.session.ends_at), (person.role, session.ends_at));
 }
 
 #[actix::test]
 async fn claim_that_left_userinfo_is_lost_despite_old_id_token() {
-    let bench = Bench::start(|config| config.require = [("hd".to_owned(), "example.com".to_owned())].into()).await;
-    bench.set_userinfo(json!({ "groups": ["platform"] }));
-    let mut session = bench.sign_in(json!({ "hd": "example.com" })).await.unwrap().session;
+    let fixture = Fixture::start(|config| config.require = [("hd".to_owned(), "example.com".to_owned())].into()).await;
+    fixture.set_userinfo(json!({ "groups": ["platform"] }));
+    let mut session = fixture.sign_in(json!({ "hd": "example.com" })).await.unwrap().session;
     // Only the first ID token has `hd`.
     for (groups, role) in [
         (json!(["platform"]), Some(Role::Reviewer)),
@@ -298,9 +306,9 @@ async fn claim_that_left_userinfo_is_lost_despite_old_id_token() {
         (json!(["security"]), Some(Role::Admin)),
         (json!([]), None),
     ] {
-        bench.set_tokens(None, "r2");
-        bench.set_userinfo(json!({ "groups": groups }));
-        let Renewal::Renewed(renewed) = bench.client.renew(&session, after(60)).await else { panic!("not renewed") };
+        fixture.set_tokens(None, "r2");
+        fixture.set_userinfo(json!({ "groups": groups }));
+        let Renewal::Renewed(renewed) = fixture.client.renew(&session, after(60)).await else { panic!("not renewed") };
         assert_eq!(renewed.person.role, role, "{groups}");
         session = renewed.session;
     }
@@ -308,13 +316,13 @@ async fn claim_that_left_userinfo_is_lost_despite_old_id_token() {
 
 #[actix::test]
 async fn people_are_reassessed_by_their_last_claims() {
-    let bench = Bench::start(|_| {}).await;
-    let person = bench.sign_in(json!({})).await.unwrap().person;
-    assert_eq!(bench.client.reassess(&person), person);
-    let mut stricter = bench.client.config().unwrap();
+    let fixture = Fixture::start(|_| {}).await;
+    let person = fixture.sign_in(json!({})).await.unwrap().person;
+    assert_eq!(fixture.client.reassess(&person), person);
+    let mut stricter = fixture.client.config().unwrap();
     stricter.roles = [("platform".to_owned(), Role::Viewer)].into();
-    bench.client.set_provider(Some(&stricter));
-    assert_eq!(bench.client.reassess(&person).role, Some(Role::Viewer));
-    bench.client.set_provider(None);
-    assert_eq!(bench.client.reassess(&person).role, None);
+    fixture.client.set_provider(Some(&stricter));
+    assert_eq!(fixture.client.reassess(&person).role, Some(Role::Viewer));
+    fixture.client.set_provider(None);
+    assert_eq!(fixture.client.reassess(&person).role, None);
 }

@@ -28,7 +28,7 @@ fn settings(issuer: &str) -> ClientSettings {
 }
 
 #[actix::test]
-async fn answer_to_the_own_request_gives_tokens() {
+async fn only_the_answer_to_the_request_gives_tokens() {
     let (provider, client) = start().await;
     let request = client.request_authorization("http://127.0.0.1:9/callback").unwrap();
     let url = Url::parse(&request.url).unwrap();
@@ -53,7 +53,7 @@ async fn answer_to_the_own_request_gives_tokens() {
 }
 
 #[actix::test]
-async fn device_code_is_asked_about_until_it_is_confirmed() {
+async fn device_code_is_redeemed_once_the_person_confirmed_it() {
     let (provider, client) = start().await;
     let answer =
         json!({ "device_code": "d", "user_code": "A-B", "verification_uri": "https://id/device", "expires_in": 600 });
@@ -68,7 +68,7 @@ async fn device_code_is_asked_about_until_it_is_confirmed() {
 }
 
 #[actix::test]
-async fn problems_of_the_provider_are_told_apart() {
+async fn failures_of_the_provider_are_distinguished() {
     let (provider, client) = start().await;
     assert!(!client.revoke("r1").await.unwrap(), "it has no endpoint for that");
     provider.set_page("/token", 400, r#"{"error":"invalid_grant"}"#);
@@ -83,7 +83,7 @@ async fn problems_of_the_provider_are_told_apart() {
 }
 
 #[actix::test]
-async fn outage_of_the_provider_is_no_fault_of_its_metadata() {
+async fn unavailable_metadata_counts_as_unreachable() {
     let provider = FakeProvider::start().await;
     let discover = async || PublicClient::discover(settings(&provider.issuer), None).await.err().unwrap();
     provider.set_status(503);

@@ -1,3 +1,5 @@
+//! Tests of tokens that are accepted, their principals, and the cache.
+
 use std::{collections::BTreeMap, time::Instant};
 
 use super::*;
@@ -227,10 +229,10 @@ fn cache_of_answers_is_bounded_in_bytes() {
     assert_eq!(verifier.cache.answer_bytes(), 0);
 }
 
-/// Prints what a cached token costs beside a cached key.
+/// Measures how long a cached token takes to identify, beside the hash of a key.
 #[test]
 #[ignore = "a measurement"]
-fn cached_token_costs_little() {
+fn measure_cached_token() {
     let key = TestKey::rsa("one", "RS256");
     let verifier = verifier(&[issuer_config(ISSUER)], &[&key]);
     let token = key.sign(&key.header(), &claims(now()));
@@ -245,7 +247,7 @@ fn cached_token_costs_little() {
 }
 
 #[test]
-fn client_learns_which_audience_and_scopes_to_ask_for() {
+fn required_grant_names_resource_and_scopes() {
     let verifier = TokenVerifier::new(&[], Some(RESOURCE));
     let grant = |audiences: &[&str], roles: &[(&str, Role)]| {
         let audiences = audiences.iter().map(|&audience| audience.to_owned()).collect();

@@ -1,4 +1,4 @@
-//! A server on loopback that answers as an issuer, and counts the requests.
+//! A server on loopback that answers as an issuer, and records the requests.
 
 use std::{
     collections::BTreeMap,
@@ -20,9 +20,9 @@ struct State {
     keys: Vec<Value>,
     /// The answers about opaque tokens.
     tokens: BTreeMap<String, Value>,
-    /// The `Authorization` header and the form of the last question about a token.
-    last_question: (String, String),
-    /// Answers at other paths, or other answers.
+    /// The `Authorization` header and the form of the last introspection.
+    last_introspection: (String, String),
+    /// The answers at other paths, or in place of the usual ones.
     pages: BTreeMap<String, (u16, String)>,
     status: u16,
 }
@@ -42,7 +42,7 @@ impl FakeProvider {
             App::new().default_service(web::to(move |request: HttpRequest, body: String| {
                 let state = Arc::clone(&state);
                 async move {
-                    // Long enough that simultaneous questions overlap.
+                    // Long enough that simultaneous requests overlap.
                     rt::time::sleep(Duration::from_millis(20)).await;
                     state.lock().unwrap().answer(&request, body)
                 }
@@ -90,15 +90,15 @@ impl FakeProvider {
         self.state.lock().unwrap().requests.iter().filter(|asked| *asked == path).count()
     }
 
-    pub fn last_question(&self) -> (String, String) {
-        self.state.lock().unwrap().last_question.clone()
+    pub fn last_introspection(&self) -> (String, String) {
+        self.state.lock().unwrap().last_introspection.clone()
     }
 
     pub async fn stop(&self) {
         self.server.stop(false).await;
     }
 
-    /// Waits for the end of a question in the background.
+    /// Waits for a request that is sent in the background.
     pub async fn wait_for_count(&self, path: &str, count: usize) {
         for _ in 0..6000 {
             if self.count(path) >= count {
@@ -127,7 +127,7 @@ impl State {
                 let token = form_urlencoded::parse(body.as_bytes()).find(|(name, _)| name == "token").unwrap().1;
                 let answer = self.tokens.get(token.as_ref()).cloned();
                 let header = request.headers().get("authorization").map(|value| value.to_str().unwrap().to_owned());
-                self.last_question = (header.unwrap_or_default(), body.clone());
+                self.last_introspection = (header.unwrap_or_default(), body.clone());
                 answer.unwrap_or_else(|| json!({ "active": false }))
             }
             _ => return HttpResponse::NotFound().body("<h1>Not found</h1>"),

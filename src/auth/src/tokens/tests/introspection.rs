@@ -1,3 +1,5 @@
+//! Tests of opaque tokens, about which the issuer is asked.
+
 use super::{fake_provider::FakeProvider, *};
 
 const PATH: &str = "/introspect";
@@ -14,7 +16,7 @@ fn active(provider: &FakeProvider, changes: Value) -> Value {
     merge(&merge(&claims(now()), base), changes)
 }
 
-/// Does as the gateway does with a request.
+/// Identifies the token as the gateway does for a request.
 async fn identify(verifier: &TokenVerifier, at: Timestamp) -> Result<Identity, Refusal> {
     verifier.ask_issuer_at(TOKEN, at).await;
     verifier.identify(TOKEN, at)
@@ -34,7 +36,7 @@ async fn active_token_is_accepted_and_asked_about_every_ten_seconds() {
         assert_eq!(identity.principal.name, format!("{}#alice#agent", provider.issuer));
     }
     assert_eq!(provider.count(PATH), 2);
-    let (header, form) = provider.last_question();
+    let (header, form) = provider.last_introspection();
     // `gate+way:se%3Acret`
     assert_eq!(header, "Basic Z2F0ZSt3YXk6c2UlM0FjcmV0");
     assert_eq!(form, "token=opaque-7&token_type_hint=access_token");
@@ -48,12 +50,12 @@ async fn secret_is_sent_in_the_form_if_the_provider_wants_it() {
     provider.set_token(TOKEN, active(&provider, json!({})));
     identify(&verifier, now()).await.unwrap();
     let form = "token=opaque-7&token_type_hint=access_token&client_id=gate+way&client_secret=se%3Acret";
-    assert_eq!(provider.last_question(), (String::new(), form.to_owned()));
+    assert_eq!(provider.last_introspection(), (String::new(), form.to_owned()));
     provider.stop().await;
 }
 
 #[actix::test]
-async fn answers_that_do_not_fit_are_refused() {
+async fn unsuitable_answers_are_refused() {
     let (provider, verifier) = start().await;
     let second = now().as_second();
     let rows = [
@@ -93,16 +95,16 @@ async fn client_is_the_subject_of_a_token_without_one() {
 }
 
 #[actix::test]
-async fn simultaneous_questions_about_a_token_are_asked_once() {
+async fn simultaneous_introspections_send_one_request() {
     let (provider, verifier) = start().await;
     provider.set_token(TOKEN, active(&provider, json!({})));
     let ask = |at: Timestamp| {
         let verifier = Arc::clone(&verifier);
         rt::spawn(async move { verifier.ask_issuer_at(TOKEN, at).await })
     };
-    let questions: Vec<_> = (0..20).map(|n| ask(now() - SignedDuration::from_millis(n))).collect();
-    for question in questions {
-        question.await.unwrap();
+    let tasks: Vec<_> = (0..20).map(|n| ask(now() - SignedDuration::from_millis(n))).collect();
+    for task in tasks {
+        task.await.unwrap();
     }
     assert!(verifier.identify(TOKEN, now()).is_ok());
     assert_eq!((provider.count(PATH), provider.count("/jwks")), (1, 1));
@@ -119,7 +121,7 @@ async fn revoked_token_ends_its_streams_within_ten_seconds() {
     verifier.recheck_at(credential, after(9)).await.unwrap();
     assert_eq!(verifier.recheck_at(credential, after(10)).await, Err(Refusal::Expired));
     assert!(verifier.check_at(credential, after(10)).is_err());
-    // Its client does not fail, however often it tries.
+    // However often its client tries, this is no failed attempt to authenticate.
     assert_eq!(identify(&verifier, after(30)).await.unwrap_err(), Refusal::Expired);
     provider.stop().await;
 }
@@ -136,18 +138,18 @@ async fn flood_of_unknown_tokens_does_not_delay_known_ones() {
     let flood: Vec<_> = (0..200).map(ask).collect();
     provider.wait_for_count(PATH, 2).await;
     identify(&verifier, after(10)).await.unwrap();
-    for question in flood {
-        question.await.unwrap();
+    for task in flood {
+        task.await.unwrap();
     }
-    // One question before the flood, one about the known token.
+    // One request before the flood, 16 of the flood, and one about the known token.
     assert_eq!(provider.count(PATH), 1 + 16 + 1);
     assert_eq!(verifier.identify("unknown-199", after(10)).unwrap_err(), Refusal::IssuerUnavailable);
-    assert!(verifier.questions.is_empty());
+    assert!(verifier.introspections.is_empty());
     provider.stop().await;
 }
 
 #[actix::test]
-async fn unanswered_question_ends_no_stream() {
+async fn failed_introspection_ends_no_stream() {
     let (provider, verifier) = start().await;
     provider.set_token(TOKEN, active(&provider, json!({})));
     let identity = identify(&verifier, now()).await.unwrap();

@@ -1,15 +1,17 @@
+//! Tests of reading the keys of issuers: when they are read, and how long they are used.
+
 use super::{fake_provider::FakeProvider, *};
 
 const METADATA: &str = "/.well-known/openid-configuration";
 
-/// A provider with one key, and a verifier that has not asked it yet.
-struct Pair {
+/// A provider with one key, and a verifier that has not read it yet.
+struct Fixture {
     provider: FakeProvider,
     verifier: Arc<TokenVerifier>,
     key: TestKey,
 }
 
-impl Pair {
+impl Fixture {
     async fn new() -> Self {
         let (provider, key) = (FakeProvider::start().await, TestKey::es256("one"));
         provider.set_keys(&[&key]);
@@ -22,7 +24,7 @@ impl Pair {
         key.sign(&key.header(), &merge(&claims(now()), changes))
     }
 
-    /// Does as the gateway does with a request.
+    /// Identifies a token as the gateway does for a request.
     async fn identify(&self, token: &str, at: Timestamp) -> Result<Arc<TokenCredential>, Refusal> {
         self.verifier.ask_issuer_at(token, at).await;
         match self.verifier.identify(token, at)?.credential {
@@ -34,82 +36,82 @@ impl Pair {
 
 #[actix::test]
 async fn keys_are_read_once_before_the_first_token() {
-    let pair = Pair::new().await;
-    let token = pair.token(&pair.key);
-    assert_eq!(pair.verifier.identify(&token, now()).unwrap_err(), Refusal::IssuerUnavailable);
+    let fixture = Fixture::new().await;
+    let token = fixture.token(&fixture.key);
+    assert_eq!(fixture.verifier.identify(&token, now()).unwrap_err(), Refusal::IssuerUnavailable);
     for second in 0..20 {
-        pair.identify(&token, after(second)).await.unwrap();
+        fixture.identify(&token, after(second)).await.unwrap();
     }
-    assert_eq!((pair.provider.count(METADATA), pair.provider.count("/jwks")), (1, 1));
-    pair.provider.stop().await;
+    assert_eq!((fixture.provider.count(METADATA), fixture.provider.count("/jwks")), (1, 1));
+    fixture.provider.stop().await;
 }
 
 #[actix::test]
-async fn simultaneous_questions_are_asked_once() {
-    let pair = Pair::new().await;
-    let tokens: Vec<String> = (0..20).map(|_| pair.token(&pair.key)).collect();
-    let asked: Vec<_> = tokens
+async fn simultaneous_tokens_read_the_keys_once() {
+    let fixture = Fixture::new().await;
+    let tokens: Vec<String> = (0..20).map(|_| fixture.token(&fixture.key)).collect();
+    let tasks: Vec<_> = tokens
         .iter()
         .map(|token| {
-            let (verifier, token) = (Arc::clone(&pair.verifier), token.clone());
+            let (verifier, token) = (Arc::clone(&fixture.verifier), token.clone());
             rt::spawn(async move { verifier.ask_issuer_at(&token, now()).await })
         })
         .collect();
-    for question in asked {
-        question.await.unwrap();
+    for task in tasks {
+        task.await.unwrap();
     }
-    assert!(tokens.iter().all(|token| pair.verifier.identify(token, now()).is_ok()));
-    assert_eq!(pair.provider.count("/jwks"), 1);
-    pair.provider.stop().await;
+    assert!(tokens.iter().all(|token| fixture.verifier.identify(token, now()).is_ok()));
+    assert_eq!(fixture.provider.count("/jwks"), 1);
+    fixture.provider.stop().await;
 }
 
 #[actix::test]
-async fn token_waits_for_the_question_that_already_runs() {
-    let pair = Pair::new().await;
-    let (verifier, first) = (Arc::clone(&pair.verifier), pair.token(&pair.key));
-    let asked = rt::spawn(async move { verifier.ask_issuer_at(&first, now()).await });
-    pair.provider.wait_for_count(METADATA, 1).await;
-    pair.identify(&pair.token(&pair.key), now()).await.unwrap();
-    asked.await.unwrap();
-    assert_eq!(pair.provider.count("/jwks"), 1);
-    pair.provider.stop().await;
+async fn token_waits_for_the_running_read_of_the_keys() {
+    let fixture = Fixture::new().await;
+    let (verifier, first) = (Arc::clone(&fixture.verifier), fixture.token(&fixture.key));
+    let reading = rt::spawn(async move { verifier.ask_issuer_at(&first, now()).await });
+    fixture.provider.wait_for_count(METADATA, 1).await;
+    fixture.identify(&fixture.token(&fixture.key), now()).await.unwrap();
+    reading.await.unwrap();
+    assert_eq!(fixture.provider.count("/jwks"), 1);
+    fixture.provider.stop().await;
 }
 
 #[actix::test]
-async fn unknown_kid_is_asked_about_once_in_ten_seconds() {
-    let pair = Pair::new().await;
-    pair.identify(&pair.token(&pair.key), now()).await.unwrap();
-    let unknown = pair.token(&TestKey::es256("two"));
+async fn unknown_kid_reads_keys_once_in_ten_seconds() {
+    let fixture = Fixture::new().await;
+    fixture.identify(&fixture.token(&fixture.key), now()).await.unwrap();
+    let unknown = fixture.token(&TestKey::es256("two"));
     for second in 0..30 {
-        pair.identify(&unknown, after(second)).await.unwrap_err();
+        fixture.identify(&unknown, after(second)).await.unwrap_err();
     }
-    assert_eq!(pair.provider.count("/jwks"), 3);
-    pair.provider.stop().await;
+    assert_eq!(fixture.provider.count("/jwks"), 3);
+    fixture.provider.stop().await;
 }
 
 #[actix::test]
 async fn new_key_is_accepted_beside_the_old_one() {
-    let pair = Pair::new().await;
-    let (old, key) = (pair.token(&pair.key), TestKey::ed25519("two"));
-    let new = pair.token(&key);
-    pair.identify(&old, now()).await.unwrap();
-    pair.provider.set_keys(&[&pair.key, &key]);
-    pair.identify(&new, after(1)).await.unwrap_err();
-    pair.identify(&new, after(10)).await.unwrap();
-    pair.identify(&old, after(10)).await.unwrap();
-    pair.provider.stop().await;
+    let fixture = Fixture::new().await;
+    let (old, key) = (fixture.token(&fixture.key), TestKey::ed25519("two"));
+    let new = fixture.token(&key);
+    fixture.identify(&old, now()).await.unwrap();
+    fixture.provider.set_keys(&[&fixture.key, &key]);
+    fixture.identify(&new, after(1)).await.unwrap_err();
+    fixture.identify(&new, after(10)).await.unwrap();
+    fixture.identify(&old, after(10)).await.unwrap();
+    fixture.provider.stop().await;
 }
 
 #[actix::test]
 async fn removed_key_ends_its_tokens_and_streams() {
-    let pair = Pair::new().await;
-    let token = pair.token(&pair.key);
-    let credential = pair.identify(&token, now()).await.unwrap();
-    pair.provider.set_keys(&[&TestKey::es256("one")]);
+    let fixture = Fixture::new().await;
+    let token = fixture.token(&fixture.key);
+    let credential = fixture.identify(&token, now()).await.unwrap();
+    fixture.provider.set_keys(&[&TestKey::es256("one")]);
     // The old keys are used until the new ones are there.
-    pair.identify(&token, after(300)).await.unwrap();
-    pair.provider.wait_for_count("/jwks", 2).await;
-    let is_refused = || pair.verifier.identify(&token, after(301)).is_err();
+    fixture.identify(&token, after(300)).await.unwrap();
+    fixture.provider.wait_for_count("/jwks", 2).await;
+    let is_refused = || fixture.verifier.identify(&token, after(301)).is_err();
     for _ in 0..6000 {
         if is_refused() {
             break;
@@ -117,47 +119,47 @@ async fn removed_key_ends_its_tokens_and_streams() {
         rt::time::sleep(std::time::Duration::from_millis(10)).await;
     }
     assert!(is_refused());
-    assert!(pair.verifier.check_at(&credential, after(301)).is_err());
-    pair.provider.stop().await;
+    assert!(fixture.verifier.check_at(&credential, after(301)).is_err());
+    fixture.provider.stop().await;
 }
 
 #[actix::test]
 async fn open_stream_renews_the_keys() {
-    let pair = Pair::new().await;
-    let credential = pair.identify(&pair.token(&pair.key), now()).await.unwrap();
-    pair.verifier.recheck_at(&credential, after(299)).await.unwrap();
-    assert_eq!(pair.provider.count("/jwks"), 1);
-    pair.verifier.recheck_at(&credential, after(300)).await.unwrap();
-    pair.provider.wait_for_count("/jwks", 2).await;
-    pair.provider.stop().await;
+    let fixture = Fixture::new().await;
+    let credential = fixture.identify(&fixture.token(&fixture.key), now()).await.unwrap();
+    fixture.verifier.recheck_at(&credential, after(299)).await.unwrap();
+    assert_eq!(fixture.provider.count("/jwks"), 1);
+    fixture.verifier.recheck_at(&credential, after(300)).await.unwrap();
+    fixture.provider.wait_for_count("/jwks", 2).await;
+    fixture.provider.stop().await;
 }
 
 #[actix::test]
 async fn old_keys_are_valid_for_a_day_without_the_provider() {
-    let pair = Pair::new().await;
-    let token = pair.token(&pair.key);
-    let credential = pair.identify(&token, now()).await.unwrap();
-    pair.provider.stop().await;
+    let fixture = Fixture::new().await;
+    let token = fixture.token(&fixture.key);
+    let credential = fixture.identify(&token, now()).await.unwrap();
+    fixture.provider.stop().await;
     for second in [300, 400, 3600, 86_399] {
-        pair.identify(&token, after(second)).await.unwrap();
-        pair.verifier.recheck_at(&credential, after(second)).await.unwrap();
+        fixture.identify(&token, after(second)).await.unwrap();
+        fixture.verifier.recheck_at(&credential, after(second)).await.unwrap();
     }
-    assert_eq!(pair.identify(&token, after(86_400)).await.unwrap_err(), Refusal::IssuerUnavailable);
-    assert!(pair.verifier.recheck_at(&credential, after(86_400)).await.is_err());
+    assert_eq!(fixture.identify(&token, after(86_400)).await.unwrap_err(), Refusal::IssuerUnavailable);
+    assert!(fixture.verifier.recheck_at(&credential, after(86_400)).await.is_err());
 }
 
 #[actix::test]
-async fn provider_that_was_away_is_asked_again_after_two_seconds() {
-    let pair = Pair::new().await;
-    let token = pair.token(&pair.key);
-    pair.provider.set_status(503);
+async fn unreachable_provider_is_asked_again_after_two_seconds() {
+    let fixture = Fixture::new().await;
+    let token = fixture.token(&fixture.key);
+    fixture.provider.set_status(503);
     for second in [0, 1] {
-        assert_eq!(pair.identify(&token, after(second)).await.unwrap_err(), Refusal::IssuerUnavailable);
+        assert_eq!(fixture.identify(&token, after(second)).await.unwrap_err(), Refusal::IssuerUnavailable);
     }
-    assert_eq!(pair.provider.count(METADATA), 1);
-    pair.provider.set_status(200);
-    pair.identify(&token, after(4)).await.unwrap();
-    pair.provider.stop().await;
+    assert_eq!(fixture.provider.count(METADATA), 1);
+    fixture.provider.set_status(200);
+    fixture.identify(&token, after(4)).await.unwrap();
+    fixture.provider.stop().await;
 }
 
 #[actix::test]
@@ -181,14 +183,14 @@ async fn hostile_metadata_and_keys_are_refused() {
         ("huge keys", json!({}), Some(("/jwks", 200, huge.clone()))),
         ("huge metadata", json!({}), Some((METADATA, 200, huge.clone()))),
     ] {
-        let pair = Pair::new().await;
-        pair.provider.change_metadata(metadata);
+        let fixture = Fixture::new().await;
+        fixture.provider.change_metadata(metadata);
         if let Some((path, status, body)) = page {
-            pair.provider.set_page(path, status, body);
+            fixture.provider.set_page(path, status, body);
         }
-        let outcome = pair.identify(&pair.token(&pair.key), now()).await;
+        let outcome = fixture.identify(&fixture.token(&fixture.key), now()).await;
         assert_eq!(outcome, Err(Refusal::IssuerUnavailable), "{name}");
-        pair.provider.stop().await;
+        fixture.provider.stop().await;
     }
     assert_eq!(trap.count("/jwks"), 0);
     trap.stop().await;
@@ -196,12 +198,13 @@ async fn hostile_metadata_and_keys_are_refused() {
 
 #[actix::test]
 async fn metadata_at_the_first_url_is_enough() {
-    let pair = Pair::new().await;
-    let metadata = json!({ "issuer": pair.provider.issuer, "jwks_uri": format!("{}/jwks", pair.provider.issuer) });
-    pair.provider.set_page("/.well-known/oauth-authorization-server", 200, metadata.to_string());
-    pair.identify(&pair.token(&pair.key), now()).await.unwrap();
-    assert_eq!(pair.provider.count(METADATA), 0);
-    pair.provider.stop().await;
+    let fixture = Fixture::new().await;
+    let metadata =
+        json!({ "issuer": fixture.provider.issuer, "jwks_uri": format!("{}/jwks", fixture.provider.issuer) });
+    fixture.provider.set_page("/.well-known/oauth-authorization-server", 200, metadata.to_string());
+    fixture.identify(&fixture.token(&fixture.key), now()).await.unwrap();
+    assert_eq!(fixture.provider.count(METADATA), 0);
+    fixture.provider.stop().await;
 }
 
 #[test]

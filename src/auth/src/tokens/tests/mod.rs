@@ -43,15 +43,15 @@ pub(crate) fn with_introspection(issuer: &str) -> TokenIssuer {
     TokenIssuer { introspection: Some(IntrospectionClient::sample("gate way", "se:cret")), ..issuer_config(issuer) }
 }
 
-/// Gives the verifier the keys of an issuer, as if the issuer had answered.
+/// Gives the verifier the keys of an issuer, as if it had read them.
 fn learn_keys(verifier: &TokenVerifier, issuer: &str, keys: &[&TestKey], at: Timestamp) {
     let documents: Vec<Value> = keys.iter().map(|key| key.public.clone()).collect();
     let keys = KeySet::parse(&json!({ "keys": documents })).unwrap();
-    let provider = IssuerSnapshot { metadata: Metadata::default(), keys, read_at: at.as_millisecond() };
-    verifier.find_issuer(issuer).unwrap().replace_snapshot(provider);
+    let snapshot = IssuerSnapshot { metadata: Metadata::default(), keys, read_at: at.as_millisecond() };
+    verifier.find_issuer(issuer).unwrap().replace_snapshot(snapshot);
 }
 
-/// The usual claims of an access token.
+/// Returns the claims of a good access token.
 fn claims(at: Timestamp) -> Value {
     json!({
         "iss": ISSUER,
@@ -76,7 +76,7 @@ pub(crate) fn merge(object: &Value, changes: Value) -> Value {
     Value::Object(object)
 }
 
-/// An issuer with one key that the verifier of a test knows.
+/// An issuer with one key, which the verifier of a test knows.
 pub(crate) struct KnownIssuer {
     key: TestKey,
     at: Timestamp,

@@ -4,6 +4,7 @@ use ring::hmac;
 
 use super::{signing::encode, *};
 
+/// Two issuers whose keys the verifier knows.
 struct Issuers {
     verifier: TokenVerifier,
     key: TestKey,
@@ -33,7 +34,7 @@ impl Issuers {
     }
 
     #[track_caller]
-    fn refuses(&self, name: &str, token: &str, reason: &str) {
+    fn assert_refused(&self, name: &str, token: &str, reason: &str) {
         match self.verifier.identify(token, now()) {
             Ok(_) => panic!("{name} is accepted"),
             Err(refusal) => {
@@ -46,9 +47,9 @@ impl Issuers {
 
     /// Checks tokens whose claims differ from good ones.
     #[track_caller]
-    fn refuses_claims(&self, header: &Value, rows: &[(&str, Value, &str)]) {
+    fn assert_claims_refused(&self, header: &Value, rows: &[(&str, Value, &str)]) {
         for (name, changes, reason) in rows {
-            self.refuses(name, &self.key.sign(header, &merge(&claims(now()), changes.clone())), reason);
+            self.assert_refused(name, &self.key.sign(header, &merge(&claims(now()), changes.clone())), reason);
         }
     }
 }
@@ -103,7 +104,7 @@ fn tokens_with_wrong_claims_are_refused() {
         ("ID token of Keycloak", json!({ "typ": "ID" }), "`typ`"),
         ("bound to a key (DPoP)", json!({ "cnf": { "jkt": "x" } }), "bound to a key"),
     ];
-    issuers.refuses_claims(&issuers.key.header(), &rows);
+    issuers.assert_claims_refused(&issuers.key.header(), &rows);
 }
 
 #[test]
@@ -130,7 +131,7 @@ fn id_tokens_are_refused_unless_marked_as_access_tokens() {
         ("sid without a scope", json!({ "sid": "s", "scope": null }), "describes a sign-in"),
         ("neither a scope nor a client", json!({ "client_id": null, "scope": null }), "neither a scope nor a client"),
     ];
-    issuers.refuses_claims(&header, &rows);
+    issuers.assert_claims_refused(&header, &rows);
     let marked = issuers.key.sign(&issuers.key.header(), &merge(&claims(now()), json!({ "nonce": "n" })));
     issuers.verifier.identify(&marked, now()).unwrap();
 }
@@ -163,7 +164,7 @@ fn tokens_with_wrong_headers_are_refused() {
         ("typ as a list", json!({ "typ": ["JWT"] }), "malformed"),
     ];
     for (name, changes, reason) in rows {
-        issuers.refuses(name, &key.sign(&merge(&key.header(), changes), &claims(now())), reason);
+        issuers.assert_refused(name, &key.sign(&merge(&key.header(), changes), &claims(now())), reason);
     }
     for (name, changes, reason) in [
         ("jku", json!({ "jku": "http://127.0.0.1:9/jwks" }), "its issuer does not have"),
@@ -172,7 +173,7 @@ fn tokens_with_wrong_headers_are_refused() {
         ("jwk with a known kid", json!({ "jwk": attacker.public, "kid": "one" }), "signature is wrong"),
         ("jku with a known kid", json!({ "jku": "http://127.0.0.1:9/jwks", "kid": "one" }), "signature is wrong"),
     ] {
-        issuers.refuses(name, &attacker.sign(&merge(&attacker.header(), changes), &claims(now())), reason);
+        issuers.assert_refused(name, &attacker.sign(&merge(&attacker.header(), changes), &claims(now())), reason);
     }
 }
 
@@ -182,8 +183,8 @@ fn tokens_that_another_issuer_signed_are_refused() {
     let (key, other) = (&issuers.key, &issuers.other_key);
     let of_other = merge(&claims(now()), json!({ "iss": OTHER_ISSUER }));
     issuers.verifier.identify(&other.sign(&other.header(), &of_other), now()).unwrap();
-    issuers.refuses("signed by another issuer", &other.sign(&other.header(), &claims(now())), "does not have");
-    issuers.refuses("naming another issuer", &key.sign(&key.header(), &of_other), "does not have");
+    issuers.assert_refused("signed by another issuer", &other.sign(&other.header(), &claims(now())), "does not have");
+    issuers.assert_refused("naming another issuer", &key.sign(&key.header(), &of_other), "does not have");
 }
 
 #[test]
@@ -196,7 +197,7 @@ fn tokens_signed_with_a_public_key_as_secret_are_refused() {
         let header = json!({ "typ": "at+jwt", "alg": "HS256", "kid": "one" });
         let signed = format!("{}.{}", encode(header.to_string()), encode(claims(now()).to_string()));
         let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &secret), signed.as_bytes());
-        issuers.refuses(name, &format!("{signed}.{}", encode(tag)), "not that of its key");
+        issuers.assert_refused(name, &format!("{signed}.{}", encode(tag)), "not that of its key");
     }
 }
 
@@ -256,7 +257,7 @@ fn malformed_tokens_are_refused() {
         ("claims of two tokens", format!("{header}.{claims}{claims}.{signature}"), "is malformed"),
     ];
     for (name, token, reason) in rows {
-        issuers.refuses(name, &token, reason);
+        issuers.assert_refused(name, &token, reason);
     }
     let key = &issuers.key;
     let (header, claims) = (key.header().to_string(), super::claims(now()).to_string());
@@ -277,7 +278,7 @@ fn malformed_tokens_are_refused() {
             "deeply",
         ),
     ] {
-        issuers.refuses(name, &key.sign_text(&header, &claims), reason);
+        issuers.assert_refused(name, &key.sign_text(&header, &claims), reason);
     }
 }
 

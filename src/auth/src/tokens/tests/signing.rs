@@ -1,4 +1,4 @@
-//! Keys of issuers, which sign the tokens of tests.
+//! Keys that sign the tokens of tests, as issuers do.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::{

@@ -4,6 +4,7 @@ use super::*;
 
 const ISSUER: &str = "https://id.example";
 
+/// A provider whose keys the gateway knows, and another key with the same id.
 struct KnownProvider {
     provider: ConfiguredProvider,
     key: TestKey,
