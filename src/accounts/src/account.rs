@@ -1,4 +1,4 @@
-//! One account at one server: authorizes the requests to it, and learns from their refusals.
+//! One account at one server: authorizes requests to the server, and reacts to their refusals.
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ use super::{
 use countersign_store::accounts::AccountKey;
 use countersign_upstream::credentials::{AuthorizationFailure, AuthorizationHeaders, Credentials, HttpRefusal};
 
-/// Fails a request after this many refusals, in case a caller does not count them. Links stop earlier
+/// The maximum number of refusals after which a request may be sent again. Links stop earlier
 /// (`countersign_upstream::link::http::authorization`).
-const REFUSAL_BACKSTOP: u32 = 4;
-/// The maximum number of refusals in a row that are answered with the demanded nonce.
+const MAX_REFUSALS: u32 = 4;
+/// The maximum number of attempts to meet the demand for a nonce.
 const MAX_NONCE_ATTEMPTS: u32 = 2;
 const DPOP: HeaderName = HeaderName::from_static("dpop");
 
-/// The credentials of an account.
+/// The credentials of a holder at a server.
 pub struct Account {
     server: Arc<AccountServer>,
     source: TokenSource,
@@ -69,7 +69,7 @@ impl Account {
         }
     }
 
-    /// Returns `true` if a token was obtained without a consent.
+    /// Returns `true` if the gateway has obtained a token without a consent.
     #[must_use]
     pub fn has_obtained_token(&self) -> bool {
         matches!(&self.source, TokenSource::Obtained(tokens) if tokens.has_token())
@@ -92,12 +92,12 @@ impl Account {
     ) -> Result<AuthorizationHeaders, AuthorizationFailure> {
         let token = &account.tokens.access_token;
         let Some(key) = account.dpop.as_ref().filter(|_| account.tokens.is_dpop) else {
-            return Ok(vec![(AUTHORIZATION, secret_value(&format!("Bearer {token}"))?)]);
+            return Ok(vec![(AUTHORIZATION, sensitive_value(&format!("Bearer {token}"))?)]);
         };
         let nonce = self.nonce.lock().clone();
         let proof = key.prove(method, &uri.to_string(), Some(token), nonce.as_deref(), Timestamp::now());
         let proof = proof.map_err(|error| unavailable(&error))?;
-        Ok(vec![(AUTHORIZATION, secret_value(&format!("DPoP {token}"))?), (DPOP, secret_value(&proof)?)])
+        Ok(vec![(AUTHORIZATION, sensitive_value(&format!("DPoP {token}"))?), (DPOP, sensitive_value(&proof)?)])
     }
 
     /// Remembers the nonce for the next proof. Returns `false` if the text is not a valid nonce.
@@ -109,14 +109,15 @@ impl Account {
         true
     }
 
-    /// Obtains a better token, proof or consent after a refusal. After `Ok`, the request may be sent again.
+    /// Remembers the demanded nonce or obtains another token after a refusal. After `Ok`, the request may be sent
+    /// again.
     async fn handle_refused_request(
         &self,
         refusal: &HttpRefusal,
         headers: &AuthorizationHeaders,
         attempt: u32,
     ) -> Result<(), AuthorizationFailure> {
-        if attempt > REFUSAL_BACKSTOP {
+        if attempt > MAX_REFUSALS {
             return Err(AuthorizationFailure::Refused(format!("refuses each of {attempt} requests")));
         }
         let has_nonce = refusal.dpop_nonce.as_deref().is_some_and(|nonce| self.remember_nonce(nonce));
@@ -201,10 +202,12 @@ impl Credentials for Account {
     }
 }
 
-/// Returns the value of a header that logs must not show.
-fn secret_value(text: &str) -> Result<HeaderValue, AuthorizationFailure> {
-    let unusable = "cannot be used now, because its authorization server issued a token that no header can contain";
-    let mut value = HeaderValue::from_str(text).map_err(|_| AuthorizationFailure::Unavailable(unusable.to_owned()))?;
+/// Returns the value of a header that must not be logged.
+fn sensitive_value(text: &str) -> Result<HeaderValue, AuthorizationFailure> {
+    let invalid_token =
+        "cannot be used now, because its authorization server issued a token that no header can contain";
+    let mut value =
+        HeaderValue::from_str(text).map_err(|_| AuthorizationFailure::Unavailable(invalid_token.to_owned()))?;
     value.set_sensitive(true);
     Ok(value)
 }

@@ -1,4 +1,4 @@
-//! All accounts: begins and finishes consents, reports on accounts, and provides their credentials to the links.
+//! All accounts: begins and finishes consents, lists accounts, and provides the links with credentials.
 
 use std::{
     collections::HashMap,
@@ -92,8 +92,8 @@ impl Accounts {
         self.base_url.store(Arc::new(base_url.to_owned()));
     }
 
-    /// Sets the identity provider, whose ID tokens count at servers with `grant: enterprise`. Only the first call has an
-    /// effect.
+    /// Sets the identity provider, whose ID tokens count at servers with `grant: enterprise`. Only the first call has
+    /// an effect.
     pub fn set_identity_provider(&self, provider: Arc<dyn IdentityProvider>) {
         let _ = self.client.identity_provider.set(provider);
     }
@@ -102,7 +102,9 @@ impl Accounts {
     pub fn set_servers(&self, servers: &[UpstreamConfig]) {
         let mut current = self.servers.lock();
         let servers = servers.iter().filter_map(AccountServer::new);
-        *current = servers.map(|server| find_same(&current, &server).unwrap_or_else(|| Arc::new(server))).collect();
+        *current = servers
+            .map(|server| find_with_same_accounts(&current, &server).unwrap_or_else(|| Arc::new(server)))
+            .collect();
         self.accounts.lock().retain(|_, account| current.iter().any(|server| account.belongs_to(server)));
     }
 
@@ -151,7 +153,7 @@ impl Accounts {
         let account_key = AccountKey { server: pending.server.clone(), holder: pending.holder.clone() };
         let (started_by, api_key_id) = (pending.started_by.clone(), pending.api_key_id.clone());
         let tokens = consent::redeem(&self.client, &server, pending, query, now).await?;
-        // A person who signed in with a local link has no key to check.
+        // A person who signed in with a code of `countersign open` has no key.
         if let Some(id) = api_key_id {
             let key_holder = key_holders.holder(&id).map_err(|_| ConnectProblem::StoreUnavailable)?;
             let role = key_holder.map(|holder| holder.role).filter(|role| role.may_view());
@@ -240,7 +242,7 @@ impl Accounts {
         *holder != AccountHolder::Gateway || role == Role::Admin || self.mode == AuthMode::Local
     }
 
-    /// Makes the links read the account again, and notifies the upstreams.
+    /// Makes the links read the account again, and reports the change to the listener.
     fn publish_change(&self, key: &AccountKey) {
         let holder = parse_holder(&key.holder);
         let account = self.accounts.lock().get(&(key.server.clone(), holder.clone())).cloned();
@@ -254,7 +256,7 @@ impl Accounts {
 impl CredentialSource for Accounts {
     fn credentials(&self, server: &Arc<UpstreamConfig>, holder: &AccountHolder) -> Option<Arc<dyn Credentials>> {
         let (configured, key) = (AccountServer::new(server)?, account_key(&server.name, holder));
-        let Some(server) = find_same(&self.servers.lock(), &configured) else {
+        let Some(server) = find_with_same_accounts(&self.servers.lock(), &configured) else {
             // An upstream that is being closed still has its old configuration, which must not replace the new one.
             return Some(Arc::new(Account::new(&self.client, &Arc::new(configured), key)));
         };
@@ -319,8 +321,8 @@ fn client_addresses(base_url: &str) -> ClientAddresses {
     }
 }
 
-/// Returns the known server that accepts the same accounts and tokens.
-fn find_same(servers: &[Arc<AccountServer>], server: &AccountServer) -> Option<Arc<AccountServer>> {
+/// Returns the server among these that accepts the same accounts and tokens.
+fn find_with_same_accounts(servers: &[Arc<AccountServer>], server: &AccountServer) -> Option<Arc<AccountServer>> {
     servers.iter().find(|known| known.has_same_accounts(server)).cloned()
 }
 

@@ -1,4 +1,4 @@
-//! The gateway as a client of authorization servers: its registrations, and the accounts of the store.
+//! The gateway as a client of authorization servers: its registrations, and access to the stored accounts.
 
 use std::sync::{Arc, OnceLock};
 
@@ -22,12 +22,12 @@ use countersign_protocol::McpError;
 use countersign_store::accounts::AccountKey;
 use countersign_upstream::credentials::AccountHolder;
 
-/// The identity provider with which persons sign in to the gateway.
+/// The identity provider at which people sign in to the gateway.
 pub trait IdentityProvider: Send + Sync {
-    /// Returns the ID token of a person who is signed in.
+    /// Returns the ID token of a person, or `None` if they are not signed in.
     fn id_token<'a>(&'a self, person: &'a str) -> LocalBoxFuture<'a, Result<Option<String>, McpError>>;
 
-    /// Returns the configuration of the provider, if this is its issuer.
+    /// Returns the configuration of the identity provider if this is its issuer.
     fn config_for(&self, issuer: &str) -> Option<OidcConfig>;
 }
 
@@ -63,8 +63,8 @@ pub enum RegistrationError {
 }
 
 impl OAuthClient {
-    /// Reads an account. The tokens of another authorization server than the configured one cannot be used or
-    /// refreshed, so that it never receives the secret of the configured client.
+    /// Reads an account. Tokens of another authorization server than the configured one are marked as unusable, so that
+    /// it never receives the secret of the configured client.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
@@ -115,7 +115,7 @@ impl OAuthClient {
         }
     }
 
-    /// Registers the gateway in place of an earlier registration.
+    /// Registers the gateway, and replaces an earlier registration.
     ///
     /// # Errors
     /// Those of [`Self::find_or_register`].

@@ -1,7 +1,7 @@
 //! The consent of a person: sends the browser to the authorization server, and exchanges the code with which it comes
 //! back.
 //!
-//! A consent is not stored: its secrets travel in a sealed cookie, so that any node can finish it.
+//! A pending consent is not stored: its secrets travel in a sealed cookie, so that any node can finish it.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -31,7 +31,7 @@ pub const MAX_CONSENT_DURATION: SignedDuration = SignedDuration::from_mins(10);
 const MAX_COOKIE_LEN: usize = 3800;
 const COOKIE_CONTEXT: &[u8] = b"countersign.connect.1";
 
-/// A consent that has begun, as the browser needs it.
+/// A consent that has begun, with what the browser needs.
 pub struct StartedConsent {
     /// The page of the authorization server.
     pub url: String,
@@ -39,15 +39,15 @@ pub struct StartedConsent {
     pub cookie: String,
 }
 
-/// A consent after which the account is connected.
+/// A consent that has connected its account.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FinishedConsent {
     pub server: String,
-    /// The name of the principal who began it.
+    /// The name of the principal who began the consent.
     pub started_by: String,
 }
 
-/// The reason why no account was connected at a server. Its `Display` is shown to the person.
+/// The reason why no account was connected at a server. Its text is shown to the person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum ConnectProblem {
@@ -74,14 +74,14 @@ pub enum ConnectProblem {
 }
 
 impl ConnectProblem {
-    /// Returns the name of the problem in the address of the dashboard.
+    /// Returns the name of the problem in the URL of the dashboard.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.into()
     }
 }
 
-/// A consent that waits for the browser to come back, as the sealed cookie holds it.
+/// A consent that waits for the browser to come back. It is the content of the sealed cookie.
 #[derive(Serialize, Deserialize)]
 pub struct PendingConsent {
     pub server: String,
@@ -125,9 +125,9 @@ pub async fn begin(
     })?;
     let old =
         old.filter(|old| old.tokens.discovered.authorization_server.issuer == discovered.authorization_server.issuer);
-    let kept = old.map(|old| old.tokens.scopes_for_next_consent(now)).unwrap_or_default();
+    let earlier_scopes = old.map(|old| old.tokens.scopes_for_next_consent(now)).unwrap_or_default();
     let challenged = challenge.as_ref().and_then(|challenge| challenge.scopes.as_deref());
-    let scopes = scopes_to_request(&server.oauth.scopes, &kept, challenged, &discovered);
+    let scopes = scopes_to_request(&server.oauth.scopes, &earlier_scopes, challenged, &discovered);
     let redirect_uri = client.addresses.load().redirect_uri.clone();
     let request = build_authorization_request(&discovered, &registration, &redirect_uri, &scopes, server.oauth.legacy);
     let request = request.map_err(|error| log_problem(server, &error))?;
@@ -200,7 +200,7 @@ pub async fn redeem(
     Ok(Tokens::new(answer, TokenOrigin { discovered, registration, requested_scopes: scopes, dpop_key }, now))
 }
 
-/// Stores the tokens of a consent.
+/// Stores the tokens of a consent, and counts the consent if the server demanded more scopes before.
 ///
 /// # Errors
 /// [`ConnectProblem::StoreUnavailable`]
@@ -217,7 +217,7 @@ pub async fn connect(
     client.store.connect(key, &server.target, &tokens, now).await.map_err(|_| ConnectProblem::StoreUnavailable)
 }
 
-/// Removes the lists that the second step does not need, because a cookie is short.
+/// Removes the lists that [`redeem`] does not need, because the cookie must be short.
 fn remove_unneeded_lists(discovered: DiscoveredResource) -> DiscoveredResource {
     let authorization_server =
         AuthorizationServer { scopes_supported: None, grant_types: None, ..discovered.authorization_server };

@@ -1,5 +1,5 @@
-//! Error texts, each of which continues a sentence that begins with the server's name, and [`Pause`], which spares
-//! requests after a failure.
+//! The texts of failures, each of which continues a sentence that begins with the server's name, and [`Pause`], which
+//! keeps a failed step from being repeated at once.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub enum ConsentReason {
     /// The authorization server refused the refresh token.
     #[serde(rename = "renewal_refused")]
     RefreshRefused,
-    /// A refresh token was sent, and its answer did not arrive or could not be stored.
+    /// A refresh token was sent, but the answer did not arrive or could not be stored.
     AnswerLost,
     /// The server refused the access token, and no other one can be obtained.
     TokenRefused,
@@ -32,7 +32,7 @@ pub enum ConsentReason {
 }
 
 impl ConsentReason {
-    /// Returns the text that follows the server's name.
+    /// Returns the text that follows the server's name in a message.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -55,7 +55,7 @@ impl From<ConsentReason> for AuthorizationFailure {
     }
 }
 
-/// Returns the failure for a step that may succeed later.
+/// Returns the failure of a step that may succeed later.
 #[must_use]
 pub fn unavailable(error: &OAuthError) -> AuthorizationFailure {
     AuthorizationFailure::Unavailable(match error {
@@ -70,13 +70,13 @@ pub fn store_unavailable() -> AuthorizationFailure {
     AuthorizationFailure::Unavailable("cannot be used now, because the store of the gateway is unavailable".to_owned())
 }
 
-/// The pause after a step failed. Until it ends, each call that needs the step gets its failure at once, and does not
-/// wait for a time limit.
+/// The pause after a failed step. Until it ends, each call that needs the step gets the same failure at once, instead
+/// of waiting for a time limit again.
 #[derive(Default)]
 pub struct Pause(Mutex<Option<(Instant, AuthorizationFailure)>>);
 
 impl Pause {
-    /// Begins a pause with the failure of a step, unless there is one.
+    /// Begins a pause with the failure of a step, unless one is running.
     pub fn begin(&self, length: Duration, failure: &AuthorizationFailure) {
         let mut pause = self.0.lock();
         if pause.as_ref().is_none_or(|(end, _)| Instant::now() >= *end) {
@@ -84,7 +84,7 @@ impl Pause {
         }
     }
 
-    /// Returns the failure of the step, or `None` without a pause.
+    /// Returns the failure of the step while the pause is running.
     #[must_use]
     pub fn failure(&self) -> Option<AuthorizationFailure> {
         let pause = self.0.lock();

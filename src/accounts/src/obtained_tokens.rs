@@ -1,6 +1,6 @@
-//! The tokens that the gateway obtains without a person: client credentials, an identity provider that vouches for a
-//! person, or the platform that vouches for the gateway. They stay in memory, because another one can always be
-//! obtained.
+//! The tokens that the gateway obtains without a consent: by client credentials, by an assertion of the identity
+//! provider about a person, or by an assertion of the platform about the gateway. They stay in memory, because another
+//! one can always be obtained.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -25,24 +25,23 @@ use super::{
 use countersign_config::OAuthGrant;
 use countersign_upstream::credentials::AuthorizationFailure;
 
-/// The time after which a token is requested again after a refusal.
+/// The pause between a refused request for a token and the next one.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(60);
-/// The time after which a token is requested again after no answer or an invalid one. It is longer than the time limit
-/// of a request.
+/// The pause between a request without a valid answer and the next one. It is longer than the time limit of a request.
 const PAUSE_AFTER_OUTAGE: Duration = Duration::from_secs(10);
-/// The maximum number of bytes of a file with a token.
+/// The maximum number of bytes of a file with a subject token.
 const MAX_TOKEN_FILE_LEN: u64 = 64 * 1024;
 
 /// The obtained token of one account.
 pub struct ObtainedTokens {
     client: Arc<OAuthClient>,
     server: Arc<AccountServer>,
-    /// The person for whom the identity provider vouches; an empty text for the gateway.
+    /// The person about whom the identity provider makes the assertion, or an empty text for the gateway.
     holder: String,
     state: Mutex<State>,
-    /// The pause after a request failed.
+    /// The pause after a failed request.
     pause: Pause,
-    /// The pause after a step-up failed.
+    /// The pause after a failed step-up.
     step_up_pause: Pause,
     /// One task obtains a token at a time.
     request_lock: tokio::sync::Mutex<()>,
@@ -68,8 +67,8 @@ impl ObtainedTokens {
         self.state.lock().account.is_some()
     }
 
-    /// Returns the token for a request, or a new one if it is about to expire. Returns `None` while it is not known
-    /// that the server requires a token.
+    /// Returns the token for a request, and first obtains a new one if it is about to expire. Returns `None` while it
+    /// is not known that the server requires a token.
     ///
     /// # Errors
     /// As [`Self::obtain`].
@@ -121,7 +120,7 @@ impl ObtainedTokens {
         let failure = error.begin_pause(&self.pause);
         tracing::warn!(server = self.server.name, reason = %failure, "no token was obtained for the server");
         if matches!(failure, AuthorizationFailure::Refused(_)) {
-            // The next attempt must not fail because of the scopes of step-ups.
+            // The scopes of earlier step-ups may be the reason, so the next attempt does without them.
             self.state.lock().step_up_scopes.clear();
         }
         failure
@@ -146,8 +145,7 @@ impl ObtainedTokens {
         self.obtain().await.map(drop)
     }
 
-    /// Answers a step-up: obtains a token with the challenged scopes in place of the `refused` one, which is kept if
-    /// that fails.
+    /// Obtains a token with the challenged scopes too, in place of the `refused` one, which is kept if that fails.
     ///
     /// # Errors
     /// `Refused` if the scopes were requested already; otherwise as [`Self::obtain`].
@@ -219,21 +217,24 @@ impl ObtainedTokens {
         Ok(request_token(request, grant, now).await?)
     }
 
-    /// Returns the token of the person or the workload. A file is read each time, because its writer replaces the token
-    /// before it expires.
+    /// Returns the subject token: the ID token of the person, or the token of the workload. A file is read each time,
+    /// because the token in it is replaced before it expires.
     async fn read_subject_token(&self) -> Result<String, TokenError> {
         if let Some(path) = &self.server.oauth.subject_token_file {
             let token = read_token_file(path).await;
-            return token.map_err(|reason| TokenError::NoSubject(format!("{} {reason}", path.display())));
+            return token.map_err(|reason| TokenError::NoSubjectToken(format!("{} {reason}", path.display())));
         }
         let identity_provider = self.client.identity_provider.get().filter(|_| !self.holder.is_empty());
         let Some(identity_provider) = identity_provider else {
-            return Err(TokenError::NoSubject("neither `oauth.subject_token_file` nor `auth.oidc` is set".to_owned()));
+            return Err(TokenError::NoSubjectToken(
+                "neither `oauth.subject_token_file` nor `auth.oidc` is set".to_owned(),
+            ));
         };
         let token = identity_provider.id_token(&self.holder).await;
-        let token = token.map_err(|_| TokenError::NoSubject("the store of the gateway is unavailable".to_owned()))?;
-        let missing = "its person is not signed in to the dashboard with the identity provider";
-        token.ok_or_else(|| TokenError::NoSubject(missing.to_owned()))
+        let token =
+            token.map_err(|_| TokenError::NoSubjectToken("the store of the gateway is unavailable".to_owned()))?;
+        let not_signed_in = "its person is not signed in to the dashboard with the identity provider";
+        token.ok_or_else(|| TokenError::NoSubjectToken(not_signed_in.to_owned()))
     }
 }
 
@@ -250,8 +251,8 @@ async fn read_token_file(path: &Path) -> Result<String, String> {
 /// The reason why no token was obtained.
 enum TokenError {
     OAuth(OAuthError),
-    /// The reason why there is no subject token.
-    NoSubject(String),
+    /// There is no subject token, for this reason.
+    NoSubjectToken(String),
     Store,
 }
 
@@ -276,7 +277,7 @@ impl TokenError {
         let length = match &self {
             Self::OAuth(OAuthError::Refused(_)) => Some(PAUSE_AFTER_REFUSAL),
             Self::OAuth(_) => Some(PAUSE_AFTER_OUTAGE),
-            Self::NoSubject(_) | Self::Store => None,
+            Self::NoSubjectToken(_) | Self::Store => None,
         };
         let failure = self.into_failure();
         if let Some(length) = length {
@@ -291,7 +292,7 @@ impl TokenError {
                 AuthorizationFailure::Refused(format!("cannot be used, because {error}"))
             }
             Self::OAuth(error) => unavailable(&error),
-            Self::NoSubject(reason) => {
+            Self::NoSubjectToken(reason) => {
                 AuthorizationFailure::Unavailable(format!("cannot be used now, because {reason}"))
             }
             Self::Store => store_unavailable(),

@@ -1,4 +1,4 @@
-//! The stored accounts and registrations: seals and opens them, and reads and writes them on blocking threads.
+//! Reads and writes the accounts and registrations of the store on blocking threads, and seals and opens their secrets.
 
 use std::{
     sync::{
@@ -24,12 +24,12 @@ use countersign_store::{
 };
 use countersign_upstream::credentials::AccountHolder;
 
-/// The age at which the list of accounts is read again.
+/// The age at which the list of accounts is read again in the background.
 const MAX_LIST_AGE: Duration = Duration::from_secs(5);
 const ACCOUNT_CONTEXT: &str = "countersign.account.1";
 const REGISTRATION_CONTEXT: &str = "countersign.registration.1";
 
-/// The accounts and registrations of the store, whose secrets are sealed.
+/// The accounts and registrations of the store. Their secrets are stored sealed.
 pub struct SealedStore {
     store: Arc<dyn AccountStore>,
     sealer: Option<Arc<Sealer>>,
@@ -50,11 +50,11 @@ struct ListedAccount {
     issuer: String,
 }
 
-/// The unsealed tokens of an account, with the version of their row.
+/// The unsealed tokens of an account, with the state of their row in the store.
 pub struct AccountTokens {
     /// The version of the row, or 0 for tokens that are not stored.
     pub version: i64,
-    /// The time at which a node began to refresh the tokens, while it does.
+    /// The time at which a node began to refresh the tokens, while a refresh is running.
     pub refreshing_since: Option<Timestamp>,
     /// The time at which the person connected the account, or the token was obtained.
     pub connected_at: Timestamp,
@@ -72,7 +72,7 @@ impl AccountTokens {
 }
 
 impl SealedStore {
-    /// Creates the store, and reads the list of accounts.
+    /// Creates the sealed store, and reads the list of accounts.
     #[must_use]
     pub fn new(store: Arc<dyn AccountStore>, sealer: Option<Sealer>) -> Arc<Self> {
         let (list, is_reading_list) = (Mutex::default(), AtomicBool::new(false));
@@ -81,7 +81,7 @@ impl SealedStore {
         sealed_store
     }
 
-    /// Reads an account, if it belongs to the server at `target` and the tokens can be opened.
+    /// Reads an account. Returns `None` for an account of another `target`, and if its tokens cannot be opened.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
@@ -136,9 +136,9 @@ impl SealedStore {
     /// `STORE_UNAVAILABLE`
     pub async fn remove(self: &Arc<Self>, key: &AccountKey) -> Result<bool, McpError> {
         let key = key.clone();
-        let was_there = self.with_store(move |store| store.remove_account(&key)).await?;
+        let was_removed = self.with_store(move |store| store.remove_account(&key)).await?;
         self.reload_list().await;
-        Ok(was_there)
+        Ok(was_removed)
     }
 
     /// Marks the tokens of an account as being refreshed, as [`AccountStore::begin_refresh`] does.
@@ -166,7 +166,7 @@ impl SealedStore {
         self.with_store(move |store| store.finish_refresh(&key, version, &sealed)).await
     }
 
-    /// Removes the mark of a refresh whose token was not used.
+    /// Removes the mark of a refresh if its refresh token was not used.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
@@ -198,11 +198,11 @@ impl SealedStore {
     /// Seals a value for this context.
     ///
     /// # Errors
-    /// `INTERNAL_ERROR` without a key.
+    /// `INTERNAL_ERROR` without a key to seal with.
     pub fn seal(&self, context: &[u8], value: &impl Serialize) -> Result<String, McpError> {
-        let cannot = || McpError::new(ErrorKind::Internal, "the gateway has no key to seal with");
-        let json = serde_json::to_string(value).map_err(|_| cannot())?;
-        self.sealer.as_ref().ok_or_else(cannot)?.seal(context, &json)
+        let no_key = || McpError::new(ErrorKind::Internal, "the gateway has no key to seal with");
+        let json = serde_json::to_string(value).map_err(|_| no_key())?;
+        self.sealer.as_ref().ok_or_else(no_key)?.seal(context, &json)
     }
 
     /// Opens a value that was sealed for this context.
@@ -227,7 +227,7 @@ impl SealedStore {
     /// it is old.
     fn list_at_server<T>(self: &Arc<Self>, server: &str, target: &str, select: impl Fn(&ListedAccount) -> T) -> Vec<T> {
         let is_old = self.list.lock().read_at.is_none_or(|at| at.elapsed() >= MAX_LIST_AGE);
-        // Outside a runtime, reading blocks no thread of an executor.
+        // Outside a runtime, the read may block this thread.
         if is_old && !self.is_reading_list.swap(true, Ordering::AcqRel) {
             let this = Arc::clone(self);
             match tokio::runtime::Handle::try_current() {
@@ -281,7 +281,8 @@ impl SealedStore {
     }
 }
 
-/// Returns the context in which the tokens of an account are sealed, so that a row under another key does not open.
+/// Returns the context in which the tokens of an account are sealed. A row that was moved to another account cannot be
+/// opened.
 fn account_context(key: &AccountKey, target: &str) -> Vec<u8> {
     join_context(&[ACCOUNT_CONTEXT, &key.server, target, &key.holder])
 }
@@ -290,7 +291,7 @@ fn registration_context(issuer: &str) -> Vec<u8> {
     join_context(&[REGISTRATION_CONTEXT, issuer])
 }
 
-/// Joins the parts, preceded by their lengths, so that different parts never give the same context.
+/// Joins the parts after their lengths, so that different parts never give the same context.
 fn join_context(parts: &[&str]) -> Vec<u8> {
     let lengths = parts.iter().flat_map(|part| part.len().to_be_bytes());
     lengths.chain(parts.iter().flat_map(|part| part.bytes())).collect()

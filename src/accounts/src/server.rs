@@ -18,22 +18,21 @@ pub struct AccountServer {
     pub name: String,
     /// The first of its addresses.
     pub url: Url,
-    /// The fingerprint of its addresses. Accounts at other addresses are not used.
+    /// The fingerprint of its addresses. An account that was connected at other addresses is not used.
     pub target: String,
     pub oauth: UpstreamOAuth,
     /// Certificate authorities that are trusted in addition to the public ones, at the server and at its authorization
     /// server.
     pub authorities: Option<Authorities>,
-    /// The last challenge to a request without a valid token. Once there is a challenge, the server requires
-    /// accounts.
+    /// The last challenge to a request without a valid token. Once there is one, the server is known to require a
+    /// token.
     challenge: Mutex<Option<Challenge>>,
-    /// The authorization server that knows the configured client: that of the oldest account, or else the first one
-    /// that was used.
+    /// The authorization server to which the configured client is bound ([`Self::bind_client_to_issuer`]).
     client_issuer: Mutex<Option<String>>,
 }
 
 impl AccountServer {
-    /// Creates the state of a configured server. Returns `None` for one without a URL or without `oauth`.
+    /// Creates the state of a configured server. Returns `None` for a server without a URL or without `oauth`.
     #[must_use]
     pub fn new(config: &UpstreamConfig) -> Option<Self> {
         let (UpstreamTarget::Url { urls, .. }, Some(oauth)) = (&config.target, &config.oauth) else { return None };
@@ -55,7 +54,7 @@ impl AccountServer {
             && (&self.oauth, &self.authorities) == (&other.oauth, &other.authorities)
     }
 
-    /// Finds the authorization server of the server.
+    /// Finds the authorization server that issues tokens for this server.
     ///
     /// # Errors
     /// The errors of [`discover`].
@@ -83,7 +82,7 @@ impl AccountServer {
         }
     }
 
-    /// Returns `true` if a person consents in a browser.
+    /// Returns `true` if its tokens need the consent of a person in a browser.
     #[must_use]
     pub fn requires_consent(&self) -> bool {
         self.oauth.grant == OAuthGrant::AuthorizationCode
@@ -95,7 +94,7 @@ impl AccountServer {
         self.challenge.lock().clone()
     }
 
-    /// Remembers a challenge. One without an address of the metadata keeps the known address.
+    /// Remembers a challenge. If it names no URL of metadata, the known URL is kept.
     pub fn remember_challenge(&self, challenge: Challenge) {
         let mut known = self.challenge.lock();
         let resource_metadata =
@@ -103,19 +102,21 @@ impl AccountServer {
         *known = Some(Challenge { resource_metadata, ..challenge });
     }
 
-    /// Returns `true` if the configured client may be used at this authorization server. Without `oauth.issuer`, binds
-    /// the client to the authorization server of the oldest account, or, without accounts, to the first `issuer`.
+    /// Returns `true` if the configured client may be used at this authorization server. Without `oauth.issuer`, the
+    /// client is bound to the authorization server of the oldest account, or without accounts, to the first one that is
+    /// asked for.
     #[must_use]
     pub fn bind_client_to_issuer(&self, issuer: &str, issuers_of_accounts: &[String]) -> bool {
         if self.oauth.client_id.is_none() || self.oauth.issuer.is_some() {
             return true;
         }
-        let mut first = self.client_issuer.lock();
-        let known = first.get_or_insert_with(|| issuers_of_accounts.first().map_or(issuer, String::as_str).to_owned());
-        known == issuer
+        let mut bound_issuer = self.client_issuer.lock();
+        let bound =
+            bound_issuer.get_or_insert_with(|| issuers_of_accounts.first().map_or(issuer, String::as_str).to_owned());
+        bound == issuer
     }
 
-    /// Returns `false` for another authorization server than the configured one.
+    /// Returns `true` unless another authorization server is configured.
     #[must_use]
     pub fn accepts_issuer(&self, issuer: &str) -> bool {
         let configured = self.oauth.issuer.as_deref();

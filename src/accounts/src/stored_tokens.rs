@@ -1,7 +1,7 @@
 //! The tokens of an account that a person connected: reads them from the store, and refreshes them.
 //!
-//! One task of one node refreshes the tokens of an account at a time. A refresh token is sent once, after the store has
-//! recorded that it is sent; if the answer is lost, it is not sent again.
+//! Only one task of all nodes refreshes the tokens of an account at a time. The store records this before the refresh
+//! token is sent. If the answer is lost, the refresh token is not sent again.
 
 use std::{
     sync::Arc,
@@ -38,11 +38,11 @@ const MAX_WAIT: Duration = Duration::from_secs(15);
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The time after which a failed refresh is attempted again. It is longer than the time limit of a request.
 const REFRESH_PAUSE: Duration = Duration::from_secs(10);
-/// The number of attempts to store refreshed tokens, which would be lost otherwise.
-const STORE_ATTEMPTS: u32 = 20;
-/// The pause between two attempts to store refreshed tokens.
-const STORE_PAUSE: Duration = Duration::from_millis(500);
-/// The time for which the authorization server that the server named is remembered.
+/// The maximum number of attempts to store refreshed tokens, which would be lost otherwise.
+const MAX_STORE_ATTEMPTS: u32 = 20;
+/// The delay between two attempts to store refreshed tokens.
+const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
+/// The time for which the result of a discovery is remembered.
 const MAX_ISSUER_AGE: Duration = Duration::from_secs(30);
 /// The number of consents within an hour after which a person is not asked again for scopes that were requested
 /// before.
@@ -66,10 +66,10 @@ pub struct StoredTokens {
 #[derive(Default)]
 struct Cache {
     account: Option<Arc<AccountTokens>>,
-    /// The time at which the row was read; `None` if it must be read.
+    /// The time at which the row was read. `None` if it must be read again.
     read_at: Option<Instant>,
-    /// The authorization server that the server named last, with the time of that discovery.
-    issuer: Option<(Instant, Option<String>)>,
+    /// The time of the last discovery, and the authorization server that was found.
+    discovered_issuer: Option<(Instant, Option<String>)>,
 }
 
 type AccountTokensResult = Result<Arc<AccountTokens>, AuthorizationFailure>;
@@ -81,7 +81,8 @@ impl StoredTokens {
         Self { client, server, key, cache, pause, read_lock, refresh_lock }
     }
 
-    /// Returns the tokens as they were at most [`MAX_CACHE_AGE`] ago.
+    /// Returns the tokens as they were at most [`MAX_CACHE_AGE`] ago. While the store is unavailable, they may be
+    /// [`MAX_STALE_AGE`] old.
     ///
     /// # Errors
     /// `Unavailable`
@@ -96,8 +97,8 @@ impl StoredTokens {
         }
     }
 
-    /// Returns the tokens that were read at most `max_age` ago: `None` if they must be read again, and `Some(None)`
-    /// without an account.
+    /// Returns the tokens that were read at most `max_age` ago. Returns `None` if they must be read again, and
+    /// `Some(None)` if there is no account.
     fn cached_within(&self, max_age: Duration) -> Option<Option<Arc<AccountTokens>>> {
         let cache = self.cache.lock();
         cache.read_at.filter(|at| at.elapsed() < max_age).map(|_| cache.account.clone())
@@ -123,7 +124,7 @@ impl StoredTokens {
             return self.cached_within(MAX_STALE_AGE).ok_or_else(store_unavailable);
         };
         let account = account.map(Arc::new);
-        let connected_at = |account: &Option<Arc<AccountTokens>>| account.as_ref().map(|known| known.connected_at);
+        let connected_at = |account: &Option<Arc<AccountTokens>>| account.as_ref().map(|account| account.connected_at);
         let mut is_replaced = false;
         let mut cache = self.cache.lock();
         if cache.read_at.is_none_or(|at| at <= started) {
@@ -144,8 +145,8 @@ impl StoredTokens {
         self.pause.end();
     }
 
-    /// Returns the tokens for a request, after it refreshed those that are about to expire. Returns `None` if it is not
-    /// known that the server requires any.
+    /// Returns the tokens for a request, and first refreshes them if they are about to expire. Returns `None` if it is
+    /// not known that the server requires a token.
     ///
     /// # Errors
     /// `ConsentNeeded` if the person must connect; `Unavailable` without the store or the authorization server;
@@ -224,22 +225,23 @@ impl StoredTokens {
         Err(ConsentReason::MoreScopes.into())
     }
 
-    /// Refreshes the tokens in a task of its own, because the answer must be stored even if nobody waits for it.
+    /// Refreshes the tokens `seen` by the caller, which the server may have refused. This runs in a task of its own,
+    /// because the answer must be stored even if nobody waits for it.
     async fn refresh_in_task(self: &Arc<Self>, seen: Arc<AccountTokens>, is_refused: bool) -> AccountTokensResult {
         let this = Arc::clone(self);
         let task = tokio::task::spawn_local(async move {
             let _guard = this.refresh_lock.lock().await;
             this.refresh_locked(&seen, is_refused).await
         });
-        let end_failure = |_| {
+        let ended_early = |_| {
             AuthorizationFailure::Unavailable(
                 "cannot be used now, because the renewal of its token ended early".to_owned(),
             )
         };
-        task.await.map_err(end_failure)?
+        task.await.map_err(ended_early)?
     }
 
-    /// Refreshes the tokens, unless another task or node has done so, or is about to.
+    /// Refreshes the tokens, unless another task or node has done so, and waits while another node does so.
     async fn refresh_locked(&self, seen: &AccountTokens, is_refused: bool) -> AccountTokensResult {
         let started = Instant::now();
         loop {
@@ -257,7 +259,7 @@ impl StoredTokens {
                 let reason = if is_refused { ConsentReason::TokenRefused } else { ConsentReason::Expired };
                 let reason = tokens.end_reason.unwrap_or(reason);
                 return if is_refused {
-                    Err(self.mark_rejected(&account, reason).await)
+                    Err(self.mark_refused(&account, reason).await)
                 } else {
                     keep_or_fail_with(reason.into())
                 };
@@ -274,9 +276,9 @@ impl StoredTokens {
                 Some(_) => {}
                 None => {
                     if is_refused && let Some(reason) = self.reason_not_to_refresh(tokens, now).await {
-                        return Err(self.mark_rejected(&account, reason).await);
+                        return Err(self.mark_refused(&account, reason).await);
                     }
-                    // A task that waits behind another one, which failed, does not repeat its request.
+                    // If the task that held the lock before failed, its request is not repeated.
                     if let Some(failure) = self.pause.failure() {
                         return keep_or_fail_with(failure);
                     }
@@ -286,7 +288,7 @@ impl StoredTokens {
                 }
             }
             let max_wait = if is_usable { MAX_WAIT_WITH_TOKEN } else { MAX_WAIT };
-            // A task that waits behind another one also ends when that one fails.
+            // The pause may have begun while this task waited.
             if started.elapsed() >= max_wait || self.pause.failure().is_some() {
                 let text = "cannot be used now, because the renewal of its token has not ended";
                 return keep_or_fail_with(AuthorizationFailure::Unavailable(text.to_owned()));
@@ -295,8 +297,8 @@ impl StoredTokens {
         }
     }
 
-    /// Returns the old tokens, or fails if they cannot be used. Pauses refreshes for [`REFRESH_PAUSE`], unless the
-    /// person must connect, after which the account can be used at once.
+    /// Returns the old tokens, or the failure if they cannot be used. Pauses refreshes for [`REFRESH_PAUSE`], unless
+    /// only the person can help, whose new tokens can be used at once.
     fn keep_or_fail(
         &self,
         account: &Arc<AccountTokens>,
@@ -328,19 +330,19 @@ impl StoredTokens {
             .map(|_| ConsentReason::OtherIssuer)
     }
 
-    /// Returns the authorization server of the server as it was at most [`MAX_ISSUER_AGE`] ago, if it is known.
+    /// Returns the authorization server that was discovered at most [`MAX_ISSUER_AGE`] ago, if one was found.
     async fn current_issuer(&self) -> Option<String> {
-        let known = self.cache.lock().issuer.clone().filter(|(at, _)| at.elapsed() < MAX_ISSUER_AGE);
+        let known = self.cache.lock().discovered_issuer.clone().filter(|(at, _)| at.elapsed() < MAX_ISSUER_AGE);
         if let Some((_, issuer)) = known {
             return issuer;
         }
         let issuer = self.server.discover().await.ok().map(|found| found.authorization_server.issuer);
-        self.cache.lock().issuer = Some((Instant::now(), issuer.clone()));
+        self.cache.lock().discovered_issuer = Some((Instant::now(), issuer.clone()));
         issuer
     }
 
-    /// Remembers that the server does not accept the access token, so that no further request is sent with it.
-    async fn mark_rejected(&self, account: &AccountTokens, reason: ConsentReason) -> AuthorizationFailure {
+    /// Stores that the server does not accept the access token, so that no node sends it again. Returns the failure.
+    async fn mark_refused(&self, account: &AccountTokens, reason: ConsentReason) -> AuthorizationFailure {
         if account.tokens.refusal_reason.is_none() {
             let tokens = Tokens { refusal_reason: Some(reason), ..account.tokens.clone() };
             self.replace_tokens(account, &tokens).await;
@@ -348,10 +350,10 @@ impl StoredTokens {
         reason.into()
     }
 
-    /// Replaces the stored tokens unless a node refreshes them. After a failure, which is logged, they stay as they
-    /// were.
+    /// Replaces the stored tokens, unless a node is refreshing them. After a failure, which is logged, they stay as
+    /// they are.
     async fn replace_tokens(&self, account: &AccountTokens, tokens: &Tokens) {
-        if self.begin_refresh(account, Timestamp::now()).await.is_ok_and(|began| began) {
+        if self.begin_refresh(account, Timestamp::now()).await.is_ok_and(|has_begun| has_begun) {
             if !self.store_with_retries(account.version, tokens).await {
                 self.cancel_refresh(account.version).await;
             }
@@ -359,20 +361,20 @@ impl StoredTokens {
         }
     }
 
-    /// Marks the tokens as being refreshed. Returns `false` if it is marked already, or has another version by now.
+    /// Marks the row as being refreshed. Returns `false` if it is marked already, or has another version by now.
     async fn begin_refresh(&self, account: &AccountTokens, now: Timestamp) -> Result<bool, AuthorizationFailure> {
         // After a failure, the mark may be set. It is not removed, because another node may have set it.
-        let began = self.client.store.begin_refresh(&self.key, account.version, now).await;
-        began.map_err(|_| store_unavailable())
+        let marked = self.client.store.begin_refresh(&self.key, account.version, now).await;
+        marked.map_err(|_| store_unavailable())
     }
 
-    /// Removes the mark of a refresh whose token was not used.
+    /// Removes the mark of a refresh if its refresh token was not used.
     async fn cancel_refresh(&self, version: i64) {
-        // After a failure, which is logged, the mark stays, and the account counts as lost.
+        // After a failure, which is logged, the mark stays, and the answer counts as lost.
         let _ = self.client.store.cancel_refresh(&self.key, version).await;
     }
 
-    /// Sends the refresh token, after the store has recorded that it is sent.
+    /// Sends the refresh token and stores the answer. The row is marked already.
     async fn send_refresh_token(
         &self,
         account: &Arc<AccountTokens>,
@@ -390,7 +392,7 @@ impl StoredTokens {
         };
         tracing::warn!(server = self.key.server, %error, "the token of an account was not refreshed");
         let failure = match &error {
-            OAuthError::Unreachable { is_unsent: true, .. } => {
+            OAuthError::Unreachable { is_unprocessed: true, .. } => {
                 self.cancel_refresh(*version).await;
                 unavailable(&error)
             }
@@ -408,7 +410,7 @@ impl StoredTokens {
             }
             OAuthError::Refused(code) => {
                 if code == "invalid_client" {
-                    // The next consent needs a client that exists. It registers one itself if this fails.
+                    // The next consent needs a registered client. If this fails, the consent itself registers one.
                     let _ = self.client.register_anew(&self.server, &tokens.discovered.authorization_server).await;
                 }
                 self.give_up_refresh_token(account, ConsentReason::RefreshRefused, is_usable).await
@@ -417,8 +419,8 @@ impl StoredTokens {
         self.keep_or_fail(account, is_usable, failure)
     }
 
-    /// Forgets the refresh token, so that no node sends it again. If the store fails, the mark of `begin_refresh`
-    /// stays, and also ends refreshes after [`MAX_REFRESH_TIME`].
+    /// Removes the refresh token from the store, so that no node sends it again. If the store fails, the mark stays,
+    /// which also ends refreshes after [`MAX_REFRESH_TIME`]. Returns the failure.
     async fn give_up_refresh_token(
         &self,
         account: &AccountTokens,
@@ -433,7 +435,7 @@ impl StoredTokens {
         reason.into()
     }
 
-    /// Stores the tokens of an answer. Returns the tokens that the store has then.
+    /// Stores the tokens of an answer, and returns what the store holds then.
     async fn store_answer(&self, account: &AccountTokens, answer: TokenAnswer, now: Timestamp) -> AccountTokensResult {
         let tokens = account.tokens.with_refreshed(answer, now);
         if !self.store_with_retries(account.version, &tokens).await {
@@ -445,21 +447,22 @@ impl StoredTokens {
         self.reload().await?.ok_or_else(|| ConsentReason::NotConnected.into())
     }
 
-    /// Ends a refresh with these tokens, unless the row has another version by now. Returns `false` if the store stays
-    /// unavailable.
+    /// Stores tokens and removes the mark, unless the row has another version by now. Returns `false` if the store
+    /// stays unavailable.
     async fn store_with_retries(&self, version: i64, tokens: &Tokens) -> bool {
-        for _ in 0..STORE_ATTEMPTS {
-            // An attempt whose outcome is unknown may have succeeded, and then the next one changes nothing.
+        for _ in 0..MAX_STORE_ATTEMPTS {
+            // If an attempt with an unknown outcome succeeded, the version has changed, and the next one changes
+            // nothing.
             if self.client.store.finish_refresh(&self.key, &self.server.target, version, tokens).await.is_ok() {
                 return true;
             }
-            tokio::time::sleep(STORE_PAUSE).await;
+            tokio::time::sleep(STORE_RETRY_DELAY).await;
         }
         false
     }
 }
 
-/// Returns `true` for a refusal that says nothing about the refresh token.
+/// Returns `true` for an error code that says nothing about the refresh token.
 fn is_transient(code: &str) -> bool {
     matches!(code, "server_error" | "temporarily_unavailable" | "slow_down")
 }

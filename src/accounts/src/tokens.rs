@@ -8,7 +8,7 @@ use super::{
     oauth::{MAX_SCOPES, discovery::DiscoveredResource, registration::Registration, token::TokenAnswer},
 };
 
-/// The remaining lifetime at which a token is refreshed; a tenth of its lifetime if that is shorter.
+/// The remaining lifetime at which a token is refreshed. For a short-lived token, it is a tenth of the whole lifetime.
 const REFRESH_MARGIN: SignedDuration = SignedDuration::from_secs(60);
 /// The time after which a step-up is forgotten.
 const STEP_UP_LIFETIME: SignedDuration = SignedDuration::from_hours(1);
@@ -56,7 +56,7 @@ pub struct StepUp {
     pub consents: u32,
 }
 
-/// The origin of tokens.
+/// The authorization server, the client and the request from which tokens come.
 pub struct TokenOrigin {
     pub discovered: DiscoveredResource,
     pub registration: Registration,
@@ -85,7 +85,7 @@ impl Tokens {
         }
     }
 
-    /// Returns the tokens after a refresh. An answer without a refresh token or scopes keeps the old ones.
+    /// Returns the tokens after a refresh. The old refresh token and scopes are kept if the answer has none.
     #[must_use]
     pub fn with_refreshed(&self, answer: TokenAnswer, now: Timestamp) -> Self {
         Self {
@@ -122,7 +122,7 @@ impl Tokens {
         now.duration_since(self.received_at) < MIN_AGE_TO_REPLACE
     }
 
-    /// Returns the scopes that the next consent requests again: those that were granted, requested, or demanded.
+    /// Returns the scopes that were granted, requested or demanded so far, which the next consent requests again.
     #[must_use]
     pub fn scopes_for_next_consent(&self, now: Timestamp) -> Vec<String> {
         let demanded = self.recent_step_up(now).map(|step_up| step_up.scopes.as_slice()).unwrap_or_default();
@@ -135,7 +135,7 @@ impl Tokens {
         self.step_up.as_ref().filter(|step_up| now.duration_since(step_up.since) < STEP_UP_LIFETIME)
     }
 
-    /// Returns the step-up that results if the server demands these scopes now.
+    /// Returns the step-up after the server has demanded these scopes.
     #[must_use]
     pub fn step_up_for(&self, challenged: &[String], now: Timestamp) -> StepUp {
         let last = self.recent_step_up(now);

@@ -1,5 +1,5 @@
-//! Decides where requests on behalf of accounts at one server may go. A server chooses its authorization server, and so
-//! whom the gateway asks; it must not lead the gateway into the operator's network or to this machine.
+//! Decides where requests on behalf of accounts at one server may go. The server chooses the authorization server to
+//! which the gateway connects, but it must not lead the gateway into the operator's network or to this machine.
 
 use std::net::IpAddr;
 
@@ -86,9 +86,9 @@ mod tests {
 
     #[test]
     fn public_server_reaches_public_addresses_with_https_only() {
-        let of = |url| range("https://mcp.example/mcp", None, url);
-        assert_eq!(of("https://id.example/x"), Some(AddressRange::Public));
-        assert_eq!(of("https://8.8.8.8/x"), Some(AddressRange::Public));
+        let range_of = |url| range("https://mcp.example/mcp", None, url);
+        assert_eq!(range_of("https://id.example/x"), Some(AddressRange::Public));
+        assert_eq!(range_of("https://8.8.8.8/x"), Some(AddressRange::Public));
         for url in [
             "http://id.example",
             "https://127.0.0.1",
@@ -105,30 +105,30 @@ mod tests {
             "javascript:alert(1)",
             "/authorize",
         ] {
-            assert_eq!(of(url), None, "{url}");
+            assert_eq!(range_of(url), None, "{url}");
         }
     }
 
     #[test]
-    fn near_server_reaches_addresses_as_near_as_its_own() {
-        let of = |url| range("http://localhost:3000/mcp", None, url);
-        assert_eq!(of("http://127.0.0.1:4000"), Some(AddressRange::Loopback));
-        assert_eq!(of("https://id.example"), Some(AddressRange::Loopback));
-        assert_eq!(of("http://id.example"), None);
-        assert_eq!(of("http://169.254.169.254"), None);
-        assert_eq!(of("http://10.0.0.1"), None);
-        let of = |url| range("http://10.0.0.1/mcp", None, url);
-        assert_eq!(of("http://10.0.0.2"), Some(AddressRange::Private));
-        assert_eq!(of("http://127.0.0.1"), None);
+    fn private_server_reaches_only_its_own_network() {
+        let from_loopback = |url| range("http://localhost:3000/mcp", None, url);
+        assert_eq!(from_loopback("http://127.0.0.1:4000"), Some(AddressRange::Loopback));
+        assert_eq!(from_loopback("https://id.example"), Some(AddressRange::Loopback));
+        assert_eq!(from_loopback("http://id.example"), None);
+        assert_eq!(from_loopback("http://169.254.169.254"), None);
+        assert_eq!(from_loopback("http://10.0.0.1"), None);
+        let from_private = |url| range("http://10.0.0.1/mcp", None, url);
+        assert_eq!(from_private("http://10.0.0.2"), Some(AddressRange::Private));
+        assert_eq!(from_private("http://127.0.0.1"), None);
         assert_eq!(range("https://10.0.0.1/mcp", None, "http://10.0.0.2"), None);
     }
 
     #[test]
     fn configured_origins_are_reached_at_any_address() {
-        let of = |url| range("http://mcp:8080/mcp", Some("http://sso:9000/realm"), url);
-        assert_eq!(of("http://mcp:8080/.well-known/x"), Some(AddressRange::Any));
-        assert_eq!(of("http://sso:9000/token"), Some(AddressRange::Any));
-        assert_eq!(of("http://sso:9001/token"), None);
-        assert_eq!(of("https://sso/token"), Some(AddressRange::Public));
+        let range_of = |url| range("http://mcp:8080/mcp", Some("http://sso:9000/realm"), url);
+        assert_eq!(range_of("http://mcp:8080/.well-known/x"), Some(AddressRange::Any));
+        assert_eq!(range_of("http://sso:9000/token"), Some(AddressRange::Any));
+        assert_eq!(range_of("http://sso:9001/token"), None);
+        assert_eq!(range_of("https://sso/token"), Some(AddressRange::Public));
     }
 }

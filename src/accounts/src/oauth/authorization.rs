@@ -46,7 +46,7 @@ pub fn build_authorization_request(
     Ok(AuthorizationRequest { url: Url::into(url), state, verifier })
 }
 
-/// Reads the code from the query with which the browser comes back, after it checked `state` and `iss`.
+/// Checks `state` and `iss` in the query with which the browser comes back, and returns its code.
 ///
 /// # Errors
 /// [`OAuthError::Refused`] with the error code of the authorization server, otherwise [`OAuthError::Unusable`].
@@ -57,13 +57,13 @@ pub fn read_code(query: &str, state: &str, issuer: &str, names_issuer: bool) -> 
     })
 }
 
-/// Returns the scopes to request: the configured ones, the `additional` ones (of earlier consents and refusals), and
-/// those of the challenge. If neither the configuration nor the challenge names any, all scopes of the resource are
-/// included. `offline_access` is included exactly if the authorization server offers it.
+/// Returns the scopes to request: the configured ones, those of `earlier` consents and refusals, and those of the
+/// challenge. If neither the configuration nor the challenge names any, all scopes of the resource are included.
+/// `offline_access` is included exactly if the authorization server offers it.
 #[must_use]
 pub fn scopes_to_request(
     configured: &[String],
-    additional: &[String],
+    earlier: &[String],
     challenged: Option<&[String]>,
     discovered: &DiscoveredResource,
 ) -> Vec<String> {
@@ -73,7 +73,7 @@ pub fn scopes_to_request(
         None => &[],
     };
     let mut scopes: Vec<String> = Vec::new();
-    for scope in configured.iter().chain(additional).chain(server_scopes) {
+    for scope in configured.iter().chain(earlier).chain(server_scopes) {
         if !scopes.contains(scope) {
             scopes.push(scope.clone());
         }

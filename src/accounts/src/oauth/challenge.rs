@@ -7,7 +7,7 @@ const MAX_VALUES: usize = 16;
 /// The maximum number of bytes of a value that is read.
 const MAX_VALUE_LEN: usize = 8 * 1024;
 
-/// The demand of a server for a token, as its refusal states it.
+/// The token that a server demands when it refuses a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Challenge {
     pub resource_metadata: Option<String>,
@@ -84,7 +84,7 @@ fn read_challenges(value: &str) -> Vec<SchemeChallenge<'_>> {
                         (token.to_owned(), after)
                     }
                 };
-                // With text between the value and the next comma, this is not a parameter, but a `token68` or invalid.
+                // If other text follows before the next comma, this is a `token68` or invalid, and no parameter.
                 if after.trim_start_matches([' ', '\t']).starts_with(',') || after.trim().is_empty() {
                     challenge.parameters.push((name, text));
                 }
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn no_challenge_of_tokens_gives_none() {
+    fn other_schemes_are_no_challenge() {
         for values in [&[][..], &[""], &["Basic realm=\"Bearer\""], &["scope=a"], &["\"Bearer\" scope=a"], &["=,;@ ="]]
         {
             assert_eq!(parse(values), None, "{values:?}");
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn parameter_that_breaks_off_is_not_read() {
+    fn truncated_parameter_is_not_read() {
         assert_eq!(parse(&["Bearer error=x, scope=\"a b"]).unwrap().scopes, None);
         assert_eq!(parse(&["Bearer scope=a b, error=\"x\"y"]).unwrap(), Challenge::default());
         assert_eq!(parse(&["Bearer scope=\"\x07 \\\" \""]).unwrap().scopes, None);

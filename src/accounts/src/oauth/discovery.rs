@@ -74,7 +74,7 @@ struct AuthorizationServerDocument {
     dpop_signing_alg_values_supported: Option<Vec<String>>,
 }
 
-/// Finds the authorization server of the MCP server at `url`. `trusted` are certificate authorities that are trusted in
+/// Finds the authorization server of the MCP server at `url`. The certificate authorities `trusted` are accepted in
 /// addition to the public ones, at the server and at its authorization server.
 ///
 /// # Errors
@@ -176,11 +176,11 @@ impl AuthorizationServer {
         }
         let token_endpoint =
             document.token_endpoint.ok_or_else(|| unusable("there is no token endpoint".to_owned()))?;
-        let optional = [&document.authorization_endpoint, &document.registration_endpoint];
-        for endpoint in optional.into_iter().flatten().chain([&token_endpoint]) {
+        let optional_endpoints = [&document.authorization_endpoint, &document.registration_endpoint];
+        for endpoint in optional_endpoints.into_iter().flatten().chain([&token_endpoint]) {
             allowed_addresses.check(endpoint)?;
         }
-        let bounded = |list: Option<Vec<String>>| {
+        let truncate = |list: Option<Vec<String>>| {
             list.map(|mut list| {
                 list.truncate(MAX_ENTRIES);
                 list
@@ -194,12 +194,12 @@ impl AuthorizationServer {
             token_endpoint,
             registration_endpoint: document.registration_endpoint,
             scopes_supported: document.scopes_supported.map(|scopes| read_scopes(scopes.iter().map(String::as_str))),
-            token_auth_methods: bounded(document.token_endpoint_auth_methods_supported),
-            grant_types: bounded(document.grant_types_supported),
+            token_auth_methods: truncate(document.token_endpoint_auth_methods_supported),
+            grant_types: truncate(document.grant_types_supported),
             has_pkce,
             names_issuer: document.authorization_response_iss_parameter_supported == Some(true),
             accepts_client_metadata_documents: document.client_id_metadata_document_supported == Some(true),
-            dpop_algorithms: bounded(document.dpop_signing_alg_values_supported),
+            dpop_algorithms: truncate(document.dpop_signing_alg_values_supported),
             allowed_addresses: allowed_addresses.clone(),
         })
     }
@@ -211,7 +211,7 @@ enum DocumentLookup {
         url: String,
         document: Value,
     },
-    /// No URL has a document. The text is the reason for the last URL.
+    /// No URL has a document. The text says why the last URL has none.
     Missing(String),
 }
 
@@ -237,7 +237,7 @@ async fn find_document(
         }
     }
     if is_unreachable {
-        return Err(OAuthError::Unreachable { reason: failure, is_unsent: false });
+        return Err(OAuthError::Unreachable { reason: failure, is_unprocessed: false });
     }
     Ok(DocumentLookup::Missing(failure))
 }
@@ -269,8 +269,8 @@ fn covers_server(resource: &str, url: &Url) -> bool {
     resource.origin() == url.origin() && is_within && has_only_path && has_same_query
 }
 
-/// Chooses the configured issuer among those of a resource, or the first. `None` if there is none and `legacy` allows
-/// that.
+/// Chooses the configured issuer among those of a resource, or else the first one. Returns `None` if the resource has
+/// none and `legacy` allows that.
 fn choose_issuer(issuers: &[String], config: &UpstreamOAuth) -> Result<Option<String>, OAuthError> {
     let is_same = |a: &str, b: &str| a.trim_end_matches('/') == b.trim_end_matches('/');
     match (&config.issuer, issuers.first()) {

@@ -1,4 +1,4 @@
-//! Proofs of possession (RFC 9449, extension `io.modelcontextprotocol/auth/dpop`).
+//! DPoP proofs of possession (RFC 9449, extension `io.modelcontextprotocol/auth/dpop`).
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::Timestamp;
@@ -51,7 +51,7 @@ impl DpopKey {
         self.pem.clone()
     }
 
-    /// Proves possession for one request. `token` is the access token that the request carries.
+    /// Returns the proof for one request. `token` is the access token that the request carries.
     ///
     /// # Errors
     /// [`OAuthError::Unusable`] for an invalid URL, without a source of randomness, and if the key cannot sign.

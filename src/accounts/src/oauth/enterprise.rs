@@ -31,8 +31,8 @@ enum Audience {
 
 /// Exchanges a person's ID token at its issuer for the assertion that `request` sends as [`Grant::JwtBearer`]. The ID
 /// token comes from the operator's file or from the person's sign-in. The gateway is the client to which it was issued.
-/// `find_provider` returns the configuration of the identity provider if it is this issuer, with the secret of its client
-/// and its certificate authorities. At another issuer, those of `request` are trusted.
+/// `find_provider` returns the configuration of the identity provider if it is this issuer, with the secret of its
+/// client and its certificate authorities. At another issuer, those of `request` are trusted.
 ///
 /// # Errors
 /// [`OAuthError::Unusable`] for a text that is not an ID token; otherwise the errors of the discovery of its issuer,
@@ -51,8 +51,7 @@ pub async fn request_assertion(
         Audience::One(client) => Some(client),
         Audience::Several(clients) => clients.into_iter().next(),
     });
-    // The operator configured the file of the token or its issuer (`auth.oidc`), so the address of the issuer is
-    // trusted.
+    // The operator configured the token's file or its issuer (`auth.oidc`), so the issuer may have any address.
     let allowed_addresses = AllowedAddresses::new(&Url::parse(&iss).map_err(|_| unusable())?, None);
     let provider = find_provider(&iss);
     let trusted = provider.as_ref().map_or(request.trusted, |provider| provider.authorities.as_ref());

@@ -23,7 +23,7 @@ pub(super) enum GetError {
     },
 }
 
-/// Returns the client of this thread that connects only to addresses in this range.
+/// Returns this thread's HTTP client that connects only to addresses in this range.
 fn client(range: AddressRange, trusted: Option<&Authorities>) -> Client {
     shared_client(Some(range), trusted.map(|authorities| authorities.certificates.as_slice()))
 }
@@ -55,7 +55,7 @@ fn is_transient(status: u16) -> bool {
 /// Sends a POST request. Returns the JSON body of an answer with the status 200 or 201.
 ///
 /// # Errors
-/// [`OAuthError::Refused`] for an answer with an error code (RFC 6749, section 5.2), which `on_refusal` gets first;
+/// [`OAuthError::Refused`] for an answer with an error code (RFC 6749, section 5.2), with which `on_refusal` is called;
 /// [`OAuthError::Unreachable`] also for 429 and 5xx; otherwise [`OAuthError::Unusable`].
 pub(super) async fn post(
     url: &str,
@@ -83,8 +83,8 @@ pub(super) async fn post(
         status if is_transient(status) => {
             // A server that answers with these statuses has not processed the request (RFC 6585, section 4; RFC 9110,
             // section 15.6.4).
-            let is_unsent = matches!(status, 429 | 503);
-            Err(OAuthError::Unreachable { reason: describe(&format!("has status {status}")), is_unsent })
+            let is_unprocessed = matches!(status, 429 | 503);
+            Err(OAuthError::Unreachable { reason: describe(&format!("has status {status}")), is_unprocessed })
         }
         status => {
             let Some(code) = read_error_code(&answer.body).filter(|_| status >= 400) else {
@@ -98,7 +98,9 @@ pub(super) async fn post(
 
 fn to_oauth_error(error: ExchangeError) -> OAuthError {
     match error {
-        ExchangeError::Unreachable { reason, is_unsent } => OAuthError::Unreachable { reason, is_unsent },
+        ExchangeError::Unreachable { reason, is_unsent } => {
+            OAuthError::Unreachable { reason, is_unprocessed: is_unsent }
+        }
         ExchangeError::Unreadable(reason) => OAuthError::Unusable(reason),
     }
 }

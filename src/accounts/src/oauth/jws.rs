@@ -48,7 +48,7 @@ impl SigningKey {
     /// Returns the public key (RFC 7517), or `None` for an algorithm other than ES256.
     pub(super) fn public_ec_key(&self) -> Option<Value> {
         let Self::Ecdsa(pair) = self else { return None };
-        // The point is not compressed: a byte that says so, and two numbers of 32 bytes.
+        // An uncompressed point: the byte 4, and two numbers of 32 bytes.
         let (x, y) = pair.public_key().as_ref().get(1..)?.split_at_checked(32)?;
         Some(json!({ "kty": "EC", "crv": "P-256", "x": encode(x), "y": encode(y) }))
     }

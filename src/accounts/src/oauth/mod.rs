@@ -1,7 +1,7 @@
 //! The steps of OAuth 2.1 as MCP clients take them (2026-07-28/basic/authorization, 2025-11-25/basic/authorization).
 //!
-//! This part keeps no state and knows no account, and treats every answer as hostile; [`AllowedAddresses`] decides
-//! where a request may go. The order of the steps: `challenge`, `discovery`, `registration`, `authorization` or an
+//! This module keeps no state, knows no account, and treats every answer as hostile. [`AllowedAddresses`] decides where
+//! a request may go. The order of the steps: `challenge`, `discovery`, `registration`, `authorization` or an
 //! `assertion`, `token`, and `dpop` for each request with a bound token.
 
 mod allowed_addresses;
@@ -31,7 +31,7 @@ pub enum OAuthError {
     Unreachable {
         reason: String,
         /// `true` if the request was certainly not processed: not a byte of it was sent, or the answer says so.
-        is_unsent: bool,
+        is_unprocessed: bool,
     },
     /// The step cannot succeed: the answer is invalid, or the client's key or registration does not fit.
     #[error("{0}")]

@@ -1,4 +1,4 @@
-//! The gateway's identity at an authorization server: registered by the operator, by a Client ID Metadata Document, or
+//! The gateway's registration at an authorization server: by the operator, by a Client ID Metadata Document, or
 //! dynamically (2026-07-28/basic/authorization/client-registration, RFC 7591).
 
 use serde::Deserialize;
@@ -14,7 +14,7 @@ const CLIENT_NAME: &str = "Countersign";
 /// The maximum number of bytes of a client id or secret that an authorization server issues.
 const MAX_CREDENTIAL_LEN: usize = 4096;
 
-/// The gateway as a client of one authorization server.
+/// The registration of the gateway as a client of one authorization server.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Registration {
     pub issuer: String,
@@ -69,7 +69,7 @@ impl ClientAuthMethod {
     fn is_supported(self, authorization_server: &AuthorizationServer) -> bool {
         match &authorization_server.token_auth_methods {
             Some(methods) => methods.iter().any(|method| method == self.name()),
-            // The default (RFC 8414, section 2).
+            // The default of RFC 8414, section 2.
             None => self == Self::ClientSecretBasic,
         }
     }
@@ -83,8 +83,8 @@ struct RegisteredClient {
     token_endpoint_auth_method: Option<String>,
 }
 
-/// Returns the identity that needs no request: that of the operator, or the metadata document. `None` if the gateway
-/// must register itself dynamically.
+/// Returns the registration that needs no request: the configured client, or the metadata document. Returns `None` if
+/// the gateway must register itself dynamically.
 #[must_use]
 pub fn known_registration(
     authorization_server: &AuthorizationServer,
@@ -106,7 +106,7 @@ pub fn known_registration(
     url.map(|url| known(url, None, ClientAuthMethod::None))
 }
 
-/// Returns how the operator's client authenticates.
+/// Returns the method by which the configured client authenticates.
 fn configured_method(authorization_server: &AuthorizationServer, config: &UpstreamOAuth) -> ClientAuthMethod {
     use ClientAuthMethod::{None, PrivateKeyJwt};
     let (has_key, has_secret) = (config.private_key.is_some(), config.client_secret.is_some());
@@ -120,7 +120,7 @@ fn configured_method(authorization_server: &AuthorizationServer, config: &Upstre
     }
 }
 
-/// Returns how a client with a secret authenticates.
+/// Returns the method by which a client with a secret authenticates.
 #[must_use]
 pub fn secret_method(authorization_server: &AuthorizationServer) -> ClientAuthMethod {
     use ClientAuthMethod::{ClientSecretBasic, ClientSecretPost};

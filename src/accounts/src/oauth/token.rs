@@ -89,8 +89,9 @@ struct AnswerDocument {
 /// Requests a token. A demand for a DPoP nonce is met once.
 ///
 /// # Errors
-/// [`OAuthError::Refused`] with the error code; [`OAuthError::Unreachable`], whose `is_unsent` says whether the request
-/// was certainly not processed; [`OAuthError::Unusable`] for an invalid answer, and for an unsuitable key or client.
+/// [`OAuthError::Refused`] with the error code; [`OAuthError::Unreachable`], whose `is_unprocessed` says whether the
+/// request was certainly not processed; [`OAuthError::Unusable`] for an invalid answer, and for an unsuitable key or
+/// client.
 pub async fn request_token(
     request: &TokenRequest<'_>,
     grant: Grant<'_>,
@@ -157,7 +158,8 @@ impl TokenRequest<'_> {
                 .append_pair("audience", audience),
         };
         form.append_pair("resource", self.resource);
-        // No refresh token is needed: without a person, the gateway requests the next token itself.
+        // `offline_access` asks for a refresh token, but without a person the gateway can request the next token
+        // itself.
         let scopes: Vec<&str> =
             self.scopes.iter().map(String::as_str).filter(|scope| *scope != OFFLINE_ACCESS).collect();
         if !matches!(grant, Grant::Code { .. } | Grant::Refresh(_)) && !scopes.is_empty() {
@@ -183,7 +185,7 @@ impl TokenRequest<'_> {
             headers.push((AUTHORIZATION, basic_credentials(client_id, secret()?)));
             return Ok(());
         }
-        // A workload may be known by its assertion alone.
+        // A workload may identify itself by its assertion alone.
         if !client_id.is_empty() {
             form.append_pair("client_id", client_id);
         }
@@ -202,7 +204,7 @@ impl TokenRequest<'_> {
         Ok(())
     }
 
-    /// Checks the answer of the token endpoint, and returns what it grants.
+    /// Checks the answer of the token endpoint.
     fn read_answer(&self, grant: Grant<'_>, answer: Value, now: Timestamp) -> Result<TokenAnswer, OAuthError> {
         let unusable = |text: &str| Err(OAuthError::Unusable(text.to_owned()));
         let Ok(answer) = AnswerDocument::deserialize(answer) else {
@@ -212,7 +214,7 @@ impl TokenRequest<'_> {
         let is_dpop = is_type("DPoP");
         let has_right_type = match grant {
             Grant::IdentityAssertion { .. } => answer.issued_token_type.as_deref() == Some(ID_JAG),
-            // A stolen token could be used if it were not bound, which DPoP is to prevent.
+            // A token that is not bound could be used by whoever steals it.
             _ if self.dpop.is_some() => is_dpop,
             _ => is_type("Bearer"),
         };

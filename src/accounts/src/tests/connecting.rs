@@ -1,4 +1,4 @@
-//! Consent, isolation and disconnecting.
+//! Tests of consents, of the isolation of accounts, and of disconnecting.
 
 use super::*;
 use crate::FinishedConsent;
@@ -11,25 +11,25 @@ fn gateway_oauth() -> UpstreamOAuth {
 
 #[actix::test]
 async fn first_requests_carry_no_token() {
-    let case = Case::new(UpstreamOAuth::default());
-    let node = case.node();
-    let credentials = case.credentials(&node, "ann");
+    let fixture = Fixture::new(UpstreamOAuth::default());
+    let node = fixture.node();
+    let credentials = fixture.credentials(&node, "ann");
     assert_eq!(authorize(&*credentials).await.unwrap(), "");
     credentials.prepare().await.unwrap();
     assert!(node.list_statuses(&person("ann")).await.unwrap().is_empty(), "it is not known that it needs accounts");
-    assert_consent(refuse(&*credentials, 401, "Bearer scope=\"a b\"").await, "connected first");
-    assert_consent(authorize(&*credentials).await, "connected first");
-    assert_consent(case.credentials(&node, "bob").prepare().await, "connected first");
+    assert_consent_needed(refuse(&*credentials, 401, "Bearer scope=\"a b\"").await, "connected first");
+    assert_consent_needed(authorize(&*credentials).await, "connected first");
+    assert_consent_needed(fixture.credentials(&node, "bob").prepare().await, "connected first");
     assert!(!node.list_statuses(&person("ann")).await.unwrap()[0].is_connected);
     assert_eq!(connect(&node, "ann").await.unwrap(), "a b");
 }
 
 #[actix::test]
 async fn consent_connects_one_person_at_any_node() {
-    let case = Case::new(UpstreamOAuth::default());
-    let (first_node, second_node) = (case.node(), case.node());
+    let fixture = Fixture::new(UpstreamOAuth::default());
+    let (first_node, second_node) = (fixture.node(), fixture.node());
     let started = first_node.begin_consent("notion", &person("ann"), Timestamp::now()).await.unwrap();
-    assert_eq!(parameter(&started.url, "resource"), format!("{}/mcp", case.provider.url));
+    assert_eq!(parameter(&started.url, "resource"), format!("{}/mcp", fixture.provider.url));
     assert_eq!(parameter(&started.url, "redirect_uri"), "http://127.0.0.1:9/api/servers/callback");
     let now = Timestamp::now();
     let FinishedConsent { server, started_by } = second_node
@@ -38,55 +38,55 @@ async fn consent_connects_one_person_at_any_node() {
         .unwrap();
     assert_eq!((server.as_str(), started_by.as_str()), ("notion", "ann-agent"));
     let holder = AccountHolder::Person("ann".into());
-    assert_eq!(*case.changes.lock().unwrap(), [("notion".to_owned(), holder.clone())]);
-    assert_eq!(authorize(&*case.credentials(&second_node, "ann")).await.unwrap(), "Bearer access-1");
-    assert_consent(authorize(&*case.credentials(&second_node, "bob")).await, "connected first");
-    assert_eq!(second_node.known_holders(&case.server()), [holder]);
+    assert_eq!(*fixture.changes.lock().unwrap(), [("notion".to_owned(), holder.clone())]);
+    assert_eq!(authorize(&*fixture.credentials(&second_node, "ann")).await.unwrap(), "Bearer access-1");
+    assert_consent_needed(authorize(&*fixture.credentials(&second_node, "bob")).await, "connected first");
+    assert_eq!(second_node.known_holders(&fixture.server()), [holder]);
     let statuses = second_node.list_statuses(&person("ann")).await.unwrap();
     assert!(statuses[0].is_connected && statuses[0].problem.is_none());
-    assert_eq!(statuses[0].issuer.as_ref(), Some(&case.provider.url));
+    assert_eq!(statuses[0].issuer.as_ref(), Some(&fixture.provider.url));
 }
 
 #[actix::test]
 async fn authority_of_the_server_signs_its_authorization_server() {
     let (provider, authorities) = FakeProvider::start_with_tls();
-    let mut case = Case::with_provider(provider, UpstreamOAuth::default());
-    assert_eq!(connect(&case.node(), "ann").await, Err(ConnectProblem::ProviderUnreachable));
-    case.config.upstreams[0].authorities = Some(authorities);
-    let node = case.node();
+    let mut fixture = Fixture::with_provider(provider, UpstreamOAuth::default());
+    assert_eq!(connect(&fixture.node(), "ann").await, Err(ConnectProblem::ProviderUnreachable));
+    fixture.config.upstreams[0].authorities = Some(authorities);
+    let node = fixture.node();
     connect(&node, "ann").await.unwrap();
-    case.age_token("ann", -1).await;
-    assert_eq!(authorize(&*case.credentials(&node, "ann")).await.unwrap(), "Bearer access-2");
+    fixture.age_token("ann", -1).await;
+    assert_eq!(authorize(&*fixture.credentials(&node, "ann")).await.unwrap(), "Bearer access-2");
 }
 
 #[actix::test]
 async fn connection_at_another_node_is_used_at_once() {
-    let case = Case::new(UpstreamOAuth::default());
-    let (node, other) = (case.node(), case.node());
-    let credentials = case.credentials(&other, "ann");
-    assert_consent(refuse(&*credentials, 401, "Bearer").await, "connected first");
+    let fixture = Fixture::new(UpstreamOAuth::default());
+    let (node, other) = (fixture.node(), fixture.node());
+    let credentials = fixture.credentials(&other, "ann");
+    assert_consent_needed(refuse(&*credentials, 401, "Bearer").await, "connected first");
     connect(&node, "ann").await.unwrap();
     assert_eq!(authorize(&*credentials).await.unwrap(), "Bearer access-1");
 }
 
 #[actix::test]
 async fn disconnection_at_another_node_is_reported() {
-    let case = Case::new(UpstreamOAuth::default());
-    let (node, other) = (case.node(), case.node());
+    let fixture = Fixture::new(UpstreamOAuth::default());
+    let (node, other) = (fixture.node(), fixture.node());
     connect(&node, "ann").await.unwrap();
-    let credentials = case.credentials(&other, "ann");
+    let credentials = fixture.credentials(&other, "ann");
     authorize(&*credentials).await.unwrap();
-    let changes = || case.changes.lock().unwrap().len();
+    let changes = || fixture.changes.lock().unwrap().len();
     assert_eq!(changes(), 1);
-    case.store.rows.lock().unwrap().clear();
-    assert_consent(refuse(&*credentials, 401, "Bearer error=\"invalid_token\"").await, "connected");
+    fixture.store.rows.lock().unwrap().clear();
+    assert_consent_needed(refuse(&*credentials, 401, "Bearer error=\"invalid_token\"").await, "connected");
     assert_eq!(changes(), 2);
 }
 
 #[actix::test]
 async fn consent_of_another_browser_or_time_is_refused() {
-    let case = Case::new(UpstreamOAuth::default());
-    let node = case.node();
+    let fixture = Fixture::new(UpstreamOAuth::default());
+    let node = fixture.node();
     let now = Timestamp::now();
     let started = node.begin_consent("notion", &person("ann"), now).await.unwrap();
     let query = answer_query(&started.url);
@@ -114,17 +114,17 @@ async fn consent_of_another_browser_or_time_is_refused() {
         node.finish_consent(&query, Some(&started.cookie), &FakeKeys::default(), now).await,
         Err(ConnectProblem::Denied)
     );
-    assert_eq!(case.provider.count("authorization_code"), 0);
-    assert!(case.changes.lock().unwrap().is_empty());
+    assert_eq!(fixture.provider.count("authorization_code"), 0);
+    assert!(fixture.changes.lock().unwrap().is_empty());
 }
 
 #[actix::test]
 async fn consent_to_a_replaced_server_is_refused() {
-    let mut case = Case::new(UpstreamOAuth::default());
-    let node = case.node();
+    let mut fixture = Fixture::new(UpstreamOAuth::default());
+    let node = fixture.node();
     let started = node.begin_consent("notion", &person("ann"), Timestamp::now()).await.unwrap();
-    case.config.upstreams = vec![server_at("http://127.0.0.1:1/mcp", UpstreamOAuth::default())];
-    node.set_servers(&case.config.upstreams);
+    fixture.config.upstreams = vec![server_at("http://127.0.0.1:1/mcp", UpstreamOAuth::default())];
+    node.set_servers(&fixture.config.upstreams);
     let keys = FakeKeys::default();
     let outcome =
         node.finish_consent(&answer_query(&started.url), Some(&started.cookie), &keys, Timestamp::now()).await;
@@ -137,46 +137,46 @@ async fn consent_to_a_replaced_server_is_refused() {
 
 #[actix::test]
 async fn account_at_a_replaced_server_is_not_used() {
-    let mut case = Case::new(UpstreamOAuth::default());
-    let node = case.node();
+    let mut fixture = Fixture::new(UpstreamOAuth::default());
+    let node = fixture.node();
     connect(&node, "ann").await.unwrap();
-    case.config.upstreams = vec![server_at("http://127.0.0.1:1/mcp", UpstreamOAuth::default())];
-    node.set_servers(&case.config.upstreams);
-    assert_eq!(authorize(&*case.credentials(&node, "ann")).await.unwrap(), "");
-    assert!(node.known_holders(&case.server()).is_empty());
+    fixture.config.upstreams = vec![server_at("http://127.0.0.1:1/mcp", UpstreamOAuth::default())];
+    node.set_servers(&fixture.config.upstreams);
+    assert_eq!(authorize(&*fixture.credentials(&node, "ann")).await.unwrap(), "");
+    assert!(node.known_holders(&fixture.server()).is_empty());
 }
 
 #[actix::test]
 async fn row_under_another_key_does_not_open() {
-    let case = Case::new(UpstreamOAuth::default());
-    let node = case.node();
+    let fixture = Fixture::new(UpstreamOAuth::default());
+    let node = fixture.node();
     connect(&node, "ann").await.unwrap();
-    let row = case.store.rows.lock().unwrap()[&case.key("ann")].clone();
+    let row = fixture.store.rows.lock().unwrap()[&fixture.key("ann")].clone();
     assert!(!row.sealed.contains("access"));
-    for (key, target) in [(case.key("bob"), row.target.clone()), (case.key("ann"), "sha256:other".to_owned())] {
+    for (key, target) in [(fixture.key("bob"), row.target.clone()), (fixture.key("ann"), "sha256:other".to_owned())] {
         let moved =
             countersign_store::accounts::StoredAccount { key: key.clone(), target: target.clone(), ..row.clone() };
-        case.store.rows.lock().unwrap().insert(key.clone(), moved);
-        let store = SealedStore::new(Arc::clone(&case.store) as _, sealer());
+        fixture.store.rows.lock().unwrap().insert(key.clone(), moved);
+        let store = SealedStore::new(Arc::clone(&fixture.store) as _, sealer());
         assert!(store.read(&key, &target).await.unwrap().is_none());
     }
 }
 
 #[actix::test]
 async fn account_of_the_gateway_is_connected_by_an_admin() {
-    let case = Case::new(gateway_oauth());
-    let node = case.node();
+    let fixture = Fixture::new(gateway_oauth());
+    let node = fixture.node();
     let (admin, now) = (Principal::new("root", Role::Admin), Timestamp::now());
     let outcome = node.begin_consent("notion", &person("ann"), now).await;
     assert_eq!(outcome.err(), Some(ConnectProblem::AdminOnly));
     let started = node.begin_consent("notion", &admin, now).await.unwrap();
     node.finish_consent(&answer_query(&started.url), Some(&started.cookie), &FakeKeys::default(), now).await.unwrap();
-    assert_eq!(node.holder(&case.server(), &person("ann")), AccountHolder::Gateway);
-    let credentials = node.credentials(&case.server(), &AccountHolder::Gateway).unwrap();
+    assert_eq!(node.holder(&fixture.server(), &person("ann")), AccountHolder::Gateway);
+    let credentials = node.credentials(&fixture.server(), &AccountHolder::Gateway).unwrap();
     assert_eq!(authorize(&*credentials).await.unwrap(), "Bearer access-1");
     assert_eq!(node.disconnect("notion", &person("ann")).await.unwrap_err().kind, ErrorKind::Forbidden);
     assert!(node.disconnect("notion", &admin).await.unwrap());
-    assert_eq!(node.known_holders(&case.server()), []);
+    assert_eq!(node.known_holders(&fixture.server()), []);
 }
 
 #[actix::test]
@@ -188,37 +188,37 @@ async fn lost_role_or_key_ends_the_consent() {
         (gateway_oauth(), Some(Role::Reviewer), Err(ConnectProblem::AdminOnly)),
         (gateway_oauth(), Some(Role::Admin), Ok(())),
     ] {
-        let case = Case::new(oauth);
-        let node = case.node();
+        let fixture = Fixture::new(oauth);
+        let node = fixture.node();
         let began_as = Principal { key_id: Some("key_1".to_owned()), ..Principal::new("root", Role::Admin) };
         let started = node.begin_consent("notion", &began_as, Timestamp::now()).await.unwrap();
         let keys = FakeKeys(role.map(|role| ("key_1", role)).into_iter().collect());
         let query = answer_query(&started.url);
         let outcome = node.finish_consent(&query, Some(&started.cookie), &keys, Timestamp::now()).await;
         assert_eq!(outcome.map(drop), expected, "{role:?}");
-        assert_eq!(case.store.rows.lock().unwrap().len(), usize::from(expected.is_ok()));
+        assert_eq!(fixture.store.rows.lock().unwrap().len(), usize::from(expected.is_ok()));
     }
 }
 
 #[actix::test]
 async fn account_of_the_gateway_is_not_used_for_persons() {
-    let mut case = Case::new(gateway_oauth());
-    let (admin, node, now) = (Principal::new("root", Role::Admin), case.node(), Timestamp::now());
+    let mut fixture = Fixture::new(gateway_oauth());
+    let (admin, node, now) = (Principal::new("root", Role::Admin), fixture.node(), Timestamp::now());
     let started = node.begin_consent("notion", &admin, now).await.unwrap();
     node.finish_consent(&answer_query(&started.url), Some(&started.cookie), &FakeKeys::default(), now).await.unwrap();
-    case.config.upstreams[0].oauth = Some(UpstreamOAuth::default());
-    node.set_servers(&case.config.upstreams);
-    let credentials = node.credentials(&case.server(), &AccountHolder::Gateway).unwrap();
-    assert_consent(authorize(&*credentials).await, "connected first");
-    assert_eq!(node.known_holders(&case.server()), []);
+    fixture.config.upstreams[0].oauth = Some(UpstreamOAuth::default());
+    node.set_servers(&fixture.config.upstreams);
+    let credentials = node.credentials(&fixture.server(), &AccountHolder::Gateway).unwrap();
+    assert_consent_needed(authorize(&*credentials).await, "connected first");
+    assert_eq!(node.known_holders(&fixture.server()), []);
 }
 
 #[actix::test]
 async fn local_mode_has_one_user() {
-    let mut case = Case::new(UpstreamOAuth::default());
-    case.config.auth.mode = AuthMode::Local;
-    let node = case.node();
-    let holders = ["ann", "bob"].map(|name| node.holder(&case.server(), &person(name)));
+    let mut fixture = Fixture::new(UpstreamOAuth::default());
+    fixture.config.auth.mode = AuthMode::Local;
+    let node = fixture.node();
+    let holders = ["ann", "bob"].map(|name| node.holder(&fixture.server(), &person(name)));
     assert_eq!(holders[0], holders[1]);
     connect(&node, "ann").await.unwrap();
     assert!(node.list_statuses(&Principal::local_agent()).await.unwrap()[0].is_connected);
@@ -226,10 +226,10 @@ async fn local_mode_has_one_user() {
 
 #[actix::test]
 async fn disconnecting_ends_the_use_at_all_nodes() {
-    let case = Case::new(UpstreamOAuth::default());
-    let (node, other) = (case.node(), case.node());
+    let fixture = Fixture::new(UpstreamOAuth::default());
+    let (node, other) = (fixture.node(), fixture.node());
     connect(&node, "ann").await.unwrap();
-    let credentials = [case.credentials(&node, "ann"), case.credentials(&other, "ann")];
+    let credentials = [fixture.credentials(&node, "ann"), fixture.credentials(&other, "ann")];
     for credentials in &credentials {
         authorize(&**credentials).await.unwrap();
     }
@@ -249,41 +249,41 @@ async fn disconnecting_ends_the_use_at_all_nodes() {
 
 #[actix::test]
 async fn registration_is_shared_and_made_anew_when_forgotten() {
-    let case = Case::new(UpstreamOAuth::default());
-    let (node, other) = (case.node(), case.node());
+    let fixture = Fixture::new(UpstreamOAuth::default());
+    let (node, other) = (fixture.node(), fixture.node());
     connect(&node, "ann").await.unwrap();
     connect(&other, "bob").await.unwrap();
-    assert_eq!(case.provider.state.lock().unwrap().registrations, 1);
-    case.provider.push_answer(401, serde_json::json!({ "error": "invalid_client" }));
+    assert_eq!(fixture.provider.state.lock().unwrap().registrations, 1);
+    fixture.provider.push_answer(401, serde_json::json!({ "error": "invalid_client" }));
     assert_eq!(connect(&node, "carl").await, Err(ConnectProblem::Denied));
     connect(&node, "carl").await.unwrap();
-    assert_eq!(case.provider.last_form()["client_id"], "client-2");
-    let mut moved = case.config.clone();
+    assert_eq!(fixture.provider.last_form()["client_id"], "client-2");
+    let mut moved = fixture.config.clone();
     moved.public_url = Some("http://127.0.0.1:10".to_owned());
-    let moved = Accounts::new(&moved, Arc::clone(&case.store) as _, sealer(), Box::new(|_, _| ()));
+    let moved = Accounts::new(&moved, Arc::clone(&fixture.store) as _, sealer(), Box::new(|_, _| ()));
     connect(&moved, "dora").await.unwrap();
-    assert_eq!(case.provider.last_form()["client_id"], "client-3", "another redirect URI needs another client");
+    assert_eq!(fixture.provider.last_form()["client_id"], "client-3", "another redirect URI needs another client");
 }
 
 #[actix::test]
 async fn consent_without_a_key_or_a_server_is_refused() {
-    let case = Case::new(UpstreamOAuth::default());
-    let node = Accounts::new(&case.config, Arc::clone(&case.store) as _, None, Box::new(|_, _| ()));
+    let fixture = Fixture::new(UpstreamOAuth::default());
+    let node = Accounts::new(&fixture.config, Arc::clone(&fixture.store) as _, None, Box::new(|_, _| ()));
     assert_eq!(connect(&node, "ann").await, Err(ConnectProblem::StoreUnavailable));
-    let outcome = case.node().begin_consent("other", &person("ann"), Timestamp::now()).await;
+    let outcome = fixture.node().begin_consent("other", &person("ann"), Timestamp::now()).await;
     assert_eq!(outcome.err(), Some(ConnectProblem::UnknownServer));
-    case.provider.state.lock().unwrap().issuer_of_server = Some("http://127.0.0.1:1".to_owned());
-    assert_eq!(connect(&case.node(), "ann").await, Err(ConnectProblem::ProviderUnreachable));
+    fixture.provider.state.lock().unwrap().issuer_of_server = Some("http://127.0.0.1:1".to_owned());
+    assert_eq!(connect(&fixture.node(), "ann").await, Err(ConnectProblem::ProviderUnreachable));
 }
 
 #[actix::test]
 async fn configured_client_is_not_sent_to_another_issuer() {
     let oauth = UpstreamOAuth { client_id: Some("ours".to_owned()), ..UpstreamOAuth::default() };
-    let case = Case::new(oauth);
-    connect(&case.node(), "ann").await.unwrap();
-    assert_eq!(case.provider.last_form()["client_id"], "ours");
+    let fixture = Fixture::new(oauth);
+    connect(&fixture.node(), "ann").await.unwrap();
+    assert_eq!(fixture.provider.last_form()["client_id"], "ours");
     let other = FakeProvider::start();
-    case.provider.state.lock().unwrap().issuer_of_server = Some(other.url.clone());
-    assert_eq!(connect(&case.node(), "ann").await, Err(ConnectProblem::ProviderUnusable));
+    fixture.provider.state.lock().unwrap().issuer_of_server = Some(other.url.clone());
+    assert_eq!(connect(&fixture.node(), "ann").await, Err(ConnectProblem::ProviderUnusable));
     assert!(other.state.lock().unwrap().forms.is_empty());
 }

@@ -50,11 +50,12 @@ impl KeyHolders for FakeKeys {
     }
 }
 
+/// A store in memory, which several nodes can share.
 #[derive(Default)]
 pub struct MemoryStore {
     pub rows: Mutex<BTreeMap<AccountKey, StoredAccount>>,
     pub registrations: Mutex<BTreeMap<String, String>>,
-    /// The number of writes of renewed tokens that fail.
+    /// The number of writes of refreshed tokens that will fail.
     pub failures: Mutex<u32>,
     /// The number of times that an account was read.
     pub reads: AtomicUsize,
@@ -151,9 +152,9 @@ impl AccountStore for MemoryStore {
 /// The answers of the fake provider, and the requests that it received.
 #[derive(Default)]
 pub struct ProviderState {
-    /// The authorization server that the server's metadata names, if it is another one.
+    /// Another authorization server that the server's metadata names.
     pub issuer_of_server: Option<String>,
-    /// Answers of the token endpoint before the usual ones.
+    /// The next answers of the token endpoint, which precede the usual ones.
     pub answers: VecDeque<(u16, Value)>,
     /// The token requests.
     pub forms: Vec<BTreeMap<String, String>>,
@@ -161,12 +162,12 @@ pub struct ProviderState {
     /// The requests for the server's metadata.
     pub discoveries: usize,
     pub issues_refresh_tokens: bool,
-    /// Without a permit, the token endpoint holds its answers.
+    /// The token endpoint holds its answers until there is a permit.
     token_gate: Option<Arc<Semaphore>>,
     issued: usize,
 }
 
-/// A server and its authorization server.
+/// A server on loopback that is an authorization server and has the metadata of an MCP server.
 #[derive(Clone)]
 pub struct FakeProvider {
     pub url: String,

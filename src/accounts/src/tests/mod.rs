@@ -22,15 +22,15 @@ use countersign_upstream::credentials::{
 };
 use fakes::{FakeKeys, FakeProvider, MemoryStore};
 
-/// A server, its authorization server, and a store.
-struct Case {
+/// A configuration with one server and its authorization server, and a store that all nodes share.
+struct Fixture {
     provider: FakeProvider,
     store: Arc<MemoryStore>,
     config: Config,
     changes: Arc<Mutex<Vec<(String, AccountHolder)>>>,
 }
 
-impl Case {
+impl Fixture {
     fn new(oauth: UpstreamOAuth) -> Self {
         Self::with_provider(FakeProvider::start(), oauth)
     }
@@ -78,7 +78,7 @@ impl Case {
         store.connect(&self.key(person), &target, &tokens, Timestamp::now()).await.unwrap();
     }
 
-    /// Lets the access token of a person expire after this many seconds.
+    /// Lets the access token of a person expire in this many seconds.
     async fn age_token(&self, person: &str, remaining: i64) {
         self.change_tokens(person, |tokens| {
             let now = Timestamp::now();
@@ -106,7 +106,7 @@ fn person(name: &str) -> Principal {
     Principal { owner: Some(name.to_owned()), ..Principal::new(format!("{name}-agent"), Role::Agent) }
 }
 
-/// Follows a consent as a browser does, and returns the scopes that were asked for.
+/// Connects an account as a browser does, and returns the scopes that were requested.
 async fn connect(node: &Accounts, name: &str) -> Result<String, ConnectProblem> {
     let started = node.begin_consent("notion", &person(name), Timestamp::now()).await?;
     let query = answer_query(&started.url);
@@ -114,8 +114,8 @@ async fn connect(node: &Accounts, name: &str) -> Result<String, ConnectProblem> 
     Ok(parameter(&started.url, "scope"))
 }
 
-/// Lets the pause after an outage pass.
-async fn pass_pause() {
+/// Advances the clock beyond the pause after an outage.
+async fn skip_pause() {
     tokio::time::pause();
     tokio::time::advance(std::time::Duration::from_secs(11)).await;
     tokio::time::resume();
@@ -130,13 +130,13 @@ fn parameter(url: &str, name: &str) -> String {
     url.query_pairs().find(|(key, _)| key == name).map(|(_, value)| value.into_owned()).unwrap_or_default()
 }
 
-/// Returns the `Authorization` header of a request, or an empty text.
+/// Returns the `Authorization` header that a request gets, or an empty text.
 async fn authorize(credentials: &dyn Credentials) -> Result<String, AuthorizationFailure> {
     let headers = credentials.authorize("POST", &Uri::from_static("http://127.0.0.1/mcp")).await?;
     Ok(headers.first().map(|(_, value)| value.to_str().unwrap().to_owned()).unwrap_or_default())
 }
 
-/// Sends a request that the server refuses.
+/// Lets the server refuse a request with a status and a challenge.
 async fn refuse(credentials: &dyn Credentials, status: u16, challenge: &str) -> Result<(), AuthorizationFailure> {
     let headers = credentials.authorize("POST", &Uri::from_static("http://127.0.0.1/mcp")).await?;
     credentials.handle_refusal(&refusal(status, challenge), &headers, 1).await
@@ -147,7 +147,7 @@ fn refusal(status: u16, challenge: &str) -> HttpRefusal {
 }
 
 #[track_caller]
-fn assert_consent<T>(outcome: Result<T, AuthorizationFailure>, part: &str) {
+fn assert_consent_needed<T>(outcome: Result<T, AuthorizationFailure>, part: &str) {
     match outcome.err() {
         Some(AuthorizationFailure::ConsentNeeded(text)) if text.contains(part) => {}
         other => panic!("{other:?}"),

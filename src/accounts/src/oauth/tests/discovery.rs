@@ -141,16 +141,16 @@ async fn server_without_metadata_needs_legacy() {
 }
 
 #[actix::test]
-async fn failing_server_is_unreachable_and_not_without_metadata() {
+async fn failing_server_counts_as_unreachable() {
     let server = FakeServer::start().await;
     server.add(PATH_METADATA, 503, "");
     let legacy = UpstreamOAuth { legacy: true, ..UpstreamOAuth::default() };
-    let away = discover_with(&server, &legacy).await.unwrap_err();
-    assert!(matches!(away, OAuthError::Unreachable { is_unsent: false, .. }), "{away:?}");
+    let error = discover_with(&server, &legacy).await.unwrap_err();
+    assert!(matches!(error, OAuthError::Unreachable { is_unprocessed: false, .. }), "{error:?}");
     server.stop().await;
-    let away = discover_with(&server, &legacy).await.unwrap_err();
+    let error = discover_with(&server, &legacy).await.unwrap_err();
     // The connection of the first request may end only after the second one is sent.
-    assert!(matches!(away, OAuthError::Unreachable { .. }), "{away:?}");
+    assert!(matches!(error, OAuthError::Unreachable { .. }), "{error:?}");
 }
 
 #[actix::test]

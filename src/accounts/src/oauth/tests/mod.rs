@@ -1,4 +1,4 @@
-//! The steps against a server on loopback that answers as a server and as its authorization server.
+//! Tests of the steps against a server on loopback, which is an MCP server and its authorization server.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -42,13 +42,13 @@ impl ReceivedRequest {
     }
 }
 
-/// The status, the nonce for DPoP, and the body of an answer.
+/// The status, the DPoP nonce, and the body of an answer.
 type Page = (u16, Option<&'static str>, String);
 
 #[derive(Default)]
 struct State {
     received: Vec<ReceivedRequest>,
-    /// The answers at a path, of which the last is repeated.
+    /// The answers at each path, in order. The last one is repeated.
     pages: BTreeMap<String, VecDeque<Page>>,
 }
 

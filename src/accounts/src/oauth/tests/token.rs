@@ -153,7 +153,7 @@ async fn credentials_go_only_to_the_issuer_that_they_are_for() {
 }
 
 #[actix::test]
-async fn workload_is_known_by_its_assertion_alone() {
+async fn workload_may_identify_itself_by_assertion_alone() {
     let server = FakeServer::start().await;
     server.add("/token", 200, token());
     let mut client = Client::new(&server, ClientAuthMethod::None);
@@ -207,7 +207,7 @@ async fn answer_that_breaks_a_rule_is_unusable_and_not_shown() {
 }
 
 #[actix::test]
-async fn failure_tells_whether_the_request_was_sent() {
+async fn failure_tells_whether_the_request_was_processed() {
     let refusal = json!({ "error": "invalid_grant", "error_description": "x" });
     for status in [400, 401, 403] {
         let refused = send(ClientAuthMethod::None, Grant::Refresh("r"), status, refusal.clone()).await.0.err();
@@ -215,17 +215,17 @@ async fn failure_tells_whether_the_request_was_sent() {
     }
     for (status, expected) in [(429, Some(true)), (500, Some(false)), (503, Some(true)), (302, None), (404, None)] {
         let error = send(ClientAuthMethod::None, Grant::Refresh("r"), status, json!({})).await.0.err().unwrap();
-        let unprocessed = match &error {
-            OAuthError::Unreachable { is_unsent, .. } => Some(*is_unsent),
+        let is_unprocessed = match &error {
+            OAuthError::Unreachable { is_unprocessed, .. } => Some(*is_unprocessed),
             _ => None,
         };
-        assert_eq!(unprocessed, expected, "{status} {error:?}");
+        assert_eq!(is_unprocessed, expected, "{status} {error:?}");
     }
     let server = FakeServer::start().await;
     let client = Client::new(&server, ClientAuthMethod::None);
     server.stop().await;
     let error = client.request(Grant::Refresh("r")).await.err().unwrap();
-    assert!(matches!(error, OAuthError::Unreachable { is_unsent: true, .. }), "{error:?}");
+    assert!(matches!(error, OAuthError::Unreachable { is_unprocessed: true, .. }), "{error:?}");
 }
 
 #[actix::test]
@@ -236,7 +236,7 @@ async fn request_may_be_processed_if_connection_ends_early() {
     client.server.token_endpoint = format!("http://{}/token", listener.local_addr().unwrap());
     let reader = std::thread::spawn(move || listener.accept().unwrap().0.read(&mut [0; 4096]).unwrap());
     let error = client.request(Grant::Refresh("r")).await.err().unwrap();
-    assert!(matches!(error, OAuthError::Unreachable { is_unsent: false, .. }), "{error:?}");
+    assert!(matches!(error, OAuthError::Unreachable { is_unprocessed: false, .. }), "{error:?}");
     assert!(reader.join().unwrap() > 0);
     server.stop().await;
 }
