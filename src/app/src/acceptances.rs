@@ -1,23 +1,24 @@
-//! Finds the tool definitions that reviewers accepted or revoked at other nodes, for the feed of this node.
+//! Finds the tool definitions that reviewers accepted or revoked at other nodes, so that the feed of this node reports
+//! them.
 
 use std::collections::BTreeMap;
 
 use countersign_domain::policy::{Pins, pins::Acceptance};
 use countersign_store::{AuditSearch, Store};
 
-/// Maximum number of audit entries that are searched for the person who revoked an acceptance.
+/// The maximum number of audit entries that are searched for the person who revoked an acceptance.
 const MAX_SEARCHED_ENTRIES: usize = 50;
 
-/// Definitions of a server that one person accepted at the same time, or whose acceptance was revoked.
+/// Tools of a server whose definitions one person accepted at the same time, or whose acceptances were revoked.
 #[derive(Debug, PartialEq, Eq)]
 pub struct AcceptanceChange {
     pub server: String,
-    /// The person who accepted them; `None` if they were revoked, because pins do not record who revoked them.
+    /// The person who accepted them. `None` if they were revoked, because pins do not record by whom.
     pub accepted_by: Option<String>,
     pub tools: Vec<String>,
 }
 
-/// Returns the differences between the pins before and after a reload.
+/// Returns the acceptances that changed between two states of the pins.
 pub fn compare_pins(before: &Pins, after: &Pins) -> Vec<AcceptanceChange> {
     let mut tools_by_acceptance: BTreeMap<_, Vec<String>> = BTreeMap::new();
     let acceptor_and_time = |accepted: &Acceptance| (accepted.by.clone(), accepted.at);

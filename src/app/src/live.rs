@@ -1,4 +1,4 @@
-//! Puts a new configuration into force while the gateway runs.
+//! Applies a new configuration while the gateway runs.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ use countersign_webhooks::Webhooks;
 /// The parts of a running gateway that a reload reconfigures.
 pub struct LiveGateway {
     pub router: Addr<Router>,
-    /// The providers that are compiled in. They precede the servers.
-    pub built_in: Vec<RouteTarget>,
+    /// The modules, which precede the servers.
+    pub modules: Vec<RouteTarget>,
     pub upstreams: Arc<Upstreams>,
     pub server_accounts: Arc<Accounts>,
     pub pins: Arc<PinStore>,
@@ -36,8 +36,8 @@ pub struct LiveGateway {
     pub provider_sign_ins: Arc<ProviderSignIns>,
 }
 
-/// Binds older acceptances to the present command or address of each server, and warns of servers whose tools were
-/// accepted for another one.
+/// Binds acceptances without a command or address to the present one of their server, and warns of servers whose tools
+/// were accepted for another one.
 pub async fn bind_acceptances(pins: &PinStore, servers: &[UpstreamConfig]) {
     for server in servers {
         let tools = pins.bind_to_server(&server.name, &server.target.fingerprint()).await;
@@ -54,11 +54,11 @@ pub async fn bind_acceptances(pins: &PinStore, servers: &[UpstreamConfig]) {
 impl LiveGateway {
     const ROUTER_ENDED: &'static str = "the router has ended";
 
-    /// Publishes the built-in providers and these servers, and returns when the routes contain them.
+    /// Publishes the modules and these servers, and returns once the routes contain them.
     async fn publish(&self, servers: &[UpstreamConfig]) -> Result<(), String> {
         bind_acceptances(&self.pins, servers).await;
         self.server_accounts.set_servers(servers);
-        let mut providers = self.built_in.clone();
+        let mut providers = self.modules.clone();
         providers.extend(self.upstreams.apply(servers).into_iter().map(RouteTarget::Upstream));
         let outcome = self.router.send(PublishProviders(providers)).await.map_err(|_| Self::ROUTER_ENDED.to_owned())?;
         outcome.map_err(|error| error.to_string())

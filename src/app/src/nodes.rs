@@ -1,4 +1,4 @@
-//! Introduces this gateway to the others on the same store, and follows what they write there.
+//! Introduces this node to the other nodes of the store, and applies what they write there.
 
 use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
@@ -24,14 +24,15 @@ use countersign_store::{
 use countersign_telemetry::metrics as telemetry;
 use countersign_upstream::server::Phase;
 
-/// The interval at which the configuration in force, the servers and the lease are checked.
+/// The interval at which this node's configuration, servers and lease are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// The audit events of a reviewer's decision on a pending configuration: accepted or refused.
+/// The audit events of a reviewer's decision on a pending configuration: accepted, refused.
 const DECISION_EVENTS: [&str; 2] = ["configuration_accepted", "configuration_refused"];
-/// Number of decisions that are read at a time.
+/// The maximum number of decisions that are read at a time.
 const PAGE_SIZE: usize = 50;
 
-/// Returns a hash of everything that must be the same on all nodes. It leaves out addresses, directories, logs and secrets.
+/// Returns a hash of the configuration that must be the same on all nodes: without addresses, directories, logs and
+/// secrets.
 fn configuration_fingerprint(config: &Config) -> String {
     let defaults = Config::default();
     let shared = Config {
@@ -51,37 +52,8 @@ fn configuration_fingerprint(config: &Config) -> String {
     hasher.finish()
 }
 
-/// Derives a key for one purpose from the secret of the cluster or of the data directory.
-fn derive_key(purpose: &'static str, secret: &[u8; 32]) -> [u8; 32] {
-    let mut hasher = PartHasher::new(purpose);
-    hasher.add_part(secret);
-    hasher.finish_bytes()
-}
-
-/// Returns the key that seals the state of requests, which is the same on all nodes.
-pub fn request_state_key(secret: &[u8; 32]) -> [u8; 32] {
-    derive_key("countersign.state.1", secret)
-}
-
-/// Returns the key that seals tokens of identity providers, which is the same on all nodes.
-pub fn token_key(secret: &[u8; 32]) -> [u8; 32] {
-    derive_key("countersign.tokens.1", secret)
-}
-
-/// Returns the key that seals tokens of accounts at servers, which is the same on all nodes.
-pub fn account_key(secret: &[u8; 32]) -> [u8; 32] {
-    derive_key("countersign.accounts.1", secret)
-}
-
-/// Returns the salt for digests of pending configurations. It is the same on all nodes and after a restart.
-pub fn consent_salt(secret: &[u8; 32]) -> [u8; 16] {
-    let mut salt = [0; 16];
-    salt.copy_from_slice(&derive_key("countersign.consent.1", secret)[..16]);
-    salt
-}
-
-/// Returns the URL at which the other gateways reach this one: the configured URL, or else a URL with the bound address.
-/// An unspecified bound address (`0.0.0.0` or `::`) is replaced by the address from which this machine reaches the store.
+/// Returns the URL at which the other nodes reach this one: the configured URL, or else a URL with the bound address.
+/// An unspecified address (`0.0.0.0` or `::`) is replaced by the one from which this machine reaches the store.
 pub fn node_url(config: &Config, bound: SocketAddr, nodes: &dyn Nodes) -> String {
     if let Some(url) = config.node_url() {
         return url.trim_end_matches('/').to_owned();
@@ -101,7 +73,7 @@ pub fn node_url(config: &Config, bound: SocketAddr, nodes: &dyn Nodes) -> String
     }
 }
 
-/// Returns the servers that this gateway reaches or does not reach, and their open circuit breakers.
+/// Returns the servers that this node reaches or does not reach, and their open circuit breakers.
 fn server_states(table: &RouteTable) -> ServerStates {
     let mut states = ServerStates::default();
     for upstream in table.providers().iter().filter_map(|provider| provider.upstream()) {
@@ -111,10 +83,10 @@ fn server_states(table: &RouteTable) -> ServerStates {
             Phase::Down(_) => states.down.push(name.clone()),
             // A server that reconnects keeps its last state until the new state is known.
             Phase::Connecting if upstream.was_reached() => states.up.push(name.clone()),
-            // The accounts are the same at each gateway.
+            // Accounts are the same at all nodes, so a missing consent says nothing about this node.
             Phase::Connecting | Phase::ConsentNeeded(_) => {}
         }
-        // Each gateway starts its own child processes, so their failures do not concern other nodes.
+        // Each node starts its own child processes, so their failures do not concern other nodes.
         if let UpstreamTarget::Url { .. } = upstream.config.target {
             states.open.extend(upstream.open_breakers().into_iter().map(|address| (name.clone(), address)));
         }
@@ -122,7 +94,7 @@ fn server_states(table: &RouteTable) -> ServerStates {
     states
 }
 
-/// Follows what the other nodes write to the store.
+/// Publishes the state of this node, and applies what the other nodes write to the store.
 pub struct Follower {
     pub nodes: Arc<dyn Nodes>,
     pub store: Arc<dyn Store>,
@@ -140,7 +112,7 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Publishes this node's address, and returns when other nodes can read it.
+    /// Publishes this node's address, and returns once other nodes can read it.
     ///
     /// # Errors
     /// Errors of the store.
@@ -154,12 +126,12 @@ impl Follower {
         tokio::join!(self.follow(&shutdown), self.watch_lease(&shutdown));
     }
 
-    /// Ends sessions and suspends standing rules as soon as the lease is lost, even while the store answers nothing else.
+    /// Ends sessions and suspends standing rules as soon as the lease is lost, even if the store does not answer.
     async fn watch_lease(&self, shutdown: &CancellationToken) {
         loop {
             if self.standing_rules.cache().set_cut_off(!self.nodes.holds_claim(None)) {
                 tracing::warn!(
-                    holds = self.nodes.holds_claim(None),
+                    holds_lease = self.nodes.holds_claim(None),
                     "standing rules that allow calls apply only while this node holds its lease"
                 );
                 (self.rebuild_routes)().await;
@@ -176,15 +148,15 @@ impl Follower {
     async fn follow(&self, shutdown: &CancellationToken) {
         let mut updates = self.nodes.subscribe_updates();
         let mut applied_records = updates.borrow_and_update().records;
-        let mut introduced: Option<Arc<Config>> = None;
-        let (mut published_states, mut breakers_open_elsewhere) = (None, BTreeSet::new());
-        // Earlier decisions are already in force.
+        let mut introduced_config: Option<Arc<Config>> = None;
+        let (mut published_states, mut breakers_open_at_peers) = (None, BTreeSet::new());
+        // Earlier decisions are part of the configuration that this node started with.
         let mut last_decision = self.store.heads().await.ok().map(|heads| heads.audit.seq);
         loop {
             let config = self.reloader.config();
-            if !introduced.as_ref().is_some_and(|known| Arc::ptr_eq(known, &config)) {
+            if !introduced_config.as_ref().is_some_and(|introduced| Arc::ptr_eq(introduced, &config)) {
                 self.nodes.introduce(self.introduction(&config));
-                introduced = Some(config);
+                introduced_config = Some(config);
             }
             #[allow(clippy::cast_precision_loss, reason = "a gauge")]
             gauge!(telemetry::NODES).set(self.nodes.live_count() as f64);
@@ -204,7 +176,7 @@ impl Follower {
                 self.nodes.set_server_states(states.clone());
                 published_states = Some(states);
             }
-            self.require_trial_calls(&mut breakers_open_elsewhere);
+            self.require_trial_calls(&mut breakers_open_at_peers);
             let records = updates.borrow_and_update().records;
             if records != applied_records || self.pins.is_behind() {
                 let reloaded = match self.reload().await {
@@ -237,10 +209,11 @@ impl Follower {
         *open_before = open;
     }
 
-    /// Applies decisions that reviewers made at other nodes on configurations that are pending here too.
-    async fn follow_decisions(&self, last_seen: &mut Option<u64>) -> Result<(), StoreError> {
+    /// Applies decisions of reviewers at other nodes on configurations that are pending here too. `last_decision` is
+    /// the number of the last audit entry that was read.
+    async fn follow_decisions(&self, last_decision: &mut Option<u64>) -> Result<(), StoreError> {
         let end = self.store.heads().await?.audit.seq;
-        let Some(last) = last_seen.replace(end) else { return Ok(()) };
+        let Some(last) = last_decision.replace(end) else { return Ok(()) };
         let search = AuditSearch { events: DECISION_EVENTS.map(str::to_owned).to_vec(), ..AuditSearch::default() };
         let (mut decisions, mut before) = (Vec::new(), Some(end + 1));
         while let Some(top) = before.filter(|top| *top > last + 1) {
@@ -248,7 +221,7 @@ impl Follower {
                 .store
                 .search_audit(search.clone(), Some(top), PAGE_SIZE)
                 .await
-                .inspect_err(|_| *last_seen = Some(last))?;
+                .inspect_err(|_| *last_decision = Some(last))?;
             decisions.extend(found.entries.into_iter().map(|found| found.entry).filter(|entry| entry.seq > last));
             before = found.next;
         }
@@ -269,7 +242,7 @@ impl Follower {
         }
     }
 
-    /// Reloads pins and standing rules from the store, and publishes what was decided at other nodes to the feed.
+    /// Reloads pins and standing rules from the store, and publishes to the feed what was decided at other nodes.
     async fn reload(&self) -> Result<(), StoreError> {
         let (before, after) = self.pins.reload().await?;
         if before.servers != after.servers {

@@ -1,4 +1,4 @@
-//! The accounts at servers that require OAuth, with an entry in the audit trail for each connection and disconnection.
+//! Opens the accounts at servers that require OAuth, and records in the audit trail who connects and disconnects them.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -24,7 +24,7 @@ pub fn open(
     location: &StoreLocation,
     sealer: Option<Sealer>,
 ) -> Result<(Arc<Accounts>, Arc<Upstreams>), StoreError> {
-    // The two need each other, so the accounts learn of the upstreams last.
+    // The two refer to each other: the accounts report changes to the upstreams, which are created after them.
     let upstreams_slot: Arc<OnceLock<Weak<Upstreams>>> = Arc::default();
     let slot = Arc::clone(&upstreams_slot);
     let accounts = Accounts::new(
@@ -44,7 +44,7 @@ pub fn open(
     Ok((accounts, upstreams))
 }
 
-/// The accounts as the REST endpoints use them.
+/// The accounts for the REST endpoints, which record connections and disconnections in the audit trail.
 #[derive(Clone)]
 pub struct AuditedAccounts {
     pub accounts: Arc<Accounts>,
@@ -53,7 +53,7 @@ pub struct AuditedAccounts {
 }
 
 impl AuditedAccounts {
-    /// Writes an entry to the audit trail. The connection stays as it is if that fails.
+    /// Writes an entry to the audit trail. If that fails, the account stays connected or disconnected.
     async fn record(&self, event: &'static str, by: &str, server: &str) {
         let details = json!({ "server": server }).to_string();
         let record = Record::new(event, Timestamp::now(), by, details);
@@ -85,7 +85,7 @@ impl ServerAccounts for AuditedAccounts {
         cookie: Option<&'a str>,
     ) -> LocalBoxFuture<'a, Result<String, ConnectProblem>> {
         let (this, query, cookie) = (self.clone(), query.to_owned(), cookie.map(str::to_owned));
-        // A task of its own, so that the entry is written even if the browser leaves.
+        // Runs in a task of its own, so that the audit entry is written even if the browser disconnects.
         let task = actix::spawn(async move {
             let finished =
                 this.accounts.finish_consent(&query, cookie.as_deref(), &*this.holders, Timestamp::now()).await;
@@ -102,7 +102,7 @@ impl ServerAccounts for AuditedAccounts {
         principal: &'a Principal,
     ) -> LocalBoxFuture<'a, Result<bool, McpError>> {
         let (this, server, principal) = (self.clone(), server.to_owned(), principal.clone());
-        // A task of its own, so that the entry is written even if the browser leaves.
+        // Runs in a task of its own, so that the audit entry is written even if the browser disconnects.
         let task = actix::spawn(async move {
             let is_removed = this.accounts.disconnect(&server, &principal).await?;
             if is_removed {

@@ -1,9 +1,9 @@
 //! Publishes events about servers to the feed: a server goes down or comes back, its breaker opens or closes, or new or
 //! changed tools wait to be accepted.
 //!
-//! Servers are polled every second instead of reporting each step, because a restart must not cause an event but a long
-//! outage must, and because a breaker closes by time alone. The events are not stored. After a restart of the gateway,
-//! tools that still wait are reported again.
+//! Servers are polled instead of reporting each transition, because a long outage must cause an event but a restart
+//! must not, and because breakers close by time alone. The events are not stored. After a restart of the gateway, tools
+//! that still wait are reported again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,9 +23,9 @@ use countersign_telemetry::metrics::CircuitState;
 use countersign_upstream::server::Phase;
 
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Consecutive polls in which a server must be down, or up again, before that is reported.
+/// The number of consecutive polls in which a server must be down, or up again, before that is reported.
 const POLLS_UNTIL_REPORTED: u32 = 3;
-/// Maximum number of tool names in one event. The event also contains the total number.
+/// The maximum number of tools that one event names. It also has the total number.
 const MAX_NAMED_TOOLS: usize = 20;
 
 /// The state of a server at one poll.
@@ -41,9 +41,9 @@ struct ServerStatus {
 /// The last reported state of a server.
 #[derive(Debug, Default)]
 struct ReportedStatus {
-    /// `None` before the server was up for the first time or reported as down.
+    /// `None` until the server was up for the first time or was reported as down.
     up: Option<bool>,
-    /// Consecutive polls that differ from `up`.
+    /// The number of the last consecutive polls that differ from `up`.
     differing_polls: u32,
     breaker_open: bool,
     new: BTreeSet<String>,
@@ -58,7 +58,7 @@ type WaitingTools = (BTreeSet<String>, BTreeSet<String>);
 struct StatusTracker(BTreeMap<String, ReportedStatus>);
 
 impl StatusTracker {
-    /// Takes the result of a poll, and returns the events to publish.
+    /// Takes the result of a poll, and returns the events to publish. Without `waiting`, no waiting tools have changed.
     fn update(
         &mut self,
         servers: &BTreeMap<String, ServerStatus>,
@@ -68,7 +68,7 @@ impl StatusTracker {
         self.0.retain(|name, _| servers.contains_key(name));
         let mut events = Vec::new();
         for (name, status) in servers {
-            let known = self.0.entry(name.clone()).or_default();
+            let reported = self.0.entry(name.clone()).or_default();
             let mut add_event = |kind: &str, details: Value| {
                 let mut event = json!({ "type": kind, "provider": name });
                 if let (Some(event), Value::Object(details)) = (event.as_object_mut(), details) {
@@ -76,26 +76,26 @@ impl StatusTracker {
                 }
                 events.push(event);
             };
-            if let Some(up) = known.update_up(status.up) {
+            if let Some(up) = reported.update_up(status.up) {
                 let error = if up { Value::Null } else { json!(status.error) };
                 add_event(if up { "provider.up" } else { "provider.down" }, json!({ "error": error }));
             }
-            if let Some(open) = status.breaker_open.filter(|open| *open != known.breaker_open) {
-                known.breaker_open = open;
+            if let Some(open) = status.breaker_open.filter(|open| *open != reported.breaker_open) {
+                reported.breaker_open = open;
                 let kind = if open { "provider.breaker_opened" } else { "provider.breaker_closed" };
                 add_event(kind, json!({ "error": if open { json!(status.error) } else { Value::Null } }));
             }
             let none = WaitingTools::default();
             if let Some((new, changed)) = waiting.map(|waiting| waiting.get(name).unwrap_or(&none)) {
-                let new_names: Vec<&String> = new.difference(&known.new).collect();
-                let changed_names: Vec<&String> = changed.difference(&known.changed).collect();
+                let new_names: Vec<&String> = new.difference(&reported.new).collect();
+                let changed_names: Vec<&String> = changed.difference(&reported.changed).collect();
                 if !new_names.is_empty() || !changed_names.is_empty() {
                     let tools: Vec<&String> =
                         changed_names.iter().chain(&new_names).copied().take(MAX_NAMED_TOOLS).collect();
                     let counts = json!({ "tools": tools, "new": new_names.len(), "changed": changed_names.len() });
                     add_event("provider.tools_waiting", counts);
                 }
-                (known.new, known.changed) = (new.clone(), changed.clone());
+                (reported.new, reported.changed) = (new.clone(), changed.clone());
             }
         }
         events
@@ -105,25 +105,23 @@ impl StatusTracker {
 impl ReportedStatus {
     /// Returns the new state if it must be reported. The first connection to a server is not reported.
     fn update_up(&mut self, up: Option<bool>) -> Option<bool> {
-        match (self.up, up) {
+        let is_now_up = match (self.up, up) {
             // A single `connecting` poll proves nothing, but a server that keeps connecting is down.
-            (Some(true), None) | (_, Some(false)) if self.up != Some(false) => self.differing_polls += 1,
-            (Some(false), Some(true)) => self.differing_polls += 1,
-            (None, Some(true)) => {
-                (self.up, self.differing_polls) = (Some(true), 0);
-                return None;
-            }
+            (Some(true), None | Some(false)) | (None, Some(false)) => false,
+            (Some(false), Some(true)) => true,
             (None, None) => return None,
-            _ => {
+            (None, Some(true)) | (Some(true), Some(true)) | (Some(false), None | Some(false)) => {
+                self.up = self.up.or(up);
                 self.differing_polls = 0;
                 return None;
             }
-        }
+        };
+        self.differing_polls += 1;
         if self.differing_polls < POLLS_UNTIL_REPORTED {
             return None;
         }
         self.differing_polls = 0;
-        self.up = Some(self.up == Some(false));
+        self.up = Some(is_now_up);
         self.up
     }
 }
@@ -252,8 +250,8 @@ mod tests {
         assert_eq!((&events[0]["new"], &events[0]["changed"]), (&json!(2), &json!(1)));
         assert!(tracker.update(&up, Some(&waits(&["b", "c"], &["a"]))).is_empty());
         assert!(tracker.update(&up, None).is_empty(), "the table is the same");
-        assert!(tracker.update(&up, Some(&waits(&[], &["a"]))).is_empty(), "accepted");
-        assert_eq!(tracker.update(&up, Some(&waits(&["b"], &["a"]))).len(), 1, "and new again");
+        assert!(tracker.update(&up, Some(&waits(&[], &["a"]))).is_empty(), "tools were accepted");
+        assert_eq!(tracker.update(&up, Some(&waits(&["b"], &["a"]))).len(), 1, "a tool waits again");
         let many: Vec<String> = (0..50).map(|n| format!("t{n}")).collect();
         let many = waits(&many.iter().map(String::as_str).collect::<Vec<_>>(), &[]);
         let events = tracker.update(&up, Some(&many));

@@ -1,7 +1,7 @@
-//! Runs a gateway and ends it in order.
+//! Runs a gateway, and ends it in order.
 //!
-//! At the end another node takes the lead, no new work is accepted, streams get their final event, running calls get a
-//! deadline, sessions are closed, and then the store.
+//! At the end, another node takes the lead, no new work is accepted, streams get their final event, running calls get a
+//! deadline, sessions are closed, and at last the store.
 
 mod notify;
 mod start;
@@ -21,7 +21,10 @@ use jiff::Timestamp;
 use tokio::signal::unix::SignalKind;
 
 pub use self::notify::unready_reasons;
-use self::{notify::ServiceManager, start::start};
+use self::{
+    notify::ServiceManager,
+    start::{HttpTask, start},
+};
 use countersign_attach::{Users, gateway_file, hello, socket};
 use countersign_auth::{codes, stored_credentials::StoredCredentials};
 use countersign_config::{Config, Environment, Flags, LoadedConfig};
@@ -39,18 +42,18 @@ use countersign_tracker::TrackerError;
 use countersign_transports::{endpoint::McpEndpoint, lines};
 use countersign_webhooks::Webhooks;
 
-/// Maximum time that running calls get when a gateway that serves stdin ends.
+/// The maximum time that running calls get at the end of a gateway that serves stdin.
 const MAX_STDIO_DRAIN: Duration = Duration::from_millis(300);
 
 /// Options of this process beyond its configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The gateway was started by `countersign stdio`. It ends some time after its last user, and takes a free port if
-    /// the configured one is taken.
+    /// The gateway was started in the background by `countersign stdio`. It ends some time after its last user, and
+    /// uses another port if the configured one is taken.
     pub detached: bool,
-    /// Serves MCP on stdin and stdout too, and ends with stdin.
+    /// The gateway also serves MCP on stdin and stdout, and ends with stdin.
     pub stdio: bool,
-    /// The operator accepts the configured policy, so that nothing waits for consent.
+    /// The operator accepts the configured policy, so that it needs no reviewer's consent.
     pub accept_policy: bool,
 }
 
@@ -103,7 +106,7 @@ fn port_hint(source: &std::io::Error) -> &'static str {
 }
 
 /// A running gateway.
-pub struct Running {
+pub struct RunningGateway {
     pub config: Arc<Config>,
     pub endpoint: Arc<McpEndpoint>,
     pub credentials: Arc<StoredCredentials>,
@@ -111,20 +114,20 @@ pub struct Running {
     pub reloader: Arc<Reloader>,
     pub users: Users,
     pub options: Options,
-    pub server: ServerHandle,
-    pub serving: tokio::task::JoinHandle<std::io::Result<()>>,
+    pub http_server: ServerHandle,
+    pub http_task: HttpTask,
     pub threads: Vec<Arbiter>,
     pub webhooks: Arc<Webhooks>,
-    // The file is dropped before the lock, so that nobody finds a gateway that no longer holds the lock.
-    pub file: Option<gateway_file::PublishedFile>,
+    // The file is removed before the lock is released, so that nobody finds a gateway that no longer holds the lock.
+    pub gateway_file: Option<gateway_file::PublishedFile>,
     pub _lock: DataLock,
 }
 
-impl Running {
+impl RunningGateway {
     /// Creates a link that signs a reviewer in once.
     ///
     /// # Errors
-    /// The store cannot be written.
+    /// `STORE_UNAVAILABLE`; `INTERNAL_ERROR` without randomness.
     fn sign_in_link(&self) -> Result<String, McpError> {
         let code = codes::create(self.credentials.writer(), Timestamp::now())?;
         Ok(self.endpoint.server.reviews.address.sign_in_link(&code))
@@ -135,7 +138,7 @@ impl Running {
     /// # Errors
     /// [`ServeError::CoreEnded`] if a core part failed.
     async fn run_until_end(mut self, manager: Arc<ServiceManager>) -> Result<(), ServeError> {
-        // The manager may ask for a reload as soon as it knows that the gateway serves.
+        // The manager may request a reload as soon as it knows that the gateway serves.
         actix::spawn(watch_config(&self, &manager));
         manager.notify_ready(&notify::describe(&self.endpoint.server));
         let mut threads: Vec<_> = self.threads.iter().map(Arbiter::handle).collect();
@@ -174,8 +177,8 @@ impl Running {
             served = serve_stdio => served.map(|()| tracing::info!("stdin has ended"))?,
             () = self.users.wait_until_idle(linger), if self.options.detached => tracing::info!("the gateway ends because nobody uses it"),
             () = endpoint.shutdown.cancelled() => {}
-            _ = &mut self.serving => tracing::error!("the HTTP server ended"),
-            // Supervision does not survive a panic: the process ends, and the store recovers at the next start.
+            _ = &mut self.http_task => tracing::error!("the HTTP server ended"),
+            // A supervisor would not survive the panic, so the process ends, and the store recovers at the next start.
             () = core_failure => return Err(ServeError::CoreEnded),
         }
         Ok(())
@@ -183,11 +186,11 @@ impl Running {
 
     async fn shut_down(mut self) {
         let server = &self.endpoint.server;
-        // The client of a stdio server waits for its end, so calls get little time.
+        // The client of a stdio server waits for its end, so running calls get little time.
         let drain = self.config.limits.drain.min(if self.options.stdio { MAX_STDIO_DRAIN } else { Duration::MAX });
-        self.file = None;
-        // Deliveries in flight finish before this node resigns, so that the next leader's deliveries do not overtake them.
-        // Another node then leads while running calls end.
+        self.gateway_file = None;
+        // Deliveries in flight finish before this node resigns, so that the next leader's deliveries do not overtake
+        // them. Another node then leads while running calls end.
         self.webhooks.drain().await;
         server.reviews.changes.nodes().resign();
         self.endpoint.shutdown.cancel();
@@ -204,8 +207,8 @@ impl Running {
         server.routing.upstreams.stop().await;
         self.endpoint.sessions.lifetimes.ended.cancel();
         // Connections that sessions do not close in time end with the process.
-        let _ = tokio::time::timeout(Duration::from_millis(500), self.server.stop(true)).await;
-        drop(self.server.stop(false));
+        let _ = tokio::time::timeout(Duration::from_millis(500), self.http_server.stop(true)).await;
+        drop(self.http_server.stop(false));
         for thread in &self.threads {
             thread.stop();
         }
@@ -213,8 +216,8 @@ impl Running {
     }
 }
 
-/// Watches the configuration until the gateway ends, and reports to the service manager when SIGHUP causes a reload.
-fn watch_config(running: &Running, manager: &Arc<ServiceManager>) -> impl Future<Output = ()> + use<> {
+/// Watches the configuration until the gateway ends, and tells the service manager about reloads by SIGHUP.
+fn watch_config(running: &RunningGateway, manager: &Arc<ServiceManager>) -> impl Future<Output = ()> + use<> {
     let (reloader, endpoint, manager) =
         (Arc::clone(&running.reloader), Arc::clone(&running.endpoint), Arc::clone(manager));
     let shutdown = endpoint.shutdown.child_token();
@@ -226,7 +229,7 @@ fn watch_config(running: &Running, manager: &Arc<ServiceManager>) -> impl Future
     watch::run(Arc::clone(&running.reloader), shutdown, reload)
 }
 
-/// Returns `true` while the core parts of the gateway work.
+/// Returns `true` if the router and the parts that handle changes still run.
 fn is_working(server: &McpServer) -> bool {
     server.reviews.changes.is_healthy() && server.routing.router.connected()
 }
@@ -246,7 +249,7 @@ async fn wait_for_signal() -> &'static str {
     }
 }
 
-/// Runs a gateway on this thread until it ends. At a terminal, it prints a link to the dashboard.
+/// Runs a gateway on this thread until it ends. At a terminal, it prints a link that signs in to the dashboard.
 ///
 /// # Errors
 /// Returns a [`ServeError`].
@@ -270,7 +273,7 @@ pub fn run(loaded: LoadedConfig, flags: Flags, options: Options, metrics: Metric
         }
         running.run_until_end(manager).await
     });
-    // Dropping the runtime would wait for a thread that may still read stdin.
+    // Dropping the runtime would wait for a thread that may be blocked on stdin.
     std::mem::forget(system);
     ended
 }

@@ -1,6 +1,6 @@
 //! Tells the service manager about the state of the gateway, with the protocol of `sd_notify(3)`.
 //!
-//! A notification never fails the gateway: an error is logged. Children never inherit the variables of the protocol.
+//! A failed notification is only logged. Child processes never inherit the variables of the protocol.
 
 use std::{
     ffi::OsStr,
@@ -25,7 +25,7 @@ use super::is_working;
 use countersign_session::McpServer;
 use countersign_transports::endpoint::McpEndpoint;
 
-/// The longest interval of checks whether the status has changed.
+/// The maximum interval at which the status is checked for changes.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The connection to the service manager, if one started this process and waits for notifications.
@@ -44,14 +44,14 @@ impl ServiceManager {
             connected.inspect_err(|error| tracing::warn!(?path, %error, "the service manager is not notified")).ok()
         });
         let number = |name| variable(name)?.to_str()?.parse::<u64>().ok();
-        // The variables of the watchdog may have been inherited by a process that is not the service.
+        // The variables may be those of another process, which this one has inherited.
         let is_watched =
             variable("WATCHDOG_PID").is_none() || number("WATCHDOG_PID") == Some(std::process::id().into());
         let watchdog = number("WATCHDOG_USEC").filter(|timeout| socket.is_some() && is_watched && *timeout > 0);
         Self { socket, watchdog: watchdog.map(|timeout| Duration::from_micros(timeout) / 2) }
     }
 
-    /// Reports that the gateway serves, at its start and after a reload.
+    /// Reports that the gateway serves, after its start or a reload.
     pub fn notify_ready(&self, status: &str) {
         self.send(&format!("READY=1\nSTATUS={status}"));
     }
@@ -79,9 +79,9 @@ impl ServiceManager {
 
 /// Reports changes of the status, and that the gateway still works, until the process ends.
 ///
-/// The watchdog gets no message once a core part has failed, or while this thread or one of `threads` hangs. A gateway that
-/// lacks its database or a server still works: a restart would not help it. While the gateway ends, the manager's time limit
-/// for that applies.
+/// The watchdog gets no message once a core part has failed, or while this thread or one of `threads` hangs. A gateway
+/// without its database or a server counts as working, because a restart would not help. While it shuts down, the
+/// watchdog gets messages too, because the manager has a separate time limit for that.
 pub async fn run(manager: Arc<ServiceManager>, endpoint: Arc<McpEndpoint>, threads: Vec<ArbiterHandle>) {
     if manager.socket.is_none() {
         return;
@@ -103,12 +103,12 @@ pub async fn run(manager: Arc<ServiceManager>, endpoint: Arc<McpEndpoint>, threa
     }
 }
 
-/// Waits until each thread has run a task or has ended. A thread that hangs does neither.
+/// Waits until each thread has run a task or has ended, which a thread that hangs never does.
 async fn wait_for_threads(threads: &[ArbiterHandle]) {
     for thread in threads {
-        let (sender, ran) = oneshot::channel::<()>();
+        let (sender, has_run) = oneshot::channel::<()>();
         thread.spawn(async move { drop(sender) });
-        let _ = ran.await;
+        let _ = has_run.await;
     }
 }
 
@@ -141,7 +141,7 @@ fn connect(path: &OsStr) -> io::Result<UnixDatagram> {
         _ => return Err(io::Error::other("NOTIFY_SOCKET is neither an absolute path nor an abstract name")),
     };
     let socket = UnixDatagram::unbound()?;
-    // A full queue of the manager must not stop the gateway.
+    // The gateway must not wait if the manager's queue is full.
     socket.set_nonblocking(true)?;
     socket.connect_addr(&address)?;
     Ok(socket)

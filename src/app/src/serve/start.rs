@@ -1,4 +1,4 @@
-//! Starts a gateway: the lock, the store, the changes, the providers, and then the endpoints.
+//! Starts a gateway: takes the lock, then opens the store, the changes, the providers and at last the endpoints.
 
 use std::{
     sync::Arc,
@@ -11,8 +11,9 @@ use futures_util::future::BoxFuture;
 use tokio::signal::unix::SignalKind;
 use tokio_util::sync::CancellationToken;
 
-use super::{Options, Running, ServeError, stdio, token_key};
+use super::{Options, RunningGateway, ServeError, stdio, token_key};
 use crate::{
+    keys,
     live::{LiveGateway, bind_acceptances},
     nodes::{self, Follower},
     server_accounts::{self, AuditedAccounts},
@@ -72,10 +73,10 @@ use countersign_tracker::Tracker;
 use countersign_transports::{endpoint::McpEndpoint, http, ws};
 use countersign_webhooks::Webhooks;
 
-/// The pause after the first failed attempt to reach the store. Each further pause is twice as long, up to
-/// [`MAX_STORE_PAUSE`].
-const FIRST_STORE_PAUSE: Duration = Duration::from_millis(250);
-const MAX_STORE_PAUSE: Duration = Duration::from_secs(5);
+/// The delay after the first failed attempt to reach the store. Each further delay is twice as long.
+const FIRST_STORE_RETRY_DELAY: Duration = Duration::from_millis(250);
+/// The maximum delay between two attempts to reach the store.
+const MAX_STORE_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Starts all parts, and returns when the endpoints are open. Must run inside an actix system.
 ///
@@ -86,17 +87,20 @@ pub async fn start(
     source: ConfigSource,
     options: Options,
     metrics: Metrics,
-) -> Result<Running, ServeError> {
+) -> Result<RunningGateway, ServeError> {
     let config = &loaded.config;
-    // The TLS files are checked before anything is opened.
+    // The TLS files and keys are checked before anything is opened.
     let tls = config.tls.as_ref().map(http_tls::server_config).transpose().map_err(ServeError::Tls)?;
     let token_secret = match &config.token_key {
         Some(Secret(key)) => Some(parse_key(key).ok_or(ServeError::KeyFile(std::io::ErrorKind::InvalidData.into()))?),
         None => config.key_file.as_deref().map(read_key_file).transpose().map_err(ServeError::KeyFile)?,
     };
-    // A write beyond the limit on file sizes must fail instead of ending the process.
-    let over_limit = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
-    drop(tokio::signal::unix::signal(over_limit).inspect_err(|error| tracing::warn!(%error, "SIGXFSZ is not caught")));
+    // With a handler for SIGXFSZ, a write beyond the limit on file sizes fails instead of ending the process.
+    let file_size_signal = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    drop(
+        tokio::signal::unix::signal(file_size_signal)
+            .inspect_err(|error| tracing::warn!(%error, "SIGXFSZ is not caught")),
+    );
     let mut lock = lock_data_dir(&config.data)?;
     let location = StoreLocation::configured(&config.data, config.store_server())?;
     let start_timeout = config.store.as_ref().map_or(Duration::ZERO, |server| server.start_timeout);
@@ -104,19 +108,20 @@ pub async fn start(
     location.claim_directory(loaded.source_file("store.url"))?;
     let credentials = Arc::new(StoredCredentials::open(&location)?);
     let (secret, state_key) = match store.nodes().cluster_secret() {
-        Some(secret) => (secret, nodes::request_state_key(&secret)),
+        Some(secret) => (secret, keys::request_state_key(&secret)),
         None => {
             let key = load_or_create_key(&config.data).map_err(ServeError::StateKey)?;
             (key, key)
         }
     };
-    let (salt, sealer) = (nodes::consent_salt(&secret), StateSealer::new(state_key));
+    let state_sealer =
+        StateSealer::new(state_key).ok_or_else(|| ServeError::StateKey(std::io::ErrorKind::InvalidData.into()))?;
     let token_secret = token_secret.unwrap_or(secret);
-    let token_key = token_key::check(&token_secret, &credentials, &*store.nodes()).await?;
-    let token_sealer = Sealer::new(&nodes::token_key(&token_secret));
-    let account_sealer = Sealer::new(&nodes::account_key(&token_secret));
-    let sealer = sealer.ok_or_else(|| ServeError::StateKey(std::io::ErrorKind::InvalidData.into()))?;
-    let initial = InitialConfig::new(loaded, salt, store.policies().await?, options.accept_policy);
+    let token_key_fingerprint = token_key::check(&token_secret, &credentials, &*store.nodes()).await?;
+    let sign_in_sealer = Sealer::new(&keys::sign_in_token_key(&token_secret));
+    let account_sealer = Sealer::new(&keys::account_token_key(&token_secret));
+    let consent_salt = keys::consent_salt(&secret);
+    let initial = InitialConfig::new(loaded, consent_salt, store.policies().await?, options.accept_policy);
     let config = Arc::new(initial.config().clone());
     let shutdown = CancellationToken::new();
     let users = Users::default();
@@ -134,7 +139,7 @@ pub async fn start(
         ..(&config.changes).into()
     };
     let changes = Changes::start(Arc::clone(&store), directory, pending).await?;
-    // The rules are opened after the changes, because starting the changes ends the rules of a restored backup.
+    // The start of the changes ends the standing rules of a restored backup, so the rules are read after it.
     let rule_cache = StandingRuleCache::open(&store).await?;
     let router_thread = Arbiter::new();
     let router = {
@@ -143,20 +148,20 @@ pub async fn start(
             .with_standing_rules(Arc::clone(&rule_cache) as _, Arc::clone(&reviewers) as _);
         start_router(&router_thread, &config, &routes, &registry, policy)?
     };
-    let built_in = build_providers(&config, &location, &changes, &routes)?;
+    let modules = open_modules(&config, &location, &changes, &routes)?;
     let (server_accounts, upstreams) = server_accounts::open(&config, &location, account_sealer)?;
     bind_acceptances(&pins, &config.upstreams).await;
-    let mut providers = built_in.clone();
+    let mut providers = modules.clone();
     providers.extend(upstreams.apply(&config.upstreams).into_iter().map(RouteTarget::Upstream));
     router.send(PublishProviders(providers)).await.map_err(|_| ServeError::CoreEnded)??;
     let webhooks = Arc::new(Webhooks::new(changes.feed().clone()));
     let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&credentials) as _));
-    let provider = OidcClient::new(&config, token_sealer);
+    let provider = OidcClient::new(&config, sign_in_sealer);
     let provider_sign_ins = Arc::new(ProviderSignIns::new(provider, Arc::clone(&credentials)));
     server_accounts.set_identity_provider(Arc::clone(&provider_sign_ins) as _);
     let live = LiveGateway {
         router: router.clone(),
-        built_in,
+        modules,
         upstreams: Arc::clone(&upstreams),
         server_accounts: Arc::clone(&server_accounts),
         pins: Arc::clone(&pins),
@@ -187,7 +192,7 @@ pub async fn start(
     let nodes = Arc::clone(changes.nodes());
     let lifetimes = Arc::new(SessionLifetimes::new(Arc::clone(&nodes)));
     let memory = Memory::new(config.limits.principal_memory, config.limits.total_memory);
-    let bridge = Bridge::new(sealer, Arc::clone(&memory), lifetimes.node());
+    let bridge = Bridge::new(state_sealer, Arc::clone(&memory), lifetimes.node());
     let long_requests = LongRequests {
         slots: StreamSlots::new(config.limits.max_streams),
         authenticator: Arc::clone(&authenticator),
@@ -213,7 +218,7 @@ pub async fn start(
 
     let feed = changes.feed().clone();
     let acceptances =
-        Arc::new(ToolAcceptances::new(Arc::clone(&routes), Arc::clone(&pins), rebuild_routes(&router), feed.clone()));
+        Arc::new(ToolAcceptances::new(Arc::clone(&routes), Arc::clone(&pins), route_rebuilder(&router), feed.clone()));
     let follower_store = Arc::clone(&store);
     let server_accounts = Arc::new(AuditedAccounts {
         accounts: server_accounts,
@@ -225,7 +230,7 @@ pub async fn start(
         cache: rule_cache,
         reviewers: Arc::clone(&reviewers) as _,
         routes: Arc::clone(&routes),
-        rebuild: rebuild_routes(&router),
+        rebuild: route_rebuilder(&router),
         feed: feed.clone(),
     }));
     let webhooks_thread = Arbiter::new();
@@ -234,13 +239,14 @@ pub async fn start(
     let address = socket.local_addr().map_err(listen_error)?;
     gateway_address.set_listen_address(address);
     server_accounts.accounts.set_base_url(&gateway_address.base_url());
-    // The webhooks start before the endpoints open, so that they miss no event. Their links contain the bound port.
-    let dashboard = gateway_address.dashboard_url();
+    // The webhooks start before the endpoints, so that they miss no event, and after the port is bound, which their
+    // links contain.
+    let dashboard_url = gateway_address.dashboard_url();
     webhooks
         .start(
             (location.deliveries()?, Arc::clone(&nodes)),
             &config.webhooks,
-            &dashboard,
+            &dashboard_url,
             webhooks_thread.handle(),
             &shutdown.child_token(),
         )
@@ -253,7 +259,7 @@ pub async fn start(
         routes: Arc::clone(&routes),
         pins,
         standing_rules: Arc::clone(&standing_rules),
-        rebuild_routes: rebuild_routes(&router),
+        rebuild_routes: route_rebuilder(&router),
         feed: feed.clone(),
         reloader: Arc::clone(&reloader),
         url: nodes::node_url(&config, address, &*nodes),
@@ -262,7 +268,7 @@ pub async fn start(
     };
     // Other nodes must be able to find this node as soon as it has a session.
     follower.introduce().await?;
-    token_key::check_again(&token_key, &credentials)?;
+    token_key::check_again(&token_key_fingerprint, &credentials)?;
     let proof = GatewayProof(proof_secret.clone());
     let origins = Arc::new(OriginRules::new(&config));
     let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), Arc::clone(&credentials), &origins));
@@ -307,7 +313,7 @@ pub async fn start(
         webhooks: web::Data::from(Arc::clone(&webhooks)),
     };
     let front = Front::new(authentication, memory);
-    let (server, serving) =
+    let (http_server, http_task) =
         open_endpoints(&config, &endpoint, rest, proof, front, (socket, tls)).map_err(listen_error)?;
     actix::spawn(crate::server_status_events::run(routes, feed, shutdown.clone()));
     actix::spawn(Arc::clone(&standing_rules).run(shutdown.child_token()));
@@ -320,9 +326,9 @@ pub async fn start(
     if let Err(error) = lock.describe(&format!("pid {}, {}", gateway_file.pid, gateway_file.url)) {
         tracing::debug!(%error, "the description of the lock was not written");
     }
-    let file = gateway_file.publish(&config.data, &lock).map_err(ServeError::Thread)?;
+    let published_file = gateway_file.publish(&config.data, &lock).map_err(ServeError::Thread)?;
     tracing::info!(url = %gateway_file.url, data = %config.data.display(), "countersign serves");
-    Ok(Running {
+    Ok(RunningGateway {
         config,
         endpoint,
         credentials,
@@ -330,11 +336,11 @@ pub async fn start(
         reloader,
         users,
         options,
-        server,
-        serving,
+        http_server,
+        http_task,
         threads: vec![router_thread, lines_thread, webhooks_thread],
         webhooks,
-        file: Some(file),
+        gateway_file: Some(published_file),
         _lock: lock,
     })
 }
@@ -349,7 +355,7 @@ fn build_cluster(
     nodes.claimant()?;
     let lifetimes = Arc::clone(lifetimes);
     let check_own_session = move || {
-        // A session whose lease has lapsed must not be found any more.
+        // A session of an epoch whose lease has lapsed must not be found any more.
         lifetimes.end_lapsed_epoch();
         if lifetimes.nodes.live_count() > 1 { lifetimes.check_lease() } else { Ok(()) }
     };
@@ -364,14 +370,14 @@ fn build_cluster(
 /// Opens the store, and tries again until the timeout if it cannot be reached.
 async fn open_store(location: &StoreLocation, timeout: Duration) -> Result<Arc<dyn Store>, ServeError> {
     let end = Instant::now() + timeout;
-    let mut pause = FIRST_STORE_PAUSE;
+    let mut delay = FIRST_STORE_RETRY_DELAY;
     loop {
         match location.open() {
-            Err(error @ StoreError::Unreachable(_)) if Instant::now() + pause < end => {
+            Err(error @ StoreError::Unreachable(_)) if Instant::now() + delay < end => {
                 let seconds = end.saturating_duration_since(Instant::now()).as_secs();
                 tracing::warn!(%error, "trying again for {seconds} s (store.start_timeout)");
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(MAX_STORE_PAUSE);
+                tokio::time::sleep(delay).await;
+                delay = (delay * 2).min(MAX_STORE_RETRY_DELAY);
             }
             opened => return Ok(opened?),
         }
@@ -390,32 +396,32 @@ fn start_router(
     Ok(Router::start_in_arbiter(&thread.handle(), move |_| router))
 }
 
-/// Opens the providers that are compiled in.
-fn build_providers(
+/// Opens the modules.
+fn open_modules(
     config: &Config,
     location: &StoreLocation,
     changes: &Changes,
     routes: &Arc<PublishedTable>,
 ) -> Result<Vec<RouteTarget>, ServeError> {
-    let mut providers: Vec<RouteTarget> = Vec::new();
+    let mut modules: Vec<RouteTarget> = Vec::new();
     if config.modules.tracker.enabled {
-        providers.push(RouteTarget::Module(Tracker::open(&location.module_storage()?, &config.modules.tracker)?));
+        modules.push(RouteTarget::Module(Tracker::open(&location.module_storage()?, &config.modules.tracker)?));
     }
     if config.modules.docs.enabled {
-        providers.push(RouteTarget::Module(Docs::open(&config.data, &config.modules.docs)?));
+        modules.push(RouteTarget::Module(Docs::open(&config.data, &config.modules.docs)?));
     }
     let routes = Arc::clone(routes);
     let provider_count = move || routes.load().providers().len();
-    providers.push(RouteTarget::Module(GatewayTools::new(changes.clone(), config.limits.max_wait, provider_count)));
-    for provider in &providers {
-        // Built-in providers are always available, so their breakers stay closed.
-        countersign_telemetry::metrics::set_breaker_state(provider.name(), CircuitState::Closed);
+    modules.push(RouteTarget::Module(GatewayTools::new(changes.clone(), config.limits.max_wait, provider_count)));
+    for module in &modules {
+        // Modules are always available, so their breakers stay closed.
+        countersign_telemetry::metrics::set_breaker_state(module.name(), CircuitState::Closed);
     }
-    Ok(providers)
+    Ok(modules)
 }
 
-/// Returns a function that evaluates the rulings on all tools again.
-fn rebuild_routes(router: &Addr<Router>) -> RouteRebuilder {
+/// Returns a function that makes the router apply the rulings to all tools again.
+fn route_rebuilder(router: &Addr<Router>) -> RouteRebuilder {
     let router = router.clone();
     Box::new(move || -> BoxFuture<'static, ()> {
         let sent = router.send(RefreshRulings);
@@ -429,8 +435,10 @@ fn rebuild_routes(router: &Addr<Router>) -> RouteRebuilder {
     })
 }
 
-type Serving = tokio::task::JoinHandle<std::io::Result<()>>;
+/// The task of the HTTP server, which ends with the server.
+pub type HttpTask = tokio::task::JoinHandle<std::io::Result<()>>;
 
+/// Starts the HTTP server with all endpoints.
 fn open_endpoints(
     config: &Config,
     endpoint: &Arc<McpEndpoint>,
@@ -438,7 +446,7 @@ fn open_endpoints(
     proof: GatewayProof,
     front: Front,
     (socket, tls): (std::net::TcpListener, Option<rustls::ServerConfig>),
-) -> std::io::Result<(ServerHandle, Serving)> {
+) -> std::io::Result<(ServerHandle, HttpTask)> {
     let (data, proof) = (web::Data::from(Arc::clone(endpoint)), web::Data::new(proof));
     let http = config.transports.http.clone();
     let settings = server::ServerSettings {
@@ -465,7 +473,7 @@ fn open_endpoints(
     Ok((handle, tokio::spawn(server)))
 }
 
-/// Returns the configured number of workers, or half the cores: the other half is for programs on the same machine.
+/// Returns the configured number of workers, or half the number of cores, which leaves the rest to other programs.
 fn worker_count(configured: usize) -> usize {
     if configured > 0 {
         return configured;

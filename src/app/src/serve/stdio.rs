@@ -16,7 +16,7 @@ use countersign_transports::{endpoint::McpEndpoint, lines};
 
 /// Serves the attach socket on its own thread. Each connection is a session of a local process.
 ///
-/// A gateway in the background ends when a newer program asks for it.
+/// A gateway in the background ends when a newer program asks it to.
 pub fn serve_socket(
     thread: &Arbiter,
     endpoint: Arc<McpEndpoint>,
@@ -63,12 +63,12 @@ pub fn serve_socket(
     });
 }
 
-/// Returns the identity of a process on stdio or the attach socket. A process without a key is the local agent in
-/// `auth.mode: local`, because only this user can open the socket.
+/// Returns the identity of a process on stdio or the attach socket. In `auth.mode: local`, a process without a key is
+/// the local agent, because only this user can open the socket.
 ///
 /// # Errors
-/// Fails if the key is missing or invalid, or if it may decide on changes: an agent with such a key could approve its own
-/// proposals.
+/// Fails if the key is missing or invalid, or if it may decide on changes: an agent with such a key could approve its
+/// own proposals.
 pub fn stdio_identity(authenticator: &Authenticator, key: Option<&str>) -> Result<Identity, McpError> {
     let identity = match key {
         Some(key) => authenticator.identify_key(key, None)?,

@@ -1,13 +1,13 @@
-//! Proves at the start that all nodes encrypt stored tokens with the same key. A node with another key could not read the
-//! tokens of the others, and would end their sign-ins.
+//! Makes sure at the start that all nodes encrypt stored tokens with the same key. A node with another key could not
+//! read the tokens of the others, and would end their sign-ins.
 
 use super::ServeError;
 use countersign_auth::stored_credentials::StoredCredentials;
 use countersign_domain::changes::digest::PartHasher;
 use countersign_store::{Nodes, nodes::Node};
 
-/// Compares the key with the one in use. It may be a new key if no other node serves. Returns the fingerprint for
-/// [`check_again`].
+/// Checks that the key is the one in use, or replaces that one if no other node serves. Returns the fingerprint of the
+/// key for [`check_again`].
 ///
 /// # Errors
 /// [`ServeError::OtherTokenKey`] if another node serves with another key; errors of the store.
@@ -22,8 +22,8 @@ pub(super) async fn check(
     if credentials.writer().ensure_token_key(&fingerprint)? == fingerprint {
         return Ok(fingerprint);
     }
-    let is_other_in_use = |node: &Node| node.is_alive && !node.is_self && !node.introduction.url.is_empty();
-    if nodes.list().await?.iter().any(is_other_in_use) {
+    let is_serving_peer = |node: &Node| node.is_alive && !node.is_self && !node.introduction.url.is_empty();
+    if nodes.list().await?.iter().any(is_serving_peer) {
         return Err(ServeError::OtherTokenKey);
     }
     tracing::warn!(
@@ -34,7 +34,7 @@ pub(super) async fn check(
     Ok(fingerprint)
 }
 
-/// Compares the key again once this node has introduced itself, because a node that started at the same time may have
+/// Checks the key again once this node has introduced itself, because a node that started at the same time may have
 /// replaced it.
 ///
 /// # Errors
