@@ -156,8 +156,8 @@ pub(super) struct ListIssues {
     #[serde(default)]
     pub assignee_id: Update<Uuid>,
     /// # Parent
-    /// Limits the answer to children of this issue, given by its UUID or its key, or to issues without a parent if it is
-    /// null.
+    /// Limits the answer to children of this issue, given by its UUID or its key, or to issues without a parent if it
+    /// is null.
     #[serde(default)]
     pub parent_id: Update<IssueRef>,
     /// # Text

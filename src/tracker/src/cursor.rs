@@ -1,5 +1,5 @@
-//! Opaque cursors of listings. A cursor holds the row of the last entity of a page, and a hash of the listing's filters.
-//! Pure.
+//! Opaque cursors of listings. A cursor holds the row of the last entity of a page, and a hash of the listing's
+//! filters. Pure.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 

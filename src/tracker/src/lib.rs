@@ -4,8 +4,8 @@
 //! which repeats all checks of the preview.
 //!
 //! `tools.rs` defines the tools and `arguments.rs` their arguments. `plan.rs` checks a write against the live state and
-//! makes its diff, and `writes.rs` carries it out. `reads.rs` and `search.rs` answer reads, and `preview_reads.rs` lists
-//! the reads that reveal the data of a preview.
+//! makes its diff, and `writes.rs` carries it out. `reads.rs` and `search.rs` answer reads, and `preview_reads.rs`
+//! lists the reads that reveal the data of a preview.
 
 mod arguments;
 mod checks;
@@ -67,7 +67,8 @@ use countersign_store::ModuleStorage;
 /// The maximum number of events that are held for a slow receiver. A receiver that misses events reads everything
 /// again.
 const EVENT_CAPACITY: usize = 1024;
-/// The maximum length of arguments whose preview is made on the caller's thread. Longer arguments may need a costly diff.
+/// The maximum length of arguments whose preview is made on the caller's thread. Longer arguments may need a costly
+/// diff.
 const MAX_QUICK_ARGUMENT_BYTES: usize = 2048;
 
 /// The tracker as a module, named `tracker` in routes and changes.

@@ -1,5 +1,5 @@
-//! The entities of the tracker, as answers show them, and the types of their fields. `row` is the entity's primary key in
-//! the database, which clients never see.
+//! The entities of the tracker, as answers show them, and the types of their fields. `row` is the entity's primary key
+//! in the database, which clients never see.
 
 use std::{borrow::Cow, ops::Deref};
 

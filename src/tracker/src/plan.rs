@@ -20,7 +20,7 @@ use countersign_domain::{
 };
 use countersign_protocol::McpError;
 
-/// What a write would change, and the live state that this depends on.
+/// The effects of a write, and the live state that they depend on.
 pub(super) struct Plan {
     pub operation: Operation,
     entity: &'static str,

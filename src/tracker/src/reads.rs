@@ -67,8 +67,8 @@ pub(super) fn list_projects(db: Db<'_>, args: &ListProjects) -> Result<ToolResul
     answer(&text, &ProjectsAnswer { projects, people, next_cursor })
 }
 
-/// Truncates rows that were read with a limit of one more than `limit`. If there was one more, returns the cursor of the
-/// next page.
+/// Truncates rows that were read with a limit of one more than `limit`. If there was one more, returns the cursor of
+/// the next page.
 fn truncate_page<T>(rows: &mut Vec<T>, limit: usize, cursor_after: impl Fn(&T) -> String) -> Option<String> {
     let has_more = rows.len() > limit;
     rows.truncate(limit);

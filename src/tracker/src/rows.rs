@@ -117,7 +117,8 @@ pub(super) fn children(db: Db<'_>, issue: i64, limit: usize) -> DbResult<Vec<(Is
     db.query_all(sql, values![issue, limit], |row| Ok((row.get(0)?, row.get(1)?)))
 }
 
-/// Returns a query for listed issues with additional columns. `source` is the `FROM` clause, in which the issues are `i`.
+/// Returns a query for listed issues with additional columns. `source` is the `FROM` clause, in which the issues are
+/// `i`.
 pub(super) fn listed_issue_query(columns: &str, source: &str) -> String {
     format!(
         "SELECT i.id, i.uuid, i.key, i.title, i.type, i.status, i.priority, a.id, a.uuid, a.name, pa.key, \

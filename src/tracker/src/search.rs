@@ -142,8 +142,8 @@ fn find_hits(
     project: Option<i64>,
     limit: usize,
 ) -> DbResult<Vec<Hit>> {
-    // Matches in keys weigh most, then those in titles, in descriptions, and in comments. `origin` is 0 for an issue and 1
-    // for a comment, and `source` is its row.
+    // Matches in keys weigh most, then those in titles, in descriptions, and in comments. `origin` is 0 for an issue
+    // and 1 for a comment, and `source` is its row.
     let hits_clause = match query {
         SearchQuery::Fts5(_) => {
             "WITH found AS ( \
@@ -167,7 +167,8 @@ fn find_hits(
     };
     let listed_issues = listed_issue_query(", h.origin, h.source", "hits h JOIN issues i ON i.id = h.issue");
     let sql = format!(
-        "{hits_clause} {listed_issues} WHERE CAST(?2 AS BIGINT) IS NULL OR i.project = ?2 ORDER BY h.score, i.id DESC LIMIT ?3"
+        "{hits_clause} {listed_issues} WHERE CAST(?2 AS BIGINT) IS NULL OR i.project = ?2 \
+         ORDER BY h.score, i.id DESC LIMIT ?3"
     );
     let text = query.text(match_all);
     let found: Vec<(ListedIssue, i64, i64)> = db.query_all(&sql, values![&text, project, limit], |row| {

@@ -28,10 +28,10 @@ use countersign_provider::ToolDef;
 
 const READ: ToolAnnotations =
     ToolAnnotations { read_only_hint: true, destructive_hint: false, idempotent_hint: true, open_world_hint: false };
-/// For tools that add something. Repeating the call adds it again.
+/// The annotations of a tool that adds something. Repeating the call adds it again.
 const ADD: ToolAnnotations =
     ToolAnnotations { read_only_hint: false, destructive_hint: false, idempotent_hint: false, open_world_hint: false };
-/// For tools that replace or delete something. Repeating the call changes nothing more.
+/// The annotations of a tool that replaces or deletes something. Repeating the call changes nothing more.
 const SET: ToolAnnotations =
     ToolAnnotations { read_only_hint: false, destructive_hint: true, idempotent_hint: true, open_world_hint: false };
 

@@ -59,7 +59,8 @@ fn decode(segment: &str) -> Option<String> {
     percent_decode_str(segment).decode_utf8().ok().map(std::borrow::Cow::into_owned)
 }
 
-/// The resources that a write has changed. Each is named by its key and by its id, because clients may subscribe to either.
+/// The resources that a write has changed. Each is named by its key and by its id, because clients may subscribe to
+/// either.
 #[derive(Debug, Default)]
 pub(super) struct ChangedResources {
     uris: Vec<String>,

@@ -1,7 +1,7 @@
 //! Carries out a plan: writes the rows and the history, and returns the result and the changed resources.
 //!
-//! The caller has made sure that the write was approved or is allowed by policy. The result of a change is recorded in the
-//! same transaction, so that the change never runs twice.
+//! The caller has made sure that the write was approved or is allowed by policy. The result of a change is recorded in
+//! the same transaction, so that the change never runs twice.
 
 use schemars::JsonSchema;
 use serde::Serialize;

@@ -120,8 +120,8 @@ fn hash_row(row: &Row) -> [u8; 32] {
     hasher.finish_bytes()
 }
 
-/// Copies the tracker's data from one storage into another, all or nothing. If the target already has equal data, nothing
-/// is copied. Different data is replaced only if `replace` is set.
+/// Copies the tracker's data from one storage into another, all or nothing. If the target already has equal data,
+/// nothing is copied. Different data is replaced only if `replace` is set.
 ///
 /// Returns the number of copied rows, or `None` if the target has different data, which was kept.
 ///

@@ -20,8 +20,8 @@ use crate::{
 };
 use countersign_protocol::McpError;
 
-/// Schema changes in order. `user_version` of a file is the number of those that were applied. Never change one that was
-/// released.
+/// Schema changes in order. `user_version` of a file is the number of those that were applied. Never change one that
+/// was released.
 const MIGRATIONS: &[&str] = &[include_str!("schema_file.sql")];
 /// The maximum number of idle connections for reads.
 const MAX_IDLE_READERS: usize = 8;

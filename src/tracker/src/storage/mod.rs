@@ -141,13 +141,16 @@ impl Storage {
         read: impl FnOnce(Db<'_>) -> Result<T, McpError> + Send + 'static,
     ) -> Result<T, McpError> {
         let permit = tokio::select! {
-            permit = Arc::clone(&self.0.slow_read_permits).acquire_owned() => permit.map_err(|_| shutting_down_error())?,
+            // A read that is already cancelled does not begin.
+            biased;
             () = cancel.cancelled() => return Err(cancelled_error()),
+            permit = Arc::clone(&self.0.slow_read_permits).acquire_owned() => permit.map_err(|_| shutting_down_error())?,
             () = tokio::time::sleep(SLOW_READ_TIMEOUT) => {
                 return Err(McpError::new(ErrorKind::Overloaded, "The tracker is busy with other searches; try again."));
             }
         };
-        // Stops a query on a file soon after this future ends or is dropped. A query on a server ends by its time limit.
+        // Stops a query on a file soon after this future ends or is dropped. A query on a server ends by its time
+        // limit.
         let stop = CancellationToken::new();
         let _stop_guard = stop.clone().drop_guard();
         let reading = async {
@@ -175,8 +178,8 @@ impl Storage {
         }
     }
 
-    /// Writes in one transaction, after all other writes. Once it has begun, it runs to its end even if the caller stops
-    /// waiting. The changed resources are announced after the commit, and before the next write of this node.
+    /// Writes in one transaction, after all other writes. Once it has begun, it runs to its end even if the caller
+    /// stops waiting. The changed resources are announced after the commit, and before the next write of this node.
     pub async fn write<T: Send + 'static>(
         &self,
         write: impl FnOnce(Db<'_>) -> Result<(T, ChangedResources), McpError> + Send + 'static,

@@ -119,7 +119,8 @@ impl PostgresDatabase {
         Ok(value)
     }
 
-    /// Announces changed resources to the other nodes in the transaction of the write. Returns the id of the announcement.
+    /// Announces changed resources to the other nodes in the transaction of the write. Returns the id of the
+    /// announcement.
     fn announce(&self, db: Db<'_>, changed_resources: &ChangedResources) -> DbResult<i64> {
         db.execute("DELETE FROM tracker_touched WHERE at < now() - interval '10 minutes'", &[])?;
         let uris = serde_json::to_string(changed_resources.uris())?;
@@ -127,13 +128,14 @@ impl PostgresDatabase {
         db.query_one(sql, values![&self.node, &uris, changed_resources.list_changed], |row| row.get(0))
     }
 
-    /// Returns `true` if the transaction with this announcement was committed, and waits until it has ended. Returns `None`
-    /// if the outcome cannot be determined.
+    /// Returns `true` if the transaction with this announcement was committed, and waits until it has ended. Returns
+    /// `None` if the outcome cannot be determined.
     fn look_up_commit(&self, announcement: i64) -> Option<bool> {
         let look_up = || -> DbResult<bool> {
             let mut session = self.tables.wait_for_session()?;
             session.begin(BEGIN_WRITE)?;
-            // After a failover, the server may use the id again, but only for another node: this one writes nothing meanwhile.
+            // After a failover, the server may use the id again, but only for another node: this one writes nothing
+            // meanwhile.
             let sql = "SELECT 1 FROM tracker_touched WHERE id = ?1 AND gateway = ?2";
             let found = Db::Postgres(&session).query_optional(sql, values![announcement, &self.node], |_| Ok(()))?;
             let _ = session.commit();

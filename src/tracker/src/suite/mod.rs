@@ -38,7 +38,8 @@ pub(super) fn config(sample_project: bool) -> TrackerConfig {
     TrackerConfig { enabled: true, workflow: std::collections::BTreeMap::new(), sample_project, people: Vec::new() }
 }
 
-/// Returns a database of its own for each directory: on a server if this is the module `on_a_server`, otherwise in a file.
+/// Returns a database of its own for each directory: on a server if this is the module `on_a_server`, otherwise in a
+/// file.
 pub(super) fn location_of(dir: &Path) -> StoreLocation {
     if module_path!().ends_with("on_a_server") {
         return StoreLocation::server(&url_of(dir), None).unwrap();
