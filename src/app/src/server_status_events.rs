@@ -58,7 +58,8 @@ type WaitingTools = (BTreeSet<String>, BTreeSet<String>);
 struct StatusTracker(BTreeMap<String, ReportedStatus>);
 
 impl StatusTracker {
-    /// Takes the result of a poll, and returns the events to publish. Without `waiting`, no waiting tools have changed.
+    /// Takes the result of a poll, and returns the events to publish. `waiting` is `None` if the waiting tools are
+    /// the same as before.
     fn update(
         &mut self,
         servers: &BTreeMap<String, ServerStatus>,
