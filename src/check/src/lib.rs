@@ -1,8 +1,8 @@
 //! Checks whether an MCP server follows the protocol. The prober is independent, and sends raw bytes over stdio, HTTP or
 //! WebSocket to a server of any revision.
 //!
-//! This crate uses no SDK. From the gateway, which is one of the servers that it checks, it uses only the code that starts and
-//! ends child processes. `wire` carries bytes, `probe.rs` speaks correct JSON-RPC, `catalog` has one table of checks
+//! This crate uses no SDK. From the gateway, which is one of the servers that it checks, it uses only the code that runs child
+//! processes and the settings of TLS. `wire` carries bytes, `probe.rs` speaks correct JSON-RPC, `catalog` has one table of checks
 //! for each group, and `report.rs` formats the results, with credentials removed by `redact.rs`. Tools that could write
 //! are not called unless that is allowed.
 
@@ -17,7 +17,7 @@ use std::{path::PathBuf, time::Duration};
 
 use url::Url;
 
-pub use catalog::{Check, Group, Level, all as checks};
+pub use catalog::{Check, Group, Level, checks};
 pub use report::{CheckResult, Report, Status};
 pub use run::{Progress, check};
 pub use wire::ProbeError;

@@ -9,13 +9,14 @@ use crate::{
     MODERN_REVISION, Options, Target,
     redact::Redactor,
     wire::{
-        Budget, Http, HttpResponse, MAX_WEIGHT, ProbeError, ReceivedMessage, Wire, estimate_weight, is_response, parse,
+        Budget, Http, HttpResponse, MAX_PARSED_BYTES, ProbeError, ReceivedMessage, Wire, estimate_parsed_bytes,
+        is_response, parse,
     },
 };
 
 /// Maximum number of characters of a message in a report.
 const MAX_MESSAGE_CHARS: usize = 1500;
-/// Maximum number of messages in a report. The last messages are kept.
+/// Maximum number of messages of each direction in a report. The last messages are kept.
 const MAX_MESSAGES: usize = 4;
 /// The time after which a server counts as silent.
 pub(crate) const QUIET_PERIOD: Duration = Duration::from_millis(300);
@@ -60,7 +61,7 @@ impl ServerInfo {
     }
 }
 
-/// The state that all checks of a run share.
+/// A server to check: how to reach it, what is known of it, and the messages of the current check.
 #[derive(Clone)]
 pub(crate) struct Probe {
     pub target: Target,
@@ -116,15 +117,15 @@ impl Probe {
         self.message(Some(&id.into()), self.harmless_method(), Value::Null)
     }
 
-    pub fn limit(&self) -> Duration {
+    pub fn answer_timeout(&self) -> Duration {
         self.options.timeout
     }
 
-    pub fn note_sent(&self, text: &str) {
+    pub fn record_sent(&self, text: &str) {
         push_bounded(&mut self.lock().sent, &self.redactor.redact(text));
     }
 
-    pub fn note_received(&self, text: &str) {
+    pub fn record_received(&self, text: &str) {
         push_bounded(&mut self.lock().received, &self.redactor.redact(text));
     }
 
@@ -139,7 +140,7 @@ impl Probe {
 
     /// Opens a connection without a handshake.
     pub async fn connect(&self) -> Result<ProbeConnection, ProbeError> {
-        let mut wire = Wire::open(&self.target, self.limit(), &self.budget).await?;
+        let mut wire = Wire::open(&self.target, self.answer_timeout(), &self.budget).await?;
         if let Wire::Http(http) = &mut wire
             && self.is_modern()
         {
@@ -194,8 +195,7 @@ impl Probe {
     }
 }
 
-/// Returns `true` if the ids are equal, or equal after both are converted to text. Only the checks of ids report a wrong
-/// type.
+/// Returns `true` if the ids are equal, or equal as texts. Only the checks of ids report a wrong type.
 pub(crate) fn ids_match(first: &Value, second: &Value) -> bool {
     let text = |id: &Value| id.as_str().map_or_else(|| id.to_string(), str::to_owned);
     first == second || (first.as_f64().is_some() && first.as_f64() == second.as_f64()) || text(first) == text(second)
@@ -211,17 +211,17 @@ pub(crate) fn initialize_request(id: &Value, version: &str) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "method": "initialize", "params": params })
 }
 
-/// Collects the messages for one request, up to the size limit of one message.
+/// Collects the messages for one request, which together may be as large as one message.
 #[derive(Default)]
 struct MessageCollector {
     messages: Vec<Value>,
-    total_weight: usize,
+    total_bytes: usize,
 }
 
 impl MessageCollector {
     fn push(&mut self, text: &str, message: Option<Value>) -> Result<(), ProbeError> {
-        self.total_weight += estimate_weight(text);
-        if self.total_weight > MAX_WEIGHT {
+        self.total_bytes += estimate_parsed_bytes(text);
+        if self.total_bytes > MAX_PARSED_BYTES {
             return Err(ProbeError::InvalidData("the messages for one request exceed the size limit".to_owned()));
         }
         self.messages.extend(message);
@@ -256,8 +256,8 @@ impl ProbeConnection {
     }
 
     pub async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), ProbeError> {
-        self.probe.note_sent(&String::from_utf8_lossy(bytes));
-        let limit = self.probe.limit();
+        self.probe.record_sent(&String::from_utf8_lossy(bytes));
+        let limit = self.probe.answer_timeout();
         // A server that does not read must not block the check. Over HTTP, sending includes the response.
         match tokio::time::timeout(limit * 4, self.wire.send(bytes)).await {
             Ok(sent) => sent,
@@ -270,7 +270,7 @@ impl ProbeConnection {
         let received = self.wire.receive(limit).await?;
         if let Some(received) = &received {
             let status = received.status.map(|status| format!("HTTP {status} ")).unwrap_or_default();
-            self.probe.note_received(&format!("{status}{}", received.text));
+            self.probe.record_received(&format!("{status}{}", received.text));
         }
         Ok(received)
     }
@@ -286,12 +286,12 @@ impl ProbeConnection {
     /// Sends a message and returns the response with its id, skipping other messages.
     pub async fn exchange(&mut self, message: &Value) -> Result<ReceivedMessage, ProbeError> {
         self.send(&message.to_string()).await?;
-        self.response(&message["id"]).await
+        self.receive_response(&message["id"]).await
     }
 
     /// Receives messages until the response with the id arrives.
-    pub async fn response(&mut self, id: &Value) -> Result<ReceivedMessage, ProbeError> {
-        let limit = self.probe.limit();
+    pub async fn receive_response(&mut self, id: &Value) -> Result<ReceivedMessage, ProbeError> {
+        let limit = self.probe.answer_timeout();
         let end = Instant::now() + limit;
         let mut wrong_id = None;
         loop {
@@ -321,7 +321,7 @@ impl ProbeConnection {
     }
 
     /// Returns the next message that is not a request or notification of the server.
-    pub async fn next_answer(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
+    pub async fn next_response(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
         let end = Instant::now() + limit;
         while let Some(received) = self.receive_until(end).await? {
             match received.json().filter(|message| message.get("method").is_some()) {
@@ -344,11 +344,11 @@ impl ProbeConnection {
 
     /// Sends a correct request and returns the response.
     pub async fn ask(&mut self, method: &str, params: Value) -> Result<Value, ProbeError> {
-        self.ask_with_weight(method, params).await.map(|(response, _)| response)
+        self.ask_with_size(method, params).await.map(|(response, _)| response)
     }
 
     /// Sends a correct request and returns the response with its estimated size.
-    async fn ask_with_weight(&mut self, method: &str, params: Value) -> Result<(Value, usize), ProbeError> {
+    async fn ask_with_size(&mut self, method: &str, params: Value) -> Result<(Value, usize), ProbeError> {
         let id = self.next_id();
         let message = self.probe.message(Some(&id), method, params);
         let received = self.exchange(&message).await?;
@@ -356,17 +356,17 @@ impl ProbeConnection {
         let response = received.json().ok_or_else(|| {
             ProbeError::InvalidData(format!("not JSON: {status} {}", truncate_message(&received.text)))
         })?;
-        Ok((response, estimate_weight(&received.text)))
+        Ok((response, estimate_parsed_bytes(&received.text)))
     }
 
     /// Sends a message and returns everything received until its response or the time limit.
     pub async fn gather(&mut self, message: &Value, limit: Duration) -> Result<Vec<Value>, ProbeError> {
         let text = message.to_string();
         if let Wire::Http(http) = &self.wire {
-            self.probe.note_sent(&text);
+            self.probe.record_sent(&text);
             let answer = http.request("POST", &http.headers_for(message), text.as_bytes(), limit).await?;
             let messages = answer.messages();
-            messages.iter().for_each(|text| self.probe.note_received(text));
+            messages.iter().for_each(|text| self.probe.record_received(text));
             let mut all = MessageCollector::default();
             for text in &messages {
                 all.push(text, parse(text))?;
@@ -422,12 +422,12 @@ impl ProbeConnection {
     pub async fn read_list(&mut self, method: &str, key: &str) -> Result<Vec<Value>, ProbeError> {
         let mut all = Vec::new();
         let mut cursor: Option<Value> = None;
-        let mut total_weight = 0;
+        let mut total_bytes = 0;
         for _ in 0..MAX_PAGES {
             let params = cursor.take().map_or_else(|| json!({}), |cursor| json!({ "cursor": cursor }));
-            let (response, weight) = self.ask_with_weight(method, params).await?;
-            total_weight += weight;
-            if total_weight > MAX_WEIGHT {
+            let (response, size) = self.ask_with_size(method, params).await?;
+            total_bytes += size;
+            if total_bytes > MAX_PARSED_BYTES {
                 return Err(ProbeError::InvalidData(format!("the list of {method} exceeds the size limit")));
             }
             let Some(page) = response["result"][key].as_array() else { break };
@@ -465,7 +465,7 @@ impl ProbeConnection {
         headers: &[(String, String)],
         body: &str,
     ) -> Result<HttpResponse, ProbeError> {
-        self.request_within(method, headers, body, self.probe.limit()).await
+        self.request_within(method, headers, body, self.probe.answer_timeout()).await
     }
 
     /// Reads a stream opened by GET for the time limit. A server that sends nothing has no stream.
@@ -485,12 +485,12 @@ impl ProbeConnection {
         limit: Duration,
     ) -> Result<HttpResponse, ProbeError> {
         let lines: Vec<String> = headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
-        self.probe.note_sent(&format!("{method}\n{}\n\n{body}", lines.join("\n")));
+        self.probe.record_sent(&format!("{method}\n{}\n\n{body}", lines.join("\n")));
         let Wire::Http(http) = &self.wire else {
             return Err(ProbeError::InvalidData("the server is not reached over HTTP".to_owned()));
         };
         let answer = http.request(method, headers, body.as_bytes(), limit).await?;
-        self.probe.note_received(&format!("HTTP {} {}", answer.status, answer.body));
+        self.probe.record_received(&format!("HTTP {} {}", answer.status, answer.body));
         Ok(answer)
     }
 }

@@ -1,6 +1,6 @@
 //! Removes credentials from reports, because a server may repeat what it received.
 
-use std::{borrow::Cow, collections::BTreeSet};
+use std::{borrow::Cow, collections::BTreeSet, ops::Range};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 
@@ -48,27 +48,29 @@ impl Redactor {
         Self { secrets }
     }
 
-    /// Masks all secrets, including the beginning of one at the end of a truncated text.
+    /// Masks all secrets, including the beginnings of secrets at the ends of truncated texts.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut text = Cow::Borrowed(text);
         for secret in &self.secrets {
             if text.contains(secret.as_str()) {
                 text = Cow::Owned(text.replace(secret.as_str(), MASK));
             }
-            let truncated_secret =
-                text.find(ELLIPSIS).into_iter().flat_map(|_| text.match_indices(ELLIPSIS)).find_map(|(end, _)| {
-                    let before = text.get(..end)?;
-                    let ends =
-                        |length: &usize| secret.get(..*length).is_some_and(|beginning| before.ends_with(beginning));
-                    let length = (MIN_SECRET_BYTES..secret.len()).rev().find(ends)?;
-                    Some(end - length..end)
-                });
-            if let Some(range) = truncated_secret {
+            let truncated_secrets: Vec<Range<usize>> =
+                text.match_indices(ELLIPSIS).filter_map(|(end, _)| range_of_beginning(secret, &text, end)).collect();
+            for range in truncated_secrets.into_iter().rev() {
                 text.to_mut().replace_range(range, MASK);
             }
         }
         text
     }
+}
+
+/// Returns the range of the longest beginning of the secret that ends at `end`.
+fn range_of_beginning(secret: &str, text: &str, end: usize) -> Option<Range<usize>> {
+    let before = text.get(..end)?;
+    let is_before = |length: &usize| secret.get(..*length).is_some_and(|beginning| before.ends_with(beginning));
+    let length = (MIN_SECRET_BYTES..secret.len()).rev().find(is_before)?;
+    Some(end - length..end)
 }
 
 /// Collects the value and the parts that a server may repeat alone: the token after a scheme, a password, a cookie
@@ -141,6 +143,7 @@ mod tests {
             (r"a/b\u0026c\u003Cd\u003Ee\u002Bf a\\/b\\u0026c\\u003cd\\u003ee+f", "[secret] [secret]"),
             ("pass-word key=query-key query-key", "[secret] [secret] [secret]"),
             ("…and so on tok-e… (9 bytes)", "…and so on [secret]… (9 bytes)"),
+            ("first tok-e…, then tok-en-…", "first [secret]…, then [secret]…"),
         ] {
             assert_eq!(redactor.redact(text), expected, "{text}");
         }

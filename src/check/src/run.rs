@@ -10,14 +10,16 @@ use serde_json::{Value, json};
 
 use crate::{
     LEGACY_REVISIONS, MODERN_REVISION, Options, Target,
-    catalog::{self, Check, Outcome, UnpassedReason},
+    catalog::{self, Check, NotPassed, Outcome},
     probe::{Probe, ServerInfo, Transcript},
     report::{CheckResult, Report, Status, spec_page},
     wire::ProbeError,
 };
 
-/// The time limit of a check, in multiples of the limit for one answer.
-const TIMEOUT_FACTOR: u32 = 6;
+/// The number of answers for which the time limit of a check suffices, in addition to [`CHECK_OVERHEAD`].
+const MAX_SLOW_ANSWERS: u32 = 6;
+/// The part of a check's time limit that does not depend on the limit for one answer.
+const CHECK_OVERHEAD: Duration = Duration::from_secs(5);
 
 /// The number of checks of a command that run in parallel, each with its own child, which may take a second to start.
 /// Checks of a shared server run one at a time, because a check that ends the server would make other checks fail.
@@ -26,7 +28,7 @@ const MAX_PARALLEL_CHECKS: usize = 4;
 /// Receives the progress of a run.
 pub trait Progress: Send {
     fn run_started(&mut self, server: &str, revision: &str, checks: usize);
-    fn check_finished(&mut self, checked: &CheckResult);
+    fn check_finished(&mut self, result: &CheckResult);
 }
 
 /// Checks a server.
@@ -47,27 +49,20 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
         checks,
     };
     let time_limit_reason = || format!("it took longer than {} s", options.run_limit.as_secs());
-    let opened = tokio::time::timeout_at(deadline, discover_server(&probe)).await;
-    let probe = match opened.unwrap_or_else(|_| Err(ProbeError::RunEnded(time_limit_reason()))) {
+    let discovered = tokio::time::timeout_at(deadline, discover_server(&probe)).await;
+    let probe = match discovered.unwrap_or_else(|_| Err(ProbeError::RunEnded(time_limit_reason()))) {
         Ok(probe) => probe,
         // The server answers with wrong ids, so no other check can match its answers.
         Err(error @ ProbeError::WrongId { .. }) => {
-            let finding = wrong_id_result(&probe, error);
+            let result = wrong_id_result(&probe, error);
             progress.run_started("", LEGACY_REVISIONS[0], 1);
-            progress.check_finished(&finding);
-            return Ok(report(LEGACY_REVISIONS[0], String::new(), vec![finding], None));
+            progress.check_finished(&result);
+            return Ok(report(LEGACY_REVISIONS[0], String::new(), vec![result], None));
         }
         Err(error) => return Err(error.redact(&probe.redactor)),
     };
-    let server = &probe.server_info.opening;
-    let info =
-        if probe.is_modern() { &server["_meta"]["io.modelcontextprotocol/serverInfo"] } else { &server["serverInfo"] };
-    let text = |name: &str| {
-        let text = info[name].as_str().unwrap_or_default();
-        probe.redactor.redact(text).chars().take(100).collect::<String>()
-    };
-    let server = format!("{} {}", text("name"), text("version")).trim().to_owned();
-    let selected: Vec<&Check> = catalog::all()
+    let server = server_name(&probe);
+    let selected: Vec<&Check> = catalog::checks()
         .filter(|check| options.groups.is_empty() || options.groups.contains(&check.group))
         .filter(|check| check.applies_to(&probe))
         .collect();
@@ -78,13 +73,13 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
     };
     let mut running =
         stream::iter(&selected).map(|check| run_check(probe.with_new_transcript(), check)).buffered(parallel_checks);
-    let mut checks = Vec::new();
+    let mut results = Vec::new();
     let mut stopped = None;
     while stopped.is_none() {
         match tokio::time::timeout_at(deadline, running.next()).await {
-            Ok(Some(checked)) => {
-                progress.check_finished(&checked);
-                checks.push(checked);
+            Ok(Some(result)) => {
+                progress.check_finished(&result);
+                results.push(result);
                 stopped = probe.budget.exceeded_reason();
             }
             Ok(None) => break,
@@ -92,14 +87,29 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
         }
     }
     drop(running);
-    for check in selected.iter().skip(checks.len()) {
+    for check in selected.iter().skip(results.len()) {
         let reason = stopped.as_deref().unwrap_or_default();
-        let outcome = Err(UnpassedReason::Skipped(format!("the run was ended: {reason}")));
-        let checked = check_result(&probe, check, outcome, Transcript::default(), Duration::ZERO);
-        progress.check_finished(&checked);
-        checks.push(checked);
+        let outcome = Err(NotPassed::Skipped(format!("the run was ended: {reason}")));
+        let result = check_result(&probe, check, outcome, Transcript::default(), Duration::ZERO);
+        progress.check_finished(&result);
+        results.push(result);
     }
-    Ok(report(&probe.revision, server, checks, stopped))
+    Ok(report(&probe.revision, server, results, stopped))
+}
+
+/// Returns the name and version that the server reports, without secrets.
+fn server_name(probe: &Probe) -> String {
+    let opening = &probe.server_info.opening;
+    let info = if probe.is_modern() {
+        &opening["_meta"]["io.modelcontextprotocol/serverInfo"]
+    } else {
+        &opening["serverInfo"]
+    };
+    let text = |member: &str| {
+        let text = info[member].as_str().unwrap_or_default();
+        probe.redactor.redact(text).chars().take(100).collect::<String>()
+    };
+    format!("{} {}", text("name"), text("version")).trim().to_owned()
 }
 
 /// Creates the result for a server whose responses have other ids than the requests.
@@ -112,7 +122,7 @@ fn wrong_id_result(probe: &Probe, error: ProbeError) -> CheckResult {
     };
     let transcript = Transcript { received, ..Transcript::default() };
     let probe = probe.with_revision(LEGACY_REVISIONS[0]);
-    check_result(&probe, check, Err(UnpassedReason::Failed(reason)), transcript, Duration::ZERO)
+    check_result(&probe, check, Err(NotPassed::Failed(reason)), transcript, Duration::ZERO)
 }
 
 fn milliseconds(time: Duration) -> u64 {
@@ -121,10 +131,10 @@ fn milliseconds(time: Duration) -> u64 {
 
 async fn run_check(probe: Probe, check: &'static Check) -> CheckResult {
     let began = Instant::now();
-    let limit = probe.limit() * TIMEOUT_FACTOR + Duration::from_secs(5);
+    let limit = probe.answer_timeout() * MAX_SLOW_ANSWERS + CHECK_OVERHEAD;
     let outcome = match tokio::time::timeout(limit, (check.run)(probe.clone())).await {
         Ok(outcome) => outcome,
-        Err(_) => Err(UnpassedReason::Failed(format!("it did not complete within {limit:?}"))),
+        Err(_) => Err(NotPassed::Failed(format!("it did not complete within {limit:?}"))),
     };
     check_result(&probe, check, outcome, probe.take_transcript(), began.elapsed())
 }
@@ -133,8 +143,8 @@ async fn run_check(probe: Probe, check: &'static Check) -> CheckResult {
 fn check_result(probe: &Probe, check: &Check, outcome: Outcome, transcript: Transcript, time: Duration) -> CheckResult {
     let (status, reason) = match outcome {
         Ok(()) => (Status::Passed, String::new()),
-        Err(UnpassedReason::Failed(reason)) => (Status::Failed, reason),
-        Err(UnpassedReason::Skipped(reason)) => (Status::Skipped, reason),
+        Err(NotPassed::Failed(reason)) => (Status::Failed, reason),
+        Err(NotPassed::Skipped(reason)) => (Status::Skipped, reason),
     };
     let shown_messages = if status == Status::Passed { Transcript::default() } else { transcript };
     CheckResult {
@@ -155,7 +165,7 @@ fn check_result(probe: &Probe, check: &Check, outcome: Outcome, transcript: Tran
 /// Finds out which revision the server supports and what it offers.
 async fn discover_server(probe: &Probe) -> Result<Probe, ProbeError> {
     let requested_revision = probe.options.revision.as_deref();
-    let mut refused = None;
+    let mut last_error = None;
     for revision in std::iter::once(MODERN_REVISION).chain(LEGACY_REVISIONS) {
         if requested_revision.is_some_and(|requested| requested != revision) {
             continue;
@@ -180,10 +190,10 @@ async fn discover_server(probe: &Probe) -> Result<Probe, ProbeError> {
             Err(error @ (ProbeError::Timeout(_) | ProbeError::WrongId { .. })) if revision != MODERN_REVISION => {
                 return Err(error);
             }
-            Err(error) => refused = Some(error),
+            Err(error) => last_error = Some(error),
         }
     }
-    Err(refused.unwrap_or_else(|| ProbeError::InvalidData("there is no such revision".to_owned())))
+    Err(last_error.unwrap_or_else(|| ProbeError::InvalidData("there is no such revision".to_owned())))
 }
 
 /// Returns the result of `initialize` or `server/discover`.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     Check, Group, Outcome, RevisionRange, compact_json, ensure_code, ensure_response, error_code, fail, offered_lists,
-    require,
+    skip_unless_offered,
 };
 use crate::{probe::Probe, wire::ProbeError};
 
@@ -23,23 +23,23 @@ pub(super) const CHECKS: &[Check] = &[
     .should("JSON that is not a request is answered with -32600, or refused.")
     .advice("Check `jsonrpc`, `method` and `id` before anything else.")
     .spec(CODES),
-    Check::new("codes/method-not-found", Group::Codes, |probe| Box::pin(method_not_found(probe)))
+    Check::new("codes/method-not-found", Group::Codes, |probe| Box::pin(check_method_not_found(probe)))
         .must("An unknown method is answered with -32601.")
         .advice("Answer unknown methods with this code and no other.")
         .spec(CODES),
-    Check::new("codes/invalid-params", Group::Codes, |probe| Box::pin(invalid_params(probe)))
+    Check::new("codes/invalid-params", Group::Codes, |probe| Box::pin(check_invalid_params(probe)))
         .should("A tool call without a name is answered with -32602.")
         .advice("Check parameters before you use them, and answer with this code.")
         .spec(("server/tools#error-handling", "server/tools#error-handling")),
-    Check::new("codes/unknown-tool", Group::Codes, |probe| Box::pin(unknown_tool(probe)))
+    Check::new("codes/unknown-tool", Group::Codes, |probe| Box::pin(check_unknown_tool(probe)))
         .should("A call of an unknown tool is answered with an error, which is -32602 in the specification's example.")
         .advice("Answer with -32602 and the name of the tool, not with a result.")
         .spec(("server/tools#error-handling", "server/tools#error-handling")),
-    Check::new("codes/internal-error", Group::Codes, |probe| Box::pin(internal_error(probe)))
+    Check::new("codes/internal-error", Group::Codes, |probe| Box::pin(check_internal_error(probe)))
         .should("Ordinary requests do not cause an internal error (-32603).")
         .advice("An internal error is a bug in the server: look at its log.")
         .spec(CODES),
-    Check::new("codes/reserved", Group::Codes, |probe| Box::pin(reserved(probe)))
+    Check::new("codes/reserved", Group::Codes, |probe| Box::pin(check_reserved(probe)))
         .must("No error has a code that the specification reserves: -32023 to -32099, -32002 and -32042.")
         .advice("Choose your own codes outside of -32768 to -32000.")
         .spec(CODES)
@@ -50,7 +50,7 @@ pub(super) const CHECKS: &[Check] = &[
 async fn check_refusal(probe: Probe, text: &str, expected: i64) -> Outcome {
     let mut conn = probe.open().await?;
     conn.send(text).await?;
-    let received = match conn.next_answer(probe.limit().min(std::time::Duration::from_secs(2))).await {
+    let received = match conn.next_response(probe.answer_timeout().min(std::time::Duration::from_secs(2))).await {
         Err(ProbeError::Closed) if !probe.is_child() => return Ok(()),
         received => received?,
     };
@@ -61,20 +61,20 @@ async fn check_refusal(probe: Probe, text: &str, expected: i64) -> Outcome {
     ensure_response(error_code(&response) == Some(expected) || is_bare_refusal, &response)
 }
 
-async fn method_not_found(probe: Probe) -> Outcome {
+async fn check_method_not_found(probe: Probe) -> Outcome {
     ensure_code(&probe.open().await?.ask("check/no-such-method", json!({})).await?, -32601)
 }
 
-async fn invalid_params(probe: Probe) -> Outcome {
-    require(&probe, "tools")?;
+async fn check_invalid_params(probe: Probe) -> Outcome {
+    skip_unless_offered(&probe, "tools")?;
     let response = probe.open().await?.ask("tools/call", json!({ "arguments": {} })).await?;
     // Over HTTP, the header that mirrors the name is missing too.
     let is_header_error = probe.is_modern() && error_code(&response) == Some(-32020);
     ensure_response(error_code(&response) == Some(-32602) || is_header_error, &response)
 }
 
-async fn unknown_tool(probe: Probe) -> Outcome {
-    require(&probe, "tools")?;
+async fn check_unknown_tool(probe: Probe) -> Outcome {
+    skip_unless_offered(&probe, "tools")?;
     let params = json!({ "name": "check_no_such_tool", "arguments": {} });
     let response = probe.open().await?.ask("tools/call", params).await?;
     ensure_response(response.get("error").is_some(), &response)
@@ -92,7 +92,7 @@ async fn collect_responses(probe: &Probe) -> Outcome<Vec<(&'static str, Value)>>
     Ok(all)
 }
 
-async fn internal_error(probe: Probe) -> Outcome {
+async fn check_internal_error(probe: Probe) -> Outcome {
     for (method, response) in collect_responses(&probe).await? {
         if error_code(&response) == Some(-32603) {
             return fail(format!("{method} is answered with {}", compact_json(&response["error"])));
@@ -101,7 +101,7 @@ async fn internal_error(probe: Probe) -> Outcome {
     Ok(())
 }
 
-async fn reserved(probe: Probe) -> Outcome {
+async fn check_reserved(probe: Probe) -> Outcome {
     // -32000 to -32019 are left to older implementations; two codes of older revisions are not reused.
     let is_reserved = |code: &i64| matches!(code, -32002 | -32042) || (-32099..=-32023).contains(code);
     for (method, response) in collect_responses(&probe).await? {

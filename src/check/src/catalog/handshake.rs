@@ -15,45 +15,45 @@ const INITIALIZATION: (&str, &str) = ("basic/lifecycle#initialization", "basic/l
 const NEGOTIATION: (&str, &str) = ("basic/lifecycle#version-negotiation", "basic/lifecycle");
 
 pub(super) const CHECKS: &[Check] = &[
-    Check::new("handshake/version-format", Group::Handshake, |probe| Box::pin(version_format(probe)))
+    Check::new("handshake/version-format", Group::Handshake, |probe| Box::pin(check_version_format(probe)))
         .must("The version in the answer to `initialize` is a date, `YYYY-MM-DD`.")
         .advice("Name a revision of the specification.")
-        .spec(("basic/lifecycle#version-negotiation", "basic/lifecycle")),
-    Check::new("handshake/known-version", Group::Handshake, |probe| Box::pin(known_version(probe)))
+        .spec(NEGOTIATION),
+    Check::new("handshake/known-version", Group::Handshake, |probe| Box::pin(check_known_version(probe)))
         .must("The server agrees to a requested version that it supports.")
         .advice("Answer with the client's version if you support it.")
         .spec(NEGOTIATION),
-    Check::new("handshake/unknown-version", Group::Handshake, |probe| Box::pin(unknown_version(probe)))
+    Check::new("handshake/unknown-version", Group::Handshake, |probe| Box::pin(check_unknown_version(probe)))
         .must("An unknown version is answered with one that the server supports, or with an error.")
         .advice("Never repeat a version that you do not support.")
         .spec(NEGOTIATION),
-    Check::new("handshake/server-info", Group::Handshake, |probe| Box::pin(server_info(probe)))
+    Check::new("handshake/server-info", Group::Handshake, |probe| Box::pin(check_server_info(probe)))
         .must("`serverInfo` has a name and a version.")
         .advice("Identify your server in the answer to `initialize`.")
         .spec(INITIALIZATION),
-    Check::new("handshake/capabilities", Group::Handshake, |probe| Box::pin(capabilities(probe)))
+    Check::new("handshake/capabilities", Group::Handshake, |probe| Box::pin(check_capabilities(probe)))
         .must("`capabilities` is an object whose values are objects.")
         .advice("Answer with an object of objects, which may be empty.")
         .spec(INITIALIZATION),
-    Check::new("handshake/capabilities-answer", Group::Handshake, |probe| Box::pin(capabilities_answer(probe)))
+    Check::new("handshake/capabilities-answer", Group::Handshake, |probe| Box::pin(check_capabilities_answer(probe)))
         .must("The methods of each declared capability are answered with a result.")
         .advice("Declare only what you implement.")
         .spec(("basic/lifecycle#capability-negotiation", "basic/lifecycle")),
-    Check::new("handshake/ping", Group::Handshake, |probe| Box::pin(ping(probe)))
+    Check::new("handshake/ping", Group::Handshake, |probe| Box::pin(check_ping(probe)))
         .must("A ping is answered with an empty result.")
         .advice("Answer `ping` with `{}`.")
         .spec(("basic/utilities/ping", "basic/utilities/ping")),
     Check::new("handshake/initialize-without-params", Group::Handshake, |probe| {
-        Box::pin(initialize_without_params(probe))
+        Box::pin(check_initialize_without_params(probe))
     })
     .should("`initialize` without its parameters is answered with an error.")
     .advice("Validate the parameters of `initialize`, and answer with -32602.")
     .spec(INITIALIZATION),
-    Check::new("handshake/early-request", Group::Handshake, |probe| Box::pin(early_request(probe)))
+    Check::new("handshake/early-request", Group::Handshake, |probe| Box::pin(check_early_request(probe)))
         .should("A request before `initialize` is answered, possibly with an error, and the handshake can continue.")
         .advice("Answer with an error until the handshake is complete, and keep the connection open.")
         .spec(INITIALIZATION),
-    Check::new("handshake/early-server-request", Group::Handshake, |probe| Box::pin(early_server_request(probe)))
+    Check::new("handshake/early-server-request", Group::Handshake, |probe| Box::pin(check_early_server_request(probe)))
         .should("Before `notifications/initialized` the server sends no requests but pings.")
         .advice("Wait for `notifications/initialized` before you send requests.")
         .spec(INITIALIZATION),
@@ -64,7 +64,7 @@ fn ensure_opening(holds: bool, value: &Value) -> Outcome {
     ensure(holds, || format!("it says {}", compact_json(value)))
 }
 
-async fn version_format(probe: Probe) -> Outcome {
+async fn check_version_format(probe: Probe) -> Outcome {
     let version = &probe.server_info.opening["protocolVersion"];
     let is_date = version.as_str().is_some_and(|text| {
         let parts: Vec<&str> = text.split('-').collect();
@@ -74,7 +74,7 @@ async fn version_format(probe: Probe) -> Outcome {
     ensure_opening(is_date, version)
 }
 
-async fn known_version(probe: Probe) -> Outcome {
+async fn check_known_version(probe: Probe) -> Outcome {
     let result = probe.connect().await?.initialize(&probe.revision).await?;
     let version = &result["protocolVersion"];
     ensure(version.as_str() == Some(&*probe.revision), || {
@@ -82,7 +82,7 @@ async fn known_version(probe: Probe) -> Outcome {
     })
 }
 
-async fn unknown_version(probe: Probe) -> Outcome {
+async fn check_unknown_version(probe: Probe) -> Outcome {
     let mut conn = probe.connect().await?;
     let response = conn.exchange(&initialize_request(&1.into(), "1999-12-31")).await?.json().unwrap_or_default();
     let holds = match response["result"]["protocolVersion"].as_str() {
@@ -92,17 +92,17 @@ async fn unknown_version(probe: Probe) -> Outcome {
     ensure_response(holds, &response)
 }
 
-async fn server_info(probe: Probe) -> Outcome {
+async fn check_server_info(probe: Probe) -> Outcome {
     let info = &probe.server_info.opening["serverInfo"];
     ensure_opening(info["name"].is_string() && info["version"].is_string(), info)
 }
 
-async fn capabilities(probe: Probe) -> Outcome {
+async fn check_capabilities(probe: Probe) -> Outcome {
     let all = &probe.server_info.opening["capabilities"];
     ensure_opening(all.as_object().is_some_and(|all| all.values().all(Value::is_object)), all)
 }
 
-async fn capabilities_answer(probe: Probe) -> Outcome {
+async fn check_capabilities_answer(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let templates = probe.server_info.offers("resources").then_some("resources/templates/list");
     for method in offered_lists(&probe).chain(templates) {
@@ -116,19 +116,19 @@ async fn capabilities_answer(probe: Probe) -> Outcome {
     Ok(())
 }
 
-async fn ping(probe: Probe) -> Outcome {
+async fn check_ping(probe: Probe) -> Outcome {
     let response = probe.open().await?.ask("ping", Value::Null).await?;
     let is_empty = response["result"].as_object().is_some_and(|result| result.keys().all(|key| key == "_meta"));
     ensure_response(is_empty, &response)
 }
 
-async fn initialize_without_params(probe: Probe) -> Outcome {
+async fn check_initialize_without_params(probe: Probe) -> Outcome {
     let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize" });
     let received = probe.connect().await?.exchange(&message).await?;
     ensure_response(received.is_refusal(), &received.json().unwrap_or_default())
 }
 
-async fn early_request(probe: Probe) -> Outcome {
+async fn check_early_request(probe: Probe) -> Outcome {
     let message = json!({ "jsonrpc": "2.0", "id": "early", "method": "tools/list" });
     let mut conn = probe.connect().await?;
     match conn.exchange(&message).await {
@@ -140,14 +140,14 @@ async fn early_request(probe: Probe) -> Outcome {
     Ok(())
 }
 
-async fn early_server_request(probe: Probe) -> Outcome {
+async fn check_early_server_request(probe: Probe) -> Outcome {
     let mut conn = probe.connect().await?;
     let mut message = initialize_request(&1.into(), &probe.revision);
     message["params"]["capabilities"] = json!({ "roots": {} });
     let is_request = |message: &Value| {
         message.get("id").is_some() && message["method"].as_str().is_some_and(|method| method != "ping")
     };
-    let mut request = conn.gather(&message, probe.limit()).await?.into_iter().find(is_request);
+    let mut request = conn.gather(&message, probe.answer_timeout()).await?.into_iter().find(is_request);
     // Other messages are skipped, because only requests violate the requirement.
     while request.is_none()
         && let Some(received) = conn.receive(QUIET_PERIOD).await?

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Check, Group, Outcome, RevisionRange, compact_json, ensure, ensure_none, error_code, require, skip};
+use super::{
+    Check, Group, Outcome, RevisionRange, compact_json, ensure, ensure_none, error_code, skip, skip_unless_offered,
+};
 use crate::{
     probe::{Probe, ProbeConnection},
     wire::{HttpResponse, parse},
@@ -16,97 +18,97 @@ const PAGE: (&str, &str) = (LEGACY_HTTP, MODERN_HTTP);
 const SESSIONS: (&str, &str) = ("basic/transports#session-management", MODERN_HTTP);
 
 pub(super) const CHECKS: &[Check] = &[
-    Check::new("http/content-type", Group::Http, |probe| Box::pin(content_type(probe)))
+    Check::new("http/content-type", Group::Http, |probe| Box::pin(check_content_type(probe)))
         .must("A request is answered as `application/json` or `text/event-stream`.")
         .advice("Set `Content-Type` to one of them.")
         .spec(PAGE)
         .in_revisions(RevisionRange::Since("2025-03-26")),
-    Check::new("http/notification-accepted", Group::Http, |probe| Box::pin(accepted(probe)))
+    Check::new("http/notification-accepted", Group::Http, |probe| Box::pin(check_notification_accepted(probe)))
         .must("A notification is answered with 202 and no body, or refused with an error status.")
         .advice("Answer notifications with 202.")
         .spec(PAGE)
         .in_revisions(RevisionRange::Since("2025-03-26")),
-    Check::new("http/origin", Group::Http, |probe| Box::pin(origin(probe)))
+    Check::new("http/origin", Group::Http, |probe| Box::pin(check_origin(probe)))
         .must("A request from a web page of another origin is refused, from 2025-11-25 on with 403.")
         .advice("Compare `Origin` with those that you allow, and answer others with 403.")
         .spec(("basic/transports#security-warning", MODERN_HTTP))
         .in_revisions(RevisionRange::Since("2025-03-26")),
-    Check::new("http/get", Group::Http, |probe| Box::pin(get(probe)))
+    Check::new("http/get", Group::Http, |probe| Box::pin(check_get(probe)))
         .must("GET opens a stream, or is answered with 405.")
         .advice("Answer GET with 405 if you offer no stream.")
         .spec(PAGE)
         .in_revisions(RevisionRange::LegacySince("2025-03-26")),
-    Check::new("http/session-id", Group::Http, |probe| Box::pin(session_id(probe)))
+    Check::new("http/session-id", Group::Http, |probe| Box::pin(check_session_id(probe)))
         .must("A session id has only visible ASCII characters.")
         .advice("Make ids of letters and digits.")
         .spec(SESSIONS)
         .in_revisions(RevisionRange::LegacySince("2025-03-26")),
-    Check::new("http/session-required", Group::Http, |probe| Box::pin(session_required(probe)))
+    Check::new("http/session-required", Group::Http, |probe| Box::pin(check_session_required(probe)))
         .should("A request without a session id is answered with 400, or served if the server needs none.")
         .advice("Answer requests other than `initialize` that name no session with 400, if you need one.")
         .spec(SESSIONS)
         .in_revisions(RevisionRange::LegacySince("2025-03-26")),
-    Check::new("http/session-unknown", Group::Http, |probe| Box::pin(session_unknown(probe)))
+    Check::new("http/session-unknown", Group::Http, |probe| Box::pin(check_session_unknown(probe)))
         .should("A request with an unknown session id is answered with 404.")
         .advice("Answer unknown ids with 404, so that clients start a new session.")
         .spec(SESSIONS)
         .in_revisions(RevisionRange::LegacySince("2025-03-26")),
-    Check::new("http/session-ended", Group::Http, |probe| Box::pin(session_ended(probe)))
+    Check::new("http/session-ended", Group::Http, |probe| Box::pin(check_session_ended(probe)))
         .must("DELETE is answered with 405, or ends the session, whose id is then answered with 404.")
         .advice("Delete a session that was ended.")
         .spec(SESSIONS)
         .in_revisions(RevisionRange::LegacySince("2025-03-26")),
-    Check::new("http/version-header", Group::Http, |probe| Box::pin(version_header(probe)))
+    Check::new("http/version-header", Group::Http, |probe| Box::pin(check_version_header(probe)))
         .must("A request with an unsupported version in its header is answered with 400.")
         .advice("Check `MCP-Protocol-Version`.")
         .spec(("basic/transports#protocol-version-header", MODERN_HTTP))
         .in_revisions(RevisionRange::LegacySince("2025-06-18")),
-    Check::new("http/header-mismatch", Group::Http, |probe| Box::pin(header_mismatch(probe)))
+    Check::new("http/header-mismatch", Group::Http, |probe| Box::pin(check_header_mismatch(probe)))
         .must("A request whose headers contradict its body is answered with 400 and -32020.")
         .advice("Compare `MCP-Protocol-Version`, `Mcp-Method` and `Mcp-Name` with the body.")
         .spec((LEGACY_HTTP, "basic/transports/streamable-http#server-validation"))
         .in_revisions(RevisionRange::Modern),
-    Check::new("http/version-mismatch", Group::Http, |probe| Box::pin(version_mismatch(probe)))
+    Check::new("http/version-mismatch", Group::Http, |probe| Box::pin(check_version_mismatch(probe)))
         .must("A request whose version differs between header and body is answered with 400.")
         .advice("Compare `MCP-Protocol-Version` with the protocol version in `_meta`.")
         .spec((LEGACY_HTTP, "basic/transports/streamable-http#protocol-version-header"))
         .in_revisions(RevisionRange::Modern),
-    Check::new("http/name-mismatch", Group::Http, |probe| Box::pin(name_mismatch(probe)))
+    Check::new("http/name-mismatch", Group::Http, |probe| Box::pin(check_name_mismatch(probe)))
         .must("A call whose tool name differs between header and body is answered with 400 and -32020.")
         .advice("Compare `Mcp-Name` with `params.name`, or with `params.uri` for resources.")
         .spec((LEGACY_HTTP, "basic/transports/streamable-http#server-validation"))
         .in_revisions(RevisionRange::Modern),
-    Check::new("http/header-missing", Group::Http, |probe| Box::pin(header_missing(probe)))
+    Check::new("http/header-missing", Group::Http, |probe| Box::pin(check_header_missing(probe)))
         .must("A request without `Mcp-Method` is answered with 400.")
         .advice("Refuse requests with missing headers.")
         .spec((LEGACY_HTTP, "basic/transports/streamable-http#server-validation"))
         .in_revisions(RevisionRange::Modern),
-    Check::new("http/no-session", Group::Http, |probe| Box::pin(no_session(probe)))
+    Check::new("http/no-session", Group::Http, |probe| Box::pin(check_no_session(probe)))
         .should("The server does not start a session.")
         .advice("Do not answer with `Mcp-Session-Id`: the revision has no sessions.")
         .spec((LEGACY_HTTP, MODERN_HTTP))
         .in_revisions(RevisionRange::Modern),
-    Check::new("http/method-status", Group::Http, |probe| Box::pin(method_status(probe)))
+    Check::new("http/method-status", Group::Http, |probe| Box::pin(check_method_status(probe)))
         .must("An unknown method is answered with 404.")
         .advice("Send -32601 with the status 404.")
         .spec((LEGACY_HTTP, MODERN_HTTP))
         .in_revisions(RevisionRange::Modern),
-    Check::new("http/version-status", Group::Http, |probe| Box::pin(version_status(probe)))
+    Check::new("http/version-status", Group::Http, |probe| Box::pin(check_version_status(probe)))
         .must("An unsupported version is answered with 400.")
         .advice("Send -32022 with the status 400.")
         .spec((LEGACY_HTTP, "basic/transports/streamable-http#protocol-version-header"))
         .in_revisions(RevisionRange::Modern),
-    Check::new("http/event-ids", Group::Http, |probe| Box::pin(event_ids(probe)))
+    Check::new("http/event-ids", Group::Http, |probe| Box::pin(check_event_ids(probe)))
         .must("If events have ids, each id is unique within the session.")
         .advice("Number events across all streams of the session, or include the stream in the id.")
         .spec(("basic/transports#resumability-and-redelivery", MODERN_HTTP))
         .in_revisions(RevisionRange::LegacySince("2025-03-26")),
-    Check::new("http/resumed-stream", Group::Http, |probe| Box::pin(resumed(probe)))
+    Check::new("http/resumed-stream", Group::Http, |probe| Box::pin(check_resumed_stream(probe)))
         .must("A resumed stream has no messages of other streams.")
         .advice("Replay only the events after `Last-Event-ID`, and only those of its stream.")
         .spec(("basic/transports#resumability-and-redelivery", MODERN_HTTP))
         .in_revisions(RevisionRange::LegacySince("2025-03-26")),
-    Check::new("http/parse-status", Group::Http, |probe| Box::pin(parse_status(probe)))
+    Check::new("http/parse-status", Group::Http, |probe| Box::pin(check_parse_status(probe)))
         .should("Invalid JSON is answered with 400.")
         .advice("Answer bodies that cannot be read with 400.")
         .spec(PAGE)
@@ -157,14 +159,14 @@ fn ensure_header_mismatch(answer: &HttpResponse) -> Outcome {
     ensure_answer(answer.status == 400 && error_code(&answer.last_message()) == Some(-32020), answer)
 }
 
-async fn content_type(probe: Probe) -> Outcome {
+async fn check_content_type(probe: Probe) -> Outcome {
     let answer = post_harmless(&probe, &[]).await?;
     let kind = answer.header("content-type").unwrap_or_default().to_ascii_lowercase();
     let is_known = kind.starts_with("application/json") || kind.starts_with("text/event-stream");
     ensure(is_known, || format!("the content type is {kind:?}"))
 }
 
-async fn accepted(probe: Probe) -> Outcome {
+async fn check_notification_accepted(probe: Probe) -> Outcome {
     // Every server knows this notification.
     let params = json!({ "requestId": "check-none", "reason": "check" });
     let message = probe.message(None, "notifications/cancelled", params);
@@ -173,7 +175,7 @@ async fn accepted(probe: Probe) -> Outcome {
     ensure_answer(accepted || (400..500).contains(&answer.status), &answer)
 }
 
-async fn origin(probe: Probe) -> Outcome {
+async fn check_origin(probe: Probe) -> Outcome {
     let answer = post_harmless(&probe, &[("Origin", Some("https://evil.example"))]).await?;
     // The status was specified later than the refusal itself.
     let refused =
@@ -184,7 +186,7 @@ async fn origin(probe: Probe) -> Outcome {
 /// The time for which a stream without events is read.
 const QUIET_STREAM_LIMIT: Duration = Duration::from_millis(700);
 
-async fn get(probe: Probe) -> Outcome {
+async fn check_get(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let headers = stream_headers(&mut conn);
     let answer = conn.listen(&headers, QUIET_STREAM_LIMIT).await?;
@@ -201,24 +203,24 @@ async fn open_session(probe: &Probe) -> Outcome<(ProbeConnection, String)> {
     }
 }
 
-async fn session_id(probe: Probe) -> Outcome {
+async fn check_session_id(probe: Probe) -> Outcome {
     let (_, id) = open_session(&probe).await?;
     ensure(id.bytes().all(|byte| (0x21..=0x7e).contains(&byte)), || format!("it is {id:?}"))
 }
 
-async fn session_required(probe: Probe) -> Outcome {
+async fn check_session_required(probe: Probe) -> Outcome {
     let (mut conn, _) = open_session(&probe).await?;
     let answer = post(&mut conn, &probe.harmless_request(5), &[("Mcp-Session-Id", None)]).await?;
     ensure_answer(answer.status == 400 || answer.status < 300, &answer)
 }
 
-async fn session_unknown(probe: Probe) -> Outcome {
+async fn check_session_unknown(probe: Probe) -> Outcome {
     let (mut conn, _) = open_session(&probe).await?;
     let changed_headers = [("Mcp-Session-Id", Some("check-no-such-session"))];
     ensure_status(&post(&mut conn, &probe.harmless_request(5), &changed_headers).await?, 404)
 }
 
-async fn session_ended(probe: Probe) -> Outcome {
+async fn check_session_ended(probe: Probe) -> Outcome {
     let (mut conn, _) = open_session(&probe).await?;
     let headers = headers_for(&mut conn, &Value::Null);
     let answer = conn.post("DELETE", &headers, "").await?;
@@ -229,28 +231,28 @@ async fn session_ended(probe: Probe) -> Outcome {
     ensure_status(&post(&mut conn, &probe.harmless_request(5), &[]).await?, 404)
 }
 
-async fn version_header(probe: Probe) -> Outcome {
+async fn check_version_header(probe: Probe) -> Outcome {
     ensure_status(&post_harmless(&probe, &[("MCP-Protocol-Version", Some("1999-12-31"))]).await?, 400)
 }
 
-async fn header_mismatch(probe: Probe) -> Outcome {
+async fn check_header_mismatch(probe: Probe) -> Outcome {
     ensure_header_mismatch(&post_harmless(&probe, &[("Mcp-Method", Some("tools/list"))]).await?)
 }
 
-async fn version_mismatch(probe: Probe) -> Outcome {
+async fn check_version_mismatch(probe: Probe) -> Outcome {
     // The server chooses which of the two versions it checks first, and so the code.
     ensure_status(&post_harmless(&probe, &[("MCP-Protocol-Version", Some("2099-01-01"))]).await?, 400)
 }
 
-async fn name_mismatch(probe: Probe) -> Outcome {
-    require(&probe, "tools")?;
+async fn check_name_mismatch(probe: Probe) -> Outcome {
+    skip_unless_offered(&probe, "tools")?;
     let params = json!({ "name": "check_no_such_tool", "arguments": {} });
     let message = probe.message(Some(&5.into()), "tools/call", params);
     let changed_headers = [("Mcp-Name", Some("check_another_tool"))];
     ensure_header_mismatch(&post(&mut probe.open().await?, &message, &changed_headers).await?)
 }
 
-async fn version_status(probe: Probe) -> Outcome {
+async fn check_version_status(probe: Probe) -> Outcome {
     let mut message = probe.harmless_request(5);
     message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2099-01-01".into();
     let changed_headers = [("MCP-Protocol-Version", Some("2099-01-01"))];
@@ -267,7 +269,7 @@ async fn ping_twice(conn: &mut ProbeConnection, probe: &Probe) -> Outcome<Vec<(V
     Ok(all)
 }
 
-async fn event_ids(probe: Probe) -> Outcome {
+async fn check_event_ids(probe: Probe) -> Outcome {
     let all = ping_twice(&mut probe.open().await?, &probe).await?;
     let ids: Vec<&String> =
         all.iter().flat_map(|(_, answer)| &answer.events).filter_map(|event| event.id.as_ref()).collect();
@@ -279,7 +281,7 @@ async fn event_ids(probe: Probe) -> Outcome {
     ensure_none(duplicate, |id| format!("{id:?} occurs twice"))
 }
 
-async fn resumed(probe: Probe) -> Outcome {
+async fn check_resumed_stream(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let all = ping_twice(&mut conn, &probe).await?;
     let last = all.first().and_then(|(_, answer)| answer.events.iter().find_map(|event| event.id.clone()));
@@ -295,21 +297,21 @@ async fn resumed(probe: Probe) -> Outcome {
     ensure_none(foreign, |message| format!("after {last:?} it sends {}", compact_json(&message)))
 }
 
-async fn header_missing(probe: Probe) -> Outcome {
+async fn check_header_missing(probe: Probe) -> Outcome {
     ensure_status(&post_harmless(&probe, &[("Mcp-Method", None)]).await?, 400)
 }
 
-async fn no_session(probe: Probe) -> Outcome {
+async fn check_no_session(probe: Probe) -> Outcome {
     let answer = post_harmless(&probe, &[]).await?;
     ensure_none(answer.header("mcp-session-id"), |session| format!("it starts the session {session:?}"))
 }
 
-async fn method_status(probe: Probe) -> Outcome {
+async fn check_method_status(probe: Probe) -> Outcome {
     let message = probe.message(Some(&5.into()), "check/no-such-method", json!({}));
     ensure_status(&post(&mut probe.open().await?, &message, &[]).await?, 404)
 }
 
-async fn parse_status(probe: Probe) -> Outcome {
+async fn check_parse_status(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let headers = headers_for(&mut conn, &probe.harmless_request(5));
     ensure_status(&conn.post("POST", &headers, r#"{"jsonrpc":"2.0","#).await?, 400)

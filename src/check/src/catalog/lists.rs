@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, Outcome, RevisionRange, compact_json, ensure_code, ensure_none, ensure_response, fail, require, skip,
-    tools::is_block,
+    Check, Group, Outcome, RevisionRange, compact_json, ensure_code, ensure_none, ensure_response, fail, skip,
+    skip_unless_offered, tools::is_block,
 };
 use crate::probe::Probe;
 
@@ -12,61 +12,61 @@ const RESOURCES: (&str, &str) = ("server/resources#data-types", "server/resource
 const PROMPTS: (&str, &str) = ("server/prompts#data-types", "server/prompts#data-types");
 
 pub(super) const CHECKS: &[Check] = &[
-    Check::new("lists/resources", Group::Lists, |probe| Box::pin(resources(probe)))
+    Check::new("lists/resources", Group::Lists, |probe| Box::pin(check_resources(probe)))
         .must("Each resource has a URI and a name.")
         .advice("Write `uri` and `name` into each entry.")
         .spec(RESOURCES),
-    Check::new("lists/resource-contents", Group::Lists, |probe| Box::pin(contents(probe)))
+    Check::new("lists/resource-contents", Group::Lists, |probe| Box::pin(check_resource_contents(probe)))
         .must("Reading a resource gives contents, each with its URI and either text or a blob.")
         .advice("Answer with `contents`, a list, and write `text` or `blob` into each.")
         .spec(RESOURCES),
-    Check::new("lists/missing-resource", Group::Lists, |probe| Box::pin(missing_resource(probe)))
+    Check::new("lists/missing-resource", Group::Lists, |probe| Box::pin(check_missing_resource(probe)))
         .should("A resource that does not exist is answered with -32002, and in the stateless revision with -32602.")
         .advice("Answer with that code and the URI in `data`.")
         .spec(("server/resources#error-handling", "server/resources#error-handling")),
-    Check::new("lists/templates", Group::Lists, |probe| Box::pin(templates(probe)))
+    Check::new("lists/templates", Group::Lists, |probe| Box::pin(check_templates(probe)))
         .must("Each template has a URI template and a name.")
         .advice("Write `uriTemplate` and `name` into each entry.")
         .spec(("server/resources#resource-templates", "server/resources#resource-templates")),
-    Check::new("lists/subscribe", Group::Lists, |probe| Box::pin(subscribe(probe)))
+    Check::new("lists/subscribe", Group::Lists, |probe| Box::pin(check_subscribe(probe)))
         .must("If subscriptions are declared, a listed resource can be subscribed to and unsubscribed from.")
         .advice("Answer `resources/subscribe` and `resources/unsubscribe` with `{}`, or do not declare it.")
         .spec(("server/resources#subscriptions", "server/resources"))
         .in_revisions(RevisionRange::Legacy),
-    Check::new("lists/prompts", Group::Lists, |probe| Box::pin(prompts(probe)))
+    Check::new("lists/prompts", Group::Lists, |probe| Box::pin(check_prompts(probe)))
         .must("Each prompt has a name, and its arguments are a list of objects with names.")
         .advice("Write `name` into each entry, and into each of its arguments.")
         .spec(PROMPTS),
-    Check::new("lists/prompt-messages", Group::Lists, |probe| Box::pin(messages(probe)))
+    Check::new("lists/prompt-messages", Group::Lists, |probe| Box::pin(check_prompt_messages(probe)))
         .must("A prompt's messages have a role, `user` or `assistant`, and one content block.")
         .advice("Answer with `messages`, and write `role` and `content` into each.")
         .spec(PROMPTS),
-    Check::new("lists/unknown-prompt", Group::Lists, |probe| Box::pin(unknown_prompt(probe)))
+    Check::new("lists/unknown-prompt", Group::Lists, |probe| Box::pin(check_unknown_prompt(probe)))
         .should("An unknown prompt is answered with -32602.")
         .advice("Answer with that code and the name.")
         .spec(("server/prompts#error-handling", "server/prompts#error-handling")),
-    Check::new("lists/completion", Group::Lists, |probe| Box::pin(completion(probe)))
+    Check::new("lists/completion", Group::Lists, |probe| Box::pin(check_completion(probe)))
         .must("Completion returns at most 100 values, all of them strings.")
         .advice("Return at most 100 values and set `hasMore`.")
         .spec(("server/utilities/completion", "server/utilities/completion")),
 ];
 
 /// Skips the check unless the server offers the capability and lists entries.
-fn skip_if_missing(probe: &Probe, capability: &str, listed: &[Value]) -> Outcome {
-    require(probe, capability)?;
+fn skip_unless_listed(probe: &Probe, capability: &str, listed: &[Value]) -> Outcome {
+    skip_unless_offered(probe, capability)?;
     if listed.is_empty() { skip(format!("it lists no {capability}")) } else { Ok(()) }
 }
 
 /// Fails and quotes the first invalid entry, if there is one.
-pub(super) fn check_each(listed: &[Value], is_valid: impl Fn(&Value) -> bool) -> Outcome {
+pub(super) fn ensure_each(listed: &[Value], is_valid: impl Fn(&Value) -> bool) -> Outcome {
     let invalid = listed.iter().find(|entry| !is_valid(entry));
     ensure_none(invalid, |entry| format!("this entry is invalid: {}", compact_json(entry)))
 }
 
-async fn resources(probe: Probe) -> Outcome {
+async fn check_resources(probe: Probe) -> Outcome {
     let listed = &probe.server_info.resources;
-    skip_if_missing(&probe, "resources", listed)?;
-    check_each(listed, |entry| entry["uri"].is_string() && entry["name"].is_string())
+    skip_unless_listed(&probe, "resources", listed)?;
+    ensure_each(listed, |entry| entry["uri"].is_string() && entry["name"].is_string())
 }
 
 /// Returns `true` for valid contents of a resource.
@@ -74,9 +74,9 @@ pub(super) fn is_contents(contents: &Value) -> bool {
     contents["uri"].is_string() && (contents["text"].is_string() != contents["blob"].is_string())
 }
 
-async fn contents(probe: Probe) -> Outcome {
+async fn check_resource_contents(probe: Probe) -> Outcome {
     let listed = &probe.server_info.resources;
-    skip_if_missing(&probe, "resources", listed)?;
+    skip_unless_listed(&probe, "resources", listed)?;
     let mut conn = probe.open().await?;
     for resource in listed.iter().take(3) {
         let response = conn.ask("resources/read", json!({ "uri": resource["uri"] })).await?;
@@ -88,19 +88,19 @@ async fn contents(probe: Probe) -> Outcome {
     Ok(())
 }
 
-async fn missing_resource(probe: Probe) -> Outcome {
-    require(&probe, "resources")?;
+async fn check_missing_resource(probe: Probe) -> Outcome {
+    skip_unless_offered(&probe, "resources")?;
     let response = probe.open().await?.ask("resources/read", json!({ "uri": "check://no/such/resource" })).await?;
     ensure_code(&response, if probe.is_modern() { -32602 } else { -32002 })
 }
 
-async fn templates(probe: Probe) -> Outcome {
+async fn check_templates(probe: Probe) -> Outcome {
     let listed = &probe.server_info.templates;
-    skip_if_missing(&probe, "resources", listed)?;
-    check_each(listed, |entry| entry["uriTemplate"].is_string() && entry["name"].is_string())
+    skip_unless_listed(&probe, "resources", listed)?;
+    ensure_each(listed, |entry| entry["uriTemplate"].is_string() && entry["name"].is_string())
 }
 
-async fn subscribe(probe: Probe) -> Outcome {
+async fn check_subscribe(probe: Probe) -> Outcome {
     if probe.server_info.opening["capabilities"]["resources"]["subscribe"] != true {
         return skip("it declares no subscriptions");
     }
@@ -115,10 +115,10 @@ async fn subscribe(probe: Probe) -> Outcome {
     Ok(())
 }
 
-async fn prompts(probe: Probe) -> Outcome {
+async fn check_prompts(probe: Probe) -> Outcome {
     let listed = &probe.server_info.prompts;
-    skip_if_missing(&probe, "prompts", listed)?;
-    check_each(listed, |entry| {
+    skip_unless_listed(&probe, "prompts", listed)?;
+    ensure_each(listed, |entry| {
         let arguments = entry.get("arguments").is_none_or(|all| {
             all.as_array().is_some_and(|all| all.iter().all(|argument| argument["name"].is_string()))
         });
@@ -126,9 +126,9 @@ async fn prompts(probe: Probe) -> Outcome {
     })
 }
 
-async fn messages(probe: Probe) -> Outcome {
+async fn check_prompt_messages(probe: Probe) -> Outcome {
     let listed = &probe.server_info.prompts;
-    skip_if_missing(&probe, "prompts", listed)?;
+    skip_unless_listed(&probe, "prompts", listed)?;
     let mut conn = probe.open().await?;
     for prompt in listed.iter().take(3) {
         let required =
@@ -148,14 +148,14 @@ async fn messages(probe: Probe) -> Outcome {
     Ok(())
 }
 
-async fn unknown_prompt(probe: Probe) -> Outcome {
-    require(&probe, "prompts")?;
+async fn check_unknown_prompt(probe: Probe) -> Outcome {
+    skip_unless_offered(&probe, "prompts")?;
     let response = probe.open().await?.ask("prompts/get", json!({ "name": "check_no_such_prompt" })).await?;
     ensure_code(&response, -32602)
 }
 
-async fn completion(probe: Probe) -> Outcome {
-    require(&probe, "completions")?;
+async fn check_completion(probe: Probe) -> Outcome {
+    skip_unless_offered(&probe, "completions")?;
     let prompt_argument = probe.server_info.prompts.iter().find_map(|prompt| {
         let argument = prompt["arguments"].as_array()?.first()?;
         Some((json!({ "type": "ref/prompt", "name": prompt["name"] }), argument["name"].clone()))

@@ -13,7 +13,7 @@ const RESPONSES: (&str, &str) = ("basic/index#responses", "basic/index#responses
 const REQUESTS: (&str, &str) = ("basic/index#requests", "basic/index#requests");
 
 pub(super) const CHECKS: &[Check] = &[
-    Check::new("messages/jsonrpc", Group::Messages, |probe| Box::pin(jsonrpc(probe)))
+    Check::new("messages/jsonrpc", Group::Messages, |probe| Box::pin(check_jsonrpc(probe)))
         .must("A response says `\"jsonrpc\": \"2.0\"`.")
         .advice("Write that member, with exactly this text, into each message.")
         .spec(RESPONSES),
@@ -31,27 +31,29 @@ pub(super) const CHECKS: &[Check] = &[
     .should("An id of 2^53 - 1 comes back unchanged.")
     .advice("Store ids as text or as 64-bit integers, not as 32-bit ones.")
     .spec(RESPONSES),
-    Check::new("messages/one-outcome", Group::Messages, |probe| Box::pin(one_outcome(probe)))
+    Check::new("messages/one-outcome", Group::Messages, |probe| Box::pin(check_one_outcome(probe)))
         .must("A response has either `result` or `error`, never both.")
         .advice("Omit the member that does not apply, instead of writing null.")
         .spec(RESPONSES),
-    Check::new("messages/result-object", Group::Messages, |probe| Box::pin(result_object(probe)))
+    Check::new("messages/result-object", Group::Messages, |probe| Box::pin(check_result_object(probe)))
         .must("A result is an object.")
         .advice("Answer with an object, even if it is empty.")
         .spec(RESPONSES),
-    Check::new("messages/error-object", Group::Messages, |probe| Box::pin(error_object(probe)))
+    Check::new("messages/error-object", Group::Messages, |probe| Box::pin(check_error_object(probe)))
         .must("An error has an integer `code` and a `message` that is a string.")
         .advice("Write both members into each error.")
         .spec(RESPONSES),
-    Check::new("messages/notification-unanswered", Group::Messages, |probe| Box::pin(notification_unanswered(probe)))
-        .must("A notification is not answered, even if it is unknown.")
-        .advice("Ignore notifications that you do not know.")
-        .spec(("basic/index#notifications", "basic/index#notifications")),
-    Check::new("messages/concurrent", Group::Messages, |probe| Box::pin(concurrent(probe)))
+    Check::new("messages/notification-unanswered", Group::Messages, |probe| {
+        Box::pin(check_notification_unanswered(probe))
+    })
+    .must("A notification is not answered, even if it is unknown.")
+    .advice("Ignore notifications that you do not know.")
+    .spec(("basic/index#notifications", "basic/index#notifications")),
+    Check::new("messages/concurrent", Group::Messages, |probe| Box::pin(check_concurrent(probe)))
         .must("Requests in flight at the same time each get their own response.")
         .advice("Match requests and responses by their ids alone.")
         .spec(REQUESTS),
-    Check::new("messages/unknown-members", Group::Messages, |probe| Box::pin(unknown_members(probe)))
+    Check::new("messages/unknown-members", Group::Messages, |probe| Box::pin(check_unknown_members(probe)))
         .should("A request with an unknown member is answered normally.")
         .advice("Ignore members that you do not know: later revisions have more.")
         .spec(REQUESTS),
@@ -67,7 +69,7 @@ async fn ask_harmless(conn: &mut ProbeConnection, probe: &Probe) -> Outcome<Valu
     }
 }
 
-async fn jsonrpc(probe: Probe) -> Outcome {
+async fn check_jsonrpc(probe: Probe) -> Outcome {
     let version = &ask_harmless(&mut probe.open().await?, &probe).await?["jsonrpc"];
     ensure(version == "2.0", || format!("`jsonrpc` is {}", compact_json(version)))
 }
@@ -77,12 +79,13 @@ async fn check_id_echo(probe: Probe, id: Value) -> Outcome {
     let mut conn = probe.open().await?;
     conn.send(&probe.harmless_request(id.clone()).to_string()).await?;
     // Any response is the answer: waiting for one with the right id would only time out.
-    let answer = conn.next_answer(probe.limit()).await?.ok_or(ProbeError::Timeout(probe.limit()))?;
+    let answer =
+        conn.next_response(probe.answer_timeout()).await?.ok_or(ProbeError::Timeout(probe.answer_timeout()))?;
     let received_id = &answer.json().unwrap_or_default()["id"];
     ensure(*received_id == id, || format!("the request has the id {id}, the response {}", compact_json(received_id)))
 }
 
-async fn one_outcome(probe: Probe) -> Outcome {
+async fn check_one_outcome(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     for response in [ask_harmless(&mut conn, &probe).await?, conn.ask("check/no-such-method", json!({})).await?] {
         ensure_response(response.get("result").is_some() != response.get("error").is_some(), &response)?;
@@ -90,13 +93,13 @@ async fn one_outcome(probe: Probe) -> Outcome {
     Ok(())
 }
 
-async fn result_object(probe: Probe) -> Outcome {
+async fn check_result_object(probe: Probe) -> Outcome {
     let response = ask_harmless(&mut probe.open().await?, &probe).await?;
     let result = &response["result"];
     ensure(result.is_object() || response.get("error").is_some(), || format!("the result is {}", compact_json(result)))
 }
 
-async fn error_object(probe: Probe) -> Outcome {
+async fn check_error_object(probe: Probe) -> Outcome {
     let response = probe.open().await?.ask("check/no-such-method", json!({})).await?;
     let error = &response["error"];
     if error.is_null() {
@@ -105,7 +108,7 @@ async fn error_object(probe: Probe) -> Outcome {
     ensure(error["code"].is_i64() && error["message"].is_string(), || format!("the error is {}", compact_json(error)))
 }
 
-async fn notification_unanswered(probe: Probe) -> Outcome {
+async fn check_notification_unanswered(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let message = probe.message(None, "notifications/check/unknown", json!({}));
     conn.send(&message.to_string()).await?;
@@ -122,13 +125,14 @@ async fn notification_unanswered(probe: Probe) -> Outcome {
 /// The number of concurrent requests.
 const CONCURRENT_REQUESTS: i64 = 8;
 
-async fn concurrent(probe: Probe) -> Outcome {
+async fn check_concurrent(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let messages: Vec<Value> = (100..100 + CONCURRENT_REQUESTS).map(|id| probe.harmless_request(id)).collect();
     let mut ids: Vec<Value> = Vec::new();
     if let Wire::Http(http) = &conn.wire {
         let posts = messages.iter().map(|message| async {
-            http.request("POST", &http.headers_for(message), message.to_string().as_bytes(), probe.limit()).await
+            http.request("POST", &http.headers_for(message), message.to_string().as_bytes(), probe.answer_timeout())
+                .await
         });
         for (answer, message) in join_all(posts).await.into_iter().zip(&messages) {
             let id = &answer?.last_message()["id"];
@@ -141,11 +145,11 @@ async fn concurrent(probe: Probe) -> Outcome {
             conn.send(&message.to_string()).await?;
         }
         for _ in &messages {
-            let Some(received) = conn.next_answer(probe.limit()).await? else { break };
+            let Some(received) = conn.next_response(probe.answer_timeout()).await? else { break };
             ids.push(received.json().unwrap_or_default()["id"].clone());
         }
     }
-    // All ids have the same number of digits.
+    // All ids have the same number of digits, so their order as texts is their numeric order.
     ids.sort_by_key(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
     let mut expected = messages.iter().map(|message| &message["id"]);
     let is_complete = ids.len() == messages.len() && ids.iter().all(|id| expected.any(|sent| ids_match(id, sent)));
@@ -154,7 +158,7 @@ async fn concurrent(probe: Probe) -> Outcome {
     })
 }
 
-async fn unknown_members(probe: Probe) -> Outcome {
+async fn check_unknown_members(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let id = conn.next_id();
     let mut message = probe.message(Some(&id), probe.harmless_method(), json!({ "check": { "unknown": [1] } }));

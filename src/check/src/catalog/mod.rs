@@ -1,4 +1,5 @@
-//! The checks, with one file for each group.
+//! The checks, with one file for each group. The function of a check is named after its id (`check_ping` runs
+//! `handshake/ping`), unless several checks share one.
 //!
 //! To add a check:
 //! 1. Add it to the table of its group, with the page of the specification that requires it.
@@ -69,7 +70,7 @@ pub enum Level {
 /// The revisions that have a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RevisionRange {
-    Both,
+    All,
     /// The given revision and all later ones, including the stateless one.
     Since(&'static str),
     /// All handshake revisions.
@@ -81,18 +82,18 @@ enum RevisionRange {
 
 /// The reason why a check did not pass.
 #[derive(Debug)]
-pub(crate) enum UnpassedReason {
+pub(crate) enum NotPassed {
     Failed(String),
     Skipped(String),
 }
 
-impl From<ProbeError> for UnpassedReason {
+impl From<ProbeError> for NotPassed {
     fn from(error: ProbeError) -> Self {
         Self::Failed(error.to_string())
     }
 }
 
-pub(crate) type Outcome<T = ()> = Result<T, UnpassedReason>;
+pub(crate) type Outcome<T = ()> = Result<T, NotPassed>;
 
 /// A requirement of the protocol.
 pub struct Check {
@@ -117,7 +118,7 @@ impl Check {
         let revisions = match group {
             Group::Handshake => RevisionRange::Legacy,
             Group::Stateless => RevisionRange::Modern,
-            _ => RevisionRange::Both,
+            _ => RevisionRange::All,
         };
         let transport = match group {
             Group::Stdio => Some("stdio"),
@@ -156,7 +157,7 @@ impl Check {
     #[must_use]
     pub fn revisions(&self) -> String {
         match self.revisions {
-            RevisionRange::Both => "all".to_owned(),
+            RevisionRange::All => "all".to_owned(),
             RevisionRange::Since(first) => format!("from {first}"),
             RevisionRange::Legacy => "to 2025-11-25".to_owned(),
             RevisionRange::LegacySince(first) => format!("{first} to 2025-11-25"),
@@ -167,7 +168,7 @@ impl Check {
     /// Returns `true` if the check applies to the server and revision.
     pub(crate) fn applies_to(&self, probe: &Probe) -> bool {
         let has_revision = match self.revisions {
-            RevisionRange::Both => true,
+            RevisionRange::All => true,
             RevisionRange::Since(first) => &*probe.revision >= first,
             RevisionRange::Legacy => !probe.is_modern(),
             RevisionRange::LegacySince(first) => !probe.is_modern() && &*probe.revision >= first,
@@ -178,7 +179,7 @@ impl Check {
 }
 
 /// Iterates over all checks, in the order in which they run.
-pub fn all() -> impl Iterator<Item = &'static Check> {
+pub fn checks() -> impl Iterator<Item = &'static Check> {
     [
         messages::CHECKS,
         codes::CHECKS,
@@ -215,11 +216,11 @@ fn truncate(text: &str) -> String {
 }
 
 fn fail<T>(reason: String) -> Outcome<T> {
-    Err(UnpassedReason::Failed(reason))
+    Err(NotPassed::Failed(reason))
 }
 
 fn skip<T>(reason: impl Into<String>) -> Outcome<T> {
-    Err(UnpassedReason::Skipped(reason.into()))
+    Err(NotPassed::Skipped(reason.into()))
 }
 
 /// Fails with the reason unless the condition holds.
@@ -243,7 +244,7 @@ fn ensure_code(response: &Value, code: i64) -> Outcome {
 }
 
 /// Skips the check unless the server offers the capability.
-fn require(probe: &Probe, capability: &str) -> Outcome {
+fn skip_unless_offered(probe: &Probe, capability: &str) -> Outcome {
     if probe.server_info.offers(capability) { Ok(()) } else { skip(format!("it offers no {capability}")) }
 }
 
@@ -267,20 +268,21 @@ mod tests {
 
     #[test]
     fn each_check_has_id_page_and_advice() {
-        let ids: BTreeSet<&str> = all().map(|check| check.id).collect();
-        assert_eq!(ids.len(), all().count());
-        for check in all() {
+        let ids: BTreeSet<&str> = checks().map(|check| check.id).collect();
+        assert_eq!(ids.len(), checks().count());
+        assert_eq!(wrong_id_check().id, "messages/id-integer");
+        for check in checks() {
             assert!(check.id.starts_with(&format!("{}/", check.group.as_str())), "{}", check.id);
             assert!(check.requirement.ends_with('.') && check.advice.ends_with('.'), "{}", check.id);
             let pages = [check.spec.0, check.spec.1];
             let used = match check.revisions {
-                RevisionRange::Both | RevisionRange::Since(_) => &pages[..],
+                RevisionRange::All | RevisionRange::Since(_) => &pages[..],
                 RevisionRange::Legacy | RevisionRange::LegacySince(_) => &pages[..1],
                 RevisionRange::Modern => &pages[1..],
             };
             assert!(used.iter().all(|page| !page.is_empty()), "{}", check.id);
         }
         assert!(Group::ALL.iter().all(|group| Group::parse(group.as_str()) == Some(*group)));
-        assert!(Group::ALL.iter().all(|group| all().any(|check| check.group == *group)));
+        assert!(Group::ALL.iter().all(|group| checks().any(|check| check.group == *group)));
     }
 }

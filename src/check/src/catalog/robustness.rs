@@ -23,11 +23,11 @@ pub(super) const CHECKS: &[Check] = &[
         .must("The server survives members of wrong types.")
         .advice("Check the types of members before you use them.")
         .spec(PAGE),
-    Check::new("robustness/depth", Group::Robustness, |probe| Box::pin(depth(probe)))
+    Check::new("robustness/depth", Group::Robustness, |probe| Box::pin(check_depth(probe)))
         .must("The server survives deep nesting.")
         .advice("Limit the depth of the JSON that you parse.")
         .spec(PAGE),
-    Check::new("robustness/numbers", Group::Robustness, |probe| Box::pin(numbers(probe)))
+    Check::new("robustness/numbers", Group::Robustness, |probe| Box::pin(check_numbers(probe)))
         .must("The server survives numbers beyond the range of any type.")
         .advice("Refuse numbers that you cannot represent.")
         .spec(PAGE),
@@ -47,11 +47,11 @@ pub(super) const CHECKS: &[Check] = &[
         .must("The server survives responses to no request.")
         .advice("Ignore responses that you do not wait for.")
         .spec(PAGE),
-    Check::new("robustness/names", Group::Robustness, |probe| Box::pin(names(probe)))
+    Check::new("robustness/names", Group::Robustness, |probe| Box::pin(check_names(probe)))
         .must("The server survives names with unusual characters.")
         .advice("Treat names as opaque strings.")
         .spec(PAGE),
-    Check::new("robustness/half-open", Group::Robustness, |probe| Box::pin(half_open(probe)))
+    Check::new("robustness/half-open", Group::Robustness, |probe| Box::pin(check_half_open(probe)))
         .must("The server survives a client that disconnects in the middle of a request.")
         .advice("Expect connections to end at any time.")
         .spec(PAGE),
@@ -104,7 +104,7 @@ async fn send_and_drain(conn: &mut ProbeConnection, text: &[u8]) -> Result<(), P
     Ok(())
 }
 
-async fn depth(probe: Probe) -> Outcome {
+async fn check_depth(probe: Probe) -> Outcome {
     let deep = format!("{}{}", "[".repeat(20_000), "]".repeat(20_000));
     let text = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"x","arguments":{{"a":{deep}}}}}}}"#
@@ -112,7 +112,7 @@ async fn depth(probe: Probe) -> Outcome {
     check_survival(probe, &[text.as_bytes()]).await
 }
 
-async fn numbers(probe: Probe) -> Outcome {
+async fn check_numbers(probe: Probe) -> Outcome {
     let long = format!(r#"{{"jsonrpc":"2.0","id":{},"method":"ping"}}"#, "9".repeat(400));
     let texts: [&[u8]; 3] = [
         long.as_bytes(),
@@ -122,7 +122,7 @@ async fn numbers(probe: Probe) -> Outcome {
     check_survival(probe, &texts).await
 }
 
-async fn names(probe: Probe) -> Outcome {
+async fn check_names(probe: Probe) -> Outcome {
     let names = ["", "../../etc/passwd", "__proto__", "constructor", "\u{0}", "\u{202e}", &"x".repeat(10_000)];
     let texts: Vec<String> = names
         .iter()
@@ -136,7 +136,7 @@ async fn names(probe: Probe) -> Outcome {
     check_survival(probe, &texts).await
 }
 
-async fn half_open(probe: Probe) -> Outcome {
+async fn check_half_open(probe: Probe) -> Outcome {
     if probe.is_child() {
         return skip("the server ends with its client");
     }

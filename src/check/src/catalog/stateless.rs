@@ -8,46 +8,46 @@ use super::{
 use crate::{MODERN_REVISION, probe::Probe};
 
 pub(super) const CHECKS: &[Check] = &[
-    Check::new("stateless/discover", Group::Stateless, |probe| Box::pin(discover(probe)))
+    Check::new("stateless/discover", Group::Stateless, |probe| Box::pin(check_discover(probe)))
         .must("`server/discover` names the supported versions and the capabilities.")
         .advice("Answer with `supportedVersions`, a list of dates, and `capabilities`, an object.")
         .spec(("server/discover", "server/discover")),
-    Check::new("stateless/server-info", Group::Stateless, |probe| Box::pin(server_info(probe)))
+    Check::new("stateless/server-info", Group::Stateless, |probe| Box::pin(check_server_info(probe)))
         .should("Results identify the server in `_meta`.")
         .advice("Write `io.modelcontextprotocol/serverInfo` with name and version into the `_meta` of results.")
         .spec(("basic/index", "basic/index#meta")),
-    Check::new("stateless/unsupported-version", Group::Stateless, |probe| Box::pin(unsupported_version(probe)))
+    Check::new("stateless/unsupported-version", Group::Stateless, |probe| Box::pin(check_unsupported_version(probe)))
         .must("An unsupported version is answered with -32022 and the supported versions.")
         .advice("Answer with `data: {supported: […], requested: …}`.")
         .spec(("basic/versioning", "basic/versioning")),
-    Check::new("stateless/result-type", Group::Stateless, |probe| Box::pin(result_type(probe)))
+    Check::new("stateless/result-type", Group::Stateless, |probe| Box::pin(check_result_type(probe)))
         .must("Each result has a `resultType`.")
         .advice("Write `\"resultType\": \"complete\"` into each result.")
         .spec(("basic/index", "basic/index#responses")),
-    Check::new("stateless/envelope", Group::Stateless, |probe| Box::pin(missing_version(probe)))
+    Check::new("stateless/envelope", Group::Stateless, |probe| Box::pin(check_envelope(probe)))
         .must("A request that does not name its version is refused.")
         .advice("Answer with -32602 where `_meta` lacks the protocol version.")
         .spec(("basic/index", "basic/index#meta"))
         .only_over("http"),
-    Check::new("stateless/client-capabilities", Group::Stateless, |probe| Box::pin(missing_capabilities(probe)))
+    Check::new("stateless/client-capabilities", Group::Stateless, |probe| Box::pin(check_client_capabilities(probe)))
         .must("A request without the client's capabilities is answered with -32602.")
         .advice("Refuse requests whose `_meta` lacks `io.modelcontextprotocol/clientCapabilities`.")
         .spec(("basic/index", "basic/index#meta")),
-    Check::new("stateless/first-message", Group::Stateless, |probe| Box::pin(first_message(probe)))
+    Check::new("stateless/first-message", Group::Stateless, |probe| Box::pin(check_first_message(probe)))
         .must("Any request may be the first on a connection.")
         .advice("Take all information from the request itself, not from earlier ones.")
         .spec(("basic/index", "basic/index#statelessness")),
-    Check::new("stateless/removed-methods", Group::Stateless, |probe| Box::pin(removed(probe)))
+    Check::new("stateless/removed-methods", Group::Stateless, |probe| Box::pin(check_removed_methods(probe)))
         .should("Methods that the revision has removed are answered with -32601.")
         .advice("Do not serve `ping`, `logging/setLevel` or `resources/subscribe` to a request of this revision.")
         .spec(("basic/versioning", "changelog")),
-    Check::new("stateless/caching", Group::Stateless, |probe| Box::pin(caching(probe)))
+    Check::new("stateless/caching", Group::Stateless, |probe| Box::pin(check_caching(probe)))
         .must("Lists, contents and the result of `server/discover` say how long and for whom they may be cached.")
         .advice("Write `ttlMs` (a number, at least 0) and `cacheScope` (`public` or `private`) into these results.")
         .spec(("server/utilities/caching", "server/utilities/caching")),
 ];
 
-async fn discover(probe: Probe) -> Outcome {
+async fn check_discover(probe: Probe) -> Outcome {
     let result = &probe.server_info.opening;
     let has_dates = result["supportedVersions"].as_array().is_some_and(|all| {
         !all.is_empty() && all.iter().all(|version| version.as_str().is_some_and(|text| text.len() == 10))
@@ -55,12 +55,12 @@ async fn discover(probe: Probe) -> Outcome {
     ensure(has_dates && result["capabilities"].is_object(), || format!("it says {}", compact_json(result)))
 }
 
-async fn server_info(probe: Probe) -> Outcome {
+async fn check_server_info(probe: Probe) -> Outcome {
     let info = &probe.server_info.opening["_meta"]["io.modelcontextprotocol/serverInfo"];
     ensure(info["name"].is_string() && info["version"].is_string(), || format!("it says {}", compact_json(info)))
 }
 
-async fn unsupported_version(probe: Probe) -> Outcome {
+async fn check_unsupported_version(probe: Probe) -> Outcome {
     let mut conn = probe.connect().await?;
     if let Some(http) = conn.http() {
         http.version = Some("2099-01-01".to_owned());
@@ -75,7 +75,7 @@ async fn unsupported_version(probe: Probe) -> Outcome {
     ensure_response(holds, &response)
 }
 
-async fn result_type(probe: Probe) -> Outcome {
+async fn check_result_type(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     for method in std::iter::once("server/discover").chain(offered_lists(&probe)) {
         let response = conn.ask(method, json!({})).await?;
@@ -86,7 +86,7 @@ async fn result_type(probe: Probe) -> Outcome {
     Ok(())
 }
 
-async fn missing_version(probe: Probe) -> Outcome {
+async fn check_envelope(probe: Probe) -> Outcome {
     let mut conn = probe.connect().await?;
     let message = json!({ "jsonrpc": "2.0", "id": 9, "method": "tools/list",
         "params": { "_meta": { "io.modelcontextprotocol/clientCapabilities": {} } } });
@@ -94,7 +94,7 @@ async fn missing_version(probe: Probe) -> Outcome {
     ensure_response(received.is_refusal(), &received.json().unwrap_or_default())
 }
 
-async fn missing_capabilities(probe: Probe) -> Outcome {
+async fn check_client_capabilities(probe: Probe) -> Outcome {
     let mut message = probe.message(Some(&9.into()), "server/discover", json!({}));
     if let Some(meta) = message["params"]["_meta"].as_object_mut() {
         meta.remove("io.modelcontextprotocol/clientCapabilities");
@@ -102,13 +102,13 @@ async fn missing_capabilities(probe: Probe) -> Outcome {
     ensure_code(&probe.open().await?.exchange(&message).await?.json().unwrap_or_default(), -32602)
 }
 
-async fn first_message(probe: Probe) -> Outcome {
+async fn check_first_message(probe: Probe) -> Outcome {
     let Some(method) = offered_lists(&probe).next() else { return skip("it offers no lists") };
     let response = probe.connect().await?.ask(method, json!({})).await?;
     ensure(response.get("result").is_some(), || format!("{method} is answered with {}", compact_json(&response)))
 }
 
-async fn removed(probe: Probe) -> Outcome {
+async fn check_removed_methods(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     for method in ["ping", "logging/setLevel", "resources/subscribe"] {
         let response = conn.ask(method, json!({})).await?;
@@ -119,7 +119,7 @@ async fn removed(probe: Probe) -> Outcome {
     Ok(())
 }
 
-async fn caching(probe: Probe) -> Outcome {
+async fn check_caching(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let templates = probe.server_info.offers("resources").then_some("resources/templates/list");
     let lists = std::iter::once("server/discover").chain(offered_lists(&probe)).chain(templates);

@@ -18,15 +18,15 @@ const SHUTDOWN: (&str, &str) = ("basic/lifecycle#shutdown", "basic/transports/st
 const EXIT_LIMIT: Duration = Duration::from_secs(5);
 
 pub(super) const CHECKS: &[Check] = &[
-    Check::new("stdio/stdout", Group::Stdio, |probe| Box::pin(stdout(probe)))
+    Check::new("stdio/stdout", Group::Stdio, |probe| Box::pin(check_stdout(probe)))
         .must("Nothing but messages is written to stdout, each on one line.")
         .advice("Write logs to stderr, and each message on a single line.")
         .spec(PAGE),
-    Check::new("stdio/many-in-one-write", Group::Stdio, |probe| Box::pin(many_in_one(probe)))
+    Check::new("stdio/many-in-one-write", Group::Stdio, |probe| Box::pin(check_many_in_one_write(probe)))
         .must("Messages that arrive in one piece are all answered.")
         .advice("Split the input at line breaks: one read may return several messages.")
         .spec(PAGE),
-    Check::new("stdio/one-in-many-writes", Group::Stdio, |probe| Box::pin(one_in_many(probe)))
+    Check::new("stdio/one-in-many-writes", Group::Stdio, |probe| Box::pin(check_one_in_many_writes(probe)))
         .must("A message that arrives in pieces is answered.")
         .advice("Read until the end of the line: one read may return a part of a message.")
         .spec(PAGE),
@@ -38,19 +38,19 @@ pub(super) const CHECKS: &[Check] = &[
         .should("A message of 4 MiB is answered or refused.")
         .advice("Read long lines in pieces, and answer with an error above your limit instead of hanging.")
         .spec(PAGE),
-    Check::new("stdio/empty-line", Group::Stdio, |probe| Box::pin(empty_line(probe)))
+    Check::new("stdio/empty-line", Group::Stdio, |probe| Box::pin(check_empty_line(probe)))
         .should("An empty line is ignored.")
         .advice("Skip empty lines.")
         .spec(PAGE),
-    Check::new("stdio/crlf", Group::Stdio, |probe| Box::pin(crlf(probe)))
+    Check::new("stdio/crlf", Group::Stdio, |probe| Box::pin(check_crlf(probe)))
         .should("A line that ends with CR and LF is accepted.")
         .advice("Strip white space at the end of a line.")
         .spec(PAGE),
-    Check::new("stdio/end", Group::Stdio, |probe| Box::pin(end(probe)))
+    Check::new("stdio/end", Group::Stdio, |probe| Box::pin(check_end(probe)))
         .must("The server exits within 5 s after its stdin is closed.")
         .advice("Exit when stdin ends: clients wait for that before they kill the process.")
         .spec(SHUTDOWN),
-    Check::new("stdio/exit-code", Group::Stdio, |probe| Box::pin(exit_code(probe)))
+    Check::new("stdio/exit-code", Group::Stdio, |probe| Box::pin(check_exit_code(probe)))
         .should("The server exits with code 0 after its stdin is closed.")
         .advice("The end of stdin is not an error: exit with 0.")
         .spec(SHUTDOWN),
@@ -68,7 +68,7 @@ fn request_with_text(probe: &Probe, id: i64, text: &str) -> Value {
     probe.message(Some(&id.into()), probe.harmless_method(), json!({ "check": text }))
 }
 
-async fn stdout(probe: Probe) -> Outcome {
+async fn check_stdout(probe: Probe) -> Outcome {
     let mut conn = probe.connect().await?;
     if !probe.is_modern() {
         // The answer is read below with all other lines, because each line is checked.
@@ -76,7 +76,7 @@ async fn stdout(probe: Probe) -> Outcome {
     }
     conn.send(&probe.harmless_request(2).to_string()).await?;
     conn.send(&probe.message(Some(&3.into()), "check/no-such-method", json!({})).to_string()).await?;
-    let mut wait = probe.limit();
+    let mut wait = probe.answer_timeout();
     let mut received_count = 0;
     while let Some(received) = conn.receive(wait).await? {
         let message = received.json().unwrap_or_default();
@@ -92,10 +92,10 @@ async fn stdout(probe: Probe) -> Outcome {
 }
 
 /// Fails unless each of the ids is answered.
-async fn check_ids_answered(conn: &mut ProbeConnection, probe: &Probe, expected: &[i64]) -> Outcome {
+async fn ensure_ids_answered(conn: &mut ProbeConnection, probe: &Probe, expected: &[i64]) -> Outcome {
     let mut unanswered: Vec<i64> = expected.to_vec();
     while !unanswered.is_empty() {
-        let Some(received) = conn.next_answer(probe.limit()).await? else {
+        let Some(received) = conn.next_response(probe.answer_timeout()).await? else {
             return fail(format!("{} of {} requests get no answer", unanswered.len(), expected.len()));
         };
         let message = received.json().unwrap_or_default();
@@ -104,49 +104,49 @@ async fn check_ids_answered(conn: &mut ProbeConnection, probe: &Probe, expected:
     Ok(())
 }
 
-async fn many_in_one(probe: Probe) -> Outcome {
+async fn check_many_in_one_write(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let expected: Vec<i64> = (200..220).collect();
     let lines: String = expected.iter().map(|id| format!("{}\n", probe.harmless_request(*id))).collect();
-    probe.note_sent(&lines);
+    probe.record_sent(&lines);
     child_process(&mut conn)?.write_bytes(lines.as_bytes()).await?;
-    check_ids_answered(&mut conn, &probe, &expected).await
+    ensure_ids_answered(&mut conn, &probe, &expected).await
 }
 
-async fn one_in_many(probe: Probe) -> Outcome {
+async fn check_one_in_many_writes(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let line = format!("{}\n", request_with_text(&probe, 300, "in pieces: ä€😀"));
-    probe.note_sent(&line);
+    probe.record_sent(&line);
     for piece in line.as_bytes().chunks(7) {
         child_process(&mut conn)?.write_bytes(piece).await?;
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    check_ids_answered(&mut conn, &probe, &[300]).await
+    ensure_ids_answered(&mut conn, &probe, &[300]).await
 }
 
 /// Sends a request with a text of this size, and fails unless it is answered.
 async fn check_size(probe: Probe, bytes: usize) -> Outcome {
     let mut conn = probe.open().await?;
     conn.send(&request_with_text(&probe, 400, &"x".repeat(bytes)).to_string()).await?;
-    conn.response(&400.into()).await?;
+    conn.receive_response(&400.into()).await?;
     Ok(())
 }
 
-async fn empty_line(probe: Probe) -> Outcome {
+async fn check_empty_line(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     child_process(&mut conn)?.write_bytes(b"\n\n").await?;
     while conn.receive(QUIET_PERIOD).await?.is_some() {}
     Ok(conn.ensure_alive().await?)
 }
 
-async fn crlf(probe: Probe) -> Outcome {
+async fn check_crlf(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let line = format!("{}\r\n", probe.harmless_request(500));
     child_process(&mut conn)?.write_bytes(line.as_bytes()).await?;
-    check_ids_answered(&mut conn, &probe, &[500]).await
+    ensure_ids_answered(&mut conn, &probe, &[500]).await
 }
 
-async fn end(probe: Probe) -> Outcome {
+async fn check_end(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let child = child_process(&mut conn)?;
     child.close_stdin();
@@ -154,7 +154,7 @@ async fn end(probe: Probe) -> Outcome {
     ensure(ended.is_some(), || format!("it still runs; the end of its stderr: {}", child.stderr_tail()))
 }
 
-async fn exit_code(probe: Probe) -> Outcome {
+async fn check_exit_code(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let child = child_process(&mut conn)?;
     child.close_stdin();

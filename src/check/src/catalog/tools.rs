@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Check, Group, Outcome, RevisionRange, compact_json, ensure, ensure_code, ensure_none, ensure_response, fail, lists,
-    require, skip, truncate,
+    skip, skip_unless_offered, truncate,
 };
 use crate::probe::Probe;
 
@@ -18,57 +18,57 @@ const RESULT: (&str, &str) = ("server/tools#tool-result", "server/tools#tool-res
 const MAX_CALLED_TOOLS: usize = 5;
 
 pub(super) const CHECKS: &[Check] = &[
-    Check::new("tools/list", Group::Tools, |probe| Box::pin(list(probe)))
+    Check::new("tools/list", Group::Tools, |probe| Box::pin(check_list(probe)))
         .must("Each tool has a name and an input schema that is an object.")
         .advice("Write `name` and `inputSchema` into each entry.")
         .spec(LISTING),
-    Check::new("tools/pages", Group::Tools, |probe| Box::pin(pages(probe)))
+    Check::new("tools/pages", Group::Tools, |probe| Box::pin(check_pages(probe)))
         .should("The server accepts its own cursors, and the list ends.")
         .advice("Answer each `nextCursor` with the next page, and omit it on the last page.")
         .spec(("server/utilities/pagination", "server/utilities/pagination")),
-    Check::new("tools/unique", Group::Tools, |probe| Box::pin(unique(probe)))
+    Check::new("tools/unique", Group::Tools, |probe| Box::pin(check_unique(probe)))
         .should("No two tools have the same name.")
         .advice("Give each tool a name of its own.")
         .spec(TYPES),
-    Check::new("tools/names", Group::Tools, |probe| Box::pin(names(probe)))
+    Check::new("tools/names", Group::Tools, |probe| Box::pin(check_names(probe)))
         .should("Names have 1 to 128 characters: letters, digits, `_`, `-` and `.` only.")
         .advice("Rename the tool: clients refuse other names.")
         .spec(("server/tools#tool-names", "server/tools#tool-names"))
         .in_revisions(RevisionRange::Since("2025-11-25")),
-    Check::new("tools/input-schema-root", Group::Tools, |probe| Box::pin(input_root(probe)))
+    Check::new("tools/input-schema-root", Group::Tools, |probe| Box::pin(check_input_schema_root(probe)))
         .must("An input schema has the type `object`.")
         .advice("Write `\"type\": \"object\"` at the root, also for a tool without arguments.")
         .spec(TYPES),
-    Check::new("tools/schemas", Group::Tools, |probe| Box::pin(schemas(probe)))
+    Check::new("tools/schemas", Group::Tools, |probe| Box::pin(check_schemas(probe)))
         .must("Input and output schemas are valid JSON Schema.")
         .advice("Check them against the meta-schema of their dialect, which is 2020-12 by default.")
         .spec(TYPES),
-    Check::new("tools/stable", Group::Tools, |probe| Box::pin(stable(probe)))
+    Check::new("tools/stable", Group::Tools, |probe| Box::pin(check_stable(probe)))
         .should("Two lists in a row have the same tools in the same order.")
         .advice("Sort tools, or keep the order in which they were registered.")
         .spec(LISTING),
-    Check::new("tools/bad-cursor", Group::Tools, |probe| Box::pin(bad_cursor(probe)))
+    Check::new("tools/bad-cursor", Group::Tools, |probe| Box::pin(check_bad_cursor(probe)))
         .should("An unknown cursor is answered with -32602.")
         .advice("Validate cursors, and answer unknown ones with this code.")
         .spec(("server/utilities/pagination#error-handling", "server/utilities/pagination#error-handling")),
-    Check::new("tools/annotations", Group::Tools, |probe| Box::pin(annotations(probe)))
+    Check::new("tools/annotations", Group::Tools, |probe| Box::pin(check_annotations(probe)))
         .must("Hints about a tool are booleans.")
         .advice("Write true or false for `readOnlyHint` and the other hints.")
         .spec(TYPES)
         .in_revisions(RevisionRange::Since("2025-03-26")),
-    Check::new("tools/arguments", Group::Tools, |probe| Box::pin(arguments(probe)))
+    Check::new("tools/arguments", Group::Tools, |probe| Box::pin(check_arguments(probe)))
         .must("Arguments that violate the input schema are refused, by an error or a result with `isError`.")
         .advice("Validate arguments before the tool sees them.")
         .spec(("server/tools#security-considerations", "server/tools#security-considerations")),
-    Check::new("tools/content", Group::Tools, |probe| Box::pin(content(probe)))
+    Check::new("tools/content", Group::Tools, |probe| Box::pin(check_content(probe)))
         .must("A result has `content`, a list of blocks of known types with the required members.")
         .advice("Answer with text, image, audio, resource or resource_link blocks, each with its members.")
         .spec(RESULT),
-    Check::new("tools/is-error", Group::Tools, |probe| Box::pin(is_error(probe)))
+    Check::new("tools/is-error", Group::Tools, |probe| Box::pin(check_is_error(probe)))
         .must("`isError` is a boolean if it is present.")
         .advice("Write true or false, or omit it.")
         .spec(("server/tools#error-handling", "server/tools#error-handling")),
-    Check::new("tools/structured", Group::Tools, |probe| Box::pin(structured(probe)))
+    Check::new("tools/structured", Group::Tools, |probe| Box::pin(check_structured(probe)))
         .must("A tool with an output schema answers with `structuredContent` that matches it.")
         .advice("Validate your own results against the schema that you list.")
         .spec(("server/tools#output-schema", "server/tools#output-schema"))
@@ -80,17 +80,17 @@ fn listed_tools(probe: &Probe) -> Outcome<&[Value]> {
     if probe.server_info.tools.is_empty() { skip("it lists no tools") } else { Ok(&probe.server_info.tools) }
 }
 
-async fn list(probe: Probe) -> Outcome {
-    require(&probe, "tools")?;
+async fn check_list(probe: Probe) -> Outcome {
+    skip_unless_offered(&probe, "tools")?;
     let mut conn = probe.open().await?;
     let response = conn.ask("tools/list", json!({})).await?;
     ensure_response(response["result"]["tools"].is_array(), &response)?;
     let all = conn.read_list("tools/list", "tools").await?;
-    lists::check_each(&all, |tool| tool["name"].is_string() && tool["inputSchema"].is_object())
+    lists::ensure_each(&all, |tool| tool["name"].is_string() && tool["inputSchema"].is_object())
 }
 
-async fn pages(probe: Probe) -> Outcome {
-    require(&probe, "tools")?;
+async fn check_pages(probe: Probe) -> Outcome {
+    skip_unless_offered(&probe, "tools")?;
     let mut conn = probe.open().await?;
     let mut cursor = conn.ask("tools/list", json!({})).await?["result"]["nextCursor"].take();
     if cursor.is_null() {
@@ -108,13 +108,13 @@ async fn pages(probe: Probe) -> Outcome {
     ensure(cursor.is_null(), || format!("nextCursor is {}", compact_json(&cursor)))
 }
 
-async fn unique(probe: Probe) -> Outcome {
+async fn check_unique(probe: Probe) -> Outcome {
     let mut seen = HashSet::new();
     let duplicate = listed_tools(&probe)?.iter().find(|tool| !seen.insert(tool["name"].to_string()));
     ensure_none(duplicate, |tool| format!("{} is listed twice", tool["name"]))
 }
 
-async fn names(probe: Probe) -> Outcome {
+async fn check_names(probe: Probe) -> Outcome {
     let is_valid = |name: &str| {
         (1..=128).contains(&name.len())
             && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
@@ -123,14 +123,14 @@ async fn names(probe: Probe) -> Outcome {
     ensure_none(invalid, |tool| format!("{} is not a valid name", compact_json(&tool["name"])))
 }
 
-async fn input_root(probe: Probe) -> Outcome {
+async fn check_input_schema_root(probe: Probe) -> Outcome {
     let is_wrong = |tool: &&Value| tool["inputSchema"].is_object() && tool["inputSchema"]["type"] != "object";
     ensure_none(listed_tools(&probe)?.iter().find(is_wrong), |tool| {
         format!("the input schema of {} has the type {}", tool["name"], compact_json(&tool["inputSchema"]["type"]))
     })
 }
 
-async fn schemas(probe: Probe) -> Outcome {
+async fn check_schemas(probe: Probe) -> Outcome {
     for tool in listed_tools(&probe)? {
         for key in ["inputSchema", "outputSchema"] {
             // External references are not fetched, so such schemas are not checked.
@@ -145,7 +145,7 @@ async fn schemas(probe: Probe) -> Outcome {
     Ok(())
 }
 
-async fn stable(probe: Probe) -> Outcome {
+async fn check_stable(probe: Probe) -> Outcome {
     listed_tools(&probe)?;
     let mut conn = probe.open().await?;
     let first = conn.read_list("tools/list", "tools").await?;
@@ -154,13 +154,13 @@ async fn stable(probe: Probe) -> Outcome {
     ensure(first == second, || format!("first {}, then {}", names(&first), names(&second)))
 }
 
-async fn bad_cursor(probe: Probe) -> Outcome {
+async fn check_bad_cursor(probe: Probe) -> Outcome {
     listed_tools(&probe)?;
     let response = probe.open().await?.ask("tools/list", json!({ "cursor": "check-no-such-cursor" })).await?;
     ensure_code(&response, -32602)
 }
 
-async fn annotations(probe: Probe) -> Outcome {
+async fn check_annotations(probe: Probe) -> Outcome {
     let hints = ["readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint"];
     let invalid = listed_tools(&probe)?.iter().find(|tool| {
         let all = &tool["annotations"];
@@ -191,7 +191,7 @@ fn wrong_arguments(schema: &Value) -> Option<Value> {
     })
 }
 
-async fn arguments(probe: Probe) -> Outcome {
+async fn check_arguments(probe: Probe) -> Outcome {
     let callable = callable_tools(&probe);
     let wrong = callable.iter().find_map(|tool| Some((tool, wrong_arguments(&tool["inputSchema"])?)));
     let Some((tool, wrong)) = wrong else {
@@ -230,8 +230,8 @@ fn generate_arguments(schema: &Value, depth: u8) -> Option<Value> {
     })
 }
 
-/// Returns the tools that may be called and for which arguments can be generated, with the parameters of the call.
-pub(super) fn safe_calls(probe: &Probe) -> Vec<(&Value, Value)> {
+/// Returns the tools that may be called and for which arguments can be generated, each with the parameters of a call.
+pub(super) fn possible_calls(probe: &Probe) -> Vec<(&Value, Value)> {
     let call = |tool: &'_ Value| {
         let arguments = generate_arguments(&tool["inputSchema"], 0)?;
         let schema = jsonschema::validator_for(&tool["inputSchema"]).ok()?;
@@ -240,11 +240,11 @@ pub(super) fn safe_calls(probe: &Probe) -> Vec<(&Value, Value)> {
     callable_tools(probe).into_iter().filter_map(|tool| Some((tool, call(tool)?))).collect()
 }
 
-/// Calls the tools of [`safe_calls`] and returns their results, and skips the check if there are none.
-async fn call_results(probe: &Probe) -> Outcome<Vec<(&Value, Value)>> {
+/// Makes the [`possible_calls`] and returns their results. Skips the check if there are none.
+async fn collect_results(probe: &Probe) -> Outcome<Vec<(&Value, Value)>> {
     let mut conn = probe.open().await?;
     let mut all = Vec::new();
-    for (tool, params) in safe_calls(probe) {
+    for (tool, params) in possible_calls(probe) {
         let result = conn.ask("tools/call", params).await?["result"].take();
         // A request for input or a task is not a result yet.
         if result.is_object() && matches!(result["resultType"].as_str(), None | Some("complete")) {
@@ -254,8 +254,8 @@ async fn call_results(probe: &Probe) -> Outcome<Vec<(&Value, Value)>> {
     if all.is_empty() { skip_without_calls() } else { Ok(all) }
 }
 
-async fn content(probe: Probe) -> Outcome {
-    for (tool, result) in call_results(&probe).await? {
+async fn check_content(probe: Probe) -> Outcome {
+    for (tool, result) in collect_results(&probe).await? {
         let Some(blocks) = result["content"].as_array() else {
             return fail(format!("{} answers without content: {}", tool["name"], compact_json(&result)));
         };
@@ -277,15 +277,15 @@ pub(super) fn is_block(block: &Value) -> bool {
     }
 }
 
-async fn is_error(probe: Probe) -> Outcome {
-    let all = call_results(&probe).await?;
+async fn check_is_error(probe: Probe) -> Outcome {
+    let all = collect_results(&probe).await?;
     let invalid = all.iter().find(|(_, result)| result.get("isError").is_some_and(|value| !value.is_boolean()));
     ensure_none(invalid, |(tool, result)| format!("{} answers with {}", tool["name"], compact_json(&result["isError"])))
 }
 
-async fn structured(probe: Probe) -> Outcome {
+async fn check_structured(probe: Probe) -> Outcome {
     let mut was_checked = false;
-    for (tool, result) in call_results(&probe).await? {
+    for (tool, result) in collect_results(&probe).await? {
         let Some(schema) = tool.get("outputSchema").filter(|schema| schema.is_object()) else { continue };
         if result["isError"] == true {
             continue;

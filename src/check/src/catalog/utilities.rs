@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, Outcome, RevisionRange, compact_json, ensure, ensure_none, ensure_response, error_code, fail,
-    require, skip, tools,
+    Check, Group, Outcome, RevisionRange, compact_json, ensure, ensure_none, ensure_response, error_code, fail, skip,
+    skip_unless_offered, tools,
 };
 use crate::{
     probe::{Probe, ProbeConnection, QUIET_PERIOD},
@@ -18,41 +18,41 @@ const PROGRESS: (&str, &str) = ("basic/utilities/progress", "basic/patterns/prog
 const LISTEN: (&str, &str) = ("server/resources#subscriptions", "basic/patterns/subscriptions#acknowledgment");
 
 pub(super) const CHECKS: &[Check] = &[
-    Check::new("utilities/cancel-unknown", Group::Utilities, |probe| Box::pin(cancel_unknown(probe)))
+    Check::new("utilities/cancel-unknown", Group::Utilities, |probe| Box::pin(check_cancel_unknown(probe)))
         .should("A cancellation is ignored if it names an unknown request, a completed one, or none.")
         .advice("Ignore cancellations whose request you do not know.")
         .spec(CANCELLATION),
-    Check::new("utilities/progress-token", Group::Utilities, |probe| Box::pin(progress_token(probe)))
+    Check::new("utilities/progress-token", Group::Utilities, |probe| Box::pin(check_progress_token(probe)))
         .must("Progress carries the token of its request, and is sent only for requests with a token.")
         .advice("Copy `progressToken` from the request's `_meta` with its type, and send nothing without a token.")
         .spec(PROGRESS),
-    Check::new("utilities/progress-increases", Group::Utilities, |probe| Box::pin(progress_increases(probe)))
+    Check::new("utilities/progress-increases", Group::Utilities, |probe| Box::pin(check_progress_increases(probe)))
         .must("Progress increases with each notification.")
         .advice("Send a notification only if `progress` is greater than before.")
         .spec(PROGRESS),
-    Check::new("utilities/log-level", Group::Utilities, |probe| Box::pin(log_level(probe)))
+    Check::new("utilities/log-level", Group::Utilities, |probe| Box::pin(check_log_level(probe)))
         .should("If logging is declared, an unknown level is answered with -32602.")
         .advice("Check the level of `logging/setLevel` against the eight of RFC 5424.")
         .spec(("server/utilities/logging#error-handling", "server/utilities/logging"))
         .in_revisions(RevisionRange::Legacy),
-    Check::new("utilities/listen", Group::Utilities, |probe| Box::pin(listen(probe)))
+    Check::new("utilities/listen", Group::Utilities, |probe| Box::pin(check_listen(probe)))
         .must("If `listChanged` is declared, the first message of a subscription acknowledges it, with its id.")
         .advice("Send `notifications/subscriptions/acknowledged` first, with the request id as `subscriptionId` in `_meta`.")
         .spec(LISTEN)
         .in_revisions(RevisionRange::Modern),
-    Check::new("utilities/listen-filter", Group::Utilities, |probe| Box::pin(listen_filter(probe)))
+    Check::new("utilities/listen-filter", Group::Utilities, |probe| Box::pin(check_listen_filter(probe)))
         .must("A subscription is acknowledged only for what was requested.")
         .advice("Acknowledge the part of the client's filter that you honor, and send nothing else.")
         .spec(("server/resources#subscriptions", "basic/patterns/subscriptions#notification-filter"))
         .in_revisions(RevisionRange::Modern),
-    Check::new("utilities/no-requests", Group::Utilities, |probe| Box::pin(no_requests(probe)))
+    Check::new("utilities/no-requests", Group::Utilities, |probe| Box::pin(check_no_requests(probe)))
         .must("The server sends no requests of its own.")
         .advice("Ask for input with a result whose `resultType` is `input_required`.")
         .spec(("basic/index", "basic/transports/streamable-http#receiving-messages"))
         .in_revisions(RevisionRange::Modern),
 ];
 
-async fn cancel_unknown(probe: Probe) -> Outcome {
+async fn check_cancel_unknown(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     conn.ensure_alive().await?;
     for params in [json!({ "requestId": "check-never-was" }), json!({ "requestId": 2 }), json!({})] {
@@ -71,14 +71,14 @@ async fn cancel_unknown(probe: Probe) -> Outcome {
 /// Calls a tool and returns all messages up to its response.
 async fn gather_call(conn: &mut ProbeConnection, probe: &Probe, params: Value) -> Outcome<Vec<Value>> {
     let id = conn.next_id();
-    Ok(conn.gather(&probe.message(Some(&id), "tools/call", params), probe.limit()).await?)
+    Ok(conn.gather(&probe.message(Some(&id), "tools/call", params), probe.answer_timeout()).await?)
 }
 
 /// Calls tools with a progress token, and returns each token with the received progress. Skips the check if no tool reports
 /// progress.
 async fn collect_progress(conn: &mut ProbeConnection, probe: &Probe) -> Outcome<Vec<(Value, Vec<Value>)>> {
     let mut all = Vec::new();
-    for (index, (_, mut params)) in tools::safe_calls(probe).into_iter().enumerate() {
+    for (index, (_, mut params)) in tools::possible_calls(probe).into_iter().enumerate() {
         let token = json!(format!("check-{index}"));
         params["_meta"] = json!({ "progressToken": token });
         let messages = gather_call(conn, probe, params).await?;
@@ -94,10 +94,10 @@ fn is_progress(message: &Value) -> bool {
     message["method"] == "notifications/progress"
 }
 
-async fn progress_token(probe: Probe) -> Outcome {
+async fn check_progress_token(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     // Calls without a token come first, because the server may send no progress for them.
-    for (tool, params) in tools::safe_calls(&probe) {
+    for (tool, params) in tools::possible_calls(&probe) {
         let messages = gather_call(&mut conn, &probe, params).await?;
         ensure_none(messages.iter().find(|message| is_progress(message)), |message| {
             format!("{} had no token, and it says {}", tool["name"], compact_json(message))
@@ -110,7 +110,7 @@ async fn progress_token(probe: Probe) -> Outcome {
     Ok(())
 }
 
-async fn progress_increases(probe: Probe) -> Outcome {
+async fn check_progress_increases(probe: Probe) -> Outcome {
     for (_, progress) in collect_progress(&mut probe.open().await?, &probe).await? {
         let values: Vec<Option<f64>> = progress.iter().map(|message| message["params"]["progress"].as_f64()).collect();
         let increases = !values.contains(&None) && values.windows(2).all(|pair| pair.first() < pair.last());
@@ -119,8 +119,8 @@ async fn progress_increases(probe: Probe) -> Outcome {
     Ok(())
 }
 
-async fn log_level(probe: Probe) -> Outcome {
-    require(&probe, "logging")?;
+async fn check_log_level(probe: Probe) -> Outcome {
+    skip_unless_offered(&probe, "logging")?;
     let mut conn = probe.open().await?;
     let known = conn.ask("logging/setLevel", json!({ "level": "emergency" })).await?;
     let unknown = conn.ask("logging/setLevel", json!({ "level": "check" })).await?;
@@ -129,26 +129,27 @@ async fn log_level(probe: Probe) -> Outcome {
     })
 }
 
-/// Returns the changes that the server can announce, by their names in `subscriptions/listen`.
-fn declared_changes(probe: &Probe) -> impl Iterator<Item = &'static str> {
+/// Returns the kinds of notifications that the server declares, by their names in `subscriptions/listen`.
+fn declared_notifications(probe: &Probe) -> impl Iterator<Item = &'static str> {
     let all = &probe.server_info.opening["capabilities"];
     [("tools", "toolsListChanged"), ("prompts", "promptsListChanged"), ("resources", "resourcesListChanged")]
         .into_iter()
         .filter_map(|(capability, name)| (all[capability]["listChanged"] == true).then_some(name))
 }
 
-/// The time for which a subscription is read first. A server that has sent nothing by then gets as long as for any answer.
-const LISTEN_TIME: Duration = Duration::from_secs(1);
-const SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
+/// The time limit for the first attempt to read a subscription. The second attempt has the limit for one answer.
+const FIRST_LISTEN_LIMIT: Duration = Duration::from_secs(1);
+/// The key in `_meta` that holds the id of a subscription.
+const SUBSCRIPTION_KEY: &str = "io.modelcontextprotocol/subscriptionId";
 const SUBSCRIPTION_ID: &str = "check-listen";
 
-/// Subscribes to one kind of change and returns its name with the first messages. Skips the check if the server
-/// announces no changes.
+/// Subscribes to one kind of notification and returns its name with the first messages. Skips the check if the server
+/// declares none.
 async fn open_subscription(probe: &Probe) -> Outcome<(&'static str, Vec<Value>)> {
-    let Some(kind) = declared_changes(probe).next() else { return skip("it declares no `listChanged`") };
+    let Some(kind) = declared_notifications(probe).next() else { return skip("it declares no `listChanged`") };
     let params = json!({ "notifications": { kind: true } });
     let message = probe.message(Some(&SUBSCRIPTION_ID.into()), "subscriptions/listen", params);
-    for limit in [LISTEN_TIME.min(probe.limit()), probe.limit()] {
+    for limit in [FIRST_LISTEN_LIMIT.min(probe.answer_timeout()), probe.answer_timeout()] {
         match probe.open().await?.gather(&message, limit).await {
             Err(ProbeError::Timeout(_)) => {}
             Ok(messages) if messages.is_empty() => {}
@@ -158,19 +159,19 @@ async fn open_subscription(probe: &Probe) -> Outcome<(&'static str, Vec<Value>)>
     Ok((kind, Vec::new()))
 }
 
-async fn listen(probe: Probe) -> Outcome {
+async fn check_listen(probe: Probe) -> Outcome {
     let (_, messages) = open_subscription(&probe).await?;
     let first = messages
         .iter()
-        .find(|message| message["params"]["_meta"].get(SUBSCRIPTION).is_some() || message["id"] == SUBSCRIPTION_ID);
+        .find(|message| message["params"]["_meta"].get(SUBSCRIPTION_KEY).is_some() || message["id"] == SUBSCRIPTION_ID);
     let Some(first) = first else { return fail("the subscription gets no message".to_owned()) };
     let acknowledged = first["method"] == "notifications/subscriptions/acknowledged"
-        && first["params"]["_meta"][SUBSCRIPTION] == SUBSCRIPTION_ID
+        && first["params"]["_meta"][SUBSCRIPTION_KEY] == SUBSCRIPTION_ID
         && first["params"]["notifications"].is_object();
     ensure(acknowledged, || format!("the first message is {}", compact_json(first)))
 }
 
-async fn listen_filter(probe: Probe) -> Outcome {
+async fn check_listen_filter(probe: Probe) -> Outcome {
     let (kind, messages) = open_subscription(&probe).await?;
     let acknowledged = messages.iter().find(|message| message["method"] == "notifications/subscriptions/acknowledged");
     let Some(filter) = acknowledged.and_then(|message| message["params"]["notifications"].as_object()) else {
@@ -182,9 +183,9 @@ async fn listen_filter(probe: Probe) -> Outcome {
     ensure_none(unwanted, |(name, _)| format!("{kind} was requested, and it adds {name}"))
 }
 
-async fn no_requests(probe: Probe) -> Outcome {
+async fn check_no_requests(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
-    let calls = tools::safe_calls(&probe);
+    let calls = tools::possible_calls(&probe);
     if calls.is_empty() {
         return tools::skip_without_calls();
     }
@@ -201,13 +202,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_declared_changes_are_subscribed() {
+    fn only_declared_notifications_are_subscribed() {
         let target = crate::Target::Command { program: "x".into(), arguments: Vec::new(), env: Vec::new(), cwd: None };
         let mut probe = Probe::new(&target, &crate::Options::default());
-        assert_eq!(declared_changes(&probe).next(), None);
+        assert_eq!(declared_notifications(&probe).next(), None);
         let opening =
             json!({ "capabilities": { "prompts": { "listChanged": true }, "tools": { "listChanged": false } } });
         probe.server_info = std::sync::Arc::new(crate::probe::ServerInfo { opening, ..Default::default() });
-        assert!(declared_changes(&probe).eq(["promptsListChanged"]));
+        assert!(declared_notifications(&probe).eq(["promptsListChanged"]));
     }
 }

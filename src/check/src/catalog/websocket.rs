@@ -6,64 +6,64 @@ use super::{Check, Group, Outcome, ensure, fail, skip};
 use crate::{
     Target,
     probe::Probe,
-    wire::{Frame, ProbeError, WebSocket, Wire},
+    wire::{ProbeError, SocketMessage, WebSocket, Wire},
 };
 
 const CUSTOM: (&str, &str) = ("basic/transports#custom-transports", "basic/transports/index#custom-transports");
 
 pub(super) const CHECKS: &[Check] = &[
-    Check::new("websocket/subprotocol", Group::WebSocket, |probe| Box::pin(subprotocol(probe)))
+    Check::new("websocket/subprotocol", Group::WebSocket, |probe| Box::pin(check_subprotocol(probe)))
         .should("The server selects the subprotocol `mcp` if the client offers it.")
         .advice("Answer the upgrade with `Sec-WebSocket-Protocol: mcp`: clients refuse it otherwise.")
         .spec(CUSTOM),
-    Check::new("websocket/text-frames", Group::WebSocket, |probe| Box::pin(text_frames(probe)))
+    Check::new("websocket/text-frames", Group::WebSocket, |probe| Box::pin(check_text_frames(probe)))
         .should("Messages are sent as text.")
         .advice("Send each message in a text frame of its own.")
         .spec(CUSTOM),
-    Check::new("websocket/binary", Group::WebSocket, |probe| Box::pin(binary(probe)))
+    Check::new("websocket/binary", Group::WebSocket, |probe| Box::pin(check_binary(probe)))
         .should("A binary message is treated as text, or the connection is closed.")
         .advice("Close the connection with 1003 if you do not accept binary messages.")
         .spec(CUSTOM),
-    Check::new("websocket/origin", Group::WebSocket, |probe| Box::pin(origin(probe)))
+    Check::new("websocket/origin", Group::WebSocket, |probe| Box::pin(check_origin(probe)))
         .should("An upgrade from a web page of another origin is refused.")
         .advice("Compare `Origin` with those that you allow, and answer others with 403.")
         .spec(("basic/transports#security-warning", "basic/transports/streamable-http")),
 ];
 
-async fn subprotocol(probe: Probe) -> Outcome {
+async fn check_subprotocol(probe: Probe) -> Outcome {
     let conn = probe.connect().await?;
     let Wire::WebSocket(socket) = &conn.wire else { return skip("") };
-    ensure(socket.protocol.as_deref() == Some("mcp"), || format!("it chooses {:?}", socket.protocol))
+    ensure(socket.subprotocol.as_deref() == Some("mcp"), || format!("it chooses {:?}", socket.subprotocol))
 }
 
-async fn text_frames(probe: Probe) -> Outcome {
+async fn check_text_frames(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let Wire::WebSocket(socket) = &mut conn.wire else { return skip("") };
     socket.send_text(probe.harmless_request(7777).to_string().as_bytes()).await?;
-    match socket.next_frame(probe.limit()).await? {
-        Some(Frame::Text(text)) => {
+    match socket.next_message(probe.answer_timeout()).await? {
+        Some(SocketMessage::Text(text)) => {
             ensure(serde_json::from_str::<serde_json::Value>(&text).is_ok(), || format!("it sends {text}"))
         }
         other => fail(format!("it sends {other:?}")),
     }
 }
 
-async fn binary(probe: Probe) -> Outcome {
+async fn check_binary(probe: Probe) -> Outcome {
     let mut conn = probe.open().await?;
     let Wire::WebSocket(socket) = &mut conn.wire else { return skip("") };
     socket.send_binary(probe.harmless_request(7777).to_string().as_bytes()).await?;
-    match socket.next_frame(Duration::from_secs(2)).await {
+    match socket.next_message(Duration::from_secs(2)).await {
         Err(ProbeError::Closed) | Ok(Some(_)) => Ok(()),
         Err(error) => Err(error.into()),
         Ok(None) => fail("it neither answers nor closes the connection".to_owned()),
     }
 }
 
-async fn origin(probe: Probe) -> Outcome {
+async fn check_origin(probe: Probe) -> Outcome {
     let Target::WebSocket { url, headers } = &probe.target else { return skip("") };
     let mut headers = headers.clone();
     headers.push(("Origin".to_owned(), "https://evil.example".to_owned()));
-    match WebSocket::open(url, &headers, &["mcp"], probe.limit(), Arc::clone(&probe.budget)).await {
+    match WebSocket::open(url, &headers, &["mcp"], probe.answer_timeout(), Arc::clone(&probe.budget)).await {
         Err(ProbeError::Unreachable(_) | ProbeError::Closed) => Ok(()),
         Err(error) => Err(error.into()),
         Ok(_) => fail("it accepts the upgrade".to_owned()),

@@ -6,8 +6,8 @@ use super::ProbeError;
 
 /// Maximum number of bytes that are read from a server in one run, over all connections.
 const MAX_RUN_BYTES: u64 = 256 << 20;
-/// Maximum memory in bytes of a parsed message, as [`estimate_weight`] estimates it.
-pub(crate) const MAX_WEIGHT: usize = 16 << 20;
+/// Maximum memory in bytes of a parsed message, by [`estimate_parsed_bytes`].
+pub(crate) const MAX_PARSED_BYTES: usize = 16 << 20;
 /// Memory overhead in bytes of a parsed value.
 const VALUE_OVERHEAD: usize = 80;
 
@@ -36,7 +36,7 @@ impl Budget {
 }
 
 /// Estimates the memory in bytes of parsed JSON text.
-pub(crate) fn estimate_weight(text: &str) -> usize {
+pub(crate) fn estimate_parsed_bytes(text: &str) -> usize {
     let (mut values, mut quoted, mut escaped) = (1, false, false);
     for byte in text.bytes() {
         match byte {
@@ -56,15 +56,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weight_ignores_punctuation_in_strings() {
-        assert_eq!(estimate_weight("1"), 1 + VALUE_OVERHEAD);
-        assert_eq!(estimate_weight("[[],[]]"), 7 + 5 * VALUE_OVERHEAD);
-        assert_eq!(estimate_weight(r#"{"a,[":"\\\"{,:"}"#), 17 + 3 * VALUE_OVERHEAD);
+    fn size_ignores_punctuation_in_strings() {
+        assert_eq!(estimate_parsed_bytes("1"), 1 + VALUE_OVERHEAD);
+        assert_eq!(estimate_parsed_bytes("[[],[]]"), 7 + 5 * VALUE_OVERHEAD);
+        assert_eq!(estimate_parsed_bytes(r#"{"a,[":"\\\"{,:"}"#), 17 + 3 * VALUE_OVERHEAD);
         assert!(
-            estimate_weight(&"[],".repeat(1 << 20)) > MAX_WEIGHT
-                && estimate_weight(&"a, ".repeat(1 << 20)) > MAX_WEIGHT
+            estimate_parsed_bytes(&"[],".repeat(1 << 20)) > MAX_PARSED_BYTES
+                && estimate_parsed_bytes(&"a, ".repeat(1 << 20)) > MAX_PARSED_BYTES
         );
-        assert!(estimate_weight(&format!("\"{}\"", "a, ".repeat(1 << 20))) < MAX_WEIGHT);
+        assert!(estimate_parsed_bytes(&format!("\"{}\"", "a, ".repeat(1 << 20))) < MAX_PARSED_BYTES);
     }
 
     #[test]

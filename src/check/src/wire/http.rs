@@ -212,8 +212,8 @@ async fn read_response(socket: &mut Connection, answer: &mut HttpResponse) -> Re
     let rest = read_head(socket, answer).await?;
     let chunked =
         answer.header("transfer-encoding").is_some_and(|value| value.to_ascii_lowercase().contains("chunked"));
-    let length: Option<usize> = answer.header("content-length").and_then(|value| value.parse().ok());
-    let mut body = Body { chunked, length, ..Body::default() };
+    let content_length: Option<usize> = answer.header("content-length").and_then(|value| value.parse().ok());
+    let mut body = Body { chunked, content_length, ..Body::default() };
     body.push(&rest);
     loop {
         if answer.is_stream() {
@@ -221,11 +221,13 @@ async fn read_response(socket: &mut Connection, answer: &mut HttpResponse) -> Re
         }
         let answered = answer.is_stream()
             && answer.events.iter().filter_map(|event| parse(&event.data)).any(|message| is_response(&message));
-        let is_finished =
-            answered || body.is_complete() || matches!(answer.status, 204 | 304) || body.text.len() > MAX_MESSAGE_BYTES;
+        let is_finished = answered
+            || body.is_complete()
+            || matches!(answer.status, 204 | 304)
+            || body.decoded.len() > MAX_MESSAGE_BYTES;
         let mut bytes = Vec::new();
         if is_finished || socket.read(&mut bytes).await? == 0 {
-            answer.body = String::from_utf8_lossy(&body.text).into_owned();
+            answer.body = String::from_utf8_lossy(&body.decoded).into_owned();
             return Ok(());
         }
         body.push(&bytes);
@@ -236,12 +238,13 @@ async fn read_response(socket: &mut Connection, answer: &mut HttpResponse) -> Re
 #[derive(Default)]
 struct Body {
     chunked: bool,
-    length: Option<usize>,
+    content_length: Option<usize>,
     /// The body without its transfer encoding.
-    text: Vec<u8>,
+    decoded: Vec<u8>,
     /// The part of a chunked body that is not decoded yet.
     undecoded: Vec<u8>,
-    is_last: bool,
+    /// Set after the last chunk.
+    has_ended: bool,
     /// The offset after the last returned event.
     events_end: usize,
     /// The offset up to which no further end of an event was found.
@@ -251,47 +254,47 @@ struct Body {
 impl Body {
     fn push(&mut self, bytes: &[u8]) {
         if !self.chunked {
-            self.text.extend_from_slice(bytes);
+            self.decoded.extend_from_slice(bytes);
             return;
         }
         self.undecoded.extend_from_slice(bytes);
-        self.unchunk();
+        self.decode_chunks();
     }
 
     fn is_complete(&self) -> bool {
-        self.is_last || (!self.chunked && self.length.is_some_and(|length| self.text.len() >= length))
+        self.has_ended || (!self.chunked && self.content_length.is_some_and(|length| self.decoded.len() >= length))
     }
 
     /// Returns the complete events that were not returned before.
     fn take_events(&mut self) -> Vec<Event> {
         // The end of an event may be split across two reads.
         let from = self.searched.saturating_sub(3).max(self.events_end);
-        let new = self.text.get(from..).unwrap_or_default();
+        let new = self.decoded.get(from..).unwrap_or_default();
         let ends = |end: &[u8]| new.windows(end.len()).rposition(|part| part == end).map(|at| at + end.len());
         let end = [ends(b"\n\n"), ends(b"\r\n\r\n"), ends(b"\r\r")].into_iter().flatten().max();
-        self.searched = self.text.len();
+        self.searched = self.decoded.len();
         let Some(end) = end.map(|end| from + end) else { return Vec::new() };
-        let complete = String::from_utf8_lossy(self.text.get(self.events_end..end).unwrap_or_default()).into_owned();
+        let complete = String::from_utf8_lossy(self.decoded.get(self.events_end..end).unwrap_or_default()).into_owned();
         self.events_end = end;
         parse_events(&complete)
     }
 
     /// Decodes the complete chunks of a chunked body (RFC 9112, section 7.1).
-    fn unchunk(&mut self) {
+    fn decode_chunks(&mut self) {
         let mut at = 0;
-        while let Some(bytes) = self.undecoded.get(at..).filter(|_| !self.is_last)
+        while let Some(bytes) = self.undecoded.get(at..).filter(|_| !self.has_ended)
             && let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n")
         {
             let line = String::from_utf8_lossy(bytes.get(..end).unwrap_or_default()).into_owned();
             let size = line.split(';').next().and_then(|size| usize::from_str_radix(size.trim(), 16).ok());
             let Some(size @ 1..=MAX_MESSAGE_BYTES) = size else {
                 // The last chunk, or an invalid one.
-                self.is_last = true;
+                self.has_ended = true;
                 return;
             };
             let start = end + 2;
             let Some(chunk) = bytes.get(start..start + size + 2) else { break };
-            self.text.extend_from_slice(chunk.get(..size).unwrap_or_default());
+            self.decoded.extend_from_slice(chunk.get(..size).unwrap_or_default());
             at += start + size + 2;
         }
         self.undecoded.drain(..at);
@@ -358,7 +361,7 @@ mod tests {
         let decode = |pieces: &[&[u8]]| {
             let mut body = Body { chunked: true, ..Body::default() };
             pieces.iter().for_each(|piece| body.push(piece));
-            (body.text.clone(), body.is_complete())
+            (body.decoded.clone(), body.is_complete())
         };
         assert_eq!(decode(&[b"3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n"]), (b"abcde".to_vec(), true));
         assert_eq!(decode(&[b"3\r", b"\nab", b"c\r\n5\r\nde"]), (b"abc".to_vec(), false));

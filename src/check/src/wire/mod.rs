@@ -1,5 +1,5 @@
-//! Exchanges bytes with a server over stdio, HTTP or WebSocket. The code does not interpret messages, except for HTTP
-//! headers, and shares nothing with the gateway, because the gateway may be the server under test.
+//! Exchanges bytes with a server over stdio, HTTP or WebSocket. Messages are read only as far as the headers and streams of
+//! HTTP require, and none of the framing comes from the gateway, because the gateway may be the server under test.
 
 mod budget;
 mod http;
@@ -11,11 +11,11 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 
-pub(crate) use budget::{Budget, MAX_WEIGHT, estimate_weight};
+pub(crate) use budget::{Budget, MAX_PARSED_BYTES, estimate_parsed_bytes};
 
 pub(crate) use http::{Http, HttpResponse, is_response};
 pub(crate) use stdio::Stdio;
-pub(crate) use websocket::{Frame, WebSocket};
+pub(crate) use websocket::{SocketMessage, WebSocket};
 
 use crate::{Target, redact::Redactor};
 
@@ -77,7 +77,7 @@ impl ReceivedMessage {
 
 /// Parses a text, unless it is not JSON or too large.
 pub(crate) fn parse(text: &str) -> Option<Value> {
-    if estimate_weight(text) > MAX_WEIGHT {
+    if estimate_parsed_bytes(text) > MAX_PARSED_BYTES {
         return None;
     }
     serde_json::from_str(text).ok()
@@ -121,7 +121,7 @@ impl Wire {
             Self::WebSocket(wire) => wire.receive(limit).await?,
         };
         match received {
-            Some(received) if estimate_weight(&received.text) > MAX_WEIGHT => {
+            Some(received) if estimate_parsed_bytes(&received.text) > MAX_PARSED_BYTES => {
                 Err(ProbeError::InvalidData("a message exceeds the size limit".to_owned()))
             }
             received => Ok(received),

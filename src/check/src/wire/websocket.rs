@@ -17,12 +17,20 @@ const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
 
-/// A received message, reassembled from its frames.
+/// A received message, reassembled from its frames, or the end of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Frame {
+pub(crate) enum SocketMessage {
     Text(String),
     Binary,
     Close(Option<u16>),
+}
+
+/// A part of a message, or a control frame.
+struct Frame {
+    /// `true` for the last part of a message.
+    is_last: bool,
+    opcode: u8,
+    payload: Vec<u8>,
 }
 
 /// A WebSocket connection to the server.
@@ -30,7 +38,7 @@ pub(crate) struct WebSocket {
     socket: Connection,
     buffer: Vec<u8>,
     /// The subprotocol that the server selected.
-    pub protocol: Option<String>,
+    pub subprotocol: Option<String>,
 }
 
 impl WebSocket {
@@ -38,7 +46,7 @@ impl WebSocket {
     pub async fn open(
         url: &Url,
         headers: &[(String, String)],
-        protocols: &[&str],
+        subprotocols: &[&str],
         limit: Duration,
         budget: Arc<Budget>,
     ) -> Result<Self, ProbeError> {
@@ -51,8 +59,8 @@ impl WebSocket {
                 request_target(url),
                 authority(url)
             );
-            if !protocols.is_empty() {
-                head.push_str(&format!("Sec-WebSocket-Protocol: {}\r\n", protocols.join(", ")));
+            if !subprotocols.is_empty() {
+                head.push_str(&format!("Sec-WebSocket-Protocol: {}\r\n", subprotocols.join(", ")));
             }
             for (name, value) in headers {
                 head.push_str(&format!("{name}: {value}\r\n"));
@@ -64,8 +72,8 @@ impl WebSocket {
             if answer.status != 101 {
                 return Err(ProbeError::Unreachable(format!("it answers the upgrade with {}", answer.status)));
             }
-            let protocol = answer.header("sec-websocket-protocol").map(str::to_owned);
-            Ok(Self { socket, buffer, protocol })
+            let subprotocol = answer.header("sec-websocket-protocol").map(str::to_owned);
+            Ok(Self { socket, buffer, subprotocol })
         };
         tokio::time::timeout(limit, opening).await.unwrap_or(Err(ProbeError::Timeout(limit)))
     }
@@ -104,20 +112,20 @@ impl WebSocket {
 
     /// Returns the next message. A binary message counts as an empty text.
     pub async fn receive(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
-        match self.next_frame(limit).await? {
+        match self.next_message(limit).await? {
             None => Ok(None),
-            Some(Frame::Text(text)) => Ok(Some(ReceivedMessage { text, status: None })),
-            Some(Frame::Binary) => Ok(Some(ReceivedMessage { text: String::new(), status: None })),
-            Some(Frame::Close(_)) => Err(ProbeError::Closed),
+            Some(SocketMessage::Text(text)) => Ok(Some(ReceivedMessage { text, status: None })),
+            Some(SocketMessage::Binary) => Ok(Some(ReceivedMessage { text: String::new(), status: None })),
+            Some(SocketMessage::Close(_)) => Err(ProbeError::Closed),
         }
     }
 
     /// Returns the next message and answers pings.
-    pub async fn next_frame(&mut self, limit: Duration) -> Result<Option<Frame>, ProbeError> {
+    pub async fn next_message(&mut self, limit: Duration) -> Result<Option<SocketMessage>, ProbeError> {
         let next = async {
             let mut message: Option<(u8, Vec<u8>)> = None;
             loop {
-                let Some((last, opcode, payload)) = self.take_frame() else {
+                let Some(Frame { is_last, opcode, payload }) = self.take_frame() else {
                     if self.buffer.len() > MAX_MESSAGE_BYTES {
                         return Err(ProbeError::InvalidData("a frame without an end".to_owned()));
                     }
@@ -131,7 +139,7 @@ impl WebSocket {
                     PONG => {}
                     CLOSE => {
                         let code = payload.first_chunk::<2>().map(|code| u16::from_be_bytes(*code));
-                        return Ok(Frame::Close(code));
+                        return Ok(SocketMessage::Close(code));
                     }
                     _ => {
                         let (kind, all) = message.get_or_insert((opcode, Vec::new()));
@@ -139,22 +147,21 @@ impl WebSocket {
                         if all.len() > MAX_MESSAGE_BYTES {
                             return Err(ProbeError::InvalidData("a message without an end".to_owned()));
                         }
-                        if last {
+                        if is_last {
                             return Ok(match *kind {
-                                TEXT => Frame::Text(String::from_utf8_lossy(all).into_owned()),
-                                _ => Frame::Binary,
+                                TEXT => SocketMessage::Text(String::from_utf8_lossy(all).into_owned()),
+                                _ => SocketMessage::Binary,
                             });
                         }
                     }
                 }
             }
         };
-        tokio::time::timeout(limit, next).await.map_or(Ok(None), |frame| frame.map(Some))
+        tokio::time::timeout(limit, next).await.map_or(Ok(None), |message| message.map(Some))
     }
 
-    /// Removes the next frame from the buffer, once it is complete. Returns `true` for the last frame of a message, with the opcode
-    /// and the payload.
-    fn take_frame(&mut self) -> Option<(bool, u8, Vec<u8>)> {
+    /// Removes the next frame from the buffer, once it is complete.
+    fn take_frame(&mut self) -> Option<Frame> {
         let (first, second) = (*self.buffer.first()?, *self.buffer.get(1)?);
         let (length, start): (u64, usize) = match second & 0x7f {
             126 => (u16::from_be_bytes(*self.buffer.get(2..)?.first_chunk()?).into(), 4),
@@ -164,6 +171,6 @@ impl WebSocket {
         let end = start.checked_add(usize::try_from(length).ok()?)?;
         let payload = self.buffer.get(start..end)?.to_vec();
         self.buffer.drain(..end);
-        Some((first & 0x80 != 0, first & 0x0f, payload))
+        Some(Frame { is_last: first & 0x80 != 0, opcode: first & 0x0f, payload })
     }
 }
