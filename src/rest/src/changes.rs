@@ -17,11 +17,11 @@ use super::{
 use countersign_config::HttpConfig;
 use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, digest::hex, export::ExportLine};
 use countersign_protocol::ErrorKind;
-use countersign_review::{ChangeFilter, Changes, DecideChange, DecideError, EditChange};
+use countersign_review::{ChangeFilter, ChangeRequestError, Changes, DecideChange, EditChange};
 use countersign_store::{AuditSearch, ChangeCriteria};
 
 /// Returns the problem of a decision that was not made, with the current change.
-pub fn decide_problem(error: DecideError) -> Problem {
+pub fn request_problem(error: ChangeRequestError) -> Problem {
     Problem::from(error.error).with_change(error.current)
 }
 
@@ -88,8 +88,8 @@ pub async fn get(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -
 }
 
 /// Returns a change after a decision.
-async fn change_response(decided: Result<Arc<Change>, DecideError>) -> Result<HttpResponse, Problem> {
-    let change = decided.map_err(decide_problem)?;
+async fn change_response(decided: Result<Arc<Change>, ChangeRequestError>) -> Result<HttpResponse, Problem> {
+    let change = decided.map_err(request_problem)?;
     json_ok_sized(change.estimated_size(), change).await
 }
 

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::{
     Problem,
     body::{self, Body, Submission},
-    changes::decide_problem,
+    changes::request_problem,
     json_ok_sized,
     problem_document::ProblemDocument,
 };
@@ -95,7 +95,7 @@ pub async fn decide(
         async move {
             match changes.decide(decision).await {
                 Ok(change) => DecisionResult { id, change: Some(change), problem: None },
-                Err(error) => DecisionResult { id, change: None, problem: Some(decide_problem(error)) },
+                Err(error) => DecisionResult { id, change: None, problem: Some(request_problem(error)) },
             }
         }
     });

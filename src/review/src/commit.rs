@@ -1,4 +1,4 @@
-//! Sends a transition to the store and waits for the answer: admission, actor, reply.
+//! Sends a transition to the store and waits for the answer: write slot, actor, reply.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::{
     PendingConfig,
-    actor::{Admission, PendingChanges, Step, StepError, WriteChange},
+    actor::{PendingChanges, TransitionError, TransitionResult, WriteChange, WriteSlot},
     record,
 };
 use countersign_domain::changes::{
@@ -31,45 +31,45 @@ impl WriteQueue {
     pub(super) fn new(config: &Arc<PendingConfig>, addr: Addr<PendingChanges>) -> Self {
         Self {
             addr,
-            slots: Arc::new(Semaphore::new(config.queue)),
-            kibibytes: Arc::new(Semaphore::new(config.queue_bytes / 1024)),
+            slots: Arc::new(Semaphore::new(config.max_queued_writes)),
+            kibibytes: Arc::new(Semaphore::new(config.max_queued_bytes / 1024)),
             config: Arc::clone(config),
         }
     }
 
     /// Applies one event to exactly this version of the change, and returns when the transition is durable and announced.
     /// Waits for the queue and the store without a time limit: the gateway's own work must know the outcome.
-    pub(super) async fn step(&self, change: &Arc<Change>, event: ChangeEvent) -> Step {
-        let draft = self.draft(change, event).await?;
-        self.write_without_limit(draft).await
+    pub(super) async fn apply_event(&self, change: &Arc<Change>, event: ChangeEvent) -> TransitionResult {
+        let draft = self.draft_transition(change, event).await?;
+        self.write_without_timeout(draft).await
     }
 
-    /// Like [`Self::step`], for a change whose node is gone.
-    pub(super) async fn step_for_orphan(&self, change: &Arc<Change>, event: ChangeEvent) -> Step {
-        let draft = Draft { ends_orphaned_claim: true, ..self.draft(change, event).await? };
-        self.write_without_limit(draft).await
+    /// Like [`Self::apply_event`], for a change whose node is gone.
+    pub(super) async fn apply_event_to_orphan(&self, change: &Arc<Change>, event: ChangeEvent) -> TransitionResult {
+        let draft = Draft { ends_orphaned_claim: true, ..self.draft_transition(change, event).await? };
+        self.write_without_timeout(draft).await
     }
 
-    /// Like [`Self::step`], for endpoints: refuses if the queue is full, and stops waiting after the write timeout.
-    pub(super) async fn step_for_endpoint(&self, change: &Arc<Change>, event: ChangeEvent) -> Step {
-        let draft = self.draft(change, event).await?;
+    /// Like [`Self::apply_event`], for endpoints: refuses if the queue is full, and stops waiting after the write timeout.
+    pub(super) async fn apply_event_for_endpoint(&self, change: &Arc<Change>, event: ChangeEvent) -> TransitionResult {
+        let draft = self.draft_transition(change, event).await?;
         if draft.kind == EventKind::Edited {
-            self.check_size(&draft).map_err(StepError::Refused)?;
+            self.check_size(&draft).map_err(TransitionError::Refused)?;
         }
         self.write_for_endpoint(draft).await
     }
 
     /// Serializes the next transition. A large change is serialized on another thread, so that it delays no other
     /// request.
-    async fn draft(&self, change: &Arc<Change>, event: ChangeEvent) -> Result<Draft, StepError> {
-        let edited = if let ChangeEvent::Edit { arguments, .. } = &event { arguments.get().len() } else { 0 };
-        let weight = change.estimated_size() + edited;
+    async fn draft_transition(&self, change: &Arc<Change>, event: ChangeEvent) -> Result<Draft, TransitionError> {
+        let edited_bytes = if let ChangeEvent::Edit { arguments, .. } = &event { arguments.get().len() } else { 0 };
+        let size = change.estimated_size() + edited_bytes;
         let (change, now) = (Arc::clone(change), self.config.now());
         let draft = move || {
-            let transition = machine::apply(&change, event, now).map_err(StepError::Illegal)?;
-            record::draft(transition).map_err(StepError::Refused)
+            let transition = machine::apply(&change, event, now).map_err(TransitionError::Illegal)?;
+            record::to_draft(transition).map_err(TransitionError::Refused)
         };
-        offload(weight, draft).await.map_err(StepError::Refused)?
+        offload(size, draft).await.map_err(TransitionError::Refused)?
     }
 
     /// Rejects a change that is larger than the limit.
@@ -86,43 +86,47 @@ impl WriteQueue {
             .with("size", size))
     }
 
-    pub(super) async fn write_for_endpoint(&self, draft: Draft) -> Step {
+    /// Writes the draft, or refuses if the queue is full. Stops waiting after the write timeout.
+    pub(super) async fn write_for_endpoint(&self, draft: Draft) -> TransitionResult {
         let full = |_| {
-            StepError::Refused(McpError::new(ErrorKind::Overloaded, "Too many changes are being written; try again"))
+            TransitionError::Refused(McpError::new(
+                ErrorKind::Overloaded,
+                "Too many changes are being written; try again",
+            ))
         };
         let slot = Arc::clone(&self.slots).try_acquire_owned().map_err(full)?;
-        let bytes = Arc::clone(&self.kibibytes).try_acquire_many_owned(self.weight(&draft)).map_err(full)?;
+        let bytes = Arc::clone(&self.kibibytes).try_acquire_many_owned(self.queue_share(&draft)).map_err(full)?;
         let written = tokio::time::timeout(self.config.write_timeout, self.send(draft, (slot, bytes))).await;
         // The transition may still be written after the timeout.
-        written.unwrap_or(Err(StepError::Store(StoreError::OutcomeUnknown)))
+        written.unwrap_or(Err(TransitionError::Store(StoreError::OutcomeUnknown)))
     }
 
-    async fn write_without_limit(&self, draft: Draft) -> Step {
-        let closed = |_| StepError::Store(StoreError::Closed);
+    async fn write_without_timeout(&self, draft: Draft) -> TransitionResult {
+        let closed = |_| TransitionError::Store(StoreError::Closed);
         let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(closed)?;
-        let bytes = Arc::clone(&self.kibibytes).acquire_many_owned(self.weight(&draft)).await.map_err(closed)?;
+        let bytes = Arc::clone(&self.kibibytes).acquire_many_owned(self.queue_share(&draft)).await.map_err(closed)?;
         self.send(draft, (slot, bytes)).await
     }
 
-    async fn send(&self, draft: Draft, admission: Admission) -> Step {
+    async fn send(&self, draft: Draft, write_slot: WriteSlot) -> TransitionResult {
         let (reply, answer) = oneshot::channel();
-        // The admission limits the messages in the mailbox, so its own capacity does not matter.
-        self.addr.do_send(WriteChange { draft, admission, reply });
+        // The write slots limit the messages in the mailbox, so its own capacity does not matter.
+        self.addr.do_send(WriteChange { draft, write_slot, reply });
         // A missing answer means that the actor or the store has ended.
-        answer.await.unwrap_or(Err(StepError::Store(StoreError::OutcomeUnknown)))
+        answer.await.unwrap_or(Err(TransitionError::Store(StoreError::OutcomeUnknown)))
     }
 
     /// Waits until all transitions are written and announced, for at most five seconds.
     pub(super) async fn drain(&self) {
         // All slots are free then.
-        let drained = self.slots.acquire_many(u32::try_from(self.config.queue).unwrap_or(u32::MAX));
+        let drained = self.slots.acquire_many(u32::try_from(self.config.max_queued_writes).unwrap_or(u32::MAX));
         if tokio::time::timeout(Duration::from_secs(5), drained).await.is_err() {
             tracing::warn!("some transitions had not reached the store when the gateway stopped");
         }
     }
 
     /// Returns the draft's share of the queue in KiB, at most all of it, so that it never waits forever.
-    fn weight(&self, draft: &Draft) -> u32 {
-        u32::try_from((draft.body.len() / 1024 + 1).min(self.config.queue_bytes / 1024)).unwrap_or(u32::MAX)
+    fn queue_share(&self, draft: &Draft) -> u32 {
+        u32::try_from((draft.body.len() / 1024 + 1).min(self.config.max_queued_bytes / 1024)).unwrap_or(u32::MAX)
     }
 }

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    actor::{ApplyRemote, remote_transition::RemoteTransition},
+    actor::{AnnounceRemote, remote_transition::RemoteTransition},
     inner::Inner,
     inquiries::InquiryMessage,
 };
@@ -19,18 +19,18 @@ const FAILURE_DELAY: Duration = Duration::from_millis(100);
 /// The interval at which counts are refreshed while other nodes write, because pruning is not announced.
 const RECOUNT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Runs until the gateway closes.
+/// Passes new transitions to the actor until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
-    let (mut updates, closed) = (inner.nodes.subscribe_updates(), &inner.shutdown.stop_following);
+    let (mut updates, stop) = (inner.nodes.subscribe_updates(), &inner.shutdown.stop_following);
     let mut read_to = inner.feed.head();
     let mut recount = tokio::time::interval(RECOUNT_INTERVAL);
     recount.tick().await;
     loop {
-        let behind = updates.borrow_and_update().event > read_to.max(inner.feed.head());
-        if !behind {
+        let is_behind = updates.borrow_and_update().event > read_to.max(inner.feed.head());
+        if !is_behind {
             tokio::select! {
-                () = closed.cancelled() => return,
-                () = inner.gap.notified() => {}
+                () = stop.cancelled() => return,
+                () = inner.feed_gap.notified() => {}
                 changed = updates.changed() => {
                     if changed.is_err() {
                         return;
@@ -48,10 +48,10 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         match read_new_events(&inner, &mut read_to).await {
             Ok(true) => {}
             // The store has fewer events than it notified: it is read again with the next notification.
-            Ok(false) if behind => {
+            Ok(false) if is_behind => {
                 tokio::select! {
-                    () = closed.cancelled() => return,
-                    () = inner.gap.notified() => {}
+                    () = stop.cancelled() => return,
+                    () = inner.feed_gap.notified() => {}
                     _ = updates.changed() => {}
                     () = tokio::time::sleep(REREAD_DELAY) => {}
                 }
@@ -60,8 +60,8 @@ pub(crate) async fn run(inner: Arc<Inner>) {
             Err(StoreError::Closed) => return,
             Err(error) => {
                 tracing::warn!(%error, "the events of other nodes cannot be read; trying again");
-                inner.gap.notify_one();
-                if closed.run_until_cancelled(tokio::time::sleep(FAILURE_DELAY)).await.is_none() {
+                inner.feed_gap.notify_one();
+                if stop.run_until_cancelled(tokio::time::sleep(FAILURE_DELAY)).await.is_none() {
                     return;
                 }
             }
@@ -109,7 +109,7 @@ async fn read_new_events(inner: &Inner, read_to: &mut u64) -> Result<bool, Store
         let Some(last) = transitions.last() else { return Ok(found_events) };
         *read_to = last.seq;
         found_events = true;
-        inner.queue.addr.do_send(ApplyRemote { transitions });
+        inner.queue.addr.do_send(AnnounceRemote { transitions });
         if !more {
             return Ok(found_events);
         }

@@ -25,8 +25,8 @@ pub(super) struct Inner {
     pub queue: WriteQueue,
     pub open: Arc<OpenChanges>,
     pub feed: Feed,
-    /// Notified when the store has transitions to announce that this node did not write.
-    pub gap: Arc<Notify>,
+    /// Notified when the feed must be read, because a transition is missing or the outcome of a write is unknown.
+    pub feed_gap: Arc<Notify>,
     pub inquiries: Inquiries,
     pub waiting_reasons: WaitingReasons,
     pub proposal_rate: ProposalRate,

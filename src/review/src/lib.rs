@@ -65,9 +65,9 @@ pub struct Proposal {
     pub review: Option<ReviewNote>,
     /// The conditions that the rule sets for the review.
     pub terms: Terms,
-    /// Client capabilities that the tool may use for questions during the call, as a JSON object; `None` if the client
+    /// The client's capabilities that the tool may use for questions during the call, as a JSON object; `None` if the client
     /// cannot be reached at that time.
-    pub client: Option<Arc<RawValue>>,
+    pub client_capabilities: Option<Arc<RawValue>>,
     pub idempotency_key: Option<String>,
     pub expire_after: Duration,
 }
@@ -116,21 +116,21 @@ pub struct EditChange {
     pub comment: Option<String>,
 }
 
-/// The refusal of a request about a change. A conflict carries the change as it is now.
+/// The refusal of a request about a change, such as a decision or an edit. A conflict carries the change as it is now.
 #[derive(Debug)]
-pub struct DecideError {
+pub struct ChangeRequestError {
     pub error: McpError,
     pub current: Option<Arc<Change>>,
 }
 
-impl DecideError {
+impl ChangeRequestError {
     /// Adds a member to the data of the error.
     fn with(self, key: &str, value: impl Into<Value>) -> Self {
         Self { error: self.error.with(key, value), ..self }
     }
 }
 
-impl From<McpError> for DecideError {
+impl From<McpError> for ChangeRequestError {
     fn from(error: McpError) -> Self {
         Self { error, current: None }
     }
@@ -154,8 +154,8 @@ pub struct PendingConfig {
     /// The most bytes of a tool's result that are stored.
     pub max_result_bytes: usize,
     /// The most transitions on their way to the store, and the most bytes of them.
-    pub queue: usize,
-    pub queue_bytes: usize,
+    pub max_queued_writes: usize,
+    pub max_queued_bytes: usize,
     /// Timeouts of a provider for a preview and for a run.
     pub preview_timeout: Duration,
     pub run_timeout: Duration,
@@ -166,9 +166,9 @@ pub struct PendingConfig {
     /// The most approved changes that run at the same time.
     pub concurrency: usize,
     /// The time after the start during which an approved change waits for its provider to appear.
-    pub provider_grace: Duration,
-    /// The delay between attempts of the Executor while the store fails or a target cannot be read.
-    pub retry_pause: Duration,
+    pub provider_startup_timeout: Duration,
+    /// The longest delay between attempts of the Executor while the store fails or a target cannot be read.
+    pub retry_delay: Duration,
     /// The most waits ([`Changes::wait`]) at the same time.
     pub max_waiters: usize,
     /// The interval between searches for expired changes.
@@ -176,7 +176,7 @@ pub struct PendingConfig {
     /// Retention times of finished changes.
     pub retention: RetentionConfig,
     /// The number of events that the feed keeps in memory.
-    pub feed_ring: usize,
+    pub feed_buffer: usize,
     /// Determines which reviewers may decide on which changes.
     pub reviewers: Arc<Reviewers>,
     pub clock: Clock,
@@ -204,19 +204,19 @@ impl From<&ChangesConfig> for PendingConfig {
             max_bytes_per_day: config.max_bytes_per_day,
             max_change_bytes: 20 << 20,
             max_result_bytes: 1 << 20,
-            queue: 4096,
-            queue_bytes: 256 << 20,
+            max_queued_writes: 4096,
+            max_queued_bytes: 256 << 20,
             preview_timeout: Duration::from_secs(10),
             run_timeout: Duration::from_secs(120),
             answer_timeout: Duration::from_secs(300),
             write_timeout: Duration::from_secs(15),
             concurrency: 16,
-            provider_grace: Duration::from_secs(30),
-            retry_pause: Duration::from_secs(1),
+            provider_startup_timeout: Duration::from_secs(30),
+            retry_delay: Duration::from_secs(1),
             max_waiters: 10_000,
             expiry_interval: Duration::from_secs(1),
             retention: config.retention,
-            feed_ring: 4096,
+            feed_buffer: 4096,
             reviewers: Arc::default(),
             clock: Arc::new(Timestamp::now),
         }
@@ -229,6 +229,8 @@ pub struct Changes {
     inner: Arc<inner::Inner>,
 }
 
+/// The longest id of a change, in bytes. A longer id names no change.
+pub(crate) const MAX_ID_BYTES: usize = 64;
 /// The longest comment of a decision, in bytes.
 pub const MAX_COMMENT_BYTES: usize = 4096;
 /// The longest idempotency key, in bytes.
@@ -242,7 +244,7 @@ impl Changes {
     /// # Errors
     /// The errors of the store.
     pub async fn get(&self, id: &str) -> Result<Option<Arc<Change>>, McpError> {
-        if id.len() > 64 {
+        if id.len() > MAX_ID_BYTES {
             return Ok(None);
         }
         let found = self.inner.store.get(id).await.map_err(|e| store_error(&e))?;

@@ -46,14 +46,14 @@ impl Recheck {
     /// Returns the reason why the change does not run yet, if a person must do something about it.
     pub(super) fn reason_to_wait(&self) -> Option<ChangeFault> {
         match self {
-            Self::Unavailable(error) if error.kind == ErrorKind::Authorization => Some(fault(error)),
+            Self::Unavailable(error) if error.kind == ErrorKind::Authorization => Some(to_fault(error)),
             _ => None,
         }
     }
 }
 
 /// Converts a provider's error into the fault that the change records.
-pub(super) fn fault(error: &McpError) -> ChangeFault {
+pub(super) fn to_fault(error: &McpError) -> ChangeFault {
     let mut message = error.message.clone().into_owned();
     truncate_chars(&mut message, MAX_FAULT_CHARS);
     ChangeFault::new(error.kind, message)
@@ -68,7 +68,7 @@ pub(super) fn truncate_chars(text: &mut String, max: usize) {
 }
 
 /// Truncates the summary and label of a preview, which are part of lists and of every event.
-pub(super) fn bound_headlines(mut preview: Preview) -> Preview {
+pub(super) fn truncate_headlines(mut preview: Preview) -> Preview {
     truncate_chars(&mut preview.summary, MAX_HEADLINE_CHARS);
     truncate_chars(&mut preview.target.label, MAX_HEADLINE_CHARS);
     preview
@@ -106,9 +106,9 @@ impl Inner {
                     (false, _) => "The server has another command or address than when the diff was made",
                 };
                 let fault = ChangeFault::new(ErrorKind::ChangeStale, message);
-                Recheck::Moved(Box::new(Divergence { preview: bound_headlines(preview), served_by, fault }))
+                Recheck::Moved(Box::new(Divergence { preview: truncate_headlines(preview), served_by, fault }))
             }
-            Err(PreviewFailure::Impossible(error)) => Recheck::Impossible(fault(&error)),
+            Err(PreviewFailure::Impossible(error)) => Recheck::Impossible(to_fault(&error)),
             Err(PreviewFailure::Unavailable(error)) => Recheck::Unavailable(error),
         }
     }

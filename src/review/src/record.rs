@@ -45,7 +45,7 @@ pub struct ChangeSummary<'a> {
     /// The time until which an approval can be undone.
     #[serde(skip_serializing_if = "Option::is_none")]
     run_after: Option<Timestamp>,
-    /// Another open change with the same arguments.
+    /// An earlier open change for the same call.
     #[serde(skip_serializing_if = "Option::is_none")]
     duplicate_of: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -74,7 +74,7 @@ struct PreviewSummary<'a> {
 }
 
 /// The most characters of the reason for a failed preview.
-const MAX_REASON: usize = 200;
+const MAX_REASON_CHARS: usize = 200;
 
 impl<'a> ChangeSummary<'a> {
     fn new(change: &'a Change) -> Self {
@@ -85,7 +85,8 @@ impl<'a> ChangeSummary<'a> {
             at: decision.at,
             version: decision.version,
         };
-        let reason = |text: &'a str| text.char_indices().nth(MAX_REASON).map_or(text, |(end, _)| &text[..end]);
+        let truncate_reason =
+            |text: &'a str| text.char_indices().nth(MAX_REASON_CHARS).map_or(text, |(end, _)| &text[..end]);
         Self {
             id: &change.id,
             version: change.version,
@@ -106,7 +107,10 @@ impl<'a> ChangeSummary<'a> {
             terms: &change.terms,
             decisions: change.decisions.iter().map(vote).collect(),
             edit_count: change.edits.len(),
-            preview: PreviewSummary { kind: change.preview.kind, failed: change.preview.failed.as_deref().map(reason) },
+            preview: PreviewSummary {
+                kind: change.preview.kind,
+                failed: change.preview.failed.as_deref().map(truncate_reason),
+            },
             run_after: change.run_after,
             duplicate_of: change.duplicate_of.as_deref(),
             fault: change.fault.as_ref(),
@@ -114,6 +118,7 @@ impl<'a> ChangeSummary<'a> {
     }
 }
 
+/// An event without its number and type, which the writer puts before it.
 #[derive(Serialize)]
 struct EventTail<'a> {
     at: Timestamp,
@@ -125,7 +130,7 @@ struct EventTail<'a> {
 /// The details of an audit entry.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Details<'a> {
+struct AuditDetails<'a> {
     version: u64,
     /// The digest of what was shown at the time.
     digest: &'a str,
@@ -143,10 +148,10 @@ struct Details<'a> {
 }
 
 /// Serializes a transition into a draft.
-pub(super) fn draft(transition: Transition) -> Result<Draft, McpError> {
+pub(super) fn to_draft(transition: Transition) -> Result<Draft, McpError> {
     let Transition { kind, from, actor, key_id, comment, after } = transition;
-    let body = json(&after, after.estimated_size())?;
-    let tail = json(
+    let body = serialize(&after, after.estimated_size())?;
+    let tail = serialize(
         &EventTail {
             at: after.updated_at,
             actor: &actor,
@@ -157,8 +162,8 @@ pub(super) fn draft(transition: Transition) -> Result<Draft, McpError> {
     )?;
     let arguments_hash = arguments_hash(&after.arguments);
     let edit = after.edits.last().filter(|_| kind == EventKind::Edited);
-    let details = json(
-        &Details {
+    let details = serialize(
+        &AuditDetails {
             version: after.version,
             digest: &after.digest,
             arguments_hash: &arguments_hash,
@@ -169,7 +174,7 @@ pub(super) fn draft(transition: Transition) -> Result<Draft, McpError> {
         },
         512 + comment.as_ref().map_or(0, String::len),
     )?;
-    // The writer adds the opening brace and the event's number before this.
+    // The writer puts the opening brace, the type and the number before this.
     let mut event_tail = tail;
     event_tail.remove(0);
     Ok(Draft {
@@ -188,7 +193,7 @@ pub(super) fn draft(transition: Transition) -> Result<Draft, McpError> {
 }
 
 /// Returns the first transition of a new change.
-pub(super) fn created(change: Change) -> Transition {
+pub(super) fn creation(change: Change) -> Transition {
     Transition {
         kind: EventKind::Created,
         from: None,
@@ -200,7 +205,7 @@ pub(super) fn created(change: Change) -> Transition {
 }
 
 /// Serializes into one allocation of about `size` bytes.
-fn json<T: Serialize>(value: &T, size: usize) -> Result<String, McpError> {
+fn serialize<T: Serialize>(value: &T, size: usize) -> Result<String, McpError> {
     let failed = |error: &dyn std::fmt::Display| {
         tracing::error!(%error, "a change could not be serialized");
         McpError::new(ErrorKind::Internal, "The change could not be stored")

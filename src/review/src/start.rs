@@ -12,7 +12,7 @@ use tokio::sync::{Notify, mpsc};
 use super::{
     Changes, PendingConfig,
     actor::{
-        ApprovedChange, Metrics, PendingChanges, StepError,
+        ApprovedChange, Metrics, PendingChanges, TransitionError,
         daily_volume::{self, DailyVolume},
         ledger::Ledger,
         open_changes::OpenChanges,
@@ -36,7 +36,7 @@ use countersign_protocol::ErrorKind;
 use countersign_provider::ProviderDirectory;
 use countersign_store::{LiveChange, Record, Store, StoreError, WriteError, WriteRequest, write};
 
-/// The reason why changes could not be started.
+/// The reason why the work on changes could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     #[error("pending changes need a running actix system")]
@@ -50,7 +50,7 @@ pub enum StartError {
 impl Changes {
     /// Starts everything on its own threads, within a running actix system. When it returns, changes that the last
     /// process left running have an unknown outcome, and approved ones are queued. They wait for their provider for up to
-    /// [`PendingConfig::provider_grace`], so the directory may still be incomplete. Install the metrics recorder first.
+    /// [`PendingConfig::provider_startup_timeout`], so the directory may still be incomplete. Install the metrics recorder first.
     ///
     /// # Errors
     /// [`StartError`]
@@ -65,8 +65,8 @@ impl Changes {
         let heads = store.heads().await?;
         let live = store.live_changes().await?;
         let open = OpenChanges::new(config.max_waiters, &store.count_by_state().await?);
-        let feed = Feed::new(Arc::clone(&store), heads.event, config.feed_ring);
-        let gap = Arc::new(Notify::new());
+        let feed = Feed::new(Arc::clone(&store), heads.event, config.feed_buffer);
+        let feed_gap = Arc::new(Notify::new());
         let mut daily = DailyVolume::new(config.max_bytes_per_day);
         daily.restore(&store.proposals_since(daily_volume::window_start((config.clock)())).await?);
         let mut ledger = Ledger::new(config.max_pending, config.max_pending_bytes as u64);
@@ -89,7 +89,7 @@ impl Changes {
             outcomes,
             collected: Arc::default(),
             announcements: AnnouncementOrder::new(heads.event),
-            gap: Arc::clone(&gap),
+            feed_gap: Arc::clone(&feed_gap),
             metrics: Metrics::new(),
         };
         let addr = PendingChanges::start_in_arbiter(&writer, move |context| {
@@ -104,7 +104,7 @@ impl Changes {
             queue: WriteQueue::new(&config, addr),
             open,
             feed,
-            gap,
+            feed_gap,
             inquiries: Inquiries::default(),
             waiting_reasons: WaitingReasons::default(),
             proposal_rate: ProposalRate::new(config.max_proposals_per_minute),
@@ -146,7 +146,7 @@ impl Changes {
 
     /// Returns the error that currently keeps the store from working, if any. The store recovers by itself if it can.
     #[must_use]
-    pub fn store_trouble(&self) -> Option<StoreError> {
+    pub fn current_store_error(&self) -> Option<StoreError> {
         self.inner.store.current_error()
     }
 
@@ -188,9 +188,9 @@ async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartErr
             "Restored from a backup of {backup_time}: the change may have run since; look at its target before you approve it again"
         );
         let fault = ChangeFault::new(ErrorKind::ChangeStale, message);
-        match inner.queue.step(&change, ChangeEvent::MarkStale { fault }).await {
+        match inner.queue.apply_event(&change, ChangeEvent::MarkStale { fault }).await {
             Ok(_) => {}
-            Err(StepError::Store(error)) => return Err(error.into()),
+            Err(TransitionError::Store(error)) => return Err(error.into()),
             Err(error) => return Err(StoreError::BadRecord(format!("{}: {error:?}", live_change.id)).into()),
         }
     }
@@ -211,14 +211,14 @@ async fn recover(
     live: &[LiveChange],
     approved: &mpsc::UnboundedSender<ApprovedChange>,
 ) -> Result<(), StartError> {
-    orphans::sweep(inner).await?;
+    orphans::give_up_orphans(inner).await?;
     let has_other_nodes = inner.nodes.live_count() > 1;
     for live_change in live.iter().filter(|change| change.state == ChangeState::Approved) {
         // A change from a restored backup is no longer approved.
         if let Some(change) = inner.store.get(&live_change.id).await?.filter(|c| c.state == ChangeState::Approved) {
             let queued = ApprovedChange::new(&change, inner.config.now());
             // Another node may have approved it and should run it.
-            let _ = approved.send(if has_other_nodes { queued.after_handover() } else { queued });
+            let _ = approved.send(if has_other_nodes { queued.with_handover_delay() } else { queued });
         }
     }
     Ok(())

@@ -13,7 +13,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 
-use super::{Changes, DecideChange, DecideError, PendingConfig, Proposal};
+use super::{ChangeRequestError, Changes, DecideChange, PendingConfig, Proposal};
 use countersign_config::Config;
 use countersign_domain::{
     changes::{Change, ChangeState, Preview, Proposer, ReviewVerdict, ServerIdentity, Terms, testing::proposer},
@@ -49,8 +49,8 @@ pub fn config(skew: &Arc<AtomicI64>) -> PendingConfig {
         clock: Arc::new(move || Timestamp::now() + SignedDuration::from_secs(skew.load(Ordering::SeqCst))),
         // Tests call the expiry themselves.
         expiry_interval: Duration::from_secs(3600),
-        retry_pause: Duration::from_millis(5),
-        provider_grace: Duration::ZERO,
+        retry_delay: Duration::from_millis(5),
+        provider_startup_timeout: Duration::ZERO,
         max_proposals_per_minute: 0,
         max_bytes_per_day: 0,
         ..PendingConfig::from(&Config::default().changes)
@@ -114,7 +114,7 @@ impl TestBench {
         Proposal { tool_title: "Update".into(), expire_after: Duration::from_secs(60), ..proposal }
     }
 
-    pub async fn decide(&self, change: &Change, verdict: ReviewVerdict) -> Result<Arc<Change>, DecideError> {
+    pub async fn decide(&self, change: &Change, verdict: ReviewVerdict) -> Result<Arc<Change>, ChangeRequestError> {
         self.changes.decide(decision(change, "alice", verdict)).await
     }
 
@@ -160,7 +160,7 @@ pub fn proposal(
         preview,
         review: None,
         terms: Terms::default(),
-        client: None,
+        client_capabilities: None,
         idempotency_key: None,
         expire_after: Duration::from_secs(3600),
     }

@@ -39,7 +39,7 @@ impl GatewayStatus {
     pub fn health(&self) -> Value {
         let nodes = self.changes.nodes();
         let is_draining = self.shutdown.is_cancelled();
-        let store = match self.changes.store_trouble() {
+        let store = match self.changes.current_store_error() {
             // A gateway that is shutting down closes its store.
             _ if !is_draining && !self.changes.is_healthy() => "failed",
             Some(trouble) => trouble.readiness_reason(),

@@ -37,7 +37,7 @@ use countersign_telemetry::metrics as telemetry;
 
 /// The reason why a transition was not made.
 #[derive(Debug)]
-pub(crate) enum StepError {
+pub(crate) enum TransitionError {
     Illegal(IllegalTransition),
     /// The change has moved to another version.
     Conflict,
@@ -52,7 +52,7 @@ pub(crate) enum StepError {
     Store(StoreError),
 }
 
-impl From<WriteError> for StepError {
+impl From<WriteError> for TransitionError {
     fn from(error: WriteError) -> Self {
         match error {
             WriteError::Conflict => Self::Conflict,
@@ -65,26 +65,27 @@ impl From<WriteError> for StepError {
 }
 
 /// The change as it was stored, or the reason why the transition was not made.
-pub(crate) type Step = Result<Arc<Change>, StepError>;
+pub(crate) type TransitionResult = Result<Arc<Change>, TransitionError>;
 
-/// A slot in the write queue and a share of its bytes, released when the transition was announced or has failed.
-pub(crate) type Admission = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+/// The right to write one transition: a place in the write queue and a share of its bytes. It is released when the transition
+/// was announced or has failed.
+pub(crate) type WriteSlot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 /// Stores a new change, or takes a change to its next state if it is still at the version the draft was made from. Sent
-/// by `commit.rs`; the reply is the stored change, [`StepError::Refused`] over a limit of its principal, or the error of
+/// by `commit.rs`; the reply is the stored change, [`TransitionError::Refused`] over a limit of its principal, or the error of
 /// the store.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct WriteChange {
     pub draft: Draft,
-    pub admission: Admission,
-    pub reply: oneshot::Sender<Step>,
+    pub write_slot: WriteSlot,
+    pub reply: oneshot::Sender<TransitionResult>,
 }
 
-/// Announces transitions that `follow` read from the feed and that this node has not announced yet.
+/// Announces transitions that `follow.rs` read from the feed, unless this node has announced them before.
 #[derive(Message)]
 #[rtype(result = "()")]
-pub(crate) struct ApplyRemote {
+pub(crate) struct AnnounceRemote {
     pub transitions: Vec<RemoteTransition>,
 }
 
@@ -99,8 +100,8 @@ pub(crate) struct PendingWrite {
     change: Arc<Change>,
     kind: EventKind,
     bytes: u64,
-    _admission: Admission,
-    reply: oneshot::Sender<Step>,
+    _write_slot: WriteSlot,
+    reply: oneshot::Sender<TransitionResult>,
 }
 
 /// An approved change, for the Executor.
@@ -110,9 +111,9 @@ pub(crate) struct ApprovedChange {
     /// The version after its approval.
     pub version: u64,
     pub lock_key: String,
-    /// The time before this node tries to run it: its approval can be undone, or another node should run it.
+    /// The delay before this node tries to run it, in which its approval can be undone or another node may run it.
     pub delay: Duration,
-    /// Set if another node approved it and should run it: the delay until this node checks again.
+    /// Set if another node approved it and should run it: the delay before this node checks again.
     pub handover_backoff: Option<Duration>,
 }
 
@@ -144,7 +145,7 @@ impl ApprovedChange {
     }
 
     /// Delays the change, because another node may have approved it and should run it.
-    pub(crate) fn after_handover(self) -> Self {
+    pub(crate) fn with_handover_delay(self) -> Self {
         let delay = self.delay + Self::HANDOVER_DELAY;
         Self { delay, handover_backoff: Some(Self::HANDOVER_DELAY), ..self }
     }
@@ -159,13 +160,13 @@ pub(crate) struct PendingChanges {
     pub clock: crate::Clock,
     /// Bounded by the number of changes that are not final.
     pub approved: mpsc::UnboundedSender<ApprovedChange>,
-    /// Bounded by the admissions.
+    /// Bounded by the write slots.
     pub outcomes: mpsc::UnboundedSender<Vec<WriteOutcome>>,
     /// Outcomes of the current commit, collected by the store's thread so that it wakes the actor once.
     pub collected: Arc<Mutex<Vec<WriteOutcome>>>,
     pub announcements: AnnouncementOrder<DurableTransition>,
-    /// Notified when the store has transitions to announce that this node did not write.
-    pub gap: Arc<Notify>,
+    /// Notified when the feed must be read, because a transition is missing or the outcome of a write is unknown.
+    pub feed_gap: Arc<Notify>,
     pub metrics: Metrics,
 }
 
@@ -208,7 +209,7 @@ impl Actor for PendingChanges {
 impl Handler<WriteChange> for PendingChanges {
     type Result = ();
 
-    fn handle(&mut self, WriteChange { draft, admission, reply }: WriteChange, _: &mut Self::Context) {
+    fn handle(&mut self, WriteChange { draft, write_slot, reply }: WriteChange, _: &mut Self::Context) {
         let (principal, bytes) = (&draft.change.proposer.principal, draft.body.len() as u64);
         if draft.kind == EventKind::Created {
             let reserved = self.ledger.reserve(principal, bytes).and_then(|()| {
@@ -218,12 +219,12 @@ impl Handler<WriteChange> for PendingChanges {
             if let Err(error) = reserved {
                 self.metrics.refused.increment(1);
                 self.open.duplicates.remove(&draft.change.id);
-                let _ = reply.send(Err(StepError::Refused(error)));
+                let _ = reply.send(Err(TransitionError::Refused(error)));
                 return;
             }
         }
         let pending =
-            PendingWrite { change: Arc::clone(&draft.change), kind: draft.kind, bytes, _admission: admission, reply };
+            PendingWrite { change: Arc::clone(&draft.change), kind: draft.kind, bytes, _write_slot: write_slot, reply };
         self.announcements.begin_write((pending.change.id.clone(), pending.change.version));
         let outcomes = self.outcomes.clone();
         let collected = Arc::clone(&self.collected);
@@ -261,10 +262,10 @@ impl StreamHandler<Vec<WriteOutcome>> for PendingChanges {
     fn finished(&mut self, _: &mut Self::Context) {}
 }
 
-impl Handler<ApplyRemote> for PendingChanges {
+impl Handler<AnnounceRemote> for PendingChanges {
     type Result = ();
 
-    fn handle(&mut self, ApplyRemote { transitions }: ApplyRemote, _: &mut Self::Context) {
+    fn handle(&mut self, AnnounceRemote { transitions }: AnnounceRemote, _: &mut Self::Context) {
         self.announcements.add_remote(transitions.into_iter().map(|transition| {
             (transition.seq, transition.transition_id(), DurableTransition::Remote(Box::new(transition)))
         }));
@@ -281,21 +282,22 @@ impl PendingChanges {
             }
         }
         if self.announcements.has_gap() {
-            self.gap.notify_one();
+            self.feed_gap.notify_one();
         }
     }
 
     fn announce(&mut self, written: &CommittedWrite, pending: PendingWrite) {
-        let PendingWrite { change, kind, bytes, _admission, reply } = pending;
+        let PendingWrite { change, kind, bytes, _write_slot, reply } = pending;
         crash_point("between_commit_and_announce");
-        let (is_new, before, now) = (kind == EventKind::Created, self.ledger.state_of(&change.id), (self.clock)());
+        let (is_new, previous_state, now) =
+            (kind == EventKind::Created, self.ledger.state_of(&change.id), (self.clock)());
         self.metrics.count_transition(kind);
         if is_new {
             self.metrics.proposed.increment(1);
             self.ledger.insert(&change.id, &change.proposer.principal, bytes, change.state);
             self.open.deadlines.insert(&change.id, change.expires_at, now);
         }
-        self.update_state(&change.id, before, change.state, is_new);
+        self.update_state(&change.id, previous_state, change.state, is_new);
         tracing::info!(
             change = %change.id, event = kind.as_str(), version = change.version, seq = written.seq,
             provider = %change.provider, tool = %change.tool, principal = %change.proposer.principal, "change"
@@ -313,13 +315,13 @@ impl PendingChanges {
     /// Counts and announces a transition of another node like one of this node.
     fn announce_remote(&mut self, remote: RemoteTransition) {
         let (id, principal, state) = (&remote.change.id, &remote.change.proposer.principal, remote.change.state);
-        let (before, now) = (self.ledger.state_of(id), (self.clock)());
-        if remote.is_new && before.is_none() {
+        let (previous_state, now) = (self.ledger.state_of(id), (self.clock)());
+        if remote.is_new && previous_state.is_none() {
             self.ledger.restore(id, principal, remote.bytes, state);
             self.daily.count(principal, remote.bytes, remote.change.created_at);
             self.open.add(id, remote.call_hash.as_deref(), remote.change.expires_at, now);
         }
-        self.update_state(id, before, state, remote.is_new);
+        self.update_state(id, previous_state, state, remote.is_new);
         if state == ChangeState::Approved {
             let _ = self.approved.send(remote.to_approved(now));
         }
@@ -332,10 +334,10 @@ impl PendingChanges {
     }
 
     /// Updates counts, limits and deadlines for a durable transition of any node.
-    fn update_state(&mut self, id: &str, before: Option<ChangeState>, state: ChangeState, is_new: bool) {
+    fn update_state(&mut self, id: &str, previous_state: Option<ChangeState>, state: ChangeState, is_new: bool) {
         // A change that was final when this node started is already counted.
-        if (before.is_some() || is_new) && before != Some(state) {
-            self.open.counts.record_transition(before, state);
+        if (previous_state.is_some() || is_new) && previous_state != Some(state) {
+            self.open.counts.record_transition(previous_state, state);
             self.ledger.set_state(id, state);
         }
         if state.is_final() {
@@ -349,7 +351,7 @@ impl PendingChanges {
 
     fn reject_write(&mut self, error: WriteError, pending: PendingWrite) {
         if matches!(error, WriteError::Store(StoreError::OutcomeUnknown)) {
-            self.gap.notify_one();
+            self.feed_gap.notify_one();
         }
         if pending.kind == EventKind::Created {
             self.ledger.release(&pending.change.proposer.principal, pending.bytes);

@@ -28,7 +28,7 @@ impl OpenChanges {
         })
     }
 
-    /// Adds a change until its deadline and its end.
+    /// Starts to watch the deadline of an open change, and to find duplicates of its call.
     pub(crate) fn add(&self, id: &str, call_hash: Option<&str>, expires_at: Timestamp, now: Timestamp) {
         self.deadlines.insert(id, expires_at, now);
         if let Some(call) = call_hash {

@@ -10,7 +10,6 @@ pub(crate) type TransitionId = (String, u64);
 
 enum OrderEntry<T> {
     Own(T),
-    /// Read from the feed.
     FromFeed(TransitionId, T),
 }
 
@@ -43,7 +42,7 @@ impl<T> AnnouncementOrder<T> {
             }
         }
         if let Some((seq, transition)) = written {
-            // The caller gets the answer even if the transition was announced before.
+            // It is returned by `next` even if it was announced before, because its caller waits for the answer.
             self.entries.insert(seq, OrderEntry::Own(transition));
         }
     }

@@ -48,12 +48,12 @@ impl RemoteTransition {
     /// [`StoreError::BadRecord`] if the event is not the record of a transition.
     pub(crate) fn parse(remote_event: RemoteEvent) -> Result<Self, StoreError> {
         #[derive(Deserialize)]
-        struct Outer {
+        struct EventData {
             change: RemoteChange,
         }
         let RemoteEvent { event, bytes, call_hash } = remote_event;
         let seq = event.seq;
-        let Outer { change } =
+        let EventData { change } =
             serde_json::from_str(&event.data).map_err(|e| StoreError::BadRecord(format!("feed event {seq}: {e}")))?;
         let is_new = event.kind == EventKind::Created.feed_type();
         let feed_change = FeedChange {
@@ -72,6 +72,6 @@ impl RemoteTransition {
     /// Returns the change for this node's Executor, which runs it only if the approving node does not.
     pub(crate) fn to_approved(&self, now: Timestamp) -> ApprovedChange {
         let RemoteChange { id, version, provider, target, terms, run_after, .. } = &self.change;
-        ApprovedChange::from_parts((id, *version), (provider, target), (*run_after, terms), now).after_handover()
+        ApprovedChange::from_parts((id, *version), (provider, target), (*run_after, terms), now).with_handover_delay()
     }
 }

@@ -35,6 +35,9 @@ const QUESTION_QUEUE_CAPACITY: usize = 64;
 const MAX_KEY_BYTES: usize = 128;
 /// The total time that a change waits for answers, in multiples of the timeout of one answer.
 const MAX_TOTAL_TIMEOUTS: u32 = 6;
+/// The reasons why questions get no answer after the end of the dialogue.
+const CANCELLED_REASON: &str = "its client has cancelled the task";
+const STOPPING_REASON: &str = "the gateway is stopping";
 
 /// The tool's side of the dialogue.
 struct ToolInquirer {
@@ -83,10 +86,10 @@ pub(crate) struct Inquiry<'a> {
     questions: mpsc::Receiver<UpstreamRequest>,
     messages: mpsc::Receiver<PendingMessage>,
     open: Vec<OpenQuestion>,
-    /// The time at which all questions end.
-    end: Instant,
+    /// The time after which no question stays open.
+    dialogue_deadline: Instant,
     paused_since: Option<Instant>,
-    stopped: bool,
+    is_stopping: bool,
 }
 
 impl Drop for Inquiry<'_> {
@@ -111,9 +114,9 @@ impl<'a> Inquiry<'a> {
             questions,
             messages,
             open: Vec::new(),
-            end: Instant::now() + inner.config.answer_timeout.saturating_mul(MAX_TOTAL_TIMEOUTS),
+            dialogue_deadline: Instant::now() + inner.config.answer_timeout.saturating_mul(MAX_TOTAL_TIMEOUTS),
             paused_since: None,
-            stopped: false,
+            is_stopping: false,
         };
         Some((Arc::new(ToolInquirer { capabilities, questions: asking }), inquiry))
     }
@@ -138,7 +141,7 @@ impl<'a> Inquiry<'a> {
             Some(message) = self.messages.recv() => InquiryEvent::Message(message),
             () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => InquiryEvent::TimedOut,
             () = withdrawn => InquiryEvent::Withdrawn,
-            () = self.inner.shutdown.stop.cancelled(), if !self.stopped => InquiryEvent::Stopping,
+            () = self.inner.shutdown.stop.cancelled(), if !self.is_stopping => InquiryEvent::Stopping,
         }
     }
 
@@ -151,26 +154,26 @@ impl<'a> Inquiry<'a> {
                 let _ = reply.send(stored);
             }
             InquiryEvent::Message((InquiryMessage::GiveUp { by }, reply)) => {
-                let reason = "its client has cancelled the task";
-                let stored = self.close(Some(by), |_| Some(Err(reason.to_owned())), true).await;
+                let reason = CANCELLED_REASON;
+                let stored = self.close_questions(Some(by), |_| Some(Err(reason.to_owned())), true).await;
                 let _ = reply.send(stored);
             }
             InquiryEvent::TimedOut => {
                 let now = Instant::now();
                 let timed_out =
                     |open: &OpenQuestion| (open.until <= now).then(|| Err("nobody answered in time".to_owned()));
-                let _ = self.close(None, timed_out, false).await;
+                let _ = self.close_questions(None, timed_out, false).await;
             }
             InquiryEvent::Withdrawn => {
                 let withdrawn = |open: &OpenQuestion| {
                     open.cancelled.is_cancelled().then(|| Err("the tool withdrew its question".to_owned()))
                 };
-                let _ = self.close(None, withdrawn, false).await;
+                let _ = self.close_questions(None, withdrawn, false).await;
             }
             InquiryEvent::Stopping => {
-                self.stopped = true;
+                self.is_stopping = true;
                 if self.is_waiting() {
-                    let _ = self.close(None, |_| Some(Err("the gateway is stopping".to_owned())), false).await;
+                    let _ = self.close_questions(None, |_| Some(Err(STOPPING_REASON.to_owned())), false).await;
                 }
             }
         }
@@ -193,8 +196,11 @@ impl<'a> Inquiry<'a> {
         let UpstreamRequest { id, method, params, reply, cancelled } = question;
         let refuse = |reply: Replier, reason: &str| reply.answer(no_answer(&method, reason));
         let Some(dialogue) = self.dialogue() else { return };
-        if dialogue.given_up || self.stopped {
-            return refuse(reply, "its client has cancelled the task");
+        if dialogue.given_up {
+            return refuse(reply, CANCELLED_REASON);
+        }
+        if self.is_stopping {
+            return refuse(reply, STOPPING_REASON);
         }
         let key = question_key(dialogue, &id);
         let params = params.as_deref().map(RawValue::get);
@@ -217,10 +223,10 @@ impl<'a> Inquiry<'a> {
             answer: None,
             unanswered: None,
         };
-        if self.step(ChangeEvent::Ask { question: stored }).await.is_err() {
+        if self.apply_event(ChangeEvent::Ask { question: stored }).await.is_err() {
             return refuse(reply, "the question could not be stored");
         }
-        let until = (Instant::now() + self.inner.config.answer_timeout).min(self.end);
+        let until = (Instant::now() + self.inner.config.answer_timeout).min(self.dialogue_deadline);
         self.open.push(OpenQuestion { key, method, reply, cancelled, until });
     }
 
@@ -237,11 +243,11 @@ impl<'a> Inquiry<'a> {
             let found = answers.iter().find(|(key, _)| *key == open.key);
             found.map(|(_, answer)| answer.clone())
         };
-        self.close(Some(by), answer_for, false).await
+        self.close_questions(Some(by), answer_for, false).await
     }
 
     /// Closes the questions for which `answer_for` returns an answer or a reason: first in the store, then for the tool.
-    async fn close(
+    async fn close_questions(
         &mut self,
         by: Option<String>,
         answer_for: impl Fn(&OpenQuestion) -> Option<Result<Arc<RawValue>, String>>,
@@ -261,7 +267,7 @@ impl<'a> Inquiry<'a> {
         if closed.is_empty() && !(given_up && self.dialogue().is_some_and(|dialogue| !dialogue.given_up)) {
             return Ok(());
         }
-        let stored = self.step(ChangeEvent::Answer { answered_by: by, closed, given_up }).await;
+        let stored = self.apply_event(ChangeEvent::Answer { answered_by: by, closed, given_up }).await;
         for (question, answer) in replies {
             question.reply.answer(match (&stored, answer) {
                 (Ok(()), Ok(answer)) => Ok((*answer).to_owned()),
@@ -273,8 +279,8 @@ impl<'a> Inquiry<'a> {
         stored
     }
 
-    async fn step(&mut self, event: ChangeEvent) -> Result<(), McpError> {
-        match self.inner.queue.step(&self.change, event).await {
+    async fn apply_event(&mut self, event: ChangeEvent) -> Result<(), McpError> {
+        match self.inner.queue.apply_event(&self.change, event).await {
             Ok(change) => {
                 self.change = change;
                 Ok(())

@@ -6,6 +6,7 @@
 
 mod inquiry;
 mod late;
+mod outcome;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -19,23 +20,22 @@ use std::{
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use jiff::Timestamp;
-use serde_json::value::{RawValue, to_raw_value};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinSet,
 };
 use tokio_util::sync::DropGuard;
 
-use self::{inquiry::Inquiry, late::record_late_result};
+use self::{inquiry::Inquiry, late::record_late_result, outcome::outcome_event};
 use crate::{
-    actor::{ApprovedChange, StepError},
+    actor::{ApprovedChange, TransitionError},
     inner::Inner,
-    recheck::{Divergence, Recheck, fault},
+    recheck::{Divergence, Recheck, to_fault},
     upkeep::{expiry, votes},
 };
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
-use countersign_protocol::{ErrorKind, McpError, redact::redact};
-use countersign_provider::{CallContext, Permit, Provider, ToolResult};
+use countersign_protocol::ErrorKind;
+use countersign_provider::{CallContext, Permit, Provider};
 use countersign_runtime::crash::crash_point;
 use countersign_store::StoreError;
 
@@ -43,7 +43,7 @@ use countersign_store::StoreError;
 const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// The number of failed rechecks after which the change goes back to a person.
 const MAX_RECHECKS: u32 = 4;
-/// The factor by which a change whose proposer must connect an account waits longer than the usual retry delay.
+/// The delay for a change whose proposer must connect an account, in multiples of the usual retry delay.
 const ACCOUNT_DELAY_FACTOR: u32 = 2;
 /// The first delay for a provider that is still connecting after the start; it doubles up to the usual retry delay.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(20);
@@ -72,7 +72,7 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
                 let Ok(AttemptEnd { key, check_again }) = ended else { continue };
                 delayed.extend(check_again.map(after_delay));
                 match queues.get_mut(&key).map(VecDeque::pop_front) {
-                    Some(Some(next)) => start(&inner, &slots, &mut running, next),
+                    Some(Some(next)) => spawn_attempt(&inner, &slots, &mut running, next),
                     Some(None) => { queues.remove(&key); }
                     None => {}
                 }
@@ -83,7 +83,7 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
             Some(queue) => queue.push_back(due),
             None => {
                 queues.insert(due.lock_key.clone(), VecDeque::new());
-                start(&inner, &slots, &mut running, due);
+                spawn_attempt(&inner, &slots, &mut running, due);
             }
         }
     }
@@ -106,7 +106,12 @@ struct AttemptEnd {
 /// The longest delay between checks of a change that another node should run.
 const MAX_HANDOVER_WAIT: Duration = Duration::from_secs(30);
 
-fn start(inner: &Arc<Inner>, slots: &Arc<Semaphore>, running: &mut JoinSet<AttemptEnd>, approved: ApprovedChange) {
+fn spawn_attempt(
+    inner: &Arc<Inner>,
+    slots: &Arc<Semaphore>,
+    running: &mut JoinSet<AttemptEnd>,
+    approved: ApprovedChange,
+) {
     let (inner, slots) = (Arc::clone(inner), Arc::clone(slots));
     running.spawn(async move {
         // The lock key must be released in any case, or its target would be blocked until the next start.
@@ -132,7 +137,7 @@ async fn acquire_slot(inner: &Inner, slots: &Arc<Semaphore>) -> Slot {
 /// again.
 async fn run_change(inner: &Inner, approved: &ApprovedChange, slots: &Arc<Semaphore>) -> Option<ApprovedChange> {
     let mut failed_rechecks = 0;
-    let mut retry_delay = FIRST_RETRY_DELAY;
+    let mut short_delay = FIRST_RETRY_DELAY;
     let mut slot = None;
     while !inner.shutdown.stop.is_cancelled() {
         if slot.is_none() {
@@ -146,17 +151,17 @@ async fn run_change(inner: &Inner, approved: &ApprovedChange, slots: &Arc<Semaph
                 let backoff = Some((delay * 2).min(MAX_HANDOVER_WAIT));
                 return Some(ApprovedChange { delay, handover_backoff: backoff, ..approved.clone() });
             }
-            Err(Retry::AccountNeeded) => {
-                let delay = inner.config.retry_pause.saturating_mul(ACCOUNT_DELAY_FACTOR);
+            Err(RetryReason::AccountNeeded) => {
+                let delay = inner.config.retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
                 return Some(ApprovedChange { delay, ..approved.clone() });
             }
-            Err(Retry::Later) => pause(inner, inner.config.retry_pause).await,
-            Err(retry) => {
-                if matches!(retry, Retry::TargetOccupied) {
+            Err(RetryReason::Later) => pause(inner, inner.config.retry_delay).await,
+            Err(reason) => {
+                if matches!(reason, RetryReason::TargetOccupied) {
                     slot = None;
                 }
-                pause(inner, retry_delay.min(inner.config.retry_pause)).await;
-                retry_delay = retry_delay.saturating_mul(2);
+                pause(inner, short_delay.min(inner.config.retry_delay)).await;
+                short_delay = short_delay.saturating_mul(2);
             }
         }
     }
@@ -164,7 +169,7 @@ async fn run_change(inner: &Inner, approved: &ApprovedChange, slots: &Arc<Semaph
 }
 
 /// The reason to try again after a delay; nothing was sent.
-enum Retry {
+enum RetryReason {
     /// The store, the lease or the target is not available at the moment.
     Later,
     /// The provider is still connecting after the start.
@@ -180,16 +185,16 @@ async fn attempt(
     approved: &ApprovedChange,
     failed_rechecks: &mut u32,
     slot: &mut Slot,
-) -> Result<(), Retry> {
+) -> Result<(), RetryReason> {
     let Some((change, provider)) = check_readiness(inner, approved, failed_rechecks).await? else { return Ok(()) };
     crash_point("before_claim");
     let claimant = inner.nodes.claimant();
     if !inner.nodes.holds_claim(claimant.as_ref()) {
-        return Err(Retry::Later);
+        return Err(RetryReason::Later);
     }
     let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(inner.config.run_timeout);
     let claim = ChangeEvent::Claim { claimant, call_timeout: tool_timeout.min(inner.config.run_timeout) };
-    let Some(claimed) = commit_step(inner, &change, claim).await? else { return Ok(()) };
+    let Some(claimed) = commit_transition(inner, &change, claim).await? else { return Ok(()) };
     crash_point("after_claim");
     let (last, event) = call_provider(inner, &claimed, provider, slot).await;
     crash_point("before_result");
@@ -206,7 +211,7 @@ async fn check_readiness(
     inner: &Inner,
     approved: &ApprovedChange,
     failed_rechecks: &mut u32,
-) -> Result<Option<(Arc<Change>, Arc<dyn Provider>)>, Retry> {
+) -> Result<Option<(Arc<Change>, Arc<dyn Provider>)>, RetryReason> {
     let id = approved.id.as_str();
     let change = match inner.store.get(id).await {
         // An approval that was undone and given again is another approval with its own grace period.
@@ -217,13 +222,13 @@ async fn check_readiness(
         }
         Err(error) => {
             tracing::error!(%error, change = id, "an approved change cannot be read; trying again");
-            return Err(Retry::Later);
+            return Err(RetryReason::Later);
         }
     };
     let is_own = approved.handover_backoff.is_none();
     if inner.config.is_expired(&change) {
         if is_own {
-            commit_step(inner, &change, expiry::expire_event(&change)).await?;
+            commit_transition(inner, &change, expiry::expire_event(&change)).await?;
         }
         return Ok(None);
     }
@@ -231,25 +236,25 @@ async fn check_readiness(
     // anyway.
     match inner.store.occupants(vec![change.target_hash()], inner.config.now()).await {
         Ok(occupants) if occupants.is_empty() => {}
-        Ok(_) => return Err(Retry::TargetOccupied),
+        Ok(_) => return Err(RetryReason::TargetOccupied),
         Err(error) => {
             tracing::error!(%error, change = id, "the store cannot tell whether the target is free; trying again");
-            return Err(Retry::Later);
+            return Err(RetryReason::Later);
         }
     }
     let recheck = inner.recheck(&change).await;
     let reason_to_wait = recheck.reason_to_wait();
     let needs_account = reason_to_wait.is_some();
     inner.waiting_reasons.update(&change, reason_to_wait);
-    let step = match recheck {
+    let event = match recheck {
         Recheck::Same(provider) => match votes::void_event(inner, &change) {
             Ok(None) => return Ok(Some((change, provider))),
             // Keys are the same on all nodes. Another node that is alive does this itself.
             Ok(Some(void)) if is_own || inner.nodes.live_count() == 1 => void,
-            Ok(Some(_)) => return Err(Retry::Later),
+            Ok(Some(_)) => return Err(RetryReason::Later),
             Err(error) => {
                 tracing::error!(%error, change = id, "the validity of an approval cannot be checked; trying again");
-                return Err(Retry::Later);
+                return Err(RetryReason::Later);
             }
         },
         Recheck::Moved(moved) if is_own || moved.has_same_server(&change) => {
@@ -258,32 +263,32 @@ async fn check_readiness(
         }
         Recheck::Impossible(fault) if is_own => ChangeEvent::MarkStale { fault },
         // The change stays approved until the person has connected or it expires.
-        Recheck::Unavailable(_) if is_own && needs_account => return Err(Retry::AccountNeeded),
+        Recheck::Unavailable(_) if is_own && needs_account => return Err(RetryReason::AccountNeeded),
         Recheck::Unavailable(error) if is_own => {
             // Right after the start, providers may still be connecting.
-            let is_starting = inner.started.elapsed() < inner.config.provider_grace;
+            let is_starting = inner.started.elapsed() < inner.config.provider_startup_timeout;
             if is_starting && error.kind == ErrorKind::UpstreamUnavailable {
-                return Err(Retry::ProviderStarting);
+                return Err(RetryReason::ProviderStarting);
             }
             if *failed_rechecks < MAX_RECHECKS {
                 *failed_rechecks += 1;
-                return Err(Retry::Later);
+                return Err(RetryReason::Later);
             }
-            ChangeEvent::MarkStale { fault: fault(&error) }
+            ChangeEvent::MarkStale { fault: to_fault(&error) }
         }
-        Recheck::Moved(_) | Recheck::Impossible(_) | Recheck::Unavailable(_) => return Err(Retry::Later),
+        Recheck::Moved(_) | Recheck::Impossible(_) | Recheck::Unavailable(_) => return Err(RetryReason::Later),
     };
-    commit_step(inner, &change, step).await?;
+    commit_transition(inner, &change, event).await?;
     Ok(None)
 }
 
 /// Sends a change back to review because its target has changed: marks it stale, then pending with a fresh diff.
-async fn return_to_review(inner: &Inner, change: &Arc<Change>, moved: Divergence) -> Result<(), Retry> {
+async fn return_to_review(inner: &Inner, change: &Arc<Change>, moved: Divergence) -> Result<(), RetryReason> {
     let Divergence { preview, served_by, fault } = moved;
     crash_point("before_stale");
-    if let Some(marked) = commit_step(inner, change, ChangeEvent::MarkStale { fault }).await? {
+    if let Some(marked) = commit_transition(inner, change, ChangeEvent::MarkStale { fault }).await? {
         crash_point("between_stale_and_refresh");
-        commit_step(inner, &marked, ChangeEvent::Refresh { preview, served_by }).await?;
+        commit_transition(inner, &marked, ChangeEvent::Refresh { preview, served_by }).await?;
         crash_point("after_refresh");
     }
     Ok(())
@@ -291,20 +296,24 @@ async fn return_to_review(inner: &Inner, change: &Arc<Change>, moved: Divergence
 
 /// Commits a transition of a change that is not running. Returns `None` if it can no longer happen, because the change
 /// has moved on or the gateway is ending.
-async fn commit_step(inner: &Inner, change: &Arc<Change>, event: ChangeEvent) -> Result<Option<Arc<Change>>, Retry> {
-    match inner.queue.step(change, event).await {
+async fn commit_transition(
+    inner: &Inner,
+    change: &Arc<Change>,
+    event: ChangeEvent,
+) -> Result<Option<Arc<Change>>, RetryReason> {
+    match inner.queue.apply_event(change, event).await {
         Ok(change) => Ok(Some(change)),
-        Err(StepError::Store(error)) if error.certainly_aborted() && !matches!(error, StoreError::Closed) => {
-            tracing::error!(%error, change = %change.id, "a step of an approved change could not be stored; trying again");
-            Err(Retry::Later)
+        Err(TransitionError::Store(error)) if error.certainly_aborted() && !matches!(error, StoreError::Closed) => {
+            tracing::error!(%error, change = %change.id, "a transition of an approved change could not be stored; trying again");
+            Err(RetryReason::Later)
         }
-        Err(StepError::Conflict | StepError::Illegal(_)) => Ok(None),
-        Err(StepError::Busy) => Err(Retry::TargetOccupied),
+        Err(TransitionError::Conflict | TransitionError::Illegal(_)) => Ok(None),
+        Err(TransitionError::Busy) => Err(RetryReason::TargetOccupied),
         // This node's lease expired, and another node will take the change over.
-        Err(StepError::Fenced) => Err(Retry::Later),
+        Err(TransitionError::Fenced) => Err(RetryReason::Later),
         // The outcome is unknown only if the store or the actor has ended; the next start finds out.
         Err(error) => {
-            tracing::error!(?error, change = %change.id, "a step of an approved change was lost");
+            tracing::error!(?error, change = %change.id, "a transition of an approved change was lost");
             Ok(None)
         }
     }
@@ -336,7 +345,7 @@ async fn call_provider(
         tokio::time::sleep(LEASE_CHECK_INTERVAL).await;
     }
     if !permit.is_valid() {
-        return (Arc::clone(change), ChangeEvent::Fail { fault: fault(&Permit::expired_error()), result: None });
+        return (Arc::clone(change), ChangeEvent::Fail { fault: to_fault(&Permit::expired_error()), result: None });
     }
     let (inquirer, mut inquiry) = Inquiry::start(inner, change).unzip();
     let cancel = inner.shutdown.kill.child_token();
@@ -367,7 +376,7 @@ async fn call_provider(
         let inquiry_event = tokio::select! {
             biased;
             answer = &mut work => break match answer {
-                Ok(answer) => outcome(inner, answer, last_sent(&last_sent_at)),
+                Ok(answer) => outcome_event(inner, answer, last_sent(&last_sent_at)),
                 Err(_panic) => {
                     tracing::error!(change = %change.id, provider = %change.provider, tool = %change.tool, "a tool panicked");
                     let message = "The tool failed in a way that leaves open whether the change was applied";
@@ -402,69 +411,13 @@ fn last_sent(last_sent_at: &AtomicI64) -> Timestamp {
     Timestamp::from_millisecond(last_sent_at.load(Ordering::Relaxed)).unwrap_or(Timestamp::MAX)
 }
 
-/// Converts the provider's answer into the event that ends the call.
-fn outcome(inner: &Inner, answer: Result<ToolResult, McpError>, sent_by: Timestamp) -> ChangeEvent {
-    match answer {
-        Ok(result) if result.is_error => {
-            let message = first_text(&result).unwrap_or_else(|| "The tool answered with an error".into());
-            let fault = ChangeFault::new(ErrorKind::ToolExecution, message);
-            ChangeEvent::Fail { fault, result: Some(result_to_store(inner, &result)) }
-        }
-        Ok(result) => ChangeEvent::Succeed { result: result_to_store(inner, &result) },
-        Err(error) if is_certain(&error) => {
-            let result = result_to_store(inner, &ToolResult::error(&error));
-            ChangeEvent::Fail { fault: fault(&error), result: Some(result) }
-        }
-        Err(error) => {
-            // Progress and questions may have kept the call alive beyond its timeout. Unless the timeout ended the call,
-            // it may still be running.
-            let sent_by = if error.kind == ErrorKind::Timeout { sent_by } else { inner.config.now() };
-            ChangeEvent::LoseTrack { fault: fault(&error), sent_by }
-        }
-    }
-}
-
-/// Returns `true` if a call that ended with this error certainly changed nothing. A provider that knows better says so
-/// in `data.outcome`: `not_applied` or `unknown`.
-fn is_certain(error: &McpError) -> bool {
-    match error.data.get("outcome").and_then(serde_json::Value::as_str) {
-        Some("not_applied") => true,
-        Some("unknown") => false,
-        _ => !matches!(
-            error.kind,
-            ErrorKind::Timeout | ErrorKind::UpstreamUnavailable | ErrorKind::Cancelled | ErrorKind::Internal
-        ),
-    }
-}
-
-/// Returns the result to store: the whole result, or a note in its place if it is too large.
-fn result_to_store(inner: &Inner, result: &ToolResult) -> Arc<RawValue> {
-    let whole = to_raw_value(result).ok().filter(|raw| raw.get().len() <= inner.config.max_result_bytes);
-    let raw = whole.or_else(|| {
-        let note = ToolResult::text("The tool's answer was too large to be kept.", None);
-        to_raw_value(&ToolResult { is_error: result.is_error, ..note }).ok()
-    });
-    raw.map_or_else(|| Arc::from(Box::<RawValue>::default()), Arc::from)
-}
-
-/// Returns the beginning of the first text block.
-fn first_text(result: &ToolResult) -> Option<String> {
-    #[derive(serde::Deserialize)]
-    struct Block {
-        text: Option<String>,
-    }
-    let blocks: Vec<Block> = serde_json::from_str(result.content.get()).ok()?;
-    let text = blocks.into_iter().find_map(|block| block.text)?;
-    Some(redact(&text).chars().take(1000).collect())
-}
-
 /// Records the outcome and retries until that succeeds: the call is over and is never made again.
 async fn record_outcome(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEvent) {
     let mut retry_delay = Duration::from_millis(50);
     loop {
-        match inner.queue.step(&claimed, event.clone()).await {
+        match inner.queue.apply_event(&claimed, event.clone()).await {
             Ok(_) => return,
-            Err(StepError::Conflict | StepError::Illegal(_) | StepError::Fenced) => {
+            Err(TransitionError::Conflict | TransitionError::Illegal(_) | TransitionError::Fenced) => {
                 // A question was stored although storing it seemed to fail.
                 if let Ok(Some(current)) = inner.store.get(&claimed.id).await
                     && current.state == ChangeState::Executing
@@ -480,7 +433,7 @@ async fn record_outcome(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEv
                 tracing::warn!(change = %claimed.id, "the outcome of a change was recorded already");
                 return;
             }
-            Err(StepError::Store(StoreError::Closed)) => {
+            Err(TransitionError::Store(StoreError::Closed)) => {
                 tracing::error!(change = %claimed.id, "the store closed before the outcome of a change was recorded");
                 return;
             }

@@ -41,7 +41,7 @@ pub struct GatewayTools {
     changes: Changes,
     max_wait: Duration,
     /// Returns the number of providers, for `countersign://gateway`.
-    providers: Box<dyn Fn() -> usize + Send + Sync>,
+    count_providers: Box<dyn Fn() -> usize + Send + Sync>,
     events: broadcast::Sender<ProviderEvent>,
     /// Cancels the task that forwards the feed when dropped.
     _feed_task: DropGuard,
@@ -53,7 +53,7 @@ impl GatewayTools {
     pub fn new(
         changes: Changes,
         max_wait: Duration,
-        providers: impl Fn() -> usize + Send + Sync + 'static,
+        count_providers: impl Fn() -> usize + Send + Sync + 'static,
     ) -> Arc<Self> {
         let (events, _) = broadcast::channel(EVENT_CAPACITY);
         let stop = CancellationToken::new();
@@ -62,7 +62,13 @@ impl GatewayTools {
         let forwarding = forward_feed(feed.head(), feed, events.clone());
         let stopped = stop.clone();
         tokio::spawn(async move { stopped.run_until_cancelled(forwarding).await });
-        Arc::new(Self { changes, max_wait, providers: Box::new(providers), events, _feed_task: stop.drop_guard() })
+        Arc::new(Self {
+            changes,
+            max_wait,
+            count_providers: Box::new(count_providers),
+            events,
+            _feed_task: stop.drop_guard(),
+        })
     }
 }
 

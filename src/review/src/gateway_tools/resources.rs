@@ -9,7 +9,7 @@ use super::{
     calls::open_states,
     view::{ChangeLine, ChangeView},
 };
-use crate::ChangeFilter;
+use crate::{ChangeFilter, MAX_ID_BYTES};
 use countersign_domain::changes::Change;
 use countersign_protocol::{ErrorKind, McpError, Revision};
 use countersign_provider::{CallContext, Completion, CompletionRef, ResourceDef, ResourceTemplateDef, ResourceText};
@@ -70,7 +70,7 @@ fn unknown_resource(uri: &str) -> McpError {
     McpError::new(ErrorKind::ResourceNotFound, "The gateway has no such resource.").with("uri", shown)
 }
 
-fn text(uri: &str, value: &impl Serialize) -> Result<ResourceText, McpError> {
+fn json_text(uri: &str, value: &impl Serialize) -> Result<ResourceText, McpError> {
     let text = serde_json::to_string(value)
         .map_err(|_| McpError::new(ErrorKind::Internal, "The resource could not be written."))?;
     Ok(ResourceText { uri: uri.to_owned(), mime_type: JSON_TYPE.to_owned(), text })
@@ -79,12 +79,13 @@ fn text(uri: &str, value: &impl Serialize) -> Result<ResourceText, McpError> {
 /// Returns the id in a `change://` URI; `None` if it is not a valid id.
 fn change_id(uri: &str) -> Option<String> {
     let id = percent_decode_str(uri.strip_prefix(CHANGE_SCHEME)?).decode_utf8().ok()?;
-    let plain = id.len() <= 64 && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    (plain && !id.is_empty()).then(|| id.into_owned())
+    let is_plain = id.len() <= MAX_ID_BYTES && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    (is_plain && !id.is_empty()).then(|| id.into_owned())
 }
 
 impl GatewayTools {
-    async fn open_changes(
+    /// Returns the caller's newest changes.
+    async fn own_changes(
         &self,
         ctx: &CallContext,
         include_final: bool,
@@ -100,14 +101,14 @@ impl GatewayTools {
     pub(super) async fn read(&self, uri: &str, ctx: &CallContext) -> Result<ResourceText, McpError> {
         match uri {
             OPEN_CHANGES_URI => {
-                let open = self.open_changes(ctx, false).await?;
+                let open = self.own_changes(ctx, false).await?;
                 let lines: Vec<ChangeLine<'_>> = open.iter().map(|change| ChangeLine::new(change)).collect();
-                text(uri, &json!({ "changes": lines }))
+                json_text(uri, &json!({ "changes": lines }))
             }
-            GATEWAY_URI => text(uri, &self.describe_gateway()),
+            GATEWAY_URI => json_text(uri, &self.describe_gateway()),
             _ => {
                 let change = self.change_for_uri(uri, ctx).await?;
-                text(uri, &ChangeView::new(&change))
+                json_text(uri, &ChangeView::new(&change))
             }
         }
     }
@@ -133,7 +134,7 @@ impl GatewayTools {
             "name": "countersign",
             "version": env!("CARGO_PKG_VERSION"),
             "protocolRevisions": revisions,
-            "providers": (self.providers)(),
+            "providers": (self.count_providers)(),
             "maxWaitSeconds": self.max_wait.as_secs(),
             "writes": "A write may become a pending change. It is applied only after a person has approved it; follow it \
                        with get_change or wait_for_change, or by reading or subscribing to change://{id}.",
@@ -151,7 +152,7 @@ impl GatewayTools {
         if !is_change_id {
             return Err(McpError::new(ErrorKind::InvalidParams, "The gateway has no such argument to complete."));
         }
-        let changes = self.open_changes(ctx, true).await?;
+        let changes = self.own_changes(ctx, true).await?;
         let more = changes.len() == MAX_LISTED_CHANGES;
         let values: Vec<String> =
             changes.iter().map(|c| c.id.clone()).filter(|id| id.starts_with(argument.1)).collect();

@@ -30,8 +30,7 @@ const MAX_TEXT_FIELDS: usize = 16;
 const MAX_FIELD_LINES: usize = 60;
 /// The most characters of the tool's own answer in an answer's text.
 const MAX_RESULT_CHARS: usize = 8_000;
-
-/// The most characters of arguments that a reviewer changed.
+/// The most characters of edited arguments in an answer's text.
 const MAX_ARGUMENTS_CHARS: usize = 4_000;
 
 /// The `structuredContent` of all answers that contain a change.
@@ -302,9 +301,9 @@ pub fn status_text(change: &Change) -> String {
             format!("rejected by {}{comment}", one_line(&decision.reviewer, 128))
         }
         (state, _, Some(fault)) => {
-            format!("{}: {}", name_in_words(state), one_line(&fault.message, 1_000))
+            format!("{}: {}", state_in_words(state), one_line(&fault.message, 1_000))
         }
-        (state, ..) => name_in_words(state).to_owned(),
+        (state, ..) => state_in_words(state).to_owned(),
     };
     if matches!(change.state, ChangeState::Rejected | ChangeState::Expired | ChangeState::Failed) {
         return format!("{summary}: {reason}. Next: {}", next_step(change));
@@ -312,7 +311,7 @@ pub fn status_text(change: &Change) -> String {
     format!("{summary}: {reason}")
 }
 
-const fn name_in_words(state: ChangeState) -> &'static str {
+const fn state_in_words(state: ChangeState) -> &'static str {
     match state {
         ChangeState::Pending => "waits for a person's approval",
         ChangeState::Approved => "approved, about to run",
@@ -416,7 +415,7 @@ fn write_fields(out: &mut String, diff: &Diff) {
             (Some(before), Some(after)) => {
                 writeln!(out, "- {label}: {} → {}", one_line(before, MAX_VALUE_CHARS), one_line(after, MAX_VALUE_CHARS))
             }
-            (None, None) => write_lines(out, &label, &field.lines),
+            (None, None) => write_line_diff(out, &label, &field.lines),
         };
     }
     if diff.fields.len() > MAX_TEXT_FIELDS {
@@ -425,7 +424,7 @@ fn write_fields(out: &mut String, diff: &Diff) {
 }
 
 /// Writes a field that has lines but no values: a diff that a tool made, or the current state.
-fn write_lines(out: &mut String, label: &str, lines: &[DiffLine]) -> std::fmt::Result {
+fn write_line_diff(out: &mut String, label: &str, lines: &[DiffLine]) -> std::fmt::Result {
     writeln!(out, "- {label}:")?;
     for line in lines.iter().take(MAX_FIELD_LINES) {
         let mark = match line.op {

@@ -2,16 +2,28 @@
 
 use std::sync::Arc;
 
-use crate::{DecideError, MAX_COMMENT_BYTES, actor::StepError, inner::Inner, store_error, upkeep::expiry};
+use crate::{
+    ChangeRequestError, MAX_COMMENT_BYTES, MAX_ID_BYTES,
+    actor::{TransitionError, TransitionResult},
+    inner::Inner,
+    store_error,
+    upkeep::expiry,
+};
 use countersign_domain::{
     changes::{Change, ChangeState, machine::IllegalTransition, person::Person},
     principal::Principal,
 };
 use countersign_protocol::{ErrorKind, McpError};
 
-pub(crate) type StepResult = Result<Arc<Change>, DecideError>;
+/// The change after a request, or the refusal.
+pub(crate) type RequestResult = Result<Arc<Change>, ChangeRequestError>;
 
-pub(crate) fn check_endpoint(inner: &Inner, reviewer: &Principal, comment: Option<&str>) -> Result<(), DecideError> {
+/// Rejects a request while the gateway shuts down, by a principal who may not decide, or with too long a comment.
+pub(crate) fn check_request(
+    inner: &Inner,
+    reviewer: &Principal,
+    comment: Option<&str>,
+) -> Result<(), ChangeRequestError> {
     if inner.shutdown.is_closing() {
         return Err(shutting_down().into());
     }
@@ -35,7 +47,7 @@ pub(crate) fn is_proposer(reviewer: &Principal, change: &Change) -> bool {
 }
 
 /// Rejects a decision without a comment if the rule requires one. An invisible comment counts as none.
-pub(crate) fn check_comment(change: &Arc<Change>, comment: Option<&str>) -> Result<(), DecideError> {
+pub(crate) fn check_comment(change: &Arc<Change>, comment: Option<&str>) -> Result<(), ChangeRequestError> {
     if !change.terms.require_comment || comment.is_some() {
         return Ok(());
     }
@@ -44,7 +56,11 @@ pub(crate) fn check_comment(change: &Arc<Change>, comment: Option<&str>) -> Resu
 }
 
 /// Rejects a reviewer whom the rule does not admit.
-pub(crate) fn check_reviewer(inner: &Inner, reviewer: &Principal, change: &Arc<Change>) -> Result<(), DecideError> {
+pub(crate) fn check_reviewer(
+    inner: &Inner,
+    reviewer: &Principal,
+    change: &Arc<Change>,
+) -> Result<(), ChangeRequestError> {
     if inner.config.reviewers.may_decide(&change.terms, reviewer) {
         return Ok(());
     }
@@ -53,7 +69,11 @@ pub(crate) fn check_reviewer(inner: &Inner, reviewer: &Principal, change: &Arc<C
 }
 
 /// Rejects a reviewer who did not sign in as recently or as strongly as the rule requires.
-pub(crate) fn check_sign_in(inner: &Inner, reviewer: &Principal, change: &Arc<Change>) -> Result<(), DecideError> {
+pub(crate) fn check_sign_in(
+    inner: &Inner,
+    reviewer: &Principal,
+    change: &Arc<Change>,
+) -> Result<(), ChangeRequestError> {
     let Some(required) = &change.terms.sign_in else { return Ok(()) };
     if required.admits(reviewer, inner.config.now()) {
         return Ok(());
@@ -70,8 +90,12 @@ pub(crate) fn check_sign_in(inner: &Inner, reviewer: &Principal, change: &Arc<Ch
     Err(if has_token { refused.with("tokenError", "insufficient_user_authentication") } else { refused })
 }
 
-/// Checks that the change waits for a decision and has the version that was shown. Expires the change if it is due.
-pub(crate) async fn check_undecided(inner: &Inner, change: &Arc<Change>, version: u64) -> Result<(), DecideError> {
+/// Checks that the change waits for a decision and has the version that was shown. Expires a change that is due.
+pub(crate) async fn check_decidable(
+    inner: &Inner,
+    change: &Arc<Change>,
+    version: u64,
+) -> Result<(), ChangeRequestError> {
     if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
         return Err(conflict(change));
     }
@@ -79,34 +103,40 @@ pub(crate) async fn check_undecided(inner: &Inner, change: &Arc<Change>, version
         return Err(version_conflict(change));
     }
     if inner.config.is_expired(change) {
-        let step = inner.queue.step_for_endpoint(change, expiry::expire_event(change)).await;
-        return Err(refuse(ErrorKind::ChangeExpired, "The change has expired", &finish(inner, change, step).await?));
+        let transition = inner.queue.apply_event_for_endpoint(change, expiry::expire_event(change)).await;
+        return Err(refuse(
+            ErrorKind::ChangeExpired,
+            "The change has expired",
+            &finish(inner, change, transition).await?,
+        ));
     }
     Ok(())
 }
 
-pub(crate) async fn load(inner: &Inner, id: &str) -> Result<Arc<Change>, DecideError> {
-    if id.len() > 64 {
+pub(crate) async fn load(inner: &Inner, id: &str) -> Result<Arc<Change>, ChangeRequestError> {
+    if id.len() > MAX_ID_BYTES {
         return Err(not_found().into());
     }
     inner.store.get(id).await.map_err(|e| store_error(&e))?.ok_or_else(|| not_found().into())
 }
 
 /// Converts the outcome of a transition into the endpoint's answer. A conflict carries the current state.
-pub(crate) async fn finish(inner: &Inner, change: &Arc<Change>, step: Result<Arc<Change>, StepError>) -> StepResult {
-    match step {
+pub(crate) async fn finish(inner: &Inner, change: &Arc<Change>, transition: TransitionResult) -> RequestResult {
+    match transition {
         Ok(change) => Ok(change),
-        Err(StepError::Conflict) => Err(conflict(&load(inner, &change.id).await?)),
-        Err(StepError::Illegal(IllegalTransition::Version { .. })) => Err(version_conflict(change)),
-        Err(StepError::Illegal(IllegalTransition::State { .. })) => Err(conflict(change)),
-        Err(StepError::Illegal(illegal)) => Err(refuse(error_kind(illegal), capitalize(&illegal.to_string()), change)),
-        Err(StepError::Refused(error)) => Err(error.into()),
-        Err(StepError::Store(error)) => Err(store_error(&error).into()),
-        Err(StepError::Fenced) => {
+        Err(TransitionError::Conflict) => Err(conflict(&load(inner, &change.id).await?)),
+        Err(TransitionError::Illegal(IllegalTransition::Version { .. })) => Err(version_conflict(change)),
+        Err(TransitionError::Illegal(IllegalTransition::State { .. })) => Err(conflict(change)),
+        Err(TransitionError::Illegal(illegal)) => {
+            Err(refuse(error_kind(illegal), capitalize(&illegal.to_string()), change))
+        }
+        Err(TransitionError::Refused(error)) => Err(error.into()),
+        Err(TransitionError::Store(error)) => Err(store_error(&error).into()),
+        Err(TransitionError::Fenced) => {
             let message = "The gateway that ran the change may still send the call; try again later";
             Err(refuse(ErrorKind::ChangeNotPending, message, change))
         }
-        Err(StepError::Duplicate | StepError::Busy) => {
+        Err(TransitionError::Duplicate | TransitionError::Busy) => {
             Err(McpError::new(ErrorKind::Internal, "The change could not be stored").into())
         }
     }
@@ -133,12 +163,13 @@ fn capitalize(text: &str) -> String {
 }
 
 /// Returns the error for a change that is not in the required state.
-pub(crate) fn conflict(current: &Arc<Change>) -> DecideError {
-    let fault = || current.fault.as_ref().map_or_else(|| "The change is stale".to_owned(), |f| f.message.clone());
+pub(crate) fn conflict(current: &Arc<Change>) -> ChangeRequestError {
+    let stale_reason =
+        || current.fault.as_ref().map_or_else(|| "The change is stale".to_owned(), |f| f.message.clone());
     match current.state {
         ChangeState::Pending => version_conflict(current),
         ChangeState::Expired => refuse(ErrorKind::ChangeExpired, "The change has expired", current),
-        ChangeState::Stale => refuse(ErrorKind::ChangeStale, fault(), current),
+        ChangeState::Stale => refuse(ErrorKind::ChangeStale, stale_reason(), current),
         state => {
             let message = format!("The change is not waiting for this: it is {}", state.as_str().replace('_', " "));
             refuse(ErrorKind::ChangeNotPending, message, current)
@@ -146,7 +177,7 @@ pub(crate) fn conflict(current: &Arc<Change>) -> DecideError {
     }
 }
 
-pub(crate) fn version_conflict(current: &Arc<Change>) -> DecideError {
+pub(crate) fn version_conflict(current: &Arc<Change>) -> ChangeRequestError {
     let message = "The change is no longer as it was shown; look at its current version and decide again";
     refuse(ErrorKind::VersionConflict, message, current)
 }
@@ -156,12 +187,12 @@ pub(crate) fn refuse(
     kind: ErrorKind,
     message: impl Into<std::borrow::Cow<'static, str>>,
     change: &Arc<Change>,
-) -> DecideError {
+) -> ChangeRequestError {
     let error = McpError::new(kind, message)
         .with("changeId", change.id.as_str())
         .with("state", change.state.as_str())
         .with("version", change.version);
-    DecideError { error, current: Some(Arc::clone(change)) }
+    ChangeRequestError { error, current: Some(Arc::clone(change)) }
 }
 
 pub(crate) fn not_found() -> McpError {

@@ -6,12 +6,12 @@ use tokio::sync::oneshot;
 
 use super::{
     answer::{
-        StepResult, check_comment, check_endpoint, check_reviewer, check_sign_in, check_undecided, conflict, finish,
+        RequestResult, check_comment, check_decidable, check_request, check_reviewer, check_sign_in, conflict, finish,
         is_proposer, load, not_found, refuse, shutting_down, version_conflict,
     },
     refresh::require_same_target,
 };
-use crate::{Changes, DecideChange, DecideError, actor::StepError, inner::Inner, upkeep::votes};
+use crate::{ChangeRequestError, Changes, DecideChange, actor::TransitionError, inner::Inner, upkeep::votes};
 use countersign_domain::{
     changes::{
         Change, ChangeState, ReviewDecision, ReviewVerdict,
@@ -36,25 +36,25 @@ impl Changes {
     /// `FORBIDDEN`, `SELF_APPROVAL`, `ALREADY_VOTED`, `COMMENT_REQUIRED`, `PREVIEW_REQUIRED`, `SIGN_IN_REQUIRED`, `TRUNCATED` (in bulk),
     /// `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`, `CHANGE_EXPIRED`, the provider's
     /// error about the preview, and the errors of the store. All conflicts carry the current change.
-    pub async fn decide(&self, decision: DecideChange) -> StepResult {
-        check_endpoint(&self.inner, &decision.reviewer, decision.comment.as_deref())?;
+    pub async fn decide(&self, decision: DecideChange) -> RequestResult {
+        check_request(&self.inner, &decision.reviewer, decision.comment.as_deref())?;
         let inner = Arc::clone(&self.inner);
         self.inner.run_on_executor(async move { decide_now(&inner, decision).await }).await
     }
 
-    /// Withdraws the reviewer's own approval, or all approvals if an admin asks, until the change may run
+    /// Undoes the reviewer's own approval, or all approvals if an admin asks, until the change may run
     /// ([`Change::run_after`]). The rule's reviewers and comment are not required: an undo only takes a permission away,
     /// and must not wait.
     ///
     /// # Errors
     /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING` (not approved, or too late), `VERSION_CONFLICT`; the errors
     /// of the store.
-    pub async fn undo(&self, id: &str, reviewer: &Principal, version: u64) -> StepResult {
+    pub async fn undo(&self, id: &str, reviewer: &Principal, version: u64) -> RequestResult {
         let inner = &*self.inner;
-        check_endpoint(inner, reviewer, None)?;
+        check_request(inner, reviewer, None)?;
         let change = load(inner, id).await?;
         if change.state == ChangeState::Pending && change.version == version {
-            let message = "There is no approval to take back: it waits for one";
+            let message = "There is no approval to undo: the change waits for one";
             return Err(refuse(ErrorKind::VersionConflict, message, &change));
         }
         if change.state != ChangeState::Approved {
@@ -65,16 +65,16 @@ impl Changes {
         }
         let event = ChangeEvent::Unapprove { reviewer: reviewer.clone(), all: reviewer.role == Role::Admin };
         crash_point("before_undo");
-        let step = inner.queue.step_for_endpoint(&change, event).await;
+        let transition = inner.queue.apply_event_for_endpoint(&change, event).await;
         crash_point("after_undo");
-        finish(inner, &change, step).await
+        finish(inner, &change, transition).await
     }
 
     /// Withdraws a pending or stale change for its proposer, whose token must permit proposals.
     ///
     /// # Errors
     /// `FORBIDDEN`, `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`; the errors of the store.
-    pub async fn withdraw(&self, id: &str, principal: &Principal) -> StepResult {
+    pub async fn withdraw(&self, id: &str, principal: &Principal) -> RequestResult {
         let inner = &*self.inner;
         if inner.shutdown.is_closing() {
             return Err(shutting_down().into());
@@ -89,9 +89,10 @@ impl Changes {
             });
         }
         crash_point("before_withdraw");
-        let step = inner.queue.step_for_endpoint(&change, ChangeEvent::Withdraw { proposer: principal.clone() }).await;
+        let transition =
+            inner.queue.apply_event_for_endpoint(&change, ChangeEvent::Withdraw { proposer: principal.clone() }).await;
         crash_point("after_withdraw");
-        finish(inner, &change, step).await
+        finish(inner, &change, transition).await
     }
 
     /// Settles an unknown outcome as applied or failed.
@@ -106,9 +107,9 @@ impl Changes {
         applied: bool,
         comment: Option<String>,
         version: u64,
-    ) -> StepResult {
+    ) -> RequestResult {
         let inner = &*self.inner;
-        check_endpoint(inner, reviewer, comment.as_deref())?;
+        check_request(inner, reviewer, comment.as_deref())?;
         let comment = visible::visible_comment(comment);
         let change = load(inner, id).await?;
         if is_proposer(reviewer, &change) {
@@ -137,15 +138,18 @@ impl Changes {
         }
         let event = ChangeEvent::Settle { reviewer: reviewer.clone(), applied, comment };
         crash_point("before_settle");
-        let step = inner.queue.step_for_endpoint(&change, event).await;
+        let transition = inner.queue.apply_event_for_endpoint(&change, event).await;
         crash_point("after_settle");
-        finish(inner, &change, step).await
+        finish(inner, &change, transition).await
     }
 }
 
 impl Inner {
     /// Runs an endpoint's work to completion on the Executor's thread.
-    pub(crate) async fn run_on_executor(&self, work: impl Future<Output = StepResult> + Send + 'static) -> StepResult {
+    pub(crate) async fn run_on_executor(
+        &self,
+        work: impl Future<Output = RequestResult> + Send + 'static,
+    ) -> RequestResult {
         let (reply, answer) = oneshot::channel();
         self.executor.spawn(async move {
             let _ = reply.send(work.await);
@@ -154,16 +158,16 @@ impl Inner {
     }
 }
 
-async fn decide_now(inner: &Inner, decision: DecideChange) -> StepResult {
+async fn decide_now(inner: &Inner, decision: DecideChange) -> RequestResult {
     let DecideChange { id, reviewer, verdict, comment, version, digest, bulk } = decision;
     let comment = visible::visible_comment(comment);
     let change = load(inner, &id).await?;
     let approves = verdict == ReviewVerdict::Approve;
     if approves && !change.may_be_approved_by(Person::from_principal(&reviewer)) {
-        return finish(inner, &change, Err(StepError::Illegal(IllegalTransition::SelfApproval))).await;
+        return finish(inner, &change, Err(TransitionError::Illegal(IllegalTransition::SelfApproval))).await;
     }
     check_reviewer(inner, &reviewer, &change)?;
-    check_undecided(inner, &change, version).await?;
+    check_decidable(inner, &change, version).await?;
     if digest.is_some_and(|digest| digest != change.digest) {
         return Err(version_conflict(&change));
     }
@@ -173,8 +177,8 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> StepResult {
         check_sign_in(inner, &reviewer, &change)?;
         if let Some(void) = votes::void_event(inner, &change)? {
             // The version that was shown counted a vote that is no longer valid.
-            let step = inner.queue.step_for_endpoint(&change, void).await;
-            return Err(version_conflict(&finish(inner, &change, step).await?));
+            let transition = inner.queue.apply_event_for_endpoint(&change, void).await;
+            return Err(version_conflict(&finish(inner, &change, transition).await?));
         }
     }
     let event = ChangeEvent::Decide(ReviewDecision {
@@ -194,17 +198,17 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> StepResult {
         if change.state == ChangeState::Pending
             && let Err(illegal) = machine::apply(&change, event.clone(), inner.config.now())
         {
-            return finish(inner, &change, Err(StepError::Illegal(illegal))).await;
+            return finish(inner, &change, Err(TransitionError::Illegal(illegal))).await;
         }
         require_same_target(inner, &change).await?;
     }
-    let decided = inner.queue.step_for_endpoint(&change, event).await;
+    let decided = inner.queue.apply_event_for_endpoint(&change, event).await;
     crash_point("after_approve");
     finish(inner, &change, decided).await
 }
 
 /// Checks the rule's conditions for an approval.
-fn check_terms(change: &Arc<Change>, bulk: bool) -> Result<(), DecideError> {
+fn check_terms(change: &Arc<Change>, bulk: bool) -> Result<(), ChangeRequestError> {
     if change.terms.preview_required && !change.preview.is_live() {
         let message = "The rule for this change asks for a preview of what it would do, and there is none; refresh it, \
                        edit it, or reject it";

@@ -7,14 +7,14 @@ use serde_json::value::RawValue;
 
 use super::{
     answer::{
-        StepResult, check_endpoint, check_reviewer, check_sign_in, check_undecided, finish, is_proposer, load, refuse,
+        RequestResult, check_decidable, check_request, check_reviewer, check_sign_in, finish, is_proposer, load, refuse,
     },
     propose::check_reviewable,
 };
 use crate::{
-    Changes, DecideError, EditChange,
+    ChangeRequestError, Changes, EditChange,
     inner::Inner,
-    recheck::{PreviewFailure, bound_headlines},
+    recheck::{PreviewFailure, truncate_headlines},
 };
 use countersign_domain::{
     changes::{Change, Editing, SignInTerms, Terms, arguments, machine::ChangeEvent, visible},
@@ -32,14 +32,14 @@ impl Changes {
     /// `FORBIDDEN`, `SELF_APPROVAL`, `EDIT_FORBIDDEN`, `SIGN_IN_REQUIRED`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`,
     /// `CHANGE_EXPIRED`, `VALIDATION_FAILED`, `POLICY_DENIED`, `TOO_LARGE`, the provider's error about the preview, and
     /// the errors of the store. All conflicts carry the current change.
-    pub async fn edit(&self, edit: EditChange) -> StepResult {
-        check_endpoint(&self.inner, &edit.reviewer, edit.comment.as_deref())?;
+    pub async fn edit(&self, edit: EditChange) -> RequestResult {
+        check_request(&self.inner, &edit.reviewer, edit.comment.as_deref())?;
         let inner = Arc::clone(&self.inner);
         self.inner.run_on_executor(async move { edit_now(&inner, edit).await }).await
     }
 }
 
-async fn edit_now(inner: &Inner, edit: EditChange) -> StepResult {
+async fn edit_now(inner: &Inner, edit: EditChange) -> RequestResult {
     let EditChange { id, reviewer, arguments, version, comment } = edit;
     let comment = visible::visible_comment(comment);
     let change = load(inner, &id).await?;
@@ -51,7 +51,7 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> StepResult {
         return Err(refuse(ErrorKind::SelfApproval, "The proposer of a change cannot edit it", &change));
     }
     check_reviewer(inner, &reviewer, &change)?;
-    check_undecided(inner, &change, version).await?;
+    check_decidable(inner, &change, version).await?;
     check_sign_in(inner, &reviewer, &change)?;
     let arguments: Arc<RawValue> = arguments.into();
     let (subject, edited) = (Arc::clone(&change), Arc::clone(&arguments));
@@ -61,16 +61,16 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> StepResult {
         offload(bytes, move || check_arguments(&*directory, max, &subject, &edited)).await??;
         let terms = terms_after_edit(inner, &change, &arguments).await?;
         let (provider, preview) = inner.preview_again(&change, &arguments).await.map_err(PreviewFailure::into_error)?;
-        Ok((terms, bound_headlines(preview), provider.served_by()))
+        Ok((terms, truncate_headlines(preview), provider.served_by()))
     };
     let (terms, preview, served_by) =
-        prepared.await.map_err(|error| DecideError { error, current: Some(Arc::clone(&change)) })?;
+        prepared.await.map_err(|error| ChangeRequestError { error, current: Some(Arc::clone(&change)) })?;
     let (editor, terms) = ((*reviewer).clone(), Box::new(terms));
     let event = ChangeEvent::Edit { editor, comment, arguments, preview, served_by, terms };
     crash_point("before_edit");
-    let step = inner.queue.step_for_endpoint(&change, event).await;
+    let transition = inner.queue.apply_event_for_endpoint(&change, event).await;
     crash_point("after_edit");
-    finish(inner, &change, step).await
+    finish(inner, &change, transition).await
 }
 
 /// Checks corrected arguments like those of every reviewed call, and that they differ from the current ones.

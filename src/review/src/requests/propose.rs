@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use super::answer::shutting_down;
 use crate::{
     Changes, MAX_IDEMPOTENCY_KEY_BYTES, Proposal,
-    actor::{Step, StepError, duplicate_calls},
+    actor::{TransitionError, TransitionResult, duplicate_calls},
     inner::Inner,
     recheck, record, store_error,
 };
@@ -45,7 +45,7 @@ impl Changes {
 }
 
 /// Writes a new change. Removes the change from the duplicate index if the write fails.
-async fn write(inner: &Inner, draft: Draft) -> Step {
+async fn write(inner: &Inner, draft: Draft) -> TransitionResult {
     let id = draft.change.id.clone();
     let written = inner.queue.write_for_endpoint(draft).await;
     crash_point("after_propose");
@@ -68,8 +68,8 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
     }
     match write(inner, draft).await {
         // Another proposal with the same key was stored at the same moment.
-        Err(StepError::Duplicate) => {
-            answer_repeat(existing().await?.ok_or_else(|| into_client_error(StepError::Duplicate))?, &change)
+        Err(TransitionError::Duplicate) => {
+            answer_repeat(existing().await?.ok_or_else(|| into_client_error(TransitionError::Duplicate))?, &change)
         }
         written => written.map_err(into_client_error),
     }
@@ -85,20 +85,22 @@ fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
     if change.idempotency_key.is_none() {
         change.duplicate_of = inner.open.duplicates.add(&call, &id);
     }
-    let draft = record::draft(record::created(change)).and_then(|draft| {
+    let draft = record::to_draft(record::creation(change)).and_then(|draft| {
         inner.queue.check_size(&draft)?;
         Ok(Draft { call_hash: Some(call), ..draft })
     });
     draft.inspect_err(|_| inner.open.duplicates.remove(&id))
 }
 
-fn into_client_error(error: StepError) -> McpError {
+fn into_client_error(error: TransitionError) -> McpError {
     match error {
-        StepError::Refused(error) => error,
-        StepError::Store(error) => store_error(&error),
-        StepError::Illegal(_) | StepError::Conflict | StepError::Duplicate | StepError::Busy | StepError::Fenced => {
-            McpError::new(ErrorKind::Internal, "The change could not be stored")
-        }
+        TransitionError::Refused(error) => error,
+        TransitionError::Store(error) => store_error(&error),
+        TransitionError::Illegal(_)
+        | TransitionError::Conflict
+        | TransitionError::Duplicate
+        | TransitionError::Busy
+        | TransitionError::Fenced => McpError::new(ErrorKind::Internal, "The change could not be stored"),
     }
 }
 
@@ -136,12 +138,12 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         preview,
         review,
         terms,
-        client,
+        client_capabilities,
         idempotency_key,
         expire_after,
     } = proposal;
-    let preview = recheck::bound_headlines(preview);
-    let dialogue = client.filter(|_| terms.questions).map(Dialogue::new);
+    let preview = recheck::truncate_headlines(preview);
+    let dialogue = client_capabilities.filter(|_| terms.questions).map(Dialogue::new);
     let now = inner.config.now();
     let expire_after = SignedDuration::try_from(expire_after).unwrap_or(SignedDuration::MAX);
     let mut change = Change {

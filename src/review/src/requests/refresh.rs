@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::answer::{StepResult, check_endpoint, check_undecided, conflict, finish, load, refuse};
+use super::answer::{RequestResult, check_decidable, check_request, conflict, finish, load, refuse};
 use crate::{
-    Changes, DecideError,
-    actor::Step,
+    ChangeRequestError, Changes,
+    actor::TransitionResult,
     inner::Inner,
     recheck::{Divergence, Recheck},
 };
@@ -23,15 +23,15 @@ impl Changes {
     /// # Errors
     /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_EXPIRED`, the error of
     /// a target that cannot be read now, and the errors of the store.
-    pub async fn refresh(&self, id: &str, reviewer: &Principal, version: u64) -> StepResult {
-        check_endpoint(&self.inner, reviewer, None)?;
+    pub async fn refresh(&self, id: &str, reviewer: &Principal, version: u64) -> RequestResult {
+        check_request(&self.inner, reviewer, None)?;
         let (inner, id) = (Arc::clone(&self.inner), id.to_owned());
         let refresh = async move {
             let change = load(&inner, &id).await?;
-            check_undecided(&inner, &change, version).await?;
+            check_decidable(&inner, &change, version).await?;
             match recheck_target(&inner, &change).await? {
                 TargetCheck::Same => Ok(change),
-                TargetCheck::Moved(step, _) => finish(&inner, &change, step).await,
+                TargetCheck::Moved(transition, _) => finish(&inner, &change, transition).await,
             }
         };
         self.inner.run_on_executor(refresh).await
@@ -43,45 +43,50 @@ enum TargetCheck {
     /// Nothing moved: the change may be approved as shown.
     Same,
     /// The transition that recorded the difference, and the reason if the change is pending again.
-    Moved(Step, Option<String>),
+    Moved(TransitionResult, Option<String>),
 }
 
 /// Compares a change that waits for a decision with its target, and records a difference.
-async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetCheck, DecideError> {
-    let stale = change.state == ChangeState::Stale;
+async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetCheck, ChangeRequestError> {
+    let is_stale = change.state == ChangeState::Stale;
     Ok(match inner.recheck(change).await {
-        Recheck::Same(_) if !stale => TargetCheck::Same,
+        Recheck::Same(_) if !is_stale => TargetCheck::Same,
         // The change is no longer stale, but reviewers were shown that it cannot be approved.
-        Recheck::Same(provider) => TargetCheck::Moved(refresh_same(inner, change, provider.served_by()).await, None),
+        Recheck::Same(provider) => {
+            TargetCheck::Moved(refresh_unchanged(inner, change, provider.served_by()).await, None)
+        }
         Recheck::Moved(moved) => {
             let Divergence { preview, served_by, fault } = *moved;
             let reason = fault.message.clone();
             crash_point("before_stale");
-            let marked = if stale {
+            let marked = if is_stale {
                 Ok(Arc::clone(change))
             } else {
-                inner.queue.step_for_endpoint(change, ChangeEvent::MarkStale { fault }).await
+                inner.queue.apply_event_for_endpoint(change, ChangeEvent::MarkStale { fault }).await
             };
             crash_point("between_stale_and_refresh");
             let refreshed = match marked {
-                Ok(marked) => inner.queue.step_for_endpoint(&marked, ChangeEvent::Refresh { preview, served_by }).await,
+                Ok(marked) => {
+                    inner.queue.apply_event_for_endpoint(&marked, ChangeEvent::Refresh { preview, served_by }).await
+                }
                 failed => failed,
             };
             crash_point("after_refresh");
             TargetCheck::Moved(refreshed, Some(reason))
         }
-        Recheck::Impossible(_) if stale => TargetCheck::Moved(Ok(Arc::clone(change)), None),
-        Recheck::Impossible(fault) => {
-            TargetCheck::Moved(inner.queue.step_for_endpoint(change, ChangeEvent::MarkStale { fault }).await, None)
-        }
-        Recheck::Unavailable(error) => return Err(DecideError { error, current: Some(Arc::clone(change)) }),
+        Recheck::Impossible(_) if is_stale => TargetCheck::Moved(Ok(Arc::clone(change)), None),
+        Recheck::Impossible(fault) => TargetCheck::Moved(
+            inner.queue.apply_event_for_endpoint(change, ChangeEvent::MarkStale { fault }).await,
+            None,
+        ),
+        Recheck::Unavailable(error) => return Err(ChangeRequestError { error, current: Some(Arc::clone(change)) }),
     })
 }
 
 /// Rejects the approval of a change whose target is no longer as shown, and records the difference.
-pub(crate) async fn require_same_target(inner: &Inner, change: &Arc<Change>) -> Result<(), DecideError> {
-    let TargetCheck::Moved(step, reason) = recheck_target(inner, change).await? else { return Ok(()) };
-    let current = finish(inner, change, step).await?;
+pub(crate) async fn require_same_target(inner: &Inner, change: &Arc<Change>) -> Result<(), ChangeRequestError> {
+    let TargetCheck::Moved(transition, reason) = recheck_target(inner, change).await? else { return Ok(()) };
+    let current = finish(inner, change, transition).await?;
     if current.state == ChangeState::Stale {
         return Err(conflict(&current));
     }
@@ -90,7 +95,7 @@ pub(crate) async fn require_same_target(inner: &Inner, change: &Arc<Change>) -> 
     Err(refuse(ErrorKind::ChangeStale, message, &current))
 }
 
-async fn refresh_same(inner: &Inner, change: &Arc<Change>, served_by: ServerIdentity) -> Step {
+async fn refresh_unchanged(inner: &Inner, change: &Arc<Change>, served_by: ServerIdentity) -> TransitionResult {
     let preview = Preview {
         note: change.preview.clone(),
         operation: change.operation,
@@ -99,5 +104,5 @@ async fn refresh_same(inner: &Inner, change: &Arc<Change>, served_by: ServerIden
         diff: change.diff.clone(),
         fingerprint: change.fingerprint.clone(),
     };
-    inner.queue.step_for_endpoint(change, ChangeEvent::Refresh { preview, served_by }).await
+    inner.queue.apply_event_for_endpoint(change, ChangeEvent::Refresh { preview, served_by }).await
 }

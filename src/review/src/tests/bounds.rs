@@ -114,7 +114,7 @@ async fn arguments_with_duplicate_keys_are_refused() {
 async fn waiters_and_write_queue_are_limited() {
     let bench = TestBench::with(|config| {
         config.max_waiters = 2;
-        config.queue = 0;
+        config.max_queued_writes = 0;
     })
     .await;
     let refused = bench.changes.propose(bench.proposal("agent", "{}")).await.unwrap_err();

@@ -105,7 +105,7 @@ async fn crash_at_any_point_applies_once_and_announces_after_commit() {
         assert_eq!(change.as_ref().map(|c| c.state), *expected_state, "{name}");
         assert!(!was_announced || change.is_some(), "{name}: an announced change must be durable");
         assert_eq!(calls(dir.path()), *expected_calls, "{name}");
-        // The feed holds every transition, without a gap.
+        // The feed holds every transition, without a feed_gap.
         if let Some(change) = &change {
             let mut feed = bench.changes.feed().subscribe(Some(0)).unwrap();
             for version in 1..=change.version {

@@ -4,19 +4,13 @@ use std::sync::{Arc, atomic::Ordering};
 
 use futures_util::future::join_all;
 
-use super::super::{DecideError, testing::*};
+use super::super::{ChangeRequestError, testing::*};
+use super::expect_refusal;
 use countersign_domain::{
-    changes::{Change, ChangeState, ReviewVerdict, ServerIdentity},
+    changes::{ChangeState, ReviewVerdict, ServerIdentity},
     principal::{Principal, Role},
 };
 use countersign_protocol::ErrorKind;
-
-#[track_caller]
-fn refused(result: Result<Arc<Change>, DecideError>, kind: ErrorKind) -> Option<Arc<Change>> {
-    let error = result.expect_err("the request must be refused");
-    assert_eq!(error.error.kind, kind, "{:?}", error.error);
-    error.current
-}
 
 #[actix::test]
 async fn one_of_a_thousand_concurrent_decisions_wins() {
@@ -30,7 +24,7 @@ async fn one_of_a_thousand_concurrent_decisions_wins() {
     for result in join_all(decisions).await {
         match result {
             Ok(change) => won.push(change),
-            Err(DecideError { error, current }) => {
+            Err(ChangeRequestError { error, current }) => {
                 assert!(matches!(error.kind, ErrorKind::ChangeNotPending | ErrorKind::VersionConflict), "{error:?}");
                 assert!(current.unwrap().version > 1, "a conflict shows the change as it is now");
             }
@@ -55,16 +49,16 @@ async fn old_version_wrong_digest_and_wrong_role_are_refused() {
         adjust(&mut decision);
         bench.changes.decide(decision)
     };
-    assert_eq!(refused(with(|d| d.version = 0).await, ErrorKind::VersionConflict).unwrap().version, 1);
-    refused(with(|d| d.version = 2).await, ErrorKind::VersionConflict);
-    refused(with(|d| d.digest = Some("sha256:other".into())).await, ErrorKind::VersionConflict);
-    refused(with(|d| d.id = "chg_unknown".into()).await, ErrorKind::ChangeNotFound);
-    refused(with(|d| d.id = "x".repeat(100_000)).await, ErrorKind::ChangeNotFound);
-    refused(with(|d| d.comment = Some("x".repeat(5000))).await, ErrorKind::InvalidParams);
+    assert_eq!(expect_refusal(with(|d| d.version = 0).await, ErrorKind::VersionConflict).current.unwrap().version, 1);
+    expect_refusal(with(|d| d.version = 2).await, ErrorKind::VersionConflict);
+    expect_refusal(with(|d| d.digest = Some("sha256:other".into())).await, ErrorKind::VersionConflict);
+    expect_refusal(with(|d| d.id = "chg_unknown".into()).await, ErrorKind::ChangeNotFound);
+    expect_refusal(with(|d| d.id = "x".repeat(100_000)).await, ErrorKind::ChangeNotFound);
+    expect_refusal(with(|d| d.comment = Some("x".repeat(5000))).await, ErrorKind::InvalidParams);
     for role in [Role::Agent, Role::Viewer] {
         let mut decision = decision(&change, "alice", ReviewVerdict::Reject);
         decision.reviewer = Arc::new(Principal::new("alice", role));
-        refused(bench.changes.decide(decision).await, ErrorKind::Forbidden);
+        expect_refusal(bench.changes.decide(decision).await, ErrorKind::Forbidden);
     }
     assert_eq!(bench.get(&change.id).await.version, 1);
     let without = with(|d| d.digest = None).await.unwrap();
@@ -79,7 +73,8 @@ async fn moved_target_returns_change_to_pending_with_new_diff() {
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let change = bench.propose("{}").await;
     *bench.fake.state.lock().unwrap() = "moved".into();
-    let current = refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    let current =
+        expect_refusal(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).current.unwrap();
     assert_eq!((current.state, current.version), (ChangeState::Pending, 3));
     assert_eq!(current.previous_diff.as_ref(), Some(&change.diff));
     assert_eq!(current.diff.fields[0].before.as_deref(), Some("moved"));
@@ -88,7 +83,7 @@ async fn moved_target_returns_change_to_pending_with_new_diff() {
     for kind in ["change.created", "change.stale", "change.refreshed"] {
         assert_eq!(feed.next().await.unwrap().kind, kind);
     }
-    refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::VersionConflict);
+    expect_refusal(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::VersionConflict);
     bench.decide(&current, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     let (_, fake, _) = bench.end().await;
@@ -101,7 +96,8 @@ async fn change_is_stale_if_its_server_changed() {
     let server = |fingerprint: &str| ServerIdentity { fingerprint: fingerprint.into(), label: "elsewhere".into() };
     let change = bench.propose("{}").await;
     *bench.fake.served_by.lock().unwrap() = server("sha256:b");
-    let current = refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    let current =
+        expect_refusal(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).current.unwrap();
     assert_eq!((current.state, current.version), (ChangeState::Pending, 3));
     assert_eq!((&current.served_by, &current.previous_diff), (&server("sha256:b"), &None), "the diff is the same");
     assert_ne!(current.digest, change.digest);
@@ -119,13 +115,16 @@ async fn stale_change_stays_stale_until_its_preview_works() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ResourceNotFound);
-    let stale = refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    let stale =
+        expect_refusal(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).current.unwrap();
     assert_eq!((stale.state, stale.version), (ChangeState::Stale, 2));
     assert_eq!(stale.fault.as_ref().unwrap().code, "RESOURCE_NOT_FOUND");
-    let still = refused(bench.decide(&stale, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    let still =
+        expect_refusal(bench.decide(&stale, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).current.unwrap();
     assert_eq!(still.version, 2, "an unchanged fault is not recorded again");
     *bench.fake.preview_error.lock().unwrap() = None;
-    let fresh = refused(bench.decide(&stale, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    let fresh =
+        expect_refusal(bench.decide(&stale, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).current.unwrap();
     assert_eq!((fresh.state, fresh.version), (ChangeState::Pending, 3));
     bench.decide(&fresh, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
@@ -137,9 +136,10 @@ async fn stale_change_can_be_rejected_and_withdrawn() {
     let bench = TestBench::new().await;
     let (first, second) = (bench.propose("{}").await, bench.propose("{}").await);
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ResourceNotFound);
-    let stale = refused(bench.decide(&first, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    let stale =
+        expect_refusal(bench.decide(&first, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).current.unwrap();
     assert_eq!(bench.decide(&stale, ReviewVerdict::Reject).await.unwrap().state, ChangeState::Rejected);
-    refused(bench.decide(&second, ReviewVerdict::Approve).await, ErrorKind::ChangeStale);
+    expect_refusal(bench.decide(&second, ReviewVerdict::Approve).await, ErrorKind::ChangeStale);
     let agent = Principal::new("agent", Role::Agent);
     assert_eq!(bench.changes.withdraw(&second.id, &agent).await.unwrap().state, ChangeState::Withdrawn);
     bench.end().await;
@@ -150,10 +150,11 @@ async fn change_is_stale_if_its_tool_definition_changed() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     *bench.fake.tool_hash.lock().unwrap() = "sha256:other".into();
-    let stale = refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).unwrap();
+    let stale =
+        expect_refusal(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).current.unwrap();
     assert_eq!(stale.state, ChangeState::Stale);
     assert!(stale.fault.as_ref().unwrap().message.contains("propose it again"));
-    refused(bench.decide(&stale, ReviewVerdict::Approve).await, ErrorKind::ChangeStale);
+    expect_refusal(bench.decide(&stale, ReviewVerdict::Approve).await, ErrorKind::ChangeStale);
     let (_, fake, _) = bench.end().await;
     assert_eq!(fake.call_count(), 0);
 }
@@ -163,11 +164,13 @@ async fn change_is_unchanged_while_its_target_cannot_be_read() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     bench.fake.present.store(false, Ordering::SeqCst);
-    let current = refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::UpstreamUnavailable).unwrap();
+    let current = expect_refusal(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::UpstreamUnavailable)
+        .current
+        .unwrap();
     assert_eq!((current.state, current.version), (ChangeState::Pending, 1));
     bench.fake.present.store(true, Ordering::SeqCst);
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::Timeout);
-    refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::Timeout);
+    expect_refusal(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::Timeout);
     assert_eq!(bench.decide(&change, ReviewVerdict::Reject).await.unwrap().state, ChangeState::Rejected);
     bench.end().await;
 }
@@ -178,14 +181,14 @@ async fn only_the_proposer_withdraws_a_change() {
     let change = bench.propose("{}").await;
     let principal = |name: &str, role| Principal::new(name, role);
     let other = bench.changes.withdraw(&change.id, &principal("other", Role::Agent)).await;
-    refused(other, ErrorKind::ChangeNotFound);
+    expect_refusal(other, ErrorKind::ChangeNotFound);
     let reviewer = bench.changes.withdraw(&change.id, &principal("alice", Role::Reviewer)).await;
-    refused(reviewer, ErrorKind::Forbidden);
+    expect_refusal(reviewer, ErrorKind::Forbidden);
     let agent = principal("agent", Role::Agent);
     let withdrawn = bench.changes.withdraw(&change.id, &agent).await.unwrap();
     assert_eq!(withdrawn.state, ChangeState::Withdrawn);
-    refused(bench.changes.withdraw(&change.id, &agent).await, ErrorKind::ChangeNotPending);
-    refused(bench.decide(&withdrawn, ReviewVerdict::Approve).await, ErrorKind::ChangeNotPending);
+    expect_refusal(bench.changes.withdraw(&change.id, &agent).await, ErrorKind::ChangeNotPending);
+    expect_refusal(bench.decide(&withdrawn, ReviewVerdict::Approve).await, ErrorKind::ChangeNotPending);
     bench.end().await;
 }
 
@@ -196,10 +199,11 @@ async fn expired_change_cannot_be_approved() {
     bench.skew.store(59, Ordering::SeqCst);
     assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 0);
     bench.skew.store(60, Ordering::SeqCst);
-    let expired = refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeExpired).unwrap();
+    let expired =
+        expect_refusal(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeExpired).current.unwrap();
     assert_eq!((expired.state, expired.version), (ChangeState::Expired, 2));
     assert_eq!(expired.fault.as_ref().unwrap().code, "CHANGE_EXPIRED");
-    refused(bench.decide(&expired, ReviewVerdict::Approve).await, ErrorKind::ChangeExpired);
+    expect_refusal(bench.decide(&expired, ReviewVerdict::Approve).await, ErrorKind::ChangeExpired);
     bench.end().await;
 }
 
@@ -241,20 +245,20 @@ async fn unknown_outcome_is_settled_once_by_a_reviewer() {
     *bench.fake.outcome.lock().unwrap() = CallOutcome::Error(ErrorKind::Timeout);
     let change = bench.propose("{}").await;
     let early = bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await;
-    refused(early, ErrorKind::ChangeNotPending);
+    expect_refusal(early, ErrorKind::ChangeNotPending);
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let unknown = bench.wait_for_state(&change.id, ChangeState::OutcomeUnknown).await;
     let agent = Principal::new("agent", Role::Agent);
-    refused(bench.changes.settle(&change.id, &agent, true, None, unknown.version).await, ErrorKind::Forbidden);
+    expect_refusal(bench.changes.settle(&change.id, &agent, true, None, unknown.version).await, ErrorKind::Forbidden);
     let own = bench.changes.settle(&change.id, &reviewer("agent"), true, None, unknown.version).await;
-    refused(own, ErrorKind::SelfApproval);
+    expect_refusal(own, ErrorKind::SelfApproval);
     let old = bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await;
-    refused(old, ErrorKind::VersionConflict);
+    expect_refusal(old, ErrorKind::VersionConflict);
     let comment = Some("it is there".to_owned());
     let settled = bench.changes.settle(&change.id, &reviewer("alice"), true, comment, unknown.version).await.unwrap();
     assert_eq!(settled.state, ChangeState::Applied);
     let again = bench.changes.settle(&change.id, &reviewer("bob"), false, None, settled.version).await;
-    refused(again, ErrorKind::ChangeNotPending);
+    expect_refusal(again, ErrorKind::ChangeNotPending);
     let trail = bench.changes.audit_page(Some(&change.id), 1, None).await.unwrap();
     assert_eq!((trail.items[0].event.as_str(), trail.items[0].actor.as_str()), ("settled", "alice"));
     assert!(trail.items[0].details.get().contains("it is there") && trail.next_cursor.is_some());

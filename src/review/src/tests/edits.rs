@@ -5,7 +5,8 @@ use std::sync::{Arc, atomic::Ordering};
 use futures_util::future::join_all;
 use serde_json::{Value, value::RawValue};
 
-use super::super::{DecideError, EditChange, testing::*};
+use super::super::{EditChange, testing::*};
+use super::expect_refusal;
 use countersign_domain::{
     changes::{Change, ChangeState, Editing, ReviewVerdict, Terms, digest::arguments_hash},
     policy::{self, Decision},
@@ -20,13 +21,6 @@ pub(super) fn edit(change: &Change, reviewer_name: &str, arguments: &str) -> Edi
         version: change.version,
         comment: Some("the other one".into()),
     }
-}
-
-#[track_caller]
-fn refused(result: Result<Arc<Change>, DecideError>, kind: ErrorKind) -> DecideError {
-    let error = result.expect_err("the request must be refused");
-    assert_eq!(error.error.kind, kind, "{:?}", error.error);
-    error
 }
 
 #[actix::test]
@@ -45,7 +39,7 @@ async fn corrected_arguments_run_and_the_proposal_is_kept() {
         assert_eq!(feed.next().await.unwrap().kind, kind);
     }
     // The old version can no longer be approved; the editor may approve the new one.
-    refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::VersionConflict);
+    expect_refusal(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::VersionConflict);
     bench.decide(&edited, ReviewVerdict::Approve).await.unwrap();
     let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert_eq!(bench.fake.received_calls.lock().unwrap()[0].1, r#"{"target": "two"}"#);
@@ -81,19 +75,19 @@ async fn edit_is_checked_like_a_call() {
         ("[]", ErrorKind::ValidationFailed),
         (r#"{"wrong":1}"#, ErrorKind::ValidationFailed),
     ] {
-        let error = refused(bench.changes.edit(edit(&change, "alice", arguments)).await, kind);
+        let error = expect_refusal(bench.changes.edit(edit(&change, "alice", arguments)).await, kind);
         assert_eq!(error.current.unwrap().version, 1, "{arguments}");
     }
     let huge = format!(r#"{{"a":"{}"}}"#, "x".repeat(21 << 20));
-    refused(bench.changes.edit(edit(&change, "alice", &huge)).await, ErrorKind::TooLarge);
-    refused(bench.changes.edit(edit(&change, "agent", r#"{"a":2}"#)).await, ErrorKind::SelfApproval);
+    expect_refusal(bench.changes.edit(edit(&change, "alice", &huge)).await, ErrorKind::TooLarge);
+    expect_refusal(bench.changes.edit(edit(&change, "agent", r#"{"a":2}"#)).await, ErrorKind::SelfApproval);
     let wrong_version = EditChange { version: 9, ..edit(&change, "alice", r#"{"a":2}"#) };
-    refused(bench.changes.edit(wrong_version).await, ErrorKind::VersionConflict);
+    expect_refusal(bench.changes.edit(wrong_version).await, ErrorKind::VersionConflict);
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ResourceNotFound);
-    refused(bench.changes.edit(edit(&change, "alice", r#"{"a":2}"#)).await, ErrorKind::ResourceNotFound);
+    expect_refusal(bench.changes.edit(edit(&change, "alice", r#"{"a":2}"#)).await, ErrorKind::ResourceNotFound);
     *bench.fake.preview_error.lock().unwrap() = None;
     *bench.fake.tool_hash.lock().unwrap() = "sha256:other".into();
-    refused(bench.changes.edit(edit(&change, "alice", r#"{"a":2}"#)).await, ErrorKind::ChangeStale);
+    expect_refusal(bench.changes.edit(edit(&change, "alice", r#"{"a":2}"#)).await, ErrorKind::ChangeStale);
     *bench.fake.tool_hash.lock().unwrap() = "sha256:tool".into();
     assert_eq!(bench.get(&change.id).await.version, 1, "refused edits are not recorded");
 
@@ -102,10 +96,10 @@ async fn edit_is_checked_like_a_call() {
         ..bench.proposal("agent", r#"{"a":1}"#)
     };
     let not_editable = bench.changes.propose(not_editable).await.unwrap();
-    refused(bench.changes.edit(edit(&not_editable, "alice", r#"{"a":2}"#)).await, ErrorKind::EditForbidden);
+    expect_refusal(bench.changes.edit(edit(&not_editable, "alice", r#"{"a":2}"#)).await, ErrorKind::EditForbidden);
     bench.decide(&change, ReviewVerdict::Reject).await.unwrap();
     let late_edit = EditChange { version: 2, ..edit(&change, "alice", r#"{"a":2}"#) };
-    refused(bench.changes.edit(late_edit).await, ErrorKind::ChangeNotPending);
+    expect_refusal(bench.changes.edit(late_edit).await, ErrorKind::ChangeNotPending);
     bench.end().await;
 }
 
@@ -126,12 +120,12 @@ async fn edit_cannot_bypass_a_rule() {
     };
     let change = bench.propose(r#"{"db":"staging"}"#).await;
     judge(policy::Verdict::Deny, Terms::default());
-    refused(bench.changes.edit(edit(&change, "alice", r#"{"db":"production"}"#)).await, ErrorKind::PolicyDenied);
+    expect_refusal(bench.changes.edit(edit(&change, "alice", r#"{"db":"production"}"#)).await, ErrorKind::PolicyDenied);
     judge(policy::Verdict::Review, Terms { quorum: 2, require_comment: true, ..Terms::default() });
     let edited = bench.changes.edit(edit(&change, "alice", r#"{"db":"production"}"#)).await.unwrap();
     assert_eq!((edited.terms.quorum, edited.terms.require_comment), (2, true));
     // Neither the edit nor a vote of the editor counts as one of the two approvals.
-    refused(bench.decide(&edited, ReviewVerdict::Approve).await, ErrorKind::SelfApproval);
+    expect_refusal(bench.decide(&edited, ReviewVerdict::Approve).await, ErrorKind::SelfApproval);
     let voted = bench.changes.decide(decision(&edited, "carol", ReviewVerdict::Approve)).await.unwrap();
     assert_eq!((voted.state, voted.approvals()), (ChangeState::Pending, 1));
     // The earlier terms stay in force even if the policy would now allow such a call.
@@ -177,7 +171,8 @@ async fn stale_change_can_be_edited() {
     let bench = TestBench::new().await;
     let change = bench.propose(r#"{"old":"text"}"#).await;
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ToolExecution);
-    let stale = refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).current.unwrap();
+    let stale =
+        expect_refusal(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::ChangeStale).current.unwrap();
     assert_eq!(stale.state, ChangeState::Stale);
     *bench.fake.preview_error.lock().unwrap() = None;
     let edited = bench.changes.edit(edit(&stale, "alice", r#"{"old":"new text"}"#)).await.unwrap();
@@ -197,7 +192,7 @@ async fn refresh_shows_the_new_diff_and_voids_votes() {
     let voted = bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let same = bench.changes.refresh(&change.id, &alice, 2).await.unwrap();
     assert_eq!((same.version, same.approvals()), (2, 1), "an unchanged target records nothing");
-    refused(bench.changes.refresh(&change.id, &alice, 1).await, ErrorKind::VersionConflict);
+    expect_refusal(bench.changes.refresh(&change.id, &alice, 1).await, ErrorKind::VersionConflict);
     *bench.fake.state.lock().unwrap() = "moved".into();
     let moved = bench.changes.refresh(&change.id, &alice, voted.version).await.unwrap();
     assert_eq!((moved.state, moved.approvals()), (ChangeState::Pending, 0));
@@ -208,12 +203,12 @@ async fn refresh_shows_the_new_diff_and_voids_votes() {
     let still = bench.changes.refresh(&change.id, &alice, stale.version).await.unwrap();
     assert_eq!(still.version, stale.version);
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::UpstreamUnavailable);
-    refused(bench.changes.refresh(&change.id, &alice, stale.version).await, ErrorKind::UpstreamUnavailable);
+    expect_refusal(bench.changes.refresh(&change.id, &alice, stale.version).await, ErrorKind::UpstreamUnavailable);
     *bench.fake.preview_error.lock().unwrap() = None;
     let fresh = bench.changes.refresh(&change.id, &alice, stale.version).await.unwrap();
     assert_eq!(fresh.state, ChangeState::Pending);
     bench.decide(&fresh, ReviewVerdict::Reject).await.unwrap();
-    refused(bench.changes.refresh(&change.id, &alice, fresh.version + 1).await, ErrorKind::ChangeNotPending);
+    expect_refusal(bench.changes.refresh(&change.id, &alice, fresh.version + 1).await, ErrorKind::ChangeNotPending);
     assert!(bench.fake.previews.load(Ordering::SeqCst) >= 6);
     bench.end().await;
 }

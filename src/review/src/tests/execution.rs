@@ -174,11 +174,11 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
             at: inner.config.now(),
             version: 1,
         };
-        let approved = inner.queue.step(change, ChangeEvent::Decide(decision)).await.unwrap();
+        let approved = inner.queue.apply_event(change, ChangeEvent::Decide(decision)).await.unwrap();
         if change.id == ran.id {
             inner
                 .queue
-                .step(&approved, ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) })
+                .apply_event(&approved, ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) })
                 .await
                 .unwrap();
         }
@@ -275,7 +275,7 @@ async fn approved_change_waits_for_its_provider_after_restart() {
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let (dir, fake, skew) = bench.end().await;
     fake.present.store(false, Ordering::SeqCst);
-    let config = super::super::PendingConfig { provider_grace: Duration::from_secs(60), ..config(&skew) };
+    let config = super::super::PendingConfig { provider_startup_timeout: Duration::from_secs(60), ..config(&skew) };
     let bench = TestBench::in_directory(dir, fake, skew, config).await;
     assert_eq!(bench.get(&change.id).await.state, ChangeState::Approved);
     bench.fake.present.store(true, Ordering::SeqCst);
@@ -327,7 +327,7 @@ async fn call_beyond_the_shutdown_deadline_is_unknown() {
 #[actix::test]
 async fn change_waits_for_its_server_and_runs_as_approved() {
     for unlisted in [false, true] {
-        let bench = TestBench::with(|config| config.provider_grace = Duration::from_secs(3600)).await;
+        let bench = TestBench::with(|config| config.provider_startup_timeout = Duration::from_secs(3600)).await;
         let set_away = |away: bool| {
             let flag = if unlisted { &bench.fake.tools_unknown } else { &bench.fake.unavailable };
             flag.store(away, Ordering::SeqCst);

@@ -248,7 +248,7 @@ async fn endpoint_error_tells_whether_the_write_is_certain() {
     assert_eq!(busy.error.kind, ErrorKind::Overloaded);
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
-    // The writes of unknown outcome are durable, so the feed has no gap.
+    // The writes of unknown outcome are durable, so the feed has no feed_gap.
     let mut feed = bench.changes.feed().subscribe(Some(0)).unwrap();
     for seq in 1..=5 {
         assert_eq!(feed.next().await.unwrap().seq, Some(seq));

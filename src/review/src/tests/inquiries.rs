@@ -25,7 +25,7 @@ async fn approve_asking_change(bench: &TestBench, questions: &[(&str, &str)]) ->
         CallOutcome::Ask(questions.iter().map(|(key, method)| ((*key).to_owned(), (*method).to_owned())).collect());
     let proposal = super::super::Proposal {
         terms: Terms { questions: true, ..Terms::default() },
-        client: Some(raw(r#"{"elicitation":{"form":{}}}"#)),
+        client_capabilities: Some(raw(r#"{"elicitation":{"form":{}}}"#)),
         ..bench.proposal("agent", "{}")
     };
     let change = bench.changes.propose(proposal).await.unwrap();
@@ -144,8 +144,10 @@ async fn oversized_answer_is_refused_and_the_call_goes_on() {
 async fn tool_asks_nothing_without_the_rule() {
     let bench = TestBench::new().await;
     *bench.fake.outcome.lock().unwrap() = CallOutcome::Ask(vec![("a".into(), "elicitation/create".into())]);
-    let proposal =
-        super::super::Proposal { client: Some(raw(r#"{"elicitation":{"form":{}}}"#)), ..bench.proposal("agent", "{}") };
+    let proposal = super::super::Proposal {
+        client_capabilities: Some(raw(r#"{"elicitation":{"form":{}}}"#)),
+        ..bench.proposal("agent", "{}")
+    };
     let change = bench.changes.propose(proposal).await.unwrap();
     assert!(change.dialogue.is_none());
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();

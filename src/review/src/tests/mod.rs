@@ -15,3 +15,17 @@ mod review_terms;
 mod soak;
 mod undo;
 mod votes;
+
+use std::sync::Arc;
+
+use super::ChangeRequestError;
+use countersign_domain::changes::Change;
+use countersign_protocol::ErrorKind;
+
+/// Checks that a request was refused with an error of this kind, and returns the refusal.
+#[track_caller]
+fn expect_refusal(result: Result<Arc<Change>, ChangeRequestError>, kind: ErrorKind) -> ChangeRequestError {
+    let refusal = result.expect_err("the request must be refused");
+    assert_eq!(refusal.error.kind, kind, "{:?}", refusal.error);
+    refusal
+}

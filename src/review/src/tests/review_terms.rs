@@ -4,20 +4,14 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 
-use super::super::{DecideChange, DecideError, testing::*};
+use super::super::{ChangeRequestError, DecideChange, testing::*};
+use super::expect_refusal;
 use countersign_domain::{
     changes::{Change, ChangeState, OnExpiry, PreviewKind, PreviewNote, ReviewVerdict, SignInTerms, Terms},
     policy::{GroupMember, Reviewers},
     principal::{Claims, Principal},
 };
 use countersign_protocol::ErrorKind;
-
-#[track_caller]
-fn refused(result: Result<Arc<Change>, DecideError>, kind: ErrorKind) -> DecideError {
-    let error = result.expect_err("the request must be refused");
-    assert_eq!(error.error.kind, kind, "{:?}", error.error);
-    error
-}
 
 fn approval_by(change: &Change, name: &str, owner: Option<&str>) -> DecideChange {
     let mut decision = decision(change, name, ReviewVerdict::Approve);
@@ -38,19 +32,20 @@ async fn one_person_has_one_vote_and_none_on_own_changes() {
     proposal.terms.quorum = 2;
     let change = bench.changes.propose(proposal).await.unwrap();
     for (name, owner) in [("carol", None), ("desk", Some("carol")), ("agent", Some("dave"))] {
-        let error = refused(bench.changes.decide(approval_by(&change, name, owner)).await, ErrorKind::SelfApproval);
+        let error =
+            expect_refusal(bench.changes.decide(approval_by(&change, name, owner)).await, ErrorKind::SelfApproval);
         assert_eq!(error.current.unwrap().version, 1, "{name}");
     }
     let mut same_key = approval_by(&change, "dave", None);
     same_key.reviewer = Arc::new(Principal { key_id: Some("key_agent".into()), ..reviewer("dave") });
-    refused(bench.changes.decide(same_key).await, ErrorKind::SelfApproval);
+    expect_refusal(bench.changes.decide(same_key).await, ErrorKind::SelfApproval);
 
     let voted = bench.changes.decide(approval_by(&change, "laptop", Some("alice"))).await.unwrap();
     assert_eq!((voted.state, voted.approvals()), (ChangeState::Pending, 1));
     assert_eq!(voted.decisions[0].owner.as_deref(), Some("alice"));
     let previews = bench.fake.previews.load(std::sync::atomic::Ordering::SeqCst);
     for (name, owner) in [("phone", Some("alice")), ("alice", None), ("laptop", None)] {
-        refused(bench.changes.decide(approval_by(&voted, name, owner)).await, ErrorKind::AlreadyVoted);
+        expect_refusal(bench.changes.decide(approval_by(&voted, name, owner)).await, ErrorKind::AlreadyVoted);
     }
     assert_eq!(
         bench.fake.previews.load(std::sync::atomic::Ordering::SeqCst),
@@ -80,10 +75,10 @@ async fn concurrent_votes_count_once_each() {
             loop {
                 match bench.changes.decide(approval_by(&shown, &format!("key-{n}"), Some(owners[n % 3]))).await {
                     Ok(_) => return 1,
-                    Err(DecideError { error, current }) if error.kind == ErrorKind::VersionConflict => {
+                    Err(ChangeRequestError { error, current }) if error.kind == ErrorKind::VersionConflict => {
                         shown = current.unwrap();
                     }
-                    Err(DecideError { error, .. }) => {
+                    Err(ChangeRequestError { error, .. }) => {
                         assert!(
                             matches!(error.kind, ErrorKind::AlreadyVoted | ErrorKind::ChangeNotPending),
                             "{error:?}"
@@ -110,7 +105,7 @@ async fn rule_can_require_a_comment() {
     for verdict in [ReviewVerdict::Approve, ReviewVerdict::Reject] {
         for comment in [None, Some(" \n".to_owned())] {
             let without_comment = DecideChange { comment, ..decision(&change, "alice", verdict) };
-            refused(bench.changes.decide(without_comment).await, ErrorKind::CommentRequired);
+            expect_refusal(bench.changes.decide(without_comment).await, ErrorKind::CommentRequired);
         }
     }
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
@@ -132,7 +127,7 @@ async fn rule_can_require_a_live_preview() {
         PreviewNote { kind: PreviewKind::DryRun, failed: Some("no such file".into()), ..PreviewNote::default() };
     for note in [arguments, failed] {
         let change = proposal(note).await.unwrap();
-        refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::PreviewRequired);
+        expect_refusal(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::PreviewRequired);
         bench.decide(&change, ReviewVerdict::Reject).await.unwrap();
     }
     let live = proposal(PreviewNote { kind: PreviewKind::BeforeAfter, ..PreviewNote::default() }).await.unwrap();
@@ -147,13 +142,13 @@ async fn only_the_rules_reviewers_decide_edit_and_settle() {
     let bench = TestBench::with(|config| config.reviewers = Arc::new(Reviewers::new(&groups))).await;
     let change = propose(&bench, Terms { reviewers: vec!["dba".into()], ..Terms::default() }).await;
     for verdict in [ReviewVerdict::Approve, ReviewVerdict::Reject] {
-        let error = refused(bench.decide(&change, verdict).await, ErrorKind::Forbidden);
+        let error = expect_refusal(bench.decide(&change, verdict).await, ErrorKind::Forbidden);
         assert_eq!(error.error.data["reviewers"][0], "dba");
     }
     let edit = super::edits::edit(&change, "alice", r#"{"x":1}"#);
-    refused(bench.changes.edit(edit).await, ErrorKind::Forbidden);
+    expect_refusal(bench.changes.edit(edit).await, ErrorKind::Forbidden);
     // Others do not learn from the refusal whether the outcome is known.
-    refused(bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await, ErrorKind::Forbidden);
+    expect_refusal(bench.changes.settle(&change.id, &reviewer("alice"), true, None, 1).await, ErrorKind::Forbidden);
     bench.changes.decide(approval_by(&change, "dora", None)).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     bench.end().await;
@@ -172,21 +167,23 @@ async fn rule_can_require_a_recent_and_strong_sign_in() {
     };
     let approval =
         |change: &Change, reviewer| DecideChange { reviewer, ..decision(change, "alice", ReviewVerdict::Approve) };
-    let error = refused(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::SignInRequired);
+    let error = expect_refusal(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::SignInRequired);
     assert_eq!(error.error.data["details"], serde_json::json!({ "maxAge": 300, "acr": ["mfa"] }));
     assert!(error.error.message.contains("a key or a local sign-in does not suffice"), "{}", error.error.message);
     assert_eq!(error.error.challenge(), None, "the challenge is for tokens");
     for (age, acr) in [(370, Some("mfa")), (0, Some("pwd")), (0, None)] {
-        let error =
-            refused(bench.changes.decide(approval(&change, signed_in(age, acr))).await, ErrorKind::SignInRequired);
+        let error = expect_refusal(
+            bench.changes.decide(approval(&change, signed_in(age, acr))).await,
+            ErrorKind::SignInRequired,
+        );
         assert!(error.error.message.ends_with("at most 300 s ago by mfa; sign in again"), "{}", error.error.message);
     }
     let with_token = Arc::new(Principal { key_id: None, ..(*signed_in(0, Some("pwd"))).clone() });
-    let error = refused(bench.changes.decide(approval(&change, with_token)).await, ErrorKind::SignInRequired);
+    let error = expect_refusal(bench.changes.decide(approval(&change, with_token)).await, ErrorKind::SignInRequired);
     let challenge = r#"Bearer error="insufficient_user_authentication", max_age="300", acr_values="mfa""#;
     assert_eq!(error.error.challenge().as_deref(), Some(challenge));
     let mut edit = super::edits::edit(&change, "alice", r#"{"x":1}"#);
-    refused(bench.changes.edit(edit).await, ErrorKind::SignInRequired);
+    expect_refusal(bench.changes.edit(edit).await, ErrorKind::SignInRequired);
     // A rejection prevents the call, so that it needs no sign-in.
     let other = propose(&bench, terms).await;
     bench.decide(&other, ReviewVerdict::Reject).await.unwrap();
@@ -200,8 +197,8 @@ async fn rule_can_require_a_recent_and_strong_sign_in() {
         let (changes, unknown) = (&bench.changes, &unknown);
         async move { changes.settle(&unknown.id, &principal, true, None, unknown.version).await }
     };
-    refused(settle(Arc::new(reviewer("alice"))).await, ErrorKind::SignInRequired);
-    refused(settle(signed_in(0, Some("pwd"))).await, ErrorKind::SignInRequired);
+    expect_refusal(settle(Arc::new(reviewer("alice"))).await, ErrorKind::SignInRequired);
+    expect_refusal(settle(signed_in(0, Some("pwd"))).await, ErrorKind::SignInRequired);
     assert_eq!(settle(signed_in(0, Some("mfa"))).await.unwrap().state, ChangeState::Applied);
     bench.end().await;
 }
@@ -212,7 +209,7 @@ async fn expiry_rejects_if_the_rule_says_so() {
     let terms = || Terms { on_expiry: OnExpiry::Reject, ..Terms::default() };
     let (change, late) = (propose(&bench, terms()).await, propose(&bench, terms()).await);
     bench.skew.store(61, std::sync::atomic::Ordering::SeqCst);
-    let error = refused(bench.decide(&late, ReviewVerdict::Approve).await, ErrorKind::ChangeExpired);
+    let error = expect_refusal(bench.decide(&late, ReviewVerdict::Approve).await, ErrorKind::ChangeExpired);
     assert_eq!(error.current.unwrap().state, ChangeState::Rejected);
     assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 1);
     let rejected = bench.get(&change.id).await;
@@ -233,7 +230,7 @@ async fn truncated_diff_is_not_approved_in_bulk() {
     proposal.preview.diff.truncated = true;
     let change = bench.changes.propose(proposal).await.unwrap();
     let bulk = |verdict| DecideChange { bulk: true, ..decision(&change, "alice", verdict) };
-    refused(bench.changes.decide(bulk(ReviewVerdict::Approve)).await, ErrorKind::Truncated);
+    expect_refusal(bench.changes.decide(bulk(ReviewVerdict::Approve)).await, ErrorKind::Truncated);
     assert_eq!(bench.changes.decide(bulk(ReviewVerdict::Reject)).await.unwrap().state, ChangeState::Rejected);
     bench.end().await;
 }

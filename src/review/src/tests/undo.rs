@@ -7,18 +7,13 @@ use std::{
 
 use futures_util::future::join_all;
 
-use super::super::{DecideError, Proposal, testing::*};
+use super::super::{ChangeRequestError, Proposal, testing::*};
+use super::expect_refusal;
 use countersign_domain::{
     changes::{Change, ChangeState, ReviewVerdict},
     principal::{Principal, Role},
 };
 use countersign_protocol::ErrorKind;
-
-#[track_caller]
-fn refused(result: Result<Arc<Change>, DecideError>, kind: ErrorKind) {
-    let error = result.expect_err("the request must be refused");
-    assert_eq!(error.error.kind, kind, "{:?}", error.error);
-}
 
 async fn propose(bench: &TestBench, target: &str, undo_for: u64) -> Arc<Change> {
     let mut proposal = bench.proposal("agent", &format!(r#"{{"target":"{target}"}}"#));
@@ -42,17 +37,17 @@ async fn approver_or_admin_can_undo_approval_until_run() {
         let id = change.id.clone();
         async move { changes.undo(&id, &by, version).await }
     };
-    refused(undo(reviewer("bob"), 2).await, ErrorKind::Forbidden);
-    refused(undo(Principal { role: Role::Agent, ..reviewer("alice") }, 2).await, ErrorKind::Forbidden);
-    refused(undo(reviewer("alice"), 1).await, ErrorKind::VersionConflict);
+    expect_refusal(undo(reviewer("bob"), 2).await, ErrorKind::Forbidden);
+    expect_refusal(undo(Principal { role: Role::Agent, ..reviewer("alice") }, 2).await, ErrorKind::Forbidden);
+    expect_refusal(undo(reviewer("alice"), 1).await, ErrorKind::VersionConflict);
     let undone = undo(reviewer("alice"), 2).await.unwrap();
     assert_eq!((undone.state, undone.run_after, undone.approvals()), (ChangeState::Pending, None, 0));
     let nothing_to_undo = undo(reviewer("alice"), 3).await;
     assert_eq!(
         nothing_to_undo.as_ref().unwrap_err().error.message,
-        "There is no approval to take back: it waits for one"
+        "There is no approval to undo: the change waits for one"
     );
-    refused(nothing_to_undo, ErrorKind::VersionConflict);
+    expect_refusal(nothing_to_undo, ErrorKind::VersionConflict);
     let again = bench.decide(&undone, ReviewVerdict::Approve).await.unwrap();
 
     let (dir, fake, skew) = bench.end().await;
@@ -78,7 +73,10 @@ async fn approved_change_runs_after_its_grace_period() {
     let approved = bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert!(applied.updated_at >= approved.run_after.unwrap());
-    refused(bench.changes.undo(&change.id, &reviewer("alice"), applied.version).await, ErrorKind::ChangeNotPending);
+    expect_refusal(
+        bench.changes.undo(&change.id, &reviewer("alice"), applied.version).await,
+        ErrorKind::ChangeNotPending,
+    );
     // Without a term in the rule there is no grace period.
     bench.fake.gate.forget_permits(usize::MAX >> 4);
     let quick = propose(&bench, "b", 0).await;
@@ -130,7 +128,7 @@ async fn late_undo_leads_to_one_run_or_none() {
                     assert_eq!(undone.state, ChangeState::Pending);
                     0
                 }
-                Err(DecideError { error, .. }) => {
+                Err(ChangeRequestError { error, .. }) => {
                     assert!(
                         matches!(error.kind, ErrorKind::ChangeNotPending | ErrorKind::VersionConflict),
                         "{error:?}"

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt, stream};
 
 use super::wait_for_turn;
-use crate::{actor::StepError, inner::Inner};
+use crate::{actor::TransitionError, inner::Inner};
 use countersign_domain::changes::{Change, ChangeState, OnExpiry, machine::ChangeEvent};
 use countersign_runtime::crash::crash_point;
 
@@ -56,12 +56,12 @@ async fn expire_one(inner: &Inner, id: &str) -> bool {
         }
     };
     crash_point("before_expire");
-    let step = inner.queue.step(&change, expire_event(&change)).await;
+    let transition = inner.queue.apply_event(&change, expire_event(&change)).await;
     crash_point("after_expire");
-    match step {
+    match transition {
         Ok(_) => true,
         // The change was decided or claimed at the last moment, and is checked again in the next round.
-        Err(StepError::Conflict | StepError::Illegal(_)) => false,
+        Err(TransitionError::Conflict | TransitionError::Illegal(_)) => false,
         Err(error) => {
             tracing::warn!(?error, change = id, "a change could not be expired yet");
             false

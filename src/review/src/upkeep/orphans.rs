@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::wait_for_turn;
-use crate::{actor::StepError, inner::Inner};
+use crate::{actor::TransitionError, inner::Inner};
 use countersign_domain::changes::{ChangeFault, machine::ChangeEvent};
 use countersign_protocol::ErrorKind;
 use countersign_store::StoreError;
@@ -13,7 +13,7 @@ use countersign_store::StoreError;
 /// Searches for orphaned changes until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
     while wait_for_turn(&inner, inner.config.expiry_interval).await {
-        if let Err(error) = sweep(&inner).await
+        if let Err(error) = give_up_orphans(&inner).await
             && !matches!(error, StoreError::Closed)
         {
             tracing::warn!(%error, "the changes of nodes that are gone could not be read; trying again");
@@ -22,7 +22,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 }
 
 /// Gives each orphaned change an unknown outcome. A change that cannot be written is found again in the next round.
-pub(crate) async fn sweep(inner: &Inner) -> Result<(), StoreError> {
+pub(crate) async fn give_up_orphans(inner: &Inner) -> Result<(), StoreError> {
     for id in inner.store.orphaned_changes().await? {
         let Some(change) = inner.store.get(&id).await? else { continue };
         let message = "The gateway stopped while the change was running; whether it was applied is unknown";
@@ -30,14 +30,14 @@ pub(crate) async fn sweep(inner: &Inner) -> Result<(), StoreError> {
         // The last transition was the claim, a question or an answer; the call was sent at most one timeout after it.
         let last = change.updated_at.saturating_add(inner.config.run_timeout).unwrap_or(Timestamp::MAX);
         let event = ChangeEvent::LoseTrack { fault, sent_by: last.min(inner.config.now()) };
-        match inner.queue.step_for_orphan(&change, event).await {
+        match inner.queue.apply_event_to_orphan(&change, event).await {
             Ok(_) => {
                 let node = change.claimed_by.as_ref().map(|by| by.node.as_str());
                 tracing::warn!(change = %id, node, "a change was running when its gateway stopped; a reviewer must settle it");
             }
             // The change ended after all, or another node has already recorded the unknown outcome.
-            Err(StepError::Conflict | StepError::Illegal(_) | StepError::Fenced) => {}
-            Err(StepError::Store(error)) => return Err(error),
+            Err(TransitionError::Conflict | TransitionError::Illegal(_) | TransitionError::Fenced) => {}
+            Err(TransitionError::Store(error)) => return Err(error),
             Err(error) => return Err(StoreError::BadRecord(format!("{id}: {error:?}"))),
         }
     }

@@ -15,8 +15,8 @@ use countersign_config::RetentionConfig;
 use countersign_domain::changes::{digest::body_hash, retention::redact};
 use countersign_store::{Deletion, Pruning, PruningCutoffs, Redaction, StoreError, WriteError, WriteRequest, write};
 
-/// The longest interval between two searches for old records; shorter if a retention time is shorter.
-const INTERVAL: Duration = Duration::from_secs(60);
+/// The longest and the shortest interval between two searches for old records. A short retention time shortens it.
+const MAX_INTERVAL: Duration = Duration::from_secs(60);
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// The delay between two transactions.
 const BATCH_DELAY: Duration = Duration::from_millis(20);
@@ -28,20 +28,20 @@ const DISTRUST_PERIOD: Duration = Duration::from_secs(24 * 3600);
 /// Decides whether the wall clock may be used for pruning. A clock that jumps forward would make everything old at once,
 /// so it is trusted only while it keeps pace with the monotonic clock. A jump ends the trust for a day.
 pub(crate) struct ClockTrust {
-    wall: Timestamp,
-    steady: Instant,
+    wall_time: Timestamp,
+    monotonic_time: Instant,
     distrusted_until: Option<Instant>,
 }
 
 impl ClockTrust {
     pub(crate) fn new(now: Timestamp) -> Self {
-        Self { wall: now, steady: Instant::now(), distrusted_until: None }
+        Self { wall_time: now, monotonic_time: Instant::now(), distrusted_until: None }
     }
 
     /// Returns `true` if `now` may be used to tell what is old.
     pub(crate) fn is_trusted(&mut self, now: Timestamp) -> bool {
-        let passed = SignedDuration::try_from(self.steady.elapsed()).unwrap_or(SignedDuration::MAX);
-        let drift = now.duration_since(self.wall).checked_sub(passed).unwrap_or(SignedDuration::MAX);
+        let passed = SignedDuration::try_from(self.monotonic_time.elapsed()).unwrap_or(SignedDuration::MAX);
+        let drift = now.duration_since(self.wall_time).checked_sub(passed).unwrap_or(SignedDuration::MAX);
         if drift.abs() > MAX_CLOCK_DRIFT {
             tracing::warn!(
                 seconds = drift.as_secs(),
@@ -58,7 +58,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     let mut trust = ClockTrust::new(inner.config.now());
     let RetentionConfig { arguments, large, finished, events, large_bytes: _ } = inner.config.retention;
     let shortest = [arguments, large, finished, events].into_iter().flatten().min();
-    let interval = shortest.unwrap_or(INTERVAL).clamp(MIN_INTERVAL, INTERVAL);
+    let interval = shortest.unwrap_or(MAX_INTERVAL).clamp(MIN_INTERVAL, MAX_INTERVAL);
     while wait_for_turn(&inner, interval).await {
         while trust.is_trusted(inner.config.now()) {
             match prune_batch(&inner).await {
@@ -74,16 +74,16 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 }
 
 fn cutoffs(retention: &RetentionConfig, now: Timestamp) -> PruningCutoffs {
-    let ago = |time: Option<Duration>| {
-        let time = SignedDuration::try_from(time?).ok()?;
-        now.checked_sub(time).ok()
+    let cutoff = |retention: Option<Duration>| {
+        let retention = SignedDuration::try_from(retention?).ok()?;
+        now.checked_sub(retention).ok()
     };
-    let large = ago(retention.large).map(|at| (at, retention.large_bytes));
+    let large = cutoff(retention.large).map(|at| (at, retention.large_bytes));
     PruningCutoffs {
-        contents: ago(retention.arguments),
+        contents: cutoff(retention.arguments),
         large,
-        changes: ago(retention.finished),
-        events: ago(retention.events),
+        changes: cutoff(retention.finished),
+        events: cutoff(retention.events),
     }
 }
 

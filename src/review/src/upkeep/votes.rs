@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::{actor::StepError, inner::Inner};
+use crate::{actor::TransitionError, inner::Inner};
 use countersign_domain::changes::{Change, ReviewDecision, ReviewVerdict, machine::ChangeEvent};
 use countersign_protocol::McpError;
 
@@ -15,9 +15,9 @@ const MAX_NAMES: usize = 10;
 pub(crate) fn void_event(inner: &Inner, change: &Change) -> Result<Option<ChangeEvent>, McpError> {
     let (mut valid, mut void) = (Vec::new(), Vec::new());
     for vote in &change.decisions {
-        let counts =
+        let is_valid =
             vote.verdict != ReviewVerdict::Approve || inner.config.reviewers.is_vote_valid(&change.terms, vote)?;
-        if counts { valid.push(vote.clone()) } else { void.push(vote) }
+        if is_valid { valid.push(vote.clone()) } else { void.push(vote) }
     }
     Ok((!void.is_empty()).then(|| ChangeEvent::Void { reason: reason(&void), valid }))
 }
@@ -41,7 +41,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         if inner.nodes.is_leader()
             && let Ok(revocations) = inner.config.reviewers.revocations()
             && checked_revocations != Some(revocations)
-            && sweep(&inner).await
+            && void_invalid_votes(&inner).await
         {
             checked_revocations = Some(revocations);
         }
@@ -51,26 +51,26 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     }
 }
 
-/// Checks all votes. Returns `false` if some could not be checked.
-pub(crate) async fn sweep(inner: &Inner) -> bool {
+/// Voids the invalid votes of all changes. Returns `false` if some votes could not be checked.
+pub(crate) async fn void_invalid_votes(inner: &Inner) -> bool {
     let Ok(ids) = inner.store.changes_with_votes().await else { return false };
     let mut all_checked = true;
     for id in ids {
-        all_checked &= !inner.shutdown.stop.is_cancelled() && void_votes_of(inner, &id).await;
+        all_checked &= !inner.shutdown.stop.is_cancelled() && void_votes_of_change(inner, &id).await;
     }
     all_checked
 }
 
-async fn void_votes_of(inner: &Inner, id: &str) -> bool {
+async fn void_votes_of_change(inner: &Inner, id: &str) -> bool {
     let change = match inner.store.get(id).await {
         Ok(Some(change)) => change,
         found => return found.is_ok(),
     };
     match void_event(inner, &change) {
-        Ok(Some(event)) => match inner.queue.step(&change, event).await {
+        Ok(Some(event)) => match inner.queue.apply_event(&change, event).await {
             Ok(_) => true,
             // The change has moved on, and is checked again soon.
-            Err(StepError::Conflict | StepError::Illegal(_)) => false,
+            Err(TransitionError::Conflict | TransitionError::Illegal(_)) => false,
             Err(error) => {
                 tracing::warn!(?error, change = id, "an invalid vote could not be removed yet; trying again");
                 false

@@ -229,7 +229,7 @@ async fn propose(
         arguments: arguments.to_owned().into(),
         preview,
         expire_after: decision.terms.expire_after.map_or(reviews.expire_after, Duration::from_secs),
-        client: ask_client::capabilities_for_change(exchange, route, &decision.terms, stays_reachable),
+        client_capabilities: ask_client::capabilities_for_change(exchange, route, &decision.terms, stays_reachable),
         terms: (*decision.terms).clone(),
         review: Some(decision.into()),
         idempotency_key: call.idempotency_key.as_deref().map(str::to_owned),

@@ -1,0 +1,67 @@
+//! Converts the answer of a provider into the event that ends the call of a change.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::{inner::Inner, recheck::to_fault};
+use countersign_domain::changes::{ChangeFault, machine::ChangeEvent};
+use countersign_protocol::{ErrorKind, McpError, redact::redact};
+use countersign_provider::ToolResult;
+
+/// Returns the event for an answer; `sent_by` is the time at which a request of the call was last sent.
+pub(super) fn outcome_event(inner: &Inner, answer: Result<ToolResult, McpError>, sent_by: Timestamp) -> ChangeEvent {
+    match answer {
+        Ok(result) if result.is_error => {
+            let message = first_text(&result).unwrap_or_else(|| "The tool answered with an error".into());
+            let fault = ChangeFault::new(ErrorKind::ToolExecution, message);
+            ChangeEvent::Fail { fault, result: Some(result_to_store(inner, &result)) }
+        }
+        Ok(result) => ChangeEvent::Succeed { result: result_to_store(inner, &result) },
+        Err(error) if is_certainly_not_applied(&error) => {
+            let result = result_to_store(inner, &ToolResult::error(&error));
+            ChangeEvent::Fail { fault: to_fault(&error), result: Some(result) }
+        }
+        Err(error) => {
+            // Progress and questions may have kept the call alive beyond its timeout. Unless the timeout ended the call,
+            // it may still be running.
+            let sent_by = if error.kind == ErrorKind::Timeout { sent_by } else { inner.config.now() };
+            ChangeEvent::LoseTrack { fault: to_fault(&error), sent_by }
+        }
+    }
+}
+
+/// Returns `true` if a call that ended with this error certainly changed nothing. A provider that knows better says so
+/// in `data.outcome`: `not_applied` or `unknown`.
+fn is_certainly_not_applied(error: &McpError) -> bool {
+    match error.data.get("outcome").and_then(serde_json::Value::as_str) {
+        Some("not_applied") => true,
+        Some("unknown") => false,
+        _ => !matches!(
+            error.kind,
+            ErrorKind::Timeout | ErrorKind::UpstreamUnavailable | ErrorKind::Cancelled | ErrorKind::Internal
+        ),
+    }
+}
+
+/// Returns the result to store: the whole result, or a note in its place if it is too large.
+fn result_to_store(inner: &Inner, result: &ToolResult) -> Arc<RawValue> {
+    let whole = to_raw_value(result).ok().filter(|raw| raw.get().len() <= inner.config.max_result_bytes);
+    let raw = whole.or_else(|| {
+        let note = ToolResult::text("The tool's answer was too large to be kept.", None);
+        to_raw_value(&ToolResult { is_error: result.is_error, ..note }).ok()
+    });
+    raw.map_or_else(|| Arc::from(Box::<RawValue>::default()), Arc::from)
+}
+
+/// Returns the beginning of the first text block.
+fn first_text(result: &ToolResult) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Block {
+        text: Option<String>,
+    }
+    let blocks: Vec<Block> = serde_json::from_str(result.content.get()).ok()?;
+    let text = blocks.into_iter().find_map(|block| block.text)?;
+    Some(redact(&text).chars().take(1000).collect())
+}
