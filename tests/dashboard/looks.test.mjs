@@ -197,7 +197,7 @@ for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['on a s
     await show(page, '/#/inbox');
     await page.getByRole('button', { name: 'Filters' }).click();
     await page.locator('.bulk').waitFor();
-    await check('filters, and the bar of what is picked');
+    await check('filters, and the bar of the selection');
     await page.keyboard.press('d');
     await show(page, `/#/inbox/${changes.update}`);
     await check('two columns');

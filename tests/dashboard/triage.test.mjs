@@ -133,7 +133,7 @@ test('only opened changes are decided together, and each result is shown', async
   await page.keyboard.press('x');
   await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
   // An unopened change is refused with a reason.
-  await row(page, 'Bulk 1').locator('xpath=..').locator('.pick').click();
+  await row(page, 'Bulk 1').locator('xpath=..').locator('.select-box').click();
   await page.locator('.notice', { hasText: 'Open it first' }).waitFor();
   await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
   await open(page, 'Bulk 2');
@@ -168,9 +168,9 @@ test('only opened changes are decided together, and each result is shown', async
 });
 
 test('a change that is modified after it was selected is deselected', async () => {
-  const id = await gateway.proposeIssue('Picked and altered');
+  const id = await gateway.proposeIssue('Selected and altered');
   const page = await dashboard(browser, gateway);
-  await open(page, 'Picked and altered');
+  await open(page, 'Selected and altered');
   await page.keyboard.press('x');
   await page.locator('.bulk', { hasText: '1 selected' }).waitFor();
   await gateway.decide(id, 'reject');

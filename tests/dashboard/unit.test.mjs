@@ -9,23 +9,22 @@ import { Collection, matchingRows } from '../../src/rest/assets/js/core/collecti
 import { facets, filterRows, filterQuery, readFilter, requestOf, stateCounts } from '../../src/rest/assets/js/core/filters.js';
 import { Feed } from '../../src/rest/assets/js/core/feed.js';
 import { groupRows } from '../../src/rest/assets/js/core/groups.js';
-import { lineDiff } from '../../src/rest/assets/js/core/linediff.js';
+import { compareLines } from '../../src/rest/assets/js/core/linediff.js';
 import { compose, elementsOf, layout, members, pretty, sourceOf } from '../../src/rest/assets/js/core/rawjson.js';
 import { parseRoute, routeTo } from '../../src/rest/assets/js/core/router.js';
 import { SseParser } from '../../src/rest/assets/js/core/sse.js';
 import { cut, escapeHidden, linesOf, visibleString } from '../../src/rest/assets/js/core/text.js';
 import { Triage } from '../../src/rest/assets/js/core/triage.js';
 import { entryOf, EVENT_GROUPS, EVENTS, eventOf, HISTORY_STATES, shownOperation, toolName } from '../../src/rest/assets/js/core/vocab.js';
-import { auditQuery, auditRequest, isNarrow, readAuditFilter } from '../../src/rest/assets/js/ui/auditfilter.js';
+import { auditQuery, auditRequest, isNarrowed, readAuditFilter } from '../../src/rest/assets/js/ui/auditfilter.js';
 import { splitFields } from '../../src/rest/assets/js/ui/callargs.js';
 import { columns, emphasis, foldEqual, pairUp } from '../../src/rest/assets/js/ui/difflines.js';
 import { spanOf } from '../../src/rest/assets/js/ui/export.js';
 import { isReviewerOf } from '../../src/rest/assets/js/ui/terms.js';
 import { hasRecipe, unannotatedTools } from '../../src/rest/assets/js/ui/tools.js';
-import { indented } from '../../src/rest/assets/js/ui/definition.js';
-import { boundary } from '../../src/rest/assets/js/ui/longtext.js';
-import { chain } from '../../src/rest/assets/js/views/audit.js';
-import { standing } from '../../src/rest/assets/js/views/rules.js';
+import { truncatedLength } from '../../src/rest/assets/js/ui/longtext.js';
+import { checkLinks } from '../../src/rest/assets/js/views/audit.js';
+import { stateOfRule } from '../../src/rest/assets/js/views/rules.js';
 
 test('visibleString replaces invisible characters with marks', () => {
   const cases = [
@@ -40,12 +39,12 @@ test('visibleString replaces invisible characters with marks', () => {
   assert.equal(visibleString('a\nb\tc', { tabs: true }), 'a‹U+000A›b\tc');
 });
 
-test('cut and boundary never split a character', () => {
+test('cut and truncatedLength never split a character', () => {
   assert.equal(cut('ab👍', 3), 'ab');
   assert.equal(cut('ab👍', 4), 'ab👍');
-  assert.equal(boundary('a\nb\nc\nd', 100, 2), 3);
-  assert.equal(boundary('abcdef', 3, 10), 3);
-  assert.equal(boundary('abc', 100, 10), 3);
+  assert.equal(truncatedLength('a\nb\nc\nd', 100, 2), 3);
+  assert.equal(truncatedLength('abcdef', 3, 10), 3);
+  assert.equal(truncatedLength('abc', 100, 10), 3);
 });
 
 test('the labels of events are unique', () => {
@@ -131,13 +130,13 @@ test('differences lists what changed since the reviewer looked', () => {
   assert.deepEqual(differences(staged('a'), staged('a')), []);
 });
 
-test('chain finds a broken link', () => {
+test('checkLinks finds a broken link', () => {
   const entries = [{ seq: 3, prevHash: 'b', hash: 'c' }, { seq: 2, prevHash: 'a', hash: 'b' }, { seq: 1, prevHash: '0', hash: 'a' }];
-  assert.deepEqual(chain(entries, { seq: 3, hash: 'c' }), { compared: 3, broken: new Set() });
+  assert.deepEqual(checkLinks(entries, { seq: 3, hash: 'c' }), { compared: 3, broken: new Set() });
   entries[1].hash = 'x';
-  assert.deepEqual([...chain(entries, { seq: 3, hash: 'c' }).broken], [3]);
-  assert.deepEqual([...chain([entries[0]], { seq: 3, hash: 'other' }).broken], [3]);
-  assert.equal(chain([{ seq: 9, prevHash: 'q', hash: 'r' }, { seq: 4, prevHash: 'a', hash: 'b' }], null).compared, 0, 'entries that are not neighbours are not compared');
+  assert.deepEqual([...checkLinks(entries, { seq: 3, hash: 'c' }).broken], [3]);
+  assert.deepEqual([...checkLinks([entries[0]], { seq: 3, hash: 'other' }).broken], [3]);
+  assert.equal(checkLinks([{ seq: 9, prevHash: 'q', hash: 'r' }, { seq: 4, prevHash: 'a', hash: 'b' }], null).compared, 0, 'entries that are not neighbours are not compared');
 });
 
 test('routes keep special characters in ids', () => {
@@ -181,10 +180,10 @@ test('a collection keeps the open change until it is closed', () => {
   collection.apply(change(2, { version: 2, state: 'applied' }));
   assert.deepEqual(collection.items.map((c) => c.id), ['chg_3', 'chg_2', 'chg_1']);
   assert.equal(collection.size(['pending']), 2, 'it no longer counts');
-  assert.deepEqual(collection.inStates, { pending: 2, applied: 1 });
+  assert.deepEqual(collection.countsByState, { pending: 2, applied: 1 });
   collection.keep(null);
   assert.deepEqual(collection.items.map((c) => c.id), ['chg_3', 'chg_1']);
-  assert.deepEqual(collection.inStates, { pending: 2, applied: 0 });
+  assert.deepEqual(collection.countsByState, { pending: 2, applied: 0 });
 });
 
 test('an approved change shows the change that it waits for', async () => {
@@ -224,7 +223,7 @@ test('a flood of events causes few repaints, a local decision one at once', asyn
   collection.apply(change(7, { version: 2, state: 'rejected' }));
   collection.apply(change(501), false);
   await seen(501);
-  assert.deepEqual(collection.inStates, { pending: 500, rejected: 1 });
+  assert.deepEqual(collection.countsByState, { pending: 500, rejected: 1 });
 });
 
 test('the feed resumes, drops known events and notices a gap', async () => {
@@ -270,8 +269,8 @@ test('a text filter requires every word', () => {
   assert.equal(matchingRows(collection.items, '').length, 2);
 });
 
-test('lineDiff compares texts line by line', () => {
-  const ops = (before, after) => lineDiff(before, after).map(({ op, text }) => `${{ equal: ' ', delete: '-', insert: '+' }[op]}${text}`);
+test('compareLines compares texts line by line', () => {
+  const ops = (before, after) => compareLines(before, after).map(({ op, text }) => `${{ equal: ' ', delete: '-', insert: '+' }[op]}${text}`);
   assert.deepEqual(ops('a\nb\nc\nd', 'a\nx\nc\nd\ne'), [' a', '-b', '+x', ' c', ' d', '+e']);
   assert.deepEqual(ops('same', 'same'), [' same']);
   assert.deepEqual(ops('', 'a'), ['-', '+a']);
@@ -280,17 +279,17 @@ test('lineDiff compares texts line by line', () => {
   const random = () => Array.from({ length: 40 }, () => 'abc'[Math.floor(Math.random() * 3)]).join('\n');
   for (let n = 0; n < 50; n += 1) {
     const [before, after] = [random(), random()];
-    const lines = lineDiff(before, after);
+    const lines = compareLines(before, after);
     assert.equal(lines.filter((l) => l.op !== 'insert').map((l) => l.text).join('\n'), before);
     assert.equal(lines.filter((l) => l.op !== 'delete').map((l) => l.text).join('\n'), after);
   }
   const large = (c) => Array.from({ length: 3000 }, (_, i) => `${c}${i}`).join('\n');
-  assert.equal(lineDiff(large('a'), large('b')).length, 6000);
+  assert.equal(compareLines(large('a'), large('b')).length, 6000);
 });
 
 test('a definition is indented and otherwise unchanged', () => {
   const source = '{"name":"x","n":12345678901234567890123,"a":[1,{"b":"\\u202e"}],"e":{}}';
-  assert.equal(indented(source), '{\n  "name": "x",\n  "n": 12345678901234567890123,\n  "a": [\n    1,\n    {\n      "b": "\\u202e"\n    }\n  ],\n  "e": {}\n}');
+  assert.equal(pretty(source), '{\n  "name": "x",\n  "n": 12345678901234567890123,\n  "a": [\n    1,\n    {\n      "b": "\\u202e"\n    }\n  ],\n  "e": {}\n}');
 });
 
 test('emphasis marks separate words, but not equal punctuation between them', () => {
@@ -344,15 +343,15 @@ test('groups take the position of their newest change, large ones are closed', (
   assert.equal(show(groupRows(rows.slice(0, 3), new Map())), '1 2 3', 'two changes form no group');
 });
 
-test('a change is picked only in the version that was seen', () => {
+test('a change is selected only in the version that was seen', () => {
   const triage = new Triage();
   const change = (version) => ({ id: 'c', version, digest: `d${version}`, state: 'pending', diff: { truncated: false }, operation: 'UPDATE', summary: 's' });
   assert.equal(triage.toggle(change(1)), 'unseen');
   triage.markSeen(change(1));
   assert.equal(triage.toggle(change(2)), 'unseen');
   assert.equal(triage.toggle({ ...change(1), state: 'stale' }), 'decided');
-  assert.equal(triage.toggle(change(1)), 'picked');
-  assert.deepEqual(triage.picked.map(({ id, version, digest }) => [id, version, digest]), [['c', 1, 'd1']]);
+  assert.equal(triage.toggle(change(1)), 'selected');
+  assert.deepEqual(triage.selected.map(({ id, version, digest }) => [id, version, digest]), [['c', 1, 'd1']]);
   assert.equal(triage.follow(() => change(1)), 0);
   assert.equal(triage.follow(() => change(2)), 1);
   assert.equal(triage.size, 0);
@@ -394,11 +393,11 @@ test('elementsOf keeps the exact text of elements', () => {
 
 test('a standing rule ends when it is revoked or expires', () => {
   const at = Date.parse('2026-01-01T12:00:00Z');
-  assert.equal(standing({ expiresAt: null, revokedAt: null }, at), 'holds');
-  assert.equal(standing({ expiresAt: '2026-01-01T12:00:01Z' }, at), 'holds');
-  assert.equal(standing({ expiresAt: '2026-01-01T12:00:00Z' }, at), 'expired');
-  assert.equal(standing({ expiresAt: '2026-01-01T13:00:00Z', expiredAt: '2026-01-01T11:00:00Z' }, at), 'expired');
-  assert.equal(standing({ expiresAt: '2026-01-01T11:00:00Z', revokedAt: '2026-01-01T10:00:00Z' }, at), 'revoked');
+  assert.equal(stateOfRule({ expiresAt: null, revokedAt: null }, at), 'active');
+  assert.equal(stateOfRule({ expiresAt: '2026-01-01T12:00:01Z' }, at), 'active');
+  assert.equal(stateOfRule({ expiresAt: '2026-01-01T12:00:00Z' }, at), 'expired');
+  assert.equal(stateOfRule({ expiresAt: '2026-01-01T13:00:00Z', expiredAt: '2026-01-01T11:00:00Z' }, at), 'expired');
+  assert.equal(stateOfRule({ expiresAt: '2026-01-01T11:00:00Z', revokedAt: '2026-01-01T10:00:00Z' }, at), 'revoked');
 });
 
 test('spanOf covers whole days, even at the end of a month', () => {
@@ -443,10 +442,10 @@ test('a vote keeps a change selected, a new digest does not', () => {
   const triage = new Triage();
   const change = { id: 'c', version: 1, digest: 'd', state: 'pending', diff: { truncated: false }, operation: 'UPDATE', summary: 's' };
   triage.markSeen(change);
-  assert.equal(triage.toggle(change), 'picked');
+  assert.equal(triage.toggle(change), 'selected');
   const voted = { id: 'c', version: 2, digest: 'd', state: 'pending' };
   assert.equal(triage.follow(() => voted), 0);
-  assert.deepEqual(triage.picked.map(({ version, digest }) => [version, digest]), [[2, 'd']]);
+  assert.deepEqual(triage.selected.map(({ version, digest }) => [version, digest]), [[2, 'd']]);
   assert.ok(triage.hasSeen(voted), 'it may be selected again');
   assert.equal(triage.follow(() => ({ ...voted, state: 'stale' })), 1);
   triage.toggle(voted);
@@ -486,7 +485,7 @@ test('the audit filter is kept in the address and offers every event', () => {
   assert.deepEqual(auditRequest(filter, now), { q: 'a b', event: 'approved,voted', actor: 'bob', since: '2026-11-21T12:00:00.000Z', until: '' });
   assert.equal(auditRequest({ ...filter, age: 'over-1h' }, now).until, '2026-11-22T11:00:00.000Z');
   assert.deepEqual(auditQuery({ q: '', event: 'approved', actor: '', age: '' }), { event: 'approved' });
-  assert.ok(isNarrow(filter) && !isNarrow(readAuditFilter(new URLSearchParams())));
+  assert.ok(isNarrowed(filter) && !isNarrowed(readAuditFilter(new URLSearchParams())));
   assert.deepEqual(EVENT_GROUPS.flatMap(([, events]) => events).sort(), Object.keys(EVENTS).sort());
 });
 

@@ -20,7 +20,7 @@ import { AuditView } from './views/audit.js';
 import { ChangesView } from './views/changes.js';
 import { ReloadBar } from './ui/reload.js';
 import { RulesView } from './views/rules.js';
-import { ServersView, toReview } from './views/servers.js';
+import { ServersView, reviewCount } from './views/servers.js';
 import { SessionsView } from './views/sessions.js';
 import { WebhooksView } from './views/webhooks.js';
 
@@ -58,18 +58,21 @@ export class App {
   #parts;
   #bannerTimer = null;
   #recountTimer = null;
-  #refusal = null;
+  #refusedStatus = null;
   #isFirstConnection = true;
   #ended = false;
   #reload;
-  #toReview = 0;
+  #reviewCount = 0;
   #shownCount = -1;
   #pollTimer = null;
   #abort = new AbortController();
+  #signedOut;
   #onHash = () => this.#route();
 
-  constructor({ api, me, keys, signOut }) {
+  /** `signOut()` signs the user out. `signedOut(message)` is called when the gateway no longer accepts the sign-in. */
+  constructor({ api, me, keys, signOut, signedOut }) {
     this.#api = api;
+    this.#signedOut = signedOut;
     this.#me = me;
     this.#keys = keys;
     this.#inbox = new Collection({ load: (page) => api.changes({ ...page, states: INBOX_STATES }), accepts: (c) => INBOX_STATES.includes(c.state), eager: true });
@@ -97,9 +100,9 @@ export class App {
     this.#feed = new Feed((signal, seq) => api.events(signal, seq), {
       hello: () => this.#inbox.reload(),
       reset: () => this.#resync(),
-      event: (event) => this.#event(event),
-      state: (state, info) => this.#connection(state, info),
-      refused: (response) => this.#refused(response),
+      event: (event) => this.#handleEvent(event),
+      state: (state, info) => this.#showConnection(state, info),
+      refused: (response) => this.#handleRefusal(response),
     });
     keys.bind('app', {
       '?': openHelp, 'g i': () => go(routeTo('inbox')), 'g h': () => go(routeTo('history')), 'g a': () => go(routeTo('audit')),
@@ -140,7 +143,7 @@ export class App {
       const switched = this.#viewName !== null;
       this.#viewName = name;
       this.#view?.dispose();
-      this.#view = this.#create(name, filter);
+      this.#view = this.#createView(name, filter);
       fill(this.#parts.main, this.#view.element);
       this.#keys.bind('view', this.#view.keys?.() ?? {});
       for (const link of this.#parts.nav.querySelectorAll('a')) {
@@ -157,7 +160,7 @@ export class App {
     this.#updateTitle();
   }
 
-  #create(name, filter) {
+  #createView(name, filter) {
     const api = this.#api;
     this.#history = null;
     if (name === 'audit') return new AuditView({ api });
@@ -187,14 +190,14 @@ export class App {
     this.#view?.adopt?.(answer);
   }
 
-  #event(event) {
+  #handleEvent(event) {
     if (this.#ended) return;
     if (event.session) {
       this.#view?.sessionEvent?.(event);
       return;
     }
     if (/^webhook\./.test(event.type ?? '')) {
-      this.#webhook(event);
+      this.#handleWebhookEvent(event);
       return;
     }
     if (/^rule\./.test(event.type ?? '')) {
@@ -221,7 +224,7 @@ export class App {
     if (name === 'failed') notice(`Failed: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'alert', action: { label: 'Open', run: () => go(routeTo('history', event.change.id)) } });
   }
 
-  #webhook(event) {
+  #handleWebhookEvent(event) {
     this.#view?.webhookEvent?.(event);
     const name = short(event.webhook ?? '', 60);
     const action = { label: 'Open', run: () => go(routeTo('webhooks')) };
@@ -258,17 +261,17 @@ export class App {
     this.#reload.load(this.#abort.signal);
     try {
       const servers = await this.#api.servers(this.#abort.signal);
-      this.#toReview = servers.reduce((sum, p) => sum + toReview(p), 0);
+      this.#reviewCount = servers.reduce((sum, server) => sum + reviewCount(server), 0);
     } catch {
       return; // The next poll tries again.
     }
     for (const badge of this.#parts.nav.querySelectorAll('[data-view=servers] .count, .more-views .count')) {
-      badge.hidden = this.#toReview === 0;
-      fill(badge, this.#toReview > 99 ? '99+' : count(this.#toReview), h('span', { class: 'sr-only' }, ' to review'));
+      badge.hidden = this.#reviewCount === 0;
+      fill(badge, this.#reviewCount > 99 ? '99+' : count(this.#reviewCount), h('span', { class: 'sr-only' }, ' to review'));
     }
   }
 
-  #connection(state, { status = null }) {
+  #showConnection(state, { status = null }) {
     const box = this.#parts.state;
     if (state === 'live') {
       clearTimeout(this.#bannerTimer);
@@ -286,7 +289,7 @@ export class App {
       fill(box, h('span', { class: 'pulse' }), h('span', null, state === 'waiting' ? 'Reconnecting…' : 'Connecting…'));
     }
     if (state === 'waiting') {
-      this.#refusal = status;
+      this.#refusedStatus = status;
       this.#bannerTimer ??= setTimeout(() => this.#showBanner(), BANNER_DELAY);
       if (!this.#parts.banner.hidden) this.#showBanner();
       if (this.#isFirstConnection && this.#inbox.status === 'idle') this.#inbox.reload();
@@ -298,16 +301,16 @@ export class App {
     const { banner } = this.#parts;
     banner.hidden = false;
     // The banner is read aloud, so it is replaced only when its text changes.
-    if (banner.dataset.refusal === String(this.#refusal)) return;
-    banner.dataset.refusal = String(this.#refusal);
-    const problem = this.#refusal === null ? 'The gateway cannot be reached. ' : `The gateway is refusing the live feed (HTTP ${this.#refusal}). `;
+    if (banner.dataset.refusal === String(this.#refusedStatus)) return;
+    banner.dataset.refusal = String(this.#refusedStatus);
+    const problem = this.#refusedStatus === null ? 'The gateway cannot be reached. ' : `The gateway is refusing the live feed (HTTP ${this.#refusedStatus}). `;
     fill(banner, icon('unplugged'), h('span', null, h('strong', null, problem), 'This page may be out of date; it will catch up automatically.'),
       h('button', { type: 'button', onclick: () => this.#feed.retry() }, 'Try now'));
   }
 
-  async #refused(response) {
-    if (response.status === 401) return this.signedOut?.('Your sign-in has ended.');
-    return this.signedOut?.('This sign-in cannot see changes. Use a key with the role reviewer, viewer or admin.');
+  #handleRefusal(response) {
+    if (response.status === 401) return this.#signedOut('Your sign-in has ended.');
+    return this.#signedOut('This sign-in cannot see changes. Use a key with the role reviewer, viewer or admin.');
   }
 
   #updateCount() {

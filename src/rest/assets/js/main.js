@@ -43,8 +43,7 @@ function showSignIn(message, busy = false) {
 
 function showApp(me) {
   app?.stop();
-  app = new App({ api, me, keys, signOut });
-  app.signedOut = endSession;
+  app = new App({ api, me, keys, signOut, signedOut: endSession });
   fill(root, app.element);
   app.start();
 }

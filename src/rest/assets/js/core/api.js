@@ -128,7 +128,7 @@ export class Api {
     return (await this.#call('POST', '/api/decisions', { body: { decision, comment: comment || undefined, changes } })).value.results;
   }
 
-  async makeRule(id, rule) {
+  async createRule(id, rule) {
     return (await this.#call('POST', `/api/changes/${encodeURIComponent(id)}/rule`, { body: rule })).value;
   }
 
@@ -222,7 +222,7 @@ export class Api {
   }
 
   /** Accepts definitions, accepts them as known reads, or revokes acceptances (`action`). `tools` holds each name with the hash that was shown. */
-  async definitions(name, action, tools) {
+  async changeAcceptances(name, action, tools) {
     return (await this.#call('POST', `/api/servers/${encodeURIComponent(name)}/${action}`, { body: { tools } })).value;
   }
 
@@ -242,7 +242,7 @@ export class Api {
   }
 
   /** Returns the state of the configuration: what waits for approval, and what was rejected. */
-  async reload(signal) {
+  async reloadStatus(signal) {
     return (await this.#call('GET', '/api/reload', { signal })).value;
   }
 

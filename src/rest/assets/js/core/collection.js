@@ -15,9 +15,10 @@ const MAX_INTERVAL = 500;
 
 export class Collection {
   items = [];
-  /** The number of changes in each state: at the gateway, and among those loaded here. */
+  /** The number of changes in each state at the gateway, as of the last page. */
   counts = {};
-  tally = {};
+  /** The number of loaded changes in each state. */
+  loadedCounts = {};
   /** `idle`, `loading`, `ready` (all loaded), `partial` (more to load) or `failed`. */
   status = 'idle';
   error = null;
@@ -58,8 +59,8 @@ export class Collection {
   }
 
   /** Returns the number of changes in each state; the gateway's counts until all pages are loaded. */
-  get inStates() {
-    return this.status === 'ready' ? this.tally : { ...this.counts, ...Object.fromEntries(Object.entries(this.tally).map(([state, n]) => [state, Math.max(n, this.counts[state] ?? 0)])) };
+  get countsByState() {
+    return this.status === 'ready' ? this.loadedCounts : { ...this.counts, ...Object.fromEntries(Object.entries(this.loadedCounts).map(([state, n]) => [state, Math.max(n, this.counts[state] ?? 0)])) };
   }
 
   /** Returns the number of changes in these states; the gateway's count until all pages are loaded. */
@@ -147,7 +148,7 @@ export class Collection {
   #applyChange(change, live) {
     const known = this.#byId.get(change.id);
     // An event holds fewer fields than a page, so a page completes a row even if its version is not higher.
-    if (known && (known.version > change.version || (known.version === change.version && (known.whole || !isComplete(change)) && (live || known.waitsFor === (change.waitsFor?.change ?? null))))) return false;
+    if (known && (known.version > change.version || (known.version === change.version && (known.isWhole || !isComplete(change)) && (live || known.waitsFor === (change.waitsFor?.change ?? null))))) return false;
     if (this.status === 'loading') this.#newerThanPage.set(change.id, change.version);
     const row = rowOf(change, known);
     row.generation = this.#generation;
@@ -155,7 +156,7 @@ export class Collection {
     const applied = this.#put(row);
     if (row.waitsFor) this.#waitedFor.add(row.waitsFor);
     // There is no event for a change that starts to wait for another one, so the newest page is read again.
-    if (live && ((applied && !row.whole) || row.state === 'approved' || this.#waitedFor.delete(row.id))) this.#topUp();
+    if (live && ((applied && !row.isWhole) || row.state === 'approved' || this.#waitedFor.delete(row.id))) this.#topUp();
     return applied;
   }
 
@@ -164,7 +165,7 @@ export class Collection {
     this.#toppingUp ??= setTimeout(async () => {
       this.#toppingUp = null;
       let from = Math.min(PAGE, this.items.length) - 1;
-      while (from >= 0 && this.items[from].whole && this.items[from].state !== 'approved') from -= 1;
+      while (from >= 0 && this.items[from].isWhole && this.items[from].state !== 'approved') from -= 1;
       if (from === -1) return;
       try {
         const { changes } = await this.#load({ limit: Math.min(PAGE, from + 10), cursor: null });
@@ -179,7 +180,7 @@ export class Collection {
   #put(row) {
     const known = this.#byId.get(row.id);
     if (known && known.version > row.version) return false;
-    if (known && known.version === row.version && known.whole && !row.whole) return false;
+    if (known && known.version === row.version && known.isWhole && !row.isWhole) return false;
     if (!this.#accepts(row) && row.id !== this.#keptId) {
       if (known) this.#remove(row.id);
       return Boolean(known);
@@ -187,12 +188,12 @@ export class Collection {
     if (known) {
       row.fresh = known.fresh;
       this.items[this.#indexOf(known)] = row;
-      this.#tally(known, -1);
+      this.#countLoaded(known, -1);
     } else {
       this.items.splice(this.#slot(row), 0, row);
       if (this.items.length > MAX_ROWS) this.#remove(this.items.at(-1).id);
     }
-    this.#tally(row, 1);
+    this.#countLoaded(row, 1);
     this.#byId.set(row.id, row);
     return true;
   }
@@ -202,11 +203,11 @@ export class Collection {
     if (!known) return;
     this.items.splice(this.#indexOf(known), 1);
     this.#byId.delete(id);
-    this.#tally(known, -1);
+    this.#countLoaded(known, -1);
   }
 
-  #tally({ state }, step) {
-    this.tally[state] = (this.tally[state] ?? 0) + step;
+  #countLoaded({ state }, step) {
+    this.loadedCounts[state] = (this.loadedCounts[state] ?? 0) + step;
   }
 
   #indexOf(row) {
@@ -256,9 +257,9 @@ function rowOf(change, known = null) {
   const { id, version, state, provider, tool, toolTitle, summary, target, proposer, createdAt, updatedAt, expiresAt } = change;
   // Events do not tell how a preview was made.
   const operation = change.preview || !known ? shownOperation(change) : known.operation === 'CALL' ? 'CALL' : change.operation;
-  const whole = isComplete(change);
+  const isWhole = isComplete(change);
   const { digest = known?.digest, duplicateOf = known?.duplicateOf ?? null } = change;
-  const row = { id, version, state, provider, tool, toolTitle, operation, summary, target, proposer, createdAt, updatedAt, expiresAt, digest, duplicateOf, whole };
+  const row = { id, version, state, provider, tool, toolTitle, operation, summary, target, proposer, createdAt, updatedAt, expiresAt, digest, duplicateOf, isWhole };
   row.quorum = change.terms?.quorum ?? known?.quorum ?? 1;
   row.approvals = change.decisions ? change.decisions.filter((d) => d.verdict === 'approve').length : known?.approvals ?? 0;
   row.edited = change.edits ? change.edits.length > 0 : change.editCount === undefined ? Boolean(known?.edited) : change.editCount > 0;

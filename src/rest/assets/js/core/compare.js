@@ -1,6 +1,6 @@
 // Compares the change that a reviewer was reading with its current version. Pure.
 
-import { lineDiff } from './linediff.js';
+import { compareLines } from './linediff.js';
 import { stateOf } from './vocab.js';
 
 /** Returns `[{label, was, now}]`, which is empty if a reviewer would see the same. Texts may be null. */
@@ -16,7 +16,7 @@ export function differences(old, current) {
     compare(`${label}, before`, before[0], before[1]);
     compare(`${label}, after`, after[0], after[1]);
     // A field without values is compared by its lines.
-    if (lines[0] !== lines[1]) compare(label, ...['delete', 'insert'].map((op) => lineDiff(...lines).filter((l) => l.op === op).map((l) => l.text).join('\n') || null));
+    if (lines[0] !== lines[1]) compare(label, ...['delete', 'insert'].map((op) => compareLines(...lines).filter((l) => l.op === op).map((l) => l.text).join('\n') || null));
   }
   compare('Arguments', old.source, current.source);
   return out;

@@ -11,12 +11,13 @@ export const AGES = {
 };
 /** The criteria that are chosen from a list, with their labels. */
 export const FACETS = [['tool', 'Tool'], ['server', 'Server'], ['principal', 'Agent']];
-const VALUE = { tool: (row) => row.tool, server: (row) => row.provider, principal: (row) => row.proposer?.principal };
-const MAX = 200;
+const VALUE_OF = { tool: (row) => row.tool, server: (row) => row.provider, principal: (row) => row.proposer?.principal };
+const MAX_TEXT = 200;
+const MAX_SEEN_NAMES = 200;
 
 /** Reads a filter from the query of a route. Unknown values and states outside `states` are ignored. */
 export function readFilter(query, states = Object.keys(STATES)) {
-  const text = (key) => (query.get(key) ?? '').slice(0, MAX);
+  const text = (key) => (query.get(key) ?? '').slice(0, MAX_TEXT);
   return {
     state: states.includes(query.get('state')) ? query.get('state') : '', tool: text('tool'), server: text('server'), principal: text('principal'),
     age: AGES[query.get('age')] ? query.get('age') : '', q: text('q'), group: query.get('group') === 'none' ? 'none' : '',
@@ -36,7 +37,7 @@ const isWithin = (row, age, now) => {
 /** Returns true if a row matches all criteria except the text. */
 export function fits(row, filter, now) {
   if (filter.state && row.state !== filter.state) return false;
-  for (const [key] of FACETS) if (filter[key] && VALUE[key](row) !== filter[key]) return false;
+  for (const [key] of FACETS) if (filter[key] && VALUE_OF[key](row) !== filter[key]) return false;
   return !filter.age || isWithin(row, filter.age, now);
 }
 
@@ -64,7 +65,7 @@ export function facets(rows, filter, now) {
     const otherCriteria = { ...filter, [key]: '' };
     for (const row of rowsWithText) {
       if (!fits(row, otherCriteria, now)) continue;
-      const name = VALUE[key](row);
+      const name = VALUE_OF[key](row);
       if (name) counts.set(name, (counts.get(name) ?? 0) + 1);
     }
     if (filter[key] && !counts.has(filter[key])) counts.set(filter[key], 0);
@@ -79,7 +80,7 @@ const seenNames = { tool: new Set(), server: new Set(), principal: new Set() };
 export function seenChoices(rows, filter) {
   const choices = {};
   for (const [key] of FACETS) {
-    for (const row of rows) if (VALUE[key](row) && seenNames[key].size < MAX) seenNames[key].add(VALUE[key](row));
+    for (const row of rows) if (VALUE_OF[key](row) && seenNames[key].size < MAX_SEEN_NAMES) seenNames[key].add(VALUE_OF[key](row));
     choices[key] = [...new Set([...seenNames[key], ...(filter[key] ? [filter[key]] : [])])].sort().map((name) => [name, null]);
   }
   return choices;

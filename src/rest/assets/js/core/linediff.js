@@ -4,7 +4,7 @@
 const MAX_COMPARISONS = 4_000_000;
 
 /** Returns `[{op, text}]` with the ops `equal`, `delete` and `insert`, by the longest common subsequence. */
-export function lineDiff(before, after) {
+export function compareLines(before, after) {
   const a = before.split('\n');
   const b = after.split('\n');
   let head = 0;

@@ -59,6 +59,12 @@ export const exact = (iso) => (Number.isFinite(Date.parse(iso)) ? absolute.forma
 /** A change that expires within this time is marked. */
 export const EXPIRY_WARNING_MS = 3600_000;
 
+/**
+ * After the content of a decision changes by itself, presses are ignored for this time, because they were meant for the old
+ * content.
+ */
+export const PRESS_GUARD_MS = 600;
+
 /** Returns the milliseconds until a time, which are negative once it has passed. */
 export const until = (iso) => Date.parse(iso) - now();
 

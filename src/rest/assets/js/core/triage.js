@@ -5,11 +5,11 @@ import { shownOperation } from './vocab.js';
 
 const MAX_SEEN = 5000;
 /** The gateway decides at most this many changes at once. */
-export const MAX_PICKED = 100;
+export const MAX_SELECTED = 100;
 
 export class Triage {
   #seen = new Map();
-  #picked = new Map();
+  #selected = new Map();
 
   /** Records that the whole change is on the screen. */
   markSeen(change) {
@@ -23,34 +23,34 @@ export class Triage {
     return this.#seen.get(row.id)?.version === row.version;
   }
 
-  isPicked(id) {
-    return this.#picked.has(id);
+  isSelected(id) {
+    return this.#selected.has(id);
   }
 
   get size() {
-    return this.#picked.size;
+    return this.#selected.size;
   }
 
-  get picked() {
-    return [...this.#picked.values()];
+  get selected() {
+    return [...this.#selected.values()];
   }
 
-  /** Selects or deselects a row. Returns `picked`, `dropped`, `unseen`, `decided` (no longer pending) or `full`. */
+  /** Selects or deselects a row. Returns `selected`, `deselected`, `unseen`, `decided` (no longer pending) or `full`. */
   toggle(row) {
-    if (this.#picked.delete(row.id)) return 'dropped';
+    if (this.#selected.delete(row.id)) return 'deselected';
     if (row.state !== 'pending') return 'decided';
     if (!this.hasSeen(row)) return 'unseen';
-    if (this.#picked.size >= MAX_PICKED) return 'full';
-    this.#picked.set(row.id, this.#seen.get(row.id));
-    return 'picked';
+    if (this.#selected.size >= MAX_SELECTED) return 'full';
+    this.#selected.set(row.id, this.#seen.get(row.id));
+    return 'selected';
   }
 
   drop(id) {
-    this.#picked.delete(id);
+    this.#selected.delete(id);
   }
 
   clear() {
-    this.#picked.clear();
+    this.#selected.clear();
   }
 
   /**
@@ -60,13 +60,13 @@ export class Triage {
    */
   follow(get) {
     let dropped = 0;
-    for (const [id, seen] of this.#picked) {
+    for (const [id, seen] of this.#selected) {
       const row = get(id);
       if (row && row.state === 'pending' && (row.version === seen.version || row.digest === seen.digest)) {
         seen.version = row.version;
         continue;
       }
-      this.#picked.delete(id);
+      this.#selected.delete(id);
       dropped += 1;
     }
     return dropped;

@@ -9,16 +9,16 @@ export const OPERATIONS = {
 };
 
 export const STATES = {
-  pending: { label: 'Pending', tone: 'amber', icon: 'clock', says: 'Waiting for a decision.' },
-  stale: { label: 'Stale', tone: 'amber', icon: 'refresh', says: 'The target has changed since this was proposed.' },
-  approved: { label: 'Approved', tone: 'accent', icon: 'check', says: 'Approved; about to run.' },
-  executing: { label: 'Running', tone: 'accent', icon: 'play', says: 'Running now.' },
-  outcome_unknown: { label: 'Outcome unknown', tone: 'red', icon: 'question', says: 'It started, but the outcome is not known.' },
-  applied: { label: 'Applied', tone: 'green', icon: 'check', says: 'The change was applied.' },
-  failed: { label: 'Failed', tone: 'red', icon: 'alert', says: 'It was approved but could not be applied.' },
-  rejected: { label: 'Rejected', tone: 'red', icon: 'cross', says: 'Nothing was changed.' },
-  expired: { label: 'Expired', tone: 'grey', icon: 'clock', says: 'Nobody decided in time. Nothing was changed.' },
-  withdrawn: { label: 'Withdrawn', tone: 'grey', icon: 'undo', says: 'The proposer withdrew it. Nothing was changed.' },
+  pending: { label: 'Pending', tone: 'amber', icon: 'clock', explanation: 'Waiting for a decision.' },
+  stale: { label: 'Stale', tone: 'amber', icon: 'refresh', explanation: 'The target has changed since this was proposed.' },
+  approved: { label: 'Approved', tone: 'accent', icon: 'check', explanation: 'Approved; about to run.' },
+  executing: { label: 'Running', tone: 'accent', icon: 'play', explanation: 'Running now.' },
+  outcome_unknown: { label: 'Outcome unknown', tone: 'red', icon: 'question', explanation: 'It started, but the outcome is not known.' },
+  applied: { label: 'Applied', tone: 'green', icon: 'check', explanation: 'The change was applied.' },
+  failed: { label: 'Failed', tone: 'red', icon: 'alert', explanation: 'It was approved but could not be applied.' },
+  rejected: { label: 'Rejected', tone: 'red', icon: 'cross', explanation: 'Nothing was changed.' },
+  expired: { label: 'Expired', tone: 'grey', icon: 'clock', explanation: 'Nobody decided in time. Nothing was changed.' },
+  withdrawn: { label: 'Withdrawn', tone: 'grey', icon: 'undo', explanation: 'The proposer withdrew it. Nothing was changed.' },
 };
 
 /** The states that need a person. An unknown outcome has to be settled by one. */
@@ -84,7 +84,7 @@ export const TRANSPORTS = { http: 'HTTP', websocket: 'WebSocket', stdio: 'stdio'
 
 /** Returns the name of an event without `change.`: `change.created` and `created` are the same event. */
 export const eventName = (type) => String(type).replace(/^change\./, '');
-export const stateOf = (state) => STATES[state] ?? { label: String(state), tone: 'grey', icon: 'question', says: '' };
+export const stateOf = (state) => STATES[state] ?? { label: String(state), tone: 'grey', icon: 'question', explanation: '' };
 export const operationOf = (operation) => OPERATIONS[operation] ?? { label: String(operation), icon: 'pencil', tone: 'grey' };
 export const eventOf = (type) => EVENTS[eventName(type)] ?? { label: eventName(type).replaceAll('_', ' '), icon: 'clock', tone: 'grey' };
 

@@ -7,12 +7,12 @@ import { short, visibleString } from '../core/text.js';
 import { EVENT_GROUPS, eventOf } from '../core/vocab.js';
 
 const INPUT_DELAY = 250;
-const MAX = 200;
+const MAX_TEXT = 200;
 const MAX_NAMES = 200;
 
 /** Reads `{q, event, actor, age}` from the query of a route. Unknown values are ignored. */
 export function readAuditFilter(query) {
-  const text = (key) => (query.get(key) ?? '').slice(0, MAX);
+  const text = (key) => (query.get(key) ?? '').slice(0, MAX_TEXT);
   return { q: text('q'), event: /^[a-z_,]*$/.test(text('event')) ? text('event') : '', actor: text('actor'), age: AGES[query.get('age')] ? query.get('age') : '' };
 }
 
@@ -24,7 +24,7 @@ export function auditRequest({ q, event, actor, age }, now) {
 
 export const auditQuery = (filter) => Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
 
-export const isNarrow = (filter) => Object.values(filter).some(Boolean);
+export const isNarrowed = (filter) => Object.values(filter).some(Boolean);
 
 // The actors seen so far, as choices.
 const seenActors = new Set();
@@ -44,7 +44,7 @@ export class AuditFilter {
     this.#change = change;
     const apply = () => this.#apply();
     this.#search = h('input', {
-      type: 'search', placeholder: 'Search titles, comments, names…', 'aria-label': 'Search the audit trail', autocomplete: 'off', spellcheck: 'false', maxlength: String(MAX),
+      type: 'search', placeholder: 'Search titles, comments, names…', 'aria-label': 'Search the audit trail', autocomplete: 'off', spellcheck: 'false', maxlength: String(MAX_TEXT),
       oninput: () => {
         clearTimeout(this.#timer);
         this.#timer = setTimeout(apply, INPUT_DELAY);
@@ -74,7 +74,7 @@ export class AuditFilter {
       fill(this.#actor, h('option', { value: '' }, 'Anyone'), names.map((name) => h('option', { value: name }, name === 'system' || name === 'gateway' ? `Countersign (${name})` : visibleString(short(name, 60)))));
     }
     this.#actor.value = filter.actor;
-    this.#clear.hidden = !isNarrow(filter);
+    this.#clear.hidden = !isNarrowed(filter);
   }
 
   focus() {

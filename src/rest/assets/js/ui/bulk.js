@@ -31,29 +31,29 @@ export class BulkBar {
 }
 
 /**
- * Asks for confirmation, decides and shows each result. `picked` are `{id, version, digest, summary, operation,
+ * Asks for confirmation, decides and shows each result. `selected` are `{id, version, digest, summary, operation,
  * truncated, previewFailed, requireComment}`; changes that could not be read completely are excluded from approval.
  * `decide(decision, comment, changes)` resolves to the gateway's results, `signIn(id)` to a button for the sign-in that the
  * decision on a change requires. `decided(change)` is called for each change in the results, `done(ids)` with the decided ids
  * when the dialog closes.
  */
-export function openBulk({ decision, picked: all, decide, signIn, decided, done }) {
+export function openBulk({ decision, selected: all, decide, signIn, decided, done }) {
   const approving = decision === 'approve';
-  const picked = all.filter((p) => !approving || !exclusionOf(p));
-  const needsComment = picked.some((p) => p.requireComment);
-  const deletions = picked.filter((p) => p.operation === 'DELETE').length;
+  const selected = all.filter((change) => !approving || !exclusionOf(change));
+  const needsComment = selected.some((change) => change.requireComment);
+  const deletions = selected.filter((change) => change.operation === 'DELETE').length;
   const rows = new Map();
-  const list = h('ul', { class: 'bulk-list', tabindex: '0', 'aria-label': 'Selected changes' }, all.map((p) => {
-    const result = h('p', { class: 'bulk-result' }, approving && exclusionOf(p) && h('span', { class: 'bulk-mark tone-amber' }, icon('alert'), h('span', null, `Left out: ${exclusionOf(p)}`)));
-    rows.set(p.id, result);
-    return h('li', null, operationGlyph(p.operation, p.summary), h('div', null, h('p', null, quote(p.summary, 200)), result));
+  const list = h('ul', { class: 'bulk-list', tabindex: '0', 'aria-label': 'Selected changes' }, all.map((change) => {
+    const result = h('p', { class: 'bulk-result' }, approving && exclusionOf(change) && h('span', { class: 'bulk-mark tone-amber' }, icon('alert'), h('span', null, `Left out: ${exclusionOf(change)}`)));
+    rows.set(change.id, result);
+    return h('li', null, operationGlyph(change.operation, change.summary), h('div', null, h('p', null, quote(change.summary, 200)), result));
   }));
   const comment = h('textarea', { id: 'bulk-comment', rows: '2', maxlength: String(MAX_COMMENT), 'aria-required': String(needsComment), placeholder: needsComment ? 'Required by a rule' : approving ? 'Optional' : 'Optional; the agents will read it' });
   const error = h('p', { class: 'edit-errors', role: 'alert' });
   const cancel = h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel');
-  const go = h('button', { type: 'submit', disabled: picked.length === 0, class: approving ? (deletions ? 'danger' : 'approve') : 'reject armed', data: { act: 'confirm-all' } },
-    icon(approving ? 'check' : 'cross'), `${approving ? 'Approve' : 'Reject'} ${plural(picked.length, 'change')}`);
-  const settled = [];
+  const go = h('button', { type: 'submit', disabled: selected.length === 0, class: approving ? (deletions ? 'danger' : 'approve') : 'reject armed', data: { act: 'confirm-all' } },
+    icon(approving ? 'check' : 'cross'), `${approving ? 'Approve' : 'Reject'} ${plural(selected.length, 'change')}`);
+  const decidedIds = [];
   let busy = false;
 
   const submit = async (event) => {
@@ -70,7 +70,7 @@ export function openBulk({ decision, picked: all, decide, signIn, decided, done 
     cancel.disabled = true;
     fill(go, 'Deciding…');
     try {
-      results(await decide(decision, comment.value.trim(), picked.map(({ id, version, digest }) => ({ id, version, digest }))));
+      results(await decide(decision, comment.value.trim(), selected.map(({ id, version, digest }) => ({ id, version, digest }))));
     } catch (problem) {
       fill(error, icon('alert'), visibleString(problem.status === undefined ? `${explain(problem)} Some changes may have been decided; check the list.` : explain(problem)));
       fill(go, 'Try again');
@@ -87,7 +87,7 @@ export function openBulk({ decision, picked: all, decide, signIn, decided, done 
       if (!row) continue;
       if (change) {
         decidedCount += 1;
-        settled.push(id);
+        decidedIds.push(id);
         decided(change);
         const { label, icon: name, tone } = stateOf(change.state);
         const text = change.state === 'pending' ? 'Your approval is recorded; more approvals are needed' : label;
@@ -124,8 +124,8 @@ export function openBulk({ decision, picked: all, decide, signIn, decided, done 
   const form = h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit }, list, commentField, summary, error,
     h('div', { class: 'sheet-foot' }, cancel, go));
   const dialog = openDialog({
-    title: approving ? `Approve ${plural(picked.length, 'change')}?` : `Reject ${plural(picked.length, 'change')}?`, className: 'bulk-sheet', build: () => form,
-    closing: () => !busy, closed: () => done(settled),
+    title: approving ? `Approve ${plural(selected.length, 'change')}?` : `Reject ${plural(selected.length, 'change')}?`, className: 'bulk-sheet', build: () => form,
+    closing: () => !busy, closed: () => done(decidedIds),
   });
   (approving ? cancel : comment).focus();
   return dialog;
@@ -142,7 +142,7 @@ const explainProblem = (problem) => {
 const exclusionOf = ({ truncated, previewFailed }) => (previewFailed ? 'its preview failed, so approve it on its own.' : truncated ? 'its diff is incomplete, so approve it on its own.' : null);
 
 /** The notices for changes that cannot be selected. */
-export const PICK_REFUSALS = {
+export const SELECTION_REFUSALS = {
   unseen: 'Open it first: only changes that you have read can be decided together.',
   decided: 'Only pending changes can be selected.',
   full: 'At most a hundred changes can be decided at once.',

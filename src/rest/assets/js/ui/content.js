@@ -3,7 +3,7 @@
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { count, plural, quote, visibleString } from '../core/text.js';
-import { lineDiff as compareLines } from '../core/linediff.js';
+import { compareLines } from '../core/linediff.js';
 import { pretty } from '../core/rawjson.js';
 import { routeTo } from '../core/router.js';
 import { EXPIRY_WARNING_MS, time } from '../core/time.js';
@@ -63,11 +63,11 @@ export function requirements(change) {
 /** Shows the outcome or the current state, except of a pending change. */
 export function outcome(change) {
   if (change.state === 'pending') return null;
-  const { label, tone, icon: name, says } = stateOf(change.state);
+  const { label, tone, icon: name, explanation } = stateOf(change.state);
   const last = change.decisions.at(-1);
   const earlierApprovals = last?.verdict === 'approve' ? change.decisions.filter((d) => d.verdict === 'approve' && d !== last) : [];
   return h('section', { class: `outcome tone-${tone}`, 'aria-label': 'Outcome' },
-    h('div', { class: 'outcome-head' }, icon(name), h('strong', null, label), h('span', null, says)),
+    h('div', { class: 'outcome-head' }, icon(name), h('strong', null, label), h('span', null, explanation)),
     change.waitsFor && h('p', null, waitsFor(change.waitsFor), '.'),
     change.fault && h('div', { class: 'outcome-fault' }, h('code', null, quote(change.fault.code, 60)), longText(change.fault.message, { chars: 800, lines: 10 })),
     last && h('p', { class: 'outcome-who' }, last.verdict === 'approve' ? 'Approved by ' : 'Rejected by ', earlierApprovals.map((d) => [h('strong', null, quote(reviewerName(d), 60)), ', ']), h('strong', null, quote(reviewerName(last), 60)), ' ', h('span', { class: 'quiet' }, time(last.at))),

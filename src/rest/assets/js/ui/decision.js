@@ -5,15 +5,13 @@ import { announce } from '../core/announce.js';
 import { h, fill } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { count, plural, quote, visibleString } from '../core/text.js';
-import { time, until } from '../core/time.js';
+import { PRESS_GUARD_MS, time, until } from '../core/time.js';
 import { isDecidable } from '../core/vocab.js';
 import { approvalsOf, hasVoted, isReviewerOf, isBarredAsProposer, isLive } from './terms.js';
 import { isUndoable } from './undo.js';
 
 // A faster second press is part of a double click.
-const SECOND_PRESS = 500;
-// After the content changes by itself, presses are ignored for this time, because they were meant for the old content.
-const SETTLE_TIME = 600;
+const MIN_PRESS_GAP = 500;
 const MAX_COMMENT = 2000;
 
 export class DecisionBar {
@@ -27,7 +25,7 @@ export class DecisionBar {
   #mode = 'idle';
   #armedAt = 0;
   #notBefore = 0;
-  #settleTimer = null;
+  #guardTimer = null;
   #undoTimer = null;
   #error = '';
   #remedy = null;
@@ -37,7 +35,7 @@ export class DecisionBar {
   /**
    * `selection` holds the changes to decide together: `size()`, `has(id)`, `toggle(id)`, `clear()`. While it is not empty,
    * this bar has no buttons to decide. `submit(kind, comment)` resolves when the gateway has answered; kinds are approve,
-   * reject, undo, again (refresh the preview), applied and failed.
+   * reject, undo, refresh (of the preview), applied and failed.
    */
   constructor({ me, submit, selection }) {
     this.#me = me;
@@ -65,7 +63,7 @@ export class DecisionBar {
       this.#mode = 'idle';
       if (!same) this.#say('');
     }
-    if (sudden) this.#settle();
+    if (sudden) this.#guardPresses();
     this.#change = change;
     this.#altered = altered && !afterConflict;
     this.#afterConflict = afterConflict;
@@ -73,14 +71,14 @@ export class DecisionBar {
   }
 
   // Disables the button for a moment.
-  #settle() {
-    this.#notBefore = Date.now() + SETTLE_TIME;
-    clearTimeout(this.#settleTimer);
-    this.#settleTimer = setTimeout(() => {
+  #guardPresses() {
+    this.#notBefore = Date.now() + PRESS_GUARD_MS;
+    clearTimeout(this.#guardTimer);
+    this.#guardTimer = setTimeout(() => {
       this.#notBefore = 0;
       const button = this.element.querySelector('[data-act=approve]');
       if (button && this.#mode !== 'busy') button.disabled = false;
-    }, SETTLE_TIME);
+    }, PRESS_GUARD_MS);
   }
 
   hide() {
@@ -107,7 +105,8 @@ export class DecisionBar {
     return this.#error && h('p', { class: 'decision-error', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error)), this.#remedy);
   }
 
-  follow() {
+  /** Repaints after changes were selected or deselected elsewhere. */
+  selectionChanged() {
     if (this.#change === null || this.#mode === 'busy') return;
     if (this.#selection.size() > 0) this.#mode = 'idle';
     this.#render();
@@ -130,7 +129,7 @@ export class DecisionBar {
     if (Date.now() < this.#notBefore) return;
     if (this.#lacksComment()) return;
     if (this.#mode === 'confirm') {
-      if (Date.now() - this.#armedAt >= SECOND_PRESS) this.#send('approve');
+      if (Date.now() - this.#armedAt >= MIN_PRESS_GAP) this.#send('approve');
       return;
     }
     if (this.#confirmationReason()) {
@@ -206,9 +205,9 @@ export class DecisionBar {
   }
 
   /** Handles the key `f`, which refreshes the preview. */
-  again() {
+  refreshPreview() {
     if (!this.#canAct() || !isDecidable(this.#change.state)) return false;
-    this.#send('again');
+    this.#send('refresh');
     return true;
   }
 
@@ -335,12 +334,12 @@ export class DecisionBar {
   #renderNoReviewer(busyWith) {
     fill(this.element, this.#errorLine(),
       h('p', { class: 'decision-note' }, icon('person'), h('span', null, visibleString(this.#obstacle()[1]))),
-      this.#change.state === 'stale' && h('div', { class: 'buttons' }, this.#againButton(busyWith)));
+      this.#change.state === 'stale' && h('div', { class: 'buttons' }, this.#refreshButton(busyWith)));
   }
 
-  #againButton(busyWith) {
-    return h('button', { type: 'button', disabled: this.#mode === 'busy', data: { act: 'again' }, 'aria-keyshortcuts': 'f', onclick: () => this.again() },
-      icon('refresh'), busyWith === 'again' ? 'Refreshing…' : 'Refresh preview', h('kbd', { 'aria-hidden': 'true' }, 'F'));
+  #refreshButton(busyWith) {
+    return h('button', { type: 'button', disabled: this.#mode === 'busy', data: { act: 'refresh' }, 'aria-keyshortcuts': 'f', onclick: () => this.refreshPreview() },
+      icon('refresh'), busyWith === 'refresh' ? 'Refreshing…' : 'Refresh preview', h('kbd', { 'aria-hidden': 'true' }, 'F'));
   }
 
   #undoRow(busyWith) {
@@ -359,7 +358,7 @@ export class DecisionBar {
     // Approving without a preview uses a different button.
     const withoutPreview = Boolean(this.#change.preview?.failed);
     return h('div', { class: 'buttons' },
-      this.#change.state === 'stale' && this.#againButton(busyWith),
+      this.#change.state === 'stale' && this.#refreshButton(busyWith),
       h('button', { type: 'button', class: `reject${this.#mode === 'reject' ? ' armed' : ''}`, disabled: busy, data: { act: 'reject' }, 'aria-keyshortcuts': 'r', onclick: () => this.#reject() },
         icon('cross'), busyWith === 'reject' ? 'Rejecting…' : 'Reject', h('kbd', { 'aria-hidden': 'true' }, 'R')),
       canApprove && h('button', { type: 'button', class: withoutPreview ? 'no-preview' : 'approve', disabled: busy || Date.now() < this.#notBefore, data: { act: 'approve' }, 'aria-keyshortcuts': withoutPreview ? null : 'a', onclick: () => this.approve() },

@@ -29,7 +29,7 @@ export class Detail {
   #decided;
   #approved;
   #seen;
-  #settled;
+  #deciding;
   #next;
   #bar;
   #id = null;
@@ -46,15 +46,15 @@ export class Detail {
 
   /**
    * `decided(change)` is called for each new state, `approved(change)` for each approval made here, `seen(change)` for
-   * each version on the screen, `settled(id)` before anything is decided or edited here. `selection` is passed to the
+   * each version on the screen, `deciding(id)` before anything is decided or edited here. `selection` is passed to the
    * decision bar. `next()` opens the next change, `back()` returns to the list.
    */
-  constructor({ api, me, decided, next, back, approved = () => {}, seen = () => {}, settled = () => {}, selection }) {
+  constructor({ api, me, decided, next, back, approved = () => {}, seen = () => {}, deciding = () => {}, selection }) {
     this.#api = api;
     this.#me = me;
     this.#approved = approved;
     this.#seen = seen;
-    this.#settled = settled;
+    this.#deciding = deciding;
     this.#decided = decided;
     this.#next = next;
     this.#bar = new DecisionBar({ me, selection, submit: (kind, comment) => this.#send(kind, comment) });
@@ -237,7 +237,7 @@ export class Detail {
       schema: () => this.#schema(change),
       send: async (source, comment) => {
         // The editor knows that the change is modified.
-        this.#settled(change.id);
+        this.#deciding(change.id);
         try {
           return await this.#api.edit(change.id, { source, version: change.version, comment });
         } catch (error) {
@@ -275,7 +275,7 @@ export class Detail {
   #rule() {
     const { change } = this.#shown;
     openRule({
-      change, make: (rule) => this.#api.makeRule(change.id, rule),
+      change, create: (rule) => this.#api.createRule(change.id, rule),
       done: () => notice('Standing rule created.', { tone: 'green', iconName: 'rule', action: { label: 'Standing rules', run: () => go(routeTo('rules')) } }),
     });
   }
@@ -338,13 +338,13 @@ export class Detail {
 
   async #send(kind, comment) {
     const { id, version, digest } = this.#shown.change;
-    this.#settled(id);
+    this.#deciding(id);
     try {
       const answer = await {
         approve: () => this.#api.decide(id, { decision: kind, comment: comment || undefined, version, digest }),
         reject: () => this.#api.decide(id, { decision: kind, comment: comment || undefined, version, digest }),
         undo: () => this.#api.undo(id, version),
-        again: () => this.#api.refreshPreview(id, version),
+        refresh: () => this.#api.refreshPreview(id, version),
         applied: () => this.#api.settle(id, { outcome: kind, comment, version }),
         failed: () => this.#api.settle(id, { outcome: kind, comment, version }),
       }[kind]();
@@ -356,7 +356,7 @@ export class Detail {
       }
       announce({
         approve: answer.change.state === 'pending' ? 'Your approval is recorded; more approvals are needed.' : 'Approved.', reject: 'Rejected.', applied: 'Settled as applied.', failed: 'Settled as failed.',
-        undo: 'Undone. The change is waiting for a decision again.', again: 'Preview refreshed.',
+        undo: 'Undone. The change is waiting for a decision again.', refresh: 'Preview refreshed.',
       }[kind]);
       return true;
     } catch (error) {
@@ -381,8 +381,8 @@ export class Detail {
     fill(this.#parts.next, h('p', { class: 'next-up' }, h('button', { type: 'button', class: 'link', onclick: () => this.#next(true) }, 'Next change', icon('chevron')), h('kbd', null, 'j')));
   }
 
-  selected() {
-    this.#bar.follow();
+  selectionChanged() {
+    this.#bar.selectionChanged();
   }
 
   approve() {
@@ -397,8 +397,8 @@ export class Detail {
     return this.#bar.undo();
   }
 
-  again() {
-    return this.#bar.again();
+  refreshPreview() {
+    return this.#bar.refreshPreview();
   }
 
   /** Shows a change that was modified by another part of this page. */

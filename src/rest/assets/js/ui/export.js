@@ -51,9 +51,9 @@ export function openExport({ load }) {
   const dialog = openDialog({
     title: 'Export the audit trail',
     build: (close) => h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit },
-      h('fieldset', { class: 'radios export-formats' }, h('legend', null, 'Format'), FORMATS.map(([value, label, says]) => h('label', null,
+      h('fieldset', { class: 'radios export-formats' }, h('legend', null, 'Format'), FORMATS.map(([value, label, explanation]) => h('label', null,
         h('input', { type: 'radio', name: 'export-format', value, checked: value === format, onchange: () => { format = value; } }),
-        h('span', null, label, h('span', { class: 'quiet' }, ` ${says}`))))),
+        h('span', null, label, h('span', { class: 'quiet' }, ` ${explanation}`))))),
       h('div', { class: 'export-span' },
         h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'export-from' }, 'From'), from),
         h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'export-to' }, 'To and including'), to)),

@@ -16,7 +16,7 @@ export function jsonBlock(source, label) {
   const more = h('button', { type: 'button', class: 'link more', onclick: () => show(STEP) });
   const show = (n) => {
     const part = document.createDocumentFragment();
-    for (const line of lines.slice(shown, shown + n)) part.append(lineOf(line));
+    for (const line of lines.slice(shown, shown + n)) part.append(createLine(line));
     shown = Math.min(lines.length, shown + n);
     if (shown < lines.length) {
       more.textContent = `Show more (${plural(lines.length - shown, 'line')})`;
@@ -31,7 +31,7 @@ export function jsonBlock(source, label) {
   return code;
 }
 
-function lineOf({ indent, tokens }) {
+function createLine({ indent, tokens }) {
   // The indentation is text, so that a copied selection keeps it.
   const line = h('div', { class: 'json-line' }, '  '.repeat(Math.min(indent, 40)));
   for (const { kind, text } of tokens) {

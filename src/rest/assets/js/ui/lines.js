@@ -37,7 +37,7 @@ export function lineDiff(field, note = null) {
   const paint = () => {
     const split = layouts !== null && isWide() && choice('diff', LAYOUTS) === 'split';
     body.classList.toggle('split-lines', split);
-    fillPaged(body, split ? columns(rows) : rows, split ? pairOf : rowOf);
+    fillPaged(body, split ? columns(rows) : rows, split ? createPair : createRow);
   };
   paint();
   return h('section', { class: 'line-diff' },
@@ -52,7 +52,7 @@ export function lineDiff(field, note = null) {
 export function plainText(field) {
   const lines = isKnown(field.after) ? linesOf(field.after) : (field.lines ?? []).map(({ text }) => text);
   const body = h('div', { class: 'lines description', role: 'group', 'aria-label': visibleString(short(field.label || field.field, 80)), tabindex: '0' });
-  fillPaged(body, lines.map((text) => ({ op: 'equal', text, oldNo: null, newNo: null })), rowOf);
+  fillPaged(body, lines.map((text) => ({ op: 'equal', text, oldNo: null, newNo: null })), createRow);
   return h('section', { class: 'line-diff' }, h('h4', null, h('span', { class: 'line-name' }, quote(field.label || field.field, 80)), h('span', { class: 'stat quiet' }, plural(lines.length, 'line'))), body);
 }
 
@@ -97,7 +97,7 @@ function fillPaged(body, rows, render) {
   body.replaceChildren();
   const show = (n) => {
     const page = document.createDocumentFragment();
-    for (const row of rows.slice(shown, shown + n)) page.append(row.op === 'fold' ? foldOf(row, render) : row.op === 'note' ? noteOf(row) : render(row));
+    for (const row of rows.slice(shown, shown + n)) page.append(row.op === 'fold' ? createFold(row, render) : row.op === 'note' ? createNote(row) : render(row));
     shown = Math.min(rows.length, shown + n);
     if (more.isConnected) more.before(page);
     else body.append(page);
@@ -116,33 +116,33 @@ function wholeText({ before, after }) {
 
 const isKnown = (value) => value !== null && value !== undefined;
 
-function textOf(row) {
+function createText(row) {
   const text = row.parts ? emphasized(row.text, row.parts, { tabs: true }) : longText(row.text, { chars: 800, lines: 10, inline: true, tabs: true });
   return h(TAGS[row.op], { class: 'code' }, text);
 }
 
-function rowOf(row) {
+function createRow(row) {
   return h('div', { class: `line ${row.op}` },
     h('span', { class: 'no', 'aria-hidden': 'true' }, row.oldNo ?? ''),
     h('span', { class: 'no', 'aria-hidden': 'true' }, row.newNo ?? ''),
     h('span', { class: 'sign', 'aria-hidden': row.op === 'equal' ? 'true' : null }, SIGNS[row.op]),
-    textOf(row));
+    createText(row));
 }
 
-function pairOf(pair) {
+function createPair(pair) {
   // Folded lines are not paired yet; they are equal on both sides.
   const { left, right } = pair.op === 'equal' ? { left: pair, right: pair } : pair;
   const side = (row, no) => (row
     ? h('div', { class: `side ${row.op}` }, h('span', { class: 'no', 'aria-hidden': 'true' }, row[no] ?? ''),
-      h('span', { class: 'sign', 'aria-hidden': row.op === 'equal' ? 'true' : null }, SIGNS[row.op]), textOf(row))
+      h('span', { class: 'sign', 'aria-hidden': row.op === 'equal' ? 'true' : null }, SIGNS[row.op]), createText(row))
     : h('div', { class: 'side nothing', 'aria-hidden': 'true' }));
   return h('div', { class: 'pair' }, side(left, 'oldNo'), side(right, 'newNo'));
 }
 
 // A note is about the lines and has no number and no side.
-const noteOf = (row) => h('div', { class: 'line note' }, h('span', { class: 'code' }, longText(row.text, { chars: 800, lines: 10, inline: true, tabs: true })));
+const createNote = (row) => h('div', { class: 'line note' }, h('span', { class: 'code' }, longText(row.text, { chars: 800, lines: 10, inline: true, tabs: true })));
 
-function foldOf(row, render) {
+function createFold(row, render) {
   const fold = h('div', { class: 'line fold' });
   const paint = (rows) => {
     const label = plural(rows ? rows.length : row.size, 'unchanged line');

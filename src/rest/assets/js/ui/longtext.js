@@ -6,7 +6,7 @@ import { cut, plural, visible } from '../core/text.js';
 const STEP = 20_000;
 
 /** Returns the length of `text` when it is truncated to so many characters and lines. */
-export function boundary(text, chars, lines) {
+export function truncatedLength(text, chars, lines) {
   let end = Math.min(text.length, chars);
   let at = -1;
   for (let n = 0; n < lines; n += 1) {
@@ -21,9 +21,9 @@ export function boundary(text, chars, lines) {
 export function longText(text, { chars = 1500, lines = 24, inline = false, tabs = false, className = '' } = {}) {
   const options = inline ? { tabs } : { block: true };
   const holder = h(inline ? 'span' : 'div', { class: `quote long ${className}`.trim(), dir: 'auto' });
-  let end = boundary(text, chars, lines);
+  let end = truncatedLength(text, chars, lines);
   // A short remainder is shown instead of a button.
-  if (text.length - end < 80 && boundary(text, text.length, lines + 2) === text.length) end = text.length;
+  if (text.length - end < 80 && truncatedLength(text, text.length, lines + 2) === text.length) end = text.length;
   holder.append(visible(text.slice(0, end), options));
   if (end === text.length) return holder;
   const more = h('button', { type: 'button', class: 'link more' });

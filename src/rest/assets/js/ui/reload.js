@@ -5,12 +5,10 @@ import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { explain } from '../core/api.js';
 import { count, plural, quote, visibleString } from '../core/text.js';
-import { time } from '../core/time.js';
+import { PRESS_GUARD_MS, time } from '../core/time.js';
 import { lineDiff } from './lines.js';
 import { longText } from './longtext.js';
 
-// After the content changes by itself, presses are ignored for this time, because they were meant for the old content.
-const SETTLE_TIME = 600;
 
 export class ReloadBar {
   element = h('div', { class: 'reload', role: 'region', 'aria-label': 'Configuration', hidden: true });
@@ -31,7 +29,7 @@ export class ReloadBar {
 
   async load(signal) {
     try {
-      this.#show(await this.#api.reload(signal));
+      this.#show(await this.#api.reloadStatus(signal));
     } catch {
       // The next poll tries again.
     }
@@ -41,8 +39,8 @@ export class ReloadBar {
     const text = JSON.stringify([status?.waiting ?? null, refusalOf(status)]);
     if (text === this.#text) return;
     if (this.#status?.waiting && status?.waiting && this.#status.waiting.digest !== status.waiting.digest) {
-      this.#notBefore = Date.now() + SETTLE_TIME;
-      setTimeout(() => this.#paint(), SETTLE_TIME);
+      this.#notBefore = Date.now() + PRESS_GUARD_MS;
+      setTimeout(() => this.#paint(), PRESS_GUARD_MS);
     }
     this.#text = text;
     this.#status = status;

@@ -6,11 +6,11 @@ import { count, quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { reviewerName } from '../core/vocab.js';
 
-const SPANS = [[86_400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
+const UNITS = [[86_400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
 
 /** Formats `90` as `90 s` and `3600` as `1 h`. */
-export function span(seconds) {
-  const [unit, name] = SPANS.find(([size]) => seconds >= size && seconds % size === 0) ?? SPANS.at(-1);
+export function formatDuration(seconds) {
+  const [unit, name] = UNITS.find(([size]) => seconds >= size && seconds % size === 0) ?? UNITS.at(-1);
   return `${count(seconds / unit)} ${name}`;
 }
 
@@ -59,13 +59,13 @@ export function termsLine(change) {
   else if (terms.edit === 'other') parts.push(part('pencil', 'A reviewer who edits it cannot approve it'));
   if (terms.ownAgents) parts.push(part('person', 'Whoever signed in may approve what their own agent proposed'));
   if (terms.signIn) parts.push(part('person', signInText(terms.signIn)));
-  if (terms.undoFor > 0) parts.push(part('undo', `Runs ${span(terms.undoFor)} after approval and can be undone until then`));
+  if (terms.undoFor > 0) parts.push(part('undo', `Runs ${formatDuration(terms.undoFor)} after approval and can be undone until then`));
   if (terms.onExpiry === 'reject') parts.push(part('clock', 'Rejected if nobody decides in time'));
   return parts.length ? h('ul', { class: 'terms', 'aria-label': 'What the rule requires' }, parts) : null;
 }
 
 function signInText({ maxAge, acr }) {
-  const text = maxAge ? `Approved within ${span(maxAge)} of a sign-in with the identity provider` : 'Approved after a sign-in with the identity provider';
+  const text = maxAge ? `Approved within ${formatDuration(maxAge)} of a sign-in with the identity provider` : 'Approved after a sign-in with the identity provider';
   return acr?.length ? [text, ' by ', acr.slice(0, 8).map((name, n) => [n > 0 && ' or ', quote(name, 60)])] : text;
 }
 

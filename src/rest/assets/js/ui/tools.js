@@ -6,13 +6,11 @@ import { icon } from '../core/icons.js';
 import { notice } from '../core/announce.js';
 import { go, routeTo } from '../core/router.js';
 import { plural, quote, visibleString } from '../core/text.js';
-import { time } from '../core/time.js';
+import { PRESS_GUARD_MS, time } from '../core/time.js';
 import { definitionBlock, definitionDiff } from './definition.js';
 import { openLetRun } from './letrun.js';
 import { longText } from './longtext.js';
 
-// After the content changes by itself, presses are ignored for this time, because they were meant for the old content.
-const SETTLE_TIME = 600;
 
 const VERDICTS = {
   allow: { label: 'Runs', tone: 'green', icon: 'check' },
@@ -45,9 +43,9 @@ export class ToolsPanel {
   #opened = new Set();
 
   /** `act('accept'|'accept-known-reads'|'revoke'|'allow', tools, reason)` resolves to the updated tools. */
-  constructor({ server, may, act }) {
+  constructor({ server, canDecide, act }) {
     this.#server = server;
-    this.#canDecide = may;
+    this.#canDecide = canDecide;
     this.#act = act;
   }
 
@@ -57,29 +55,29 @@ export class ToolsPanel {
     if (text === this.#text) return;
     // The definitions are not those that the reader has seen.
     const hashes = (list) => JSON.stringify(list.filter(isWaiting).map((t) => [t.name, t.hash]));
-    if (this.#tools && !this.#busy && hashes(tools) !== hashes(this.#tools)) this.#settle();
+    if (this.#tools && !this.#busy && hashes(tools) !== hashes(this.#tools)) this.#guardPresses();
     this.#text = text;
     this.#tools = tools;
     this.#paint();
   }
 
   /** Sets the names of the tools with a recipe for previews, or null if the provider makes previews itself. */
-  useRecipes(names) {
+  setRecipes(names) {
     if (JSON.stringify(names) === JSON.stringify(this.#recipes)) return;
     this.#recipes = names;
     if (this.#tools) this.#paint();
   }
 
   /** Sets the list of known reads that the gateway has for the server (`{set, packages}`), or null. */
-  useKnownReads(knownReads) {
+  setKnownReads(knownReads) {
     if (JSON.stringify(knownReads) === JSON.stringify(this.#knownReads)) return;
     this.#knownReads = knownReads;
     if (this.#tools) this.#paint();
   }
 
-  #settle() {
-    this.#notBefore = Date.now() + SETTLE_TIME;
-    setTimeout(() => this.#tools && this.#paint(), SETTLE_TIME);
+  #guardPresses() {
+    this.#notBefore = Date.now() + PRESS_GUARD_MS;
+    setTimeout(() => this.#tools && this.#paint(), PRESS_GUARD_MS);
   }
 
   #paint() {

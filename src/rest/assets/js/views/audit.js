@@ -8,7 +8,7 @@ import { count, plural, quote, short, visible, visibleString } from '../core/tex
 import { now, time } from '../core/time.js';
 import { replaceRoute, routeTo } from '../core/router.js';
 import { entryOf, eventName, stateOf } from '../core/vocab.js';
-import { AuditFilter, auditQuery, auditRequest, isNarrow, readAuditFilter } from '../ui/auditfilter.js';
+import { AuditFilter, auditQuery, auditRequest, isNarrowed, readAuditFilter } from '../ui/auditfilter.js';
 import { copyButton } from '../ui/badges.js';
 import { densityButton } from '../ui/density.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
@@ -168,11 +168,11 @@ export class AuditView {
   }
 
   #paint() {
-    const links = chain(this.#entries, this.#head);
+    const links = checkLinks(this.#entries, this.#head);
     fill(this.#parts.head, this.#headLine(links));
     this.#bar.show(this.#filter, this.#entries.map((e) => e.actor).filter(Boolean));
     const older = this.#cursor && h('p', { class: 'load-more' }, h('button', { type: 'button', onclick: (e) => this.#loadOlder(e.currentTarget) }, this.#entries.length ? 'Load older' : 'Search older entries'));
-    if (!this.#entries.length && isNarrow(this.#filter)) {
+    if (!this.#entries.length && isNarrowed(this.#filter)) {
       fill(this.#parts.body, emptyState('search', this.#cursor ? `Nothing found back to entry ${count(Number(this.#cursor))}` : 'Nothing matches',
         h('p', null, h('button', { type: 'button', class: 'link', onclick: () => replaceRoute(routeTo('audit', this.#change)) }, 'Clear the filter'))), older);
       return;
@@ -191,11 +191,11 @@ export class AuditView {
 
   #headLine({ compared, broken }) {
     if (!this.#head) return null;
-    const ok = broken.size === 0;
+    const isIntact = broken.size === 0;
     return [
       h('div', { class: 'with-copy' }, h('span', { class: 'quiet' }, `Head of the chain, no. ${count(this.#head.seq)} `),
         h('code', { class: 'breakable' }, visibleString(this.#head.hash)), copyButton(String(this.#head.hash), 'Copy the hash of the head')),
-      ok ? compared > 0 && h('p', { class: 'chain-ok' }, icon('check'), `${plural(compared, 'link')} compared on this page. `, h('code', null, 'countersign audit verify'), ' checks the whole chain.')
+      isIntact ? compared > 0 && h('p', { class: 'chain-ok' }, icon('check'), `${plural(compared, 'link')} compared on this page. `, h('code', null, 'countersign audit verify'), ' checks the whole chain.')
         : h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, h('strong', null, 'The chain is broken. '), 'An entry does not contain the hash of the previous entry. Run ', h('code', null, 'countersign audit verify'), '.')),
     ];
   }
@@ -241,8 +241,8 @@ function subjectOf(details) {
 
 const bareHash = (hash) => String(hash ?? '').replace(/^sha256:/, '');
 
-/** Compares the links between neighbours: `{compared, broken}`, where `broken` holds sequence numbers. Pure. */
-export function chain(entries, head) {
+/** Checks the links between neighbours: `{compared, broken}`, where `broken` holds sequence numbers. Pure. */
+export function checkLinks(entries, head) {
   const broken = new Set();
   let compared = 0;
   if (head && entries[0]?.seq === head.seq) {

@@ -18,11 +18,11 @@ import { switchLayout } from '../ui/lines.js';
 import { mark, VirtualList } from '../ui/list.js';
 import { changeRow, groupRow } from '../ui/row.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
-import { Picking } from './picking.js';
+import { Selection } from './selection.js';
 
 const wide = matchMedia('(min-width: 60rem)');
 const NO_GROUPS = new Set();
-const BELL = { on: 'Notifications are on', off: 'Notify me of new changes', blocked: 'The browser blocks notifications from this page' };
+const BELL_LABELS = { on: 'Notifications are on', off: 'Notify me of new changes', blocked: 'The browser blocks notifications from this page' };
 
 export class ChangesView {
   element;
@@ -40,10 +40,16 @@ export class ChangesView {
   #items = [];
   #groupIds = new Set();
   #toggled = new Map();
-  #picking;
+  #selection;
   #unsubscribe;
   #parts;
   #loaded = false;
+  // The route that follows moves the focus to the open change.
+  #focusesDetail = false;
+  // The id of the change that the view opens without an action of the user.
+  #openedByItself = null;
+  // The id of the current row while no change is open.
+  #cursorId = null;
   #onFilter;
   #query = {};
 
@@ -64,43 +70,43 @@ export class ChangesView {
     const selecting = me.mayDecide && name === 'inbox';
     this.#detail = new Detail({
       api, me,
-      selection: { size: () => this.#picking?.size ?? 0, has: (id) => this.#picking.has(id), toggle: (id) => this.#picking.pick(id), clear: () => this.#picking.clear() },
+      selection: { size: () => this.#selection?.size ?? 0, has: (id) => this.#selection.has(id), toggle: (id) => this.#selection.toggle(id), clear: () => this.#selection.clear() },
       decided: (change) => this.#collection.apply(change, false),
       approved: (change) => this.#undos.add(change),
-      settled: (id) => this.#picking.forget(id),
-      seen: (change) => this.#picking.markSeen(change),
+      deciding: (id) => this.#selection.forget(id),
+      seen: (change) => this.#selection.markSeen(change),
       next: (open) => this.#nextAfterDecision(open),
       back: () => this.#back(),
     });
     this.#list = new VirtualList({
       label: title,
       render: (item, old) => (item.group ? groupRow(item, (id) => this.#toggleGroup(id), old) : this.#row(item, old)),
-      beside: (item, current) => (item.group || !selecting ? null : this.#picking.box(() => current().id)),
+      beside: (item, current) => (item.group || !selecting ? null : this.#selection.box(() => current().id)),
       decorate: (row, item) => this.#decorate(row, item),
       move: (step) => this.#move(step, true),
       nearEnd: () => this.#collection.more(),
     });
     this.#bar = new FilterBar({ title, grouping: onFilter === null, states: name === 'inbox' ? INBOX_STATES : HISTORY_STATES, filter, change: (next) => this.#applyFilter(next), leave: () => this.#list.focus() });
-    this.#picking = new Picking({
+    this.#selection = new Selection({
       api, triage, list: this.#list, get: (id) => this.#collection.get(id), canSelect: selecting,
       decided: (change, verdict) => {
         this.#collection.apply(change, false);
         if (verdict === 'approve') this.#undos.add(change);
       },
       done: () => this.#detail.refresh(),
-      changed: () => this.#detail.selected(),
+      changed: () => this.#detail.selectionChanged(),
     });
     this.#parts = {
       count: h('span', { class: 'quiet' }),
-      bell: h('button', { type: 'button', class: 'ghost icon-only bell', onclick: () => this.#ringBell() }),
+      bell: h('button', { type: 'button', class: 'ghost icon-only bell', onclick: () => this.#toggleNotifications() }),
       status: h('div', { class: 'list-status' }),
     };
     const pane = h('section', { class: 'pane-list', 'aria-label': title },
       h('div', { class: 'pane-head' },
         h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, title), this.#parts.count,
-          h('span', { class: 'pane-tools' }, selecting && this.#picking.toggle, densityButton(), name === 'inbox' && notificationState() !== 'none' && this.#parts.bell)),
+          h('span', { class: 'pane-tools' }, selecting && this.#selection.toggleButton, densityButton(), name === 'inbox' && notificationState() !== 'none' && this.#parts.bell)),
         this.#bar.element),
-      this.#parts.status, this.#list.element, selecting && this.#picking.element);
+      this.#parts.status, this.#list.element, selecting && this.#selection.element);
     this.element = h('div', { class: 'split' }, pane, this.#detail.element);
     this.#unsubscribe = collection.subscribe(() => this.#paint());
     this.#paintBell();
@@ -136,7 +142,7 @@ export class ChangesView {
     if (row !== old) row.addEventListener('click', (event) => {
       if (event.ctrlKey || event.metaKey || event.shiftKey) return;
       // A click on a small screen moves the focus to the change; a route alone does not.
-      if (!wide.matches) this.focusDetail = true;
+      if (!wide.matches) this.#focusesDetail = true;
       // The filter may have changed since the row was filled.
       row.setAttribute('href', this.#href(row.dataset.id));
     });
@@ -154,10 +160,10 @@ export class ChangesView {
     if (id === null) {
       this.#detail.close();
     } else {
-      this.#detail.open(id, { sudden: this.sudden === id, focus: this.focusDetail === true });
+      this.#detail.open(id, { sudden: this.#openedByItself === id, focus: this.#focusesDetail });
     }
-    this.sudden = null;
-    this.focusDetail = false;
+    this.#openedByItself = null;
+    this.#focusesDetail = false;
     this.#reveal(id);
     this.#undos.hide(id);
     this.#paint();
@@ -184,7 +190,7 @@ export class ChangesView {
     const at = now();
     const isFiltered = Boolean(this.#filter.q || this.#filter.state || countCriteria(this.#filter));
     // Avoids reading every row where possible: there may be thousands, and dozens of events a second.
-    const counts = this.#onFilter ? this.#collection.counts : this.#filter.q || countCriteria(this.#filter) ? stateCounts(all, this.#filter, at) : this.#collection.inStates;
+    const counts = this.#onFilter ? this.#collection.counts : this.#filter.q || countCriteria(this.#filter) ? stateCounts(all, this.#filter, at) : this.#collection.countsByState;
     this.#shown = isFiltered ? filterRows(all, this.#filter, at) : all;
     // The open change stays in the list, whatever its state.
     const openRow = isFiltered && this.#detail.id !== null && !this.#filter.q && !this.#shown.some((r) => r.id === this.#detail.id) ? this.#collection.get(this.#detail.id) : null;
@@ -201,7 +207,7 @@ export class ChangesView {
     this.#bar.show(this.#filter, () => (this.#onFilter ? seenChoices(this.#collection.items, this.#filter) : facets(this.#collection.items, this.#filter, now())), counts);
     this.#status(status, all.length);
     this.element.classList.toggle('nothing', this.#shown.length === 0);
-    if (status === 'ready') this.#picking.follow();
+    if (status === 'ready') this.#selection.follow();
     // The first page contains the newest change.
     if (status === 'ready' || status === 'partial' || all.length) this.#loaded = true;
     this.#openFirst();
@@ -214,7 +220,7 @@ export class ChangesView {
     if (parseRoute(location.hash).id !== null) return;
     const first = this.#items.find((item) => !item.group);
     if (!first) return;
-    this.sudden = first.id;
+    this.#openedByItself = first.id;
     replaceRoute(this.#href(first.id));
   }
 
@@ -261,12 +267,12 @@ export class ChangesView {
   #decorate(row, item) {
     mark(row, 'head', Boolean(item.group));
     mark(row, 'in-group', !item.group && this.#groupIds.size > 0 && this.#groupIds.has(groupKey(item)));
-    if (!item.group) this.#picking.decorate(row, item);
+    if (!item.group) this.#selection.decorate(row, item);
   }
 
   // ── Notifications ──
 
-  async #ringBell() {
+  async #toggleNotifications() {
     const before = notificationState();
     const after = await toggleNotifications();
     if (after === 'blocked') notice('The browser blocks notifications from this page. You can allow them in its settings for this site.', { tone: 'amber', iconName: 'bell' });
@@ -278,8 +284,8 @@ export class ChangesView {
     const state = notificationState();
     const { bell } = this.#parts;
     bell.setAttribute('aria-pressed', String(state === 'on'));
-    bell.setAttribute('aria-label', BELL[state] ?? BELL.off);
-    bell.title = BELL[state] ?? BELL.off;
+    bell.setAttribute('aria-label', BELL_LABELS[state] ?? BELL_LABELS.off);
+    bell.title = BELL_LABELS[state] ?? BELL_LABELS.off;
     fill(bell, icon(state === 'on' ? 'bell' : 'belloff'));
   }
 
@@ -289,7 +295,7 @@ export class ChangesView {
     const items = this.#items;
     if (!items.length) return;
     const direction = step < 0 ? -1 : 1;
-    const at = this.#list.indexOf(this.#detail.id ?? this.cursor);
+    const at = this.#list.indexOf(this.#detail.id ?? this.#cursorId);
     let to;
     if (step === -Infinity) to = 0;
     else if (step === Infinity) to = items.length - 1;
@@ -310,7 +316,7 @@ export class ChangesView {
       replaceRoute(this.#href(id));
       if (withFocus || !isDetailOpen) this.#list.setActive(id, { reveal: true, focus: true });
     } else {
-      this.cursor = id;
+      this.#cursorId = id;
       this.#paint();
       this.#list.setActive(id, { reveal: true, focus: true });
     }
@@ -332,7 +338,7 @@ export class ChangesView {
 
   #back() {
     const { id } = this.#detail;
-    this.cursor = id;
+    this.#cursorId = id;
     go(this.#href(null));
     this.#list.setActive(id, { reveal: true });
     this.#list.focus();
@@ -347,32 +353,32 @@ export class ChangesView {
 
   keys() {
     const open = () => {
-      const id = this.#detail.id ?? this.cursor ?? this.#shown[0]?.id;
+      const id = this.#detail.id ?? this.#cursorId ?? this.#shown[0]?.id;
       if (!id) return false;
       if (this.#detail.id === id) return this.#detail.focus();
-      this.focusDetail = true;
+      this.#focusesDetail = true;
       return go(this.#href(id));
     };
     const once = (action) => (event) => (event.repeat ? undefined : action());
-    const currentId = () => this.#detail.id ?? this.cursor;
+    const currentId = () => this.#detail.id ?? this.#cursorId;
     return {
       j: () => this.#move(1, this.#list.focused),
       k: () => this.#move(-1, this.#list.focused),
       o: open,
       Enter: open,
-      a: once(() => this.#picking.decide('approve') || this.#detail.approve()),
-      r: once(() => this.#picking.decide('reject') || this.#detail.reject()),
+      a: once(() => this.#selection.decide('approve') || this.#detail.approve()),
+      r: once(() => this.#selection.decide('reject') || this.#detail.reject()),
       e: once(() => this.#detail.edit()),
-      f: once(() => this.#detail.again()),
+      f: once(() => this.#detail.refreshPreview()),
       u: once(() => this.#detail.undo() || this.#undos.undoLast()),
-      x: once(() => (currentId() ? this.#picking.pick(currentId()) : false)),
+      x: once(() => (currentId() ? this.#selection.toggle(currentId()) : false)),
       c: () => this.#toggleOpenGroup(),
       d: once(() => switchLayout()),
       '/': () => this.#bar.focus(),
       Escape: (event) => {
         if (this.#detail.cancel()) return true;
         if (isTyping(event.target)) return false;
-        if (this.#picking.clear()) return true;
+        if (this.#selection.clear()) return true;
         if (!wide.matches && this.#detail.id !== null) return this.#back();
         return this.#list.focus();
       },

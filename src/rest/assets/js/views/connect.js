@@ -34,17 +34,17 @@ export class ConnectPage {
   }
 
   /** Shows the server, which is undefined if there is none of this name. */
-  show(p) {
-    const text = JSON.stringify([p?.target, p?.account]);
+  show(server) {
+    const text = JSON.stringify([server?.target, server?.account]);
     if (text === this.#text) return;
     const isFirst = this.#text === '';
     this.#text = text;
-    fill(this.element, p?.account ? this.#page(p) : this.#nothing(p));
+    fill(this.element, server?.account ? this.#page(server) : this.#nothing(server));
     if (isFirst) this.element.querySelector('h1')?.focus({ preventScroll: true });
   }
 
-  #nothing(p) {
-    return [h('h1', { class: 'sr-only', tabindex: '-1' }, 'Connect a server'), p
+  #nothing(server) {
+    return [h('h1', { class: 'sr-only', tabindex: '-1' }, 'Connect a server'), server
       ? emptyState('check', 'Nothing to connect', h('p', null, quote(this.#name, 80), ' needs no account.'), back('All servers'))
       : emptyState('question', 'No such server', h('p', null, 'This gateway has no server ', quote(this.#name, 80), '.'), back('All servers'))];
   }

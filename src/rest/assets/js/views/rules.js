@@ -20,11 +20,11 @@ const POLL_INTERVAL = 10_000;
 const MAX_SHOWN = 300;
 const MAX_COMMENT = 2000;
 
-/** Returns the state of a rule: `holds`, `revoked` or `expired`. Pure. */
-export function standing(rule, at) {
+/** Returns the state of a rule: `active`, `revoked` or `expired`. Pure. */
+export function stateOfRule(rule, at) {
   if (rule.revokedAt) return 'revoked';
   if (rule.expiredAt || (rule.expiresAt && Date.parse(rule.expiresAt) <= at)) return 'expired';
-  return 'holds';
+  return 'active';
 }
 
 export class RulesView {
@@ -50,9 +50,9 @@ export class RulesView {
     this.#poller = new Poller({
       read: (signal) => this.#api.rules(signal),
       show: (rules) => {
-        const first = this.#rules === null;
+        const isFirst = this.#rules === null;
         this.#rules = rules;
-        if (first) this.#showChosen();
+        if (isFirst) this.#showChosen();
         else this.#paint();
       },
       failed: (error) => fill(this.#parts.body, error.status === 404 ? emptyState('rule', 'No standing rules here', 'This gateway does not support standing rules.') : errorState(error, () => this.#poller.poll())),
@@ -84,7 +84,7 @@ export class RulesView {
   // Shows the rule that a link names, in force or ended.
   #showChosen() {
     const found = this.#rules.find(({ rule }) => rule.id === this.#chosen);
-    if (found) this.#showsEnded = standing(found.rule, now()) !== 'holds';
+    if (found) this.#showsEnded = stateOfRule(found.rule, now()) !== 'active';
     this.#painted = '';
     this.#paint();
     this.element.querySelector('.rule.chosen')?.scrollIntoView({ block: 'center' });
@@ -92,15 +92,15 @@ export class RulesView {
 
   #paint() {
     const at = now();
-    const hasEnded = (entry) => standing(entry.rule, at) !== 'holds';
+    const hasEnded = (entry) => stateOfRule(entry.rule, at) !== 'active';
     const endedCount = this.#rules.filter(hasEnded).length;
     const text = JSON.stringify([this.#rules, endedCount, this.#showsEnded]);
     if (text === this.#painted) return;
     this.#painted = text;
-    const holding = this.#rules.length - endedCount;
-    this.#parts.count.textContent = count(holding);
+    const activeCount = this.#rules.length - endedCount;
+    this.#parts.count.textContent = count(activeCount);
     const focused = this.element.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-    fill(this.#parts.chips, endedCount > 0 && [['In force', false, holding], ['Ended', true, endedCount]].map(([label, which, n]) => h('button', {
+    fill(this.#parts.chips, endedCount > 0 && [['In force', false, activeCount], ['Ended', true, endedCount]].map(([label, which, n]) => h('button', {
       type: 'button', class: 'chip', 'aria-pressed': String(this.#showsEnded === which), data: { key: `chip ${label}` },
       onclick: () => {
         this.#showsEnded = which;
@@ -120,14 +120,14 @@ export class RulesView {
   }
 
   #item({ rule, source }, at) {
-    const state = standing(rule, at);
+    const state = stateOfRule(rule, at);
     const allow = rule.verdict === 'allow';
     const fact = (label, ...content) => h('div', null, h('dt', null, label), h('dd', null, content));
-    return h('li', { class: `card rule${state === 'holds' ? '' : ' over'}${rule.id === this.#chosen ? ' chosen' : ''}` },
+    return h('li', { class: `card rule${state === 'active' ? '' : ' over'}${rule.id === this.#chosen ? ' chosen' : ''}` },
       h('div', { class: 'card-head' },
         h('h2', null, h('span', { class: `badge state tone-${allow ? 'green' : 'red'}` }, icon(allow ? 'check' : 'cross'), allow ? 'Allows' : 'Denies'), ' ', h('code', null, quote(rule.tool, 200))),
-        state !== 'holds' && h('span', { class: 'badge state tone-grey' }, icon(state === 'revoked' ? 'undo' : 'clock'), state === 'revoked' ? 'Revoked' : 'Expired'),
-        state === 'holds' && this.#canDecide && h('button', { type: 'button', class: 'small revoke', data: { key: `revoke ${rule.id}` }, onclick: () => this.#askToRevoke(rule) }, icon('undo'), 'Revoke',
+        state !== 'active' && h('span', { class: 'badge state tone-grey' }, icon(state === 'revoked' ? 'undo' : 'clock'), state === 'revoked' ? 'Revoked' : 'Expired'),
+        state === 'active' && this.#canDecide && h('button', { type: 'button', class: 'small revoke', data: { key: `revoke ${rule.id}` }, onclick: () => this.#askToRevoke(rule) }, icon('undo'), 'Revoke',
           h('span', { class: 'sr-only' }, ` the rule for ${visibleString(short(rule.tool, 60))}`))),
       h('p', { class: 'rule-words' }, ...sentence(rule)),
       rule.orphanedAt && h('p', { class: 'banner tone-amber rule-orphan' }, icon('alert'), h('span', null, 'The key of ', h('strong', null, quote(rule.createdBy, 60)), ', who created this rule, was revoked or may no longer decide. ',

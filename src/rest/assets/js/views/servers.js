@@ -32,7 +32,7 @@ const MEANINGS = [
 ];
 
 /** Returns the number of definitions of a server that wait for a reviewer. */
-export const toReview = ({ review }) => (review ? review.new + review.changed + review.reads + (review.known ?? 0) : 0);
+export const reviewCount = ({ review }) => (review ? review.new + review.changed + review.reads + (review.known ?? 0) : 0);
 
 export class ServersView {
   element;
@@ -46,11 +46,12 @@ export class ServersView {
   #page;
   #servers = null;
   // The page that connects a server, while it is open.
-  #connect = null;
+  #connectPage = null;
   #chosen = null;
-  // The server that was connected just now, and the problem with which a connection ended.
-  #connected = null;
-  #problem = null;
+  // The server that was connected just now.
+  #justConnected = null;
+  // The name of the problem with which the last connection ended.
+  #connectProblem = null;
   #problemBar = h('div', { class: 'connect-problem', role: 'alert' });
 
   constructor({ api, me }) {
@@ -73,27 +74,27 @@ export class ServersView {
   route({ id, part, query }) {
     if (query.has('connect-problem')) return this.#returnWithProblem(query.get('connect-problem'));
     if (query.has('connected')) {
-      this.#connected = id;
+      this.#justConnected = id;
       takeConnecting();
       return replaceRoute(routeTo('servers', id));
     }
-    const problem = this.#problem;
-    this.#problem = null;
+    const problem = this.#connectProblem;
+    this.#connectProblem = null;
     this.#chosen = id;
     if (part === 'connect') {
-      this.#connect = new ConnectPage({ name: id, api: this.#api, me: this.#me, problem });
-      fill(this.element, this.#connect.element);
+      this.#connectPage = new ConnectPage({ name: id, api: this.#api, me: this.#me, problem });
+      fill(this.element, this.#connectPage.element);
     } else {
       fill(this.#problemBar, problem && problemBanner(connectProblem(problem)));
-      if (this.#connect) fill(this.element, this.#page);
-      this.#connect = null;
+      if (this.#connectPage) fill(this.element, this.#page);
+      this.#connectPage = null;
     }
     if (this.#servers) this.#paint(this.#servers);
   }
 
   // The address names only the problem; the tab remembers the server that it left for.
   #returnWithProblem(problem) {
-    this.#problem = problem;
+    this.#connectProblem = problem;
     const name = takeConnecting();
     replaceRoute(name ? connectRoute(name) : routeTo('servers'));
   }
@@ -106,7 +107,7 @@ export class ServersView {
 
   // A rule may let a tool run without review.
   ruleEvent() {
-    for (const server of this.#cards.values()) server.reload();
+    for (const card of this.#cards.values()) card.reload();
   }
 
   refresh() {
@@ -115,28 +116,28 @@ export class ServersView {
 
   #paint(servers) {
     this.#servers = servers;
-    if (this.#connect) return this.#connect.show(servers.find((p) => p.name === this.#chosen));
+    if (this.#connectPage) return this.#connectPage.show(servers.find((server) => server.name === this.#chosen));
     this.#count.textContent = count(servers.length);
     if (!servers.length) {
       fill(this.#body, emptyState('servers', 'No servers', 'Paste the mcpServers block of your MCP client into the configuration, or enable a module.'));
       return;
     }
     if (!this.#list.isConnected) fill(this.#body, this.#list);
-    for (const [name, server] of this.#cards) {
-      if (servers.some((p) => p.name === name)) continue;
-      server.element.remove();
+    for (const [name, card] of this.#cards) {
+      if (servers.some((server) => server.name === name)) continue;
+      card.element.remove();
       this.#cards.delete(name);
     }
     // At first, servers that wait for a reviewer are listed first. Later nothing moves while it is being read.
-    const sorted = this.#cards.size ? servers : [...servers].sort((a, b) => Number(toReview(b) > 0) - Number(toReview(a) > 0));
-    for (const p of sorted) {
-      let server = this.#cards.get(p.name);
-      if (!server) {
-        server = new Server(p.name, this.#api, this.#me, this.#poller);
-        this.#cards.set(p.name, server);
-        this.#list.append(server.element);
+    const sorted = this.#cards.size ? servers : [...servers].sort((a, b) => Number(reviewCount(b) > 0) - Number(reviewCount(a) > 0));
+    for (const server of sorted) {
+      let card = this.#cards.get(server.name);
+      if (!card) {
+        card = new ServerCard(server.name, this.#api, this.#me, this.#poller);
+        this.#cards.set(server.name, card);
+        this.#list.append(card.element);
       }
-      server.show(p, p.name === this.#connected);
+      card.show(server, server.name === this.#justConnected);
     }
     const chosen = this.#cards.get(this.#chosen);
     this.#chosen = null;
@@ -158,9 +159,9 @@ function meanings() {
 }
 
 // The section about the account already says what to do.
-const isUnconnected = (p) => p.status === 'needs_connection' && p.account;
+const isUnconnected = (server) => server.status === 'needs_connection' && server.account;
 
-class Server {
+class ServerCard {
   element;
   #name;
   #api;
@@ -182,10 +183,10 @@ class Server {
     this.#poller = poller;
     this.#panel = new ToolsPanel({
       server: name,
-      may: Boolean(me.mayDecide),
+      canDecide: Boolean(me.mayDecide),
       act: async (kind, tools, reason) => {
         try {
-          return (await (kind === 'allow' ? api.letRun(name, tools, reason) : api.definitions(name, kind, tools))).tools;
+          return (await (kind === 'allow' ? api.letRun(name, tools, reason) : api.changeAcceptances(name, kind, tools))).tools;
         } catch (error) {
           if (error.status === 409) await this.#loadTools();
           throw error;
@@ -196,16 +197,16 @@ class Server {
   }
 
   /** Shows the server; `isNew` is true if its account was connected just now. */
-  show(p, isNew) {
-    const text = JSON.stringify(p);
+  show(server, isNew) {
+    const text = JSON.stringify(server);
     if (text !== this.#text || isNew !== this.#isNew) {
       this.#text = text;
       this.#isNew = isNew;
-      this.#paint(p);
+      this.#paint(server);
       // Offers about a server's tools are shown without a click.
-      if (p.kind === 'upstream' && p.tools > 0) this.#loadTools();
+      if (server.kind === 'upstream' && server.tools > 0) this.#loadTools();
     }
-    if (toReview(p) > 0) this.#isOpen = true;
+    if (reviewCount(server) > 0) this.#isOpen = true;
     if (this.#isOpen) this.#loadTools();
   }
 
@@ -229,7 +230,7 @@ class Server {
     this.#isLoading = true;
     try {
       const { tools, knownReads } = await this.#api.server(this.#name, this.#poller.signal);
-      this.#panel.useKnownReads(knownReads ?? null);
+      this.#panel.setKnownReads(knownReads ?? null);
       this.#panel.show(tools);
       if (!this.#panel.element.isConnected) fill(this.#rest, this.#panel.element);
     } catch (error) {
@@ -241,33 +242,33 @@ class Server {
     }
   }
 
-  #paint(p) {
-    const { label, tone, icon: name } = STATUS[p.status] ?? { label: visibleString(String(p.status)), tone: 'grey', icon: 'question' };
-    this.#panel.useRecipes(p.kind === 'upstream' ? p.previews?.tools ?? [] : null);
-    const n = toReview(p);
-    const connection = [TRANSPORTS[p.transport] ?? p.transport, p.era && `${p.era}${p.revision ? ` · ${p.revision}` : ''}`].filter(Boolean);
+  #paint(server) {
+    const { label, tone, icon: name } = STATUS[server.status] ?? { label: visibleString(String(server.status)), tone: 'grey', icon: 'question' };
+    this.#panel.setRecipes(server.kind === 'upstream' ? server.previews?.tools ?? [] : null);
+    const n = reviewCount(server);
+    const connection = [TRANSPORTS[server.transport] ?? server.transport, server.era && `${server.era}${server.revision ? ` · ${server.revision}` : ''}`].filter(Boolean);
     fill(this.#head,
       h('div', { class: 'card-head' },
-        h('h2', null, quote(p.name, 80)),
+        h('h2', null, quote(server.name, 80)),
         h('div', { class: 'server-badges' },
           n > 0 && h('span', { class: 'badge state tone-amber' }, icon('eye'), `${count(n)} to review`),
-          p.breaker && p.breaker !== 'closed' && h('span', { class: `badge state tone-${p.breaker === 'open' ? 'red' : 'amber'}`, title: BREAKERS[p.breaker] }, icon('unplugged'), `Circuit ${visibleString(p.breaker)}`),
+          server.breaker && server.breaker !== 'closed' && h('span', { class: `badge state tone-${server.breaker === 'open' ? 'red' : 'amber'}`, title: BREAKERS[server.breaker] }, icon('unplugged'), `Circuit ${visibleString(server.breaker)}`),
           h('span', { class: `badge state tone-${tone}` }, icon(name), label))),
-      h('p', { class: 'quiet server-line' }, [KINDS[p.kind] ?? visibleString(String(p.kind)), ...connection.map((t) => visibleString(String(t))), p.required && 'required'].filter(Boolean).join(' · ')),
-      p.target && h('p', { class: 'server-target' }, h('code', null, quote(p.target, 300))),
-      p.kind === 'upstream' && p.previews && h('p', { class: 'quiet server-line' }, ...previews(p.previews)),
-      p.previews?.suggested && h('p', { class: 'quiet server-line' }, 'By its own name it is the ', quote(p.previews.suggested, 60), ' server, which anybody can claim. If you know that it is, write ', h('code', null, `previews: ${visibleString(p.previews.suggested)}`), ' below this server in the configuration.'),
-      accountSection({ server: p.name, account: p.account, me: this.#me, isNew: this.#isNew, disconnect: () => this.#disconnect() }),
-      p.status !== 'up' && p.kind === 'upstream' && !isUnconnected(p) && h('div', { class: `banner tone-${p.status === 'down' ? 'red' : 'amber'} why-down` }, icon('alert'), h('div', null,
-        h('p', null, p.lastError ? quote(p.lastError, 500) : p.status === 'connecting' ? 'It has not answered yet.' : 'The reason is not known.', p.since && h('span', { class: 'quiet' }, p.status === 'connecting' ? ' · connecting since ' : ' · ', time(p.since))),
-        p.stderrError && h('p', { class: 'stderr' }, h('span', { class: 'quiet' }, 'Error on stderr: '), h('code', null, quote(p.stderrError, 500))),
-        p.lastStderr && p.lastStderr !== p.stderrError && h('p', { class: 'stderr' }, h('span', { class: 'quiet' }, 'Last line on stderr: '), h('code', null, quote(p.lastStderr, 500))),
-        p.restarts > 0 && h('p', { class: 'quiet' }, `Restarted ${plural(p.restarts, 'time')} so far.`))),
-      p.leftOut?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, `${count(p.leftOut.length)} left out`), h('ul', { class: 'left-out' }, p.leftOut.slice(0, 100).map((text) => h('li', null, quote(text, 300))))),
-      p.details?.length > 0 && h('ul', { class: 'quiet server-line' }, p.details.slice(0, 100).map((text) => h('li', null, quote(text, 300)))),
-      p.warnings?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, plural(p.warnings.length, 'warning')), h('ul', { class: 'left-out' }, p.warnings.slice(0, 100).map((text) => h('li', null, quote(text, 300))))),
-      h('dl', { class: 'figures' }, [['Tools', p.tools], ['Resources', p.resources], ['Prompts', p.prompts], ['In flight', p.inFlight], ['Restarts', p.restarts]]
+      h('p', { class: 'quiet server-line' }, [KINDS[server.kind] ?? visibleString(String(server.kind)), ...connection.map((t) => visibleString(String(t))), server.required && 'required'].filter(Boolean).join(' · ')),
+      server.target && h('p', { class: 'server-target' }, h('code', null, quote(server.target, 300))),
+      server.kind === 'upstream' && server.previews && h('p', { class: 'quiet server-line' }, ...previews(server.previews)),
+      server.previews?.suggested && h('p', { class: 'quiet server-line' }, 'By its own name it is the ', quote(server.previews.suggested, 60), ' server, which anybody can claim. If you know that it is, write ', h('code', null, `previews: ${visibleString(server.previews.suggested)}`), ' below this server in the configuration.'),
+      accountSection({ server: server.name, account: server.account, me: this.#me, isNew: this.#isNew, disconnect: () => this.#disconnect() }),
+      server.status !== 'up' && server.kind === 'upstream' && !isUnconnected(server) && h('div', { class: `banner tone-${server.status === 'down' ? 'red' : 'amber'} why-down` }, icon('alert'), h('div', null,
+        h('p', null, server.lastError ? quote(server.lastError, 500) : server.status === 'connecting' ? 'It has not answered yet.' : 'The reason is not known.', server.since && h('span', { class: 'quiet' }, server.status === 'connecting' ? ' · connecting since ' : ' · ', time(server.since))),
+        server.stderrError && h('p', { class: 'stderr' }, h('span', { class: 'quiet' }, 'Error on stderr: '), h('code', null, quote(server.stderrError, 500))),
+        server.lastStderr && server.lastStderr !== server.stderrError && h('p', { class: 'stderr' }, h('span', { class: 'quiet' }, 'Last line on stderr: '), h('code', null, quote(server.lastStderr, 500))),
+        server.restarts > 0 && h('p', { class: 'quiet' }, `Restarted ${plural(server.restarts, 'time')} so far.`))),
+      server.leftOut?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, `${count(server.leftOut.length)} left out`), h('ul', { class: 'left-out' }, server.leftOut.slice(0, 100).map((text) => h('li', null, quote(text, 300))))),
+      server.details?.length > 0 && h('ul', { class: 'quiet server-line' }, server.details.slice(0, 100).map((text) => h('li', null, quote(text, 300)))),
+      server.warnings?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, plural(server.warnings.length, 'warning')), h('ul', { class: 'left-out' }, server.warnings.slice(0, 100).map((text) => h('li', null, quote(text, 300))))),
+      h('dl', { class: 'figures' }, [['Tools', server.tools], ['Resources', server.resources], ['Prompts', server.prompts], ['In flight', server.inFlight], ['Restarts', server.restarts]]
         .filter(([, value]) => typeof value === 'number').map(([label_, value]) => h('div', null, h('dt', null, label_), h('dd', null, count(value))))));
-    if (!this.#rest.hasChildNodes() && p.tools > 0) fill(this.#rest, this.#more);
+    if (!this.#rest.hasChildNodes() && server.tools > 0) fill(this.#rest, this.#more);
   }
 }

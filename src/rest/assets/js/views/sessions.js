@@ -14,7 +14,7 @@ const POLL_INTERVAL = 10_000;
 // A client may disconnect without ending its session, which is then kept for a while. It also needs no connection between
 // two requests, so it counts as gone only after this pause.
 const MAX_PAUSE = 15_000;
-const isGone = (s) => s.connected === false && Date.now() - Date.parse(s.lastActiveAt) > MAX_PAUSE;
+const isGone = (session) => session.connected === false && Date.now() - Date.parse(session.lastActiveAt) > MAX_PAUSE;
 
 export class SessionsView {
   element;
@@ -40,7 +40,7 @@ export class SessionsView {
       show: ({ sessions, total, nodes }) => {
         this.#nodes = nodes;
         this.#unlisted = Math.max(0, (total ?? sessions.length) - sessions.length);
-        this.#sessions = new Map(sessions.map((s) => [s.id, s]));
+        this.#sessions = new Map(sessions.map((session) => [session.id, session]));
         this.#paint();
       },
       failed: (error) => fill(this.#parts.body, errorState(error, () => this.#poller.poll())),
@@ -79,17 +79,18 @@ export class SessionsView {
     fill(this.#parts.body,
       h('table', { class: 'records' },
         h('thead', null, h('tr', null, ['Client', 'Principal', 'Transport', 'Opened', 'Last active', 'In flight', 'Session'].map((c) => h('th', { scope: 'col' }, c)))),
-        h('tbody', null, shown.map((s) => h('tr', null,
-          h('td', { data: { label: 'Client' } }, s.clientName ? h('span', null, quote(s.clientName, 60), s.clientVersion && [' ', h('span', { class: 'quiet' }, quote(s.clientVersion, 30))]) : h('span', { class: 'quiet' }, 'not named')),
-          h('td', { data: { label: 'Principal' } }, quote(s.principal ?? '', 60)),
-          h('td', { data: { label: 'Transport' } }, visibleString(transportOf(s.transport)), s.revision && h('span', { class: 'quiet nowrap' }, ' · ', quote(s.revision, 20))),
-          h('td', { class: 'nowrap', data: { label: 'Opened' } }, time(s.createdAt)),
-          h('td', { class: 'nowrap', data: { label: 'Last active' } }, time(s.lastActiveAt), isGone(s) && h('span', { class: 'quiet', title: 'The client has no connection open. Its session is kept for a while in case it comes back.' }, ' · not connected')),
-          h('td', { class: 'num', data: { label: 'In flight' } }, count(s.inFlight ?? 0)),
-          h('td', { data: { label: 'Session' } }, h('code', null, visible(String(s.id).slice(0, 10)))))))),
+        h('tbody', null, shown.map((session) => h('tr', null,
+          h('td', { data: { label: 'Client' } }, session.clientName ? h('span', null, quote(session.clientName, 60), session.clientVersion && [' ', h('span', { class: 'quiet' }, quote(session.clientVersion, 30))]) : h('span', { class: 'quiet' }, 'not named')),
+          h('td', { data: { label: 'Principal' } }, quote(session.principal ?? '', 60)),
+          h('td', { data: { label: 'Transport' } }, visibleString(transportOf(session.transport)), session.revision && h('span', { class: 'quiet nowrap' }, ' · ', quote(session.revision, 20))),
+          h('td', { class: 'nowrap', data: { label: 'Opened' } }, time(session.createdAt)),
+          h('td', { class: 'nowrap', data: { label: 'Last active' } }, time(session.lastActiveAt), isGone(session) && h('span', { class: 'quiet', title: 'The client has no connection open. Its session is kept for a while in case it comes back.' }, ' · not connected')),
+          h('td', { class: 'num', data: { label: 'In flight' } }, count(session.inFlight ?? 0)),
+          h('td', { data: { label: 'Session' } }, h('code', null, visible(String(session.id).slice(0, 10)))))))),
       all.length + this.#unlisted > shown.length && h('p', { class: 'quiet pad' }, `and ${plural(all.length + this.#unlisted - shown.length, 'more session')}.`),
       gateways);
   }
+
   // Shows the gateways if several can share the store.
   #gateways() {
     if (!this.#nodes.some((node) => node.leaseUntil)) return null;

@@ -25,7 +25,7 @@ export class WebhooksView {
   #api;
   #canDecide;
   #poller;
-  #hooks = new Map();
+  #cards = new Map();
   #count = h('span', { class: 'quiet' });
   #body = h('div', { class: 'page-body' }, skeleton(4));
   #list = h('ul', { class: 'hooks' });
@@ -37,7 +37,7 @@ export class WebhooksView {
       h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Webhooks'), this.#count), h('p', { class: 'quiet' }, 'Addresses that receive this gateway’s events. Webhooks are defined in the configuration file; edits to it take effect while the gateway runs.')), this.#body);
     this.#poller = new Poller({
       read: (signal) => this.#api.webhooks(signal),
-      show: (hooks) => this.#paint(hooks),
+      show: (webhooks) => this.#paint(webhooks),
       failed: (error) => fill(this.#body, errorState(error, () => this.#poller.poll())),
       every: POLL_INTERVAL,
       burst: 500,
@@ -72,37 +72,37 @@ export class WebhooksView {
     this.#poller.poll();
   }
 
-  #paint(hooks) {
-    this.#count.textContent = count(hooks.length);
-    if (!hooks.length) {
-      this.#hooks.clear();
+  #paint(webhooks) {
+    this.#count.textContent = count(webhooks.length);
+    if (!webhooks.length) {
+      this.#cards.clear();
       this.#list.replaceChildren();
       fill(this.#body, emptyState('webhooks', 'No webhooks', 'Add an address under webhooks in the configuration to receive every change: signed, in order, and retried until it answers.'));
       return;
     }
     if (!this.#list.isConnected) fill(this.#body, this.#list);
-    for (const [name, hook] of this.#hooks) {
-      if (hooks.some((w) => w.name === name)) continue;
-      hook.element.remove();
-      this.#hooks.delete(name);
+    for (const [name, card] of this.#cards) {
+      if (webhooks.some((webhook) => webhook.name === name)) continue;
+      card.element.remove();
+      this.#cards.delete(name);
     }
-    for (const w of hooks) {
-      let hook = this.#hooks.get(w.name);
-      if (!hook) {
-        hook = new Hook(w.name, this.#api, this.#canDecide, this.#poller.signal, () => this.#poller.poll());
-        this.#hooks.set(w.name, hook);
+    for (const webhook of webhooks) {
+      let card = this.#cards.get(webhook.name);
+      if (!card) {
+        card = new WebhookCard(webhook.name, this.#api, this.#canDecide, this.#poller.signal, () => this.#poller.poll());
+        this.#cards.set(webhook.name, card);
       }
-      hook.show(w);
+      card.show(webhook);
     }
     // Keeps the order of the configuration, which may have changed. An element that is in place keeps its focus.
-    for (const [i, { name }] of hooks.entries()) {
-      const { element } = this.#hooks.get(name);
+    for (const [i, { name }] of webhooks.entries()) {
+      const { element } = this.#cards.get(name);
       if (this.#list.children[i] !== element) this.#list.insertBefore(element, this.#list.children[i] ?? null);
     }
   }
 }
 
-class Hook {
+class WebhookCard {
   element;
   #name;
   #api;
@@ -118,37 +118,37 @@ class Hook {
   #cursor = null;
   #isLoading = false;
 
-  constructor(name, api, may, signal, changed) {
+  constructor(name, api, canDecide, signal, changed) {
     this.#name = name;
     this.#api = api;
     this.#signal = signal;
     this.#changed = changed;
-    this.#retry = may && h('button', { type: 'button', class: 'small', onclick: () => this.#sendAgain() }, icon('refresh'), 'Send again', h('span', { class: 'sr-only' }, ` to ${visibleString(short(name, 60))}`));
-    this.#test = may && h('button', { type: 'button', class: 'small', onclick: () => this.#sendTest() }, icon('webhooks'), 'Test', h('span', { class: 'sr-only' }, ` of ${visibleString(short(name, 60))}`));
+    this.#retry = canDecide && h('button', { type: 'button', class: 'small', onclick: () => this.#sendAgain() }, icon('refresh'), 'Send again', h('span', { class: 'sr-only' }, ` to ${visibleString(short(name, 60))}`));
+    this.#test = canDecide && h('button', { type: 'button', class: 'small', onclick: () => this.#sendTest() }, icon('webhooks'), 'Test', h('span', { class: 'sr-only' }, ` of ${visibleString(short(name, 60))}`));
     this.#fold = h('details', { class: 'fold-section' }, h('summary', null, 'Deliveries'), this.#rest);
     this.#fold.addEventListener('toggle', () => this.#fold.open && this.#loadNewest());
     this.element = h('li', { class: 'card hook' }, this.#head, this.#fold);
   }
 
-  show(w) {
-    const text = JSON.stringify(w);
+  show(webhook) {
+    const text = JSON.stringify(webhook);
     if (text === this.#text) return;
     this.#text = text;
     const focused = [this.#retry, this.#test].find((button) => button && document.activeElement === button);
-    const lag = Math.max(0, w.head - w.position);
+    const lag = Math.max(0, webhook.head - webhook.position);
     const fact = (label, ...content) => h('div', null, h('dt', null, label), h('dd', null, content));
     fill(this.#head,
       h('div', { class: 'card-head' },
-        h('h2', null, quote(w.name, 80)),
-        h('div', { class: 'server-badges' }, h('span', { class: `badge state tone-${w.failing ? 'red' : 'green'}` }, icon(w.failing ? 'alert' : 'check'), w.failing ? 'Failing' : 'Working'), this.#test, this.#retry)),
-      h('p', { class: 'server-target' }, h('code', null, quote(w.url, 300))),
-      w.lastError && h('p', { class: `banner tone-${w.failing ? 'red' : 'amber'}` }, icon('alert'), h('span', null, quote(w.lastError, 500), w.nextAttemptAt && h('span', { class: 'quiet' }, ' · next attempt ', time(w.nextAttemptAt, 'countdown')))),
+        h('h2', null, quote(webhook.name, 80)),
+        h('div', { class: 'server-badges' }, h('span', { class: `badge state tone-${webhook.failing ? 'red' : 'green'}` }, icon(webhook.failing ? 'alert' : 'check'), webhook.failing ? 'Failing' : 'Working'), this.#test, this.#retry)),
+      h('p', { class: 'server-target' }, h('code', null, quote(webhook.url, 300))),
+      webhook.lastError && h('p', { class: `banner tone-${webhook.failing ? 'red' : 'amber'}` }, icon('alert'), h('span', null, quote(webhook.lastError, 500), webhook.nextAttemptAt && h('span', { class: 'quiet' }, ' · next attempt ', time(webhook.nextAttemptAt, 'countdown')))),
       h('dl', { class: 'rule-facts' },
-        fact('Position', `${count(w.position)} of ${count(w.head)}`),
+        fact('Position', `${count(webhook.position)} of ${count(webhook.head)}`),
         fact('Behind', lag === 0 ? 'nothing' : plural(lag, 'event')),
-        typeof w.waiting === 'number' && fact('Waiting', count(w.waiting)),
-        w.format && fact('Format', quote(w.format, 40)),
-        [['Events', w.events], ['Tools', w.tools], ['Servers', w.servers], ['States', w.states]]
+        typeof webhook.waiting === 'number' && fact('Waiting', count(webhook.waiting)),
+        webhook.format && fact('Format', quote(webhook.format, 40)),
+        [['Events', webhook.events], ['Tools', webhook.tools], ['Servers', webhook.servers], ['States', webhook.states]]
           .map(([label, all]) => all?.length > 0 && fact(label, quote(all.join(', '), 200)))));
     focused?.focus();
     if (this.#fold.open) this.#loadNewest();

@@ -5,13 +5,14 @@ import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { plural } from '../core/text.js';
 import { mark } from '../ui/list.js';
-import { BulkBar, openBulk, PICK_REFUSALS } from '../ui/bulk.js';
+import { BulkBar, openBulk, SELECTION_REFUSALS } from '../ui/bulk.js';
 import { signInButton } from '../ui/signinagain.js';
 
-export class Picking {
-  /** The bar below the list, and the button that shows the boxes where no pointer can hover. */
+export class Selection {
+  /** The bar below the list. */
   element;
-  toggle;
+  /** The button that shows the boxes where no pointer can hover. */
+  toggleButton;
   #api;
   #triage;
   #list;
@@ -40,29 +41,29 @@ export class Picking {
     this.#changed = changed;
     this.#bar = new BulkBar({ approve: () => this.decide('approve'), reject: () => this.decide('reject'), clear: () => this.clear() });
     this.element = this.#bar.element;
-    this.toggle = h('button', { type: 'button', class: 'ghost icon-only', 'aria-pressed': 'false', 'aria-label': 'Select several', title: 'Select several (x)', onclick: () => this.#setSelecting(!this.#isSelecting) }, icon('stack'));
+    this.toggleButton = h('button', { type: 'button', class: 'ghost icon-only', 'aria-pressed': 'false', 'aria-label': 'Select several', title: 'Select several (x)', onclick: () => this.#setSelecting(!this.#isSelecting) }, icon('stack'));
   }
 
   /** Creates the box beside a row, for the change whose id `current()` returns. */
   box(current) {
     const box = h('input', { type: 'checkbox', tabindex: '-1', 'aria-label': 'Select this change', onclick: () => {
       const id = current();
-      this.pick(id);
-      box.checked = this.#triage.isPicked(id);
+      this.toggle(id);
+      box.checked = this.#triage.isSelected(id);
     } });
-    return h('label', { class: 'pick' }, box);
+    return h('label', { class: 'select-box' }, box);
   }
 
   decorate(row, item) {
-    const picked = this.#triage.isPicked(item.id);
+    const selected = this.#triage.isSelected(item.id);
     const seen = this.#triage.hasSeen(item);
-    mark(row, 'picked', picked);
+    mark(row, 'selected', selected);
     mark(row, 'seen', seen);
-    mark(row, 'pickable', picked || (seen && item.state === 'pending'));
+    mark(row, 'selectable', selected || (seen && item.state === 'pending'));
     const label = row.beside;
     if (!label) return;
-    if (label.firstChild.checked !== picked) label.firstChild.checked = picked;
-    const title = seen ? 'Select (x)' : PICK_REFUSALS.unseen;
+    if (label.firstChild.checked !== selected) label.firstChild.checked = selected;
+    const title = seen ? 'Select (x)' : SELECTION_REFUSALS.unseen;
     if (label.title !== title) label.title = title;
   }
 
@@ -78,12 +79,12 @@ export class Picking {
   }
 
   /** Selects or deselects a change and announces the result. Returns false if selecting is not possible here. */
-  pick(id) {
+  toggle(id) {
     const row = this.#get(id);
     if (!row || !this.#canSelect) return false;
     const result = this.#triage.toggle(row);
-    if (PICK_REFUSALS[result]) notice(PICK_REFUSALS[result], { tone: 'amber', iconName: 'info' });
-    else announce(result === 'picked' ? `Selected, ${plural(this.#triage.size, 'change')} in all.` : 'No longer selected.');
+    if (SELECTION_REFUSALS[result]) notice(SELECTION_REFUSALS[result], { tone: 'amber', iconName: 'info' });
+    else announce(result === 'selected' ? `Selected, ${plural(this.#triage.size, 'change')} in all.` : 'No longer selected.');
     this.#paint();
     return true;
   }
@@ -98,7 +99,7 @@ export class Picking {
 
   #setSelecting(selecting) {
     this.#isSelecting = selecting;
-    this.toggle.setAttribute('aria-pressed', String(selecting));
+    this.toggleButton.setAttribute('aria-pressed', String(selecting));
     if (!selecting) this.#triage.clear();
     this.#paint();
   }
@@ -111,8 +112,8 @@ export class Picking {
   #show() {
     const { size } = this.#triage;
     this.#bar.show(this.#canSelect ? size : 0);
-    this.#list.element.classList.toggle('picking', this.#canSelect && (this.#isSelecting || size > 0));
-    const ids = this.#triage.picked.map(({ id }) => id).join();
+    this.#list.element.classList.toggle('shows-boxes', this.#canSelect && (this.#isSelecting || size > 0));
+    const ids = this.#triage.selected.map(({ id }) => id).join();
     if (ids === this.#shownIds) return;
     this.#shownIds = ids;
     this.#changed();
@@ -123,7 +124,7 @@ export class Picking {
   }
 
   has(id) {
-    return this.#canSelect && this.#triage.isPicked(id);
+    return this.#canSelect && this.#triage.isSelected(id);
   }
 
   /** Deselects changes that were modified since. The collection must be complete when this is called. */
@@ -136,11 +137,11 @@ export class Picking {
 
   /** Opens the dialog to decide the selected changes. Returns false if there are none. */
   decide(decision) {
-    const { picked } = this.#triage;
-    if (!picked.length || !this.#canSelect) return false;
+    const { selected } = this.#triage;
+    if (!selected.length || !this.#canSelect) return false;
     this.#deciding = true;
     openBulk({
-      decision, picked,
+      decision, selected,
       decide: (verdict, comment, changes) => this.#api.decideAll(verdict, comment, changes),
       signIn: (id) => signInButton(this.#api, id),
       decided: (change) => this.#decided(change, decision),
