@@ -44,7 +44,7 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
         transport: target.transport(),
         revision: revision.to_owned(),
         server,
-        milliseconds: milliseconds(began.elapsed()),
+        milliseconds: to_milliseconds(began.elapsed()),
         stopped,
         checks,
     };
@@ -125,7 +125,7 @@ fn wrong_id_result(probe: &Probe, error: ProbeError) -> CheckResult {
     check_result(&probe, check, Err(NotPassed::Failed(reason)), transcript, Duration::ZERO)
 }
 
-fn milliseconds(time: Duration) -> u64 {
+fn to_milliseconds(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -158,7 +158,7 @@ fn check_result(probe: &Probe, check: &Check, outcome: Outcome, transcript: Tran
         sent: shown_messages.sent,
         received: shown_messages.received,
         advice: (status == Status::Failed).then_some(check.advice),
-        milliseconds: milliseconds(time),
+        milliseconds: to_milliseconds(time),
     }
 }
 

@@ -80,24 +80,24 @@ pub async fn sign_in(
     let peer = sign_in.authentication.address(&request);
     let body: SignIn = body::read_json(body::MAX_BODY_BYTES, &request, payload, sign_in.request_timeout).await?;
     // Verified before failures are counted, so that the right credential works however many wrong ones were sent.
-    let subject = verify(&sign_in, body, peer).await.map_err(|error| match error.kind {
+    let subject = verify_credential(&sign_in, body, peer).await.map_err(|error| match error.kind {
         ErrorKind::Unauthorized => {
             sign_in.attempts.record_failure(AttemptSource::for_peer(peer), std::time::Instant::now(), error)
         }
         _ => error,
     })?;
     let (sign_ins, cookies, now) = (&sign_in.authentication.sign_ins, dashboard_cookies(&request), Timestamp::now());
-    let new = match subject {
+    let signed_in = match subject {
         SignInSubject { principal, session: Some(session), .. } => {
             sign_ins.sign_in_person(principal, session, &cookies, now)?
         }
         SignInSubject { principal, key, .. } => sign_ins.sign_in(principal, key, &cookies, now)?,
     };
-    tracing::info!(principal = new.principal.name, "signed in");
+    tracing::info!(principal = signed_in.principal.name, "signed in");
 
-    let principal = SignedInPrincipal { name: &new.principal.name, role: new.principal.role };
-    let mut response = json_ok(&SignedIn { secret: &new.secret, principal, expires_at: new.expires_at });
-    set_cookie(&mut response, &new.cookie)?;
+    let principal = SignedInPrincipal { name: &signed_in.principal.name, role: signed_in.principal.role };
+    let mut response = json_ok(&SignedIn { secret: &signed_in.secret, principal, expires_at: signed_in.expires_at });
+    set_cookie(&mut response, &signed_in.cookie)?;
     Ok(response)
 }
 
@@ -108,7 +108,11 @@ struct SignInSubject {
     session: Option<ProviderSession>,
 }
 
-async fn verify(sign_in: &SignInData, body: SignIn, peer: Option<std::net::IpAddr>) -> Result<SignInSubject, McpError> {
+async fn verify_credential(
+    sign_in: &SignInData,
+    body: SignIn,
+    peer: Option<std::net::IpAddr>,
+) -> Result<SignInSubject, McpError> {
     match (body.code, body.key) {
         (Some(code), None) => {
             codes::check_exists(&sign_in.codes, code.trim())?;

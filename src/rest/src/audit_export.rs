@@ -26,16 +26,18 @@ struct Export {
     changes: Changes,
     format: ExportFormat,
     span: TimeRange,
-    head: Option<String>,
+    /// The header of the file, until it is written.
+    header: Option<String>,
+    /// The number of the last entry that was written.
     after: u64,
-    /// The last entry of the trail when the export started.
+    /// The number of the last entry when the export started.
     end: u64,
     _slot: StreamSlot,
 }
 
 /// Exports the audit trail as a file, the oldest entry first.
 ///
-/// The file is streamed; an error breaks the stream off. JSON lines contain everything that the hashes cover. In CSV, a cell
+/// The file is streamed; an error ends the stream early. JSON lines contain everything that the hashes cover. In CSV, a cell
 /// that a spreadsheet would run as a formula begins with an apostrophe.
 #[utoipa::path(get, path = "/api/audit/export", operation_id = "exportAudit",
     params(
@@ -57,8 +59,8 @@ pub async fn export(
     let span = TimeRange { since: query.time("since")?, until: query.time("until")? };
     let slot = streams.take(&caller.principal.name)?;
     let end = changes.audit_head().await?.seq;
-    let head = Some(format.header()).filter(|head| !head.is_empty());
-    let export = Export { changes: Changes::clone(&changes), format, span, head, after: 0, end, _slot: slot };
+    let header = Some(format.header()).filter(|header| !header.is_empty());
+    let export = Export { changes: Changes::clone(&changes), format, span, header, after: 0, end, _slot: slot };
     let body = stream::try_unfold(export, |mut export| async move {
         let chunk = export.next().await?;
         Ok::<_, McpError>(chunk.map(|chunk| (chunk, export)))
@@ -79,11 +81,11 @@ pub async fn export(
 impl Export {
     /// Returns the next bytes, or `None` at the end.
     async fn next(&mut self) -> Result<Option<Bytes>, McpError> {
-        if let Some(head) = self.head.take() {
-            return Ok(Some(head.into()));
+        if let Some(header) = self.header.take() {
+            return Ok(Some(header.into()));
         }
         while self.after < self.end {
-            let page = self.page().await?;
+            let page = self.read_page().await?;
             let Some(last) = page.back().map(|entry| entry.seq) else { break };
             self.after = last;
             let mut text = String::new();
@@ -98,7 +100,7 @@ impl Export {
     }
 
     /// Reads the next entries, the oldest first. The trail has no gaps, so they are found by number.
-    async fn page(&self) -> Result<VecDeque<AuditEntry>, McpError> {
+    async fn read_page(&self) -> Result<VecDeque<AuditEntry>, McpError> {
         let below = (self.after + PAGE_ENTRIES as u64).min(self.end) + 1;
         let page = self.changes.audit_page(None, PAGE_ENTRIES, Some(&below.to_string())).await?;
         Ok(page.items.into_iter().rev().filter(|entry| entry.seq > self.after).collect())

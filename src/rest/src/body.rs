@@ -1,7 +1,7 @@
 //! Reads JSON bodies: limited in size and time, an object, with known members only.
 //!
-//! A [`Submission`] checks the sender, then the object, and then the body, so that errors reveal nothing to a caller
-//! without a credential.
+//! A [`Submission`] checks the sender, then the id in the path, and then the body, so that errors reveal nothing to a
+//! caller without a credential.
 
 use std::{sync::Arc, time::Duration};
 
@@ -57,7 +57,7 @@ impl<B: Body> FromRequest for Submission<B> {
                     .ok_or_else(|| Problem::new(B::NOT_FOUND.1, format!("{} not found", B::NOT_FOUND.0)))?,
                 None => path_name(request),
             };
-            Ok((Arc::clone(principal), id.to_owned(), caller::admission(request)?.clone()))
+            Ok((Arc::clone(principal), id.to_owned(), caller::access_data(request)?.clone()))
         });
         let (request, payload) = (request.clone(), web::Payload::from_request(request, payload).into_inner());
         Box::pin(async move {
@@ -147,11 +147,11 @@ fn shorten(message: &str) -> String {
     message.chars().take(400).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Returns a comment as it is stored, or `None` if it has no visible character.
+/// Returns a comment as it is stored: `None` if it has no visible character.
 ///
 /// # Errors
 /// `VALIDATION_FAILED` over [`MAX_COMMENT_BYTES`].
-pub fn comment(text: Option<String>) -> Result<Option<String>, Problem> {
+pub fn normalize_comment(text: Option<String>) -> Result<Option<String>, Problem> {
     let text = visible::visible_comment(text);
     if text.as_ref().is_some_and(|text| text.len() > MAX_COMMENT_BYTES) {
         return Err(Problem::new(
@@ -204,10 +204,10 @@ mod tests {
 
     #[test]
     fn comments_are_limited_and_blank_ones_dropped() {
-        assert_eq!(comment(Some(" \n".into())).unwrap(), None);
-        assert_eq!(comment(Some("\u{3164}\u{200b}".into())).unwrap(), None);
-        assert_eq!(comment(Some("fine".into())).unwrap().as_deref(), Some("fine"));
-        comment(Some("x".repeat(MAX_COMMENT_BYTES + 1))).unwrap_err();
+        assert_eq!(normalize_comment(Some(" \n".into())).unwrap(), None);
+        assert_eq!(normalize_comment(Some("\u{3164}\u{200b}".into())).unwrap(), None);
+        assert_eq!(normalize_comment(Some("fine".into())).unwrap().as_deref(), Some("fine"));
+        normalize_comment(Some("x".repeat(MAX_COMMENT_BYTES + 1))).unwrap_err();
     }
 
     #[test]

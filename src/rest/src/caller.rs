@@ -49,7 +49,7 @@ impl FromRequest for Caller {
 }
 
 fn authenticate(request: &HttpRequest) -> Result<Caller, Problem> {
-    let identity = admission(request)?.authentication.identify(request)?;
+    let identity = access_data(request)?.authentication.identify(request)?;
     check_access(&identity.principal)?;
     if let Some(connection) = Connection::for_request(request) {
         connection.reserve_reviewer_place();
@@ -66,18 +66,18 @@ fn check_access(principal: &Principal) -> Result<(), Problem> {
     Err(Problem::new(ErrorKind::Forbidden, "this endpoint needs a reviewer's or viewer's key, not an agent's"))
 }
 
-/// The data that every endpoint uses before its handler runs.
-pub struct Admission {
+/// The data that every endpoint needs before its handler runs: the check of the caller, and the limits of requests.
+pub struct AccessData {
     pub authentication: Arc<RequestAuthenticator>,
     pub http: HttpConfig,
 }
 
-/// Returns the data of the application.
+/// Returns the access data of the application.
 ///
 /// # Errors
 /// `INTERNAL_ERROR` if the application has none.
-pub fn admission(request: &HttpRequest) -> Result<&web::Data<Admission>, Problem> {
-    request.app_data::<web::Data<Admission>>().ok_or_else(|| {
+pub fn access_data(request: &HttpRequest) -> Result<&web::Data<AccessData>, Problem> {
+    request.app_data::<web::Data<AccessData>>().ok_or_else(|| {
         tracing::error!("the REST endpoints are served without their data");
         Problem::new(ErrorKind::Internal, "the REST endpoints are not set up")
     })

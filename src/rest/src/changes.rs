@@ -20,7 +20,7 @@ use countersign_protocol::ErrorKind;
 use countersign_review::{ChangeFilter, ChangeRequestError, Changes, DecideChange, EditChange};
 use countersign_store::{AuditSearch, ChangeCriteria};
 
-/// Returns the problem of a decision that was not made, with the current change.
+/// Returns the problem of a refused request, with the current change.
 pub fn request_problem(error: ChangeRequestError) -> Problem {
     Problem::from(error.error).with_change(error.current)
 }
@@ -60,7 +60,7 @@ pub async fn list(_: Caller, request: HttpRequest, changes: web::Data<Changes>) 
     let known = ["status", "principal", "tool", "server", "q", "since", "until", "limit", "cursor"];
     let query = Query::read(&request, &known)?;
     let filter = ChangeFilter {
-        states: query.names("status")?,
+        states: query.enum_values("status")?,
         principals: query.texts("principal"),
         criteria: ChangeCriteria {
             providers: query.texts("server"),
@@ -87,9 +87,9 @@ pub async fn get(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -
     json_ok_sized(change.estimated_size(), change).await
 }
 
-/// Returns a change after a decision.
-async fn change_response(decided: Result<Arc<Change>, ChangeRequestError>) -> Result<HttpResponse, Problem> {
-    let change = decided.map_err(request_problem)?;
+/// Responds with the change after a request.
+async fn change_response(result: Result<Arc<Change>, ChangeRequestError>) -> Result<HttpResponse, Problem> {
+    let change = result.map_err(request_problem)?;
     json_ok_sized(change.estimated_size(), change).await
 }
 
@@ -125,7 +125,7 @@ pub async fn decide(
         id,
         reviewer: principal,
         verdict: body.decision,
-        comment: body::comment(body.comment)?,
+        comment: body::normalize_comment(body.comment)?,
         version: body.version,
         digest: body.digest,
         bulk: false,
@@ -168,7 +168,7 @@ pub async fn edit(submission: Submission<EditRequest>, changes: web::Data<Change
         reviewer: principal,
         arguments: body.arguments,
         version: body.version,
-        comment: body::comment(body.comment)?,
+        comment: body::normalize_comment(body.comment)?,
     };
     change_response(changes.edit(edit).await).await
 }
@@ -212,7 +212,7 @@ pub async fn refresh(
 
 #[derive(Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum SettledAs {
+enum SettledOutcome {
     Applied,
     Failed,
 }
@@ -220,7 +220,7 @@ enum SettledAs {
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SettleRequest {
-    outcome: SettledAs,
+    outcome: SettledOutcome,
     #[schema(max_length = 4096)]
     comment: Option<String>,
     version: u64,
@@ -239,8 +239,8 @@ pub async fn settle(
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, id, body } = submission;
-    let applied = matches!(body.outcome, SettledAs::Applied);
-    let comment = body::comment(body.comment)?;
+    let applied = matches!(body.outcome, SettledOutcome::Applied);
+    let comment = body::normalize_comment(body.comment)?;
     change_response(changes.settle(&id, &principal, applied, comment, body.version).await).await
 }
 

@@ -21,12 +21,12 @@ struct Assets;
 
 /// Allows only files of the page's own origin. `trusted-types 'none'` makes the browser refuse every assignment of a string to
 /// markup.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      font-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; \
      trusted-types 'none'";
 
 const HEADERS: [(&str, &str); 8] = [
-    ("content-security-policy", POLICY),
+    ("content-security-policy", CONTENT_SECURITY_POLICY),
     // Stored but revalidated each time, so that a new binary shows its dashboard at once.
     ("cache-control", "no-cache"),
     ("x-content-type-options", "nosniff"),
@@ -56,9 +56,9 @@ async fn asset(request: HttpRequest, name: web::Path<String>) -> HttpResponse {
 
 /// Serves a file by its name: 304 if the browser has it, 404 if it does not exist.
 fn serve(request: &HttpRequest, name: &str) -> HttpResponse {
-    let found = if is_plain(name) { Assets::get(name) } else { None };
+    let found = if is_asset_name(name) { Assets::get(name) } else { None };
     let Some(file) = found else {
-        return with_headers(HttpResponse::NotFound()).content_type(ContentType::plaintext()).body("No such file.");
+        return add_headers(HttpResponse::NotFound()).content_type(ContentType::plaintext()).body("No such file.");
     };
     let tag = entity_tag(&file);
     let unchanged = IfNoneMatch::parse(request).is_ok_and(|condition| match condition {
@@ -66,9 +66,9 @@ fn serve(request: &HttpRequest, name: &str) -> HttpResponse {
         IfNoneMatch::Items(tags) => tags.iter().any(|t| t.weak_eq(&tag)),
     });
     if unchanged {
-        return with_headers(HttpResponse::NotModified()).insert_header(header::ETag(tag)).finish();
+        return add_headers(HttpResponse::NotModified()).insert_header(header::ETag(tag)).finish();
     }
-    let mut response = with_headers(HttpResponse::Ok());
+    let mut response = add_headers(HttpResponse::Ok());
     response.insert_header(header::ETag(tag)).content_type(media_type(name));
     response.extensions_mut().insert(EmbeddedBody);
     response.body(match file.data {
@@ -79,7 +79,7 @@ fn serve(request: &HttpRequest, name: &str) -> HttpResponse {
 
 /// Returns `true` if the name has the form of the gateway's own files. Development builds read from the folder, so no
 /// other name may become a path.
-fn is_plain(name: &str) -> bool {
+fn is_asset_name(name: &str) -> bool {
     name.split('/').all(|part| {
         !part.is_empty()
             && !part.starts_with('.')
@@ -102,7 +102,7 @@ fn media_type(name: &str) -> &'static str {
     }
 }
 
-fn with_headers(mut response: actix_web::HttpResponseBuilder) -> actix_web::HttpResponseBuilder {
+fn add_headers(mut response: actix_web::HttpResponseBuilder) -> actix_web::HttpResponseBuilder {
     for (name, value) in HEADERS {
         response.insert_header((HeaderName::from_static(name), HeaderValue::from_static(value)));
     }

@@ -72,7 +72,7 @@ pub async fn decide(
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body, .. } = submission;
-    let comment = body::comment(body.comment)?;
+    let comment = body::normalize_comment(body.comment)?;
     let refuse = |reason: String| Err(Problem::new(ErrorKind::ValidationFailed, reason));
     if !(1..=MAX_CHANGES).contains(&body.changes.len()) {
         return refuse(format!("`changes` must name 1 to {MAX_CHANGES} changes"));

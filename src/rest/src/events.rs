@@ -81,7 +81,7 @@ pub async fn stream(
     request: HttpRequest,
     feed: web::Data<FeedAccess>,
 ) -> Result<HttpResponse, Problem> {
-    let since = since(&request)?;
+    let since = read_since(&request)?;
     let slot = feed.streams.take(&caller.principal.name)?;
     let (subscriber, hello) = FeedSubscriber::new(&feed, caller, since)?;
     let reader = SseReader {
@@ -101,7 +101,7 @@ pub async fn stream(
 ///
 /// # Errors
 /// `INVALID_PARAMS` for a value that is not a number.
-pub fn since(request: &HttpRequest) -> Result<Option<u64>, Problem> {
+pub fn read_since(request: &HttpRequest) -> Result<Option<u64>, Problem> {
     let query = Query::read(request, &["since"])?.number("since")?;
     let Some(header) = request.headers().get("last-event-id").filter(|value| !value.is_empty()) else {
         return Ok(query);
@@ -308,7 +308,7 @@ mod tests {
         let start_after = |query: &str, last: Option<&str>| {
             let request = TestRequest::with_uri(&format!("/api/events{query}"));
             let request = last.into_iter().fold(request, |r, id| r.append_header(("last-event-id", id)));
-            since(&request.to_http_request()).map_err(|problem| problem.error.kind)
+            read_since(&request.to_http_request()).map_err(|problem| problem.error.kind)
         };
         for (query, last, expected) in [
             ("", None, Ok(None)),

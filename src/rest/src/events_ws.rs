@@ -49,7 +49,7 @@ pub async fn upgrade(
     payload: web::Payload,
     feed: web::Data<FeedAccess>,
 ) -> Result<HttpResponse, Problem> {
-    let since = events::since(&request)?;
+    let since = events::read_since(&request)?;
     ws::handshake(&request).map_err(|error| Problem::upgrade_required(&error.to_string()))?;
     let permit = Arc::clone(&feed.web_sockets).try_acquire_owned();
     let permit = permit.or_else(|_| Arc::clone(&feed.reserved_web_sockets).try_acquire_owned()).map_err(|_| {

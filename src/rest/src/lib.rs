@@ -45,7 +45,7 @@ use actix_web::{
 use serde::Serialize;
 
 pub use account::SignInData;
-pub use caller::{Admission, Caller};
+pub use caller::{AccessData, Caller};
 pub use events::FeedAccess;
 pub use query::Query;
 pub use server_accounts::ServerAccounts;
@@ -63,7 +63,7 @@ use countersign_webhooks::Webhooks;
 /// The data of the endpoints. Each receives its part as `web::Data`, one for all workers.
 #[derive(Clone)]
 pub struct RestData {
-    pub admission: web::Data<Admission>,
+    pub access: web::Data<AccessData>,
     pub sign_in: web::Data<SignInData>,
     pub server_accounts: web::Data<dyn ServerAccounts>,
     pub feed: web::Data<FeedAccess>,
@@ -71,9 +71,9 @@ pub struct RestData {
     pub changes: web::Data<Changes>,
     pub sessions: web::Data<dyn SessionsView>,
     pub servers: web::Data<dyn ServersView>,
-    pub reloads: web::Data<Reloader>,
-    pub definitions: web::Data<ToolAcceptances>,
-    pub standing: web::Data<StandingRules>,
+    pub reloader: web::Data<Reloader>,
+    pub acceptances: web::Data<ToolAcceptances>,
+    pub standing_rules: web::Data<StandingRules>,
     pub webhooks: web::Data<Webhooks>,
 }
 
@@ -87,13 +87,13 @@ pub struct Route {
 const READ: &str = "GET, HEAD";
 const POST: &str = "POST";
 
-fn read() -> impl Guard {
+fn get_or_head() -> impl Guard {
     guard::Any(guard::Get()).or(guard::Head())
 }
 
 macro_rules! route {
     (READ $path:literal, $handler:path) => {
-        Route { path: $path, allow: READ, build: |r| r.route(web::route().guard(read()).to($handler)) }
+        Route { path: $path, allow: READ, build: |r| r.route(web::route().guard(get_or_head()).to($handler)) }
     };
     (POST $path:literal, $handler:path) => {
         Route { path: $path, allow: POST, build: |r| r.route(web::post().to($handler)) }
@@ -107,7 +107,8 @@ pub const ROUTES: &[Route] = &[
         path: "/api/sign-in",
         allow: "GET, HEAD, POST",
         build: |r| {
-            r.route(web::post().to(account::sign_in)).route(web::route().guard(read()).to(identity_provider::options))
+            r.route(web::post().to(account::sign_in))
+                .route(web::route().guard(get_or_head()).to(identity_provider::options))
         },
     },
     route!(READ "/api/sign-in/provider", identity_provider::begin),
@@ -150,7 +151,7 @@ pub const ROUTES: &[Route] = &[
         build: |r| r.route(web::delete().to(server_accounts::disconnect)),
     },
     route!(READ "/.well-known/oauth-client.json", server_accounts::client_metadata),
-    route!(READ "/api/config", reload::in_force),
+    route!(READ "/api/config", reload::active_config),
     route!(READ "/api/reload", reload::status),
     route!(POST "/api/reload/consent", reload::consent),
     Route { path: "/api/events", allow: "GET", build: |r| r.route(web::get().to(events::stream)) },
@@ -160,7 +161,7 @@ pub const ROUTES: &[Route] = &[
 /// Adds all paths with their data.
 pub fn routes(data: &RestData, config: &mut ServiceConfig) {
     let RestData {
-        admission,
+        access,
         sign_in,
         server_accounts,
         feed,
@@ -168,13 +169,13 @@ pub fn routes(data: &RestData, config: &mut ServiceConfig) {
         changes,
         sessions,
         servers,
-        reloads,
-        definitions,
-        standing,
+        reloader,
+        acceptances,
+        standing_rules,
         webhooks,
     } = data.clone();
-    config.app_data(admission).app_data(sign_in).app_data(feed).app_data(streams).app_data(changes).app_data(sessions);
-    config.app_data(servers).app_data(reloads).app_data(definitions).app_data(standing).app_data(webhooks);
+    config.app_data(access).app_data(sign_in).app_data(feed).app_data(streams).app_data(changes).app_data(sessions);
+    config.app_data(servers).app_data(reloader).app_data(acceptances).app_data(standing_rules).app_data(webhooks);
     config.app_data(server_accounts);
     for route in ROUTES {
         let allow = route.allow;
@@ -193,7 +194,7 @@ async fn limit_request_time(
     request: ServiceRequest,
     next: Next<BoxBody>,
 ) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
-    let limit = caller::admission(request.request())?.http.request_timeout;
+    let limit = caller::access_data(request.request())?.http.request_timeout;
     let head = request.request().clone();
     match tokio::time::timeout(limit, next.call(request)).await {
         Ok(answer) => answer,
@@ -222,11 +223,11 @@ fn path_name(request: &HttpRequest) -> &str {
 /// Returns the `{id}` of the path if it has the form of an id of the gateway.
 fn path_id(request: &HttpRequest) -> Option<&str> {
     let id = request.match_info().query("id");
-    let legal = (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
-    legal.then_some(id)
+    let is_legal = (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"_-".contains(&b));
+    is_legal.then_some(id)
 }
 
-/// Responds like [`json_ok`], with text of about `bytes` bytes, which may be large.
+/// Responds like [`json_ok`]. A text of about `bytes` bytes that is large is written on another thread.
 async fn json_ok_sized(bytes: usize, body: impl Serialize + Send + 'static) -> Result<HttpResponse, Problem> {
     let text = offload(bytes, move || serde_json::to_vec(&body)).await?;
     let text = text.map_err(|error| Problem::new(ErrorKind::Internal, error.to_string()))?;

@@ -50,7 +50,7 @@ use super::{
         identity_provider::begin,
         identity_provider::finish,
         identity_provider::back_channel_logout,
-        reload::in_force,
+        reload::active_config,
         reload::status,
         reload::consent,
         rules::list,
@@ -172,7 +172,7 @@ fn document() -> Value {
     tidy(&mut document);
     let schemas = document["components"]["schemas"].as_object().cloned().unwrap_or_default();
     for (name, schema) in schemas.iter().filter(|(_, schema)| schema.get("allOf").is_some()) {
-        let (properties, required) = members(&schemas, schema);
+        let (properties, required) = flatten_members(&schemas, schema);
         document["components"]["schemas"][name] = json!({
             "type": "object", "description": schema["description"], "properties": properties, "required": required,
         });
@@ -186,18 +186,18 @@ fn document() -> Value {
 }
 
 /// Returns the properties of a type with flattened members, and the names of the required ones.
-fn members(schemas: &Map<String, Value>, schema: &Value) -> (Map<String, Value>, Vec<Value>) {
+fn flatten_members(schemas: &Map<String, Value>, schema: &Value) -> (Map<String, Value>, Vec<Value>) {
     let target = schema["$ref"].as_str().and_then(|path| schemas.get(path.rsplit('/').next()?));
     let schema = target.unwrap_or(schema);
     let mut properties = schema["properties"].as_object().cloned().unwrap_or_default();
     let mut required = schema["required"].as_array().cloned().unwrap_or_default();
     for part in schema["allOf"].as_array().into_iter().flatten() {
-        let (more, more_required) = members(schemas, part);
+        let (more, more_required) = flatten_members(schemas, part);
         properties.extend(more);
         required.extend(more_required);
     }
     for alternative in schema["oneOf"].as_array().into_iter().flatten() {
-        properties.extend(members(schemas, alternative).0);
+        properties.extend(flatten_members(schemas, alternative).0);
     }
     (properties, required)
 }
@@ -240,8 +240,8 @@ fn complete_operation(path: &str, operation: &mut Value) {
     }
 }
 
-/// Joins the lines of descriptions, and removes the defaults of members and the `null` in the types of optional parameters and of
-/// members that responses omit.
+/// Joins the lines of descriptions. Removes the defaults of members, and `null` from the types of optional parameters and of members
+/// that responses omit.
 fn tidy(value: &mut Value) {
     if let Some(Value::String(text)) = value.get_mut("description") {
         *text = text.replace('\n', " ").replace("[`", "`").replace("`]", "`").replace("`None`", "`null`");

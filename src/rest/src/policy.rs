@@ -114,7 +114,7 @@ impl PolicyTestRequest {
     ///
     /// # Errors
     /// `TOOL_NOT_FOUND` and the like, `VALIDATION_FAILED`.
-    pub fn evaluate(self, table: &RouteTable) -> Result<PolicyTest, McpError> {
+    pub fn evaluate(mut self, table: &RouteTable) -> Result<PolicyTest, McpError> {
         let other_subjects = [&self.resource, &self.prompt, &self.method].into_iter().flatten().count();
         let Some(tool) = self.tool.clone().filter(|_| other_subjects == 0) else {
             return if self.tool.is_none() && other_subjects == 1 {
@@ -123,7 +123,7 @@ impl PolicyTestRequest {
                 Err(subject_count_error())
             };
         };
-        let arguments = match self.arguments {
+        let arguments = match self.arguments.take() {
             Some(arguments) => arguments,
             None => RawValue::from_string("{}".to_owned())
                 .map_err(|error| McpError::new(ErrorKind::Internal, error.to_string()))?,
@@ -139,13 +139,8 @@ impl PolicyTestRequest {
             let suggestion = suggestion.map(|near| format!("; did you mean {near}?")).unwrap_or_default();
             McpError::new(ErrorKind::ToolNotFound, format!("there is no tool {name}{suggestion}"))
         })?;
-        let principal = principal(self.principal);
-        let requester = Requester {
-            principal: &principal,
-            transport: self.transport.as_deref().unwrap_or_default(),
-            revision: self.revision.as_deref().unwrap_or_default(),
-            client: self.client.as_deref(),
-        };
+        let principal = tested_principal(self.principal.take());
+        let requester = self.requester(&principal);
         let decision = route.ruling_for(&arguments).decide(&requester, &arguments);
         let verdict = decision.intended_verdict();
         Ok(PolicyTest {
@@ -162,43 +157,49 @@ impl PolicyTestRequest {
         })
     }
 
-    /// Evaluates the rules for a resource, a prompt or a method.
-    fn evaluate_other(self, table: &RouteTable) -> Result<PolicyTest, McpError> {
-        let principal = principal(self.principal);
-        let requester = Requester {
-            principal: &principal,
+    fn requester<'a>(&'a self, principal: &'a Principal) -> Requester<'a> {
+        Requester {
+            principal,
             transport: self.transport.as_deref().unwrap_or_default(),
             revision: self.revision.as_deref().unwrap_or_default(),
             client: self.client.as_deref(),
-        };
+        }
+    }
+
+    /// Evaluates the rules for a resource, a prompt or a method.
+    fn evaluate_other(mut self, table: &RouteTable) -> Result<PolicyTest, McpError> {
+        let principal = tested_principal(self.principal.take());
+        let requester = self.requester(&principal);
         let not_found = |kind, item: &str| McpError::new(kind, format!("there is no such {item}"));
         let policy =
             table.policy.as_ref().ok_or_else(|| McpError::new(ErrorKind::Internal, "there is no policy yet"))?;
-        let (subject, server, refusal, default_reason) = match (self.resource, self.prompt, self.method) {
-            (Some(uri), ..) => {
-                let found = table.provider_for_uri(&uri);
-                let provider = found.ok_or_else(|| not_found(ErrorKind::ResourceNotFound, "resource"))?;
-                let refusal = find_refusal(policy, &provider, Subject::Resource(&uri), &requester);
-                (TestSubject::Resource(uri), provider.name().to_owned(), refusal, UNDECIDED_REASON)
-            }
-            (_, Some(name), _) => {
-                let route = table.prompt(&name).ok_or_else(|| not_found(ErrorKind::PromptNotFound, "prompt"))?;
-                let refusal = find_refusal(policy, &route.provider, Subject::Prompt(&name), &requester);
-                (TestSubject::Prompt(name), route.provider.name().to_owned(), refusal, UNDECIDED_REASON)
-            }
-            (.., Some(method)) => {
-                let server = self.server.as_deref().and_then(|server| table.provider(server));
-                let server = server.and_then(|server| Some((server, server.upstream()?)));
-                let missing = || not_found(ErrorKind::NotFound, "server for the method");
-                let (server, upstream) = server.ok_or_else(missing)?;
-                let closed = (!policy.simulates() && !table.allows_method(upstream, &method, &requester)).then(|| {
-                    find_refusal(policy, server, Subject::Method(&method), &requester)
-                        .unwrap_or_else(|| Refusal { rule: None, reason: CLOSED_METHOD_REASON.into() })
-                });
-                (TestSubject::Method(method), upstream.config.name.clone(), closed, OPEN_METHOD_REASON)
-            }
-            _ => return Err(subject_count_error()),
-        };
+        let (subject, server, refusal, default_reason) =
+            match (self.resource.clone(), self.prompt.clone(), self.method.clone()) {
+                (Some(uri), ..) => {
+                    let found = table.provider_for_uri(&uri);
+                    let provider = found.ok_or_else(|| not_found(ErrorKind::ResourceNotFound, "resource"))?;
+                    let refusal = find_refusal(policy, &provider, Subject::Resource(&uri), &requester);
+                    (TestSubject::Resource(uri), provider.name().to_owned(), refusal, UNDECIDED_REASON)
+                }
+                (_, Some(name), _) => {
+                    let route = table.prompt(&name).ok_or_else(|| not_found(ErrorKind::PromptNotFound, "prompt"))?;
+                    let refusal = find_refusal(policy, &route.provider, Subject::Prompt(&name), &requester);
+                    (TestSubject::Prompt(name), route.provider.name().to_owned(), refusal, UNDECIDED_REASON)
+                }
+                (.., Some(method)) => {
+                    let server = self.server.as_deref().and_then(|server| table.provider(server));
+                    let server = server.and_then(|server| Some((server, server.upstream()?)));
+                    let missing = || not_found(ErrorKind::NotFound, "server for the method");
+                    let (server, upstream) = server.ok_or_else(missing)?;
+                    let closed =
+                        (!policy.simulates() && !table.allows_method(upstream, &method, &requester)).then(|| {
+                            find_refusal(policy, server, Subject::Method(&method), &requester)
+                                .unwrap_or_else(|| Refusal { rule: None, reason: CLOSED_METHOD_REASON.into() })
+                        });
+                    (TestSubject::Method(method), upstream.config.name.clone(), closed, OPEN_METHOD_REASON)
+                }
+                _ => return Err(subject_count_error()),
+            };
         let simulated = policy.simulates() && refusal.is_some();
         let verdict = if refusal.is_some() { Verdict::Deny } else { Verdict::Allow };
         let listed = simulated || refusal.is_none();
@@ -211,7 +212,8 @@ impl PolicyTestRequest {
     }
 }
 
-fn principal(tested: Option<TestedPrincipal>) -> Principal {
+/// Returns the caller to test: the local agent if the body names none.
+fn tested_principal(tested: Option<TestedPrincipal>) -> Principal {
     tested.map_or_else(Principal::local_agent, |TestedPrincipal { name, role, owner }| Principal {
         name,
         role,
@@ -238,9 +240,9 @@ const CLOSED_METHOD_REASON: &str = "something of this server could be reviewed o
     responses((status = 200, description = "The verdict and its reason", body = PolicyTest), (status = 404)))]
 pub async fn test(
     submission: Submission<PolicyTestRequest>,
-    standing: web::Data<StandingRules>,
+    standing_rules: web::Data<StandingRules>,
 ) -> Result<HttpResponse, Problem> {
-    let table = standing.routes().load_full();
+    let table = standing_rules.routes().load_full();
     // The test runs on the blocking pool, because conditions may be slow.
     let tested = web::block(move || submission.body.evaluate(&table)).await;
     let tested = tested.map_err(|_| Problem::new(ErrorKind::Internal, "the policy could not be evaluated"))?;

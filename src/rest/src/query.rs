@@ -91,11 +91,11 @@ impl Query {
         time.map(Some).map_err(|_| refuse(format!("{name} must be a time like 2026-07-28T12:00:00Z")))
     }
 
-    /// Returns the values of a comma-separated list of names of an enumeration.
+    /// Returns the values of a comma-separated list whose items are names of an enumeration.
     ///
     /// # Errors
     /// `INVALID_PARAMS` with the valid names.
-    pub fn names<T: DeserializeOwned>(&self, name: &str) -> Result<Vec<T>, Problem> {
+    pub fn enum_values<T: DeserializeOwned>(&self, name: &str) -> Result<Vec<T>, Problem> {
         self.items(name)
             .map(|word| {
                 T::deserialize(word.into_deserializer())
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn names_must_be_known_and_unique() {
         let query = Query::parse("status=pending%2Cstale&limit=7&cursor=", &["status", "limit", "cursor"]).unwrap();
-        assert_eq!(query.names::<ChangeState>("status").unwrap(), [ChangeState::Pending, ChangeState::Stale]);
+        assert_eq!(query.enum_values::<ChangeState>("status").unwrap(), [ChangeState::Pending, ChangeState::Stale]);
         assert_eq!((query.limit().unwrap(), query.get("cursor"), query.get("other")), (7, None, None));
         for bad in ["stauts=pending", "limit=1&limit=2", &format!("cursor={}", "x".repeat(2000))] {
             assert_eq!(Query::parse(bad, &["limit", "cursor"]).unwrap_err().error.kind, ErrorKind::InvalidParams);
@@ -139,7 +139,8 @@ mod tests {
 
     #[test]
     fn unknown_states_are_refused_with_valid_ones() {
-        let problem = Query::parse("status=open", &["status"]).unwrap().names::<ChangeState>("status").unwrap_err();
+        let problem =
+            Query::parse("status=open", &["status"]).unwrap().enum_values::<ChangeState>("status").unwrap_err();
         assert!(problem.error.message.contains("outcome_unknown"), "{problem}");
     }
 

@@ -20,8 +20,8 @@ use countersign_reload::{DecideError, PendingPolicy, Reloader, Status, settings_
 /// consent. All others take effect at once, or at the next start if a key is read only then.
 #[utoipa::path(get, path = "/api/reload", operation_id = "getReload", responses(
     (status = 200, description = "The last reload and the pending changes", body = Status)))]
-pub async fn status(_: Caller, reloads: web::Data<Reloader>) -> HttpResponse {
-    json_ok(&reloads.status())
+pub async fn status(_: Caller, reloader: web::Data<Reloader>) -> HttpResponse {
+    json_ok(&reloader.status())
 }
 
 /// The configuration in force.
@@ -42,9 +42,9 @@ struct ActiveConfig {
 /// reviewer's consent, and those that are read at the next start. Secrets are hidden.
 #[utoipa::path(get, path = "/api/config", operation_id = "getConfig", responses(
     (status = 200, description = "The configuration", body = ActiveConfig)))]
-pub async fn in_force(_: Caller, reloads: web::Data<Reloader>) -> HttpResponse {
-    let Status { file, waiting, .. } = reloads.status();
-    json_ok(&ActiveConfig { file, settings: reloads.settings(), waiting })
+pub async fn active_config(_: Caller, reloader: web::Data<Reloader>) -> HttpResponse {
+    let Status { file, waiting, .. } = reloader.status();
+    json_ok(&ActiveConfig { file, settings: reloader.settings(), waiting })
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq, ToSchema)]
@@ -69,10 +69,10 @@ impl Body for ConsentRequest {}
     responses((status = 200, description = "The current status", body = Status), (status = 404), (status = 409)))]
 pub async fn consent(
     submission: Submission<ConsentRequest>,
-    reloads: web::Data<Reloader>,
+    reloader: web::Data<Reloader>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body, .. } = submission;
-    let deciding = Arc::clone(&reloads);
+    let deciding = Arc::clone(&reloader);
     // The decision runs in its own task, so that a client that disconnects cannot interrupt it half-way.
     let decided = actix_web::rt::spawn(async move {
         deciding.decide(&body.digest, body.verdict == ConsentVerdict::Accept, &principal.name).await
@@ -87,5 +87,5 @@ pub async fn consent(
         };
         Problem::new(kind, error.to_string())
     })?;
-    Ok(json_ok(&reloads.status()))
+    Ok(json_ok(&reloader.status()))
 }

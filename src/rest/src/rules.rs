@@ -36,10 +36,10 @@ struct Rules {
 pub async fn list(
     _: Caller,
     request: HttpRequest,
-    standing: web::Data<StandingRules>,
+    standing_rules: web::Data<StandingRules>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["limit", "cursor"])?;
-    let page = page::by_name(&query, standing.list(), |rule| &rule.id)?;
+    let page = page::by_name(&query, standing_rules.list(), |rule| &rule.id)?;
     Ok(json_ok(&Rules { rules: page.items, next_cursor: page.next_cursor }))
 }
 
@@ -69,7 +69,7 @@ impl Body for RuleRequest {}
 pub async fn create(
     submission: Submission<RuleRequest>,
     changes: web::Data<Changes>,
-    standing: web::Data<StandingRules>,
+    standing_rules: web::Data<StandingRules>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, id, body } = submission;
     let new = NewRule {
@@ -77,10 +77,10 @@ pub async fn create(
         arguments: body.arguments,
         callers: body.principal,
         valid_for_seconds: body.valid_for_seconds,
-        comment: body::comment(body.comment)?,
+        comment: body::normalize_comment(body.comment)?,
     };
     let change = changes.get(&id).await?.ok_or_else(change_not_found)?;
-    Ok(json_ok(&standing.create(&change, &principal, new).await?))
+    Ok(json_ok(&standing_rules.create(&change, &principal, new).await?))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -101,9 +101,9 @@ impl Body for RevokeRequest {
     responses((status = 200, description = "The revoked rule", body = StandingRule), (status = 409)))]
 pub async fn revoke(
     submission: Submission<RevokeRequest>,
-    standing: web::Data<StandingRules>,
+    standing_rules: web::Data<StandingRules>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, id, body } = submission;
-    let comment = body::comment(body.comment)?;
-    Ok(json_ok(&standing.revoke(&id, &principal, comment.as_deref()).await?))
+    let comment = body::normalize_comment(body.comment)?;
+    Ok(json_ok(&standing_rules.revoke(&id, &principal, comment.as_deref()).await?))
 }

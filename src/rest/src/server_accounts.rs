@@ -17,7 +17,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{
     Caller, Problem,
     account::set_cookie,
-    caller::admission,
+    caller::access_data,
     identity_provider::{flow_cookie, redirect},
     json_ok, path_name,
 };
@@ -123,7 +123,7 @@ pub async fn connect(
     }
     let started = accounts.begin_consent(path_name(&request), &caller.principal).await;
     let StartedConsent { url, cookie } =
-        started.map_err(|problem| Problem::new(kind_of(problem), problem.to_string()))?;
+        started.map_err(|problem| Problem::new(error_kind(problem), problem.to_string()))?;
     let mut response = json_ok(&Consent { url });
     set_cookie(
         &mut response,
@@ -191,11 +191,11 @@ pub async fn client_metadata(
 
 /// Builds the cookie of a consent. It is `Lax`, because the browser comes back from another site.
 fn connect_cookie(request: &HttpRequest, value: String, lifetime: CookieDuration) -> Result<Cookie<'static>, Problem> {
-    let is_secure = admission(request)?.authentication.sign_ins.has_secure_cookies();
+    let is_secure = access_data(request)?.authentication.sign_ins.has_secure_cookies();
     Ok(flow_cookie((CONSENT_COOKIE, value), COOKIE_PATH, lifetime, is_secure))
 }
 
-const fn kind_of(problem: ConnectProblem) -> ErrorKind {
+const fn error_kind(problem: ConnectProblem) -> ErrorKind {
     match problem {
         ConnectProblem::UnknownServer => ErrorKind::NotFound,
         ConnectProblem::AdminOnly

@@ -58,14 +58,14 @@ pub async fn list(
     request: HttpRequest,
     servers: web::Data<dyn ServersView>,
     accounts: web::Data<dyn ServerAccounts>,
-    definitions: web::Data<ToolAcceptances>,
+    acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["limit", "cursor"])?;
     let infos = servers.servers().await;
     let statuses = accounts.list_statuses(&caller.principal).await?;
     let mut accounts: BTreeMap<String, AccountInfo> =
         statuses.into_iter().map(|status| (status.server.clone(), status.into())).collect();
-    let mut pending = definitions.pending_counts();
+    let mut pending = acceptances.pending_counts();
     let entry = |info: ServerInfo| ServerEntry {
         review: pending.remove(&info.name).unwrap_or_default(),
         account: accounts.remove(&info.name),
@@ -97,25 +97,25 @@ struct ServerTools<'a> {
 pub async fn get(
     _: Caller,
     request: HttpRequest,
-    definitions: web::Data<ToolAcceptances>,
+    acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["limit", "cursor"])?;
-    tools_page(path_name(&request), &definitions, |tools| page::by_name(&query, tools, |tool| &tool.name))
+    tools_page(path_name(&request), &acceptances, |tools| page::by_name(&query, tools, |tool| &tool.name))
 }
 
-fn all_tools(name: &str, definitions: &ToolAcceptances) -> Result<HttpResponse, Problem> {
-    tools_page(name, definitions, |items| Ok(Page { items, next_cursor: None }))
+fn all_tools(name: &str, acceptances: &ToolAcceptances) -> Result<HttpResponse, Problem> {
+    tools_page(name, acceptances, |items| Ok(Page { items, next_cursor: None }))
 }
 
 fn tools_page(
     name: &str,
-    definitions: &ToolAcceptances,
+    acceptances: &ToolAcceptances,
     page: impl FnOnce(Vec<ToolInfo>) -> Result<Page<ToolInfo>, Problem>,
 ) -> Result<HttpResponse, Problem> {
     let tools =
-        definitions.tools(name).ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no server of this name"))?;
+        acceptances.tools(name).ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no server of this name"))?;
     let Page { items, next_cursor } = page(tools)?;
-    Ok(json_ok(&ServerTools { name, tools: items, known_reads: definitions.known_reads(name), next_cursor }))
+    Ok(json_ok(&ServerTools { name, tools: items, known_reads: acceptances.known_reads(name), next_cursor }))
 }
 
 /// A definition that was shown.
@@ -161,16 +161,16 @@ impl Body for AllowRequest {}
     responses((status = 200, description = "The current tools", body = ServerTools), (status = 409), (status = 429)))]
 pub async fn allow(
     submission: Submission<AllowRequest>,
-    standing: web::Data<StandingRules>,
-    definitions: web::Data<ToolAcceptances>,
+    standing_rules: web::Data<StandingRules>,
+    acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, id: server, body } = submission;
     let missing = "`reason` is missing: say why the tools need no review; the audit trail keeps it";
-    let reason = body::comment(Some(body.reason))?;
+    let reason = body::normalize_comment(Some(body.reason))?;
     let reason = reason.ok_or_else(|| Problem::new(ErrorKind::ValidationFailed, missing))?;
     let tools = to_definitions(body.tools, MAX_RULES_PER_OWNER)?;
-    standing.allow_tools(&server, &tools, &principal, &reason).await?;
-    all_tools(&server, &definitions)
+    standing_rules.allow_tools(&server, &tools, &principal, &reason).await?;
+    all_tools(&server, &acceptances)
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -197,12 +197,12 @@ impl Body for DefinitionsRequest {
     responses((status = 200, description = "The current tools", body = ServerTools), (status = 409)))]
 pub async fn accept(
     submission: Submission<DefinitionsRequest>,
-    definitions: web::Data<ToolAcceptances>,
+    acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, id: server, body } = submission;
     let tools = to_definitions(body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
-    definitions.accept(&server, &tools, &principal).await?;
-    all_tools(&server, &definitions)
+    acceptances.accept(&server, &tools, &principal).await?;
+    all_tools(&server, &acceptances)
 }
 
 /// Accepts known reads of a server.
@@ -217,12 +217,12 @@ pub async fn accept(
     responses((status = 200, description = "The current tools", body = ServerTools), (status = 409)))]
 pub async fn accept_known_reads(
     submission: Submission<DefinitionsRequest>,
-    definitions: web::Data<ToolAcceptances>,
+    acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, id: server, body } = submission;
     let tools = to_definitions(body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
-    definitions.accept_known_reads(&server, &tools, &principal).await?;
-    all_tools(&server, &definitions)
+    acceptances.accept_known_reads(&server, &tools, &principal).await?;
+    all_tools(&server, &acceptances)
 }
 
 /// Revokes acceptances.
@@ -233,10 +233,10 @@ pub async fn accept_known_reads(
     responses((status = 200, description = "The current tools", body = ServerTools), (status = 409)))]
 pub async fn revoke(
     submission: Submission<DefinitionsRequest>,
-    definitions: web::Data<ToolAcceptances>,
+    acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, id: server, body } = submission;
     let tools = to_definitions(body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
-    definitions.revoke(&server, &tools, &principal).await?;
-    all_tools(&server, &definitions)
+    acceptances.revoke(&server, &tools, &principal).await?;
+    all_tools(&server, &acceptances)
 }

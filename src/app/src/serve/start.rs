@@ -38,7 +38,7 @@ use countersign_http::{
 };
 use countersign_reload::{ConfigSource, InitialConfig, Reloader};
 use countersign_rest::{
-    Admission, FeedAccess, RestData, RoutedServers, ServerAccounts, ServersView, SessionsView, SignInData, dashboard,
+    AccessData, FeedAccess, RestData, RoutedServers, ServerAccounts, ServersView, SessionsView, SignInData, dashboard,
 };
 use countersign_review::{
     Changes, PendingConfig,
@@ -277,7 +277,7 @@ pub async fn start(
     let routed_servers =
         RoutedServers { routes: Arc::clone(&routes), request_timeout: config.transports.http.request_timeout };
     let rest = RestData {
-        admission: web::Data::new(Admission {
+        access: web::Data::new(AccessData {
             authentication: Arc::clone(&authentication),
             http: config.transports.http.clone(),
         }),
@@ -307,9 +307,9 @@ pub async fn start(
         changes: web::Data::new(changes.clone()),
         sessions: web::Data::from(Arc::clone(&sessions.registry) as Arc<dyn SessionsView>),
         servers: web::Data::from(Arc::new(routed_servers) as Arc<dyn ServersView>),
-        reloads: web::Data::from(Arc::clone(&reloader)),
-        definitions: web::Data::from(acceptances),
-        standing: web::Data::from(Arc::clone(&standing_rules)),
+        reloader: web::Data::from(Arc::clone(&reloader)),
+        acceptances: web::Data::from(acceptances),
+        standing_rules: web::Data::from(Arc::clone(&standing_rules)),
         webhooks: web::Data::from(Arc::clone(&webhooks)),
     };
     let front = Front::new(authentication, memory);

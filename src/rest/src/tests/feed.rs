@@ -170,7 +170,7 @@ async fn sse_stream_is_kept_alive_and_ends_with_its_credential() {
         assert_eq!(sse.read_until("\n\n").await.unwrap(), ":");
     }
     endpoints.stored.writer().revoke(&new.key.id, Timestamp::now()).unwrap();
-    endpoints.data.admission.authentication.authenticator.forget_key(&new.hash);
+    endpoints.data.access.authentication.authenticator.forget_key(&new.hash);
     assert_eq!(sse.next().await, None);
     endpoints.close().await;
 }
@@ -298,7 +298,7 @@ async fn web_sockets_are_bounded_and_end_with_their_credential() {
         client.ws(format!("ws://{}/events", endpoints.address)).header("Authorization", key.as_str()).connect().await;
     assert!(matches!(second, Err(awc::error::WsClientError::InvalidResponseStatus(status)) if status.as_u16() == 503));
     endpoints.stored.writer().revoke(&new.key.id, Timestamp::now()).unwrap();
-    endpoints.data.admission.authentication.authenticator.forget_key(&new.hash);
+    endpoints.data.access.authentication.authenticator.forget_key(&new.hash);
     assert_eq!(receive_frame(&mut socket).await, Err(Some(CloseCode::Policy)));
     endpoints.close().await;
 }

@@ -202,7 +202,7 @@ impl Endpoints {
         let flags = Flags { config: Some(file), data: Some(dir.path().into()), ..Flags::default() };
         let source = ConfigSource { flags, ..ConfigSource::default() };
         let loaded = load(&source.flags, &source.env).unwrap();
-        let reloads = Arc::new(Reloader::new(
+        let reloader = Arc::new(Reloader::new(
             source,
             InitialConfig::for_empty_store(loaded, [0; 16]),
             Box::new(UnchangingGateway),
@@ -215,7 +215,7 @@ impl Endpoints {
                 async {}.boxed()
             }) as countersign_rulings::tool_acceptance::RouteRebuilder
         };
-        let standing = StandingRules::new(StandingRulesDeps {
+        let standing_rules = StandingRules::new(StandingRulesDeps {
             store,
             cache: rule_cache,
             reviewers: Arc::clone(&people) as _,
@@ -225,7 +225,7 @@ impl Endpoints {
         });
         let streams = StreamSlots::new(config.limits.max_streams);
         let data = RestData {
-            admission: web::Data::new(Admission {
+            access: web::Data::new(AccessData {
                 authentication: Arc::clone(&authentication),
                 http: config.transports.http.clone(),
             }),
@@ -255,9 +255,9 @@ impl Endpoints {
             changes: web::Data::new(changes.clone()),
             sessions: web::Data::from(Arc::new(FakeViews) as Arc<dyn SessionsView>),
             servers: web::Data::from(Arc::new(FakeViews) as Arc<dyn ServersView>),
-            reloads: web::Data::from(reloads),
-            definitions: web::Data::new(ToolAcceptances::new(routes, pins, rebuild(), changes.feed().clone())),
-            standing: web::Data::new(standing),
+            reloader: web::Data::from(reloader),
+            acceptances: web::Data::new(ToolAcceptances::new(routes, pins, rebuild(), changes.feed().clone())),
+            standing_rules: web::Data::new(standing_rules),
             webhooks: web::Data::new(Webhooks::new(changes.feed().clone())),
         };
         let served = data.clone();
@@ -297,7 +297,7 @@ impl Endpoints {
     /// Writes the configuration file, and reloads it.
     pub async fn configure(&self, yaml: &str) {
         std::fs::write(self.dir.path().join("c.yaml"), yaml).unwrap();
-        self.data.reloads.reload(ReloadCause::File).await;
+        self.data.reloader.reload(ReloadCause::File).await;
     }
 
     pub async fn propose_by(&self, principal: &str) -> Arc<Change> {

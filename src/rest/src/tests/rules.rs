@@ -79,11 +79,11 @@ async fn rule_is_created_listed_counted_and_revoked() {
     );
 
     // Each use is recorded once, even if uses are recorded twice.
-    let standing_rules = endpoints.data.standing.list();
+    let standing_rules = endpoints.data.standing_rules.list();
     standing_rules[0].uses.increment();
     standing_rules[0].uses.increment();
-    endpoints.data.standing.record_uses().await;
-    endpoints.data.standing.record_uses().await;
+    endpoints.data.standing_rules.record_uses().await;
+    endpoints.data.standing_rules.record_uses().await;
 
     let path = format!("/api/rules/{}/revoke", rule["id"].as_str().unwrap());
     let revoked = endpoints.post(&path, &key, &json!({ "comment": "enough" })).await;
@@ -135,7 +135,7 @@ async fn revoked_key_ends_its_allow_rules_and_orphans_its_deny_rules() {
     let deny = json!({ "verdict": "deny", "arguments": "any", "principal": "any" });
     let other = endpoints.propose_write("other", Terms::default()).await;
     assert_eq!(endpoints.test_policy(&key, "ci", ARGUMENTS).await["verdict"], "allow");
-    assert!(endpoints.data.standing.end_orphans().await);
+    assert!(endpoints.data.standing_rules.end_orphans().await);
     assert_eq!(endpoints.test_policy(&key, "ci", ARGUMENTS).await["verdict"], "allow", "the key is still valid");
 
     let mut events = endpoints.changes.feed().subscribe(None).unwrap();
@@ -143,7 +143,7 @@ async fn revoked_key_ends_its_allow_rules_and_orphans_its_deny_rules() {
     // The rule ends within a second, even if its end was not recorded yet.
     while endpoints.test_policy(&key, "ci", ARGUMENTS).await["verdict"] != "review" {}
     assert!(endpoints.get("/api/rules", &key).await.json()["rules"][0]["revokedAt"].is_null());
-    assert!(endpoints.data.standing.end_orphans().await && endpoints.data.standing.end_orphans().await);
+    assert!(endpoints.data.standing_rules.end_orphans().await && endpoints.data.standing_rules.end_orphans().await);
     let rule = endpoints.get("/api/rules", &key).await.json()["rules"][0].clone();
     assert_eq!((&rule["id"], rule["revokedBy"].as_str()), (&allowed["id"], Some("system")), "{rule}");
     assert_eq!(rule["orphanedAt"], rule["revokedAt"]);
@@ -160,7 +160,7 @@ async fn revoked_key_ends_its_allow_rules_and_orphans_its_deny_rules() {
     assert_eq!(endpoints.create_rule(&other, &former_reviewer.secret, &deny).await.status, 200);
     endpoints.stored.writer().revoke(&former_reviewer.key.id, Timestamp::now()).unwrap();
     loop {
-        assert!(endpoints.data.standing.end_orphans().await);
+        assert!(endpoints.data.standing_rules.end_orphans().await);
         let rule = endpoints.get("/api/rules", &key).await.json()["rules"][0].clone();
         if rule["orphanedAt"].is_string() {
             assert!(rule["revokedAt"].is_null() && rule["verdict"] == "deny", "{rule}");
@@ -232,7 +232,7 @@ async fn rule_expires_and_rules_per_reviewer_are_bounded() {
     assert_eq!(endpoints.create_rule(&change, &key, &body).await.status, 200);
     let mut kinds = Vec::new();
     while kinds.last().map(String::as_str) != Some("rule.expired") {
-        endpoints.data.standing.expire().await;
+        endpoints.data.standing_rules.expire().await;
         let event = tokio::time::timeout(Duration::from_millis(20), events.next()).await;
         if let Ok(Ok(event)) = event.map(|event| event.ok_or(())) {
             let event: Value = serde_json::from_slice(&event.json).unwrap();

@@ -342,7 +342,7 @@ async fn revoked_key_and_its_sign_ins_are_refused() {
     assert_eq!(endpoints.get("/api/me", &new.secret).await.status, 200);
     endpoints.stored.writer().revoke(&new.key.id, Timestamp::now()).unwrap();
     // This has the same effect as waiting for a second.
-    endpoints.data.admission.authentication.authenticator.forget_key(&new.hash);
+    endpoints.data.access.authentication.authenticator.forget_key(&new.hash);
     assert_eq!(endpoints.get("/api/me", &new.secret).await.problem(401), "UNAUTHORIZED");
     let reply = send_as_browser(&endpoints, "GET", "/api/me", Some(&cookie), Some(&secret), None, &json!({})).await;
     assert_eq!(reply.problem(401), "UNAUTHORIZED");

@@ -122,8 +122,8 @@ impl Fixture {
 
 #[actix::test]
 async fn pending_answer_has_all_fields_for_the_agent() {
-    let f = Fixture::new().await;
-    let change = f.propose("bob").await;
+    let fixture = Fixture::new().await;
+    let change = fixture.propose("bob").await;
     let result = pending_result(&change);
     let answer: Value = serde_json::from_str(result.structured_content.unwrap().get()).unwrap();
     let schema = pending_output_schema();
@@ -144,8 +144,8 @@ async fn pending_answer_has_all_fields_for_the_agent() {
 
 #[actix::test]
 async fn answer_about_a_duplicate_names_the_first_change() {
-    let f = Fixture::new().await;
-    let (first, second) = (f.propose("bob").await, f.propose("bob").await);
+    let fixture = Fixture::new().await;
+    let (first, second) = (fixture.propose("bob").await, fixture.propose("bob").await);
     assert!(!pending_text(&first).contains("already proposed"));
     let text = pending_text(&second);
     assert!(text.contains(&format!("You had already proposed the same call: {}.", first.id)), "{text}");
@@ -155,38 +155,38 @@ async fn answer_about_a_duplicate_names_the_first_change() {
 
 #[actix::test]
 async fn agent_sees_only_its_own_changes() {
-    let f = Fixture::new().await;
-    let change = f.propose("bob").await;
+    let fixture = Fixture::new().await;
+    let change = fixture.propose("bob").await;
     let by_id = json!({ "changeId": change.id });
-    assert!(f.call(&agent("bob"), "get_change", by_id.clone()).await.is_ok());
+    assert!(fixture.call(&agent("bob"), "get_change", by_id.clone()).await.is_ok());
     for tool in ["get_change", "wait_for_change", "withdraw_change"] {
-        let error = f.call(&agent("eve"), tool, by_id.clone()).await.unwrap_err();
+        let error = fixture.call(&agent("eve"), tool, by_id.clone()).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::ChangeNotFound, "{tool}");
         // The answer is the same as for a change that does not exist, except for the id.
-        let nothing = f.call(&agent("eve"), tool, json!({ "changeId": "chg_nothing" })).await.unwrap_err();
+        let nothing = fixture.call(&agent("eve"), tool, json!({ "changeId": "chg_nothing" })).await.unwrap_err();
         assert_eq!(error.message.replace(&change.id, "chg_nothing"), nothing.message);
     }
     let uri = format!("change://{}", change.id);
-    let error = f.tools.read_resource(&uri, &agent("eve")).await.unwrap_err();
+    let error = fixture.tools.read_resource(&uri, &agent("eve")).await.unwrap_err();
     assert_eq!((error.kind, &error.data["uri"]), (ErrorKind::ResourceNotFound, &json!(uri)));
-    assert_eq!(f.call(&agent("eve"), "list_changes", json!({})).await.unwrap().1["changes"], json!([]));
+    assert_eq!(fixture.call(&agent("eve"), "list_changes", json!({})).await.unwrap().1["changes"], json!([]));
 
     // A reviewer may read the change but cannot withdraw it.
     let reviewer = context("alice", Role::Reviewer);
-    assert!(f.call(&reviewer, "get_change", by_id.clone()).await.is_ok());
-    assert!(f.tools.read_resource(&uri, &reviewer).await.is_ok());
-    let error = f.call(&reviewer, "withdraw_change", by_id.clone()).await.unwrap_err();
+    assert!(fixture.call(&reviewer, "get_change", by_id.clone()).await.is_ok());
+    assert!(fixture.tools.read_resource(&uri, &reviewer).await.is_ok());
+    let error = fixture.call(&reviewer, "withdraw_change", by_id.clone()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Forbidden);
-    assert_eq!(f.call(&reviewer, "list_changes", json!({})).await.unwrap().1["changes"], json!([]));
-    assert_eq!(f.changes.get(&change.id).await.unwrap().unwrap().state, ChangeState::Pending);
+    assert_eq!(fixture.call(&reviewer, "list_changes", json!({})).await.unwrap().1["changes"], json!([]));
+    assert_eq!(fixture.changes.get(&change.id).await.unwrap().unwrap().state, ChangeState::Pending);
 }
 
 #[actix::test]
 async fn rejection_names_reviewer_and_reason() {
-    let f = Fixture::new().await;
-    let change = f.propose("bob").await;
-    f.decide(&change, ReviewVerdict::Reject, "Say which browser.\nAnd be kind.").await;
-    let (text, answer) = f.call(&agent("bob"), "get_change", json!({ "changeId": change.id })).await.unwrap();
+    let fixture = Fixture::new().await;
+    let change = fixture.propose("bob").await;
+    fixture.decide(&change, ReviewVerdict::Reject, "Say which browser.\nAnd be kind.").await;
+    let (text, answer) = fixture.call(&agent("bob"), "get_change", json!({ "changeId": change.id })).await.unwrap();
     assert_eq!(answer["status"], "rejected");
     assert_eq!(
         (&answer["decisions"][0]["reviewer"], &answer["decisions"][0]["verdict"]),
@@ -201,11 +201,11 @@ async fn rejection_names_reviewer_and_reason() {
 
 #[actix::test]
 async fn wait_returns_the_outcome() {
-    let f = Fixture::new().await;
-    let change = f.propose("bob").await;
+    let fixture = Fixture::new().await;
+    let change = fixture.propose("bob").await;
     let ctx = agent("bob");
-    let waiting = f.call(&ctx, "wait_for_change", json!({ "changeId": change.id, "timeoutSeconds": 60 }));
-    let (waited, _) = tokio::join!(waiting, f.decide(&change, ReviewVerdict::Approve, "Fine"));
+    let waiting = fixture.call(&ctx, "wait_for_change", json!({ "changeId": change.id, "timeoutSeconds": 60 }));
+    let (waited, _) = tokio::join!(waiting, fixture.decide(&change, ReviewVerdict::Approve, "Fine"));
     let (text, answer) = waited.unwrap();
     assert_eq!((&answer["status"], &answer["timedOut"]), (&json!("applied"), &json!(false)));
     assert_eq!(answer["result"]["structuredContent"]["comment"]["author"], "bob");
@@ -214,9 +214,9 @@ async fn wait_returns_the_outcome() {
         assert!(text.contains(part), "{part} is not in {text}");
     }
     // A finished change is answered at once.
-    let (_, again) = f.call(&ctx, "wait_for_change", json!({ "changeId": change.id })).await.unwrap();
+    let (_, again) = fixture.call(&ctx, "wait_for_change", json!({ "changeId": change.id })).await.unwrap();
     assert_eq!(again, answer);
-    let error = f.call(&ctx, "withdraw_change", json!({ "changeId": change.id })).await.unwrap_err();
+    let error = fixture.call(&ctx, "withdraw_change", json!({ "changeId": change.id })).await.unwrap_err();
     assert_eq!((error.kind, &error.data["status"]), (ErrorKind::ChangeNotPending, &json!("applied")));
 }
 
@@ -234,12 +234,12 @@ impl ProgressSink for Recorder {
 
 #[actix::test]
 async fn wait_is_bounded_cancellable_and_reports_progress() {
-    let f = Fixture::new().await;
-    let change = f.propose("bob").await;
+    let fixture = Fixture::new().await;
+    let change = fixture.propose("bob").await;
     let recorder = Arc::new(Recorder::default());
     let ctx = CallContext { progress: Arc::clone(&recorder) as Arc<dyn ProgressSink>, ..agent("bob") };
     let arguments = json!({ "changeId": change.id, "timeoutSeconds": 1 });
-    let (text, answer) = f.call(&ctx, "wait_for_change", arguments).await.unwrap();
+    let (text, answer) = fixture.call(&ctx, "wait_for_change", arguments).await.unwrap();
     assert_eq!((&answer["status"], &answer["timedOut"]), (&json!("pending"), &json!(true)));
     assert!(text.starts_with("The wait ended before"), "{text}");
     {
@@ -250,38 +250,39 @@ async fn wait_is_bounded_cancellable_and_reports_progress() {
     }
 
     let ctx = agent("bob");
-    let waiting = f.call(&ctx, "wait_for_change", json!({ "changeId": change.id, "timeoutSeconds": 300 }));
+    let waiting = fixture.call(&ctx, "wait_for_change", json!({ "changeId": change.id, "timeoutSeconds": 300 }));
     let (waited, ()) = tokio::join!(waiting, async { ctx.cancel.cancel() });
     assert_eq!(waited.unwrap_err().kind, ErrorKind::Cancelled);
 
     for seconds in [json!(0), json!(301), json!(-1), json!(1e300)] {
-        let error =
-            f.call(&agent("bob"), "wait_for_change", json!({ "changeId": change.id, "timeoutSeconds": seconds })).await;
+        let error = fixture
+            .call(&agent("bob"), "wait_for_change", json!({ "changeId": change.id, "timeoutSeconds": seconds }))
+            .await;
         assert_eq!(error.unwrap_err().data["details"]["errors"][0]["pointer"], "/timeoutSeconds");
     }
 }
 
 #[actix::test]
 async fn withdraw_is_idempotent() {
-    let f = Fixture::new().await;
-    let change = f.propose("bob").await;
+    let fixture = Fixture::new().await;
+    let change = fixture.propose("bob").await;
     let by_id = json!({ "changeId": change.id });
-    let (text, answer) = f.call(&agent("bob"), "withdraw_change", by_id.clone()).await.unwrap();
+    let (text, answer) = fixture.call(&agent("bob"), "withdraw_change", by_id.clone()).await.unwrap();
     assert_eq!(answer["status"], "withdrawn");
     assert!(text.starts_with("Change withdrawn."), "{text}");
-    let (_, again) = f.call(&agent("bob"), "withdraw_change", by_id).await.unwrap();
+    let (_, again) = fixture.call(&agent("bob"), "withdraw_change", by_id).await.unwrap();
     assert_eq!(again["version"], answer["version"]);
 }
 
 #[actix::test]
 async fn withdrawal_needs_the_scope_to_propose() {
-    let f = Fixture::new().await;
-    let change = f.propose("bob").await;
+    let fixture = Fixture::new().await;
+    let change = fixture.propose("bob").await;
     let withdraw = |scope| {
         let claims = Claims { scopes: Some(vec![scope]), ..Claims::default() };
         let principal = Principal { claims: Some(Arc::new(claims)), ..Principal::new("bob", Role::Agent) };
-        let (f, by_id) = (&f, json!({ "changeId": change.id }));
-        async move { f.call(&countersign_provider::testing::context(principal), "withdraw_change", by_id).await }
+        let (fixture, by_id) = (&fixture, json!({ "changeId": change.id }));
+        async move { fixture.call(&countersign_provider::testing::context(principal), "withdraw_change", by_id).await }
     };
     let error = withdraw(Scope::ToolsRead).await.unwrap_err();
     assert_eq!((error.kind, error.data["scope"].as_str()), (ErrorKind::Forbidden, Some("tools:read tools:propose")));
@@ -290,21 +291,21 @@ async fn withdrawal_needs_the_scope_to_propose() {
 
 #[actix::test]
 async fn list_has_pages_and_filters() {
-    let f = Fixture::new().await;
+    let fixture = Fixture::new().await;
     let mut ids = Vec::new();
     for _ in 0..5 {
-        ids.insert(0, f.propose("bob").await.id.clone());
+        ids.insert(0, fixture.propose("bob").await.id.clone());
     }
-    f.propose("eve").await;
+    fixture.propose("eve").await;
     let ctx = agent("bob");
-    f.call(&ctx, "withdraw_change", json!({ "changeId": ids[4] })).await.unwrap();
-    let page = f.call(&ctx, "list_changes", json!({ "limit": 3 })).await.unwrap().1;
+    fixture.call(&ctx, "withdraw_change", json!({ "changeId": ids[4] })).await.unwrap();
+    let page = fixture.call(&ctx, "list_changes", json!({ "limit": 3 })).await.unwrap().1;
     let names = |a: &Value| a["changes"].as_array().unwrap().iter().map(|c| c["changeId"].clone()).collect::<Vec<_>>();
     assert_eq!(names(&page), ids[..3]);
-    let rest = f.call(&ctx, "list_changes", json!({ "limit": 3, "cursor": page["nextCursor"] })).await.unwrap().1;
+    let rest = fixture.call(&ctx, "list_changes", json!({ "limit": 3, "cursor": page["nextCursor"] })).await.unwrap().1;
     assert_eq!((names(&rest), &rest["nextCursor"]), (ids[3..].iter().map(|i| json!(i)).collect(), &Value::Null));
-    assert_eq!(names(&f.call(&ctx, "list_changes", json!({ "status": "open" })).await.unwrap().1), ids[..4]);
-    let withdrawn = f.call(&ctx, "list_changes", json!({ "status": "withdrawn" })).await.unwrap().1;
+    assert_eq!(names(&fixture.call(&ctx, "list_changes", json!({ "status": "open" })).await.unwrap().1), ids[..4]);
+    let withdrawn = fixture.call(&ctx, "list_changes", json!({ "status": "withdrawn" })).await.unwrap().1;
     assert_eq!(names(&withdrawn), ids[4..]);
     for (arguments, pointer) in [
         (json!({ "status": "lost" }), "/status"),
@@ -313,19 +314,19 @@ async fn list_has_pages_and_filters() {
         (json!({ "cursor": "x".repeat(65) }), "/cursor"),
     ] {
         assert_eq!(
-            f.call(&ctx, "list_changes", arguments).await.unwrap_err().data["details"]["errors"][0]["pointer"],
+            fixture.call(&ctx, "list_changes", arguments).await.unwrap_err().data["details"]["errors"][0]["pointer"],
             pointer
         );
     }
-    let error = f.call(&ctx, "list_changes", json!({ "cursor": "x" })).await.unwrap_err();
+    let error = fixture.call(&ctx, "list_changes", json!({ "cursor": "x" })).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::InvalidParams);
 }
 
 #[actix::test]
 async fn resources_show_changes_and_gateway() {
-    let f = Fixture::new().await;
-    let mut events = f.tools.events();
-    let change = f.propose("bob").await;
+    let fixture = Fixture::new().await;
+    let mut events = fixture.tools.events();
+    let change = fixture.propose("bob").await;
     let uri = format!("change://{}", change.id);
     // The change is durable and announced; the module forwards the event on its own task.
     let ProviderEvent::PrivateResourcesUpdated(updated) = events.recv().await.unwrap() else { panic!("another event") };
@@ -341,10 +342,10 @@ async fn resources_show_changes_and_gateway() {
 
     let ctx = agent("bob");
     let read = |uri: String| {
-        let (f, ctx) = (&f, &ctx);
+        let (fixture, ctx) = (&fixture, &ctx);
         async move {
-            let read = f.tools.read_resource(&uri, ctx).await.unwrap();
-            assert!(f.tools.uri_schemes().iter().any(|scheme| uri.starts_with(scheme)));
+            let read = fixture.tools.read_resource(&uri, ctx).await.unwrap();
+            assert!(fixture.tools.uri_schemes().iter().any(|scheme| uri.starts_with(scheme)));
             serde_json::from_str::<Value>(&read[0].text).unwrap()
         }
     };
@@ -353,22 +354,22 @@ async fn resources_show_changes_and_gateway() {
     let about = read("countersign://gateway".into()).await;
     assert_eq!((&about["name"], &about["providers"]), (&json!("countersign"), &json!(2)));
     assert_eq!(about["protocolRevisions"].as_array().unwrap().len(), 5);
-    for resource in f.tools.resources(&ctx).await.unwrap() {
+    for resource in fixture.tools.resources(&ctx).await.unwrap() {
         read(resource.uri).await;
     }
     for bad in ["change://chg_nothing", "change://", "countersign://secrets", "countersign://changes/"] {
-        let error = f.tools.read_resource(bad, &ctx).await.unwrap_err();
+        let error = fixture.tools.read_resource(bad, &ctx).await.unwrap_err();
         assert_eq!((error.kind, &error.data["uri"]), (ErrorKind::ResourceNotFound, &json!(bad)));
     }
 
     let template = CompletionRef::ResourceTemplate("change://{id}".into());
     let none = serde_json::Map::new();
-    let found = f.tools.complete(&template, ("id", "chg_"), &none, &ctx).await.unwrap();
+    let found = fixture.tools.complete(&template, ("id", "chg_"), &none, &ctx).await.unwrap();
     assert_eq!(found.values, std::slice::from_ref(&change.id));
-    assert_eq!(f.tools.complete(&template, ("id", ""), &none, &agent("eve")).await.unwrap().values, [""; 0]);
-    assert!(f.tools.complete(&template, ("key", ""), &none, &ctx).await.is_err());
+    assert_eq!(fixture.tools.complete(&template, ("id", ""), &none, &agent("eve")).await.unwrap().values, [""; 0]);
+    assert!(fixture.tools.complete(&template, ("key", ""), &none, &ctx).await.is_err());
 
-    f.decide(&change, ReviewVerdict::Reject, "No").await;
+    fixture.decide(&change, ReviewVerdict::Reject, "No").await;
     let ProviderEvent::PrivateResourcesUpdated(updated) = events.recv().await.unwrap() else { panic!("another event") };
     assert!(updated.iter().any(|(updated, _)| *updated == uri));
     assert_eq!(read("countersign://changes".into()).await["changes"], json!([]));
@@ -376,8 +377,8 @@ async fn resources_show_changes_and_gateway() {
 
 #[actix::test]
 async fn tools_manage_the_callers_own_changes() {
-    let f = Fixture::new().await;
-    for tool in f.tools.tools() {
+    let fixture = Fixture::new().await;
+    for tool in fixture.tools.tools() {
         assert!(tool.self_service, "{}", tool.name);
         assert_eq!(tool.annotations.read_only_hint, tool.name != "withdraw_change");
         assert_eq!(tool.long_running, tool.name == "wait_for_change");
@@ -386,18 +387,22 @@ async fn tools_manage_the_callers_own_changes() {
         jsonschema::draft202012::meta::validate(tool.output_schema.as_ref().unwrap()).unwrap();
     }
     let raw = to_raw_value(&json!({})).unwrap();
-    assert_eq!(f.tools.call("approve_change", &raw, &agent("bob")).await.unwrap_err().kind, ErrorKind::ToolNotFound);
-    assert!(f.tools.preview("withdraw_change", &raw, &agent("bob")).await.is_err());
+    assert_eq!(
+        fixture.tools.call("approve_change", &raw, &agent("bob")).await.unwrap_err().kind,
+        ErrorKind::ToolNotFound
+    );
+    assert!(fixture.tools.preview("withdraw_change", &raw, &agent("bob")).await.is_err());
 }
 
 #[actix::test]
 async fn tracker_changes_go_stale_or_run_as_approved() {
-    let f = Fixture::new().await;
+    let fixture = Fixture::new().await;
     let status = json!({ "issueId": "CORE-8", "newStatus": "InProgress" });
-    let first = f.propose_call("bob", "update_status", status.clone()).await;
-    let second = f.propose_call("bob", "update_issue", json!({ "issueId": "CORE-8", "priority": "Critical" })).await;
-    f.decide(&first, ReviewVerdict::Approve, "").await;
-    let done = f.call(&agent("bob"), "wait_for_change", json!({ "changeId": first.id })).await.unwrap().1;
+    let first = fixture.propose_call("bob", "update_status", status.clone()).await;
+    let second =
+        fixture.propose_call("bob", "update_issue", json!({ "issueId": "CORE-8", "priority": "Critical" })).await;
+    fixture.decide(&first, ReviewVerdict::Approve, "").await;
+    let done = fixture.call(&agent("bob"), "wait_for_change", json!({ "changeId": first.id })).await.unwrap().1;
     assert_eq!(done["status"], "applied");
     // The issue has changed, so the other change gets a new diff before it can be approved.
     let decision = DecideChange {
@@ -409,18 +414,18 @@ async fn tracker_changes_go_stale_or_run_as_approved() {
         digest: None,
         bulk: false,
     };
-    let refused = f.changes.decide(decision).await.unwrap_err();
+    let refused = fixture.changes.decide(decision).await.unwrap_err();
     assert_eq!(refused.error.kind, ErrorKind::ChangeStale);
     let current = refused.current.unwrap();
     assert_eq!(current.state, ChangeState::Pending);
-    f.decide(&current, ReviewVerdict::Approve, "Now yes").await;
-    let done = f.call(&agent("bob"), "wait_for_change", json!({ "changeId": second.id })).await.unwrap().1;
+    fixture.decide(&current, ReviewVerdict::Approve, "Now yes").await;
+    let done = fixture.call(&agent("bob"), "wait_for_change", json!({ "changeId": second.id })).await.unwrap().1;
     assert_eq!(done["status"], "applied", "{done}");
     // A change that can no longer be made stays stale, with the reason.
-    let third = f.propose_call("bob", "delete_issue", json!({ "issueId": "CORE-9" })).await;
-    let fourth = f.propose_call("bob", "update_issue", json!({ "issueId": "CORE-9", "title": "x" })).await;
-    f.decide(&third, ReviewVerdict::Approve, "").await;
-    let gone = f.call(&agent("bob"), "wait_for_change", json!({ "changeId": third.id })).await.unwrap().1;
+    let third = fixture.propose_call("bob", "delete_issue", json!({ "issueId": "CORE-9" })).await;
+    let fourth = fixture.propose_call("bob", "update_issue", json!({ "issueId": "CORE-9", "title": "x" })).await;
+    fixture.decide(&third, ReviewVerdict::Approve, "").await;
+    let gone = fixture.call(&agent("bob"), "wait_for_change", json!({ "changeId": third.id })).await.unwrap().1;
     assert_eq!(gone["status"], "applied");
     let decision = DecideChange {
         id: fourth.id.clone(),
@@ -431,9 +436,9 @@ async fn tracker_changes_go_stale_or_run_as_approved() {
         digest: None,
         bulk: false,
     };
-    let refused = f.changes.decide(decision).await.unwrap_err();
+    let refused = fixture.changes.decide(decision).await.unwrap_err();
     assert_eq!(refused.current.unwrap().state, ChangeState::Stale);
-    let (text, stale) = f.call(&agent("bob"), "get_change", json!({ "changeId": fourth.id })).await.unwrap();
+    let (text, stale) = fixture.call(&agent("bob"), "get_change", json!({ "changeId": fourth.id })).await.unwrap();
     assert_eq!(stale["fault"]["code"], "NOT_FOUND");
     assert!(text.contains("Reason: NOT_FOUND: There is no issue `CORE-9`."), "{text}");
 }

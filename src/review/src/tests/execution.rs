@@ -89,7 +89,7 @@ async fn change_is_not_run_if_its_target_moved_after_approval() {
     bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&first.id, ChangeState::Executing).await;
     bench.decide(&second, ReviewVerdict::Approve).await.unwrap();
-    // The first one's run changes what the second was approved against.
+    // The run of the first change alters the target of the second.
     *bench.fake.state.lock().unwrap() = "changed by the first".into();
     bench.fake.gate.add_permits(1_000_000);
     let fresh = bench.changes.wait(&second.id, 3, Duration::from_secs(60)).await.unwrap().unwrap();
@@ -293,9 +293,9 @@ async fn shutdown_waits_for_running_calls() {
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let waiting = bench.changes.wait(&change.id, 99, Duration::from_secs(600));
     let (waited, ()) = tokio::join!(waiting, async {
-        let call_outcome = bench.changes.shutdown(Duration::from_secs(60));
+        let shutdown = bench.changes.shutdown(Duration::from_secs(60));
         let release = async { bench.fake.gate.add_permits(1) };
-        tokio::join!(call_outcome, release);
+        tokio::join!(shutdown, release);
     });
     // The wait ended with the shutdown and not after ten minutes. The call may have ended before or after the wait.
     assert!(matches!(waited.unwrap().unwrap().state, ChangeState::Executing | ChangeState::Applied));
