@@ -106,7 +106,7 @@ impl Reconfigurable for LiveGateway {
         self.reviewers.set_issuers(issuers.iter().map(|issuer| issuer.issuer.as_str()));
     }
 
-    fn apply_provider(&self, provider: Option<&OidcConfig>) {
+    fn apply_identity_provider(&self, provider: Option<&OidcConfig>) {
         self.provider_sign_ins.client().set_provider(provider);
     }
 

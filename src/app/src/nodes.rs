@@ -253,7 +253,7 @@ impl Follower {
                     None => ("revoked", acceptances::last_revoker(&*self.store, &server).await),
                 };
                 let tools: Vec<&str> = tools.iter().map(String::as_str).collect();
-                self.feed.publish_session(&tool_acceptance::acceptance_event(&server, verb, &tools, by.as_deref()));
+                self.feed.publish_live(&tool_acceptance::acceptance_event(&server, verb, &tools, by.as_deref()));
             }
         }
         self.standing_rules.reload().await

@@ -182,7 +182,7 @@ pub async fn run(routes: Arc<PublishedTable>, feed: Feed, shutdown: Cancellation
         for mut event in tracker.update(&server_statuses(&table), tools.as_ref()) {
             event["at"] = Timestamp::now().to_string().into();
             tracing::debug!(kind = %event["type"], provider = %event["provider"], "the status of a server changed");
-            feed.publish_session(&event);
+            feed.publish_live(&event);
         }
         last_table = Some(table);
     }

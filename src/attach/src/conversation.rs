@@ -1,8 +1,8 @@
 //! Remembers what a new gateway must know so that an agent's session goes on when the old gateway has ended: the handshake,
 //! the log level, the subscriptions and the requests in flight.
 //!
-//! Only the envelope of a message is read. A message goes through unchanged, except for the ids of questions after the
-//! first gateway: each gateway numbers its questions from 1, so the ids of a later one get a prefix.
+//! Only the envelope of a message is read, and messages are not changed. Only the ids of questions of later gateways
+//! get a prefix, because each gateway numbers its questions from 1.
 
 use std::{
     borrow::Cow,
@@ -13,9 +13,9 @@ use serde::Deserialize;
 use serde_json::{Value, json, value::RawValue};
 
 /// The prefix of the ids of requests that the proxy itself sends to a new gateway.
-const REPLAY_PREFIX: &str = "countersign-replay-";
-/// The methods that change nothing, so that a request may be sent again.
-const READ_METHODS: [&str; 15] = [
+const PROXY_ID_PREFIX: &str = "countersign-replay-";
+/// The methods of requests that do no harm if they are sent twice.
+const REPEATABLE_METHODS: [&str; 15] = [
     "ping",
     "server/discover",
     "tools/list",
@@ -32,12 +32,12 @@ const READ_METHODS: [&str; 15] = [
     "resources/unsubscribe",
     "logging/setLevel",
 ];
-/// The gateway's own tools that change nothing.
-const READ_TOOLS: [&str; 3] = ["wait_for_change", "get_change", "list_changes"];
+/// The gateway's own tools whose calls do no harm if they are sent twice.
+const REPEATABLE_TOOLS: [&str; 3] = ["wait_for_change", "get_change", "list_changes"];
 /// Maximum bytes of requests in flight that are kept to be sent again. The outcome of a request beyond it is unknown
 /// when its gateway ends.
 const MAX_KEPT_BYTES: usize = 32 << 20;
-/// Maximum number of subscriptions that a new gateway is told. The gateway's own limit is lower by default.
+/// Maximum number of subscriptions that are made again at a new gateway. The gateway's own limit is lower by default.
 const MAX_SUBSCRIPTIONS: usize = 1024;
 
 /// The members of a message that the proxy reads.
@@ -73,18 +73,18 @@ impl<'a> Params<'a> {
     }
 }
 
-/// A request of the agent without an answer.
-struct Pending {
+/// A request of the agent that has not been answered yet.
+struct PendingRequest {
     /// The order in which the agent sent the requests.
     number: u64,
     is_initialize: bool,
-    /// `true` if the request may be sent again, whatever happened to it.
-    is_read: bool,
-    /// The whole line, unless the requests in flight are too large.
+    /// `true` if the request does no harm if it is sent twice.
+    is_repeatable: bool,
+    /// The whole line; `None` if there was no room to keep it.
     line: Option<Vec<u8>>,
     /// `true` once the request was sent completely.
     is_sent: bool,
-    /// `true` once the request was sent again. It is not sent a third time, because it may be what ends the gateways.
+    /// `true` once the request was sent again. It is not sent a third time, because it may be what makes gateways end.
     is_repeated: bool,
     /// `true` once an ending gateway refused to begin with the request.
     is_refused: bool,
@@ -92,6 +92,7 @@ struct Pending {
 
 /// A question of a gateway that the agent has not answered.
 struct Question {
+    /// The number of the gateway that asks.
     gateway: u32,
     /// The id that the gateway gave it, as JSON.
     id: String,
@@ -123,21 +124,23 @@ pub enum GatewayLine<'a> {
 /// The conversation of one agent with one gateway after the other.
 #[derive(Default)]
 pub struct Conversation {
-    /// The number of gateways that have ended.
+    /// The number of the current gateway; 0 for the first.
     gateway: u32,
     handshake: Option<Handshake>,
     log_level: Option<String>,
     subscriptions: BTreeSet<String>,
-    /// By id, as JSON.
-    pending: HashMap<String, Pending>,
+    /// The requests without an answer, by id as JSON.
+    pending: HashMap<String, PendingRequest>,
+    /// The bytes of the lines in `pending`.
     kept_bytes: usize,
     last_number: u64,
-    /// By the id that the agent sees, as JSON.
+    /// The open questions, by the id that the agent sees as JSON.
     questions: HashMap<String, Question>,
 }
 
 impl Conversation {
-    /// Notes a line of the agent, and returns the line for the gateway, or `None` if no gateway waits for it any more.
+    /// Notes a line of the agent, and returns the line for the gateway. Returns `None` for an answer to a gateway that has
+    /// ended.
     pub fn note_agent_line<'a>(&mut self, line: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         if line.trim_ascii_start().first() == Some(&b'[') {
             let batch: Vec<&RawValue> = serde_json::from_slice(line).unwrap_or_default();
@@ -178,25 +181,25 @@ impl Conversation {
     }
 
     fn note_request(&mut self, line: &[u8], method: &str, id: &str, params: Option<&RawValue>) {
-        let params_text = params;
-        let params = Params::new(params);
+        let raw_params = params;
+        let params = Params::new(raw_params);
         match method {
-            "logging/setLevel" => self.log_level = params_text.map(|params| params.get().to_owned()),
+            "logging/setLevel" => self.log_level = raw_params.map(|params| params.get().to_owned()),
             "resources/subscribe" if self.subscriptions.len() < MAX_SUBSCRIPTIONS => {
                 self.subscriptions.extend(params.uri.map(Cow::into_owned));
             }
             "resources/unsubscribe" => drop(params.uri.map(|uri| self.subscriptions.remove(&*uri))),
             _ => {}
         }
-        let is_read = READ_METHODS.contains(&method)
-            || (method == "tools/call" && params.name.is_some_and(|name| READ_TOOLS.contains(&&*name)));
+        let is_repeatable = REPEATABLE_METHODS.contains(&method)
+            || (method == "tools/call" && params.name.is_some_and(|name| REPEATABLE_TOOLS.contains(&&*name)));
         self.last_number += 1;
         let line = (self.kept_bytes + line.len() <= MAX_KEPT_BYTES).then(|| [line.trim_ascii_end(), b"\n"].concat());
         self.kept_bytes += line.as_ref().map_or(0, Vec::len);
-        let pending = Pending {
+        let pending = PendingRequest {
             number: self.last_number,
             is_initialize: method == "initialize",
-            is_read,
+            is_repeatable,
             line,
             is_sent: false,
             is_repeated: false,
@@ -249,7 +252,7 @@ impl Conversation {
     }
 
     fn note_answer<'a>(&mut self, line: &'a [u8], id: &str, message: &Envelope<'_>) -> GatewayLine<'a> {
-        if let Some(method) = id.strip_prefix('"').and_then(|id| id.strip_prefix(REPLAY_PREFIX)) {
+        if let Some(method) = id.strip_prefix('"').and_then(|id| id.strip_prefix(PROXY_ID_PREFIX)) {
             return match (method.trim_end_matches('"'), message.error) {
                 ("initialize", Some(error)) => GatewayLine::NotResumed(error.get().to_owned()),
                 ("initialize", None) => GatewayLine::Resumed(self.announcements()),
@@ -260,7 +263,7 @@ impl Conversation {
         if let Some(error) = message.error
             && pending.line.is_some()
             && !pending.is_repeated
-            && was_not_begun(error, pending.is_read)
+            && allows_repetition(error, pending.is_repeatable)
         {
             pending.is_refused = true;
             return GatewayLine::Drop;
@@ -274,7 +277,7 @@ impl Conversation {
         GatewayLine::Forward(line.into())
     }
 
-    fn remove(&mut self, id: &str) -> Option<Pending> {
+    fn remove(&mut self, id: &str) -> Option<PendingRequest> {
         let pending = self.pending.remove(id)?;
         self.kept_bytes -= pending.line.as_ref().map_or(0, Vec::len);
         Some(pending)
@@ -290,7 +293,7 @@ impl Conversation {
     }
 
     /// Notes that the gateway has ended. Returns the lines for the agent: an error for each request whose outcome is unknown
-    /// now, and the withdrawal of each open question.
+    /// now, and the cancellation of each open question.
     pub fn note_gateway_end(&mut self) -> Vec<Vec<u8>> {
         let mut lines = Vec::new();
         let lost: Vec<String> = self
@@ -323,7 +326,7 @@ impl Conversation {
     pub fn handshake_request(&self) -> Option<Vec<u8>> {
         let handshake = self.handshake.as_ref().filter(|_| self.gateway > 0)?;
         let mut request: Value = serde_json::from_slice(&handshake.request).ok()?;
-        request["id"] = format!("{REPLAY_PREFIX}initialize").into();
+        request["id"] = format!("{PROXY_ID_PREFIX}initialize").into();
         // The agent goes on in the revision that it knows, even if this gateway has a newer one.
         request["params"]["protocolVersion"] = handshake.protocol_version.as_str().into();
         Some(format!("{request}\n").into_bytes())
@@ -340,16 +343,16 @@ impl Conversation {
             && handshake.is_complete
         {
             lines.push(format_notification("notifications/initialized", None));
-            let replay = |id: &str, method: &str, params: &str| {
-                format!(r#"{{"jsonrpc":"2.0","id":"{REPLAY_PREFIX}{id}","method":"{method}","params":{params}}}"#)
+            let own_request = |id: &str, method: &str, params: &str| {
+                format!(r#"{{"jsonrpc":"2.0","id":"{PROXY_ID_PREFIX}{id}","method":"{method}","params":{params}}}"#)
                     + "\n"
             };
             if let Some(level) = &self.log_level {
-                lines.push(replay("level", "logging/setLevel", level).into_bytes());
+                lines.push(own_request("level", "logging/setLevel", level).into_bytes());
             }
             for (number, uri) in self.subscriptions.iter().enumerate() {
                 let params = json!({ "uri": uri }).to_string();
-                lines.push(replay(&format!("subscription-{number}"), "resources/subscribe", &params).into_bytes());
+                lines.push(own_request(&format!("subscription-{number}"), "resources/subscribe", &params).into_bytes());
             }
         }
         let mut repeated: Vec<_> = self.pending.values_mut().filter(|request| request.is_sent).collect();
@@ -362,7 +365,7 @@ impl Conversation {
         lines
     }
 
-    /// Returns the announcements that the lists may have changed, because another gateway serves them.
+    /// Returns the notifications that the lists may have changed, because another gateway serves them.
     fn announcements(&self) -> Vec<Vec<u8>> {
         let handshake = self.handshake.iter().filter(|handshake| handshake.is_complete);
         handshake
@@ -372,10 +375,10 @@ impl Conversation {
     }
 }
 
-impl Pending {
+impl PendingRequest {
     fn may_repeat(&self) -> bool {
-        let is_certain = self.is_refused || ((self.is_read || self.is_initialize) && !self.is_repeated);
-        is_certain && self.line.is_some()
+        let does_no_harm = self.is_refused || ((self.is_repeatable || self.is_initialize) && !self.is_repeated);
+        does_no_harm && self.line.is_some()
     }
 }
 
@@ -384,11 +387,12 @@ pub fn is_answer(line: &[u8]) -> bool {
     serde_json::from_slice::<Envelope<'_>>(line).is_ok_and(|message| message.method.is_none() && message.id.is_some())
 }
 
-/// Returns `true` if an ending gateway has refused the request before it began with it. A read may have begun.
-fn was_not_begun(error: &RawValue, is_read: bool) -> bool {
+/// Returns `true` if an ending gateway has refused the request, and another one may be asked: the gateway did not begin with
+/// the request, or it is repeatable.
+fn allows_repetition(error: &RawValue, is_repeatable: bool) -> bool {
     let error: Value = serde_json::from_str(error.get()).unwrap_or_default();
     let data = &error["data"];
-    data["code"] == "SHUTTING_DOWN" && (is_read || data["started"] == false)
+    data["code"] == "SHUTTING_DOWN" && (is_repeatable || data["started"] == false)
 }
 
 impl Handshake {
@@ -424,7 +428,7 @@ fn format_notification(method: &str, params: Option<&str>) -> Vec<u8> {
     format!("{{\"jsonrpc\":\"2.0\",\"method\":\"{method}\"{params}}}\n").into_bytes()
 }
 
-/// Replaces a part of the line, which borrows from it.
+/// Replaces a part of the line. The part must be a slice of the line.
 fn splice<'a>(line: &'a [u8], part: &RawValue, with: &str) -> Cow<'a, [u8]> {
     let part = part.get();
     let start = (part.as_ptr() as usize).wrapping_sub(line.as_ptr() as usize);

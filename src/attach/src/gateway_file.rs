@@ -1,5 +1,5 @@
 //! `<data>/gateway.json`: the addresses of the gateway of a data directory. The gateway writes it when its ports are open,
-//! and `open` and `changes` read it. It may be out of date, so readers must expect that nobody listens there.
+//! and `open` and `changes` read it. It may be out of date, so a reader may find nobody listening there.
 
 use std::{
     fs, io,

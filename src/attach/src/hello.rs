@@ -1,9 +1,8 @@
 //! The handshake on the socket: the process sends one line with its version and optional key, and the gateway answers
 //! with a welcome or a refusal. All further lines are MCP messages.
 //!
-//! Programs and gateways of different versions meet here, so both sides ignore members that they do not know, and a member
-//! never changes its meaning. A gateway sends a member beyond those of the first version only to a program that has sent
-//! one, too.
+//! Programs and gateways may have different versions. Both sides therefore ignore members that they do not know, and a
+//! member never changes its meaning. A gateway sends newer members only to a program whose own line has newer ones, too.
 
 use std::{io, time::Duration};
 
@@ -78,7 +77,7 @@ pub enum HelloAnswer {
     Welcome { version: String, is_background: bool },
     /// The connection is closed. Contains the reason for people.
     Refused(String),
-    /// The gateway ends, because the program is newer. Running calls get `limits.drain`.
+    /// The gateway ends, because the program is newer. Running calls get the time `limits.drain` to finish.
     Leaving,
 }
 
@@ -99,7 +98,7 @@ struct AnswerLine {
     background: bool,
 }
 
-/// Tells the gateway how to go on with a process that it has admitted.
+/// The decision of a gateway about a process that it has admitted.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Admission<T> {
     Serve(T),
@@ -108,7 +107,7 @@ pub enum Admission<T> {
 }
 
 /// Performs the gateway's side of the handshake: reads the hello, lets `admit` decide, and answers. Only a gateway in the
-/// background leaves for a newer program: what a person or a service has started is theirs to end.
+/// background leaves for a newer program, because others are ended by the person or service that started them.
 ///
 /// Returns `Ok(None)` if the connection was refused, sent nothing in time, or was closed.
 ///

@@ -1,8 +1,8 @@
 //! Proves that a gateway is the one of a data directory: it answers a challenge with a secret from a file in the directory,
 //! which only the directory's user can read.
 //!
-//! A key is sent only after the challenge was answered. Another program that took over the port therefore receives only a
-//! challenge.
+//! A client sends a key only after the challenge was answered, so another program that has taken over the port never
+//! receives one.
 
 use std::fmt;
 
@@ -47,11 +47,12 @@ impl ProofSecret {
     /// Returns `true` if the answer proves knowledge of the secret. A malformed secret proves nothing.
     #[must_use]
     pub fn is_valid_answer(&self, challenge: &str, answer: &str) -> bool {
-        let Some(right) = self.answer_challenge(challenge).filter(|_| secret::is_well_formed(SECRET_PREFIX, &self.0))
+        let Some(expected) =
+            self.answer_challenge(challenge).filter(|_| secret::is_well_formed(SECRET_PREFIX, &self.0))
         else {
             return false;
         };
-        secret::is_same_hash(&secret::hash(right.as_bytes()), &secret::hash(answer.trim().as_bytes()))
+        secret::is_same_hash(&secret::hash(expected.as_bytes()), &secret::hash(answer.trim().as_bytes()))
     }
 
     fn sign(&self, challenge: &str) -> hmac::Tag {

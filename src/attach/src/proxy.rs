@@ -27,15 +27,16 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_millis(700);
 const MAX_LINE_BYTES: u64 = 256 << 20;
 /// Maximum bytes of a line from the agent that are kept together. A longer line goes through in parts.
 const MAX_KEPT_LINE_BYTES: usize = 64 << 20;
-/// The time that a person or a service gets to restart a gateway that they started, before one starts in the background.
-const RESTART_TIME: Duration = Duration::from_secs(10);
+/// The time in which a person or a service may restart a gateway that they started, before the proxy starts one in the
+/// background.
+const RESTART_GRACE: Duration = Duration::from_secs(10);
 /// The first and the longest interval between attempts to find a gateway.
 const FIRST_SEARCH_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_SEARCH_INTERVAL: Duration = Duration::from_millis(500);
-/// A gateway that ends within this time counts as one that cannot serve this agent.
-const SHORT_LIFE: Duration = Duration::from_secs(2);
-/// The number of such gateways in a row after which the process gives up.
-const MAX_SHORT_LIVES: u32 = 4;
+/// A connection that ends within this time counts as short.
+const SHORT_CONNECTION: Duration = Duration::from_secs(2);
+/// The number of short connections in a row after which the proxy gives up, because no gateway can serve this agent.
+const MAX_SHORT_CONNECTIONS: u32 = 4;
 
 /// The reason why a connection ended.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ pub enum ProxyOutcome {
 pub struct Connection<R, W> {
     pub reader: R,
     pub writer: W,
-    /// `true` if the gateway was started in the background by a program like this one.
+    /// `true` if the gateway was started in the background by a `countersign stdio`.
     pub is_background: bool,
 }
 
@@ -79,18 +80,18 @@ where
     R: AsyncBufRead + Unpin,
     W: AsyncWrite + Unpin,
 {
-    let mut input = Input::new(input);
+    let mut input = AgentInput::new(input);
     let conversation = RefCell::new(Conversation::default());
     tokio::pin!(terminate);
-    let mut short_lives = 0;
+    let mut short_connections = 0;
     loop {
         let (began, is_background) = (Instant::now(), connection.is_background);
         match carry(&mut input, &mut output, connection, &conversation, &mut terminate).await {
             ProxyOutcome::GatewayGone => {}
             ended => return ended,
         }
-        short_lives = if began.elapsed() < SHORT_LIFE { short_lives + 1 } else { 0 };
-        if short_lives >= MAX_SHORT_LIVES {
+        short_connections = if began.elapsed() < SHORT_CONNECTION { short_connections + 1 } else { 0 };
+        if short_connections >= MAX_SHORT_CONNECTIONS {
             return ProxyOutcome::GatewayGone;
         }
         let lines = conversation.borrow_mut().note_gateway_end();
@@ -110,15 +111,15 @@ where
     }
 }
 
-/// Waits for another gateway. Starts one only when the agent needs it, and only after [`RESTART_TIME`] if a person or a
+/// Waits for another gateway. Starts one only when the agent needs it, and only after [`RESTART_GRACE`] if a person or a
 /// service had started the last one. Returns `None` if the agent ends.
 async fn find_gateway<R, W>(
-    input: &mut Input<impl AsyncRead + Unpin>,
+    input: &mut AgentInput<impl AsyncRead + Unpin>,
     conversation: &RefCell<Conversation>,
     connect: &mut impl AsyncFnMut(bool) -> Result<Option<Connection<R, W>>, AttachError>,
     was_background: bool,
 ) -> Result<Option<Connection<R, W>>, ProxyOutcome> {
-    let may_start_at = Instant::now() + if was_background { Duration::ZERO } else { RESTART_TIME };
+    let may_start_at = Instant::now() + if was_background { Duration::ZERO } else { RESTART_GRACE };
     let mut interval = FIRST_SEARCH_INTERVAL;
     loop {
         let is_needed = input.has_line() || conversation.borrow().has_repeatable_requests();
@@ -147,7 +148,7 @@ async fn find_gateway<R, W>(
 
 /// Carries lines between the agent and one gateway.
 async fn carry(
-    input: &mut Input<impl AsyncRead + Unpin>,
+    input: &mut AgentInput<impl AsyncRead + Unpin>,
     output: &mut (impl AsyncWrite + Unpin),
     connection: Connection<impl AsyncBufRead + Unpin, impl AsyncWrite + Unpin>,
     conversation: &RefCell<Conversation>,
@@ -192,7 +193,7 @@ async fn carry(
 }
 
 /// The lines of the agent. A line that a gateway did not take completely stays for the next one.
-struct Input<I> {
+struct AgentInput<I> {
     reader: BufReader<I>,
     line: Vec<u8>,
     /// `true` if `line` can be sent: it is complete, or the last bytes before the end, or a part of a line that is too long.
@@ -203,7 +204,7 @@ struct Input<I> {
     is_noted: bool,
 }
 
-impl<I: AsyncRead + Unpin> Input<I> {
+impl<I: AsyncRead + Unpin> AgentInput<I> {
     fn new(input: I) -> Self {
         let reader = BufReader::with_capacity(64 << 10, input);
         Self { reader, line: Vec::new(), is_ready: false, is_continuation: false, is_noted: false }
@@ -240,27 +241,23 @@ impl<I: AsyncRead + Unpin> Input<I> {
         pending().await
     }
 
-    /// Sends the line, which must be ready, and forgets it.
+    /// Sends the line, which must be ready, and clears it.
     async fn send(
         &mut self,
         gateway: &mut (impl AsyncWrite + Unpin),
         conversation: &RefCell<Conversation>,
     ) -> io::Result<()> {
         let is_whole = !self.is_continuation && self.line.len() < MAX_KEPT_LINE_BYTES;
-        let sent = match is_whole && !self.is_noted {
-            true => {
-                self.is_noted = true;
-                let line = conversation.borrow_mut().note_agent_line(&self.line);
-                match line {
-                    Some(line) => gateway.write_all(&line).await,
-                    None => Ok(()),
-                }
+        if is_whole && !self.is_noted {
+            self.is_noted = true;
+            let line = conversation.borrow_mut().note_agent_line(&self.line);
+            if let Some(line) = line {
+                gateway.write_all(&line).await?;
             }
-            // An answer to the gateway that has ended is for no other.
-            false if self.is_noted && conversation::is_answer(&self.line) => Ok(()),
-            false => gateway.write_all(&self.line).await,
-        };
-        sent?;
+        } else if !(self.is_noted && conversation::is_answer(&self.line)) {
+            // An answer that was noted before is for the gateway that has ended.
+            gateway.write_all(&self.line).await?;
+        }
         conversation.borrow_mut().mark_sent();
         self.is_continuation = self.line.last() != Some(&b'\n');
         self.line.clear();
@@ -272,12 +269,15 @@ impl<I: AsyncRead + Unpin> Input<I> {
 }
 
 enum UploadError {
+    /// Reading the agent's lines failed.
     Input(io::Error),
+    /// The gateway no longer reads.
     Gateway,
 }
 
+/// Sends the agent's lines to the gateway until the input ends. Returns the writer, so that the caller can close it.
 async fn upload<I, W>(
-    input: &mut Input<I>,
+    input: &mut AgentInput<I>,
     mut gateway: W,
     conversation: &RefCell<Conversation>,
     resumed: &Notify,
@@ -291,7 +291,7 @@ where
         if gateway.write_all(&request).await.is_err() {
             return (gateway, Err(UploadError::Gateway));
         }
-        // A session takes other requests only after its handshake.
+        // A new gateway accepts other requests only after the handshake.
         resumed.notified().await;
     }
     let lines = conversation.borrow_mut().resuming_lines();
@@ -312,6 +312,7 @@ where
     }
 }
 
+/// Writes the gateway's lines to the agent until one of them is gone.
 async fn download<R, O>(
     mut gateway: R,
     output: &mut O,

@@ -1,4 +1,4 @@
-//! The Unix socket of a data directory: its path, a bind that never exposes it to other users, and the check of peers.
+//! The Unix socket of a data directory: its path, binding it without exposing it to other users, and checking peers.
 
 use std::{
     fs,
@@ -95,15 +95,15 @@ impl Listener {
             }
         }
         let fail = |source| SocketError::Io { operation: "bind", path: path.clone(), source };
-        let new = short_path(data, TEMPORARY_FILE)?;
-        let listener = UnixListener::bind(&new.path).map_err(fail)?;
+        let temporary = short_path(data, TEMPORARY_FILE)?;
+        let listener = UnixListener::bind(&temporary.path).map_err(fail)?;
         // The final name is given only after the mode is set.
-        fs::set_permissions(&new.path, fs::Permissions::from_mode(0o600)).map_err(fail)?;
+        fs::set_permissions(&temporary.path, fs::Permissions::from_mode(0o600)).map_err(fail)?;
         fs::rename(data.join(TEMPORARY_FILE), &path).map_err(fail)?;
         Ok(Self { listener, path })
     }
 
-    /// Returns the next connection of this user. Connections of other users are logged and closed.
+    /// Waits for the next connection of this user. Connections of other users are logged and closed.
     ///
     /// Cancel-safe. Waits while no file descriptors are free.
     ///

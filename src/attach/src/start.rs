@@ -37,16 +37,16 @@ const START_LOCK_FILE: &str = "start.lock";
 pub const LOG_FILE: &str = "gateway.log";
 /// The time that a gateway may take from its start to its first answer.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// The time that a gateway which holds the data directory without a socket may take: it is ending (`limits.drain`), or it is
+/// The time for which a gateway may hold the data directory without a socket, because it is ending (`limits.drain`), or is
 /// starting and waits for its database.
 const HELD_TIMEOUT: Duration = Duration::from_secs(90);
-/// The time that a listening gateway may take for its welcome.
+/// The time that a listening gateway may take to answer the hello.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between attempts.
 const POLL_INTERVAL: Duration = Duration::from_millis(15);
 /// Maximum number of bytes of a failed gateway's log that are reported.
 const MAX_LOG_TAIL_BYTES: u64 = 4096;
-/// The exit code of a gateway whose data directory is already served. Another starter was faster, so this is not a failure.
+/// The exit code of a gateway whose data directory another gateway holds. Another starter was faster, so this is no failure.
 pub const DATA_DIR_TAKEN_EXIT_CODE: u8 = 75;
 
 /// The variables of `sd_notify(3)`.
@@ -55,10 +55,10 @@ const NOTIFY_VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG
 /// An open connection after the handshake.
 pub type Connection = ProxyConnection<BufReader<OwnedReadHalf>, OwnedWriteHalf>;
 
-/// The answer of a gateway that runs.
-enum GatewayReply {
-    Connection(Connection),
-    /// The gateway serves, but was started in the background by an older program.
+/// A gateway that has answered the hello.
+enum RunningGateway {
+    Current(Connection),
+    /// An older program started the gateway in the background. It serves nevertheless.
     Older(Connection),
     /// The gateway is ending, because this program is newer.
     Leaving,
@@ -82,7 +82,7 @@ pub async fn connect_or_start(data: &Path, hello: &Hello, command: &GatewayComma
     ensure_data_dir(data)?;
     let deadline = Instant::now() + HELD_TIMEOUT + START_TIMEOUT;
     loop {
-        if let Some(GatewayReply::Connection(connection)) = ask(data, hello).await? {
+        if let Some(RunningGateway::Current(connection)) = try_connect(data, hello).await? {
             return Ok(connection);
         }
         let Some(_lock) = try_start_lock(data)? else {
@@ -95,11 +95,11 @@ pub async fn connect_or_start(data: &Path, hello: &Hello, command: &GatewayComma
             sleep(POLL_INTERVAL).await;
             continue;
         };
-        // Another process may have started a gateway before the lock was taken. An older one ends from here on.
+        // Another process may have started a gateway before the lock was taken. An older one is now asked to end.
         let replacing = Hello { replace: Some(true), ..hello.clone() };
-        match ask(data, &replacing).await? {
-            Some(GatewayReply::Connection(connection) | GatewayReply::Older(connection)) => return Ok(connection),
-            Some(GatewayReply::Leaving) => {
+        match try_connect(data, &replacing).await? {
+            Some(RunningGateway::Current(connection) | RunningGateway::Older(connection)) => return Ok(connection),
+            Some(RunningGateway::Leaving) => {
                 tracing::info!(data = %data.display(), "an older gateway ends for this program")
             }
             None => {}
@@ -113,14 +113,15 @@ pub async fn connect_or_start(data: &Path, hello: &Hello, command: &GatewayComma
 /// # Errors
 /// See [`AttachError`].
 pub async fn connect(data: &Path, hello: &Hello) -> Result<Option<Connection>, AttachError> {
-    Ok(match ask(data, hello).await? {
-        Some(GatewayReply::Connection(connection) | GatewayReply::Older(connection)) => Some(connection),
-        Some(GatewayReply::Leaving) | None => None,
+    Ok(match try_connect(data, hello).await? {
+        Some(RunningGateway::Current(connection) | RunningGateway::Older(connection)) => Some(connection),
+        Some(RunningGateway::Leaving) | None => None,
     })
 }
 
-/// Connects and performs the handshake. Returns `None` if nobody listens.
-async fn ask(data: &Path, hello: &Hello) -> Result<Option<GatewayReply>, AttachError> {
+/// Connects and performs the handshake. Returns `None` if nobody listens, or if the gateway closes the connection because it
+/// is ending.
+async fn try_connect(data: &Path, hello: &Hello) -> Result<Option<RunningGateway>, AttachError> {
     let no_answer = || AttachError::NoAnswer { socket: socket::path(data), within: WELCOME_TIMEOUT };
     let stream = timeout(WELCOME_TIMEOUT, socket::connect(data)).await.map_err(|_| no_answer())??;
     let Some(stream) = stream else { return Ok(None) };
@@ -131,11 +132,10 @@ async fn ask(data: &Path, hello: &Hello) -> Result<Option<GatewayReply>, AttachE
         Ok(Ok(Some(HelloAnswer::Welcome { version, is_background }))) => {
             let connection = Connection { reader, writer, is_background };
             let is_older = is_background && is_newer(OWN_VERSION, &version);
-            Ok(Some(if is_older { GatewayReply::Older(connection) } else { GatewayReply::Connection(connection) }))
+            Ok(Some(if is_older { RunningGateway::Older(connection) } else { RunningGateway::Current(connection) }))
         }
-        Ok(Ok(Some(HelloAnswer::Leaving))) => Ok(Some(GatewayReply::Leaving)),
+        Ok(Ok(Some(HelloAnswer::Leaving))) => Ok(Some(RunningGateway::Leaving)),
         Ok(Ok(Some(HelloAnswer::Refused(reason)))) => Err(AttachError::Refused(reason)),
-        // The gateway closed the connection because it is ending.
         Ok(Ok(None)) => Ok(None),
         Ok(Err(error))
             if matches!(error.kind(), std::io::ErrorKind::BrokenPipe | std::io::ErrorKind::ConnectionReset) =>
@@ -288,15 +288,15 @@ mod tests {
     async fn failed_start_reports_log() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(LOG_FILE), "an old line\n").unwrap();
-        let starter = GatewayCommand {
+        let command = GatewayCommand {
             program: "/bin/sh".into(),
             arguments: vec!["-c".into(), "echo it is broken >&2; exit 3".into()],
         };
-        let error = connect_or_start(dir.path(), &Hello::from_process(None), &starter).await.unwrap_err().to_string();
+        let error = connect_or_start(dir.path(), &Hello::from_process(None), &command).await.unwrap_err().to_string();
         assert!(error.contains("exit status: 3") && error.ends_with("it is broken"), "{error}");
         assert!(!error.contains("an old line"));
-        let starter = GatewayCommand { program: "/nonexistent".into(), arguments: vec![] };
-        let error = connect_or_start(dir.path(), &Hello::from_process(None), &starter).await.unwrap_err();
+        let command = GatewayCommand { program: "/nonexistent".into(), arguments: vec![] };
+        let error = connect_or_start(dir.path(), &Hello::from_process(None), &command).await.unwrap_err();
         assert!(matches!(error, AttachError::Spawn(_)), "{error}");
     }
 
@@ -312,11 +312,11 @@ mod tests {
                 hello::receive(&mut BufReader::new(reader), &mut writer, true, admit).await.unwrap();
             }
         };
-        let starter = GatewayCommand { program: "/nonexistent".into(), arguments: vec![] };
+        let command = GatewayCommand { program: "/nonexistent".into(), arguments: vec![] };
         let hello = Hello::from_process(None);
         let ask = async {
-            connect_or_start(dir.path(), &hello, &starter).await.unwrap();
-            connect_or_start(dir.path(), &hello, &starter).await.unwrap_err()
+            connect_or_start(dir.path(), &hello, &command).await.unwrap();
+            connect_or_start(dir.path(), &hello, &command).await.unwrap_err()
         };
         let ((), error) = tokio::join!(serve, ask);
         assert!(matches!(error, AttachError::Refused(reason) if reason == "no such key"));

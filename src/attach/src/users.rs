@@ -13,12 +13,20 @@ const FIRST_USER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The number of users: attached processes, sessions and feed subscribers. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Users {
-    state: Arc<(Mutex<State>, Notify)>,
+    shared: Arc<SharedUsers>,
+}
+
+#[derive(Debug)]
+struct SharedUsers {
+    state: Mutex<State>,
+    /// Notified when a user leaves.
+    user_left: Notify,
 }
 
 #[derive(Debug)]
 struct State {
-    present: usize,
+    /// The current number of users.
+    count: usize,
     /// `true` once there has been a user.
     had_user: bool,
     /// The time of the last request, or when the last user left, whichever is later.
@@ -32,12 +40,8 @@ pub struct UserGuard(Users);
 
 impl Default for Users {
     fn default() -> Self {
-        Self {
-            state: Arc::new((
-                Mutex::new(State { present: 0, had_user: false, last_activity: Instant::now() }),
-                Notify::new(),
-            )),
-        }
+        let state = Mutex::new(State { count: 0, had_user: false, last_activity: Instant::now() });
+        Self { shared: Arc::new(SharedUsers { state, user_left: Notify::new() }) }
     }
 }
 
@@ -45,7 +49,7 @@ impl Users {
     /// Adds a user until the guard is dropped.
     pub fn add_user(&self) -> UserGuard {
         self.with_state(|state| {
-            state.present += 1;
+            state.count += 1;
             state.had_user = true;
         });
         UserGuard(self.clone())
@@ -59,7 +63,7 @@ impl Users {
     /// Returns the time since which there are no users, or `None` if there are any.
     #[must_use]
     pub fn idle_since(&self) -> Option<Instant> {
-        self.with_state(|state| (state.present == 0).then_some(state.last_activity))
+        self.with_state(|state| (state.count == 0).then_some(state.last_activity))
     }
 
     /// Waits until there were no users for `linger`, and before the first user for at least 30 s. Cancel-safe.
@@ -67,32 +71,32 @@ impl Users {
         loop {
             let now = Instant::now();
             // While there are users, the end is at least `linger` away.
-            let (end, absent) = self.with_state(|state| {
+            let (end, is_idle) = self.with_state(|state| {
                 let wait = if state.had_user { linger } else { linger.max(FIRST_USER_TIMEOUT) };
-                let absent = state.present == 0;
-                (if absent { state.last_activity } else { now } + wait, absent)
+                let is_idle = state.count == 0;
+                (if is_idle { state.last_activity } else { now } + wait, is_idle)
             });
-            if absent && end <= now {
+            if is_idle && end <= now {
                 return;
             }
             let wake = end.max(now + Duration::from_millis(1));
             // A leaving user stores a permit, so no notification is missed.
-            let _ = tokio::time::timeout_at(wake.into(), self.state.1.notified()).await;
+            let _ = tokio::time::timeout_at(wake.into(), self.shared.user_left.notified()).await;
         }
     }
 
     fn with_state<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        f(&mut self.state.0.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut self.shared.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Drop for UserGuard {
     fn drop(&mut self) {
         self.0.with_state(|state| {
-            state.present = state.present.saturating_sub(1);
+            state.count = state.count.saturating_sub(1);
             state.last_activity = Instant::now();
         });
-        self.0.state.1.notify_one();
+        self.0.shared.user_left.notify_one();
     }
 }
 

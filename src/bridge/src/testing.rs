@@ -9,7 +9,7 @@ use countersign_config::{UpstreamConfig, UpstreamTarget};
 use countersign_exchange::{
     context::Exchange,
     reply::Reply,
-    testing::{Bench, request, take_sent_messages},
+    testing::{TestClients, request, take_sent_messages},
 };
 use countersign_protocol::{Era, McpError, RequestId, envelope::Response};
 use countersign_upstream::{
@@ -22,7 +22,7 @@ pub const ELICITATION_CAPABILITIES: &str = r#"{"elicitation":{"form":{},"url":{}
 
 /// A client and a server with the bridge between them.
 pub struct Fixture {
-    pub bench: Bench,
+    pub bench: TestClients,
     pub bridge: Arc<Bridge>,
     pub server: Arc<FakeServer>,
     pub upstream: Arc<Upstream>,
@@ -51,7 +51,7 @@ impl Fixture {
 
     /// Creates a fixture whose server has these capabilities. `adjust` changes the configuration of the upstream.
     pub async fn with_config(era: Era, capabilities: &Value, adjust: impl FnOnce(&mut UpstreamConfig)) -> Self {
-        let bench = Bench::default();
+        let bench = TestClients::default();
         let (server, upstream) = connect_server(era, capabilities, adjust).await;
         let bridge = Arc::new(Bridge::new(StateSealer::new([7; 32]).unwrap(), Arc::clone(&bench.memory), None));
         Self { bench, bridge, server, upstream }

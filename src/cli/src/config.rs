@@ -19,7 +19,7 @@ use countersign_config::{
     LoadedConfig,
     show::{self, ListedSetting},
 };
-use countersign_reload::pending::{ConfigLineOp, Line, Loosening, PendingPolicy, ValueDiff};
+use countersign_reload::pending::{ConfigLineOp, DiffLine, Loosening, PendingPolicy, ValueDiff};
 
 pub fn check(args: &ServeArgs, out: &mut Output) -> Result<Exit, Failure> {
     let loaded = configuration(&args.flags())?;
@@ -183,7 +183,7 @@ fn print_values(waiting: &PendingPolicy, out: &mut Output) -> Result<(), Failure
     for ValueDiff { key, lines, truncated } in &waiting.content {
         out.write_line("")?;
         out.write_styled_line(Style::Bold, &one_line(key))?;
-        for Line { op, text } in lines {
+        for DiffLine { op, text } in lines {
             let (sign, style) = match op {
                 ConfigLineOp::Removed => ('-', Style::Red),
                 ConfigLineOp::Added => ('+', Style::Green),

@@ -1,5 +1,5 @@
-//! Forwards requests that arrived over a connection with an outbox, such as a WebSocket, to the node that owns their call or task.
-//! Each request is sent over HTTP in the form of a stateless client's request, with the credential of the connection.
+//! Forwards requests that arrived over a connection with an outbox, such as a WebSocket, to the node that owns their call or
+//! task. Each one is sent as a stateless client sends it over HTTP, with the credential of the connection.
 
 use std::borrow::Cow;
 
@@ -29,15 +29,16 @@ use countersign_session::cluster::whole_body;
 /// Maximum size in bytes of one message from the other node: twice the limit for a message from an upstream server.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 
-/// Forwards a request to the other node, and returns the answer.
+/// Forwards a request to the other node, and returns the answer. `mirrored_headers` are the headers that mirror arguments of
+/// the call.
 ///
 /// # Errors
-/// `UPSTREAM_UNAVAILABLE` if the node does not answer or refuses the request, and `INVALID_PARAMS` if a value does not fit into
-/// a header.
+/// `UPSTREAM_UNAVAILABLE` if the node does not answer or refuses the request, and `INVALID_PARAMS` if a value cannot be sent
+/// in a header.
 pub async fn forward_call(
     forwarder: Forwarder,
     exchange: &Exchange,
-    mirrored: ForwardedHeaders,
+    mirrored_headers: ForwardedHeaders,
     request: &Request<'_>,
 ) -> Result<WireResponse, McpError> {
     let unavailable = |error: &dyn std::fmt::Display| {
@@ -46,7 +47,7 @@ pub async fn forward_call(
     };
     let params = request.params.map(RawValue::get);
     let body = encode::request(&request.id, &request.method, params);
-    let forwarded = build_request(&forwarder, exchange, mirrored, request)?;
+    let forwarded = build_request(&forwarder, exchange, mirrored_headers, request)?;
     let (head, body) = peers::send_request(&forwarder.peer, forwarded, Some(whole_body(body)))
         .await
         .map_err(|error| unavailable(&error))?;
@@ -70,7 +71,7 @@ pub async fn forward_call(
 fn build_request(
     forwarder: &Forwarder,
     exchange: &Exchange,
-    mirrored: ForwardedHeaders,
+    mirrored_headers: ForwardedHeaders,
     request: &Request<'_>,
 ) -> Result<http::Request<()>, McpError> {
     let invalid = |_| McpError::new(ErrorKind::InvalidParams, "a value of the request cannot be sent in a header");
@@ -86,7 +87,7 @@ fn build_request(
     for (name, value) in request_headers(request, &request.meta()?) {
         headers.insert(name, HeaderValue::from_str(&value).map_err(invalid)?);
     }
-    for (name, value) in mirrored {
+    for (name, value) in mirrored_headers {
         if let Ok(name) = HeaderName::from_bytes(name.as_bytes()) {
             headers.insert(name, HeaderValue::from_str(&value).map_err(invalid)?);
         }

@@ -1,5 +1,5 @@
-//! Forwards HTTP requests to another node unchanged, with a token that proves that they come from a node. Responses, including
-//! streams, are returned unchanged, too.
+//! Forwards HTTP requests to another node, with a token that proves that they come from a node. Bodies, including streams, are
+//! not changed.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_session::cluster::{Body, FORWARDED_HEADER, ForwardTarget};
 use countersign_store::{Nodes, nodes::Peer};
 
-/// Headers that are not forwarded, in addition to [`CONNECTION_HEADERS`]: further ones of one connection (RFC 9110, 7.6.1),
-/// those that each node sets itself, and `Host` and `Origin`, which this node has already checked.
+/// Headers that are not forwarded, in addition to [`CONNECTION_HEADERS`]: other headers for one connection (RFC 9110, 7.6.1),
+/// the length, which each node sets itself, and `Host` and `Origin`, which this node has already checked.
 const UNFORWARDED_HEADERS: [HeaderName; 6] =
     [header::HOST, header::ORIGIN, header::CONTENT_LENGTH, header::TE, header::TRAILER, header::EXPECT];
 
@@ -50,11 +50,11 @@ fn forward_token(nodes: &dyn Nodes, target: &str) -> Option<HeaderValue> {
     HeaderValue::from_str(&hasher.finish()).ok()
 }
 
-/// Forwards requests to one other node.
+/// Sends requests to one other node.
 pub struct Forwarder {
     pub peer: PeerNode,
     url: Uri,
-    /// The token that proves to the other node that a peer forwards the request.
+    /// The value of [`FORWARDED_HEADER`].
     pub token: HeaderValue,
 }
 

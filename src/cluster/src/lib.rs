@@ -4,8 +4,8 @@
 //! A forwarded request carries a token for its target, which only nodes of the store can create. The target answers the request
 //! and never forwards it again. Both nodes authenticate the client.
 //!
-//! [`peers`] are the connections, [`forward`] sends HTTP requests over them, [`tunnel`] WebSockets, and [`calls`] requests that
-//! arrived over another transport. [`ownership`] finds the owner.
+//! [`ownership`] finds the owner. [`peers`] keeps the connections to other nodes. [`forward`] sends HTTP requests over them,
+//! and [`calls`] requests that arrived over another transport. [`tunnel`] forwards WebSockets.
 
 pub mod calls;
 pub mod forward;
@@ -24,24 +24,24 @@ use countersign_session::cluster::{Body, Cluster, ForwardTarget, OwnerLookup};
 use countersign_store::Nodes;
 use forward::Forwarder;
 
-/// The other nodes of a store that several gateways serve.
-pub struct StoreNodes {
+/// The nodes of a store that several gateways serve.
+pub struct StoreCluster {
     pub nodes: Arc<dyn Nodes>,
     /// Maximum number of streams of one connection to a peer (`transports.http.max_concurrent_streams`).
     pub max_streams: u32,
-    /// Refuses a session of this node while other nodes may consider this node gone.
+    /// Returns an error while other nodes may consider this node gone, so that its sessions must not be used.
     pub check_own_session: Box<dyn Fn() -> Result<(), McpError> + Send + Sync>,
-    /// Ends tunnels when this gateway ends.
+    /// Cancelled when this gateway ends, which ends the tunnels.
     pub shutdown: CancellationToken,
 }
 
-impl StoreNodes {
-    fn forward_to(&self, target: ForwardTarget) -> Option<Forwarder> {
+impl StoreCluster {
+    fn forwarder_for(&self, target: ForwardTarget) -> Option<Forwarder> {
         Forwarder::new(&self.nodes, self.max_streams, target)
     }
 }
 
-impl Cluster for StoreNodes {
+impl Cluster for StoreCluster {
     fn is_valid_forward_token(&self, token: &[u8]) -> bool {
         forward::is_valid_token(&*self.nodes, token)
     }
@@ -55,13 +55,13 @@ impl Cluster for StoreNodes {
             if is_forwarded {
                 return Ok(None);
             }
-            ownership::find(&*self.nodes, &[session.into()]).await
+            ownership::find_owner(&*self.nodes, &[session.into()]).await
         })
     }
 
     fn owner_of_call<'a>(&'a self, request: &Request<'a>) -> Option<OwnerLookup<'a>> {
         let names = ownership::owned_names(request);
-        (!names.is_empty()).then(|| Box::pin(async move { ownership::find(&*self.nodes, &names).await }) as _)
+        (!names.is_empty()).then(|| Box::pin(async move { ownership::find_owner(&*self.nodes, &names).await }) as _)
     }
 
     fn is_session_lost(&self, session: &str) -> bool {
@@ -74,7 +74,7 @@ impl Cluster for StoreNodes {
         target: ForwardTarget,
         http: http::Request<Option<Body>>,
     ) -> LocalBoxFuture<'a, Result<http::Response<Body>, McpError>> {
-        Box::pin(async move { self.forward_to(target).ok_or_else(forward::session_not_found)?.send(http).await })
+        Box::pin(async move { self.forwarder_for(target).ok_or_else(forward::session_not_found)?.send(http).await })
     }
 
     fn tunnel<'a>(
@@ -84,8 +84,8 @@ impl Cluster for StoreNodes {
         protocols: &'a [&'a str],
     ) -> LocalBoxFuture<'a, Result<http::Response<Body>, McpError>> {
         Box::pin(async move {
-            let forward = self.forward_to(target).ok_or_else(forward::peer_unavailable)?;
-            tunnel::open(forward, self.shutdown.child_token(), http, protocols).await
+            let forwarder = self.forwarder_for(target).ok_or_else(forward::peer_unavailable)?;
+            tunnel::open(forwarder, self.shutdown.child_token(), http, protocols).await
         })
     }
 
@@ -93,12 +93,12 @@ impl Cluster for StoreNodes {
         &'a self,
         target: ForwardTarget,
         exchange: &'a Exchange,
-        mirrored: ForwardedHeaders,
+        mirrored_headers: ForwardedHeaders,
         request: &'a Request<'a>,
     ) -> LocalBoxFuture<'a, Result<WireResponse, McpError>> {
         Box::pin(async move {
-            let forward = self.forward_to(target).ok_or_else(forward::peer_unavailable)?;
-            calls::forward_call(forward, exchange, mirrored, request).await
+            let forwarder = self.forwarder_for(target).ok_or_else(forward::peer_unavailable)?;
+            calls::forward_call(forwarder, exchange, mirrored_headers, request).await
         })
     }
 }

@@ -31,8 +31,8 @@ pub fn owned_names<'a>(request: &Request<'a>) -> Vec<Cow<'a, str>> {
     match &*request.method {
         "tasks/get" | "tasks/update" | "tasks/cancel" => text("taskId").into_iter().collect(),
         "subscriptions/listen" => {
-            let named = member(params, "notifications").and_then(|notifications| member(notifications, "taskIds"));
-            named.and_then(|named| serde_json::from_str(named).ok()).unwrap_or_default()
+            let task_ids = member(params, "notifications").and_then(|notifications| member(notifications, "taskIds"));
+            task_ids.and_then(|task_ids| serde_json::from_str(task_ids).ok()).unwrap_or_default()
         }
         _ => Vec::new(),
     }
@@ -42,7 +42,7 @@ pub fn owned_names<'a>(request: &Request<'a>) -> Vec<Cow<'a, str>> {
 ///
 /// # Errors
 /// `UPSTREAM_UNAVAILABLE` if the store cannot tell which nodes are alive.
-pub async fn find(nodes: &dyn Nodes, names: &[Cow<'_, str>]) -> Result<Option<ForwardTarget>, McpError> {
+pub async fn find_owner(nodes: &dyn Nodes, names: &[Cow<'_, str>]) -> Result<Option<ForwardTarget>, McpError> {
     let Some(own) = nodes.claimant() else { return Ok(None) };
     let other_nodes = || names.iter().filter_map(|name| node_of(name)).filter(|node| *node != own.node);
     let find_live_owner = || {
@@ -57,7 +57,7 @@ pub async fn find(nodes: &dyn Nodes, names: &[Cow<'_, str>]) -> Result<Option<Fo
     if let Some(found) = find_live_owner() {
         return Ok(Some(found));
     }
-    // A node may have joined that this one does not know yet.
+    // The owner may have joined after this node last read the list of nodes.
     nodes.refresh().await.map_err(|error| {
         tracing::warn!(%error, "cannot find out whether the node of a session is alive");
         forward::peer_unavailable()

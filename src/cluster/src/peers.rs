@@ -43,8 +43,10 @@ use countersign_net::tls::pinned_config;
 use countersign_session::cluster::Body;
 use countersign_store::{Nodes, nodes::Peer};
 
+/// Maximum time until a connection is ready, including the TLS and HTTP/2 handshakes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Interval of checks whether a peer is gone or its connection is idle.
+const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum time that sent data may stay unacknowledged before the connection fails (`TCP_USER_TIMEOUT`).
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of pings, and maximum time until the answer.
@@ -68,7 +70,7 @@ pub enum PeerError {
 }
 
 impl PeerError {
-    /// Returns `true` if nothing listens at the address: the process that held the session has ended.
+    /// Returns `true` if nothing listens at the address, so that the process which held the session has ended.
     #[must_use]
     pub fn is_connection_refused(&self) -> bool {
         matches!(self, Self::Connect(error) if error.kind() == io::ErrorKind::ConnectionRefused)
@@ -77,8 +79,8 @@ impl PeerError {
 
 thread_local! {
     static CONNECTIONS: RefCell<Vec<Rc<PeerConnection>>> = const { RefCell::new(Vec::new()) };
-    /// A lock for each node, so that concurrent requests wait for one connection.
-    static CONNECTING: RefCell<HashMap<String, Rc<tokio::sync::Mutex<()>>>> = RefCell::default();
+    /// A lock for each node, so that concurrent requests wait for the same new connection.
+    static CONNECT_LOCKS: RefCell<HashMap<String, Rc<tokio::sync::Mutex<()>>>> = RefCell::default();
 }
 
 /// A connection to another node.
@@ -86,7 +88,7 @@ struct PeerConnection {
     address: Peer,
     requests: SendRequest<Bytes>,
     open_streams: Cell<usize>,
-    /// Maximum number of streams, by the settings of both sides.
+    /// Maximum number of streams: the lower of the two sides' settings.
     max_streams: Cell<usize>,
     /// Time when the last stream ended.
     idle_since: Cell<Instant>,
@@ -144,7 +146,7 @@ impl PeerNode {
     /// Waits until the node is gone.
     pub async fn wait_until_gone(&self) {
         while !self.is_gone() {
-            sleep(LEASE_CHECK_INTERVAL).await;
+            sleep(CHECK_INTERVAL).await;
         }
     }
 }
@@ -197,7 +199,7 @@ async fn start_request(
     is_bodiless: bool,
 ) -> Result<StartedRequest, PeerError> {
     match start_request_on(reserve_stream(peer).await?, request, is_bodiless).await {
-        Err(error) if has_ended(&error) => {
+        Err(error) if is_connection_error(&error) => {
             Ok(start_request_on(reserve_stream(peer).await?, request, is_bodiless).await?)
         }
         started => Ok(started?),
@@ -215,7 +217,7 @@ async fn reserve_stream(peer: &PeerNode) -> Result<PeerStreamSlot, PeerError> {
     if let Some(slot) = find() {
         return Ok(slot);
     }
-    let lock = CONNECTING.with_borrow_mut(|all| Rc::clone(all.entry(peer.node.clone()).or_default()));
+    let lock = CONNECT_LOCKS.with_borrow_mut(|all| Rc::clone(all.entry(peer.node.clone()).or_default()));
     let _guard = lock.lock().await;
     match find() {
         Some(slot) => Ok(slot),
@@ -223,8 +225,8 @@ async fn reserve_stream(peer: &PeerNode) -> Result<PeerStreamSlot, PeerError> {
     }
 }
 
-/// Returns `true` if the connection has ended, rather than the request being at fault.
-fn has_ended(error: &h2::Error) -> bool {
+/// Returns `true` if the error means that the connection has ended, and not that the request is at fault.
+fn is_connection_error(error: &h2::Error) -> bool {
     error.is_io() || error.is_go_away() || error.is_remote() || error.is_library()
 }
 
@@ -242,7 +244,7 @@ async fn start_request_on(
     match requests.and_then(|mut requests| requests.send_request(copy, is_bodiless)) {
         Ok(started) => Ok((slot, started)),
         Err(error) => {
-            if has_ended(&error) {
+            if is_connection_error(&error) {
                 forget(&slot.0);
             }
             Err(error)
@@ -324,7 +326,7 @@ where
         };
         let idle = async {
             while !weak.upgrade().is_none_or(is_idle) {
-                sleep(LEASE_CHECK_INTERVAL).await;
+                sleep(CHECK_INTERVAL).await;
             }
         };
         let driven = poll_fn(|cx| {
@@ -370,7 +372,7 @@ async fn send_body(mut body: Body, mut stream: SendStream<Bytes>) -> Result<(), 
 /// or be signed by a public authority. The listed certificate can be trusted, because only nodes write to the store.
 ///
 /// # Errors
-/// Fails if the public authorities cannot be used, which is an error of the build.
+/// Fails if the program was built with public authorities that cannot be used.
 pub fn tls_config(peer: &Peer, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>, io::Error> {
     let pinned = peer.certificate.clone();
     pinned_config(move |certificate| has_fingerprint(certificate, &pinned), protocols).map_err(io::Error::other)
@@ -385,11 +387,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn certificate_matches_its_own_fingerprint_only() {
-        let own = CertificateDer::from(b"of this gateway".to_vec());
-        assert!(has_fingerprint(&own, &tls::fingerprint(&own)));
-        assert!(!has_fingerprint(&own, &tls::fingerprint(&CertificateDer::from(b"of another".to_vec()))));
-        assert!(!has_fingerprint(&own, ""));
+    fn certificate_matches_only_its_own_fingerprint() {
+        let certificate = CertificateDer::from(b"pinned".to_vec());
+        assert!(has_fingerprint(&certificate, &tls::fingerprint(&certificate)));
+        assert!(!has_fingerprint(&certificate, &tls::fingerprint(&CertificateDer::from(b"another".to_vec()))));
+        assert!(!has_fingerprint(&certificate, ""));
     }
 
     #[test]

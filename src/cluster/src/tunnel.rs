@@ -26,7 +26,8 @@ const SESSION_ID: &str = "mcp-session-id";
 /// Number of bytes of a WebSocket that are read at a time.
 const CHUNK_BYTES: usize = 16 * 1024;
 
-/// Asks the other node to resume the session of a WebSocket, and copies the bytes in both directions until `shutdown` is cancelled.
+/// Asks the other node to resume the session of a WebSocket, and copies the bytes in both directions until one side is gone or
+/// `shutdown` is cancelled.
 ///
 /// # Errors
 /// Fails if the other node does not resume the session.
@@ -91,21 +92,21 @@ async fn copy_to_peer(mut payload: Body, mut to: impl AsyncWrite + Unpin, peer: 
 
 /// Returns the error for a session that the other node does not resume.
 fn to_refusal(error: WsClientError) -> McpError {
-    let refusal = |kind, text| McpError::new(kind, text);
     match error {
         WsClientError::InvalidResponseStatus(StatusCode::NOT_FOUND) => {
-            refusal(ErrorKind::SessionNotFound, "no such session; connect again and initialize")
+            McpError::new(ErrorKind::SessionNotFound, "no such session; connect again and initialize")
         }
-        WsClientError::InvalidResponseStatus(StatusCode::GONE) => refusal(
+        WsClientError::InvalidResponseStatus(StatusCode::GONE) => McpError::new(
             ErrorKind::ResumeTooLate,
             "the gateway no longer holds the frames after that number; connect again and initialize",
         ),
         WsClientError::InvalidResponseStatus(StatusCode::BAD_REQUEST) => {
-            refusal(ErrorKind::InvalidRequest, "this session has not sent that many frames yet")
+            McpError::new(ErrorKind::InvalidRequest, "this session has not sent that many frames yet")
         }
-        WsClientError::InvalidResponseStatus(StatusCode::SERVICE_UNAVAILABLE) => {
-            refusal(ErrorKind::Overloaded, "the gateway that holds this session takes no more connections; try again")
-        }
+        WsClientError::InvalidResponseStatus(StatusCode::SERVICE_UNAVAILABLE) => McpError::new(
+            ErrorKind::Overloaded,
+            "the gateway that holds this session takes no more connections; try again",
+        ),
         WsClientError::SendRequest(SendRequestError::Connect(ConnectError::Io(error)))
             if error.kind() == std::io::ErrorKind::ConnectionRefused =>
         {

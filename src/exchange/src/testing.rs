@@ -1,4 +1,4 @@
-//! Exchanges for tests. The test plays the client.
+//! Sessions and exchanges for tests, which play the clients.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "it is only built for tests")]
 
 use std::sync::Arc;
@@ -27,20 +27,20 @@ use countersign_protocol::{
 use countersign_telemetry::metrics::Transport;
 
 /// Creates sessions and exchanges of clients.
-pub struct Bench {
+pub struct TestClients {
     /// The memory of the clients' principals.
     pub memory: Arc<Memory>,
     /// Cancelled to end all sessions.
     pub ended: CancellationToken,
 }
 
-impl Default for Bench {
+impl Default for TestClients {
     fn default() -> Self {
         Self { memory: Memory::new(16 << 20, 64 << 20), ended: CancellationToken::new() }
     }
 }
 
-impl Bench {
+impl TestClients {
     /// Creates a session of a principal: with an outbox in the handshake era, for bookkeeping only in the stateless
     /// era.
     #[must_use]

@@ -1,5 +1,5 @@
-//! The feed: committed change events in order of their sequence numbers, and session events, for any number of
-//! subscribers.
+//! The feed: committed change events in order of their sequence numbers, and live events without numbers, for any number
+//! of subscribers.
 //!
 //! The feed never decides what happens to a change, and never delays the code that announces events.
 //!
@@ -15,10 +15,10 @@ use tokio::sync::broadcast::{self, error::RecvError};
 
 use countersign_domain::changes::{Change, ChangeState};
 use countersign_store::{CommittedWrite, Store, StoreError, StoredEvent};
-use countersign_telemetry::ConnectionGuard;
+use countersign_telemetry::GaugeGuard;
 
-/// The number of events read from the store at a time, for one subscriber that is behind.
-const REPLAY_BATCH: usize = 64;
+/// The number of events that a subscriber which is behind reads from the store at a time.
+const CATCH_UP_BATCH: usize = 64;
 
 /// The change that an event is about, for subscribers inside the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct FeedChange {
 /// An event, as bytes that all subscribers share.
 #[derive(Debug)]
 pub struct FeedEvent {
-    /// The sequence number; `None` for session events, which are only live and cannot be resumed.
+    /// The sequence number; `None` for live events, which are not stored and cannot be resumed.
     pub seq: Option<u64>,
     /// The type of the event, such as `change.created`, `session.opened` or `hello`.
     pub kind: Cow<'static, str>,
@@ -41,7 +41,7 @@ pub struct FeedEvent {
     pub json: Bytes,
     /// The complete SSE event: `id` (if numbered), `event`, `data`, blank line.
     pub sse: Bytes,
-    /// The change that the event is about; `None` for session events.
+    /// The change that a change event is about; `None` for other events.
     pub change: Option<FeedChange>,
 }
 
@@ -62,7 +62,7 @@ impl FeedEvent {
         Self { seq, kind, json: sse.slice(start..end), sse, change }
     }
 
-    /// Creates the first event for a subscriber without `since`, which contains the current sequence number.
+    /// Creates the first event for a subscriber that does not resume. It contains the current sequence number.
     #[must_use]
     pub fn hello(seq: u64) -> Self {
         let json = format!(r#"{{"type":"hello","seq":{seq}}}"#);
@@ -94,6 +94,7 @@ impl FeedEvent {
         Self::new(Some(event.seq), event.kind.into(), event.data.as_bytes(), Some(change))
     }
 
+    /// Reads the change from the JSON of a stored event.
     fn parse_stored(event: StoredEvent) -> Result<Self, StoreError> {
         #[derive(Deserialize)]
         struct StoredEventJson {
@@ -122,7 +123,7 @@ impl FeedEvent {
     }
 }
 
-/// The number of the last announced event and the ring, which all handles share.
+/// The state that all handles of the feed share.
 struct SharedState {
     /// The sequence number of the last announced event.
     head: u64,
@@ -171,18 +172,18 @@ impl Feed {
             position,
             is_behind: position < shared.head,
             unconfirmed_head: (position > shared.head).then_some(shared.head),
-            replay: VecDeque::new(),
-            _connection_guard: ConnectionGuard::subscriber(),
+            backlog: VecDeque::new(),
+            _gauge_guard: GaugeGuard::subscriber(),
         })
     }
 
-    /// Announces a session event to all subscribers. Its `type` is `session.opened` or `session.closed`.
-    pub fn publish_session(&self, event: &serde_json::Value) {
-        let kind = event.get("type").and_then(serde_json::Value::as_str).unwrap_or("session").to_owned();
+    /// Announces a live event, such as `session.opened` or `rule.created`, to all subscribers. Its `type` is a member.
+    pub fn publish_live(&self, event: &serde_json::Value) {
+        let kind = event.get("type").and_then(serde_json::Value::as_str).unwrap_or("live").to_owned();
         self.publish(FeedEvent::new(None, kind.into(), event.to_string().as_bytes(), None));
     }
 
-    /// Announces an event. Only `PendingChanges` announces durable events, in order of the sequence numbers.
+    /// Announces an event. Only `PendingChanges` announces change events, in order of the sequence numbers.
     pub fn publish(&self, event: FeedEvent) {
         let mut shared = self.shared.lock();
         if let Some(seq) = event.seq {
@@ -211,8 +212,9 @@ pub struct FeedSubscription {
     /// The announced head, if `position` was beyond it when the subscription began. The store then decides whether
     /// `position` exists.
     unconfirmed_head: Option<u64>,
-    replay: VecDeque<Arc<FeedEvent>>,
-    _connection_guard: ConnectionGuard,
+    /// Events that were read from the store and not returned yet.
+    backlog: VecDeque<Arc<FeedEvent>>,
+    _gauge_guard: GaugeGuard,
 }
 
 impl FeedSubscription {
@@ -226,7 +228,7 @@ impl FeedSubscription {
     /// [`FeedSubscription::position`]. Cancel-safe: dropping the future loses no event.
     pub async fn next(&mut self) -> Option<Arc<FeedEvent>> {
         loop {
-            if let Some(event) = self.replay.pop_front() {
+            if let Some(event) = self.backlog.pop_front() {
                 self.position = event.seq.unwrap_or(self.position);
                 return Some(event);
             }
@@ -256,21 +258,21 @@ impl FeedSubscription {
     }
 
     async fn catch_up(&mut self) -> Result<(), StoreError> {
-        if let Some(end) = self.unconfirmed_head {
+        if let Some(announced_head) = self.unconfirmed_head {
             // An event may be durable, and read by a client, before it is announced.
             if self.position > self.store.heads().await?.event {
-                self.position = end;
+                self.position = announced_head;
             }
             self.unconfirmed_head = None;
             return Ok(());
         }
-        let events = self.store.events_after(self.position, REPLAY_BATCH).await?;
-        let is_behind = events.len() == REPLAY_BATCH;
+        let events = self.store.events_after(self.position, CATCH_UP_BATCH).await?;
+        let may_have_more = events.len() == CATCH_UP_BATCH;
         let reset =
             events.first().filter(|first| first.seq > self.position + 1).map(|first| FeedEvent::reset(first.seq - 1));
         let events = reset.map(Ok).into_iter().chain(events.into_iter().map(FeedEvent::parse_stored));
-        self.replay = events.map(|event| event.map(Arc::new)).collect::<Result<_, _>>()?;
-        self.is_behind = is_behind;
+        self.backlog = events.map(|event| event.map(Arc::new)).collect::<Result<_, _>>()?;
+        self.is_behind = may_have_more;
         Ok(())
     }
 }

@@ -32,7 +32,7 @@ use countersign_exchange::{
     eviction::{self, Activity, EvictionQueue},
     shared::SessionShared,
 };
-use countersign_telemetry::{ConnectionGuard, Transport};
+use countersign_telemetry::{GaugeGuard, Transport};
 
 /// The byte stream of a connection, with or without TLS.
 pub(crate) type Io = Either<TcpStream, Box<TlsStream<TcpStream>>>;
@@ -318,7 +318,7 @@ pub struct Connection {
     /// `true` if the limit was exceeded when the connection was accepted, and has been ever since.
     is_refused: Cell<bool>,
     budget: OnceCell<Arc<ConnectionBudget>>,
-    gauge: Cell<Option<ConnectionGuard>>,
+    gauge: Cell<Option<GaugeGuard>>,
     /// Keeps a detached gateway running while a client is connected.
     _user: UserGuard,
     /// The session that stateless requests of this connection share, from the first of them on.
@@ -340,7 +340,7 @@ impl Connection {
             state,
             is_refused: Cell::new(!has_room),
             budget: OnceCell::new(),
-            gauge: Cell::new(Some(ConnectionGuard::connection(Transport::Http))),
+            gauge: Cell::new(Some(GaugeGuard::connection(Transport::Http))),
             _user: all.users.add_user(),
             session: OnceCell::new(),
         }
@@ -393,7 +393,7 @@ impl Connection {
         if let Some(state) = removed {
             self.all.web_sockets.lock().insert(state);
         }
-        self.gauge.set(Some(ConnectionGuard::connection(Transport::WebSocket)));
+        self.gauge.set(Some(GaugeGuard::connection(Transport::WebSocket)));
     }
 
     /// Binds the connection to the session whose stream or messages it carries: it is as busy as the session from now on.

@@ -1,5 +1,5 @@
-//! Limits the addresses to which a client connects, so that a name that others choose cannot lead into the own network, and
-//! shares the clients of a thread.
+//! Limits the addresses to which a client connects, so that a host name that somebody else chose cannot lead into the
+//! operator's network. Also shares the clients of a thread.
 
 use std::{
     cell::RefCell,
@@ -17,11 +17,11 @@ use awc::Client;
 use rustls::{ClientConfig, pki_types::CertificateDer};
 
 use super::{
-    client::{client, client_over},
+    client::{client, client_with_connector},
     tls,
 };
 
-/// The addresses to which a client connects. The order of the ranges means nothing.
+/// The addresses to which a client may connect. The derived order only makes the type usable as a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AddressRange {
     /// Addresses of the internet.
@@ -35,7 +35,7 @@ pub enum AddressRange {
 }
 
 impl AddressRange {
-    /// Returns the smallest range with an address.
+    /// Returns the smallest range that contains the address.
     #[must_use]
     pub fn for_address(address: IpAddr) -> Self {
         match address.to_canonical() {
@@ -44,7 +44,7 @@ impl AddressRange {
         }
     }
 
-    /// Returns `true` if addresses of another range may be used where this one is allowed.
+    /// Returns `true` if this range contains all addresses of the other one.
     #[must_use]
     pub fn includes(self, other: Self) -> bool {
         other == Self::Public || other == self || self == Self::Any
@@ -53,7 +53,7 @@ impl AddressRange {
     fn for_v4(address: Ipv4Addr) -> Self {
         match address.octets() {
             [127, ..] => Self::Loopback,
-            // RFC 1918, and shared addresses of providers (RFC 6598).
+            // Private networks (RFC 1918), and the shared addresses of carriers (RFC 6598).
             [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => Self::Private,
             // This network, link-local, assignments of protocols, benchmarks, multicast and reserved (RFC 6890).
             [0, ..] | [169, 254, ..] | [192, 0, 0, _] | [198, 18..=19, ..] | [224..=255, ..] => Self::Any,
@@ -78,7 +78,7 @@ impl AddressRange {
     }
 }
 
-/// A client of a thread, and the properties for which it was built.
+/// A client that its thread shares, with the parameters from which it was built.
 struct SharedClient {
     range: Option<AddressRange>,
     authorities: Option<Vec<CertificateDer<'static>>>,
@@ -95,11 +95,11 @@ thread_local! {
 #[must_use]
 pub fn shared_client(range: Option<AddressRange>, authorities: Option<&[CertificateDer<'static>]>) -> Client {
     SHARED_CLIENTS.with_borrow_mut(|clients| {
-        let is_wanted = |known: &&SharedClient| known.range == range && known.authorities.as_deref() == authorities;
-        if let Some(known) = clients.iter().find(is_wanted) {
-            return known.client.clone();
+        let matches = |shared: &&SharedClient| shared.range == range && shared.authorities.as_deref() == authorities;
+        if let Some(shared) = clients.iter().find(matches) {
+            return shared.client.clone();
         }
-        let config = tls::config_with(authorities);
+        let config = tls::config_with_authorities(authorities);
         let client = match range {
             Some(range) => limited_client(range, config),
             None => client(config),
@@ -110,10 +110,10 @@ pub fn shared_client(range: Option<AddressRange>, authorities: Option<&[Certific
     })
 }
 
-/// Builds the client of [`client`](super::client), which does not connect to names that lead outside of a range. The user of the
-/// client must check addresses that stand in a URL.
+/// Builds a client like [`client`](super::client) that refuses host names which resolve to an address outside the range. An
+/// IP address in a URL is not resolved, so the caller must check it.
 fn limited_client(range: AddressRange, tls: Arc<ClientConfig>) -> Client {
-    client_over(Connector::new(Resolver::custom(LimitedResolver(range))).service(), tls)
+    client_with_connector(Connector::new(Resolver::custom(LimitedResolver(range))).service(), tls)
 }
 
 struct LimitedResolver(AddressRange);
@@ -125,11 +125,11 @@ impl Resolve for LimitedResolver {
         let name = format!("{host}:{port}");
         Box::pin(async move {
             let found = spawn_blocking(move || name.to_socket_addrs().map(Vec::from_iter)).await??;
-            // If one address is outside, none is tried, because the name is not to be trusted.
+            // One address outside the range is enough to distrust the name, so none of its addresses is tried.
             if found.iter().all(|address| self.0.includes(AddressRange::for_address(address.ip()))) {
                 return Ok(found);
             }
-            Err(io::Error::other("the name leads to an address of a private network or of this machine").into())
+            Err(io::Error::other("the host name resolves to an address of a private network or of this machine").into())
         })
     }
 }
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[actix::test]
-    async fn limited_client_refuses_a_name_that_leads_to_loopback() {
+    async fn limited_client_refuses_name_of_loopback_address() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://localhost:{}/", listener.local_addr().unwrap().port());
         let error = limited_client(AddressRange::Private, tls::public_config()).get(&url).send().await.err().unwrap();

@@ -1,4 +1,4 @@
-//! Computes pauses between attempts.
+//! Computes the pauses between attempts that fail.
 
 use std::time::Duration;
 

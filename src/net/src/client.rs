@@ -11,20 +11,21 @@ use rustls::ClientConfig;
 /// Time limit for resolving the name and connecting, and again for the TLS handshake.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time after which an idle connection is closed. TLS proxies close idle connections later.
+/// Time after which an idle connection is closed. It is shorter than the idle timeouts of common TLS proxies, so that a
+/// request rarely meets a connection that the other side is closing.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Maximum age of a connection that gets new requests.
+/// Age from which a connection gets no new requests.
 pub const MAX_CONNECTION_AGE: Duration = Duration::from_secs(600);
 
 /// Builds a client for this thread. The client follows no redirects, and its user must limit the time of each request.
 #[must_use]
 pub fn client(tls: Arc<ClientConfig>) -> Client {
-    client_over(Connector::default().service(), tls)
+    client_with_connector(Connector::default().service(), tls)
 }
 
-/// Builds the client of [`client`] with another TCP connector.
-pub fn client_over<S, Io>(connector: S, tls: Arc<ClientConfig>) -> Client
+/// Builds a client like [`client`], with another TCP connector.
+pub fn client_with_connector<S, Io>(connector: S, tls: Arc<ClientConfig>) -> Client
 where
     S: Service<ConnectInfo<Uri>, Response = Connection<Uri, Io>, Error = ConnectError> + Clone + 'static,
     Io: ActixStream + Debug + 'static,
@@ -36,7 +37,7 @@ where
         .handshake_timeout(CONNECT_TIMEOUT)
         .conn_keep_alive(IDLE_TIMEOUT)
         .conn_lifetime(MAX_CONNECTION_AGE)
-        // A limit would also count open streams. The users of the client have their own limits.
+        // A limit would also count open streams. The callers have their own limits.
         .limit(0);
     Client::builder().connector(tls_connector).disable_timeout().disable_redirects().finish()
 }

@@ -1,18 +1,18 @@
 //! Outbound connections: the HTTP client, TLS and backoff that every part of the gateway uses.
 //!
 //! This crate knows no protocol above HTTP, and its client never follows a redirect, which would take configured credentials
-//! elsewhere. Calls to upstreams use another HTTP/1.1 client, which a benchmark justifies.
+//! elsewhere. `upstream` has another HTTP/1.1 client for calls, which a benchmark justifies.
 
 mod addresses;
 mod backoff;
+mod bounded_request;
 mod client;
-mod exchange;
 pub mod tls;
 
 pub use addresses::{AddressRange, shared_client};
 pub use backoff::{Backoff, random_byte};
-pub use client::{CONNECT_TIMEOUT, MAX_CONNECTION_AGE, client, client_over};
-pub use exchange::{Answer, ExchangeError, exchange};
+pub use bounded_request::{BoundedRequestError, BoundedResponse, send_bounded};
+pub use client::{CONNECT_TIMEOUT, MAX_CONNECTION_AGE, client, client_with_connector};
 
 /// The `User-Agent` of the gateway's requests.
 pub const USER_AGENT: &str = concat!("countersign/", env!("CARGO_PKG_VERSION"));

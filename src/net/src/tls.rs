@@ -30,7 +30,7 @@ pub fn public_roots() -> RootCertStore {
 /// Returns the root certificates of the public authorities and the given ones, which [`read_authorities`] has
 /// validated.
 #[must_use]
-pub fn roots_with(authorities: impl IntoIterator<Item = CertificateDer<'static>>) -> RootCertStore {
+pub fn roots_with_authorities(authorities: impl IntoIterator<Item = CertificateDer<'static>>) -> RootCertStore {
     let mut roots = public_roots();
     roots.add_parsable_certificates(authorities);
     roots
@@ -47,7 +47,7 @@ pub fn public_config() -> Arc<ClientConfig> {
 /// Reads the certificates of authorities from a PEM file.
 ///
 /// # Errors
-/// Returns a description of the problem for people. A file without certificates is an error, too.
+/// Returns a description of the problem. A file without certificates is an error, too.
 pub fn read_authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let pem = fs::read(file).map_err(|error| error.to_string())?;
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
@@ -62,9 +62,9 @@ pub fn read_authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>, Str
 /// Returns the configuration that trusts these authorities in addition to the public ones, and offers both versions of HTTP.
 /// Without authorities it is [`public_config`].
 #[must_use]
-pub fn config_with(authorities: Option<&[CertificateDer<'static>]>) -> Arc<ClientConfig> {
+pub fn config_with_authorities(authorities: Option<&[CertificateDer<'static>]>) -> Arc<ClientConfig> {
     match authorities {
-        Some(authorities) => client_config(roots_with(authorities.iter().cloned()), &[HTTP_2, HTTP_1_1]),
+        Some(authorities) => client_config(roots_with_authorities(authorities.iter().cloned()), &[HTTP_2, HTTP_1_1]),
         None => public_config(),
     }
 }
@@ -81,10 +81,10 @@ fn with_protocols(mut config: ClientConfig, protocols: &[&[u8]]) -> Arc<ClientCo
 }
 
 /// Returns the configuration of a client that trusts the certificates for which `is_pinned` returns `true`, regardless of the
-/// name, and those that the public authorities have signed.
+/// host name, and those that the public authorities have signed.
 ///
 /// # Errors
-/// Fails if the public authorities cannot be used, which is an error of the build.
+/// Fails if the program was built with public authorities that cannot be used.
 pub fn pinned_config(
     is_pinned: impl Fn(&CertificateDer<'_>) -> bool + Send + Sync + 'static,
     protocols: &[&[u8]],
@@ -159,12 +159,12 @@ mod tests {
     fn pinned_verifier_accepts_only_the_pinned_certificate() {
         let accepts = |presented: &[u8]| {
             let name = ServerName::try_from("10.0.0.5").unwrap();
-            PinnedVerifier::new(|certificate: &CertificateDer<'_>| &certificate[..] == b"of this gateway")
+            PinnedVerifier::new(|certificate: &CertificateDer<'_>| &certificate[..] == b"pinned")
                 .unwrap()
                 .verify_server_cert(&CertificateDer::from(presented.to_vec()), &[], &name, &[], UnixTime::now())
                 .is_ok()
         };
-        assert!(accepts(b"of this gateway"));
-        assert!(!accepts(b"of another"));
+        assert!(accepts(b"pinned"));
+        assert!(!accepts(b"another"));
     }
 }

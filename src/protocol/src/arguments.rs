@@ -20,7 +20,7 @@ use super::{
 /// `InvalidParams` with the reason, and with `data.key` or `data.maxDepth`.
 pub fn check(raw: &RawValue, max_depth: usize) -> Result<(), McpError> {
     let invalid = |message| McpError::new(ErrorKind::InvalidParams, message).with("member", "arguments");
-    // The keys of each open container; an array has none.
+    // The keys of each open object or array; an array has none.
     let mut open: Vec<HashSet<Cow<'_, str>>> = Vec::new();
     for token in tokens(raw.get()) {
         match token {
@@ -59,10 +59,11 @@ fn text_hash(text: &str) -> String {
     format!("sha256:{:x}", Bytes::copy_from_slice(&Sha256::digest(text)))
 }
 
-/// Returns `None` if a string is not valid Unicode.
+/// Returns the text without whitespace, and with sorted members and uniform escapes. Returns `None` if a string is not valid
+/// Unicode.
 fn canonicalize(text: &str) -> Option<String> {
     let mut out = String::with_capacity(text.len());
-    // The members of each open container, as key and start offset in `out`. An array has none.
+    // The members of each open object or array, as key and start offset in `out`. An array has none.
     let mut open: Vec<Vec<(Cow<'_, str>, usize)>> = Vec::new();
     for token in tokens(text) {
         match token {
@@ -93,9 +94,9 @@ fn canonicalize(text: &str) -> Option<String> {
 fn sort_trailing_members(out: &mut String, members: &[(Cow<'_, str>, usize)]) {
     let Some((_, first)) = members.first().filter(|_| !members.is_sorted_by_key(|(key, _)| key)) else { return };
     let first = *first;
-    let end = out.split_off(first);
+    let unsorted = out.split_off(first);
     // One comma separates each member from the next.
-    let ends = members.iter().skip(1).map(|(_, start)| start - 1 - first).chain([end.len()]);
+    let ends = members.iter().skip(1).map(|(_, start)| start - 1 - first).chain([unsorted.len()]);
     let mut sorted: Vec<_> = members.iter().zip(ends).map(|((key, start), stop)| (key, start - first..stop)).collect();
     // The sort is stable, so that duplicate members keep their order.
     sorted.sort_by_key(|(key, _)| *key);
@@ -103,7 +104,7 @@ fn sort_trailing_members(out: &mut String, members: &[(Cow<'_, str>, usize)]) {
         if index > 0 {
             out.push(',');
         }
-        out.push_str(&end[range]);
+        out.push_str(&unsorted[range]);
     }
 }
 

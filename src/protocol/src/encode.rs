@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::{McpError, PassthroughError, RequestId, Revision, json::one_line};
 
-/// Returns the response to a request that succeeded. `result` is JSON text and is not changed.
+/// Returns the response to a request that succeeded. `result` is JSON text. Only its line breaks are changed.
 #[must_use]
 pub fn result(id: &RequestId, result: &str) -> Bytes {
     concat(&[r#"{"jsonrpc":"2.0","id":"#, id.as_json(), r#","result":"#, result, "}"])

@@ -1,8 +1,8 @@
 //! The JSON-RPC envelope: the kind of a received message, and the position of its parts.
 //!
 //! Everything but the id is borrowed. Payloads are skipped and never parsed, so that the cost is one linear pass over the text
-//! (`Members::scan`, with `serde_json` as the fallback). Parsing must never panic or recurse, whatever the bytes are. Rules:
-//! JSON-RPC 2.0 sections 4 to 6; 2026-07-28/basic/index, "Messages".
+//! (`Members::scan`, with `serde_json` as the fallback). Parsing must never panic or recurse, whatever the bytes are. The rules
+//! are in JSON-RPC 2.0, sections 4 to 6, and in 2026-07-28/basic/index, "Messages".
 
 #![allow(
     clippy::result_large_err,
@@ -126,11 +126,11 @@ pub struct EnvelopeFault {
 }
 
 impl EnvelopeFault {
-    fn parse(message: impl Into<Cow<'static, str>>) -> Self {
+    fn not_json(message: impl Into<Cow<'static, str>>) -> Self {
         Self { error: McpError::new(ErrorKind::Parse, message), id: None, is_notification: false }
     }
 
-    fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
+    fn invalid_request(message: impl Into<Cow<'static, str>>) -> Self {
         Self { error: McpError::new(ErrorKind::InvalidRequest, message), id: None, is_notification: false }
     }
 
@@ -148,7 +148,7 @@ impl EnvelopeFault {
 /// in a batch are returned inside [`Incoming::Batch`].
 pub fn parse<'a>(text: &'a [u8], limits: &Limits) -> Result<Incoming<'a>, EnvelopeFault> {
     let text = std::str::from_utf8(text)
-        .map_err(|e| EnvelopeFault::parse(format!("The message is not UTF-8 at byte {}", e.valid_up_to())))?;
+        .map_err(|e| EnvelopeFault::not_json(format!("The message is not UTF-8 at byte {}", e.valid_up_to())))?;
     if let Some(members) = Members::scan(text, limits.max_depth) {
         return build_message(text, members, limits).map(Incoming::Single);
     }
@@ -158,43 +158,43 @@ pub fn parse<'a>(text: &'a [u8], limits: &Limits) -> Result<Incoming<'a>, Envelo
 /// Parses text that [`Members::scan`] did not accept, and finds the error in it.
 fn parse_with_serde<'a>(text: &'a str, limits: &Limits) -> Result<Incoming<'a>, EnvelopeFault> {
     if json::has_lone_surrogate(text) {
-        return Err(EnvelopeFault::parse("The message has an escape that is half of a surrogate pair"));
+        return Err(EnvelopeFault::not_json("The message has an escape that is half of a surrogate pair"));
     }
     if text.starts_with('\u{feff}') {
-        return Err(EnvelopeFault::parse("The message starts with a byte order mark"));
+        return Err(EnvelopeFault::not_json("The message starts with a byte order mark"));
     }
     if text.trim_ascii().is_empty() {
-        return Err(EnvelopeFault::parse("The message is empty"));
+        return Err(EnvelopeFault::not_json("The message is empty"));
     }
     let value = serde_json::from_str::<&RawValue>(text)
-        .map_err(|error| EnvelopeFault::parse(format!("The message is not JSON: {error}")))?
+        .map_err(|error| EnvelopeFault::not_json(format!("The message is not JSON: {error}")))?
         .get();
     if value.starts_with('[') {
-        batch(value, limits).map(Incoming::Batch)
+        parse_batch(value, limits).map(Incoming::Batch)
     } else {
-        message(value, limits).map(Incoming::Single)
+        parse_message(value, limits).map(Incoming::Single)
     }
 }
 
 /// Parses the members of a JSON array.
-fn batch<'a>(array: &'a str, limits: &Limits) -> Result<Vec<Result<Message<'a>, EnvelopeFault>>, EnvelopeFault> {
+fn parse_batch<'a>(array: &'a str, limits: &Limits) -> Result<Vec<Result<Message<'a>, EnvelopeFault>>, EnvelopeFault> {
     let max = limits.max_batch;
     let members: Vec<_> = json::elements(array).take(max.saturating_add(1)).collect();
     if members.is_empty() {
-        return Err(EnvelopeFault::invalid("A batch must not be empty"));
+        return Err(EnvelopeFault::invalid_request("A batch must not be empty"));
     }
     if members.len() > max {
-        let mut fault = EnvelopeFault::invalid(format!("A batch may have at most {max} members"));
+        let mut fault = EnvelopeFault::invalid_request(format!("A batch may have at most {max} members"));
         fault.error = fault.error.with("maxBatch", max);
         return Err(fault);
     }
-    Ok(members.into_iter().map(|(_, member)| message(member, limits)).collect())
+    Ok(members.into_iter().map(|(_, member)| parse_message(member, limits)).collect())
 }
 
 /// Parses one message from a JSON value.
-fn message<'a>(value: &'a str, limits: &Limits) -> Result<Message<'a>, EnvelopeFault> {
+fn parse_message<'a>(value: &'a str, limits: &Limits) -> Result<Message<'a>, EnvelopeFault> {
     if !value.starts_with('{') {
-        return Err(EnvelopeFault::invalid("A message must be a JSON object"));
+        return Err(EnvelopeFault::invalid_request("A message must be a JSON object"));
     }
     build_message(value, Members::read(value), limits)
 }
@@ -212,10 +212,10 @@ fn build_message<'a>(text: &str, members: Members<'a>, limits: &Limits) -> Resul
     // The answer to a faulty response has no id, because the peer could take it for the response to one of its own requests.
     // Only a message that may be a request is answered with its id.
     let fault_id = if members.method.is_none() && has_outcome { None } else { id.valid_id() };
-    let invalid = |message: &'static str| Err(EnvelopeFault::invalid(message).with_id(fault_id.clone()));
+    let invalid = |message: &'static str| Err(EnvelopeFault::invalid_request(message).with_id(fault_id.clone()));
 
     if let Some(name) = members.repeated {
-        return Err(EnvelopeFault::invalid(format!("`{name}` is given more than once")).with_id(fault_id));
+        return Err(EnvelopeFault::invalid_request(format!("`{name}` is given more than once")).with_id(fault_id));
     }
     if !members.jsonrpc.is_some_and(is_version_two) {
         return invalid("`jsonrpc` must be \"2.0\"");
@@ -224,16 +224,16 @@ fn build_message<'a>(text: &str, members: Members<'a>, limits: &Limits) -> Resul
         return invalid("`id` must be a string or an integer");
     }
     let is_notification = members.method.is_some() && !has_outcome && matches!(id, IdMember::Absent);
-    if !members.depth_checked && json::is_deeper_than(text, limits.max_depth) {
+    if !members.is_depth_checked && json::is_deeper_than(text, limits.max_depth) {
         let max = limits.max_depth;
         let mut fault =
-            EnvelopeFault::invalid(format!("The message is nested deeper than {max} levels")).with_id(fault_id);
+            EnvelopeFault::invalid_request(format!("The message is nested deeper than {max} levels")).with_id(fault_id);
         fault.error = fault.error.with("maxDepth", max);
         fault.is_notification = is_notification;
         return Err(fault);
     }
     let Some(method) = members.method else {
-        return response(&members, id);
+        return build_response(&members, id);
     };
     if has_outcome {
         return invalid("A message with `method` must not have `result` or `error`");
@@ -260,20 +260,21 @@ fn build_message<'a>(text: &str, members: Members<'a>, limits: &Limits) -> Resul
     })
 }
 
-fn response<'a>(members: &Members<'a>, id: IdMember) -> Result<Message<'a>, EnvelopeFault> {
+/// Builds a response from the members of a message without `method`.
+fn build_response<'a>(members: &Members<'a>, id: IdMember) -> Result<Message<'a>, EnvelopeFault> {
     let outcome = match (members.result, members.error) {
         (Some(_), Some(_)) => {
-            return Err(EnvelopeFault::invalid("A response must not have both `result` and `error`"));
+            return Err(EnvelopeFault::invalid_request("A response must not have both `result` and `error`"));
         }
-        (None, None) => return Err(EnvelopeFault::invalid("`method` is missing").with_id(id.valid_id())),
+        (None, None) => return Err(EnvelopeFault::invalid_request("`method` is missing").with_id(id.valid_id())),
         (Some(result), None) => Ok(result),
         (None, Some(error)) if error.get().starts_with('{') => Err(error),
-        (None, Some(_)) => return Err(EnvelopeFault::invalid("`error` must be an object")),
+        (None, Some(_)) => return Err(EnvelopeFault::invalid_request("`error` must be an object")),
     };
     match (id, outcome) {
         (IdMember::Valid(id), outcome) => Ok(Message::Response(Response { id: Some(id), outcome })),
         (_, Err(error)) => Ok(Message::Response(Response { id: None, outcome: Err(error) })),
-        (_, Ok(_)) => Err(EnvelopeFault::invalid("A result must have the `id` of its request")),
+        (_, Ok(_)) => Err(EnvelopeFault::invalid_request("A result must have the `id` of its request")),
     }
 }
 
@@ -312,13 +313,13 @@ struct Members<'a> {
     params: Option<&'a RawValue>,
     result: Option<&'a RawValue>,
     error: Option<&'a RawValue>,
-    /// The name of a duplicate member, because of which two readers could act on two different messages. `id` takes precedence
-    /// over other names.
+    /// The name of a duplicate member, with which two readers could read two different messages. If several members are
+    /// duplicated, `id` takes precedence.
     repeated: Option<Cow<'a, str>>,
     /// The outline of `params`, if it was already built.
     outline: Option<Outline>,
     /// `true` if the nesting depth was already checked.
-    depth_checked: bool,
+    is_depth_checked: bool,
 }
 
 impl<'a> Members<'a> {
@@ -333,9 +334,9 @@ impl<'a> Members<'a> {
     /// 3,500 and 7,000. The difference is 17 % of the instructions of a proxied stateless call (`scripts/bench instructions
     /// --beside PROGRAM` shows it), or 0.6 µs.
     fn scan(text: &'a str, max_depth: usize) -> Option<Self> {
-        // The depth that the scanner follows for a member, one less than for the whole message.
+        // The number of levels that a member may have, one less than the whole message.
         let levels = u64::BITS.min(u32::try_from(max_depth).unwrap_or(u64::BITS)).checked_sub(1)?;
-        let mut members = Self { depth_checked: true, ..Self::default() };
+        let mut members = Self { is_depth_checked: true, ..Self::default() };
         let mut scanner = Scanner::new(text);
         scanner.skip_space();
         scanner.check_object(|scanner, key, _| {
@@ -382,25 +383,28 @@ impl<'a> Members<'a> {
 
 /// Scans `params`, whose values may have `levels` levels of nesting, and outlines it.
 fn outline_params(scanner: &mut Scanner<'_>, levels: u32) -> Option<Outline> {
-    let begin = scanner.position();
+    let params_start = scanner.position();
     let mut outline = OutlineBuilder::new();
-    scanner.check_object(|scanner, key, name| {
-        let value = scanner.position();
+    scanner.check_object(|scanner, key, key_start| {
+        let value_start = scanner.position();
         if key == "_meta" {
             outline.begin_meta();
         }
         if key == "_meta" && scanner.peek() == b'{' {
             let levels = levels.checked_sub(1)?;
-            scanner.check_object(|scanner, key, name| {
-                let start = scanner.position();
+            // Offsets of members of `_meta` are relative to its own text.
+            scanner.check_object(|scanner, key, key_start| {
+                let start = scanner.position() - value_start;
                 scanner.check_value(levels)?;
-                outline.add_meta_member(name - value, key.len(), start - value..scanner.position() - value);
+                let end = scanner.position() - value_start;
+                outline.add_meta_member(key_start - value_start, key.len(), start..end);
                 Some(())
             })?;
         } else {
             scanner.check_value(levels)?;
         }
-        outline.add_member(key, name - begin, value - begin..scanner.position() - begin);
+        let value = value_start - params_start..scanner.position() - params_start;
+        outline.add_member(key, key_start - params_start, value);
         Some(())
     })?;
     Some(outline.finish())

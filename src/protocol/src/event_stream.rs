@@ -34,13 +34,15 @@ pub struct EventReader {
     input: BytesMut,
     /// Length of the prefix of `input` that has no line end.
     searched_len: usize,
-    /// `true` if the last line ended with a carriage return, so that a following line feed belongs to it.
-    after_cr: bool,
+    /// `true` if the last line ended with a carriage return, so that a following line feed belongs to its end.
+    after_carriage_return: bool,
     /// `true` once the optional byte order mark was skipped or found absent.
     is_byte_order_mark_checked: bool,
+    /// The fields of the unfinished event.
     name: String,
     data: Vec<u8>,
     has_data: bool,
+    /// The last id that was read. It counts once its event is complete.
     id: Option<String>,
     last_id: Option<String>,
     retry_millis: Option<u64>,
@@ -71,6 +73,7 @@ impl EventReader {
         self.retry_millis
     }
 
+    /// Adds a chunk of the stream.
     pub fn push(&mut self, chunk: &[u8]) {
         self.input.extend_from_slice(chunk);
     }
@@ -90,8 +93,8 @@ impl EventReader {
             return Ok(None);
         }
         loop {
-            if self.after_cr && !self.input.is_empty() {
-                self.after_cr = false;
+            if self.after_carriage_return && !self.input.is_empty() {
+                self.after_carriage_return = false;
                 if self.input[0] == b'\n' {
                     self.input.advance(1);
                 }
@@ -106,10 +109,10 @@ impl EventReader {
                 return Err(EventTooLong);
             }
             let line = self.input.split_to(end);
-            self.after_cr = self.input[0] == b'\r';
+            self.after_carriage_return = self.input[0] == b'\r';
             self.input.advance(1);
             if line.is_empty() {
-                if let Some(event) = self.dispatch() {
+                if let Some(event) = self.finish_event() {
                     return Ok(Some(event));
                 }
             } else {
@@ -155,7 +158,8 @@ impl EventReader {
         }
     }
 
-    fn dispatch(&mut self) -> Option<Event> {
+    /// Ends the current event. Returns `None` if it has no data.
+    fn finish_event(&mut self) -> Option<Event> {
         self.last_id.clone_from(&self.id);
         let name = std::mem::take(&mut self.name);
         let data = std::mem::take(&mut self.data);

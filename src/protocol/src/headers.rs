@@ -1,6 +1,6 @@
 //! Checks that the headers of a request agree with its body, on the HTTP endpoint of the stateless era.
 //!
-//! The functions take header values and need no HTTP library. The order of the checks is part of the contract
+//! The functions take header values and need no HTTP library. The specification fixes the order of the checks
 //! (2026-07-28/basic/transports/streamable-http, "Server Validation"; basic/index, "`_meta`").
 //!
 //! The steps are numbered as in the specification: step 3 checks `_meta` (`-32602`), step 4 the headers (`-32020`),
@@ -18,7 +18,7 @@ use super::{
     params::{Meta, keys},
 };
 
-/// The names of the headers in lower case; names are compared without regard to case.
+// The names of the headers in lower case. They are compared without regard to case.
 pub const PROTOCOL_VERSION: &str = "mcp-protocol-version";
 pub const METHOD: &str = "mcp-method";
 pub const NAME: &str = "mcp-name";
@@ -115,8 +115,8 @@ pub fn check_request(
     let version = required_version(meta)?;
     check_equal(PROTOCOL_VERSION, single_value(headers, PROTOCOL_VERSION)?, version)?;
     check_equal(METHOD, single_value(headers, METHOD)?, &request.method)?;
-    if let Some(source) = mirrored_name_key(&request.method) {
-        let body = request.outlined_params().object.unique_member(source)?.and_then(json::string);
+    if let Some(key) = mirrored_name_key(&request.method) {
+        let body = request.outlined_params().object.unique_member(key)?.and_then(json::string);
         match (headers.field(NAME), body) {
             // There is nothing to compare. The handler reports the missing member.
             (HeaderField::Absent, None) => {}
@@ -163,7 +163,7 @@ pub fn handshake_revision(
     headers: &(impl Headers + ?Sized),
     negotiated: Option<Revision>,
 ) -> Result<Revision, McpError> {
-    let in_header = match headers.field(PROTOCOL_VERSION) {
+    let stated = match headers.field(PROTOCOL_VERSION) {
         HeaderField::Absent => None,
         HeaderField::One(value) => {
             let value = visible_ascii(value).unwrap_or_default();
@@ -177,7 +177,7 @@ pub fn handshake_revision(
             return Err(McpError::new(ErrorKind::InvalidRequest, "MCP-Protocol-Version is given more than once"));
         }
     };
-    Ok(negotiated.or(in_header).unwrap_or(Revision::V2025_03_26))
+    Ok(negotiated.or(stated).unwrap_or(Revision::V2025_03_26))
 }
 
 /// Returns the HTTP status for an error on the stateless endpoint.
@@ -220,8 +220,8 @@ fn required_version<'m>(meta: &'m Meta<'_>) -> Result<&'m str, McpError> {
 /// Builds the headers that [`check_request`] requires, for a request that arrived without headers.
 #[must_use]
 pub fn for_request<'r>(request: &'r Request<'_>, meta: &'r Meta<'_>) -> Vec<(&'static str, Cow<'r, str>)> {
-    let name = mirrored_name_key(&request.method)
-        .and_then(|source| json::string(request.outlined_params().object.member(source)?));
+    let name =
+        mirrored_name_key(&request.method).and_then(|key| json::string(request.outlined_params().object.member(key)?));
     let name = name.map(|name| (NAME, Cow::Owned(encode_value(&name).into_owned())));
     let version = meta.protocol_version.as_deref().map(|version| (PROTOCOL_VERSION, Cow::Borrowed(version)));
     [version, Some((METHOD, Cow::Borrowed(&*request.method))), name].into_iter().flatten().collect()

@@ -188,9 +188,9 @@ fn write_edited_members<'a, T: AsRef<str>>(
 #[must_use]
 pub fn edit_members(object: &str, mut decide: impl FnMut(&str, &str) -> MemberAction) -> Option<String> {
     let mut out = String::new();
-    let WriteProgress { copied_to: copied, .. } =
+    let WriteProgress { copied_to, .. } =
         write_edited_members(&mut out, object, members(object), |member| decide(&member.key, member.value));
-    append_remainder(out, object, copied)
+    append_remainder(out, object, copied_to)
 }
 
 /// Replaces the values of the string members named in `keys` where `map` returns a new one. Returns `None` if nothing
@@ -210,19 +210,20 @@ pub fn replace_strings(
 /// Replaces the elements of an array for which `change` returns a new text. Returns `None` if nothing changes.
 #[must_use]
 pub fn map_elements<'a>(array: &'a str, mut change: impl FnMut(&'a str) -> Option<String>) -> Option<String> {
-    let (mut out, mut copied) = (String::new(), 0);
+    let (mut out, mut copied_to) = (String::new(), 0);
     for (start, element) in elements(array) {
         if let Some(changed) = change(element) {
-            out.push_str(&array[copied..start]);
+            out.push_str(&array[copied_to..start]);
             out.push_str(&changed);
-            copied = start + element.len();
+            copied_to = start + element.len();
         }
     }
-    append_remainder(out, array, copied)
+    append_remainder(out, array, copied_to)
 }
 
-fn append_remainder(mut out: String, text: &str, copied: usize) -> Option<String> {
-    out.push_str(text.get(copied..).filter(|_| copied > 0)?);
+/// Appends the rest of the text after `copied_to`. Returns `None` if nothing was copied, because nothing has changed.
+fn append_remainder(mut out: String, text: &str, copied_to: usize) -> Option<String> {
+    out.push_str(text.get(copied_to..).filter(|_| copied_to > 0)?);
     Some(out)
 }
 
@@ -251,11 +252,12 @@ pub(crate) fn edit_object_into<'a>(
     members: impl Iterator<Item = Member<'a>>,
     edits: &[(&str, MemberEdit<'_>)],
 ) {
-    let mut seen = 0_u64;
-    let WriteProgress { copied_to: copied, last_member_end: mut end, mut has_members } =
+    // One bit for each edit whose member was found.
+    let mut found = 0_u64;
+    let WriteProgress { copied_to, last_member_end: mut end, mut has_members } =
         write_edited_members(out, object, members, |member| {
             let Some(index) = edits.iter().position(|(key, _)| *key == member.key) else { return MemberAction::Keep };
-            seen |= 1 << index.min(63);
+            found |= 1 << index.min(63);
             match edits[index].1 {
                 MemberEdit::Set(value) | MemberEdit::Replace(value) => MemberAction::Set(value),
                 MemberEdit::Default(_) => MemberAction::Keep,
@@ -270,10 +272,10 @@ pub(crate) fn edit_object_into<'a>(
         // New members follow the brace of an empty object.
         end = object.find('{').map_or(0, |brace| brace + 1);
     }
-    out.push_str(&object[copied..end]);
+    out.push_str(&object[copied_to..end]);
     for (index, (key, edit)) in edits.iter().enumerate() {
         let (MemberEdit::Set(value) | MemberEdit::Default(value)) = edit else { continue };
-        if seen & (1 << index.min(63)) != 0 {
+        if found & (1 << index.min(63)) != 0 {
             continue;
         }
         push_member(out, !has_members, key, value);

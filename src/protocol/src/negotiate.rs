@@ -10,7 +10,7 @@ use super::{Era, ErrorKind, McpError, Revision};
 
 /// Returns the revision that answers an `initialize` for `requested`.
 ///
-/// A handshake revision that the gateway serves is echoed. For anything else, including a stateless revision, the
+/// A handshake revision that the gateway serves is accepted. For anything else, including a stateless revision, the
 /// newest handshake revision is offered.
 ///
 /// # Errors

@@ -57,7 +57,8 @@ struct MemberSpans {
     /// The members of `params`, followed by those of its last `_meta`.
     spans: Vec<MemberSpan>,
     params_count: usize,
-    meta: Option<Range<usize>>,
+    /// The position of the last `_meta` in `params`.
+    meta_range: Option<Range<usize>>,
 }
 
 impl Outline {
@@ -84,7 +85,7 @@ impl Outline {
             object: OutlinedObject { text, spans: params },
             meta: self
                 .0
-                .meta
+                .meta_range
                 .clone()
                 .and_then(|range| text.get(range))
                 .map(|text| OutlinedObject { text, spans: meta }),
@@ -92,7 +93,7 @@ impl Outline {
     }
 }
 
-/// Builds an outline while another parser walks `params`.
+/// Builds an outline from the members that a parser finds in `params`.
 pub(super) struct OutlineBuilder {
     params: Vec<MemberSpan>,
     meta: Vec<MemberSpan>,
@@ -126,7 +127,7 @@ impl OutlineBuilder {
     pub(super) fn finish(mut self) -> Outline {
         let params_count = self.params.len();
         self.params.append(&mut self.meta);
-        Outline(Arc::new(MemberSpans { spans: self.params, params_count, meta: self.meta_range }))
+        Outline(Arc::new(MemberSpans { spans: self.params, params_count, meta_range: self.meta_range }))
     }
 }
 

@@ -23,23 +23,23 @@ pub struct ParamHeader {
 /// The keyword of the annotation in a schema.
 const ANNOTATION: &str = "x-mcp-header";
 
-/// The largest integer that a double represents exactly, so that larger headers are compared as text.
+/// The largest integer up to which a double represents all integers exactly.
 const MAX_SAFE_INTEGER: f64 = 9_007_199_254_740_991.0;
 
 /// Reads the annotations of a tool's input schema, in the order of its properties.
 ///
 /// # Errors
-/// Returns the reason why the tool definition is invalid, for the log. The name is not a token or is duplicated, the property
+/// Returns the reason why the tool definition is invalid, for the log: the name is not a token or is duplicated, the property
 /// is not a string, integer or boolean, or the annotation is not reachable through `properties` alone.
 pub fn annotated_params(schema: &Value) -> Result<Vec<ParamHeader>, String> {
     let mut found: Vec<ParamHeader> = Vec::new();
     // The schemas to visit, each with its path and `true` if only `properties` led to it.
     let mut pending: Vec<(&Value, Vec<String>, bool)> = vec![(schema, Vec::new(), true)];
-    while let Some((schema, path, reachable)) = pending.pop() {
+    while let Some((schema, path, is_reachable)) = pending.pop() {
         let Some(schema) = schema.as_object() else { continue };
         if let Some(annotation) = schema.get(ANNOTATION) {
             let location = path.join(".");
-            if !reachable || path.is_empty() {
+            if !is_reachable || path.is_empty() {
                 return Err(format!("`{ANNOTATION}` at `{location}` is not reachable through `properties` alone"));
             }
             let name = annotation.as_str().filter(|name| is_token(name));
@@ -53,7 +53,7 @@ pub fn annotated_params(schema: &Value) -> Result<Vec<ParamHeader>, String> {
             }
             found.push(ParamHeader { header, path: path.clone() });
         }
-        push_subschemas(schema, &path, reachable, &mut pending);
+        push_subschemas(schema, &path, is_reachable, &mut pending);
     }
     Ok(found)
 }
@@ -61,7 +61,7 @@ pub fn annotated_params(schema: &Value) -> Result<Vec<ParamHeader>, String> {
 fn push_subschemas<'a>(
     schema: &'a Map<String, Value>,
     path: &[String],
-    reachable: bool,
+    is_reachable: bool,
     pending: &mut Vec<(&'a Value, Vec<String>, bool)>,
 ) {
     let child_path = |step: &str| path.iter().cloned().chain([step.to_owned()]).collect::<Vec<_>>();
@@ -70,7 +70,7 @@ fn push_subschemas<'a>(
         match keyword.as_str() {
             "properties" => {
                 for (name, property) in value.as_object().into_iter().flatten().rev() {
-                    pending.push((property, child_path(name), reachable));
+                    pending.push((property, child_path(name), is_reachable));
                 }
             }
             "patternProperties" | "$defs" | "definitions" | "dependentSchemas" | "dependencies" => {
@@ -176,9 +176,10 @@ fn matches_argument(header: &str, value: &Value) -> bool {
         Value::String(text) => header == text,
         Value::Bool(flag) => header == if *flag { "true" } else { "false" },
         Value::Number(number) => {
-            let numeric = header.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'-' | b'+' | b'.' | b'e' | b'E'));
+            let is_numeric =
+                header.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'-' | b'+' | b'.' | b'e' | b'E'));
             match (header.parse::<f64>(), number.as_f64()) {
-                (Ok(h), Some(n)) if numeric && n.abs() <= MAX_SAFE_INTEGER => h == n,
+                (Ok(h), Some(n)) if is_numeric && n.abs() <= MAX_SAFE_INTEGER => h == n,
                 // Larger integers lose precision as doubles, so their digits are compared.
                 _ => header == number.to_string(),
             }

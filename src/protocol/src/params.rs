@@ -31,7 +31,8 @@ fn object_text(params: Option<&RawValue>) -> Result<&str, McpError> {
     if text.starts_with('{') { Ok(text) } else { Err(McpError::invalid_param("params", "`params` must be an object")) }
 }
 
-/// Parses failed input again while tracking the path, so that only failures pay for it.
+/// Returns the error of `params` that could not be parsed. Parses them again while tracking the path, so that only failures pay
+/// for it.
 fn describe_error<'a, T: Deserialize<'a>>(text: &'a str) -> McpError {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let Err(error) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) else {

@@ -55,10 +55,11 @@ pub fn redact(text: &str) -> Cow<'_, str> {
 /// scripts.
 fn json_spellings(plain: &str) -> Vec<String> {
     let mut all = Vec::new();
-    for (escaped, upper) in [("", false), ("&<>", false), ("&<>", true), ("&<>+'`", true)] {
+    // The characters that a writer escapes, and `true` if its hexadecimal digits are upper case.
+    for (escaped, is_upper_case) in [("", false), ("&<>", false), ("&<>", true), ("&<>+'`", true)] {
         let spelling: String = plain
             .chars()
-            .map(|c| match (escaped.contains(c), upper) {
+            .map(|c| match (escaped.contains(c), is_upper_case) {
                 (false, _) => c.to_string(),
                 (true, false) => format!("\\u{:04x}", u32::from(c)),
                 (true, true) => format!("\\u{:04X}", u32::from(c)),

@@ -1,8 +1,8 @@
 //! The id and the method of a request.
 //!
-//! An id is stored as the JSON text that was received. The dispatcher reads the one table of methods: a method that is missing
-//! here, or missing in the client's revision, gives `-32601`. Sources: `schema.ts` of each revision; the last three requests are
-//! extensions of the gateway.
+//! An id is stored as the JSON text that was received. A method that the table here does not have, or not for the client's
+//! revision, gives `-32601`. The table follows `schema.ts` of each revision; the last three requests are extensions of the
+//! gateway.
 
 use std::{
     borrow::Cow,

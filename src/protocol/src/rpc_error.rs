@@ -1,4 +1,4 @@
-//! Errors returned by other JSON-RPC peers.
+//! Errors that upstreams return.
 
 use serde_json::value::RawValue;
 

@@ -7,19 +7,19 @@ const MAX_NAME_CHARS: usize = 100;
 /// Maximum number of names that are compared, because a hostile peer may ask for unknown names at any rate.
 const MAX_CANDIDATES: usize = 2000;
 
-/// Returns the nearest candidate that is near enough. A name of three to seven characters may differ by one edit, and a
-/// longer one by one edit for every four characters, but by at most three.
+/// Returns the candidate with the fewest edits between it and `name`, if they are few enough: one for a name of three to seven
+/// characters, and one for every four characters of a longer name, but at most three.
 #[must_use]
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name = normalize(name);
     let length = name.chars().count();
-    let allowed = (length / 4).clamp(usize::from(length > 2), 3);
+    let max_edits = (length / 4).clamp(usize::from(length > 2), 3);
     candidates
         .into_iter()
         .take(MAX_CANDIDATES)
-        .filter(|candidate| candidate.chars().count().abs_diff(length) <= allowed)
+        .filter(|candidate| candidate.chars().count().abs_diff(length) <= max_edits)
         .map(|candidate| (strsim::damerau_levenshtein(&name, &normalize(candidate)), candidate))
-        .filter(|(distance, _)| *distance <= allowed)
+        .filter(|(distance, _)| *distance <= max_edits)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }

@@ -8,7 +8,7 @@ use countersign_store::PolicySnapshot;
 
 /// The parts of a gateway that can be reconfigured while it runs. A failed call has changed nothing.
 pub trait Reconfigurable: Send + Sync + 'static {
-    /// Replaces the policy and the extra names of tools between two calls.
+    /// Replaces the policy and the configured names of tools between two calls.
     fn apply_routing<'a>(
         &'a self,
         policy: &'a PolicyConfig,
@@ -25,7 +25,11 @@ pub trait Reconfigurable: Send + Sync + 'static {
     /// Replaces the issuers of access tokens; tokens of others are no longer accepted.
     fn apply_issuers(&self, issuers: &[TokenIssuer]);
     /// Replaces the identity provider with which people sign in.
-    fn apply_provider(&self, provider: Option<&OidcConfig>);
+    fn apply_identity_provider(&self, provider: Option<&OidcConfig>);
+    /// Replaces the filter of the log.
+    ///
+    /// # Errors
+    /// An invalid filter.
     fn apply_log_filter(&self, filter: &str) -> Result<(), String>;
     /// Saves the policy in force for the next start.
     fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> BoxFuture<'static, Result<(), String>>;
@@ -35,7 +39,7 @@ pub trait Reconfigurable: Send + Sync + 'static {
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>>;
 }
 
-/// Applies all differences or none.
+/// Applies all differences between two configurations, or none of them.
 pub(crate) async fn put_in_force(gateway: &dyn Reconfigurable, before: &Config, now: &Config) -> Result<(), String> {
     let mut applied = before.clone();
     let result = apply_changes(gateway, &mut applied, now).await;
@@ -57,7 +61,7 @@ async fn apply_changes(gateway: &dyn Reconfigurable, applied: &mut Config, now: 
         applied.auth.tokens.clone_from(&now.auth.tokens);
     }
     if applied.auth.oidc != now.auth.oidc {
-        gateway.apply_provider(now.auth.oidc.as_ref());
+        gateway.apply_identity_provider(now.auth.oidc.as_ref());
         applied.auth.oidc.clone_from(&now.auth.oidc);
     }
     if applied.upstreams != now.upstreams {
@@ -94,7 +98,7 @@ async fn undo_changes(gateway: &dyn Reconfigurable, applied: &Config, before: &C
         log_failure("mcpServers", gateway.apply_servers(&applied.upstreams, &before.upstreams).await);
     }
     if applied.auth.oidc != before.auth.oidc {
-        gateway.apply_provider(before.auth.oidc.as_ref());
+        gateway.apply_identity_provider(before.auth.oidc.as_ref());
     }
     if applied.auth.tokens != before.auth.tokens {
         gateway.apply_issuers(&before.auth.tokens);

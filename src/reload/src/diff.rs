@@ -39,8 +39,8 @@ impl Diff {
     }
 }
 
-/// Compares two configurations, and returns what may take effect at once: the new one, with everything that loosens
-/// policy, and every key that is read only at the start, as in the old one.
+/// Compares two configurations. Returns their differences, and the configuration that may take effect at once: the new one,
+/// but with the old values of everything that loosens policy and of the keys that are read only at the start.
 #[must_use]
 pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
     let mut diff = find_changes(old, new);
@@ -61,12 +61,12 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
     effective.upstreams = servers.collect();
     let (old, new) = (&old.auth, &new.auth);
     effective.auth.oidc =
-        identity_providers::hold_back_provider(old.oidc.as_ref(), new.oidc.as_ref(), loosened, tightened);
+        identity_providers::hold_back_identity_provider(old.oidc.as_ref(), new.oidc.as_ref(), loosened, tightened);
     effective.auth.tokens = identity_providers::hold_back_issuers(&old.tokens, &new.tokens, loosened, tightened);
     (diff, effective)
 }
 
-/// Returns the configuration in force with every part of the new one that can wait for consent.
+/// Returns the configuration in force with everything from the new one that consent can put into force.
 #[must_use]
 pub fn with_all_loosened(in_force: &Config, new: &Config) -> Config {
     Config {
@@ -104,14 +104,14 @@ fn diff_by_name<T: PartialEq>(
     name: impl Fn(&T) -> &str,
 ) -> (Vec<String>, Vec<String>, Vec<String>) {
     let find = |all: &'_ [T], item: &T| all.iter().position(|other| name(other) == name(item));
-    let names = |all: &'_ [T], is_wanted: &dyn Fn(&T) -> bool| {
+    let names_of = |all: &'_ [T], is_wanted: &dyn Fn(&T) -> bool| {
         all.iter().filter(|item| is_wanted(item)).map(|item| name(item).to_owned()).collect()
     };
     let is_changed = |item: &T| find(before, item).is_some_and(|index| before[index] != *item);
     (
-        names(now, &|item| find(before, item).is_none()),
-        names(before, &|item| find(now, item).is_none()),
-        names(now, &is_changed),
+        names_of(now, &|item| find(before, item).is_none()),
+        names_of(before, &|item| find(now, item).is_none()),
+        names_of(now, &is_changed),
     )
 }
 
@@ -130,8 +130,8 @@ fn hold_back_policy(old: &PolicyConfig, new: &PolicyConfig, effective: &mut Poli
     hold_back_mode(old, new, effective, diff);
     hold_back_review(old, new, effective, diff);
     hold_back_groups(old, new, effective, diff);
-    let otherwise = rule_lists::DefaultDecision { default: old.default, terms: old.review.clone() };
-    let merged = rule_lists::merge(&old.rules, &new.rules, &otherwise);
+    let default_decision = rule_lists::DefaultDecision { default: old.default, terms: old.review.clone() };
+    let merged = rule_lists::merge(&old.rules, &new.rules, &default_decision);
     diff.policy_loosened.extend(merged.loosened);
     diff.policy_tightened.extend(merged.tightened);
     effective.rules = merged.effective;
@@ -213,15 +213,15 @@ const fn strictness(default: PolicyDefault) -> u8 {
 
 /// Returns the keys that are read only at the start and whose values have changed since then.
 #[must_use]
-pub fn needs_restart(settings_at_start: &[Setting], now: &[Setting]) -> Vec<String> {
-    let live = |key: &str| {
+pub fn keys_that_need_restart(settings_at_start: &[Setting], now: &[Setting]) -> Vec<String> {
+    let is_live = |key: &str| {
         ["mcpServers", "webhooks", "log.filter", "auth.oidc", "auth.tokens"].contains(&key)
             || ["policy.", "routes."].iter().any(|part| key.starts_with(part))
     };
     let differs = |setting: &&Setting| {
         !settings_at_start.iter().any(|before| before.key == setting.key && before.value == setting.value)
     };
-    now.iter().filter(|setting| !live(setting.key)).filter(differs).map(|setting| setting.key.to_owned()).collect()
+    now.iter().filter(|setting| !is_live(setting.key)).filter(differs).map(|setting| setting.key.to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -413,11 +413,11 @@ mod tests {
             load(&flags, &Environment::new(dir.path(), &[])).unwrap().settings
         };
         let before = settings("listen: 127.0.0.1:1");
-        assert_eq!(needs_restart(&before, &settings("{listen: '127.0.0.1:1' }")), Vec::<String>::new());
+        assert_eq!(keys_that_need_restart(&before, &settings("{listen: '127.0.0.1:1' }")), Vec::<String>::new());
         let now = settings(
             "limits: { max_batch: 9 }\nlog: { filter: debug, format: json }\npolicy: { default: deny }\n\
              routes: { prefixes: { a: tracker } }\nmcpServers: { a: { command: x } }\n",
         );
-        assert_eq!(needs_restart(&before, &now), ["listen", "limits.max_batch", "log.format"]);
+        assert_eq!(keys_that_need_restart(&before, &now), ["listen", "limits.max_batch", "log.format"]);
     }
 }

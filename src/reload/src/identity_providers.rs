@@ -1,4 +1,5 @@
-//! Compares the identity providers of two configurations, and holds back what would let in more people or agents.
+//! Compares the identity providers and token issuers of two configurations, and holds back changes that would let in more
+//! people or agents.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +7,7 @@ use super::pending::Loosening;
 use countersign_config::{Authorities, OidcConfig, TokenIssuer};
 use countersign_domain::principal::Role;
 
-/// Compares the issuers of access tokens. A new issuer, and one that accepts more than before, waits for consent.
+/// Compares the issuers of access tokens. A new issuer, and one that accepts more tokens than before, waits for consent.
 pub(super) fn hold_back_issuers(
     old: &[TokenIssuer],
     new: &[TokenIssuer],
@@ -35,7 +36,7 @@ pub(super) fn hold_back_issuers(
 
 /// Compares the identity provider with which people sign in. A new one, and one that lets in more people or gives other roles,
 /// waits for consent.
-pub(super) fn hold_back_provider(
+pub(super) fn hold_back_identity_provider(
     old: Option<&OidcConfig>,
     new: Option<&OidcConfig>,
     loosened: &mut Vec<Loosening>,
@@ -43,7 +44,7 @@ pub(super) fn hold_back_provider(
 ) -> Option<OidcConfig> {
     match (old, new) {
         (Some(_), None) => tightened.push("auth.oidc: people no longer sign in with a provider".to_owned()),
-        (_, Some(now)) if old.is_none_or(|before| is_looser_provider(before, now)) => {
+        (_, Some(now)) if old.is_none_or(|before| is_looser_identity_provider(before, now)) => {
             loosened.push(Loosening {
                 key: "auth.oidc".to_owned(),
                 from: old.map_or_else(|| "null".to_owned(), OidcConfig::show),
@@ -57,7 +58,7 @@ pub(super) fn hold_back_provider(
 }
 
 /// Returns `true` if `new` lets in people whom `old` refuses, or gives them another role.
-fn is_looser_provider(old: &OidcConfig, new: &OidcConfig) -> bool {
+fn is_looser_identity_provider(old: &OidcConfig, new: &OidcConfig) -> bool {
     (&new.issuer, &new.client_id, &new.groups_claim) != (&old.issuer, &old.client_id, &old.groups_claim)
         || gives_other_role(&old.roles, &new.roles)
         || old.require.iter().any(|(claim, value)| new.require.get(claim) != Some(value))
@@ -103,7 +104,7 @@ mod tests {
         };
         let hold_back = |old: Option<&OidcConfig>, new: Option<&OidcConfig>| {
             let (mut loosened, mut tightened) = (Vec::new(), Vec::new());
-            let effective = hold_back_provider(old, new, &mut loosened, &mut tightened);
+            let effective = hold_back_identity_provider(old, new, &mut loosened, &mut tightened);
             (effective, loosened.len(), tightened.len())
         };
         let old = with(&|_| {});

@@ -29,7 +29,7 @@ pub struct InitialConfig {
     pub(super) accepted_by_operator: Vec<Loosening>,
     /// The reason why the earlier policy, or a part of it, is not known.
     pub(super) unread_reason: Option<String>,
-    /// The policy as saved in the store.
+    /// The policy that the store has saved for this gateway.
     pub(super) saved: Option<PolicySnapshot>,
 }
 
@@ -52,12 +52,12 @@ impl InitialConfig {
 
     /// Compares the file with the policy in the store. With `accept`, the operator accepts the file as it is.
     #[must_use]
-    pub fn new(loaded: LoadedConfig, salt: [u8; 16], store: PolicySnapshots, accept: bool) -> Self {
-        // A policy without an entry in the audit trail is saved again, with its entry.
-        let saved = store.own.clone().filter(|_| store.has_audit_entry);
+    pub fn new(loaded: LoadedConfig, salt: [u8; 16], snapshots: PolicySnapshots, accept: bool) -> Self {
+        // A policy without an entry in the audit trail counts as not saved, so it is saved again with its entry.
+        let saved = snapshots.own.clone().filter(|_| snapshots.has_audit_entry);
         let mut initial = Self { saved, ..Self::for_empty_store(loaded, salt) };
         let digest = digest(&initial.loaded.config, &salt);
-        let PolicySnapshots { own, newest, .. } = store;
+        let PolicySnapshots { own, newest, .. } = snapshots;
         let has_digest =
             |policy: &Option<PolicySnapshot>| policy.as_ref().is_some_and(|policy| policy.digest == digest);
         // A reviewer may also have consented to the configuration at another node.
@@ -67,10 +67,10 @@ impl InitialConfig {
         let refused = [&own, &newest].into_iter().flatten().any(|policy| policy.refused.as_ref() == Some(&digest));
         let Some(last) = own.or(newest) else { return initial };
         let now = initial.loaded.config.clone();
-        let PreviousConfig { config: past, settings, unread_reason } = match snapshot::parse_previous(
+        let PreviousConfig { config: previous, settings, unread_reason } = match snapshot::parse_previous(
             &last.body, &now, &salt,
         ) {
-            Ok(past) => past,
+            Ok(previous) => previous,
             // An unreadable policy in the store must not lock the operator out.
             Err(error) => {
                 tracing::error!(%error, "the policy that was in force last cannot be read; the configured policy is in force unchanged");
@@ -85,7 +85,7 @@ impl InitialConfig {
             );
         }
         initial.unread_reason = unread_reason;
-        let (diff, mut effective) = compare(&past, &now);
+        let (diff, mut effective) = compare(&previous, &now);
         if diff.policy_loosened.is_empty() {
             return initial;
         }

@@ -5,8 +5,8 @@
 //! reported. The policy in force is saved in the store, so that the next start ([`initial`]) compares the file with it,
 //! too.
 //!
-//! [`initial`] is the configuration at the start, [`watch`] notices a changed file, [`diff`] and [`rule_lists`] compare
-//! it with the one in force, [`apply`] makes it take effect, and [`settings_view`] and [`status`] report to people.
+//! [`initial`] determines the configuration at the start, [`watch`] notices a changed file, [`diff`] and [`rule_lists`]
+//! compare it with the one in force, [`apply`] puts it into force, and [`settings_view`] and [`status`] report to people.
 
 pub mod apply;
 pub mod diff;
@@ -69,7 +69,7 @@ impl ConfigSource {
     }
 }
 
-/// The number of own decisions that are remembered. Reviewers make far fewer between two reads of the audit trail.
+/// The number of decisions made here that are remembered. Reviewers make far fewer between two reads of the audit trail.
 const MAX_OWN_DECISIONS: usize = 64;
 
 /// Publishes an event to all dashboards.
@@ -96,9 +96,10 @@ pub struct Reloader {
     salt: [u8; 16],
     /// The path of the file that was read at the start, or the default path.
     file: Option<PathBuf>,
-    /// Set once the file has been read. If the file disappears later, the old configuration stays in force.
+    /// `true` once the file has been read. If the file disappears later, the old configuration stays in force.
     was_read: AtomicBool,
     settings_at_start: Vec<Setting>,
+    /// See [`InitialConfig`].
     accepted_by_operator: Vec<Loosening>,
     unread_reason: Option<String>,
     state: Mutex<State>,
@@ -120,8 +121,8 @@ struct State {
     refused: Option<String>,
     suspended: Vec<UpstreamConfig>,
     saved: Option<PolicySnapshot>,
-    /// Set if the policy in force could not be saved.
-    unsaved: bool,
+    /// `true` if the policy in force could not be saved.
+    is_unsaved: bool,
 }
 
 impl Reloader {
@@ -145,7 +146,7 @@ impl Reloader {
             refused,
             suspended,
             saved,
-            unsaved: false,
+            is_unsaved: false,
         };
         Self {
             source,
@@ -196,7 +197,7 @@ impl Reloader {
         Status {
             file: self.file.as_ref().map(|file| file.display().to_string()),
             generation: state.generation,
-            waiting: state.pending.as_ref().map(|(waiting, _)| waiting.clone()),
+            waiting: state.pending.as_ref().map(|(pending, _)| pending.clone()),
             needs_restart: state.needs_restart.clone(),
             last: state.last.clone(),
         }
@@ -217,14 +218,14 @@ impl Reloader {
     /// Returns a [`DecideError`]; nothing has changed then.
     pub async fn decide(&self, digest: &str, accept: bool, by: &str) -> Result<(), DecideError> {
         let _turn = self.reload_lock.lock().await;
-        let (waiting, config) = self.lock().pending.clone().ok_or(DecideError::NothingPending)?;
-        if waiting.digest != digest {
+        let (pending, config) = self.lock().pending.clone().ok_or(DecideError::NothingPending)?;
+        if pending.digest != digest {
             return Err(DecideError::Superseded);
         }
-        let keys: Vec<&str> = waiting.loosens.iter().map(|loosening| loosening.key.as_str()).collect();
+        let keys: Vec<&str> = pending.loosens.iter().map(|loosening| loosening.key.as_str()).collect();
         let keys = keys.join(", ");
         let event = if accept { "configuration_accepted" } else { "configuration_refused" };
-        let details = json!({ "digest": digest, "loosens": waiting.loosens }).to_string();
+        let details = json!({ "digest": digest, "loosens": pending.loosens }).to_string();
         // The decision is recorded before it takes effect.
         self.gateway.record(event, by, details).await.map_err(DecideError::NotRecorded)?;
         {
@@ -233,24 +234,24 @@ impl Reloader {
             state.own_decisions.truncate(MAX_OWN_DECISIONS);
         }
         tracing::warn!(target: "countersign::audit", event, by, digest, keys, "a reviewer decided on a looser policy");
-        self.apply_decision(waiting, config, accept, by, true).await
+        self.apply_decision(pending, config, accept, by, true).await
     }
 
     /// Carries out a decision that the audit trail of the store records, if it was made at another gateway and the same
     /// changes are pending here.
     pub async fn apply_remote_decision(&self, digest: &str, accept: bool, by: &str) {
         let _turn = self.reload_lock.lock().await;
-        let waiting = {
+        let pending = {
             let mut state = self.lock();
             if let Some(own) = state.own_decisions.iter().position(|own| own.0 == digest && own.1 == accept) {
                 state.own_decisions.swap_remove(own);
                 return;
             }
-            state.pending.clone().filter(|(waiting, _)| waiting.digest == digest)
+            state.pending.clone().filter(|(pending, _)| pending.digest == digest)
         };
-        let Some((waiting, config)) = waiting else { return };
+        let Some((pending, config)) = pending else { return };
         tracing::warn!(by, digest, accept, "a reviewer decided on a looser policy at another gateway");
-        if let Err(error) = self.apply_decision(waiting, config, accept, by, false).await {
+        if let Err(error) = self.apply_decision(pending, config, accept, by, false).await {
             tracing::error!(%error, "a decision that was made at another gateway could not be carried out here");
         }
     }
@@ -258,13 +259,13 @@ impl Reloader {
     /// Carries out a decision on pending changes. `is_local` tells whether the decision was made at this gateway.
     async fn apply_decision(
         &self,
-        waiting: PendingPolicy,
+        pending: PendingPolicy,
         config: Arc<Config>,
         accept: bool,
         by: &str,
         is_local: bool,
     ) -> Result<(), DecideError> {
-        let digest = waiting.digest.as_str();
+        let digest = pending.digest.as_str();
         let by = Some(by.to_owned());
         if !accept {
             let outcome = ReloadOutcome { by, ..new_outcome(ReloadCause::Consent, status::ReloadEffect::Refused) };
@@ -272,8 +273,8 @@ impl Reloader {
                 let mut state = self.lock();
                 state.pending = None;
                 state.last = Some(outcome.clone());
-                state.refused = Some(waiting.digest.clone());
-                state.settings_view.record_refusal(waiting.loosens);
+                state.refused = Some(pending.digest.clone());
+                state.settings_view.record_refusal(pending.loosens);
             }
             self.save_policy(false).await;
             self.publish_outcome(&outcome, Some(digest));
@@ -301,8 +302,9 @@ impl Reloader {
         let (source, expected) = (self.source.clone(), self.file.clone().filter(|_| self.was_read()));
         // The file is read on a blocking thread, since it may have been replaced by something that blocks, such as a pipe.
         let read = tokio::task::spawn_blocking(move || {
-            let regular = expected.as_ref().is_none_or(|file| std::fs::metadata(file).is_ok_and(|meta| meta.is_file()));
-            if !regular && let Some(file) = &expected {
+            let is_readable =
+                expected.as_ref().is_none_or(|file| std::fs::metadata(file).is_ok_and(|meta| meta.is_file()));
+            if !is_readable && let Some(file) = &expected {
                 return Err(vec![Problem {
                     place: file.display().to_string(),
                     key: None,
@@ -334,25 +336,26 @@ impl Reloader {
             return self.reject(cause, vec![Problem::not_applicable(error)]);
         }
         let digest = digest::digest(&loaded.config, &self.salt);
-        let refused = cause == ReloadCause::File && self.lock().refused.as_ref() == Some(&digest);
+        let was_refused = cause == ReloadCause::File && self.lock().refused.as_ref() == Some(&digest);
         let loosened = diff.policy_loosened.clone();
         // Keys that are read only at the start stay as they are; the consent covers the rest.
-        let pending = (!loosened.is_empty() && !refused).then(|| {
+        let pending = (!loosened.is_empty() && !was_refused).then(|| {
             let config = diff::with_all_loosened(&effective, &loaded.config);
             // Two files are compared line by line, which must not happen under the lock.
-            let shown = self.lock().settings_view.clone();
-            let content = shown.value_diffs(&diff.policy_loosened, (&effective, &config), &loaded.settings);
+            let settings_view = self.lock().settings_view.clone();
+            let content = settings_view.value_diffs(&diff.policy_loosened, (&effective, &config), &loaded.settings);
             (
                 PendingPolicy { digest, since: Timestamp::now(), loosens: diff.policy_loosened, content },
                 Arc::new(config),
             )
         });
-        let changed = !changes.is_empty();
-        let changes = Diff { needs_restart: diff::needs_restart(&self.settings_at_start, &loaded.settings), ..changes };
+        let has_changes = !changes.is_empty();
+        let changes =
+            Diff { needs_restart: diff::keys_that_need_restart(&self.settings_at_start, &loaded.settings), ..changes };
         let outcome = ReloadOutcome { changes, ..new_outcome(cause, status::ReloadEffect::Applied) };
         let needs_restart = &outcome.changes.needs_restart;
         // Readers see all changes of a reload or none of them.
-        let (has_news, repaired, new_pending) = {
+        let (has_news, was_invalid, new_pending) = {
             let mut state = self.lock();
             let digest_of = |pending: &Option<(PendingPolicy, Arc<Config>)>| {
                 pending.as_ref().map(|(policy, _)| policy.digest.clone())
@@ -363,34 +366,34 @@ impl Reloader {
                 state.pending = pending;
             }
             state.settings_view.record_file(&loaded.settings, &loosened);
-            if refused {
+            if was_refused {
                 state.settings_view.record_refusal(loosened);
             } else {
                 state.refused = None;
             }
             state.needs_restart.clone_from(needs_restart);
             state.suspended = suspended;
-            if changed {
+            if has_changes {
                 state.in_force = Arc::new(effective);
                 state.generation += 1;
             }
             let new_pending = state.pending.as_ref().filter(|_| pending_changed).map(|(policy, _)| policy.clone());
-            let has_news = pending_changed || restart_keys_changed || changed;
-            let repaired = state.last.as_ref().is_some_and(|last| !last.problems.is_empty());
+            let has_news = pending_changed || restart_keys_changed || has_changes;
+            let was_invalid = state.last.as_ref().is_some_and(|last| !last.problems.is_empty());
             if has_news {
                 state.last = Some(outcome.clone());
             }
-            (has_news, repaired, new_pending)
+            (has_news, was_invalid, new_pending)
         };
         self.save_policy(false).await;
         if !has_news {
             // A file that was only touched, or is read for the first time, is not reported. A file that was refused and is
             // valid again is reported.
-            if repaired || cause == ReloadCause::Signal {
+            if was_invalid || cause == ReloadCause::Signal {
                 tracing::info!("the configuration is unchanged");
                 let outcome = ReloadOutcome { result: status::ReloadEffect::Unchanged, ..outcome };
                 self.lock().last = Some(outcome.clone());
-                if repaired {
+                if was_invalid {
                     self.publish_outcome(&outcome, None);
                 }
             }

@@ -1,4 +1,4 @@
-//! The changes of a configuration that loosen policy and therefore wait for a reviewer's consent.
+//! The changes of a configuration that loosen policy and therefore wait for a reviewer's consent, as the API shows them.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -40,7 +40,7 @@ pub enum ConfigLineOp {
 /// A line of a diff.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = ConfigLine)]
-pub struct Line {
+pub struct DiffLine {
     pub op: ConfigLineOp,
     pub text: String,
 }
@@ -52,7 +52,7 @@ pub struct ValueDiff {
     /// A key of the file, such as `policy.rules`.
     pub key: String,
     /// The lines of the diff. If none is added or removed, the difference is in a hidden value.
-    pub lines: Vec<Line>,
+    pub lines: Vec<DiffLine>,
     /// Set if lines were left out.
     #[serde(rename = "cut")]
     pub truncated: bool,

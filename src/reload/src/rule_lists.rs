@@ -1,5 +1,5 @@
-//! Merges two lists of rules in which the first match decides: takes only those steps from the old list to the new one
-//! that can only make calls stricter.
+//! Merges two lists of rules in which the first match decides: takes over only those changes of the new list that cannot let
+//! more calls through.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use countersign_domain::{
     policy::{PolicyDefault, Rule, Verdict, terms},
 };
 
-/// The decision on calls that no rule matches.
+/// The decision on calls that no rule of the old list matches.
 #[derive(Clone, Debug)]
 pub struct DefaultDecision {
     pub default: PolicyDefault,
@@ -32,26 +32,25 @@ pub struct RuleListMerge {
 /// The configuration key of the rules.
 const RULES_KEY: &str = "policy.rules";
 
-/// Merges the lists. `otherwise` decides on calls that no rule of the old list matches.
+/// Merges the lists.
 ///
 /// These changes count as stricter: a stricter verdict in the same place; a new rule that denies; a new rule that
 /// reviews, if no later rule denies or has stricter terms; a new rule that allows, if all later rules allow and no
 /// extension method is named; a removed rule that allows. If the terms of a review loosen in any way, the old ones stay
 /// as a whole.
 #[must_use]
-pub fn merge(old: &[Rule], new: &[Rule], otherwise: &DefaultDecision) -> RuleListMerge {
+pub fn merge(old: &[Rule], new: &[Rule], default_decision: &DefaultDecision) -> RuleListMerge {
     let mut merged = RuleListMerge::default();
     let (mut old_start, mut new_start) = (0, 0);
     let end = (old.len(), new.len());
     for (next_old, next_new) in common_pairs(old, new).into_iter().chain([end]) {
-        // New rules that deny come first, then the old rules whose removal is pending. The position of both is safe, whatever
-        // other rules follow.
+        // This order is safe whatever rules follow: first new rules that deny, then old rules whose removal is pending.
         let (denying, not_denying): (Vec<&Rule>, Vec<&Rule>) =
             new[new_start..next_new].iter().partition(|rule| rule.then == Verdict::Deny);
         let after = &old[next_old..];
-        denying.into_iter().for_each(|rule| merged.add_inserted(rule, after, otherwise));
+        denying.into_iter().for_each(|rule| merged.add_inserted(rule, after, default_decision));
         old[old_start..next_old].iter().for_each(|rule| merged.add_removed(rule));
-        not_denying.into_iter().for_each(|rule| merged.add_inserted(rule, after, otherwise));
+        not_denying.into_iter().for_each(|rule| merged.add_inserted(rule, after, default_decision));
         if let (Some(before), Some(now)) = (old.get(next_old), new.get(next_new)) {
             merged.add_kept(before, now);
         }
@@ -80,19 +79,21 @@ impl RuleListMerge {
         self.loosened.push(Loosening { key: RULES_KEY.to_owned(), from: describe(from), to: describe(to) });
     }
 
-    fn add_inserted(&mut self, rule: &Rule, after: &[Rule], otherwise: &DefaultDecision) {
-        let denies = otherwise.default == PolicyDefault::Deny || after.iter().any(|rule| rule.then == Verdict::Deny);
-        let allows = otherwise.default == PolicyDefault::Allow && after.iter().all(|rule| rule.then == Verdict::Allow);
+    fn add_inserted(&mut self, rule: &Rule, after: &[Rule], default_decision: &DefaultDecision) {
+        let may_deny =
+            default_decision.default == PolicyDefault::Deny || after.iter().any(|rule| rule.then == Verdict::Deny);
+        let allows_all =
+            default_decision.default == PolicyDefault::Allow && after.iter().all(|rule| rule.then == Verdict::Allow);
         // Even if everything is allowed, a call of a new tool, or one whose condition cannot be evaluated, is reviewed
         // under the global terms.
-        let reviews = after.iter().filter(|rule| rule.then == Verdict::Review).map(|rule| &rule.terms);
+        let later_terms = after.iter().filter(|rule| rule.then == Verdict::Review).map(|rule| &rule.terms);
         let lets_more_pass = |before: &Arc<Terms>| !terms::loosened_terms(before, &rule.terms).is_empty();
-        let stricter = match rule.then {
+        let is_stricter = match rule.then {
             Verdict::Deny => true,
-            Verdict::Review => !denies && !reviews.chain([&otherwise.terms]).any(lets_more_pass),
-            Verdict::Allow => allows && rule.methods.is_empty(),
+            Verdict::Review => !may_deny && !later_terms.chain([&default_decision.terms]).any(lets_more_pass),
+            Verdict::Allow => allows_all && rule.methods.is_empty(),
         };
-        if stricter {
+        if is_stricter {
             self.effective.push(rule.clone());
             if rule.then != Verdict::Allow {
                 self.tightened.push(format!("{RULES_KEY}: {} ({}) is new", rule.label, rule.then.as_str()));

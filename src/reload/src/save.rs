@@ -35,8 +35,8 @@ impl Reloader {
     /// Saves the policy if the last attempt failed.
     pub async fn retry_save(&self) {
         let _turn = self.reload_lock.lock().await;
-        if self.lock().unsaved {
-            // Another gateway may have a newer policy by now, so `by_consent` is `false`.
+        if self.lock().is_unsaved {
+            // Another gateway may have saved a newer policy by now, which only a consent here may replace.
             self.save_policy(false).await;
         }
     }
@@ -57,16 +57,16 @@ impl Reloader {
             let body = match snapshot::serialize_policy(&settings, &config, salt) {
                 Ok(body) => body,
                 Err(error) => {
-                    if !state.unsaved {
+                    if !state.is_unsaved {
                         tracing::error!(%error, "the policy in force cannot be saved; the store keeps the previous one");
                     }
-                    state.unsaved = true;
+                    state.is_unsaved = true;
                     return;
                 }
             };
             let snapshot = PolicySnapshot { digest, refused: state.refused.clone(), body };
             if state.saved.as_ref() == Some(&snapshot) && !by_consent {
-                state.unsaved = false;
+                state.is_unsaved = false;
                 return;
             }
             snapshot
@@ -74,21 +74,21 @@ impl Reloader {
         let saved = self.gateway.save_policy(snapshot.clone(), by_consent).await;
         let mut state = self.lock();
         match saved {
-            Ok(()) => (state.saved, state.unsaved) = (Some(snapshot), false),
+            Ok(()) => (state.saved, state.is_unsaved) = (Some(snapshot), false),
             Err(error) => {
-                if !state.unsaved {
+                if !state.is_unsaved {
                     tracing::warn!(error, "the policy in force could not be saved for the next start; trying again");
                 }
-                state.unsaved = true;
+                state.is_unsaved = true;
             }
         }
     }
 
-    /// Returns `true` if this is the newest policy in the store, because a reviewer consented to it at another gateway
-    /// before the file was read here.
+    /// Returns `true` if the configuration has the newest policy in the store, because a reviewer consented to it at another
+    /// gateway before the file was read here.
     pub(super) async fn is_newest(&self, config: &Config) -> bool {
-        // The policy in force here is not saved, and may be stricter.
-        if self.lock().unsaved {
+        // The newest policy in the store may be looser than the unsaved one that is in force here.
+        if self.lock().is_unsaved {
             return false;
         }
         let newest = self.gateway.newest_digest().await;

@@ -20,8 +20,8 @@ pub(super) fn hold_back_loosening(
     loosened: &mut Vec<Loosening>,
     tightened: &mut Vec<String>,
 ) -> Option<UpstreamConfig> {
-    // Destructured, so that a new field must be compared below before it can take effect. These fields start nothing,
-    // and let no call through that rules would have stopped.
+    // Destructured, so that a new field of a server must be put into one of two groups. The first fields start nothing, and let
+    // no call through that rules would have stopped.
     let UpstreamConfig {
         name: _,
         label: _,
@@ -42,7 +42,7 @@ pub(super) fn hold_back_loosening(
         authorities: _,
         instructions: _,
         oauth: _,
-        // These fields are compared for loosening.
+        // The second group is compared below.
         target: _,
         prefix: _,
         tools_allow: _,
@@ -56,14 +56,14 @@ pub(super) fn hold_back_loosening(
     let mut loosen = |key: &str, from: String, to: String| {
         loosened.push(Loosening { key: format!("{SERVERS_KEY}.{}.{key}", new.name), from, to });
     };
-    let trusted = old.is_some_and(|old| old.trust_annotations);
+    let was_trusted = old.is_some_and(|old| old.trust_annotations);
     match old {
         // Trust was given to the earlier command or address.
-        Some(old) if trusted && new.trust_annotations && old.target != new.target => {
+        Some(old) if was_trusted && new.trust_annotations && old.target != new.target => {
             effective.trust_annotations = false;
             loosen("trust_annotations", "true".to_owned(), "true, for another command or address".to_owned());
         }
-        _ if new.trust_annotations && !trusted => {
+        _ if new.trust_annotations && !was_trusted => {
             effective.trust_annotations = false;
             loosen("trust_annotations", "false".to_owned(), "true".to_owned());
         }
@@ -72,9 +72,9 @@ pub(super) fn hold_back_loosening(
     // The calls of a preview recipe run without review.
     let recipes = old.map(|old| &old.previews);
     if new.previews.calls_more_than(recipes.unwrap_or(&Default::default())) {
-        let written =
-            |all: &[String]| if all.is_empty() { "no recipes of your own".to_owned() } else { all.join(", ") };
-        loosen("previews", written(recipes.map_or(&[], |old| &old.written)), written(&new.previews.written));
+        let show_tools =
+            |tools: &[String]| if tools.is_empty() { "no recipes of your own".to_owned() } else { tools.join(", ") };
+        loosen("previews", show_tools(recipes.map_or(&[], |old| &old.written)), show_tools(&new.previews.written));
         effective.previews = recipes.cloned().unwrap_or_default();
     }
     let is_per_tool = |config: &UpstreamConfig| config.serialize == Serialization::Tool;
@@ -90,7 +90,7 @@ pub(super) fn hold_back_loosening(
         effective.allow_own_files = false;
     }
     let Some(old) = old else { return Some(effective) };
-    if trusted && !new.trust_annotations {
+    if was_trusted && !new.trust_annotations {
         tightened.push(format!("{SERVERS_KEY}.{}.trust_annotations is false", new.name));
     }
     if is_per_tool(old) && !is_per_tool(new) {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::pending::{ConfigLineOp, Line, Loosening, PendingPolicy, ValueDiff};
+use super::pending::{ConfigLineOp, DiffLine, Loosening, PendingPolicy, ValueDiff};
 use countersign_config::{Config, reader::Setting, show};
 use countersign_domain::changes::{LineOp, diff::compare_lines};
 
@@ -36,37 +36,38 @@ pub struct ActiveSetting {
 /// The settings as they were read, by key.
 #[derive(Clone, Debug, Default)]
 pub struct SettingsView {
-    /// Settings of the last file that was in force as a whole.
-    last_in_force: BTreeMap<&'static str, Setting>,
-    /// Settings of the current file.
+    /// The settings in force. A key with a pending change has the value from before the change.
+    in_force: BTreeMap<&'static str, Setting>,
+    /// The settings of the current file.
     file: BTreeMap<&'static str, Setting>,
+    /// The pending changes that a reviewer has refused.
     refused: Vec<Loosening>,
 }
 
-fn by_key(settings: &[Setting]) -> BTreeMap<&'static str, Setting> {
+fn index_by_key(settings: &[Setting]) -> BTreeMap<&'static str, Setting> {
     settings.iter().map(|setting| (setting.key, setting.clone())).collect()
 }
 
-/// Returns `true` if one of the two keys contains the other: `policy.groups` contains `policy.groups.dba`, and
+/// Returns `true` if the keys are equal or one contains the other: `policy.groups` contains `policy.groups.dba`, and
 /// `policy.review` contains `policy.review.quorum`.
-fn belongs_to_key(loosening: &Loosening, key: &str) -> bool {
-    let below = |long: &str, short: &str| long.strip_prefix(short).is_some_and(|rest| rest.starts_with('.'));
-    loosening.key == key || below(&loosening.key, key) || below(key, &loosening.key)
+fn overlaps_key(loosening: &Loosening, key: &str) -> bool {
+    let contains = |outer: &str, inner: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
+    loosening.key == key || contains(key, &loosening.key) || contains(&loosening.key, key)
 }
 
 impl SettingsView {
     #[must_use]
     pub fn new(settings: &[Setting]) -> Self {
-        Self { last_in_force: by_key(settings), file: by_key(settings), refused: Vec::new() }
+        Self { in_force: index_by_key(settings), file: index_by_key(settings), refused: Vec::new() }
     }
 
     /// Records a file that is in force except for its pending changes.
     pub fn record_file(&mut self, settings: &[Setting], pending: &[Loosening]) {
-        self.file = by_key(settings);
+        self.file = index_by_key(settings);
         self.refused.clear();
         for (key, setting) in &self.file {
-            if !pending.iter().any(|loosening| belongs_to_key(loosening, key)) {
-                self.last_in_force.insert(key, setting.clone());
+            if !pending.iter().any(|loosening| overlaps_key(loosening, key)) {
+                self.in_force.insert(key, setting.clone());
             }
         }
     }
@@ -74,15 +75,15 @@ impl SettingsView {
     /// Records the values that were in force when the last gateway ended, for keys with a pending change.
     pub fn record_previous(&mut self, before: &[Setting], pending: &[Loosening]) {
         for setting in
-            before.iter().filter(|setting| pending.iter().any(|loosening| belongs_to_key(loosening, setting.key)))
+            before.iter().filter(|setting| pending.iter().any(|loosening| overlaps_key(loosening, setting.key)))
         {
-            self.last_in_force.insert(setting.key, setting.clone());
+            self.in_force.insert(setting.key, setting.clone());
         }
     }
 
     /// Records that the pending changes took effect.
     pub fn accept_pending(&mut self) {
-        self.last_in_force = self.file.clone();
+        self.in_force = self.file.clone();
         self.refused.clear();
     }
 
@@ -102,7 +103,7 @@ impl SettingsView {
         needs_restart: &[String],
     ) -> Vec<ActiveSetting> {
         let matching = |all: &[Loosening], key: &str| {
-            all.iter().filter(|loosening| belongs_to_key(loosening, key)).cloned().collect::<Vec<_>>()
+            all.iter().filter(|loosening| overlaps_key(loosening, key)).cloned().collect::<Vec<_>>()
         };
         let settings = settings_at_start.iter().map(|start| {
             let key = start.key;
@@ -114,7 +115,7 @@ impl SettingsView {
                 _ if needs_restart => start,
                 // Servers are shown as in the file, with the pending changes beside them.
                 "mcpServers" => self.file.get(key).unwrap_or(start),
-                _ if is_held_back => self.last_in_force.get(key).unwrap_or(start),
+                _ if is_held_back => self.in_force.get(key).unwrap_or(start),
                 _ => self.file.get(key).unwrap_or(start),
             };
             // These keys may be partly in force and partly pending.
@@ -128,24 +129,22 @@ impl SettingsView {
         settings.collect()
     }
 
-    /// Returns the pending changes value by value. `now` is in force, and `then` would be in force with consent.
+    /// Returns the pending changes value by value: the difference between the configuration in force and the one that consent
+    /// would put into force.
     #[must_use]
     pub fn value_diffs(
         &self,
         loosens: &[Loosening],
-        (now, then): (&Config, &Config),
+        (in_force, with_consent): (&Config, &Config),
         settings: &[Setting],
     ) -> Vec<ValueDiff> {
-        let waits =
-            settings.iter().filter(|setting| loosens.iter().any(|loosening| belongs_to_key(loosening, setting.key)));
-        let diffs = waits.filter_map(|setting| {
+        let pending =
+            settings.iter().filter(|setting| loosens.iter().any(|loosening| overlaps_key(loosening, setting.key)));
+        let diffs = pending.filter_map(|setting| {
             let (before, after) = match setting.key {
-                "policy.rules" => (show::rule_lines(now), show::rule_lines(then)),
-                "policy.groups" => (show::group_lines(now), show::group_lines(then)),
-                key => (
-                    self.last_in_force.get(key).map(|old| old.value.clone()).unwrap_or_default(),
-                    setting.value.clone(),
-                ),
+                "policy.rules" => (show::rule_lines(in_force), show::rule_lines(with_consent)),
+                "policy.groups" => (show::group_lines(in_force), show::group_lines(with_consent)),
+                key => (self.in_force.get(key).map(|old| old.value.clone()).unwrap_or_default(), setting.value.clone()),
             };
             // Parts of a review that do not change are left out.
             if before == after && setting.key.starts_with("policy.review.") {
@@ -158,7 +157,7 @@ impl SettingsView {
 }
 
 fn value_diff(key: &str, before: &str, after: &str) -> ValueDiff {
-    let mut lines: Vec<Line> = compare_lines(before, after)
+    let mut lines: Vec<DiffLine> = compare_lines(before, after)
         .into_iter()
         .map(|(op, line)| {
             let op = match op {
@@ -171,7 +170,7 @@ fn value_diff(key: &str, before: &str, after: &str) -> ValueDiff {
             if shown.len() < text.len() {
                 shown.push('…');
             }
-            Line { op, text: shown }
+            DiffLine { op, text: shown }
         })
         .collect();
     // If there is not room for both, changed lines precede their context.
@@ -233,7 +232,7 @@ mod tests {
             loosens: changes.policy_loosened.clone(),
             content,
         };
-        let later = diff::needs_restart(&old.settings, &new.settings);
+        let later = diff::keys_that_need_restart(&old.settings, &new.settings);
         let all = shown.active_settings(&old.settings, &effective, Some(&waiting), &later);
         let setting = |key: &str| all.iter().find(|setting| setting.key == key).unwrap();
         assert!(setting("policy.rules").value.contains("name: \"a\""), "{:?}", setting("policy.rules"));

@@ -1,7 +1,7 @@
 //! Serializes the policy in force for the store, so that the next start can compare the file with it.
 //!
-//! The policy is written as in the file. Servers are saved with the settings that decide on calls and without secrets:
-//! their commands and addresses are salted hashes.
+//! The policy is written as in the file. Of servers, only the settings that decide on calls are saved, without secrets:
+//! commands and addresses are salted hashes.
 
 use std::collections::BTreeMap;
 
@@ -21,15 +21,16 @@ use countersign_domain::{changes::digest::PartHasher, policy::PolicyConfig, prin
 struct SnapshotBody {
     /// Values as YAML, by key.
     policy: BTreeMap<String, String>,
-    servers: BTreeMap<String, Server>,
-    issuers: BTreeMap<String, Issuer>,
-    provider: Option<Provider>,
+    servers: BTreeMap<String, SavedServer>,
+    issuers: BTreeMap<String, SavedIssuer>,
+    #[serde(rename = "provider")]
+    identity_provider: Option<SavedIdentityProvider>,
 }
 
 /// The identity provider with which people sign in.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Provider {
+struct SavedIdentityProvider {
     issuer: String,
     client_id: String,
     roles: BTreeMap<String, Role>,
@@ -42,7 +43,7 @@ struct Provider {
 /// An issuer of access tokens.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Issuer {
+struct SavedIssuer {
     audiences: Vec<String>,
     roles: BTreeMap<String, Role>,
     groups_claim: String,
@@ -53,7 +54,8 @@ struct Issuer {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct Server {
+struct SavedServer {
+    /// The salted hash of the command or address.
     target: String,
     prefix: String,
     tools_allow: Vec<String>,
@@ -62,7 +64,9 @@ struct Server {
     allow_own_files: bool,
     /// Set for [`Serialization::Tool`].
     by_tool: bool,
+    /// The hash of the preview recipes.
     previews: String,
+    /// The tools with a recipe of the operator.
     written: Vec<String>,
     /// The tools whose dry run needs no acceptance; absent in snapshots of versions in which no dry run needed one.
     #[serde(rename = "vouched")]
@@ -89,49 +93,53 @@ pub(super) enum BodyError {
     Differs(String),
 }
 
-/// Serializes the settings in force and the servers of `now`, including those that do not run. Fails if the result
+/// Serializes the settings in force and the servers of `config`, including those that do not run. Fails if the result
 /// would be read back as a looser or stricter policy.
-pub(super) fn serialize_policy(settings: &[ActiveSetting], now: &Config, salt: &[u8; 16]) -> Result<String, BodyError> {
+pub(super) fn serialize_policy(
+    settings: &[ActiveSetting],
+    config: &Config,
+    salt: &[u8; 16],
+) -> Result<String, BodyError> {
     let value = |setting: &ActiveSetting| match setting.key {
         // Rules are written with their effective terms, because the review that they inherit from may differ in the
         // file.
-        "policy.rules" => show::rules(now),
-        "policy.groups" => show::groups(now),
+        "policy.rules" => show::rules(config),
+        "policy.groups" => show::groups(config),
         _ => setting.value.clone(),
     };
     let policy = settings.iter().filter(|setting| setting.key.starts_with("policy."));
     let policy = policy.map(|setting| (setting.key.to_owned(), value(setting))).collect();
-    let servers = now.upstreams.iter().map(|server| (server.name.clone(), snapshot_server(server, salt))).collect();
-    let issuers = now.auth.tokens.iter().map(|issuer| (issuer.issuer.clone(), snapshot_issuer(issuer))).collect();
-    let provider = now.auth.oidc.as_ref().map(snapshot_provider);
-    let body = serde_json::to_string(&SnapshotBody { policy, servers, issuers, provider })?;
-    let PreviousConfig { config: past, unread_reason: unread, .. } = parse_previous(&body, now, salt)?;
-    if let Some(unread) = unread {
-        return Err(BodyError::Unreadable(unread));
+    let servers = config.upstreams.iter().map(|server| (server.name.clone(), snapshot_server(server, salt))).collect();
+    let issuers = config.auth.tokens.iter().map(|issuer| (issuer.issuer.clone(), snapshot_issuer(issuer))).collect();
+    let identity_provider = config.auth.oidc.as_ref().map(snapshot_identity_provider);
+    let body = serde_json::to_string(&SnapshotBody { policy, servers, issuers, identity_provider })?;
+    let PreviousConfig { config: read_back, unread_reason, .. } = parse_previous(&body, config, salt)?;
+    if let Some(reason) = unread_reason {
+        return Err(BodyError::Unreadable(reason));
     }
-    let mut differs = compare(&past, now).0.policy_loosened;
-    differs.extend(compare(now, &past).0.policy_loosened);
-    if differs.is_empty() {
+    let mut differences = compare(&read_back, config).0.policy_loosened;
+    differences.extend(compare(config, &read_back).0.policy_loosened);
+    if differences.is_empty() {
         return Ok(body);
     }
-    let keys: Vec<&str> = differs.iter().map(|loosening| loosening.key.as_str()).collect();
+    let keys: Vec<&str> = differences.iter().map(|loosening| loosening.key.as_str()).collect();
     Err(BodyError::Differs(keys.join(", ")))
 }
 
-fn snapshot_provider(provider: &OidcConfig) -> Provider {
+fn snapshot_identity_provider(provider: &OidcConfig) -> SavedIdentityProvider {
     let OidcConfig { issuer, client_id, roles, groups_claim, require, authorities, .. } = provider.clone();
     let authorities = authorities.as_ref().map(Authorities::fingerprint);
-    Provider { issuer, client_id, roles, groups_claim, require, authorities }
+    SavedIdentityProvider { issuer, client_id, roles, groups_claim, require, authorities }
 }
 
-fn snapshot_issuer(issuer: &TokenIssuer) -> Issuer {
+fn snapshot_issuer(issuer: &TokenIssuer) -> SavedIssuer {
     let TokenIssuer { issuer: _, audiences, roles, groups_claim, introspection, authorities } = issuer.clone();
     let authorities = authorities.as_ref().map(Authorities::fingerprint);
-    Issuer { audiences, roles, groups_claim, introspects: introspection.is_some(), authorities }
+    SavedIssuer { audiences, roles, groups_claim, introspects: introspection.is_some(), authorities }
 }
 
-fn snapshot_server(config: &UpstreamConfig, salt: &[u8; 16]) -> Server {
-    Server {
+fn snapshot_server(config: &UpstreamConfig, salt: &[u8; 16]) -> SavedServer {
+    SavedServer {
         target: target_hash(&config.target, salt),
         prefix: config.prefix.clone(),
         tools_allow: config.tools_allow.clone(),
@@ -139,33 +147,32 @@ fn snapshot_server(config: &UpstreamConfig, salt: &[u8; 16]) -> Server {
         trust_annotations: config.trust_annotations,
         allow_own_files: config.allow_own_files,
         by_tool: config.serialize == Serialization::Tool,
-        previews: serialize_recipes(config),
+        previews: hash_recipes(config),
         written: config.previews.written.clone(),
         trusted_dry_runs: Some(config.previews.tools_with_trusted_dry_run()),
     }
 }
 
-fn serialize_recipes(config: &UpstreamConfig) -> String {
+fn hash_recipes(config: &UpstreamConfig) -> String {
     let mut hasher = PartHasher::new("countersign.recipes.1");
     hasher.add_part(format!("{:?}", config.previews.by_tool).as_bytes());
     hasher.finish()
 }
 
-/// Parses a snapshot. Fails if nothing of it can be read.
+/// Parses a snapshot, and completes it with the current configuration `now`. Fails if nothing of it can be read.
 pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Result<PreviousConfig, serde_json::Error> {
     let body: SnapshotBody = serde_json::from_str(body)?;
-    let (policy, settings, unread) = parse_previous_policy(body.policy, now);
-    let server = |(name, old): (String, Server)| {
+    let (policy, settings, unread_reason) = parse_previous_policy(body.policy, now);
+    let restore_server = |(name, old): (String, SavedServer)| {
         let new = now.upstreams.iter().find(|new| new.name == name);
         let target = new.map(|new| &new.target).filter(|target| target_hash(target, salt) == old.target);
         let target = target.cloned().unwrap_or_else(|| unknown_target(old.target));
         let mut previous = UpstreamConfig::new(&name, target);
         if let Some(new) = new {
-            let previews =
-                if serialize_recipes(new) == old.previews { new.previews.clone() } else { previous.previews };
+            let previews = if hash_recipes(new) == old.previews { new.previews.clone() } else { previous.previews };
             previous = UpstreamConfig { previews, target: previous.target, ..new.clone() };
         }
-        // Built-in recipes call nothing that needs consent; other recipes of that time are no longer known.
+        // Shipped recipes call nothing that needs consent. The operator's earlier recipes are no longer known.
         previous.previews.written = old.written;
         if let Some(trusted) = old.trusted_dry_runs {
             previous.previews.trust_only_dry_runs_of(&trusted);
@@ -181,25 +188,26 @@ pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Resul
             ..previous
         }
     };
-    let upstreams = body.servers.into_iter().map(server).collect();
-    let issuer = |(issuer, old): (String, Issuer)| {
+    let upstreams = body.servers.into_iter().map(restore_server).collect();
+    let restore_issuer = |(issuer, old): (String, SavedIssuer)| {
         let new = now.auth.tokens.iter().find(|new| new.issuer == issuer);
         let introspection = new.and_then(|new| new.introspection.clone()).filter(|_| old.introspects);
         let authorities =
             new.and_then(|new| previous_authorities(new.authorities.as_ref(), old.authorities.as_deref()));
-        let Issuer { audiences, roles, groups_claim, .. } = old;
+        let SavedIssuer { audiences, roles, groups_claim, .. } = old;
         TokenIssuer { issuer, audiences, roles, groups_claim, introspection, authorities }
     };
-    let provider = |Provider { issuer, client_id, roles, groups_claim, require, authorities }: Provider| {
+    let restore_identity_provider = |old: SavedIdentityProvider| {
+        let SavedIdentityProvider { issuer, client_id, roles, groups_claim, require, authorities } = old;
         let mut previous = now.auth.oidc.clone().unwrap_or_else(|| OidcConfig::new(&issuer, &client_id));
         previous.authorities = previous_authorities(previous.authorities.as_ref(), authorities.as_deref());
         (previous.issuer, previous.client_id, previous.groups_claim) = (issuer, client_id, groups_claim);
         (previous.roles, previous.require) = (roles, require);
         previous
     };
-    let oidc = body.provider.map(provider);
-    let auth = AuthConfig { oidc, tokens: body.issuers.into_iter().map(issuer).collect(), ..now.auth.clone() };
-    Ok(PreviousConfig { config: Config { policy, upstreams, auth, ..now.clone() }, settings, unread_reason: unread })
+    let oidc = body.identity_provider.map(restore_identity_provider);
+    let auth = AuthConfig { oidc, tokens: body.issuers.into_iter().map(restore_issuer).collect(), ..now.auth.clone() };
+    Ok(PreviousConfig { config: Config { policy, upstreams, auth, ..now.clone() }, settings, unread_reason })
 }
 
 /// Returns the authorities if they are the previous ones. Others are not stored, and count as if there had been none.
@@ -207,8 +215,8 @@ fn previous_authorities(now: Option<&Authorities>, fingerprint: Option<&str>) ->
     now.filter(|now| Some(now.fingerprint().as_str()) == fingerprint).cloned()
 }
 
-/// Parses the saved policy. Keys of another version are skipped, since this version cannot enforce them; the other keys
-/// still count.
+/// Parses the saved policy, and returns the reason why a part of it could not be read, if there is one. Keys of another version
+/// are skipped, since this version cannot enforce them.
 fn parse_previous_policy(
     mut values: BTreeMap<String, String>,
     now: &Config,
@@ -218,8 +226,8 @@ fn parse_previous_policy(
     values.retain(|key, _| !unknown.contains(key));
     match policy_from_values(&values) {
         Ok((policy, settings)) => {
-            let unread = (!unknown.is_empty()).then(|| format!("keys unknown to this version: {}", unknown.join(", ")));
-            (policy, settings, unread)
+            let reason = (!unknown.is_empty()).then(|| format!("keys unknown to this version: {}", unknown.join(", ")));
+            (policy, settings, reason)
         }
         Err(error) => (now.policy.clone(), Vec::new(), Some(error.to_string())),
     }

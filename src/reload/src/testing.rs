@@ -27,7 +27,7 @@ impl Reconfigurable for UnchangingGateway {
         Box::pin(ready(Ok(())))
     }
     fn apply_issuers(&self, _: &[TokenIssuer]) {}
-    fn apply_provider(&self, _: Option<&OidcConfig>) {}
+    fn apply_identity_provider(&self, _: Option<&OidcConfig>) {}
     fn apply_log_filter(&self, _: &str) -> Result<(), String> {
         Ok(())
     }

@@ -24,7 +24,7 @@ async fn read_stamp(path: &Path) -> Option<FileStamp> {
     Some((meta.dev(), meta.ino(), meta.size(), meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec()))
 }
 
-/// Detects when a polled value has changed and then stayed the same once.
+/// Detects when a polled value has changed and then stayed the same for one poll.
 #[derive(Debug)]
 struct ChangeDetector<T> {
     accepted: T,
@@ -71,7 +71,7 @@ async fn watch(
     mut hangup: Option<Signal>,
     reload_on_signal: impl AsyncFn(),
 ) {
-    let terminal = std::io::stderr().is_terminal();
+    let had_terminal = std::io::stderr().is_terminal();
     let file = reloader.file().cloned();
     if let Some(file) = &file {
         let exists = reloader.was_read();
@@ -88,7 +88,7 @@ async fn watch(
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = receive_hangup(&mut hangup) => {
-                if terminal && !std::io::stderr().is_terminal() {
+                if had_terminal && !std::io::stderr().is_terminal() {
                     tracing::info!("the terminal is gone");
                     shutdown.cancel();
                     return;
@@ -103,7 +103,7 @@ async fn watch(
                 reloader.retry_save().await;
                 let Some(file) = &file else { continue };
                 let now = read_stamp(file).await;
-                // A pipe, or anything else that is not a file, was read once and cannot be read again.
+                // The path was read at the start, but has no stamp: it is a pipe or the like, which cannot be read again.
                 if is_first_check && now.is_none() {
                     detector = ChangeDetector::new(None);
                 }

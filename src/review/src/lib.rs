@@ -363,7 +363,7 @@ impl Changes {
         &self.inner.nodes
     }
 
-    /// Returns the feed of change and session events.
+    /// Returns the feed of change events and live events.
     #[must_use]
     pub fn feed(&self) -> &Feed {
         &self.inner.feed

@@ -1,7 +1,7 @@
-//! Rulings of reviewers about tools and future calls: accepted definitions and standing rules.
+//! Rulings of reviewers: acceptances of tool definitions, and standing rules about future calls.
 //!
-//! This crate never decides on a call. It records each ruling, then rebuilds the route table with the ruling, and then
-//! announces the ruling on the feed.
+//! This crate never decides on a call. It records each ruling, then rebuilds the route table with it, and then announces it
+//! on the feed.
 //!
 //! [`tool_acceptance`] lists tools, and accepts their definitions or revokes acceptances. [`standing_rules`] creates, ends
 //! and counts rules that decide in place of a reviewer.

@@ -1,8 +1,8 @@
 //! Standing rules of a running gateway: created on a change ([`create`]) or a tool ([`allow`]), listed, revoked and
 //! expired. Each step is recorded before it takes effect, and is announced on the feed.
 //!
-//! Decisions of a rule are counted in the rule and logged with each call. The audit trail gets one entry a minute for each
-//! rule that was used, so that a flood of calls does not fill it. All entries of a rule belong to the timeline of the
+//! Each use of a rule is counted in the rule and logged with its call. The audit trail gets at most one entry a minute for
+//! each used rule, so that a flood of calls does not fill it. All entries of a rule belong to the timeline of the
 //! change on which it was created, if any.
 
 mod allow;
@@ -43,9 +43,9 @@ pub const MAX_RULES_PER_OWNER: usize = 200;
 /// The maximum number of active rules of all owners together.
 pub const MAX_RULES: usize = 2000;
 /// The interval between checks for expired rules.
-const TICK_INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The number of checks after which the uses of rules are recorded.
-const TICKS_BETWEEN_USE_RECORDS: u32 = 60;
+const CHECKS_PER_USE_RECORD: u32 = 60;
 
 /// The comment on a rule that allows and whose creator may no longer decide.
 const ALLOW_RULE_ENDED: &str = "the key of the rule's creator was revoked or may no longer decide";
@@ -162,7 +162,7 @@ impl StandingRules {
         self.deps.cache.rules().iter().rev().cloned().collect()
     }
 
-    /// Returns the route table with all tools.
+    /// Returns the route table, whose tools the rules apply to.
     #[must_use]
     pub fn routes(&self) -> &Arc<PublishedTable> {
         &self.deps.routes
@@ -239,19 +239,19 @@ impl StandingRules {
         &self.deps.cache
     }
 
-    /// Expires rules, and records uses from time to time, until the gateway shuts down.
+    /// Ends expired and orphaned rules every second, and records uses every minute, until the gateway shuts down.
     pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
-        let mut ticks = 0_u32;
+        let mut checks = 0_u32;
         let mut handled_revocations = None;
         loop {
             self.end_orphans_after_revocations(&mut handled_revocations).await;
             tokio::select! {
-                () = tokio::time::sleep(TICK_INTERVAL) => {}
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
                 () = shutdown.cancelled() => return,
             }
             self.expire().await;
-            ticks = ticks.wrapping_add(1);
-            if ticks.is_multiple_of(TICKS_BETWEEN_USE_RECORDS) {
+            checks = checks.wrapping_add(1);
+            if checks.is_multiple_of(CHECKS_PER_USE_RECORD) {
                 self.record_uses().await;
             }
         }
@@ -283,7 +283,8 @@ impl StandingRules {
         }
     }
 
-    /// Checks the creators of all rules again whenever a key may have become invalid.
+    /// Checks the creators of all rules again if a key may have become invalid since the revocations in
+    /// `handled_revocations`.
     async fn end_orphans_after_revocations(&self, handled_revocations: &mut Option<u64>) {
         let Ok(revocations) = self.deps.reviewers.revocations() else { return };
         if *handled_revocations != Some(revocations) && self.end_orphans().await {
@@ -292,7 +293,7 @@ impl StandingRules {
     }
 
     /// Ends rules that allow, and marks rules that deny, if their creator may no longer decide. Returns `false` if
-    /// some rules could not be checked or recorded. The caller must then retry; these rules allow nothing meanwhile.
+    /// some rules could not be checked or recorded, so that the caller must retry. These rules allow nothing meanwhile.
     pub async fn end_orphans(&self) -> bool {
         let _one_at_a_time = self.change_lock.lock().await;
         let mut all_handled = true;
@@ -362,7 +363,7 @@ impl StandingRules {
     fn announce(&self, rule: &StandingRule, feed_event: &'static str, by: &str, comment: Option<&str>) {
         let at = self.now().to_string();
         let event = json!({ "type": feed_event, "at": at, "actor": by, "comment": comment, "rule": rule });
-        self.deps.feed.publish_session(&event);
+        self.deps.feed.publish_live(&event);
     }
 
     /// Stores a rule with an audit entry in the timeline of its change, or of its server if it has none.

@@ -27,6 +27,9 @@ use countersign_store::{PinStore, WriteError};
 /// Rebuilds the route table with the current pins and standing rules.
 pub type RouteRebuilder = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
+/// The maximum number of tools that an error names.
+const MAX_TOOLS_IN_ERROR: usize = 20;
+
 /// The maximum number of tools in one acceptance.
 pub const MAX_TOOLS_PER_ACCEPTANCE: usize = 20_000;
 
@@ -75,7 +78,7 @@ pub struct ToolInfo {
     /// The statement of the server's list of known reads about this definition.
     #[schema(required)]
     pub known: Option<KnownTool>,
-    /// Accepting the known reads of the server would accept this definition.
+    /// If a reviewer accepts the known reads of the server, this definition is among them.
     pub offered: bool,
     /// Set if a reviewer lets the tool run without review.
     #[schema(required)]
@@ -205,9 +208,9 @@ impl ToolAcceptances {
         self.pins
             .accept((provider, &target), &definitions, &reviewer.name)
             .await
-            .map_err(|error| write_failed(&error))?;
+            .map_err(|error| to_write_error(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "definitions were accepted");
-        self.publish(provider, "accepted", shown, reviewer).await;
+        self.rebuild_and_announce(provider, "accepted", shown, reviewer).await;
         Ok(())
     }
 
@@ -234,21 +237,21 @@ impl ToolAcceptances {
         let known: HashMap<(&str, &str), KnownTool> = tools_of_provider(&table, provider)
             .filter_map(|route| Some(((route.name.as_str(), route.hash.as_str()), route.known?)))
             .collect();
-        let effect = |tool: &Definition| {
+        let known_kind = |tool: &Definition| {
             known.get(&(tool.name.as_str(), tool.hash.as_str())).copied().unwrap_or(KnownTool::OtherDefinition)
         };
-        let unknown = definitions.iter().filter(|tool| effect(tool) == KnownTool::OtherDefinition);
-        let unknown: Vec<String> = unknown.map(|tool| tool.name.chars().take(128).collect()).take(20).collect();
+        let unknown = definitions.iter().filter(|tool| known_kind(tool) == KnownTool::OtherDefinition);
+        let unknown: Vec<String> = unknown.map(|tool| shorten_name(&tool.name)).take(MAX_TOOLS_IN_ERROR).collect();
         if !unknown.is_empty() {
             let message = "the list of the server's known reads does not have this definition of the tool";
             return Err(McpError::new(ErrorKind::ValidationFailed, message).with("tools", unknown));
         }
         self.pins
-            .accept_reads((provider, &target), &definitions, |tool| effect(tool) == KnownTool::Read, &reviewer.name)
+            .accept_reads((provider, &target), &definitions, |tool| known_kind(tool) == KnownTool::Read, &reviewer.name)
             .await
-            .map_err(|error| write_failed(&error))?;
+            .map_err(|error| to_write_error(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "known reads were accepted, and run without review if policy.default allows reads");
-        self.publish(provider, "accepted", shown, reviewer).await;
+        self.rebuild_and_announce(provider, "accepted", shown, reviewer).await;
         Ok(())
     }
 
@@ -263,16 +266,23 @@ impl ToolAcceptances {
         reviewer: &Principal,
     ) -> Result<(), McpError> {
         let (_, definitions) = self.current_definitions(provider, shown)?;
-        self.pins.revoke(provider, &definitions, &reviewer.name).await.map_err(|error| write_failed(&error))?;
+        self.pins.revoke(provider, &definitions, &reviewer.name).await.map_err(|error| to_write_error(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "acceptances were revoked");
-        self.publish(provider, "revoked", shown, reviewer).await;
+        self.rebuild_and_announce(provider, "revoked", shown, reviewer).await;
         Ok(())
     }
 
-    async fn publish(&self, provider: &str, action: &str, shown: &[ShownDefinition], reviewer: &Principal) {
+    /// Rebuilds the route table, and then announces the decision.
+    async fn rebuild_and_announce(
+        &self,
+        provider: &str,
+        action: &str,
+        shown: &[ShownDefinition],
+        reviewer: &Principal,
+    ) {
         (self.rebuild)().await;
         let tools: Vec<&str> = shown.iter().map(|shown| shown.name.as_str()).collect();
-        self.feed.publish_session(&acceptance_event(provider, action, &tools, Some(&reviewer.name)));
+        self.feed.publish_live(&acceptance_event(provider, action, &tools, Some(&reviewer.name)));
     }
 
     /// Returns the target of the provider, and the definitions that were shown. Fails if a definition has changed
@@ -295,13 +305,13 @@ impl ToolAcceptances {
         for ShownDefinition { name, hash } in shown {
             match routes.get(name.as_str()).filter(|route| route.hash == *hash) {
                 Some(route) => definitions.push(definition(&route.def)),
-                None => outdated.push(name.chars().take(128).collect::<String>()),
+                None => outdated.push(shorten_name(name)),
             }
         }
         if outdated.is_empty() {
             return Ok((current_provider.as_provider().target_fingerprint().to_owned(), definitions));
         }
-        outdated.truncate(20);
+        outdated.truncate(MAX_TOOLS_IN_ERROR);
         let message = "a tool's definition differs from the one that was shown, or the tool is gone";
         Err(McpError::new(ErrorKind::VersionConflict, message).with("tools", outdated))
     }
@@ -311,7 +321,7 @@ impl ToolAcceptances {
         let pin = pins.pin(route.provider.name(), &route.name);
         let accepted =
             pin.and_then(|pin| pin.accepted.as_ref()).filter(|_| route.definition_status == DefinitionStatus::Accepted);
-        let fixed = route.ruling.fixed_decision();
+        let fixed_decision = route.ruling.fixed_decision();
         let let_run = route.ruling.tool_allow_rule().map(|rule| RunPermission {
             rule: rule.id.clone(),
             by: rule.created_by.clone(),
@@ -322,7 +332,7 @@ impl ToolAcceptances {
             && route.ruling.default_decision().is_some_and(|decision| {
                 decision.verdict == Verdict::Review && decision.terms.single_approval_suffices()
             });
-        let (verdict, reason) = match (fixed, &let_run) {
+        let (verdict, reason) = match (fixed_decision, &let_run) {
             (Some(decision), _) => (decision.verdict.as_str(), Some(decision.reason.to_string())),
             (None, Some(let_run)) => {
                 let suffix = let_run.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
@@ -330,12 +340,12 @@ impl ToolAcceptances {
             }
             (None, None) => ("depends", None),
         };
-        let rules = match fixed {
+        let rules = match fixed_decision {
             Some(decision) => decision.rule.iter().map(|rule| rule.to_string()).collect(),
             None => route.ruling.rules().map(str::to_owned).collect(),
         };
         let def = definition(&route.def);
-        // The text is equal if only the command or address of the server has changed.
+        // If only the command or address of the server has changed, the text is the same, and is not shown as the previous one.
         let pin = pin.filter(|_| route.definition_status == DefinitionStatus::Changed);
         let previous = pin.and_then(|pin| pin.text.clone()).filter(|text| *text != def.text);
         ToolInfo {
@@ -394,7 +404,12 @@ fn tools_of_provider<'a>(table: &'a RouteTable, provider: &'a str) -> impl Itera
     table.tools().iter().filter(move |route| route.provider.name() == provider)
 }
 
-fn write_failed(error: &WriteError) -> McpError {
+/// Shortens the name of a tool for an error.
+pub(crate) fn shorten_name(tool: &str) -> String {
+    tool.chars().take(128).collect()
+}
+
+fn to_write_error(error: &WriteError) -> McpError {
     tracing::error!(%error, "a decision on tool definitions could not be stored");
     error.to_user_error("the decision could not be stored; nothing was accepted or revoked")
 }

@@ -352,8 +352,8 @@ pub fn modern_facts(meta: &Meta<'_>, limits: FactLimits) -> Result<Arc<ClientFac
     if let Some(facts) = CACHED_FACTS.with_borrow(|cached| cached.find(revision, meta.client_info, capabilities)) {
         return Ok(facts);
     }
-    limits.check(CAPABILITIES_PATH, capabilities)?;
-    let client = meta.client_info()?.map(|client| limits.shorten(client));
+    limits.check_capabilities(CAPABILITIES_PATH, capabilities)?;
+    let client = meta.client_info()?.map(|client| limits.shorten_names(client));
     // `clientInfo` is not stored, because every stateless request carries it.
     let facts = Arc::new(ClientFacts { revision, client, client_info: None, capabilities: capabilities.into() });
     if meta.client_info.map_or(0, str::len) + capabilities.len() <= MAX_CACHED_FACTS_BYTES {

@@ -29,7 +29,7 @@ impl RequestLimits {
         let limits = &config.limits;
         Self {
             envelope: envelope::Limits { max_depth: limits.max_depth, max_batch: limits.max_batch },
-            facts: FactLimits { text: limits.max_client_text, capabilities: limits.max_capabilities },
+            facts: FactLimits { max_text_chars: limits.max_client_text, max_capability_bytes: limits.max_capabilities },
             max_uri: limits.max_uri,
             max_subscriptions: limits.max_subscriptions,
             batch_concurrency: limits.batch_concurrency.max(1),

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use countersign_auth::Authenticator;
 use countersign_domain::principal::{Identity, Principal};
-use countersign_exchange::slots::{Evictable, StreamSlot, StreamSlots};
+use countersign_exchange::slots::{EvictableStream, StreamSlot, StreamSlots};
 use countersign_protocol::{ErrorKind, McpError};
 
 /// Returns the error for a request that is refused because the gateway is shutting down.
@@ -45,16 +45,16 @@ impl LongRequests {
     ///
     /// # Errors
     /// `OVERLOADED` if all slots are taken and none of their streams can be evicted.
-    pub fn admit_stream(&self, principal: &Principal, stream: Evictable) -> Result<StreamSlot, McpError> {
-        self.slots.take_for(&principal.name, stream)
+    pub fn admit_stream(&self, principal: &Principal, stream: EvictableStream) -> Result<StreamSlot, McpError> {
+        self.slots.take_evictable(&principal.name, stream)
     }
 
     /// Takes a free slot for a stream that may be evicted later, without evicting another one.
     ///
     /// # Errors
     /// `OVERLOADED` if all slots are taken.
-    pub fn admit_if_free(&self, principal: &Principal, stream: Evictable) -> Result<StreamSlot, McpError> {
-        self.slots.take_if_free(&principal.name, stream)
+    pub fn admit_if_free(&self, principal: &Principal, stream: EvictableStream) -> Result<StreamSlot, McpError> {
+        self.slots.take_evictable_if_free(&principal.name, stream)
     }
 
     /// Waits until the client's credential is no longer valid, and returns the error that ends the request.

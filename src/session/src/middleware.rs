@@ -48,7 +48,7 @@ pub async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Cancel) -
         (Ok(()), _) => extension::call(exchange, table, &server.runner.bridge, request).await,
     };
     let end = match &outcome {
-        Ok(reply) => RequestEnd { failure: reply.failure, is_in_band: true, is_pending: reply.pending },
+        Ok(reply) => RequestEnd { failure: reply.failure, is_in_band: true, is_pending: reply.is_pending },
         Err(error) => RequestEnd::from_error(error),
     };
     metrics.finish(end);
@@ -217,7 +217,7 @@ impl<'a> RequestLog<'a> {
 /// unfinished counts as cancelled by the client.
 struct RequestTimer {
     transport: Transport,
-    method: countersign_telemetry::Method,
+    method: countersign_telemetry::MethodLabel,
     started_at: Instant,
     is_finished: bool,
 }
@@ -226,7 +226,7 @@ impl RequestTimer {
     fn start(exchange: &Exchange, method: &str) -> Self {
         Self {
             transport: exchange.transport,
-            method: countersign_telemetry::Method::from_name(method),
+            method: countersign_telemetry::MethodLabel::from_name(method),
             started_at: Instant::now(),
             is_finished: false,
         }

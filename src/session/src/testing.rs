@@ -22,7 +22,7 @@ use countersign_auth::{Authenticator, stored_credentials::StoredCredentials};
 use countersign_bridge::{Bridge, StateSealer};
 use countersign_config::{Config, Environment, Flags, load};
 use countersign_domain::policy::Policy;
-use countersign_exchange::{memory::Memory, slots::StreamSlots, testing::Bench as Clients};
+use countersign_exchange::{memory::Memory, slots::StreamSlots, testing::TestClients};
 use countersign_provider::testing::FakeProvider;
 use countersign_review::{gateway_tools::pending_output_schema, testing as review};
 use countersign_routing::{
@@ -36,7 +36,7 @@ pub struct Gateway {
     pub config: Arc<Config>,
     pub server: Arc<McpServer>,
     pub sessions: Arc<Sessions>,
-    pub clients: Clients,
+    pub clients: TestClients,
     pub keys: Arc<StoredCredentials>,
     /// The data directory, which is deleted with the gateway.
     _data: tempfile::TempDir,
@@ -75,7 +75,7 @@ impl Gateway {
         };
         let lifetimes = Arc::new(SessionLifetimes::new(Arc::clone(changes.nodes())));
         let memory = Memory::new(config.limits.principal_memory, config.limits.total_memory);
-        let clients = Clients { memory: Arc::clone(&memory), ended: lifetimes.ended.clone() };
+        let clients = TestClients { memory: Arc::clone(&memory), ended: lifetimes.ended.clone() };
         let bridge = Bridge::new(StateSealer::new([7; 32]).unwrap(), Arc::clone(&memory), None);
         let long_requests = LongRequests {
             slots: StreamSlots::new(config.limits.max_streams),

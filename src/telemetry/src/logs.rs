@@ -89,15 +89,15 @@ pub fn init(config: &LogConfig, log_file: Option<PathBuf>) -> Result<LogGuard, L
 
 /// Parses a filter. At `info`, the web server's messages about its workers are left out, unless the filter names it.
 fn parse_filter(text: &str) -> Result<EnvFilter, LogError> {
-    const SERVER: &str = "actix_server";
+    const WEB_SERVER: &str = "actix_server";
     let filter = EnvFilter::builder().parse(text)?;
     if text.contains("actix") || filter.max_level_hint() != Some(LevelFilter::INFO) {
         return Ok(filter);
     }
-    Ok(filter.add_directive(format!("{SERVER}=warn").parse()?))
+    Ok(filter.add_directive(format!("{WEB_SERVER}=warn").parse()?))
 }
 
-/// Replaces the filter.
+/// Replaces the filter that [`init`] set.
 ///
 /// # Errors
 /// An invalid filter, or logging that was never set up. The old filter stays.

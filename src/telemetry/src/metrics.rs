@@ -1,4 +1,4 @@
-//! The recorder of the metrics in [`table`], the counters of requests and errors, and handles for all other metrics.
+//! The recorder of the metrics in [`table`], which counts requests and errors, and handles for all other metrics.
 //!
 //! Label values come from closed sets: client input never becomes a label.
 
@@ -20,20 +20,23 @@ use std::{
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
-use countersign_protocol::{ErrorKind, Method as ProtocolMethod};
+use countersign_protocol::{ErrorKind, Method};
+
+/// The number of providers whose circuit breaker has a label of its own.
+const MAX_LABELLED_PROVIDERS: usize = 256;
 
 /// Upper bounds of the duration histogram, in seconds.
 const DURATION_BUCKETS: [f64; 15] =
     [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0];
 
-/// The interval at which samples are folded into histograms, so that they do not accumulate between scrapes.
+/// The interval at which recorded durations are added to the histograms, so that they do not accumulate between scrapes.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(1);
 
 macro_rules! labels {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $label:literal,)* }) => {
+    ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $label:literal,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum $name { $($(#[$vdoc])* $variant,)* }
+        pub enum $name { $($(#[$variant_doc])* $variant,)* }
         impl $name {
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
             /// Returns the label value.
@@ -134,7 +137,7 @@ impl Metrics {
         self.refresh();
     }
 
-    /// Folds samples and recomputes ratios.
+    /// Adds recorded durations to the histograms, and recomputes the ratios.
     fn refresh(&self) {
         self.prometheus.run_upkeep();
         gauge!(ERROR_RATIO).set(error_ratio());
@@ -174,10 +177,10 @@ pub fn queue_length(queue: Queue) -> Gauge {
     gauge!(QUEUE_LENGTH, "queue" => queue.as_str())
 }
 
-/// Counts an open connection, session or subscriber until it is dropped.
-pub struct ConnectionGuard(Gauge);
+/// Counts an open connection, session or subscriber in a gauge until it is dropped.
+pub struct GaugeGuard(Gauge);
 
-impl ConnectionGuard {
+impl GaugeGuard {
     /// Counts an open connection.
     #[must_use]
     pub fn connection(transport: Transport) -> Self {
@@ -199,7 +202,7 @@ impl ConnectionGuard {
     }
 }
 
-impl Drop for ConnectionGuard {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.decrement(1.0);
     }
@@ -209,6 +212,7 @@ impl Drop for ConnectionGuard {
 pub struct CacheMetrics {
     hits: Counter,
     misses: Counter,
+    /// The numbers of hits and misses, because the counters cannot be read.
     counts: [AtomicUsize; 2],
 }
 
@@ -240,12 +244,13 @@ impl CacheMetrics {
     }
 }
 
-/// Sets the state of a provider's circuit breaker. Provider names come from the configuration. The first 256
-/// providers have their own labels, and all further ones share the label `other`.
+/// Sets the state of a provider's circuit breaker. Providers beyond `MAX_LABELLED_PROVIDERS` share the label
+/// `other`.
 pub fn set_breaker_state(provider: &str, state: CircuitState) {
     static LABELLED_PROVIDERS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut labelled = LABELLED_PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let has_label = labelled.contains(provider) || (labelled.len() < 256 && labelled.insert(provider.to_owned()));
+    let has_label = labelled.contains(provider)
+        || (labelled.len() < MAX_LABELLED_PROVIDERS && labelled.insert(provider.to_owned()));
     let label = if has_label { provider } else { "other" };
     gauge!(BREAKER_STATE, "provider" => label.to_owned()).set(f64::from(state as u8));
 }
@@ -301,45 +306,47 @@ impl RequestOutcome {
 
 /// The label of a method: its name, or `other` for a name that the protocol does not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Method(Option<ProtocolMethod>);
+pub struct MethodLabel(Option<Method>);
 
-impl Method {
+impl MethodLabel {
     #[must_use]
     pub fn from_name(name: &str) -> Self {
-        Self(ProtocolMethod::parse(name))
+        Self(Method::parse(name))
     }
 
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        self.0.map_or("other", ProtocolMethod::as_str)
+        self.0.map_or("other", Method::as_str)
     }
 
     /// The number of labels.
-    const COUNT: usize = ProtocolMethod::ALL.len() + 1;
+    const COUNT: usize = Method::ALL.len() + 1;
 
     fn index(self) -> usize {
         self.0.map_or(0, |method| method as usize + 1)
     }
 }
 
-/// The handles of one kind of requests. Looking them up in the recorder would cost more than using them.
+/// The metrics of requests with one transport, method and outcome. Looking them up costs more than using them.
 struct RequestSeries {
     count: Counter,
     duration: Histogram,
 }
 
-/// The totals from which the error ratio is computed. [`RequestMetrics::get`] returns the only instance.
+/// The counters of requests and errors. [`RequestMetrics::get`] returns the only instance.
 #[derive(Default)]
 pub struct RequestMetrics {
     /// The series by transport, method and outcome.
     series: OnceLock<Box<[OnceLock<RequestSeries>]>>,
     requests: AtomicU64,
     failed: AtomicU64,
-    window: Mutex<Window>,
+    /// The totals of the last minute, from which the error ratio is computed.
+    window: Mutex<RatioWindow>,
 }
 
 impl RequestMetrics {
-    /// Returns the totals of this process. Nothing is counted unless [`Metrics`] was installed before.
+    /// Returns the counters of this process. [`Metrics`] must be installed before the first request is recorded, because series
+    /// that are older than the recorder are never shown.
     #[must_use]
     pub fn get() -> &'static Self {
         static REQUEST_METRICS: OnceLock<RequestMetrics> = OnceLock::new();
@@ -347,7 +354,7 @@ impl RequestMetrics {
     }
 
     /// Counts a completed request.
-    pub fn record(&self, transport: Transport, method: Method, outcome: RequestOutcome, duration: Duration) {
+    pub fn record(&self, transport: Transport, method: MethodLabel, outcome: RequestOutcome, duration: Duration) {
         if let Some(series) = self.series(transport, method, outcome) {
             series.count.increment(1);
             series.duration.record(duration.as_secs_f64());
@@ -358,13 +365,13 @@ impl RequestMetrics {
         }
     }
 
-    fn series(&self, transport: Transport, method: Method, outcome: RequestOutcome) -> Option<&RequestSeries> {
+    fn series(&self, transport: Transport, method: MethodLabel, outcome: RequestOutcome) -> Option<&RequestSeries> {
         let all = self.series.get_or_init(|| {
-            let count = Transport::ALL.len() * Method::COUNT * RequestOutcome::ALL.len();
+            let count = Transport::ALL.len() * MethodLabel::COUNT * RequestOutcome::ALL.len();
             std::iter::repeat_with(OnceLock::new).take(count).collect()
         });
         let index =
-            (transport as usize * Method::COUNT + method.index()) * RequestOutcome::ALL.len() + outcome as usize;
+            (transport as usize * MethodLabel::COUNT + method.index()) * RequestOutcome::ALL.len() + outcome as usize;
         let (transport, method, outcome) = (transport.as_str(), method.as_str(), outcome.as_str());
         Some(all.get(index)?.get_or_init(|| RequestSeries {
             count: counter!(REQUESTS, "transport" => transport, "method" => method, "outcome" => outcome),
@@ -385,20 +392,21 @@ fn register_requests() {
     counter!(ERRORS, "code" => ErrorKind::Internal.code()).increment(0);
 }
 
-/// Returns the share of errors in the last minute; 0 if there was no request.
+/// Returns the share of the last minute's requests that failed; 0 if there was no request.
 fn error_ratio() -> f64 {
-    let all = RequestMetrics::get();
-    let now = (all.requests.load(Ordering::Relaxed), all.failed.load(Ordering::Relaxed));
-    all.window.lock().unwrap_or_else(PoisonError::into_inner).ratio(Instant::now(), now)
+    let metrics = RequestMetrics::get();
+    let totals = (metrics.requests.load(Ordering::Relaxed), metrics.failed.load(Ordering::Relaxed));
+    metrics.window.lock().unwrap_or_else(PoisonError::into_inner).ratio(Instant::now(), totals)
 }
 
 /// Samples of the totals during the last minute, at most one every two seconds.
 #[derive(Debug, Default)]
-struct Window {
+struct RatioWindow {
+    /// The times of the samples, with the totals of all requests and of those that failed.
     samples: VecDeque<(Instant, (u64, u64))>,
 }
 
-impl Window {
+impl RatioWindow {
     const LENGTH: Duration = Duration::from_secs(60);
     const STEP: Duration = Duration::from_secs(2);
 

@@ -24,26 +24,30 @@ const MAX_QUEUED_LINES: usize = 4096;
 /// Size in bytes above which a log file is renamed to `….1` and a new file is started.
 const MAX_LOG_BYTES: u64 = 4 << 20;
 
-/// Sends lines to the thread. Cheap to clone.
+/// Queues lines for the thread that writes them. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct StderrWriter {
     lines: SyncSender<Vec<u8>>,
-    shared: Arc<Shared>,
+    shared: Arc<WriterProgress>,
 }
 
+/// The numbers of lines that the writers and the thread share.
 #[derive(Default)]
-struct Shared {
+struct WriterProgress {
+    /// Lines that were put into the queue since the start.
     queued: AtomicU64,
+    /// Lines that were dropped since the last report.
     dropped: AtomicU64,
+    /// Lines that were written since the start.
     written: Mutex<u64>,
-    progress: Condvar,
+    line_written: Condvar,
 }
 
 impl StderrWriter {
     /// Starts the thread. With `log_file`, stderr is redirected to that file, whose size is limited.
     pub(super) fn start(log_file: Option<PathBuf>) -> io::Result<Self> {
         let (lines, queue) = sync_channel(MAX_QUEUED_LINES);
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(WriterProgress::default());
         let writer = Self { lines, shared: Arc::clone(&shared) };
         std::thread::Builder::new().name("log".into()).spawn(move || write_lines(&queue, &shared, log_file))?;
         Ok(writer)
@@ -51,9 +55,9 @@ impl StderrWriter {
 
     /// Waits until all lines logged before are written, but at most for `limit`.
     pub(super) fn flush(&self, limit: Duration) {
-        let goal = self.shared.queued.load(Ordering::Acquire);
+        let queued = self.shared.queued.load(Ordering::Acquire);
         let written = self.shared.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = self.shared.progress.wait_timeout_while(written, limit, |written| *written < goal);
+        let _ = self.shared.line_written.wait_timeout_while(written, limit, |written| *written < queued);
     }
 
     fn send(&self, line: Vec<u8>) {
@@ -65,31 +69,32 @@ impl StderrWriter {
     }
 }
 
-fn write_lines(queue: &Receiver<Vec<u8>>, shared: &Shared, log_file: Option<PathBuf>) {
-    let mut rotation = log_file.map(Rotation::new);
+fn write_lines(queue: &Receiver<Vec<u8>>, shared: &WriterProgress, log_file: Option<PathBuf>) {
+    let mut rotation = log_file.map(LogRotation::new);
     while let Ok(line) = queue.recv() {
         let mut stderr = io::stderr().lock();
         let dropped = shared.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
             let _ = writeln!(stderr, "countersign: {dropped} log lines were dropped because stderr was not read");
         }
-        // If stderr is closed, there is nowhere to report it.
+        // An error of stderr cannot be reported anywhere.
         let _ = stderr.write_all(&line);
         drop(stderr);
         if let Some(rotation) = &mut rotation {
             rotation.record_write(line.len() as u64);
         }
         *shared.written.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        shared.progress.notify_all();
+        shared.line_written.notify_all();
     }
 }
 
-struct Rotation {
+/// The log file that stderr is redirected to, which is replaced when it is full.
+struct LogRotation {
     path: PathBuf,
     size: u64,
 }
 
-impl Rotation {
+impl LogRotation {
     fn new(path: PathBuf) -> Self {
         let size = std::fs::metadata(&path).map_or(0, |m| m.len());
         Self { path, size }

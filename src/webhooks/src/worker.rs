@@ -416,7 +416,7 @@ impl Worker {
     }
 
     fn announce(&self, kind: &str, error: Option<&str>) {
-        self.feed.publish_session(&json!({
+        self.feed.publish_live(&json!({
             "type": kind, "at": self.nodes.now().to_string(), "webhook": self.config.name, "error": error,
         }));
     }

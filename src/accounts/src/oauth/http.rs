@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{OAuthError, allowed_addresses::AllowedAddresses};
 use countersign_auth::tokens::{quote, read_error_code};
 use countersign_config::Authorities;
-use countersign_net::{AddressRange, Answer, ExchangeError, exchange, shared_client};
+use countersign_net::{AddressRange, BoundedRequestError, BoundedResponse, send_bounded, shared_client};
 
 /// The reason why no document was read from a URL.
 pub(super) enum GetError {
@@ -38,7 +38,7 @@ pub(super) async fn get_json(
     let request = client(range, trusted).get(url.as_str());
     let request = request.insert_header((ACCEPT, "application/json"));
     let request = request.insert_header((USER_AGENT, countersign_net::USER_AGENT));
-    let answer = exchange(request.send()).await.map_err(|error| GetError::Failed(to_oauth_error(error)))?;
+    let answer = send_bounded(request.send()).await.map_err(|error| GetError::Failed(to_oauth_error(error)))?;
     let is_transient = is_transient(answer.status);
     match answer.status {
         200 => serde_json::from_slice(&answer.body)
@@ -64,7 +64,7 @@ pub(super) async fn post(
     content_type: &str,
     headers: &[(HeaderName, String)],
     body: String,
-    on_refusal: impl FnOnce(&Answer),
+    on_refusal: impl FnOnce(&BoundedResponse),
 ) -> Result<Value, OAuthError> {
     let (url, range) = allowed_addresses.check(url)?;
     let mut request = client(range, trusted).post(url.as_str());
@@ -76,7 +76,7 @@ pub(super) async fn post(
     for (name, value) in headers {
         request = request.insert_header((name.clone(), value.as_str()));
     }
-    let answer = exchange(request.send_body(body)).await.map_err(to_oauth_error)?;
+    let answer = send_bounded(request.send_body(body)).await.map_err(to_oauth_error)?;
     let describe = |problem: &str| format!("{}: the answer {problem}", quote(url.as_str()));
     match answer.status {
         200 | 201 => serde_json::from_slice(&answer.body).map_err(|_| OAuthError::Unusable(describe("is not JSON"))),
@@ -96,11 +96,11 @@ pub(super) async fn post(
     }
 }
 
-fn to_oauth_error(error: ExchangeError) -> OAuthError {
+fn to_oauth_error(error: BoundedRequestError) -> OAuthError {
     match error {
-        ExchangeError::Unreachable { reason, is_unsent } => {
+        BoundedRequestError::Unreachable { reason, is_unsent } => {
             OAuthError::Unreachable { reason, is_unprocessed: is_unsent }
         }
-        ExchangeError::Unreadable(reason) => OAuthError::Unusable(reason),
+        BoundedRequestError::Unreadable(reason) => OAuthError::Unusable(reason),
     }
 }

@@ -24,7 +24,7 @@ use countersign_auth::{
     stored_credentials::StoredCredentials, tokens::oidc::OidcClient,
 };
 use countersign_bridge::{Bridge, StateSealer, load_or_create_key};
-use countersign_cluster::StoreNodes;
+use countersign_cluster::StoreCluster;
 use countersign_config::{Config, LoadedConfig, Secret};
 use countersign_docs::Docs;
 use countersign_domain::policy::{Policy, Reviewers};
@@ -172,7 +172,7 @@ pub async fn start(
         provider_sign_ins: Arc::clone(&provider_sign_ins),
     };
     let feed = changes.feed().clone();
-    let publish = Box::new(move |event: &serde_json::Value| feed.publish_session(event));
+    let publish = Box::new(move |event: &serde_json::Value| feed.publish_live(event));
     let reloader = Arc::new(Reloader::new(source, initial, Box::new(live), publish));
     reloader.record_start().await.map_err(ServeError::Policy)?;
 
@@ -359,7 +359,7 @@ fn build_cluster(
         lifetimes.end_lapsed_epoch();
         if lifetimes.nodes.live_count() > 1 { lifetimes.check_lease() } else { Ok(()) }
     };
-    Some(Box::new(StoreNodes {
+    Some(Box::new(StoreCluster {
         nodes,
         max_streams: config.transports.http.max_concurrent_streams,
         check_own_session: Box::new(check_own_session),

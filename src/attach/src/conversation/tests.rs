@@ -48,7 +48,7 @@ fn session_is_opened_again_in_its_revision() {
 }
 
 #[test]
-fn write_is_never_sent_again_and_read_once() {
+fn only_repeatable_requests_are_sent_again_and_only_once() {
     let mut conversation = session();
     send(&mut conversation, r#"{"id":"w","method":"tools/call","params":{"name":"create_issue"}}"#);
     send(&mut conversation, r#"{"id":"r","method":"tools/call","params":{"name":"wait_for_change"}}"#);

@@ -10,7 +10,7 @@ use serde_json::Value;
 use url::form_urlencoded::{Serializer, byte_serialize};
 
 use countersign_config::{Authorities, Secret};
-use countersign_net::{ExchangeError, exchange, shared_client};
+use countersign_net::{BoundedRequestError, send_bounded, shared_client};
 
 /// The maximum number of characters of an error code, which is logged.
 pub(super) const MAX_ERROR_CHARS: usize = 200;
@@ -114,9 +114,9 @@ pub fn read_error_code(body: &[u8]) -> Option<String> {
 }
 
 async fn send(request: SendClientRequest) -> Result<String, RequestError> {
-    let answer = exchange(request).await.map_err(|error| match error {
-        ExchangeError::Unreachable { reason, .. } => RequestError::Unreachable(reason),
-        ExchangeError::Unreadable(reason) => RequestError::Unusable(reason),
+    let answer = send_bounded(request).await.map_err(|error| match error {
+        BoundedRequestError::Unreachable { reason, .. } => RequestError::Unreachable(reason),
+        BoundedRequestError::Unreadable(reason) => RequestError::Unusable(reason),
     })?;
     if answer.status == 400 && answer.body.is_empty() {
         return Err(RequestError::Refused(String::new()));

@@ -219,7 +219,7 @@ pub async fn subscribe_on_own_link(exchange: &Exchange, upstream: &Arc<Upstream>
 pub fn tool_error_reply(error: &McpError) -> Reply {
     let result = ToolResult::error(error);
     let json = format!(r#"{{"content":{},"isError":true}}"#, result.content.get());
-    Reply::new(json).failing(Some(error.kind))
+    Reply::new(json).with_failure(Some(error.kind))
 }
 
 /// Calls a handshake-era upstream for a handshake-era client. The upstream's questions go to the client as part of that

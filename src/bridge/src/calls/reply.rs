@@ -98,7 +98,7 @@ impl PreparedCall<'_> {
         let requests = elicitations
             .iter()
             .map(|(id, elicitation)| (id.as_str(), questions::ELICITATION, Some(elicitation.as_str())));
-        Some(Reply::passed_on(input_result(requests, None, &self.server_meta())))
+        Some(Reply::verbatim(input_result(requests, None, &self.server_meta())))
     }
 
     /// Names the upstream in the pages that it wants to be opened, for a handshake-era client, which opens them itself.
@@ -145,7 +145,7 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
                 let task = register(prepared, text, TaskKind::SameEra)?;
                 let renamed = task_shape::with_task_id(text, &task.alias);
                 // `tasks/get` contains the questions and the name of the server that asks them.
-                return Ok(Some(Reply::passed_on(edit(&renamed, &[("inputRequests", MemberEdit::Drop)]))));
+                return Ok(Some(Reply::verbatim(edit(&renamed, &[("inputRequests", MemberEdit::Drop)]))));
             }
             let task = register(prepared, text, TaskKind::modern_upstream())?;
             let status = Status::parse(text).unwrap_or(Status::Working);
@@ -168,7 +168,7 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
                 let task = register(prepared, created, TaskKind::SameEra)?;
                 let renamed = task_shape::with_task_id(created, &task.alias);
                 let json = edit(text, &[("task", MemberEdit::Set(&renamed))]);
-                return Ok(Some(Reply::passed_on(json)));
+                return Ok(Some(Reply::verbatim(json)));
             }
             if !is_modern || !prepared.requests_task() {
                 return Ok(None);
@@ -182,7 +182,7 @@ fn reply_if_task(prepared: &PreparedCall<'_>, result: &RawValue) -> Result<Optio
             let described = task_shape::to_modern(created, &task.alias, Status::Working, None);
             let json = task_shape::with_result_type(&described, "task");
             let meta = ("_meta", MemberEdit::Set(SERVER_META));
-            Ok(Some(Reply::passed_on(edit(&json, &[meta]))))
+            Ok(Some(Reply::verbatim(edit(&json, &[meta]))))
         }
     }
 }
@@ -194,7 +194,7 @@ fn is_task(result: &str) -> bool {
 
 /// Returns the `CreateTaskResult` of 2025-11-25.
 fn create_task_reply(task: &str) -> Reply {
-    Reply::passed_on(format!(r#"{{"task":{task}}}"#))
+    Reply::verbatim(format!(r#"{{"task":{task}}}"#))
 }
 
 /// Registers a task that an upstream created. `task` is its description.
@@ -231,5 +231,5 @@ async fn wait_for_task_result(prepared: &PreparedCall<'_>, created: &str) -> Res
     prepared.call.bridge.tasks.forget(&task_request.task.alias);
     let result = result?;
     let has_failed = is_error_result(&result);
-    Ok(Reply::passed_on(result).failing(has_failed.then_some(ErrorKind::ToolExecution)))
+    Ok(Reply::verbatim(result).with_failure(has_failed.then_some(ErrorKind::ToolExecution)))
 }

@@ -2,14 +2,14 @@
 
 use super::*;
 use countersign_config::UpstreamTarget;
-use countersign_exchange::{reply::ResponseQueue, testing::Bench};
+use countersign_exchange::{reply::ResponseQueue, testing::TestClients};
 
 const ALL_CAPABILITIES: &str =
     r#"{"elicitation":{"form":{},"url":{}},"sampling":{"tools":{},"context":{}},"roots":{}}"#;
 
 #[actix::test]
 async fn declaration_revision_and_config_limit_capabilities() {
-    let bench = Bench::default();
+    let bench = TestClients::default();
     let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: Default::default(), cwd: None };
     let open = UpstreamConfig::new("s", target);
     let no_people = UpstreamConfig { elicitation: false, ..open.clone() };

@@ -97,8 +97,8 @@ pub async fn result(exchange: &Exchange, task: Arc<Task>, params: &str) -> Resul
             }
         }
     };
-    Ok(Reply::passed_on(task_shape::with_related_task(&result, alias))
-        .failing(is_error_result(&result).then_some(ErrorKind::ToolExecution)))
+    Ok(Reply::verbatim(task_shape::with_related_task(&result, alias))
+        .with_failure(is_error_result(&result).then_some(ErrorKind::ToolExecution)))
 }
 
 /// Waits for the result of a task of the extension, and asks the client the upstream's questions meanwhile.

@@ -112,7 +112,7 @@ impl<'a> ResultAdapter<'a> {
         let text = result.get();
         if self.request_kind == RequestKind::Extension && text.starts_with('{') {
             // Only the two sides know what the members mean.
-            return Ok(Reply::passed_on(String::from(Box::<str>::from(result))));
+            return Ok(Reply::verbatim(String::from(Box::<str>::from(result))));
         }
         let adapted = self.adapt_parsed(text, &ResultMembers::parse(text))?;
         Ok(adapted.reply(result))
@@ -223,7 +223,7 @@ impl AdaptedResult {
     #[must_use]
     pub fn reply(self, result: Box<RawValue>) -> Reply {
         let json = self.changed.unwrap_or_else(|| String::from(Box::<str>::from(result)));
-        Reply::passed_on(json).failing(self.failure)
+        Reply::verbatim(json).with_failure(self.failure)
     }
 }
 

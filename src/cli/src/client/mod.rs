@@ -412,7 +412,7 @@ pub fn read_authorities(args: &ConnectArgs) -> Result<Option<Authorities>, Failu
 
 /// Returns the TLS configuration that trusts the public authorities and these.
 pub fn tls_config(authorities: Option<&Authorities>) -> Arc<rustls::ClientConfig> {
-    tls::config_with(authorities.map(|authorities| authorities.certificates.as_slice()))
+    tls::config_with_authorities(authorities.map(|authorities| authorities.certificates.as_slice()))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use countersign_protocol::{ErrorKind, McpError};
 /// many anyway.
 const EXEMPT_BODY_BYTES: usize = 64 << 10;
 
-/// The size up to which complete lines and messages are not counted at all.
+/// The size up to which a complete line or message is not counted at all.
 pub const UNCOUNTED_MESSAGE_BYTES: usize = 1024;
 
 /// The budget of bytes for all connections together.
@@ -28,17 +28,17 @@ pub struct BodyBudget {
     /// The maximum number of bytes of all connections.
     max: usize,
     /// The maximum number of bytes of one connection.
-    max_connection: usize,
+    max_per_connection: usize,
     max_wait: Duration,
 }
 
 impl BodyBudget {
     /// Creates the budget for all connections and for each one. A reader waits for room for at most `max_wait`.
     #[must_use]
-    pub fn new(max: usize, max_connection: usize, max_wait: Duration) -> Arc<Self> {
+    pub fn new(max: usize, max_per_connection: usize, max_wait: Duration) -> Arc<Self> {
         let max = max.min(Semaphore::MAX_PERMITS);
-        let max_connection = max_connection.min(Semaphore::MAX_PERMITS);
-        Arc::new(Self { free_bytes: Semaphore::new(max), max, max_connection, max_wait })
+        let max_per_connection = max_per_connection.min(Semaphore::MAX_PERMITS);
+        Arc::new(Self { free_bytes: Semaphore::new(max), max, max_per_connection, max_wait })
     }
 
     /// Returns the reserved bytes that count in the total.
@@ -50,7 +50,7 @@ impl BodyBudget {
     /// Creates the budget of one more connection.
     #[must_use]
     pub fn connection_budget(self: &Arc<Self>) -> Arc<ConnectionBudget> {
-        let free_bytes = Semaphore::new(self.max_connection);
+        let free_bytes = Semaphore::new(self.max_per_connection);
         Arc::new(ConnectionBudget { total: Arc::clone(self), free_bytes, reserved: AtomicUsize::new(0) })
     }
 }
@@ -106,7 +106,8 @@ impl Reservation {
         });
         waited.await.map_err(|_| {
             // If the bytes were already counted for the connection, the total is the limit that was reached.
-            let max = if self.bytes == bytes_before { connection.total.max_connection } else { connection.total.max };
+            let max =
+                if self.bytes == bytes_before { connection.total.max_per_connection } else { connection.total.max };
             let message = "there is no room for the body at the moment (transports.http.max_body_bytes and \
                        max_connection_body_bytes); try again";
             McpError::new(ErrorKind::Overloaded, message).with("limit", max as u64).with("retryAfter", 1)
@@ -178,8 +179,8 @@ mod tests {
     use super::*;
     const KIB: usize = 1024;
 
-    fn budget(max: usize, max_connection: usize) -> Arc<BodyBudget> {
-        BodyBudget::new(max, max_connection, Duration::from_secs(5))
+    fn budget(max: usize, max_per_connection: usize) -> Arc<BodyBudget> {
+        BodyBudget::new(max, max_per_connection, Duration::from_secs(5))
     }
 
     #[test]

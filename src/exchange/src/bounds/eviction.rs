@@ -1,9 +1,9 @@
-//! Chooses the holder to evict when all slots are taken: first holders that never finished a handshake, then the one
-//! that was idle longest. A holder with a call in flight keeps its slot.
+//! Chooses which holder of a slot (a connection, session or stream) is evicted when all slots are taken: first holders that
+//! never finished a handshake, then the one that was idle longest. A holder with a call in flight keeps its slot.
 
 use std::{collections::VecDeque, sync::OnceLock, time::Instant};
 
-/// The number of idle holders that one search finds. A search through all holders is too expensive for each eviction.
+/// The number of idle holders that one search keeps for later evictions, because each search goes through all holders.
 const IDLE_BATCH: usize = 64;
 
 /// Returns milliseconds of a monotonic clock since its first use in this process.
@@ -28,7 +28,7 @@ pub enum Activity {
 pub struct EvictionQueue<K> {
     /// Holders that had not finished their handshakes when they were added, oldest first.
     handshaking: VecDeque<K>,
-    /// Some of the holders that were idle longest, with the times since which they were idle.
+    /// The holders that were idle longest at the last search, with the times since which they were idle.
     idle: VecDeque<(K, u64)>,
 }
 

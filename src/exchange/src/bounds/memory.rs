@@ -2,11 +2,11 @@
 //! unread messages, and frames for clients that come back. There is a limit for each principal and one for all
 //! together.
 //!
-//! Without room, the connections that were left unread for longest are closed. While the total limit holds, connections
-//! of a principal are closed only after [`UNREAD_GRACE_MS`], because several long answers at once are no attack.
+//! Without room, the connections that were left unread for longest are closed. If only the principal's own limit is
+//! reached, they are closed only after [`UNREAD_GRACE_MS`], because several long answers at once are no attack.
 //!
-//! Bytes are counted when something is stored or released, and never in a call that stores nothing. Counting is atomic;
-//! only the first bytes of a share take a lock.
+//! Bytes are counted when something is stored or released, so a call that stores nothing costs nothing. Counting is
+//! atomic; only the first bytes of a share take a lock.
 
 use std::{
     collections::HashMap,
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use super::eviction::now;
 use countersign_protocol::{ErrorKind, McpError};
 
-/// The step in bytes by which shares for many items grow and shrink.
+/// The step in bytes by which shares of messages and replay frames grow and shrink.
 const GROWTH_STEP: usize = 16 << 10;
 
 /// The bytes of each connection's messages that are not counted, because the connection's buffers may hold as many
@@ -48,7 +48,7 @@ pub type WeakConnection = Weak<dyn UnreadConnection>;
 /// The memory of all principals: each may take up to `limits.principal_memory`, all together up to
 /// `limits.total_memory`.
 pub struct Memory {
-    max: usize,
+    max_per_principal: usize,
     max_total: usize,
     total: AtomicUsize,
     principals: Mutex<HashMap<Arc<str>, Weak<PrincipalMemory>>>,
@@ -81,11 +81,12 @@ enum ExhaustedLimit {
 }
 
 impl Memory {
-    /// Creates the memory with a limit in bytes for each principal and one for all. The latter is at least as large as
-    /// the former.
+    /// Creates the memory with a limit in bytes for each principal and one for all together. A total limit below that of
+    /// a principal is raised to it.
     #[must_use]
-    pub fn new(max: usize, max_total: usize) -> Arc<Self> {
-        Arc::new(Self { max, max_total: max_total.max(max), total: AtomicUsize::new(0), principals: Mutex::default() })
+    pub fn new(max_per_principal: usize, max_total: usize) -> Arc<Self> {
+        let max_total = max_total.max(max_per_principal);
+        Arc::new(Self { max_per_principal, max_total, total: AtomicUsize::new(0), principals: Mutex::default() })
     }
 
     /// Creates an empty share of a principal.
@@ -103,7 +104,7 @@ impl Memory {
         let Err(exhausted) = share.try_grow(bytes) else { return Ok(share) };
         let (max, message) = match exhausted {
             ExhaustedLimit::Principal => (
-                self.max,
+                self.max_per_principal,
                 "the gateway keeps as much for this principal as it may (limits.principal_memory); end sessions, \
                  subscriptions or tasks that are no longer needed",
             ),
@@ -148,14 +149,14 @@ impl Memory {
 }
 
 impl PrincipalMemory {
-    /// Closes the connection that was left unread for longest, if that was before `before`: of this principal or of
-    /// all.
+    /// Closes the connection that was left unread for longest, if it was left unread since before `before`. Considers the
+    /// connections of this principal, or of all principals if the total limit is exhausted.
     fn close_unread(&self, exhausted: ExhaustedLimit, before: u64) -> bool {
         let mut unread = match exhausted {
-            ExhaustedLimit::Principal => self.unread(before),
+            ExhaustedLimit::Principal => self.unread_connections(before),
             ExhaustedLimit::Total => {
                 let memories: Vec<_> = self.memory.principals.lock().values().filter_map(Weak::upgrade).collect();
-                memories.iter().flat_map(|memory| memory.unread(before)).collect()
+                memories.iter().flat_map(|memory| memory.unread_connections(before)).collect()
             }
         };
         unread.sort_by_key(|(since, _)| *since);
@@ -179,7 +180,7 @@ impl PrincipalMemory {
         self.memory.total.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    fn join(&self, connection: WeakConnection) {
+    fn add_connection(&self, connection: WeakConnection) {
         let mut connections = self.connections.lock();
         if connections.len() == connections.capacity() {
             connections.retain(|connection| connection.strong_count() > 0);
@@ -188,7 +189,7 @@ impl PrincipalMemory {
     }
 
     /// Returns the principal's connections that were left unread since before `before`.
-    fn unread(&self, before: u64) -> Vec<(u64, Arc<dyn UnreadConnection>)> {
+    fn unread_connections(&self, before: u64) -> Vec<(u64, Arc<dyn UnreadConnection>)> {
         let connections = self.connections.lock();
         let unread = connections.iter().filter_map(Weak::upgrade);
         unread.filter_map(|c| Some((c.unread_since()?, c))).filter(|(since, _)| *since < before).collect()
@@ -222,7 +223,7 @@ impl Share {
     }
 
     fn try_grow(&mut self, bytes: usize) -> Result<(), ExhaustedLimit> {
-        let (max, max_total) = (self.memory.max, self.memory.max_total);
+        let (max, max_total) = (self.memory.max_per_principal, self.memory.max_total);
         loop {
             let Err(exhausted) = self.grow_within(bytes, max, max_total) else { return Ok(()) };
             if bytes > max || !self.principal_memory().close_unread(exhausted, now().saturating_sub(UNREAD_GRACE_MS)) {
@@ -232,12 +233,12 @@ impl Share {
     }
 
     /// Adjusts the share, in steps, to `bytes` of replay frames. Returns `false` if there is no room, and the
-    /// caller then has to drop some. Replay frames may take at most half of each limit, because everything else cannot
-    /// be dropped.
+    /// caller then has to drop some. Replay frames may take at most half of each limit, so that half is left for
+    /// what cannot be dropped.
     #[must_use]
     pub fn cover_replay(&mut self, bytes: usize) -> bool {
-        let missing = self.step_to(bytes);
-        let (half, half_of_total) = (self.memory.max / 2, self.memory.max_total / 2);
+        let missing = self.release_excess(bytes);
+        let (half, half_of_total) = (self.memory.max_per_principal / 2, self.memory.max_total / 2);
         if missing == 0 {
             // Unread messages may have taken part of the other half.
             if self.bytes > 0 && !self.principal_memory().is_within(half, half_of_total) {
@@ -253,14 +254,14 @@ impl Share {
     /// the caller then has to close this connection.
     #[must_use]
     pub fn cover_messages(&mut self, bytes: usize, since: u64, connection: impl FnOnce() -> WeakConnection) -> bool {
-        let missing = self.step_to(bytes);
+        let missing = self.release_excess(bytes);
         if missing == 0 {
             return true;
         }
         if self.principal_memory.is_none() {
-            self.principal_memory().join(connection());
+            self.principal_memory().add_connection(connection());
         }
-        let (mut max, max_total) = (self.memory.max, self.memory.max_total);
+        let (mut max, max_total) = (self.memory.max_per_principal, self.memory.max_total);
         loop {
             let Err(exhausted) = self.grow_within(missing, max, max_total) else { return true };
             let grace_start = now().saturating_sub(UNREAD_GRACE_MS);
@@ -276,8 +277,8 @@ impl Share {
         }
     }
 
-    /// Releases bytes if the share is more than one step too large. Returns the number of missing bytes.
-    fn step_to(&mut self, bytes: usize) -> usize {
+    /// Releases bytes if the share is more than one step larger than needed. Returns the number of missing bytes.
+    fn release_excess(&mut self, bytes: usize) -> usize {
         let target = bytes.div_ceil(GROWTH_STEP) * GROWTH_STEP;
         if target + GROWTH_STEP < self.bytes {
             self.shrink_to(target);
@@ -357,12 +358,12 @@ mod tests {
     }
 
     /// A connection whose peer has read nothing since `since`.
-    struct Silent {
+    struct SilentConnection {
         since: u64,
         share: Mutex<Option<Share>>,
     }
 
-    impl Silent {
+    impl SilentConnection {
         fn new(memory: &Arc<Memory>, principal: &str, bytes: usize, since: u64) -> Arc<Self> {
             let mut share = memory.share(principal);
             let silent = Arc::new(Self { since, share: Mutex::default() });
@@ -376,7 +377,7 @@ mod tests {
         }
     }
 
-    impl UnreadConnection for Silent {
+    impl UnreadConnection for SilentConnection {
         fn unread_since(&self) -> Option<u64> {
             (!self.is_closed()).then_some(self.since)
         }
@@ -388,11 +389,11 @@ mod tests {
     }
 
     fn no_connection() -> WeakConnection {
-        Weak::<Silent>::new()
+        Weak::<SilentConnection>::new()
     }
 
     /// Waits until the clock of [`now`] is past its first milliseconds, and returns its time.
-    fn later() -> u64 {
+    fn time_after_start() -> u64 {
         while now() < 10 {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
@@ -416,32 +417,33 @@ mod tests {
     #[test]
     fn connection_left_unread_for_longest_is_closed_first() {
         let memory = Memory::new(4 * GROWTH_STEP, 4 * GROWTH_STEP);
-        let recent = later();
-        let silent = [7, 3, 5].map(|since| Silent::new(&memory, "alice", GROWTH_STEP, since));
-        let closed = |expected: [bool; 3]| assert_eq!(silent.each_ref().map(|silent| silent.is_closed()), expected);
-        let mut reads = memory.share("alice");
-        assert!(reads.cover_messages(GROWTH_STEP, recent, no_connection));
-        closed([false, false, false]);
-        assert!(reads.cover_messages(2 * GROWTH_STEP, recent, no_connection));
-        closed([false, true, false]);
+        let recent = time_after_start();
+        let silent = [7, 3, 5].map(|since| SilentConnection::new(&memory, "alice", GROWTH_STEP, since));
+        let assert_closed =
+            |expected: [bool; 3]| assert_eq!(silent.each_ref().map(|silent| silent.is_closed()), expected);
+        let mut share_of_alice = memory.share("alice");
+        assert!(share_of_alice.cover_messages(GROWTH_STEP, recent, no_connection));
+        assert_closed([false, false, false]);
+        assert!(share_of_alice.cover_messages(2 * GROWTH_STEP, recent, no_connection));
+        assert_closed([false, true, false]);
         // If the connection itself was left unread for longest, it has to be closed.
-        assert!(!reads.cover_messages(3 * GROWTH_STEP, 4, no_connection));
-        closed([false, true, false]);
-        assert!(reads.cover_messages(3 * GROWTH_STEP, recent, no_connection));
-        closed([false, true, true]);
+        assert!(!share_of_alice.cover_messages(3 * GROWTH_STEP, 4, no_connection));
+        assert_closed([false, true, false]);
+        assert!(share_of_alice.cover_messages(3 * GROWTH_STEP, recent, no_connection));
+        assert_closed([false, true, true]);
         // Connections of other principals may be closed, too.
         let mut share_of_bob = memory.share("bob");
         assert!(share_of_bob.cover_messages(GROWTH_STEP, recent, no_connection));
-        closed([true, true, true]);
+        assert_closed([true, true, true]);
         assert_eq!(memory.used_total(), 4 * GROWTH_STEP);
     }
 
     #[test]
     fn simultaneous_long_answers_close_no_connection_within_total() {
         let memory = Memory::new(2 * GROWTH_STEP, 6 * GROWTH_STEP);
-        let silent = Silent::new(&memory, "alice", 2 * GROWTH_STEP, now());
-        let mut reads = memory.share("alice");
-        assert!(reads.cover_messages(4 * GROWTH_STEP, now(), no_connection));
+        let silent = SilentConnection::new(&memory, "alice", 2 * GROWTH_STEP, now());
+        let mut share_of_alice = memory.share("alice");
+        assert!(share_of_alice.cover_messages(4 * GROWTH_STEP, now(), no_connection));
         assert!(!silent.is_closed());
         assert_eq!(memory.used_by("alice"), 6 * GROWTH_STEP);
         assert!(!memory.share("alice").grow(1), "bytes other than messages stay within the principal's limit");

@@ -1,4 +1,4 @@
-//! Bounds the number of long-lived requests of each principal, so that no principal can exhaust the gateway's memory.
+//! Bounds the number of long-lived requests of each principal, so that none of them can exhaust the gateway's memory.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,8 +11,8 @@ use countersign_protocol::{ErrorKind, McpError};
 /// The slots for long-lived requests of each principal at all endpoints (streams, feeds, listeners, waits), up to
 /// `limits.max_streams`.
 pub struct StreamSlots {
-    max: usize,
-    open: Mutex<HashMap<String, PrincipalStreams>>,
+    max_per_principal: usize,
+    principals: Mutex<HashMap<String, PrincipalStreams>>,
 }
 
 /// The open streams and waits of one principal.
@@ -20,20 +20,20 @@ pub struct StreamSlots {
 struct PrincipalStreams {
     count: usize,
     last_number: u64,
-    /// The streams that may be evicted.
-    streams: HashMap<u64, Evictable>,
+    /// The streams that may be evicted, by number.
+    streams: HashMap<u64, EvictableStream>,
     queue: EvictionQueue<u64>,
 }
 
 /// A stream that may be evicted to make room for another one.
-pub struct Evictable {
+pub struct EvictableStream {
     /// Returns the activity of the stream.
     activity: Box<dyn Fn() -> Activity + Send + Sync>,
     /// Cancelled to end the stream.
     end: CancellationToken,
 }
 
-impl Evictable {
+impl EvictableStream {
     /// Creates a stream that ends when `end` is cancelled.
     #[must_use]
     pub fn new(activity: impl Fn() -> Activity + Send + Sync + 'static, end: CancellationToken) -> Self {
@@ -43,11 +43,11 @@ impl Evictable {
 
 impl StreamSlots {
     #[must_use]
-    pub fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, open: Mutex::default() })
+    pub fn new(max_per_principal: usize) -> Arc<Self> {
+        Arc::new(Self { max_per_principal, principals: Mutex::default() })
     }
 
-    /// Takes a slot that is released when it is dropped. Its holder is never evicted.
+    /// Takes a slot for a stream or wait that is never evicted. The slot is released when it is dropped.
     ///
     /// # Errors
     /// `OVERLOADED` if the principal has no slot left and none of its streams can be evicted.
@@ -59,7 +59,7 @@ impl StreamSlots {
     ///
     /// # Errors
     /// The errors of [`Self::take`].
-    pub fn take_for(self: &Arc<Self>, principal: &str, stream: Evictable) -> Result<StreamSlot, McpError> {
+    pub fn take_evictable(self: &Arc<Self>, principal: &str, stream: EvictableStream) -> Result<StreamSlot, McpError> {
         self.take_slot(principal, Some(stream), true)
     }
 
@@ -67,21 +67,25 @@ impl StreamSlots {
     ///
     /// # Errors
     /// `OVERLOADED` if the principal has no slot left.
-    pub fn take_if_free(self: &Arc<Self>, principal: &str, stream: Evictable) -> Result<StreamSlot, McpError> {
+    pub fn take_evictable_if_free(
+        self: &Arc<Self>,
+        principal: &str,
+        stream: EvictableStream,
+    ) -> Result<StreamSlot, McpError> {
         self.take_slot(principal, Some(stream), false)
     }
 
     fn take_slot(
         self: &Arc<Self>,
         principal: &str,
-        stream: Option<Evictable>,
+        stream: Option<EvictableStream>,
         may_evict: bool,
     ) -> Result<StreamSlot, McpError> {
-        let mut open = self.open.lock();
-        let principal_streams = open.entry(principal.to_owned()).or_default();
-        if principal_streams.count >= self.max && !(may_evict && principal_streams.evict_one()) {
-            let message = format!("{} streams and waits are open already (limits.max_streams)", self.max);
-            return Err(McpError::new(ErrorKind::Overloaded, message).with("limit", self.max as u64));
+        let mut principals = self.principals.lock();
+        let principal_streams = principals.entry(principal.to_owned()).or_default();
+        if principal_streams.count >= self.max_per_principal && !(may_evict && principal_streams.evict_one()) {
+            let message = format!("{} streams and waits are open already (limits.max_streams)", self.max_per_principal);
+            return Err(McpError::new(ErrorKind::Overloaded, message).with("limit", self.max_per_principal as u64));
         }
         principal_streams.count += 1;
         principal_streams.last_number += 1;
@@ -122,14 +126,14 @@ pub struct StreamSlot {
 
 impl Drop for StreamSlot {
     fn drop(&mut self) {
-        let mut open = self.slots.open.lock();
-        let Some(principal_streams) = open.get_mut(&self.principal) else { return };
+        let mut principals = self.slots.principals.lock();
+        let Some(principal_streams) = principals.get_mut(&self.principal) else { return };
         // An evicted stream has no slot to release.
         if self.number.is_none_or(|number| principal_streams.streams.remove(&number).is_some()) {
             principal_streams.count -= 1;
         }
         if principal_streams.count == 0 {
-            open.remove(&self.principal);
+            principals.remove(&self.principal);
         }
     }
 }
@@ -146,14 +150,14 @@ mod tests {
         let _bob = slots.take("bob").unwrap();
         drop(held);
         let _again = slots.take("alice").unwrap();
-        assert_eq!(slots.open.lock().len(), 2);
+        assert_eq!(slots.principals.lock().len(), 2);
     }
 
     #[test]
     fn limit_of_zero_admits_nothing() {
         let slots = StreamSlots::new(0);
         assert!(slots.take("alice").is_err());
-        assert_eq!(slots.open.lock().get("alice").map_or(0, |principal_streams| principal_streams.count), 0);
+        assert_eq!(slots.principals.lock().get("alice").map_or(0, |principal_streams| principal_streams.count), 0);
     }
 
     #[test]
@@ -161,10 +165,12 @@ mod tests {
         let slots = StreamSlots::new(2);
         let _wait = slots.take("alice").unwrap();
         let ends = [CancellationToken::new(), CancellationToken::new()];
-        let stream = |activity, end: &CancellationToken| Evictable::new(move || activity, end.clone());
-        let idle = slots.take_for("alice", stream(Activity::Idle(1), &ends[0])).unwrap();
-        assert!(slots.take_if_free("alice", stream(Activity::Busy, &ends[1])).is_err() && !ends[0].is_cancelled());
-        let busy = slots.take_for("alice", stream(Activity::Busy, &ends[1])).unwrap();
+        let stream = |activity, end: &CancellationToken| EvictableStream::new(move || activity, end.clone());
+        let idle = slots.take_evictable("alice", stream(Activity::Idle(1), &ends[0])).unwrap();
+        assert!(
+            slots.take_evictable_if_free("alice", stream(Activity::Busy, &ends[1])).is_err() && !ends[0].is_cancelled()
+        );
+        let busy = slots.take_evictable("alice", stream(Activity::Busy, &ends[1])).unwrap();
         assert!(ends[0].is_cancelled());
         assert!(slots.take("alice").is_err());
         // The dropped slot of an evicted stream is not released a second time.

@@ -30,10 +30,11 @@ use countersign_telemetry::metrics::Transport;
 #[derive(Clone)]
 pub struct Exchange {
     pub session: Arc<SessionShared>,
-    /// The facts that the client stated: in this request (modern), or in its handshake.
+    /// The facts that the client stated in this request (modern) or in its handshake.
     pub facts: Arc<ClientFacts>,
     pub identity: Identity,
     pub transport: Transport,
+    /// The channel for messages that belong to this request, such as its progress.
     pub related: RelatedChannel,
     /// The log level that a modern request asks for. A handshake-era session keeps its own level.
     pub log_level: Option<LoggingLevel>,
@@ -41,7 +42,7 @@ pub struct Exchange {
     pub headers: Option<Arc<ForwardedHeaders>>,
 }
 
-/// Pairs of lower-case names and values.
+/// HTTP headers as pairs of lower-case names and values.
 pub type ForwardedHeaders = Vec<(Box<str>, Box<str>)>;
 
 impl Exchange {
@@ -124,7 +125,7 @@ pub fn requester(exchange: &Exchange) -> Requester<'_> {
     requester_for(&exchange.identity.principal, exchange.transport, &exchange.facts)
 }
 
-/// Like [`requester`], for a request that has no exchange yet.
+/// Returns the requester like [`requester`], for a request that has no exchange yet.
 #[must_use]
 pub fn requester_for<'a>(principal: &'a Principal, transport: Transport, facts: &'a ClientFacts) -> Requester<'a> {
     Requester {
@@ -200,7 +201,7 @@ impl WireResponse {
     }
 }
 
-/// Counts the requests that are being answered, and bounds their number for each session.
+/// Counts the requests that are being answered, and bounds the number for each session.
 pub struct RequestSlots {
     running: AtomicUsize,
     max_per_session: usize,
@@ -256,11 +257,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{Bench, take_sent_messages};
+    use crate::testing::{TestClients, take_sent_messages};
 
     #[test]
     fn progress_only_rises_and_has_message_if_revision_allows() {
-        let bench = Bench::default();
+        let bench = TestClients::default();
         for (revision, has_message) in [(Revision::V2025_11_25, true), (Revision::V2024_11_05, false)] {
             let exchange = bench.exchange(revision, "{}");
             let progress = exchange.progress(Some(r#""t""#));
@@ -284,7 +285,7 @@ mod tests {
     #[test]
     fn log_message_is_sent_if_client_wants_its_level() {
         use LoggingLevel::{Debug, Error, Notice, Warning};
-        let bench = Bench::default();
+        let bench = TestClients::default();
         let modern = |log_level| Exchange { log_level, ..bench.exchange(Revision::MODERN, "{}") };
         let legacy = |level: Option<LoggingLevel>| {
             let exchange = bench.exchange(Revision::V2025_11_25, "{}");
@@ -313,7 +314,7 @@ mod tests {
 
     #[test]
     fn request_id_is_in_use_until_request_ends() {
-        let bench = Bench::default();
+        let bench = TestClients::default();
         let exchange = bench.exchange(Revision::V2025_11_25, "{}");
         let id = |n: u8| RequestId::from_raw(&n.to_string());
         let slots = RequestSlots::new(2);
@@ -335,7 +336,7 @@ mod tests {
 
     #[test]
     fn proposer_contains_only_short_session_id() {
-        let bench = Bench::default();
+        let bench = TestClients::default();
         let exchange = bench.exchange(Revision::V2025_11_25, "{}");
         let proposer = exchange.proposer();
         assert_eq!((proposer.principal.as_str(), proposer.client_name.as_deref()), ("ann", Some("test")));

@@ -18,6 +18,7 @@ use crate::{
 };
 use countersign_domain::principal::Principal;
 use countersign_protocol::{ErrorKind, Revision, json::add_members};
+
 /// `{"io.modelcontextprotocol/serverInfo": …}`, the `_meta` of all results that the gateway creates for stateless
 /// clients.
 pub const SERVER_META: &str = concat!(
@@ -31,14 +32,14 @@ pub const SERVER_META: &str = concat!(
 pub struct CacheHint {
     pub ttl_ms: u32,
     /// `true` if the answer is the same for all principals.
-    pub public: bool,
+    pub is_public: bool,
 }
 
 impl CacheHint {
     /// The hint for lists that change only with the gateway's configuration.
-    pub const STATIC: Self = Self { ttl_ms: 60_000, public: true };
+    pub const STATIC: Self = Self { ttl_ms: 60_000, is_public: true };
     /// The hint for live data, which must not be reused.
-    pub const LIVE: Self = Self { ttl_ms: 0, public: false };
+    pub const LIVE: Self = Self { ttl_ms: 0, is_public: false };
 }
 
 /// The result of a request.
@@ -54,11 +55,11 @@ pub struct Reply {
     /// The failure that the result describes.
     pub failure: Option<ErrorKind>,
     /// `true` if the call waits for a person's approval.
-    pub pending: bool,
+    pub is_pending: bool,
     /// The id of the change that was proposed for the request.
     pub change_id: Option<String>,
-    /// `true` if the result needs no adaptation, for example because it comes from an upstream.
-    pub finished: bool,
+    /// `true` if the result goes to the client unchanged, for example because it comes from an upstream.
+    pub is_verbatim: bool,
 }
 
 impl Reply {
@@ -69,28 +70,28 @@ impl Reply {
 
     /// Creates a result that goes to its client unchanged.
     #[must_use]
-    pub fn passed_on(json: String) -> Self {
-        Self { finished: true, ..Self::new(json) }
+    pub fn verbatim(json: String) -> Self {
+        Self { is_verbatim: true, ..Self::new(json) }
     }
 
-    /// Marks the result as one that describes a failure.
+    /// Sets the failure that the result describes, if any.
     #[must_use]
-    pub fn failing(mut self, failure: Option<ErrorKind>) -> Self {
+    pub fn with_failure(mut self, failure: Option<ErrorKind>) -> Self {
         self.failure = failure;
         self
     }
 
     #[must_use]
-    pub fn cached(mut self, hint: CacheHint) -> Self {
+    pub fn with_cache_hint(mut self, hint: CacheHint) -> Self {
         self.cache = Some(hint);
         self
     }
 
-    /// Returns the `result` for the client. The modern era adds `resultType`, the server's name in `_meta` and cache
-    /// hints (2026-07-28/basic/index, "ResultType" and "Per-response protocol fields").
+    /// Returns the `result` for the client. A modern client gets `resultType`, the server's name in `_meta` and cache
+    /// hints, too (2026-07-28/basic/index, "ResultType" and "Per-response protocol fields").
     #[must_use]
     pub fn finish(&self, revision: Revision) -> Cow<'_, str> {
-        if self.finished || !revision.rules().result_type {
+        if self.is_verbatim || !revision.rules().result_type {
             return Cow::Borrowed(&self.json);
         }
         let meta = match &self.meta {
@@ -102,7 +103,7 @@ impl Reply {
         if let Some(hint) = self.cache {
             ttl = hint.ttl_ms.to_string();
             members.push(("ttlMs", &ttl));
-            members.push(("cacheScope", if hint.public { r#""public""# } else { r#""private""# }));
+            members.push(("cacheScope", if hint.is_public { r#""public""# } else { r#""private""# }));
         }
         Cow::Owned(add_members(&self.json, &members))
     }
@@ -199,9 +200,9 @@ impl PendingMessages {
 
 /// The messages for one response, bounded in number and bytes, with a single reader.
 pub struct ResponseQueue {
-    max: usize,
+    max_messages: usize,
     max_bytes: usize,
-    /// The memory and the principal that the messages count for, if they are counted.
+    /// The memory that the messages take and its principal, if they are counted.
     owner: Option<(Arc<Memory>, Arc<Principal>)>,
     messages: Mutex<PendingMessages>,
     reader: AtomicWaker,
@@ -209,21 +210,21 @@ pub struct ResponseQueue {
 
 impl ResponseQueue {
     #[must_use]
-    pub fn new(max: usize, max_bytes: usize) -> Self {
-        Self { max, max_bytes, owner: None, messages: Mutex::default(), reader: AtomicWaker::new() }
+    pub fn new(max_messages: usize, max_bytes: usize) -> Self {
+        Self { max_messages, max_bytes, owner: None, messages: Mutex::default(), reader: AtomicWaker::new() }
     }
 
     /// Like [`Self::new`], for messages that count as memory of the principal.
     #[must_use]
-    pub fn with_memory(max: usize, max_bytes: usize, memory: Arc<Memory>, principal: Arc<Principal>) -> Self {
-        Self { owner: Some((memory, principal)), ..Self::new(max, max_bytes) }
+    pub fn with_memory(max_messages: usize, max_bytes: usize, memory: Arc<Memory>, principal: Arc<Principal>) -> Self {
+        Self { owner: Some((memory, principal)), ..Self::new(max_messages, max_bytes) }
     }
 
     fn push(&self, message: Bytes) -> bool {
         {
             let mut pending = self.messages.lock();
             let bytes = pending.bytes + message.len();
-            if pending.messages.len() >= self.max || (bytes > self.max_bytes && pending.bytes > 0) {
+            if pending.messages.len() >= self.max_messages || (bytes > self.max_bytes && pending.bytes > 0) {
                 return false;
             }
             let counted = bytes.saturating_sub(EXEMPT_MESSAGE_BYTES);

@@ -12,7 +12,7 @@ use countersign_protocol::{
 };
 
 /// The maximum number of bytes of a `websiteUrl`. A longer URL is dropped, because a shortened one is useless.
-const MAX_WEBSITE_BYTES: usize = 2048;
+const MAX_WEBSITE_URL_BYTES: usize = 2048;
 /// The maximum number of bytes of all members of `clientInfo` that no revision defines.
 const MAX_UNKNOWN_BYTES: usize = 1024;
 
@@ -20,7 +20,7 @@ const MAX_UNKNOWN_BYTES: usize = 1024;
 #[derive(Clone, Debug)]
 pub struct ClientFacts {
     pub revision: Revision,
-    /// Optional in the modern era. Self-reported: never used for a decision.
+    /// The name and version of the client, which are optional in the modern era. They must not be trusted.
     pub client: Option<Implementation>,
     /// The client's `clientInfo` as JSON text, without parts that are too long to keep.
     pub client_info: Option<Arc<str>>,
@@ -43,9 +43,9 @@ impl ClientFacts {
 #[derive(Clone, Copy, Debug)]
 pub struct FactLimits {
     /// The maximum number of characters of a name, a title, a version or a description.
-    pub text: usize,
+    pub max_text_chars: usize,
     /// The maximum number of bytes of the capabilities.
-    pub capabilities: usize,
+    pub max_capability_bytes: usize,
 }
 
 impl FactLimits {
@@ -53,13 +53,13 @@ impl FactLimits {
     ///
     /// # Errors
     /// `-32602` for a declaration that is too long.
-    pub fn check(&self, member: &str, capabilities: &str) -> Result<(), McpError> {
-        check_length(member, "the capabilities are too long", capabilities.len(), self.capabilities)
+    pub fn check_capabilities(&self, member: &str, capabilities: &str) -> Result<(), McpError> {
+        check_length(member, "the capabilities are too long", capabilities.len(), self.max_capability_bytes)
     }
 
-    /// Shortens the texts of a client's name.
+    /// Shortens the name, version and title of a client.
     #[must_use]
-    pub fn shorten(&self, client: Implementation) -> Implementation {
+    pub fn shorten_names(&self, client: Implementation) -> Implementation {
         let Implementation { name, version, title } = client;
         Implementation {
             name: self.shorten_text(name),
@@ -79,7 +79,9 @@ impl FactLimits {
                 "name" | "title" | "version" | "description" => {
                     string(member.value).map(|text| self.shorten_text(text.into_owned()).into())
                 }
-                "websiteUrl" => string(member.value).filter(|url| url.len() <= MAX_WEBSITE_BYTES).map(|url| url.into()),
+                "websiteUrl" => {
+                    string(member.value).filter(|url| url.len() <= MAX_WEBSITE_URL_BYTES).map(|url| url.into())
+                }
                 other => {
                     unknown_bytes += other.len() + member.value.len();
                     (unknown_bytes <= MAX_UNKNOWN_BYTES).then(|| serde_json::from_str(member.value).ok()).flatten()
@@ -93,8 +95,8 @@ impl FactLimits {
     }
 
     fn shorten_text(&self, mut text: String) -> String {
-        if text.len() > self.text
-            && let Some((end, _)) = text.char_indices().nth(self.text)
+        if text.len() > self.max_text_chars
+            && let Some((end, _)) = text.char_indices().nth(self.max_text_chars)
         {
             text.truncate(end);
             // The memory of the rest is released.
@@ -124,7 +126,7 @@ fn check_length(member: &str, message: &'static str, bytes: usize, limit: usize)
 mod tests {
     use super::*;
 
-    const LIMITS: FactLimits = FactLimits { text: 4, capabilities: 10 };
+    const LIMITS: FactLimits = FactLimits { max_text_chars: 4, max_capability_bytes: 10 };
 
     #[test]
     fn texts_are_shortened_by_characters_and_icons_dropped() {
@@ -135,7 +137,7 @@ mod tests {
         assert_eq!(shortened, expected);
         let client =
             Implementation { name: "x".repeat(1 << 20), version: "12345".into(), title: Some("öööööö".into()) };
-        let client = LIMITS.shorten(client);
+        let client = LIMITS.shorten_names(client);
         assert_eq!(
             (client.name.as_str(), client.version.as_str(), client.title.as_deref()),
             ("xxxx", "1234", Some("öööö"))
@@ -151,8 +153,8 @@ mod tests {
 
     #[test]
     fn length_error_names_member_and_limit() {
-        assert!(LIMITS.check("capabilities", "0123456789").is_ok());
-        let error = LIMITS.check("capabilities", "0123456789a").unwrap_err();
+        assert!(LIMITS.check_capabilities("capabilities", "0123456789").is_ok());
+        let error = LIMITS.check_capabilities("capabilities", "0123456789a").unwrap_err();
         assert_eq!(error.kind.number(), -32602);
         assert_eq!(error.data["member"], "capabilities");
         assert_eq!(error.data["details"], serde_json::json!({ "bytes": 11, "limit": 10 }));

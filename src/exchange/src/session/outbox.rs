@@ -1,7 +1,7 @@
 //! A connection's bounded queue of outgoing messages, with sent frames that are kept for a client that comes back.
 //!
-//! Any thread may push; one pump drains. The outbox wakes a pump only once between two drains, so a peer that stops
-//! reading costs no more than the bound. The frames count as memory of the principal ([`crate::bounds::memory`]).
+//! Any thread may push; one pump drains. The outbox wakes its pump only once between two drains. A peer that stops reading
+//! costs no more than the bound. The frames count as memory of the principal ([`crate::bounds::memory`]).
 //! Without room, the connection that was left unread for longest ends.
 
 use std::{collections::VecDeque, sync::Arc};
@@ -81,9 +81,10 @@ struct State {
     connection: Connection,
     /// `true` if the pump has to send a ping.
     ping: bool,
+    /// See [`DrainedFrames::close`].
     close: Option<(u16, &'static str)>,
     /// `true` if a limit was exceeded since the pump was attached. Further messages are then refused.
-    overflowed: bool,
+    has_overflowed: bool,
     /// The number of times that a client came back. Only the pump of the latest generation may drain.
     generation: u64,
     /// The memory of the principal that the frames take.
@@ -122,12 +123,12 @@ impl Outbox {
     /// again. `SessionShared::push` then ends the session.
     pub fn push(&self, frame: Bytes) -> Result<(), Overflow> {
         let mut state = self.state.lock();
-        if state.overflowed || state.close.is_some() {
+        if state.has_overflowed || state.close.is_some() {
             return Err(Overflow);
         }
         let queued = queued_len(&state);
         if queued >= self.limits.messages || (queued > 0 && state.queued_bytes + frame.len() > self.limits.bytes) {
-            drop_everything(&mut state);
+            overflow(&mut state);
             return Err(Overflow);
         }
         let is_away = matches!(state.connection, Connection::Away);
@@ -137,9 +138,9 @@ impl Outbox {
         state.queued_bytes += frame.len();
         state.frames.push_back(frame);
         if is_away {
-            self.trim_away(&mut state);
+            self.trim_disconnected(&mut state);
         } else if !self.covers_messages(&mut state) {
-            drop_everything(&mut state);
+            overflow(&mut state);
             return Err(Overflow);
         }
         wake(state);
@@ -229,7 +230,7 @@ impl Outbox {
             return false;
         }
         state.connection = Connection::Attached { wake, woken: false };
-        state.overflowed = false;
+        state.has_overflowed = false;
         state.waiting_since = eviction::now();
         if queued_len(&state) > 0 || state.close.is_some() {
             self::wake(state);
@@ -243,7 +244,7 @@ impl Outbox {
         let mut state = self.state.lock();
         state.connection = Connection::Away;
         state.unconfirmed_bytes = 0;
-        self.trim_away(&mut state);
+        self.trim_disconnected(&mut state);
     }
 
     /// Returns `true` if the connection was lost.
@@ -269,7 +270,7 @@ impl Outbox {
         let start = usize::try_from(received - state.base).unwrap_or(usize::MAX);
         state.queued_bytes = state.frames.iter().skip(start).map(Bytes::len).sum();
         state.replay_bytes = state.frames.iter().take(start).map(Bytes::len).sum();
-        state.overflowed = false;
+        state.has_overflowed = false;
         state.connection = Connection::Awaited;
         state.generation += 1;
         Ok(state.generation)
@@ -297,10 +298,11 @@ impl Outbox {
     }
 
     /// Returns `true` if a limit was exceeded since the pump was attached.
-    pub fn overflowed(&self) -> bool {
-        self.state.lock().overflowed
+    pub fn has_overflowed(&self) -> bool {
+        self.state.lock().has_overflowed
     }
 
+    /// Drops sent frames beyond the replay limits and the memory.
     fn trim(&self, state: &mut State) {
         while state.base < state.sent
             && (state.sent - state.base > self.limits.replay_frames as u64
@@ -309,18 +311,18 @@ impl Outbox {
             drop_front(state);
         }
         drop_frames_without_memory(state, state.sent);
-        shrink(state);
+        release_capacity(state);
     }
 
-    /// Applies the replay limits to all frames while there is no connection.
-    fn trim_away(&self, state: &mut State) {
+    /// Applies the replay limits to all frames, including unsent ones, while there is no connection.
+    fn trim_disconnected(&self, state: &mut State) {
         let count = self.limits.replay_frames.max(1);
         while state.frames.len() > count || state.queued_bytes + state.replay_bytes > self.limits.replay_bytes {
             drop_front(state);
         }
         let end = state.base + state.frames.len() as u64;
         drop_frames_without_memory(state, end);
-        shrink(state);
+        release_capacity(state);
     }
 
     /// Returns `true` if there is memory for the kept frames. Frames that were already sent are dropped first.
@@ -340,13 +342,13 @@ impl Outbox {
 impl UnreadConnection for Mutex<State> {
     fn unread_since(&self) -> Option<u64> {
         let state = self.try_lock()?;
-        (queued_len(&state) > 0 && !state.overflowed).then_some(state.waiting_since)
+        (queued_len(&state) > 0 && !state.has_overflowed).then_some(state.waiting_since)
     }
 
     fn close(&self) -> bool {
         let Some(mut state) = self.try_lock() else { return false };
         tracing::warn!("a session ends because its client does not read and there is no memory for its messages");
-        drop_everything(&mut state);
+        overflow(&mut state);
         let end = state.end.clone();
         drop(state);
         if let Some(end) = end {
@@ -372,16 +374,16 @@ fn drop_frames_without_memory(state: &mut State, below: u64) {
     }
 }
 
-/// Releases the spare capacity of an idle session, of which there may be ten thousand.
-fn shrink(state: &mut State) {
+/// Releases spare capacity, because there may be ten thousand idle sessions.
+fn release_capacity(state: &mut State) {
     if state.frames.capacity() > 32 && state.frames.len() * 4 < state.frames.capacity() {
         state.frames.shrink_to_fit();
     }
 }
 
-/// Drops all frames, because no client will get them.
-fn drop_everything(state: &mut State) {
-    state.overflowed = true;
+/// Drops all frames, because no client will get them, and refuses further ones.
+fn overflow(state: &mut State) {
+    state.has_overflowed = true;
     state.base += state.frames.len() as u64;
     state.sent = state.base;
     state.frames = VecDeque::new();

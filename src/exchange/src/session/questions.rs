@@ -28,10 +28,10 @@ impl Questions {
     /// Passes a client's answer to the task that waits for it. An answer to no open question is ignored.
     pub fn deliver_answer(&self, response: &envelope::Response<'_>) {
         let Some(id) = &response.id else { return };
-        let Some(receiver) = self.open.lock().remove(id) else { return };
+        let Some(sender) = self.open.lock().remove(id) else { return };
         let answer = response.outcome.map(ToOwned::to_owned).map_err(ToOwned::to_owned);
         // The task that asked may be gone.
-        let _ = receiver.send(answer);
+        let _ = sender.send(answer);
     }
 
     /// Opens a question and returns its id and the receiver of its answer. Returns `None` if too many are open.

@@ -26,12 +26,13 @@ use super::{
 use crate::bounds::{
     eviction::{self, Activity},
     memory::Share,
-    slots::Evictable,
+    slots::EvictableStream,
 };
 use countersign_domain::principal::{Credential, Identity, Principal};
 use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, params::LoggingLevel};
 use countersign_provider::{SessionNotes, Subscriber};
 pub use countersign_telemetry::Transport;
+
 /// The channel for messages that belong to no request.
 pub enum Channel {
     /// One ordered stream for answers and all other messages: WebSocket, stdio, the pair of 2024-11-05.
@@ -52,6 +53,7 @@ pub struct SessionShared {
     principal: Arc<Principal>,
     /// See [`Self::identity`].
     identity: Mutex<Identity>,
+    /// See [`Self::authorization`].
     authorization: Mutex<Option<Box<str>>>,
     pub created: Timestamp,
     pub channel: Channel,
@@ -63,8 +65,8 @@ pub struct SessionShared {
     pub notes: Arc<SessionNotes>,
     facts: RwLock<Option<StoredFacts>>,
     initialized: AtomicBool,
-    /// `true` once the session was told how to open the dashboard.
-    has_dashboard_hint: AtomicBool,
+    /// `true` once a result of the session has said how to open the dashboard.
+    dashboard_hint_taken: AtomicBool,
     /// The time, by [`eviction::now`], at which the client last sent a message or read a stream.
     last_active: AtomicU64,
     /// The time, by [`eviction::now`], at which the client last sent a message.
@@ -72,7 +74,8 @@ pub struct SessionShared {
     log_level: AtomicU8,
     /// The requests in flight by their keys. There are few of them at a time.
     in_flight: Mutex<foldhash::HashMap<RequestKey, Cancel>>,
-    last_number: AtomicU64,
+    /// The number for the key of the next stateless request.
+    next_request_number: AtomicU64,
     /// The subscribed URIs, each with its share of the principal's memory.
     subscriptions: Mutex<HashMap<String, Share>>,
 }
@@ -91,7 +94,7 @@ const NO_LOG_LEVEL: u8 = u8::MAX;
 pub enum RequestKey {
     /// The client's id, by which the client may cancel the request.
     Id(RequestId),
-    /// A number of the gateway. One stateless connection may carry several clients with ids of their own, behind a
+    /// A number of the gateway, for stateless requests: one connection may carry several clients with equal ids, behind a
     /// proxy or on HTTP/2 streams. Such a request is cancelled only by the end of its stream.
     Number(u64),
 }
@@ -177,19 +180,19 @@ impl SessionShared {
             notes: Arc::default(),
             facts: RwLock::new(None),
             initialized: AtomicBool::new(false),
-            has_dashboard_hint: AtomicBool::new(false),
+            dashboard_hint_taken: AtomicBool::new(false),
             last_active: AtomicU64::new(eviction::now()),
             last_message: AtomicU64::new(eviction::now()),
             log_level: AtomicU8::new(NO_LOG_LEVEL),
             in_flight: Mutex::default(),
-            last_number: AtomicU64::new(0),
+            next_request_number: AtomicU64::new(0),
             subscriptions: Mutex::default(),
         }
     }
 
     /// Prefixes the id with the name of its node, if several nodes may serve the store.
     #[must_use]
-    pub fn at_node(self, node: Option<&str>) -> Self {
+    pub fn with_node_prefix(self, node: Option<&str>) -> Self {
         match node {
             Some(node) => Self { id: format!("{node}.{}", self.id).into(), ..self },
             None => self,
@@ -233,9 +236,10 @@ impl SessionShared {
         self.initialized.load(Ordering::Relaxed)
     }
 
-    /// Returns `true` once: for the first result of the session that waits for approval.
-    pub fn begin_dashboard_hint(&self) -> bool {
-        !self.has_dashboard_hint.swap(true, Ordering::Relaxed)
+    /// Returns `true` the first time. Only the first result of a session that waits for approval says how to open the
+    /// dashboard.
+    pub fn take_dashboard_hint(&self) -> bool {
+        !self.dashboard_hint_taken.swap(true, Ordering::Relaxed)
     }
 
     /// Notes that the client has sent a message.
@@ -268,13 +272,13 @@ impl SessionShared {
 
     /// Returns an evictable stream of this session. It ends when `end` is cancelled, and is as busy as the session.
     #[must_use]
-    pub fn evictable(self: &Arc<Self>, end: CancellationToken) -> Evictable {
+    pub fn evictable(self: &Arc<Self>, end: CancellationToken) -> EvictableStream {
         let session = Arc::clone(self);
-        Evictable::new(move || session.activity(), end)
+        EvictableStream::new(move || session.activity(), end)
     }
 
-    /// Returns `true` if the client seems to have a connection open: over handshake-era HTTP, a stream or a request
-    /// that is being answered.
+    /// Returns `true` if the client seems to have a connection open. Over handshake-era HTTP, this is a stream that is
+    /// read or a request that is being answered.
     pub fn is_connected(&self) -> bool {
         match &self.channel {
             Channel::Outbox(outbox) => !outbox.is_away(),
@@ -308,7 +312,7 @@ impl SessionShared {
     /// `-32600` for an id that is in use, `OVERLOADED` if `max` requests are in flight.
     pub fn admit(&self, id: &RequestId, max: usize) -> Result<(RequestKey, Cancel), McpError> {
         let key = match self.channel {
-            Channel::None => RequestKey::Number(self.last_number.fetch_add(1, Ordering::Relaxed)),
+            Channel::None => RequestKey::Number(self.next_request_number.fetch_add(1, Ordering::Relaxed)),
             Channel::Outbox(_) | Channel::Streams(_) => RequestKey::Id(id.clone()),
         };
         let mut in_flight = self.in_flight.lock();
@@ -389,7 +393,7 @@ impl SessionShared {
     /// Queues a message in the outbox. Returns `false` if that fails. A client that does not read loses its session.
     pub(crate) fn push(&self, outbox: &Outbox, message: Bytes) -> bool {
         let sent = outbox.push(message).is_ok();
-        if !sent && outbox.overflowed() {
+        if !sent && outbox.has_overflowed() {
             tracing::warn!(session = %self.short_id(), "the session ends because its client does not read");
             self.end();
         }
@@ -415,12 +419,12 @@ impl SessionShared {
         self.identity.lock().clone()
     }
 
-    /// Sets the identity of the connection that resumes the session, even if its token expires earlier.
+    /// Replaces the identity by that of a connection that resumes the session, even if its token expires earlier.
     pub fn set_identity(&self, identity: Identity) {
         *self.identity.lock() = identity;
     }
 
-    /// Keeps the session valid as long as this token of its principal, if the token expires later than the one before.
+    /// Replaces the token of the session by a newer one of its principal, unless the newer one expires earlier.
     pub fn renew(&self, identity: &Identity) {
         let mut current = self.identity.lock();
         if let (Credential::Token(old), Credential::Token(new)) = (&current.credential, &identity.credential)

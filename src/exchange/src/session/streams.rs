@@ -49,17 +49,21 @@ pub enum ReadOutcome {
     Superseded,
 }
 
-struct Log {
+/// The events of one stream.
+struct StreamLog {
+    /// The events that can be replayed, with their numbers.
     events: VecDeque<(u64, Bytes)>,
+    /// The number of the next event.
     next: u64,
     is_finished: bool,
     /// The number of the last event that a reader got.
     last_read: u64,
+    /// The number of the reader that was attached last. Earlier readers are superseded.
     reader: u64,
     changed: watch::Sender<()>,
 }
 
-impl Log {
+impl StreamLog {
     fn new() -> Self {
         // Event 0 is the priming event, which carries no data.
         Self {
@@ -72,8 +76,7 @@ impl Log {
         }
     }
 
-    /// Returns `true` if no client waits for the log's events. An answer that is being delivered is never dropped for
-    /// other events.
+    /// Returns `true` if no client waits for the log's events, so that they may be dropped for other events.
     fn is_spent(&self) -> bool {
         self.is_finished && (self.last_read + 1 >= self.next || self.changed.receiver_count() == 0)
     }
@@ -81,8 +84,9 @@ impl Log {
 
 #[derive(Default)]
 struct State {
-    logs: BTreeMap<u32, Log>,
+    logs: BTreeMap<u32, StreamLog>,
     last_number: u32,
+    /// The number of events in all logs, and of their bytes.
     events: usize,
     bytes: usize,
     /// The memory of the principal that the events take.
@@ -110,7 +114,7 @@ impl Streams {
     #[must_use]
     pub fn new(max_events: usize, max_bytes: usize) -> Self {
         let mut state = State::default();
-        state.logs.insert(GET_STREAM, Log::new());
+        state.logs.insert(GET_STREAM, StreamLog::new());
         Self { max_events, max_bytes, state: Mutex::new(state) }
     }
 
@@ -127,7 +131,7 @@ impl Streams {
         let mut state = self.state.lock();
         state.last_number += 1;
         let number = state.last_number;
-        state.logs.insert(number, Log::new());
+        state.logs.insert(number, StreamLog::new());
         number
     }
 
@@ -184,7 +188,7 @@ impl Streams {
         Some((log.reader, watch, log.next - 1))
     }
 
-    /// Returns the events after event `after`.
+    /// Returns the events after event `after`, if `reader` still is the reader of the stream.
     pub fn read(&self, stream: u32, reader: u64, after: u64) -> ReadOutcome {
         let mut state = self.state.lock();
         let Some(log) = state.logs.get_mut(&stream) else { return ReadOutcome::End };
@@ -231,21 +235,22 @@ impl Streams {
         bytes > self.max_bytes || state.share.as_mut().is_some_and(|share| !share.cover_replay(bytes))
     }
 
-    /// Drops the oldest finished streams first, then the oldest events of the busiest open stream.
+    /// Drops the oldest finished streams first, then the oldest events of the busiest stream. An answer that is being
+    /// delivered is never dropped.
     fn trim(&self, state: &mut State, current: u32) {
         while state.events > self.max_events || (state.events > 1 && self.exceeds_bytes(state)) {
             let finished = state.logs.iter().find(|(n, log)| **n != current && log.is_spent()).map(|(n, _)| *n);
             let busiest = || {
-                let open =
+                let droppable =
                     state.logs.iter().filter(|(_, log)| !log.events.is_empty() && (!log.is_finished || log.is_spent()));
-                open.max_by_key(|(_, log)| log.events.len()).map(|(n, _)| *n)
+                droppable.max_by_key(|(_, log)| log.events.len()).map(|(n, _)| *n)
             };
-            // If nothing can be dropped, all events are answers on their way, whose number the requests in flight
-            // bound.
             if let Some(victim) = finished {
                 state.remove(victim);
                 continue;
             }
+            // If nothing can be dropped, all events are answers that are being delivered. The limit on requests in flight
+            // bounds their number.
             let Some(log) = busiest().and_then(|victim| state.logs.get_mut(&victim)) else { return };
             let Some((_, dropped)) = log.events.pop_front() else { return };
             state.events -= 1;

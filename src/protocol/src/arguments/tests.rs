@@ -137,12 +137,12 @@ proptest! {
         prop_assert_eq!(checked(&format!("{value:#}"), 64), Ok(()));
     }
 
-    /// Accepted arguments mean the same to readers that use the first and the last of several duplicates.
+    /// A reader that uses the first of several duplicates and one that uses the last never see different arguments.
     #[test]
-    fn repeated_member_is_found_at_any_depth(value in value(), key in "[a-z\"\\\\é]{1,4}", deep in 0_usize..6) {
+    fn repeated_member_is_found_at_any_depth(value in value(), key in "[a-z\"\\\\é]{1,4}", depth in 0_usize..6) {
         let quoted = Value::from(key).to_string();
         let mut text = format!("{{{quoted}:{value},{quoted}:{value}}}");
-        for _ in 0..deep {
+        for _ in 0..depth {
             text = format!(r#"{{"x":[{text}]}}"#);
         }
         prop_assert!(checked(&text, 64).is_err());

@@ -105,8 +105,8 @@ proptest! {
         let limits = Limits { max_depth: depth, ..Limits::default() };
         for text in [Some(&message[..]), Some(&near), std::str::from_utf8(&bytes).ok(), Some(&spliced)] {
             let Some(text) = text else { continue };
-            let (quick, slow) = (parse(text.as_bytes(), &limits), parse_with_serde(text, &limits));
-            prop_assert_eq!(format!("{quick:?}"), format!("{slow:?}"), "{}", text);
+            let (single_pass, with_serde) = (parse(text.as_bytes(), &limits), parse_with_serde(text, &limits));
+            prop_assert_eq!(format!("{single_pass:?}"), format!("{with_serde:?}"), "{}", text);
         }
         prop_assert!(message.contains("\\") || Members::scan(&message, 128).is_some());
     }

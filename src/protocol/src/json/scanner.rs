@@ -1,6 +1,6 @@
-//! Scans JSON text. No other module knows the JSON grammar.
+//! Scans JSON text. No other module of this crate knows the JSON grammar.
 //!
-//! The scanner must never recurse or allocate, because it reads hostile text before any other check.
+//! The scanner must never recurse or allocate, because it reads hostile text before anything else has checked it.
 
 /// A position in JSON text.
 pub(crate) struct Scanner<'a> {
@@ -166,23 +166,23 @@ pub(crate) fn is_deeper_than(text: &str, max: usize) -> bool {
 
 /// Checks untrusted text against the JSON grammar. Every step returns `None` at the first byte that violates it.
 impl<'a> Scanner<'a> {
-    /// Checks an object. Calls `each` at the value of each member, with the key and its offset including the quote;
-    /// `each` must check the value. Keys with escapes are rejected.
+    /// Checks an object. Calls `each` at the value of each member, with the key and the offset of its opening quote. `each`
+    /// must check the value. Keys with escapes are rejected.
     #[inline]
     pub(crate) fn check_object(&mut self, mut each: impl FnMut(&mut Self, &'a str, usize) -> Option<()>) -> Option<()> {
         self.consume(b'{')?;
         self.skip_space();
         if self.peek() != b'}' {
             loop {
-                let name = self.position;
+                let key_start = self.position;
                 if self.check_string()? {
                     return None;
                 }
-                let key = self.text.get(name + 1..self.position - 1)?;
+                let key = self.text.get(key_start + 1..self.position - 1)?;
                 self.skip_space();
                 self.consume(b':')?;
                 self.skip_space();
-                each(self, key, name)?;
+                each(self, key, key_start)?;
                 self.skip_space();
                 if self.peek() != b',' {
                     break;
@@ -391,8 +391,8 @@ fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-// Inlining this costs 15 % more instructions for the members of an object, while not inlining [`find_special`] costs 7
-// % more for an envelope (counted with valgrind, as `scripts/bench instructions` does).
+// If this were inlined, the members of an object would cost 15 % more instructions. If [`find_special`] were not inlined, an
+// envelope would cost 7 % more (counted with valgrind, as `scripts/bench instructions` does).
 #[inline(never)]
 fn find_quote_or_backslash(bytes: &[u8]) -> Option<usize> {
     find_special::<false>(bytes)

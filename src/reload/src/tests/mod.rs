@@ -54,7 +54,7 @@ impl Reconfigurable for RecordingGateway {
         let names: Vec<&str> = issuers.iter().map(|issuer| issuer.issuer.as_str()).collect();
         let _ = self.0.record("issuers", names.join(","));
     }
-    fn apply_provider(&self, provider: Option<&OidcConfig>) {
+    fn apply_identity_provider(&self, provider: Option<&OidcConfig>) {
         let _ = self.0.record("provider", provider.map(|provider| provider.issuer.clone()).unwrap_or_default());
     }
     fn apply_log_filter(&self, filter: &str) -> Result<(), String> {

@@ -123,7 +123,7 @@ async fn sse_stream_begins_with_position_and_continues_live() {
     assert_eq!((created.id, created.event.as_str()), (Some(2), "change.created"));
     assert_eq!(created.data["change"]["id"], change.id.as_str());
     assert_eq!((&created.data["seq"], &created.data["type"]), (&json!(2), &json!("change.created")));
-    endpoints.changes.feed().publish_session(&json!({ "type": "session.opened", "session": { "id": "x" } }));
+    endpoints.changes.feed().publish_live(&json!({ "type": "session.opened", "session": { "id": "x" } }));
     let session = sse.next().await.unwrap();
     assert_eq!((session.id, session.event.as_str()), (None, "session.opened"));
     endpoints.data.feed.shutdown.cancel();
@@ -320,7 +320,7 @@ async fn stalled_web_socket_is_evicted_without_affecting_others() {
     let mut n = 0_u64;
     // Sends more than the kernel's buffers and the outbox hold, until the gateway evicts the stalled subscriber.
     while feed.subscriber_count() > 1 {
-        feed.publish_session(&json!({ "type": "session.opened", "n": n, "filler": filler }));
+        feed.publish_live(&json!({ "type": "session.opened", "n": n, "filler": filler }));
         pending.push_back(n);
         n += 1;
         let event = receive_frame(&mut reader).await.unwrap();
@@ -360,7 +360,7 @@ async fn late_sse_reader_misses_no_change_and_delays_no_other() {
         endpoints.propose_by("ci").await;
         assert_eq!(reader.next().await.unwrap().id, Some(n));
         for _ in 0..250 {
-            endpoints.changes.feed().publish_session(&json!({ "type": "session.closed", "filler": filler }));
+            endpoints.changes.feed().publish_live(&json!({ "type": "session.closed", "filler": filler }));
             assert_eq!(reader.next().await.unwrap().event, "session.closed");
         }
     }

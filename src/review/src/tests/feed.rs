@@ -108,14 +108,14 @@ async fn session_events_are_live_and_unnumbered() {
     let bench = TestBench::new().await;
     let feed = bench.changes.feed();
     let mut early = feed.subscribe(None).unwrap();
-    feed.publish_session(&json!({ "type": "session.opened", "at": "x", "session": { "id": "abc" } }));
+    feed.publish_live(&json!({ "type": "session.opened", "at": "x", "session": { "id": "abc" } }));
     bench.propose("{}").await;
     let mut late = feed.subscribe(Some(0)).unwrap();
     let opened = early.next().await.unwrap();
     assert_eq!((opened.seq, opened.kind.as_ref()), (None, "session.opened"));
     assert!(opened.sse.starts_with(b"event: session.opened\ndata: {"));
     assert_eq!(early.next().await.unwrap().seq, Some(1));
-    assert_eq!(late.next().await.unwrap().seq, Some(1), "session events are not replayed");
+    assert_eq!(late.next().await.unwrap().seq, Some(1), "live events are not replayed");
     assert_eq!(FeedEvent::hello(1).sse.as_ref(), b"event: hello\ndata: {\"type\":\"hello\",\"seq\":1}\n\n");
     assert_eq!(feed.subscriber_count(), 2);
     bench.end().await;

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::{StandingRules, unrestricted_rule};
-use crate::tool_acceptance::ShownDefinition;
+use crate::tool_acceptance::{ShownDefinition, shorten_name};
 use countersign_domain::{
     changes::person::Person,
     policy::{StandingRule, StandingVerdict, Verdict, standing_rules::can_approve_alone},
@@ -48,7 +48,7 @@ impl StandingRules {
                 let message = "a tool's definition differs from the one that was shown, or the tool is gone";
                 return Err(tool_error(ErrorKind::VersionConflict, message, name));
             };
-            if self.has_allowed(route, &target, by) || rules.iter().any(|rule| rule.tool == *name) {
+            if self.has_already_allowed(route, &target, by) || rules.iter().any(|rule| rule.tool == *name) {
                 continue;
             }
             self.check_may_allow(route, by)?;
@@ -76,7 +76,8 @@ impl StandingRules {
         Ok(())
     }
 
-    fn has_allowed(&self, route: &ToolRoute, target: &str, by: &Principal) -> bool {
+    /// Returns `true` if the reviewer lets the tool run in its present form, by a rule that has not ended.
+    fn has_already_allowed(&self, route: &ToolRoute, target: &str, by: &Principal) -> bool {
         self.deps.cache.rules().iter().any(|rule| {
             rule.allows_whole_tool()
                 && !rule.has_ended()
@@ -113,6 +114,6 @@ impl StandingRules {
 }
 
 fn tool_error(kind: ErrorKind, message: &str, tool: &str) -> McpError {
-    let tool: String = tool.chars().take(128).collect();
+    let tool = shorten_name(tool);
     McpError::new(kind, format!("{tool}: {message}")).with("tools", vec![tool])
 }

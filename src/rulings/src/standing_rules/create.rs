@@ -67,8 +67,8 @@ impl StandingRules {
         let now = self.now();
         let validity =
             new.valid_for_seconds.and_then(|seconds| i64::try_from(seconds).ok()).map(jiff::SignedDuration::from_secs);
-        let exact = new.arguments == ArgumentScope::Exact;
-        let text = change.arguments.get();
+        let is_exact = new.arguments == ArgumentScope::Exact;
+        let arguments = change.arguments.get();
         let rule = StandingRule {
             served_by: Some(change.served_by.fingerprint.clone()),
             principal: (new.callers == CallerScope::Proposer).then(|| change.proposer.principal.clone()),
@@ -77,8 +77,8 @@ impl StandingRules {
                 owner: change.proposer.owner.clone(),
                 key_id: change.proposer.key_id.clone(),
             }),
-            arguments_hash: exact.then(|| canonical_text_hash(text)),
-            arguments: (exact && text.len() <= MAX_KEPT_ARGUMENTS_BYTES).then(|| Arc::clone(&change.arguments)),
+            arguments_hash: is_exact.then(|| canonical_text_hash(arguments)),
+            arguments: (is_exact && arguments.len() <= MAX_KEPT_ARGUMENTS_BYTES).then(|| Arc::clone(&change.arguments)),
             from_change: Some(change.id.clone()),
             comment: new.comment,
             expires_at: validity.and_then(|validity| now.checked_add(validity).ok()),

@@ -68,7 +68,7 @@ impl StandingRuleCache {
 }
 
 impl StandingRules {
-    /// Reads the changes of other nodes, and announces them once they are in force.
+    /// Reads the changes of rules by other nodes, and announces them once they are in force.
     ///
     /// # Errors
     /// Errors of the store.

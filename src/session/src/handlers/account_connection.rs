@@ -179,7 +179,7 @@ pub(super) async fn answer_refused_call(
             let params = params.to_string();
             let requests = [(INPUT_KEY, ELICITATION, Some(params.as_str()))];
             let result = input_result(requests.into_iter(), None, SERVER_META);
-            return Ok(Reply { pending: true, ..Reply::passed_on(result) });
+            return Ok(Reply { is_pending: true, ..Reply::verbatim(result) });
         }
     }
     if !exchange.is_modern() && tasks::is_requested(exchange, &request.outlined_params().object) {
@@ -188,7 +188,7 @@ pub(super) async fn answer_refused_call(
     }
     let has_schema = table.find_tool(&name).is_some_and(|route| route.def.output_schema.is_some());
     let result = pending_result(table, &error, url, has_schema);
-    Ok(Reply { pending: true, ..Reply::new(result.to_json(exchange.revision(), true)) })
+    Ok(Reply { is_pending: true, ..Reply::new(result.to_json(exchange.revision(), true)) })
 }
 
 fn server_name(error: &McpError) -> &str {

@@ -92,10 +92,10 @@ pub fn initialize(
     let params: params::Initialize<'_> = params::parse(request.params)?;
     let revision = negotiate::handshake_revision(&params.protocol_version, limits.strict_versions)?;
     let limits = limits.facts;
-    limits.check("capabilities", params.capabilities.get())?;
+    limits.check_capabilities("capabilities", params.capabilities.get())?;
     let facts = Arc::new(ClientFacts {
         revision,
-        client: Some(limits.shorten(params.client_info)),
+        client: Some(limits.shorten_names(params.client_info)),
         client_info: request.outlined_params().object.member("clientInfo").map(|info| limits.shorten_info(info).into()),
         capabilities: params.capabilities.get().into(),
     });
@@ -120,7 +120,7 @@ pub fn discover(exchange: &Exchange, table: &RouteTable) -> Reply {
     let capabilities = capabilities_json(table, Revision::MODERN, &exchange.facts.capabilities);
     let result = json::add_members(&result.to_string(), &[("capabilities", &capabilities)]);
     // The instructions of servers vary by principal exactly as their tools do.
-    Reply::new(result).cached(hint_for_tools(table))
+    Reply::new(result).with_cache_hint(hint_for_tools(table))
 }
 
 /// Returns the instructions of the gateway and of the servers that are visible to the principal.

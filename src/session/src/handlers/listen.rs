@@ -27,7 +27,7 @@ use countersign_exchange::{
     memory::Memory,
     reply::{RelatedChannel, Reply},
     shared::Cancel,
-    slots::Evictable,
+    slots::EvictableStream,
 };
 use countersign_protocol::{
     ErrorKind, McpError, encode,
@@ -54,7 +54,8 @@ pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSo
         let last_sent = Arc::clone(&last_sent);
         move || Activity::Idle(last_sent.load(Ordering::Relaxed))
     };
-    let _slot = long_requests.admit_stream(&exchange.identity.principal, Evictable::new(activity, evicted.clone()))?;
+    let _slot =
+        long_requests.admit_stream(&exchange.identity.principal, EvictableStream::new(activity, evicted.clone()))?;
     let requested = params.notifications;
     for uri in &requested.resource_subscriptions {
         check_uri(limits.max_uri, "notifications.resourceSubscriptions", uri)?;

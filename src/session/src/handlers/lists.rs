@@ -54,8 +54,8 @@ pub fn render_page<'a, T>(
 fn hint_for_list(table: &RouteTable) -> CacheHint {
     match (table.has_upstreams(), table.is_complete()) {
         (false, _) => CacheHint::STATIC,
-        (true, true) => CacheHint { ttl_ms: 5_000, public: true },
-        (true, false) => CacheHint { ttl_ms: 0, public: true },
+        (true, true) => CacheHint { ttl_ms: 5_000, is_public: true },
+        (true, false) => CacheHint { ttl_ms: 0, is_public: true },
     }
 }
 
@@ -63,13 +63,13 @@ fn hint_for_list(table: &RouteTable) -> CacheHint {
 #[must_use]
 pub fn hint_for_filtered_list(table: &RouteTable) -> CacheHint {
     let hint = hint_for_list(table);
-    CacheHint { public: hint.public && table.refusing_policy().is_none() && !table.has_personal_lists(), ..hint }
+    CacheHint { is_public: hint.is_public && table.refusing_policy().is_none() && !table.has_personal_lists(), ..hint }
 }
 
 /// Returns the hint for `tools/list`, which leaves out tools that the principal may not call.
 #[must_use]
 pub fn hint_for_tools(table: &RouteTable) -> CacheHint {
-    CacheHint { public: !table.varies_by_principal && !table.has_personal_lists(), ..hint_for_list(table) }
+    CacheHint { is_public: !table.varies_by_principal && !table.has_personal_lists(), ..hint_for_list(table) }
 }
 
 #[cfg(test)]
@@ -147,7 +147,7 @@ mod tests {
             fake.tools.lock().unwrap().extend([tool("a", &json!({})), tool("b", &json!({}))]);
             gateway.offer_module(fake).await;
             let table = gateway.server.routing.routes.load();
-            assert_eq!(hint_for_tools(&table), CacheHint { public, ..CacheHint::STATIC }, "{policy}");
+            assert_eq!(hint_for_tools(&table), CacheHint { is_public: public, ..CacheHint::STATIC }, "{policy}");
         }
     }
 }

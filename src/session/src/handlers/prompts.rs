@@ -38,7 +38,7 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
     let prompts: Vec<_> = table.prompts_for(&exchange.identity.principal).filter(shown).collect();
     let cursor = params.cursor.as_deref();
     let json = render_page("prompts", &prompts, |route| route.list_entry(revision), cursor, table.versions.prompts)?;
-    Ok(Reply::new(json).cached(lists::hint_for_filtered_list(table)))
+    Ok(Reply::new(json).with_cache_hint(lists::hint_for_filtered_list(table)))
 }
 
 /// Answers `prompts/get`.

@@ -107,7 +107,7 @@ pub async fn list(
         params.cursor.as_deref(),
         table.versions.resources,
     )?;
-    Ok(Reply::new(json).cached(CacheHint::LIVE))
+    Ok(Reply::new(json).with_cache_hint(CacheHint::LIVE))
 }
 
 /// Returns the resources of the caller's own accounts, by the names of the servers. All servers are asked at once, and
@@ -171,7 +171,7 @@ pub fn list_templates(exchange: &Exchange, table: &RouteTable, request: &Request
         cursor,
         table.versions.resources,
     )?;
-    Ok(Reply::new(json).cached(lists::hint_for_filtered_list(table)))
+    Ok(Reply::new(json).with_cache_hint(lists::hint_for_filtered_list(table)))
 }
 
 /// Answers `resources/read`.
@@ -191,7 +191,7 @@ pub async fn read(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, 
     };
     let context = exchange.call_context(cancel, None);
     let contents = limits.with_timeout(module.read_resource(&params.uri, &context)).await?;
-    Ok(Reply::new(json!({ "contents": contents }).to_string()).cached(CacheHint::LIVE))
+    Ok(Reply::new(json!({ "contents": contents }).to_string()).with_cache_hint(CacheHint::LIVE))
 }
 
 /// Answers `resources/subscribe`. The resource need not exist yet, because a client may wait for it to appear. A

@@ -55,7 +55,7 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
         params.cursor.as_deref(),
         table.versions.tools,
     )?;
-    Ok(Reply::new(json).cached(hint_for_tools(table)))
+    Ok(Reply::new(json).with_cache_hint(hint_for_tools(table)))
 }
 
 /// A call whose arguments the gateway checks.
@@ -296,7 +296,7 @@ async fn run_or_review(
     let call = ToolCall::new(exchange, request, arguments)?;
     match check_arguments_and_run(scope, &call, route, judged).await? {
         ToolOutcome::Pending(change) if call.accepts_task => {
-            Ok(Reply { pending: true, ..tasks::creation_reply(exchange, reviews, &change, call.progress_token) })
+            Ok(Reply { is_pending: true, ..tasks::creation_reply(exchange, reviews, &change, call.progress_token) })
         }
         ToolOutcome::Pending(change) => {
             let result = match dashboard_hint(exchange, reviews, &change) {
@@ -310,7 +310,7 @@ async fn run_or_review(
 }
 
 fn pending_reply(change: &Change, result: &ToolResult, revision: Revision) -> Reply {
-    Reply { pending: true, change_id: Some(change.id.clone()), ..Reply::new(result.to_json(revision, true)) }
+    Reply { is_pending: true, change_id: Some(change.id.clone()), ..Reply::new(result.to_json(revision, true)) }
 }
 
 impl ToolOutcome {
@@ -322,7 +322,7 @@ impl ToolOutcome {
                 Reply { failure, change_id, ..to_reply(&result, fits_output_schema) }
             }
             Self::Pending(change) => pending_reply(&change, &pending_result(&change), revision),
-            Self::NeedsInput { result, pending } => Reply { pending, ..Reply::passed_on(result) },
+            Self::NeedsInput { result, pending } => Reply { is_pending: pending, ..Reply::verbatim(result) },
             Self::Failed(error) => return Err(error),
         })
     }

@@ -24,7 +24,7 @@ use countersign_exchange::{
 use countersign_protocol::ErrorKind;
 use countersign_routing::actor::Unsubscribe;
 use countersign_runtime::{large_messages::is_large, reclaim};
-use countersign_telemetry::{ConnectionGuard, metrics::Transport};
+use countersign_telemetry::{GaugeGuard, metrics::Transport};
 
 /// The close codes of connections (RFC 6455).
 pub mod close {
@@ -53,7 +53,7 @@ pub struct Session {
     /// `true` if the peer has sent something since the last ping.
     is_alive: bool,
     connection: Option<AttachedConnection>,
-    _gauge: ConnectionGuard,
+    _gauge: GaugeGuard,
     /// The timer that ends a session without a connection.
     end_timer: Option<SpawnHandle>,
     /// The session's slot among those that wait for their clients.
@@ -82,7 +82,7 @@ impl Session {
             heartbeat,
             is_alive: true,
             connection: None,
-            _gauge: ConnectionGuard::session(shared.transport),
+            _gauge: GaugeGuard::session(shared.transport),
             end_timer: None,
             waiting_permit: None,
         };
@@ -95,7 +95,7 @@ impl Session {
     fn end(&mut self, ctx: &mut Context<Self>, code: u16, reason: &'static str) {
         tracing::debug!(session = %self.shared.short_id(), reason, "session ends");
         if let Channel::Outbox(outbox) = &self.shared.channel {
-            if outbox.overflowed() || is_large(outbox.bytes()) {
+            if outbox.has_overflowed() || is_large(outbox.bytes()) {
                 reclaim::collect_after_large();
             }
             outbox.close(code, reason);
@@ -103,7 +103,7 @@ impl Session {
         self.shared.end();
         if let Some(connection) = self.connection.take() {
             // A peer that reads gets the close frame. The connection of a peer that does not read is cut at once.
-            let has_overflowed = matches!(&self.shared.channel, Channel::Outbox(outbox) if outbox.overflowed());
+            let has_overflowed = matches!(&self.shared.channel, Channel::Outbox(outbox) if outbox.has_overflowed());
             let grace = if has_overflowed || code == close::TIMEOUT { Duration::ZERO } else { CLOSE_GRACE };
             actix::spawn(async move {
                 tokio::time::sleep(grace).await;

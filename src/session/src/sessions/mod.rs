@@ -71,7 +71,8 @@ impl Sessions {
         // A stdio session is unknown to other nodes, so its end does not depend on the lease.
         let lifetimes = &self.lifetimes;
         let ended = if transport == Transport::Stdio { lifetimes.ended.clone() } else { lifetimes.lease_token() };
-        SessionShared::new(transport, identity, Channel::Outbox(outbox), &ended).at_node(lifetimes.node().as_deref())
+        SessionShared::new(transport, identity, Channel::Outbox(outbox), &ended)
+            .with_node_prefix(lifetimes.node().as_deref())
     }
 
     /// Creates a session for bookkeeping, through which nothing can be sent.
@@ -112,7 +113,7 @@ impl Sessions {
             return;
         }
         let event = json!({ "type": kind, "at": Timestamp::now().to_string(), "session": SessionInfo::new(session) });
-        self.server.reviews.changes.feed().publish_session(&event);
+        self.server.reviews.changes.feed().publish_live(&event);
     }
 
     fn insert(&self, shared: &Arc<SessionShared>, addr: Addr<Session>) {

@@ -236,7 +236,7 @@ impl LocalTask {
         match outcome {
             LocalTaskState::Done(result) => {
                 let json = task_shape::with_related_task(&result, &self.id);
-                Ok(Reply::passed_on(json).failing(is_error_result(&result).then_some(ErrorKind::ToolExecution)))
+                Ok(Reply::verbatim(json).with_failure(is_error_result(&result).then_some(ErrorKind::ToolExecution)))
             }
             LocalTaskState::Failed(error) => Err(*error),
             LocalTaskState::Working | LocalTaskState::Cancelled => {

@@ -15,12 +15,12 @@ static NAME_COUNTS: Mutex<BTreeMap<(Labels, String), usize>> = Mutex::new(BTreeM
 
 type Labels = &'static [&'static str];
 
-/// A configured name, whose series are shown until it is removed or dropped.
+/// A configured name. Its series are shown until it is removed or dropped.
 #[derive(Debug)]
 pub struct ConfiguredName {
     labels: Labels,
     name: String,
-    removed: AtomicBool,
+    is_removed: AtomicBool,
 }
 
 impl ConfiguredName {
@@ -29,12 +29,12 @@ impl ConfiguredName {
     pub fn new(labels: Labels, name: &str) -> Self {
         let name = name.to_owned();
         update_count(labels, &name, |count| count.saturating_add(1));
-        Self { labels, name, removed: AtomicBool::new(false) }
+        Self { labels, name, is_removed: AtomicBool::new(false) }
     }
 
     /// Marks the name as no longer configured.
     pub fn remove(&self) {
-        if !self.removed.swap(true, Ordering::Relaxed) {
+        if !self.is_removed.swap(true, Ordering::Relaxed) {
             update_count(self.labels, &self.name, |count| count.saturating_sub(1));
         }
     }
@@ -47,22 +47,22 @@ impl Drop for ConfiguredName {
 }
 
 fn update_count(labels: Labels, name: &str, update: impl Fn(usize) -> usize) {
-    let mut configured = NAME_COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let count = configured.entry((labels, name.to_owned())).or_default();
+    let mut counts = NAME_COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let count = counts.entry((labels, name.to_owned())).or_default();
     *count = update(*count);
 }
 
 /// Removes the series of removed names from the Prometheus text.
 pub(super) fn drop_removed_series(text: String) -> String {
-    let configured = NAME_COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
-    let removed = configured.iter().filter(|(_, count)| **count == 0);
+    let counts = NAME_COUNTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let removed = counts.iter().filter(|(_, count)| **count == 0);
     let removed: Vec<String> = removed
         .flat_map(|((labels, name), _)| {
             let name = name.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
             labels.iter().map(move |label| format!("{label}=\"{name}\""))
         })
         .collect();
-    drop(configured);
+    drop(counts);
     if removed.is_empty() {
         return text;
     }

@@ -6,24 +6,29 @@ fn value(text: &str, series: &str) -> Option<f64> {
 
 #[test]
 fn unknown_method_has_the_label_other() {
-    for method in ProtocolMethod::ALL {
-        assert_eq!(Method::from_name(method.as_str()).as_str(), method.as_str());
+    for method in Method::ALL {
+        assert_eq!(MethodLabel::from_name(method.as_str()).as_str(), method.as_str());
     }
-    assert_eq!(Method::from_name("tools/cal\n").as_str(), "other");
+    assert_eq!(MethodLabel::from_name("tools/cal\n").as_str(), "other");
 }
 
 #[test]
 fn recorded_values_are_rendered() {
     let metrics = Metrics::install().unwrap();
     let requests = RequestMetrics::get();
-    requests.record(Transport::Sse, Method::from_name("prompts/get"), RequestOutcome::Ok, Duration::from_millis(3));
-    requests.record(Transport::Sse, Method::from_name("prompts/get"), RequestOutcome::Ok, Duration::from_secs(3));
-    requests.record(Transport::Sse, Method::from_name("no/such"), RequestOutcome::ClientError, Duration::ZERO);
+    requests.record(
+        Transport::Sse,
+        MethodLabel::from_name("prompts/get"),
+        RequestOutcome::Ok,
+        Duration::from_millis(3),
+    );
+    requests.record(Transport::Sse, MethodLabel::from_name("prompts/get"), RequestOutcome::Ok, Duration::from_secs(3));
+    requests.record(Transport::Sse, MethodLabel::from_name("no/such"), RequestOutcome::ClientError, Duration::ZERO);
     requests.record_error(ErrorKind::ResumeTooLate);
     set_breaker_state("tracker", CircuitState::Open);
     CacheMetrics::for_cache(Cache::Reads).hit();
     CacheMetrics::for_cache(Cache::Reads).miss();
-    let guard = ConnectionGuard::connection(Transport::Stdio);
+    let guard = GaugeGuard::connection(Transport::Stdio);
     let text = metrics.render();
     let value_of = |series: &str| value(&text, series).unwrap_or_else(|| panic!("{series} is not in:\n{text}"));
     assert_eq!(value_of(r#"countersign_requests_total{transport="sse",method="prompts/get",outcome="ok"}"#), 2.0);
@@ -55,7 +60,7 @@ fn recorded_values_are_rendered() {
 
 #[test]
 fn error_ratio_covers_last_minute() {
-    let mut window = Window::default();
+    let mut window = RatioWindow::default();
     let start = Instant::now();
     let at = |s: u64| start + Duration::from_secs(s);
     assert_eq!(window.ratio(at(0), (0, 0)), 0.0);

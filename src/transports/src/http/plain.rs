@@ -130,7 +130,7 @@ fn response(reply: &Reply) -> Result<HttpResponse, Problem> {
         }
     })?;
     match (reply.failure, &reply.change_id) {
-        (None, Some(id)) if reply.pending => {
+        (None, Some(id)) if reply.is_pending => {
             Ok(HttpResponse::Accepted().insert_header((header::LOCATION, format!("/api/changes/{id}"))).json(&result))
         }
         (None, _) => Ok(HttpResponse::Ok().json(&result)),

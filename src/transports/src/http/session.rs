@@ -339,7 +339,7 @@ fn open_session(post: &Post<'_>) -> Result<Arc<SessionShared>, McpError> {
     let channel = Channel::Streams(Streams::with_share(websocket.replay_frames, websocket.replay_bytes, share));
     let lifetimes = &endpoint.sessions.lifetimes;
     let session = SessionShared::new(Transport::Http, post.identity.clone(), channel, &lifetimes.lease_token());
-    Ok(Arc::new(session.at_node(lifetimes.node().as_deref())))
+    Ok(Arc::new(session.with_node_prefix(lifetimes.node().as_deref())))
 }
 
 fn temporary_session(post: &Post<'_>) -> Arc<SessionShared> {

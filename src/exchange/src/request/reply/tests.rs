@@ -32,7 +32,7 @@ fn response_queue_is_bounded_but_accepts_one_long_message() {
     assert!(queue.push(text(1)));
     queue.put_back(taken);
     assert!(!queue.push(text(1)), "messages that were put back count");
-    assert_eq!(queue.take().iter().map(Bytes::len).collect::<Vec<_>>(), [100, 1], "and comes first");
+    assert_eq!(queue.take().iter().map(Bytes::len).collect::<Vec<_>>(), [100, 1], "they come first");
 }
 
 #[test]
@@ -81,7 +81,8 @@ fn finished(reply: &Reply, revision: Revision) -> Value {
 
 #[test]
 fn result_has_members_that_its_revision_requires() {
-    let reply = Reply { meta: Some(("id", "7".into())), ..Reply::new(r#"{"n":1}"#.into()).cached(CacheHint::STATIC) };
+    let reply =
+        Reply { meta: Some(("id", "7".into())), ..Reply::new(r#"{"n":1}"#.into()).with_cache_hint(CacheHint::STATIC) };
     assert_eq!(reply.finish(Revision::V2025_11_25), r#"{"n":1}"#, "the handshake era has none of these members");
     let mut meta: Value = serde_json::from_str(SERVER_META).unwrap();
     meta["id"] = 7.into();
@@ -89,10 +90,10 @@ fn result_has_members_that_its_revision_requires() {
         "n": 1, "resultType": "complete", "_meta": meta, "ttlMs": 60_000, "cacheScope": "public",
     });
     assert_eq!(finished(&reply, Revision::MODERN), expected);
-    let live = Reply::new("{}".into()).cached(CacheHint::LIVE);
+    let live = Reply::new("{}".into()).with_cache_hint(CacheHint::LIVE);
     assert_eq!(finished(&live, Revision::MODERN)["cacheScope"], "private");
     let plain = finished(&Reply::new("{}".into()), Revision::MODERN);
     assert!(plain.get("ttlMs").is_none() && plain.get("cacheScope").is_none());
     // A result of an upstream stays unchanged.
-    assert_eq!(Reply::passed_on("{ }".into()).finish(Revision::MODERN), "{ }");
+    assert_eq!(Reply::verbatim("{ }".into()).finish(Revision::MODERN), "{ }");
 }

@@ -223,7 +223,7 @@ fn outboxes_that_nobody_reads_stay_within_the_total() {
             assert!(memory.used_total() <= 512 << 10);
         }
     }
-    let ended = |(outbox, end): &&(Outbox, CancellationToken)| outbox.overflowed() || end.is_cancelled();
+    let ended = |(outbox, end): &&(Outbox, CancellationToken)| outbox.has_overflowed() || end.is_cancelled();
     assert!(outboxes.iter().filter(ended).count() >= 10);
     assert!(outboxes.iter().filter(ended).all(|(outbox, _)| outbox.is_empty()), "waiting frames are dropped at once");
     drop(outboxes);

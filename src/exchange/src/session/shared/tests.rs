@@ -23,11 +23,11 @@ fn id() -> RequestId {
 
 #[test]
 fn session_is_connected_while_its_client_can_be_seen() {
-    let of_socket = session(outbox());
-    assert!(of_socket.is_connected());
-    let Channel::Outbox(socket) = &of_socket.channel else { panic!("no outbox") };
+    let over_websocket = session(outbox());
+    assert!(over_websocket.is_connected());
+    let Channel::Outbox(socket) = &over_websocket.channel else { panic!("no outbox") };
     socket.detach();
-    assert!(!of_socket.is_connected());
+    assert!(!over_websocket.is_connected());
     let over_http = session(Channel::Streams(Streams::new(10, 1000)));
     assert!(!over_http.is_connected());
     let (key, _) = over_http.admit(&id(), 10).unwrap();
@@ -167,8 +167,8 @@ fn session_lives_as_long_as_newest_token_of_its_client() {
     }
     session.set_identity(token(10));
     assert_eq!(expiry(&session), Some(10), "the token of a resumed connection counts");
-    let of_process =
+    let without_token =
         SessionShared::new(Transport::Http, identity("ann", Role::Agent), outbox(), &CancellationToken::new());
-    of_process.renew(&token(10));
-    assert_eq!(expiry(&of_process), None, "only a token is renewed");
+    without_token.renew(&token(10));
+    assert_eq!(expiry(&without_token), None, "only a token is renewed");
 }

@@ -18,7 +18,7 @@ use countersign_exchange::{
     context::Exchange,
     eviction::{self, Activity},
     reply::SERVER_META,
-    slots::Evictable,
+    slots::EvictableStream,
 };
 use countersign_protocol::{Revision, encode, negotiate::ClientCapabilities};
 use countersign_provider::NoProgress;
@@ -74,7 +74,7 @@ pub fn notify_when(
     is_done: impl Future<Output = bool> + 'static,
 ) {
     let (began, evicted) = (eviction::now(), CancellationToken::new());
-    let stream = Evictable::new(move || Activity::Idle(began), evicted.clone());
+    let stream = EvictableStream::new(move || Activity::Idle(began), evicted.clone());
     let Ok(slot) = requests.admit_if_free(&exchange.identity.principal, stream) else { return };
     let (session, shutdown) = (Arc::clone(&exchange.session), requests.shutdown.clone());
     let params = json!({ "elicitationId": elicitation_id }).to_string();

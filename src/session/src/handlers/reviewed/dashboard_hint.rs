@@ -13,7 +13,7 @@ use countersign_telemetry::metrics::Transport;
 #[must_use]
 pub fn dashboard_hint(exchange: &Exchange, reviews: &Reviews, change: &Change) -> Option<String> {
     let has_session = exchange.transport != Transport::Rest && !matches!(exchange.session.channel, Channel::None);
-    if !change.state.awaits_decision() || !has_session || !exchange.session.begin_dashboard_hint() {
+    if !change.state.awaits_decision() || !has_session || !exchange.session.take_dashboard_hint() {
         return None;
     }
     Some(format!(

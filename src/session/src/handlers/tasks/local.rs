@@ -54,7 +54,7 @@ pub fn start(
         };
         task.end(state);
     });
-    Ok(Reply::passed_on(format!(r#"{{"task":{description}}}"#)))
+    Ok(Reply::verbatim(format!(r#"{{"task":{description}}}"#)))
 }
 
 /// Returns the error for a tool that does not run as a task. `tools/list` says so too

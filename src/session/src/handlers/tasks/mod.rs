@@ -131,7 +131,7 @@ pub fn creation_reply(
     if exchange.is_modern() {
         let task = task_shape::with_result_type(&view::created_modern_task(reviews, change), "task");
         let meta = ("_meta", MemberEdit::Set(SERVER_META));
-        return Reply::passed_on(edit(&task, &[meta]));
+        return Reply::verbatim(edit(&task, &[meta]));
     }
     notify_of_transitions(exchange, reviews, change, progress_token);
     let mut text = countersign_review::gateway_tools::pending_text(change);
@@ -139,7 +139,7 @@ pub fn creation_reply(
         text = format!("{text}\n{hint}");
     }
     let meta = json!({ "io.modelcontextprotocol/model-immediate-response": text }).to_string();
-    Reply::passed_on(format!(r#"{{"task":{},"_meta":{meta}}}"#, view::legacy_task(exchange, reviews, change)))
+    Reply::verbatim(format!(r#"{{"task":{},"_meta":{meta}}}"#, view::legacy_task(exchange, reviews, change)))
 }
 
 /// Notifies the session in which a task was created of every transition (2025-11-25/basic/utilities/tasks, "Task Status
@@ -219,7 +219,7 @@ async fn await_result(exchange: &Exchange, reviews: &Arc<Reviews>, change: Arc<C
     match outcome_of(&change) {
         Some(ChangeOutcome::Result(finished)) => {
             let json = finished.result.to_json(exchange.revision(), finished.fits_output_schema);
-            Ok(Reply::passed_on(task_shape::with_related_task(&json, &id)).failing(finished.failure))
+            Ok(Reply::verbatim(task_shape::with_related_task(&json, &id)).with_failure(finished.failure))
         }
         Some(ChangeOutcome::Error(error)) => Err(error),
         None => Err(McpError::new(ErrorKind::Internal, "the change has ended without a result")),

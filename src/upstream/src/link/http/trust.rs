@@ -29,7 +29,9 @@ impl TlsTrust {
     pub fn new(authorities: Option<&Authorities>) -> Arc<Self> {
         static PUBLIC: LazyLock<TlsTrust> = LazyLock::new(|| TlsTrust::from_roots(tls::public_roots()));
         Arc::new(match authorities {
-            Some(authorities) => Self::from_roots(tls::roots_with(authorities.certificates.iter().cloned())),
+            Some(authorities) => {
+                Self::from_roots(tls::roots_with_authorities(authorities.certificates.iter().cloned()))
+            }
             None => Self {
                 key: PUBLIC.key,
                 config: Arc::clone(&PUBLIC.config),

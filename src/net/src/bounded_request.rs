@@ -1,0 +1,63 @@
+//! Sends a request to a server that may be hostile, with limits on the time and on the size of the response.
+
+use std::time::Duration;
+
+use actix_rt::time::timeout;
+use awc::{
+    SendClientRequest,
+    error::{ConnectError, SendRequestError},
+    http::header::HeaderMap,
+};
+
+/// The maximum number of bytes of a response body.
+const MAX_BODY_BYTES: usize = 256 * 1024;
+/// The time limit from the connection to the end of the response.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A complete response.
+pub struct BoundedResponse {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub body: Vec<u8>,
+}
+
+/// The reason why there is no complete response.
+#[derive(Debug)]
+pub enum BoundedRequestError {
+    Unreachable {
+        reason: String,
+        /// `true` if not a byte of the request was sent.
+        is_unsent: bool,
+    },
+    /// The response is too long or breaks off.
+    Unreadable(String),
+}
+
+/// Sends a request and reads the response. A request of a client of this crate follows no redirect.
+///
+/// # Errors
+/// Returns why there is no complete response.
+pub async fn send_bounded(request: SendClientRequest) -> Result<BoundedResponse, BoundedRequestError> {
+    let response = async {
+        let mut response = request.await.map_err(|error| BoundedRequestError::Unreachable {
+            // The connection may end after the request was written to it.
+            is_unsent: match &error {
+                SendRequestError::Connect(error) => !matches!(error, ConnectError::Disconnected),
+                SendRequestError::Url(_) => true,
+                _ => false,
+            },
+            reason: error.to_string(),
+        })?;
+        let body = response
+            .body()
+            .limit(MAX_BODY_BYTES)
+            .await
+            .map_err(|error| BoundedRequestError::Unreadable(format!("the answer cannot be read: {error}")))?;
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Ok(BoundedResponse { status, headers, body: body.to_vec() })
+    };
+    timeout(TIMEOUT, response).await.unwrap_or_else(|_| {
+        let reason = format!("no answer within {} s", TIMEOUT.as_secs());
+        Err(BoundedRequestError::Unreachable { reason, is_unsent: false })
+    })
+}
