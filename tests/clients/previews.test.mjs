@@ -367,7 +367,7 @@ test('writes to a memory graph are previewed', async t => {
         await apply(relation);
         assert.deepEqual((await graph()).relations, [knows]);
         const { change: entity } = await propose('delete_entities', { entityNames: ['Bob'] });
-        const gone = inserted(entity, 'Entities and their relations').join(' ');
+        const gone = ['entities', 'relations'].flatMap(part => inserted(entity, `Entities and their relations: ${part}`)).join(' ');
         assert.ok(gone.includes('"Bob"') && gone.includes('"knows"'), gone);
         await apply(entity);
         assert.deepEqual([(await graph()).entities.map(({ name }) => name), (await graph()).relations], [['Ada'], []]);

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use countersign_config::{Config, UpstreamConfig};
 use countersign_domain::policy::{Condition, Pins};
-use countersign_domain::recipes::{PreviewRead, Recipe};
+use countersign_domain::recipes::{PreviewRead, Recipe, RecordField, StateAfter, TextTemplate};
 use countersign_protocol::suggest;
 use countersign_store::StoreLocation;
 use countersign_upstream::Names;
@@ -43,8 +43,9 @@ fn server_warnings(server: &UpstreamConfig, pins: &Pins) -> Vec<String> {
         return Vec::new();
     }
     let mut check = RecipeChecker { server: &server.name, known: &known_tools, warnings: Vec::new() };
-    for tool in &server.previews.written {
-        if let Some(recipe) = server.previews.get(tool) {
+    for (tool, recipe) in &*server.previews.by_tool {
+        // A server may offer only some of the tools that a shipped set is for.
+        if server.previews.written.contains(tool) || known_tools.contains_key(tool) {
             check.check_recipe(tool, recipe);
         }
     }
@@ -62,9 +63,23 @@ impl RecipeChecker<'_> {
         if !self.check_tool(tool, tool) {
             return;
         }
-        let Recipe { target, summary, dry_run, before, after, reads, .. } = recipe;
-        for condition in [target, summary, after].into_iter().flatten() {
+        for condition in recipe.variants.iter().map(|variant| &variant.when) {
             self.check_condition(tool, condition);
+        }
+        for recipe in recipe.alternatives() {
+            self.check_methods(tool, recipe);
+        }
+    }
+
+    fn check_methods(&mut self, tool: &str, recipe: &Recipe) {
+        let Recipe { operation, target, summary, label, dry_run, before, after, reads, .. } = recipe;
+        for text in [operation, target, summary, label].into_iter().flatten() {
+            self.check_template(tool, text);
+        }
+        match after {
+            Some(StateAfter::Expression(condition)) => self.check_condition(tool, condition),
+            Some(StateAfter::Fields(fields)) => fields.iter().for_each(|field| self.check_template(tool, &field.value)),
+            None => {}
         }
         for (name, _) in dry_run.iter().flat_map(|dry_run| &dry_run.arguments) {
             self.check_argument(tool, tool, name);
@@ -76,15 +91,20 @@ impl RecipeChecker<'_> {
 
     fn check_read(&mut self, tool: &str, read: &PreviewRead) {
         let is_known = self.check_tool(tool, &read.tool);
-        for (name, condition) in &read.arguments {
+        for RecordField { name, value, .. } in &read.arguments {
             if is_known {
                 self.check_argument(tool, &read.tool, name);
             }
+            self.check_template(tool, value);
+        }
+        self.check_template(tool, &read.label);
+        for condition in [&read.for_each, &read.pick.keep, &read.pick.paths].into_iter().flatten() {
             self.check_condition(tool, condition);
         }
-        for condition in [&read.pick.keep, &read.pick.paths].into_iter().flatten() {
-            self.check_condition(tool, condition);
-        }
+    }
+
+    fn check_template(&mut self, tool: &str, text: &TextTemplate) {
+        text.expressions().into_iter().for_each(|condition| self.check_condition(tool, condition));
     }
 
     /// Checks the proposed arguments that an expression reads.

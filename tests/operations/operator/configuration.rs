@@ -298,6 +298,17 @@ fn recipes_are_checked_against_known_definitions() {
             "{ write: { reads: [{ label: a, tool: read, arguments: { file: arguments.path } }] } }".to_owned(),
             "`read` has no argument `file`",
         ),
+        (
+            format!(
+                "{{ write: {{ variants: [{{ when: arguments.pht == 1, before: {read}, after: arguments.path }}] }} }}"
+            ),
+            "`write` has no argument `pht`; did you mean `path`?",
+        ),
+        (
+            "{ write: { before: { for_each: arguments.pth, tool: read }, after: { x?: 'a {arguments.path}' } } }"
+                .to_owned(),
+            "`write` has no argument `pth`; did you mean `path`?",
+        ),
     ] {
         let err = check(&previews);
         assert!(err.contains(expected), "{previews}: {err}");

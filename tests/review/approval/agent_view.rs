@@ -153,7 +153,7 @@ fn visible_text(gateway: &Gateway, result: &Value) -> String {
     .join("\n")
 }
 
-const RECIPE: &str = ", previews: { write: { target: '\"the file\"', summary: '\"Write the file\"', \
+const RECIPE: &str = ", previews: { write: { target: the file, summary: Write the file, \
                       before: { tool: read, arguments: { path: arguments.path }, missing: '^ENOENT' }, after: arguments.text } }";
 
 #[test]

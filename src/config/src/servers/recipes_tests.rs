@@ -1,5 +1,7 @@
 //! Tests recipes against a fake server.
 
+mod language;
+
 use std::sync::{
     Arc, Mutex,
     atomic::{AtomicUsize, Ordering},
@@ -11,7 +13,7 @@ use countersign_domain::{
     changes::{LineOp, Operation, Preview, PreviewKind},
     policy::Verdict,
     principal::{Principal, Role},
-    recipes::{Recipe, Recipes},
+    recipes::{Recipe, Recipes, StateAfter},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
@@ -59,7 +61,7 @@ impl FakeServer {
 struct FakePolicy(Verdict, bool);
 
 const ALLOW_ALL: FakePolicy = FakePolicy(Verdict::Allow, true);
-const WRITE_RECIPE: &str = "{target: arguments.path, entity: file, summary: '\"Write \" + arguments.path', before: {tool: read, \
+const WRITE_RECIPE: &str = "{target: arguments.path, entity: file, summary: 'Write {arguments.path}', before: {tool: read, \
                      arguments: {path: arguments.path}, missing: '^ENOENT'}, after: arguments.text}";
 
 /// Compiles the recipes of a server from its configuration.
@@ -165,6 +167,8 @@ async fn missing_target_reads_as_empty_but_other_errors_fail() {
     let arguments = json!({ "path": "/b", "text": "new" });
     let seen = preview(&FakeServer::new(|_, _| failure("ENOENT: no such file")), WRITE_RECIPE, &arguments).await;
     let field = &seen.diff.fields[0];
+    assert_eq!((field.label.as_str(), lines(&seen, 0)), ("Now", vec!["#(does not exist)".to_owned()]));
+    let field = &seen.diff.fields[1];
     assert_eq!((field.before.as_deref(), field.after.as_deref()), (None, Some("new")));
     assert_eq!((seen.operation, seen.note.is_live()), (Operation::Create, true));
     // An existing file must not let an error pass for a missing file.
@@ -274,7 +278,7 @@ async fn volatile_parts_of_reads_are_ignored_in_fingerprint() {
     });
     let yaml = "{operation: delete, reads: [\
                 {label: Info, tool: read, arguments: {path: arguments.path}, lines: '^size', missing: ENOENT}, \
-                {label: Kept, tool: read, arguments: {path: '\"x\"', none: 'null'}, text: /structuredContent, keep: '{\"c\": found.c}'}]}";
+                {label: Kept, tool: read, arguments: {path: x, none: null}, text: /structuredContent, keep: '{\"c\": found.c}'}]}";
     let seen = preview(&server, yaml, &json!({ "path": "p" })).await;
     let labels: Vec<&str> = seen.diff.fields.iter().map(|field| field.label.as_str()).collect();
     assert_eq!(labels, ["path", "Info", "Kept"]);
@@ -359,8 +363,8 @@ async fn memory_graphs_are_compared_in_server_format() {
         let before = countersign_provider::previews::answers::to_cel_value("before", &before)
             .unwrap_or_else(|f| panic!("{f:?}"));
         let known = [("arguments", &arguments), ("before", &before)];
-        countersign_provider::previews::answers::evaluate("after", recipe.after.as_ref().unwrap(), &known)
-            .map_err(|fault| fault.reason)
+        let Some(StateAfter::Expression(after)) = &recipe.after else { panic!("{tool}") };
+        countersign_provider::previews::answers::evaluate("after", after, &known).map_err(|fault| fault.reason)
     };
     let ada = |observations: Value| json!({ "entityType": "person", "name": "Ada", "observations": observations });
     let entities =

@@ -214,6 +214,9 @@ pub struct PreviewNote {
     // The view of `Change::for_proposer` must not depend on that state.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub restricted: bool,
+    /// The packages and versions that the recipe was tried with, or `none`; absent without a recipe.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tried: Option<String>,
 }
 
 impl PreviewNote {

@@ -122,7 +122,14 @@ mod tests {
             &|c| c.diff = Diff::default(),
             &|c| c.diff.truncated = true,
             &|c| c.operation = Operation::Update,
-            &|c| c.preview = PreviewNote { kind: PreviewKind::Arguments, failed: Some("no".into()), restricted: true },
+            &|c| {
+                c.preview = PreviewNote {
+                    kind: PreviewKind::Arguments,
+                    failed: Some("no".into()),
+                    restricted: true,
+                    tried: None,
+                }
+            },
             &|c| c.fault = Some(ChangeFault { code: "X".into(), message: "y".into() }),
         ];
         for alter in same {

@@ -7,6 +7,7 @@
 mod budget;
 mod compare;
 mod errors;
+mod functions;
 mod paths;
 #[cfg(test)]
 mod tests;
@@ -45,7 +46,7 @@ const VARIABLES: &Variables = &[
     ("tool", &["name", "server", "annotations"]),
 ];
 
-const FUNCTIONS: [&str; 14] = [
+const FUNCTIONS: [&str; 19] = [
     "size",
     "contains",
     "startsWith",
@@ -60,6 +61,11 @@ const FUNCTIONS: [&str; 14] = [
     "dyn",
     "type",
     paths::PATH_WITHIN,
+    functions::JSON,
+    functions::YAML,
+    functions::YAML_DOCUMENTS,
+    functions::MERGE,
+    functions::MERGE_DEEP,
 ];
 
 const TYPES: [&str; 11] =
@@ -98,6 +104,8 @@ pub enum ConditionFault {
     Types,
     #[error("its condition uses a path that is not absolute, or that contains `..`, a NUL or a backslash")]
     Path,
+    #[error("its condition reads a text that is not {0}")]
+    Document(&'static str),
     #[error("its condition would take too long")]
     Budget,
     #[error("{0}")]
@@ -256,6 +264,9 @@ fn fault_from_error(error: &ExecutionError) -> ConditionFault {
     use ExecutionError as E;
     match error {
         E::FunctionError { function, .. } if function == paths::PATH_WITHIN => ConditionFault::Path,
+        E::FunctionError { function, message } => {
+            functions::fault_of(function, message).unwrap_or(ConditionFault::Other)
+        }
         E::NoSuchKey(key) => ConditionFault::Missing(key.chars().take(64).flat_map(char::escape_debug).collect()),
         E::IndexOutOfBounds(_) => ConditionFault::Missing("an element of a list".to_owned()),
         E::NoSuchOverload(_)
@@ -439,6 +450,9 @@ static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
         (CHARGE, budget::charge_value as _),
         (CHARGE_ELEMENTS, budget::charge_elements as _),
         (CHARGE_REGEX, budget::charge_regex as _),
+        (functions::JSON, functions::json as _),
+        (functions::YAML, functions::yaml as _),
+        (functions::YAML_DOCUMENTS, functions::yaml_documents as _),
     ] {
         let added = env.add_overload(name, name, vec![DYN_TYPE], function);
         debug_assert!(added.is_ok());
@@ -448,6 +462,8 @@ static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
         (compare::NOT_EQUALS, compare::not_equals as _),
         (compare::IS_IN, compare::is_in as _),
         (paths::PATH_WITHIN, paths::path_within as _),
+        (functions::MERGE, functions::merge as _),
+        (functions::MERGE_DEEP, functions::merge_deep as _),
     ] {
         let added = env.add_overload(name, name, vec![DYN_TYPE, DYN_TYPE], function);
         debug_assert!(added.is_ok());

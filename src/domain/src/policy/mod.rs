@@ -19,6 +19,7 @@
 
 pub mod condition;
 pub mod definition_status;
+pub mod documents;
 mod globs;
 pub mod known_reads;
 pub mod pins;

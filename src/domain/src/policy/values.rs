@@ -51,7 +51,7 @@ pub fn arguments_within(text: &str, max_bytes: usize, max_values: usize) -> Resu
     to_cel(serde_json::from_str(text).map_err(|_| AMBIGUOUS)?)
 }
 
-fn check_bounds(text: &str, max_bytes: usize, max_values: usize) -> Result<(), ConditionFault> {
+pub(super) fn check_bounds(text: &str, max_bytes: usize, max_values: usize) -> Result<(), ConditionFault> {
     if text.len() > max_bytes {
         return Err(ConditionFault::Arguments("the arguments are too large for its condition"));
     }
@@ -70,7 +70,7 @@ fn check_bounds(text: &str, max_bytes: usize, max_values: usize) -> Result<(), C
 
 const AMBIGUOUS: ConditionFault = ConditionFault::Arguments("the arguments are ambiguous");
 
-fn to_cel(json: Json) -> Result<Value, ConditionFault> {
+pub(super) fn to_cel(json: Json) -> Result<Value, ConditionFault> {
     Ok(match json {
         Json::Null => Value::Null,
         Json::Bool(value) => Value::Bool(value),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::{answers, fault::Fault, unified_diff};
+use super::{answers, comparison, fault::Fault, labels, unified_diff};
 use countersign_domain::{
     changes::{
         FieldDiff, LineOp, Operation, Preview, PreviewKind, PreviewNote,
@@ -30,13 +30,16 @@ pub struct Observation {
     pub display_format: DisplayFormat,
     /// Set if policy does not let the proposer read the value without review.
     pub restricted: bool,
+    /// The element of the recipe's list for which it was read.
+    pub element: Option<cel::Value>,
 }
 
 /// All values that a recipe has read.
 #[derive(Default)]
 pub struct Observations {
     pub dry_run: Option<Observation>,
-    pub before: Option<Observation>,
+    /// The present state: one value, or one for each element of the recipe's list.
+    pub before: Vec<Observation>,
     pub reads: Vec<Observation>,
     /// The reason why the recipe's dry run failed.
     pub note: Option<String>,
@@ -54,15 +57,15 @@ pub fn compose(
 ) -> Result<Preview, Fault> {
     let Observations { dry_run, before, reads, note } = observations;
     let mut hasher = fingerprint_hasher(arguments_preview);
-    for (role, observation) in dry_run.iter().map(|s| ("dry", s)).chain(before.iter().map(|s| ("before", s))) {
-        hash_observation(&mut hasher, role, observation);
-    }
+    dry_run.iter().for_each(|observation| hash_observation(&mut hasher, "dry", observation));
+    before.iter().for_each(|observation| hash_observation(&mut hasher, "before", observation));
     reads.iter().for_each(|observation| hash_observation(&mut hasher, "read", observation));
 
     let mut builder = DiffBuilder::new();
-    let mut operation = recipe.operation.unwrap_or(Operation::Update);
-    let mut kind = PreviewKind::BeforeAfter;
-    if dry_run.is_none() && before.is_none() {
+    let kind = if dry_run.is_some() { PreviewKind::DryRun } else { PreviewKind::BeforeAfter };
+    let creates = !before.is_empty() && before.iter().all(|observation| observation.value.is_none());
+    let default_operation = if creates { Operation::Create } else { Operation::Update };
+    if dry_run.is_none() && before.is_empty() {
         // The result cannot be computed, so the preview shows the requested values beside the current state.
         for FieldDiff { field, label, before, after, .. } in &arguments_preview.diff.fields {
             if !field.starts_with('$') {
@@ -71,13 +74,11 @@ pub fn compose(
         }
     }
     if let Some(observation) = dry_run {
-        kind = PreviewKind::DryRun;
         add_observation(&mut builder, "$dryRun", observation);
-    } else if let Some(observation) = before {
-        if recipe.operation.is_none() && observation.value.is_none() {
-            operation = Operation::Create;
-        }
-        add_comparison(&mut builder, recipe, arguments, observation)?;
+    }
+    for (n, observation) in before.into_iter().enumerate() {
+        let field = if n == 0 { "$content".to_owned() } else { format!("$content{}", n + 1) };
+        comparison::add_comparison(&mut builder, &field, recipe, arguments, observation)?;
     }
     if let Some(note) = &note {
         builder.add_lines("$note", "The dry run", [(LineOp::Note, note.as_str().into())]);
@@ -88,7 +89,7 @@ pub fn compose(
     }
     Ok(Preview {
         note: PreviewNote { kind, ..PreviewNote::default() },
-        operation,
+        operation: labels::operation_of(recipe, arguments).unwrap_or(default_operation),
         target: arguments_preview.target.clone(),
         summary: arguments_preview.summary.clone(),
         diff: builder.finish(),
@@ -102,7 +103,7 @@ pub fn preview_of_failure(mut arguments_preview: Preview, fault: Fault) -> Compu
     hasher.add_part(b"failed").add_part(fault.kind.as_bytes());
     arguments_preview.fingerprint = hasher.finish();
     arguments_preview.note =
-        PreviewNote { kind: PreviewKind::Arguments, failed: Some(fault.reason), restricted: false };
+        PreviewNote { kind: PreviewKind::Arguments, failed: Some(fault.reason), ..PreviewNote::default() };
     ComputedPreview { preview: arguments_preview, transient_error: fault.transient_error }
 }
 
@@ -120,48 +121,16 @@ fn hash_observation(hasher: &mut PartHasher, role: &str, observation: &Observati
     hasher.add_part(role.as_bytes()).add_part(observation.label.as_bytes()).add_optional(text.as_deref());
 }
 
-/// Adds the current text beside the text after the write.
-fn add_comparison(
-    builder: &mut DiffBuilder,
-    recipe: &Recipe,
-    arguments: &cel::Value,
-    observation: Observation,
-) -> Result<(), Fault> {
-    let Some(after) = &recipe.after else { return Ok(()) };
-    let uses_before = after.uses("before");
-    let before = match &observation.value {
-        Some(value) if uses_before => answers::to_cel_value("before", value)?,
-        _ => cel::Value::Null,
-    };
-    let after = answers::evaluate("after", after, &[("arguments", arguments), ("before", &before)])?;
-    let (before, after) = (observation.value.and_then(answers::display_text), answers::display_text(after));
-    let label = recipe.label.as_deref().unwrap_or("Content");
-    let fields = builder.len();
-    if uses_before && observation.restricted {
-        // The result contains the current text, so the proposer may see neither.
-        builder.add_compared("$content", label, before.as_deref(), after.as_deref());
-    } else {
-        builder.add("$content", label, before.as_deref(), after.as_deref());
-    }
-    if builder.len() == fields && before == after {
-        builder.add_lines("$content", label, [(LineOp::Note, "(nothing would change)".into())]);
-    }
-    if observation.restricted && builder.len() > fields {
-        builder.restrict_last();
-    }
-    Ok(())
-}
-
 /// Adds a value to the preview as it was read.
 fn add_observation(builder: &mut DiffBuilder, field: &str, observation: Observation) {
     let fields = builder.len();
-    let text = observation.value.and_then(answers::display_text);
+    let text = observation.value.and_then(|value| answers::display_text_as(value, observation.display_format));
     match (&text, observation.display_format) {
         (None, _) => builder.add_lines(field, &observation.label, [(LineOp::Note, "(nothing is there)".into())]),
         (Some(text), _) if text.trim().is_empty() => {
             builder.add_lines(field, &observation.label, [(LineOp::Note, "(empty)".into())]);
         }
-        (Some(text), DisplayFormat::Text) => {
+        (Some(text), DisplayFormat::Text | DisplayFormat::Json | DisplayFormat::Yaml) => {
             builder.add_lines(field, &observation.label, text_lines(text).map(|line| (LineOp::Equal, line.into())));
         }
         (Some(text), DisplayFormat::Diff) => {

@@ -51,12 +51,14 @@ impl Fault {
         let reason = match fault {
             ConditionFault::Missing(key) => format!("`{expression}` looks at `{key}`, which is not there"),
             ConditionFault::Types => format!("`{expression}` combines values whose types do not fit"),
+            ConditionFault::Document(format) => format!("`{expression}` looks at a text that is not {format}"),
+            ConditionFault::NotBoolean(_) => format!("`{expression}` gives neither true nor false"),
             ConditionFault::Budget => format!("`{expression}` would take too long"),
             ConditionFault::Arguments(_) => {
                 format!("`{expression}` cannot look at this: too large, or with numbers or keys that are not exact")
             }
             ConditionFault::Path => format!("`{expression}` is given a path that is not absolute, or has `..` in it"),
-            ConditionFault::NotBoolean(_) | ConditionFault::Other => format!("`{expression}` cannot be evaluated"),
+            ConditionFault::Other => format!("`{expression}` cannot be evaluated"),
         };
         Self::new("expression", reason)
     }

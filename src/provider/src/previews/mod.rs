@@ -6,9 +6,11 @@
 
 pub mod answers;
 pub mod arguments;
+mod comparison;
 pub mod compose;
 mod dry_run;
 pub mod fault;
+mod labels;
 mod module;
 mod path_filter;
 pub mod recipe_runner;
@@ -72,7 +74,7 @@ async fn compute(
         return module::preview_module_call(directory, provider, tool, arguments, context).await;
     }
     let recipe = provider.recipe(tool);
-    if let Some(dry) = recipe.and_then(|recipe| recipe.dry_run.as_ref()) {
+    for dry in recipe.iter().flat_map(|recipe| recipe.alternatives()).filter_map(|recipe| recipe.dry_run.as_ref()) {
         dry_run::check_arguments(dry, arguments)?;
     }
     let arguments_preview = provider.preview(tool, arguments, context).await?;

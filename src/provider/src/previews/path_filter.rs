@@ -12,7 +12,7 @@ pub(super) fn filter_by_paths(text: &str, paths: &[String], display_format: Disp
     };
     match display_format {
         DisplayFormat::Diff => filter_diff(text, &paths),
-        DisplayFormat::Text => filter_status(text, &paths),
+        _ => filter_status(text, &paths),
     }
 }
 

@@ -8,18 +8,20 @@ use std::{
     time::Duration,
 };
 
-use serde_json::{Map, Value, value::RawValue};
+use futures_util::future::try_join_all;
+use serde_json::{Value, value::RawValue};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     answers,
     compose::{self, ComputedPreview, Observation, Observations},
     fault::Fault,
+    labels::apply_recipe_labels,
 };
 use crate::{CallContext, Provider, ProviderDirectory, ToolDef, ToolResult, text::content_text};
 use countersign_domain::{
     changes::Preview,
-    policy::{Condition, Verdict},
+    policy::{ConditionFault, Verdict},
     principal::{Principal, Role},
     recipes::{DryRun, PreviewRead, Recipe},
 };
@@ -31,8 +33,8 @@ use countersign_protocol::{
 /// Time limit for all calls of one preview. It is shorter than the limits of a proposal and a recheck, so that the
 /// timeout can be shown.
 const MAX_PREVIEW_TIME: Duration = Duration::from_secs(8);
-/// Maximum characters of a lock key. Longer targets are truncated, so a few of them may share a key.
-const MAX_LOCK_KEY_CHARS: usize = 1000;
+/// Maximum calls of one preview at the same time.
+const MAX_CONCURRENT_READS: usize = 8;
 
 /// Runs recipes for one call.
 pub struct RecipeRunner<'a> {
@@ -63,6 +65,7 @@ impl<'a> RecipeRunner<'a> {
     ) -> ComputedPreview {
         let mut computed = self.try_run(recipe, tool, raw, arguments_preview).await;
         computed.preview.note.restricted = self.restricted.load(Ordering::Relaxed);
+        computed.preview.note.tried = Some(recipe.tried_text());
         computed
     }
 
@@ -76,6 +79,11 @@ impl<'a> RecipeRunner<'a> {
         let text = raw.get().to_owned();
         let arguments = match run_blocking(move || answers::parse_arguments(&text)).await {
             Ok(arguments) => arguments,
+            Err(fault) => return compose::preview_of_failure(arguments_preview, fault),
+        };
+        apply_recipe_labels(recipe, &arguments, &mut arguments_preview);
+        let recipe = match select_variant(recipe, &arguments) {
+            Ok(recipe) => recipe,
             Err(fault) => return compose::preview_of_failure(arguments_preview, fault),
         };
         apply_recipe_labels(recipe, &arguments, &mut arguments_preview);
@@ -113,10 +121,13 @@ impl<'a> RecipeRunner<'a> {
             }
         }
         if let (None, Some(before)) = (&observations.dry_run, &recipe.before) {
-            observations.before = Some(self.read(before, &tools, arguments).await?);
+            observations.before = self.read_each(before, &tools, arguments).await?;
+            if observations.before.is_empty() {
+                return Err(Fault::new("elements", "`for_each` gives an empty list, so there is nothing to compare"));
+            }
         }
         for read in &recipe.reads {
-            observations.reads.push(self.read(read, &tools, arguments).await?);
+            observations.reads.extend(self.read_each(read, &tools, arguments).await?);
         }
         Ok(observations)
     }
@@ -154,21 +165,41 @@ impl<'a> RecipeRunner<'a> {
         if result.is_error {
             return Err(Fault::from_error_result("the dry run", &content_text(&result.content)));
         }
-        let value = answers::pick_value("the dry run", &result, (&dry.pick, dry.shown), arguments)?;
+        let variables = answers::variables(arguments, None);
+        let value = answers::pick_value("the dry run", &result, (&dry.pick, dry.shown), &variables)?;
         let label = dry.label.clone().unwrap_or_else(|| "Dry run".to_owned());
-        Ok(Observation { label, value: Some(value), display_format: dry.shown, restricted })
+        Ok(Observation { label, value: Some(value), display_format: dry.shown, restricted, element: None })
     }
 
-    async fn read(&self, read: &PreviewRead, tools: &[ToolDef], arguments: &cel::Value) -> Result<Observation, Fault> {
+    /// Makes a read once, or for each element of its list.
+    async fn read_each(
+        &self,
+        read: &PreviewRead,
+        tools: &[ToolDef],
+        arguments: &cel::Value,
+    ) -> Result<Vec<Observation>, Fault> {
+        let elements = answers::elements(read.for_each.as_ref(), arguments)?;
+        let mut observations = Vec::with_capacity(elements.len());
+        for some in elements.chunks(MAX_CONCURRENT_READS) {
+            let reads = some.iter().map(|element| self.read(read, tools, arguments, element.as_ref()));
+            observations.extend(try_join_all(reads).await?);
+        }
+        Ok(observations)
+    }
+
+    async fn read(
+        &self,
+        read: &PreviewRead,
+        tools: &[ToolDef],
+        arguments: &cel::Value,
+        element: Option<&cel::Value>,
+    ) -> Result<Observation, Fault> {
         let tool = self.provider.exposed_name(&read.tool);
         self.pinned_tool(&tool, tools)?;
-        let mut object = Map::new();
-        for (name, expression) in &read.arguments {
-            let value = answers::evaluate(name, expression, &[("arguments", arguments)])?;
-            if !value.is_null() {
-                object.insert(name.clone(), value);
-            }
-        }
+        let variables = answers::variables(arguments, element);
+        let label = answers::display_text(answers::render("label", &read.label, &variables)?).unwrap_or_default();
+        let mut object = answers::render_fields(&read.arguments, &variables)?;
+        object.retain(|_, value| !value.is_null());
         let call = raw_json(Value::Object(object).to_string())?;
         let restricted = self.is_restricted(&tool, &call)?;
         let missing = |text: &str| read.missing.as_ref().is_some_and(|pattern| pattern.0.is_match(text));
@@ -182,9 +213,11 @@ impl<'a> RecipeRunner<'a> {
                 }
                 None
             }
-            Ok(result) => Some(answers::pick_value(&tool, &result, (&read.pick, read.shown), arguments)?),
+            Ok(result) => Some(answers::pick_value(&tool, &result, (&read.pick, read.shown), &variables)?),
         };
-        Ok(Observation { label: read.label.clone(), value, display_format: read.shown, restricted })
+        // A selection that leaves null means that there is nothing, too.
+        let value = value.filter(|value| !value.is_null());
+        Ok(Observation { label, value, display_format: read.shown, restricted, element: element.cloned() })
     }
 
     /// Returns the tool's definition if it is offered and pinned.
@@ -217,54 +250,19 @@ impl<'a> RecipeRunner<'a> {
     }
 }
 
-/// Sets the target, operation and summary that the recipe defines. They depend on the arguments only, which the
-/// proposer knows.
-fn apply_recipe_labels(recipe: &Recipe, arguments: &cel::Value, arguments_preview: &mut Preview) {
-    let text = |name: &str, expression: &Option<Condition>| {
-        let value = answers::evaluate(name, expression.as_ref()?, &[("arguments", arguments)]).ok()?;
-        answers::display_text(value).filter(|text| !text.is_empty())
-    };
-    if let Some(operation) = recipe.operation {
-        arguments_preview.operation = operation;
+/// Returns the variant for these arguments, or the recipe itself if it has none.
+fn select_variant<'r>(recipe: &'r Recipe, arguments: &cel::Value) -> Result<&'r Recipe, Fault> {
+    if recipe.variants.is_empty() {
+        return Ok(recipe);
     }
-    if let Some(target) = text("target", &recipe.target) {
-        arguments_preview.target.lock_key = lock_key(&target);
-        arguments_preview.target.label = target;
-    }
-    if let Some(entity) = &recipe.entity {
-        arguments_preview.target.entity_type.clone_from(entity);
-    }
-    if let Some(summary) = text("summary", &recipe.summary) {
-        arguments_preview.summary = summary_line(&summary);
-    }
-}
-
-/// Maximum characters of a summary.
-const MAX_SUMMARY: usize = 300;
-
-/// Returns the first line that is not blank, truncated.
-fn summary_line(text: &str) -> String {
-    let line = text.lines().map(str::trim_end).find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let cut: String = line.chars().take(MAX_SUMMARY).collect();
-    if cut.len() < text.trim_end().len() { format!("{cut} …") } else { cut }
-}
-
-/// Returns the same key for all spellings of a path.
-fn lock_key(target: &str) -> String {
-    let target: String = target.chars().take(MAX_LOCK_KEY_CHARS).collect();
-    if !target.contains('/') {
-        return target;
-    }
-    let mut parts: Vec<&str> = Vec::new();
-    for part in target.split('/') {
-        match part {
-            "" | "." => {}
-            ".." if parts.last().is_some_and(|last| *last != "..") => drop(parts.pop()),
-            other => parts.push(other),
+    for variant in &recipe.variants {
+        match answers::evaluate("when", &variant.when, &[("arguments", arguments)])? {
+            Value::Bool(true) => return Ok(&variant.recipe),
+            Value::Bool(false) => {}
+            _ => return Err(Fault::from_expression("when", &ConditionFault::NotBoolean("something else"))),
         }
     }
-    let root = if target.starts_with('/') { "/" } else { "" };
-    format!("{root}{}", parts.join("/"))
+    Err(Fault::new("variant", "the recipe has no variant for these arguments"))
 }
 
 fn raw_json(text: String) -> Result<Box<RawValue>, Fault> {
@@ -275,28 +273,4 @@ fn raw_json(text: String) -> Result<Box<RawValue>, Fault> {
 async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
     let result = tokio::task::spawn_blocking(work).await;
     result.unwrap_or_else(|_| Err(Fault::new("internal", "the preview could not be computed")))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{MAX_SUMMARY, lock_key, summary_line};
-
-    #[test]
-    fn summary_line_is_single_and_bounded() {
-        assert_eq!(summary_line("Commit in r: Fix it\n\nbecause"), "Commit in r: Fix it …");
-        assert_eq!(summary_line("Write /a b\n"), "Write /a b");
-        assert_eq!(summary_line(&"x".repeat(1000)).chars().count(), MAX_SUMMARY + 2);
-    }
-
-    #[test]
-    fn lock_key_normalizes_path_spellings() {
-        for path in ["/a/b", "/a//b", "/a/./b", "/a/x/../b", "//a/b/", "/../a/b"] {
-            // A path above the root keeps its own key, which belongs to no file.
-            let expected = if path.starts_with("/..") { "/../a/b" } else { "/a/b" };
-            assert_eq!(lock_key(path), expected, "{path}");
-        }
-        assert_eq!(lock_key("a b.."), "a b..");
-        assert_eq!(lock_key("../x"), "../x");
-        assert_ne!(lock_key("a/b"), lock_key("/a/b"));
-    }
 }

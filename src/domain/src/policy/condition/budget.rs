@@ -85,6 +85,11 @@ pub(super) fn charge_regex<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'
     Ok(value)
 }
 
+/// Charges for parsing a text, which costs more than reading it: one step for 64 bytes.
+pub(super) fn spend_for_document(bytes: usize) -> Result<(), ExecutionError> {
+    spend(1 + bytes as u64 / 64)
+}
+
 /// Returns the cost of visiting a whole value, counting to `most`.
 fn cost_of(value: &dyn Val, most: u64) -> u64 {
     let mut total = 1;

@@ -1,25 +1,36 @@
 //! Recipes for previews of an upstream tool's calls, as configured in `mcpServers.<name>.previews`.
 
+mod fields;
+mod template;
+
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use regex::Regex;
 use serde_json::Value;
 use strum::{IntoStaticStr, VariantArray};
 
-use crate::{
-    changes::Operation,
-    policy::{Condition, condition::Variables},
-};
+use crate::policy::{Condition, condition::Variables};
+
+pub use fields::{FieldFilter, FieldPath};
+pub use template::{RecordField, TemplateError, TextPart, TextTemplate};
 
 /// Variables of most expressions in a recipe.
 pub const ARGUMENT_VARIABLES: &Variables = &[("arguments", &[])];
+/// Variables of expressions in a read for each element of a list.
+pub const ELEMENT_VARIABLES: &Variables = &[("arguments", &[]), ("element", &[])];
 /// Variables of [`ResultSelector::keep`], including the value that the pointer found.
 pub const SELECTOR_VARIABLES: &Variables = &[("arguments", &[]), ("found", &[])];
+/// Variables of [`ResultSelector::keep`] in a read for each element of a list.
+pub const ELEMENT_SELECTOR_VARIABLES: &Variables = &[("arguments", &[]), ("element", &[]), ("found", &[])];
 /// Variables of [`Recipe::after`], including the present state, which is null if there is none yet.
 pub const AFTER_VARIABLES: &Variables = &[("arguments", &[]), ("before", &[])];
+/// Variables of [`Recipe::after`] if the present state is read for each element of a list.
+pub const ELEMENT_AFTER_VARIABLES: &Variables = &[("arguments", &[]), ("before", &[]), ("element", &[])];
 
 /// JSON pointer to the text of a tool result, used if a recipe names no other.
 pub const FIRST_TEXT: &str = "/content/0/text";
+/// The most elements of a list for each of which a recipe reads.
+pub const MAX_ELEMENTS: usize = 50;
 
 /// The preview of one tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,23 +38,69 @@ pub struct Recipe {
     /// The kind of the target, such as `file`.
     pub entity: Option<String>,
     /// The operation on the target. Without it, it is an update, or a creation if [`Recipe::before`] finds nothing.
-    pub operation: Option<Operation>,
+    pub operation: Option<TextTemplate>,
     /// The name of the target, shown to people. Changes of one target run one after another.
-    pub target: Option<Condition>,
-    pub summary: Option<Condition>,
+    pub target: Option<TextTemplate>,
+    pub summary: Option<TextTemplate>,
     /// The label for the text of [`Recipe::after`].
-    pub label: Option<String>,
+    pub label: Option<TextTemplate>,
     pub dry_run: Option<DryRun>,
     /// Reads the present state, to compare it with that of `after`.
     pub before: Option<PreviewRead>,
-    pub after: Option<Condition>,
+    /// The state after the call. Without it, nothing remains of what `before` reads.
+    pub after: Option<StateAfter>,
     /// Reads more live state for the reviewer.
     pub reads: Vec<PreviewRead>,
+    /// The packages with their versions, or other servers, that the recipe was tried with.
+    pub tried: Vec<String>,
+    /// Complete recipes for different arguments. If there are any, the first whose condition holds makes the preview.
+    pub variants: Vec<RecipeVariant>,
+}
+
+/// A recipe for the arguments that meet a condition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecipeVariant {
+    pub when: Condition,
+    pub recipe: Recipe,
+}
+
+/// The state after a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StateAfter {
+    Expression(Condition),
+    /// The present state with these fields.
+    Fields(Vec<RecordField>),
 }
 
 impl Recipe {
+    /// Returns the recipes that can make a preview: those of the variants, or else this one.
+    #[must_use]
+    pub fn alternatives(&self) -> Vec<&Self> {
+        if self.variants.is_empty() {
+            vec![self]
+        } else {
+            self.variants.iter().map(|variant| &variant.recipe).collect()
+        }
+    }
+
+    /// Returns what the recipe was tried with, or `none`.
+    #[must_use]
+    pub fn tried_text(&self) -> String {
+        if self.tried.is_empty() { "none".to_owned() } else { self.tried.join(", ") }
+    }
+
+    fn dry_runs_mut(&mut self) -> impl Iterator<Item = &mut DryRun> {
+        let of_variants = self.variants.iter_mut().filter_map(|variant| variant.recipe.dry_run.as_mut());
+        self.dry_run.as_mut().into_iter().chain(of_variants)
+    }
+
+    /// Sets whether the dry runs need no accepted definition.
+    pub fn trust_dry_runs(&mut self, is_trusted: bool) {
+        self.dry_runs_mut().for_each(|dry_run| dry_run.is_trusted = is_trusted);
+    }
+
     fn has_trusted_dry_run(&self) -> bool {
-        self.dry_run.as_ref().is_some_and(|dry| dry.is_trusted)
+        self.alternatives().iter().any(|recipe| recipe.dry_run.as_ref().is_some_and(|dry| dry.is_trusted))
     }
 }
 
@@ -71,11 +128,13 @@ impl fmt::Debug for DryRun {
 /// A read-only call of another tool of the same server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreviewRead {
-    pub label: String,
+    pub label: TextTemplate,
     /// The tool's name on the server.
     pub tool: String,
-    /// Expressions over the proposed arguments; those that evaluate to null are left out.
-    pub arguments: Vec<(String, Condition)>,
+    /// A list, for each element of which the tool is called.
+    pub for_each: Option<Condition>,
+    /// The arguments of the call; those that are null are left out.
+    pub arguments: Vec<RecordField>,
     pub pick: ResultSelector,
     pub shown: DisplayFormat,
     /// A pattern for the tool's error that means that there is no present state.
@@ -87,15 +146,17 @@ pub struct PreviewRead {
 pub struct ResultSelector {
     /// A JSON pointer into the result; empty means [`FIRST_TEXT`].
     pub pointer: String,
-    /// Filters the value that the pointer found.
+    /// Filters the value that the pointer found, which was parsed if its format is JSON or YAML.
     pub keep: Option<Condition>,
+    /// Selects fields of the value.
+    pub fields: FieldFilter,
     /// Keeps the matching lines of the text.
     pub lines: Option<Pattern>,
     /// Keeps the parts of a diff or of git's status that concern these paths.
     pub paths: Option<Condition>,
 }
 
-/// The display format of a text.
+/// The format of a text in an answer, in which it is also shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "lowercase")]
 pub enum DisplayFormat {
@@ -103,6 +164,10 @@ pub enum DisplayFormat {
     Text,
     /// The text is a unified diff.
     Diff,
+    /// The text is parsed as JSON.
+    Json,
+    /// The text is parsed as YAML.
+    Yaml,
 }
 
 /// A regular expression, which may match anywhere.
@@ -149,9 +214,7 @@ impl Recipes {
     /// Requires an accepted definition for the dry runs of all other tools.
     pub fn trust_only_dry_runs_of(&mut self, tools: &[String]) {
         for (tool, recipe) in Arc::make_mut(&mut self.by_tool) {
-            if let Some(dry) = &mut recipe.dry_run {
-                dry.is_trusted = tools.contains(tool);
-            }
+            recipe.trust_dry_runs(tools.contains(tool));
         }
     }
 

@@ -1,0 +1,141 @@
+//! Compiles `previews` of a server into recipes, and reports each problem at its line.
+
+mod recipe;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use self::recipe::{RECIPE_KEYS, parse_tried_texts, read_recipe};
+use super::shipped_recipes::{self, RecipeSet, SHIPPED_RECIPE_SETS};
+use crate::{
+    UpstreamTarget,
+    error::{Origin, quoted, quoted_key},
+    reader::fields::Fields,
+    reader::{LayerValue, Reader},
+    tree::{self, KeyValue, LocatedNode, Node},
+    values::describe,
+};
+use countersign_domain::recipes::{Recipe, Recipes};
+
+pub(super) const KEY: &str = "previews";
+
+/// The key beside the tools that says what all recipes of the map were tried with.
+const TRIED_KEY: &str = "tried";
+const MAX_RECIPES: usize = 500;
+
+/// Reads the recipes of a server with this target.
+pub(super) fn read(f: &mut Fields<'_>, target: Option<&UpstreamTarget>) -> Recipes {
+    let mut layers = RecipeLayers::default();
+    match f.value_of(KEY) {
+        None => layers.add_recognised_set(target),
+        Some(LocatedNode { node: Node::List(items), .. }) => {
+            items.iter().for_each(|item| read_layer(f, item, target, &mut layers));
+        }
+        Some(single_layer) => read_layer(f, single_layer, target, &mut layers),
+    }
+    layers.finish()
+}
+
+#[derive(Default)]
+struct RecipeLayers {
+    sets: Vec<&'static str>,
+    by_tool: BTreeMap<String, Recipe>,
+    written: Vec<String>,
+}
+
+impl RecipeLayers {
+    fn add_recognised_set(&mut self, target: Option<&UpstreamTarget>) {
+        if let Some(set) = target.and_then(shipped_recipes::find_by_target) {
+            self.add_set(set, false);
+        }
+    }
+
+    /// Adds a shipped set. `named` tells whether the operator chose it explicitly.
+    fn add_set(&mut self, set: &'static RecipeSet, named: bool) {
+        let trusted = named || self.sets.contains(&set.name);
+        let mut recipes = recipes_of_set(set);
+        recipes.values_mut().for_each(|recipe| recipe.trust_dry_runs(trusted));
+        self.by_tool.extend(recipes);
+        self.sets.push(set.name);
+    }
+
+    fn finish(mut self) -> Recipes {
+        self.written.sort();
+        self.written.dedup();
+        Recipes { sets: self.sets, by_tool: Arc::new(self.by_tool), written: self.written }
+    }
+}
+
+/// Returns the recipes of a shipped set. Recipes that do not compile are skipped, and a test ensures that there are
+/// none.
+fn recipes_of_set(set: &RecipeSet) -> BTreeMap<String, Recipe> {
+    let Ok(LocatedNode { node, .. }) = tree::parse(set.yaml) else { return BTreeMap::new() };
+    let section = LayerValue { node, origin: Origin::Default, base: Path::new("/").into() };
+    let Node::Map(entries) = &section.node else { return BTreeMap::new() };
+    let mut reader = Reader::default();
+    let mut fields = Fields::new(&mut reader, &section, set.name.to_owned(), Origin::Default, entries);
+    let tried = tried_with_all(&mut fields, TRIED_KEY, entries);
+    let recipes = entries.iter().filter(|entry| !is_tried_key(entry)).filter_map(|entry| {
+        let mut fields = fields.section(&entry.key, &RECIPE_KEYS)?;
+        Some((entry.key.clone(), read_recipe(&mut fields, &tried)?))
+    });
+    recipes.collect()
+}
+
+/// Returns `true` for the key [`TRIED_KEY`], unless a tool has that name.
+fn is_tried_key(entry: &KeyValue) -> bool {
+    entry.key == TRIED_KEY && matches!(entry.value.node, Node::Text(_) | Node::List(_))
+}
+
+/// Reads what all recipes of a map were tried with. `name` is the path to it.
+fn tried_with_all(f: &mut Fields<'_>, name: &str, entries: &[KeyValue]) -> Vec<String> {
+    let Some(entry) = entries.iter().find(|entry| is_tried_key(entry)) else { return Vec::new() };
+    let result = parse_tried_texts(&entry.value.node);
+    result.map_err(|wrong| f.report_at(&entry.value, name, wrong)).unwrap_or_default()
+}
+
+fn read_layer<'a>(
+    f: &mut Fields<'a>,
+    located: &'a LocatedNode,
+    target: Option<&UpstreamTarget>,
+    layers: &mut RecipeLayers,
+) {
+    let names = || {
+        let sets: Vec<&str> = SHIPPED_RECIPE_SETS.iter().map(|set| set.name).collect();
+        format!("auto, none, {}", sets.join(", "))
+    };
+    match &located.node {
+        Node::Text(word) => match (word.as_str(), shipped_recipes::find_by_name(word)) {
+            ("auto", _) => layers.add_recognised_set(target),
+            ("none", _) => {}
+            (_, Some(set)) => layers.add_set(set, true),
+            (other, None) => {
+                let message = format!("there is no set of previews {}", quoted(other));
+                let remedy = format!("Write one of {}, or recipes by tool.", names());
+                f.report_at(located, KEY, (message, remedy));
+            }
+        },
+        Node::Map(entries) if entries.len() > MAX_RECIPES => {
+            f.report_at(located, KEY, (format!("more than {MAX_RECIPES} recipes"), "Take some out.".to_owned()));
+        }
+        Node::Map(entries) => {
+            let tried = tried_with_all(f, &format!("{KEY}.{TRIED_KEY}"), entries);
+            for KeyValue { key, value, .. } in entries.iter().filter(|entry| !is_tried_key(entry)) {
+                if matches!(&value.node, Node::Text(word) if word == "none") {
+                    layers.by_tool.remove(key);
+                    continue;
+                }
+                let fields = f.nested(&format!("{KEY}.{}", quoted_key(key)), value, &RECIPE_KEYS);
+                if let Some(recipe) = fields.and_then(|mut fields| read_recipe(&mut fields, &tried)) {
+                    layers.by_tool.insert(key.clone(), recipe);
+                    layers.written.push(key.clone());
+                }
+            }
+        }
+        other => {
+            let message = format!("expected previews, found {}", describe(other));
+            f.report_at(located, KEY, (message, format!("Write one of {}, or {{tool: recipe}}.", names())));
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Compiles one recipe.
+
+use regex::Regex;
+use serde_json::Value;
+
+use crate::{
+    error::quoted,
+    reader::fields::Fields,
+    tree::{KeyValue, LocatedNode, Node},
+    values::{ValueError, choice, describe, read_visible_text, variant},
+};
+use countersign_domain::{
+    changes::Operation,
+    policy::{Condition, condition::Variables},
+    recipes::{
+        AFTER_VARIABLES, ARGUMENT_VARIABLES, DisplayFormat, DryRun, ELEMENT_AFTER_VARIABLES,
+        ELEMENT_SELECTOR_VARIABLES, ELEMENT_VARIABLES, FieldFilter, FieldPath, Pattern, PreviewRead, Recipe,
+        RecipeVariant, RecordField, ResultSelector, SELECTOR_VARIABLES, StateAfter, TextTemplate,
+    },
+};
+
+pub(super) const RECIPE_KEYS: [&str; 11] =
+    ["entity", "operation", "target", "summary", "label", "dry_run", "before", "after", "reads", "tried", "variants"];
+const VARIANT_KEYS: [&str; 10] =
+    ["when", "entity", "operation", "target", "summary", "label", "dry_run", "before", "after", "reads"];
+const DRY_RUN_KEYS: [&str; 5] = ["arguments", "label", "text", "lines", "as"];
+const BEFORE_KEYS: [&str; 9] = ["tool", "for_each", "arguments", "text", "as", "keep", "ignore", "lines", "missing"];
+const READ_KEYS: [&str; 11] =
+    ["label", "tool", "for_each", "arguments", "text", "as", "keep", "ignore", "lines", "paths", "missing"];
+
+const MAX_READS: usize = 8;
+const MAX_VARIANTS: usize = 30;
+const MAX_DRY_RUN_ARGUMENTS: usize = 16;
+const MAX_FIELDS: usize = 100;
+const MAX_TRIED: usize = 20;
+const MAX_TEXT: usize = 200;
+const MAX_TEMPLATE: usize = 4000;
+
+const OPERATIONS: [(&str, Operation); 4] = [
+    ("create", Operation::Create),
+    ("update", Operation::Update),
+    ("delete", Operation::Delete),
+    ("call", Operation::Call),
+];
+
+/// Reads a recipe. `tried` says what all recipes of its map were tried with. Returns `None` after reporting a problem.
+pub(super) fn read_recipe(f: &mut Fields<'_>, tried: &[String]) -> Option<Recipe> {
+    let mut recipe = read_keys(f, false);
+    recipe.tried = f.parse("tried", parse_tried_texts).unwrap_or_else(|| tried.to_vec());
+    match f.value_of("variants") {
+        None => check_methods(f, &recipe),
+        Some(variants) => recipe.variants = read_variants(f, variants, &recipe),
+    }
+    (!f.has_problems()).then_some(recipe)
+}
+
+/// Reads the packages and versions that a recipe was tried with: a text or a list of texts.
+pub(super) fn parse_tried_texts(node: &Node) -> Result<Vec<String>, ValueError> {
+    match node {
+        Node::List(items) if (1..=MAX_TRIED).contains(&items.len()) => {
+            items.iter().map(|item| read_visible_text(&item.node, MAX_TEXT)).collect()
+        }
+        Node::List(_) => Err((format!("expected 1 to {MAX_TRIED} texts"), "Name packages and versions.".to_owned())),
+        single => read_visible_text(single, MAX_TEXT).map(|text| vec![text]),
+    }
+}
+
+fn read_variants<'a>(f: &mut Fields<'a>, located: &'a LocatedNode, defaults: &Recipe) -> Vec<RecipeVariant> {
+    let items = match &located.node {
+        Node::List(items) if (1..=MAX_VARIANTS).contains(&items.len()) => items.as_slice(),
+        other => {
+            let message = format!("expected a list of 1 to {MAX_VARIANTS} variants, found {}", describe(other));
+            f.report("variants", message, "Write - { when: 'arguments.method == \"update\"', … }.");
+            return Vec::new();
+        }
+    };
+    let variants = items.iter().filter_map(|item| {
+        let mut fields = f.nested("variants", item, &VARIANT_KEYS)?;
+        let when = read_expression(&mut fields, "when", ARGUMENT_VARIABLES);
+        if !fields.has("when") {
+            fields.report("", "the variant has no condition", "Write when: 'arguments.method == \"update\"'.");
+        }
+        let is_each = defaults.before.as_ref().is_some_and(|before| before.for_each.is_some());
+        let recipe = with_defaults(read_keys(&mut fields, is_each), defaults);
+        check_methods(&mut fields, &recipe);
+        Some(RecipeVariant { when: when?, recipe })
+    });
+    variants.collect()
+}
+
+/// Returns the recipe of a variant, which inherits what it does not say itself.
+fn with_defaults(recipe: Recipe, defaults: &Recipe) -> Recipe {
+    let Recipe { entity, operation, target, summary, label, dry_run, before, after, reads, tried, variants: _ } =
+        defaults.clone();
+    Recipe {
+        entity: recipe.entity.or(entity),
+        operation: recipe.operation.or(operation),
+        target: recipe.target.or(target),
+        summary: recipe.summary.or(summary),
+        label: recipe.label.or(label),
+        dry_run: recipe.dry_run.or(dry_run),
+        before: recipe.before.or(before),
+        after: recipe.after.or(after),
+        reads: if recipe.reads.is_empty() { reads } else { recipe.reads },
+        tried,
+        variants: Vec::new(),
+    }
+}
+
+/// Reads the keys that recipes and variants share. `is_each` tells whether an inherited `before` reads for each element.
+fn read_keys(f: &mut Fields<'_>, is_each: bool) -> Recipe {
+    let before = f.section("before", &BEFORE_KEYS).and_then(|mut before| read_preview_read(&mut before));
+    let is_each = before.as_ref().map_or(is_each, |before| before.for_each.is_some());
+    let (label_variables, after_variables) =
+        if is_each { (ELEMENT_VARIABLES, ELEMENT_AFTER_VARIABLES) } else { (ARGUMENT_VARIABLES, AFTER_VARIABLES) };
+    Recipe {
+        entity: read_text(f, "entity"),
+        label: read_template(f, "label", label_variables),
+        operation: read_operation(f),
+        target: read_template(f, "target", ARGUMENT_VARIABLES),
+        summary: read_template(f, "summary", ARGUMENT_VARIABLES),
+        after: read_state_after(f, after_variables),
+        before,
+        dry_run: f.section("dry_run", &DRY_RUN_KEYS).and_then(|mut dry_run| read_dry_run(&mut dry_run)),
+        reads: read_preview_reads(f),
+        ..Recipe::default()
+    }
+}
+
+/// Checks that the methods of a recipe fit together.
+fn check_methods(f: &mut Fields<'_>, recipe: &Recipe) {
+    if f.has_problems() {
+        return;
+    }
+    let deletes = recipe.operation == Some(TextTemplate::Literal("delete".into()));
+    if recipe.after.is_some() && recipe.before.is_none()
+        || recipe.before.is_some() && recipe.after.is_none() && !deletes
+    {
+        let remedy = "Give both, leave out `after` with operation: delete, or show the present state alone with reads.";
+        f.report("", "`before` and `after` belong together", remedy);
+    } else if recipe.dry_run.is_none() && recipe.before.is_none() && recipe.reads.is_empty() {
+        f.report("", "the recipe shows nothing", "Give dry_run, before and after, or reads; or write none.");
+    }
+}
+
+fn read_operation(f: &mut Fields<'_>) -> Option<TextTemplate> {
+    let operation = read_template(f, "operation", ARGUMENT_VARIABLES)?;
+    if matches!(operation, TextTemplate::Literal(_)) {
+        f.read("operation", choice(OPERATIONS))?;
+    }
+    Some(operation)
+}
+
+/// Reads `after`: an expression, or a map of the fields that change.
+fn read_state_after(f: &mut Fields<'_>, variables: &'static Variables) -> Option<StateAfter> {
+    if matches!(f.value_of("after")?.node, Node::Map(_)) {
+        return Some(StateAfter::Fields(read_record(f, "after", variables)));
+    }
+    read_expression(f, "after", variables).map(StateAfter::Expression)
+}
+
+fn read_dry_run(f: &mut Fields<'_>) -> Option<DryRun> {
+    let arguments = f.map_entries("arguments", |_, KeyValue { key, value, .. }| {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '$');
+        if key.is_empty() || !key.chars().all(is_plain) {
+            let remedy = "Use letters, digits, _ - . and $.".to_owned();
+            return Err(("this cannot be the name of an argument".to_owned(), remedy));
+        }
+        Ok((key.clone(), to_json(&value.node)))
+    });
+    if arguments.len() > MAX_DRY_RUN_ARGUMENTS {
+        f.report("arguments", format!("more than {MAX_DRY_RUN_ARGUMENTS} arguments"), "Take some out.");
+    }
+    if !f.has_problems() && arguments.is_empty() {
+        let message = "a dry run without arguments would be the call itself";
+        f.report("", message, "Write arguments: { dryRun: true }.");
+    }
+    let label = read_text(f, "label");
+    let (pick, shown) = (read_selector(f, false), read_display_format(f));
+    Some(DryRun { arguments, label, pick, shown, is_trusted: true })
+}
+
+fn read_preview_reads(f: &mut Fields<'_>) -> Vec<PreviewRead> {
+    let items = f.parse("reads", |node| match node {
+        Node::List(items) if (1..=MAX_READS).contains(&items.len()) => Ok(items.as_slice()),
+        other => {
+            let message = format!("expected a list of 1 to {MAX_READS} reads, found {}", describe(other));
+            Err((message, "Write - { label: …, tool: …, arguments: {…} }.".to_owned()))
+        }
+    });
+    let items = items.unwrap_or_default().iter();
+    items.filter_map(|item| read_preview_read(&mut f.nested("reads", item, &READ_KEYS)?)).collect()
+}
+
+fn read_preview_read(f: &mut Fields<'_>) -> Option<PreviewRead> {
+    let for_each = read_expression(f, "for_each", ARGUMENT_VARIABLES);
+    let is_each = f.has("for_each");
+    let variables = if is_each { ELEMENT_VARIABLES } else { ARGUMENT_VARIABLES };
+    let arguments = read_record(f, "arguments", variables);
+    let missing = f.parse("missing", parse_pattern);
+    let (label, pick, shown) =
+        (read_template(f, "label", variables), read_selector(f, is_each), read_display_format(f));
+    if !f.has("tool") {
+        let remedy = "Write tool: and the name that the server gives it.";
+        f.report("", "the read does not say which `tool` it calls", remedy);
+    }
+    let tool = read_text(f, "tool")?;
+    let label = label.unwrap_or_else(|| TextTemplate::Literal(tool.as_str().into()));
+    Some(PreviewRead { label, tool, for_each, arguments, pick, shown, missing })
+}
+
+fn read_selector(f: &mut Fields<'_>, is_each: bool) -> ResultSelector {
+    let pointer = f.parse("text", |node| match node {
+        Node::Text(pointer) if pointer.starts_with('/') => Ok(pointer.clone()),
+        other => {
+            let message = format!("expected a JSON pointer, found {}", describe(other));
+            Err((message, "Write /content/0/text or /structuredContent/….".to_owned()))
+        }
+    });
+    let keeps_fields = f.value_of("keep").is_some_and(|keep| matches!(keep.node, Node::List(_)));
+    let (expression_variables, keep_variables) = if is_each {
+        (ELEMENT_VARIABLES, ELEMENT_SELECTOR_VARIABLES)
+    } else {
+        (ARGUMENT_VARIABLES, SELECTOR_VARIABLES)
+    };
+    let keep = if keeps_fields { None } else { read_expression(f, "keep", keep_variables) };
+    let fields = FieldFilter {
+        keep: if keeps_fields { f.parse_texts("keep", parse_field_path) } else { Vec::new() },
+        ignore: if f.has("ignore") { f.parse_texts("ignore", parse_field_path) } else { Vec::new() },
+    };
+    ResultSelector {
+        pointer: pointer.unwrap_or_default(),
+        keep,
+        fields,
+        lines: f.parse("lines", parse_pattern),
+        paths: read_expression(f, "paths", expression_variables),
+    }
+}
+
+fn parse_field_path(text: &str) -> Result<FieldPath, ValueError> {
+    FieldPath::parse(text).ok_or_else(|| {
+        let remedy = r#"Write updated_at, metadata.managedFields, *.id, **.id or labels["a.b"]."#.to_owned();
+        (format!("{} is not a path of fields", quoted(text)), remedy)
+    })
+}
+
+fn read_display_format(f: &mut Fields<'_>) -> DisplayFormat {
+    f.read("as", variant()).unwrap_or_default()
+}
+
+fn read_text(f: &mut Fields<'_>, name: &str) -> Option<String> {
+    f.parse(name, |node| read_visible_text(node, MAX_TEXT))
+}
+
+fn parse_pattern(node: &Node) -> Result<Pattern, ValueError> {
+    let regex = match node {
+        Node::Text(text) if text.len() <= 1000 => Regex::new(text).ok(),
+        _ => None,
+    };
+    let remedy = || "Correct it; ^ and $ stand for the beginning and the end.".to_owned();
+    regex.map(Pattern).ok_or_else(|| (format!("{} is not a regular expression", describe(node)), remedy()))
+}
+
+fn read_expression(f: &mut Fields<'_>, name: &str, variables: &'static Variables) -> Option<Condition> {
+    f.parse(name, |node| compile_expression(node, variables))
+}
+
+fn compile_expression(node: &Node, variables: &'static Variables) -> Result<Condition, ValueError> {
+    let source = match node {
+        Node::Text(source) => source.clone(),
+        Node::Bool(value) => value.to_string(),
+        Node::Int(number) => number.to_string(),
+        other => {
+            let message = format!("expected an expression, found {}", describe(other));
+            return Err((message, "Put it in quotes: 'arguments.path'.".to_owned()));
+        }
+    };
+    Condition::compile_for(&source, variables).map_err(|error| {
+        let message = format!("the expression cannot be used: {}{}", error.message, error.position_suffix());
+        (message, "Correct it; it is written in CEL (https://cel.dev).".to_owned())
+    })
+}
+
+/// Reads a text with expressions in braces.
+fn read_template(f: &mut Fields<'_>, name: &str, variables: &'static Variables) -> Option<TextTemplate> {
+    f.parse(name, |node| match node {
+        Node::Text(_) => compile_template(node, variables),
+        other => {
+            let remedy = "Write a text; expressions stand in braces: \"Write {arguments.path}\".".to_owned();
+            Err((format!("expected a text, found {}", describe(other)), remedy))
+        }
+    })
+}
+
+/// Reads a map of texts. A key that ends with `?` is left out if its value depends on something that is not there.
+fn read_record(f: &mut Fields<'_>, name: &str, variables: &'static Variables) -> Vec<RecordField> {
+    let fields = f.map_entries(name, |_, entry| compile_field(entry, variables));
+    if fields.len() > MAX_FIELDS {
+        f.report(name, format!("more than {MAX_FIELDS} keys"), "Take some out.");
+    }
+    fields
+}
+
+fn compile_field(entry: &KeyValue, variables: &'static Variables) -> Result<RecordField, ValueError> {
+    let (name, is_optional) = match entry.key.strip_suffix('?') {
+        Some(name) => (name, true),
+        None => (entry.key.as_str(), false),
+    };
+    let value = compile_template(&entry.value.node, variables)?;
+    Ok(RecordField { name: name.to_owned(), is_optional, value })
+}
+
+fn compile_template(node: &Node, variables: &'static Variables) -> Result<TextTemplate, ValueError> {
+    match node {
+        Node::Text(source) if source.len() > MAX_TEMPLATE => {
+            Err((format!("the text is longer than {MAX_TEMPLATE} bytes"), "Shorten it.".to_owned()))
+        }
+        Node::Text(source) => {
+            TextTemplate::compile(source, variables).map_err(|error| (error.to_string(), error.remedy().to_owned()))
+        }
+        Node::List(items) => {
+            let items: Result<_, _> = items.iter().map(|item| compile_template(&item.node, variables)).collect();
+            items.map(TextTemplate::List)
+        }
+        Node::Map(entries) => {
+            let fields: Result<_, _> = entries.iter().map(|entry| compile_field(entry, variables)).collect();
+            fields.map(TextTemplate::Record)
+        }
+        scalar => Ok(TextTemplate::Literal(to_json(scalar))),
+    }
+}
+
+fn to_json(node: &Node) -> Value {
+    match node {
+        Node::Null => Value::Null,
+        Node::Bool(value) => (*value).into(),
+        Node::Int(number) => i64::try_from(*number).map_or(Value::Null, Value::from),
+        Node::Float(number) => (*number).into(),
+        Node::Text(text) => text.as_str().into(),
+        Node::List(items) => items.iter().map(|item| to_json(&item.node)).collect(),
+        Node::Map(entries) => entries.iter().map(|entry| (entry.key.clone(), to_json(&entry.value.node))).collect(),
+    }
+}

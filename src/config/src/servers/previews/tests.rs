@@ -1,0 +1,150 @@
+//! Tests how recipes are compiled, and which ones a server uses.
+
+use super::*;
+use countersign_domain::recipes::TextTemplate;
+
+fn parsed(yaml: &str) -> (Recipes, Vec<String>) {
+    let target = UpstreamTarget::Command {
+        command: "npx".into(),
+        args: vec!["@modelcontextprotocol/server-memory".into()],
+        env: Default::default(),
+        cwd: None,
+    };
+    let value = tree::parse(yaml).unwrap();
+    let entries = [KeyValue { key: KEY.into(), line: 1, column: 1, value }];
+    let origin = Origin::File { path: Default::default(), line: 0, column: 0 };
+    let section = LayerValue { node: Node::Null, origin: origin.clone(), base: Path::new("/").into() };
+    let mut reader = Reader::default();
+    let mut fields = Fields::new(&mut reader, &section, "s".into(), origin, &entries);
+    let recipes = read(&mut fields, Some(&target));
+    (recipes, reader.problems.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn every_shipped_recipe_can_be_read() {
+    for set in &shipped_recipes::SHIPPED_RECIPE_SETS {
+        let (recipes, faults) = parsed(set.yaml);
+        assert_eq!(faults, Vec::<String>::new(), "{}", set.name);
+        assert_eq!(recipes_of_set(set), *recipes.by_tool);
+        assert!(recipes.by_tool.len() >= 4, "{}", set.name);
+    }
+}
+
+#[test]
+fn every_shipped_recipe_is_tried_with_its_server() {
+    let tests = include_str!("../../../../../tests/clients/previews.test.mjs");
+    for set in &shipped_recipes::SHIPPED_RECIPE_SETS {
+        assert!(tests.contains(&format!("startBehind(t, ['{}']", set.name)), "{}", set.name);
+        for tool in recipes_of_set(set).keys() {
+            assert!(tests.contains(&format!("('{tool}',")), "{tool}");
+        }
+    }
+}
+
+#[test]
+fn later_preview_layers_override_earlier_ones() {
+    let (recipes, faults) = parsed("auto");
+    assert!(faults.is_empty());
+    assert_eq!(recipes.sets, ["memory"]);
+    assert!(recipes.get("delete_entities").is_some() && recipes.written.is_empty());
+    let (recipes, faults) = parsed(
+        "[auto, git, {delete_entities: none, mine: {reads: [{tool: look, arguments: {a: 1, b: arguments.x}}]}}]",
+    );
+    assert!(faults.is_empty(), "{faults:?}");
+    assert_eq!(
+        (recipes.sets.as_slice(), recipes.written.as_slice()),
+        (&["memory", "git"][..], &["mine".to_owned()][..])
+    );
+    assert!(recipes.get("delete_entities").is_none() && recipes.get("git_add").is_some());
+    let mine = recipes.get("mine").unwrap();
+    assert_eq!((&mine.reads[0].label, mine.reads[0].arguments.len()), (&TextTemplate::Literal("look".into()), 2));
+    assert!(parsed("none").0.is_empty());
+}
+
+#[test]
+fn only_written_recipes_count_as_more_calls() {
+    let (automatic, _) = parsed("auto");
+    let (mine, _) = parsed("{mine: {reads: [{tool: look}]}}");
+    let (other, _) = parsed("{mine: {reads: [{tool: touch}]}}");
+    let none = Recipes::default();
+    assert!(!automatic.calls_more_than(&none) && !none.calls_more_than(&mine));
+    assert!(mine.calls_more_than(&automatic) && other.calls_more_than(&mine) && !mine.calls_more_than(&mine));
+    // If the operator names a set for the server, its dry runs are trusted.
+    let (named, _) = parsed("filesystem");
+    let (both, _) = parsed("[filesystem, auto]");
+    assert!(named.calls_more_than(&none) && !both.calls_more_than(&named) && !automatic.calls_more_than(&named));
+}
+
+#[test]
+fn preview_problem_is_reported_with_position() {
+    for (yaml, expected) in [
+        ("7", ":1:1: s.previews: expected previews"),
+        ("nothing", ":1:1: s.previews: there is no set of previews `nothing`"),
+        ("a: {}", ":1:4: s.previews.a: the recipe shows nothing"),
+        ("a: {befor: {}}", ":1:5: s.previews.a.befor: unknown key"),
+        ("a: {before: {tool: x}}", ":1:4: s.previews.a: `before` and `after` belong together"),
+        ("a: {before: {}, after: 'before'}", ":1:13: s.previews.a.before: the read does not say which `tool`"),
+        ("a: {dry_run: {arguments: {}}}", ":1:14: s.previews.a.dry_run: a dry run without arguments"),
+        ("a: {dry_run: {arguments: {'a\"b': 1}}}", "previews.a.dry_run.arguments.`a\\\"b`: this cannot be the name"),
+        ("a: {reads: [{tool: x, text: content}]}", "previews.a.reads.text: expected a JSON pointer"),
+        ("a: {reads: [{tool: x, lines: '('}]}", "previews.a.reads.lines: `(` is not a regular"),
+        ("a: {reads: [{tool: x, as: html}]}", "previews.a.reads.as: `html` is not one of"),
+        ("a: {reads: []}", "previews.a.reads: expected a list"),
+        (
+            "a: {target: before.x, reads: [{tool: x}]}",
+            "previews.a.target: the expression cannot be used: there is no `before`",
+        ),
+        ("a: {operation: move, reads: [{tool: x}]}", "previews.a.operation: `move` is not one of"),
+        (
+            "a: {summary: '\"Write \" + arguments.x', reads: [{tool: x}]}",
+            "previews.a.summary: the expression in it is not in braces",
+        ),
+        (
+            "a: {reads: [{tool: x, arguments: {b: '{arguments.'}}]}",
+            "a.reads.arguments.b: the brace in it is never closed",
+        ),
+        (
+            "a: {reads: [{tool: x, arguments: {b: element.x}}]}",
+            "a.reads.arguments.b: the expression cannot be used: there is no",
+        ),
+        ("a: {reads: [{tool: x, ignore: [a..b]}]}", "a.reads.ignore: `a..b` is not a path of fields"),
+        ("a: {reads: [{tool: x, keep: []}]}", "a.reads.keep: expected a text or a list of texts"),
+        ("a: {variants: []}", "previews.a.variants: expected a list of 1 to"),
+        ("a: {variants: [{reads: [{tool: x}]}]}", "previews.a.variants: the variant has no condition"),
+        ("a: {variants: [{when: 'true'}]}", "previews.a.variants: the recipe shows nothing"),
+        ("a: {variants: [{when: 'true', variants: []}]}", "previews.a.variants.variants: unknown key"),
+        ("a: {operation: update, before: {tool: x}}", "previews.a: `before` and `after` belong together"),
+        ("a: {tried: [], reads: [{tool: x}]}", "previews.a.tried: expected 1 to"),
+    ] {
+        let (_, faults) = parsed(yaml);
+        assert_eq!(faults.len(), 1, "{yaml}: {faults:?}");
+        assert!(faults[0].contains(expected), "{yaml}: {faults:?}");
+    }
+}
+
+#[test]
+fn set_and_recipe_say_what_they_were_tried_with() {
+    let look = "reads: [{tool: look}]";
+    let (recipes, faults) = parsed(&format!("{{tried: [p 1, p 2], a: {{{look}}}, b: {{{look}, tried: q 3}}}}"));
+    assert_eq!(faults, Vec::<String>::new());
+    let tried = |tool: &str| recipes.get(tool).unwrap().tried_text();
+    assert_eq!((tried("a"), tried("b")), ("p 1, p 2".to_owned(), "q 3".to_owned()));
+    let (recipes, _) = parsed(&format!("{{tried: {{{look}}}}}"));
+    assert_eq!(recipes.get("tried").unwrap().tried_text(), "none", "a tool may have that name");
+    for set in &shipped_recipes::SHIPPED_RECIPE_SETS {
+        assert!(recipes_of_set(set).values().all(|recipe| !recipe.tried.is_empty()), "{}", set.name);
+    }
+}
+
+#[test]
+fn variant_inherits_what_it_does_not_say() {
+    let (recipes, faults) = parsed(
+        "{a: {entity: page, reads: [{tool: look}], variants: [{when: arguments.x == 1, operation: create}, \
+         {when: 'true', entity: draft, before: {tool: look, for_each: arguments.l}, after: element.x}]}}",
+    );
+    assert_eq!(faults, Vec::<String>::new());
+    let recipe = recipes.get("a").unwrap();
+    let entities: Vec<_> = recipe.alternatives().iter().map(|recipe| recipe.entity.as_deref()).collect();
+    assert_eq!(entities, [Some("page"), Some("draft")]);
+    assert!(recipe.variants.iter().all(|variant| variant.recipe.reads.len() == 1));
+}

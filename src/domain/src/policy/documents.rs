@@ -1,0 +1,102 @@
+//! Parses JSON and YAML documents that an agent or a server passes as text, and writes YAML.
+
+use cel::Value;
+use serde_json::Value as Json;
+
+use super::{condition::ConditionFault, values};
+
+/// The most bytes of a document.
+const MAX_BYTES: usize = 4 << 20;
+/// The most values in a document.
+const MAX_VALUES: usize = 100_000;
+/// The most documents in one text.
+const MAX_DOCUMENTS: usize = 100;
+
+/// Parses a JSON text.
+///
+/// # Errors
+/// [`ConditionFault::Document`]; numbers that are not exact, ambiguous keys and texts that are too large.
+pub fn parse_json(text: &str) -> Result<Json, ConditionFault> {
+    let json = serde_json::from_str(text).map_err(|_| ConditionFault::Document("JSON"))?;
+    values::check_bounds(text, MAX_BYTES, MAX_VALUES)?;
+    Ok(json)
+}
+
+/// Parses a YAML text that holds one document.
+///
+/// # Errors
+/// [`ConditionFault::Document`] also for several documents, duplicate keys and excessive aliases.
+pub fn parse_yaml(text: &str) -> Result<Json, ConditionFault> {
+    let mut documents = parse_yaml_documents(text)?;
+    match (documents.pop(), documents.is_empty()) {
+        (Some(document), true) => Ok(document),
+        _ => Err(ConditionFault::Document("one YAML document")),
+    }
+}
+
+/// Parses a YAML text that holds any number of documents. Empty ones are left out.
+///
+/// # Errors
+/// The errors of [`parse_yaml`].
+pub fn parse_yaml_documents(text: &str) -> Result<Vec<Json>, ConditionFault> {
+    if text.len() > MAX_BYTES {
+        return Err(ConditionFault::Document("YAML of at most 4 MiB"));
+    }
+    let options = serde_saphyr::options! {
+        // Other booleans of YAML 1.1, such as `yes`, stay texts.
+        strict_booleans: true,
+        with_snippet: false,
+        budget: serde_saphyr::budget! {
+            max_events: 2 * MAX_VALUES,
+            max_depth: 100,
+            max_aliases: 100,
+            max_documents: MAX_DOCUMENTS,
+        },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_VALUES },
+    };
+    let documents: Vec<Json> =
+        serde_saphyr::from_multiple_with_options(text, options).map_err(|_| ConditionFault::Document("YAML"))?;
+    Ok(documents.into_iter().filter(|document| !document.is_null()).collect())
+}
+
+/// Writes a value as YAML.
+#[must_use]
+pub fn to_yaml(json: &Json) -> String {
+    serde_saphyr::to_string(json).unwrap_or_else(|_| json.to_string())
+}
+
+/// Converts a parsed document for use in expressions.
+pub(super) fn to_cel(json: Json) -> Result<Value, ConditionFault> {
+    values::to_cel(json)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn yaml_is_parsed_and_written() {
+        let text =
+            "kind: Pod\nmetadata:\n  name: a\n  labels: {on: yes}\nspec:\n  containers:\n  - name: c\n    n: 1\n";
+        let value = json!({ "kind": "Pod", "metadata": { "name": "a", "labels": { "on": "yes" } },
+            "spec": { "containers": [{ "name": "c", "n": 1 }] } });
+        assert_eq!(parse_yaml(text), Ok(value.clone()));
+        assert_eq!(parse_yaml(&to_yaml(&value)), Ok(value.clone()));
+        let script = json!({ "data": { "run.sh": "#!/bin/sh\necho: 'x'\n", "n": "1", "t": "true", "e": "" } });
+        assert_eq!(parse_yaml(&to_yaml(&script)), Ok(script));
+        assert_eq!(parse_yaml_documents("---\na: 1\n---\n---\nb: 2\n"), Ok(vec![json!({ "a": 1 }), json!({ "b": 2 })]));
+        assert_eq!(parse_yaml("{\"a\": [1, null]}"), Ok(json!({ "a": [1, null] })));
+    }
+
+    #[test]
+    fn ambiguous_documents_are_refused() {
+        let is_refused = |text: &str| matches!(parse_yaml(text), Err(ConditionFault::Document(_)));
+        assert!(is_refused("a: 1\na: 2") && is_refused("a: 1\n---\nb: 2") && is_refused("a: [") && is_refused(""));
+        let bomb: String = (0..9).map(|n| format!("a{}: &a{} [*a{n}, *a{n}, *a{n}, *a{n}]\n", n + 1, n + 1)).collect();
+        assert!(is_refused(&format!("a0: &a0 [x, x, x, x]\n{bomb}")), "aliases that grow without end");
+        assert_eq!(parse_json("{"), Err(ConditionFault::Document("JSON")));
+        assert!(matches!(parse_json("[12345678901234567890123]"), Err(ConditionFault::Arguments(_))));
+    }
+}

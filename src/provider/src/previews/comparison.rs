@@ -1,0 +1,166 @@
+//! Compares the present state with the state after a call: records field by field, everything else as text.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::{answers, compose::Observation, fault::Fault};
+use countersign_domain::{
+    changes::{LineOp, diff::DiffBuilder},
+    recipes::{DisplayFormat, Recipe, StateAfter},
+};
+
+/// The nesting below which records are compared as text.
+const MAX_DEPTH: usize = 6;
+
+/// Adds the present state beside the state after the call. `field` names it in the diff.
+pub(super) fn add_comparison(
+    builder: &mut DiffBuilder,
+    field: &str,
+    recipe: &Recipe,
+    arguments: &cel::Value,
+    observation: Observation,
+) -> Result<(), Fault> {
+    let after = state_after(recipe, arguments, &observation)?;
+    let variables = answers::variables(arguments, observation.element.as_ref());
+    let label = recipe.label.as_ref().map(|label| answers::render("label", label, &variables)).transpose()?;
+    let label = label.and_then(answers::display_text);
+    let uses_before = match &recipe.after {
+        Some(StateAfter::Expression(after)) => after.uses("before"),
+        Some(StateAfter::Fields(_)) => true,
+        None => false,
+    };
+    let mut writer = ComparisonWriter {
+        builder,
+        format: observation.display_format,
+        restricted: observation.restricted,
+        // The result contains the current text, so the proposer may see neither.
+        compares_lines: observation.restricted && uses_before,
+    };
+    if observation.value.is_none() {
+        let label = label.as_ref().map_or_else(|| "Now".to_owned(), |label| format!("{label} (now)"));
+        writer.add_note(&format!("{field}.before"), &label, "(does not exist)");
+    }
+    let fields = writer.builder.len();
+    match (&observation.value, &after) {
+        (Some(Value::Object(before)), Some(Value::Object(after))) if writer.compares_fields() => {
+            writer.add_record(field, label.as_deref(), "", (Some(before), Some(after)), 0);
+        }
+        (Some(Value::Object(before)), None) if writer.compares_fields() => {
+            writer.add_record(field, label.as_deref(), "", (Some(before), None), 0);
+        }
+        (None, Some(Value::Object(after))) if writer.compares_fields() => {
+            writer.add_record(field, label.as_deref(), "", (None, Some(after)), 0);
+        }
+        (before, after) => {
+            writer.add_value(field, label.as_deref().unwrap_or("Content"), before.as_ref(), after.as_ref())
+        }
+    }
+    if writer.builder.len() == fields && observation.value == after {
+        writer.add_note(field, label.as_deref().unwrap_or("Content"), "(nothing would change)");
+    }
+    Ok(())
+}
+
+/// Computes the state after the call, with the fields that the recipe shows. `None` means that nothing remains.
+fn state_after(recipe: &Recipe, arguments: &cel::Value, observation: &Observation) -> Result<Option<Value>, Fault> {
+    let Some(after) = &recipe.after else { return Ok(None) };
+    let before = match (&observation.value, after) {
+        (Some(value), StateAfter::Fields(_)) => answers::to_cel_value("before", value)?,
+        (Some(value), StateAfter::Expression(after)) if after.uses("before") => answers::to_cel_value("before", value)?,
+        _ => cel::Value::Null,
+    };
+    let mut variables = answers::variables(arguments, observation.element.as_ref());
+    variables.push(("before", &before));
+    let value = match after {
+        StateAfter::Expression(after) => answers::evaluate("after", after, &variables)?,
+        StateAfter::Fields(fields) => {
+            let mut record = match &observation.value {
+                Some(Value::Object(record)) => record.clone(),
+                None => Map::new(),
+                Some(_) => {
+                    return Err(Fault::new("after", "`after` sets fields, but what `before` reads has none"));
+                }
+            };
+            record.extend(answers::render_fields(fields, &variables)?);
+            Value::Object(record)
+        }
+    };
+    let value = answers::parse_document(value, observation.display_format)
+        .map_err(|fault| Fault::new("format", format!("`after` {}", answers::document_problem(&fault))))?;
+    let fields = recipe.before.as_ref().map(|before| &before.pick.fields);
+    let value = match fields {
+        Some(fields) => answers::select_fields(value, fields),
+        None => Some(value),
+    };
+    let mut value = value.ok_or_else(|| Fault::new("fields", "`after` has no fields, but `before` selects some"))?;
+    value.sort_all_objects();
+    Ok(Some(value).filter(|value| !value.is_null()))
+}
+
+/// Writes the fields of one comparison.
+struct ComparisonWriter<'a> {
+    builder: &'a mut DiffBuilder,
+    format: DisplayFormat,
+    restricted: bool,
+    compares_lines: bool,
+}
+
+impl ComparisonWriter<'_> {
+    /// Returns `true` if records are shown field by field.
+    fn compares_fields(&self) -> bool {
+        self.format != DisplayFormat::Yaml
+    }
+
+    /// Adds the fields of a record that differ. Records inside it are compared in the same way.
+    fn add_record(
+        &mut self,
+        field: &str,
+        label: Option<&str>,
+        path: &str,
+        (before, after): (Option<&Map<String, Value>>, Option<&Map<String, Value>>),
+        depth: usize,
+    ) {
+        let keys: BTreeSet<&String> = before.into_iter().chain(after).flat_map(Map::keys).collect();
+        for key in keys {
+            let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+            let get = |record: Option<&'_ Map<String, Value>>| record.and_then(|record| record.get(key)).cloned();
+            match (get(before), get(after)) {
+                (before, after) if before == after => {}
+                (Some(Value::Object(before)), Some(Value::Object(after))) if depth < MAX_DEPTH => {
+                    self.add_record(field, label, &path, (Some(&before), Some(&after)), depth + 1);
+                }
+                (before, after) => {
+                    let label = label.map_or_else(|| path.clone(), |label| format!("{label}: {path}"));
+                    self.add_value(&format!("{field}.{path}"), &label, before.as_ref(), after.as_ref());
+                }
+            }
+        }
+    }
+
+    fn add_value(&mut self, field: &str, label: &str, before: Option<&Value>, after: Option<&Value>) {
+        let text =
+            |value: Option<&Value>| value.cloned().and_then(|value| answers::display_text_as(value, self.format));
+        let (before, after) = (text(before), text(after));
+        let fields = self.builder.len();
+        if self.compares_lines {
+            self.builder.add_compared(field, label, before.as_deref(), after.as_deref());
+        } else {
+            self.builder.add(field, label, before.as_deref(), after.as_deref());
+        }
+        self.restrict_since(fields);
+    }
+
+    fn add_note(&mut self, field: &str, label: &str, note: &str) {
+        let fields = self.builder.len();
+        self.builder.add_lines(field, label, [(LineOp::Note, note.into())]);
+        self.restrict_since(fields);
+    }
+
+    /// Marks the field that was added after these, if it may show what the proposer may not read.
+    fn restrict_since(&mut self, fields: usize) {
+        if self.restricted && self.builder.len() > fields {
+            self.builder.restrict_last();
+        }
+    }
+}
