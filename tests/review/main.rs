@@ -8,3 +8,4 @@ mod documents;
 mod held_calls;
 mod policy;
 mod upstream_policy;
+mod verification;

@@ -72,19 +72,21 @@ impl RecipeChecker<'_> {
     }
 
     fn check_methods(&mut self, tool: &str, recipe: &Recipe) {
-        let Recipe { operation, target, summary, label, dry_run, before, after, reads, .. } = recipe;
+        let Recipe { operation, target, summary, label, dry_run, before, after, reads, verify, .. } = recipe;
         for text in [operation, target, summary, label].into_iter().flatten() {
             self.check_template(tool, text);
         }
-        match after {
-            Some(StateAfter::Expression(condition)) => self.check_condition(tool, condition),
-            Some(StateAfter::Fields(fields)) => fields.iter().for_each(|field| self.check_template(tool, &field.value)),
-            None => {}
+        let expected = verify.as_ref().and_then(|verify| verify.after.as_ref());
+        for after in after.iter().chain(expected) {
+            match after {
+                StateAfter::Expression(condition) => self.check_condition(tool, condition),
+                StateAfter::Fields(fields) => fields.iter().for_each(|field| self.check_template(tool, &field.value)),
+            }
         }
         for (name, _) in dry_run.iter().flat_map(|dry_run| &dry_run.arguments) {
             self.check_argument(tool, tool, name);
         }
-        for read in before.iter().chain(reads) {
+        for read in before.iter().chain(reads).chain(verify.as_ref().map(|verify| &verify.read)) {
             self.check_read(tool, read);
         }
     }

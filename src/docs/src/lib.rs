@@ -34,7 +34,7 @@ use self::{
     remote::{Embedder, Generator},
     tools::{
         args::{ReadOnlyCall, WriteCall, WritingToolCall},
-        completion, definitions, plan,
+        completion, definitions, plan, read_back,
         reads::{MAX_CONCURRENT_SEARCHES, Reader},
         resources, run, run_blocking, tenant,
     },
@@ -43,8 +43,8 @@ use countersign_config::DocsConfig;
 use countersign_domain::changes::Preview;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
-    CallContext, Completion, CompletionRef, Module, PromptDef, PromptResult, Provider, ProviderEvent, Report,
-    ResourceDef, ResourceTemplateDef, ResourceText, SessionNotes, ToolDef, ToolResult, text::one_line,
+    CallContext, Completion, CompletionRef, Module, PresentValues, PromptDef, PromptResult, Provider, ProviderEvent,
+    Report, ResourceDef, ResourceTemplateDef, ResourceText, SessionNotes, ToolDef, ToolResult, text::one_line,
 };
 pub use library::DocsError;
 
@@ -198,6 +198,29 @@ impl Provider for Docs {
                 WritingToolCall::Read(read_call) => Ok(plan::unchanged_preview(&read_call)),
             }
         })
+    }
+
+    fn read_back<'a>(
+        &'a self,
+        tool: &'a str,
+        arguments: &'a RawValue,
+        _: &'a RawValue,
+        _: &'a CallContext,
+    ) -> Option<BoxFuture<'a, Result<PresentValues, McpError>>> {
+        let WritingToolCall::Write(write) = WritingToolCall::parse(tool, arguments)?.ok()? else { return None };
+        let (selector, path, is_promotion) = match write {
+            WriteCall::Put { selector, path, .. } => (selector, path, false),
+            WriteCall::Promote { selector, path, .. } => (selector, path, true),
+            WriteCall::Delete(_) => return None,
+        };
+        let library = Arc::clone(&self.reader.library);
+        Some(Box::pin(run_blocking(move || {
+            let text = read_back::document_text(&library, &selector, &path)?;
+            Ok(match is_promotion {
+                true => vec![("promotion_level", text.as_deref().map(read_back::promotion_level))],
+                false => vec![("file", text)],
+            })
+        })))
     }
 
     fn preview_reads(&self, tool: &str, arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {

@@ -208,6 +208,29 @@ async fn deletion_fingerprint_follows_the_live_file() {
 }
 
 #[actix::test]
+async fn written_documents_are_read_back() {
+    let bench = TestDocs::new().await;
+    for (tool, arguments, field) in [
+        ("index_document", json!({ "path": "note.md", "content": "# Other\n" }), "file"),
+        (
+            "update_promotion_level",
+            json!({ "document_path": "note.md", "promotion_level": "critical" }),
+            "promotion_level",
+        ),
+    ] {
+        let preview = bench.preview(tool, arguments.clone()).await.unwrap();
+        let approved = preview.diff.fields.into_iter().find(|shown| shown.field == field).unwrap().after;
+        let (arguments, context) = (with_project(arguments), context());
+        let read = async || bench.docs.read_back(tool, &arguments, RawValue::NULL, &context).unwrap().await.unwrap();
+        assert_ne!(read().await, [(field, approved.clone())], "{tool}");
+        bench.docs.call(tool, &arguments, &context).await.unwrap();
+        assert_eq!(read().await, [(field, approved)], "{tool}");
+    }
+    let deletion = with_project(json!({ "paths": ["note.md"] }));
+    assert!(bench.docs.read_back("delete_documents", &deletion, RawValue::NULL, &context()).is_none());
+}
+
+#[actix::test]
 async fn write_is_refused_after_branch_switch() {
     let bench = TestDocs::with_branches(true).await;
     for (tool, arguments) in [

@@ -222,6 +222,9 @@ impl Audience {
     }
 }
 
+/// The values of fields after a run (see [`Provider::read_back`]); `None` for a field without a value.
+pub type PresentValues = Vec<(&'static str, Option<String>)>;
+
 /// A session of the handshake era that subscribes to resources.
 pub trait Subscriber: Send + Sync + 'static {
     fn id(&self) -> &Arc<str>;
@@ -302,6 +305,18 @@ pub trait Provider: Send + Sync + 'static {
         arguments: &'a RawValue,
         ctx: &'a CallContext,
     ) -> BoxFuture<'a, Result<Preview, McpError>>;
+
+    /// Reads the present values of the fields that the preview of a call shows, after it ran with this result. Fields
+    /// that cannot be compared are left out. Returns `None` if the tool has no such read; only modules implement this.
+    fn read_back<'a>(
+        &'a self,
+        _tool: &'a str,
+        _arguments: &'a RawValue,
+        _result: &'a RawValue,
+        _ctx: &'a CallContext,
+    ) -> Option<BoxFuture<'a, Result<PresentValues, McpError>>> {
+        None
+    }
 
     /// Subscribes to the provider's events from now on. The channel is bounded: a slow receiver gets `Lagged` and reads
     /// the lists again. The channel of a provider without events is closed.

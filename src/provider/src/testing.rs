@@ -17,14 +17,15 @@ use tokio::sync::{Semaphore, broadcast, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    CallContext, Completion, CompletionRef, Module, PromptArgumentDef, PromptDef, PromptMessage, PromptResult,
-    Provider, ProviderDirectory, ProviderEvent, ResourceDef, ResourceText, ToolDef, ToolResult,
+    CallContext, Completion, CompletionRef, Module, PresentValues, PromptArgumentDef, PromptDef, PromptMessage,
+    PromptResult, Provider, ProviderDirectory, ProviderEvent, ResourceDef, ResourceText, ToolDef, ToolResult,
     request::{Replier, UpstreamRequest},
 };
 use countersign_domain::{
     changes::{Change, Operation, Preview, PreviewNote, ServerIdentity, Target, diff::DiffBuilder, fingerprint},
     policy::{Decision, Verdict, known_reads::KnownReads},
     principal::Principal,
+    recipes::Recipe,
 };
 use countersign_protocol::{ErrorKind, McpError, RequestId, annotations::ToolAnnotations};
 
@@ -68,6 +69,12 @@ pub struct FakeProvider {
     /// Replaces the preview of `state`.
     pub preview_script: Option<Script<Preview>>,
     pub preview_error: Mutex<Option<ErrorKind>>,
+    /// Reads the target after a call.
+    pub read_back_script: OnceLock<Script<PresentValues>>,
+    /// Each read of the target after a call takes a permit.
+    pub read_back_gate: Semaphore,
+    /// The recipe of every tool.
+    pub recipe: OnceLock<Recipe>,
     /// Tools and arguments of the calls received.
     pub received_calls: Mutex<Vec<(String, String)>>,
     /// Principals of the calls received.
@@ -113,6 +120,9 @@ impl FakeProvider {
             call_script: None,
             preview_script: None,
             preview_error: Mutex::new(None),
+            read_back_script: OnceLock::new(),
+            read_back_gate: Semaphore::new(1_000_000),
+            recipe: OnceLock::new(),
             received_calls: Mutex::default(),
             callers: Mutex::default(),
             running: AtomicUsize::new(0),
@@ -290,6 +300,22 @@ impl Provider for FakeProvider {
             (None, Some(script)) => script(tool, arguments),
             (None, None) => Ok(self.current_preview(arguments)),
         }))
+    }
+    fn read_back<'a>(
+        &'a self,
+        tool: &'a str,
+        arguments: &'a RawValue,
+        _: &'a RawValue,
+        _: &'a CallContext,
+    ) -> Option<BoxFuture<'a, Result<PresentValues, McpError>>> {
+        let script = self.read_back_script.get()?;
+        Some(Box::pin(async move {
+            self.read_back_gate.acquire().await.unwrap().forget();
+            script(tool, arguments)
+        }))
+    }
+    fn recipe(&self, _: &str) -> Option<&Recipe> {
+        self.recipe.get()
     }
     fn check_available<'a>(&'a self, principal: &'a Principal) -> BoxFuture<'a, Result<(), McpError>> {
         Box::pin(ready(if self.unavailable.load(Ordering::SeqCst) {

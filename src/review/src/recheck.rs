@@ -9,7 +9,10 @@ use tokio_util::sync::CancellationToken;
 use super::inner::Inner;
 use countersign_domain::changes::{Change, ChangeFault, Preview, ServerIdentity};
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{CallContext, Provider};
+use countersign_provider::{
+    CallContext, Provider,
+    previews::compose::{ComputedPreview, StateBefore},
+};
 
 /// The most characters of a fault's message.
 const MAX_FAULT_CHARS: usize = 1000;
@@ -17,8 +20,9 @@ const MAX_HEADLINE_CHARS: usize = 500;
 
 /// The result of comparing a change with its target.
 pub(super) enum Recheck {
-    /// The target and the server are as shown. The provider may run the call.
-    Same(Arc<dyn Provider>),
+    /// The target and the server are as shown. The provider may run the call. The state that its recipe has read, if any,
+    /// serves the verification.
+    Same(Arc<dyn Provider>, Option<StateBefore>),
     /// The target changed, or another server or definition would run the call.
     Moved(Box<Divergence>),
     /// The call can no longer be made as shown: the tool's definition changed, or the preview refuses.
@@ -94,14 +98,14 @@ impl Inner {
     /// another one takes its name later, calls of this one fail.
     pub(super) async fn recheck(&self, change: &Change) -> Recheck {
         match self.preview_again(change, &change.arguments).await {
-            Ok((provider, preview)) => {
+            Ok((provider, ComputedPreview { preview, before, .. })) => {
                 let served_by = provider.served_by();
                 let same_server = change.served_by.fingerprint == served_by.fingerprint;
                 let same_target =
                     preview.fingerprint == change.fingerprint && preview.target.lock_key == change.target.lock_key;
                 // The message names no addresses, because the proposer reads it.
                 let message = match (same_server, same_target) {
-                    (true, true) => return Recheck::Same(provider),
+                    (true, true) => return Recheck::Same(provider, before),
                     (true, false) => "The target has changed since the diff was made",
                     (false, _) => "The server has another command or address than when the diff was made",
                 };
@@ -118,7 +122,7 @@ impl Inner {
         &self,
         change: &Change,
         arguments: &RawValue,
-    ) -> Result<(Arc<dyn Provider>, Preview), PreviewFailure> {
+    ) -> Result<(Arc<dyn Provider>, ComputedPreview), PreviewFailure> {
         let unavailable = |message: &'static str| {
             let error = McpError::new(ErrorKind::UpstreamUnavailable, message);
             PreviewFailure::Unavailable(error.with("provider", change.provider.as_str()))
@@ -149,7 +153,7 @@ impl Inner {
             countersign_provider::previews::recheck(&*self.directory, &provider, tool, arguments, &context, shown);
         let preview = AssertUnwindSafe(preview).catch_unwind();
         match tokio::time::timeout(self.config.preview_timeout, preview).await {
-            Ok(Ok(Ok(preview))) => Ok((provider, preview)),
+            Ok(Ok(Ok(computed))) => Ok((provider, computed)),
             Ok(Ok(Err(error))) if error.kind.is_transient() => Err(PreviewFailure::Unavailable(error)),
             Ok(Ok(Err(error))) => Err(PreviewFailure::Impossible(error)),
             Ok(Err(_panic)) => {

@@ -6,6 +6,7 @@ use utoipa::ToSchema;
 
 use countersign_domain::changes::{
     Change, ChangeFault, ChangeState, Operation, PreviewKind, Proposer, ReviewDecision, ReviewVerdict, Target, Terms,
+    Verification, Verified,
     digest::{arguments_hash, body_hash},
     machine::{EventKind, Transition},
 };
@@ -50,6 +51,9 @@ pub struct ChangeSummary<'a> {
     duplicate_of: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<&'a ChangeFault>,
+    /// The verification without its reason and differences.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verification: Option<Verification>,
 }
 
 /// A decision without its comment.
@@ -114,6 +118,7 @@ impl<'a> ChangeSummary<'a> {
             run_after: change.run_after,
             duplicate_of: change.duplicate_of.as_deref(),
             fault: change.fault.as_ref(),
+            verification: change.verification.as_ref().map(Verification::without_details),
         }
     }
 }
@@ -141,6 +146,9 @@ struct AuditDetails<'a> {
     previous_arguments_hash: Option<&'a str>,
     /// The hash of the whole change after the transition, so that `audit verify` notices if the change was altered.
     change_hash: &'a str,
+    /// Only for a verification: its result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verified: Option<Verified>,
     #[serde(skip_serializing_if = "Option::is_none")]
     comment: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -162,6 +170,7 @@ pub(super) fn to_draft(transition: Transition) -> Result<Draft, McpError> {
     )?;
     let arguments_hash = arguments_hash(&after.arguments);
     let edit = after.edits.last().filter(|_| kind == EventKind::Edited);
+    let verification = after.verification.as_ref().filter(|_| kind == EventKind::Verified);
     let details = serialize(
         &AuditDetails {
             version: after.version,
@@ -169,6 +178,7 @@ pub(super) fn to_draft(transition: Transition) -> Result<Draft, McpError> {
             arguments_hash: &arguments_hash,
             previous_arguments_hash: edit.map(|edit| edit.from.as_str()),
             change_hash: &body_hash(&body),
+            verified: verification.map(|verification| verification.verified),
             comment: comment.as_deref(),
             key_id: key_id.as_deref(),
         },

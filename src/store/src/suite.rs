@@ -29,7 +29,9 @@ use super::{
 };
 use countersign_domain::{
     changes::{
+        Verification,
         audit::{EntryContent, Verifier},
+        diff::DiffBuilder,
         digest::body_hash,
         testing::change,
     },
@@ -59,7 +61,7 @@ macro_rules! suite {
                 live_changes_and_counts_match_states, audit_pages_form_a_valid_chain, searches_find_changes_and_entries,
                 any_character_is_stored, pruning_removes_old_records_once,
                 pins_and_rules_are_kept_with_entries, policy_is_kept_after_reopening,
-                target_stays_taken_after_an_unknown_outcome);
+                target_stays_taken_after_an_unknown_outcome, verification_is_kept_with_its_event);
             suite!(@plain $at;
                 store_behaves_like_the_model, key_is_found_by_hash_until_revoked,
                 key_use_is_recorded_once_a_minute, sign_in_is_kept_until_deleted, code_is_taken_by_one_caller, key_changes_have_audit_entries,

@@ -4,8 +4,8 @@
 //! which repeats all checks of the preview.
 //!
 //! `tools.rs` defines the tools and `arguments.rs` their arguments. `plan.rs` checks a write against the live state and
-//! makes its diff, and `writes.rs` carries it out. `reads.rs` and `search.rs` answer reads, and `preview_reads.rs`
-//! lists the reads that reveal the data of a preview.
+//! makes its diff, and `writes.rs` carries it out. `reads.rs` and `search.rs` answer reads, and `preview_reads.rs` lists
+//! the reads that reveal the data of a preview. `read_back.rs` reads the written fields after a run.
 
 mod arguments;
 mod checks;
@@ -17,6 +17,7 @@ mod model;
 mod plan;
 mod preview_reads;
 mod project_keys;
+mod read_back;
 mod reads;
 mod render;
 mod resources;
@@ -59,8 +60,8 @@ use countersign_config::TrackerConfig;
 use countersign_domain::changes::Preview;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
-    CallContext, Module, Permit, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef, ResourceText, ToolDef,
-    ToolResult, schema::parse_arguments,
+    CallContext, Module, Permit, PresentValues, Provider, ProviderEvent, ResourceDef, ResourceTemplateDef,
+    ResourceText, ToolDef, ToolResult, schema::parse_arguments,
 };
 use countersign_store::ModuleStorage;
 
@@ -234,6 +235,19 @@ impl Provider for Tracker {
             let kind = if is_quick { ReadKind::Snapshot } else { ReadKind::Slow };
             self.storage.read(kind, &ctx.cancel, read).await
         })
+    }
+
+    fn read_back<'a>(
+        &'a self,
+        tool: &'a str,
+        arguments: &'a RawValue,
+        result: &'a RawValue,
+        ctx: &'a CallContext,
+    ) -> Option<BoxFuture<'a, Result<PresentValues, McpError>>> {
+        let write = Write::parse(tool, arguments)?.ok()?;
+        let (workflow, result) = (Arc::clone(&self.workflow), result.to_owned());
+        let read = move |db: Db<'_>| read_back::read_back(db, &workflow, &write, &result);
+        Some(Box::pin(self.storage.read(ReadKind::Snapshot, &ctx.cancel, read)))
     }
 
     fn preview_reads(&self, tool: &str, arguments: &RawValue) -> Result<Vec<(&'static str, Value)>, McpError> {

@@ -154,7 +154,7 @@ impl Plan {
 }
 
 /// The name, the label and the value of a field.
-type Field = (&'static str, &'static str, String);
+pub(super) type Field = (&'static str, &'static str, String);
 
 /// Returns the optional fields of an issue that have a value, in the order of the diff.
 fn optional_fields(
@@ -170,6 +170,21 @@ fn optional_fields(
         ("parent", "Parent", parent.map(Parent::label)),
     ];
     fields.into_iter().filter_map(|(name, label, value)| Some((name, label, value?)))
+}
+
+/// Returns the fields of an issue that have a value, in the order of the diff.
+pub(super) fn issue_fields(issue: &Issue) -> impl Iterator<Item = Field> {
+    let fields = [
+        ("key", "Key", issue.key.to_string()),
+        ("type", "Type", issue.kind.to_string()),
+        ("title", "Title", issue.title.clone()),
+        ("status", "Status", issue.status.to_string()),
+        ("priority", "Priority", issue.priority.to_string()),
+    ];
+    let optional =
+        optional_fields(&issue.description, issue.assignee.as_ref(), issue.estimated_hours, issue.parent.as_ref());
+    let comments = Some(issue.comment_count).filter(|count| *count > 0);
+    fields.into_iter().chain(optional).chain(comments.map(|count| ("comments", "Comments", count.to_string())))
 }
 
 fn added_field((field, label, value): Field) -> FieldChange {
@@ -401,21 +416,8 @@ fn delete_issue(db: Db<'_>, issue: Issue) -> Result<Plan, McpError> {
     let sql = "SELECT MAX(id) FROM comments WHERE issue = ?1";
     let last_comment: Option<i64> = db.query_one(sql, values![issue.row], |row| row.get(0))?;
     let comments = issue.comment_count;
-    let fields = [
-        ("key", "Key", issue.key.to_string()),
-        ("type", "Type", issue.kind.to_string()),
-        ("title", "Title", issue.title.clone()),
-        ("status", "Status", issue.status.to_string()),
-        ("priority", "Priority", issue.priority.to_string()),
-    ];
-    let optional =
-        optional_fields(&issue.description, issue.assignee.as_ref(), issue.estimated_hours, issue.parent.as_ref());
-    let mut changes: Vec<FieldChange> = fields.into_iter().chain(optional).map(removed_field).collect();
-    let mut with_comments = String::new();
-    if comments > 0 {
-        changes.push(removed_field(("comments", "Comments", comments.to_string())));
-        with_comments = format!(" with {}", plural(comments, "comment"));
-    }
+    let changes: Vec<FieldChange> = issue_fields(&issue).map(removed_field).collect();
+    let with_comments = if comments > 0 { format!(" with {}", plural(comments, "comment")) } else { String::new() };
     let summary = format!("Delete {} {} “{}”{with_comments}", issue.kind, issue.key, display_text(&issue.title));
     let action = Action::Delete { issue: Box::new(issue.clone()) };
     let mut plan = Plan::for_issue(Operation::Delete, &issue, summary, changes, action);

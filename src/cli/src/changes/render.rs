@@ -11,8 +11,8 @@ use crate::{
 };
 use countersign_domain::{
     changes::{
-        Change, ChangeState, Diff, FieldDiff, LineOp, Operation, ReviewVerdict, diff::text_lines, retention::Redaction,
-        visible::escape_hidden,
+        Change, ChangeState, Diff, FieldDiff, LineOp, Operation, ReviewVerdict, Verified, diff::text_lines,
+        retention::Redaction, visible::escape_hidden,
     },
     text::plural,
 };
@@ -68,6 +68,9 @@ pub fn print_list(changes: &[Change], now: Timestamp, out: &mut Output) -> Resul
             change.waits_for.as_ref().map_or_else(String::new, |waits| format!(" (waits for {})", waits.change));
         let mut title_cell = cell(operation_style(change.operation), verb);
         title_cell.extend(cell(Style::Plain, &format!("{waits} {rest}")));
+        if change.differs_from_approval() {
+            title_cell.splice(0..0, cell(Style::Red, "(differs) "));
+        }
         [
             cell(Style::Plain, &change.id),
             cell(state_style(change.state), change.state.as_str()),
@@ -128,7 +131,25 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
         print_arguments(change, out)?;
     }
     print_decisions(change, out)?;
-    print_result(change, out)
+    print_result(change, out)?;
+    if let Some(diff) = change.verification.as_ref().and_then(|verification| verification.diff.as_ref()) {
+        out.write_line("")?;
+        out.write_styled_line(Style::Bold, &format!("  {DIFFERENCES_HEADING}"))?;
+        print_diff(diff, out)?;
+    }
+    Ok(())
+}
+
+/// The heading of the differences that a verification found.
+pub const DIFFERENCES_HEADING: &str = "Approved (-) and found after the run (+)";
+
+pub const fn verification_style(verified: Verified) -> Style {
+    match verified {
+        Verified::Matches => Style::Green,
+        Verified::Differs => Style::Red,
+        Verified::Unreadable => Style::Yellow,
+        Verified::NotRead => Style::Dim,
+    }
 }
 
 /// Returns what a reviewer should know about a change beside its diff, as unescaped texts.
@@ -142,6 +163,12 @@ pub fn notes(change: &Change) -> Vec<(Style, String)> {
     }
     notes.extend(change.waits_for.as_ref().map(|waits| (Style::Yellow, waits.describe())));
     notes.extend(change.fault.as_ref().map(|fault| (Style::Yellow, format!("{}: {}", fault.code, fault.message))));
+    notes.extend(
+        change
+            .verification
+            .as_ref()
+            .map(|verification| (verification_style(verification.verified), verification.describe().into_owned())),
+    );
     if let Some(sign_in) = &change.terms.sign_in {
         notes.push((Style::Dim, format!("The rule requires {sign_in} for an approval.")));
     }
@@ -276,7 +303,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use countersign_domain::changes::BlockingChange;
+    use countersign_domain::changes::{BlockingChange, Verification, diff::DiffBuilder};
 
     fn sample() -> Change {
         serde_json::from_str(
@@ -362,6 +389,28 @@ The target has changed since this was proposed; the diff below is the new one.
             .map(|c| text.matches(&format!("\x1b[{c}")).count())
             .sum();
         assert_eq!(escapes, ours);
+    }
+
+    #[test]
+    fn verification_is_shown_with_its_differences() {
+        let mut applied = sample();
+        applied.state = ChangeState::Applied;
+        let diff = DiffBuilder::new().field("title", "Title", Some("Appr\u{1b}oved"), Some("Found")).finish();
+        for (verification, expected) in [
+            (Verification::from_diff(Diff::default()), "\nRead back: as approved\n"),
+            (Verification::unreadable("gone\n"), "\nCould not be read back: gone\\n\n"),
+            (Verification::from_diff(diff), "(differs) Update"),
+        ] {
+            applied.verification = Some(verification);
+            let mut out = Output::memory(false);
+            print_list(std::slice::from_ref(&applied), now(), &mut out).unwrap();
+            print_change(&applied, now(), &mut out).unwrap();
+            let text = out.contents();
+            assert!(text.contains(expected), "{text}");
+            let shows_differences =
+                text.ends_with("found after the run (+)\n\n  Title\n    - Appr\\u{1b}oved\n    + Found\n");
+            assert_eq!(shows_differences, applied.differs_from_approval(), "{text}");
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
     moment::Since,
     output::{Output, Style, one_line, print_note, route},
 };
-use countersign_domain::changes::{ChangeState, Operation, Proposer};
+use countersign_domain::changes::{ChangeState, Operation, Proposer, Verification};
 
 /// Prints the events after `since`, including past ones; without it, those from now on.
 pub async fn run(client: &Client, since: Option<Since>, out: &mut Output) -> Result<Exit, Failure> {
@@ -72,6 +72,7 @@ struct EventChange {
     tool: String,
     proposer: Proposer,
     fault: Option<countersign_domain::changes::ChangeFault>,
+    verification: Option<Verification>,
     state: Option<ChangeState>,
     approvals: Option<u32>,
     quorum: Option<u32>,
@@ -139,6 +140,10 @@ fn print_event(data: &EventData, out: &mut Output) -> Result<(), Failure> {
         }
         if let Some(fault) = &change.fault {
             out.write_styled(Style::Yellow, &format!("  {}: {}", one_line(&fault.code), one_line(&fault.message)))?;
+        }
+        if let Some(verification) = change.verification.as_ref().filter(|_| kind == "verified") {
+            let style = render::verification_style(verification.verified);
+            out.write_styled(style, &format!("  {}", one_line(&verification.describe())))?;
         }
     } else if let Some(session) = &data.session {
         let text = |key: &str| session.get(key).and_then(Value::as_str).unwrap_or("?").to_owned();

@@ -13,6 +13,8 @@ mod shipped_recipes;
 mod target;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod verification_tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

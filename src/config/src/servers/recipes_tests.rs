@@ -76,7 +76,7 @@ fn recipes(server: &str) -> Recipes {
 }
 
 /// Compiles one recipe from YAML.
-fn recipe(yaml: &str) -> Recipe {
+pub(super) fn recipe(yaml: &str) -> Recipe {
     recipes(&format!("{{ command: x, previews: {{ write: {yaml} }} }}")).get("write").unwrap().clone()
 }
 
@@ -128,7 +128,7 @@ fn seen_by_proposer(preview: Preview) -> String {
     format!("{:?}", change.for_proposer())
 }
 
-fn failure(text: &str) -> Result<ToolResult, McpError> {
+pub(super) fn failure(text: &str) -> Result<ToolResult, McpError> {
     Ok(ToolResult { is_error: true, ..ToolResult::text(text, None) })
 }
 

@@ -2,13 +2,14 @@
 //!
 //! `definitions.rs` defines the tools with the schemas of their arguments (`args.rs`) and answers (`answers.rs`), and
 //! `tenant.rs` resolves the tenant of a call. `reads.rs` answers reads, `plan.rs` checks a write and makes its diff,
-//! and `run.rs` carries it out.
+//! `run.rs` carries it out, and `read_back.rs` reads the document again.
 
 pub(crate) mod answers;
 pub(crate) mod args;
 pub(crate) mod completion;
 pub(crate) mod definitions;
 pub(crate) mod plan;
+pub(crate) mod read_back;
 pub(crate) mod reads;
 pub(crate) mod refusal;
 pub(crate) mod resources;

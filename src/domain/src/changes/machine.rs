@@ -11,7 +11,7 @@ use strum::{IntoStaticStr, VariantArray};
 
 use super::{
     Change, ChangeFault, ChangeState, Claimant, Diff, Edit, Editing, FieldDiff, OnExpiry, Preview, Proposer,
-    ReviewDecision, ReviewVerdict, ServerIdentity, Terms,
+    ReviewDecision, ReviewVerdict, ServerIdentity, Terms, Verification, Verified,
     dialogue::{ClosedQuestion, Question},
     digest::arguments_hash,
     person::Person,
@@ -52,8 +52,10 @@ pub enum ChangeEvent {
     Ask { question: Question },
     /// Questions ended, either with an answer or because the client cancelled its task.
     Answer { answered_by: Option<String>, closed: Vec<ClosedQuestion>, given_up: bool },
-    /// The provider returned a result.
-    Succeed { result: Arc<RawValue> },
+    /// The provider returned a result. With `reads_back`, a [`ChangeEvent::Verify`] follows.
+    Succeed { result: Arc<RawValue>, reads_back: bool },
+    /// The target was read again after the run.
+    Verify { verification: Verification },
     /// The change was certainly not applied.
     Fail { fault: ChangeFault, result: Option<Arc<RawValue>> },
     /// It is unknown whether the change was applied. The call was sent no later than `sent_by` and may still be
@@ -84,6 +86,7 @@ pub enum EventKind {
     Failed,
     OutcomeUnknown,
     Settled,
+    Verified,
 }
 
 impl EventKind {
@@ -160,6 +163,8 @@ pub enum IllegalTransition {
     NotProposer,
     #[error("the change has no open question of that name, or nobody to ask")]
     NoOpenQuestion,
+    #[error("the change does not wait to be read back")]
+    NotReadBack,
 }
 
 impl ChangeEvent {
@@ -189,6 +194,7 @@ impl ChangeEvent {
             Self::Ask { .. } => (EventKind::Asked, &[S::Executing], S::Executing),
             Self::Answer { .. } => (EventKind::Answered, &[S::Executing], S::Executing),
             Self::Succeed { .. } => (EventKind::Applied, &[S::Executing], S::Applied),
+            Self::Verify { .. } => (EventKind::Verified, &[S::Applied], S::Applied),
             Self::Fail { .. } => (EventKind::Failed, &[S::Executing], S::Failed),
             Self::LoseTrack { .. } => (EventKind::OutcomeUnknown, &[S::Executing], S::OutcomeUnknown),
             Self::Settle { applied: true, .. } => (EventKind::Settled, &[S::OutcomeUnknown], S::Applied),
@@ -211,6 +217,7 @@ impl Change {
             + diff(&self.diff)
             + self.previous_diff.as_ref().map_or(0, diff)
             + self.result.as_ref().map_or(0, |r| r.get().len())
+            + self.verification.as_ref().and_then(|v| v.diff.as_ref()).map_or(0, diff)
             + self.summary.len()
     }
 
@@ -415,8 +422,16 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             comment = unanswered_reason;
             actor = answered_by.unwrap_or(actor);
         }
-        ChangeEvent::Succeed { result } => {
+        ChangeEvent::Succeed { result, reads_back } => {
             after.result = Some(result);
+            after.verification = reads_back.then(Verification::not_read);
+        }
+        ChangeEvent::Verify { verification } => {
+            if change.verification.as_ref().is_none_or(|earlier| earlier.verified != Verified::NotRead) {
+                return Err(IllegalTransition::NotReadBack);
+            }
+            comment.clone_from(&verification.reason);
+            after.verification = Some(verification);
         }
         ChangeEvent::Fail { fault, result } => {
             comment = Some(fault.message.clone());

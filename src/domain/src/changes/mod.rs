@@ -14,12 +14,14 @@ pub mod retention;
 pub mod terms;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod verification;
 pub mod visible;
 
 pub use dialogue::Dialogue;
 pub use digest::fingerprint;
 pub use proposer::Proposer;
 pub use terms::{Editing, OnExpiry, OnReview, SignInTerms, Terms};
+pub use verification::{Verification, Verified};
 
 use std::sync::Arc;
 
@@ -79,7 +81,7 @@ impl ChangeState {
         Self::VARIANTS.iter().copied().find(|state| state.as_str() == name)
     }
 
-    /// Returns `true` if no further transition is possible.
+    /// Returns `true` if the outcome is settled. Only a [`Verification`] may follow, which keeps the state.
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Applied | Self::Failed | Self::Rejected | Self::Expired | Self::Withdrawn)
@@ -474,6 +476,10 @@ pub struct Change {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub result: Option<Arc<RawValue>>,
+    /// The comparison of the target after the run with what was approved. Missing unless the change was applied and its
+    /// preview or recipe says what to expect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verification: Option<Verification>,
     /// The reason why the change failed, is stale, expired or has an unknown outcome.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<ChangeFault>,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::{Change, Diff, digest::bytes_hash};
+use super::{Change, Diff, Verification, digest::bytes_hash};
 
 /// The smallest size, in bytes, of a change that may count as large. The index of large changes uses the same limit.
 pub const LARGE_CHANGE_MIN_BYTES: u64 = 64 << 10;
@@ -52,6 +52,7 @@ pub fn redact(change: &Change, at: Timestamp) -> Change {
         diff: Diff::default(),
         previous_diff: None,
         result: None,
+        verification: change.verification.as_ref().map(Verification::without_details),
         // The audit trail still has the hash of the whole change after each answer.
         dialogue: None,
         redacted: Some(redacted),

@@ -47,6 +47,7 @@ pub fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Ch
         waits_for: None,
         dialogue: None,
         result: None,
+        verification: None,
         fault: None,
         redacted: None,
         review: None,

@@ -27,6 +27,14 @@ pub const AFTER_VARIABLES: &Variables = &[("arguments", &[]), ("before", &[])];
 /// Variables of [`Recipe::after`] if the present state is read for each element of a list.
 pub const ELEMENT_AFTER_VARIABLES: &Variables = &[("arguments", &[]), ("before", &[]), ("element", &[])];
 
+/// Variables of the read of [`Recipe::verify`], including the tool's result: `content`, and `structuredContent` if there is
+/// one.
+pub const RESULT_VARIABLES: &Variables = &[("arguments", &[]), ("result", &[])];
+/// Variables of a [`ResultSelector::keep`] of [`Recipe::verify`].
+pub const RESULT_SELECTOR_VARIABLES: &Variables = &[("arguments", &[]), ("found", &[]), ("result", &[])];
+/// Variables of [`RecipeVerification::after`].
+pub const RESULT_AFTER_VARIABLES: &Variables = &[("arguments", &[]), ("before", &[]), ("result", &[])];
+
 /// JSON pointer to the text of a tool result, used if a recipe names no other.
 pub const FIRST_TEXT: &str = "/content/0/text";
 /// The most elements of a list for each of which a recipe reads.
@@ -51,6 +59,8 @@ pub struct Recipe {
     pub after: Option<StateAfter>,
     /// Reads more live state for the reviewer.
     pub reads: Vec<PreviewRead>,
+    /// Verifies the change after the run, instead of by `before` and `after`.
+    pub verify: Option<RecipeVerification>,
     /// The packages with their versions, or other servers, that the recipe was tried with.
     pub tried: Vec<String>,
     /// Complete recipes for different arguments. If there are any, the first whose condition holds makes the preview.
@@ -64,12 +74,31 @@ pub struct RecipeVariant {
     pub recipe: Recipe,
 }
 
+/// Reads the state after the run, such as that of an object that gets its id only then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecipeVerification {
+    pub read: PreviewRead,
+    /// The expected state, if it is not that of [`Recipe::after`].
+    pub after: Option<StateAfter>,
+}
+
 /// The state after a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StateAfter {
     Expression(Condition),
     /// The present state with these fields.
     Fields(Vec<RecordField>),
+}
+
+impl StateAfter {
+    /// Returns `true` if the state depends on the variable.
+    #[must_use]
+    pub fn uses(&self, variable: &str) -> bool {
+        match self {
+            Self::Expression(expression) => expression.uses(variable),
+            Self::Fields(fields) => variable == "before" || fields.iter().any(|field| field.value.uses(variable)),
+        }
+    }
 }
 
 impl Recipe {
@@ -139,6 +168,16 @@ pub struct PreviewRead {
     pub shown: DisplayFormat,
     /// A pattern for the tool's error that means that there is no present state.
     pub missing: Option<Pattern>,
+}
+
+impl PreviewRead {
+    /// Returns `true` if one of its expressions uses the variable.
+    #[must_use]
+    pub fn uses(&self, variable: &str) -> bool {
+        let mut selectors = self.pick.keep.iter().chain(&self.pick.paths);
+        self.arguments.iter().any(|argument| argument.value.uses(variable))
+            || selectors.any(|expression| expression.uses(variable))
+    }
 }
 
 /// Selects the relevant part of a result.

@@ -10,7 +10,7 @@ use crate::policy::{
 };
 
 /// All variables of recipes, of which each text can use some.
-const NAMES: [&str; 4] = ["arguments", "before", "element", "found"];
+const NAMES: [&str; 5] = ["arguments", "before", "element", "found", "result"];
 
 /// A text of a recipe, or a value with such texts inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,6 +114,12 @@ impl TextTemplate {
             Self::List(items) => items.iter().flat_map(Self::expressions).collect(),
             Self::Record(fields) => fields.iter().flat_map(|field| field.value.expressions()).collect(),
         }
+    }
+
+    /// Returns `true` if one of its expressions uses the variable.
+    #[must_use]
+    pub fn uses(&self, variable: &str) -> bool {
+        self.expressions().iter().any(|expression| expression.uses(variable))
     }
 }
 

@@ -32,6 +32,12 @@ pub fn event_clause(values: &TemplateValues<'_>) -> String {
         "change.failed" => "Failed".to_owned(),
         "change.outcome_unknown" => "Outcome unknown, a reviewer must settle it".to_owned(),
         "change.settled" => format!("Settled by {actor}"),
+        "change.verified" => match text("/change/verification/verified").as_str() {
+            "matches" => "Read back, as approved",
+            "differs" => "Read back, differs from what was approved",
+            _ => "Could not be read back",
+        }
+        .to_owned(),
         "rule.created" => format!("{actor} created a standing rule: {}", rule_clause(values)),
         "rule.revoked" => format!("{actor} revoked a standing rule: {}", rule_clause(values)),
         "rule.orphaned" => format!("The creator of a standing rule may no longer decide: {}", rule_clause(values)),

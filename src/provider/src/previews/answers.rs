@@ -18,7 +18,12 @@ const MAX_STEPS: u64 = 1_000_000;
 
 /// Parses the arguments for use in expressions.
 pub fn parse_arguments(text: &str) -> Result<cel::Value, Fault> {
-    values::arguments_within(text, MAX_BYTES, MAX_VALUES).map_err(|fault| Fault::from_expression("arguments", &fault))
+    parse_variable("arguments", text)
+}
+
+/// Parses a JSON text for use in expressions under this name.
+pub fn parse_variable(name: &str, text: &str) -> Result<cel::Value, Fault> {
+    values::arguments_within(text, MAX_BYTES, MAX_VALUES).map_err(|fault| Fault::from_expression(name, &fault))
 }
 
 /// Values by the names that expressions use.
@@ -109,8 +114,7 @@ pub fn to_cel_value(name: &str, json: &Value) -> Result<cel::Value, Fault> {
     if let Value::String(text) = json {
         return Ok(text.clone().into());
     }
-    let text = json.to_string();
-    values::arguments_within(&text, MAX_BYTES, MAX_VALUES).map_err(|fault| Fault::from_expression(name, &fault))
+    parse_variable(name, &json.to_string())
 }
 
 /// Extracts the value that the recipe picks from a tool's result.

@@ -7,11 +7,13 @@ use serde_json::{Map, Value};
 use super::{answers, compose::Observation, fault::Fault};
 use countersign_domain::{
     changes::{LineOp, diff::DiffBuilder},
-    recipes::{DisplayFormat, Recipe, StateAfter},
+    recipes::{DisplayFormat, FieldFilter, Recipe, StateAfter},
 };
 
 /// The nesting below which records are compared as text.
 const MAX_DEPTH: usize = 6;
+/// The label of a compared text if the recipe names none.
+const DEFAULT_LABEL: &str = "Content";
 
 /// Adds the present state beside the state after the call. `field` names it in the diff.
 pub(super) fn add_comparison(
@@ -21,15 +23,14 @@ pub(super) fn add_comparison(
     arguments: &cel::Value,
     observation: Observation,
 ) -> Result<(), Fault> {
-    let after = state_after(recipe, arguments, &observation)?;
     let variables = answers::variables(arguments, observation.element.as_ref());
-    let label = recipe.label.as_ref().map(|label| answers::render("label", label, &variables)).transpose()?;
-    let label = label.and_then(answers::display_text);
-    let uses_before = match &recipe.after {
-        Some(StateAfter::Expression(after)) => after.uses("before"),
-        Some(StateAfter::Fields(_)) => true,
-        None => false,
+    let label = label_of(recipe, &variables)?;
+    let form = (recipe.before.as_ref().map(|before| &before.pick.fields), observation.display_format);
+    let after = match &recipe.after {
+        Some(after) => state_after(after, observation.value.as_ref(), form, &variables)?,
+        None => None,
     };
+    let uses_before = recipe.after.as_ref().is_some_and(|after| after.uses("before"));
     let mut writer = ComparisonWriter {
         builder,
         format: observation.display_format,
@@ -42,40 +43,48 @@ pub(super) fn add_comparison(
         writer.add_note(&format!("{field}.before"), &label, "(does not exist)");
     }
     let fields = writer.builder.len();
-    match (&observation.value, &after) {
-        (Some(Value::Object(before)), Some(Value::Object(after))) if writer.compares_fields() => {
-            writer.add_record(field, label.as_deref(), "", (Some(before), Some(after)), 0);
-        }
-        (Some(Value::Object(before)), None) if writer.compares_fields() => {
-            writer.add_record(field, label.as_deref(), "", (Some(before), None), 0);
-        }
-        (None, Some(Value::Object(after))) if writer.compares_fields() => {
-            writer.add_record(field, label.as_deref(), "", (None, Some(after)), 0);
-        }
-        (before, after) => {
-            writer.add_value(field, label.as_deref().unwrap_or("Content"), before.as_ref(), after.as_ref())
-        }
-    }
+    writer.add_values(field, label.as_deref(), observation.value.as_ref(), after.as_ref());
     if writer.builder.len() == fields && observation.value == after {
-        writer.add_note(field, label.as_deref().unwrap_or("Content"), "(nothing would change)");
+        writer.add_note(field, label.as_deref().unwrap_or(DEFAULT_LABEL), "(nothing would change)");
     }
     Ok(())
 }
 
-/// Computes the state after the call, with the fields that the recipe shows. `None` means that nothing remains.
-fn state_after(recipe: &Recipe, arguments: &cel::Value, observation: &Observation) -> Result<Option<Value>, Fault> {
-    let Some(after) = &recipe.after else { return Ok(None) };
-    let before = match (&observation.value, after) {
-        (Some(value), StateAfter::Fields(_)) => answers::to_cel_value("before", value)?,
-        (Some(value), StateAfter::Expression(after)) if after.uses("before") => answers::to_cel_value("before", value)?,
+/// Adds the fields in which two states of one target differ, such as the approved one and the one that was read back.
+pub(super) fn add_difference(
+    builder: &mut DiffBuilder,
+    (field, label): (&str, Option<&str>),
+    (format, restricted): (DisplayFormat, bool),
+    (approved, found): (Option<&Value>, Option<&Value>),
+) {
+    let mut writer = ComparisonWriter { builder, format, restricted, compares_lines: false };
+    writer.add_values(field, label, approved, found);
+}
+
+/// Returns the label that the recipe gives to what it compares.
+pub(super) fn label_of(recipe: &Recipe, variables: &[(&str, &cel::Value)]) -> Result<Option<String>, Fault> {
+    let label = recipe.label.as_ref().map(|label| answers::render("label", label, variables)).transpose()?;
+    Ok(label.and_then(answers::display_text))
+}
+
+/// Computes the state after the call in this format, with the fields that the recipe shows. `None` means that nothing
+/// remains. `variables` are those of the expression, without `before`.
+pub(super) fn state_after(
+    after: &StateAfter,
+    before: Option<&Value>,
+    (fields, format): (Option<&FieldFilter>, DisplayFormat),
+    variables: &[(&'static str, &cel::Value)],
+) -> Result<Option<Value>, Fault> {
+    let before_value = match before {
+        Some(value) if after.uses("before") => answers::to_cel_value("before", value)?,
         _ => cel::Value::Null,
     };
-    let mut variables = answers::variables(arguments, observation.element.as_ref());
-    variables.push(("before", &before));
+    let mut variables = variables.to_vec();
+    variables.push(("before", &before_value));
     let value = match after {
         StateAfter::Expression(after) => answers::evaluate("after", after, &variables)?,
         StateAfter::Fields(fields) => {
-            let mut record = match &observation.value {
+            let mut record = match before {
                 Some(Value::Object(record)) => record.clone(),
                 None => Map::new(),
                 Some(_) => {
@@ -86,9 +95,8 @@ fn state_after(recipe: &Recipe, arguments: &cel::Value, observation: &Observatio
             Value::Object(record)
         }
     };
-    let value = answers::parse_document(value, observation.display_format)
+    let value = answers::parse_document(value, format)
         .map_err(|fault| Fault::new("format", format!("`after` {}", answers::document_problem(&fault))))?;
-    let fields = recipe.before.as_ref().map(|before| &before.pick.fields);
     let value = match fields {
         Some(fields) => answers::select_fields(value, fields),
         None => Some(value),
@@ -110,6 +118,22 @@ impl ComparisonWriter<'_> {
     /// Returns `true` if records are shown field by field.
     fn compares_fields(&self) -> bool {
         self.format != DisplayFormat::Yaml
+    }
+
+    /// Adds what differs between two values: fields of records, or else the values.
+    fn add_values(&mut self, field: &str, label: Option<&str>, before: Option<&Value>, after: Option<&Value>) {
+        match (before, after) {
+            (Some(Value::Object(before)), Some(Value::Object(after))) if self.compares_fields() => {
+                self.add_record(field, label, "", (Some(before), Some(after)), 0);
+            }
+            (Some(Value::Object(before)), None) if self.compares_fields() => {
+                self.add_record(field, label, "", (Some(before), None), 0);
+            }
+            (None, Some(Value::Object(after))) if self.compares_fields() => {
+                self.add_record(field, label, "", (None, Some(after)), 0);
+            }
+            (before, after) => self.add_value(field, label.unwrap_or(DEFAULT_LABEL), before, after),
+        }
     }
 
     /// Adds the fields of a record that differ. Records inside it are compared in the same way.

@@ -20,6 +20,18 @@ use countersign_protocol::McpError;
 pub struct ComputedPreview {
     pub preview: Preview,
     pub transient_error: Option<McpError>,
+    /// What the verification needs to know, if a recipe made the preview.
+    pub before: Option<StateBefore>,
+}
+
+/// The part of a preview that the verification needs after the run.
+#[derive(Clone, Debug, Default)]
+pub struct StateBefore {
+    /// The variant of the recipe that made the preview.
+    pub variant: Option<usize>,
+    /// The state that the recipe has read: one value, or one for each element of its list. A value is `None` if the target did
+    /// not exist.
+    pub values: Vec<Option<Value>>,
 }
 
 /// A value that a recipe has read.
@@ -32,6 +44,13 @@ pub struct Observation {
     pub restricted: bool,
     /// The element of the recipe's list for which it was read.
     pub element: Option<cel::Value>,
+}
+
+impl Observation {
+    /// The present state of what a call creates.
+    pub const fn of_nothing() -> Self {
+        Self { label: String::new(), value: None, display_format: DisplayFormat::Text, restricted: false, element: None }
+    }
 }
 
 /// All values that a recipe has read.
@@ -104,7 +123,7 @@ pub fn preview_of_failure(mut arguments_preview: Preview, fault: Fault) -> Compu
     arguments_preview.fingerprint = hasher.finish();
     arguments_preview.note =
         PreviewNote { kind: PreviewKind::Arguments, failed: Some(fault.reason), ..PreviewNote::default() };
-    ComputedPreview { preview: arguments_preview, transient_error: fault.transient_error }
+    ComputedPreview { preview: arguments_preview, transient_error: fault.transient_error, before: None }
 }
 
 fn fingerprint_hasher(arguments_preview: &Preview) -> PartHasher {

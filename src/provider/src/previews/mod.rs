@@ -15,6 +15,7 @@ mod module;
 mod path_filter;
 pub mod recipe_runner;
 mod unified_diff;
+pub mod verification;
 
 use std::sync::Arc;
 
@@ -55,11 +56,11 @@ pub async fn recheck(
     arguments: &RawValue,
     context: &CallContext,
     shown_fingerprint: &str,
-) -> Result<Preview, McpError> {
-    let ComputedPreview { preview, transient_error } = compute(directory, provider, tool, arguments, context).await?;
-    match transient_error {
-        Some(error) if preview.fingerprint != shown_fingerprint => Err(error),
-        _ => Ok(preview),
+) -> Result<ComputedPreview, McpError> {
+    let mut computed = compute(directory, provider, tool, arguments, context).await?;
+    match computed.transient_error.take() {
+        Some(error) if computed.preview.fingerprint != shown_fingerprint => Err(error),
+        _ => Ok(computed),
     }
 }
 
@@ -78,6 +79,8 @@ async fn compute(
         dry_run::check_arguments(dry, arguments)?;
     }
     let arguments_preview = provider.preview(tool, arguments, context).await?;
-    let Some(recipe) = recipe else { return Ok(ComputedPreview { preview: arguments_preview, transient_error: None }) };
+    let Some(recipe) = recipe else {
+        return Ok(ComputedPreview { preview: arguments_preview, transient_error: None, before: None });
+    };
     Ok(RecipeRunner::new(directory, provider, context).run(recipe, tool, arguments, arguments_preview).await)
 }

@@ -32,7 +32,7 @@ pub(super) async fn preview_module_call(
         restricted |= directory.verdict(provider.name(), read, &principal, &call) != Verdict::Allow;
     }
     let mut computed = match provider.preview(tool, arguments, context).await {
-        Ok(preview) => ComputedPreview { preview, transient_error: None },
+        Ok(preview) => ComputedPreview { preview, transient_error: None, before: None },
         Err(error) if restricted && !error.kind.is_transient() => {
             let def = provider.tools().into_iter().find(|def| def.name == tool).ok_or_else(|| error.clone())?;
             let fault = Fault::from_error_result(tool, &error.message);

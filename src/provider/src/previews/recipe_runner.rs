@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     answers,
-    compose::{self, ComputedPreview, Observation, Observations},
+    compose::{self, ComputedPreview, Observation, Observations, StateBefore},
     fault::Fault,
     labels::apply_recipe_labels,
 };
@@ -32,7 +32,7 @@ use countersign_protocol::{
 
 /// Time limit for all calls of one preview. It is shorter than the limits of a proposal and a recheck, so that the
 /// timeout can be shown.
-const MAX_PREVIEW_TIME: Duration = Duration::from_secs(8);
+pub(super) const MAX_PREVIEW_TIME: Duration = Duration::from_secs(8);
 /// Maximum calls of one preview at the same time.
 const MAX_CONCURRENT_READS: usize = 8;
 
@@ -82,8 +82,8 @@ impl<'a> RecipeRunner<'a> {
             Err(fault) => return compose::preview_of_failure(arguments_preview, fault),
         };
         apply_recipe_labels(recipe, &arguments, &mut arguments_preview);
-        let recipe = match select_variant(recipe, &arguments) {
-            Ok(recipe) => recipe,
+        let (variant, recipe) = match select_variant(recipe, &arguments) {
+            Ok(selected) => selected,
             Err(fault) => return compose::preview_of_failure(arguments_preview, fault),
         };
         apply_recipe_labels(recipe, &arguments, &mut arguments_preview);
@@ -95,9 +95,11 @@ impl<'a> RecipeRunner<'a> {
                 return compose::preview_of_failure(arguments_preview, Fault::timed_out(MAX_PREVIEW_TIME.as_secs()));
             }
         };
+        let values = observations.before.iter().map(|observation| observation.value.clone()).collect();
+        let before = Some(StateBefore { variant, values });
         let (recipe, shown) = (recipe.clone(), arguments_preview.clone());
         match run_blocking(move || compose::compose(&recipe, &arguments, &shown, observations)).await {
-            Ok(preview) => ComputedPreview { preview, transient_error: None },
+            Ok(preview) => ComputedPreview { preview, transient_error: None, before },
             Err(fault) => compose::preview_of_failure(arguments_preview, fault),
         }
     }
@@ -121,13 +123,16 @@ impl<'a> RecipeRunner<'a> {
             }
         }
         if let (None, Some(before)) = (&observations.dry_run, &recipe.before) {
-            observations.before = self.read_each(before, &tools, arguments).await?;
+            observations.before = self.read_each(before, arguments).await?;
             if observations.before.is_empty() {
                 return Err(Fault::new("elements", "`for_each` gives an empty list, so there is nothing to compare"));
             }
         }
+        if observations.dry_run.is_none() && recipe.before.is_none() && recipe.after.is_some() {
+            observations.before = vec![Observation::of_nothing()];
+        }
         for read in &recipe.reads {
-            observations.reads.extend(self.read_each(read, &tools, arguments).await?);
+            observations.reads.extend(self.read_each(read, arguments).await?);
         }
         Ok(observations)
     }
@@ -172,33 +177,33 @@ impl<'a> RecipeRunner<'a> {
     }
 
     /// Makes a read once, or for each element of its list.
-    async fn read_each(
+    pub(super) async fn read_each(
         &self,
         read: &PreviewRead,
-        tools: &[ToolDef],
         arguments: &cel::Value,
     ) -> Result<Vec<Observation>, Fault> {
         let elements = answers::elements(read.for_each.as_ref(), arguments)?;
         let mut observations = Vec::with_capacity(elements.len());
         for some in elements.chunks(MAX_CONCURRENT_READS) {
-            let reads = some.iter().map(|element| self.read(read, tools, arguments, element.as_ref()));
+            let reads = some.iter().map(|element| async move {
+                let variables = answers::variables(arguments, element.as_ref());
+                Ok(Observation { element: element.clone(), ..self.read(read, &variables).await? })
+            });
             observations.extend(try_join_all(reads).await?);
         }
         Ok(observations)
     }
 
-    async fn read(
+    /// Reads a value. `variables` are those of the read's expressions.
+    pub(super) async fn read(
         &self,
         read: &PreviewRead,
-        tools: &[ToolDef],
-        arguments: &cel::Value,
-        element: Option<&cel::Value>,
+        variables: &[(&str, &cel::Value)],
     ) -> Result<Observation, Fault> {
         let tool = self.provider.exposed_name(&read.tool);
-        self.pinned_tool(&tool, tools)?;
-        let variables = answers::variables(arguments, element);
-        let label = answers::display_text(answers::render("label", &read.label, &variables)?).unwrap_or_default();
-        let mut object = answers::render_fields(&read.arguments, &variables)?;
+        self.pinned_tool(&tool, &self.provider.tools())?;
+        let label = answers::display_text(answers::render("label", &read.label, variables)?).unwrap_or_default();
+        let mut object = answers::render_fields(&read.arguments, variables)?;
         object.retain(|_, value| !value.is_null());
         let call = raw_json(Value::Object(object).to_string())?;
         let restricted = self.is_restricted(&tool, &call)?;
@@ -213,11 +218,11 @@ impl<'a> RecipeRunner<'a> {
                 }
                 None
             }
-            Ok(result) => Some(answers::pick_value(&tool, &result, (&read.pick, read.shown), &variables)?),
+            Ok(result) => Some(answers::pick_value(&tool, &result, (&read.pick, read.shown), variables)?),
         };
         // A selection that leaves null means that there is nothing, too.
         let value = value.filter(|value| !value.is_null());
-        Ok(Observation { label, value, display_format: read.shown, restricted, element: element.cloned() })
+        Ok(Observation { label, value, display_format: read.shown, restricted, element: None })
     }
 
     /// Returns the tool's definition if it is offered and pinned.
@@ -250,14 +255,14 @@ impl<'a> RecipeRunner<'a> {
     }
 }
 
-/// Returns the variant for these arguments, or the recipe itself if it has none.
-fn select_variant<'r>(recipe: &'r Recipe, arguments: &cel::Value) -> Result<&'r Recipe, Fault> {
+/// Returns the variant for these arguments with its position, or the recipe itself if it has none.
+fn select_variant<'r>(recipe: &'r Recipe, arguments: &cel::Value) -> Result<(Option<usize>, &'r Recipe), Fault> {
     if recipe.variants.is_empty() {
-        return Ok(recipe);
+        return Ok((None, recipe));
     }
-    for variant in &recipe.variants {
+    for (n, variant) in recipe.variants.iter().enumerate() {
         match answers::evaluate("when", &variant.when, &[("arguments", arguments)])? {
-            Value::Bool(true) => return Ok(&variant.recipe),
+            Value::Bool(true) => return Ok((Some(n), &variant.recipe)),
             Value::Bool(false) => {}
             _ => return Err(Fault::from_expression("when", &ConditionFault::NotBoolean("something else"))),
         }
@@ -270,7 +275,9 @@ fn raw_json(text: String) -> Result<Box<RawValue>, Fault> {
 }
 
 /// Runs the work on a thread for blocking tasks, off the threads that serve connections.
-async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
+pub(super) async fn run_blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
     let result = tokio::task::spawn_blocking(work).await;
     result.unwrap_or_else(|_| Err(Fault::new("internal", "the preview could not be computed")))
 }

@@ -43,7 +43,7 @@ pub(super) async fn record_late_result(inner: &Inner, claimed: &Change, event: &
     }
     let mut taken_until = None;
     let (outcome, message, answer) = match event {
-        ChangeEvent::Succeed { result } => ("applied", None, Some(result)),
+        ChangeEvent::Succeed { result, .. } => ("applied", None, Some(result)),
         ChangeEvent::Fail { fault, result } => ("failed", Some(&fault.message), result.as_ref()),
         ChangeEvent::LoseTrack { fault, sent_by } => {
             taken_until = Some(claimed.call_deadline(*sent_by));

@@ -1,5 +1,5 @@
 //! The Executor runs approved changes. It rechecks each one, claims it durably, calls the provider once, and records the
-//! outcome. It never retries a call, and never calls before the claim is durable.
+//! outcome. It never retries a call, and never calls before the claim is durable. Afterwards it may read the target again.
 //!
 //! Changes to the same target run one after another; others run concurrently. Each of several nodes runs the changes that
 //! were approved on it, and takes over those that another node left behind.
@@ -7,6 +7,7 @@
 mod inquiry;
 mod late;
 mod outcome;
+mod verify;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -26,7 +27,11 @@ use tokio::{
 };
 use tokio_util::sync::DropGuard;
 
-use self::{inquiry::Inquiry, late::record_late_result, outcome::outcome_event};
+use self::{
+    inquiry::Inquiry,
+    outcome::{outcome_event, record_outcome},
+    verify::verify,
+};
 use crate::{
     actor::{ApprovedChange, TransitionError},
     inner::Inner,
@@ -35,7 +40,10 @@ use crate::{
 };
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
 use countersign_protocol::ErrorKind;
-use countersign_provider::{CallContext, Permit, Provider};
+use countersign_provider::{
+    CallContext, Permit, Provider,
+    previews::{compose::StateBefore, verification::read_back},
+};
 use countersign_runtime::crash::crash_point;
 use countersign_store::StoreError;
 
@@ -186,7 +194,9 @@ async fn attempt(
     failed_rechecks: &mut u32,
     slot: &mut Slot,
 ) -> Result<(), RetryReason> {
-    let Some((change, provider)) = check_readiness(inner, approved, failed_rechecks).await? else { return Ok(()) };
+    let Some((change, provider, before)) = check_readiness(inner, approved, failed_rechecks).await? else {
+        return Ok(());
+    };
     crash_point("before_claim");
     let claimant = inner.nodes.claimant();
     if !inner.nodes.holds_claim(claimant.as_ref()) {
@@ -196,14 +206,29 @@ async fn attempt(
     let claim = ChangeEvent::Claim { claimant, call_timeout: tool_timeout.min(inner.config.run_timeout) };
     let Some(claimed) = commit_transition(inner, &change, claim).await? else { return Ok(()) };
     crash_point("after_claim");
-    let (last, event) = call_provider(inner, &claimed, provider, slot).await;
+    let (last, mut event) = call_provider(inner, &claimed, &provider, slot).await;
+    let context = CallContext::new(Arc::new(last.proposer.to_agent()));
+    let answer;
+    let mut read = None;
+    if let ChangeEvent::Succeed { result, reads_back } = &mut event {
+        answer = Arc::clone(result);
+        read = read_back(&*inner.directory, &provider, &last, before.as_ref(), &answer, &context);
+        *reads_back = read.is_some();
+    }
     crash_point("before_result");
-    record_outcome(inner, last, event).await;
+    let recorded = record_outcome(inner, Arc::clone(&last), event).await;
     crash_point("after_result");
+    // The changes that wait for the target would alter what is read, so they run afterwards.
+    if let Some((applied, read)) = recorded.zip(read) {
+        verify(inner, &applied, read).await;
+    }
     Ok(())
 }
 
-/// Returns the change and its provider if the change may run now.
+/// A change that may run now, its provider, and the state that the provider's recipe has read.
+type ReadyChange = (Arc<Change>, Arc<dyn Provider>, Option<StateBefore>);
+
+/// Returns the change if it may run now.
 ///
 /// A change that another node should run runs here only if this node's view of the target equals what was approved. A
 /// difference proves nothing, since the servers of the other node may differ.
@@ -211,7 +236,7 @@ async fn check_readiness(
     inner: &Inner,
     approved: &ApprovedChange,
     failed_rechecks: &mut u32,
-) -> Result<Option<(Arc<Change>, Arc<dyn Provider>)>, RetryReason> {
+) -> Result<Option<ReadyChange>, RetryReason> {
     let id = approved.id.as_str();
     let change = match inner.store.get(id).await {
         // An approval that was undone and given again is another approval with its own grace period.
@@ -247,8 +272,8 @@ async fn check_readiness(
     let needs_account = reason_to_wait.is_some();
     inner.waiting_reasons.update(&change, reason_to_wait);
     let event = match recheck {
-        Recheck::Same(provider) => match votes::void_event(inner, &change) {
-            Ok(None) => return Ok(Some((change, provider))),
+        Recheck::Same(provider, before) => match votes::void_event(inner, &change) {
+            Ok(None) => return Ok(Some((change, provider, before))),
             // Keys are the same on all nodes. Another node that is alive does this itself.
             Ok(Some(void)) if is_own || inner.nodes.live_count() == 1 => void,
             Ok(Some(_)) => return Err(RetryReason::Later),
@@ -328,7 +353,7 @@ async fn pause(inner: &Inner, time: Duration) {
 async fn call_provider(
     inner: &Inner,
     change: &Arc<Change>,
-    provider: Arc<dyn Provider>,
+    provider: &Arc<dyn Provider>,
     slot: &mut Slot,
 ) -> (Arc<Change>, ChangeEvent) {
     let (nodes, claimant, clock) =
@@ -409,42 +434,4 @@ async fn call_provider(
 /// Returns the time at which a request of the call was last sent, or the start of the call if none was sent.
 fn last_sent(last_sent_at: &AtomicI64) -> Timestamp {
     Timestamp::from_millisecond(last_sent_at.load(Ordering::Relaxed)).unwrap_or(Timestamp::MAX)
-}
-
-/// Records the outcome and retries until that succeeds: the call is over and is never made again.
-async fn record_outcome(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEvent) {
-    let mut retry_delay = Duration::from_millis(50);
-    loop {
-        match inner.queue.apply_event(&claimed, event.clone()).await {
-            Ok(_) => return,
-            Err(TransitionError::Conflict | TransitionError::Illegal(_) | TransitionError::Fenced) => {
-                // A question was stored although storing it seemed to fail.
-                if let Ok(Some(current)) = inner.store.get(&claimed.id).await
-                    && current.state == ChangeState::Executing
-                    && current.version > claimed.version
-                {
-                    claimed = current;
-                    continue;
-                }
-                if record_late_result(inner, &claimed, &event).await {
-                    return;
-                }
-                // An earlier attempt was written although its outcome was unknown at the time.
-                tracing::warn!(change = %claimed.id, "the outcome of a change was recorded already");
-                return;
-            }
-            Err(TransitionError::Store(StoreError::Closed)) => {
-                tracing::error!(change = %claimed.id, "the store closed before the outcome of a change was recorded");
-                return;
-            }
-            Err(error) => {
-                tracing::error!(?error, change = %claimed.id, "the outcome of a change cannot be recorded; trying again");
-            }
-        }
-        if inner.shutdown.abandon.run_until_cancelled(tokio::time::sleep(retry_delay)).await.is_none() {
-            tracing::error!(change = %claimed.id, "gave up recording the outcome of a change");
-            return;
-        }
-        retry_delay = (retry_delay * 2).min(Duration::from_secs(5));
-    }
 }

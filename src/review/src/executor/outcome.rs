@@ -1,16 +1,18 @@
-//! Converts the answer of a provider into the event that ends the call of a change.
+//! Derives the outcome of a call from the provider's answer, and records it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::{inner::Inner, recheck::to_fault};
-use countersign_domain::changes::{ChangeFault, machine::ChangeEvent};
+use super::late::record_late_result;
+use crate::{actor::TransitionError, inner::Inner, recheck::to_fault};
+use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError, redact::redact};
 use countersign_provider::ToolResult;
+use countersign_store::StoreError;
 
-/// Returns the event for an answer; `sent_by` is the time at which a request of the call was last sent.
+/// Converts the provider's answer into the event that ends the call.
 pub(super) fn outcome_event(inner: &Inner, answer: Result<ToolResult, McpError>, sent_by: Timestamp) -> ChangeEvent {
     match answer {
         Ok(result) if result.is_error => {
@@ -18,7 +20,7 @@ pub(super) fn outcome_event(inner: &Inner, answer: Result<ToolResult, McpError>,
             let fault = ChangeFault::new(ErrorKind::ToolExecution, message);
             ChangeEvent::Fail { fault, result: Some(result_to_store(inner, &result)) }
         }
-        Ok(result) => ChangeEvent::Succeed { result: result_to_store(inner, &result) },
+        Ok(result) => ChangeEvent::Succeed { result: result_to_store(inner, &result), reads_back: false },
         Err(error) if is_certainly_not_applied(&error) => {
             let result = result_to_store(inner, &ToolResult::error(&error));
             ChangeEvent::Fail { fault: to_fault(&error), result: Some(result) }
@@ -64,4 +66,44 @@ fn first_text(result: &ToolResult) -> Option<String> {
     let blocks: Vec<Block> = serde_json::from_str(result.content.get()).ok()?;
     let text = blocks.into_iter().find_map(|block| block.text)?;
     Some(redact(&text).chars().take(1000).collect())
+}
+
+/// Records the outcome and retries until that succeeds: the call is over and is never made again.
+/// Returns the change as it was recorded, or `None` if it was not recorded as the outcome.
+pub(super) async fn record_outcome(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEvent) -> Option<Arc<Change>> {
+    let mut retry_delay = Duration::from_millis(50);
+    loop {
+        match inner.queue.apply_event(&claimed, event.clone()).await {
+            Ok(recorded) => return Some(recorded),
+            Err(TransitionError::Conflict | TransitionError::Illegal(_) | TransitionError::Fenced) => {
+                // A question was stored although storing it seemed to fail.
+                let current = inner.store.get(&claimed.id).await.ok().flatten();
+                if let Some(current) = &current
+                    && current.state == ChangeState::Executing
+                    && current.version > claimed.version
+                {
+                    claimed = Arc::clone(current);
+                    continue;
+                }
+                if record_late_result(inner, &claimed, &event).await {
+                    return None;
+                }
+                // An earlier attempt was written although its outcome was unknown at the time.
+                tracing::warn!(change = %claimed.id, "the outcome of a change was recorded already");
+                return current;
+            }
+            Err(TransitionError::Store(StoreError::Closed)) => {
+                tracing::error!(change = %claimed.id, "the store closed before the outcome of a change was recorded");
+                return None;
+            }
+            Err(error) => {
+                tracing::error!(?error, change = %claimed.id, "the outcome of a change cannot be recorded; trying again");
+            }
+        }
+        if inner.shutdown.abandon.run_until_cancelled(tokio::time::sleep(retry_delay)).await.is_none() {
+            tracing::error!(change = %claimed.id, "gave up recording the outcome of a change");
+            return None;
+        }
+        retry_delay = (retry_delay * 2).min(Duration::from_secs(5));
+    }
 }

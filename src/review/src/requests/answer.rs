@@ -153,6 +153,7 @@ const fn error_kind(illegal: IllegalTransition) -> ErrorKind {
         IllegalTransition::GracePeriodOver
         | IllegalTransition::NothingToVoid
         | IllegalTransition::NoOpenQuestion
+        | IllegalTransition::NotReadBack
         | IllegalTransition::State { .. } => ErrorKind::ChangeNotPending,
     }
 }

@@ -21,7 +21,7 @@ use countersign_domain::{
     policy::{Decision, Verdict, terms::stricter_terms},
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::ProviderDirectory;
+use countersign_provider::{ProviderDirectory, previews::compose::ComputedPreview};
 use countersign_runtime::{crash::crash_point, large_messages::offload};
 
 impl Changes {
@@ -60,7 +60,8 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> RequestResult {
     let prepared = async {
         offload(bytes, move || check_arguments(&*directory, max, &subject, &edited)).await??;
         let terms = terms_after_edit(inner, &change, &arguments).await?;
-        let (provider, preview) = inner.preview_again(&change, &arguments).await.map_err(PreviewFailure::into_error)?;
+        let (provider, ComputedPreview { preview, .. }) =
+            inner.preview_again(&change, &arguments).await.map_err(PreviewFailure::into_error)?;
         Ok((terms, truncate_headlines(preview), provider.served_by()))
     };
     let (terms, preview, served_by) =

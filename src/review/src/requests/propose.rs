@@ -182,6 +182,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         expires_at: now.saturating_add(expire_after).unwrap_or(jiff::Timestamp::MAX),
         dialogue,
         result: None,
+        verification: None,
         fault: None,
         redacted: None,
     };

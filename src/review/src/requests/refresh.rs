@@ -50,9 +50,9 @@ enum TargetCheck {
 async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetCheck, ChangeRequestError> {
     let is_stale = change.state == ChangeState::Stale;
     Ok(match inner.recheck(change).await {
-        Recheck::Same(_) if !is_stale => TargetCheck::Same,
+        Recheck::Same(..) if !is_stale => TargetCheck::Same,
         // The change is no longer stale, but reviewers were shown that it cannot be approved.
-        Recheck::Same(provider) => {
+        Recheck::Same(provider, _) => {
             TargetCheck::Moved(refresh_unchanged(inner, change, provider.served_by()).await, None)
         }
         Recheck::Moved(moved) => {

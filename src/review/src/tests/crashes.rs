@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::super::testing::*;
-use countersign_domain::changes::{Change, ChangeState, ReviewVerdict};
+use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, Verification};
 use countersign_store::StoreLocation;
 
 const CRASH_DIR_VARIABLE: &str = "COUNTERSIGN_TEST_CRASH_DIR";
@@ -20,7 +20,7 @@ const CRASH_DIR_VARIABLE: &str = "COUNTERSIGN_TEST_CRASH_DIR";
 #[ignore = "runs only as a child process of another test"]
 async fn child() {
     let Ok(dir) = std::env::var(CRASH_DIR_VARIABLE) else { return };
-    let fake = fake();
+    let fake = fake_with_read_back();
     *fake.ledger.lock().unwrap() = Some(Path::new(&dir).join("calls"));
     let skew = Arc::new(AtomicI64::new(0));
     let data = Path::new(&dir).join("data");
@@ -31,6 +31,14 @@ async fn child() {
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     std::fs::write(Path::new(&dir).join("finished"), "").unwrap();
     bench.changes.shutdown(std::time::Duration::from_secs(10)).await;
+}
+
+/// Returns a provider whose calls are read back as approved.
+fn fake_with_read_back() -> Arc<FakeProvider> {
+    let fake = fake();
+    let read = |_: &str, _: &serde_json::value::RawValue| Ok(vec![("state", Some("<b>two</b>".to_owned()))]);
+    assert!(fake.read_back_script.set(Box::new(read)).is_ok());
+    fake
 }
 
 fn run_child(dir: &Path, point: &str, passage: u32) -> bool {
@@ -53,7 +61,7 @@ fn calls(dir: &Path) -> usize {
 
 /// Restarts on the child's data directory, and returns the change after it has stopped moving.
 async fn restart(dir: &Path) -> (TestBench, Option<Arc<Change>>) {
-    let fake = fake();
+    let fake = fake_with_read_back();
     *fake.ledger.lock().unwrap() = Some(dir.join("calls"));
     let skew = Arc::new(AtomicI64::new(0));
     let bench = TestBench::at_path(&dir.join("data"), fake, Arc::clone(&skew), config(&skew)).await;
@@ -93,6 +101,8 @@ async fn crash_at_any_point_applies_once_and_announces_after_commit() {
         ("after_commit", 4, Some(Applied), 1),
         ("between_commit_and_announce", 4, Some(Applied), 1),
         ("after_result", 1, Some(Applied), 1),
+        ("before_commit", 5, Some(Applied), 1),
+        ("after_commit", 5, Some(Applied), 1),
         ("nowhere", 1, Some(Applied), 1),
     ];
     for (point, passage, expected_state, expected_calls) in table {
@@ -105,7 +115,13 @@ async fn crash_at_any_point_applies_once_and_announces_after_commit() {
         assert_eq!(change.as_ref().map(|c| c.state), *expected_state, "{name}");
         assert!(!was_announced || change.is_some(), "{name}: an announced change must be durable");
         assert_eq!(calls(dir.path()), *expected_calls, "{name}");
-        // The feed holds every transition, without a feed_gap.
+        // What was not recorded before the crash is never read back.
+        let is_unread = matches!(*point, "after_result")
+            || matches!((*point, *passage), ("after_commit", 4) | ("before_commit", 5));
+        if let Some(change) = change.as_ref().filter(|_| is_unread) {
+            assert_eq!(change.verification, Some(Verification::not_read()), "{name}");
+        }
+        // The feed holds every transition, without a gap.
         if let Some(change) = &change {
             let mut feed = bench.changes.feed().subscribe(Some(0)).unwrap();
             for version in 1..=change.version {

@@ -175,6 +175,22 @@ async fn failed_outcome_write_is_retried_without_a_second_call() {
 }
 
 #[actix::test]
+async fn failed_verification_write_is_not_repeated() {
+    let (bench, store, _dir) =
+        start_with_faults(EventKind::Verified, WriteFault::Reject(StoreError::DiskFull), 1).await;
+    assert!(bench.fake.read_back_script.set(Box::new(|_, _| Ok(vec![("state", None)]))).is_ok());
+    let first = bench.propose("{}").await;
+    bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
+    wait_for_all_faults(&store).await;
+    let second = bench.propose("{}").await;
+    bench.decide(&second, ReviewVerdict::Approve).await.unwrap();
+    let applied = bench.wait_for_state(&second.id, ChangeState::Applied).await;
+    assert_eq!(bench.get(&first.id).await.verification, applied.verification, "it is not read back, and stays so");
+    assert_eq!((bench.get(&first.id).await.state, bench.fake.call_count()), (ChangeState::Applied, 2));
+    bench.end().await;
+}
+
+#[actix::test]
 async fn result_written_with_unknown_outcome_is_recorded_once() {
     let (bench, store, dir) = start_with_faults(EventKind::Applied, WriteFault::HideCommit, 1).await;
     let change = bench.propose("{}").await;

@@ -14,6 +14,7 @@ mod retention;
 mod review_terms;
 mod soak;
 mod undo;
+mod verification;
 mod votes;
 
 use std::sync::Arc;

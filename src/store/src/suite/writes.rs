@@ -75,6 +75,40 @@ pub(super) async fn ids_and_idempotency_keys_are_unique(location_of: LocationOf)
     assert_eq!(store.heads().await.unwrap().event, 4);
 }
 
+pub(super) async fn verification_is_kept_with_its_event(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || location_of(dir.path()).open().unwrap();
+    let store = open();
+    create_approved(&*store, "a", "t").await;
+    let claimant = store.nodes().claimant();
+    write(&*store, claim_draft("a", claimant.clone(), "t")).await.unwrap();
+    let after_run = |version, from, verification: Verification| {
+        let draft = transition_draft("a", version, from, ChangeState::Applied, claimant.clone(), "t");
+        let change = Change { verification: Some(verification), ..(*draft.change).clone() };
+        draft_for(change, Some(from))
+    };
+    let applied = after_run(4, ChangeState::Executing, Verification::not_read());
+    write(&*store, Draft { kind: EventKind::Applied, ..applied }).await.unwrap();
+    let target = claim_draft("a", None, "t").change.target_hash();
+    assert!(store.occupants(vec![target], Timestamp::now()).await.unwrap().is_empty(), "the target is free");
+    let diff = DiffBuilder::new().field("f", "F", Some("approved"), Some("found\0")).finish();
+    let verified = after_run(5, ChangeState::Applied, Verification::from_diff(diff));
+    let draft = Draft { kind: EventKind::Verified, ..verified };
+    let written = write(&*store, draft.clone()).await.unwrap();
+    assert!(matches!(write(&*store, draft.clone()).await, Err(WriteError::Conflict)), "it is written once");
+    store.close();
+    drop(store);
+
+    let store = open();
+    let read = store.get("a").await.unwrap().unwrap();
+    assert_eq!((read.state, &read.verification), (ChangeState::Applied, &draft.change.verification));
+    let events = store.events_after(written.seq - 1, 10).await.unwrap();
+    assert_eq!(events.iter().map(|event| event.kind.as_str()).collect::<Vec<_>>(), ["change.verified"]);
+    let page = store.audit_page(Some("a".into()), None, 1).await.unwrap();
+    assert_eq!((page[0].event.as_str(), page[0].from, page[0].to), ("verified", page[0].to, Some(read.state)));
+    store.close();
+}
+
 pub(super) async fn target_stays_taken_after_an_unknown_outcome(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
     let open = || location_of(dir.path()).open().unwrap();

@@ -169,9 +169,15 @@ fn invariants_hold_after_any_writes() {
                 for step in &steps {
                     let (tool, arguments) = run.call(step);
                     let previewed = run.t.preview(tool, arguments.clone()).await;
-                    match run.t.call(tool, arguments).await {
+                    match run.t.call(tool, arguments.clone()).await {
                         Ok(answer) => {
                             prop_assert!(previewed.is_ok(), "{:?} ran although its preview was refused", step);
+                            let present = run.t.read_back(tool, arguments, &answer).await;
+                            for field in previewed.unwrap().diff.fields.into_iter().filter(|field| field.field != "key")
+                            {
+                                let found = present.iter().find(|(name, _)| *name == field.field);
+                                prop_assert_eq!(found, Some(&(&*field.field, field.after)), "{:?}", step);
+                            }
                             if let Step::Create { .. } = step {
                                 run.ids.push(answer["issue"]["id"].as_str().unwrap().to_owned());
                             }

@@ -25,7 +25,7 @@ use countersign_domain::{
     principal::{Principal, Role},
 };
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_provider::{CallContext, Module as _, Provider, ProviderEvent};
+use countersign_provider::{CallContext, Module as _, PresentValues, Provider, ProviderEvent};
 use countersign_store::{StoreLocation, testing::url_of};
 
 /// A tracker on a database of its own.
@@ -83,6 +83,13 @@ impl Fixture {
     pub async fn preview(&self, tool: &str, arguments: Value) -> Result<Preview, McpError> {
         let arguments = to_raw_value(&arguments).unwrap();
         self.tracker.preview(tool, &arguments, &context("agent-1", None)).await
+    }
+
+    /// Reads the fields of a write again, after it has returned this structured answer.
+    pub async fn read_back(&self, tool: &str, arguments: Value, answer: &Value) -> PresentValues {
+        let arguments = to_raw_value(&arguments).unwrap();
+        let result = to_raw_value(&json!({ "structuredContent": answer })).unwrap();
+        self.tracker.read_back(tool, &arguments, &result, &context("agent-1", None)).unwrap().await.unwrap()
     }
 
     /// Checks that the preview and the run refuse a write with the same error and change no data. Returns the error.

@@ -121,6 +121,10 @@ pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: 
     }
     write_decisions(&mut out, change);
     write_result(&mut out, change);
+    if let Some(diff) = change.verification.as_ref().and_then(|verification| verification.diff.as_ref()) {
+        out.heading(render::DIFFERENCES_HEADING);
+        out.lines.extend(diff::render(diff, layout, theme));
+    }
     if !timeline.is_empty() {
         out.heading("Timeline");
         for (at, event, actor) in timeline {

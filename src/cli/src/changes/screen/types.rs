@@ -9,7 +9,7 @@ use super::diff::DiffLayout;
 use countersign_domain::{
     changes::{
         Change, ChangeState, Operation, PreviewNote, Proposer, ReviewDecision, ReviewNote, ReviewVerdict, Target,
-        Terms, person::Person,
+        Terms, Verification, person::Person,
     },
     principal::{Role, is_subject_name},
 };
@@ -110,6 +110,8 @@ pub struct ListedChange {
     #[serde(default)]
     pub duplicate_of: Option<String>,
     #[serde(default)]
+    pub verification: Option<Verification>,
+    #[serde(default)]
     pub decisions: Vec<ReviewDecision>,
     pub created_at: Timestamp,
 }
@@ -131,6 +133,7 @@ impl ListedChange {
             terms: change.terms.clone(),
             preview: change.preview.clone(),
             duplicate_of: change.duplicate_of.clone(),
+            verification: change.verification.as_ref().map(Verification::without_details),
             decisions: change.decisions.clone(),
             created_at: change.created_at,
         }

@@ -14,17 +14,21 @@ use countersign_domain::{
     policy::{Condition, condition::Variables},
     recipes::{
         AFTER_VARIABLES, ARGUMENT_VARIABLES, DisplayFormat, DryRun, ELEMENT_AFTER_VARIABLES,
-        ELEMENT_SELECTOR_VARIABLES, ELEMENT_VARIABLES, FieldFilter, FieldPath, Pattern, PreviewRead, Recipe,
-        RecipeVariant, RecordField, ResultSelector, SELECTOR_VARIABLES, StateAfter, TextTemplate,
+        ELEMENT_SELECTOR_VARIABLES, ELEMENT_VARIABLES, FieldFilter, FieldPath, Pattern, PreviewRead,
+        RESULT_AFTER_VARIABLES, RESULT_SELECTOR_VARIABLES, RESULT_VARIABLES, Recipe, RecipeVariant,
+        RecipeVerification, RecordField, ResultSelector, SELECTOR_VARIABLES, StateAfter, TextTemplate,
     },
 };
 
-pub(super) const RECIPE_KEYS: [&str; 11] =
-    ["entity", "operation", "target", "summary", "label", "dry_run", "before", "after", "reads", "tried", "variants"];
-const VARIANT_KEYS: [&str; 10] =
-    ["when", "entity", "operation", "target", "summary", "label", "dry_run", "before", "after", "reads"];
+pub(super) const RECIPE_KEYS: [&str; 12] = [
+    "entity", "operation", "target", "summary", "label", "dry_run", "before", "after", "reads", "verify", "tried",
+    "variants",
+];
+const VARIANT_KEYS: [&str; 11] =
+    ["when", "entity", "operation", "target", "summary", "label", "dry_run", "before", "after", "reads", "verify"];
 const DRY_RUN_KEYS: [&str; 5] = ["arguments", "label", "text", "lines", "as"];
 const BEFORE_KEYS: [&str; 9] = ["tool", "for_each", "arguments", "text", "as", "keep", "ignore", "lines", "missing"];
+const VERIFY_KEYS: [&str; 9] = ["tool", "arguments", "text", "as", "keep", "ignore", "lines", "missing", "after"];
 const READ_KEYS: [&str; 11] =
     ["label", "tool", "for_each", "arguments", "text", "as", "keep", "ignore", "lines", "paths", "missing"];
 
@@ -90,7 +94,7 @@ fn read_variants<'a>(f: &mut Fields<'a>, located: &'a LocatedNode, defaults: &Re
 
 /// Returns the recipe of a variant, which inherits what it does not say itself.
 fn with_defaults(recipe: Recipe, defaults: &Recipe) -> Recipe {
-    let Recipe { entity, operation, target, summary, label, dry_run, before, after, reads, tried, variants: _ } =
+    let Recipe { entity, operation, target, summary, label, dry_run, before, after, reads, verify, tried, variants: _ } =
         defaults.clone();
     Recipe {
         entity: recipe.entity.or(entity),
@@ -102,6 +106,7 @@ fn with_defaults(recipe: Recipe, defaults: &Recipe) -> Recipe {
         before: recipe.before.or(before),
         after: recipe.after.or(after),
         reads: if recipe.reads.is_empty() { reads } else { recipe.reads },
+        verify: recipe.verify.or(verify),
         tried,
         variants: Vec::new(),
     }
@@ -109,7 +114,7 @@ fn with_defaults(recipe: Recipe, defaults: &Recipe) -> Recipe {
 
 /// Reads the keys that recipes and variants share. `is_each` tells whether an inherited `before` reads for each element.
 fn read_keys(f: &mut Fields<'_>, is_each: bool) -> Recipe {
-    let before = f.section("before", &BEFORE_KEYS).and_then(|mut before| read_preview_read(&mut before));
+    let before = f.section("before", &BEFORE_KEYS).and_then(|mut before| read_preview_read(&mut before, Moment::Review));
     let is_each = before.as_ref().map_or(is_each, |before| before.for_each.is_some());
     let (label_variables, after_variables) =
         if is_each { (ELEMENT_VARIABLES, ELEMENT_AFTER_VARIABLES) } else { (ARGUMENT_VARIABLES, AFTER_VARIABLES) };
@@ -123,6 +128,7 @@ fn read_keys(f: &mut Fields<'_>, is_each: bool) -> Recipe {
         before,
         dry_run: f.section("dry_run", &DRY_RUN_KEYS).and_then(|mut dry_run| read_dry_run(&mut dry_run)),
         reads: read_preview_reads(f),
+        verify: f.section("verify", &VERIFY_KEYS).and_then(|mut verify| read_verification(&mut verify)),
         ..Recipe::default()
     }
 }
@@ -132,15 +138,35 @@ fn check_methods(f: &mut Fields<'_>, recipe: &Recipe) {
     if f.has_problems() {
         return;
     }
-    let deletes = recipe.operation == Some(TextTemplate::Literal("delete".into()));
-    if recipe.after.is_some() && recipe.before.is_none()
+    let does = |operation: &str| recipe.operation == Some(TextTemplate::Literal(operation.into()));
+    let (creates, deletes) = (does("create"), does("delete"));
+    if recipe.after.is_some() && recipe.before.is_none() && !creates
         || recipe.before.is_some() && recipe.after.is_none() && !deletes
     {
-        let remedy = "Give both, leave out `after` with operation: delete, or show the present state alone with reads.";
+        let remedy = "Give both, leave out `before` with operation: create or `after` with operation: delete, or show the \
+                      present state alone with reads.";
         f.report("", "`before` and `after` belong together", remedy);
     } else if recipe.dry_run.is_none() && recipe.before.is_none() && recipe.reads.is_empty() {
         f.report("", "the recipe shows nothing", "Give dry_run, before and after, or reads; or write none.");
+    } else if recipe.after.is_none() && !deletes && recipe.verify.as_ref().is_some_and(|verify| verify.after.is_none()) {
+        let remedy = "Give it an after with the value that is there if the call did what it should.";
+        f.report("verify", "nothing says what is expected after the run", remedy);
     }
+}
+
+/// The time of a read, which decides on the variables of its expressions.
+#[derive(Clone, Copy)]
+enum Moment {
+    /// Before the run, once or for each element of a list.
+    Review,
+    /// After the run, when the tool's result is known.
+    Verification,
+}
+
+fn read_verification(f: &mut Fields<'_>) -> Option<RecipeVerification> {
+    let after = read_state_after(f, RESULT_AFTER_VARIABLES);
+    let read = read_preview_read(f, Moment::Verification)?;
+    Some(RecipeVerification { read, after })
 }
 
 fn read_operation(f: &mut Fields<'_>) -> Option<TextTemplate> {
@@ -176,7 +202,7 @@ fn read_dry_run(f: &mut Fields<'_>) -> Option<DryRun> {
         f.report("", message, "Write arguments: { dryRun: true }.");
     }
     let label = read_text(f, "label");
-    let (pick, shown) = (read_selector(f, false), read_display_format(f));
+    let (pick, shown) = (read_selector(f, ARGUMENT_VARIABLES, SELECTOR_VARIABLES), read_display_format(f));
     Some(DryRun { arguments, label, pick, shown, is_trusted: true })
 }
 
@@ -189,17 +215,20 @@ fn read_preview_reads(f: &mut Fields<'_>) -> Vec<PreviewRead> {
         }
     });
     let items = items.unwrap_or_default().iter();
-    items.filter_map(|item| read_preview_read(&mut f.nested("reads", item, &READ_KEYS)?)).collect()
+    items.filter_map(|item| read_preview_read(&mut f.nested("reads", item, &READ_KEYS)?, Moment::Review)).collect()
 }
 
-fn read_preview_read(f: &mut Fields<'_>) -> Option<PreviewRead> {
+fn read_preview_read(f: &mut Fields<'_>, moment: Moment) -> Option<PreviewRead> {
     let for_each = read_expression(f, "for_each", ARGUMENT_VARIABLES);
-    let is_each = f.has("for_each");
-    let variables = if is_each { ELEMENT_VARIABLES } else { ARGUMENT_VARIABLES };
+    let (variables, keep_variables) = match moment {
+        Moment::Review if f.has("for_each") => (ELEMENT_VARIABLES, ELEMENT_SELECTOR_VARIABLES),
+        Moment::Review => (ARGUMENT_VARIABLES, SELECTOR_VARIABLES),
+        Moment::Verification => (RESULT_VARIABLES, RESULT_SELECTOR_VARIABLES),
+    };
     let arguments = read_record(f, "arguments", variables);
     let missing = f.parse("missing", parse_pattern);
-    let (label, pick, shown) =
-        (read_template(f, "label", variables), read_selector(f, is_each), read_display_format(f));
+    let pick = read_selector(f, variables, keep_variables);
+    let (label, shown) = (read_template(f, "label", variables), read_display_format(f));
     if !f.has("tool") {
         let remedy = "Write tool: and the name that the server gives it.";
         f.report("", "the read does not say which `tool` it calls", remedy);
@@ -209,7 +238,11 @@ fn read_preview_read(f: &mut Fields<'_>) -> Option<PreviewRead> {
     Some(PreviewRead { label, tool, for_each, arguments, pick, shown, missing })
 }
 
-fn read_selector(f: &mut Fields<'_>, is_each: bool) -> ResultSelector {
+fn read_selector(
+    f: &mut Fields<'_>,
+    variables: &'static Variables,
+    keep_variables: &'static Variables,
+) -> ResultSelector {
     let pointer = f.parse("text", |node| match node {
         Node::Text(pointer) if pointer.starts_with('/') => Ok(pointer.clone()),
         other => {
@@ -218,11 +251,6 @@ fn read_selector(f: &mut Fields<'_>, is_each: bool) -> ResultSelector {
         }
     });
     let keeps_fields = f.value_of("keep").is_some_and(|keep| matches!(keep.node, Node::List(_)));
-    let (expression_variables, keep_variables) = if is_each {
-        (ELEMENT_VARIABLES, ELEMENT_SELECTOR_VARIABLES)
-    } else {
-        (ARGUMENT_VARIABLES, SELECTOR_VARIABLES)
-    };
     let keep = if keeps_fields { None } else { read_expression(f, "keep", keep_variables) };
     let fields = FieldFilter {
         keep: if keeps_fields { f.parse_texts("keep", parse_field_path) } else { Vec::new() },
@@ -233,7 +261,7 @@ fn read_selector(f: &mut Fields<'_>, is_each: bool) -> ResultSelector {
         keep,
         fields,
         lines: f.parse("lines", parse_pattern),
-        paths: read_expression(f, "paths", expression_variables),
+        paths: read_expression(f, "paths", variables),
     }
 }
 

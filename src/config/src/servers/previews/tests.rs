@@ -76,6 +76,24 @@ fn only_written_recipes_count_as_more_calls() {
 }
 
 #[test]
+fn verification_sees_the_result_and_previews_do_not() {
+    let verify = "verify: {tool: look, arguments: {id: result.structuredContent.id}, keep: 'found + result', after: before}";
+    let (recipes, faults) = parsed(&format!("{{a: {{reads: [{{tool: look}}], {verify}}}}}"));
+    assert!(faults.is_empty(), "{faults:?}");
+    let verify = recipes.get("a").unwrap().verify.as_ref().unwrap();
+    assert!(verify.read.uses("result") && verify.read.pick.keep.as_ref().unwrap().uses("result"));
+    let (_, faults) = parsed("{a: {reads: [{tool: look, arguments: {id: result.id}}]}}");
+    assert!(faults[0].contains("there is no `result`"), "{faults:?}");
+}
+
+#[test]
+fn creation_needs_no_state_before() {
+    let (recipes, faults) = parsed("{a: {operation: create, after: {name: arguments.name}, reads: [{tool: look}]}}");
+    assert!(faults.is_empty(), "{faults:?}");
+    assert!(recipes.get("a").unwrap().before.is_none());
+}
+
+#[test]
 fn preview_problem_is_reported_with_position() {
     for (yaml, expected) in [
         ("7", ":1:1: s.previews: expected previews"),
@@ -89,6 +107,9 @@ fn preview_problem_is_reported_with_position() {
         ("a: {reads: [{tool: x, text: content}]}", "previews.a.reads.text: expected a JSON pointer"),
         ("a: {reads: [{tool: x, lines: '('}]}", "previews.a.reads.lines: `(` is not a regular"),
         ("a: {reads: [{tool: x, as: html}]}", "previews.a.reads.as: `html` is not one of"),
+        ("a: {reads: [{tool: x}], verify: {tool: x}}", ":1:33: s.previews.a.verify: nothing says what is expected"),
+        ("a: {reads: [{tool: x}], verify: {after: '1'}}", "previews.a.verify: the read does not say which `tool`"),
+        ("a: {after: '1', reads: [{tool: x}]}", "previews.a: `before` and `after` belong together"),
         ("a: {reads: []}", "previews.a.reads: expected a list"),
         (
             "a: {target: before.x, reads: [{tool: x}]}",

@@ -143,7 +143,7 @@ fn questions_end_once_or_with_the_call() {
     );
 }
 
-fn events(change: &Change) -> [(&'static str, ChangeEvent); 17] {
+fn events(change: &Change) -> [(&'static str, ChangeEvent); 18] {
     let reviewer = principal_named("alice", None);
     [
         ("approve", decision("alice", ReviewVerdict::Approve, change.version)),
@@ -158,7 +158,8 @@ fn events(change: &Change) -> [(&'static str, ChangeEvent); 17] {
         ("claim", ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) }),
         ("ask", ChangeEvent::Ask { question: question("k") }),
         ("answer", ChangeEvent::Answer { answered_by: None, closed: Vec::new(), given_up: true }),
-        ("succeed", ChangeEvent::Succeed { result: raw("{}") }),
+        ("succeed", ChangeEvent::Succeed { result: raw("{}"), reads_back: true }),
+        ("verify", ChangeEvent::Verify { verification: Verification::unreadable("gone") }),
         ("fail", ChangeEvent::Fail { fault: fault(), result: None }),
         ("lose", ChangeEvent::LoseTrack { fault: fault(), sent_by: time_at(0) }),
         ("settle_applied", ChangeEvent::Settle { reviewer: reviewer.clone(), applied: true, comment: None }),
@@ -183,6 +184,7 @@ fn expected(state: ChangeState, event: &str) -> Option<(ChangeState, EventKind)>
         (S::Executing, "ask") => (S::Executing, E::Asked),
         (S::Executing, "answer") => (S::Executing, E::Answered),
         (S::Executing, "succeed") => (S::Applied, E::Applied),
+        (S::Applied, "verify") => (S::Applied, E::Verified),
         (S::Executing, "fail") => (S::Failed, E::Failed),
         (S::Executing, "lose") => (S::OutcomeUnknown, E::OutcomeUnknown),
         (S::OutcomeUnknown, "settle_applied") => (S::Applied, E::Settled),
@@ -198,6 +200,10 @@ fn check_transition(state: ChangeState, name: &str, event: ChangeEvent) {
         // The change has not run, so the approval can be undone.
         before.run_after = Some(time_at(60));
         before.decisions.push(vote("alice", None, ReviewVerdict::Approve, 6));
+    }
+    if state == ChangeState::Applied && name == "verify" {
+        assert_eq!(apply(&before, event.clone(), time_at(5)).unwrap_err(), IllegalTransition::NotReadBack);
+        before.verification = Some(Verification::not_read());
     }
     if state == ChangeState::Pending && name == "void" {
         assert_eq!(apply(&before, event.clone(), time_at(5)).unwrap_err(), IllegalTransition::NothingToVoid);
@@ -230,6 +236,9 @@ fn state_names_match_json() {
     for &state in ChangeState::VARIANTS {
         assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
         assert_eq!(ChangeState::parse(state.as_str()), Some(state));
+    }
+    for &verified in Verified::VARIANTS {
+        assert_eq!(serde_json::to_value(verified).unwrap(), verified.as_str());
     }
     for &kind in EventKind::VARIANTS {
         assert_eq!(kind.feed_type(), format!("change.{}", kind.as_str()));
@@ -458,6 +467,28 @@ fn updated_at_never_decreases() {
     )
     .unwrap();
     assert_eq!(step.after.updated_at, time_at(0));
+}
+
+#[test]
+fn applied_change_is_verified_once_and_stays_applied() {
+    let succeed = |reads_back| {
+        let event = ChangeEvent::Succeed { result: raw("{}"), reads_back };
+        apply(&change(ChangeState::Executing), event, time_at(1)).unwrap().after
+    };
+    assert_eq!(succeed(false).verification, None);
+    let applied = succeed(true);
+    assert_eq!(applied.verification, Some(Verification::not_read()));
+    let diff = DiffBuilder::new().field("f", "F", Some("approved"), Some("found")).finish();
+    let verify = |change: &Change, diff| {
+        apply(change, ChangeEvent::Verify { verification: Verification::from_diff(diff) }, time_at(2))
+    };
+    let step = verify(&applied, diff).unwrap();
+    assert_eq!((step.kind, step.from, step.after.state), (EventKind::Verified, Some(applied.state), applied.state));
+    assert_eq!((step.actor.as_str(), step.after.digest.as_str()), (SYSTEM, applied.digest.as_str()));
+    assert_eq!(step.after.verification.as_ref().unwrap().verified, Verified::Differs);
+    assert_eq!(verify(&step.after, Diff::default()).unwrap_err(), IllegalTransition::NotReadBack);
+    let as_approved = verify(&applied, Diff::default()).unwrap().after.verification.unwrap();
+    assert_eq!((as_approved.verified, as_approved.diff), (Verified::Matches, None));
 }
 
 #[test]

@@ -265,6 +265,7 @@ function rowOf(change, known = null) {
   row.edited = change.edits ? change.edits.length > 0 : change.editCount === undefined ? Boolean(known?.edited) : change.editCount > 0;
   row.waitsFor = change.waitsFor?.change ?? null;
   row.previewFailed = change.preview ? Boolean(change.preview.failed) : Boolean(known?.previewFailed);
+  row.differs = change.verification?.verified === 'differs';
   row.at = Date.parse(createdAt) || 0;
   // Changes of one burst may differ by less than the milliseconds of a Date.
   row.fraction = (/\.(\d+)/.exec(createdAt)?.[1] ?? '').padEnd(9, '0');

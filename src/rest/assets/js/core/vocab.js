@@ -45,6 +45,7 @@ export const EVENTS = {
   outcome_unknown: { label: 'lost track of the outcome', icon: 'question', tone: 'red' },
   late_result: { label: 'received a result that came too late', icon: 'clock', tone: 'amber' },
   settled: { label: 'settled the outcome', icon: 'check', tone: 'accent' },
+  verified: { label: 'read the target back', icon: 'eye', tone: 'grey' },
   standing_rule_created: { label: 'created a standing rule', icon: 'rule', tone: 'accent' },
   standing_rule_revoked: { label: 'revoked a standing rule', icon: 'undo', tone: 'amber' },
   standing_rule_expired: { label: 'expired a standing rule', icon: 'clock', tone: 'grey' },
@@ -70,11 +71,19 @@ export const EVENTS = {
   definitions_revoked: { label: 'revoked accepted tool definitions', icon: 'undo', tone: 'amber' },
 };
 
+/** The results of reading the target of an applied change again after the run. */
+export const VERIFICATIONS = {
+  not_read: { says: 'Not read back yet. This is tried once, right after the run.', icon: 'eye', tone: 'grey' },
+  matches: { says: 'Read back: as approved.', icon: 'check', tone: 'green', event: 'read the target back: it is as approved' },
+  differs: { says: 'Read back: differs from what was approved.', icon: 'alert', tone: 'red', event: 'read the target back: it differs from what was approved' },
+  unreadable: { says: 'Could not be read back.', icon: 'question', tone: 'amber', event: 'could not read the target back' },
+};
+
 /** The events by topic, for the filter of the audit trail. */
 export const EVENT_GROUPS = [
   ['Decisions', ['voted', 'approved', 'rejected', 'unapproved']],
   ['Changes', ['created', 'edited', 'stale', 'refreshed', 'withdrawn', 'expired']],
-  ['Execution', ['executing', 'asked', 'answered', 'applied', 'failed', 'outcome_unknown', 'late_result', 'settled']],
+  ['Execution', ['executing', 'asked', 'answered', 'applied', 'failed', 'outcome_unknown', 'late_result', 'settled', 'verified']],
   ['Standing rules', ['standing_rule_created', 'standing_rule_revoked', 'standing_rule_expired', 'standing_rule_orphaned', 'standing_rule_used', 'standing_rules_used']],
   ['Configuration, keys and data', ['configuration_accepted', 'configuration_refused', 'configuration_started', 'key_created', 'key_revoked', 'person_revoked', 'account_connected', 'account_disconnected', 'policy_recorded', 'records_anchored', 'redacted', 'restored']],
   ['Tool definitions', ['definitions_seen', 'definitions_accepted', 'definitions_accepted_as_reads', 'definitions_bound', 'definitions_revoked']],
@@ -97,6 +106,8 @@ const TOOL_RULE = {
 
 export function entryOf({ event, details }) {
   const entry = eventOf(event);
+  const found = VERIFICATIONS[details?.verified];
+  if (found?.event) return { label: found.event, icon: found.icon, tone: found.tone };
   const rule = details?.rule;
   const isToolRule = rule && !rule.fromChange && rule.verdict === 'allow';
   return isToolRule && TOOL_RULE[eventName(event)] ? { ...entry, label: TOOL_RULE[eventName(event)] } : entry;

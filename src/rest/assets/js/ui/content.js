@@ -7,7 +7,7 @@ import { compareLines } from '../core/linediff.js';
 import { pretty } from '../core/rawjson.js';
 import { routeTo } from '../core/router.js';
 import { EXPIRY_WARNING_MS, time } from '../core/time.js';
-import { isDecidable, proposerName, reviewerName, shownOperation, stateOf, toolName } from '../core/vocab.js';
+import { isDecidable, proposerName, reviewerName, shownOperation, stateOf, toolName, VERIFICATIONS } from '../core/vocab.js';
 import { copyButton, operationBadge, stateBadge, throughLine } from './badges.js';
 import { callArguments, toolDescription } from './callargs.js';
 import { diffView } from './diff.js';
@@ -71,7 +71,17 @@ export function outcome(change) {
     change.waitsFor && h('p', null, waitsFor(change.waitsFor), '.'),
     change.fault && h('div', { class: 'outcome-fault' }, h('code', null, quote(change.fault.code, 60)), longText(change.fault.message, { chars: 800, lines: 10 })),
     last && h('p', { class: 'outcome-who' }, last.verdict === 'approve' ? 'Approved by ' : 'Rejected by ', earlierApprovals.map((d) => [h('strong', null, quote(reviewerName(d), 60)), ', ']), h('strong', null, quote(reviewerName(last), 60)), ' ', h('span', { class: 'quiet' }, time(last.at))),
-    last?.comment && h('blockquote', null, longText(last.comment, { chars: 800, lines: 10 })));
+    last?.comment && h('blockquote', null, longText(last.comment, { chars: 800, lines: 10 })),
+    verification(change));
+}
+
+// Shows if the target was as approved when it was read again after the run, and what differed.
+function verification({ verification: found }) {
+  if (!found) return null;
+  const { says, icon: name, tone } = VERIFICATIONS[found.verified] ?? VERIFICATIONS.not_read;
+  return h('div', { class: `verification tone-${tone}`, data: { verified: found.verified } },
+    h('p', null, icon(name), h('span', null, h('strong', null, says), found.reason && [' ', longText(found.reason, { chars: 800, lines: 10, inline: true })])),
+    found.diff && diffView(found.diff, 'VERIFICATION'));
 }
 
 export function result(change) {

@@ -10,7 +10,10 @@ import { longText } from './longtext.js';
 
 const LONG = 100;
 
-/** Shows the whole diff of a change. With the `operation` `ARGUMENTS`, fields without an earlier value are arguments. */
+/**
+ * Shows the whole diff of a change. With the `operation` `ARGUMENTS`, fields without an earlier value are arguments; with
+ * `VERIFICATION`, the diff leads from what was approved to what was found.
+ */
 export function diffView(diff, operation) {
   const view = h('div', { class: 'diff' });
   const shortFields = diff.fields.filter((field) => !isLong(field));
@@ -19,7 +22,7 @@ export function diffView(diff, operation) {
   if (!diff.fields.length) view.append(h('p', { class: 'quiet pad' }, 'No field differs.'));
   if (diff.truncated) {
     view.append(h('p', { class: 'banner tone-amber' }, icon('alert'),
-      h('span', null, 'The diff was too large and has been cut. The arguments are complete; read them before you approve.')));
+      h('span', null, 'The diff was too large and has been cut.', operation !== 'VERIFICATION' && ' The arguments are complete; read them before you approve.')));
   }
   return view;
 }
@@ -39,8 +42,8 @@ function isLong({ before, after, lines }) {
 
 /** Shows short fields in a table with one row each. */
 function fieldTable(fields, operation) {
-  const hasBothSides = operation === 'UPDATE' || fields.some((f) => isKnown(f.before) && isKnown(f.after));
-  const columns = hasBothSides ? ['Before', 'After'] : [{ DELETE: 'Removed', ARGUMENTS: 'Value' }[operation] ?? 'Added'];
+  const hasBothSides = operation === 'UPDATE' || operation === 'VERIFICATION' || fields.some((f) => isKnown(f.before) && isKnown(f.after));
+  const columns = operation === 'VERIFICATION' ? ['Approved', 'Found'] : hasBothSides ? ['Before', 'After'] : [{ DELETE: 'Removed', ARGUMENTS: 'Value' }[operation] ?? 'Added'];
   const body = fields.map((field) => {
     const [was, now] = emphasis(field.before, field.after);
     if (isArgument(field, operation)) return h('tr', null, h('th', { scope: 'row' }, quote(field.label || field.field, 80)), hasBothSides && h('td', { class: 'none' }), h('td', { class: 'argument' }, value(field.after ?? '')));

@@ -29,12 +29,13 @@ export function changeRow(change, href, quietState, old = null) {
   const failed = waits && change.previewFailed;
   part(link, 'glyph', `${change.operation}\n${change.summary}`, () => operationGlyph(change.operation, change.summary));
   part(link, 'title', change.summary, () => quote(change.summary, 240));
-  part(link, 'marks', [change.state, quietState, voting && `${change.approvals}/${change.quorum}`, change.duplicateOf && 1, change.edited, failed, change.waitsFor, soon && change.expiresAt].join(), () => [
+  part(link, 'marks', [change.state, quietState, voting && `${change.approvals}/${change.quorum}`, change.duplicateOf && 1, change.edited, failed, change.waitsFor, change.differs, soon && change.expiresAt].join(), () => [
     change.state !== quietState && stateBadge(change.state),
     voting && mark('accent', 'check', `${change.approvals}/${change.quorum}`, ' approvals'),
     change.duplicateOf && mark('accent', 'duplicate', 'Duplicate', ' of another pending change'),
     change.edited && mark('grey', 'pencil', 'Edited', ' by a reviewer'),
     change.waitsFor && mark('grey', 'clock', `Waits for ${change.waitsFor}`, ', which has the same target'),
+    change.differs && mark('red', 'alert', 'Differs', ' from what was approved'),
     failed && mark('red', 'alert', 'No preview', ': it failed'),
     soon && h('span', { class: 'expiring' }, icon('clock'), 'expires ', time(change.expiresAt))]);
   part(link, 'who', `${change.proposer.principal}\n${change.proposer.clientName ?? ''}`, () => proposerLine(change.proposer));

@@ -5,7 +5,7 @@ import { icon } from '../core/icons.js';
 import { routeTo } from '../core/router.js';
 import { plural, quote, short, visible, visibleString } from '../core/text.js';
 import { exact, time } from '../core/time.js';
-import { isDecidable, eventOf, stateOf } from '../core/vocab.js';
+import { entryOf, isDecidable, stateOf } from '../core/vocab.js';
 import { sessionMark } from './badges.js';
 import { longText } from './longtext.js';
 
@@ -14,7 +14,7 @@ const ACTORS = { system: 'Countersign', gateway: 'Countersign' };
 /** Shows `entries`, which the gateway sends newest first, in the order of time. */
 export function timeline(entries, change) {
   return h('ol', { class: 'timeline' }, entries.toReversed().map((entry) => {
-    const { label, icon: name, tone } = eventOf(entry.event);
+    const { label, icon: name, tone } = entryOf(entry);
     const comment = entry.details?.comment;
     return h('li', { class: `tone-${tone}` },
       h('span', { class: 'dot' }, icon(name)),

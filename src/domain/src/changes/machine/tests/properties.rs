@@ -10,7 +10,7 @@ proptest! {
         quorum in 1_u32..4,
         undo_for in 0_u64..40,
         rejects in any::<bool>(),
-        steps in proptest::collection::vec((0_usize..16, 0_usize..7, any::<bool>(), -50_i64..50), 0..60),
+        steps in proptest::collection::vec((0_usize..18, 0_usize..7, any::<bool>(), -50_i64..50), 0..60),
     ) {
         let mut current = change(ChangeState::Pending);
         current.terms.quorum = quorum;
@@ -18,7 +18,7 @@ proptest! {
         current.terms.on_expiry = if rejects { OnExpiry::Reject } else { OnExpiry::Expire };
         current.proposer.owner = Some("dave".into());
         let terms = current.terms.clone();
-        let (mut claims, mut approved_digest) = (0, None);
+        let (mut claims, mut verifications, mut approved_digest) = (0, 0, None);
         for (event_index, principal_index, right_version, time) in steps {
             let (name, owner) = [
                 ("alice", None), ("bob", None), ("carol", None), ("agent", None),
@@ -42,7 +42,12 @@ proptest! {
             };
             let Ok(step) = apply(&current, event, time_at(time)) else { continue };
             let after = step.after;
-            prop_assert!(!current.state.is_final(), "a final change moved");
+            prop_assert!(!current.state.is_final() || step.kind == EventKind::Verified, "a final change moved");
+            if step.kind == EventKind::Verified {
+                verifications += 1;
+                prop_assert_eq!(after.state, current.state);
+            }
+            prop_assert!(verifications <= 1, "verified twice");
             prop_assert_eq!(after.version, current.version + 1);
             prop_assert!(after.updated_at >= current.updated_at);
             prop_assert_eq!(step.from, Some(current.state));

@@ -1,0 +1,27 @@
+//! Reads a document again after a write, to compare it with what was approved. A deletion says nothing of the documents
+//! that are there afterwards, so it is not read back.
+
+use super::{args::TenantSelector, tenant::resolve_checked_out};
+use crate::{
+    library::Library,
+    text::{self, front_matter},
+};
+use countersign_protocol::McpError;
+
+/// Returns the text of a document, or `None` if there is none.
+pub(crate) fn document_text(
+    library: &Library,
+    selector: &TenantSelector,
+    path: &str,
+) -> Result<Option<String>, McpError> {
+    let resolved = resolve_checked_out(library, selector)?;
+    let path = resolved.project.files().check_path(path)?;
+    let bytes = resolved.project.files().read(&path)?;
+    Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// Returns the promotion level of a document with this text.
+pub(crate) fn promotion_level(text: &str) -> String {
+    let level: &str = text::level(&front_matter::parse_fields(text).unwrap_or_default()).into();
+    level.to_owned()
+}

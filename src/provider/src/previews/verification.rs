@@ -1,0 +1,147 @@
+//! Verifies a call after it ran: reads its target again, and compares it with what was approved.
+//!
+//! It only reads, within the limits of a preview, and never repeats the call.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use serde_json::{Value, value::RawValue};
+
+use super::{
+    answers, comparison,
+    compose::StateBefore,
+    fault::{Fault, redacted_line},
+    recipe_runner::{MAX_PREVIEW_TIME, RecipeRunner, run_blocking},
+};
+use crate::{CallContext, PresentValues, Provider, ProviderDirectory};
+use countersign_domain::{
+    changes::{
+        Change, Diff, Verification,
+        diff::{DiffBuilder, DiffLimits},
+    },
+    recipes::{PreviewRead, Recipe, StateAfter},
+};
+
+fn limits() -> DiffLimits {
+    DiffLimits { fields: 50, value_bytes: 16 << 10, total_bytes: 64 << 10, lines: 400, ..DiffLimits::default() }
+}
+
+/// Prepares to read the target of a change again, whose call has returned this result. `before` is the state that the
+/// last preview has read. Returns `None` if nothing says what to expect.
+pub fn read_back<'a>(
+    directory: &'a dyn ProviderDirectory,
+    provider: &'a Arc<dyn Provider>,
+    change: &'a Change,
+    before: Option<&'a StateBefore>,
+    result: &'a RawValue,
+    context: &'a CallContext,
+) -> Option<BoxFuture<'a, Verification>> {
+    if provider.is_module() {
+        let present = provider.read_back(&change.tool, &change.arguments, result, context)?;
+        return Some(Box::pin(async move {
+            match present.await {
+                Ok(values) => compare_fields(&change.diff, &values),
+                Err(error) => Verification::unreadable(redacted_line(&error.message)),
+            }
+        }));
+    }
+    let expectation = Expectation::from_recipe(provider.recipe(&change.tool)?, before)?;
+    Some(Box::pin(async move {
+        let runner = RecipeRunner::new(directory, provider, context);
+        let compared = expectation.compare(&runner, change, result);
+        match tokio::time::timeout(MAX_PREVIEW_TIME, compared).await {
+            Ok(Ok(diff)) => Verification::from_diff(diff),
+            Ok(Err(fault)) => Verification::unreadable(fault.reason),
+            Err(_) => Verification::unreadable(Fault::timed_out(MAX_PREVIEW_TIME.as_secs()).reason),
+        }
+    }))
+}
+
+/// Compares the present values of a module with those of the approved diff.
+fn compare_fields(approved: &Diff, present: &PresentValues) -> Verification {
+    let mut builder = DiffBuilder::with_limits(limits());
+    let mut compared = 0;
+    for field in &approved.fields {
+        let Some((_, value)) = present.iter().find(|(name, _)| *name == field.field) else { continue };
+        if approved.truncated && field.after.as_ref().is_some_and(|text| text.ends_with('…')) {
+            return Verification::unreadable("the text is too long to be compared");
+        }
+        compared += 1;
+        let fields = builder.len();
+        builder.add(&field.field, &field.label, field.after.as_deref(), value.as_deref());
+        if field.restricted && builder.len() > fields {
+            builder.restrict_last();
+        }
+    }
+    if compared == 0 {
+        return Verification::unreadable("nothing of it can be compared");
+    }
+    Verification::from_diff(builder.finish())
+}
+
+/// The state that a recipe expects after the run, and the read that finds it.
+struct Expectation<'a> {
+    recipe: &'a Recipe,
+    read: &'a PreviewRead,
+    /// Without it, nothing should be there.
+    after: Option<&'a StateAfter>,
+    /// The state that the last preview has read, for each element of the recipe's list.
+    before: &'a [Option<Value>],
+}
+
+impl<'a> Expectation<'a> {
+    /// Returns `None` if the recipe says nothing about the state after the run, or if that needs the state before, which was
+    /// not read.
+    fn from_recipe(recipe: &'a Recipe, state: Option<&'a StateBefore>) -> Option<Self> {
+        let recipe = match state.and_then(|state| state.variant) {
+            Some(variant) => &recipe.variants.get(variant)?.recipe,
+            None if recipe.variants.is_empty() => recipe,
+            None => return None,
+        };
+        let verify = recipe.verify.as_ref();
+        let read = verify.map(|verify| &verify.read).or(recipe.before.as_ref())?;
+        let after = verify.and_then(|verify| verify.after.as_ref()).or(recipe.after.as_ref());
+        let before = state.map_or(&[][..], |state| &state.values);
+        let needs_before = after.is_some_and(|after| after.uses("before")) || (verify.is_none() && read.for_each.is_some());
+        (!before.is_empty() || !needs_before).then_some(Self { recipe, read, after, before })
+    }
+
+    /// Reads the target, and returns the differences from what was expected.
+    async fn compare(&self, runner: &RecipeRunner<'_>, change: &Change, result: &RawValue) -> Result<Diff, Fault> {
+        let text = change.arguments.get().to_owned();
+        let arguments = run_blocking(move || answers::parse_arguments(&text)).await?;
+        let result = if self.read.uses("result") || self.after.is_some_and(|after| after.uses("result")) {
+            let text = result.get().to_owned();
+            run_blocking(move || answers::parse_variable("result", &text)).await?
+        } else {
+            cel::Value::Null
+        };
+        let observations = if self.recipe.verify.is_some() {
+            vec![runner.read(self.read, &[("arguments", &arguments), ("result", &result)]).await?]
+        } else {
+            runner.read_each(self.read, &arguments).await?
+        };
+        let before = self.before.to_vec();
+        let (recipe, after, fields) = (self.recipe.clone(), self.after.cloned(), self.read.pick.fields.clone());
+        let is_restricted = change.is_restricted();
+        run_blocking(move || {
+            let mut builder = DiffBuilder::with_limits(limits());
+            for (n, observation) in observations.iter().enumerate() {
+                let mut variables = answers::variables(&arguments, observation.element.as_ref());
+                let label = comparison::label_of(&recipe, &variables)?;
+                variables.push(("result", &result));
+                let before = before.get(n).and_then(Option::as_ref);
+                let form = (Some(&fields), observation.display_format);
+                let expected = match &after {
+                    Some(after) => comparison::state_after(after, before, form, &variables)?,
+                    None => None,
+                };
+                let shown = (observation.display_format, is_restricted || observation.restricted);
+                let values = (expected.as_ref(), observation.value.as_ref());
+                comparison::add_difference(&mut builder, (&format!("$content{n}"), label.as_deref()), shown, values);
+            }
+            Ok(builder.finish())
+        })
+        .await
+    }
+}

@@ -1,0 +1,39 @@
+//! Verifies an applied change: reads its target again, and records whether it is as approved. It is tried once, alters no
+//! state and repeats no write.
+
+use std::{panic::AssertUnwindSafe, sync::Arc};
+
+use futures_util::{FutureExt, future::BoxFuture};
+
+use crate::inner::Inner;
+use countersign_domain::changes::{Change, Verification, Verified, machine::ChangeEvent};
+
+/// Reads the target within the time limit of a preview, and records the result.
+pub(super) async fn verify(inner: &Inner, applied: &Arc<Change>, read: BoxFuture<'_, Verification>) {
+    let read = AssertUnwindSafe(tokio::time::timeout(inner.config.preview_timeout, read)).catch_unwind();
+    let mut verification = match inner.shutdown.stop.run_until_cancelled(read).await {
+        Some(Ok(Ok(verification))) => verification,
+        Some(Ok(Err(_))) => Verification::unreadable("it took too long"),
+        Some(Err(_panic)) => {
+            tracing::error!(change = %applied.id, provider = %applied.provider, tool = %applied.tool, "a verification panicked");
+            Verification::unreadable("the read failed")
+        }
+        None => Verification::unreadable("the gateway was stopped"),
+    };
+    if verification.verified == Verified::Differs && is_target_taken(inner, applied).await {
+        verification = Verification::unreadable("another change of the same target has started since");
+    }
+    let verified = verification.verified.as_str();
+    match inner.queue.apply_event(applied, ChangeEvent::Verify { verification }).await {
+        Ok(_) => tracing::debug!(change = %applied.id, verified, "an applied change was verified"),
+        Err(error) => {
+            tracing::error!(?error, change = %applied.id, verified, "the verification of a change cannot be recorded");
+        }
+    }
+}
+
+/// Returns `true` if another change has taken the target since, which other nodes may run at once.
+async fn is_target_taken(inner: &Inner, change: &Change) -> bool {
+    let occupants = inner.store.occupants(vec![change.target_hash()], inner.config.now()).await;
+    occupants.is_ok_and(|occupants| !occupants.is_empty())
+}

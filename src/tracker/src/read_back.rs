@@ -1,0 +1,69 @@
+//! Reads the fields that the preview of a write shows, after the write has run.
+
+use serde_json::{Value, value::RawValue};
+
+use super::{
+    arguments::{EntityRef, Write},
+    db::{Db, values},
+    model::{Issue, Uuid},
+    plan::issue_fields,
+    rows::{find_issue, find_project},
+    workflow::Workflow,
+};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::PresentValues;
+
+/// The compared fields of an issue. Its key is given only when it is created.
+const ISSUE_FIELDS: [&str; 9] =
+    ["type", "title", "status", "priority", "description", "assignee", "estimatedHours", "parent", "comments"];
+
+/// Returns the present values, given the result of the write.
+///
+/// # Errors
+/// Fails if the result does not name what was created, and with the errors of the database.
+pub(super) fn read_back(
+    db: Db<'_>,
+    workflow: &Workflow,
+    write: &Write,
+    result: &RawValue,
+) -> Result<PresentValues, McpError> {
+    let issue = |entity: &EntityRef| -> Result<PresentValues, McpError> {
+        Ok(issue_values(find_issue(db, workflow, entity)?.as_ref()))
+    };
+    match write {
+        Write::CreateProject(_) => {
+            let project = find_project(db, &EntityRef::Id(created_id(result, "/structuredContent/project/id")?))?;
+            let (name, key, description) = project.map_or((None, None, None), |project| {
+                (Some(project.name), Some(project.key.to_string()), Some(project.description))
+            });
+            let description = description.filter(|text| !text.is_empty());
+            Ok(vec![("name", name), ("key", key), ("description", description)])
+        }
+        Write::CreateIssue(_) => issue(&EntityRef::Id(created_id(result, "/structuredContent/issue/id")?)),
+        Write::UpdateIssue(update) => issue(&update.issue_id.0),
+        Write::UpdateStatus(update) => issue(&update.issue_id.0),
+        Write::Assign(assign) => issue(&assign.issue_id.0),
+        Write::Delete(delete) => issue(&delete.issue_id.0),
+        Write::Comment(_) => {
+            let id = created_id(result, "/structuredContent/comment/id")?;
+            let sql = "SELECT content FROM comments WHERE uuid = ?1";
+            Ok(vec![("content", db.query_optional(sql, values![&id], |row| row.get(0))?)])
+        }
+    }
+}
+
+/// Returns the values of an issue. A missing issue has none.
+fn issue_values(issue: Option<&Issue>) -> PresentValues {
+    let mut fields: Vec<_> = issue.into_iter().flat_map(issue_fields).collect();
+    let mut take = |name| {
+        let found = fields.iter().position(|(field, ..)| *field == name)?;
+        Some(fields.swap_remove(found).2)
+    };
+    ISSUE_FIELDS.map(|name| (name, take(name))).into()
+}
+
+fn created_id(result: &RawValue, pointer: &str) -> Result<Uuid, McpError> {
+    let result: Value = serde_json::from_str(result.get()).unwrap_or_default();
+    let id = result.pointer(pointer).and_then(Value::as_str).and_then(Uuid::parse);
+    id.ok_or_else(|| McpError::new(ErrorKind::Internal, "The result does not say what was created."))
+}
