@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use countersign_domain::changes::{
     Change, ChangeFault, ChangeState, Operation, PreviewKind, Proposer, ReviewDecision, ReviewVerdict, Target, Terms,
-    Verification, Verified,
+    Verification, VerificationOutcome,
     digest::{arguments_hash, body_hash},
     machine::{EventKind, Transition},
 };
@@ -148,7 +148,7 @@ struct AuditDetails<'a> {
     change_hash: &'a str,
     /// Only for a verification: its result.
     #[serde(skip_serializing_if = "Option::is_none")]
-    verified: Option<Verified>,
+    verified: Option<VerificationOutcome>,
     #[serde(skip_serializing_if = "Option::is_none")]
     comment: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]

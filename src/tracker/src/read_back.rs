@@ -28,7 +28,13 @@ pub(super) fn read_back(
     result: &RawValue,
 ) -> Result<PresentValues, McpError> {
     let issue = |entity: &EntityRef| -> Result<PresentValues, McpError> {
-        Ok(issue_values(find_issue(db, workflow, entity)?.as_ref()))
+        let issue = find_issue(db, workflow, entity)?;
+        let mut values = issue_values(issue.as_ref());
+        if let Some(issue) = issue {
+            let project = find_project(db, &EntityRef::Id(issue.project_id))?;
+            values.push(("project", project.map(|project| format!("{} {}", project.key, project.name))));
+        }
+        Ok(values)
     };
     match write {
         Write::CreateProject(_) => {

@@ -11,7 +11,7 @@ use crate::{
 };
 use countersign_domain::{
     changes::{
-        Change, ChangeState, Diff, FieldDiff, LineOp, Operation, ReviewVerdict, Verified, diff::text_lines,
+        Change, ChangeState, Diff, FieldDiff, LineOp, Operation, ReviewVerdict, VerificationOutcome, diff::text_lines,
         retention::Redaction, visible::escape_hidden,
     },
     text::plural,
@@ -143,12 +143,12 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
 /// The heading of the differences that a verification found.
 pub const DIFFERENCES_HEADING: &str = "Approved (-) and found after the run (+)";
 
-pub const fn verification_style(verified: Verified) -> Style {
+pub const fn verification_style(verified: VerificationOutcome) -> Style {
     match verified {
-        Verified::Matches => Style::Green,
-        Verified::Differs => Style::Red,
-        Verified::Unreadable => Style::Yellow,
-        Verified::NotRead => Style::Dim,
+        VerificationOutcome::Matches => Style::Green,
+        VerificationOutcome::Differs => Style::Red,
+        VerificationOutcome::Unreadable => Style::Yellow,
+        VerificationOutcome::NotRead => Style::Dim,
     }
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json, value::RawValue};
 
 use super::recipes_tests::{failure, recipe};
 use countersign_domain::{
-    changes::{Change, ChangeState, ServerIdentity, Verification, Verified, testing::change},
+    changes::{Change, ChangeState, ServerIdentity, Verification, VerificationOutcome, testing::change},
     policy::Verdict,
     principal::{Principal, Role},
 };
@@ -110,7 +110,10 @@ async fn silent_normalizing_and_failing_servers_are_noticed() {
     assert_eq!(differences(&verify(None).await), [(Some("new\n"), None)]);
     server.put("a", "old");
     let silent = verify(Some("old")).await;
-    assert_eq!((silent.verified, differences(&silent)), (Verified::Differs, vec![(Some("new\n"), Some("old"))]));
+    assert_eq!(
+        (silent.verified, differences(&silent)),
+        (VerificationOutcome::Differs, vec![(Some("new\n"), Some("old"))])
+    );
     server.put("a", "new");
     assert_eq!(differences(&verify(Some("old")).await), [(Some("new\n"), Some("new"))], "it removes the line break");
     server.put("a", "broken");
@@ -119,7 +122,7 @@ async fn silent_normalizing_and_failing_servers_are_noticed() {
     server.put("a", "away");
     assert_eq!(verify(Some("old")).await, Verification::unreadable("read could not be called: away"));
     server.put("a", "new\n");
-    assert_eq!(verify(Some("old")).await.verified, Verified::Matches);
+    assert_eq!(verify(Some("old")).await.verified, VerificationOutcome::Matches);
 }
 
 #[tokio::test]
@@ -148,21 +151,25 @@ async fn state_before_is_used_as_the_last_preview_read_it() {
     let server = Server::new(append);
     server.put("a", "one two");
     let arguments = json!({ "path": "a", "text": " two" });
-    assert_eq!(server.verify(&arguments, Some(Some("one")), &json!({})).await.unwrap().verified, Verified::Matches);
+    assert_eq!(
+        server.verify(&arguments, Some(Some("one")), &json!({})).await.unwrap().verified,
+        VerificationOutcome::Matches
+    );
     assert_eq!(server.verify(&arguments, None, &json!({})).await, None, "a dry run was shown instead");
 }
 
 #[tokio::test]
 async fn created_object_is_found_by_the_result() {
     let create = "{reads: [{tool: read}], verify: {tool: read, arguments: {path: result.structuredContent.path}, \
-                  missing: '^ENOENT', after: arguments.text, keep: 'found.replace(result.structuredContent.path, \"\")'}}";
+                  missing: '^ENOENT', keep: result.structuredContent.path + found, \
+                  after: result.structuredContent.path + arguments.text}}";
     let server = Server::new(create);
-    server.put("7", "7new");
+    server.put("7", "new");
     let arguments = json!({ "text": "new" });
     let verify = async |result: Value| server.verify(&arguments, None, &result).await.unwrap();
-    assert_eq!(verify(json!({ "structuredContent": { "path": "7" } })).await.verified, Verified::Matches);
+    assert_eq!(verify(json!({ "structuredContent": { "path": "7" } })).await.verified, VerificationOutcome::Matches);
     let missing = verify(json!({ "structuredContent": { "path": "8" } })).await;
-    assert_eq!(differences(&missing), [(Some("new"), None)]);
+    assert_eq!(differences(&missing), [(Some("8new"), None)]);
     let reason = "`path` looks at `structuredContent`, which is not there";
     assert_eq!(verify(json!({ "content": [] })).await, Verification::unreadable(reason));
 }
@@ -172,7 +179,7 @@ async fn deletion_is_verified_by_the_missing_target() {
     let delete = "{operation: delete, before: {tool: read, arguments: {path: arguments.path}, missing: '^ENOENT'}, after: 'null'}";
     let server = Server::new(delete);
     let verify = async || server.verify(&json!({ "path": "a" }), Some(Some("old")), &json!({})).await.unwrap();
-    assert_eq!(verify().await.verified, Verified::Matches);
+    assert_eq!(verify().await.verified, VerificationOutcome::Matches);
     server.put("a", "old");
     assert_eq!(differences(&verify().await), [(None, Some("old"))]);
 }
@@ -190,7 +197,7 @@ async fn shown_differences_are_bounded() {
     server.put("a", &"found\n".repeat(30_000));
     let arguments = json!({ "path": "a", "text": "new\n".repeat(30_000) });
     let verification = server.verify(&arguments, Some(None), &json!({})).await.unwrap();
-    assert_eq!(verification.verified, Verified::Differs);
+    assert_eq!(verification.verified, VerificationOutcome::Differs);
     assert!(verification.diff.as_ref().unwrap().truncated);
     assert!(serde_json::to_string(&verification).unwrap().len() < 200 << 10);
 }

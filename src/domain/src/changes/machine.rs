@@ -11,7 +11,7 @@ use strum::{IntoStaticStr, VariantArray};
 
 use super::{
     Change, ChangeFault, ChangeState, Claimant, Diff, Edit, Editing, FieldDiff, OnExpiry, Preview, Proposer,
-    ReviewDecision, ReviewVerdict, ServerIdentity, Terms, Verification, Verified,
+    ReviewDecision, ReviewVerdict, ServerIdentity, Terms, Verification, VerificationOutcome,
     dialogue::{ClosedQuestion, Question},
     digest::arguments_hash,
     person::Person,
@@ -427,7 +427,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             after.verification = reads_back.then(Verification::not_read);
         }
         ChangeEvent::Verify { verification } => {
-            if change.verification.as_ref().is_none_or(|earlier| earlier.verified != Verified::NotRead) {
+            if change.verification.as_ref().is_none_or(|earlier| earlier.verified != VerificationOutcome::NotRead) {
                 return Err(IllegalTransition::NotReadBack);
             }
             comment.clone_from(&verification.reason);

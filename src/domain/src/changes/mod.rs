@@ -21,7 +21,7 @@ pub use dialogue::Dialogue;
 pub use digest::fingerprint;
 pub use proposer::Proposer;
 pub use terms::{Editing, OnExpiry, OnReview, SignInTerms, Terms};
-pub use verification::{Verification, Verified};
+pub use verification::{Verification, VerificationOutcome};
 
 use std::sync::Arc;
 

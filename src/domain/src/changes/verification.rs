@@ -13,7 +13,7 @@ use super::{Change, Diff};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, IntoStaticStr, VariantArray, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
-pub enum Verified {
+pub enum VerificationOutcome {
     /// The target has not been read yet. It stays so if the gateway ends before.
     NotRead,
     /// The target is as approved.
@@ -24,7 +24,7 @@ pub enum Verified {
     Unreadable,
 }
 
-impl Verified {
+impl VerificationOutcome {
     pub const VARIANTS: &[Self] = <Self as VariantArray>::VARIANTS;
 
     /// Returns the name in JSON.
@@ -38,14 +38,14 @@ impl Change {
     /// Returns `true` if the target differed after the run from what was approved.
     #[must_use]
     pub fn differs_from_approval(&self) -> bool {
-        self.verification.as_ref().is_some_and(|verification| verification.verified == Verified::Differs)
+        self.verification.as_ref().is_some_and(|verification| verification.verified == VerificationOutcome::Differs)
     }
 }
 
 /// The verification of an applied change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Verification {
-    pub verified: Verified,
+    pub verified: VerificationOutcome,
     /// The reason why the target is unreadable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -58,32 +58,34 @@ impl Verification {
     /// Creates the verification of a change whose target is about to be read.
     #[must_use]
     pub const fn not_read() -> Self {
-        Self { verified: Verified::NotRead, reason: None, diff: None }
+        Self { verified: VerificationOutcome::NotRead, reason: None, diff: None }
     }
 
     #[must_use]
     pub fn unreadable(reason: impl Into<String>) -> Self {
-        Self { verified: Verified::Unreadable, reason: Some(reason.into()), diff: None }
+        Self { verified: VerificationOutcome::Unreadable, reason: Some(reason.into()), diff: None }
     }
 
     /// Creates the verification with these differences; without any, the target matches.
     #[must_use]
     pub fn from_diff(diff: Diff) -> Self {
         if diff.fields.is_empty() {
-            return Self { verified: Verified::Matches, reason: None, diff: None };
+            return Self { verified: VerificationOutcome::Matches, reason: None, diff: None };
         }
-        Self { verified: Verified::Differs, reason: None, diff: Some(diff) }
+        Self { verified: VerificationOutcome::Differs, reason: None, diff: Some(diff) }
     }
 
     /// Describes the result in one line.
     #[must_use]
     pub fn describe(&self) -> Cow<'static, str> {
         match (self.verified, &self.reason) {
-            (Verified::NotRead, _) => "Not read back yet; the gateway tries it once, right after the run".into(),
-            (Verified::Matches, _) => "Read back: as approved".into(),
-            (Verified::Differs, _) => "Read back: differs from what was approved".into(),
-            (Verified::Unreadable, None) => "Could not be read back".into(),
-            (Verified::Unreadable, Some(reason)) => format!("Could not be read back: {reason}").into(),
+            (VerificationOutcome::NotRead, _) => {
+                "Not read back yet; the gateway tries it once, right after the run".into()
+            }
+            (VerificationOutcome::Matches, _) => "Read back: as approved".into(),
+            (VerificationOutcome::Differs, _) => "Read back: differs from what was approved".into(),
+            (VerificationOutcome::Unreadable, None) => "Could not be read back".into(),
+            (VerificationOutcome::Unreadable, Some(reason)) => format!("Could not be read back: {reason}").into(),
         }
     }
 

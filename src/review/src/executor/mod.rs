@@ -208,11 +208,15 @@ async fn attempt(
     crash_point("after_claim");
     let (last, mut event) = call_provider(inner, &claimed, &provider, slot).await;
     let context = CallContext::new(Arc::new(last.proposer.to_agent()));
+    // Dropping the guard tells the provider that the answer is no longer needed.
+    let _cancelled = context.cancel.clone().drop_guard();
     let answer;
     let mut read = None;
     if let ChangeEvent::Succeed { result, reads_back } = &mut event {
         answer = Arc::clone(result);
-        read = read_back(&*inner.directory, &provider, &last, before.as_ref(), &answer, &context);
+        let prepare = || read_back(&*inner.directory, &provider, &last, before.as_ref(), &answer, &context);
+        // The outcome is recorded whatever happens here.
+        read = std::panic::catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_default();
         *reads_back = read.is_some();
     }
     crash_point("before_result");

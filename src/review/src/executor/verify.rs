@@ -6,7 +6,7 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use futures_util::{FutureExt, future::BoxFuture};
 
 use crate::inner::Inner;
-use countersign_domain::changes::{Change, Verification, Verified, machine::ChangeEvent};
+use countersign_domain::changes::{Change, Verification, VerificationOutcome, machine::ChangeEvent};
 
 /// Reads the target within the time limit of a preview, and records the result.
 pub(super) async fn verify(inner: &Inner, applied: &Arc<Change>, read: BoxFuture<'_, Verification>) {
@@ -20,7 +20,7 @@ pub(super) async fn verify(inner: &Inner, applied: &Arc<Change>, read: BoxFuture
         }
         None => Verification::unreadable("the gateway was stopped"),
     };
-    if verification.verified == Verified::Differs && is_target_taken(inner, applied).await {
+    if verification.verified == VerificationOutcome::Differs && is_target_taken(inner, applied).await {
         verification = Verification::unreadable("another change of the same target has started since");
     }
     let verified = verification.verified.as_str();

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::super::testing::*;
-use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, Verification, Verified};
+use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, Verification, VerificationOutcome};
 use countersign_protocol::{ErrorKind, McpError};
 
 /// Lets the provider read this value after each call. Its previews promise `<b>two</b>`. Returns the number of reads.
@@ -45,9 +45,9 @@ async fn wait_for_verification(bench: &TestBench, id: &str) -> Arc<Change> {
 #[actix::test]
 async fn applied_change_is_read_back_once() {
     for (value, verified, reason) in [
-        (Ok("<b>two</b>"), Verified::Matches, None),
-        (Ok("one"), Verified::Differs, None),
-        (Err("it is gone"), Verified::Unreadable, Some("it is gone")),
+        (Ok("<b>two</b>"), VerificationOutcome::Matches, None),
+        (Ok("one"), VerificationOutcome::Differs, None),
+        (Err("it is gone"), VerificationOutcome::Unreadable, Some("it is gone")),
     ] {
         let bench = TestBench::new().await;
         let reads = read_after_calls(&bench, value);
@@ -57,7 +57,7 @@ async fn applied_change_is_read_back_once() {
         let verification = change.verification.clone().unwrap();
         assert_eq!((verification.verified, verification.reason.as_deref()), (verified, reason));
         let differences = verification.diff.map(|diff| diff.fields);
-        assert_eq!(differences.is_some(), verified == Verified::Differs);
+        assert_eq!(differences.is_some(), verified == VerificationOutcome::Differs);
         if let Some([field]) = differences.as_deref() {
             assert_eq!((field.before.as_deref(), field.after.as_deref()), (Some("<b>two</b>"), Some("one")));
         }
@@ -102,7 +102,7 @@ async fn next_change_of_target_waits_until_the_read_ends() {
     assert_eq!(change.verification, Some(Verification::unreadable("it took too long")));
     bench.fake.read_back_gate.add_permits(1);
     let change = wait_for_verification(&bench, &second).await;
-    assert_eq!(change.verification.as_ref().unwrap().verified, Verified::Matches);
+    assert_eq!(change.verification.as_ref().unwrap().verified, VerificationOutcome::Matches);
     let trail = bench.changes.audit_page(None, 20, None).await.unwrap().items;
     let position = |id: &str, event: &str| trail.iter().find(|e| e.change_id == id && e.event == event).unwrap().seq;
     assert!(position(&second, "executing") > position(&first, "verified"));

@@ -19,7 +19,7 @@ use crate::{
     output::columns,
 };
 use countersign_domain::{
-    changes::{ChangeState, ReviewVerdict, Verified, visible::has_hidden},
+    changes::{ChangeState, ReviewVerdict, VerificationOutcome, visible::has_hidden},
     text::plural,
 };
 
@@ -170,7 +170,7 @@ fn change_row(app: &App, entry: &ListedChange, width: u16) -> Line<'static> {
     if entry.duplicate_of.is_some() {
         pieces.push(("duplicate ".to_owned(), theme.warn()));
     }
-    if entry.verification.as_ref().is_some_and(|verification| verification.verified == Verified::Differs) {
+    if entry.verification.as_ref().is_some_and(|verification| verification.verified == VerificationOutcome::Differs) {
         pieces.push(("differs ".to_owned(), theme.bad()));
     }
     if let Some(mark) = entry.review.as_ref().and_then(|review| review.mark.as_deref()) {
