@@ -210,13 +210,13 @@ test('an unknown change shows an error', async () => {
 test('the audit trail contains every step, and its hashes match', async () => {
   const id = await gateway.proposeIssue('Audited');
   await gateway.decide(id, 'approve');
-  await gateway.reaches(id, 'applied');
+  await gateway.verified(id);
   const page = await dashboard(browser, gateway, { route: '/#/audit' });
   await page.locator('.chain-ok', { hasText: 'links compared' }).waitFor();
   await becomes(() => page.locator('tr.broken').count(), 0);
   await page.goto(`${gateway.url}/#/audit/${id}`);
   await page.locator('tbody tr', { hasText: 'proposed this change' }).waitFor();
-  await becomes(async () => (await page.locator('tbody tr .event').allInnerTexts()).map((s) => s.split('→')[0].trim()), ['applied the change', 'started to run it', 'approved', 'proposed this change']);
+  await becomes(async () => (await page.locator('tbody tr .event').allInnerTexts()).map((s) => s.split('→')[0].trim()), ['read the target back: it is as approved', 'applied the change', 'started to run it', 'approved', 'proposed this change']);
   await becomes(() => heading(page).count(), 0);
   assertClean(page);
   await page.context().close();

@@ -143,6 +143,14 @@ export class Gateway {
     });
   }
 
+  /** Waits until the applied change was read back. */
+  async verified(id) {
+    return eventually(`${id} is read back`, async () => {
+      const change = await this.reaches(id, 'applied');
+      return change.verification.verified !== 'not_read' && change;
+    });
+  }
+
   /** Creates an issue and returns its id. */
   async issue(title, more) {
     const id = await this.proposeIssue(title, more);

@@ -48,7 +48,7 @@ function fieldTable(fields, operation) {
     const [was, now] = emphasis(field.before, field.after);
     if (isArgument(field, operation)) return h('tr', null, h('th', { scope: 'row' }, quote(field.label || field.field, 80)), hasBothSides && h('td', { class: 'none' }), h('td', { class: 'argument' }, value(field.after ?? '')));
     const cells = hasBothSides
-      ? [valueCell(field.before, was, 'delete', isKnown(field.after)), valueCell(field.after, now, 'insert', isKnown(field.before))]
+      ? [valueCell(field.before, was, 'delete', isKnown(field.after)), valueCell(field.after, now, 'insert', operation !== 'VERIFICATION' && isKnown(field.before))]
       : [isKnown(field.after) ? valueCell(field.after, now, 'insert', false) : valueCell(field.before, was, 'delete', false)];
     return h('tr', null, h('th', { scope: 'row' }, quote(field.label || field.field, 80), restricted(field)), cells);
   });
