@@ -179,7 +179,7 @@ fn events_arrive_signed_and_in_order() {
         gateway.decide(change, "approve");
         gateway.wait_for_state(change, "applied");
     }
-    let accepted = eventually("all arrive", || Some(receiver.accepted()).filter(|accepted| accepted.len() >= 12));
+    let accepted = eventually("all arrive", || Some(receiver.accepted()).filter(|accepted| accepted.len() >= 15));
     check_order(&accepted);
     receiver.requests().iter().for_each(check_signature);
     let hits = receiver.requests();
@@ -187,13 +187,13 @@ fn events_arrive_signed_and_in_order() {
         ids.entry(request.seq()).or_default().insert(&request.headers["webhook-id"]);
         ids
     });
-    assert!(ids.len() == 12 && ids.values().all(|ids| ids.len() == 1), "one id, however often it is sent");
+    assert!(ids.len() == 15 && ids.values().all(|ids| ids.len() == 1), "one id, however often it is sent");
     let first = accepted.iter().find(|request| request.seq() == 1).unwrap();
     assert_eq!(first.headers["countersign-event"], "change.created");
     let link = first.json()["link"].as_str().unwrap().to_owned();
     assert_eq!(link, format!("http://127.0.0.1:{}/#/inbox/{}", gateway.port, changes[0]));
     assert!(first.json()["change"]["arguments"].is_null() && first.json()["change"]["diff"].is_null());
-    eventually("all are through", || (hook(&gateway)["position"] == 12).then_some(()));
+    eventually("all are through", || (hook(&gateway)["position"] == 15).then_some(()));
     let (status, page) = gateway.api("GET", "/api/webhooks/hook/deliveries?limit=5", None);
     assert_eq!((status, page["deliveries"].as_array().unwrap().len()), (200, 5));
     let numbers: BTreeMap<u64, u64> = page["deliveries"]
@@ -202,11 +202,11 @@ fn events_arrive_signed_and_in_order() {
         .iter()
         .map(|d| (d["id"].as_u64().unwrap(), d["seq"].as_u64().unwrap()))
         .collect();
-    assert_eq!(numbers.keys().copied().collect::<Vec<_>>(), (8..=12).collect::<Vec<_>>());
+    assert_eq!(numbers.keys().copied().collect::<Vec<_>>(), (11..=15).collect::<Vec<_>>());
     assert!(numbers.iter().all(|(id, seq)| id == seq), "{numbers:?}");
     let next = format!("/api/webhooks/hook/deliveries?cursor={}", page["nextCursor"].as_str().unwrap());
     let (_, rest) = gateway.api("GET", &next, None);
-    assert_eq!(rest["deliveries"].as_array().unwrap().len(), 7);
+    assert_eq!(rest["deliveries"].as_array().unwrap().len(), 10);
     assert!(rest["deliveries"].as_array().unwrap().iter().all(|delivery| delivery["state"] == "delivered"));
     let visible = format!("{} {}", gateway.log(), hook(&gateway));
     assert!(!visible.contains("credential") && !visible.contains("MfKQ9"), "no secret is reported");

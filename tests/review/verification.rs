@@ -21,7 +21,7 @@ fn start() -> (Gateway, tempfile::TempDir) {
     (gateway, dir)
 }
 
-/// Calls a tool, approves the change, and returns it once it is applied.
+/// Calls a tool, approves the change, and returns it once it was applied and read back.
 fn apply(gateway: &Gateway, tool: &str, arguments: &Value) -> Value {
     let session = gateway.session("2025-11-25");
     let answer = session.call(7, "tools/call", json!({ "name": tool, "arguments": arguments }));
@@ -29,16 +29,7 @@ fn apply(gateway: &Gateway, tool: &str, arguments: &Value) -> Value {
     let id =
         answer["result"]["structuredContent"]["changeId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
     gateway.decide(&id, "approve");
-    gateway.wait_for_state(&id, "applied")
-}
-
-/// Waits until an applied change is verified.
-fn verified(gateway: &Gateway, change: &Value) -> Value {
-    let id = change["id"].as_str().unwrap();
-    eventually("the change is read back", || {
-        let change = gateway.change(id);
-        (change["verification"]["verified"] != "not_read").then_some(change)
-    })
+    gateway.wait_for_verification(&id)
 }
 
 #[test]
@@ -48,13 +39,11 @@ fn server_that_does_not_do_what_it_says_is_noticed() {
         ("plain", json!({ "verified": "matches" })),
         ("broken", json!({ "verified": "unreadable", "reason": "texts__read answered: the index is damaged" })),
     ] {
-        let applied = apply(&gateway, "texts__write", &json!({ "path": path, "text": "new\n" }));
-        let change = verified(&gateway, &applied);
+        let change = apply(&gateway, "texts__write", &json!({ "path": path, "text": "new\n" }));
         assert_eq!((&change["verification"], &change["state"]), (&verification, &json!("applied")), "{path}");
     }
     for (path, found) in [("silent", Value::Null), ("tidy", json!("new"))] {
-        let applied = apply(&gateway, "texts__write", &json!({ "path": path, "text": "new\n" }));
-        let change = verified(&gateway, &applied);
+        let change = apply(&gateway, "texts__write", &json!({ "path": path, "text": "new\n" }));
         assert_eq!((&change["verification"]["verified"], &change["state"]), (&json!("differs"), &json!("applied")));
         let field = &change["verification"]["diff"]["fields"][0];
         assert_eq!((&field["before"], &field["after"]), (&json!("new\n"), &found), "{path}");
@@ -73,11 +62,11 @@ fn server_that_does_not_do_what_it_says_is_noticed() {
 fn writes_of_the_tracker_are_read_back() {
     let (gateway, _dir) = start();
     let project = apply(&gateway, "create_project", &json!({ "name": "Shop", "key": "SHOP" }));
-    assert_eq!(verified(&gateway, &project)["verification"], json!({ "verified": "matches" }));
+    assert_eq!(project["verification"], json!({ "verified": "matches" }));
     let project = &project["result"]["structuredContent"]["project"]["id"];
     let issue = json!({ "projectId": project, "title": "Fix login", "type": "Bug", "description": "One\ntwo" });
     let issue = apply(&gateway, "create_issue", &issue);
-    assert_eq!(verified(&gateway, &issue)["verification"], json!({ "verified": "matches" }));
+    assert_eq!(issue["verification"], json!({ "verified": "matches" }));
     let deletion = apply(&gateway, "delete_issue", &json!({ "issueId": "SHOP-1" }));
-    assert_eq!(verified(&gateway, &deletion)["verification"], json!({ "verified": "matches" }));
+    assert_eq!(deletion["verification"], json!({ "verified": "matches" }));
 }

@@ -323,6 +323,15 @@ impl Gateway {
         eventually(&format!("{id} is {state}"), || Some(self.change(id)).filter(|change| change["state"] == state))
     }
 
+    /// Waits until the applied change was read back, and returns it.
+    pub fn wait_for_verification(&self, id: &str) -> Value {
+        self.wait_for_state(id, "applied");
+        eventually("the change is read back", || {
+            let change = self.change(id);
+            (change["verification"]["verified"] != "not_read").then_some(change)
+        })
+    }
+
     /// Sends SIGTERM; returns the exit status and the data that remain.
     pub fn stop(mut self) -> (ExitStatus, TempDir) {
         self.process.terminate();

@@ -43,7 +43,9 @@ fn feed_reports_each_transition() {
     assert_eq!((hello.id.clone(), hello.json()["seq"].as_u64()), (None, Some(0)));
     let change = gateway.propose("Told");
     gateway.decide(&change, "approve");
-    for (seq, kind) in (1..).zip(["change.created", "change.approved", "change.executing", "change.applied"]) {
+    for (seq, kind) in
+        (1..).zip(["change.created", "change.approved", "change.executing", "change.applied", "change.verified"])
+    {
         let (id, event) = next_numbered(&mut conn);
         let data = event.json();
         assert_eq!((id, event.event.as_deref(), data["type"].as_str()), (seq, Some(kind), Some(kind)), "{data}");
@@ -192,12 +194,12 @@ fn audit_trail_reads_back_in_order() {
     assert!(!gateway.reviewer().is_empty());
     let change = gateway.propose("Audited");
     gateway.decide(&change, "approve");
-    gateway.wait_for_state(&change, "applied");
+    gateway.wait_for_verification(&change);
     let (status, page) = gateway.api("GET", &format!("/api/audit?change={change}"), None);
     assert_eq!(status, 200);
     let entries = page["entries"].as_array().unwrap();
     let events: Vec<&Value> = entries.iter().rev().map(|entry| &entry["event"]).collect();
-    assert_eq!(events.len(), 4, "{events:?}");
+    assert_eq!(events.len(), 5, "{events:?}");
     for two in entries.windows(2) {
         assert_eq!(two[0]["prevHash"], two[1]["hash"], "newest first, each chained to the one before");
     }
