@@ -4,6 +4,7 @@ pub mod changes;
 pub mod check;
 pub mod config;
 pub mod policy;
+pub mod previews;
 pub mod servers;
 pub mod service;
 pub mod storage;
@@ -20,6 +21,7 @@ use self::{
     check::CheckArgs,
     config::ConfigCommand,
     policy::{PolicyArgs, RulesArgs},
+    previews::PreviewsArgs,
     servers::ServersArgs,
     service::ServiceArgs,
     storage::{AuditArgs, BackupArgs, KeysArgs, PeopleArgs, StoreCommand},
@@ -131,6 +133,9 @@ pub enum Command {
     Rules(RulesArgs),
     /// Ask how the policy decides on a call
     Policy(PolicyArgs),
+    /// Show what a reviewer would see of a call, to try preview recipes
+    #[command(after_long_help = previews::HELP)]
+    Previews(PreviewsArgs),
     /// List, retry and test webhooks and their deliveries
     Webhooks(WebhooksArgs),
     /// List the gateways that serve one store side by side

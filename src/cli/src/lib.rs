@@ -29,6 +29,7 @@ mod open;
 mod output;
 mod people;
 mod policy;
+mod previews;
 mod recipes;
 mod rules;
 mod servers;
@@ -103,6 +104,7 @@ fn run(cli: Cli) -> Result<Exit, Failure> {
         Command::Servers(args) => servers::run(&args, &mut out),
         Command::Rules(args) => rules::run(&args, &mut out),
         Command::Policy(args) => policy::run(&args, &mut out),
+        Command::Previews(args) => previews::run(&args, &mut out),
         Command::Webhooks(args) => webhooks::run(&args, &mut out),
         Command::Nodes(args) => nodes::run(&args, &mut out),
         Command::Keys(args) => keys::run(&args, &mut out),

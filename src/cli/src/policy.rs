@@ -64,8 +64,16 @@ fn offline_config(connect: &ConnectArgs) -> Result<Option<Box<Config>>, Failure>
 
 /// Builds the body of the request from the arguments.
 fn call_json(test: &PolicyTestArgs) -> Result<String, Failure> {
+    let arguments = read_arguments(test.arguments.as_deref())?;
+    let principal = json!({ "name": test.principal, "role": test.role, "owner": test.owner });
+    let call = Call { test, arguments: &arguments, principal };
+    serde_json::to_string(&call).map_err(|error| Failure::new(Exit::Usage, error.to_string()))
+}
+
+/// Returns the arguments of a call exactly as they are given: as JSON, or `-` for stdin.
+pub fn read_arguments(given: Option<&str>) -> Result<Box<RawValue>, Failure> {
     let usage = |message: String| Failure::new(Exit::Usage, message);
-    let text = match test.arguments.as_deref() {
+    let text = match given {
         None => "{}".to_owned(),
         Some("-") => {
             let mut text = String::new();
@@ -75,10 +83,8 @@ fn call_json(test: &PolicyTestArgs) -> Result<String, Failure> {
         }
         Some(text) => text.to_owned(),
     };
-    let raw: &RawValue = serde_json::from_str(text.trim())
-        .map_err(|error| usage(format!("--arguments is not JSON: {error}; write '{{\"path\": \"a.txt\"}}'")))?;
-    let principal = json!({ "name": test.principal, "role": test.role, "owner": test.owner });
-    serde_json::to_string(&Call { test, arguments: raw, principal }).map_err(|error| usage(error.to_string()))
+    serde_json::from_str(text.trim())
+        .map_err(|error| usage(format!("--arguments is not JSON: {error}; write '{{\"path\": \"a.txt\"}}'")))
 }
 
 #[derive(Serialize)]

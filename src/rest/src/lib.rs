@@ -18,6 +18,7 @@ pub mod nodes;
 pub mod openapi;
 pub mod page;
 pub mod policy;
+pub mod previews;
 pub mod problem_document;
 pub mod query;
 pub mod reload;
@@ -128,6 +129,7 @@ pub const ROUTES: &[Route] = &[
     route!(READ "/api/rules", rules::list),
     route!(POST "/api/rules/{id}/revoke", rules::revoke),
     route!(POST "/api/policy/test", policy::test),
+    route!(POST "/api/previews/test", previews::test),
     route!(READ "/api/audit", changes::audit),
     route!(READ "/api/audit/export", audit_export::export),
     route!(READ "/api/webhooks", webhooks::list),

@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use super::{
-    account, audit_export, changes, decisions, events, events_ws, identity_provider, nodes, policy,
+    account, audit_export, changes, decisions, events, events_ws, identity_provider, nodes, policy, previews,
     problem_document::ProblemDocument, reload, rules, server_accounts, servers, views, webhooks,
 };
 
@@ -46,6 +46,7 @@ use super::{
         events_ws::upgrade,
         nodes::list,
         policy::test,
+        previews::test,
         identity_provider::options,
         identity_provider::begin,
         identity_provider::finish,

@@ -5,7 +5,7 @@ mod decide;
 mod edit;
 mod editor;
 mod feed;
-mod render;
+pub mod render;
 mod screen;
 mod watch;
 

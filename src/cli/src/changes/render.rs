@@ -11,8 +11,8 @@ use crate::{
 };
 use countersign_domain::{
     changes::{
-        Change, ChangeState, Diff, FieldDiff, LineOp, Operation, ReviewVerdict, VerificationOutcome, diff::text_lines,
-        retention::Redaction, visible::escape_hidden,
+        Change, ChangeState, Diff, FieldDiff, LineOp, Operation, PreviewKind, PreviewNote, ReviewVerdict,
+        VerificationOutcome, diff::text_lines, retention::Redaction, visible::escape_hidden,
     },
     text::plural,
 };
@@ -172,18 +172,29 @@ pub fn notes(change: &Change) -> Vec<(Style, String)> {
     if let Some(sign_in) = &change.terms.sign_in {
         notes.push((Style::Dim, format!("The rule requires {sign_in} for an approval.")));
     }
-    if let Some(failure) = &change.preview.failed {
-        notes.push((Style::Red, format!("The preview failed, so only the arguments are shown: {failure}")));
-        if change.terms.preview_required {
-            notes.push((Style::Red, "The rule lets nobody approve it without a preview.".to_owned()));
-        }
-    } else if shows_arguments_only(change) {
-        notes.push((Style::Dim, "No preview is available for this tool: its arguments are shown.".to_owned()));
+    notes.extend(preview_notes(&change.preview));
+    if change.preview.failed.is_some() && change.terms.preview_required {
+        notes.push((Style::Red, "The rule lets nobody approve it without a preview.".to_owned()));
     }
     notes
 }
 
-fn print_diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
+/// Returns how a preview was made, as unescaped texts.
+pub fn preview_notes(preview: &PreviewNote) -> Vec<(Style, String)> {
+    let mut notes = Vec::new();
+    if let Some(failure) = &preview.failed {
+        notes.push((Style::Red, format!("The preview failed, so only the arguments are shown: {failure}")));
+    } else if preview.kind == PreviewKind::Arguments {
+        notes.push((Style::Dim, "No preview is available for this tool: its arguments are shown.".to_owned()));
+    }
+    if let Some(tried) = &preview.tried {
+        let style = if tried == "none" { Style::Yellow } else { Style::Dim };
+        notes.push((style, format!("Preview by a recipe, tried: {tried}")));
+    }
+    notes
+}
+
+pub fn print_diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
     for field in &diff.fields {
         out.write_line("")?;
         out.write_styled_line(Style::Bold, &format!("  {}", one_line(&field.label)))?;

@@ -86,6 +86,8 @@ async fn responses_match_the_description() {
     check("Rules", &endpoints.get("/api/rules", &key).await.json());
     endpoints.offer_write();
     check("PolicyTest", &endpoints.post("/api/policy/test", &key, &json!({ "tool": "write" })).await.json());
+    let call = json!({ "server": "pretend", "tool": "write" });
+    check("PreviewTest", &endpoints.post("/api/previews/test", &key, &call).await.json());
     check("Reload", &endpoints.get("/api/reload", &key).await.json());
     endpoints.configure("policy: { default: allow }\nlimits: { max_batch: 9 }\n").await;
     let reload = endpoints.get("/api/reload", &key).await.json();

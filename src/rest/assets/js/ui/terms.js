@@ -88,16 +88,19 @@ const KINDS = {
   before_after: 'This preview compares the current state with the result of these arguments.',
 };
 
+/** Tells which packages and versions the recipe of the preview was tried with. */
+const tried = (preview) => (preview.tried ? [' Recipe tried: ', visibleString(preview.tried), '.'] : null);
+
 /** Tells how the preview was made, with a warning if there is none. */
 export function previewNote(change) {
   const { preview, terms } = change;
   if (!preview || preview.kind === 'module' && !preview.failed) return null;
   const obstacle = terms.previewRequired && !isLive(change) && ' The rule requires a preview, so this cannot be approved.';
   if (preview.failed) {
-    return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, 'The preview failed. '), 'The arguments are shown below, but not what the call would change.', obstacle, ' Reason: ', quote(preview.failed, 600)));
+    return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, 'The preview failed. '), 'The arguments are shown below, but not what the call would change.', obstacle, ' Reason: ', quote(preview.failed, 600), tried(preview)));
   }
   if (preview.kind === 'arguments') {
     return h('p', { class: obstacle ? 'banner tone-amber preview-note' : 'why quiet preview-note' }, icon('info'), h('span', null, 'No preview is available for this tool. Only its arguments are shown.', obstacle));
   }
-  return h('p', { class: 'why quiet preview-note' }, icon('eye'), h('span', null, visibleString(KINDS[preview.kind] ?? preview.kind)));
+  return h('p', { class: 'why quiet preview-note' }, icon('eye'), h('span', null, visibleString(KINDS[preview.kind] ?? preview.kind), tried(preview)));
 }

@@ -1,0 +1,53 @@
+//! `previews test`: shows what a reviewer would see of a call, without proposing it.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{
+    args::previews::{PreviewsArgs, PreviewsCommand},
+    changes::render,
+    client,
+    exit::{Exit, Failure},
+    output::{Output, Style, one_line},
+    policy::read_arguments,
+};
+use countersign_domain::changes::{Diff, Operation, PreviewNote, Target};
+
+#[derive(Serialize)]
+struct PreviewedCall<'a> {
+    server: &'a str,
+    tool: &'a str,
+    arguments: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct CallPreview {
+    operation: Operation,
+    target: Target,
+    summary: String,
+    preview: PreviewNote,
+    diff: Diff,
+}
+
+pub fn run(args: &PreviewsArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let PreviewsCommand::Test(test) = &args.command;
+    let arguments = read_arguments(test.arguments.as_deref())?;
+    let call = PreviewedCall { server: &test.server, tool: &test.tool, arguments: &arguments };
+    let body = serde_json::to_string(&call).map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+    let answer =
+        client::run(&args.connect, async |client| client.post_text(&["previews", "test"], body).await?.json_line())?;
+    if args.connect.json {
+        out.write_json(&answer)?;
+        return Ok(Exit::Ok);
+    }
+    let seen: CallPreview =
+        serde_json::from_str(&answer).map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
+    out.write_styled_line(Style::Bold, &one_line(&seen.summary))?;
+    out.write_styled(render::operation_style(seen.operation), seen.operation.as_str())?;
+    out.write_line(&format!(" {}  {}", one_line(&seen.target.entity_type), one_line(&seen.target.label)))?;
+    for (style, text) in render::preview_notes(&seen.preview) {
+        out.write_styled_line(style, &one_line(&text))?;
+    }
+    render::print_diff(&seen.diff, out)?;
+    Ok(Exit::Ok)
+}

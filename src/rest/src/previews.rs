@@ -1,0 +1,93 @@
+//! Previews a call without proposing it.
+
+use std::{sync::Arc, time::Duration};
+
+use actix_web::{HttpResponse, web};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tokio_util::sync::CancellationToken;
+use utoipa::ToSchema;
+
+use super::{
+    Problem,
+    body::{Body, Submission},
+    json_ok,
+};
+use countersign_config::HttpConfig;
+use countersign_domain::changes::{Diff, Operation, Preview, PreviewNote, Target, visible::quoted};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::{CallContext, ProviderDirectory as _, previews};
+use countersign_routing::RouteDirectory;
+use countersign_rulings::standing_rules::StandingRules;
+
+/// Maximum size in bytes of a body with arguments.
+const MAX_BODY_BYTES: usize = 2 << 20;
+/// Time limit of the preview, which is longer than that of a recipe's calls.
+const MAX_PREVIEW_TIME: Duration = Duration::from_secs(15);
+
+/// The call to preview.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PreviewTestRequest {
+    server: String,
+    /// The name of the tool, as its server or as clients see it.
+    tool: String,
+    #[schema(value_type = Option<Object>)]
+    arguments: Option<Box<RawValue>>,
+}
+
+impl Body for PreviewTestRequest {
+    fn max_bytes(_: &HttpConfig) -> usize {
+        MAX_BODY_BYTES
+    }
+}
+
+/// The preview that a change with this call would have.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PreviewTest {
+    server: String,
+    tool: String,
+    operation: Operation,
+    target: Target,
+    summary: String,
+    preview: PreviewNote,
+    diff: Diff,
+}
+
+/// Previews a call without proposing it.
+///
+/// Requires the role reviewer or admin. The reads of a recipe are made as the caller, with the rights of an agent. Nothing is
+/// proposed, stored or counted. The arguments are checked against the tool's schema (422 `VALIDATION_FAILED`).
+#[utoipa::path(post, path = "/api/previews/test", operation_id = "testPreview", request_body = PreviewTestRequest,
+    responses((status = 200, description = "The preview", body = PreviewTest), (status = 404)))]
+pub async fn test(
+    submission: Submission<PreviewTestRequest>,
+    standing: web::Data<StandingRules>,
+) -> Result<HttpResponse, Problem> {
+    let Submission { principal, body: PreviewTestRequest { server, tool, arguments }, .. } = submission;
+    let arguments = match arguments {
+        Some(arguments) => arguments,
+        None => RawValue::from_string("{}".to_owned())
+            .map_err(|error| McpError::new(ErrorKind::Internal, error.to_string()))?,
+    };
+    if !arguments.get().starts_with('{') {
+        return Err(Problem::new(ErrorKind::ValidationFailed, "`arguments` must be an object"));
+    }
+    let directory = RouteDirectory(Arc::clone(standing.routes()));
+    let not_found = || Problem::new(ErrorKind::NotFound, format!("there is no server {}", quoted(&server)));
+    let provider = directory.provider(&server).ok_or_else(not_found)?;
+    let is_exposed = directory.tool_hash(&server, &tool).is_some();
+    let tool = if is_exposed { tool } else { provider.exposed_name(&tool) };
+    directory.validate(&server, &tool, &arguments)?;
+    provider.check_available(&principal).await?;
+    let cancel = CancellationToken::new();
+    // Dropping the guard tells the server that the answer is no longer needed.
+    let _cancelled = cancel.clone().drop_guard();
+    let context = CallContext { cancel, ..CallContext::new(principal) };
+    let preview = previews::preview(&directory, &provider, &tool, &arguments, &context);
+    let preview = tokio::time::timeout(MAX_PREVIEW_TIME, preview).await;
+    let preview = preview.map_err(|_| Problem::new(ErrorKind::Timeout, "the preview took too long"))??;
+    let Preview { note, operation, target, summary, diff, fingerprint: _ } = preview;
+    Ok(json_ok(&PreviewTest { server, tool, operation, target, summary, preview: note, diff }))
+}
