@@ -72,6 +72,8 @@ pub struct CallContext {
     pub permit: Option<Permit>,
     /// The approved fingerprint of the change that is run, which a module compares when it writes.
     pub approved_state: Option<String>,
+    /// A reviewer saw how a question with which the server confirms the call is answered.
+    pub answers_confirmation: bool,
     /// Charges the time that a module's thread spends on the call to the caller's rate limit; `None` if no caller is
     /// charged.
     pub meter: Option<Meter>,
@@ -94,6 +96,7 @@ impl CallContext {
             session_notes: None,
             permit: None,
             approved_state: None,
+            answers_confirmation: false,
             meter: None,
         }
     }

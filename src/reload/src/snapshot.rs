@@ -149,7 +149,7 @@ fn snapshot_server(config: &UpstreamConfig, salt: &[u8; 16]) -> SavedServer {
         by_tool: config.serialize == Serialization::Tool,
         previews: hash_recipes(config),
         written: config.previews.written.clone(),
-        trusted_dry_runs: Some(config.previews.tools_with_trusted_dry_run()),
+        trusted_dry_runs: Some(config.previews.trusted_tools()),
     }
 }
 
@@ -175,7 +175,7 @@ pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Resul
         // Shipped recipes call nothing that needs consent. The operator's earlier recipes are no longer known.
         previous.previews.written = old.written;
         if let Some(trusted) = old.trusted_dry_runs {
-            previous.previews.trust_only_dry_runs_of(&trusted);
+            previous.previews.trust_only(&trusted);
         }
         let serialize = if old.by_tool { Serialization::Tool } else { Serialization::Server };
         UpstreamConfig {

@@ -219,6 +219,9 @@ pub struct PreviewNote {
     /// The packages and versions that the recipe was tried with, or `none`; absent without a recipe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tried: Option<String>,
+    /// The recipe answers a question with which the server confirms the call, as the diff says.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub confirms: bool,
 }
 
 impl PreviewNote {

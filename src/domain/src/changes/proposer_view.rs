@@ -127,7 +127,7 @@ mod tests {
                     kind: PreviewKind::Arguments,
                     failed: Some("no".into()),
                     restricted: true,
-                    tried: None,
+                    ..PreviewNote::default()
                 }
             },
             &|c| c.fault = Some(ChangeFault { code: "X".into(), message: "y".into() }),

@@ -61,6 +61,8 @@ pub struct Recipe {
     pub reads: Vec<PreviewRead>,
     /// Verifies the change after the run, instead of by `before` and `after`.
     pub verify: Option<RecipeVerification>,
+    /// Answers the question with which the server confirms the call.
+    pub confirm: Option<Confirmation>,
     /// The packages with their versions, or other servers, that the recipe was tried with.
     pub tried: Vec<String>,
     /// Complete recipes for different arguments. If there are any, the first whose condition holds makes the preview.
@@ -118,18 +120,22 @@ impl Recipe {
         if self.tried.is_empty() { "none".to_owned() } else { self.tried.join(", ") }
     }
 
-    fn dry_runs_mut(&mut self) -> impl Iterator<Item = &mut DryRun> {
-        let of_variants = self.variants.iter_mut().filter_map(|variant| variant.recipe.dry_run.as_mut());
-        self.dry_run.as_mut().into_iter().chain(of_variants)
+    /// Sets whether the operator vouches for the dry runs and confirmations.
+    pub fn set_trust(&mut self, is_trusted: bool) {
+        if let Some(dry_run) = &mut self.dry_run {
+            dry_run.is_trusted = is_trusted;
+        }
+        if let Some(confirmation) = &mut self.confirm {
+            confirmation.is_trusted = is_trusted;
+        }
+        self.variants.iter_mut().for_each(|variant| variant.recipe.set_trust(is_trusted));
     }
 
-    /// Sets whether the dry runs need no accepted definition.
-    pub fn trust_dry_runs(&mut self, is_trusted: bool) {
-        self.dry_runs_mut().for_each(|dry_run| dry_run.is_trusted = is_trusted);
-    }
-
-    fn has_trusted_dry_run(&self) -> bool {
-        self.alternatives().iter().any(|recipe| recipe.dry_run.as_ref().is_some_and(|dry| dry.is_trusted))
+    fn has_trust(&self) -> bool {
+        self.alternatives().iter().any(|recipe| {
+            recipe.dry_run.as_ref().is_some_and(|dry| dry.is_trusted)
+                || recipe.confirm.as_ref().is_some_and(|confirmation| confirmation.is_trusted)
+        })
     }
 }
 
@@ -151,6 +157,25 @@ impl fmt::Debug for DryRun {
         let Self { arguments, label, pick, shown, is_trusted: _ } = self;
         let mut fields = f.debug_struct("DryRun");
         fields.field("arguments", arguments).field("label", label).field("pick", pick).field("shown", shown).finish()
+    }
+}
+
+/// The answer to the question with which a server confirms a call. Its `Debug` text leaves out `is_trusted` too.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Confirmation {
+    /// Matches the message of the question.
+    pub question: Pattern,
+    /// The content of the answer, over the proposed arguments.
+    pub answer: Vec<RecordField>,
+    /// The operator wrote the recipe, or named its set, for this server. Otherwise a question is answered only for a tool with
+    /// an accepted definition.
+    pub is_trusted: bool,
+}
+
+impl fmt::Debug for Confirmation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { question, answer, is_trusted: _ } = self;
+        f.debug_struct("Confirmation").field("question", question).field("answer", answer).finish()
     }
 }
 
@@ -213,6 +238,14 @@ pub enum DisplayFormat {
 #[derive(Clone, Debug)]
 pub struct Pattern(pub Regex);
 
+impl Pattern {
+    /// Compiles a pattern, or returns `None` if it is not a regular expression.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        Regex::new(text).ok().map(Self)
+    }
+}
+
 impl PartialEq for Pattern {
     fn eq(&self, other: &Self) -> bool {
         self.0.as_str() == other.0.as_str()
@@ -243,26 +276,25 @@ impl Recipes {
         self.by_tool.is_empty()
     }
 
-    /// Returns the tools whose dry run does not require an accepted definition.
+    /// Returns the tools for whose dry run or confirmation the operator vouches.
     #[must_use]
-    pub fn tools_with_trusted_dry_run(&self) -> Vec<String> {
-        let trusted = self.by_tool.iter().filter(|(_, recipe)| recipe.has_trusted_dry_run());
+    pub fn trusted_tools(&self) -> Vec<String> {
+        let trusted = self.by_tool.iter().filter(|(_, recipe)| recipe.has_trust());
         trusted.map(|(tool, _)| tool.clone()).collect()
     }
 
-    /// Requires an accepted definition for the dry runs of all other tools.
-    pub fn trust_only_dry_runs_of(&mut self, tools: &[String]) {
+    /// Removes the trust in the dry runs and confirmations of all other tools.
+    pub fn trust_only(&mut self, tools: &[String]) {
         for (tool, recipe) in Arc::make_mut(&mut self.by_tool) {
-            recipe.trust_dry_runs(tools.contains(tool));
+            recipe.set_trust(tools.contains(tool));
         }
     }
 
-    /// Returns `true` if these recipes make calls that `old` does not make: recipes that the operator added or changed,
-    /// or dry runs of unaccepted tools.
+    /// Returns `true` if these recipes do what `old` does not do: recipes that the operator added or changed, dry runs
+    /// of unaccepted tools, or answers to questions of the server.
     #[must_use]
     pub fn calls_more_than(&self, old: &Self) -> bool {
-        let is_unconditional =
-            |(tool, recipe): &(&String, &Recipe)| self.written.contains(tool) || recipe.has_trusted_dry_run();
+        let is_unconditional = |(tool, recipe): &(&String, &Recipe)| self.written.contains(tool) || recipe.has_trust();
         self.by_tool.iter().filter(is_unconditional).any(|(tool, recipe)| old.get(tool) != Some(recipe))
     }
 }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::{answers, comparison, fault::Fault, labels, unified_diff};
+use super::{answers, comparison, confirmation, fault::Fault, labels, unified_diff};
 use countersign_domain::{
     changes::{
         FieldDiff, LineOp, Operation, Preview, PreviewKind, PreviewNote,
@@ -49,7 +49,13 @@ pub struct Observation {
 impl Observation {
     /// The present state of what a call creates.
     pub const fn of_nothing() -> Self {
-        Self { label: String::new(), value: None, display_format: DisplayFormat::Text, restricted: false, element: None }
+        Self {
+            label: String::new(),
+            value: None,
+            display_format: DisplayFormat::Text,
+            restricted: false,
+            element: None,
+        }
     }
 }
 
@@ -62,6 +68,8 @@ pub struct Observations {
     pub reads: Vec<Observation>,
     /// The reason why the recipe's dry run failed.
     pub note: Option<String>,
+    /// The recipe may answer a question of the server.
+    pub may_confirm: bool,
 }
 
 /// Prefix of the preview's fields that show the recipe's reads.
@@ -74,7 +82,7 @@ pub fn compose(
     arguments_preview: &Preview,
     observations: Observations,
 ) -> Result<Preview, Fault> {
-    let Observations { dry_run, before, reads, note } = observations;
+    let Observations { dry_run, before, reads, note, may_confirm } = observations;
     let mut hasher = fingerprint_hasher(arguments_preview);
     dry_run.iter().for_each(|observation| hash_observation(&mut hasher, "dry", observation));
     before.iter().for_each(|observation| hash_observation(&mut hasher, "before", observation));
@@ -106,8 +114,13 @@ pub fn compose(
     for (n, observation) in reads.into_iter().enumerate() {
         add_observation(&mut builder, &format!("{READ_FIELD_PREFIX}{}", n + 1), observation);
     }
+    if let Some(confirmation) = &recipe.confirm {
+        let text = confirmation::describe(confirmation, may_confirm, arguments)?;
+        hasher.add_part(b"confirm").add_part(text.as_bytes());
+        builder.add_lines("$confirm", "Question of the server", [(LineOp::Note, text.into())]);
+    }
     Ok(Preview {
-        note: PreviewNote { kind, ..PreviewNote::default() },
+        note: PreviewNote { kind, confirms: may_confirm, ..PreviewNote::default() },
         operation: labels::operation_of(recipe, arguments).unwrap_or(default_operation),
         target: arguments_preview.target.clone(),
         summary: arguments_preview.summary.clone(),

@@ -8,6 +8,7 @@ pub mod answers;
 pub mod arguments;
 mod comparison;
 pub mod compose;
+pub mod confirmation;
 mod dry_run;
 pub mod fault;
 mod labels;

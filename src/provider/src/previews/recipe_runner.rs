@@ -113,7 +113,9 @@ impl<'a> RecipeRunner<'a> {
         arguments: &cel::Value,
     ) -> Result<Observations, Fault> {
         let tools = self.provider.tools();
-        let mut observations = Observations::default();
+        let is_accepted = || self.directory.is_accepted(self.provider.name(), tool);
+        let may_confirm = recipe.confirm.as_ref().is_some_and(|confirm| confirm.is_trusted || is_accepted());
+        let mut observations = Observations { may_confirm, ..Observations::default() };
         if let Some(dry) = &recipe.dry_run {
             match self.dry_run(dry, tool, &tools, raw, arguments).await {
                 Ok(observation) => observations.dry_run = Some(observation),
@@ -256,7 +258,10 @@ impl<'a> RecipeRunner<'a> {
 }
 
 /// Returns the variant for these arguments with its position, or the recipe itself if it has none.
-fn select_variant<'r>(recipe: &'r Recipe, arguments: &cel::Value) -> Result<(Option<usize>, &'r Recipe), Fault> {
+pub(super) fn select_variant<'r>(
+    recipe: &'r Recipe,
+    arguments: &cel::Value,
+) -> Result<(Option<usize>, &'r Recipe), Fault> {
     if recipe.variants.is_empty() {
         return Ok((None, recipe));
     }

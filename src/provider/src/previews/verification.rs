@@ -102,7 +102,8 @@ impl<'a> Expectation<'a> {
         let read = verify.map(|verify| &verify.read).or(recipe.before.as_ref())?;
         let after = verify.and_then(|verify| verify.after.as_ref()).or(recipe.after.as_ref());
         let before = state.map_or(&[][..], |state| &state.values);
-        let needs_before = after.is_some_and(|after| after.uses("before")) || (verify.is_none() && read.for_each.is_some());
+        let needs_before =
+            after.is_some_and(|after| after.uses("before")) || (verify.is_none() && read.for_each.is_some());
         (!before.is_empty() || !needs_before).then_some(Self { recipe, read, after, before })
     }
 

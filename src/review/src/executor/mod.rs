@@ -384,6 +384,7 @@ async fn call_provider(
         inquirer,
         permit: Some(permit),
         approved_state: Some(change.fingerprint.clone()),
+        answers_confirmation: change.preview.confirms,
         ..CallContext::new(Arc::new(change.proposer.to_agent()))
     };
     let began = Instant::now();

@@ -30,6 +30,7 @@ use countersign_protocol::{
 };
 use countersign_provider::{
     AnswerFault, CallContext, Inquirer, ProgressSink, ToolResult,
+    previews::confirmation::ConfirmingInquirer,
     request::{Replier, UpstreamRequest},
 };
 
@@ -61,7 +62,9 @@ async fn call_tool(
 ) -> Result<ToolResult, McpError> {
     let upstream_name = upstream.names.upstream_name(tool).unwrap_or(tool);
     let era = upstream.negotiated().map_or(Era::Legacy, |negotiated| negotiated.revision.era());
-    let capabilities = context.inquirer.as_ref().map(|inquirer| inquirer.capabilities().clone()).unwrap_or_default();
+    let confirming = confirming_inquirer(upstream, upstream_name, arguments, context);
+    let inquirer = confirming.clone().map(|inquirer| inquirer as Arc<dyn Inquirer>).or(context.inquirer.clone());
+    let capabilities = inquirer.as_ref().map(|inquirer| inquirer.capabilities().clone()).unwrap_or_default();
     let headers = match era {
         Era::Legacy => Vec::new(),
         Era::Modern => {
@@ -82,7 +85,7 @@ async fn call_tool(
     let listener = Arc::new(CallListener {
         server: upstream.config.name.clone(),
         progress: Arc::clone(&context.progress),
-        inquirer: context.inquirer.clone(),
+        inquirer: inquirer.clone(),
         has_declined: AtomicBool::new(false),
     });
     upstream.ensure_session_alive(&caller).await;
@@ -104,7 +107,7 @@ async fn call_tool(
         };
         let response = upstream.send(&caller, &outgoing, Arc::clone(&listener) as _, ResendPolicy::Unsent).await?;
         if era == Era::Modern
-            && let Some(inquirer) = &context.inquirer
+            && let Some(inquirer) = &inquirer
             && let Response::Result(result) = &response
             && member(result.get(), "resultType").and_then(string).is_some_and(|kind| kind == "input_required")
         {
@@ -122,8 +125,22 @@ async fn call_tool(
             })?;
             continue;
         }
-        return into_tool_result(response, listener.has_declined.load(Ordering::Relaxed));
+        let declined = confirming.as_ref().and_then(|inquirer| inquirer.declined_question());
+        let declined =
+            declined.or(listener.has_declined.load(Ordering::Relaxed).then_some("its question was declined"));
+        return into_tool_result(response, declined);
     }
+}
+
+/// Returns the inquirer that answers the server's confirmation, if the reviewer of the change saw how.
+fn confirming_inquirer(
+    upstream: &Upstream,
+    tool: &str,
+    arguments: &RawValue,
+    context: &CallContext,
+) -> Option<Arc<ConfirmingInquirer>> {
+    let recipe = upstream.config.previews.get(tool).filter(|_| context.answers_confirmation)?;
+    ConfirmingInquirer::for_call(recipe, arguments, context.inquirer.clone()).map(Arc::new)
 }
 
 /// Asks the proposing client all questions, and waits for the answers.
@@ -152,10 +169,10 @@ async fn ask_proposer(requests: &[Member<'_>], inquirer: &dyn Inquirer) -> Resul
         .collect()
 }
 
-/// Converts the upstream's answer. `has_declined` is `true` if a question was declined.
-fn into_tool_result(response: Response, has_declined: bool) -> Result<ToolResult, McpError> {
+/// Converts the upstream's answer. `declined` says which question was declined, if any.
+fn into_tool_result(response: Response, declined: Option<&str>) -> Result<ToolResult, McpError> {
     let result = match response {
-        Response::Error(error) if has_declined => return Err(input_required_error(&error.message)),
+        Response::Error(error) if declined.is_some() => return Err(input_required_error(&error.message)),
         Response::Error(error) => return Err(refusal_error(&error)),
         Response::Result(result) => result,
     };
@@ -163,10 +180,10 @@ fn into_tool_result(response: Response, has_declined: bool) -> Result<ToolResult
         AnswerFault::InputRequired => input_required_error("it asks for input"),
         AnswerFault::Unreadable(reason) => unreadable_answer_error(&reason),
     })?;
-    if answer.is_error && has_declined {
-        return Err(input_required_error("its question was declined"));
+    match declined {
+        Some(declined) if answer.is_error => Err(input_required_error(declined)),
+        _ => Ok(answer),
     }
-    Ok(answer)
 }
 
 fn unreadable_answer_error(reason: &str) -> McpError {
@@ -240,7 +257,8 @@ mod tests {
     use super::*;
 
     fn parse(text: &str, has_declined: bool) -> Result<ToolResult, McpError> {
-        into_tool_result(Response::Result(RawValue::from_string(text.into()).unwrap()), has_declined)
+        let declined = has_declined.then_some("it asks");
+        into_tool_result(Response::Result(RawValue::from_string(text.into()).unwrap()), declined)
     }
 
     #[test]
@@ -257,7 +275,7 @@ mod tests {
         for garbage in ["7", r#"{"resultType":"task"}"#, r#"{"isError":"yes"}"#] {
             assert_eq!(parse(garbage, false).unwrap_err().data["outcome"], "unknown", "{garbage}");
         }
-        let error = into_tool_result(Response::Error(RpcError::new(-32603, "no")), false).unwrap_err();
+        let error = into_tool_result(Response::Error(RpcError::new(-32603, "no")), None).unwrap_err();
         assert_eq!((error.kind, &error.data["upstreamCode"]), (ErrorKind::UpstreamError, &(-32603).into()));
     }
 }

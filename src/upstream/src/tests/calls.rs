@@ -12,6 +12,7 @@ use serde_json::{json, value::RawValue};
 
 use super::*;
 use crate::link::LinkError;
+use countersign_domain::recipes::{Confirmation, Pattern, Recipe, Recipes};
 use countersign_protocol::{ErrorKind, rpc_error::RpcError};
 use countersign_provider::{CallContext, Permit, Provider};
 
@@ -316,6 +317,40 @@ async fn approved_change_without_inquirer_declines_questions() {
         })
     });
     assert_eq!(run_approved_change(&upstream).await.unwrap_err().kind, ErrorKind::InputRequired);
+}
+
+/// Runs the approved change at a server that asks this question, and whose recipe answers one.
+async fn run_confirmed_change(question: &'static str) -> Result<countersign_provider::ToolResult, McpError> {
+    let confirm = Confirmation { question: Pattern::new("^Really").unwrap(), answer: Vec::new(), is_trusted: true };
+    let recipe = Recipe { confirm: Some(confirm), ..Recipe::default() };
+    let previews = Recipes { by_tool: Arc::new([("echo".to_owned(), recipe)].into()), ..Recipes::default() };
+    let fake = modern();
+    let upstream = start_with(UpstreamConfig { previews, ..config("fake") }, &[&fake]);
+    upstream.wait_until_settled().await;
+    fake.answer_with(move |request| {
+        let answer = &request.params["inputResponses"]["q"];
+        Box::pin(ready(fake::ok(match answer["action"].as_str() {
+            Some(action) => json!({ "resultType": "complete", "content": [{ "type": "text", "text": action }] }),
+            None => json!({
+                "resultType": "input_required", "requestState": "s",
+                "inputRequests": { "q": { "method": "elicitation/create", "params": { "message": question } } }
+            }),
+        })))
+    });
+    let arguments = RawValue::from_string("{}".into()).unwrap();
+    let unseen = Provider::call(&*upstream, "fake__echo", &arguments, &context()).await;
+    assert_eq!(unseen.unwrap_err().kind, ErrorKind::InputRequired, "no reviewer saw how it is answered");
+    let context = CallContext { answers_confirmation: true, ..context() };
+    Provider::call(&*upstream, "fake__echo", &arguments, &context).await
+}
+
+#[actix::test]
+async fn recipe_answers_only_the_question_it_names() {
+    let confirmed = run_confirmed_change("Really delete it?").await.unwrap();
+    assert_eq!(confirmed.content.get(), r#"[{"type":"text","text":"accept"}]"#);
+    let failed = run_confirmed_change("Delete the others too?").await.unwrap_err();
+    assert_eq!(failed.kind, ErrorKind::InputRequired);
+    assert!(failed.message.contains("it asks: Delete the others too?"), "{}", failed.message);
 }
 
 #[actix::test]

@@ -55,7 +55,7 @@ impl RecipeLayers {
     fn add_set(&mut self, set: &'static RecipeSet, named: bool) {
         let trusted = named || self.sets.contains(&set.name);
         let mut recipes = recipes_of_set(set);
-        recipes.values_mut().for_each(|recipe| recipe.trust_dry_runs(trusted));
+        recipes.values_mut().for_each(|recipe| recipe.set_trust(trusted));
         self.by_tool.extend(recipes);
         self.sets.push(set.name);
     }

@@ -1,6 +1,5 @@
 //! Compiles one recipe.
 
-use regex::Regex;
 use serde_json::Value;
 
 use crate::{
@@ -13,19 +12,43 @@ use countersign_domain::{
     changes::Operation,
     policy::{Condition, condition::Variables},
     recipes::{
-        AFTER_VARIABLES, ARGUMENT_VARIABLES, DisplayFormat, DryRun, ELEMENT_AFTER_VARIABLES,
+        AFTER_VARIABLES, ARGUMENT_VARIABLES, Confirmation, DisplayFormat, DryRun, ELEMENT_AFTER_VARIABLES,
         ELEMENT_SELECTOR_VARIABLES, ELEMENT_VARIABLES, FieldFilter, FieldPath, Pattern, PreviewRead,
-        RESULT_AFTER_VARIABLES, RESULT_SELECTOR_VARIABLES, RESULT_VARIABLES, Recipe, RecipeVariant,
-        RecipeVerification, RecordField, ResultSelector, SELECTOR_VARIABLES, StateAfter, TextTemplate,
+        RESULT_AFTER_VARIABLES, RESULT_SELECTOR_VARIABLES, RESULT_VARIABLES, Recipe, RecipeVariant, RecipeVerification,
+        RecordField, ResultSelector, SELECTOR_VARIABLES, StateAfter, TextTemplate,
     },
 };
 
-pub(super) const RECIPE_KEYS: [&str; 12] = [
-    "entity", "operation", "target", "summary", "label", "dry_run", "before", "after", "reads", "verify", "tried",
+pub(super) const RECIPE_KEYS: [&str; 13] = [
+    "entity",
+    "operation",
+    "target",
+    "summary",
+    "label",
+    "dry_run",
+    "before",
+    "after",
+    "reads",
+    "verify",
+    "confirm",
+    "tried",
     "variants",
 ];
-const VARIANT_KEYS: [&str; 11] =
-    ["when", "entity", "operation", "target", "summary", "label", "dry_run", "before", "after", "reads", "verify"];
+const VARIANT_KEYS: [&str; 12] = [
+    "when",
+    "entity",
+    "operation",
+    "target",
+    "summary",
+    "label",
+    "dry_run",
+    "before",
+    "after",
+    "reads",
+    "verify",
+    "confirm",
+];
+const CONFIRM_KEYS: [&str; 2] = ["question", "answer"];
 const DRY_RUN_KEYS: [&str; 5] = ["arguments", "label", "text", "lines", "as"];
 const BEFORE_KEYS: [&str; 9] = ["tool", "for_each", "arguments", "text", "as", "keep", "ignore", "lines", "missing"];
 const VERIFY_KEYS: [&str; 9] = ["tool", "arguments", "text", "as", "keep", "ignore", "lines", "missing", "after"];
@@ -94,8 +117,21 @@ fn read_variants<'a>(f: &mut Fields<'a>, located: &'a LocatedNode, defaults: &Re
 
 /// Returns the recipe of a variant, which inherits what it does not say itself.
 fn with_defaults(recipe: Recipe, defaults: &Recipe) -> Recipe {
-    let Recipe { entity, operation, target, summary, label, dry_run, before, after, reads, verify, tried, variants: _ } =
-        defaults.clone();
+    let Recipe {
+        entity,
+        operation,
+        target,
+        summary,
+        label,
+        dry_run,
+        before,
+        after,
+        reads,
+        verify,
+        confirm,
+        tried,
+        variants: _,
+    } = defaults.clone();
     Recipe {
         entity: recipe.entity.or(entity),
         operation: recipe.operation.or(operation),
@@ -107,6 +143,7 @@ fn with_defaults(recipe: Recipe, defaults: &Recipe) -> Recipe {
         after: recipe.after.or(after),
         reads: if recipe.reads.is_empty() { reads } else { recipe.reads },
         verify: recipe.verify.or(verify),
+        confirm: recipe.confirm.or(confirm),
         tried,
         variants: Vec::new(),
     }
@@ -114,7 +151,8 @@ fn with_defaults(recipe: Recipe, defaults: &Recipe) -> Recipe {
 
 /// Reads the keys that recipes and variants share. `is_each` tells whether an inherited `before` reads for each element.
 fn read_keys(f: &mut Fields<'_>, is_each: bool) -> Recipe {
-    let before = f.section("before", &BEFORE_KEYS).and_then(|mut before| read_preview_read(&mut before, Moment::Review));
+    let before =
+        f.section("before", &BEFORE_KEYS).and_then(|mut before| read_preview_read(&mut before, Moment::Review));
     let is_each = before.as_ref().map_or(is_each, |before| before.for_each.is_some());
     let (label_variables, after_variables) =
         if is_each { (ELEMENT_VARIABLES, ELEMENT_AFTER_VARIABLES) } else { (ARGUMENT_VARIABLES, AFTER_VARIABLES) };
@@ -129,6 +167,7 @@ fn read_keys(f: &mut Fields<'_>, is_each: bool) -> Recipe {
         dry_run: f.section("dry_run", &DRY_RUN_KEYS).and_then(|mut dry_run| read_dry_run(&mut dry_run)),
         reads: read_preview_reads(f),
         verify: f.section("verify", &VERIFY_KEYS).and_then(|mut verify| read_verification(&mut verify)),
+        confirm: f.section("confirm", &CONFIRM_KEYS).and_then(|mut confirm| read_confirmation(&mut confirm)),
         ..Recipe::default()
     }
 }
@@ -148,7 +187,8 @@ fn check_methods(f: &mut Fields<'_>, recipe: &Recipe) {
         f.report("", "`before` and `after` belong together", remedy);
     } else if recipe.dry_run.is_none() && recipe.before.is_none() && recipe.reads.is_empty() {
         f.report("", "the recipe shows nothing", "Give dry_run, before and after, or reads; or write none.");
-    } else if recipe.after.is_none() && !deletes && recipe.verify.as_ref().is_some_and(|verify| verify.after.is_none()) {
+    } else if recipe.after.is_none() && !deletes && recipe.verify.as_ref().is_some_and(|verify| verify.after.is_none())
+    {
         let remedy = "Give it an after with the value that is there if the call did what it should.";
         f.report("verify", "nothing says what is expected after the run", remedy);
     }
@@ -204,6 +244,15 @@ fn read_dry_run(f: &mut Fields<'_>) -> Option<DryRun> {
     let label = read_text(f, "label");
     let (pick, shown) = (read_selector(f, ARGUMENT_VARIABLES, SELECTOR_VARIABLES), read_display_format(f));
     Some(DryRun { arguments, label, pick, shown, is_trusted: true })
+}
+
+fn read_confirmation(f: &mut Fields<'_>) -> Option<Confirmation> {
+    let answer = read_record(f, "answer", ARGUMENT_VARIABLES);
+    if !f.has("question") {
+        f.report("", "it does not say which `question` it answers", "Write question: and a regular expression.");
+    }
+    let question = f.parse("question", parse_pattern)?;
+    Some(Confirmation { question, answer, is_trusted: true })
 }
 
 fn read_preview_reads(f: &mut Fields<'_>) -> Vec<PreviewRead> {
@@ -281,12 +330,12 @@ fn read_text(f: &mut Fields<'_>, name: &str) -> Option<String> {
 }
 
 fn parse_pattern(node: &Node) -> Result<Pattern, ValueError> {
-    let regex = match node {
-        Node::Text(text) if text.len() <= 1000 => Regex::new(text).ok(),
+    let pattern = match node {
+        Node::Text(text) if text.len() <= 1000 => Pattern::new(text),
         _ => None,
     };
     let remedy = || "Correct it; ^ and $ stand for the beginning and the end.".to_owned();
-    regex.map(Pattern).ok_or_else(|| (format!("{} is not a regular expression", describe(node)), remedy()))
+    pattern.ok_or_else(|| (format!("{} is not a regular expression", describe(node)), remedy()))
 }
 
 fn read_expression(f: &mut Fields<'_>, name: &str, variables: &'static Variables) -> Option<Condition> {

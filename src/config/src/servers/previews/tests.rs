@@ -72,12 +72,18 @@ fn only_written_recipes_count_as_more_calls() {
     // If the operator names a set for the server, its dry runs are trusted.
     let (named, _) = parsed("filesystem");
     let (both, _) = parsed("[filesystem, auto]");
+    let (mut confirms, _) = parsed("{mine: {reads: [{tool: look}], confirm: {question: Sure, answer: {}}}}");
+    confirms.written.clear();
+    assert!(confirms.calls_more_than(&none), "an answer to a question waits for consent");
+    confirms.trust_only(&[]);
+    assert!(!confirms.calls_more_than(&none));
     assert!(named.calls_more_than(&none) && !both.calls_more_than(&named) && !automatic.calls_more_than(&named));
 }
 
 #[test]
 fn verification_sees_the_result_and_previews_do_not() {
-    let verify = "verify: {tool: look, arguments: {id: result.structuredContent.id}, keep: 'found + result', after: before}";
+    let verify =
+        "verify: {tool: look, arguments: {id: result.structuredContent.id}, keep: 'found + result', after: before}";
     let (recipes, faults) = parsed(&format!("{{a: {{reads: [{{tool: look}}], {verify}}}}}"));
     assert!(faults.is_empty(), "{faults:?}");
     let verify = recipes.get("a").unwrap().verify.as_ref().unwrap();
@@ -135,6 +141,7 @@ fn preview_problem_is_reported_with_position() {
         ("a: {variants: [{when: 'true'}]}", "previews.a.variants: the recipe shows nothing"),
         ("a: {variants: [{when: 'true', variants: []}]}", "previews.a.variants.variants: unknown key"),
         ("a: {operation: update, before: {tool: x}}", "previews.a: `before` and `after` belong together"),
+        ("a: {reads: [{tool: x}], confirm: {answer: {}}}", "previews.a.confirm: it does not say which `question`"),
         ("a: {tried: [], reads: [{tool: x}]}", "previews.a.tried: expected 1 to"),
     ] {
         let (_, faults) = parsed(yaml);

@@ -172,6 +172,27 @@ async fn reviewer_sees_what_a_recipe_was_tried_with() {
 }
 
 #[tokio::test]
+async fn reviewer_sees_how_a_question_is_answered() {
+    let server = server_with_texts(&[("a", "x")]);
+    let yaml = "{reads: [{tool: read, arguments: {id: a}}], \
+                confirm: {question: '^Delete ', answer: {name: arguments.path, sure: true}}}";
+    let mut recipe = recipe(yaml);
+    let arguments = json!({ "path": "p" });
+    let shown = async |recipe: &Recipe| {
+        let preview = make_preview_with(&server, &ALLOW_ALL, recipe, &arguments).await.preview;
+        (lines(&preview, 2).remove(0), preview.fingerprint)
+    };
+    let (trusted, first) = shown(&recipe).await;
+    assert!(trusted.contains(r#"matches /^Delete /, the answer is: accept {"name":"p","sure":true}"#), "{trusted}");
+    recipe.set_trust(false);
+    assert_eq!(shown(&recipe).await, (trusted, first.clone()), "the tool is accepted");
+    server.0.accepted.store(false, Ordering::SeqCst);
+    let (untrusted, second) = shown(&recipe).await;
+    assert!(untrusted.contains("is not answered"), "{untrusted}");
+    assert_ne!(first, second);
+}
+
+#[tokio::test]
 async fn answer_that_does_not_fit_fails_with_reason() {
     let server = server_with_texts(&[("t", "plain"), ("l", "[1]"), ("n", "12345678901234567890123")]);
     let at = "what the answer of s__read has at /content/0/text";
