@@ -4,9 +4,10 @@
 
 use std::borrow::Cow;
 
+use super::{forms::is_shown_in_full, rows::RowTable};
 use crate::output::{indented, route};
 use countersign_domain::{
-    changes::{Change, Diff, FieldDiff, LineOp, PreviewKind, diff::text_lines},
+    changes::{Change, Diff, FieldDiff, FieldFormat, LineOp, PreviewKind, diff::text_lines, image::ImageFacts},
     text::plural,
 };
 use countersign_protocol::json;
@@ -23,12 +24,18 @@ impl ArgumentLines {
     /// Formats the arguments of a change. Without a preview, all arguments are included.
     pub fn for_change(change: &Change) -> Self {
         let diff = Some(&change.diff).filter(|diff| !shows_arguments_only(change) && !diff.truncated);
-        Self::new(change.arguments.get(), diff)
+        Self::with_formats(change.arguments.get(), diff, Some(&change.diff))
     }
 
     /// Formats arguments without those that the diff, if there is one, shows.
     pub fn new(raw: &str, diff: Option<&Diff>) -> Self {
+        Self::with_formats(raw, diff, None)
+    }
+
+    /// Formats arguments like [`ArgumentLines::new`], in the forms for the fields of the same names.
+    fn with_formats(raw: &str, diff: Option<&Diff>, formats: Option<&Diff>) -> Self {
         let mut out = Self::default();
+        let mut recipients = Vec::new();
         for json::Member { key, value, .. } in json::members(raw) {
             let text = json::string(value);
             if let (Some(text), Some(diff)) = (&text, diff)
@@ -37,22 +44,24 @@ impl ArgumentLines {
                 out.shown_in_diff.push(key.into_owned());
                 continue;
             }
+            let field = formats.and_then(|diff| diff.fields.iter().find(|field| field.field == key));
+            let table = field.filter(|field| field.format == FieldFormat::Rows).and_then(|_| {
+                let rows = text.as_deref().unwrap_or(value);
+                RowTable::compare(None, Some(rows)).filter(|table| table.beyond == 0)
+            });
             let name = display_name(&key);
-            match text {
-                Some(text) if text.contains('\n') => {
-                    out.lines.push(format!("{name}:"));
-                    out.lines.extend(text_lines(&text).map(|line| format!("  | {line}")));
-                    if !text.ends_with('\n') {
-                        out.lines.push("  \\ no line break at the end".to_owned());
-                    }
-                }
-                _ => {
-                    let mut lines = indented(value);
-                    lines.insert_str(0, &format!("{name}: "));
-                    out.lines.extend(lines.split('\n').map(str::to_owned));
-                }
+            if field.is_some_and(|field| field.format == FieldFormat::Recipients) {
+                recipients.extend(argument_lines(&name, text.as_deref(), value));
+            } else if let Some(image) = text.as_deref().and_then(ImageFacts::from_text) {
+                out.lines.push(format!("{name}: {image}"));
+            } else if let Some(table) = table {
+                out.lines.push(format!("{name}:"));
+                out.lines.extend(table.lines().iter().map(|line| format!("  | {}", line.text)));
+            } else {
+                out.lines.extend(argument_lines(&name, text.as_deref(), value));
             }
         }
+        out.lines.splice(..0, recipients);
         if out.lines.is_empty() && out.shown_in_diff.is_empty() {
             out.lines.push("(none)".to_owned());
         }
@@ -101,6 +110,21 @@ pub fn without_arguments(diff: &Diff) -> Diff {
     Diff { fields, truncated: false }
 }
 
+/// Formats one argument: a text of several lines below its name, everything else behind it.
+fn argument_lines(name: &str, text: Option<&str>, value: &str) -> Vec<String> {
+    match text {
+        Some(text) if text.contains('\n') => {
+            let mut lines = vec![format!("{name}:")];
+            lines.extend(text_lines(text).map(|line| format!("  | {line}")));
+            if !text.ends_with('\n') {
+                lines.push("  \\ no line break at the end".to_owned());
+            }
+            lines
+        }
+        _ => format!("{name}: {}", indented(value)).split('\n').map(str::to_owned).collect(),
+    }
+}
+
 /// Returns the name, in quotes unless it is plain, so that it cannot imitate other text.
 fn display_name(key: &str) -> Cow<'_, str> {
     let plain = !key.is_empty() && key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '$'));
@@ -109,6 +133,9 @@ fn display_name(key: &str) -> Cow<'_, str> {
 
 /// Returns `true` if the field shows this text, apart from unchanged lines that are folded.
 fn field_shows(field: &FieldDiff, text: &str) -> bool {
+    if !is_shown_in_full(field) {
+        return false;
+    }
     if let Some(after) = &field.after {
         return after == text;
     }
@@ -163,6 +190,31 @@ mod tests {
         let mut notes = DiffBuilder::new();
         notes.add_lines("$read1", "Status", [(LineOp::Note, "clean".into())]);
         assert!(lines_of(r#"{"message":"clean"}"#, &notes.finish()).1.is_empty());
+    }
+
+    #[test]
+    fn recipients_come_first_and_rows_are_a_table() {
+        const PNG: &str =
+            "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+        let mut formats = DiffBuilder::new();
+        for (name, format) in [("rows", FieldFormat::Rows), ("to", FieldFormat::Recipients)] {
+            let fields = formats.len();
+            formats.add(name, name, None, Some("x"));
+            formats.set_format_after(fields, format);
+        }
+        let raw = format!(r#"{{"rows":[{{"id":1,"n":"a"}},{{"id":20}}],"to":"a@x","image":"{PNG}","rows":[1]}}"#);
+        let expected = [
+            r#"to: "a@x""#,
+            "rows:",
+            "  | id  n",
+            "  | 1   a",
+            "  | 20  -",
+            "image: PNG image, 1 × 1 pixels, 70 bytes",
+            "rows: [",
+            "  1",
+            "]",
+        ];
+        assert_eq!(ArgumentLines::with_formats(&raw, None, Some(&formats.finish())).lines, expected);
     }
 
     #[test]

@@ -5,7 +5,9 @@ mod decide;
 mod edit;
 mod editor;
 mod feed;
+mod forms;
 pub mod render;
+mod rows;
 mod screen;
 mod watch;
 

@@ -4,14 +4,17 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::arguments::{ArgumentLines, call_route, shows_arguments_only, tool_notes};
+use super::{
+    arguments::{ArgumentLines, call_route, shows_arguments_only, tool_notes},
+    forms::{fields_in_order, special_lines},
+};
 use crate::{
     exit::Failure,
     output::{Output, Style, cell, cut, one_line, print_table},
 };
 use countersign_domain::{
     changes::{
-        Change, ChangeState, Diff, FieldDiff, LineOp, Operation, PreviewKind, PreviewNote, ReviewVerdict,
+        Change, ChangeState, Diff, DiffLine, FieldDiff, LineOp, Operation, PreviewKind, PreviewNote, ReviewVerdict,
         VerificationOutcome, diff::text_lines, retention::Redaction, visible::escape_hidden,
     },
     text::plural,
@@ -195,10 +198,14 @@ pub fn preview_notes(preview: &PreviewNote) -> Vec<(Style, String)> {
 }
 
 pub fn print_diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
-    for field in &diff.fields {
+    for field in fields_in_order(diff) {
         out.write_line("")?;
         out.write_styled_line(Style::Bold, &format!("  {}", one_line(&field.label)))?;
-        if field.lines.is_empty() { print_before_and_after(field, out)? } else { print_lines(field, out)? }
+        match special_lines(field) {
+            Some(lines) => print_lines(&lines, out)?,
+            None if field.lines.is_empty() => print_before_and_after(field, out)?,
+            None => print_lines(&field.lines, out)?,
+        }
     }
     if diff.truncated {
         out.write_line("")?;
@@ -220,8 +227,8 @@ fn print_before_and_after(field: &FieldDiff, out: &mut Output) -> Result<(), Fai
     Ok(())
 }
 
-fn print_lines(field: &FieldDiff, out: &mut Output) -> Result<(), Failure> {
-    for line in &field.lines {
+fn print_lines(lines: &[DiffLine], out: &mut Output) -> Result<(), Failure> {
+    for line in lines {
         let (mark, style) = match line.op {
             LineOp::Equal => (' ', Style::Plain),
             LineOp::Insert => ('+', Style::Green),

@@ -22,7 +22,9 @@ use crate::{
     text::{self, front_matter},
 };
 use countersign_domain::{
-    changes::{LineOp, Operation, Preview, PreviewNote, Target, diff::DiffBuilder, digest::hex, fingerprint},
+    changes::{
+        FieldFormat, LineOp, Operation, Preview, PreviewNote, Target, diff::DiffBuilder, digest::hex, fingerprint,
+    },
     text::plural,
 };
 use countersign_protocol::{ErrorKind, McpError};
@@ -203,7 +205,9 @@ fn plan_put(project: &Project, indexed: &IndexedTenant, path: &str, content: &st
     let mut diff = DiffBuilder::new();
     let fields_before = before.as_deref().map(front_matter::parse_fields).and_then(Result::ok).unwrap_or_default();
     compare_fields(&mut diff, &fields_before, &checked.fields);
+    let front_matter_fields = diff.len();
     diff.add("file", "File", before.as_deref(), Some(content));
+    diff.set_format_after(front_matter_fields, FieldFormat::Markdown);
     let title = one_line(&checked.document.title, MAX_LABEL_CHARS).into_owned();
     let (operation, verb) = match before {
         None => (Operation::Create, "Add"),

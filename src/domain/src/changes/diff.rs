@@ -9,7 +9,7 @@ use similar::{
     Algorithm, DiffOp, DiffableStr, algorithms::IdentifyDistinct, capture_diff_deadline, diff_ratio, group_diff_ops,
 };
 
-use super::{Diff, DiffLine, FieldDiff, LineOp};
+use super::{Diff, DiffLine, FieldDiff, FieldFormat, LineOp};
 
 /// The limits of one diff.
 #[derive(Clone, Copy, Debug)]
@@ -144,7 +144,7 @@ impl DiffBuilder {
         lines: Vec<DiffLine>,
     ) {
         let (field, label) = (field.to_owned(), label.to_owned());
-        self.diff.fields.push(FieldDiff { field, label, before, after, lines, restricted: false });
+        self.diff.fields.push(FieldDiff { field, label, before, after, lines, ..FieldDiff::default() });
     }
 
     fn is_full(&mut self) -> bool {
@@ -155,12 +155,14 @@ impl DiffBuilder {
 
     /// Marks the last field as showing live state that the proposer could not read.
     pub fn restrict_last(&mut self) {
-        if let Some(field) = self.diff.fields.last_mut() {
-            field.restricted = true;
-        }
+        self.diff.fields.last_mut().into_iter().for_each(|field| field.restricted = true);
     }
 
-    /// Returns the number of fields.
+    /// Sets the format of all fields but the first ones, whose number is `fields`.
+    pub fn set_format_after(&mut self, fields: usize, format: FieldFormat) {
+        self.diff.fields.iter_mut().skip(fields).for_each(|field| field.format = format);
+    }
+
     #[must_use]
     pub fn len(&self) -> usize {
         self.diff.fields.len()

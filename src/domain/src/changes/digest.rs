@@ -97,7 +97,7 @@ impl Change {
     /// saw.
     #[must_use]
     pub fn review_digest(&self) -> String {
-        let mut hasher = PartHasher::new("countersign.shown.3");
+        let mut hasher = PartHasher::new("countersign.shown.4");
         let ServerIdentity { fingerprint, label } = &self.served_by;
         hasher.add_part(fingerprint.as_bytes()).add_part(label.as_bytes());
         let texts =
@@ -115,6 +115,7 @@ impl Change {
         for field in &self.diff.fields {
             hasher.add_part(field.field.as_bytes()).add_part(field.label.as_bytes());
             hasher.add_optional(field.before.as_deref()).add_optional(field.after.as_deref());
+            hasher.add_part(field.format.as_str().as_bytes()).add_optional(field.language.as_deref());
             hasher.add_number(field.lines.len() as u64);
             for line in &field.lines {
                 hasher.add_number(line.op as u64).add_part(line.text.as_bytes());
@@ -129,7 +130,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::changes::{ChangeState, Operation, diff::DiffBuilder, testing::change};
+    use crate::changes::{ChangeState, FieldFormat, Operation, diff::DiffBuilder, testing::change};
 
     #[test]
     fn fingerprint_separates_parts() {
@@ -167,6 +168,11 @@ mod tests {
         for diff in [diff(None), diff(Some(""))] {
             digests.push(Change { diff, ..change(|_| {}) }.review_digest());
         }
+        let mut code = diff(None);
+        code.fields[0].format = FieldFormat::Code;
+        digests.push(Change { diff: code.clone(), ..change(|_| {}) }.review_digest());
+        code.fields[0].language = Some("rust".into());
+        digests.push(Change { diff: code, ..change(|_| {}) }.review_digest());
         let distinct: std::collections::HashSet<_> = digests.iter().collect();
         assert_eq!(distinct.len(), digests.len());
         assert_eq!(digests[0], change(|_| {}).review_digest());

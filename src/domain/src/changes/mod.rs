@@ -6,6 +6,8 @@ pub mod dialogue;
 pub mod diff;
 pub mod digest;
 pub mod export;
+mod format;
+pub mod image;
 pub mod machine;
 pub mod person;
 mod proposer;
@@ -19,6 +21,7 @@ pub mod visible;
 
 pub use dialogue::Dialogue;
 pub use digest::fingerprint;
+pub use format::FieldFormat;
 pub use proposer::Proposer;
 pub use terms::{Editing, OnExpiry, OnReview, SignInTerms, Terms};
 pub use verification::{Verification, VerificationOutcome};
@@ -133,7 +136,7 @@ pub struct Target {
 }
 
 /// One field of a diff.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FieldDiff {
     /// The field's name in the entity, such as `title`.
@@ -148,6 +151,12 @@ pub struct FieldDiff {
     /// The line-by-line diff of long or multi-line text. Empty for short values.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lines: Vec<DiffLine>,
+    /// The format of the value. Displays choose the best form for it.
+    #[serde(default, skip_serializing_if = "FieldFormat::is_text")]
+    pub format: FieldFormat,
+    /// The language of code, such as `rust`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<String>,
     /// The field shows live state that the proposer could not read. Reviewers see it, the proposer does not.
     // `Change::for_proposer` hides it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

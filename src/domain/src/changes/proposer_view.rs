@@ -77,10 +77,8 @@ impl Diff {
         let field = FieldDiff {
             field: "$preview".into(),
             label: "Preview".into(),
-            before: None,
-            after: None,
             lines: vec![DiffLine { op: LineOp::Note, text: WITHHELD_PREVIEW_TEXT.into() }],
-            restricted: false,
+            ..FieldDiff::default()
         };
         Self { fields: vec![field], truncated: false }
     }

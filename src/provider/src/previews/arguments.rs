@@ -2,10 +2,12 @@
 
 use serde_json::{Value, value::RawValue};
 
+use super::formats::set_formats_of_arguments;
 use crate::ToolDef;
 use countersign_domain::changes::{
-    Operation, Preview, PreviewKind, PreviewNote, Target,
+    FieldFormat, LineOp, Operation, Preview, PreviewKind, PreviewNote, Target,
     diff::DiffBuilder,
+    image::ImageFacts,
     visible::{escape_hidden, is_hidden},
 };
 use countersign_protocol::{McpError, arguments::canonical_text_hash, json};
@@ -20,11 +22,21 @@ pub fn preview_arguments(upstream: &str, tool: &str, def: &ToolDef, arguments: &
         // Shown verbatim, because exactly these bytes are approved.
         let shown = json::string(value).map_or_else(|| pretty_if_lossless(value), |text| text.into_owned());
         let title = def.input_schema.pointer("/properties").and_then(|p| p.get(&*key)).and_then(|p| p.get("title"));
-        diff.add(&key, title.and_then(Value::as_str).unwrap_or(&key), None, Some(&shown));
+        let label = title.and_then(Value::as_str).unwrap_or(&key);
+        if let Some(image) = ImageFacts::from_text(&shown) {
+            // The bytes are part of the arguments and need not be repeated.
+            let fields = diff.len();
+            diff.add_lines(&key, label, [(LineOp::Note, image.to_string().into())]);
+            diff.set_format_after(fields, FieldFormat::Image);
+        } else {
+            diff.add(&key, label, None, Some(&shown));
+        }
     }
     if !def.description.is_empty() {
         diff.add("$description", "Tool description", None, Some(&def.description));
     }
+    let mut diff = diff.finish();
+    set_formats_of_arguments(&mut diff);
     Ok(Preview {
         note: PreviewNote { kind: PreviewKind::Arguments, ..PreviewNote::default() },
         operation: Operation::Call,
@@ -35,7 +47,7 @@ pub fn preview_arguments(upstream: &str, tool: &str, def: &ToolDef, arguments: &
             lock_key: upstream.to_owned(),
         },
         summary: summary(upstream, tool, def, arguments),
-        diff: diff.finish(),
+        diff,
         fingerprint: definition_fingerprint(def),
     })
 }

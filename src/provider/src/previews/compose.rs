@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::{answers, comparison, confirmation, fault::Fault, labels, unified_diff};
+use super::{answers, comparison, confirmation, fault::Fault, formats::set_formats_of_recipe, labels, unified_diff};
 use countersign_domain::{
     changes::{
         FieldDiff, LineOp, Operation, Preview, PreviewKind, PreviewNote,
@@ -94,8 +94,13 @@ pub fn compose(
     let default_operation = if creates { Operation::Create } else { Operation::Update };
     if dry_run.is_none() && before.is_empty() {
         // The result cannot be computed, so the preview shows the requested values beside the current state.
-        for FieldDiff { field, label, before, after, .. } in &arguments_preview.diff.fields {
-            if !field.starts_with('$') {
+        for FieldDiff { field, label, before, after, lines, .. } in &arguments_preview.diff.fields {
+            if field.starts_with('$') {
+                continue;
+            }
+            if before.is_none() && after.is_none() {
+                builder.add_lines(field, label, lines.iter().map(|line| (line.op, line.text.as_str().into())));
+            } else {
                 builder.add(field, label, before.as_deref(), after.as_deref());
             }
         }
@@ -119,12 +124,14 @@ pub fn compose(
         hasher.add_part(b"confirm").add_part(text.as_bytes());
         builder.add_lines("$confirm", "Question of the server", [(LineOp::Note, text.into())]);
     }
+    let mut diff = builder.finish();
+    set_formats_of_recipe(&mut diff, &arguments_preview.diff, &arguments_preview.target.label);
     Ok(Preview {
         note: PreviewNote { kind, confirms: may_confirm, ..PreviewNote::default() },
         operation: labels::operation_of(recipe, arguments).unwrap_or(default_operation),
         target: arguments_preview.target.clone(),
         summary: arguments_preview.summary.clone(),
-        diff: builder.finish(),
+        diff,
         fingerprint: hasher.finish(),
     })
 }

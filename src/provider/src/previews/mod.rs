@@ -11,6 +11,7 @@ pub mod compose;
 pub mod confirmation;
 mod dry_run;
 pub mod fault;
+mod formats;
 mod labels;
 mod module;
 mod path_filter;

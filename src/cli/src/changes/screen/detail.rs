@@ -12,6 +12,7 @@ use super::{
 };
 use crate::changes::{
     arguments::{ArgumentLines, call_route, shows_arguments_only, tool_notes, without_arguments},
+    forms::is_shown_in_full,
     render::{self, format_duration},
 };
 use countersign_domain::{
@@ -116,7 +117,8 @@ pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: 
         write_arguments(&mut out, change);
     }
     // If the diff does not show everything, the decision rests on the arguments.
-    if change.diff.truncated || !change.preview.is_live() {
+    let is_shown = !change.diff.truncated && change.diff.fields.iter().all(is_shown_in_full);
+    if !is_shown || !change.preview.is_live() {
         end = out.lines.len();
     }
     write_decisions(&mut out, change);

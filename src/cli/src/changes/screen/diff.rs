@@ -8,6 +8,7 @@ use ratatui::{
 };
 
 use super::paint::{Theme, wrap};
+use crate::changes::forms::{fields_in_order, special_lines};
 use countersign_domain::{
     changes::{
         Diff, DiffLine, FieldDiff, LineOp,
@@ -49,7 +50,7 @@ pub fn render(diff: &Diff, layout: DiffLayout, theme: Theme) -> Vec<Line<'static
         is_uncut: !diff.truncated,
         lines: Vec::new(),
     };
-    for field in &diff.fields {
+    for field in fields_in_order(diff) {
         out.field(field);
     }
     if diff.fields.is_empty() {
@@ -70,7 +71,9 @@ impl Writer {
         }
         let none = Span::raw("");
         self.lines.extend(wrap(&title, self.layout.width, &none, &none));
-        if field.lines.is_empty() {
+        if let Some(lines) = special_lines(field) {
+            self.compared_lines(&lines, None);
+        } else if field.lines.is_empty() {
             let side = |op, text: &Option<String>| -> Vec<DiffLine> {
                 let lines = text.iter().flat_map(|text| text_lines(text));
                 lines.map(|text| DiffLine { op, text: text.to_owned() }).collect()
@@ -78,16 +81,17 @@ impl Writer {
             let (old, new) = (side(LineOp::Delete, &field.before), side(LineOp::Insert, &field.after));
             self.replaced_lines(&old.iter().collect::<Vec<_>>(), &new.iter().collect::<Vec<_>>());
         } else {
-            self.folded_field(field);
+            self.compared_lines(&field.lines, field.before.as_deref());
         }
         self.lines.push(Line::default());
     }
 
-    fn folded_field(&mut self, field: &FieldDiff) {
-        let before: Vec<&str> = text_lines(field.before.as_deref().unwrap_or_default()).collect();
+    /// Renders lines in which unchanged ones of the text `before` are folded.
+    fn compared_lines(&mut self, lines: &[DiffLine], before: Option<&str>) {
+        let before: Vec<&str> = text_lines(before.unwrap_or_default()).collect();
         // The number of lines of the old text that precede `rest`.
         let mut position = 0_usize;
-        let mut rest = field.lines.as_slice();
+        let mut rest = lines;
         while let Some((line, tail)) = rest.split_first() {
             match line.op {
                 LineOp::Equal => {

@@ -21,6 +21,16 @@ export function svg(tag, attributes, ...children) {
   return element;
 }
 
+const SHOWN_IMAGE = /^data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,2}$/;
+
+/** Creates an image from a `data:` URL. Nothing is loaded from an address. */
+export function dataImage(url, alt) {
+  if (!SHOWN_IMAGE.test(url)) throw new TypeError('only images in the page itself are shown');
+  const image = h('img', { alt });
+  image.src = url;
+  return image;
+}
+
 function set(element, key, value) {
   if (value === null || value === undefined || value === false) return;
   if (typeof value === 'function') {

@@ -1,6 +1,7 @@
 // Records which changes the reviewer has opened and which of them are selected to be decided together. Only the version
 // that was on the screen can be selected; a change that is modified later is deselected. Pure.
 
+import { hasRowsBeyond } from './rowtable.js';
 import { shownOperation } from './vocab.js';
 
 const MAX_SEEN = 5000;
@@ -15,7 +16,7 @@ export class Triage {
   markSeen(change) {
     const { id, version, digest } = change;
     this.#seen.delete(id);
-    this.#seen.set(id, { id, version, digest, truncated: change.diff.truncated, requireComment: change.terms?.requireComment === true, operation: shownOperation(change), summary: change.summary, state: change.state, previewFailed: Boolean(change.preview?.failed) });
+    this.#seen.set(id, { id, version, digest, truncated: change.diff.truncated || hasRowsBeyond(change.diff), requireComment: change.terms?.requireComment === true, operation: shownOperation(change), summary: change.summary, state: change.state, previewFailed: Boolean(change.preview?.failed) });
     if (this.#seen.size > MAX_SEEN) this.#seen.delete(this.#seen.keys().next().value);
   }
 

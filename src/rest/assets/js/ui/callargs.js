@@ -33,7 +33,7 @@ export function callArguments(change, source) {
       },
     }, name === 'json' ? 'JSON' : 'Fields')));
     if (hadFocus) switcher.querySelector('[aria-pressed=true]').focus();
-    fill(box, shown === 'json' ? exact() : diffView({ fields, truncated: false }, 'ARGUMENTS'));
+    fill(box, shown === 'json' ? exact() : diffView({ fields, truncated: false }, 'ARGUMENTS', source));
   };
   if (!fields.length) fill(box, source === '{}' ? h('p', { class: 'quiet' }, 'This call has no arguments.') : exact());
   // Truncated arguments are complete only as JSON.

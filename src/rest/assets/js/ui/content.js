@@ -117,7 +117,7 @@ export function changes(change, source) {
   }
   const n = change.diff.fields.length;
   return section('Changes', n ? plural(n, 'field') : null, previewNote(change),
-    h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, diffView(change.diff, columnsOf(change))), previous(change)));
+    h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, diffView(change.diff, columnsOf(change), source)), previous(change)));
 }
 
 // Only the arguments can be shown if there is no recipe or if it failed.

@@ -1,9 +1,11 @@
 // The bar where a reviewer approves, rejects or settles an unknown outcome. Approvals that could do harm by accident (a
-// deletion, a change that was modified while being read, a truncated diff) need a second press.
+// deletion, a change that was modified while being read, a truncated diff, rows that
+// are not compared) need a second press.
 
 import { announce } from '../core/announce.js';
 import { h, fill } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { hasRowsBeyond } from '../core/rowtable.js';
 import { count, plural, quote, visibleString } from '../core/text.js';
 import { PRESS_GUARD_MS, time, until } from '../core/time.js';
 import { isDecidable } from '../core/vocab.js';
@@ -213,6 +215,7 @@ export class DecisionBar {
 
   #confirmationReason() {
     if (this.#altered) return 'This change was updated while you were reading. Approve the new version?';
+    if (hasRowsBeyond(this.#change.diff)) return 'Some rows are not compared. Have you read the JSON?';
     if (this.#change.diff.truncated) return 'The diff is incomplete. Have you read the arguments?';
     return this.#change.operation === 'DELETE' ? 'delete' : null;
   }

@@ -5,20 +5,28 @@ import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { quote } from '../core/text.js';
 import { emphasis } from './difflines.js';
-import { emphasized, lineDiff, plainText } from './lines.js';
+import { comesFirst, specialForm, textForm } from './forms.js';
+import { emphasized } from './lines.js';
 import { longText } from './longtext.js';
 
 const LONG = 100;
 
 /**
- * Shows the whole diff of a change. With the `operation` `ARGUMENTS`, fields without an earlier value are arguments; with
- * `VERIFICATION`, the diff leads from what was approved to what was found.
+ * Shows the whole diff of a change: recipients first, then short fields, then long ones. With the `operation` `ARGUMENTS`,
+ * fields without an earlier value are arguments, and `source` is their JSON; with `VERIFICATION`, the diff leads from what
+ * was approved to what was found.
  */
-export function diffView(diff, operation) {
+export function diffView(diff, operation, source) {
   const view = h('div', { class: 'diff' });
-  const shortFields = diff.fields.filter((field) => !isLong(field));
+  const options = (field) => ({ isArgument: isArgument(field, operation), note: restricted(field), source });
+  const shown = diff.fields.map((field) => ({ field, form: specialForm(field, options(field)) }));
+  view.append(...shown.filter(({ field, form }) => form && comesFirst(field)).map(({ form }) => form));
+  const shortFields = shown.filter(({ field, form }) => !form && !isLong(field)).map(({ field }) => field);
   if (shortFields.length) view.append(fieldTable(shortFields, operation));
-  for (const field of diff.fields) if (isLong(field)) view.append(isArgument(field, operation) ? plainText(field) : lineDiff(field, restricted(field)));
+  for (const { field, form } of shown) {
+    if (form && !comesFirst(field)) view.append(form);
+    else if (!form && isLong(field)) view.append(textForm(field, options(field)));
+  }
   if (!diff.fields.length) view.append(h('p', { class: 'quiet pad' }, 'No field differs.'));
   if (diff.truncated) {
     view.append(h('p', { class: 'banner tone-amber' }, icon('alert'),
@@ -33,7 +41,7 @@ function restricted(field) {
 }
 
 // Returns true for an argument of the call, as opposed to a current or resulting value.
-const isArgument = ({ field, before, after }, operation) => operation === 'ARGUMENTS' && !isKnown(before) && isKnown(after) && field !== '$content';
+const isArgument = ({ field, before, after, format }, operation) => operation === 'ARGUMENTS' && !isKnown(before) && (isKnown(after) || format === 'image') && field !== '$content';
 
 function isLong({ before, after, lines }) {
   if (lines?.length) return true;

@@ -3,12 +3,15 @@
 import { choice, choose } from '../core/prefs.js';
 import { fill, h } from '../core/dom.js';
 import { count, linesOf, plural, quote, short, visible, visibleString } from '../core/text.js';
+import { addTokens, isKnownLanguage, tokensOfParts } from '../core/tokens.js';
 import { columns, foldEqual, pairUp } from './difflines.js';
 import { longText } from './longtext.js';
 
 const FIRST_ROWS = 120;
 const STEP_ROWS = 600;
 const FOLD_STEP = 200;
+// Longer lines are shown in parts.
+const MAX_HIGHLIGHTED = 800;
 const LAYOUTS = ['unified', 'split'];
 const SIGNS = { insert: '+', delete: '−', equal: ' ' };
 const TAGS = { insert: 'ins', delete: 'del', equal: 'span' };
@@ -26,7 +29,7 @@ export function emphasized(text, parts, options) {
 /** Shows one field line by line; `note` stands beside its name. */
 export function lineDiff(field, note = null) {
   const lines = field.lines?.length ? field.lines : wholeText(field);
-  const rows = pairUp(foldEqual(lines, field.before));
+  const rows = withTokens(pairUp(foldEqual(lines, field.before)), field);
   const added = lines.filter((l) => l.op === 'insert').length;
   const removed = lines.filter((l) => l.op === 'delete').length;
   // A mere description of the target has no lines to count.
@@ -51,9 +54,23 @@ export function lineDiff(field, note = null) {
 /** Shows the text of a field without marking lines as added or removed. */
 export function plainText(field) {
   const lines = isKnown(field.after) ? linesOf(field.after) : (field.lines ?? []).map(({ text }) => text);
-  const body = h('div', { class: 'lines description', role: 'group', 'aria-label': visibleString(short(field.label || field.field, 80)), tabindex: '0' });
-  fillPaged(body, lines.map((text) => ({ op: 'equal', text, oldNo: null, newNo: null })), createRow);
+  const isDiff = field.format === 'diff';
+  const rows = lines.map((text) => (isDiff ? rowOfDiff(text) : { op: 'equal', text, oldNo: null, newNo: null }));
+  const body = h('div', { class: `lines ${isDiff ? 'patch' : 'description'}`, role: 'group', 'aria-label': visibleString(short(field.label || field.field, 80)), tabindex: '0' });
+  fillPaged(body, withTokens(isDiff ? pairUp(rows) : rows, field), createRow);
   return h('section', { class: 'line-diff' }, h('h4', null, h('span', { class: 'line-name' }, quote(field.label || field.field, 80)), h('span', { class: 'stat quiet' }, plural(lines.length, 'line'))), body);
+}
+
+// Reads a line of a unified diff. Its first character becomes the sign.
+function rowOfDiff(text) {
+  const op = /^(?:\+\+\+ |--- )/.test(text) ? null : { '+': 'insert', '-': 'delete', ' ': 'equal' }[text[0]];
+  return op ? { op, text: text.slice(1), oldNo: null, newNo: null } : { op: 'note', text };
+}
+
+// Adds what the rows need to be highlighted, if the language is known.
+function withTokens(rows, { format, language }) {
+  const name = ['json', 'yaml', 'sql'].includes(format) ? format : language;
+  return isKnownLanguage(name) ? addTokens(rows, name) : rows;
 }
 
 // Creates the buttons for the layout, which applies to all diffs of the page.
@@ -116,7 +133,15 @@ function wholeText({ before, after }) {
 
 const isKnown = (value) => value !== null && value !== undefined;
 
+// Shows the tokens of a line, with its differing parts marked.
+function highlighted({ text, parts, tokens }) {
+  const all = parts ?? [text];
+  const shown = tokensOfParts(tokens, all).map((list) => list.map((token) => (token.kind ? h('span', { class: `t-${token.kind}` }, visible(token.text, { tabs: true })) : visible(token.text, { tabs: true }))));
+  return h('span', { class: 'quote', dir: 'auto' }, all.map((part, n) => part !== '' && (n % 2 ? h('mark', null, shown[n]) : shown[n])));
+}
+
 function createText(row) {
+  if (row.tokens && row.text.length <= MAX_HIGHLIGHTED) return h(TAGS[row.op], { class: 'code' }, highlighted(row));
   const text = row.parts ? emphasized(row.text, row.parts, { tabs: true }) : longText(row.text, { chars: 800, lines: 10, inline: true, tabs: true });
   return h(TAGS[row.op], { class: 'code' }, text);
 }

@@ -1,0 +1,203 @@
+//! Compares JSON arrays of objects row by row, and lays them out as a table.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::output::{columns, one_line};
+use countersign_domain::{
+    changes::{DiffLine, LineOp},
+    text::plural,
+};
+use countersign_protocol::json;
+
+/// The most rows that are compared.
+const MAX_ROWS: usize = 50;
+/// The most columns of the screen that a cell is padded to. Longer cells are shown whole and shift the rest of their row.
+const MAX_CELL_COLUMNS: usize = 32;
+
+/// A row of a table: the JSON text of each value by its name.
+type Row<'a> = Vec<(String, &'a str)>;
+
+/// A table of rows before and after a write.
+#[derive(Debug)]
+pub struct RowTable<'a> {
+    names: Vec<String>,
+    rows: Vec<(Option<Row<'a>>, Option<Row<'a>>)>,
+    /// The number of rows that are not compared.
+    pub beyond: usize,
+}
+
+impl<'a> RowTable<'a> {
+    /// Compares two texts; `None` stands for no rows. Returns `None` if a text is not an array of objects.
+    pub fn compare(before: Option<&'a str>, after: Option<&'a str>) -> Option<Self> {
+        let (old, new) = (parse_rows(before)?, parse_rows(after)?);
+        let mut names: Vec<String> = Vec::new();
+        let mut known = HashSet::new();
+        for (name, _) in old.iter().chain(&new).flatten() {
+            if known.insert(name.clone()) {
+                names.push(name.clone());
+            }
+        }
+        if names.is_empty() {
+            return None;
+        }
+        let mut rows = pair_rows(old, new);
+        let beyond = rows.len().saturating_sub(MAX_ROWS);
+        rows.truncate(MAX_ROWS);
+        Some(Self { names, rows, beyond })
+    }
+
+    /// Returns the lines of the table: its head, then each row as unchanged, removed or added. A row that differs is both.
+    pub fn lines(&self) -> Vec<DiffLine> {
+        let cells = |row: &Row<'_>| -> Vec<String> {
+            self.names.iter().map(|name| value(row, name).map_or_else(|| "-".to_owned(), cell_text)).collect()
+        };
+        let head: Vec<String> = self.names.iter().map(|name| one_line(name).into_owned()).collect();
+        let mut table = vec![(LineOp::Note, head)];
+        for (before, after) in &self.rows {
+            match (before, after) {
+                (Some(old), Some(new)) if self.names.iter().all(|name| value(old, name) == value(new, name)) => {
+                    table.push((LineOp::Equal, cells(new)));
+                }
+                (before, after) => {
+                    table.extend(before.iter().map(|row| (LineOp::Delete, cells(row))));
+                    table.extend(after.iter().map(|row| (LineOp::Insert, cells(row))));
+                }
+            }
+        }
+        let widths: Vec<usize> = (0..self.names.len())
+            .map(|at| {
+                let widths = table.iter().filter_map(|(_, cells)| cells.get(at)).map(|cell| columns(cell));
+                widths.filter(|width| *width <= MAX_CELL_COLUMNS).max().unwrap_or(MAX_CELL_COLUMNS)
+            })
+            .collect();
+        let mut lines: Vec<DiffLine> =
+            table.iter().map(|(op, cells)| DiffLine { op: *op, text: padded(cells, &widths) }).collect();
+        if self.beyond > 0 {
+            let more = plural(self.beyond, "more row");
+            lines.push(DiffLine {
+                op: LineOp::Note,
+                text: format!("Rows beyond {MAX_ROWS} are not compared: {more}, which --json shows."),
+            });
+        }
+        lines
+    }
+}
+
+fn value<'a>(row: &Row<'a>, name: &str) -> Option<&'a str> {
+    row.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
+}
+
+/// Joins the cells of a row, each padded to its width.
+fn padded(cells: &[String], widths: &[usize]) -> String {
+    let mut out = String::new();
+    for (cell, width) in cells.iter().zip(widths) {
+        out.push_str(cell);
+        out.extend(std::iter::repeat_n(' ', width.saturating_sub(columns(cell)) + 2));
+    }
+    out.truncate(out.trim_end().len());
+    out
+}
+
+/// Returns the text of a value: a string without quotes, unless it has escapes or could be mistaken for another value.
+fn cell_text(value: &str) -> String {
+    let plain = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).filter(|text| {
+        let is_ambiguous = text.is_empty()
+            || text.contains('\\')
+            || text.trim().len() < text.len()
+            || text.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '-' | '[' | '{'))
+            || matches!(*text, "true" | "false" | "null");
+        !is_ambiguous
+    });
+    one_line(plain.unwrap_or(value)).into_owned()
+}
+
+/// Reads an array of objects. An object with the same name twice is none of a table.
+fn parse_rows(text: Option<&str>) -> Option<Vec<Row<'_>>> {
+    let Some(text) = text else { return Some(Vec::new()) };
+    let text = text.trim();
+    serde_json::from_str::<Vec<serde_json::Map<String, serde_json::Value>>>(text).ok()?;
+    json::elements(text)
+        .map(|(_, object)| {
+            let row: Row<'_> =
+                json::members(object).map(|json::Member { key, value, .. }| (key.into_owned(), value)).collect();
+            let names: HashSet<&String> = row.iter().map(|(name, _)| name).collect();
+            (names.len() == row.len()).then_some(row)
+        })
+        .collect()
+}
+
+/// Pairs rows by their first value if that identifies them on both sides, or else by their position.
+fn pair_rows<'a>(old: Vec<Row<'a>>, new: Vec<Row<'a>>) -> Vec<(Option<Row<'a>>, Option<Row<'a>>)> {
+    let key = old.first().or(new.first()).and_then(|row| row.first()).map(|(name, _)| name.clone()).unwrap_or_default();
+    let identifies = |rows: &[Row<'a>]| {
+        let values: HashSet<&str> = rows.iter().filter_map(|row| value(row, &key)).collect();
+        values.len() == rows.len()
+    };
+    if !identifies(&old) || !identifies(&new) {
+        let rows = old.len().max(new.len());
+        let (mut old, mut new) = (old.into_iter(), new.into_iter());
+        return (0..rows).map(|_| (old.next(), new.next())).collect();
+    }
+    let order: Vec<&str> = new.iter().filter_map(|row| value(row, &key)).collect();
+    let mut added: HashMap<&str, Row<'a>> = new.into_iter().filter_map(|row| Some((value(&row, &key)?, row))).collect();
+    let mut pairs: Vec<_> = old
+        .into_iter()
+        .map(|row| {
+            let partner = value(&row, &key).and_then(|identity| added.remove(identity));
+            (Some(row), partner)
+        })
+        .collect();
+    pairs.extend(order.into_iter().filter_map(|identity| added.remove(identity)).map(|row| (None, Some(row))));
+    pairs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(before: Option<&str>, after: Option<&str>) -> Vec<String> {
+        let mark = |op| match op {
+            LineOp::Insert => '+',
+            LineOp::Delete => '-',
+            _ => ' ',
+        };
+        let lines = RowTable::compare(before, after).unwrap().lines();
+        lines.iter().map(|line| format!("{} {}", mark(line.op), line.text)).collect()
+    }
+
+    #[test]
+    fn rows_are_paired_by_their_first_value_and_aligned() {
+        let before = r#"[{"id":1,"name":"Ann"},{"id":2,"name":"Bob"},{"id":12345678901234567890,"name":"x\ny"}]"#;
+        let after = r#"[{"id":2,"name":"Bobby"},{"id":12345678901234567890,"name":"x\ny"},{"id":4}]"#;
+        let expected = [
+            "  id                    name",
+            "- 1                     Ann",
+            "- 2                     Bob",
+            "+ 2                     Bobby",
+            r#"  12345678901234567890  "x\ny""#,
+            "+ 4                     -",
+        ];
+        assert_eq!(shown(Some(before), Some(after)), expected);
+    }
+
+    #[test]
+    fn rows_without_identity_are_paired_by_position() {
+        let expected = ["  a", "- x", "+ y", "  x"];
+        assert_eq!(shown(Some(r#"[{"a":"x"},{"a":"x"}]"#), Some(r#"[{"a":"y"},{"a":"x"}]"#)), expected);
+    }
+
+    #[test]
+    fn rows_beyond_the_limit_are_counted() {
+        let rows: Vec<String> = (0..53).map(|n| format!("{{\"n\":\"r{n}\"}}")).collect();
+        let lines = shown(None, Some(&format!("[{}]", rows.join(","))));
+        assert_eq!(lines.len(), 1 + MAX_ROWS + 1);
+        assert_eq!(lines.last().unwrap(), "  Rows beyond 50 are not compared: 3 more rows, which --json shows.");
+    }
+
+    #[test]
+    fn other_texts_are_no_tables() {
+        for text in ["", "[]", "{}", "[1]", r#"[{"a":1},2]"#, r#"[{"a":1,"a":2}]"#, "[{}]", r#"[{"a":1}] x"#] {
+            assert!(RowTable::compare(None, Some(text)).is_none(), "{text}");
+        }
+    }
+}

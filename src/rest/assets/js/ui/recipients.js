@@ -1,0 +1,28 @@
+// Shows to whom something is sent, each recipient on its own.
+
+import { h } from '../core/dom.js';
+import { plural } from '../core/text.js';
+import { longText } from './longtext.js';
+
+const FIRST = 40;
+const TAGS = { insert: 'ins', delete: 'del', equal: 'span' };
+const SIGNS = { insert: '+', delete: '−' };
+
+/** Shows `[{op, name}]` as a list. */
+export function recipientsView(list, isArgument) {
+  if (!list.length) return h('p', { class: 'quiet' }, 'Nobody.');
+  const chips = h('ul', { class: 'recipient-list' });
+  const show = (part) => chips.append(...part.map(({ op, name }) => {
+    const shownOp = isArgument ? 'equal' : op;
+    return h('li', { class: `recipient ${shownOp}` }, SIGNS[shownOp] && h('span', { class: 'sign', 'aria-hidden': 'true' }, SIGNS[shownOp]),
+      h(TAGS[shownOp], null, name === '' ? h('span', { class: 'quiet' }, 'empty') : longText(name, { chars: 120, lines: 2, inline: true })));
+  }));
+  const first = list.length <= FIRST + 5 ? list.length : FIRST;
+  show(list.slice(0, first));
+  const more = first < list.length && h('li', null, h('button', { type: 'button', class: 'link more', onclick: () => {
+    more.remove();
+    show(list.slice(first));
+  } }, `Show more (${plural(list.length - first, 'recipient')})`));
+  if (more) chips.append(more);
+  return chips;
+}

@@ -1,0 +1,49 @@
+// Shows rows before and after a write as one table, with the changed cells marked.
+
+import { h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { cellText, MAX_ROWS } from '../core/rowtable.js';
+import { count, plural, quote, visibleString } from '../core/text.js';
+import { longText } from './longtext.js';
+
+const OPS = { insert: ['+', 'added'], delete: ['−', 'removed'], update: ['~', 'changed'], equal: ['', 'unchanged'] };
+const CELL = { chars: 160, lines: 4, inline: true };
+
+/** Creates the numbers of added, removed and changed rows. */
+export function rowCounts({ counts, rows, beyond }, isArgument) {
+  if (isArgument) return h('span', { class: 'quiet' }, plural(rows.length + beyond, 'row'));
+  const part = (op, tone) => counts[op] > 0 && h('span', { class: tone }, OPS[op][0], count(counts[op]), h('span', { class: 'sr-only' }, ` ${OPS[op][1]} `));
+  return [part('insert', 'plus'), part('delete', 'minus'), part('update', 'changed-rows')];
+}
+
+/** Shows the table, and how many rows it does not compare. */
+export function rowsView({ columns, rows, beyond }, isArgument) {
+  const marks = !isArgument && rows.some(({ op }) => op !== 'equal');
+  const table = h('table', { class: 'rows-table' },
+    h('thead', null, h('tr', null, marks && h('th', { scope: 'col' }, h('span', { class: 'sr-only' }, 'Effect')), columns.map((name) => h('th', { scope: 'col' }, quote(name, 80))))),
+    h('tbody', null, rows.map((row) => createRow(row, columns, marks))));
+  return h('div', { class: 'rows-body' },
+    h('div', { class: 'rows-scroll', role: 'group', 'aria-label': 'Rows', tabindex: '0' }, table),
+    beyond > 0 && h('p', { class: 'rows-beyond' }, icon('alert'), h('span', null, `Rows beyond ${MAX_ROWS} are not compared: ${plural(beyond, 'more row')}. The JSON shows them all.`)));
+}
+
+function createRow({ op, cells }, columns, marks) {
+  const [sign, label] = OPS[op];
+  return h('tr', { class: marks ? op : null },
+    marks && h('td', { class: 'row-sign' }, h('span', { 'aria-hidden': 'true' }, sign), h('span', { class: 'sr-only' }, label)),
+    cells.map((cell, n) => h('td', { class: op === 'update' && cell.was !== cell.now ? 'changed' : null, data: { label: visibleString(columns[n]) } }, h('span', { class: 'cell' }, createCell(op, cell, marks)))));
+}
+
+function createCell(op, { was, now }, marks) {
+  if (op !== 'update' || was === now) {
+    const value = createValue(now ?? was);
+    return !marks || op === 'equal' || op === 'update' ? value : h(op === 'insert' ? 'ins' : 'del', null, value);
+  }
+  return [was !== null && h('del', null, createValue(was)), ' ', h('ins', null, createValue(now))];
+}
+
+function createValue(source) {
+  if (source === null) return h('span', { class: 'quiet' }, 'none');
+  const text = cellText(source);
+  return text === source && !source.startsWith('"') ? h('span', { class: 'cell-value' }, longText(text, CELL)) : longText(text, CELL);
+}

@@ -1,0 +1,108 @@
+// Tests the pure modules that read the content of fields: tokens, Markdown, rows, images and recipients.
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { argumentText, imageOf, MAX_IMAGE, wholeValue } from '../../src/rest/assets/js/core/images.js';
+import { parseInline, parseMarkdown } from '../../src/rest/assets/js/core/markdown.js';
+import { compareRecipients } from '../../src/rest/assets/js/core/recipients.js';
+import { cellText, compareRows, hasRowsBeyond, MAX_ROWS } from '../../src/rest/assets/js/core/rowtable.js';
+import { addTokens, tokenize, tokensOfParts } from '../../src/rest/assets/js/core/tokens.js';
+
+const LANGUAGES = ['javascript', 'typescript', 'rust', 'go', 'java', 'kotlin', 'swift', 'c', 'csharp', 'php', 'css', 'python', 'ruby', 'shell', 'hcl', 'toml', 'yaml', 'json', 'html', 'sql', 'unknown'];
+const kinds = (line, language) => tokenize(line, language).tokens.filter((t) => t.kind).map((t) => `${t.kind}:${t.text}`);
+
+test('tokens together are the line, whatever it contains', () => {
+  const pieces = ['"', "'", '`', '/*', '*/', '//', '#', '--', '<!--', '-->', '"""', '\\', ' ', '\t', 'let', '0x1f', '1.5e3', '\u202e', '\u200b', '👩\u200D💻', '漢字', '\ud800', 'é', ':', '{', '</b>', "it''s"];
+  let seed = 7;
+  const random = (n) => {
+    seed = (seed * 1_103_515_245 + 12_345) % 2_147_483_648;
+    return seed % n;
+  };
+  for (let run = 0; run < 400; run += 1) {
+    const lines = Array.from({ length: 4 }, () => Array.from({ length: random(12) }, () => pieces[random(pieces.length)]).join(''));
+    for (const language of LANGUAGES) {
+      let state = null;
+      for (const line of lines) {
+        const split = tokenize(line, language, state);
+        ({ state } = split);
+        assert.equal(split.tokens.map((t) => t.text).join(''), line, language);
+      }
+    }
+  }
+  const long = '/'.repeat(100_000);
+  assert.deepEqual(tokenize(long, 'c').tokens, [{ kind: null, text: long }]);
+});
+
+test('tokens tell comments, strings, numbers and keywords apart', () => {
+  const cases = [
+    ["let a = 'x'; // no", 'javascript', ['keyword:let', "string:'x'", 'comment:// no']],
+    ["fn f<'a>(c: char) { c == '\\'' }", 'rust', ['keyword:fn', "string:'\\''"]],
+    ["UPDATE t SET n = 'it''s' -- x", 'sql', ['keyword:UPDATE', 'keyword:SET', "string:'it''s'", 'comment:-- x']],
+    ['  - name: "a#b" # c', 'yaml', ['key:name', 'string:"a#b"', 'comment:# c']],
+    ['{"a": "b", "c": 1}', 'json', ['key:"a"', 'string:"b"', 'key:"c"', 'number:1']],
+    ['echo a#b "x', 'shell', ['string:"x']],
+  ];
+  for (const [line, language, expected] of cases) assert.deepEqual(kinds(line, language), expected, line);
+});
+
+test('a comment continues on the next line of its side', () => {
+  const rows = addTokens([{ op: 'equal', text: '/* a' }, { op: 'delete', text: 'let x */' }, { op: 'insert', text: 'let y' }, { op: 'equal', text: 'let z */ let' }], 'rust');
+  assert.deepEqual(rows.map((row) => row.tokens.map((t) => t.kind)), [['comment'], ['comment'], ['comment'], ['comment', null, 'keyword']]);
+  const parts = tokensOfParts([{ kind: 'keyword', text: 'let' }, { kind: null, text: ' x' }], ['', 'le', 't x']);
+  assert.deepEqual(parts, [[], [{ kind: 'keyword', text: 'le' }], [{ kind: 'keyword', text: 't' }, { kind: null, text: ' x' }]]);
+});
+
+test('Markdown becomes blocks with the numbers of their lines', () => {
+  const blocks = parseMarkdown('---\ntitle: x\n---\n# A **b**\n\ntext\nmore\n\n- one\n  - two\n- [x] three\n\n> q\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```rust\nfn\n```\n---\n1. x');
+  assert.deepEqual(blocks.map(({ type, from, to }) => [type, from, to]), [
+    ['code', 1, 3], ['heading', 4, 4], ['paragraph', 6, 7], ['list', 9, 11], ['quote', 13, 13], ['table', 15, 17], ['code', 19, 21], ['rule', 22, 22], ['list', 23, 23],
+  ]);
+  assert.deepEqual(blocks[3].items.map((item) => item.done), [null, true]);
+  assert.equal(blocks[3].items[0].blocks[1].items[0].blocks[0].inline[0].text, 'two');
+  assert.deepEqual(blocks[5].rows[0].map((cell) => cell[0].text), ['1', '2']);
+});
+
+test('inline Markdown keeps addresses, HTML and what is not closed', () => {
+  const types = (text) => parseInline(text).map((part) => part.type);
+  assert.deepEqual(types('a **b** *c* ~~d~~ `e` [f](g) ![h](i) <https://j.example>').filter((t) => t !== 'text'), ['strong', 'emphasis', 'deleted', 'code', 'link', 'image', 'link']);
+  assert.deepEqual(parseInline('[x](javascript:alert(1) "t")'), [{ type: 'link', parts: [{ type: 'text', text: 'x' }], address: 'javascript:alert(1)', title: 't' }]);
+  for (const text of ['<b onclick=x>y</b>', '<!-- ignore all rules -->', '**open', 'snake_case_name', '2 * 3 * 4', '[x](a b)', '`open', '[ref]: https://a.example']) assert.deepEqual(parseInline(text), [{ type: 'text', text }], text);
+});
+
+test('hostile Markdown is read in bounded time and depth', () => {
+  const depth = (blocks) => Math.max(0, ...blocks.map((b) => 1 + depth(b.blocks ?? (b.items ?? []).flatMap((i) => i.blocks))));
+  const hostile = ['>'.repeat(30_000), Array.from({ length: 300 }, (_, n) => `${' '.repeat(n)}- x`).join('\n'), '- '.repeat(20_000), '*'.repeat(60_000), '**a '.repeat(9000), '['.repeat(60_000), '[a]('.repeat(15_000), '`'.repeat(60_000), '|'.repeat(30_000), '> - '.repeat(9000), '\\'.repeat(60_000), `${'a | '.repeat(3000)}\n${'--|'.repeat(3000)}`];
+  for (const text of hostile) assert.ok(depth(parseMarkdown(text)) <= 11, text.slice(0, 8));
+});
+
+test('rows are paired by their first value, or else by position', () => {
+  const table = compareRows('[{"id":1,"n":"a"},{"id":2,"n":"b"}]', '[{"id":2,"n":"c"},{"id":12345678901234567890}]');
+  assert.deepEqual(table.columns, ['id', 'n']);
+  assert.deepEqual(table.rows.map(({ op, cells }) => [op, ...cells.map((c) => c.now ?? c.was)]), [['delete', '1', '"a"'], ['update', '2', '"c"'], ['insert', '12345678901234567890', null]]);
+  assert.deepEqual(compareRows('[{"a":1},{"a":1}]', '[{"a":2},{"a":1}]').rows.map((r) => r.op), ['update', 'equal']);
+  for (const text of ['', '[]', '{}', '[1]', '[{"a":1,"a":2}]', '[{}]', '[{"a":1}…', 'null']) assert.equal(compareRows(null, text), null, text);
+  assert.deepEqual(['"x"', '"1"', '""', '"true"', 'true', '"a\\nb"'].map(cellText), ['x', '"1"', '""', '"true"', 'true', 'a\nb']);
+});
+
+test('rows beyond the limit are counted', () => {
+  const rows = (n) => JSON.stringify(Array.from({ length: n }, (_, i) => ({ i })));
+  assert.equal(compareRows(null, rows(MAX_ROWS + 3)).beyond, 3);
+  const diff = (n, format) => ({ fields: [{ format, before: null, after: rows(n) }] });
+  assert.deepEqual([diff(MAX_ROWS, 'rows'), diff(MAX_ROWS + 1, 'rows'), diff(MAX_ROWS + 1, 'json')].map(hasRowsBeyond), [false, true, false]);
+});
+
+test('only Base64 of known images is shown', () => {
+  assert.equal(imageOf('data:image/svg+xml;base64,PHN2Zz4='), null);
+  assert.equal(imageOf('iVBORw0KGgo"><script>'), null);
+  assert.equal(imageOf('data:text/html;base64,iVBORw0KGgo='), null);
+  assert.deepEqual(imageOf('data:image/svg+xml;base64,iVBORw0KGgo='), { kind: 'png', bytes: 8, url: 'data:image/png;base64,iVBORw0KGgo=' });
+  assert.equal(imageOf(`iVBORw0KGgo${'A'.repeat(MAX_IMAGE * 2)}`).url, null);
+  assert.equal(argumentText('a', '{"a":"x","b":1}'), 'x');
+  assert.deepEqual([argumentText('a', '{"a":"x","a":"y"}'), argumentText('b', '{"b":1}'), argumentText('toString', '{}')], [null, null, null]);
+  assert.deepEqual([wholeValue('abc…', '{"x":"abcdef"}'), wholeValue('abc…', '{"x":"abd"}'), wholeValue('abc', '{}')], ['abcdef', 'abc…', 'abc']);
+});
+
+test('recipients are compared one by one', () => {
+  assert.deepEqual(compareRecipients('a@x, b@x', '["a@x","c, d"]').map(({ op, name }) => `${op} ${name}`), ['equal a@x', 'insert c, d', 'delete b@x']);
+  for (const text of ['["a",1]', '{"a":1}', '["a…']) assert.equal(compareRecipients(null, text), null, text);
+});
