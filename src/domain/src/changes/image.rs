@@ -97,7 +97,8 @@ fn jpeg_size(bytes: &[u8]) -> Option<(u32, u32)> {
 }
 
 fn webp_size(bytes: &[u8]) -> Option<(u32, u32)> {
-    let three = |at: usize| bytes.get(at..at + 3).map(|b| b.iter().rev().fold(0, |n, byte| (n << 8) | u32::from(*byte)));
+    let three =
+        |at: usize| bytes.get(at..at + 3).map(|b| b.iter().rev().fold(0, |n, byte| (n << 8) | u32::from(*byte)));
     match bytes.get(12..16)? {
         b"VP8X" => Some((three(24)? + 1, three(27)? + 1)),
         b"VP8 " => Some((little_endian(bytes, 26)? & 0x3fff, little_endian(bytes, 28)? & 0x3fff)),

@@ -81,38 +81,68 @@ const MAX_TITLE_CHARS: usize = 80;
 /// Maximum bytes of an argument used in a summary. Larger ones are not names.
 const MAX_TITLE_SOURCE_BYTES: usize = 64 << 10;
 
-/// Returns `server / tool: argument` with the most descriptive argument.
-fn summary(upstream: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> String {
-    match title_argument(def, arguments) {
-        Some(argument) => format!("{upstream} / {tool}: {argument}"),
-        None => format!("{upstream} / {tool}"),
-    }
-}
+/// Names of further arguments that tell where or to whom something is written, in order of preference.
+const CONTEXT_ARGUMENTS: [&str; 18] = [
+    "to",
+    "recipients",
+    "channel",
+    "channel_id",
+    "owner",
+    "repo",
+    "repository",
+    "project",
+    "project_id",
+    "workspace",
+    "database",
+    "collection",
+    "table",
+    "namespace",
+    "branch",
+    "issue_number",
+    "text",
+    "body",
+];
+/// Maximum number of further arguments in a summary.
+const MAX_CONTEXT: usize = 3;
+/// Maximum characters of each of them.
+const MAX_CONTEXT_CHARS: usize = 40;
 
-/// Chooses an argument by its name (`file_path` and `filePath` count as `path`), or else the first required text.
-fn title_argument(def: &ToolDef, arguments: &RawValue) -> Option<String> {
+/// Returns `server / tool: argument (name further argument, …)` with the most descriptive arguments.
+fn summary(upstream: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> String {
     let members: Vec<(String, String)> = json::members(arguments.get())
         .filter_map(|json::Member { key, value, .. }| Some((key.into_owned(), title_text(value)?)))
         .collect();
+    let Some((title_key, title)) = title_argument(def, &members) else { return format!("{upstream} / {tool}") };
+    let context = CONTEXT_ARGUMENTS.iter().filter(|name| !title_key.eq_ignore_ascii_case(name)).filter_map(|name| {
+        let (_, text) = only(members.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name)))?;
+        let cut: String = text.chars().take(MAX_CONTEXT_CHARS).collect();
+        Some(if cut.len() < text.len() { format!("{name} {cut} …") } else { format!("{name} {cut}") })
+    });
+    let context: Vec<String> = context.take(MAX_CONTEXT).collect();
+    if context.is_empty() {
+        return format!("{upstream} / {tool}: {title}");
+    }
+    format!("{upstream} / {tool}: {title} ({})", context.join(", "))
+}
+
+/// Chooses an argument by its name (`file_path` and `filePath` count as `path`), or else the first required text.
+fn title_argument<'a>(def: &ToolDef, members: &'a [(String, String)]) -> Option<&'a (String, String)> {
     let exact = |names: &[&str]| {
-        names.iter().find_map(|name| text_of_only(members.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name))))
+        names.iter().find_map(|name| only(members.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name))))
     };
-    let ending = || {
-        TITLE_ARGUMENTS
-            .iter()
-            .find_map(|name| text_of_only(members.iter().filter(|(key, _)| ends_with_word(key, name))))
-    };
+    let ending =
+        || TITLE_ARGUMENTS.iter().find_map(|name| only(members.iter().filter(|(key, _)| ends_with_word(key, name))));
     let by_name = exact(&TITLE_ARGUMENTS).or_else(ending).or_else(|| exact(&FALLBACK_TITLE_ARGUMENTS));
     let required = def.input_schema.get("required").and_then(Value::as_array).into_iter().flatten();
     by_name.or_else(|| {
-        required.filter_map(Value::as_str).find_map(|name| text_of_only(members.iter().filter(|(key, _)| key == name)))
+        required.filter_map(Value::as_str).find_map(|name| only(members.iter().filter(|(key, _)| key == name)))
     })
 }
 
-/// Returns the text of the argument if exactly one matches.
-fn text_of_only<'a>(mut found: impl Iterator<Item = &'a (String, String)>) -> Option<String> {
-    let (_, text) = found.next()?;
-    found.next().is_none().then(|| text.clone())
+/// Returns the argument if exactly one matches.
+fn only<'a>(mut found: impl Iterator<Item = &'a (String, String)>) -> Option<&'a (String, String)> {
+    let argument = found.next()?;
+    found.next().is_none().then_some(argument)
 }
 
 /// Returns `true` if the key ends with the word as a separate part, in snake, kebab or camel case.
@@ -214,7 +244,12 @@ mod tests {
             preview_arguments("s", "t", &def, &RawValue::from_string(arguments.into()).unwrap()).unwrap().summary
         };
         assert_eq!(title("[]", r#"{"note":"x","title":"Fix the login"}"#), "s / t: Fix the login");
-        assert_eq!(title("[]", r#"{"owner":"o","repo":"r","issue_number":7,"body":"long"}"#), "s / t: 7");
+        assert_eq!(
+            title("[]", r#"{"owner":"o","repo":"r","issue_number":7,"body":"long"}"#),
+            "s / t: 7 (owner o, repo r, body long)"
+        );
+        let message = r#"{"channel":"C1","text":"Hello everybody, this is longer than what fits","repo":["x"]}"#;
+        assert_eq!(title("[]", message), "s / t: C1 (text Hello everybody, this is longer than wha …)");
         assert_eq!(title("[]", r#"{"encoding":"utf8","file_path":"/srv/a"}"#), "s / t: /srv/a");
         assert_eq!(title("[]", r#"{"query":"  INSERT INTO t\n VALUES (1)"}"#), "s / t: INSERT INTO t …");
         assert_eq!(title(r#"["what"]"#, r#"{"verbose":"no","what":"this"}"#), "s / t: this");

@@ -65,15 +65,18 @@ pub(super) fn set_formats_of_arguments(diff: &mut Diff) {
     }
 }
 
-/// Sets the formats of the fields that a recipe shows: those of equal arguments, and those that the names of files tell.
+/// Sets the formats of the fields that a recipe shows and does not state: those of equal arguments, and those that the names
+/// of files or the content tell. Only a whole text is a file; a field of a record is not.
 pub(super) fn set_formats_of_recipe(diff: &mut Diff, arguments: &Diff, target: &str) {
-    for field in &mut diff.fields {
+    for field in diff.fields.iter_mut().filter(|field| field.format.is_text()) {
         if let Some(argument) = arguments.fields.iter().find(|argument| argument.field == field.field) {
             field.format = argument.format;
             field.language.clone_from(&argument.language);
         } else if field.field.starts_with("$content") || field.field == "$dryRun" {
             let label = field.label.clone();
-            if !set_format_by_path(field, &label) && !set_format_by_path(field, target) {
+            let is_file =
+                !field.field.contains('.') && (set_format_by_path(field, &label) || set_format_by_path(field, target));
+            if !is_file {
                 let text = field.after.as_deref().or(field.before.as_deref());
                 field.format = text.map_or(FieldFormat::Text, format_of_content);
             }
@@ -98,16 +101,20 @@ fn path_argument(diff: &Diff) -> Option<&str> {
 }
 
 fn is_recipients(name: &str, text: &str) -> bool {
+    if !RECIPIENT_ARGUMENTS.contains(&name) {
+        return false;
+    }
+    let names: Vec<String> = if text.starts_with('[') {
+        serde_json::from_str(text).unwrap_or_default()
+    } else if text.contains(['{', '\n']) {
+        Vec::new()
+    } else {
+        text.split([',', ';']).map(|name| name.trim().to_owned()).collect()
+    };
     // These also name other things, such as the destination of a move.
     let is_ambiguous = matches!(name, "to" | "cc" | "bcc" | "reply_to");
-    let is_list = !text.contains(['{', '\n']) && !text.is_empty();
-    let has_addresses = || {
-        text.trim_matches(['[', ']']).split([',', ';']).all(|item| {
-            let item = item.trim().trim_matches('"');
-            item.contains('@') || item.starts_with(['#', '+'])
-        })
-    };
-    RECIPIENT_ARGUMENTS.contains(&name) && is_list && (!is_ambiguous || has_addresses())
+    let is_address = |name: &String| name.contains('@') || name.starts_with(['#', '+']);
+    !names.is_empty() && (!is_ambiguous || names.iter().all(is_address))
 }
 
 fn is_sql(text: &str) -> bool {
@@ -167,6 +174,7 @@ mod tests {
         let cases = [
             ("to", "a@example.com, b@example.com", Recipients),
             ("to", r##"["#general","@bob"]"##, Recipients),
+            ("to", "[\n  \"a@example.com\",\n  \"b@example.com\"\n]", Recipients),
             ("to", "/srv/archive", Text),
             ("channel_id", "C0123", Recipients),
             ("channel", "{\"a\":1}", Json),
@@ -195,6 +203,7 @@ mod tests {
         let mut builder = DiffBuilder::new();
         builder.add("$content", "Content", Some("# a"), Some("# b"));
         builder.add("$content2", "src/main.rs", None, Some("fn main() {}"));
+        builder.add("$content.sha", "sha", Some("1"), Some("2"));
         builder.add("$read1", "notes.md", None, Some("x"));
         builder.add("cc", "cc", None, Some("a@example.com"));
         let mut arguments = DiffBuilder::new();
@@ -206,6 +215,7 @@ mod tests {
         let expected = [
             (FieldFormat::Markdown, None),
             (FieldFormat::Code, Some("rust")),
+            (FieldFormat::Text, None),
             (FieldFormat::Text, None),
             (FieldFormat::Recipients, None),
         ];
