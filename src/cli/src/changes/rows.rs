@@ -155,7 +155,7 @@ fn pair_rows<'a>(old: Vec<Row<'a>>, new: Vec<Row<'a>>) -> Vec<(Option<Row<'a>>, 
 mod tests {
     use super::*;
 
-    fn shown(before: Option<&str>, after: Option<&str>) -> Vec<String> {
+    fn marked_lines(before: Option<&str>, after: Option<&str>) -> Vec<String> {
         let mark = |op| match op {
             LineOp::Insert => '+',
             LineOp::Delete => '-',
@@ -177,19 +177,19 @@ mod tests {
             r#"  12345678901234567890  "x\ny""#,
             "+ 4                     -",
         ];
-        assert_eq!(shown(Some(before), Some(after)), expected);
+        assert_eq!(marked_lines(Some(before), Some(after)), expected);
     }
 
     #[test]
     fn rows_without_identity_are_paired_by_position() {
         let expected = ["  a", "- x", "+ y", "  x"];
-        assert_eq!(shown(Some(r#"[{"a":"x"},{"a":"x"}]"#), Some(r#"[{"a":"y"},{"a":"x"}]"#)), expected);
+        assert_eq!(marked_lines(Some(r#"[{"a":"x"},{"a":"x"}]"#), Some(r#"[{"a":"y"},{"a":"x"}]"#)), expected);
     }
 
     #[test]
     fn rows_beyond_the_limit_are_counted() {
         let rows: Vec<String> = (0..53).map(|n| format!("{{\"n\":\"r{n}\"}}")).collect();
-        let lines = shown(None, Some(&format!("[{}]", rows.join(","))));
+        let lines = marked_lines(None, Some(&format!("[{}]", rows.join(","))));
         assert_eq!(lines.len(), 1 + MAX_ROWS + 1);
         assert_eq!(lines.last().unwrap(), "  Rows beyond 50 are not compared: 3 more rows, which --json shows.");
     }

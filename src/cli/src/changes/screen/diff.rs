@@ -225,7 +225,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countersign_domain::changes::diff::DiffBuilder;
+    use countersign_domain::changes::{FieldFormat, diff::DiffBuilder};
 
     const THEME: Theme = Theme { colour: true, unicode: true };
 
@@ -269,6 +269,27 @@ mod tests {
         let shown = text(&long(), DiffLayout { width: 63, split: true, unfolded: false });
         assert!(shown.contains("\n- line 10                      │ + line ten\\u{202e}\n"), "{shown}");
         assert!(shown.contains("\n  line 9                       │   line 9\n"), "{shown}");
+    }
+
+    #[test]
+    fn recipients_come_first_and_rows_are_a_table() {
+        let mut builder = DiffBuilder::new();
+        builder.add("rows", "Rows", Some(r#"[{"id":1,"n":"a"}]"#), Some(r#"[{"id":1,"n":"b"},{"id":20,"n":"c"}]"#));
+        builder.set_format_after(0, FieldFormat::Rows);
+        builder.add("to", "To", Some("a@x"), Some("a@x, b\u{202e}@x"));
+        builder.set_format_after(1, FieldFormat::Recipients);
+        let shown = text(&builder.finish(), DiffLayout { width: 60, split: false, unfolded: false });
+        let expected = "  To
+    a@x
+  + b\\u{202e}@x
+
+  Rows
+    id  n
+  - 1   a
+  + 1   b
+  + 20  c
+";
+        assert_eq!(shown, expected, "\n{shown}");
     }
 
     #[test]

@@ -64,4 +64,4 @@ export function cellText(source) {
 }
 
 /** Returns true if a table of the diff does not show all rows. */
-export const hasRowsBeyond = ({ fields }) => fields.some(({ format, before = null, after = null }) => format === 'rows' && compareRows(before, after)?.beyond > 0);
+export const hasRowsBeyond = ({ fields = [] }) => fields.some(({ format, before = null, after = null }) => format === 'rows' && compareRows(before, after)?.beyond > 0);
