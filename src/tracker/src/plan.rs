@@ -15,10 +15,13 @@ use super::{
     workflow::Workflow,
 };
 use countersign_domain::{
-    changes::{Operation, Preview, PreviewNote, Target, diff::DiffBuilder, fingerprint},
+    changes::{FieldFormat, Operation, Preview, PreviewNote, Target, diff::DiffBuilder, fingerprint},
     text::plural,
 };
 use countersign_protocol::McpError;
+
+/// The fields whose text is Markdown.
+const MARKDOWN_FIELDS: [&str; 2] = ["description", "content"];
 
 /// The effects of a write, and the live state that they depend on.
 pub(super) struct Plan {
@@ -91,7 +94,11 @@ impl Plan {
     pub fn preview(&self) -> Preview {
         let mut diff = DiffBuilder::new();
         for change in &self.changes {
+            let fields = diff.len();
             diff.add(change.field, change.label, change.before.as_deref(), change.after.as_deref());
+            if MARKDOWN_FIELDS.contains(&change.field) {
+                diff.set_format_after(fields, FieldFormat::Markdown);
+            }
         }
         Preview {
             note: PreviewNote::default(),

@@ -14,9 +14,7 @@ pub fn fields_in_order(diff: &Diff) -> impl Iterator<Item = &FieldDiff> {
 /// Returns the lines of a field in its own form, or `None` if it is shown as text.
 pub fn special_lines(field: &FieldDiff) -> Option<Vec<DiffLine>> {
     let (before, after) = (field.before.as_deref(), field.after.as_deref());
-    if before.or(after).is_none() {
-        return None;
-    }
+    before.or(after)?;
     match field.format {
         FieldFormat::Recipients => recipient_lines(before, after),
         FieldFormat::Rows => RowTable::compare(before, after).map(|table| table.lines()),
