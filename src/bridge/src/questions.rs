@@ -59,7 +59,7 @@ pub fn allowed_capabilities(exchange: &Exchange, config: &UpstreamConfig) -> (Cl
 pub fn refusal_error(error: &AskError) -> RpcError {
     match error {
         AskError::Refused(object) => parse_rpc_error(object.get()),
-        AskError::Unreachable(reason) => RpcError::new(INTERNAL, format!("the client cannot be asked: {reason}")),
+        AskError::CannotAsk(reason) => RpcError::new(INTERNAL, format!("the client cannot be asked: {reason}")),
         AskError::TimedOut => RpcError::new(INTERNAL, "the client did not answer in time"),
         AskError::SessionEnded => RpcError::new(INTERNAL, "the client has gone"),
     }
@@ -171,7 +171,7 @@ impl MessageRecipient {
     pub fn for_exchange(exchange: &Exchange, progress_token: Option<&str>, log_level: Option<LoggingLevel>) -> Self {
         let revision = exchange.revision();
         let related =
-            if exchange.transport == Transport::Rest { RelatedChannel::Nowhere } else { exchange.related.clone() };
+            if exchange.transport == Transport::Rest { RelatedChannel::None } else { exchange.related.clone() };
         Self {
             related,
             progress_token: progress_token.map(Into::into),
@@ -188,7 +188,7 @@ impl MessageRecipient {
     pub(crate) fn none() -> Self {
         let revision = Revision::MODERN;
         Self {
-            related: RelatedChannel::Nowhere,
+            related: RelatedChannel::None,
             progress_token: None,
             log_level: None,
             revision,

@@ -1,4 +1,4 @@
-//! Sessions and exchanges for tests, which play the clients.
+//! Sessions and exchanges for tests, in which the test acts as the client.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "it is only built for tests")]
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::{
     session::{
         facts::ClientFacts,
         outbox::{Outbox, OutboxLimits},
-        shared::{Channel, SessionShared},
+        shared::{Channel, SessionState},
     },
 };
 use countersign_domain::principal::{Claims, Credential, Identity, Principal, Role, Scope, TokenCredential};
@@ -44,7 +44,7 @@ impl TestClients {
     /// Creates a session of a principal: with an outbox in the handshake era, for bookkeeping only in the stateless
     /// era.
     #[must_use]
-    pub fn session(&self, principal: &str, era: Era) -> Arc<SessionShared> {
+    pub fn session(&self, principal: &str, era: Era) -> Arc<SessionState> {
         let (transport, channel) = match era {
             Era::Legacy => {
                 let limits = OutboxLimits { messages: 1000, bytes: 16 << 20, replay_frames: 0, replay_bytes: 0 };
@@ -53,7 +53,7 @@ impl TestClients {
             }
             Era::Modern => (Transport::Http, Channel::None),
         };
-        Arc::new(SessionShared::new(transport, identity(principal, Role::Agent), channel, &self.ended))
+        Arc::new(SessionState::new(transport, identity(principal, Role::Agent), channel, &self.ended))
     }
 
     /// Creates a request of the agent `ann`, for a client with a revision and its capabilities.

@@ -30,7 +30,7 @@ use countersign_config::TransportsConfig;
 use countersign_exchange::{
     body_budget::{BodyBudget, ConnectionBudget},
     eviction::{self, Activity, EvictionQueue},
-    shared::SessionShared,
+    shared::SessionState,
 };
 use countersign_telemetry::{GaugeGuard, Transport};
 
@@ -234,7 +234,7 @@ pub struct ConnectionState {
     /// `true` if the connection was evicted or removed, or holds a reserved place.
     is_uncounted: AtomicBool,
     /// The session whose stream or messages the connection carries.
-    session: Mutex<Option<Weak<SessionShared>>>,
+    session: Mutex<Option<Weak<SessionState>>>,
     web_socket_permit: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
@@ -260,7 +260,7 @@ impl ConnectionState {
         }
     }
 
-    fn session(&self) -> Option<Arc<SessionShared>> {
+    fn session(&self) -> Option<Arc<SessionState>> {
         self.session.lock().as_ref().and_then(Weak::upgrade)
     }
 
@@ -322,7 +322,7 @@ pub struct Connection {
     /// Keeps a detached gateway running while a client is connected.
     _user: UserGuard,
     /// The session that stateless requests of this connection share, from the first of them on.
-    session: OnceCell<(Arc<SessionShared>, SessionEnder)>,
+    session: OnceCell<(Arc<SessionState>, SessionEnder)>,
 }
 
 impl Connection {
@@ -397,7 +397,7 @@ impl Connection {
     }
 
     /// Binds the connection to the session whose stream or messages it carries: it is as busy as the session from now on.
-    pub fn bind_session(&self, session: &Arc<SessionShared>) {
+    pub fn bind_session(&self, session: &Arc<SessionState>) {
         *self.state.session.lock() = Some(Arc::downgrade(session));
     }
 
@@ -435,7 +435,7 @@ impl Connection {
     }
 
     /// Returns the session that stateless requests of this connection share. `open` creates it for the first of them.
-    pub fn session(&self, open: impl FnOnce() -> (Arc<SessionShared>, SessionEnder)) -> &Arc<SessionShared> {
+    pub fn session(&self, open: impl FnOnce() -> (Arc<SessionState>, SessionEnder)) -> &Arc<SessionState> {
         let (session, _) = self.session.get_or_init(|| {
             let opened = open();
             self.bind_session(&opened.0);

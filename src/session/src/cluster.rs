@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::{future::LocalBoxFuture, stream::LocalBoxStream};
 
 use countersign_exchange::{
-    context::{Exchange, ForwardedHeaders, InFlight, RequestSlots, WireResponse},
+    context::{Exchange, ForwardedHeaders, InFlightRequest, RequestSlots, WireResponse},
     shared::Channel,
 };
 use countersign_protocol::{ErrorKind, McpError, envelope::Request, json::string, param_headers};
@@ -121,7 +121,7 @@ pub async fn forward_to_owner(
 ) -> Option<WireResponse> {
     let revision = exchange.revision();
     let error = |error: &McpError| Some(WireResponse::error(Some(&request.id), error, revision));
-    let mut in_flight = match InFlight::admit(slots, &exchange.session, &request.id) {
+    let mut in_flight = match InFlightRequest::admit(slots, &exchange.session, &request.id) {
         Ok(in_flight) => in_flight,
         Err(refusal) => return error(&refusal),
     };

@@ -9,10 +9,10 @@ use crate::{RequestScope, cluster, handlers, middleware, owned::OwnedRequest, se
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     body_budget::Reservation,
-    context::{Exchange, ForwardedHeaders, InFlight, WireResponse},
+    context::{Exchange, ForwardedHeaders, InFlightRequest, WireResponse},
     facts::{ClientFacts, FactLimits},
     reply::{RelatedChannel, Reply},
-    shared::SessionShared,
+    shared::SessionState,
 };
 use countersign_protocol::{
     Era, ErrorKind, McpError, Method, Revision, encode,
@@ -30,7 +30,7 @@ use countersign_telemetry::{
 #[derive(Clone)]
 pub struct MessageSource {
     pub server: Arc<McpServer>,
-    pub session: Arc<SessionShared>,
+    pub session: Arc<SessionState>,
     pub identity: Identity,
     pub transport: Transport,
     pub related: RelatedChannel,
@@ -46,7 +46,7 @@ pub struct MessageSource {
 /// background.
 pub fn process_frame(
     server: &Arc<McpServer>,
-    session: &Arc<SessionShared>,
+    session: &Arc<SessionState>,
     identity: Identity,
     frame: Bytes,
     reservation: Option<Reservation>,
@@ -59,7 +59,7 @@ pub fn process_frame(
 /// and holds at most one unparsed message.
 pub fn process_large_frame(
     server: &Arc<McpServer>,
-    session: &Arc<SessionShared>,
+    session: &Arc<SessionState>,
     identity: Identity,
     frame: Bytes,
     reservation: Option<Reservation>,
@@ -79,7 +79,7 @@ pub fn process_large_frame(
 /// Answers one frame over its connection.
 fn answer_frame(
     server: &Arc<McpServer>,
-    session: &Arc<SessionShared>,
+    session: &Arc<SessionState>,
     identity: Identity,
     frame: Bytes,
     reservation: Option<Reservation>,
@@ -397,7 +397,7 @@ enum ServeOutcome {
 
 /// Runs one request through the middleware, until it is answered, cancelled or the session ends.
 async fn serve(scope: &RequestScope, request: &Request<'_>) -> ServeOutcome {
-    let mut in_flight = match InFlight::admit(&scope.server.slots, &scope.exchange.session, &request.id) {
+    let mut in_flight = match InFlightRequest::admit(&scope.server.slots, &scope.exchange.session, &request.id) {
         Ok(in_flight) => in_flight,
         Err(error) => return ServeOutcome::Reply(Err(error)),
     };

@@ -24,7 +24,7 @@ use countersign_domain::{
     principal::{Identity, Scope},
     scopes::require_scope,
 };
-use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancel};
+use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancellation};
 use countersign_protocol::{ErrorKind, McpError, Method, envelope::Request};
 use countersign_routing::RouteTable;
 use countersign_telemetry::{RequestMetrics, RequestOutcome, Transport};
@@ -33,7 +33,7 @@ use countersign_telemetry::{RequestMetrics, RequestOutcome, Transport};
 ///
 /// # Errors
 /// The error of the first layer that refuses the request, or of its handler.
-pub async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Cancel) -> Result<Reply, McpError> {
+pub async fn run(scope: &RequestScope, request: &Request<'_>, cancel: &Cancellation) -> Result<Reply, McpError> {
     let RequestScope { exchange, server, table } = scope;
     let method = Method::parse(&request.method);
     let log = RequestLog::new(exchange, &request.method);
@@ -115,7 +115,7 @@ async fn handle(
     scope: &RequestScope,
     method: Method,
     request: &Request<'_>,
-    cancel: &Cancel,
+    cancel: &Cancellation,
 ) -> Result<Reply, McpError> {
     let RequestScope { exchange, server, table } = scope;
     let McpServer { limits, memory, routing, reviews, runner, local_tasks, status, .. } = &**server;

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use countersign_domain::principal::Principal;
 use countersign_exchange::{
     eviction::{Activity, EvictionQueue},
-    shared::{Channel, SessionShared, short_session_id},
+    shared::{Channel, SessionState, short_session_id},
 };
 use countersign_routing::subscribers::Clients;
 
@@ -28,11 +28,11 @@ struct PrincipalSessions {
 /// All live sessions.
 #[derive(Default)]
 pub struct Registry {
-    sessions: DashMap<String, Arc<SessionShared>, foldhash::fast::RandomState>,
+    sessions: DashMap<String, Arc<SessionState>, foldhash::fast::RandomState>,
     by_principal: Mutex<HashMap<String, PrincipalSessions>>,
 }
 
-fn holds_state(shared: &SessionShared) -> bool {
+fn holds_state(shared: &SessionState) -> bool {
     !matches!(shared.channel, Channel::None)
 }
 
@@ -48,7 +48,7 @@ impl Clients for Registry {
 }
 
 impl Registry {
-    pub fn insert(&self, shared: Arc<SessionShared>) {
+    pub fn insert(&self, shared: Arc<SessionState>) {
         let (id, holds_state) = (Arc::clone(&shared.id), holds_state(&shared));
         let principal = Arc::clone(shared.principal());
         self.sessions.insert(shared.id.to_string(), shared);
@@ -64,11 +64,11 @@ impl Registry {
         self.sessions.get(id).map(|session| session.activity())
     }
 
-    pub fn get(&self, id: &str) -> Option<Arc<SessionShared>> {
+    pub fn get(&self, id: &str) -> Option<Arc<SessionState>> {
         self.sessions.get(id).map(|session| Arc::clone(&session))
     }
 
-    pub fn remove(&self, id: &str) -> Option<Arc<SessionShared>> {
+    pub fn remove(&self, id: &str) -> Option<Arc<SessionState>> {
         let session = self.sessions.remove(id).map(|(_, session)| session)?;
         if holds_state(&session) {
             let mut by_principal = self.by_principal.lock();
@@ -98,7 +98,7 @@ impl Registry {
 
     /// Chooses a session of the principal for eviction, and removes it. Returns `None` if all of its sessions have calls
     /// in flight. The slot is free at once, even before the session's actor has ended.
-    pub fn evict_one(&self, principal: &str) -> Option<Arc<SessionShared>> {
+    pub fn evict_one(&self, principal: &str) -> Option<Arc<SessionState>> {
         let all = || {
             let principal_sessions =
                 self.sessions.iter().filter(|session| session.principal().name == principal && holds_state(session));
@@ -114,7 +114,7 @@ impl Registry {
     }
 
     /// Calls `f` with each session. It may miss a session that opens or closes meanwhile.
-    pub fn for_each(&self, mut f: impl FnMut(&Arc<SessionShared>)) {
+    pub fn for_each(&self, mut f: impl FnMut(&Arc<SessionState>)) {
         for entry in &self.sessions {
             f(&entry);
         }
@@ -157,7 +157,7 @@ pub struct SessionInfo {
 
 impl SessionInfo {
     #[must_use]
-    pub fn new(session: &SessionShared) -> Self {
+    pub fn new(session: &SessionState) -> Self {
         let facts = session.facts();
         let client = facts.as_ref().and_then(|f| f.client.as_ref());
         Self {

@@ -26,7 +26,7 @@ use countersign_exchange::{
     context::{Exchange, RequestSlots},
     facts::ClientFacts,
     memory::Memory,
-    shared::SessionShared,
+    shared::SessionState,
 };
 use countersign_review::Changes;
 use countersign_routing::{PublishedTable, RouteDirectory, RouteTable, Router};
@@ -146,7 +146,7 @@ impl McpServer {
 
     /// Stores the facts that a stateless client states, so that people can see them. Each request carries them anyway,
     /// so nothing is lost if the principal has no memory left.
-    pub fn publish_facts(&self, session: &SessionShared, facts: &Arc<ClientFacts>) {
+    pub fn publish_facts(&self, session: &SessionState, facts: &Arc<ClientFacts>) {
         if let Ok(share) = self.memory.take(&session.principal().name, facts.size()) {
             session.set_facts(Arc::clone(facts), share);
         }

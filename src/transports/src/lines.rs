@@ -14,7 +14,7 @@ use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
     body_budget::{ConnectionBudget, Reservation, UNCOUNTED_MESSAGE_BYTES},
-    shared::{Channel, SessionShared},
+    shared::{Channel, SessionState},
 };
 use countersign_protocol::{ErrorKind, McpError, Revision, encode};
 use countersign_session::{
@@ -162,17 +162,17 @@ where
 
 /// Waits until the gateway drains and has answered the session's requests. The session ends at the latest when the drain
 /// does (`limits.drain`). Until then the input is read, because a running call may wait for an answer of its client.
-async fn wait_for_drain(endpoint: &McpEndpoint, shared: &SessionShared) {
+async fn wait_for_drain(endpoint: &McpEndpoint, shared: &SessionState) {
     endpoint.shutdown.cancelled().await;
     wait_for_answers(shared).await;
 }
 
-async fn wait_for_last_answers(shared: &SessionShared) {
+async fn wait_for_last_answers(shared: &SessionState) {
     let _ = tokio::time::timeout(LAST_ANSWERS_TIMEOUT, wait_for_answers(shared)).await;
 }
 
 /// Waits until no request of the session is in flight.
-async fn wait_for_answers(shared: &SessionShared) {
+async fn wait_for_answers(shared: &SessionState) {
     while shared.in_flight() > 0 {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -180,7 +180,7 @@ async fn wait_for_answers(shared: &SessionShared) {
 
 async fn read<R: AsyncRead + Unpin>(
     session: &actix::Addr<Session>,
-    shared: &Arc<SessionShared>,
+    shared: &Arc<SessionState>,
     space_freed: &Notify,
     mut reader: R,
     (max, budget): (usize, Arc<ConnectionBudget>),
@@ -225,7 +225,7 @@ async fn read<R: AsyncRead + Unpin>(
 /// Hands a line to the session. Returns `false` if the session has ended.
 async fn handle_line(
     session: &actix::Addr<Session>,
-    shared: &SessionShared,
+    shared: &SessionState,
     line: Line,
     max: usize,
     reservation: Option<Reservation>,
@@ -243,13 +243,13 @@ async fn handle_line(
 }
 
 /// Sends the error for a line that was skipped.
-fn refuse(shared: &SessionShared, error: &McpError) {
+fn refuse(shared: &SessionState, error: &McpError) {
     let revision = shared.legacy_revision().unwrap_or(Revision::NEWEST_LEGACY);
     shared.send_unsolicited(encode::error(None, error, revision));
 }
 
 async fn write<W: AsyncWrite + Unpin>(
-    shared: Arc<SessionShared>,
+    shared: Arc<SessionState>,
     notify: Arc<Notify>,
     space_freed: Arc<Notify>,
     mut writer: W,

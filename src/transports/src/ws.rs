@@ -24,7 +24,7 @@ use countersign_domain::principal::Identity;
 use countersign_exchange::{
     body_budget::Reservation,
     outbox::{DrainedFrames, ResumeFault, Wake},
-    shared::{Channel, SessionShared},
+    shared::{Channel, SessionState},
 };
 use countersign_http::{
     answer,
@@ -180,18 +180,19 @@ fn rewind(entry: &SessionWithActor, received: u64) -> Result<u64, McpError> {
     outbox.rewind(received).map_err(|fault| match fault {
         ResumeFault::TooLate => McpError::new(
             ErrorKind::ResumeTooLate,
-            "the gateway no longer holds the frames after that number; connect again and initialize",
+            "the gateway no longer holds the frames after the requested number; connect again and initialize",
         ),
-        ResumeFault::Ahead => {
-            McpError::new(ErrorKind::InvalidRequest, "this session has not sent that many frames yet")
-        }
+        ResumeFault::Ahead => McpError::new(
+            ErrorKind::InvalidRequest,
+            "this session has not sent as many frames as the client claims to have received",
+        ),
     })
 }
 
 /// A connection of a session. Received messages are passed to the session, and the frames in its outbox are sent.
 struct AgentConnection {
     session: Addr<Session>,
-    shared: Arc<SessionShared>,
+    shared: Arc<SessionState>,
     /// The identity of the request that opened the connection, with whose scopes its messages run.
     identity: Identity,
     pump_id: u64,

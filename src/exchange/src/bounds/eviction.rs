@@ -39,10 +39,10 @@ impl<K> Default for EvictionQueue<K> {
 }
 
 impl<K> EvictionQueue<K> {
-    /// Adds a holder. `open` is the number of all holders, including this one. `activity` returns `None` for a holder that
-    /// is gone.
-    pub fn add(&mut self, key: K, open: usize, activity: impl Fn(&K) -> Option<Activity>) {
-        if self.handshaking.len() >= 2 * open + IDLE_BATCH {
+    /// Adds a holder. `holder_count` is the number of all holders, including this one. `activity` returns `None` for a
+    /// holder that is gone.
+    pub fn add(&mut self, key: K, holder_count: usize, activity: impl Fn(&K) -> Option<Activity>) {
+        if self.handshaking.len() >= 2 * holder_count + IDLE_BATCH {
             self.handshaking.retain(|key| matches!(activity(key), Some(Activity::Handshake | Activity::Busy)));
         }
         self.handshaking.push_back(key);

@@ -105,12 +105,12 @@ impl Memory {
         let (max, message) = match exhausted {
             ExhaustedLimit::Principal => (
                 self.max_per_principal,
-                "the gateway keeps as much for this principal as it may (limits.principal_memory); end sessions, \
+                "the memory limit for this principal is reached (limits.principal_memory); end sessions, \
                  subscriptions or tasks that are no longer needed",
             ),
             ExhaustedLimit::Total => (
                 self.max_total,
-                "the gateway keeps as much for all principals as it may (limits.total_memory); try again later, or end \
+                "the memory limit for all principals is reached (limits.total_memory); try again later, or end \
                  sessions, subscriptions or tasks that are no longer needed",
             ),
         };
@@ -149,14 +149,15 @@ impl Memory {
 }
 
 impl PrincipalMemory {
-    /// Closes the connection that was left unread for longest, if it was left unread since before `before`. Considers the
-    /// connections of this principal, or of all principals if the total limit is exhausted.
-    fn close_unread(&self, exhausted: ExhaustedLimit, before: u64) -> bool {
+    /// Closes the connection that was left unread for longest, if its oldest unread message is older than
+    /// `unread_before`. Considers the connections of this principal, or of all principals if the total limit is
+    /// exhausted.
+    fn close_unread(&self, exhausted: ExhaustedLimit, unread_before: u64) -> bool {
         let mut unread = match exhausted {
-            ExhaustedLimit::Principal => self.unread_connections(before),
+            ExhaustedLimit::Principal => self.unread_connections(unread_before),
             ExhaustedLimit::Total => {
                 let memories: Vec<_> = self.memory.principals.lock().values().filter_map(Weak::upgrade).collect();
-                memories.iter().flat_map(|memory| memory.unread_connections(before)).collect()
+                memories.iter().flat_map(|memory| memory.unread_connections(unread_before)).collect()
             }
         };
         unread.sort_by_key(|(since, _)| *since);
@@ -188,11 +189,11 @@ impl PrincipalMemory {
         connections.push(connection);
     }
 
-    /// Returns the principal's connections that were left unread since before `before`.
-    fn unread_connections(&self, before: u64) -> Vec<(u64, Arc<dyn UnreadConnection>)> {
+    /// Returns the principal's connections whose oldest unread message is older than `unread_before`.
+    fn unread_connections(&self, unread_before: u64) -> Vec<(u64, Arc<dyn UnreadConnection>)> {
         let connections = self.connections.lock();
         let unread = connections.iter().filter_map(Weak::upgrade);
-        unread.filter_map(|c| Some((c.unread_since()?, c))).filter(|(since, _)| *since < before).collect()
+        unread.filter_map(|c| Some((c.unread_since()?, c))).filter(|(since, _)| *since < unread_before).collect()
     }
 }
 

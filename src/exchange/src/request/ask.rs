@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use serde_json::value::RawValue;
 
 use super::reply::RelatedChannel;
-use crate::session::shared::SessionShared;
+use crate::session::shared::SessionState;
 use countersign_protocol::{RequestId, encode};
 
 /// The time that a client has for an answer, which may come from a person.
@@ -17,8 +17,8 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 pub enum AskError {
     /// The client answered with this `error` object.
     Refused(Box<RawValue>),
-    /// The client cannot be asked: it accepts no event stream, or too many questions are open.
-    Unreachable(&'static str),
+    /// The client cannot be asked. The text says why.
+    CannotAsk(&'static str),
     /// The client took too long.
     TimedOut,
     /// The client's session has ended.
@@ -30,19 +30,23 @@ pub enum AskError {
 /// # Errors
 /// See [`AskError`].
 pub async fn ask(
-    session: &Arc<SessionShared>,
+    session: &Arc<SessionState>,
     related: &RelatedChannel,
     method: &str,
     params: Option<&str>,
 ) -> Result<Box<RawValue>, AskError> {
-    if matches!(related, RelatedChannel::Nowhere | RelatedChannel::Queue(_)) {
-        return Err(AskError::Unreachable("the client takes no event stream"));
+    match related {
+        RelatedChannel::None => return Err(AskError::CannotAsk("the client accepts no event stream")),
+        RelatedChannel::Queue(_) => {
+            return Err(AskError::CannotAsk("a stateless client is not asked during a request"));
+        }
+        RelatedChannel::Outbox(_) | RelatedChannel::Stream(_) => {}
     }
     let (id, answer) =
-        session.questions.open().ok_or(AskError::Unreachable("too many questions to the client are open"))?;
+        session.questions.open().ok_or(AskError::CannotAsk("too many questions to the client are open"))?;
     let mut question = OpenQuestion { session, related, id, needs_cancellation: false };
     if !related.send(encode::request(&question.id, method, params)) {
-        return Err(AskError::Unreachable("the client does not read"));
+        return Err(AskError::CannotAsk("the client does not read"));
     }
     question.needs_cancellation = true;
     let answer = tokio::select! {
@@ -60,7 +64,7 @@ pub async fn ask(
 
 /// A question to a client. If it is dropped before the answer, it is cancelled at the client.
 struct OpenQuestion<'a> {
-    session: &'a Arc<SessionShared>,
+    session: &'a Arc<SessionState>,
     related: &'a RelatedChannel,
     id: RequestId,
     /// `true` while the question was sent and not answered.
@@ -95,21 +99,21 @@ mod tests {
     use countersign_domain::principal::Role;
     use countersign_protocol::envelope;
 
-    fn session() -> (Arc<SessionShared>, RelatedChannel) {
+    fn session() -> (Arc<SessionState>, RelatedChannel) {
         let limits = OutboxLimits { messages: 200, bytes: 100_000, replay_frames: 0, replay_bytes: 0 };
         let channel = Channel::Outbox(Outbox::new(limits));
         let identity = identity("ann", Role::Agent);
-        let session = Arc::new(SessionShared::new(Transport::WebSocket, identity, channel, &CancellationToken::new()));
+        let session = Arc::new(SessionState::new(Transport::WebSocket, identity, channel, &CancellationToken::new()));
         (Arc::clone(&session), RelatedChannel::Outbox(session))
     }
 
-    fn take_sent_messages(session: &SessionShared) -> Vec<Value> {
+    fn take_sent_messages(session: &SessionState) -> Vec<Value> {
         let Channel::Outbox(outbox) = &session.channel else { unreachable!() };
         let frames = outbox.drain(0, usize::MAX).map(|drained| drained.frames).unwrap_or_default();
         frames.iter().map(|frame| serde_json::from_slice(frame).unwrap()).collect()
     }
 
-    fn answer(session: &SessionShared, id: &str, outcome: Result<&str, &str>) {
+    fn answer(session: &SessionState, id: &str, outcome: Result<&str, &str>) {
         let raw = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
         let owned = outcome.map(raw).map_err(raw);
         let outcome = owned.as_ref().map(|raw| &**raw).map_err(|raw| &**raw);
@@ -155,8 +159,8 @@ mod tests {
     #[tokio::test]
     async fn unreachable_client_fails_question_at_once() {
         let (session, related) = session();
-        let unreachable = |answer: Option<Result<_, AskError>>| matches!(answer, Some(Err(AskError::Unreachable(_))));
-        assert!(unreachable(ask(&session, &RelatedChannel::Nowhere, "roots/list", None).now_or_never()));
+        let unreachable = |answer: Option<Result<_, AskError>>| matches!(answer, Some(Err(AskError::CannotAsk(_))));
+        assert!(unreachable(ask(&session, &RelatedChannel::None, "roots/list", None).now_or_never()));
         assert!(take_sent_messages(&session).is_empty());
         let mut open: Vec<_> =
             (0..MAX_OPEN_QUESTIONS).map(|_| Box::pin(ask(&session, &related, "roots/list", None))).collect();

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::reply::RelatedChannel;
 use crate::session::{
     facts::ClientFacts,
-    shared::{Cancel, RequestKey, SessionShared},
+    shared::{Cancellation, RequestKey, SessionState},
 };
 use countersign_domain::{
     changes::Proposer,
@@ -29,7 +29,7 @@ use countersign_telemetry::metrics::Transport;
 /// One request and everything that its handling needs to know.
 #[derive(Clone)]
 pub struct Exchange {
-    pub session: Arc<SessionShared>,
+    pub session: Arc<SessionState>,
     /// The facts that the client stated in this request (modern) or in its handshake.
     pub facts: Arc<ClientFacts>,
     pub identity: Identity,
@@ -75,7 +75,7 @@ impl Exchange {
 
     /// Returns the context for a call to a provider.
     #[must_use]
-    pub fn call_context(&self, cancel: &Cancel, progress_token: Option<&str>) -> CallContext {
+    pub fn call_context(&self, cancel: &Cancellation, progress_token: Option<&str>) -> CallContext {
         CallContext {
             cancel: cancel.token(&self.session.ended),
             progress: self.progress(progress_token),
@@ -221,28 +221,28 @@ impl RequestSlots {
 }
 
 /// A request in flight. Its id is released when this is dropped.
-pub struct InFlight<'a> {
+pub struct InFlightRequest<'a> {
     slots: &'a RequestSlots,
-    session: &'a SessionShared,
+    session: &'a SessionState,
     key: RequestKey,
-    pub cancel: Cancel,
+    pub cancel: Cancellation,
     /// `true` once the handler has finished. Otherwise the drop means that the request was abandoned, and cancels it.
     pub is_answered: bool,
 }
 
-impl<'a> InFlight<'a> {
+impl<'a> InFlightRequest<'a> {
     /// Admits a request of a session.
     ///
     /// # Errors
     /// `-32600` for an id that is in use, `OVERLOADED` if too many requests are in flight.
-    pub fn admit(slots: &'a RequestSlots, session: &'a SessionShared, id: &RequestId) -> Result<Self, McpError> {
+    pub fn admit(slots: &'a RequestSlots, session: &'a SessionState, id: &RequestId) -> Result<Self, McpError> {
         let (key, cancel) = session.admit(id, slots.max_per_session)?;
         slots.running.fetch_add(1, Ordering::Relaxed);
         Ok(Self { slots, session, key, cancel, is_answered: false })
     }
 }
 
-impl Drop for InFlight<'_> {
+impl Drop for InFlightRequest<'_> {
     fn drop(&mut self) {
         if !self.is_answered {
             self.cancel.cancel();
@@ -261,9 +261,9 @@ mod tests {
 
     #[test]
     fn progress_only_rises_and_has_message_if_revision_allows() {
-        let bench = TestClients::default();
+        let clients = TestClients::default();
         for (revision, has_message) in [(Revision::V2025_11_25, true), (Revision::V2024_11_05, false)] {
-            let exchange = bench.exchange(revision, "{}");
+            let exchange = clients.exchange(revision, "{}");
             let progress = exchange.progress(Some(r#""t""#));
             assert!(progress.has_listener());
             for value in [1.0, 1.0, 0.5, 2.0] {
@@ -285,10 +285,10 @@ mod tests {
     #[test]
     fn log_message_is_sent_if_client_wants_its_level() {
         use LoggingLevel::{Debug, Error, Notice, Warning};
-        let bench = TestClients::default();
-        let modern = |log_level| Exchange { log_level, ..bench.exchange(Revision::MODERN, "{}") };
+        let clients = TestClients::default();
+        let modern = |log_level| Exchange { log_level, ..clients.exchange(Revision::MODERN, "{}") };
         let legacy = |level: Option<LoggingLevel>| {
-            let exchange = bench.exchange(Revision::V2025_11_25, "{}");
+            let exchange = clients.exchange(Revision::V2025_11_25, "{}");
             level.into_iter().for_each(|level| exchange.session.set_log_level(level));
             exchange
         };
@@ -314,11 +314,11 @@ mod tests {
 
     #[test]
     fn request_id_is_in_use_until_request_ends() {
-        let bench = TestClients::default();
-        let exchange = bench.exchange(Revision::V2025_11_25, "{}");
+        let clients = TestClients::default();
+        let exchange = clients.exchange(Revision::V2025_11_25, "{}");
         let id = |n: u8| RequestId::from_raw(&n.to_string());
         let slots = RequestSlots::new(2);
-        let admit = |n| InFlight::admit(&slots, &exchange.session, &id(n));
+        let admit = |n| InFlightRequest::admit(&slots, &exchange.session, &id(n));
         let first = admit(1).unwrap();
         assert_eq!(admit(1).err().unwrap().kind, ErrorKind::InvalidRequest);
         let mut second = admit(2).unwrap();
@@ -336,8 +336,8 @@ mod tests {
 
     #[test]
     fn proposer_contains_only_short_session_id() {
-        let bench = TestClients::default();
-        let exchange = bench.exchange(Revision::V2025_11_25, "{}");
+        let clients = TestClients::default();
+        let exchange = clients.exchange(Revision::V2025_11_25, "{}");
         let proposer = exchange.proposer();
         assert_eq!((proposer.principal.as_str(), proposer.client_name.as_deref()), ("ann", Some("test")));
         assert_eq!((proposer.transport.as_str(), proposer.revision.as_deref()), ("websocket", Some("2025-11-25")));

@@ -1,5 +1,5 @@
-//! The answer to a request, and the messages that belong to the request and precede its answer. [`Reply::finish`] adapts
-//! the answer to the client's revision.
+//! The result of a request, and the messages that belong to the request and precede its response. [`Reply::finish`]
+//! adapts the result to the client's revision.
 
 use std::{
     borrow::Cow,
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use crate::{
     bounds::memory::{EXEMPT_MESSAGE_BYTES, Memory, Share},
-    session::shared::{Channel, SessionShared},
+    session::shared::{Channel, SessionState},
 };
 use countersign_domain::principal::Principal;
 use countersign_protocol::{ErrorKind, Revision, json::add_members};
@@ -27,11 +27,11 @@ pub const SERVER_META: &str = concat!(
     r#"","title":"Countersign"}}"#
 );
 
-/// The time for which a client may reuse an answer (2026-07-28/server/utilities/caching).
+/// The time for which a client may reuse a result (2026-07-28/server/utilities/caching).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheHint {
     pub ttl_ms: u32,
-    /// `true` if the answer is the same for all principals.
+    /// `true` if the result is the same for all principals.
     pub is_public: bool,
 }
 
@@ -112,14 +112,14 @@ impl Reply {
 /// The channel for the messages of one request. They are never sent on the stream of another request.
 #[derive(Clone)]
 pub enum RelatedChannel {
-    /// The session's only, ordered stream.
-    Outbox(Arc<SessionShared>),
+    /// The outbox of the session, which also carries all other messages in order.
+    Outbox(Arc<SessionState>),
     /// The numbered SSE stream of a handshake-era HTTP request. The first message opens it.
     Stream(Arc<PostStream>),
     /// The response stream of one modern POST.
     Queue(Arc<ResponseQueue>),
     /// The client cannot receive such messages.
-    Nowhere,
+    None,
 }
 
 impl RelatedChannel {
@@ -132,21 +132,21 @@ impl RelatedChannel {
             },
             Self::Stream(stream) => stream.push(message),
             Self::Queue(queue) => queue.push(message),
-            Self::Nowhere => false,
+            Self::None => false,
         }
     }
 }
 
 /// The SSE stream of one handshake-era POST. Most requests are answered without opening it.
 pub struct PostStream {
-    pub session: Arc<SessionShared>,
+    pub session: Arc<SessionState>,
     number: OnceLock<u32>,
     opened: AtomicWaker,
 }
 
 impl PostStream {
     #[must_use]
-    pub fn new(session: Arc<SessionShared>) -> Self {
+    pub fn new(session: Arc<SessionState>) -> Self {
         Self { session, number: OnceLock::new(), opened: AtomicWaker::new() }
     }
 
@@ -166,7 +166,7 @@ impl PostStream {
         Some(number)
     }
 
-    /// Returns the stream's number if a message was sent on it.
+    /// Returns the stream's number if the stream was opened.
     pub fn number(&self) -> Option<u32> {
         self.number.get().copied()
     }
@@ -202,8 +202,8 @@ impl PendingMessages {
 pub struct ResponseQueue {
     max_messages: usize,
     max_bytes: usize,
-    /// The memory that the messages take and its principal, if they are counted.
-    owner: Option<(Arc<Memory>, Arc<Principal>)>,
+    /// The memory in which the messages are counted and the principal whose share they take, if they are counted.
+    memory: Option<(Arc<Memory>, Arc<Principal>)>,
     messages: Mutex<PendingMessages>,
     reader: AtomicWaker,
 }
@@ -211,13 +211,13 @@ pub struct ResponseQueue {
 impl ResponseQueue {
     #[must_use]
     pub fn new(max_messages: usize, max_bytes: usize) -> Self {
-        Self { max_messages, max_bytes, owner: None, messages: Mutex::default(), reader: AtomicWaker::new() }
+        Self { max_messages, max_bytes, memory: None, messages: Mutex::default(), reader: AtomicWaker::new() }
     }
 
     /// Like [`Self::new`], for messages that count as memory of the principal.
     #[must_use]
     pub fn with_memory(max_messages: usize, max_bytes: usize, memory: Arc<Memory>, principal: Arc<Principal>) -> Self {
-        Self { owner: Some((memory, principal)), ..Self::new(max_messages, max_bytes) }
+        Self { memory: Some((memory, principal)), ..Self::new(max_messages, max_bytes) }
     }
 
     fn push(&self, message: Bytes) -> bool {
@@ -228,7 +228,7 @@ impl ResponseQueue {
                 return false;
             }
             let counted = bytes.saturating_sub(EXEMPT_MESSAGE_BYTES);
-            if let Some((memory, principal)) = self.owner.as_ref().filter(|_| counted > 0) {
+            if let Some((memory, principal)) = self.memory.as_ref().filter(|_| counted > 0) {
                 let share = pending.share.get_or_insert_with(|| memory.share(&principal.name));
                 if !share.grow(counted.saturating_sub(share.bytes())) {
                     return false;

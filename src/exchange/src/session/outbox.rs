@@ -1,8 +1,8 @@
 //! A connection's bounded queue of outgoing messages, with sent frames that are kept for a client that comes back.
 //!
-//! Any thread may push; one pump drains. The outbox wakes its pump only once between two drains. A peer that stops reading
-//! costs no more than the bound. The frames count as memory of the principal ([`crate::bounds::memory`]).
-//! Without room, the connection that was left unread for longest ends.
+//! Any thread may push; one pump drains. The outbox wakes its pump only once between two drains. A peer that stops
+//! reading costs no more memory than the limits of its outbox allow. The frames count as memory of the principal
+//! ([`crate::bounds::memory`]). Without room, the connection that was left unread for longest ends.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -31,9 +31,9 @@ pub struct DrainedFrames {
     pub close: Option<(u16, &'static str)>,
 }
 
-/// The queue is full, or there is no memory for the message, because the peer does not read.
+/// The outbox refused a message: it is full, there is no memory for the message, or the connection is closing.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Overflow;
+pub struct RefusedMessage;
 
 /// The reason why a session cannot be resumed at the client's position.
 #[derive(Debug, PartialEq, Eq)]
@@ -47,11 +47,13 @@ pub enum ResumeFault {
 /// The limits of one outbox.
 #[derive(Clone, Copy, Debug)]
 pub struct OutboxLimits {
-    /// The maximum number of messages that wait for the pump, and of their bytes.
+    /// The maximum number of messages that wait for the pump.
     pub messages: usize,
+    /// The maximum number of bytes of the messages that wait for the pump.
     pub bytes: usize,
-    /// The maximum number of sent frames that are kept, and of their bytes; 0 keeps none.
+    /// The maximum number of sent frames that are kept; 0 keeps none.
     pub replay_frames: usize,
+    /// The maximum number of bytes of the sent frames that are kept.
     pub replay_bytes: usize,
 }
 
@@ -119,17 +121,17 @@ impl Outbox {
     /// Queues one message.
     ///
     /// # Errors
-    /// [`Overflow`] once a limit is exceeded. The message and all later ones are dropped until a pump is attached
-    /// again. `SessionShared::push` then ends the session.
-    pub fn push(&self, frame: Bytes) -> Result<(), Overflow> {
+    /// [`RefusedMessage`] once a limit is exceeded or the connection is closing. The message and all later ones are
+    /// dropped until a pump is attached again. `SessionState::push` then ends the session.
+    pub fn push(&self, frame: Bytes) -> Result<(), RefusedMessage> {
         let mut state = self.state.lock();
         if state.has_overflowed || state.close.is_some() {
-            return Err(Overflow);
+            return Err(RefusedMessage);
         }
         let queued = queued_len(&state);
         if queued >= self.limits.messages || (queued > 0 && state.queued_bytes + frame.len() > self.limits.bytes) {
             overflow(&mut state);
-            return Err(Overflow);
+            return Err(RefusedMessage);
         }
         let is_away = matches!(state.connection, Connection::Away);
         if queued == 0 && !is_away {
@@ -139,9 +141,9 @@ impl Outbox {
         state.frames.push_back(frame);
         if is_away {
             self.trim_disconnected(&mut state);
-        } else if !self.covers_messages(&mut state) {
+        } else if !self.reserve_memory(&mut state) {
             overflow(&mut state);
-            return Err(Overflow);
+            return Err(RefusedMessage);
         }
         wake(state);
         Ok(())
@@ -325,8 +327,9 @@ impl Outbox {
         release_capacity(state);
     }
 
-    /// Returns `true` if there is memory for the kept frames. Frames that were already sent are dropped first.
-    fn covers_messages(&self, state: &mut State) -> bool {
+    /// Reserves memory for the kept frames. To get it, drops sent frames and closes unread connections. Returns `false`
+    /// if there is not enough.
+    fn reserve_memory(&self, state: &mut State) -> bool {
         loop {
             let (bytes, since) = (counted_bytes(state), state.waiting_since);
             let weak = || Arc::downgrade(&self.state) as WeakConnection;

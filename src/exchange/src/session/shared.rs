@@ -33,18 +33,18 @@ use countersign_protocol::{Era, ErrorKind, McpError, RequestId, Revision, params
 use countersign_provider::{SessionNotes, Subscriber};
 pub use countersign_telemetry::Transport;
 
-/// The channel for messages that belong to no request.
+/// The channels of a session to its client.
 pub enum Channel {
-    /// One ordered stream for answers and all other messages: WebSocket, stdio, the pair of 2024-11-05.
+    /// One ordered stream for answers and all other messages: WebSocket, stdio, HTTP + SSE of 2024-11-05.
     Outbox(Outbox),
     /// The SSE streams of handshake-era HTTP. Each message goes to exactly one of them.
     Streams(Streams),
-    /// Stateless HTTP has no such channel, because each subscription is a stream of its own.
+    /// Stateless HTTP: each response and each subscription is a stream of its own.
     None,
 }
 
 /// The state of one session.
-pub struct SessionShared {
+pub struct SessionState {
     /// 32 characters of a nanoid from a cryptographic source. If several gateways may serve the store, the name of the
     /// session's node and a dot come first.
     pub id: Arc<str>,
@@ -57,7 +57,7 @@ pub struct SessionShared {
     authorization: Mutex<Option<Box<str>>>,
     pub created: Timestamp,
     pub channel: Channel,
-    /// Cancelled when the session ends ([`SessionShared::end`]) or when the gateway ends.
+    /// Cancelled when the session ends ([`SessionState::end`]) or when the gateway ends.
     pub ended: CancellationToken,
     /// The questions that the client has not answered yet.
     pub questions: Questions,
@@ -73,7 +73,7 @@ pub struct SessionShared {
     last_message: AtomicU64,
     log_level: AtomicU8,
     /// The requests in flight by their keys. There are few of them at a time.
-    in_flight: Mutex<foldhash::HashMap<RequestKey, Cancel>>,
+    in_flight: Mutex<foldhash::HashMap<RequestKey, Cancellation>>,
     /// The number for the key of the next stateless request.
     next_request_number: AtomicU64,
     /// The subscribed URIs, each with its share of the principal's memory.
@@ -104,16 +104,16 @@ pub enum RequestKey {
 /// Every request has one, and most requests need it only to wake the task that runs them. A [`CancellationToken`] takes
 /// locks and an entry among its parent's children, so it is created only for handlers that pass it on.
 #[derive(Clone, Default)]
-pub struct Cancel(Arc<CancelState>);
+pub struct Cancellation(Arc<CancellationState>);
 
 #[derive(Default)]
-struct CancelState {
+struct CancellationState {
     is_cancelled: AtomicBool,
     waker: AtomicWaker,
     token: Mutex<Option<CancellationToken>>,
 }
 
-impl Cancel {
+impl Cancellation {
     pub fn cancel(&self) {
         // The flag is set first, so that a token that is created meanwhile is cancelled, too.
         self.0.is_cancelled.store(true, Ordering::Release);
@@ -152,14 +152,14 @@ impl Cancel {
     }
 }
 
-/// Wraps the token of another operation. [`Cancel::token`] returns that same token.
-impl From<CancellationToken> for Cancel {
+/// Wraps the token of another operation. [`Cancellation::token`] returns that same token.
+impl From<CancellationToken> for Cancellation {
     fn from(token: CancellationToken) -> Self {
-        Self(Arc::new(CancelState { token: Mutex::new(Some(token)), ..CancelState::default() }))
+        Self(Arc::new(CancellationState { token: Mutex::new(Some(token)), ..CancellationState::default() }))
     }
 }
 
-impl SessionShared {
+impl SessionState {
     #[must_use]
     pub fn new(transport: Transport, identity: Identity, channel: Channel, parent: &CancellationToken) -> Self {
         let now = Timestamp::now();
@@ -310,7 +310,7 @@ impl SessionShared {
     ///
     /// # Errors
     /// `-32600` for an id that is in use, `OVERLOADED` if `max` requests are in flight.
-    pub fn admit(&self, id: &RequestId, max: usize) -> Result<(RequestKey, Cancel), McpError> {
+    pub fn admit(&self, id: &RequestId, max: usize) -> Result<(RequestKey, Cancellation), McpError> {
         let key = match self.channel {
             Channel::None => RequestKey::Number(self.next_request_number.fetch_add(1, Ordering::Relaxed)),
             Channel::Outbox(_) | Channel::Streams(_) => RequestKey::Id(id.clone()),
@@ -319,7 +319,7 @@ impl SessionShared {
         if in_flight.len() >= max {
             return Err(McpError::new(ErrorKind::Overloaded, "too many requests in flight").with("limit", max as u64));
         }
-        let cancel = Cancel::default();
+        let cancel = Cancellation::default();
         if self.ended.is_cancelled() {
             // [`Self::end`] has already cancelled the requests in flight, so this one is cancelled here.
             cancel.cancel();
@@ -353,7 +353,7 @@ impl SessionShared {
     /// Ends the session and cancels all of its requests in flight.
     pub fn end(&self) {
         self.ended.cancel();
-        self.in_flight.lock().values().for_each(Cancel::cancel);
+        self.in_flight.lock().values().for_each(Cancellation::cancel);
     }
 
     pub fn in_flight(&self) -> usize {
@@ -458,7 +458,7 @@ pub fn short_session_id(id: &str) -> String {
     id.split_once('.').map_or(id, |(_, random_part)| random_part).chars().take(8).collect()
 }
 
-impl Subscriber for SessionShared {
+impl Subscriber for SessionState {
     fn id(&self) -> &Arc<str> {
         &self.id
     }

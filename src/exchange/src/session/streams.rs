@@ -209,7 +209,7 @@ impl Streams {
         self.state.lock().logs.get(&stream).is_some_and(|log| !log.is_finished && log.next == 1)
     }
 
-    /// Appends the last message and finishes the stream in one step for its reader.
+    /// Appends the last message and finishes the stream. Its reader sees both at once.
     pub fn push_last(&self, stream: u32, message: Option<Bytes>) {
         if let Some(log) = self.state.lock().logs.get_mut(&stream) {
             log.is_finished = true;

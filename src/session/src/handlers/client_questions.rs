@@ -128,7 +128,7 @@ async fn ask_by_request(exchange: &Exchange, question: UpstreamRequest) {
     let declined = |reason: &str| RpcError::new(ErrorKind::Internal.number(), reason.to_owned());
     question.reply.answer(answer.map_err(|error| match error {
         AskError::Refused(_) => declined("the client has refused"),
-        AskError::Unreachable(reason) => declined(reason),
+        AskError::CannotAsk(reason) => declined(reason),
         AskError::TimedOut => declined("the client took too long"),
         AskError::SessionEnded => declined("the client has gone"),
     }));

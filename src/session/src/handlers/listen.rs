@@ -26,7 +26,7 @@ use countersign_exchange::{
     facts::check_uri,
     memory::Memory,
     reply::{RelatedChannel, Reply},
-    shared::Cancel,
+    shared::Cancellation,
     slots::EvictableStream,
 };
 use countersign_protocol::{
@@ -150,7 +150,7 @@ async fn remove_unreadable(
     limits: &RequestLimits,
     table: &RouteTable,
     uris: &mut HashSet<String>,
-    cancel: &Cancel,
+    cancel: &Cancellation,
 ) {
     let context = exchange.call_context(cancel, None);
     let mut refused = Vec::new();

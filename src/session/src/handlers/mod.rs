@@ -18,7 +18,7 @@ pub mod tools;
 pub mod upstream_wait;
 
 use crate::limits::RequestLimits;
-use countersign_exchange::{context::Exchange, shared::Cancel};
+use countersign_exchange::{context::Exchange, shared::Cancellation};
 use countersign_protocol::{Method, envelope::Request, params};
 use countersign_routing::RouteTable;
 use upstream_wait::RouteFinder;
@@ -27,7 +27,7 @@ use upstream_wait::RouteFinder;
 pub struct ItemRequest<'a> {
     pub exchange: &'a Exchange,
     pub request: &'a Request<'a>,
-    pub cancel: &'a Cancel,
+    pub cancel: &'a Cancellation,
     pub finder: RouteFinder<'a>,
     pub limits: &'a RequestLimits,
 }

@@ -21,7 +21,7 @@ use countersign_exchange::{
     facts::check_uri,
     memory::{Memory, Share},
     reply::{CacheHint, Reply},
-    shared::Cancel,
+    shared::Cancellation,
 };
 use countersign_protocol::{ErrorKind, McpError, Revision, envelope::Request, params};
 use countersign_provider::{CallContext, Provider as _, ResourceDef};
@@ -59,7 +59,7 @@ pub async fn list(
     table: &RouteTable,
     limits: &RequestLimits,
     request: &Request<'_>,
-    cancel: &Cancel,
+    cancel: &Cancellation,
 ) -> Result<Reply, McpError> {
     let params: params::ListParams<'_> = params::parse(request.params)?;
     let revision = exchange.revision();

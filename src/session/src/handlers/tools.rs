@@ -30,7 +30,7 @@ use countersign_bridge::{
     tasks as upstream_tasks,
 };
 use countersign_domain::{changes::Change, policy::Verdict};
-use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancel};
+use countersign_exchange::{context::Exchange, reply::Reply, shared::Cancellation};
 use countersign_protocol::{
     ErrorKind, McpError, Revision,
     envelope::Request,
@@ -98,7 +98,7 @@ impl<'a> ToolCall<'a> {
 #[derive(Clone, Copy)]
 pub struct ToolCallScope<'a> {
     pub exchange: &'a Exchange,
-    pub cancel: &'a Cancel,
+    pub cancel: &'a Cancellation,
     /// See [`crate::RequestScope::table`].
     pub table: &'a RouteTable,
     pub runner: &'a CallRunner,
@@ -248,7 +248,7 @@ pub async fn pass_to_provider(
     request: &Request<'_>,
     admitted: AdmittedCall,
     plan: CallPlan,
-    cancel: &Cancel,
+    cancel: &Cancellation,
 ) -> Result<Reply, McpError> {
     let route = admitted.route();
     let Some(upstream) = route.provider.upstream() else {
@@ -463,7 +463,7 @@ async fn run_module(
     admitted: &AdmittedCall,
     arguments: &RawValue,
     call: &ToolCall<'_>,
-    cancel: &Cancel,
+    cancel: &Cancellation,
 ) -> Result<ToolOutcome, McpError> {
     let route = admitted.route();
     let questions = route.def.long_running.then(|| ClientQuestions::for_call(exchange, call.responses)).flatten();

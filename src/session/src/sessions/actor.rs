@@ -19,7 +19,7 @@ use countersign_domain::principal::{Credential, Identity};
 use countersign_exchange::{
     body_budget::Reservation,
     outbox::Wake,
-    shared::{Channel, SessionShared},
+    shared::{Channel, SessionState},
 };
 use countersign_protocol::ErrorKind;
 use countersign_routing::actor::Unsubscribe;
@@ -46,7 +46,7 @@ pub struct AttachedConnection {
 
 /// The actor of one session.
 pub struct Session {
-    shared: Arc<SessionShared>,
+    shared: Arc<SessionState>,
     sessions: Arc<Sessions>,
     /// The interval of pings; `None` if the transport itself detects a dead peer.
     heartbeat: Option<Duration>,
@@ -71,11 +71,7 @@ const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
 impl Session {
     /// Starts the actor on this thread and enters it in the registry.
-    pub fn open(
-        sessions: &Arc<Sessions>,
-        shared: Arc<SessionShared>,
-        heartbeat: Option<Duration>,
-    ) -> actix::Addr<Self> {
+    pub fn open(sessions: &Arc<Sessions>, shared: Arc<SessionState>, heartbeat: Option<Duration>) -> actix::Addr<Self> {
         let session = Self {
             shared: shared.clone(),
             sessions: sessions.clone(),
@@ -143,7 +139,7 @@ impl Session {
         let ended = async move {
             while let Credential::Token(token) = shared.identity().credential {
                 tokio::time::sleep(RECHECK_INTERVAL).await;
-                let checked = authenticator.tokens().recheck(&token).await;
+                let checked = authenticator.tokens().check_with_issuer(&token).await;
                 let is_newest = shared.identity().credential == Credential::Token(token);
                 if is_newest && checked.is_err_and(|error| error.kind == ErrorKind::Unauthorized) {
                     break;

@@ -20,14 +20,14 @@ use actor::{EndSession, Session, close};
 use countersign_domain::principal::{Identity, Principal};
 use countersign_exchange::{
     outbox::{Outbox, OutboxLimits},
-    shared::{Channel, SessionShared},
+    shared::{Channel, SessionState},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_telemetry::metrics::Transport;
 
 /// A session and the address of its actor.
 pub struct SessionWithActor {
-    pub shared: Arc<SessionShared>,
+    pub shared: Arc<SessionState>,
     pub addr: Addr<Session>,
 }
 
@@ -65,26 +65,26 @@ impl Sessions {
         transport: Transport,
         identity: Identity,
         replay: (usize, usize),
-    ) -> SessionShared {
+    ) -> SessionState {
         let limits = OutboxLimits { replay_frames: replay.0, replay_bytes: replay.1, ..self.limits.outbox };
         let outbox = Outbox::with_share(limits, self.server.memory.share(&identity.principal.name));
         // A stdio session is unknown to other nodes, so its end does not depend on the lease.
         let lifetimes = &self.lifetimes;
         let ended = if transport == Transport::Stdio { lifetimes.ended.clone() } else { lifetimes.lease_token() };
-        SessionShared::new(transport, identity, Channel::Outbox(outbox), &ended)
+        SessionState::new(transport, identity, Channel::Outbox(outbox), &ended)
             .with_node_prefix(lifetimes.node().as_deref())
     }
 
     /// Creates a session for bookkeeping, through which nothing can be sent.
     #[must_use]
-    pub fn create_stateless_session(&self, transport: Transport, identity: Identity) -> Arc<SessionShared> {
-        Arc::new(SessionShared::new(transport, identity, Channel::None, &self.lifetimes.ended))
+    pub fn create_stateless_session(&self, transport: Transport, identity: Identity) -> Arc<SessionState> {
+        Arc::new(SessionState::new(transport, identity, Channel::None, &self.lifetimes.ended))
     }
 
     /// Finds a session of the transport for its own principal. A stranger cannot tell a wrong id from another principal's
     /// session. From then on the token of this request keeps the session valid, unless it is a WebSocket session.
     #[must_use]
-    pub fn find(&self, identity: &Identity, transport: Transport, id: &str) -> Option<Arc<SessionShared>> {
+    pub fn find(&self, identity: &Identity, transport: Transport, id: &str) -> Option<Arc<SessionState>> {
         let found = self.registry.get(id).filter(|shared| {
             shared.transport == transport
                 && !matches!(shared.channel, Channel::None)
@@ -108,7 +108,7 @@ impl Sessions {
     }
 
     /// Publishes to the feed that a session was opened or closed.
-    fn announce(&self, kind: &'static str, session: &SessionShared) {
+    fn announce(&self, kind: &'static str, session: &SessionState) {
         if matches!(session.channel, Channel::None) && session.facts().is_none() {
             return;
         }
@@ -116,7 +116,7 @@ impl Sessions {
         self.server.reviews.changes.feed().publish_live(&event);
     }
 
-    fn insert(&self, shared: &Arc<SessionShared>, addr: Addr<Session>) {
+    fn insert(&self, shared: &Arc<SessionState>, addr: Addr<Session>) {
         if !matches!(shared.channel, Channel::None) {
             self.addresses.insert(Arc::clone(&shared.id), addr);
         }
@@ -130,7 +130,7 @@ impl Sessions {
 
     /// Returns the session with the address of its actor, or `None` once the actor has ended.
     #[must_use]
-    pub fn find_actor(&self, shared: Arc<SessionShared>) -> Option<SessionWithActor> {
+    pub fn find_actor(&self, shared: Arc<SessionState>) -> Option<SessionWithActor> {
         let addr = self.addresses.get(&shared.id)?.clone();
         Some(SessionWithActor { shared, addr })
     }

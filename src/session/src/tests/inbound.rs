@@ -8,7 +8,7 @@ use super::bench::{Bench, pause, respond};
 use crate::{RequestScope, inbound::MessageSource};
 use countersign_exchange::{
     reply::RelatedChannel,
-    shared::SessionShared,
+    shared::SessionState,
     testing::{facts, request},
 };
 use countersign_protocol::{
@@ -17,7 +17,7 @@ use countersign_protocol::{
 };
 use countersign_provider::testing::CallOutcome;
 
-fn source(bench: &Bench, session: &Arc<SessionShared>) -> MessageSource {
+fn source(bench: &Bench, session: &Arc<SessionState>) -> MessageSource {
     MessageSource {
         server: Arc::clone(&bench.server),
         session: Arc::clone(session),

@@ -21,7 +21,7 @@ use countersign_domain::principal::Identity;
 use countersign_exchange::{
     outbox::ResumeFault,
     reply::ResponseQueue,
-    shared::{Channel, SessionShared},
+    shared::{Channel, SessionState},
     slots::StreamSlot,
     streams::{EventId, GET_STREAM, ReadOutcome},
 };
@@ -73,7 +73,7 @@ impl Stream for QueueBody {
 /// Reads one numbered stream of a handshake-era session.
 struct EventStreamReader {
     endpoint: Arc<McpEndpoint>,
-    session: Arc<SessionShared>,
+    session: Arc<SessionState>,
     number: u32,
     reader: u64,
     changed: watch::Receiver<()>,
@@ -98,7 +98,7 @@ struct EventStreamReader {
 /// `TooLate` if the events are no longer held, and `Ahead` for a number that the stream has not reached yet.
 pub fn stream_events(
     endpoint: &Arc<McpEndpoint>,
-    session: &Arc<SessionShared>,
+    session: &Arc<SessionState>,
     identity: &Identity,
     (number, after): (u32, Option<u64>),
     slot: Option<(StreamSlot, CancellationToken)>,
@@ -199,7 +199,7 @@ mod tests {
     struct OpenedStream {
         endpoint: TestEndpoint,
         key: String,
-        session: Arc<SessionShared>,
+        session: Arc<SessionState>,
     }
 
     impl OpenedStream {
@@ -208,7 +208,7 @@ mod tests {
             let key = endpoint.key("ci");
             let channel = Channel::Streams(Streams::new(10, 10_000));
             let ended = &endpoint.endpoint.sessions.lifetimes.ended;
-            let session = Arc::new(SessionShared::new(Transport::Http, endpoint.identity(&key), channel, ended));
+            let session = Arc::new(SessionState::new(Transport::Http, endpoint.identity(&key), channel, ended));
             Self { endpoint, key, session }
         }
 

@@ -17,7 +17,7 @@ use super::{
 use crate::{endpoint::McpEndpoint, next_pump_id};
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
-    shared::{Channel, SessionShared},
+    shared::{Channel, SessionState},
     slots::StreamSlot,
 };
 use countersign_http::{
@@ -89,7 +89,7 @@ async fn try_stream(request: &HttpRequest, endpoint: &Arc<McpEndpoint>) -> Resul
 
 /// Moves the messages of the session's outbox into the stream.
 struct OutboxStream {
-    shared: Arc<SessionShared>,
+    shared: Arc<SessionState>,
     session: Addr<Session>,
     pump_id: u64,
     wake_up: Arc<Notify>,

@@ -14,7 +14,7 @@ use super::{identify, read_body};
 use crate::endpoint::McpEndpoint;
 use countersign_domain::principal::Identity;
 use countersign_exchange::{
-    context::{Exchange, InFlight},
+    context::{Exchange, InFlightRequest},
     facts::ClientFacts,
     reply::{RelatedChannel, Reply},
 };
@@ -175,7 +175,7 @@ async fn call_tool(
         outline: Outline::new(params.get()),
     };
     let scope = build_scope(endpoint, identity);
-    let mut in_flight = InFlight::admit(&scope.server.slots, &scope.exchange.session, &request.id)?;
+    let mut in_flight = InFlightRequest::admit(&scope.server.slots, &scope.exchange.session, &request.id)?;
     let reply = middleware::run(&scope, &request, &in_flight.cancel).await?;
     in_flight.is_answered = true;
     Ok(reply)
@@ -202,7 +202,7 @@ fn build_scope(endpoint: &Arc<McpEndpoint>, identity: Identity) -> RequestScope 
         facts: Arc::new(ClientFacts { revision: REVISION, client: None, client_info: None, capabilities: "{}".into() }),
         identity,
         transport: Transport::Rest,
-        related: RelatedChannel::Nowhere,
+        related: RelatedChannel::None,
         log_level: None,
         headers: None,
     };

@@ -31,7 +31,7 @@ use countersign_exchange::{
     context::WireResponse,
     outbox::ResumeFault,
     reply::{PostStream, RelatedChannel},
-    shared::{Channel, SessionShared},
+    shared::{Channel, SessionState},
     streams::{EventId, GET_STREAM, Streams},
 };
 use countersign_http::{answer, connections::Connection, framing::sse};
@@ -150,11 +150,11 @@ pub async fn batch(mut post: Post<'_>, body: Bytes) -> HttpResponse {
 fn message_source(
     post: &Post<'_>,
     table: Arc<RouteTable>,
-    session: &Arc<SessionShared>,
+    session: &Arc<SessionState>,
     stream: &Arc<PostStream>,
     assumed: Revision,
 ) -> MessageSource {
-    let related = if post.accepts.sse { RelatedChannel::Stream(Arc::clone(stream)) } else { RelatedChannel::Nowhere };
+    let related = if post.accepts.sse { RelatedChannel::Stream(Arc::clone(stream)) } else { RelatedChannel::None };
     MessageSource {
         server: Arc::clone(&post.endpoint.server),
         session: Arc::clone(session),
@@ -201,7 +201,7 @@ impl Drop for RunningRequest {
 }
 
 /// Adds the answer to the stream of its request, and ends the stream.
-fn push_answer(session: &SessionShared, number: u32, answer: Option<WireResponse>) {
+fn push_answer(session: &SessionState, number: u32, answer: Option<WireResponse>) {
     if let Channel::Streams(streams) = &session.channel {
         streams.push_last(number, answer.map(|a| a.bytes));
     }
@@ -258,7 +258,7 @@ async fn respond(post: &Post<'_>, stream: &Arc<PostStream>, work: AnswerFuture) 
 }
 
 /// Waits for the answer of a stream. Returns `None` as soon as the stream has other messages.
-async fn wait_for_sole_answer(session: &SessionShared, number: u32) -> Option<Bytes> {
+async fn wait_for_sole_answer(session: &SessionState, number: u32) -> Option<Bytes> {
     let Channel::Streams(streams) = &session.channel else { return None };
     let (_, mut changed, _) = streams.attach(number)?;
     // Another reader may supersede this one: the reader that streams the events attaches later.
@@ -300,7 +300,7 @@ fn header_revision(request: &HttpRequest) -> Result<Revision, McpError> {
 
 /// Returns the session of a message: the one that its header names, a new one for `initialize`, or a temporary one for a method
 /// that needs none.
-fn find_session(post: &Post<'_>, message: &Message<'_>, assumed: Revision) -> Result<Arc<SessionShared>, McpError> {
+fn find_session(post: &Post<'_>, message: &Message<'_>, assumed: Revision) -> Result<Arc<SessionState>, McpError> {
     let method = match message {
         Message::Request(request) => Some(request.method.as_ref()),
         Message::Notification(_) | Message::Response(_) => None,
@@ -327,27 +327,27 @@ fn session_not_found() -> McpError {
     McpError::new(ErrorKind::SessionNotFound, "no such session; send `initialize` again")
 }
 
-fn existing_session(post: &Post<'_>, id: &str) -> Result<Arc<SessionShared>, McpError> {
+fn existing_session(post: &Post<'_>, id: &str) -> Result<Arc<SessionState>, McpError> {
     post.endpoint.sessions.find(&post.identity, Transport::Http, id).ok_or_else(session_not_found)
 }
 
-fn open_session(post: &Post<'_>) -> Result<Arc<SessionShared>, McpError> {
+fn open_session(post: &Post<'_>) -> Result<Arc<SessionState>, McpError> {
     let endpoint = post.endpoint;
     endpoint.sessions.check_lease_and_make_room(&post.identity.principal)?;
     let websocket = &endpoint.transports.websocket;
     let share = endpoint.server.memory.share(&post.identity.principal.name);
     let channel = Channel::Streams(Streams::with_share(websocket.replay_frames, websocket.replay_bytes, share));
     let lifetimes = &endpoint.sessions.lifetimes;
-    let session = SessionShared::new(Transport::Http, post.identity.clone(), channel, &lifetimes.lease_token());
+    let session = SessionState::new(Transport::Http, post.identity.clone(), channel, &lifetimes.lease_token());
     Ok(Arc::new(session.with_node_prefix(lifetimes.node().as_deref())))
 }
 
-fn temporary_session(post: &Post<'_>) -> Arc<SessionShared> {
+fn temporary_session(post: &Post<'_>) -> Arc<SessionState> {
     post.endpoint.sessions.create_stateless_session(Transport::Http, post.identity.clone())
 }
 
 /// Binds the connection to the session whose stream it carries.
-fn bind_session(request: &HttpRequest, session: &Arc<SessionShared>) {
+fn bind_session(request: &HttpRequest, session: &Arc<SessionState>) {
     if let Some(connection) = Connection::for_request(request) {
         connection.bind_session(session);
     }
@@ -371,7 +371,7 @@ fn open_stream(
     request: &HttpRequest,
     endpoint: &web::Data<McpEndpoint>,
     identity: &Identity,
-    session: &Arc<SessionShared>,
+    session: &Arc<SessionState>,
 ) -> Result<HttpResponse, McpError> {
     let invalid = |reason| McpError::new(ErrorKind::InvalidRequest, reason);
     header_revision(request)?;

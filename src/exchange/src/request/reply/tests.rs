@@ -14,9 +14,9 @@ use crate::{
 use countersign_domain::principal::Role;
 use countersign_telemetry::metrics::Transport;
 
-fn session(transport: Transport, channel: Channel) -> Arc<SessionShared> {
+fn session(transport: Transport, channel: Channel) -> Arc<SessionState> {
     let identity = identity("ann", Role::Agent);
-    Arc::new(SessionShared::new(transport, identity, channel, &CancellationToken::new()))
+    Arc::new(SessionState::new(transport, identity, channel, &CancellationToken::new()))
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn first_message_opens_stream_of_post() {
     let number = stream.number().unwrap();
     let Channel::Streams(streams) = &session.channel else { unreachable!() };
     assert_eq!(streams.newest(number), Some(2), "both are on one stream");
-    assert!(!RelatedChannel::Nowhere.send(Bytes::from("c")));
+    assert!(!RelatedChannel::None.send(Bytes::from("c")));
 }
 
 #[test]

@@ -58,9 +58,9 @@ fn overflow_lasts_until_pump_is_reattached() {
     for _ in 0..4 {
         outbox.push(Bytes::from_static(b"x")).unwrap();
     }
-    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(Overflow));
+    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(RefusedMessage));
     outbox.drain(0, 1000);
-    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(Overflow));
+    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(RefusedMessage));
     assert!(outbox.attach(0, wake));
     assert_eq!(outbox.push(Bytes::from_static(b"y")), Ok(()));
 }
@@ -90,7 +90,7 @@ fn single_message_over_byte_limit_is_accepted() {
     let (wake, _) = counting_wake();
     assert!(outbox.attach(0, wake));
     assert_eq!(outbox.push(Bytes::from(vec![b'x'; 500])), Ok(()));
-    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(Overflow));
+    assert_eq!(outbox.push(Bytes::from_static(b"y")), Err(RefusedMessage));
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn abandoned_outbox_drops_waiting_frames_and_closes() {
     assert_eq!((outbox.len(), outbox.bytes()), (1, 5));
     outbox.abandon(1013, "too slow");
     assert_eq!((outbox.len(), outbox.bytes(), count.load(Ordering::Relaxed)), (0, 0, 2));
-    assert_eq!(outbox.push(Bytes::from_static(b"late")), Err(Overflow));
+    assert_eq!(outbox.push(Bytes::from_static(b"late")), Err(RefusedMessage));
     let last = outbox.drain(0, 60).unwrap();
     assert_eq!((last.frames, last.close), (vec![], Some((1013, "too slow"))));
     // Frames that were sent before can still be replayed.

@@ -8,8 +8,8 @@ use crate::{
 };
 use countersign_domain::principal::Role;
 
-fn session(channel: Channel) -> SessionShared {
-    SessionShared::new(Transport::Http, identity("ann", Role::Agent), channel, &CancellationToken::new())
+fn session(channel: Channel) -> SessionState {
+    SessionState::new(Transport::Http, identity("ann", Role::Agent), channel, &CancellationToken::new())
 }
 
 fn outbox() -> Channel {
@@ -22,7 +22,7 @@ fn id() -> RequestId {
 }
 
 #[test]
-fn session_is_connected_while_its_client_can_be_seen() {
+fn session_is_connected_while_its_client_is_reachable() {
     let over_websocket = session(outbox());
     assert!(over_websocket.is_connected());
     let Channel::Outbox(socket) = &over_websocket.channel else { panic!("no outbox") };
@@ -122,7 +122,7 @@ fn only_handshake_facts_set_legacy_revision() {
 
 #[tokio::test]
 async fn cancellation_wakes_waiter_and_all_tokens() {
-    let (cancel, parent) = (Cancel::default(), CancellationToken::new());
+    let (cancel, parent) = (Cancellation::default(), CancellationToken::new());
     let before = cancel.token(&parent);
     let waiting = tokio::spawn({
         let cancel = cancel.clone();
@@ -135,19 +135,19 @@ async fn cancellation_wakes_waiter_and_all_tokens() {
     assert!(before.is_cancelled() && cancel.token(&parent).is_cancelled() && !parent.is_cancelled());
     cancel.cancelled().await;
 
-    let cancelled = Cancel::default();
+    let cancelled = Cancellation::default();
     cancelled.cancel();
     assert!(cancelled.token(&parent).is_cancelled());
 }
 
 #[test]
 fn token_ends_with_parent_and_wrapped_token_is_returned() {
-    let (cancel, parent) = (Cancel::default(), CancellationToken::new());
+    let (cancel, parent) = (Cancellation::default(), CancellationToken::new());
     let token = cancel.token(&parent);
     parent.cancel();
     assert!(token.is_cancelled() && !cancel.is_cancelled());
     let wrapped = CancellationToken::new();
-    let returned = Cancel::from(wrapped.clone()).token(&parent);
+    let returned = Cancellation::from(wrapped.clone()).token(&parent);
     assert!(!returned.is_cancelled());
     wrapped.cancel();
     assert!(returned.is_cancelled());
@@ -155,12 +155,12 @@ fn token_ends_with_parent_and_wrapped_token_is_returned() {
 
 #[test]
 fn session_lives_as_long_as_newest_token_of_its_client() {
-    let expiry = |session: &SessionShared| match session.identity().credential {
+    let expiry = |session: &SessionState| match session.identity().credential {
         Credential::Token(token) => Some(token.expires_at),
         _ => None,
     };
     let token = |expires_at| token_identity("ann", Role::Agent, &[], expires_at);
-    let session = SessionShared::new(Transport::Http, token(10), outbox(), &CancellationToken::new());
+    let session = SessionState::new(Transport::Http, token(10), outbox(), &CancellationToken::new());
     for (presented, current) in [(20, 20), (10, 20), (20, 20), (30, 30)] {
         session.renew(&token(presented));
         assert_eq!(expiry(&session), Some(current), "{presented}");
@@ -168,7 +168,7 @@ fn session_lives_as_long_as_newest_token_of_its_client() {
     session.set_identity(token(10));
     assert_eq!(expiry(&session), Some(10), "the token of a resumed connection counts");
     let without_token =
-        SessionShared::new(Transport::Http, identity("ann", Role::Agent), outbox(), &CancellationToken::new());
+        SessionState::new(Transport::Http, identity("ann", Role::Agent), outbox(), &CancellationToken::new());
     without_token.renew(&token(10));
     assert_eq!(expiry(&without_token), None, "only a token is renewed");
 }

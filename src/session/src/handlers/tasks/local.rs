@@ -14,7 +14,7 @@ use countersign_bridge::CallPlan;
 use countersign_exchange::{
     context::Exchange,
     reply::{RelatedChannel, Reply},
-    shared::Cancel,
+    shared::Cancellation,
 };
 use countersign_protocol::{ErrorKind, McpError, envelope::Request, json::MemberEdit};
 
@@ -38,12 +38,12 @@ pub fn start(
     let (mut exchange, runner) = (exchange.clone(), runner.clone());
     if matches!(exchange.related, RelatedChannel::Stream(_)) {
         // The stream of a request that is answered at once ends with the answer.
-        exchange.related = RelatedChannel::Nowhere;
+        exchange.related = RelatedChannel::None;
     }
     let plan = CallPlan { wants_task: false, ..plan };
     actix::spawn(async move {
         let request = owned.as_request();
-        let call_cancel = Cancel::from(cancel.clone());
+        let call_cancel = Cancellation::from(cancel.clone());
         let work = Box::pin(tools::pass_to_provider(&exchange, &runner, &request, admitted, plan, &call_cancel));
         let state = tokio::select! {
             outcome = work => match outcome {
