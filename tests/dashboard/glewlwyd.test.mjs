@@ -77,7 +77,7 @@ describe('people of glewlwyd', { skip: skipped }, () => {
     await provider.admin('PUT', '/user/alice', { groups: ['platform'] });
     await page.context().clearCookies();
     await visitProvider(page, 'mallory');
-    await page.getByText('Your groups give you no entry here.').waitFor();
+    await page.getByText('Your groups give you no role here.').waitFor();
     await page.context().close();
   });
 

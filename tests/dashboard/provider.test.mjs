@@ -176,7 +176,7 @@ test('a lost group ends the sign-in, and without a group there is no entry', asy
   await page.context().clearCookies();
   await page.reload();
   await visitProvider(page, 'mallory');
-  await page.getByText('Your groups give you no entry here.').waitFor();
+  await page.getByText('Your groups give you no role here.').waitFor();
   await holds(() => page.url(), (url) => !url.includes('problem'));
   assertOwnPagesClean(page);
   await page.context().close();

@@ -14,23 +14,23 @@ use super::{
     client::OAuthClient,
     failure::unavailable,
     oauth::{challenge::Challenge, dpop::is_nonce},
-    obtained_tokens::ObtainedTokens,
-    sealed_store::AccountTokens,
+    sealed_store::UnsealedAccount,
     server::AccountServer,
     stored_tokens::StoredTokens,
+    unattended_tokens::UnattendedTokens,
 };
 use countersign_store::accounts::AccountKey;
 use countersign_upstream::credentials::{AuthorizationFailure, AuthorizationHeaders, Credentials, HttpRefusal};
 
-/// The maximum number of refusals after which a request may be sent again. Links stop earlier
+/// The number of refusals up to which a request may be sent again; one more fails the request. Links send it less often
 /// (`countersign_upstream::link::http::authorization`).
 const MAX_REFUSALS: u32 = 4;
 /// The maximum number of attempts to meet the demand for a nonce.
 const MAX_NONCE_ATTEMPTS: u32 = 2;
 const DPOP: HeaderName = HeaderName::from_static("dpop");
 
-/// The credentials of a holder at a server.
-pub struct Account {
+/// Authorizes the requests of a holder at a server.
+pub struct AccountAuthorizer {
     server: Arc<AccountServer>,
     source: TokenSource,
     /// The nonce that the server demands in proofs (RFC 9449, section 9).
@@ -41,17 +41,17 @@ enum TokenSource {
     /// The tokens of an account that a person connected.
     Stored(Arc<StoredTokens>),
     /// The tokens that the gateway requests without a person.
-    Obtained(Box<ObtainedTokens>),
+    Unattended(Box<UnattendedTokens>),
 }
 
-impl Account {
+impl AccountAuthorizer {
     #[must_use]
     pub fn new(client: &Arc<OAuthClient>, server: &Arc<AccountServer>, key: AccountKey) -> Self {
         let (client, server) = (Arc::clone(client), Arc::clone(server));
         let source = if server.requires_consent() {
             TokenSource::Stored(Arc::new(StoredTokens::new(client, Arc::clone(&server), key)))
         } else {
-            TokenSource::Obtained(Box::new(ObtainedTokens::new(client, Arc::clone(&server), key.holder)))
+            TokenSource::Unattended(Box::new(UnattendedTokens::new(client, Arc::clone(&server), key.holder)))
         };
         Self { server, source, nonce: Mutex::default() }
     }
@@ -72,21 +72,21 @@ impl Account {
     /// Returns `true` if the gateway has obtained a token without a consent.
     #[must_use]
     pub fn has_obtained_token(&self) -> bool {
-        matches!(&self.source, TokenSource::Obtained(tokens) if tokens.has_token())
+        matches!(&self.source, TokenSource::Unattended(tokens) if tokens.has_token())
     }
 
     /// Returns the tokens for a request, or `None` if it is not known that the server requires any.
-    async fn usable_tokens(&self) -> Result<Option<Arc<AccountTokens>>, AuthorizationFailure> {
+    async fn usable_tokens(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
         match &self.source {
             TokenSource::Stored(tokens) => tokens.usable_tokens().await,
-            TokenSource::Obtained(tokens) => tokens.usable_tokens().await,
+            TokenSource::Unattended(tokens) => tokens.usable_tokens().await,
         }
     }
 
     /// Returns the headers that authorize a request.
     fn authorization_headers(
         &self,
-        account: &AccountTokens,
+        account: &UnsealedAccount,
         method: &str,
         uri: &Uri,
     ) -> Result<AuthorizationHeaders, AuthorizationFailure> {
@@ -137,21 +137,21 @@ impl Account {
                 self.server.remember_challenge(challenge.unwrap_or_default());
                 match &self.source {
                     TokenSource::Stored(tokens) => tokens.replace_refused(token).await,
-                    TokenSource::Obtained(tokens) => tokens.replace_refused(token).await,
+                    TokenSource::Unattended(tokens) => tokens.replace_refused(token).await,
                 }
             }
             (401, _, None) | (403, Some("insufficient_scope"), None) => {
                 self.server.remember_challenge(challenge.unwrap_or_default());
                 match &self.source {
                     TokenSource::Stored(tokens) => tokens.check_connected().await,
-                    TokenSource::Obtained(tokens) => tokens.obtain().await.map(drop),
+                    TokenSource::Unattended(tokens) => tokens.obtain().await.map(drop),
                 }
             }
             (403, Some("insufficient_scope"), Some(token)) => {
                 let scopes = challenge.and_then(|challenge| challenge.scopes).unwrap_or_default();
                 match &self.source {
                     TokenSource::Stored(tokens) => tokens.record_step_up(token, &scopes).await,
-                    TokenSource::Obtained(tokens) => tokens.obtain_with_scopes(token, &scopes).await,
+                    TokenSource::Unattended(tokens) => tokens.obtain_with_scopes(token, &scopes).await,
                 }
             }
             (status, _, _) => Err(AuthorizationFailure::Refused(format!("refuses the request with status {status}"))),
@@ -159,7 +159,7 @@ impl Account {
     }
 }
 
-impl Credentials for Account {
+impl Credentials for AccountAuthorizer {
     fn learn_nonce(&self, nonce: &str) {
         self.remember_nonce(nonce);
     }
@@ -187,7 +187,7 @@ impl Credentials for Account {
     fn connected_at(&self) -> Option<Timestamp> {
         match &self.source {
             TokenSource::Stored(tokens) => tokens.connected_at(),
-            TokenSource::Obtained(_) => None,
+            TokenSource::Unattended(_) => None,
         }
     }
 
@@ -196,7 +196,7 @@ impl Credentials for Account {
             match &self.source {
                 TokenSource::Stored(tokens) => tokens.usable_tokens().await.map(drop),
                 // An approved change is not sent again after a refusal, so its token is obtained first.
-                TokenSource::Obtained(tokens) => tokens.obtain().await.map(drop),
+                TokenSource::Unattended(tokens) => tokens.obtain().await.map(drop),
             }
         })
     }

@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::{
-    account::Account,
+    account::AccountAuthorizer,
     client::{ChangeListener, IdentityProvider, OAuthClient},
     consent::{self, ConnectProblem, FinishedConsent, StartedConsent},
     oauth::registration::{ClientAddresses, metadata_document},
-    sealed_store::{AccountTokens, SealedStore, parse_holder},
+    sealed_store::{SealedStore, UnsealedAccount, parse_holder},
     server::AccountServer,
     stored_tokens,
 };
@@ -46,7 +46,7 @@ pub struct Accounts {
     client: Arc<OAuthClient>,
     /// The configured servers that may require accounts, in the order of the configuration.
     servers: Mutex<Vec<Arc<AccountServer>>>,
-    accounts: Mutex<HashMap<(String, AccountHolder), Arc<Account>>>,
+    accounts: Mutex<HashMap<(String, AccountHolder), Arc<AccountAuthorizer>>>,
 }
 
 /// The state of a holder's account at a server.
@@ -205,7 +205,7 @@ impl Accounts {
             if needs_account {
                 let account = account.as_ref();
                 let problem = account.and_then(|account| stored_tokens::reconnect_reason(account, now));
-                let is_usable = |account: &AccountTokens| problem.is_none() || account.tokens.is_valid(now);
+                let is_usable = |account: &UnsealedAccount| problem.is_none() || account.tokens.is_valid(now);
                 statuses.push(AccountStatus {
                     server: key.server,
                     kind: if holder == AccountHolder::Gateway { AccountKind::Gateway } else { AccountKind::Person },
@@ -258,14 +258,14 @@ impl CredentialSource for Accounts {
         let (configured, key) = (AccountServer::new(server)?, account_key(&server.name, holder));
         let Some(server) = find_with_same_accounts(&self.servers.lock(), &configured) else {
             // An upstream that is being closed still has its old configuration, which must not replace the new one.
-            return Some(Arc::new(Account::new(&self.client, &Arc::new(configured), key)));
+            return Some(Arc::new(AccountAuthorizer::new(&self.client, &Arc::new(configured), key)));
         };
         let mut accounts = self.accounts.lock();
         let id = (server.name.clone(), holder.clone());
         if let Some(account) = accounts.get(&id).filter(|account| account.belongs_to(&server)) {
             return Some(Arc::clone(account) as _);
         }
-        let account = Arc::new(Account::new(&self.client, &server, key));
+        let account = Arc::new(AccountAuthorizer::new(&self.client, &server, key));
         accounts.insert(id, Arc::clone(&account));
         Some(account)
     }
@@ -303,7 +303,7 @@ fn base_url(config: &Config) -> String {
     }
 }
 
-/// Returns the page of a server in the dashboard, below the address of the gateway.
+/// Returns the path of the page of a server in the dashboard, to append to the address of the gateway.
 #[must_use]
 pub fn server_page(name: &str) -> String {
     let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);

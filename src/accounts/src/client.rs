@@ -12,7 +12,7 @@ use super::{
         discovery::AuthorizationServer,
         registration::{ClientAddresses, Registration, known_registration, register},
     },
-    sealed_store::{AccountTokens, SealedStore},
+    sealed_store::{SealedStore, UnsealedAccount},
     server::AccountServer,
     tokens::Tokens,
 };
@@ -44,7 +44,7 @@ impl IdentityProvider for ProviderSignIns {
 /// A function that is called with the server and the holder of an account that was connected or disconnected.
 pub type ChangeListener = Box<dyn Fn(&str, &AccountHolder) + Send + Sync>;
 
-/// The gateway's identity at authorization servers.
+/// The gateway as a client of authorization servers, which all accounts share.
 pub struct OAuthClient {
     pub store: Arc<SealedStore>,
     pub addresses: ArcSwap<ClientAddresses>,
@@ -64,7 +64,7 @@ pub enum RegistrationError {
 
 impl OAuthClient {
     /// Reads an account. Tokens of another authorization server than the configured one are marked as unusable, so that
-    /// it never receives the secret of the configured client.
+    /// the other server never receives the secret of the configured client.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
@@ -72,9 +72,9 @@ impl OAuthClient {
         &self,
         key: &AccountKey,
         server: &AccountServer,
-    ) -> Result<Option<AccountTokens>, McpError> {
+    ) -> Result<Option<UnsealedAccount>, McpError> {
         let mut account = self.store.read(key, &server.target).await?;
-        if let Some(AccountTokens { tokens, .. }) = &mut account
+        if let Some(UnsealedAccount { tokens, .. }) = &mut account
             && !server.accepts_issuer(&tokens.discovered.authorization_server.issuer)
         {
             let reason = Some(ConsentReason::OtherIssuer);

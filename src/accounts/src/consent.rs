@@ -1,5 +1,5 @@
-//! The consent of a person: sends the browser to the authorization server, and exchanges the code with which it comes
-//! back.
+//! The consent of a person to an account: sends the browser to the authorization server, and exchanges the code with
+//! which it comes back.
 //!
 //! A pending consent is not stored: its secrets travel in a sealed cookie, so that any node can finish it.
 
@@ -63,11 +63,12 @@ pub enum ConnectProblem {
     Interrupted,
     #[error("the authorization server did not grant access")]
     Denied,
-    #[error("the authorization server cannot be reached")]
+    #[error("the server or its authorization server cannot be reached now")]
     #[strum(serialize = "provider-away")]
-    ProviderUnreachable,
+    AuthorizationServerUnreachable,
     #[error("the server or its authorization server does not do what the specification requires")]
-    ProviderUnusable,
+    #[strum(serialize = "provider-unusable")]
+    AuthorizationServerUnusable,
     #[error("the connection could not be stored")]
     #[strum(serialize = "failed")]
     StoreUnavailable,
@@ -228,8 +229,8 @@ fn remove_unneeded_lists(discovered: DiscoveredResource) -> DiscoveredResource {
 fn log_problem(server: &AccountServer, error: &OAuthError) -> ConnectProblem {
     tracing::warn!(server = server.name, %error, "no account was connected at the server");
     match error {
-        OAuthError::Unreachable { .. } => ConnectProblem::ProviderUnreachable,
-        OAuthError::Unusable(_) => ConnectProblem::ProviderUnusable,
+        OAuthError::Unavailable { .. } => ConnectProblem::AuthorizationServerUnreachable,
+        OAuthError::Unusable(_) => ConnectProblem::AuthorizationServerUnusable,
         OAuthError::Refused(_) => ConnectProblem::Denied,
     }
 }

@@ -1,5 +1,5 @@
-//! The texts of failures, each of which continues a sentence that begins with the server's name, and [`Pause`], which
-//! keeps a failed step from being repeated at once.
+//! The reasons and texts of failures, and the pauses after them. Each text continues a sentence that begins with the
+//! name of the server.
 
 use std::time::Duration;
 
@@ -41,7 +41,7 @@ impl ConsentReason {
             Self::RefreshRefused => {
                 "must be connected again, because its authorization server no longer renews the token"
             }
-            Self::AnswerLost => "must be connected again, because the answer to its token renewal was lost",
+            Self::AnswerLost => "must be connected again, because the answer to its token refresh was lost",
             Self::TokenRefused => "must be connected again, because it no longer accepts its token",
             Self::OtherIssuer => "must be connected again, because it uses another authorization server now",
             Self::MoreScopes => "must be connected again, because the call needs further permissions",

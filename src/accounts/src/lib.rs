@@ -5,7 +5,7 @@
 //! in a log, an error or an event. What servers and authorization servers say is hostile input.
 //!
 //! [`oauth`] holds the steps of the protocol and keeps no state. [`Accounts`] keeps the accounts: their consent
-//! (`consent`), their tokens (`stored_tokens`, `obtained_tokens`), and their rows in the store (`sealed_store`).
+//! (`consent`), their tokens (`stored_tokens`, `unattended_tokens`), and their rows in the store (`sealed_store`).
 
 pub mod oauth;
 
@@ -14,11 +14,11 @@ mod accounts;
 mod client;
 mod consent;
 mod failure;
-mod obtained_tokens;
 mod sealed_store;
 mod server;
 mod stored_tokens;
 mod tokens;
+mod unattended_tokens;
 
 pub use accounts::{AccountStatus, Accounts, CALLBACK_PATH, CLIENT_METADATA_PATH, CONSENT_COOKIE, server_page};
 pub use client::{ChangeListener, IdentityProvider};

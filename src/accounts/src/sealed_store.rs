@@ -50,8 +50,8 @@ struct ListedAccount {
     issuer: String,
 }
 
-/// The unsealed tokens of an account, with the state of their row in the store.
-pub struct AccountTokens {
+/// An account with its unsealed tokens and the state of its row in the store.
+pub struct UnsealedAccount {
     /// The version of the row, or 0 for tokens that are not stored.
     pub version: i64,
     /// The time at which a node began to refresh the tokens, while a refresh is running.
@@ -62,8 +62,8 @@ pub struct AccountTokens {
     pub dpop: Option<DpopKey>,
 }
 
-impl AccountTokens {
-    /// Creates the tokens of an account. Returns `None` if the DPoP key cannot be read.
+impl UnsealedAccount {
+    /// Creates an account from its tokens. Returns `None` if the DPoP key cannot be read.
     #[must_use]
     pub fn new(tokens: Tokens, now: Timestamp) -> Option<Self> {
         let dpop = tokens.dpop_key.as_deref().map(DpopKey::from_pem).transpose().ok()?;
@@ -85,14 +85,14 @@ impl SealedStore {
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
-    pub async fn read(&self, key: &AccountKey, target: &str) -> Result<Option<AccountTokens>, McpError> {
+    pub async fn read(&self, key: &AccountKey, target: &str) -> Result<Option<UnsealedAccount>, McpError> {
         let read_key = key.clone();
         let Some(row) = self.with_store(move |store| store.account(&read_key)).await? else { return Ok(None) };
         Ok((row.target == target).then(|| self.open_row(row)).flatten())
     }
 
     /// Unseals the tokens of a row. Logs a failure.
-    fn open_row(&self, row: StoredAccount) -> Option<AccountTokens> {
+    fn open_row(&self, row: StoredAccount) -> Option<UnsealedAccount> {
         let tokens = self.open(&account_context(&row.key, &row.target), &row.sealed);
         if tokens.is_none() {
             tracing::warn!(
@@ -102,7 +102,7 @@ impl SealedStore {
             );
         }
         let StoredAccount { version, refreshing_since, connected_at, .. } = row;
-        Some(AccountTokens { version, refreshing_since, ..AccountTokens::new(tokens?, connected_at)? })
+        Some(UnsealedAccount { version, refreshing_since, ..UnsealedAccount::new(tokens?, connected_at)? })
     }
 
     /// Stores the tokens of an account that a person connected.
@@ -166,7 +166,7 @@ impl SealedStore {
         self.with_store(move |store| store.finish_refresh(&key, version, &sealed)).await
     }
 
-    /// Removes the mark of a refresh if its refresh token was not used.
+    /// Removes the mark of a refresh. Must be called only if the refresh token was certainly not used.
     ///
     /// # Errors
     /// `STORE_UNAVAILABLE`
@@ -211,13 +211,13 @@ impl SealedStore {
         serde_json::from_str(&self.sealer.as_ref()?.open(context, sealed)?).ok()
     }
 
-    /// Returns the holders of the accounts at a server, the oldest first, as they were some seconds ago.
+    /// Returns the holders of the accounts at a server, the oldest first, as the list had them when it was last read.
     #[must_use]
     pub fn holders(self: &Arc<Self>, server: &str, target: &str) -> Vec<String> {
         self.list_at_server(server, target, |account| account.key.holder.clone())
     }
 
-    /// Returns the authorization servers of the accounts at a server, as they were some seconds ago.
+    /// Returns the authorization servers of the accounts at a server, as the list had them when it was last read.
     #[must_use]
     pub fn issuers(self: &Arc<Self>, server: &str, target: &str) -> Vec<String> {
         self.list_at_server(server, target, |account| account.issuer.clone())

@@ -16,9 +16,9 @@ use super::{
     failure::{ConsentReason, Pause, store_unavailable, unavailable},
     oauth::{
         OAuthError,
-        token::{Grant, TokenAnswer, request_token},
+        token::{Grant, TokenResponse, request_token},
     },
-    sealed_store::{AccountTokens, parse_holder},
+    sealed_store::{UnsealedAccount, parse_holder},
     server::AccountServer,
     tokens::Tokens,
 };
@@ -50,7 +50,7 @@ const MAX_CONSENTS: u32 = 3;
 /// The number of consents within an hour after which a person is not asked again for new scopes.
 const MAX_CONSENTS_WITH_NEW_SCOPES: u32 = 10;
 
-/// The stored tokens of one account.
+/// The stored tokens of one account, which a person connected.
 pub struct StoredTokens {
     client: Arc<OAuthClient>,
     server: Arc<AccountServer>,
@@ -65,14 +65,14 @@ pub struct StoredTokens {
 
 #[derive(Default)]
 struct Cache {
-    account: Option<Arc<AccountTokens>>,
+    account: Option<Arc<UnsealedAccount>>,
     /// The time at which the row was read. `None` if it must be read again.
     read_at: Option<Instant>,
     /// The time of the last discovery, and the authorization server that was found.
     discovered_issuer: Option<(Instant, Option<String>)>,
 }
 
-type AccountTokensResult = Result<Arc<AccountTokens>, AuthorizationFailure>;
+type AccountResult = Result<Arc<UnsealedAccount>, AuthorizationFailure>;
 
 impl StoredTokens {
     #[must_use]
@@ -86,7 +86,7 @@ impl StoredTokens {
     ///
     /// # Errors
     /// `Unavailable`
-    pub async fn read_cached(&self) -> Result<Option<Arc<AccountTokens>>, AuthorizationFailure> {
+    pub async fn read_cached(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
         if let Some(account) = self.cached_within(MAX_CACHE_AGE) {
             return Ok(account);
         }
@@ -99,7 +99,7 @@ impl StoredTokens {
 
     /// Returns the tokens that were read at most `max_age` ago. Returns `None` if they must be read again, and
     /// `Some(None)` if there is no account.
-    fn cached_within(&self, max_age: Duration) -> Option<Option<Arc<AccountTokens>>> {
+    fn cached_within(&self, max_age: Duration) -> Option<Option<Arc<UnsealedAccount>>> {
         let cache = self.cache.lock();
         cache.read_at.filter(|at| at.elapsed() < max_age).map(|_| cache.account.clone())
     }
@@ -114,7 +114,7 @@ impl StoredTokens {
     ///
     /// # Errors
     /// `Unavailable`
-    pub async fn reload(&self) -> Result<Option<Arc<AccountTokens>>, AuthorizationFailure> {
+    pub async fn reload(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
         // After `oauth.as` was changed, accounts of the other kind remain.
         if self.key.holder.is_empty() == self.server.oauth.is_personal() {
             return Ok(None);
@@ -124,7 +124,8 @@ impl StoredTokens {
             return self.cached_within(MAX_STALE_AGE).ok_or_else(store_unavailable);
         };
         let account = account.map(Arc::new);
-        let connected_at = |account: &Option<Arc<AccountTokens>>| account.as_ref().map(|account| account.connected_at);
+        let connected_at =
+            |account: &Option<Arc<UnsealedAccount>>| account.as_ref().map(|account| account.connected_at);
         let mut is_replaced = false;
         let mut cache = self.cache.lock();
         if cache.read_at.is_none_or(|at| at <= started) {
@@ -151,7 +152,7 @@ impl StoredTokens {
     /// # Errors
     /// `ConsentNeeded` if the person must connect; `Unavailable` without the store or the authorization server;
     /// `Refused` if the authorization server does not accept the gateway.
-    pub async fn usable_tokens(self: &Arc<Self>) -> Result<Option<Arc<AccountTokens>>, AuthorizationFailure> {
+    pub async fn usable_tokens(self: &Arc<Self>) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
         let account = match self.read_cached().await? {
             Some(account) => account,
             None if !self.is_required() => return Ok(None),
@@ -227,7 +228,7 @@ impl StoredTokens {
 
     /// Refreshes the tokens `seen` by the caller, which the server may have refused. This runs in a task of its own,
     /// because the answer must be stored even if nobody waits for it.
-    async fn refresh_in_task(self: &Arc<Self>, seen: Arc<AccountTokens>, is_refused: bool) -> AccountTokensResult {
+    async fn refresh_in_task(self: &Arc<Self>, seen: Arc<UnsealedAccount>, is_refused: bool) -> AccountResult {
         let this = Arc::clone(self);
         let task = tokio::task::spawn_local(async move {
             let _guard = this.refresh_lock.lock().await;
@@ -235,14 +236,14 @@ impl StoredTokens {
         });
         let ended_early = |_| {
             AuthorizationFailure::Unavailable(
-                "cannot be used now, because the renewal of its token ended early".to_owned(),
+                "cannot be used now, because the refresh of its token ended early".to_owned(),
             )
         };
         task.await.map_err(ended_early)?
     }
 
     /// Refreshes the tokens, unless another task or node has done so, and waits while another node does so.
-    async fn refresh_locked(&self, seen: &AccountTokens, is_refused: bool) -> AccountTokensResult {
+    async fn refresh_locked(&self, seen: &UnsealedAccount, is_refused: bool) -> AccountResult {
         let started = Instant::now();
         loop {
             let now = Timestamp::now();
@@ -290,21 +291,21 @@ impl StoredTokens {
             let max_wait = if is_usable { MAX_WAIT_WITH_TOKEN } else { MAX_WAIT };
             // The pause may have begun while this task waited.
             if started.elapsed() >= max_wait || self.pause.failure().is_some() {
-                let text = "cannot be used now, because the renewal of its token has not ended";
+                let text = "cannot be used now, because the refresh of its token has not ended";
                 return keep_or_fail_with(AuthorizationFailure::Unavailable(text.to_owned()));
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Returns the old tokens, or the failure if they cannot be used. Pauses refreshes for [`REFRESH_PAUSE`], unless
-    /// only the person can help, whose new tokens can be used at once.
+    /// Returns the old tokens, or the failure if they cannot be used. Begins a pause of [`REFRESH_PAUSE`], except for
+    /// `ConsentNeeded` without usable tokens: the tokens that the person then connects must be used at once.
     fn keep_or_fail(
         &self,
-        account: &Arc<AccountTokens>,
+        account: &Arc<UnsealedAccount>,
         is_usable: bool,
         failure: AuthorizationFailure,
-    ) -> AccountTokensResult {
+    ) -> AccountResult {
         if is_usable || !matches!(failure, AuthorizationFailure::ConsentNeeded(_)) {
             self.pause.begin(REFRESH_PAUSE, &failure);
         }
@@ -342,7 +343,7 @@ impl StoredTokens {
     }
 
     /// Stores that the server does not accept the access token, so that no node sends it again. Returns the failure.
-    async fn mark_refused(&self, account: &AccountTokens, reason: ConsentReason) -> AuthorizationFailure {
+    async fn mark_refused(&self, account: &UnsealedAccount, reason: ConsentReason) -> AuthorizationFailure {
         if account.tokens.refusal_reason.is_none() {
             let tokens = Tokens { refusal_reason: Some(reason), ..account.tokens.clone() };
             self.replace_tokens(account, &tokens).await;
@@ -352,7 +353,7 @@ impl StoredTokens {
 
     /// Replaces the stored tokens, unless a node is refreshing them. After a failure, which is logged, they stay as
     /// they are.
-    async fn replace_tokens(&self, account: &AccountTokens, tokens: &Tokens) {
+    async fn replace_tokens(&self, account: &UnsealedAccount, tokens: &Tokens) {
         if self.begin_refresh(account, Timestamp::now()).await.is_ok_and(|has_begun| has_begun) {
             if !self.store_with_retries(account.version, tokens).await {
                 self.cancel_refresh(account.version).await;
@@ -362,13 +363,13 @@ impl StoredTokens {
     }
 
     /// Marks the row as being refreshed. Returns `false` if it is marked already, or has another version by now.
-    async fn begin_refresh(&self, account: &AccountTokens, now: Timestamp) -> Result<bool, AuthorizationFailure> {
+    async fn begin_refresh(&self, account: &UnsealedAccount, now: Timestamp) -> Result<bool, AuthorizationFailure> {
         // After a failure, the mark may be set. It is not removed, because another node may have set it.
         let marked = self.client.store.begin_refresh(&self.key, account.version, now).await;
         marked.map_err(|_| store_unavailable())
     }
 
-    /// Removes the mark of a refresh if its refresh token was not used.
+    /// Removes the mark of a refresh. Must be called only if the refresh token was certainly not used.
     async fn cancel_refresh(&self, version: i64) {
         // After a failure, which is logged, the mark stays, and the answer counts as lost.
         let _ = self.client.store.cancel_refresh(&self.key, version).await;
@@ -377,11 +378,11 @@ impl StoredTokens {
     /// Sends the refresh token and stores the answer. The row is marked already.
     async fn send_refresh_token(
         &self,
-        account: &Arc<AccountTokens>,
+        account: &Arc<UnsealedAccount>,
         is_usable: bool,
         now: Timestamp,
-    ) -> AccountTokensResult {
-        let AccountTokens { tokens, dpop, version, .. } = &**account;
+    ) -> AccountResult {
+        let UnsealedAccount { tokens, dpop, version, .. } = &**account;
         let registration = self.client.registration_for(tokens, &self.server);
         let refresh_token = tokens.refresh_token.as_deref().unwrap_or_default();
         let request = self.server.token_request(&tokens.discovered, &registration, &[], dpop.as_ref());
@@ -392,11 +393,11 @@ impl StoredTokens {
         };
         tracing::warn!(server = self.key.server, %error, "the token of an account was not refreshed");
         let failure = match &error {
-            OAuthError::Unreachable { is_unprocessed: true, .. } => {
+            OAuthError::Unavailable { is_unprocessed: true, .. } => {
                 self.cancel_refresh(*version).await;
                 unavailable(&error)
             }
-            OAuthError::Unreachable { .. } | OAuthError::Unusable(_) => {
+            OAuthError::Unavailable { .. } | OAuthError::Unusable(_) => {
                 self.give_up_refresh_token(account, ConsentReason::AnswerLost, is_usable).await
             }
             OAuthError::Refused(code) if is_transient(code) => {
@@ -423,7 +424,7 @@ impl StoredTokens {
     /// which also ends refreshes after [`MAX_REFRESH_TIME`]. Returns the failure.
     async fn give_up_refresh_token(
         &self,
-        account: &AccountTokens,
+        account: &UnsealedAccount,
         reason: ConsentReason,
         is_usable: bool,
     ) -> AuthorizationFailure {
@@ -436,7 +437,7 @@ impl StoredTokens {
     }
 
     /// Stores the tokens of an answer, and returns what the store holds then.
-    async fn store_answer(&self, account: &AccountTokens, answer: TokenAnswer, now: Timestamp) -> AccountTokensResult {
+    async fn store_answer(&self, account: &UnsealedAccount, answer: TokenResponse, now: Timestamp) -> AccountResult {
         let tokens = account.tokens.with_refreshed(answer, now);
         if !self.store_with_retries(account.version, &tokens).await {
             let text = "refreshed tokens could not be stored, so the person must connect the server again";
@@ -469,8 +470,8 @@ fn is_transient(code: &str) -> bool {
 
 /// Returns why the person must connect the account again, if they must.
 #[must_use]
-pub fn reconnect_reason(account: &AccountTokens, now: Timestamp) -> Option<ConsentReason> {
-    let AccountTokens { tokens, refreshing_since, .. } = account;
+pub fn reconnect_reason(account: &UnsealedAccount, now: Timestamp) -> Option<ConsentReason> {
+    let UnsealedAccount { tokens, refreshing_since, .. } = account;
     if refreshing_since.is_some_and(|since| now.duration_since(since) >= MAX_REFRESH_TIME) {
         Some(ConsentReason::AnswerLost)
     } else if let Some(reason) = tokens.end_reason.or(tokens.refusal_reason) {

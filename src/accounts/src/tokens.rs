@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     failure::ConsentReason,
-    oauth::{MAX_SCOPES, discovery::DiscoveredResource, registration::Registration, token::TokenAnswer},
+    oauth::{MAX_SCOPES, discovery::DiscoveredResource, registration::Registration, token::TokenResponse},
 };
 
 /// The remaining lifetime at which a token is refreshed. For a short-lived token, it is a tenth of the whole lifetime.
@@ -52,7 +52,7 @@ pub struct StepUp {
     pub scopes: Vec<String>,
     /// The time of the first challenge.
     pub since: Timestamp,
-    /// The number of consents since then, after each of which the server still demanded scopes.
+    /// The number of consents since then. The server may have been satisfied by the last one.
     pub consents: u32,
 }
 
@@ -66,7 +66,7 @@ pub struct TokenOrigin {
 
 impl Tokens {
     #[must_use]
-    pub fn new(answer: TokenAnswer, origin: TokenOrigin, now: Timestamp) -> Self {
+    pub fn new(answer: TokenResponse, origin: TokenOrigin, now: Timestamp) -> Self {
         let TokenOrigin { discovered, registration, requested_scopes, dpop_key } = origin;
         Self {
             access_token: answer.access_token,
@@ -87,7 +87,7 @@ impl Tokens {
 
     /// Returns the tokens after a refresh. The old refresh token and scopes are kept if the answer has none.
     #[must_use]
-    pub fn with_refreshed(&self, answer: TokenAnswer, now: Timestamp) -> Self {
+    pub fn with_refreshed(&self, answer: TokenResponse, now: Timestamp) -> Self {
         Self {
             access_token: answer.access_token,
             is_dpop: answer.is_dpop,

@@ -1,7 +1,7 @@
 //! Counts failed attempts to authenticate, and rate-limits clients that fail too often.
 //!
 //! A valid credential is never held back, even if others fail from the same address: it is verified first, and only
-//! failures are counted. The exception are opaque tokens that this gateway does not know yet: no issuer is asked about
+//! failures are counted. The exceptions are opaque tokens that this gateway does not know yet: no issuer is asked about
 //! them for an address whose tokens were refused too often. The limit stops clients with a wrong credential from
 //! retrying all the time, and keeps the log short. It is not what makes guessing hopeless: keys and sign-in codes have
 //! 256 random bits. Memory is bounded: if too many addresses fail at once, new ones share one count.
@@ -88,7 +88,7 @@ impl Default for FailedAttempts {
 }
 
 /// Returns `true` at most once every [`FORGET_FAILURE_AFTER`], and then records the time.
-fn is_due(last: &Mutex<Option<Instant>>, now: Instant) -> bool {
+fn take_turn(last: &Mutex<Option<Instant>>, now: Instant) -> bool {
     let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
     let is_due = last.is_none_or(|at| now.saturating_duration_since(at) >= FORGET_FAILURE_AFTER);
     if is_due {
@@ -108,7 +108,7 @@ impl FailedAttempts {
     pub fn record_failure(&self, source: AttemptSource, now: Instant, error: McpError) -> McpError {
         let source = self.counted_source(source, now);
         let Err(not_until) = self.limiter.check_key(&source) else { return error };
-        if is_due(&self.last_warning, now) {
+        if take_turn(&self.last_warning, now) {
             tracing::warn!(?source, "too many failed attempts to authenticate");
         }
         let wait = not_until.wait_time_from(self.clock.now());
@@ -133,7 +133,7 @@ impl FailedAttempts {
 
     /// Returns the source under which an attempt counts, after removing expired counts if there are too many.
     fn counted_source(&self, source: AttemptSource, now: Instant) -> AttemptSource {
-        if self.limiter.len() >= MAX_TRACKED_SOURCES && is_due(&self.last_sweep, now) {
+        if self.limiter.len() >= MAX_TRACKED_SOURCES && take_turn(&self.last_sweep, now) {
             self.limiter.retain_recent();
         }
         if self.limiter.len() < MAX_TRACKED_SOURCES { source } else { AttemptSource::Untracked }

@@ -308,7 +308,7 @@ impl Authenticator {
             tokio::time::sleep(RECHECK_INTERVAL).await;
             let checked = match &identity.credential {
                 Credential::Token(token) => match self.check_person(&identity.principal) {
-                    Ok(()) => self.tokens.recheck(token).await,
+                    Ok(()) => self.tokens.check_with_issuer(token).await,
                     refused => refused,
                 },
                 _ => self.check(identity),
@@ -320,7 +320,7 @@ impl Authenticator {
         }
     }
 
-    /// Returns [`Self::wait_until_revoked`] for a token, because only its issuer may know that it was revoked. For
+    /// Returns [`Self::wait_until_revoked`] for a token, whose revocation only its issuer may know. For
     /// other credentials, which callers verify with [`Self::check`], the future never ends.
     pub fn wait_until_token_revoked(self: &Arc<Self>, identity: &Identity) -> Pin<Box<dyn Future<Output = McpError>>> {
         if !matches!(identity.credential, Credential::Token(_)) {

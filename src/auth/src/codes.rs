@@ -26,8 +26,8 @@ const SESSION_CODE_LIFETIME: SignedDuration = SignedDuration::from_mins(1);
 ///
 /// # Errors
 /// `STORE_UNAVAILABLE`; `INTERNAL_ERROR` without randomness.
-pub fn create(keys: &dyn Credentials, now: Timestamp) -> Result<String, McpError> {
-    store_code(keys, None, now, LIFETIME)
+pub fn create(credentials: &dyn Credentials, now: Timestamp) -> Result<String, McpError> {
+    store_code(credentials, None, now, LIFETIME)
 }
 
 /// Creates a code that signs in the person of a session at the identity provider.
@@ -35,22 +35,22 @@ pub fn create(keys: &dyn Credentials, now: Timestamp) -> Result<String, McpError
 /// # Errors
 /// The same as [`create`].
 pub fn create_for_session(
-    keys: &dyn Credentials,
+    credentials: &dyn Credentials,
     session: &ProviderSession,
     now: Timestamp,
 ) -> Result<String, McpError> {
-    store_code(keys, Some(session), now, SESSION_CODE_LIFETIME)
+    store_code(credentials, Some(session), now, SESSION_CODE_LIFETIME)
 }
 
 fn store_code(
-    keys: &dyn Credentials,
+    credentials: &dyn Credentials,
     session: Option<&ProviderSession>,
     now: Timestamp,
     lifetime: SignedDuration,
 ) -> Result<String, McpError> {
     let code = secret::generate(PREFIX)?;
     let expires_at = now.checked_add(lifetime).map_err(|_| McpError::new(ErrorKind::Internal, "the clock is off"))?;
-    keys.put_code(&secret::hash(code.as_bytes()), session, now, expires_at).map_err(|error| {
+    credentials.put_code(&secret::hash(code.as_bytes()), session, now, expires_at).map_err(|error| {
         tracing::error!(%error, "cannot store a sign-in code");
         error.to_mcp()
     })?;
@@ -73,7 +73,7 @@ pub fn check_exists(store: &StoredCredentials, code: &str) -> Result<(), McpErro
 /// Blocks for a durable write.
 ///
 /// # Errors
-/// `UNAUTHORIZED` for a code that is unknown, used or expired, or whose person no longer has an entry. Only the log
+/// `UNAUTHORIZED` for a code that is unknown, used or expired, or whose person no longer has a role. Only the log
 /// says which.
 pub fn redeem(
     store: &StoredCredentials,

@@ -13,7 +13,7 @@ use countersign_protocol::{ErrorKind, McpError};
 ///
 /// # Errors
 /// `INVALID_PARAMS` with both names.
-pub fn check_name<'a>(new: &str, known: impl IntoIterator<Item = &'a str>) -> Result<(), McpError> {
+pub fn check_is_distinguishable<'a>(new: &str, known: impl IntoIterator<Item = &'a str>) -> Result<(), McpError> {
     let known: Vec<&str> = known.into_iter().collect();
     if known.iter().any(|known| is_same_spelling(new, known)) {
         return Ok(());
@@ -68,7 +68,7 @@ mod tests {
             ("alice", "\u{e1}lice"),
             ("op\u{e9}rator", "ops"),
         ] {
-            let error = check_name(new, ["x", known]).unwrap_err();
+            let error = check_is_distinguishable(new, ["x", known]).unwrap_err();
             assert_eq!(error.kind, ErrorKind::InvalidParams);
             let other = if known == "ops" { error.data["known"].as_str().unwrap() } else { known };
             assert!(error.message.contains(other), "{}", error.message);
@@ -82,9 +82,9 @@ mod tests {
             ("Ärmel", "ärmel"),
             ("a", "b"),
         ] {
-            check_name(new, ["x", known]).unwrap_or_else(|error| panic!("{new}: {}", error.message));
+            check_is_distinguishable(new, ["x", known]).unwrap_or_else(|error| panic!("{new}: {}", error.message));
         }
         // Both names are in use, so both remain usable.
-        check_name("jose", ["jos\u{e9}", "jose"]).unwrap();
+        check_is_distinguishable("jose", ["jos\u{e9}", "jose"]).unwrap();
     }
 }

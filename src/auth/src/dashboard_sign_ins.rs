@@ -64,7 +64,7 @@ pub struct DashboardSignIns {
 }
 
 impl DashboardSignIns {
-    /// Creates the sign-ins, with those of the store if it can be read.
+    /// Reads the sign-ins from the store. Begins without any if the store cannot be read; they are then read when used.
     #[must_use]
     pub fn new(authenticator: Arc<Authenticator>, store: Arc<StoredCredentials>, rules: &OriginRules) -> Self {
         let all = store.sign_ins().unwrap_or_default();
@@ -292,8 +292,8 @@ impl DashboardSignIns {
         self.secure_cookies
     }
 
-    /// Builds a cookie without `Max-Age`, which the browser deletes at its end, as it deletes the page's secret with
-    /// the tab.
+    /// Builds a cookie without `Max-Age`, which the browser deletes when it closes, as it deletes the page's secret
+    /// when the tab closes.
     fn build_cookie(&self, value: String) -> Cookie<'static> {
         Cookie::build(COOKIE, value)
             .http_only(true)

@@ -161,8 +161,8 @@ impl OriginRules {
             Host::Ip(IpAddr::V4(Ipv4Addr::LOCALHOST)),
             Host::Ip(IpAddr::V6(Ipv6Addr::LOCALHOST)),
         ];
-        // The ports of loopback hosts are not compared: a port that containers or ssh forward differs from the own one,
-        // and DNS rebinding needs a foreign name.
+        // The ports of loopback hosts are not compared: a port that containers or ssh forward differs from the one on
+        // which the gateway listens, and DNS rebinding needs a foreign name.
         let mut hosts: Vec<_> = loopback.into_iter().map(|host| HostRule { host, port: None }).collect();
         let listen = config.listen.ip();
         if !listen.is_unspecified() {

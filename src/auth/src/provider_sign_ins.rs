@@ -114,7 +114,8 @@ impl ProviderSignIns {
         }
     }
 
-    /// Gives all people their roles by a new configuration, and ends the sign-ins with other providers.
+    /// Computes the role of each stored person again under the new configuration, and ends sign-ins at identity
+    /// providers that are no longer configured.
     async fn apply_config(&self, config: Option<&OidcConfig>) -> Result<(), McpError> {
         for person in self.with_store(|store| store.writer().people()).await? {
             let reassessed = self.client.reassess(&person);
@@ -168,7 +169,7 @@ impl ProviderSignIns {
             Renewal::Renewed(verified) => {
                 let VerifiedPerson { person, session } = *verified;
                 if person.role.is_none() {
-                    tracing::info!(person = person.name, "a person lost their entry, by their groups or claims");
+                    tracing::info!(person = person.name, "a person lost their role, because of their groups or claims");
                 }
                 self.with_store(move |store| store.writer().renew_session(&id, &session, Some(&person))).await
             }

@@ -32,7 +32,10 @@ pub fn run(args: &KeysArgs, out: &mut Output) -> Result<Exit, Failure> {
             let keys = location.credentials()?;
             let principals = load_principals(&settings, &*keys)?;
             for text in std::iter::once(name).chain(owner) {
-                countersign_auth::confusable_names::check_name(text, principals.iter().map(String::as_str))?;
+                countersign_auth::confusable_names::check_is_distinguishable(
+                    text,
+                    principals.iter().map(String::as_str),
+                )?;
             }
             keys.insert(&new.key, &new.hash)?;
             out.write_line(&new.secret)?;

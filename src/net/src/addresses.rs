@@ -1,5 +1,5 @@
 //! Limits the addresses to which a client connects, so that a host name that somebody else chose cannot lead into the
-//! operator's network. Also shares the clients of a thread.
+//! operator's network. Also caches the clients of each thread by range and authorities.
 
 use std::{
     cell::RefCell,
@@ -27,9 +27,9 @@ pub enum AddressRange {
     /// Addresses of the internet.
     Public,
     /// Addresses of the internet and of private networks.
-    Private,
+    PublicAndPrivate,
     /// Addresses of the internet and of this machine.
-    Loopback,
+    PublicAndLoopback,
     /// All addresses, also link-local and special ones, where cloud platforms serve credentials.
     Any,
 }
@@ -52,10 +52,10 @@ impl AddressRange {
 
     fn for_v4(address: Ipv4Addr) -> Self {
         match address.octets() {
-            [127, ..] => Self::Loopback,
+            [127, ..] => Self::PublicAndLoopback,
             // Private networks (RFC 1918), and the shared addresses of carriers (RFC 6598).
-            [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => Self::Private,
-            // This network, link-local, assignments of protocols, benchmarks, multicast and reserved (RFC 6890).
+            [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => Self::PublicAndPrivate,
+            // "This network", link-local, IETF protocol assignments, benchmarking, multicast and reserved (RFC 6890).
             [0, ..] | [169, 254, ..] | [192, 0, 0, _] | [198, 18..=19, ..] | [224..=255, ..] => Self::Any,
             _ => Self::Public,
         }
@@ -64,12 +64,12 @@ impl AddressRange {
     fn for_v6(address: Ipv6Addr) -> Self {
         let embedded = |high: u16, low: u16| Self::for_v4(Ipv4Addr::from(u32::from(high) << 16 | u32::from(low)));
         match address.segments() {
-            _ if address.is_loopback() => Self::Loopback,
+            _ if address.is_loopback() => Self::PublicAndLoopback,
             // Unique local addresses (RFC 4193).
-            [0xfc00..=0xfdff, ..] => Self::Private,
+            [0xfc00..=0xfdff, ..] => Self::PublicAndPrivate,
             // Translated IPv4 addresses (RFC 6052) and 6to4 (RFC 3056).
             [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => embedded(high, low),
-            // Teredo, benchmarks and other assignments of protocols (RFC 2928).
+            // Teredo, benchmarking and other IETF protocol assignments (RFC 2928).
             [0x2001, 0..=0x1ff, ..] => Self::Any,
             // Global unicast addresses (RFC 4291).
             [0x2000..=0x3fff, ..] => Self::Public,
@@ -126,10 +126,13 @@ impl Resolve for LimitedResolver {
         Box::pin(async move {
             let found = spawn_blocking(move || name.to_socket_addrs().map(Vec::from_iter)).await??;
             // One address outside the range is enough to distrust the name, so none of its addresses is tried.
-            if found.iter().all(|address| self.0.includes(AddressRange::for_address(address.ip()))) {
-                return Ok(found);
+            let is_refused = |address: &&SocketAddr| !self.0.includes(AddressRange::for_address(address.ip()));
+            if let Some(refused) = found.iter().find(is_refused) {
+                let refused = refused.ip();
+                let reason = format!("the host name resolves to {refused}, to which this client may not connect");
+                return Err(io::Error::other(reason).into());
             }
-            Err(io::Error::other("the host name resolves to an address of a private network or of this machine").into())
+            Ok(found)
         })
     }
 }
@@ -143,19 +146,19 @@ mod tests {
         for (address, range) in [
             ("8.8.8.8", AddressRange::Public),
             ("2606:4700::1111", AddressRange::Public),
-            ("10.0.0.1", AddressRange::Private),
-            ("172.31.255.255", AddressRange::Private),
+            ("10.0.0.1", AddressRange::PublicAndPrivate),
+            ("172.31.255.255", AddressRange::PublicAndPrivate),
             ("172.32.0.1", AddressRange::Public),
-            ("192.168.1.1", AddressRange::Private),
-            ("100.100.0.1", AddressRange::Private),
-            ("fd00::1", AddressRange::Private),
-            ("127.8.0.1", AddressRange::Loopback),
-            ("::1", AddressRange::Loopback),
-            ("::ffff:127.0.0.1", AddressRange::Loopback),
-            ("::ffff:10.0.0.1", AddressRange::Private),
+            ("192.168.1.1", AddressRange::PublicAndPrivate),
+            ("100.100.0.1", AddressRange::PublicAndPrivate),
+            ("fd00::1", AddressRange::PublicAndPrivate),
+            ("127.8.0.1", AddressRange::PublicAndLoopback),
+            ("::1", AddressRange::PublicAndLoopback),
+            ("::ffff:127.0.0.1", AddressRange::PublicAndLoopback),
+            ("::ffff:10.0.0.1", AddressRange::PublicAndPrivate),
             ("64:ff9b::a9fe:a9fe", AddressRange::Any),
             ("64:ff9b::808:808", AddressRange::Public),
-            ("2002:7f00:1::", AddressRange::Loopback),
+            ("2002:7f00:1::", AddressRange::PublicAndLoopback),
             ("169.254.169.254", AddressRange::Any),
             ("fe80::1", AddressRange::Any),
             ("0.0.0.0", AddressRange::Any),
@@ -171,8 +174,9 @@ mod tests {
     async fn limited_client_refuses_name_of_loopback_address() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://localhost:{}/", listener.local_addr().unwrap().port());
-        let error = limited_client(AddressRange::Private, tls::public_config()).get(&url).send().await.err().unwrap();
-        assert!(error.to_string().contains("this machine"), "{error}");
+        let error =
+            limited_client(AddressRange::PublicAndPrivate, tls::public_config()).get(&url).send().await.err().unwrap();
+        assert!(error.to_string().contains("to which this client may not connect"), "{error}");
         listener.set_nonblocking(true).unwrap();
         assert!(listener.accept().is_err(), "nothing connected");
     }

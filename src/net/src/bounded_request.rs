@@ -11,7 +11,7 @@ use awc::{
 
 /// The maximum number of bytes of a response body.
 const MAX_BODY_BYTES: usize = 256 * 1024;
-/// The time limit from the connection to the end of the response.
+/// The time limit for the whole exchange, including the connection.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A complete response.
@@ -24,7 +24,8 @@ pub struct BoundedResponse {
 /// The reason why there is no complete response.
 #[derive(Debug)]
 pub enum BoundedRequestError {
-    Unreachable {
+    /// The server was not reached, or did not answer completely in time.
+    NoResponse {
         reason: String,
         /// `true` if not a byte of the request was sent.
         is_unsent: bool,
@@ -33,13 +34,13 @@ pub enum BoundedRequestError {
     Unreadable(String),
 }
 
-/// Sends a request and reads the response. A request of a client of this crate follows no redirect.
+/// Sends a request and reads the response. Requests of this crate's clients follow no redirects.
 ///
 /// # Errors
 /// Returns why there is no complete response.
 pub async fn send_bounded(request: SendClientRequest) -> Result<BoundedResponse, BoundedRequestError> {
     let response = async {
-        let mut response = request.await.map_err(|error| BoundedRequestError::Unreachable {
+        let mut response = request.await.map_err(|error| BoundedRequestError::NoResponse {
             // The connection may end after the request was written to it.
             is_unsent: match &error {
                 SendRequestError::Connect(error) => !matches!(error, ConnectError::Disconnected),
@@ -57,7 +58,7 @@ pub async fn send_bounded(request: SendClientRequest) -> Result<BoundedResponse,
         Ok(BoundedResponse { status, headers, body: body.to_vec() })
     };
     timeout(TIMEOUT, response).await.unwrap_or_else(|_| {
-        let reason = format!("no answer within {} s", TIMEOUT.as_secs());
-        Err(BoundedRequestError::Unreachable { reason, is_unsent: false })
+        let reason = format!("no complete answer within {} s", TIMEOUT.as_secs());
+        Err(BoundedRequestError::NoResponse { reason, is_unsent: false })
     })
 }

@@ -25,13 +25,13 @@ pub fn client(tls: Arc<ClientConfig>) -> Client {
 }
 
 /// Builds a client like [`client`], with another TCP connector.
-pub fn client_with_connector<S, Io>(connector: S, tls: Arc<ClientConfig>) -> Client
+pub fn client_with_connector<S, Io>(tcp_connector: S, tls: Arc<ClientConfig>) -> Client
 where
     S: Service<ConnectInfo<Uri>, Response = Connection<Uri, Io>, Error = ConnectError> + Clone + 'static,
     Io: ActixStream + Debug + 'static,
 {
-    let tls_connector = awc::Connector::new()
-        .connector(connector)
+    let http_connector = awc::Connector::new()
+        .connector(tcp_connector)
         .rustls_0_23(tls)
         .timeout(CONNECT_TIMEOUT)
         .handshake_timeout(CONNECT_TIMEOUT)
@@ -39,7 +39,7 @@ where
         .conn_lifetime(MAX_CONNECTION_AGE)
         // A limit would also count open streams. The callers have their own limits.
         .limit(0);
-    Client::builder().connector(tls_connector).disable_timeout().disable_redirects().finish()
+    Client::builder().connector(http_connector).disable_timeout().disable_redirects().finish()
 }
 
 #[cfg(test)]

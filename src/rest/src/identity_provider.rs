@@ -97,7 +97,7 @@ pub async fn begin(
     match sign_in.provider_sign_ins.client().begin(required, Timestamp::now()).await {
         Ok(started) => {
             let mut response = redirect(&started.url);
-            set_cookie(&mut response, &sign_in_cookie(&sign_in, started.cookie, oidc::MAX_DURATION.as_secs()))?;
+            set_cookie(&mut response, &sign_in_cookie(&sign_in, started.cookie, oidc::MAX_SIGN_IN_DURATION.as_secs()))?;
             Ok(response)
         }
         Err(problem) => Ok(redirect(&problem_url(problem))),

@@ -202,7 +202,9 @@ const fn error_kind(problem: ConnectProblem) -> ErrorKind {
         | ConnectProblem::AccessEnded
         | ConnectProblem::Denied
         | ConnectProblem::Interrupted => ErrorKind::Forbidden,
-        ConnectProblem::ProviderUnreachable | ConnectProblem::ProviderUnusable => ErrorKind::UpstreamUnavailable,
+        ConnectProblem::AuthorizationServerUnreachable | ConnectProblem::AuthorizationServerUnusable => {
+            ErrorKind::UpstreamUnavailable
+        }
         ConnectProblem::StoreUnavailable => ErrorKind::StoreUnavailable,
     }
 }

@@ -19,7 +19,7 @@ use countersign_domain::{
 pub struct StoredPerson {
     /// `ISSUER#SUBJECT`.
     pub name: String,
-    /// `None` if the person's groups give no entry.
+    /// `None` if the person's groups or claims give them no role.
     pub role: Option<Role>,
     pub claims: Arc<Claims>,
     pub updated_at: Timestamp,
@@ -27,7 +27,7 @@ pub struct StoredPerson {
 }
 
 impl StoredPerson {
-    /// Returns the person as a principal, unless they have no entry.
+    /// Returns the person as a principal, unless they have no role or were revoked.
     #[must_use]
     pub fn principal(&self) -> Option<Principal> {
         let role = self.role.filter(|_| self.revoked_at.is_none())?;

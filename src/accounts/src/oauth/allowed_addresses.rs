@@ -51,7 +51,7 @@ impl AllowedAddresses {
         let range = if range == AddressRange::Any { AddressRange::Public } else { range };
         let target = literal_address_range(&url);
         if target.is_some_and(|target| !range.includes(target)) {
-            return refuse("is an address of a private network or of this machine, unlike the server");
+            return refuse("is an address that is neither public nor in the network of the server");
         }
         let is_local = target.is_some_and(|target| target != AddressRange::Public);
         let has_plain_server = server.is_some_and(|server| server.scheme() == "http");
@@ -71,7 +71,7 @@ fn literal_address_range(url: &Url) -> Option<AddressRange> {
     match url.host()? {
         Host::Ipv4(address) => Some(AddressRange::for_address(IpAddr::V4(address))),
         Host::Ipv6(address) => Some(AddressRange::for_address(IpAddr::V6(address))),
-        Host::Domain(_) => is_loopback(url).then_some(AddressRange::Loopback),
+        Host::Domain(_) => is_loopback(url).then_some(AddressRange::PublicAndLoopback),
     }
 }
 
@@ -112,13 +112,13 @@ mod tests {
     #[test]
     fn private_server_reaches_only_its_own_network() {
         let from_loopback = |url| range("http://localhost:3000/mcp", None, url);
-        assert_eq!(from_loopback("http://127.0.0.1:4000"), Some(AddressRange::Loopback));
-        assert_eq!(from_loopback("https://id.example"), Some(AddressRange::Loopback));
+        assert_eq!(from_loopback("http://127.0.0.1:4000"), Some(AddressRange::PublicAndLoopback));
+        assert_eq!(from_loopback("https://id.example"), Some(AddressRange::PublicAndLoopback));
         assert_eq!(from_loopback("http://id.example"), None);
         assert_eq!(from_loopback("http://169.254.169.254"), None);
         assert_eq!(from_loopback("http://10.0.0.1"), None);
         let from_private = |url| range("http://10.0.0.1/mcp", None, url);
-        assert_eq!(from_private("http://10.0.0.2"), Some(AddressRange::Private));
+        assert_eq!(from_private("http://10.0.0.2"), Some(AddressRange::PublicAndPrivate));
         assert_eq!(from_private("http://127.0.0.1"), None);
         assert_eq!(range("https://10.0.0.1/mcp", None, "http://10.0.0.2"), None);
     }

@@ -3,7 +3,7 @@
 use url::Url;
 
 use super::{OAuthError, discovery::DiscoveredResource, registration::Registration};
-use countersign_auth::tokens::code_flow::{self, AnswerProblem, CodeRequest, OFFLINE_ACCESS};
+use countersign_auth::tokens::code_flow::{self, AuthorizationResponseError, CodeRequest, OFFLINE_ACCESS};
 use countersign_runtime::secret;
 
 /// An authorization request with its secrets.
@@ -52,7 +52,7 @@ pub fn build_authorization_request(
 /// [`OAuthError::Refused`] with the error code of the authorization server, otherwise [`OAuthError::Unusable`].
 pub fn read_code(query: &str, state: &str, issuer: &str, names_issuer: bool) -> Result<String, OAuthError> {
     code_flow::read_code(query, state, issuer, names_issuer).map_err(|problem| match problem {
-        AnswerProblem::Refused(code) => OAuthError::Refused(code),
+        AuthorizationResponseError::Refused(code) => OAuthError::Refused(code),
         problem => OAuthError::Unusable(problem.to_string()),
     })
 }

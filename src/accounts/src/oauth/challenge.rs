@@ -7,7 +7,7 @@ const MAX_VALUES: usize = 16;
 /// The maximum number of bytes of a value that is read.
 const MAX_VALUE_LEN: usize = 8 * 1024;
 
-/// The token that a server demands when it refuses a request.
+/// The challenge of a refused request: the kind of token and the scopes that the server demands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Challenge {
     pub resource_metadata: Option<String>,

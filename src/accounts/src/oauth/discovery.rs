@@ -78,7 +78,7 @@ struct AuthorizationServerDocument {
 /// addition to the public ones, at the server and at its authorization server.
 ///
 /// # Errors
-/// [`OAuthError::Unreachable`] if a metadata document cannot be read now; [`OAuthError::Unusable`] if one is missing or
+/// [`OAuthError::Unavailable`] if a metadata document cannot be read now; [`OAuthError::Unusable`] if one is missing or
 /// invalid, or names an address that is not allowed.
 pub async fn discover(
     url: &Url,
@@ -218,13 +218,13 @@ enum DocumentLookup {
 /// Returns the document at the first URL that has one.
 ///
 /// # Errors
-/// [`OAuthError::Unreachable`] if a server does not answer, or answers that it is unavailable.
+/// [`OAuthError::Unavailable`] if a server does not answer, or answers that it is unavailable.
 async fn find_document(
     urls: &[String],
     allowed_addresses: &AllowedAddresses,
     trusted: Option<&Authorities>,
 ) -> Result<DocumentLookup, OAuthError> {
-    let (mut failure, mut is_unreachable) = ("there is no well-known URL".to_owned(), false);
+    let (mut failure, mut is_unavailable) = ("there is no well-known URL".to_owned(), false);
     for url in urls {
         match get_json(url, allowed_addresses, trusted).await {
             Ok(document) => return Ok(DocumentLookup::Found { url: url.clone(), document }),
@@ -232,12 +232,12 @@ async fn find_document(
             // Servers answer with any status, or with a page, at the URLs that they do not have.
             Err(GetError::NoDocument { reason, is_transient }) => {
                 failure = format!("{}: {reason}", quote(url));
-                is_unreachable |= is_transient;
+                is_unavailable |= is_transient;
             }
         }
     }
-    if is_unreachable {
-        return Err(OAuthError::Unreachable { reason: failure, is_unprocessed: false });
+    if is_unavailable {
+        return Err(OAuthError::Unavailable { reason: failure, is_unprocessed: false });
     }
     Ok(DocumentLookup::Missing(failure))
 }

@@ -29,10 +29,12 @@ enum Audience {
     Several(Vec<String>),
 }
 
-/// Exchanges a person's ID token at its issuer for the assertion that `request` sends as [`Grant::JwtBearer`]. The ID
-/// token comes from the operator's file or from the person's sign-in. The gateway is the client to which it was issued.
-/// `find_provider` returns the configuration of the identity provider if it is this issuer, with the secret of its
-/// client and its certificate authorities. At another issuer, those of `request` are trusted.
+/// Exchanges a person's ID token at its issuer for the assertion that `request` sends as [`Grant::JwtBearer`].
+///
+/// - `id_token` comes from the operator's file or from the person's sign-in. The gateway acts as the client to which
+///   the token was issued.
+/// - `find_provider` returns the configuration of the identity provider if the given issuer is its issuer. Otherwise
+///   the client has no secret, and the certificate authorities of `request` are trusted.
 ///
 /// # Errors
 /// [`OAuthError::Unusable`] for a text that is not an ID token; otherwise the errors of the discovery of its issuer,

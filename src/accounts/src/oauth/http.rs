@@ -5,6 +5,7 @@ use awc::{
     http::header::{ACCEPT, CONTENT_TYPE, HeaderName, USER_AGENT},
 };
 use serde_json::Value;
+use url::Url;
 
 use super::{OAuthError, allowed_addresses::AllowedAddresses};
 use countersign_auth::tokens::{quote, read_error_code};
@@ -38,7 +39,7 @@ pub(super) async fn get_json(
     let request = client(range, trusted).get(url.as_str());
     let request = request.insert_header((ACCEPT, "application/json"));
     let request = request.insert_header((USER_AGENT, countersign_net::USER_AGENT));
-    let answer = send_bounded(request.send()).await.map_err(|error| GetError::Failed(to_oauth_error(error)))?;
+    let answer = send_bounded(request.send()).await.map_err(|error| GetError::Failed(to_oauth_error(&url, error)))?;
     let is_transient = is_transient(answer.status);
     match answer.status {
         200 => serde_json::from_slice(&answer.body)
@@ -56,7 +57,7 @@ fn is_transient(status: u16) -> bool {
 ///
 /// # Errors
 /// [`OAuthError::Refused`] for an answer with an error code (RFC 6749, section 5.2), with which `on_refusal` is called;
-/// [`OAuthError::Unreachable`] also for 429 and 5xx; otherwise [`OAuthError::Unusable`].
+/// [`OAuthError::Unavailable`] also for 429 and 5xx; otherwise [`OAuthError::Unusable`].
 pub(super) async fn post(
     url: &str,
     allowed_addresses: &AllowedAddresses,
@@ -76,7 +77,7 @@ pub(super) async fn post(
     for (name, value) in headers {
         request = request.insert_header((name.clone(), value.as_str()));
     }
-    let answer = send_bounded(request.send_body(body)).await.map_err(to_oauth_error)?;
+    let answer = send_bounded(request.send_body(body)).await.map_err(|error| to_oauth_error(&url, error))?;
     let describe = |problem: &str| format!("{}: the answer {problem}", quote(url.as_str()));
     match answer.status {
         200 | 201 => serde_json::from_slice(&answer.body).map_err(|_| OAuthError::Unusable(describe("is not JSON"))),
@@ -84,7 +85,7 @@ pub(super) async fn post(
             // A server that answers with these statuses has not processed the request (RFC 6585, section 4; RFC 9110,
             // section 15.6.4).
             let is_unprocessed = matches!(status, 429 | 503);
-            Err(OAuthError::Unreachable { reason: describe(&format!("has status {status}")), is_unprocessed })
+            Err(OAuthError::Unavailable { reason: describe(&format!("has status {status}")), is_unprocessed })
         }
         status => {
             let Some(code) = read_error_code(&answer.body).filter(|_| status >= 400) else {
@@ -96,11 +97,12 @@ pub(super) async fn post(
     }
 }
 
-fn to_oauth_error(error: BoundedRequestError) -> OAuthError {
+fn to_oauth_error(url: &Url, error: BoundedRequestError) -> OAuthError {
+    let describe = |reason: String| format!("{}: {reason}", quote(url.as_str()));
     match error {
-        BoundedRequestError::Unreachable { reason, is_unsent } => {
-            OAuthError::Unreachable { reason, is_unprocessed: is_unsent }
+        BoundedRequestError::NoResponse { reason, is_unsent } => {
+            OAuthError::Unavailable { reason: describe(reason), is_unprocessed: is_unsent }
         }
-        BoundedRequestError::Unreadable(reason) => OAuthError::Unusable(reason),
+        BoundedRequestError::Unreadable(reason) => OAuthError::Unusable(describe(reason)),
     }
 }

@@ -26,9 +26,11 @@ const MAX_SCOPE_LEN: usize = 256;
 /// The reason why a step failed. No text contains a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OAuthError {
-    /// The server was not reached, did not answer in time, or answered that it cannot answer now (429, 5xx).
-    #[error("the authorization server cannot be reached: {reason}")]
-    Unreachable {
+    /// The authorization server, or the MCP server that names it, was not reached, did not answer completely in time,
+    /// or answered that it cannot answer now (429, 5xx).
+    #[error("an OAuth request failed: {reason}")]
+    Unavailable {
+        /// The URL of the request, and what happened.
         reason: String,
         /// `true` if the request was certainly not processed: not a byte of it was sent, or the answer says so.
         is_unprocessed: bool,

@@ -63,9 +63,9 @@ pub struct TokenRequest<'a> {
     pub dpop: Option<&'a DpopKey>,
 }
 
-/// The answer of a token endpoint (RFC 6749, section 5.1).
+/// The response of a token endpoint (RFC 6749, section 5.1).
 #[derive(Clone, PartialEq, Eq)]
-pub struct TokenAnswer {
+pub struct TokenResponse {
     pub access_token: String,
     /// `true` for a token that is bound to a DPoP key.
     pub is_dpop: bool,
@@ -89,14 +89,14 @@ struct AnswerDocument {
 /// Requests a token. A demand for a DPoP nonce is met once.
 ///
 /// # Errors
-/// [`OAuthError::Refused`] with the error code; [`OAuthError::Unreachable`], whose `is_unprocessed` says whether the
+/// [`OAuthError::Refused`] with the error code; [`OAuthError::Unavailable`], whose `is_unprocessed` says whether the
 /// request was certainly not processed; [`OAuthError::Unusable`] for an invalid answer, and for an unsuitable key or
 /// client.
 pub async fn request_token(
     request: &TokenRequest<'_>,
     grant: Grant<'_>,
     now: Timestamp,
-) -> Result<TokenAnswer, OAuthError> {
+) -> Result<TokenResponse, OAuthError> {
     let mut demanded_nonce = None;
     let answer = match request.send(grant, None, now, &mut demanded_nonce).await {
         Err(OAuthError::Refused(code)) if code == "use_dpop_nonce" && demanded_nonce.is_some() => {
@@ -205,7 +205,7 @@ impl TokenRequest<'_> {
     }
 
     /// Checks the answer of the token endpoint.
-    fn read_answer(&self, grant: Grant<'_>, answer: Value, now: Timestamp) -> Result<TokenAnswer, OAuthError> {
+    fn read_answer(&self, grant: Grant<'_>, answer: Value, now: Timestamp) -> Result<TokenResponse, OAuthError> {
         let unusable = |text: &str| Err(OAuthError::Unusable(text.to_owned()));
         let Ok(answer) = AnswerDocument::deserialize(answer) else {
             return unusable("the answer of the token endpoint contains no token");
@@ -239,7 +239,7 @@ impl TokenRequest<'_> {
         let differs_from_request = |granted: &Vec<String>| {
             granted.len() != self.scopes.len() || granted.iter().any(|scope| !self.scopes.contains(scope))
         };
-        Ok(TokenAnswer {
+        Ok(TokenResponse {
             access_token: answer.access_token,
             is_dpop,
             expires_at,

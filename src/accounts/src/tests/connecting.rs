@@ -48,10 +48,10 @@ async fn consent_connects_one_person_at_any_node() {
 }
 
 #[actix::test]
-async fn authority_of_the_server_signs_its_authorization_server() {
+async fn authority_of_a_server_is_trusted_at_its_authorization_server() {
     let (provider, authorities) = FakeProvider::start_with_tls();
     let mut fixture = Fixture::with_provider(provider, UpstreamOAuth::default());
-    assert_eq!(connect(&fixture.node(), "ann").await, Err(ConnectProblem::ProviderUnreachable));
+    assert_eq!(connect(&fixture.node(), "ann").await, Err(ConnectProblem::AuthorizationServerUnreachable));
     fixture.config.upstreams[0].authorities = Some(authorities);
     let node = fixture.node();
     connect(&node, "ann").await.unwrap();
@@ -107,7 +107,7 @@ async fn consent_of_another_browser_or_time_is_refused() {
     let query = format!("{query}&iss=https://other.example");
     assert_eq!(
         node.finish_consent(&query, Some(&started.cookie), &FakeKeys::default(), now).await,
-        Err(ConnectProblem::ProviderUnusable)
+        Err(ConnectProblem::AuthorizationServerUnusable)
     );
     let query = answer_query(&started.url).replace("code=c", "error=access_denied");
     assert_eq!(
@@ -273,7 +273,7 @@ async fn consent_without_a_key_or_a_server_is_refused() {
     let outcome = fixture.node().begin_consent("other", &person("ann"), Timestamp::now()).await;
     assert_eq!(outcome.err(), Some(ConnectProblem::UnknownServer));
     fixture.provider.state.lock().unwrap().issuer_of_server = Some("http://127.0.0.1:1".to_owned());
-    assert_eq!(connect(&fixture.node(), "ann").await, Err(ConnectProblem::ProviderUnreachable));
+    assert_eq!(connect(&fixture.node(), "ann").await, Err(ConnectProblem::AuthorizationServerUnreachable));
 }
 
 #[actix::test]
@@ -284,6 +284,6 @@ async fn configured_client_is_not_sent_to_another_issuer() {
     assert_eq!(fixture.provider.last_form()["client_id"], "ours");
     let other = FakeProvider::start();
     fixture.provider.state.lock().unwrap().issuer_of_server = Some(other.url.clone());
-    assert_eq!(connect(&fixture.node(), "ann").await, Err(ConnectProblem::ProviderUnusable));
+    assert_eq!(connect(&fixture.node(), "ann").await, Err(ConnectProblem::AuthorizationServerUnusable));
     assert!(other.state.lock().unwrap().forms.is_empty());
 }

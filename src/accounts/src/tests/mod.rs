@@ -2,9 +2,9 @@
 
 mod connecting;
 mod fakes;
-mod obtaining;
 mod refreshing;
 mod refusals;
+mod unattended_tokens;
 
 use std::sync::{Arc, Mutex};
 

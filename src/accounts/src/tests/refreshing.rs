@@ -142,7 +142,7 @@ async fn refresh_token_of_a_lost_answer_is_not_sent_again() {
     mark(61);
     assert_consent_needed(
         authorize(&*fixture.credentials(&fixture.node(), "ann")).await,
-        "answer to its token renewal was lost",
+        "answer to its token refresh was lost",
     );
     assert!(node.list_statuses(&person("ann")).await.unwrap()[0].problem.as_ref().unwrap().contains("was lost"));
     assert_eq!(fixture.provider.count("refresh_token"), 0);

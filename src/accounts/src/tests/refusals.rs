@@ -25,7 +25,7 @@ async fn refused_token_is_refreshed_once() {
     assert_consent_needed(refuse(&*credentials, 401, INVALID).await, "no longer accepts its token");
     assert_eq!(fixture.provider.count("refresh_token"), 1);
     let stored = fixture.store.rows.lock().unwrap()[&fixture.key("ann")].connected_at;
-    assert_eq!(credentials.connected_at(), Some(stored), "a renewal is no connection");
+    assert_eq!(credentials.connected_at(), Some(stored), "a refresh is no connection");
 }
 
 #[actix::test]

@@ -18,9 +18,9 @@ const MAX_BYTES: usize = 16 << 20;
 /// The estimated number of bytes of an entry without its claims and its token.
 const ENTRY_BYTES: usize = 512;
 /// The age up to which an issuer's answer about a token is used, in milliseconds.
-pub(super) const MAX_ANSWER_AGE: i64 = 10_000;
+pub(super) const MAX_ANSWER_AGE_MS: i64 = 10_000;
 /// The time after which an issuer that did not answer is asked about the same token again, in milliseconds.
-const RETRY_DELAY: i64 = 2_000;
+const RETRY_DELAY_MS: i64 = 2_000;
 
 /// A verified JWT. It is valid until a time, and only while its issuer keeps its keys.
 pub(super) struct CachedJwt {
@@ -49,8 +49,8 @@ pub(super) struct Answer {
 impl Answer {
     pub(super) fn is_fresh(&self, now: i64) -> bool {
         let max_age =
-            if matches!(self.outcome, Err(Refusal::IssuerUnavailable)) { RETRY_DELAY } else { MAX_ANSWER_AGE };
-        // For a task that began before another one asked, the answer lies in the future. It must not ask again.
+            if matches!(self.outcome, Err(Refusal::IssuerUnavailable)) { RETRY_DELAY_MS } else { MAX_ANSWER_AGE_MS };
+        // The `now` of a task may be before `asked_at`, if another task asked meanwhile. Such an answer is fresh, too.
         now.saturating_sub(self.asked_at).saturating_abs() < max_age
     }
 }
@@ -114,7 +114,7 @@ impl<V: Entry> BoundedMap<V> {
         self.entries.len() > entries || self.bytes.load(Relaxed) > bytes
     }
 
-    /// Removes the entries that are not needed, and if that is not enough, also every other one of the rest.
+    /// Removes the entries that are not needed, and if that is not enough, half of the remaining ones.
     fn evict(&self, now: i64) {
         self.retain(|entry| entry.is_needed(now));
         if self.exceeds(MAX_ENTRIES / 2, MAX_BYTES / 2) {

@@ -33,7 +33,7 @@ pub(super) fn parse_object(json: &str) -> Result<Map<String, Value>, Refusal> {
 
 /// The claims of a token.
 pub(super) struct TokenClaims {
-    /// All claims as they were written.
+    /// The claims as JSON text.
     pub json: String,
     members: Map<String, Value>,
 }
@@ -170,8 +170,8 @@ impl TokenClaims {
 
     /// Rejects tokens that must not be used as bearer tokens.
     fn check_use(&self) -> Result<(), Refusal> {
-        // Amazon Cognito and Ory Hydra mark all kinds of tokens so, which have the same key and may have the same
-        // audience.
+        // Amazon Cognito and Ory Hydra state the kind of each token in this claim. All kinds are signed with the same
+        // key, and may have the same audience.
         if self.text("token_use")?.is_some_and(|kind| !matches!(kind, "access" | "access_token")) {
             return Err(Refusal::invalid("the token is not an access token: see its `token_use`"));
         }
@@ -208,11 +208,11 @@ impl TokenClaims {
         }
         let has_scope = ["scope", "scp"].iter().any(|name| self.get(name).is_some());
         if !has_scope && SIGN_IN_CLAIMS.iter().any(|name| self.get(name).is_some()) {
-            return Err(Refusal::invalid("the token describes a sign-in and has no scope, as an ID token"));
+            return Err(Refusal::invalid("the token describes a sign-in and has no scope, like an ID token"));
         }
         let (audiences, client) = (self.texts("aud"), self.client()?);
         if !has_scope && client.is_none() {
-            return Err(Refusal::invalid("the token has neither a scope nor a client, as an ID token"));
+            return Err(Refusal::invalid("the token has neither a scope nor a client, like an ID token"));
         }
         if client.is_some_and(|client| audiences.iter().all(|audience| *audience == client)) {
             return Err(Refusal::invalid("the token's only audience is its own client, as in an ID token"));

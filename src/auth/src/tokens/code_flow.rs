@@ -7,22 +7,22 @@ use url::{Url, form_urlencoded};
 use super::requests::MAX_ERROR_CHARS;
 use countersign_runtime::secret;
 
-/// The maximum number of bytes of the query with which a browser comes back.
+/// The maximum number of bytes of the query of the redirect, with which a browser comes back.
 pub const MAX_QUERY_LEN: usize = 16 * 1024;
 
-/// The reason why the answer to an authorization request has no usable code.
+/// The reason why an authorization response (RFC 6749, section 4.1.2) has no usable code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AnswerProblem {
-    /// The answer belongs to another request, or is ambiguous.
-    #[error("the answer does not belong to this request")]
+pub enum AuthorizationResponseError {
+    /// The response belongs to another request, or is ambiguous.
+    #[error("the authorization response does not belong to this request")]
     OtherRequest,
-    /// The answer does not name its issuer, or names another one.
-    #[error("the answer is not from this issuer")]
+    /// The response does not name its issuer, or names another one.
+    #[error("the authorization response is not from this issuer")]
     OtherIssuer,
     /// The issuer refused with this error code (RFC 6749, section 4.1.2.1).
-    #[error("the answer has the error {0:?}")]
+    #[error("the authorization response has the error {0:?}")]
     Refused(String),
-    #[error("the answer has no code")]
+    #[error("the authorization response has no code")]
     NoCode,
 }
 
@@ -74,14 +74,19 @@ pub fn code_challenge(verifier: &str) -> String {
     URL_SAFE_NO_PAD.encode(secret::hash(verifier.as_bytes()))
 }
 
-/// Returns the code in the query with which a browser comes back. `issuer` is the one that was asked. `names_issuer` is
+/// Returns the code in the query of the redirect. `issuer` is the one that was asked. `names_issuer` is
 /// its `authorization_response_iss_parameter_supported` (RFC 9207, section 3).
 ///
 /// # Errors
-/// Returns why there is no code. The issuer's error is read only if the answer is known to be from this issuer.
-pub fn read_code(query: &str, state: &str, issuer: &str, names_issuer: bool) -> Result<String, AnswerProblem> {
+/// Returns why there is no code. The issuer's error is read only if the response is known to be from this issuer.
+pub fn read_code(
+    query: &str,
+    state: &str,
+    issuer: &str,
+    names_issuer: bool,
+) -> Result<String, AuthorizationResponseError> {
     if query.len() > MAX_QUERY_LEN {
-        return Err(AnswerProblem::OtherRequest);
+        return Err(AuthorizationResponseError::OtherRequest);
     }
     // A repeated parameter could be read in two ways.
     let find = |name: &str| {
@@ -89,24 +94,24 @@ pub fn read_code(query: &str, state: &str, issuer: &str, names_issuer: bool) -> 
         match (all.next(), all.next()) {
             (Some(value), None) => Ok(Some(value.into_owned())),
             (None, _) => Ok(None),
-            (Some(_), Some(_)) => Err(AnswerProblem::OtherRequest),
+            (Some(_), Some(_)) => Err(AuthorizationResponseError::OtherRequest),
         }
     };
     let hash = |text: &str| secret::hash(text.as_bytes());
-    let found_state = find("state")?.ok_or(AnswerProblem::OtherRequest)?;
+    let found_state = find("state")?.ok_or(AuthorizationResponseError::OtherRequest)?;
     if !secret::is_same_hash(&hash(&found_state), &hash(state)) {
-        return Err(AnswerProblem::OtherRequest);
+        return Err(AuthorizationResponseError::OtherRequest);
     }
     // RFC 9207, section 2.4: the issuer is compared even for errors, and without any normalization.
     match find("iss")? {
-        Some(found) if found != issuer => return Err(AnswerProblem::OtherIssuer),
-        None if names_issuer => return Err(AnswerProblem::OtherIssuer),
+        Some(found) if found != issuer => return Err(AuthorizationResponseError::OtherIssuer),
+        None if names_issuer => return Err(AuthorizationResponseError::OtherIssuer),
         _ => {}
     }
     if let Some(error) = find("error")? {
-        return Err(AnswerProblem::Refused(error.chars().take(MAX_ERROR_CHARS).collect()));
+        return Err(AuthorizationResponseError::Refused(error.chars().take(MAX_ERROR_CHARS).collect()));
     }
-    find("code")?.filter(|code| !code.is_empty()).ok_or(AnswerProblem::NoCode)
+    find("code")?.filter(|code| !code.is_empty()).ok_or(AuthorizationResponseError::NoCode)
 }
 
 #[cfg(test)]
@@ -139,11 +144,11 @@ mod tests {
             ("&iss=https%3A%2F%2Fid.example%3A443", true, false),
         ] {
             let code = read_code(&format!("code=c&state=s{iss}"), "s", ISSUER, names_issuer);
-            let expected = if is_accepted { Ok("c".to_owned()) } else { Err(AnswerProblem::OtherIssuer) };
+            let expected = if is_accepted { Ok("c".to_owned()) } else { Err(AuthorizationResponseError::OtherIssuer) };
             assert_eq!(code, expected, "{iss} {names_issuer}");
             let error = read_code(&format!("error=access_denied&state=s{iss}"), "s", ISSUER, names_issuer);
-            let expected = AnswerProblem::Refused("access_denied".to_owned());
-            let expected = if is_accepted { expected } else { AnswerProblem::OtherIssuer };
+            let expected = AuthorizationResponseError::Refused("access_denied".to_owned());
+            let expected = if is_accepted { expected } else { AuthorizationResponseError::OtherIssuer };
             assert_eq!(error, Err(expected), "{iss} {names_issuer}");
         }
     }
@@ -151,12 +156,12 @@ mod tests {
     #[test]
     fn foreign_or_ambiguous_answer_is_refused() {
         for query in ["code=c", "code=c&state=t", "code=c&state=s&state=s", "code=c&code=d&state=s", "code=c&state="] {
-            assert_eq!(read_code(query, "s", ISSUER, false), Err(AnswerProblem::OtherRequest), "{query}");
+            assert_eq!(read_code(query, "s", ISSUER, false), Err(AuthorizationResponseError::OtherRequest), "{query}");
         }
         let twice = format!("code=c&state=s{OWN}{OWN}");
-        assert_eq!(read_code(&twice, "s", ISSUER, false), Err(AnswerProblem::OtherRequest));
+        assert_eq!(read_code(&twice, "s", ISSUER, false), Err(AuthorizationResponseError::OtherRequest));
         let long = format!("code={}&state=s", "c".repeat(MAX_QUERY_LEN));
-        assert_eq!(read_code(&long, "s", ISSUER, false), Err(AnswerProblem::OtherRequest));
-        assert_eq!(read_code("state=s&code=", "s", ISSUER, false), Err(AnswerProblem::NoCode));
+        assert_eq!(read_code(&long, "s", ISSUER, false), Err(AuthorizationResponseError::OtherRequest));
+        assert_eq!(read_code("state=s&code=", "s", ISSUER, false), Err(AuthorizationResponseError::NoCode));
     }
 }

@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use super::{
     Refusal,
     jwt::UnverifiedJwt,
-    keys::{KeySearch, KeySet, MAX_KEYS},
+    key_set::{KeySet, MAX_KEYS, SignatureCheck},
     metadata::Metadata,
     principal,
     requests::get_json,
@@ -26,13 +26,13 @@ use countersign_domain::principal::{Principal, SecretHash};
 
 const SECOND: i64 = 1000;
 /// The age from which keys are read again, in milliseconds.
-pub(super) const RENEWAL_AGE: i64 = 300 * SECOND;
+pub(super) const RENEWAL_AGE_MS: i64 = 300 * SECOND;
 /// The age up to which keys are used while the issuer does not answer, in milliseconds.
-pub(super) const MAX_AGE: i64 = 24 * 3600 * SECOND;
+pub(super) const MAX_AGE_MS: i64 = 24 * 3600 * SECOND;
 /// The minimum interval between two reads of the keys, in milliseconds.
-pub(super) const MIN_READ_INTERVAL: i64 = 10 * SECOND;
+pub(super) const MIN_READ_INTERVAL_MS: i64 = 10 * SECOND;
 /// The minimum interval while no keys are known, in milliseconds.
-const RETRY_INTERVAL: i64 = 2 * SECOND;
+const RETRY_INTERVAL_MS: i64 = 2 * SECOND;
 /// The maximum number of simultaneous introspections of tokens that were valid before, and of other tokens.
 const MAX_INTROSPECTIONS: usize = 16;
 /// The generation of the keys of an issuer that is no longer configured.
@@ -50,6 +50,7 @@ pub(super) struct IssuerSnapshot {
 pub(super) struct VerifiedToken {
     pub principal: Principal,
     pub signed_by: SecretHash,
+    /// The second from which the token is no longer valid.
     pub expires_at: i64,
     /// The time until which the token need not be verified again, in milliseconds.
     pub cached_until: i64,
@@ -107,20 +108,20 @@ impl Issuer {
     /// Returns the last snapshot, unless it is too old.
     pub(super) fn snapshot(&self, now: Timestamp) -> Option<Arc<IssuerSnapshot>> {
         let snapshot = self.snapshot.load_full()?;
-        (now.as_millisecond().saturating_sub(snapshot.read_at) < MAX_AGE).then_some(snapshot)
+        (now.as_millisecond().saturating_sub(snapshot.read_at) < MAX_AGE_MS).then_some(snapshot)
     }
 
     /// Returns `true` if the keys are so old that they should be renewed.
     pub(super) fn is_stale(&self, now: Timestamp) -> bool {
         let snapshot = self.snapshot.load();
-        snapshot.as_ref().is_none_or(|known| now.as_millisecond().saturating_sub(known.read_at) >= RENEWAL_AGE)
+        snapshot.as_ref().is_none_or(|known| now.as_millisecond().saturating_sub(known.read_at) >= RENEWAL_AGE_MS)
     }
 
     /// Returns `true` if the last read is long enough ago, or the clock was set back.
     pub(super) fn may_read(&self, now: Timestamp) -> bool {
         let wait = self.next_read_at.load(Ordering::Relaxed).saturating_sub(now.as_millisecond());
         // A longer wait shows that the clock was set back: even a failed read adds only its own duration.
-        !(1..=6 * MIN_READ_INTERVAL).contains(&wait)
+        !(1..=6 * MIN_READ_INTERVAL_MS).contains(&wait)
     }
 
     /// Returns `true` while the keys are being read.
@@ -142,7 +143,7 @@ impl Issuer {
     pub(super) fn warn_of_failed_introspection(&self, error: &impl Display, now: Timestamp) {
         let now = now.as_millisecond();
         let last = self.last_warning.swap(now, Ordering::Relaxed);
-        if now.saturating_sub(last).saturating_abs() >= MIN_READ_INTERVAL {
+        if now.saturating_sub(last).saturating_abs() >= MIN_READ_INTERVAL_MS {
             tracing::warn!(issuer = %self.config.issuer, %error, "cannot ask the issuer about an access token");
         }
     }
@@ -155,12 +156,12 @@ impl Issuer {
         }
         let (started, now) = (Instant::now(), now.as_millisecond());
         // A read that is cancelled counts as well.
-        self.next_read_at.store(now.saturating_add(MIN_READ_INTERVAL), Ordering::Relaxed);
+        self.next_read_at.store(now.saturating_add(MIN_READ_INTERVAL_MS), Ordering::Relaxed);
         match self.read_snapshot(now).await {
             Ok(snapshot) => self.replace_snapshot(snapshot),
             Err(error) => {
-                tracing::warn!(issuer = %self.config.issuer, %error, "cannot read the metadata and the keys of the identity provider");
-                let interval = if self.snapshot.load().is_some() { MIN_READ_INTERVAL } else { RETRY_INTERVAL };
+                tracing::warn!(issuer = %self.config.issuer, %error, "cannot read the metadata and the keys of the issuer");
+                let interval = if self.snapshot.load().is_some() { MIN_READ_INTERVAL_MS } else { RETRY_INTERVAL_MS };
                 let duration = i64::try_from(started.elapsed().as_millis()).unwrap_or(0);
                 self.next_read_at.store(now.saturating_add(interval).saturating_add(duration), Ordering::Relaxed);
             }
@@ -186,13 +187,13 @@ impl Issuer {
     pub(super) fn replace_snapshot(&self, snapshot: IssuerSnapshot) {
         let issuer = &self.config.issuer;
         if snapshot.keys.len() == 0 && self.config.introspection.is_none() {
-            tracing::warn!(%issuer, "the identity provider has no key that the gateway can use");
+            tracing::warn!(%issuer, "the issuer has no key that the gateway can use");
         }
         if snapshot.keys.left_out > 0 {
             let left_out = snapshot.keys.left_out;
             tracing::warn!(
                 %issuer, left_out,
-                "the identity provider publishes more than {MAX_KEYS} keys: the last ones are not used, and tokens that they \
+                "the issuer publishes more than {MAX_KEYS} keys: the last ones are not used, and tokens that they \
                  signed are refused"
             );
         }
@@ -200,7 +201,7 @@ impl Issuer {
         self.snapshot.store(Some(Arc::new(snapshot)));
         // The generation changes after the keys, so that a task with the new generation also sees the new keys.
         if !keeps_all_keys && self.generation().is_some() {
-            tracing::info!(%issuer, "the identity provider removed a key, which ends the access tokens that it signed");
+            tracing::info!(%issuer, "the issuer removed a key, which ends the access tokens that it signed");
             // An issuer that was retired meanwhile stays retired.
             let _ = self.generation.fetch_update(Ordering::AcqRel, Ordering::Acquire, |generation| {
                 (generation != RETIRED_GENERATION).then_some(generation + 1)
@@ -213,9 +214,9 @@ impl Issuer {
         let snapshot = self.snapshot(now)?;
         let UnverifiedJwt { header, signed, signature, .. } = &token;
         match snapshot.keys.verify(header.kid.as_deref(), header.alg, signed.as_bytes(), signature) {
-            KeySearch::Verified(key) => Some(self.check_claims(token, key, &snapshot, now)),
-            KeySearch::Refused(refusal) => Some(Err(refusal)),
-            KeySearch::Unknown => None,
+            SignatureCheck::Verified(key) => Some(self.check_claims(token, key, &snapshot, now)),
+            SignatureCheck::Refused(refusal) => Some(Err(refusal)),
+            SignatureCheck::Unknown => None,
         }
     }
 
@@ -230,13 +231,13 @@ impl Issuer {
         let mut snapshot = self.current_snapshot(now).await?;
         for may_renew in [true, false] {
             match snapshot.keys.verify(header.kid.as_deref(), header.alg, signed.as_bytes(), signature) {
-                KeySearch::Verified(_) => return Ok(snapshot),
-                KeySearch::Refused(refusal) => return Err(refusal),
-                KeySearch::Unknown if may_renew => {
+                SignatureCheck::Verified(_) => return Ok(snapshot),
+                SignatureCheck::Refused(refusal) => return Err(refusal),
+                SignatureCheck::Unknown if may_renew => {
                     Arc::clone(self).renew(now).await;
                     snapshot = self.snapshot(now).ok_or(Refusal::IssuerUnavailable)?;
                 }
-                KeySearch::Unknown => {}
+                SignatureCheck::Unknown => {}
             }
         }
         Err(Refusal::invalid("the token is signed with a key that its issuer does not have"))
@@ -263,11 +264,12 @@ impl Issuer {
         let subject = token.claims.text("sub")?.map(str::to_owned);
         let subject = subject.ok_or_else(|| Refusal::invalid("the token has no `sub`"))?;
         let principal = principal::to_principal(&self.config, &subject, token.claims, now)?;
-        // Old keys, which are used while the issuer does not answer, are valid only for a short time at once.
-        let renewal = snapshot.read_at.saturating_add(RENEWAL_AGE);
-        let cached_until = renewal.max(now.as_millisecond().saturating_add(MIN_READ_INTERVAL));
+        // Keys that are due for renewal are used while the issuer does not answer, but each verification counts only
+        // until the keys may be read again.
+        let renewal = snapshot.read_at.saturating_add(RENEWAL_AGE_MS);
+        let cached_until = renewal.max(now.as_millisecond().saturating_add(MIN_READ_INTERVAL_MS));
         let cached_until =
-            cached_until.min(snapshot.read_at.saturating_add(MAX_AGE)).min(expires_at.saturating_mul(SECOND));
+            cached_until.min(snapshot.read_at.saturating_add(MAX_AGE_MS)).min(expires_at.saturating_mul(SECOND));
         Ok(VerifiedToken { principal, signed_by, expires_at, cached_until })
     }
 }

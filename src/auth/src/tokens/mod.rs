@@ -34,7 +34,7 @@ pub mod code_flow;
 mod introspection;
 mod issuer;
 mod jwt;
-mod keys;
+mod key_set;
 mod metadata;
 pub mod oidc;
 mod principal;
@@ -321,11 +321,11 @@ impl TokenVerifier {
     /// # Errors
     /// `UNAUTHORIZED` if it expired, was revoked, or its issuer or key is no longer accepted; `UPSTREAM_UNAVAILABLE` if
     /// the issuer did not answer.
-    pub async fn recheck(&self, credential: &TokenCredential) -> Result<(), McpError> {
-        self.recheck_at(credential, Timestamp::now()).await.map_err(McpError::from)
+    pub async fn check_with_issuer(&self, credential: &TokenCredential) -> Result<(), McpError> {
+        self.check_with_issuer_at(credential, Timestamp::now()).await.map_err(McpError::from)
     }
 
-    async fn recheck_at(&self, credential: &TokenCredential, now: Timestamp) -> Result<(), Refusal> {
+    async fn check_with_issuer_at(&self, credential: &TokenCredential, now: Timestamp) -> Result<(), Refusal> {
         self.check_at(credential, now)?;
         let issuer = self.find_credential_issuer(credential)?;
         if credential.signed_by.is_some() {
@@ -345,7 +345,7 @@ impl TokenVerifier {
     /// Checks, without asking the issuer, that a token is still valid.
     ///
     /// # Errors
-    /// `UNAUTHORIZED` as for [`Self::recheck`].
+    /// `UNAUTHORIZED` as for [`Self::check_with_issuer`].
     pub fn check(&self, credential: &TokenCredential, now: Timestamp) -> Result<(), McpError> {
         self.check_at(credential, now).map_err(McpError::from)
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::{
-    code_flow::{self, AnswerProblem, CodeRequest},
+    code_flow::{self, AuthorizationResponseError, CodeRequest},
     metadata::{Metadata, check_endpoint},
     requests::{ClientIdentity, RequestError, post_form},
 };
@@ -32,9 +32,9 @@ pub struct ClientSettings {
     pub resource: Option<String>,
 }
 
-/// The tokens that the provider issued (RFC 6749, section 5.1).
+/// The response of the token endpoint (RFC 6749, section 5.1).
 #[derive(Deserialize)]
-pub struct IssuedTokens {
+pub struct TokenResponse {
     pub access_token: String,
     pub refresh_token: Option<String>,
     /// The lifetime of the access token in seconds.
@@ -42,9 +42,9 @@ pub struct IssuedTokens {
 }
 
 /// Omits the tokens, which are secret.
-impl fmt::Debug for IssuedTokens {
+impl fmt::Debug for TokenResponse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IssuedTokens").field("expires_in", &self.expires_in).finish_non_exhaustive()
+        f.debug_struct("TokenResponse").field("expires_in", &self.expires_in).finish_non_exhaustive()
     }
 }
 
@@ -59,7 +59,7 @@ pub enum GrantProblem {
     #[error("the identity provider refuses with {0:?}")]
     Refused(String),
     #[error(transparent)]
-    Answer(#[from] AnswerProblem),
+    Answer(#[from] AuthorizationResponseError),
 }
 
 impl From<RequestError> for GrantProblem {
@@ -150,13 +150,13 @@ impl PublicClient {
     /// Exchanges the code in the query with which the browser came back.
     ///
     /// # Errors
-    /// [`AnswerProblem::OtherRequest`] if the query is not the answer to this request, which may still come. Any other
-    /// problem is final.
+    /// [`AuthorizationResponseError::OtherRequest`] if the query is not the answer to this request, which may still
+    /// come. Any other problem is final.
     pub async fn redeem_answer(
         &self,
         request: &AuthorizationRequest,
         query: &str,
-    ) -> Result<IssuedTokens, GrantProblem> {
+    ) -> Result<TokenResponse, GrantProblem> {
         let AuthorizationRequest { redirect_uri, state, verifier, .. } = request;
         let names_issuer = self.metadata.sign_in.names_issuer;
         let code = code_flow::read_code(query, state, &self.settings.issuer, names_issuer)?;
@@ -184,7 +184,7 @@ impl PublicClient {
     ///
     /// # Errors
     /// [`GrantProblem::Refused`] with `authorization_pending` or `slow_down` while they have not.
-    pub async fn redeem_device_code(&self, device: &DeviceAuthorization) -> Result<IssuedTokens, GrantProblem> {
+    pub async fn redeem_device_code(&self, device: &DeviceAuthorization) -> Result<TokenResponse, GrantProblem> {
         self.ask_for_tokens(&[("grant_type", DEVICE_GRANT), ("device_code", &device.device_code)]).await
     }
 
@@ -192,7 +192,7 @@ impl PublicClient {
     ///
     /// # Errors
     /// [`GrantProblem::Refused`] if the sign-in has ended.
-    pub async fn refresh(&self, refresh_token: &str) -> Result<IssuedTokens, GrantProblem> {
+    pub async fn refresh(&self, refresh_token: &str) -> Result<TokenResponse, GrantProblem> {
         self.ask_for_tokens(&[("grant_type", "refresh_token"), ("refresh_token", refresh_token)]).await
     }
 
@@ -210,7 +210,7 @@ impl PublicClient {
         self.settings.resource.as_deref().map(|resource| ("resource", resource))
     }
 
-    async fn ask_for_tokens(&self, form: &[(&str, &str)]) -> Result<IssuedTokens, GrantProblem> {
+    async fn ask_for_tokens(&self, form: &[(&str, &str)]) -> Result<TokenResponse, GrantProblem> {
         let endpoint = endpoint(self.metadata.sign_in.token.as_deref(), "token_endpoint")?;
         parse(&self.send_form_with_resource(endpoint, form).await?)
     }

@@ -115,7 +115,7 @@ pub fn read_error_code(body: &[u8]) -> Option<String> {
 
 async fn send(request: SendClientRequest) -> Result<String, RequestError> {
     let answer = send_bounded(request).await.map_err(|error| match error {
-        BoundedRequestError::Unreachable { reason, .. } => RequestError::Unreachable(reason),
+        BoundedRequestError::NoResponse { reason, .. } => RequestError::Unreachable(reason),
         BoundedRequestError::Unreadable(reason) => RequestError::Unusable(reason),
     })?;
     if answer.status == 400 && answer.body.is_empty() {

@@ -17,7 +17,7 @@ use crate::{
     exit::{Exit, Failure},
     output::one_line,
 };
-use countersign_auth::tokens::public_client::{ClientSettings, GrantProblem, IssuedTokens, PublicClient};
+use countersign_auth::tokens::public_client::{ClientSettings, GrantProblem, PublicClient, TokenResponse};
 use countersign_config::{Authorities, Environment};
 use countersign_runtime::files::replace_file;
 
@@ -39,10 +39,10 @@ pub struct StoredLogin {
 }
 
 impl StoredLogin {
-    pub fn new(client: ClientSettings, tokens: IssuedTokens, now: Timestamp) -> Self {
+    pub fn new(client: ClientSettings, tokens: TokenResponse, now: Timestamp) -> Self {
         let lifetime = tokens.expires_in.and_then(|seconds| i64::try_from(seconds).ok()).map(SignedDuration::from_secs);
         let expires_at = lifetime.and_then(|lifetime| now.checked_add(lifetime).ok());
-        let IssuedTokens { access_token, refresh_token, .. } = tokens;
+        let TokenResponse { access_token, refresh_token, .. } = tokens;
         Self { client, access_token, refresh_token, expires_at }
     }
 
@@ -215,7 +215,7 @@ mod tests {
             scopes: Vec::new(),
             resource: None,
         };
-        let tokens = IssuedTokens { access_token: "a1".to_owned(), refresh_token: Some("r1".to_owned()), expires_in };
+        let tokens = TokenResponse { access_token: "a1".to_owned(), refresh_token: Some("r1".to_owned()), expires_in };
         StoredLogin::new(client, tokens, Timestamp::now())
     }
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::output::{one_line, print_note};
-use countersign_auth::tokens::public_client::{GrantProblem, IssuedTokens, PublicClient};
+use countersign_auth::tokens::public_client::{GrantProblem, PublicClient, TokenResponse};
 
 /// The time by which `slow_down` lengthens the interval (RFC 8628, section 3.5).
 const SLOW_DOWN: Duration = Duration::from_secs(5);
 
 /// Shows the person a code, and polls the provider until they have entered it or the code has expired.
-pub async fn sign_in(client: &PublicClient) -> Result<IssuedTokens, GrantProblem> {
+pub async fn sign_in(client: &PublicClient) -> Result<TokenResponse, GrantProblem> {
     let device = client.authorize_device().await?;
     let (page, code) = (one_line(&device.verification_uri), one_line(&device.user_code));
     print_note(&format!("Open {page} on any device and enter the code {code}"));

@@ -20,7 +20,7 @@ use crate::{
 };
 use countersign_auth::tokens::{
     code_flow::AnswerProblem,
-    public_client::{AuthorizationRequest, GrantProblem, IssuedTokens, PublicClient},
+    public_client::{AuthorizationRequest, GrantProblem, PublicClient, TokenResponse},
 };
 
 const PATH: &str = "/callback";
@@ -44,7 +44,7 @@ const FOREIGN: Page =
 const FAILED: Page = (StatusCode::BAD_REQUEST, "You are not signed in. The terminal says why.");
 
 /// Sends the person to the provider and waits until the browser comes back.
-pub async fn sign_in(client: &PublicClient) -> Result<IssuedTokens, Failure> {
+pub async fn sign_in(client: &PublicClient) -> Result<TokenResponse, Failure> {
     let (sender, mut callbacks) = mpsc::channel(1);
     let server = HttpServer::new(move || {
         App::new().app_data(web::Data::new(sender.clone())).route(PATH, web::get().to(pass_on_callback))
@@ -78,7 +78,7 @@ async fn wait_for_answer(
     client: &PublicClient,
     request: &AuthorizationRequest,
     callbacks: &mut mpsc::Receiver<Callback>,
-) -> Result<IssuedTokens, GrantProblem> {
+) -> Result<TokenResponse, GrantProblem> {
     while let Some(Callback { query, page }) = callbacks.recv().await {
         let result = client.redeem_answer(request, &query).await;
         let is_foreign = matches!(result, Err(GrantProblem::Answer(AnswerProblem::OtherRequest)));

@@ -44,7 +44,7 @@ impl ServerAccounts for FakeAccounts {
                 cookie: principal.owner().to_owned(),
             }),
             "shared" => Err(ConnectProblem::AdminOnly),
-            "away" => Err(ConnectProblem::ProviderUnreachable),
+            "away" => Err(ConnectProblem::AuthorizationServerUnreachable),
             _ => Err(ConnectProblem::UnknownServer),
         };
         Box::pin(async { started })

@@ -20,7 +20,7 @@ use countersign_domain::principal::{Principal, Role, SecretHash, is_subject_name
 const DAY_MS: i64 = 86_400_000;
 
 const SELECT_KEYS: &str = "SELECT id, name, role, created_at, last_used_at, revoked_at, owner, hash FROM api_keys";
-/// A sign-in with a session has the role and the claims that its person has now, and is left out if they have no entry.
+/// A sign-in with a session has the role and the claims that its person has now, and is left out if they have no role.
 const SELECT_SIGN_INS: &str = "SELECT s.id, s.cookie, s.key, s.name, coalesce(p.role, s.role), s.key_id, s.owner,
     s.last_used_ms, s.session, s.refreshed_ms, p.claims
     FROM sign_ins s LEFT JOIN people p ON p.name = s.name AND s.session IS NOT NULL

@@ -146,11 +146,11 @@ async fn failing_server_counts_as_unreachable() {
     server.add(PATH_METADATA, 503, "");
     let legacy = UpstreamOAuth { legacy: true, ..UpstreamOAuth::default() };
     let error = discover_with(&server, &legacy).await.unwrap_err();
-    assert!(matches!(error, OAuthError::Unreachable { is_unprocessed: false, .. }), "{error:?}");
+    assert!(matches!(error, OAuthError::Unavailable { is_unprocessed: false, .. }), "{error:?}");
     server.stop().await;
     let error = discover_with(&server, &legacy).await.unwrap_err();
     // The connection of the first request may end only after the second one is sent.
-    assert!(matches!(error, OAuthError::Unreachable { .. }), "{error:?}");
+    assert!(matches!(error, OAuthError::Unavailable { .. }), "{error:?}");
 }
 
 #[actix::test]
@@ -183,7 +183,7 @@ async fn endpoint_out_of_reach_makes_the_metadata_unusable() {
     let server = FakeServer::start().await;
     let challenge = Challenge { resource_metadata: Some(format!("{}/x", server.url)), ..Challenge::default() };
     let refused = discover(&public, Some(&challenge), &UpstreamOAuth::default(), None).await;
-    assert_unusable(refused, "unlike the server");
+    assert_unusable(refused, "nor in the network of the server");
     assert!(server.paths().is_empty());
     server.stop().await;
 }

@@ -5,7 +5,7 @@ use crate::oauth::{
     dpop::DpopKey,
     enterprise::request_assertion,
     registration::{ClientAuthMethod, Registration},
-    token::{Grant, TokenAnswer, TokenRequest, request_token},
+    token::{Grant, TokenRequest, TokenResponse, request_token},
 };
 use countersign_config::Secret;
 
@@ -45,7 +45,7 @@ impl Client {
         }
     }
 
-    async fn request(&self, grant: Grant<'_>) -> Result<TokenAnswer, OAuthError> {
+    async fn request(&self, grant: Grant<'_>) -> Result<TokenResponse, OAuthError> {
         request_token(&self.token_request(), grant, now()).await
     }
 }
@@ -60,7 +60,7 @@ async fn send(
     grant: Grant<'_>,
     status: u16,
     body: Value,
-) -> (Result<TokenAnswer, OAuthError>, ReceivedRequest) {
+) -> (Result<TokenResponse, OAuthError>, ReceivedRequest) {
     let server = FakeServer::start().await;
     server.add("/token", status, body);
     let mut client = Client::new(&server, method);
@@ -216,7 +216,7 @@ async fn failure_tells_whether_the_request_was_processed() {
     for (status, expected) in [(429, Some(true)), (500, Some(false)), (503, Some(true)), (302, None), (404, None)] {
         let error = send(ClientAuthMethod::None, Grant::Refresh("r"), status, json!({})).await.0.err().unwrap();
         let is_unprocessed = match &error {
-            OAuthError::Unreachable { is_unprocessed, .. } => Some(*is_unprocessed),
+            OAuthError::Unavailable { is_unprocessed, .. } => Some(*is_unprocessed),
             _ => None,
         };
         assert_eq!(is_unprocessed, expected, "{status} {error:?}");
@@ -225,7 +225,7 @@ async fn failure_tells_whether_the_request_was_processed() {
     let client = Client::new(&server, ClientAuthMethod::None);
     server.stop().await;
     let error = client.request(Grant::Refresh("r")).await.err().unwrap();
-    assert!(matches!(error, OAuthError::Unreachable { is_unprocessed: true, .. }), "{error:?}");
+    assert!(matches!(error, OAuthError::Unavailable { is_unprocessed: true, .. }), "{error:?}");
 }
 
 #[actix::test]
@@ -236,7 +236,7 @@ async fn request_may_be_processed_if_connection_ends_early() {
     client.server.token_endpoint = format!("http://{}/token", listener.local_addr().unwrap());
     let reader = std::thread::spawn(move || listener.accept().unwrap().0.read(&mut [0; 4096]).unwrap());
     let error = client.request(Grant::Refresh("r")).await.err().unwrap();
-    assert!(matches!(error, OAuthError::Unreachable { is_unprocessed: false, .. }), "{error:?}");
+    assert!(matches!(error, OAuthError::Unavailable { is_unprocessed: false, .. }), "{error:?}");
     assert!(reader.join().unwrap() > 0);
     server.stop().await;
 }

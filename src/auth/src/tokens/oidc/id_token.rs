@@ -4,10 +4,10 @@ use jiff::Timestamp;
 
 use super::{
     super::{MAX_TOKEN_BYTES, Refusal, claims::TokenClaims, jwt::UnverifiedJwt},
-    ConfiguredProvider, SignInProblem,
+    ConfiguredIdentityProvider, SignInProblem,
 };
 
-impl ConfiguredProvider {
+impl ConfiguredIdentityProvider {
     /// Verifies an ID token, and returns its claims. The token of a sign-in must have the `nonce` of its request.
     pub(super) async fn verify_id_token(
         &self,

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{super::Refusal, ConfiguredProvider};
+use super::{super::Refusal, ConfiguredIdentityProvider};
 use countersign_domain::principal::SecretHash;
 use countersign_runtime::secret;
 use countersign_store::people::ProviderSession;
@@ -31,7 +31,7 @@ impl LogoutNotice {
     }
 }
 
-impl ConfiguredProvider {
+impl ConfiguredIdentityProvider {
     pub(super) async fn verify_logout_token(&self, token: &str, now: Timestamp) -> Result<LogoutNotice, Refusal> {
         let claims = self.verify_jwt(token, &["jwt", "logout+jwt"], now).await?;
         if claims.get("nonce").is_some() {

@@ -1,13 +1,13 @@
 //! Signs people in with an identity provider (OpenID Connect Core 1.0, authorization code flow with PKCE).
 //!
 //! A pending sign-in is not stored: its secrets travel in a sealed cookie, so that any node can finish it. The
-//! provider's answers are hostile input. People are shown claims about other people, but never the provider's error
-//! texts.
+//! provider's answers are hostile input: its error texts are logged, but never shown to people. In this module,
+//! *provider* means the identity provider.
 
-mod exchange;
 mod id_token;
 mod logout_token;
 mod problem;
+mod token_requests;
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -20,7 +20,7 @@ pub use self::{logout_token::LogoutNotice, problem::SignInProblem};
 use super::{
     Refusal,
     claims::TokenClaims,
-    code_flow::{self, AnswerProblem, CodeRequest},
+    code_flow::{self, AuthorizationResponseError, CodeRequest},
     issuer::{Issuer, IssuerSnapshot},
 };
 use countersign_config::{Config, OidcConfig, TokenIssuer};
@@ -30,10 +30,10 @@ use countersign_store::people::{ProviderSession, StoredPerson};
 
 /// The name of the cookie of a pending sign-in.
 pub const COOKIE: &str = "countersign_sign_in";
-/// The time within which the provider must send the browser back.
-pub const MAX_DURATION: SignedDuration = SignedDuration::from_mins(10);
+/// The time within which the provider must send the browser back after a sign-in has begun.
+pub const MAX_SIGN_IN_DURATION: SignedDuration = SignedDuration::from_mins(10);
 /// The time after which a person must sign in again, however often the sign-in is used.
-const MAX_LIFETIME: SignedDuration = SignedDuration::from_hours(7 * 24);
+const MAX_SESSION_LIFETIME: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// The context in which pending sign-ins are sealed. What was sealed in another context cannot be opened in this one.
 const SIGN_IN_CONTEXT: &[u8] = b"countersign.sign-in.1";
 /// The context in which the tokens of sessions are sealed.
@@ -42,7 +42,7 @@ const TOKENS_CONTEXT: &[u8] = b"countersign.tokens.1";
 /// The gateway as a client of the configured identity provider. It is shared by all threads. Its requests must run on
 /// threads of actix.
 pub struct OidcClient {
-    provider: ArcSwapOption<ConfiguredProvider>,
+    provider: ArcSwapOption<ConfiguredIdentityProvider>,
     /// `None` if the store has no key to seal with.
     sealer: Option<Sealer>,
     /// The address of the gateway, without a slash at its end.
@@ -50,7 +50,7 @@ pub struct OidcClient {
 }
 
 /// The configured provider, with its metadata and keys.
-struct ConfiguredProvider {
+struct ConfiguredIdentityProvider {
     config: OidcConfig,
     issuer: Arc<Issuer>,
 }
@@ -133,7 +133,7 @@ impl OidcClient {
                     0,
                 )),
             };
-            Arc::new(ConfiguredProvider { config: config.clone(), issuer })
+            Arc::new(ConfiguredIdentityProvider { config: config.clone(), issuer })
         });
         self.provider.store(provider);
     }
@@ -148,7 +148,7 @@ impl OidcClient {
     ///
     /// # Errors
     /// [`SignInProblem::NotConfigured`] if one of them is missing.
-    fn require_configured(&self) -> Result<(Arc<ConfiguredProvider>, &Sealer), SignInProblem> {
+    fn require_configured(&self) -> Result<(Arc<ConfiguredIdentityProvider>, &Sealer), SignInProblem> {
         let provider = self.provider.load_full().ok_or(SignInProblem::NotConfigured)?;
         Ok((provider, self.sealer.as_ref().ok_or(SignInProblem::NotConfigured)?))
     }
@@ -176,7 +176,7 @@ impl OidcClient {
     /// Returns why it cannot begin.
     pub async fn begin(&self, required: Option<&SignInTerms>, now: Timestamp) -> Result<StartedSignIn, SignInProblem> {
         let (provider, sealer) = self.require_configured()?;
-        let ConfiguredProvider { config, issuer } = &*provider;
+        let ConfiguredIdentityProvider { config, issuer } = &*provider;
         let snapshot = issuer.current_snapshot(now).await.map_err(SignInProblem::from_refusal)?;
         let endpoint = snapshot.metadata.sign_in.authorization.as_deref().ok_or(SignInProblem::ProviderUnusable)?;
         let random = || secret::generate("").map_err(|_| SignInProblem::Failed);
@@ -220,7 +220,9 @@ impl OidcClient {
         let (provider, sealer) = self.require_configured()?;
         let json = cookie.and_then(|cookie| sealer.open(SIGN_IN_CONTEXT, cookie)).ok_or(SignInProblem::Interrupted)?;
         let pending: PendingSignIn = serde_json::from_str(&json).map_err(|_| SignInProblem::Interrupted)?;
-        if now.duration_since(pending.started_at).abs() >= MAX_DURATION || pending.issuer != provider.config.issuer {
+        if now.duration_since(pending.started_at).abs() >= MAX_SIGN_IN_DURATION
+            || pending.issuer != provider.config.issuer
+        {
             return Err(SignInProblem::Interrupted);
         }
         let snapshot = provider.issuer.current_snapshot(now).await.map_err(SignInProblem::from_refusal)?;
@@ -231,8 +233,8 @@ impl OidcClient {
         let verified = provider.build_session(claims, tokens, id_token, now).await?;
         let person = verified.person;
         if person.role.is_none() {
-            tracing::info!(person = person.name, "a person has no entry here, by their groups or claims");
-            return Err(SignInProblem::NoEntry);
+            tracing::info!(person = person.name, "a person has no role here, because of their groups or claims");
+            return Err(SignInProblem::NoRole);
         }
         if let Some(required) = &pending.required {
             check_required(required, &verified.session, now)?;
@@ -312,13 +314,13 @@ impl OidcClient {
     }
 }
 
-/// Checks that the query with which a browser comes back belongs to the sign-in, and returns its code.
+/// Checks that the query of the redirect belongs to the sign-in, and returns its code.
 fn read_code(query: &str, pending: &PendingSignIn, snapshot: &IssuerSnapshot) -> Result<String, SignInProblem> {
     let code = code_flow::read_code(query, &pending.state, &pending.issuer, snapshot.metadata.sign_in.names_issuer);
     code.map_err(|problem| match problem {
-        AnswerProblem::OtherRequest => SignInProblem::Interrupted,
-        AnswerProblem::OtherIssuer | AnswerProblem::NoCode => SignInProblem::ProviderUnusable,
-        AnswerProblem::Refused(error) => {
+        AuthorizationResponseError::OtherRequest => SignInProblem::Interrupted,
+        AuthorizationResponseError::OtherIssuer | AuthorizationResponseError::NoCode => SignInProblem::ProviderUnusable,
+        AuthorizationResponseError::Refused(error) => {
             tracing::info!(%error, "the provider did not sign a person in");
             SignInProblem::Denied
         }

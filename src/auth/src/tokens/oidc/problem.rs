@@ -20,7 +20,8 @@ pub enum SignInProblem {
     /// The sign-in was begun in another browser, too long ago, or twice at the same time.
     Interrupted,
     /// The person's groups or claims give them no role here.
-    NoEntry,
+    #[strum(serialize = "no-entry")]
+    NoRole,
     /// The person was revoked at this gateway.
     Revoked,
     /// The provider did not ask the person to authenticate again, or does not say when they did.

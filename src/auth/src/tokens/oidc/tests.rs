@@ -4,7 +4,7 @@ use url::form_urlencoded;
 use super::{
     super::{
         issuer::IssuerSnapshot,
-        keys::KeySet,
+        key_set::KeySet,
         metadata::Metadata,
         tests::{after, fake_provider::FakeProvider, merge, now, signing::TestKey},
     },
@@ -139,7 +139,7 @@ async fn person_signs_in_with_claims_of_both_sources() {
     assert_eq!(person.claims.groups, ["security", "x"]);
     assert!(!person.claims.json.contains("nonce") && !person.claims.json.contains("evil"), "{}", person.claims.json);
     assert_eq!((session.sid.as_deref(), session.has_refresh_token), (Some("session-1"), true));
-    assert_eq!(session.ends_at, now() + MAX_LIFETIME);
+    assert_eq!(session.ends_at, now() + MAX_SESSION_LIFETIME);
     let id_token = fixture.client.id_token(&session).unwrap();
     assert!(!session.tokens.contains(&id_token));
     let of_other = ProviderSession { issuer: "https://other.example".to_owned(), ..session.clone() };
@@ -155,10 +155,10 @@ async fn person_signs_in_with_claims_of_both_sources() {
 #[actix::test]
 async fn nobody_without_entry_is_signed_in() {
     let fixture = Fixture::start(|config| config.require = [("hd".to_owned(), "example.com".to_owned())].into()).await;
-    assert_eq!(fixture.sign_in(json!({ "hd": "other.example" })).await, Err(SignInProblem::NoEntry));
-    assert_eq!(fixture.sign_in(json!({ "hd": null })).await, Err(SignInProblem::NoEntry));
-    assert_eq!(fixture.sign_in(json!({ "hd": "example.com", "groups": ["x"] })).await, Err(SignInProblem::NoEntry));
-    assert_eq!(fixture.sign_in(json!({ "hd": "example.com", "groups": null })).await, Err(SignInProblem::NoEntry));
+    assert_eq!(fixture.sign_in(json!({ "hd": "other.example" })).await, Err(SignInProblem::NoRole));
+    assert_eq!(fixture.sign_in(json!({ "hd": null })).await, Err(SignInProblem::NoRole));
+    assert_eq!(fixture.sign_in(json!({ "hd": "example.com", "groups": ["x"] })).await, Err(SignInProblem::NoRole));
+    assert_eq!(fixture.sign_in(json!({ "hd": "example.com", "groups": null })).await, Err(SignInProblem::NoRole));
     fixture.sign_in(json!({ "hd": ["a", "example.com"] })).await.unwrap();
 }
 
@@ -170,7 +170,7 @@ async fn answer_of_another_sign_in_is_refused() {
     fixture.set_tokens(Some(merge(&id_claims(&fixture.provider.issuer), json!({ "nonce": nonce }))), "r1");
     let good = fixture.query(&state);
     let finish = async |query: &str, cookie: Option<&str>, at| fixture.client.finish(query, cookie, at).await.err();
-    let late = after(MAX_DURATION.as_secs());
+    let late = after(MAX_SIGN_IN_DURATION.as_secs());
     for (query, cookie, at) in [
         (good.as_str(), None, now()),
         (&good, Some(""), now()),

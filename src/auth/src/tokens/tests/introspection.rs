@@ -118,8 +118,8 @@ async fn revoked_token_ends_its_streams_within_ten_seconds() {
     let identity = identify(&verifier, now()).await.unwrap();
     provider.set_token(TOKEN, json!({ "active": false }));
     let credential = credential(&identity);
-    verifier.recheck_at(credential, after(9)).await.unwrap();
-    assert_eq!(verifier.recheck_at(credential, after(10)).await, Err(Refusal::Expired));
+    verifier.check_with_issuer_at(credential, after(9)).await.unwrap();
+    assert_eq!(verifier.check_with_issuer_at(credential, after(10)).await, Err(Refusal::Expired));
     assert!(verifier.check_at(credential, after(10)).is_err());
     // However often its client tries, this is no failed attempt to authenticate.
     assert_eq!(identify(&verifier, after(30)).await.unwrap_err(), Refusal::Expired);
@@ -156,10 +156,10 @@ async fn failed_introspection_ends_no_stream() {
     let credential = credential(&identity);
     provider.set_status(500);
     assert_eq!(identify(&verifier, after(10)).await.unwrap_err(), Refusal::IssuerUnavailable);
-    assert_eq!(verifier.recheck_at(credential, after(11)).await, Err(Refusal::IssuerUnavailable));
+    assert_eq!(verifier.check_with_issuer_at(credential, after(11)).await, Err(Refusal::IssuerUnavailable));
     verifier.check_at(credential, after(11)).unwrap();
     provider.set_status(200);
-    verifier.recheck_at(credential, after(13)).await.unwrap();
+    verifier.check_with_issuer_at(credential, after(13)).await.unwrap();
     identify(&verifier, after(13)).await.unwrap();
     provider.stop().await;
 }

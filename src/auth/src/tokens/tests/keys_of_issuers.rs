@@ -127,9 +127,9 @@ async fn removed_key_ends_its_tokens_and_streams() {
 async fn open_stream_renews_the_keys() {
     let fixture = Fixture::new().await;
     let credential = fixture.identify(&fixture.token(&fixture.key), now()).await.unwrap();
-    fixture.verifier.recheck_at(&credential, after(299)).await.unwrap();
+    fixture.verifier.check_with_issuer_at(&credential, after(299)).await.unwrap();
     assert_eq!(fixture.provider.count("/jwks"), 1);
-    fixture.verifier.recheck_at(&credential, after(300)).await.unwrap();
+    fixture.verifier.check_with_issuer_at(&credential, after(300)).await.unwrap();
     fixture.provider.wait_for_count("/jwks", 2).await;
     fixture.provider.stop().await;
 }
@@ -142,10 +142,10 @@ async fn old_keys_are_valid_for_a_day_without_the_provider() {
     fixture.provider.stop().await;
     for second in [300, 400, 3600, 86_399] {
         fixture.identify(&token, after(second)).await.unwrap();
-        fixture.verifier.recheck_at(&credential, after(second)).await.unwrap();
+        fixture.verifier.check_with_issuer_at(&credential, after(second)).await.unwrap();
     }
     assert_eq!(fixture.identify(&token, after(86_400)).await.unwrap_err(), Refusal::IssuerUnavailable);
-    assert!(fixture.verifier.recheck_at(&credential, after(86_400)).await.is_err());
+    assert!(fixture.verifier.check_with_issuer_at(&credential, after(86_400)).await.is_err());
 }
 
 #[actix::test]

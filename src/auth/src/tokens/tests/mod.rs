@@ -2,7 +2,7 @@ use jiff::SignedDuration;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::tokens::{issuer::IssuerSnapshot, keys::KeySet, metadata::Metadata};
+use crate::tokens::{issuer::IssuerSnapshot, key_set::KeySet, metadata::Metadata};
 use countersign_config::IntrospectionClient;
 use countersign_domain::principal::{Role, Scope};
 

@@ -14,7 +14,7 @@ const PROBLEMS = {
   'access-ended': 'Your access to this gateway has ended or has changed, so nothing was connected.',
   interrupted: 'The connection took too long or was begun in another browser. Try again.',
   denied: 'The server’s sign-in page did not grant access, so nothing was connected.',
-  'provider-away': 'The server’s sign-in page cannot be reached. Try again in a moment.',
+  'provider-away': 'The server or its sign-in page cannot be reached now. Try again in a moment.',
   'provider-unusable': 'The server’s sign-in page does not do what the specification requires. The gateway’s log says why.',
   failed: 'The connection could not be stored. The gateway’s log says why.',
 };

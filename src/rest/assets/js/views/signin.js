@@ -90,7 +90,7 @@ const PROVIDER_PROBLEMS = {
   'provider-unusable': 'The identity provider’s answer cannot be used. The gateway’s log says why.',
   denied: 'The identity provider did not sign you in.',
   interrupted: 'This sign-in was begun in another tab or too long ago. Try again.',
-  'no-entry': 'Your groups give you no entry here.',
+  'no-entry': 'Your groups give you no role here.',
   revoked: 'Your access to this gateway was revoked.',
   'not-recent': 'The identity provider did not ask you to sign in again, or does not say when you did, so you cannot decide on this change. Ask an administrator: the provider must support “max_age”.',
   'not-strong': 'The identity provider did not sign you in as strongly as the rule requires, so you cannot decide on this change. Choose another way to sign in there, or ask an administrator: the provider must support “acr_values”.',

@@ -6,7 +6,7 @@ const ISSUER: &str = "https://id.example";
 
 /// A provider whose keys the gateway knows, and another key with the same id.
 struct KnownProvider {
-    provider: ConfiguredProvider,
+    provider: ConfiguredIdentityProvider,
     key: TestKey,
     other_key: TestKey,
 }
@@ -23,7 +23,7 @@ impl KnownProvider {
             keys,
             read_at: now().as_millisecond(),
         });
-        Self { provider: ConfiguredProvider { config, issuer }, key, other_key }
+        Self { provider: ConfiguredIdentityProvider { config, issuer }, key, other_key }
     }
 
     fn header(&self, changes: Value) -> Value {

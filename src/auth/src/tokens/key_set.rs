@@ -37,10 +37,10 @@ struct VerifyingKey {
 }
 
 /// The result of verifying a signature with the keys of an issuer.
-pub(super) enum KeySearch {
+pub(super) enum SignatureCheck {
     /// The thumbprint of the key that made the signature.
     Verified(SecretHash),
-    /// No key has the id. The issuer may have a new key.
+    /// No key has the id, or without an id, none fits the algorithm. The issuer may have a new key.
     Unknown,
     Refused(Refusal),
 }
@@ -54,19 +54,27 @@ impl KeySet {
     }
 
     /// Finds the key with this id and verifies a signature with it. Without an id, only one key may fit the algorithm.
-    pub(super) fn verify(&self, id: Option<&str>, algorithm: Algorithm, message: &[u8], signature: &[u8]) -> KeySearch {
+    pub(super) fn verify(
+        &self,
+        id: Option<&str>,
+        algorithm: Algorithm,
+        message: &[u8],
+        signature: &[u8],
+    ) -> SignatureCheck {
         let candidates = || self.keys.iter().filter(|key| id.is_none_or(|id| key.id.as_deref() == Some(id)));
         let mut fitting = candidates().filter(|key| key.algorithms.contains(&algorithm));
         match (fitting.next(), fitting.next()) {
             (None, _) if id.is_some() && candidates().next().is_some() => {
-                KeySearch::Refused(Refusal::invalid("the token's `alg` is not that of its key"))
+                SignatureCheck::Refused(Refusal::invalid("the token's `alg` is not that of its key"))
             }
-            (None, _) => KeySearch::Unknown,
+            (None, _) => SignatureCheck::Unknown,
             (Some(_), Some(_)) => {
-                KeySearch::Refused(Refusal::invalid("the token's header does not say which key signed it"))
+                SignatureCheck::Refused(Refusal::invalid("the token's header does not say which key signed it"))
             }
-            (Some(key), None) if key.is_valid(algorithm, message, signature) => KeySearch::Verified(key.thumbprint),
-            (Some(_), None) => KeySearch::Refused(Refusal::invalid("the token's signature is wrong")),
+            (Some(key), None) if key.is_valid(algorithm, message, signature) => {
+                SignatureCheck::Verified(key.thumbprint)
+            }
+            (Some(_), None) => SignatureCheck::Refused(Refusal::invalid("the token's signature is wrong")),
         }
     }
 

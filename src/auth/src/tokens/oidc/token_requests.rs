@@ -15,7 +15,7 @@ use super::{
         principal::{MAX_ID_BYTES, display_name, read_groups, role_of_groups},
         requests::{ClientIdentity, RequestError, get_with_token, post_form},
     },
-    ConfiguredProvider, MAX_LIFETIME, SessionTokens, SignInProblem,
+    ConfiguredIdentityProvider, MAX_SESSION_LIFETIME, SessionTokens, SignInProblem,
 };
 use countersign_config::OidcConfig;
 use countersign_domain::principal::{Claims, Role, subject_name};
@@ -26,9 +26,9 @@ const ID_TOKEN_ONLY_CLAIMS: [&str; 7] = ["iss", "aud", "azp", "sid", "auth_time"
 /// Claims about the token itself, which say nothing about the person.
 const PER_TOKEN_CLAIMS: [&str; 9] = ["exp", "iat", "nbf", "jti", "nonce", "at_hash", "c_hash", "s_hash", "rat"];
 
-/// The answer of the token endpoint (RFC 6749, section 5.1).
+/// The response of the token endpoint (RFC 6749, section 5.1).
 #[derive(Deserialize)]
-pub(super) struct TokenAnswer {
+pub(super) struct TokenResponse {
     access_token: Option<String>,
     pub id_token: Option<String>,
     pub refresh_token: Option<String>,
@@ -41,7 +41,7 @@ pub(super) struct NewSession {
     pub tokens: SessionTokens,
 }
 
-impl ConfiguredProvider {
+impl ConfiguredIdentityProvider {
     /// Exchanges the code of a sign-in for tokens.
     pub(super) async fn redeem_code(
         &self,
@@ -49,7 +49,7 @@ impl ConfiguredProvider {
         code: &str,
         verifier: &str,
         redirect_uri: &str,
-    ) -> Result<TokenAnswer, SignInProblem> {
+    ) -> Result<TokenResponse, SignInProblem> {
         let form = [
             ("grant_type", "authorization_code"),
             ("code", code),
@@ -65,7 +65,11 @@ impl ConfiguredProvider {
     }
 
     /// Asks for new tokens of a session. [`SignInProblem::Denied`] if the provider refuses.
-    pub(super) async fn redeem_refresh_token(&self, token: &str, now: Timestamp) -> Result<TokenAnswer, SignInProblem> {
+    pub(super) async fn redeem_refresh_token(
+        &self,
+        token: &str,
+        now: Timestamp,
+    ) -> Result<TokenResponse, SignInProblem> {
         let snapshot = self.issuer.current_snapshot(now).await.map_err(SignInProblem::from_refusal)?;
         self.ask_for_tokens(&snapshot, &[("grant_type", "refresh_token"), ("refresh_token", token)]).await
     }
@@ -75,7 +79,7 @@ impl ConfiguredProvider {
         &self,
         session: &ProviderSession,
         old_tokens: &SessionTokens,
-        mut answer: TokenAnswer,
+        mut answer: TokenResponse,
         now: Timestamp,
     ) -> Result<NewSession, SignInProblem> {
         let mut renewed = match answer.id_token.take() {
@@ -83,9 +87,8 @@ impl ConfiguredProvider {
                 let claims = self.verify_id_token(&id_token, None, now).await?;
                 self.build_session(claims, answer, id_token, now).await?
             }
-            // The old ID token was verified when the person signed in. A claim that the UserInfo endpoint has ever
-            // returned is no longer taken from it: if a person loses all groups, the endpoint may omit the claim with
-            // groups.
+            // The old ID token was verified when the person signed in. Its claims that the UserInfo endpoint has ever
+            // returned do not count, because the endpoint may omit the claim with groups once a person has none.
             None => {
                 let claims = UnverifiedJwt::parse(&old_tokens.id_token).map_err(SignInProblem::from_refusal)?.claims;
                 let outdated_claims: Vec<&str> = old_tokens.userinfo_claims.iter().map(String::as_str).collect();
@@ -111,7 +114,7 @@ impl ConfiguredProvider {
         &self,
         snapshot: &IssuerSnapshot,
         form: &[(&str, &str)],
-    ) -> Result<TokenAnswer, SignInProblem> {
+    ) -> Result<TokenResponse, SignInProblem> {
         let SignInEndpoints { token, needs_secret_in_form, .. } = &snapshot.metadata.sign_in;
         let endpoint = token.as_deref().ok_or(SignInProblem::ProviderUnusable)?;
         let OidcConfig { client_id: id, client_secret, authorities, .. } = &self.config;
@@ -137,7 +140,7 @@ impl ConfiguredProvider {
     pub(super) async fn build_session(
         &self,
         id_claims: TokenClaims,
-        tokens: TokenAnswer,
+        tokens: TokenResponse,
         id_token: String,
         now: Timestamp,
     ) -> Result<NewSession, SignInProblem> {
@@ -182,13 +185,13 @@ impl ConfiguredProvider {
             has_refresh_token: tokens.refresh_token.is_some(),
             auth_time,
             acr,
-            ends_at: now.saturating_add(MAX_LIFETIME).unwrap_or(now),
+            ends_at: now.saturating_add(MAX_SESSION_LIFETIME).unwrap_or(now),
         };
         let tokens = SessionTokens { id_token, refresh_token: tokens.refresh_token, userinfo_claims };
         Ok(NewSession { person, session, tokens })
     }
 
-    /// Returns the role of a person, or `None` for no entry, and the groups.
+    /// Returns the role of a person, or `None` if they may not sign in, and the groups.
     pub(super) fn assess(&self, claims: &TokenClaims) -> (Option<Role>, Vec<String>) {
         let groups = read_groups(claims, &self.config.groups_claim);
         let is_admitted = self.config.require.iter().all(|(claim, value)| has_value(claims.get(claim), value));

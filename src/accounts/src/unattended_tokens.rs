@@ -16,9 +16,9 @@ use super::{
         dpop::DpopKey,
         enterprise::request_assertion,
         registration::Registration,
-        token::{Grant, TokenAnswer, TokenRequest, request_token},
+        token::{Grant, TokenRequest, TokenResponse, request_token},
     },
-    sealed_store::AccountTokens,
+    sealed_store::UnsealedAccount,
     server::AccountServer,
     tokens::{TokenOrigin, Tokens, merge_scopes},
 };
@@ -32,8 +32,8 @@ const PAUSE_AFTER_OUTAGE: Duration = Duration::from_secs(10);
 /// The maximum number of bytes of a file with a subject token.
 const MAX_TOKEN_FILE_LEN: u64 = 64 * 1024;
 
-/// The obtained token of one account.
-pub struct ObtainedTokens {
+/// The token of one account that the gateway requests without a person, and keeps in memory.
+pub struct UnattendedTokens {
     client: Arc<OAuthClient>,
     server: Arc<AccountServer>,
     /// The person about whom the identity provider makes the assertion, or an empty text for the gateway.
@@ -49,12 +49,12 @@ pub struct ObtainedTokens {
 
 #[derive(Default)]
 struct State {
-    account: Option<Arc<AccountTokens>>,
+    account: Option<Arc<UnsealedAccount>>,
     /// The scopes of the step-ups that succeeded.
     step_up_scopes: Vec<String>,
 }
 
-impl ObtainedTokens {
+impl UnattendedTokens {
     #[must_use]
     pub fn new(client: Arc<OAuthClient>, server: Arc<AccountServer>, holder: String) -> Self {
         let (state, pause, step_up_pause, request_lock) = Default::default();
@@ -72,7 +72,7 @@ impl ObtainedTokens {
     ///
     /// # Errors
     /// As [`Self::obtain`].
-    pub async fn usable_tokens(&self) -> Result<Option<Arc<AccountTokens>>, AuthorizationFailure> {
+    pub async fn usable_tokens(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
         if self.state.lock().account.is_none() && !self.server.requires_token() {
             return Ok(None);
         }
@@ -84,7 +84,7 @@ impl ObtainedTokens {
     /// # Errors
     /// `Refused` if the authorization server refuses the gateway; `Unavailable` after an outage, during a pause, and
     /// without a subject token.
-    pub async fn obtain(&self) -> Result<Arc<AccountTokens>, AuthorizationFailure> {
+    pub async fn obtain(&self) -> Result<Arc<UnsealedAccount>, AuthorizationFailure> {
         if let Some(account) = self.unexpired_tokens() {
             return Ok(account);
         }
@@ -110,7 +110,7 @@ impl ObtainedTokens {
     }
 
     /// Returns the last token, if it is not about to expire.
-    fn unexpired_tokens(&self) -> Option<Arc<AccountTokens>> {
+    fn unexpired_tokens(&self) -> Option<Arc<UnsealedAccount>> {
         let account = self.state.lock().account.clone();
         account.filter(|account| !account.tokens.needs_refresh(Timestamp::now()))
     }
@@ -175,7 +175,7 @@ impl ObtainedTokens {
     }
 
     /// Discovers the authorization server, and requests a token that also has the scopes of step-ups.
-    async fn discover_and_request(&self, step_up_scopes: &[String]) -> Result<Arc<AccountTokens>, TokenError> {
+    async fn discover_and_request(&self, step_up_scopes: &[String]) -> Result<Arc<UnsealedAccount>, TokenError> {
         let (client, server, now) = (&self.client, &*self.server, Timestamp::now());
         let challenge = server.challenge();
         let discovered = server.discover().await?;
@@ -194,11 +194,11 @@ impl ObtainedTokens {
         }
         let (answer, dpop_key) = (answer?, dpop.as_ref().map(DpopKey::to_pem));
         let tokens = Tokens::new(answer, TokenOrigin { discovered, registration, requested_scopes, dpop_key }, now);
-        Ok(Arc::new(AccountTokens { version: 0, refreshing_since: None, connected_at: now, tokens, dpop }))
+        Ok(Arc::new(UnsealedAccount { version: 0, refreshing_since: None, connected_at: now, tokens, dpop }))
     }
 
     /// Sends the request with the configured grant.
-    async fn send_grant(&self, request: &TokenRequest<'_>, now: Timestamp) -> Result<TokenAnswer, TokenError> {
+    async fn send_grant(&self, request: &TokenRequest<'_>, now: Timestamp) -> Result<TokenResponse, TokenError> {
         let assertion;
         let grant = match self.server.oauth.grant {
             OAuthGrant::WorkloadIdentity => {
@@ -212,6 +212,7 @@ impl ObtainedTokens {
                 assertion = request_assertion(&id_token, find_provider, request, now).await?;
                 Grant::JwtBearer(&assertion)
             }
+            // An account with the grant `AuthorizationCode` has `StoredTokens`, so that grant does not occur here.
             OAuthGrant::ClientCredentials | OAuthGrant::AuthorizationCode => Grant::ClientCredentials,
         };
         Ok(request_token(request, grant, now).await?)
