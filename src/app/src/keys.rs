@@ -1,4 +1,5 @@
-//! Derives keys from the secret of the cluster or of the data directory. All nodes of a store derive the same keys.
+//! Derives keys from the secret of the cluster or of the data directory, and the keys for stored tokens from `secrets`
+//! if it is set. All nodes of a store derive the same keys.
 
 use countersign_domain::changes::digest::PartHasher;
 

@@ -36,8 +36,8 @@ pub struct LiveGateway {
     pub provider_sign_ins: Arc<ProviderSignIns>,
 }
 
-/// Binds acceptances without a command or address to the present one of their server, and warns of servers whose tools
-/// were accepted for another one.
+/// Binds each acceptance that names no command or address to the current one of its server. Warns of servers whose
+/// tools were accepted for another command or address.
 pub async fn bind_acceptances(pins: &PinStore, servers: &[UpstreamConfig]) {
     for server in servers {
         let tools = pins.bind_to_server(&server.name, &server.target.fingerprint()).await;

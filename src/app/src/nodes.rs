@@ -31,8 +31,8 @@ const DECISION_EVENTS: [&str; 2] = ["configuration_accepted", "configuration_ref
 /// The maximum number of decisions that are read at a time.
 const PAGE_SIZE: usize = 50;
 
-/// Returns a hash of the configuration that must be the same on all nodes: without addresses, directories, logs and
-/// secrets.
+/// Returns a hash of the configuration that must be the same on all nodes: without addresses, directories, transports,
+/// logs and secrets.
 fn configuration_fingerprint(config: &Config) -> String {
     let defaults = Config::default();
     let shared = Config {
@@ -95,7 +95,7 @@ fn server_states(table: &RouteTable) -> ServerStates {
 }
 
 /// Publishes the state of this node, and applies what the other nodes write to the store.
-pub struct Follower {
+pub struct NodeSync {
     pub nodes: Arc<dyn Nodes>,
     pub store: Arc<dyn Store>,
     pub routes: Arc<PublishedTable>,
@@ -107,11 +107,11 @@ pub struct Follower {
     pub url: String,
     /// The fingerprint of the TLS certificate that this node presents at `url`.
     pub certificate: String,
-    /// Ends the sessions of this node whose lease has lapsed.
+    /// Ends the sessions of an epoch of this node whose lease has lapsed.
     pub end_lapsed_sessions: Box<dyn Fn()>,
 }
 
-impl Follower {
+impl NodeSync {
     /// Publishes this node's address, and returns once other nodes can read it.
     ///
     /// # Errors
@@ -129,11 +129,15 @@ impl Follower {
     /// Ends sessions and suspends standing rules as soon as the lease is lost, even if the store does not answer.
     async fn watch_lease(&self, shutdown: &CancellationToken) {
         loop {
-            if self.standing_rules.cache().set_cut_off(!self.nodes.holds_claim(None)) {
-                tracing::warn!(
-                    holds_lease = self.nodes.holds_claim(None),
-                    "standing rules that allow calls apply only while this node holds its lease"
-                );
+            let holds_lease = self.nodes.holds_claim(None);
+            if self.standing_rules.cache().set_cut_off(!holds_lease) {
+                if holds_lease {
+                    tracing::info!("this node holds its lease again, so standing rules allow calls again");
+                } else {
+                    tracing::warn!(
+                        "this node lost its lease, so standing rules allow no calls until it holds the lease again"
+                    );
+                }
                 (self.rebuild_routes)().await;
             }
             (self.end_lapsed_sessions)();
@@ -151,7 +155,7 @@ impl Follower {
         let mut introduced_config: Option<Arc<Config>> = None;
         let (mut published_states, mut breakers_open_at_peers) = (None, BTreeSet::new());
         // Earlier decisions are part of the configuration that this node started with.
-        let mut last_decision = self.store.heads().await.ok().map(|heads| heads.audit.seq);
+        let mut last_read_entry = self.store.heads().await.ok().map(|heads| heads.audit.seq);
         loop {
             let config = self.reloader.config();
             if !introduced_config.as_ref().is_some_and(|introduced| Arc::ptr_eq(introduced, &config)) {
@@ -179,8 +183,8 @@ impl Follower {
             self.require_trial_calls(&mut breakers_open_at_peers);
             let records = updates.borrow_and_update().records;
             if records != applied_records || self.pins.is_behind() {
-                let reloaded = match self.reload().await {
-                    Ok(()) => self.follow_decisions(&mut last_decision).await,
+                let reloaded = match self.reload_rulings().await {
+                    Ok(()) => self.follow_decisions(&mut last_read_entry).await,
                     Err(error) => Err(error),
                 };
                 match reloaded {
@@ -209,11 +213,11 @@ impl Follower {
         *open_before = open;
     }
 
-    /// Applies decisions of reviewers at other nodes on configurations that are pending here too. `last_decision` is
-    /// the number of the last audit entry that was read.
-    async fn follow_decisions(&self, last_decision: &mut Option<u64>) -> Result<(), StoreError> {
+    /// Applies decisions of reviewers at other nodes on configurations that are pending here too. `last_read_entry`
+    /// is the number of the last audit entry that was read.
+    async fn follow_decisions(&self, last_read_entry: &mut Option<u64>) -> Result<(), StoreError> {
         let end = self.store.heads().await?.audit.seq;
-        let Some(last) = last_decision.replace(end) else { return Ok(()) };
+        let Some(last) = last_read_entry.replace(end) else { return Ok(()) };
         let search = AuditSearch { events: DECISION_EVENTS.map(str::to_owned).to_vec(), ..AuditSearch::default() };
         let (mut decisions, mut before) = (Vec::new(), Some(end + 1));
         while let Some(top) = before.filter(|top| *top > last + 1) {
@@ -221,7 +225,7 @@ impl Follower {
                 .store
                 .search_audit(search.clone(), Some(top), PAGE_SIZE)
                 .await
-                .inspect_err(|_| *last_decision = Some(last))?;
+                .inspect_err(|_| *last_read_entry = Some(last))?;
             decisions.extend(found.entries.into_iter().map(|found| found.entry).filter(|entry| entry.seq > last));
             before = found.next;
         }
@@ -243,7 +247,7 @@ impl Follower {
     }
 
     /// Reloads pins and standing rules from the store, and publishes to the feed what was decided at other nodes.
-    async fn reload(&self) -> Result<(), StoreError> {
+    async fn reload_rulings(&self) -> Result<(), StoreError> {
         let (before, after) = self.pins.reload().await?;
         if before.servers != after.servers {
             (self.rebuild_routes)().await;

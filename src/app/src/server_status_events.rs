@@ -31,7 +31,7 @@ const MAX_NAMED_TOOLS: usize = 20;
 /// The state of a server at one poll.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ServerStatus {
-    /// `None` while it is connecting.
+    /// `None` while it is connecting, or waits for a person to connect an account.
     up: Option<bool>,
     error: Option<String>,
     /// `None` while a trial call is running.

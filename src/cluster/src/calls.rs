@@ -42,7 +42,7 @@ pub async fn forward_call(
     request: &Request<'_>,
 ) -> Result<WireResponse, McpError> {
     let unavailable = |error: &dyn std::fmt::Display| {
-        tracing::warn!(node = forwarder.peer.node, %error, "a request could not be forwarded to the node that owns its call or task");
+        tracing::warn!(node = forwarder.peer.node_id, %error, "a request could not be forwarded to the node that owns its call or task");
         forward::peer_unavailable()
     };
     let params = request.params.map(RawValue::get);

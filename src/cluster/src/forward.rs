@@ -11,15 +11,16 @@ use http::{
 };
 use subtle::ConstantTimeEq as _;
 
-use crate::peers::{self, PeerNode};
+use crate::peers::{self, Peer};
 use countersign_domain::changes::digest::PartHasher;
 use countersign_http::http2::CONNECTION_HEADERS;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_session::cluster::{Body, FORWARDED_HEADER, ForwardTarget};
-use countersign_store::{Nodes, nodes::Peer};
+use countersign_store::{Nodes, nodes::PeerAddress};
 
-/// Headers that are not forwarded, in addition to [`CONNECTION_HEADERS`]: other headers for one connection (RFC 9110, 7.6.1),
-/// the length, which each node sets itself, and `Host` and `Origin`, which this node has already checked.
+/// Headers that are not forwarded, in addition to [`CONNECTION_HEADERS`]: other headers for one connection (RFC 9110,
+/// 7.6.1), the length (`Forwarder::send` copies that of a response), and `Host` and `Origin`, which this node has
+/// already checked.
 const UNFORWARDED_HEADERS: [HeaderName; 6] =
     [header::HOST, header::ORIGIN, header::CONTENT_LENGTH, header::TE, header::TRAILER, header::EXPECT];
 
@@ -52,7 +53,7 @@ fn forward_token(nodes: &dyn Nodes, target: &str) -> Option<HeaderValue> {
 
 /// Sends requests to one other node.
 pub struct Forwarder {
-    pub peer: PeerNode,
+    pub peer: Peer,
     url: Uri,
     /// The value of [`FORWARDED_HEADER`].
     pub token: HeaderValue,
@@ -62,10 +63,10 @@ impl Forwarder {
     /// Prepares the forwarding of requests to the target. Returns `None` if its URL is invalid or the store has no
     /// cluster secret.
     pub fn new(nodes: &Arc<dyn Nodes>, max_streams: u32, target: ForwardTarget) -> Option<Self> {
-        let ForwardTarget { node, url, certificate_fingerprint } = target;
-        let (parsed, token) = (url.parse().ok()?, forward_token(&**nodes, &node)?);
-        let address = Peer { url, certificate: certificate_fingerprint };
-        Some(Self { peer: PeerNode { nodes: Arc::clone(nodes), node, address, max_streams }, url: parsed, token })
+        let ForwardTarget { node: node_id, url, certificate_fingerprint } = target;
+        let (parsed, token) = (url.parse().ok()?, forward_token(&**nodes, &node_id)?);
+        let address = PeerAddress { url, certificate: certificate_fingerprint };
+        Some(Self { peer: Peer { nodes: Arc::clone(nodes), node_id, address, max_streams }, url: parsed, token })
     }
 
     /// Adds the token that proves that a peer forwards the request.
@@ -93,7 +94,7 @@ impl Forwarder {
             // The client finds out whether the request was handled when it initializes again.
             Err(error) if error.is_connection_refused() || self.peer.is_gone() => Err(session_not_found()),
             Err(error) => {
-                tracing::warn!(node = self.peer.node, %error, "a request could not be forwarded to the node of its session");
+                tracing::warn!(node = self.peer.node_id, %error, "a request could not be forwarded to the node of its session");
                 Err(peer_unavailable())
             }
         }
@@ -106,10 +107,14 @@ impl Forwarder {
     }
 }
 
-/// Returns the error for a node that is alive but does not answer.
+/// Returns the error for a node that is alive but does not answer, or that cannot be found because the store does not
+/// answer.
 #[must_use]
 pub fn peer_unavailable() -> McpError {
-    McpError::new(ErrorKind::UpstreamUnavailable, "the gateway that holds this session does not answer; try again")
+    McpError::new(
+        ErrorKind::UpstreamUnavailable,
+        "the gateway to which this request belongs does not answer; try again",
+    )
 }
 
 /// Returns the error after which a client starts a new session (2025-11-25/basic/transports, "Session Management").

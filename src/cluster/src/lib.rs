@@ -24,7 +24,7 @@ use countersign_session::cluster::{Body, Cluster, ForwardTarget, OwnerLookup};
 use countersign_store::Nodes;
 use forward::Forwarder;
 
-/// The nodes of a store that several gateways serve.
+/// The gateways that share one store.
 pub struct StoreCluster {
     pub nodes: Arc<dyn Nodes>,
     /// Maximum number of streams of one connection to a peer (`transports.http.max_concurrent_streams`).

@@ -19,7 +19,7 @@ pub fn node_of(name: &str) -> Option<&str> {
     name.split_once('.').map(|(node, _)| node)
 }
 
-/// Returns the names in a request that begin with their node: the request state of the parked call that it resumes
+/// Returns the names in a request that may begin with their node: the request state of the parked call that it resumes
 /// (`ParkedCalls::seal_reference` of the bridge), or the ids of servers' tasks (`Task::alias` of the bridge).
 #[must_use]
 pub fn owned_names<'a>(request: &Request<'a>) -> Vec<Cow<'a, str>> {
@@ -59,7 +59,7 @@ pub async fn find_owner(nodes: &dyn Nodes, names: &[Cow<'_, str>]) -> Result<Opt
     }
     // The owner may have joined after this node last read the list of nodes.
     nodes.refresh().await.map_err(|error| {
-        tracing::warn!(%error, "cannot find out whether the node of a session is alive");
+        tracing::warn!(%error, "cannot find out whether the node that owns a session, call or task is alive");
         forward::peer_unavailable()
     })?;
     Ok(find_live_owner())

@@ -1,5 +1,5 @@
 //! HTTP/2 connections to other nodes of the store, over which requests are forwarded. A connection carries many requests, so that
-//! streams which stay open for hours need no socket each, and a reset ends one stream alone.
+//! streams which stay open for hours need no socket each, and a reset ends only one stream.
 //!
 //! Each thread has its own connections. A connection ends, with its pending requests, when the store no longer lists the other
 //! node as alive or the node does not answer pings. It also ends after a minute without a stream.
@@ -41,7 +41,7 @@ use countersign_http::{
 };
 use countersign_net::tls::pinned_config;
 use countersign_session::cluster::Body;
-use countersign_store::{Nodes, nodes::Peer};
+use countersign_store::{Nodes, nodes::PeerAddress};
 
 /// Maximum time until a connection is ready, including the TLS and HTTP/2 handshakes.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -65,8 +65,8 @@ pub enum PeerError {
     NoHttp2,
     #[error("{0}")]
     Http2(#[from] h2::Error),
-    #[error("the request broke off: {0}")]
-    Request(String),
+    #[error("the body of the request broke off: {0}")]
+    RequestBody(String),
 }
 
 impl PeerError {
@@ -85,7 +85,7 @@ thread_local! {
 
 /// A connection to another node.
 struct PeerConnection {
-    address: Peer,
+    address: PeerAddress,
     requests: SendRequest<Bytes>,
     open_streams: Cell<usize>,
     /// Maximum number of streams: the lower of the two sides' settings.
@@ -127,20 +127,20 @@ impl Drop for PeerStreamSlot {
 
 /// Another node, as the store lists it.
 #[derive(Clone)]
-pub struct PeerNode {
+pub struct Peer {
     pub nodes: Arc<dyn Nodes>,
-    pub node: String,
-    pub address: Peer,
+    pub node_id: String,
+    pub address: PeerAddress,
     /// Maximum number of streams on one connection, by the setting of this node.
     pub max_streams: u32,
 }
 
-impl PeerNode {
+impl Peer {
     /// Returns `true` if the lease of the other node has expired or its address has changed. Returns `false` while this node does
     /// not hold its own lease, because it then cannot know.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.nodes.holds_claim(None) && self.nodes.peer(&self.node).as_ref() != Some(&self.address)
+        self.nodes.holds_claim(None) && self.nodes.peer(&self.node_id).as_ref() != Some(&self.address)
     }
 
     /// Waits until the node is gone.
@@ -156,7 +156,7 @@ impl PeerNode {
 /// # Errors
 /// Fails if no response arrives. The other node may still have received the request.
 pub async fn send_request(
-    peer: &PeerNode,
+    peer: &Peer,
     request: http::Request<()>,
     body: Option<Body>,
 ) -> Result<(http::response::Parts, ResponseBody), PeerError> {
@@ -194,7 +194,7 @@ type StartedRequest = (PeerStreamSlot, (h2::client::ResponseFuture, SendStream<B
 
 /// Starts a request on a connection, or on another one if the first had ended before the request was sent.
 async fn start_request(
-    peer: &PeerNode,
+    peer: &Peer,
     request: &http::Request<()>,
     is_bodiless: bool,
 ) -> Result<StartedRequest, PeerError> {
@@ -207,7 +207,7 @@ async fn start_request(
 }
 
 /// Reserves a stream on a connection that has room for one more, or on a new connection.
-async fn reserve_stream(peer: &PeerNode) -> Result<PeerStreamSlot, PeerError> {
+async fn reserve_stream(peer: &Peer) -> Result<PeerStreamSlot, PeerError> {
     let find = || {
         let has_room = |connection: &&Rc<PeerConnection>| {
             connection.address == peer.address && connection.open_streams.get() < connection.max_streams.get()
@@ -217,7 +217,7 @@ async fn reserve_stream(peer: &PeerNode) -> Result<PeerStreamSlot, PeerError> {
     if let Some(slot) = find() {
         return Ok(slot);
     }
-    let lock = CONNECT_LOCKS.with_borrow_mut(|all| Rc::clone(all.entry(peer.node.clone()).or_default()));
+    let lock = CONNECT_LOCKS.with_borrow_mut(|all| Rc::clone(all.entry(peer.node_id.clone()).or_default()));
     let _guard = lock.lock().await;
     match find() {
         Some(slot) => Ok(slot),
@@ -245,7 +245,7 @@ async fn start_request_on(
         Ok(started) => Ok((slot, started)),
         Err(error) => {
             if is_connection_error(&error) {
-                forget(&slot.0);
+                remove_connection(&slot.0);
             }
             Err(error)
         }
@@ -253,11 +253,11 @@ async fn start_request_on(
 }
 
 /// Removes the connection from those of this thread.
-fn forget(connection: &Rc<PeerConnection>) {
+fn remove_connection(connection: &Rc<PeerConnection>) {
     CONNECTIONS.with_borrow_mut(|all| all.retain(|other| !Rc::ptr_eq(other, connection)));
 }
 
-async fn connect(peer: &PeerNode) -> Result<Rc<PeerConnection>, PeerError> {
+async fn connect(peer: &Peer) -> Result<Rc<PeerConnection>, PeerError> {
     let url: Uri = peer
         .address
         .url
@@ -294,7 +294,7 @@ fn host(url: &Uri) -> Result<&str, io::Error> {
 }
 
 /// Performs the HTTP/2 handshake, adds the connection to those of this thread, and starts the task that drives it.
-async fn handshake<T>(peer: &PeerNode, io: T) -> Result<Rc<PeerConnection>, PeerError>
+async fn handshake<T>(peer: &Peer, io: T) -> Result<Rc<PeerConnection>, PeerError>
 where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -337,16 +337,16 @@ where
             ended
         });
         tokio::select! {
-            ended = driven => tracing::debug!(node = peer.node, ?ended, "a connection to another node ended"),
+            ended = driven => tracing::debug!(node = peer.node_id, ?ended, "a connection to another node ended"),
             // Pending requests fail with the connection.
             () = peer.wait_until_gone() => {}
             () = idle => {}
             () = wait_until_unresponsive(ping_pong, PING_INTERVAL) => {
-                tracing::warn!(node = peer.node, "another node has a lease but does not answer pings");
+                tracing::warn!(node = peer.node_id, "another node has a lease but does not answer pings");
             }
         }
         if let Some(connection) = weak.upgrade() {
-            forget(&connection);
+            remove_connection(&connection);
         }
     });
     Ok(connection)
@@ -357,7 +357,7 @@ async fn send_body(mut body: Body, mut stream: SendStream<Bytes>) -> Result<(), 
     while let Some(piece) = body.next().await {
         let piece = piece.map_err(|error| {
             stream.send_reset(Reason::CANCEL);
-            PeerError::Request(error.to_string())
+            PeerError::RequestBody(error.to_string())
         })?;
         // A node that stops accepting the body has already answered.
         if !send_piece(&mut stream, piece).await? {
@@ -368,12 +368,13 @@ async fn send_body(mut body: Body, mut stream: SendStream<Bytes>) -> Result<(), 
     Ok(())
 }
 
-/// Returns the TLS configuration for a node with these protocols. The node's certificate must be the one that the store lists,
-/// or be signed by a public authority. The listed certificate can be trusted, because only nodes write to the store.
+/// Returns the TLS configuration for connections to a node that offer these protocols. The node's certificate must be
+/// the one that the store lists, or be signed by a public authority. The listed certificate can be trusted, because
+/// only nodes write to the store.
 ///
 /// # Errors
 /// Fails if the program was built with public authorities that cannot be used.
-pub fn tls_config(peer: &Peer, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>, io::Error> {
+pub fn tls_config(peer: &PeerAddress, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>, io::Error> {
     let pinned = peer.certificate.clone();
     pinned_config(move |certificate| has_fingerprint(certificate, &pinned), protocols).map_err(io::Error::other)
 }

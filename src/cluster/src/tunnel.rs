@@ -12,13 +12,14 @@ use tokio_util::{io::ReaderStream, sync::CancellationToken};
 
 use crate::{
     forward::{Forwarder, is_forwarded_header, peer_unavailable},
-    peers::{self, PeerNode},
+    peers::{self, Peer},
 };
 use countersign_net::tls::HTTP_1_1;
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_session::cluster::{Body, FORWARDED_HEADER, lost_session_error};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum time until the other node accepts the WebSocket and resumes the session.
+const RESUME_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The header with the id of the session.
 const SESSION_ID: &str = "mcp-session-id";
@@ -51,7 +52,7 @@ pub async fn open(
         }
     }
     let connect = handshake.header(FORWARDED_HEADER, forwarder.token.clone()).connect();
-    let (head, framed) = match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
+    let (head, framed) = match tokio::time::timeout(RESUME_TIMEOUT, connect).await {
         Ok(connected) => connected.map_err(to_refusal)?,
         Err(_) if forwarder.peer.is_gone() => return Err(lost_session_error()),
         Err(_) => return Err(peer_unavailable()),
@@ -72,7 +73,7 @@ pub async fn open(
 }
 
 /// Sends the bytes of the client to the other node, until the client or the node is gone or `shutdown` is cancelled.
-async fn copy_to_peer(mut payload: Body, mut to: impl AsyncWrite + Unpin, peer: PeerNode, shutdown: CancellationToken) {
+async fn copy_to_peer(mut payload: Body, mut to: impl AsyncWrite + Unpin, peer: Peer, shutdown: CancellationToken) {
     let copy = async {
         while let Some(Ok(chunk)) = payload.next().await {
             if to.write_all(&chunk).await.is_err() || to.flush().await.is_err() {
@@ -98,11 +99,12 @@ fn to_refusal(error: WsClientError) -> McpError {
         }
         WsClientError::InvalidResponseStatus(StatusCode::GONE) => McpError::new(
             ErrorKind::ResumeTooLate,
-            "the gateway no longer holds the frames after that number; connect again and initialize",
+            "the gateway no longer holds the frames after the requested number; connect again and initialize",
         ),
-        WsClientError::InvalidResponseStatus(StatusCode::BAD_REQUEST) => {
-            McpError::new(ErrorKind::InvalidRequest, "this session has not sent that many frames yet")
-        }
+        WsClientError::InvalidResponseStatus(StatusCode::BAD_REQUEST) => McpError::new(
+            ErrorKind::InvalidRequest,
+            "this session has not sent as many frames as the client claims to have received",
+        ),
         WsClientError::InvalidResponseStatus(StatusCode::SERVICE_UNAVAILABLE) => McpError::new(
             ErrorKind::Overloaded,
             "the gateway that holds this session takes no more connections; try again",

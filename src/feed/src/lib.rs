@@ -1,7 +1,7 @@
 //! The feed: committed change events in order of their sequence numbers, and live events without numbers, for any number
 //! of subscribers.
 //!
-//! The feed never decides what happens to a change, and never delays the code that announces events.
+//! The feed never decides what happens to a change, and never delays the code that publishes events.
 //!
 //! [`Feed`] is a ring in memory backed by the store. A [`FeedSubscription`] that falls behind the ring reads from the
 //! store until it catches up, so that no change event is missed or repeated. Each [`FeedEvent`] is serialized once.
@@ -33,7 +33,8 @@ pub struct FeedChange {
 /// An event, as bytes that all subscribers share.
 #[derive(Debug)]
 pub struct FeedEvent {
-    /// The sequence number; `None` for live events, which are not stored and cannot be resumed.
+    /// The sequence number; `None` for live events and `hello`, which are not stored. `reset` has the number of the
+    /// last deleted event.
     pub seq: Option<u64>,
     /// The type of the event, such as `change.created`, `session.opened` or `hello`.
     pub kind: Cow<'static, str>,
@@ -94,7 +95,7 @@ impl FeedEvent {
         Self::new(Some(event.seq), event.kind.into(), event.data.as_bytes(), Some(change))
     }
 
-    /// Reads the change from the JSON of a stored event.
+    /// Creates an event that was read from the store, with the change that its JSON contains.
     fn parse_stored(event: StoredEvent) -> Result<Self, StoreError> {
         #[derive(Deserialize)]
         struct StoredEventJson {
@@ -125,7 +126,7 @@ impl FeedEvent {
 
 /// The state that all handles of the feed share.
 struct SharedState {
-    /// The sequence number of the last announced event.
+    /// The sequence number of the last published change event.
     head: u64,
     /// `None` once the feed is closed.
     ring: Option<broadcast::Sender<Arc<FeedEvent>>>,
@@ -147,7 +148,7 @@ impl Feed {
         Self { shared: Arc::new(Mutex::new(SharedState { head, ring: Some(ring) })), store }
     }
 
-    /// Returns the sequence number of the last announced change event; 0 before the first.
+    /// Returns the sequence number of the last published change event; 0 before the first.
     #[must_use]
     pub fn head(&self) -> u64 {
         self.shared.lock().head
@@ -177,13 +178,14 @@ impl Feed {
         })
     }
 
-    /// Announces a live event, such as `session.opened` or `rule.created`, to all subscribers. Its `type` is a member.
+    /// Publishes a live event, such as `session.opened` or `rule.created`, to all subscribers. Its kind is the member
+    /// `type` of the JSON.
     pub fn publish_live(&self, event: &serde_json::Value) {
         let kind = event.get("type").and_then(serde_json::Value::as_str).unwrap_or("live").to_owned();
         self.publish(FeedEvent::new(None, kind.into(), event.to_string().as_bytes(), None));
     }
 
-    /// Announces an event. Only `PendingChanges` announces change events, in order of the sequence numbers.
+    /// Publishes an event. Only `PendingChanges` publishes change events, in order of the sequence numbers.
     pub fn publish(&self, event: FeedEvent) {
         let mut shared = self.shared.lock();
         if let Some(seq) = event.seq {
@@ -209,7 +211,7 @@ pub struct FeedSubscription {
     position: u64,
     /// The next events must be read from the store, because the ring may no longer hold them.
     is_behind: bool,
-    /// The announced head, if `position` was beyond it when the subscription began. The store then decides whether
+    /// The published head, if `position` was beyond it when the subscription began. The store then decides whether
     /// `position` exists.
     unconfirmed_head: Option<u64>,
     /// Events that were read from the store and not returned yet.
@@ -258,10 +260,10 @@ impl FeedSubscription {
     }
 
     async fn catch_up(&mut self) -> Result<(), StoreError> {
-        if let Some(announced_head) = self.unconfirmed_head {
-            // An event may be durable, and read by a client, before it is announced.
+        if let Some(published_head) = self.unconfirmed_head {
+            // An event may be durable, and read by a client, before it is published.
             if self.position > self.store.heads().await?.event {
-                self.position = announced_head;
+                self.position = published_head;
             }
             self.unconfirmed_head = None;
             return Ok(());

@@ -77,7 +77,7 @@ pub struct Introduction {
 
 /// The address of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerAddress {
     pub url: String,
     /// The same as [`Introduction::certificate`].
     pub certificate: String,
@@ -160,7 +160,7 @@ pub trait Nodes: Send + Sync + 'static {
         0
     }
     /// Returns the address of another node until its lease ends.
-    fn peer(&self, _node: &str) -> Option<Peer> {
+    fn peer(&self, _node: &str) -> Option<PeerAddress> {
         None
     }
     /// Renews the lease and reads the other nodes, so that later answers are newer than this call.

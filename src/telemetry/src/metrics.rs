@@ -1,4 +1,5 @@
-//! The recorder of the metrics in [`table`], which counts requests and errors, and handles for all other metrics.
+//! Installs the recorder for the metrics in [`table`], counts requests and errors, and has handles for metrics that
+//! several crates use.
 //!
 //! Label values come from closed sets: client input never becomes a label.
 
@@ -22,8 +23,8 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use countersign_protocol::{ErrorKind, Method};
 
-/// The number of providers whose circuit breaker has a label of its own.
-const MAX_LABELLED_PROVIDERS: usize = 256;
+/// The maximum number of providers whose circuit breaker has a label of its own.
+const MAX_LABELED_PROVIDERS: usize = 256;
 
 /// Upper bounds of the duration histogram, in seconds.
 const DURATION_BUCKETS: [f64; 15] =
@@ -47,7 +48,7 @@ macro_rules! labels {
 }
 
 labels! {
-    /// The endpoint of a request, with the same names as in a change's proposer.
+    /// The transport over which a request arrived, with the same names as in a change's proposer.
     Transport {
         Http = "http",
         WebSocket = "websocket",
@@ -70,7 +71,7 @@ labels! {
 labels! {
     /// Caches whose hit rate is measured.
     Cache {
-        /// Batched reads that were answered by one call.
+        /// Identical reads in a batch: the first is a miss, and the others share its answer and are hits.
         Reads = "reads",
         /// Verified keys.
         Keys = "keys",
@@ -244,13 +245,13 @@ impl CacheMetrics {
     }
 }
 
-/// Sets the state of a provider's circuit breaker. Providers beyond `MAX_LABELLED_PROVIDERS` share the label
+/// Sets the state of a provider's circuit breaker. Providers beyond `MAX_LABELED_PROVIDERS` share the label
 /// `other`.
 pub fn set_breaker_state(provider: &str, state: CircuitState) {
-    static LABELLED_PROVIDERS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let mut labelled = LABELLED_PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let has_label = labelled.contains(provider)
-        || (labelled.len() < MAX_LABELLED_PROVIDERS && labelled.insert(provider.to_owned()));
+    static LABELED_PROVIDERS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let mut labeled = LABELED_PROVIDERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let has_label =
+        labeled.contains(provider) || (labeled.len() < MAX_LABELED_PROVIDERS && labeled.insert(provider.to_owned()));
     let label = if has_label { provider } else { "other" };
     gauge!(BREAKER_STATE, "provider" => label.to_owned()).set(f64::from(state as u8));
 }
@@ -327,7 +328,8 @@ impl MethodLabel {
     }
 }
 
-/// The metrics of requests with one transport, method and outcome. Looking them up costs more than using them.
+/// The metrics of requests with one transport, method and outcome. They are kept, because looking them up costs more
+/// than using them.
 struct RequestSeries {
     count: Counter,
     duration: Histogram,

@@ -31,7 +31,7 @@ pub(super) struct StderrWriter {
     shared: Arc<WriterProgress>,
 }
 
-/// The numbers of lines that the writers and the thread share.
+/// The numbers of queued, dropped and written lines, which the writers and the thread share.
 #[derive(Default)]
 struct WriterProgress {
     /// Lines that were put into the queue since the start.
@@ -44,7 +44,8 @@ struct WriterProgress {
 }
 
 impl StderrWriter {
-    /// Starts the thread. With `log_file`, stderr is redirected to that file, whose size is limited.
+    /// Starts the thread. `log_file` is the file to which stderr already points. It is rotated, so that its size is
+    /// limited.
     pub(super) fn start(log_file: Option<PathBuf>) -> io::Result<Self> {
         let (lines, queue) = sync_channel(MAX_QUEUED_LINES);
         let shared = Arc::new(WriterProgress::default());

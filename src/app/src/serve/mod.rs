@@ -48,7 +48,7 @@ const MAX_STDIO_DRAIN: Duration = Duration::from_millis(300);
 /// Options of this process beyond its configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The gateway was started in the background by `countersign stdio`. It ends some time after its last user, and
+    /// The gateway was started in the background by `countersign stdio`. It ends after some time without users, and
     /// uses another port if the configured one is taken.
     pub detached: bool,
     /// The gateway also serves MCP on stdin and stdout, and ends with stdin.
@@ -76,7 +76,7 @@ pub enum ServeError {
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("the TLS certificate or key cannot be used: {0}")]
     Tls(String),
-    #[error("the acceptance of a looser policy could not be recorded: {0}")]
+    #[error("the start with this policy could not be recorded in the audit trail: {0}")]
     Policy(String),
     #[error("the key that seals the state of requests cannot be used: {0}")]
     StateKey(std::io::Error),
@@ -89,8 +89,8 @@ pub enum ServeError {
     OtherTokenKey,
     #[error("{0}")]
     Socket(#[from] socket::SocketError),
-    #[error("a thread could not be started: {0}")]
-    Thread(#[from] std::io::Error),
+    #[error("the gateway file in the data directory cannot be written: {0}")]
+    GatewayFile(std::io::Error),
     #[error("stdin and stdout cannot be served: {0}")]
     Stdio(String),
     #[error("a core part of the gateway ended unexpectedly; the store recovers at the next start")]
@@ -216,7 +216,8 @@ impl RunningGateway {
     }
 }
 
-/// Watches the configuration until the gateway ends, and tells the service manager about reloads by SIGHUP.
+/// Watches the configuration until the gateway ends, and tells the service manager when SIGHUP begins and ends a
+/// reload.
 fn watch_config(running: &RunningGateway, manager: &Arc<ServiceManager>) -> impl Future<Output = ()> + use<> {
     let (reloader, endpoint, manager) =
         (Arc::clone(&running.reloader), Arc::clone(&running.endpoint), Arc::clone(manager));

@@ -15,7 +15,7 @@ use super::{Options, RunningGateway, ServeError, stdio, token_key};
 use crate::{
     keys,
     live::{LiveGateway, bind_acceptances},
-    nodes::{self, Follower},
+    nodes::{self, NodeSync},
     server_accounts::{self, AuditedAccounts},
 };
 use countersign_attach::{GatewayFile, Users, proof::ProofSecret, socket, start as attach};
@@ -81,7 +81,7 @@ const MAX_STORE_RETRY_DELAY: Duration = Duration::from_secs(5);
 /// Starts all parts, and returns when the endpoints are open. Must run inside an actix system.
 ///
 /// # Errors
-/// Returns a [`ServeError`]; nothing is left running then.
+/// Returns a [`ServeError`]. The process must then end, because some parts may still be running.
 pub async fn start(
     loaded: LoadedConfig,
     source: ConfigSource,
@@ -117,7 +117,7 @@ pub async fn start(
     let state_sealer =
         StateSealer::new(state_key).ok_or_else(|| ServeError::StateKey(std::io::ErrorKind::InvalidData.into()))?;
     let token_secret = token_secret.unwrap_or(secret);
-    let token_key_fingerprint = token_key::check(&token_secret, &credentials, &*store.nodes()).await?;
+    let token_key_fingerprint = token_key::claim(&token_secret, &credentials, &*store.nodes()).await?;
     let sign_in_sealer = Sealer::new(&keys::sign_in_token_key(&token_secret));
     let account_sealer = Sealer::new(&keys::account_token_key(&token_secret));
     let consent_salt = keys::consent_salt(&secret);
@@ -156,8 +156,8 @@ pub async fn start(
     router.send(PublishProviders(providers)).await.map_err(|_| ServeError::CoreEnded)??;
     let webhooks = Arc::new(Webhooks::new(changes.feed().clone()));
     let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&credentials) as _));
-    let provider = OidcClient::new(&config, sign_in_sealer);
-    let provider_sign_ins = Arc::new(ProviderSignIns::new(provider, Arc::clone(&credentials)));
+    let oidc_client = OidcClient::new(&config, sign_in_sealer);
+    let provider_sign_ins = Arc::new(ProviderSignIns::new(oidc_client, Arc::clone(&credentials)));
     server_accounts.set_identity_provider(Arc::clone(&provider_sign_ins) as _);
     let live = LiveGateway {
         router: router.clone(),
@@ -219,7 +219,7 @@ pub async fn start(
     let feed = changes.feed().clone();
     let acceptances =
         Arc::new(ToolAcceptances::new(Arc::clone(&routes), Arc::clone(&pins), route_rebuilder(&router), feed.clone()));
-    let follower_store = Arc::clone(&store);
+    let sync_store = Arc::clone(&store);
     let server_accounts = Arc::new(AuditedAccounts {
         accounts: server_accounts,
         holders: Arc::clone(credentials.keyring()) as _,
@@ -253,9 +253,9 @@ pub async fn start(
         .await?;
     let (tls, certificate) = tls.map(|tls| (tls.config, tls.fingerprint)).unzip();
     let own_sessions = Arc::clone(&sessions);
-    let follower = Follower {
+    let node_sync = NodeSync {
         nodes: Arc::clone(&nodes),
-        store: follower_store,
+        store: sync_store,
         routes: Arc::clone(&routes),
         pins,
         standing_rules: Arc::clone(&standing_rules),
@@ -267,7 +267,7 @@ pub async fn start(
         end_lapsed_sessions: Box::new(move || own_sessions.lifetimes.end_lapsed_epoch()),
     };
     // Other nodes must be able to find this node as soon as it has a session.
-    follower.introduce().await?;
+    node_sync.introduce().await?;
     token_key::check_again(&token_key_fingerprint, &credentials)?;
     let proof = GatewayProof(proof_secret.clone());
     let origins = Arc::new(OriginRules::new(&config));
@@ -322,11 +322,11 @@ pub async fn start(
     let listener = socket::Listener::bind(&config.data, &lock)?;
     stdio::serve_socket(&lines_thread, Arc::clone(&endpoint), listener, users.clone(), options.detached);
     let gateway_file = GatewayFile::from_process(&config, address, options.detached, proof_secret);
-    actix::spawn(follower.run(shutdown.child_token()));
+    actix::spawn(node_sync.run(shutdown.child_token()));
     if let Err(error) = lock.describe(&format!("pid {}, {}", gateway_file.pid, gateway_file.url)) {
         tracing::debug!(%error, "the description of the lock was not written");
     }
-    let published_file = gateway_file.publish(&config.data, &lock).map_err(ServeError::Thread)?;
+    let published_file = gateway_file.publish(&config.data, &lock).map_err(ServeError::GatewayFile)?;
     tracing::info!(url = %gateway_file.url, data = %config.data.display(), "countersign serves");
     Ok(RunningGateway {
         config,

@@ -22,7 +22,7 @@ pub fn serve_socket(
     endpoint: Arc<McpEndpoint>,
     listener: socket::Listener,
     users: Users,
-    is_background: bool,
+    is_detached: bool,
 ) {
     thread.spawn(async move {
         loop {
@@ -46,7 +46,7 @@ pub fn serve_socket(
                     stdio_identity(&endpoint.server.long_requests.authenticator, hello.key.as_deref())
                         .map_err(|e| e.to_string())
                 };
-                match hello::receive(&mut reader, &mut writer, is_background, admit).await {
+                match hello::receive(&mut reader, &mut writer, is_detached, admit).await {
                     Ok(Some(Admission::Serve(identity))) => {
                         lines::serve(Arc::clone(&endpoint), identity, reader, writer).await;
                     }

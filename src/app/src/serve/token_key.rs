@@ -6,12 +6,12 @@ use countersign_auth::stored_credentials::StoredCredentials;
 use countersign_domain::changes::digest::PartHasher;
 use countersign_store::{Nodes, nodes::Node};
 
-/// Checks that the key is the one in use, or replaces that one if no other node serves. Returns the fingerprint of the
+/// Records the key as the one in use, unless another node serves with another key. Returns the fingerprint of the
 /// key for [`check_again`].
 ///
 /// # Errors
 /// [`ServeError::OtherTokenKey`] if another node serves with another key; errors of the store.
-pub(super) async fn check(
+pub(super) async fn claim(
     secret: &[u8; 32],
     credentials: &StoredCredentials,
     nodes: &dyn Nodes,
@@ -38,7 +38,7 @@ pub(super) async fn check(
 /// replaced it.
 ///
 /// # Errors
-/// As [`check`].
+/// As [`claim`].
 pub(super) fn check_again(fingerprint: &str, credentials: &StoredCredentials) -> Result<(), ServeError> {
     let recorded = credentials.writer().ensure_token_key(fingerprint)?;
     if recorded == fingerprint { Ok(()) } else { Err(ServeError::OtherTokenKey) }

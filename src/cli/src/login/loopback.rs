@@ -19,7 +19,7 @@ use crate::{
     output::{one_line, print_note},
 };
 use countersign_auth::tokens::{
-    code_flow::AnswerProblem,
+    code_flow::AuthorizationResponseError,
     public_client::{AuthorizationRequest, GrantProblem, PublicClient, TokenResponse},
 };
 
@@ -81,7 +81,7 @@ async fn wait_for_answer(
 ) -> Result<TokenResponse, GrantProblem> {
     while let Some(Callback { query, page }) = callbacks.recv().await {
         let result = client.redeem_answer(request, &query).await;
-        let is_foreign = matches!(result, Err(GrantProblem::Answer(AnswerProblem::OtherRequest)));
+        let is_foreign = matches!(result, Err(GrantProblem::Answer(AuthorizationResponseError::OtherRequest)));
         // A browser that does not wait for its page misses nothing.
         let _ = page.send(if is_foreign {
             FOREIGN

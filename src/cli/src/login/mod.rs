@@ -15,7 +15,7 @@ use super::{
     output::{Output, one_line, print_note},
 };
 use countersign_auth::tokens::{
-    code_flow::AnswerProblem,
+    code_flow::AuthorizationResponseError,
     public_client::{ClientSettings, GrantProblem, PublicClient},
 };
 
@@ -117,11 +117,13 @@ fn check_resource(url: &Url, settings: &ClientSettings) -> Result<(), Failure> {
 fn failure(problem: GrantProblem) -> Failure {
     let (exit, message) = match &problem {
         GrantProblem::Unreachable(_) => (Exit::Unavailable, problem.to_string()),
-        GrantProblem::Refused(code) | GrantProblem::Answer(AnswerProblem::Refused(code)) => match code.as_str() {
-            "access_denied" => (Exit::NotAuthorized, "the sign-in was denied at the identity provider".to_owned()),
-            "expired_token" => (Exit::NotAuthorized, "nobody signed in within the time limit".to_owned()),
-            _ => (Exit::NotAuthorized, format!("the identity provider refuses with {code:?}")),
-        },
+        GrantProblem::Refused(code) | GrantProblem::Answer(AuthorizationResponseError::Refused(code)) => {
+            match code.as_str() {
+                "access_denied" => (Exit::NotAuthorized, "the sign-in was denied at the identity provider".to_owned()),
+                "expired_token" => (Exit::NotAuthorized, "nobody signed in within the time limit".to_owned()),
+                _ => (Exit::NotAuthorized, format!("the identity provider refuses with {code:?}")),
+            }
+        }
         GrantProblem::Unusable(_) | GrantProblem::Answer(_) => (Exit::Failed, problem.to_string()),
     };
     Failure::new(exit, one_line(&message))

@@ -171,7 +171,7 @@ async fn leaving_node_hands_over_at_once() {
     })
     .await;
     let id = a.nodes().claimant().unwrap().node;
-    let peer = Some(crate::nodes::Peer { url: introduction.url, certificate: introduction.certificate });
+    let peer = Some(crate::nodes::PeerAddress { url: introduction.url, certificate: introduction.certificate });
     wait_until("the other node knows the address", async || b.nodes().peer(&id) == peer).await;
     assert!(matches!(server_for(dir.path()).take_offline(false).err(), Some(StoreError::AlreadyServed)));
     let began = Instant::now();

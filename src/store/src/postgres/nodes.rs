@@ -36,7 +36,7 @@ use super::{
 };
 use crate::{
     Heads, StoreError, StoreFuture,
-    nodes::{Introduction, Node, Nodes, Peer, ServerStates, StoreUpdates},
+    nodes::{Introduction, Node, Nodes, PeerAddress, ServerStates, StoreUpdates},
 };
 use countersign_domain::changes::{Claimant, audit::EntryHash};
 
@@ -70,7 +70,7 @@ pub(super) struct Membership {
     live_nodes: AtomicUsize,
     differing_nodes: AtomicUsize,
     /// The addresses of the other live nodes, and the ends of their leases by [`time_since_boot`].
-    peers: Mutex<HashMap<String, (Peer, Duration)>>,
+    peers: Mutex<HashMap<String, (PeerAddress, Duration)>>,
     renewals: Renewals,
     secret: OnceLock<[u8; 32]>,
     updates: watch::Sender<StoreUpdates>,
@@ -254,7 +254,7 @@ impl Nodes for Membership {
         self.differing_nodes.load(Ordering::Acquire)
     }
 
-    fn peer(&self, node: &str) -> Option<Peer> {
+    fn peer(&self, node: &str) -> Option<PeerAddress> {
         let peers = self.peers.lock();
         peers.get(node).filter(|(_, until)| time_since_boot() < *until).map(|(peer, _)| peer.clone())
     }

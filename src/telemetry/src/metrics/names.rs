@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-/// The number of configurations that contain each name, by its labels and the name. The count is 2 while one configuration
+/// For each name and its labels, the number of configurations that contain it. The count is 2 while one configuration
 /// replaces another.
 static NAME_COUNTS: Mutex<BTreeMap<(Labels, String), usize>> = Mutex::new(BTreeMap::new());
 

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     Heads, StoreError,
-    nodes::{Introduction, Peer},
+    nodes::{Introduction, PeerAddress},
     rows::{parse_hash, signed, unsigned},
 };
 use countersign_domain::changes::{audit::AuditHead, digest::PartHasher};
@@ -285,7 +285,7 @@ impl Membership {
         let (certificates, leases): (Vec<String>, Vec<i64>) = (row.get("certificates"), row.get("leases"));
         let peers = urls.into_iter().zip(certificates).zip(leases).map(|((url, certificate), lease)| {
             let remaining = Duration::from_micros(u64::try_from(lease).unwrap_or(0));
-            (Peer { url, certificate }, received + remaining)
+            (PeerAddress { url, certificate }, received + remaining)
         });
         *self.peers.lock() = reached.into_iter().zip(peers).collect();
         let Some(joined) = row.get::<_, Option<i64>>("joined") else {
