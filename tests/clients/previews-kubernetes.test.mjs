@@ -1,0 +1,131 @@
+// Tries every shipped recipe for Kubernetes with the real servers kubernetes-mcp-server and mcp-server-kubernetes on a fake of the
+// API server.
+import assert from 'node:assert/strict';
+import { mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+import { test } from 'node:test';
+
+import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
+import { TriedServer } from './servers-tried.mjs';
+import { VENDORS } from './vendors.mjs';
+
+const WEB = { name: 'web', namespace: 'shop' };
+const DEPLOYMENT = { apiVersion: 'apps/v1', kind: 'Deployment', ...WEB };
+const RESOURCE = { resourceType: 'deployment', ...WEB };
+
+const object = (state, apiVersion, plural, name, namespace = 'shop') => state.objects[[apiVersion, plural, namespace, name].join(' ')];
+const web = state => object(state, 'apps/v1', 'deployments', 'web');
+const settings = state => object(state, 'v1', 'configmaps', 'settings');
+const node = state => object(state, 'v1', 'nodes', 'node-1', '');
+const revisions = state => Object.values(state.objects).filter(({ type }) => type === 'helm.sh/release.v1').map(({ metadata }) => metadata.name);
+
+const configMap = (name, data) => `apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: ${name}\n  namespace: shop\ndata:\n${Object.entries(data).map(([key, value]) => `  ${key}: ${value}\n`).join('')}`;
+const image = tag => `apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: web\n  namespace: shop\nspec:\n  template:\n    spec:\n      containers:\n      - name: web\n        image: shop/web:${tag}\n`;
+
+/** Creates a chart with a config map, and returns its folder. */
+async function createChart(t) {
+    const folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-chart-'));
+    t.after(() => rm(folder, { recursive: true, force: true }));
+    await mkdir(path.join(folder, 'templates'));
+    await writeFile(path.join(folder, 'Chart.yaml'), 'apiVersion: v2\nname: demo\nversion: 0.1.0\n');
+    await writeFile(path.join(folder, 'values.yaml'), 'greeting: hello\n');
+    await writeFile(path.join(folder, 'templates/greeting.yaml'), 'apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {{ .Release.Name }}\ndata:\n  greeting: {{ .Values.greeting }}\n');
+    return folder;
+}
+
+test('every recipe for kubernetes-mcp-server shows what its tool does', async t => {
+    const behind = await startBehind(t, 'kubernetes');
+    const chart = await createChart(t);
+    const tried = new TriedServer({ title: 'Kubernetes: kubernetes-mcp-server', how: `The real server ${VENDORS.kubernetes.package} on a fake of the API server with server-side apply.` });
+    await tryCalls(t, behind, [
+        ['resources_create_or_update', { resource: configMap('settings', { currency: 'EUR' }) }, { Object: ['-  currency: CHF', '+  currency: EUR'] }, s => [settings(s).data.currency, 'EUR']],
+        ['resources_create_or_update, list', { resource: image('2.0') }, { Object: ['-        image: shop/web:1.0', '+        image: shop/web:2.0'] }, s => [web(s).spec.template.spec.containers, [{ name: 'web', image: 'shop/web:2.0', env: [{ name: 'MODE', value: 'live' }] }]]],
+        ['resources_create_or_update, new', { resource: JSON.stringify({ apiVersion: 'v1', kind: 'ConfigMap', metadata: { name: 'fresh', namespace: 'shop' }, data: { a: 'b' } }) }, { Object: ['+  a: b'] }, s => [object(s, 'v1', 'configmaps', 'fresh').data, { a: 'b' }]],
+        ['resources_create_or_update, several', { resource: `${configMap('one', { a: 'b' })}---\n${configMap('settings', { currency: 'USD' })}` }, { 'ConfigMap one': ['+  a: b'], 'ConfigMap settings': ['+  currency: USD'] }, s => [settings(s).data.currency, 'USD']],
+        ['resources_scale', { ...DEPLOYMENT, scale: 5 }, { replicas: ['-2', '+5'] }, s => [web(s).spec.replicas, 5]],
+        ['pods_run', { image: 'nginx', name: 'once', namespace: 'shop' }, { image: ['+nginx'] }, s => [object(s, 'v1', 'pods', 'once').spec.containers[0].image, 'nginx']],
+        ['pods_delete', { name: 'once', namespace: 'shop' }, { Pod: ['-  name: once'] }, s => [object(s, 'v1', 'pods', 'once'), undefined]],
+        ['resources_delete', { apiVersion: 'v1', kind: 'ConfigMap', name: 'fresh', namespace: 'shop' }, { Object: ['-  a: b'] }, s => [object(s, 'v1', 'configmaps', 'fresh'), undefined]],
+        ['helm_install', { chart, name: 'demo', namespace: 'shop' }, { name: ['+demo'] }, s => [revisions(s), ['sh.helm.release.v1.demo.v1']]],
+        ['helm_uninstall', { name: 'demo', namespace: 'shop' }, { name: ['-demo'] }, s => [revisions(s), []]]
+    ], tried);
+    await t.test('the page about the servers tried says so', () => tried.check());
+    await t.test('pods_exec shows its pod', async () => {
+        const change = await behind.propose('pods_exec', { name: 'web-1', namespace: 'shop', command: ['ls', '/'] });
+        assert.equal(change.preview.failed, undefined);
+        assert.ok(change.diff.fields.some(({ label }) => label === 'Pod'));
+    });
+});
+
+test('every recipe for mcp-server-kubernetes shows what its tool does', async t => {
+    const behind = await startBehind(t, 'kubectl');
+    const chart = await createChart(t);
+    const context = behind.definitions.find(({ name }) => name === 'kubectl_context');
+    assert.equal(context.annotations.readOnlyHint, true, 'kubectl_context can set the context of later calls');
+    const how = `The real server ${VENDORS.kubectl.package} with kubectl 1.35 and Helm 4.1 on a fake of the API server. The annotation of \`kubectl_context\` is wrong: it is said to be read-only, but can set the context of later calls.`;
+    const tried = new TriedServer({ title: 'Kubernetes: mcp-server-kubernetes', how });
+    await tryCalls(t, behind, [
+        ['kubectl_apply', { manifest: configMap('settings', { currency: 'EUR' }), namespace: 'shop' }, { Object: ['-  currency: CHF', '+  currency: EUR'] }, s => [settings(s).data.currency, 'EUR']],
+        ['kubectl_apply, several', { manifest: `${configMap('one', { a: 'b' })}---\n${configMap('two', { c: 'd' })}`, namespace: 'shop' }, { 'ConfigMap one': ['+  a: b'] }, s => [object(s, 'v1', 'configmaps', 'two').data, { c: 'd' }]],
+        ['kubectl_create', { manifest: configMap('fresh', { a: 'b' }), namespace: 'shop' }, { Object: ['+  a: b'] }, s => [object(s, 'v1', 'configmaps', 'fresh').data, { a: 'b' }]],
+        ['kubectl_create, by name', { resourceType: 'configmap', name: 'literal', namespace: 'shop', fromLiteral: ['a=b'] }, { name: ['+literal'] }, s => [object(s, 'v1', 'configmaps', 'literal').data, { a: 'b' }]],
+        ['kubectl_patch', { ...RESOURCE, patchType: 'merge', patchData: { spec: { replicas: 4 } } }, { Object: ['-  replicas: 2', '+  replicas: 4'] }, s => [web(s).spec.replicas, 4]],
+        ['kubectl_patch, strategic', { ...RESOURCE, patchData: { spec: { template: { spec: { containers: [{ name: 'web', image: 'shop/web:3.0' }] } } } } }, { Object: ['+        image: shop/web:3.0'] }, s => [web(s).spec.template.spec.containers[0].env.length, 1]],
+        ['kubectl_scale', { ...WEB, replicas: 6, resourceType: 'deployment' }, { replicas: ['-4', '+6'] }, s => [web(s).spec.replicas, 6]],
+        ['kubectl_rollout, pause', { ...RESOURCE, subCommand: 'pause' }, { paused: ['-false', '+true'] }, s => [web(s).spec.paused, true]],
+        ['kubectl_rollout, resume', { ...RESOURCE, subCommand: 'resume' }, { paused: ['-true', '+false'] }, s => [web(s).spec.paused ?? false, false]],
+        ['kubectl_rollout, restart', { ...RESOURCE, subCommand: 'restart' }, { images: [] }, s => ['kubectl.kubernetes.io/restartedAt' in web(s).spec.template.metadata.annotations, true]],
+        ['node_management, cordon', { operation: 'cordon', nodeName: 'node-1' }, { schedulable: ['-true', '+false'] }, s => [node(s).spec.unschedulable, true]],
+        ['node_management, uncordon', { operation: 'uncordon', nodeName: 'node-1' }, { schedulable: ['-false', '+true'] }, s => [node(s).spec.unschedulable ?? false, false]],
+        ['kubectl_delete', { resourceType: 'configmap', name: 'fresh', namespace: 'shop' }, { Object: ['-  a: b'] }, s => [object(s, 'v1', 'configmaps', 'fresh'), undefined]],
+        ['kubectl_delete, by label', { resourceType: 'pods', labelSelector: 'app=web', namespace: 'shop' }, { Objects: ['-  "shop/web-1"'] }, s => [object(s, 'v1', 'pods', 'web-1'), undefined]],
+        ['install_helm_chart', { name: 'demo', chart, namespace: 'shop' }, { Revisions: ['+  "sh.helm.release.v1.demo.v1"'] }, s => [object(s, 'v1', 'configmaps', 'demo').data.greeting, 'hello']],
+        ['upgrade_helm_chart', { name: 'demo', chart, namespace: 'shop', values: { greeting: 'hi' } }, { Revisions: ['+  "sh.helm.release.v1.demo.v2"'] }, s => [object(s, 'v1', 'configmaps', 'demo').data.greeting, 'hi']],
+        ['uninstall_helm_chart', { name: 'demo', namespace: 'shop' }, { Revisions: ['-  "sh.helm.release.v1.demo.v1",'] }, s => [revisions(s), []]]
+    ], tried);
+    await t.test('the page about the servers tried says so', () => tried.check());
+    await t.test('exec_in_pod shows its pod', async () => {
+        const change = await behind.propose('exec_in_pod', { name: 'literal', namespace: 'shop', command: ['ls', '/'] });
+        // There is no such pod.
+        assert.match(change.preview.failed, /not found/);
+    });
+});
+
+test('changes in the cluster meanwhile make a change stale', async t => {
+    const behind = await startBehind(t, 'kubernetes');
+    const touch = of => of.metadata.resourceVersion += '0';
+    await tryConcurrentChanges(t, behind, [
+        ['resources_create_or_update', { resource: configMap('settings', { currency: 'EUR' }) }, s => (settings(s).data.currency = 'USD'), { Object: ['-  currency: USD'] }],
+        ['resources_scale', { ...DEPLOYMENT, scale: 5 }, s => (web(s).spec.replicas = 3), { replicas: ['-3', '+5'] }],
+        ['resources_delete', { apiVersion: 'v1', kind: 'ConfigMap', name: 'settings', namespace: 'shop' }, s => (settings(s).data.more = 'x'), { Object: ['-  more: x'] }]
+    ]);
+    await t.test('what a cluster changes by itself does not', async () => {
+        const change = await behind.propose('resources_scale', { ...DEPLOYMENT, scale: 7 });
+        touch(web(behind.fake.state));
+        web(behind.fake.state).status.readyReplicas = 0;
+        assert.equal((await behind.apply(change)).verification.verified, 'matches');
+    });
+});
+
+test('strange answers of the cluster give no preview, and nothing is written', async t => {
+    const behind = await startBehind(t, 'kubernetes');
+    settings(behind.fake.state).data.large = 'x'.repeat(3 << 20);
+    const many = Array.from({ length: 51 }, (_, n) => configMap(`m${n}`, { a: 'b' })).join('---\n');
+    await tryStrangeAnswers(t, behind, [
+        ['resources_create_or_update', { resource: configMap('settings', { a: 'b' }) }, 'nonsense', /resources_get/],
+        ['resources_create_or_update', { resource: configMap('settings', { a: 'b' }) }, 'normal', /resources_get|large|long|limit/],
+        ['resources_create_or_update', { resource: 'kind: [' }, 'normal', /YAML/],
+        ['resources_create_or_update', { resource: many }, 'normal', /50/],
+        ['resources_scale', { ...DEPLOYMENT, name: 'none', scale: 1 }, 'normal', /not found/]
+    ]);
+});
+
+test('a call that the cluster accepts without doing anything is noticed', async t => {
+    const behind = await startBehind(t, 'kubernetes');
+    await trySilentWrites(t, behind, [
+        ['resources_create_or_update', { resource: configMap('settings', { currency: 'EUR' }) }],
+        ['resources_scale', { ...DEPLOYMENT, scale: 5 }],
+        ['pods_delete', { name: 'web-1', namespace: 'shop' }]
+    ]);
+});

@@ -1,0 +1,126 @@
+// What the suites of shipped recipes have in common: they try each recipe with the real server of a vendor on a fake with state.
+import assert from 'node:assert/strict';
+
+import { startGatewayWith } from './fixture.mjs';
+import { eventually } from './gateway.mjs';
+import { connectPeer } from './peer.mjs';
+import { VENDORS } from './vendors.mjs';
+
+const MARKS = { equal: ' ', note: ' ', insert: '+', delete: '-', skip: '@' };
+
+/** Returns what a field shows: marked lines, or the value before and after. */
+function shownLines({ lines, before, after }) {
+    if (lines) return lines.map(({ op, text }) => `${MARKS[op]}${text}`);
+    return [before, after].flatMap((value, n) => ((value ?? null) === null ? [] : `${'-+'[n]}${value}`));
+}
+
+/** Asserts that the change shows these lines by the labels of its fields. */
+export function assertShows(change, shows) {
+    for (const [label, lines] of Object.entries(shows)) {
+        const fields = change.diff.fields.filter(field => field.label === label);
+        assert.ok(fields.length > 0, `${label} is not among ${change.diff.fields.map(field => field.label)}`);
+        const shown = fields.flatMap(shownLines);
+        for (const line of lines) assert.ok(shown.includes(line), `${label} does not show ${JSON.stringify(line)}: ${JSON.stringify(shown)}`);
+    }
+}
+
+/**
+ * Starts a gateway in front of the vendor's server, whose tools keep their names, and of fakes, the first of which is `fake`.
+ * `propose` and `apply` make a change and run it.
+ */
+export async function startBehind(t, vendor) {
+    const { set } = VENDORS[vendor];
+    const { fakes, entry, stop } = await VENDORS[vendor].start();
+    t.after(stop);
+    const server = { ...entry, prefix: '', required: true, trust_annotations: true, previews: set };
+    const gateway = await startGatewayWith({ modules: { tracker: { enabled: false } }, mcpServers: { [set]: server } });
+    t.after(() => gateway.stop());
+    const peer = await connectPeer('modern', { http: gateway.mcp });
+    t.after(() => peer.close());
+    await eventually('the tools are listed', async () => ((await gateway.api('GET', `/servers/${set}`)).body.tools?.length ?? 0) > 0);
+    const definitions = (await gateway.api('GET', `/servers/${set}`)).body.tools;
+    const propose = async (tool, args) => {
+        const answer = await peer.call(tool, args);
+        assert.equal(answer.structuredContent?.status, 'pending', JSON.stringify(answer));
+        return gateway.change(answer.structuredContent.changeId);
+    };
+    /** Approves the change and returns it as it was read back. */
+    const apply = async change => {
+        await gateway.approve(change.id);
+        await gateway.reached(change.id, 'applied');
+        return eventually(`change ${change.id} is read back`, async () => {
+            const now = await gateway.change(change.id);
+            return now.verification?.verified !== 'not_read' && now;
+        });
+    };
+    const writes = () => fakes.flatMap(fake => fake.writes);
+    const behave = mode => fakes.forEach(fake => (fake.mode = mode));
+    return { fake: fakes[0], fakes, gateway, definitions, propose, apply, writes, behave };
+}
+
+const given = (args, fakes) => (typeof args === 'function' ? args(...fakes.map(({ state }) => state)) : args);
+
+/**
+ * Makes each call: `[tool or "tool, variant", arguments, what the review shows by label, effect, options]`. Arguments can be a
+ * function of the states of the fakes. The effect is a function of them that returns what is there and what should be. With the
+ * option `isReadBack: false`, no tool reads the state after the call; `wrong` says which annotation of the definition is wrong.
+ */
+export async function tryCalls(t, { fakes, propose, apply, writes }, calls, tried) {
+    for (const [name, args, shows, effect, { isReadBack = true, wrong } = {}] of calls) {
+        const [tool] = name.split(',');
+        await t.test(name, async () => {
+            const change = await propose(tool, given(args, fakes));
+            assert.equal(change.preview.failed, undefined);
+            assertShows(change, shows);
+            const before = writes().length;
+            const applied = await apply(change);
+            assert.ok(writes().length > before, 'nothing was written');
+            const [actual, expected] = effect(...fakes.map(({ state }) => state));
+            assert.deepEqual(actual, expected);
+            assert.equal(applied.verification?.verified, isReadBack ? 'matches' : undefined, JSON.stringify(applied.verification));
+            tried.add(name, applied, { wrong });
+        });
+    }
+}
+
+/** Makes each change stale: `[tool, arguments, what somebody else does to the states, what the new review shows]`. */
+export async function tryConcurrentChanges(t, { fakes, gateway, propose, writes }, cases) {
+    const before = writes().length;
+    for (const [tool, args, meanwhile, shows] of cases) {
+        await t.test(`${tool} becomes stale`, async () => {
+            const { id, version, digest } = await propose(tool, given(args, fakes));
+            meanwhile(...fakes.map(({ state }) => state));
+            const refused = await gateway.api('POST', `/changes/${id}/decision`, { decision: 'approve', version, digest });
+            assert.equal(refused.status, 409, JSON.stringify(refused.body));
+            assert.equal(refused.body.code, 'CHANGE_STALE');
+            assertShows(refused.body.change, shows);
+        });
+    }
+    assert.equal(writes().length, before);
+}
+
+/** Proposes each call while the fakes misbehave: `[tool, arguments, mode, pattern of the reason why there is no preview]`. */
+export async function tryStrangeAnswers(t, { fakes, propose, writes, behave }, cases) {
+    const before = writes().length;
+    for (const [tool, args, mode, expected] of cases) {
+        await t.test(`${tool} has no preview: ${mode}`, async () => {
+            behave(mode);
+            const change = await propose(tool, given(args, fakes)).finally(() => behave('normal'));
+            assert.match(change.preview.failed ?? 'it did not fail', expected);
+            assert.equal(change.preview.kind, 'arguments');
+        });
+    }
+    assert.equal(writes().length, before);
+}
+
+/** Applies each call, `[tool, arguments]`, which the fakes accept without doing anything. */
+export async function trySilentWrites(t, { fakes, propose, apply, behave }, cases) {
+    for (const [tool, args] of cases) {
+        await t.test(`${tool} does nothing, which is noticed`, async () => {
+            const change = await propose(tool, given(args, fakes));
+            behave('silent');
+            const { verification } = await apply(change).finally(() => behave('normal'));
+            assert.equal(verification?.verified, 'differs', JSON.stringify(verification));
+        });
+    }
+}

@@ -1,0 +1,80 @@
+// The MCP servers of vendors that the tests install (tests/fixtures/vendors), each on a fake of its vendor's API.
+import { mkdtemp, rm, writeFile } from 'node:fs/promises';
+import os from 'node:os';
+import path from 'node:path';
+
+import { startConfluence } from '../fixtures/fakes/confluence.mjs';
+import { startGitLab } from '../fixtures/fakes/gitlab.mjs';
+import { startJira } from '../fixtures/fakes/jira.mjs';
+import { kubeconfig, startKubernetes } from '../fixtures/fakes/kubernetes.mjs';
+import { startNotion } from '../fixtures/fakes/notion.mjs';
+import { command } from './fixture.mjs';
+import { repository } from './gateway.mjs';
+
+const packageFile = file => path.join(repository, 'tests/fixtures/vendors/node_modules', file);
+const cache = path.join(repository, 'tests/.cache');
+
+/** Starts the fake of a cluster, and returns how a server is started with a kubeconfig for it. */
+async function startOnCluster(entryFor) {
+    const fake = await startKubernetes();
+    const folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-kube-'));
+    const file = path.join(folder, 'config');
+    await writeFile(file, kubeconfig(fake.url));
+    const stop = async () => {
+        await fake.stop();
+        await rm(folder, { recursive: true, force: true });
+    };
+    return { fakes: [fake], entry: entryFor({ KUBECONFIG: file, HOME: folder }), stop };
+}
+
+const onFake = async (start, entryFor) => {
+    const fake = await start();
+    return { fakes: [fake], entry: entryFor(fake), stop: () => fake.stop() };
+};
+
+/**
+ * The servers: `set` is the name of their recipes, `package` what their lists of reads call them, and `start()` starts the fakes
+ * and returns `{ fakes, entry, stop() }` with the entry of the server in a configuration.
+ */
+export const VENDORS = {
+    atlassian: {
+        set: 'atlassian',
+        package: 'mcp-atlassian 0.23.1',
+        async start() {
+            const fakes = [await startJira(), await startConfluence()];
+            const [jira, confluence] = fakes.map(fake => fake.url);
+            const env = {
+                // The order of the words in its definitions depends on the seed otherwise.
+                PYTHONHASHSEED: '0', TOOLSETS: 'all', JIRA_URL: jira, JIRA_PERSONAL_TOKEN: 'fake', CONFLUENCE_URL: confluence, CONFLUENCE_PERSONAL_TOKEN: 'fake'
+            };
+            const entry = { command: path.join(cache, 'venv-vendors/bin/mcp-atlassian'), args: [], env };
+            return { fakes, entry, stop: () => Promise.all(fakes.map(fake => fake.stop())) };
+        }
+    },
+    gitlab: {
+        set: 'gitlab',
+        package: '@zereight/mcp-gitlab 2.1.64',
+        start: () => onFake(startGitLab, ({ url }) => ({
+            command, args: [packageFile('@zereight/mcp-gitlab/build/index.js')],
+            env: { GITLAB_API_URL: `${url}/api/v4`, GITLAB_PERSONAL_ACCESS_TOKEN: 'fake', USE_GITLAB_WIKI: 'true', USE_MILESTONE: 'true' }
+        }))
+    },
+    kubernetes: {
+        set: 'kubernetes',
+        package: 'kubernetes-mcp-server 0.0.67',
+        start: () => startOnCluster(env => ({ command, args: [packageFile('kubernetes-mcp-server/bin/index.js'), '--toolsets', 'core,config,helm'], env }))
+    },
+    // It runs kubectl and Helm, which `scripts/lib.sh` installs.
+    kubectl: {
+        set: 'kubernetes',
+        package: 'mcp-server-kubernetes 4.1.7',
+        start: () => startOnCluster(env => ({
+            command, args: [packageFile('mcp-server-kubernetes/dist/index.js')], env: { ...env, PATH: `${path.join(cache, 'kubectl')}:${process.env.PATH}` }
+        }))
+    },
+    notion: {
+        set: 'notion',
+        package: '@notionhq/notion-mcp-server 2.5.2',
+        start: () => onFake(startNotion, ({ url }) => ({ command, args: [packageFile('@notionhq/notion-mcp-server/bin/cli.mjs')], env: { NOTION_TOKEN: 'ntn_fake', BASE_URL: url } }))
+    }
+};
