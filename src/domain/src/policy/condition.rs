@@ -11,6 +11,7 @@ mod functions;
 mod paths;
 #[cfg(test)]
 mod tests;
+mod text_functions;
 
 use std::{
     collections::HashMap,
@@ -264,9 +265,9 @@ fn fault_from_error(error: &ExecutionError) -> ConditionFault {
     use ExecutionError as E;
     match error {
         E::FunctionError { function, .. } if function == paths::PATH_WITHIN => ConditionFault::Path,
-        E::FunctionError { function, message } => {
-            functions::fault_of(function, message).unwrap_or(ConditionFault::Other)
-        }
+        E::FunctionError { function, message } => functions::fault_of(function, message)
+            .or_else(|| text_functions::fault_of(function))
+            .unwrap_or(ConditionFault::Other),
         E::NoSuchKey(key) => ConditionFault::Missing(key.chars().take(64).flat_map(char::escape_debug).collect()),
         E::IndexOutOfBounds(_) => ConditionFault::Missing("an element of a list".to_owned()),
         E::NoSuchOverload(_)
@@ -381,9 +382,10 @@ impl Compiler {
 
     fn visit_call(&mut self, call: &mut CallExpr) -> Result<(), String> {
         let operator = call.func_name.starts_with(['_', '@', '!', '-']);
-        if !operator && !FUNCTIONS.contains(&call.func_name.as_str()) {
-            let hint = did_you_mean(&call.func_name, &FUNCTIONS);
-            return Err(format!("there is no function `{}`{hint}; there are {}", call.func_name, FUNCTIONS.join(", ")));
+        let functions = [&FUNCTIONS[..], &text_functions::NAMES[..]].concat();
+        if !operator && !functions.contains(&call.func_name.as_str()) {
+            let hint = did_you_mean(&call.func_name, &functions);
+            return Err(format!("there is no function `{}`{hint}; there are {}", call.func_name, functions.join(", ")));
         }
         if call.func_name == "matches" {
             check_regex_literal(call)?;
@@ -468,6 +470,7 @@ static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
         let added = env.add_overload(name, name, vec![DYN_TYPE, DYN_TYPE], function);
         debug_assert!(added.is_ok());
     }
+    text_functions::add_to(&mut env);
     Arc::new(env)
 });
 

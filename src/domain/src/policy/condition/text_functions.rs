@@ -1,0 +1,296 @@
+//! Functions for texts, lists and patches that recipes put together: `sort`, `join`, `split`, `replace_in`, `atx_headings`,
+//! `merge_patch` and `includes`.
+
+use std::{cmp::Ordering, collections::HashMap, sync::Arc};
+
+use cel::{
+    Env, ExecutionError, Value,
+    common::{
+        types::DYN_TYPE,
+        value::{CowVal, Val},
+    },
+    objects::{Key, Map},
+};
+
+use super::{ConditionFault, budget, compare::type_mismatch, two_arguments};
+
+const SORT: &str = "sort";
+const JOIN: &str = "join";
+const SPLIT: &str = "split";
+const REPLACE_IN: &str = "replace_in";
+const ATX_HEADINGS: &str = "atx_headings";
+const MERGE_PATCH: &str = "merge_patch";
+const INCLUDES: &str = "includes";
+
+/// The names of all these functions.
+pub(super) const NAMES: [&str; 7] = [SORT, JOIN, SPLIT, REPLACE_IN, ATX_HEADINGS, MERGE_PATCH, INCLUDES];
+
+/// The nesting below which values are replaced or compared as a whole.
+const MAX_DEPTH: usize = 64;
+/// The bytes of text that cost as much as one element.
+const BYTES_OF_ELEMENT: usize = 256;
+
+type Arguments<'b, 'v> = Vec<CowVal<'b, 'v>>;
+type Answer<'b, 'v> = Result<CowVal<'b, 'v>, ExecutionError>;
+
+/// Adds the functions to an environment that has none of these names.
+pub(super) fn add_to(env: &mut Env) {
+    for (name, function) in [(SORT, sort as _), (ATX_HEADINGS, atx_headings as _)] {
+        let added = env.add_overload(name, name, vec![DYN_TYPE], function);
+        debug_assert!(added.is_ok());
+    }
+    for (name, function) in [
+        (JOIN, join as _),
+        (SPLIT, split as _),
+        (REPLACE_IN, replace_in as _),
+        (MERGE_PATCH, merge_patch as _),
+        (INCLUDES, includes as _),
+    ] {
+        let added = env.add_overload(name, name, vec![DYN_TYPE, DYN_TYPE], function);
+        debug_assert!(added.is_ok());
+    }
+}
+
+/// Returns the fault for an error of one of these functions.
+pub(super) fn fault_of(function: &str) -> Option<ConditionFault> {
+    (function == REPLACE_IN).then_some(ConditionFault::Document("what the edits expect"))
+}
+
+/// Sorts a list of texts or of numbers.
+fn sort<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+    let Value::List(list) = one_value(args)? else { return Err(type_mismatch()) };
+    budget::spend_for_document(list.len() * BYTES_OF_ELEMENT)?;
+    let mut sorted = Arc::unwrap_or_clone(list);
+    if sorted.iter().any(|value| compare(&sorted[0], value).is_none()) {
+        return Err(type_mismatch());
+    }
+    sorted.sort_by(|a, b| compare(a, b).unwrap_or(Ordering::Equal));
+    to_answer(Value::List(Arc::new(sorted)))
+}
+
+fn compare(a: &Value, b: &Value) -> Option<Ordering> {
+    match (a, b) {
+        (Value::String(a), Value::String(b)) => Some(a.cmp(b)),
+        (Value::Int(a), Value::Int(b)) => Some(a.cmp(b)),
+        (Value::UInt(a), Value::UInt(b)) => Some(a.cmp(b)),
+        (Value::Float(a), Value::Float(b)) => a.partial_cmp(b),
+        _ => None,
+    }
+}
+
+/// Joins a list of texts with a text between them.
+fn join<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+    let (Value::List(list), Value::String(separator)) = two_values(args)? else { return Err(type_mismatch()) };
+    let texts: Option<Vec<&str>> = list.iter().map(text_of).collect();
+    let joined = texts.ok_or_else(type_mismatch)?.join(&separator);
+    budget::spend_for_document(joined.len())?;
+    to_answer(Value::String(Arc::new(joined)))
+}
+
+/// Splits a text at a separator, and leaves out the spaces around the parts and parts without content.
+fn split<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+    let (Value::String(text), Value::String(separator)) = two_values(args)? else { return Err(type_mismatch()) };
+    if separator.is_empty() {
+        return Err(type_mismatch());
+    }
+    budget::spend_for_document(text.len())?;
+    let parts = text.split(separator.as_str()).map(str::trim).filter(|part| !part.is_empty());
+    to_answer(Value::List(Arc::new(parts.map(Value::from).collect())))
+}
+
+/// Replaces texts in a text, one after another. Each edit is a map with `old`, `new` and `all`. Without `all`, the old text must
+/// occur exactly once; with it, at least once.
+fn replace_in<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+    let (Value::String(text), Value::List(edits)) = two_values(args)? else { return Err(type_mismatch()) };
+    let mut edited = Arc::unwrap_or_clone(text);
+    for edit in edits.iter() {
+        let Value::Map(edit) = edit else { return Err(type_mismatch()) };
+        let part = |name: &str| edit.map.get(&Key::String(Arc::new(name.to_owned())));
+        let (Some(old), Some(new)) = (part("old").and_then(text_of), part("new").and_then(text_of)) else {
+            return Err(type_mismatch());
+        };
+        budget::spend_for_document(edited.len())?;
+        let count = if old.is_empty() { 0 } else { edited.matches(old).count() };
+        let is_all = matches!(part("all"), Some(Value::Bool(true)));
+        if count == 0 || count > 1 && !is_all {
+            return Err(ExecutionError::FunctionError { function: REPLACE_IN.to_owned(), message: String::new() });
+        }
+        edited = edited.replace(old, new);
+    }
+    to_answer(Value::String(Arc::new(edited)))
+}
+
+/// Writes the underlined headings of a Markdown text with number signs.
+fn atx_headings<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+    let Value::String(text) = one_value(args)? else { return Err(type_mismatch()) };
+    budget::spend_for_document(text.len())?;
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.split('\n') {
+        let underline = line.trim_end();
+        let level = match underline.chars().next() {
+            Some('=') if underline.chars().all(|c| c == '=') => "# ",
+            Some('-') if underline.len() > 1 && underline.chars().all(|c| c == '-') => "## ",
+            _ => "",
+        };
+        match lines.last_mut() {
+            Some(heading) if !level.is_empty() && !heading.trim().is_empty() && !heading.starts_with('#') => {
+                heading.insert_str(0, level);
+            }
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    to_answer(Value::String(Arc::new(lines.join("\n"))))
+}
+
+/// Applies a merge patch (RFC 7386): a null removes a field, and lists are replaced.
+fn merge_patch<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+    let (base, patch) = two_values(args)?;
+    to_answer(patched(base, patch, MAX_DEPTH))
+}
+
+fn patched(base: Value, patch: Value, depth: usize) -> Value {
+    let Value::Map(patch) = patch else { return patch };
+    let mut merged: HashMap<Key, Value> = match base {
+        Value::Map(base) if depth > 0 => Arc::unwrap_or_clone(base.map),
+        _ => HashMap::new(),
+    };
+    for (key, change) in Arc::unwrap_or_clone(patch.map) {
+        let old = merged.remove(&key).unwrap_or(Value::Null);
+        if change != Value::Null {
+            merged.insert(key, patched(old, change, depth.saturating_sub(1)));
+        }
+    }
+    Value::Map(Map { map: Arc::new(merged) })
+}
+
+/// Returns whether the first value has everything that the second has: the fields of maps at any depth, and the elements of
+/// lists in their order. A list may have more elements at its end.
+fn includes<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+    let (found, expected) = two_values(args)?;
+    to_answer(Value::Bool(has_all(&found, &expected, MAX_DEPTH)?))
+}
+
+fn has_all(found: &Value, expected: &Value, depth: usize) -> Result<bool, ExecutionError> {
+    budget::spend_for_document(BYTES_OF_ELEMENT)?;
+    match (found, expected) {
+        (Value::Map(found), Value::Map(expected)) if depth > 0 => {
+            for (key, value) in expected.map.iter() {
+                let is_there = match found.map.get(key) {
+                    Some(present) => has_all(present, value, depth - 1)?,
+                    // A field without a value may be left out.
+                    None => *value == Value::Null,
+                };
+                if !is_there {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        }
+        (Value::List(found), Value::List(expected)) if depth > 0 => {
+            if found.len() < expected.len() {
+                return Ok(false);
+            }
+            for (present, value) in found.iter().zip(expected.iter()) {
+                if !has_all(present, value, depth - 1)? {
+                    return Ok(false);
+                }
+            }
+            Ok(true)
+        }
+        (found, expected) => Ok(found == expected),
+    }
+}
+
+fn text_of(value: &Value) -> Option<&str> {
+    match value {
+        Value::String(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn one_value(args: Arguments<'_, '_>) -> Result<Value, ExecutionError> {
+    let value = args.into_iter().next().ok_or(ExecutionError::MissingArgumentOrTarget)?;
+    let value: &dyn Val = &*value;
+    Value::try_from(value)
+}
+
+fn two_values(args: Arguments<'_, '_>) -> Result<(Value, Value), ExecutionError> {
+    let (first, second) = two_arguments(args)?;
+    let (first, second): (&dyn Val, &dyn Val) = (&*first, &*second);
+    Ok((Value::try_from(first)?, Value::try_from(second)?))
+}
+
+fn to_answer<'b, 'v>(value: Value) -> Answer<'b, 'v> {
+    let value: Box<dyn Val> = value.try_into()?;
+    Ok(CowVal::from(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{fault, holds};
+    use crate::policy::ConditionFault;
+
+    #[test]
+    fn lists_and_texts_are_put_together() {
+        let arguments = r#"{"list":["b","a"],"numbers":[10,9],"text":" x, y,, z ","mixed":["a",1]}"#;
+        for condition in [
+            r#"sort(arguments.list) == ["a", "b"]"#,
+            "sort(arguments.numbers) == [9, 10]",
+            "sort([]) == []",
+            r#"join(arguments.list, "-") == "b-a""#,
+            r#"join([], ",") == """#,
+            r#"split(arguments.text, ",") == ["x", "y", "z"]"#,
+        ] {
+            assert_eq!(holds(condition, arguments), Ok(true), "{condition}");
+        }
+        for condition in
+            ["sort(arguments.mixed) == []", "join(arguments.mixed, \"\") == \"\"", "split(arguments.text, \"\") == []"]
+        {
+            assert_eq!(fault(condition, arguments), ConditionFault::Types, "{condition}");
+        }
+    }
+
+    #[test]
+    fn edits_of_a_text_must_fit() {
+        let arguments = r#"{"text":"one two two"}"#;
+        let edit = |edit: &str| format!(r#"replace_in(arguments.text, [{edit}]) == "one 2 2""#);
+        assert_eq!(holds(&edit(r#"{"old": "two", "new": "2", "all": true}"#), arguments), Ok(true));
+        assert_eq!(
+            holds(&edit(r#"{"old": "e two", "new": "e 2", "all": false}, {"old": "two", "new": "2"}"#), arguments),
+            Ok(true)
+        );
+        for misfit in [
+            r#"{"old": "two", "new": "2"}"#,
+            r#"{"old": "three", "new": "3", "all": true}"#,
+            r#"{"old": "", "new": "3"}"#,
+        ] {
+            assert_eq!(fault(&edit(misfit), arguments), ConditionFault::Document("what the edits expect"), "{misfit}");
+        }
+    }
+
+    #[test]
+    fn underlined_headings_are_written_with_number_signs() {
+        let arguments = r#"{"text":"Title\n=====\n\na\n\nPart\n----\n\n---\nb","same":"- a\n--x\n\n# b\n---"}"#;
+        let expected = r##"atx_headings(arguments.text) == "# Title\n\na\n\n## Part\n\n---\nb""##;
+        assert_eq!(holds(expected, arguments), Ok(true));
+        assert_eq!(holds("atx_headings(arguments.same) == arguments.same", arguments), Ok(true));
+    }
+
+    #[test]
+    fn patches_are_applied_and_found_again() {
+        let arguments =
+            r#"{"a":{"x":{"p":1,"q":2},"l":[{"n":1,"m":2},3]},"b":{"x":{"q":null,"r":3},"l":[{"n":1}],"z":null}}"#;
+        let merged = r#"merge_patch(arguments.a, arguments.b) == {"x": {"p": 1, "r": 3}, "l": [{"n": 1}]}"#;
+        assert_eq!(holds(merged, arguments), Ok(true));
+        assert_eq!(holds("merge_patch(null, arguments.a) == arguments.a", arguments), Ok(true));
+        for (condition, expected) in [
+            ("includes(arguments.a, {\"x\": {\"p\": 1}, \"l\": [{\"n\": 1}], \"none\": null})", true),
+            ("includes(arguments.a, {\"x\": {\"p\": 2}})", false),
+            ("includes(arguments.a, {\"l\": [3]})", false),
+            ("includes(arguments.a, {\"none\": 1})", false),
+            ("includes([1], [1, 2])", false),
+        ] {
+            assert_eq!(holds(condition, arguments), Ok(expected), "{condition}");
+        }
+    }
+}
