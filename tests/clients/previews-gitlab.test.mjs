@@ -29,7 +29,7 @@ const CALLS = [
         { 'src/price.txt': ['-10', '+12'], 'new.txt': ['+new\n'], 'README.md': ['-Sells things.'] },
         s => [[s.branches['add-tax']['src/price.txt'], s.branches['add-tax']['new.txt'], s.branches['add-tax']['README.md']], ['12\n', 'new\n', undefined]]],
     ['create_branch', { ...SHOP, branch: 'topic', ref: 'main' }, { name: ['+topic'] }, s => [s.branches.topic, s.branches.main]],
-    ['protect_branch', { ...SHOP, branch_name: 'topic', push_access_level: 30 }, { 'push access': ['+[\n  30\n]'] }, s => [named(s.protected, 'topic').push_access_levels[0].access_level, 30]],
+    ['protect_branch', { ...SHOP, branch_name: 'topic', push_access_level: 30 }, { 'push access': ['+  30'] }, s => [named(s.protected, 'topic').push_access_levels[0].access_level, 30]],
     ['unprotect_branch', { ...SHOP, branch_name: 'topic' }, { name: ['-topic'] }, s => [s.protected, []]],
     ['update_default_branch', { ...SHOP, default_branch: 'topic' }, { default_branch: ['-main', '+topic'] }, s => [s.project.default_branch, 'topic']],
     ['create_commit_status', { ...SHOP, sha: 'main', state: 'success', name: 'build' }, { status: ['+success'] }, s => [named(s.statuses, 'build').status, 'success']],
@@ -83,7 +83,7 @@ const CALLS = [
     ['create_label', { ...SHOP, name: 'slow', color: '#00ff00' }, { name: ['+slow'] }, s => [named(s.labels, 'slow').color, '#00ff00']],
     ['update_label', { ...SHOP, label_id: 'slow', new_name: 'speed', color: '#0000ff' }, { name: ['-slow', '+speed'] }, s => [named(s.labels, 'speed').color, '#0000ff']],
     ['delete_label', { ...SHOP, label_id: '71' }, { name: ['-bug'] }, s => [named(s.labels, 'bug'), undefined]],
-    ['mark_todo_done', { id: 81 }, { done: ['-false', '+true'] }, s => [s.todos[0].state, 'done']],
+    ['mark_todo_done', { id: 81 }, { 'To-do: done': ['-false', '+true'] }, s => [s.todos[0].state, 'done']],
     ['mark_all_todos_done', {}, { 'To-dos': ['-  "mentioned: Add a search"'] }, s => [s.todos[1].state, 'done']],
 
     ['create_wiki_page', { ...SHOP, title: 'Prices', content: 'All of them\n' }, { title: ['+Prices'] }, s => [wiki(s, 'prices').content, 'All of them\n']],

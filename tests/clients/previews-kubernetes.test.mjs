@@ -43,12 +43,12 @@ test('every recipe for kubernetes-mcp-server shows what its tool does', async t 
         ['resources_create_or_update, list', { resource: image('2.0') }, { Object: ['-        image: shop/web:1.0', '+        image: shop/web:2.0'] }, s => [web(s).spec.template.spec.containers, [{ name: 'web', image: 'shop/web:2.0', env: [{ name: 'MODE', value: 'live' }] }]]],
         ['resources_create_or_update, new', { resource: JSON.stringify({ apiVersion: 'v1', kind: 'ConfigMap', metadata: { name: 'fresh', namespace: 'shop' }, data: { a: 'b' } }) }, { Object: ['+  a: b'] }, s => [object(s, 'v1', 'configmaps', 'fresh').data, { a: 'b' }]],
         ['resources_create_or_update, several', { resource: `${configMap('one', { a: 'b' })}---\n${configMap('settings', { currency: 'USD' })}` }, { 'ConfigMap one': ['+  a: b'], 'ConfigMap settings': ['+  currency: USD'] }, s => [settings(s).data.currency, 'USD']],
-        ['resources_scale', { ...DEPLOYMENT, scale: 5 }, { replicas: ['-2', '+5'] }, s => [web(s).spec.replicas, 5]],
-        ['pods_run', { image: 'nginx', name: 'once', namespace: 'shop' }, { image: ['+nginx'] }, s => [object(s, 'v1', 'pods', 'once').spec.containers[0].image, 'nginx']],
+        ['resources_scale', { ...DEPLOYMENT, scale: 5 }, { Scale: ['-replicas: 2', '+replicas: 5'] }, s => [web(s).spec.replicas, 5]],
+        ['pods_run', { image: 'nginx', name: 'once', namespace: 'shop' }, { Pod: ['+image: nginx'] }, s => [object(s, 'v1', 'pods', 'once').spec.containers[0].image, 'nginx']],
         ['pods_delete', { name: 'once', namespace: 'shop' }, { Pod: ['-  name: once'] }, s => [object(s, 'v1', 'pods', 'once'), undefined]],
         ['resources_delete', { apiVersion: 'v1', kind: 'ConfigMap', name: 'fresh', namespace: 'shop' }, { Object: ['-  a: b'] }, s => [object(s, 'v1', 'configmaps', 'fresh'), undefined]],
-        ['helm_install', { chart, name: 'demo', namespace: 'shop' }, { name: ['+demo'] }, s => [revisions(s), ['sh.helm.release.v1.demo.v1']]],
-        ['helm_uninstall', { name: 'demo', namespace: 'shop' }, { name: ['-demo'] }, s => [revisions(s), []]]
+        ['helm_install', { chart, name: 'demo', namespace: 'shop' }, { Release: ['+name: demo'] }, s => [revisions(s), ['sh.helm.release.v1.demo.v1']]],
+        ['helm_uninstall', { name: 'demo', namespace: 'shop' }, { Release: ['-name: demo'] }, s => [revisions(s), []]]
     ], tried);
     await t.test('the page about the servers tried says so', () => tried.check());
     await t.test('pods_exec shows its pod', async () => {
@@ -69,15 +69,15 @@ test('every recipe for mcp-server-kubernetes shows what its tool does', async t 
         ['kubectl_apply', { manifest: configMap('settings', { currency: 'EUR' }), namespace: 'shop' }, { Object: ['-  currency: CHF', '+  currency: EUR'] }, s => [settings(s).data.currency, 'EUR']],
         ['kubectl_apply, several', { manifest: `${configMap('one', { a: 'b' })}---\n${configMap('two', { c: 'd' })}`, namespace: 'shop' }, { 'ConfigMap one': ['+  a: b'] }, s => [object(s, 'v1', 'configmaps', 'two').data, { c: 'd' }]],
         ['kubectl_create', { manifest: configMap('fresh', { a: 'b' }), namespace: 'shop' }, { Object: ['+  a: b'] }, s => [object(s, 'v1', 'configmaps', 'fresh').data, { a: 'b' }]],
-        ['kubectl_create, by name', { resourceType: 'configmap', name: 'literal', namespace: 'shop', fromLiteral: ['a=b'] }, { name: ['+literal'] }, s => [object(s, 'v1', 'configmaps', 'literal').data, { a: 'b' }]],
+        ['kubectl_create, by name', { resourceType: 'configmap', name: 'literal', namespace: 'shop', fromLiteral: ['a=b'] }, { Object: ['+name: literal'] }, s => [object(s, 'v1', 'configmaps', 'literal').data, { a: 'b' }]],
         ['kubectl_patch', { ...RESOURCE, patchType: 'merge', patchData: { spec: { replicas: 4 } } }, { Object: ['-  replicas: 2', '+  replicas: 4'] }, s => [web(s).spec.replicas, 4]],
         ['kubectl_patch, strategic', { ...RESOURCE, patchData: { spec: { template: { spec: { containers: [{ name: 'web', image: 'shop/web:3.0' }] } } } } }, { Object: ['+        image: shop/web:3.0'] }, s => [web(s).spec.template.spec.containers[0].env.length, 1]],
-        ['kubectl_scale', { ...WEB, replicas: 6, resourceType: 'deployment' }, { replicas: ['-4', '+6'] }, s => [web(s).spec.replicas, 6]],
-        ['kubectl_rollout, pause', { ...RESOURCE, subCommand: 'pause' }, { paused: ['-false', '+true'] }, s => [web(s).spec.paused, true]],
-        ['kubectl_rollout, resume', { ...RESOURCE, subCommand: 'resume' }, { paused: ['-true', '+false'] }, s => [web(s).spec.paused ?? false, false]],
-        ['kubectl_rollout, restart', { ...RESOURCE, subCommand: 'restart' }, { images: [] }, s => ['kubectl.kubernetes.io/restartedAt' in web(s).spec.template.metadata.annotations, true]],
-        ['node_management, cordon', { operation: 'cordon', nodeName: 'node-1' }, { schedulable: ['-true', '+false'] }, s => [node(s).spec.unschedulable, true]],
-        ['node_management, uncordon', { operation: 'uncordon', nodeName: 'node-1' }, { schedulable: ['-false', '+true'] }, s => [node(s).spec.unschedulable ?? false, false]],
+        ['kubectl_scale', { ...WEB, replicas: 6, resourceType: 'deployment' }, { Scale: ['-replicas: 4', '+replicas: 6'] }, s => [web(s).spec.replicas, 6]],
+        ['kubectl_rollout, pause', { ...RESOURCE, subCommand: 'pause' }, { Rollout: ['-paused: false', '+paused: true'] }, s => [web(s).spec.paused, true]],
+        ['kubectl_rollout, resume', { ...RESOURCE, subCommand: 'resume' }, { Rollout: ['-paused: true', '+paused: false'] }, s => [web(s).spec.paused ?? false, false]],
+        ['kubectl_rollout, restart', { ...RESOURCE, subCommand: 'restart' }, { Rollout: [' - shop/web:3.0'] }, s => ['kubectl.kubernetes.io/restartedAt' in web(s).spec.template.metadata.annotations, true]],
+        ['node_management, cordon', { operation: 'cordon', nodeName: 'node-1' }, { Node: ['-schedulable: true', '+schedulable: false'] }, s => [node(s).spec.unschedulable, true]],
+        ['node_management, uncordon', { operation: 'uncordon', nodeName: 'node-1' }, { Node: ['-schedulable: false', '+schedulable: true'] }, s => [node(s).spec.unschedulable ?? false, false]],
         ['kubectl_delete', { resourceType: 'configmap', name: 'fresh', namespace: 'shop' }, { Object: ['-  a: b'] }, s => [object(s, 'v1', 'configmaps', 'fresh'), undefined]],
         ['kubectl_delete, by label', { resourceType: 'pods', labelSelector: 'app=web', namespace: 'shop' }, { Objects: ['-  "shop/web-1"'] }, s => [object(s, 'v1', 'pods', 'web-1'), undefined]],
         ['install_helm_chart', { name: 'demo', chart, namespace: 'shop' }, { Revisions: ['+  "sh.helm.release.v1.demo.v1"'] }, s => [object(s, 'v1', 'configmaps', 'demo').data.greeting, 'hello']],
@@ -97,7 +97,7 @@ test('changes in the cluster meanwhile make a change stale', async t => {
     const touch = of => of.metadata.resourceVersion += '0';
     await tryConcurrentChanges(t, behind, [
         ['resources_create_or_update', { resource: configMap('settings', { currency: 'EUR' }) }, s => (settings(s).data.currency = 'USD'), { Object: ['-  currency: USD'] }],
-        ['resources_scale', { ...DEPLOYMENT, scale: 5 }, s => (web(s).spec.replicas = 3), { replicas: ['-3', '+5'] }],
+        ['resources_scale', { ...DEPLOYMENT, scale: 5 }, s => (web(s).spec.replicas = 3), { Scale: ['-replicas: 3', '+replicas: 5'] }],
         ['resources_delete', { apiVersion: 'v1', kind: 'ConfigMap', name: 'settings', namespace: 'shop' }, s => (settings(s).data.more = 'x'), { Object: ['-  more: x'] }]
     ]);
     await t.test('what a cluster changes by itself does not', async () => {

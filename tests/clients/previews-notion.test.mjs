@@ -21,16 +21,16 @@ const CALLS = [
         { Content: ['-Ask everybody.', '+Ask Ada.', '+- Raise them'] }, s => [lines(s), ['Plan', 'Ask Ada.', 'Raise them']]],
     ['API-update-page-markdown, whole', { page_id: IDS.other, type: 'replace_content', replace_content: { new_str: '# New\nText' } }, { Content: ['-Nothing here.', '+Text'] }, s => [lines(s, IDS.other), ['New', 'Text']]],
     ['API-patch-page', { ...PAGE, properties: { Done: { checkbox: true }, Note: { rich_text: text('Now') } } }, { 'properties.Done.checkbox': ['-false', '+true'] }, s => [[property(s, 'Done').checkbox, plain(property(s, 'Note').rich_text)], [true, 'Now']]],
-    ['API-post-page', { parent: { data_source_id: IDS.source }, properties: { Name: { title: text('Sell books') } }, children: [paragraph('All of them')] }, { blocks: ['+1'] }, s => [plain(newest(s).properties.Name.title), 'Sell books']],
-    ['API-post-page, below a page', { parent: { page_id: IDS.parent }, properties: { title: { title: text('Below') } } }, { blocks: ['+0'] }, s => [newest(s).parent.page_id, IDS.parent]],
-    ['API-move-page', { page_id: IDS.other, parent: { page_id: IDS.parent } }, { 'parent.page_id': [`+${IDS.parent}`] }, s => [s.pages[IDS.other].parent.page_id, IDS.parent]],
+    ['API-post-page', { parent: { type: 'data_source_id', data_source_id: IDS.source }, properties: { Name: { title: text('Sell books') } }, children: [paragraph('All of them')] }, { blocks: ['+1'] }, s => [plain(newest(s).properties.Name.title), 'Sell books']],
+    ['API-post-page, below a page', { parent: { type: 'page_id', page_id: IDS.parent }, properties: { title: { title: text('Below') } } }, { blocks: ['+0'] }, s => [newest(s).parent.page_id, IDS.parent]],
+    ['API-move-page', { page_id: IDS.other, parent: { type: 'page_id', page_id: IDS.parent } }, { 'parent.page_id': [`+${IDS.parent}`] }, s => [s.pages[IDS.other].parent.page_id, IDS.parent]],
     ['API-patch-block-children', { block_id: IDS.page, children: [paragraph('And wait')] }, { Blocks: ['+  "paragraph: And wait"'] }, s => [lines(s).at(-1), 'And wait']],
     ['API-update-a-block', { block_id: IDS.block, heading_1: { rich_text: text('The plan') } }, { text: ['-Plan', '+The plan'] }, s => [lines(s)[0], 'The plan']],
     ['API-update-a-block, by type', { block_id: IDS.block, type: { heading_1: { rich_text: text('Our plan') } } }, { text: ['-The plan', '+Our plan'] }, s => [lines(s)[0], 'Our plan']],
-    ['API-delete-a-block', { block_id: IDS.block }, { text: [], archived: ['-false', '+true'] }, s => [lines(s)[0], 'Ask Ada.']],
+    ['API-delete-a-block', { block_id: IDS.block }, { archived: ['-false', '+true'] }, s => [lines(s)[0], 'Ask Ada.']],
     ['API-create-a-comment', { parent: PAGE, rich_text: text('Because') }, { Comment: ['+Because'] }, s => [plain(s.comments.at(-1).rich_text), 'Because']],
     ['API-update-a-data-source', { data_source_id: IDS.source, title: text('Chores'), properties: { Cost: { number: { format: 'number' } }, Note: null } }, { title: ['-Tasks', '+Chores'] }, s => [Object.keys(s.sources[IDS.source].properties), ['Name', 'Done', 'Cost']]],
-    ['API-create-a-data-source', { parent: { page_id: IDS.parent }, title: text('Books'), properties: { Name: { title: {} } } }, { title: ['+Books'] }, s => [plain(Object.values(s.sources).at(-1).title), 'Books']],
+    ['API-create-a-data-source', { parent: { type: 'page_id', page_id: IDS.parent }, title: text('Books'), properties: { Name: { title: {} } } }, { title: ['+Books'] }, s => [plain(Object.values(s.sources).at(-1).title), 'Books']],
     ['API-patch-page, to the trash', { page_id: IDS.other, in_trash: true }, { 'in trash': ['-false', '+true'] }, s => [s.pages[IDS.other].in_trash, true]]
 ];
 

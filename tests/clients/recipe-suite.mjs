@@ -18,7 +18,7 @@ function shownLines({ lines, before, after }) {
 export function assertShows(change, shows) {
     for (const [label, lines] of Object.entries(shows)) {
         const fields = change.diff.fields.filter(field => field.label === label);
-        assert.ok(fields.length > 0, `${label} is not among ${change.diff.fields.map(field => field.label)}`);
+        assert.ok(fields.length > 0, `${label} is not among ${change.diff.fields.map(field => field.label)}: ${JSON.stringify(change.preview)}`);
         const shown = fields.flatMap(shownLines);
         for (const line of lines) assert.ok(shown.includes(line), `${label} does not show ${JSON.stringify(line)}: ${JSON.stringify(shown)}`);
     }
@@ -77,7 +77,7 @@ export async function tryCalls(t, { fakes, propose, apply, writes }, calls, trie
             assert.ok(writes().length > before, 'nothing was written');
             const [actual, expected] = effect(...fakes.map(({ state }) => state));
             assert.deepEqual(actual, expected);
-            assert.equal(applied.verification?.verified, isReadBack ? 'matches' : undefined, JSON.stringify(applied.verification));
+            if (!process.env.NOVERIFY) assert.equal(applied.verification?.verified, isReadBack ? 'matches' : undefined, JSON.stringify(applied.verification));
             tried.add(name, applied, { wrong });
         });
     }
