@@ -1,0 +1,192 @@
+//! Objects that a statement creates, alters or drops, and the queries that show their definitions.
+
+use sqlparser::ast::{Ident, ObjectName, ObjectNamePart, ObjectType, SchemaName, Statement};
+
+use crate::Dialect;
+
+/// The kind of an object, as far as its definition is found in another way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ObjectKind {
+    /// A table, a view, an index or a sequence.
+    Relation,
+    Routine,
+    Trigger,
+    /// An object whose definition is not shown.
+    Unknown,
+}
+
+/// An object of the schema.
+#[derive(Debug)]
+pub struct SchemaObject {
+    kind: ObjectKind,
+    pub name: ObjectName,
+}
+
+impl SchemaObject {
+    fn new(kind: ObjectKind, name: &ObjectName) -> Self {
+        Self { kind, name: name.clone() }
+    }
+
+    fn with_ident(kind: ObjectKind, name: &Ident) -> Self {
+        Self { kind, name: ObjectName::from(vec![name.clone()]) }
+    }
+
+    /// Returns the query for the definition of the object.
+    pub fn definition_query(&self, dialect: Dialect) -> Option<String> {
+        let parts: Option<Vec<&Ident>> = self.name.0.iter().map(ObjectNamePart::as_ident).collect();
+        let (schema, object) = match parts?.as_slice() {
+            [object] => (None, *object),
+            [schema, object] => (Some(*schema), *object),
+            _ => return None,
+        };
+        match dialect {
+            Dialect::Postgres => self.postgres_query(schema, object),
+            Dialect::Sqlite => Some(sqlite_query(schema, object)),
+            Dialect::Mysql => self.mysql_query(schema, object),
+        }
+    }
+
+    fn postgres_query(&self, schema: Option<&Ident>, object: &Ident) -> Option<String> {
+        let name = literal(&postgres_name(object));
+        match self.kind {
+            ObjectKind::Relation => {
+                let relation = format!("to_regclass({})", literal(&self.name.to_string()));
+                Some(format!(
+                    "SELECT 'column' AS part, attname AS name, concat_ws(' ', format_type(atttypid, atttypmod), \
+                     CASE WHEN attnotnull THEN 'NOT NULL' END, 'DEFAULT ' || pg_get_expr(adbin, adrelid)) AS definition, \
+                     attnum AS number FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum \
+                     WHERE attrelid = {relation} AND attnum > 0 AND NOT attisdropped \
+                     UNION ALL SELECT 'constraint', conname, pg_get_constraintdef(oid), 10000 FROM pg_constraint \
+                     WHERE conrelid = {relation} \
+                     UNION ALL SELECT 'index', indexrelid::regclass::text, pg_get_indexdef(indexrelid), 10001 FROM pg_index \
+                     WHERE {relation} IN (indrelid, indexrelid) \
+                     UNION ALL SELECT 'trigger', tgname, pg_get_triggerdef(oid), 10002 FROM pg_trigger \
+                     WHERE tgrelid = {relation} AND NOT tgisinternal \
+                     UNION ALL SELECT 'view', relname, pg_get_viewdef(oid), 10003 FROM pg_class \
+                     WHERE oid = {relation} AND relkind IN ('v', 'm') ORDER BY number, name"
+                ))
+            }
+            ObjectKind::Routine => {
+                let schema = postgres_schema(schema);
+                Some(format!(
+                    "SELECT proname AS name, pg_get_functiondef(p.oid) AS definition FROM pg_proc p JOIN pg_namespace n \
+                     ON n.oid = pronamespace WHERE proname = {name} AND prokind IN ('f', 'p') AND {schema} ORDER BY p.oid"
+                ))
+            }
+            ObjectKind::Trigger => Some(format!(
+                "SELECT tgrelid::regclass::text AS name, pg_get_triggerdef(oid) AS definition FROM pg_trigger \
+                 WHERE tgname = {name} AND NOT tgisinternal ORDER BY 1"
+            )),
+            ObjectKind::Unknown => None,
+        }
+    }
+
+    fn mysql_query(&self, schema: Option<&Ident>, object: &Ident) -> Option<String> {
+        let schema = schema.map_or("database()".to_owned(), |schema| literal(&schema.value));
+        let name = literal(&object.value);
+        match self.kind {
+            ObjectKind::Relation => Some(format!(
+                "SELECT column_name AS name, column_type AS type, is_nullable AS nullable, column_default AS value, extra \
+                 FROM information_schema.columns WHERE table_schema = {schema} AND table_name = {name} ORDER BY ordinal_position"
+            )),
+            ObjectKind::Routine => Some(format!(
+                "SELECT routine_name AS name, routine_definition AS definition FROM information_schema.routines \
+                 WHERE routine_schema = {schema} AND routine_name = {name}"
+            )),
+            ObjectKind::Trigger => Some(format!(
+                "SELECT trigger_name AS name, action_statement AS definition FROM information_schema.triggers \
+                 WHERE trigger_schema = {schema} AND trigger_name = {name}"
+            )),
+            ObjectKind::Unknown => None,
+        }
+    }
+}
+
+/// Returns a query for the statements that created the object and what belongs to it.
+fn sqlite_query(schema: Option<&Ident>, object: &Ident) -> String {
+    let schema = schema.map_or(String::new(), |schema| format!("{}.", Dialect::Sqlite.quote(&schema.value)));
+    let name = literal(&object.value.to_ascii_lowercase());
+    format!(
+        "SELECT type, name, sql FROM {schema}sqlite_master WHERE lower(name) = {name} OR lower(tbl_name) = {name} \
+         ORDER BY type DESC, name"
+    )
+}
+
+/// Returns the name as PostgreSQL stores it.
+fn postgres_name(name: &Ident) -> String {
+    if name.quote_style.is_some() { name.value.clone() } else { name.value.to_lowercase() }
+}
+
+fn postgres_schema(schema: Option<&Ident>) -> String {
+    match schema {
+        Some(schema) => format!("nspname = {}", literal(&postgres_name(schema))),
+        None => "nspname = ANY (current_schemas(false))".to_owned(),
+    }
+}
+
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// Returns the objects that the statement creates, alters or drops, or `None` if it does none of it.
+pub fn objects(statement: &Statement) -> Option<Vec<SchemaObject>> {
+    use ObjectKind::{Relation, Routine, Trigger, Unknown};
+    let one = |kind, name: &ObjectName| Some(vec![SchemaObject::new(kind, name)]);
+    match statement {
+        Statement::CreateTable(table) => one(Relation, &table.name),
+        Statement::CreateView(view) => one(Relation, &view.name),
+        Statement::AlterTable(table) => one(Relation, &table.name),
+        Statement::AlterView(view) => one(Relation, &view.name),
+        Statement::RefreshMaterializedView(view) => one(Relation, &view.name),
+        Statement::CreateVirtualTable { name, .. }
+        | Statement::CreateSequence { name, .. }
+        | Statement::AlterIndex { name, .. } => one(Relation, name),
+        Statement::CreateIndex(index) => one(Relation, &index.table_name),
+        Statement::CreateFunction(function) => one(Routine, &function.name),
+        Statement::CreateProcedure { name, .. } => one(Routine, name),
+        Statement::CreateTrigger(trigger) => one(Relation, &trigger.table_name),
+        Statement::DropTrigger(trigger) => one(Trigger, &trigger.trigger_name),
+        Statement::DropFunction(drop) => {
+            Some(drop.func_desc.iter().map(|function| SchemaObject::new(Routine, &function.name)).collect())
+        }
+        Statement::DropProcedure { proc_desc, .. } => {
+            Some(proc_desc.iter().map(|procedure| SchemaObject::new(Routine, &procedure.name)).collect())
+        }
+        Statement::RenameTable(tables) => {
+            Some(tables.iter().map(|table| SchemaObject::new(Relation, &table.old_name)).collect())
+        }
+        Statement::Drop { object_type, names, .. } => {
+            let kind = match object_type {
+                ObjectType::Table
+                | ObjectType::View
+                | ObjectType::MaterializedView
+                | ObjectType::Index
+                | ObjectType::ForeignTable
+                | ObjectType::Sequence => Relation,
+                _ => Unknown,
+            };
+            Some(names.iter().map(|name| SchemaObject::new(kind, name)).collect())
+        }
+        Statement::CreateSchema { schema_name: SchemaName::Simple(name), .. }
+        | Statement::CreateType { name, .. }
+        | Statement::Comment { object_name: name, .. } => one(Unknown, name),
+        Statement::CreateExtension(extension) => Some(vec![SchemaObject::with_ident(Unknown, &extension.name)]),
+        Statement::CreateSchema { .. }
+        | Statement::CreateDatabase { .. }
+        | Statement::CreateRole(_)
+        | Statement::CreatePolicy(_)
+        | Statement::CreateDomain(_)
+        | Statement::CreateRule(_)
+        | Statement::AlterSchema(_)
+        | Statement::AlterFunction(_)
+        | Statement::AlterType(_)
+        | Statement::AlterRole { .. }
+        | Statement::AlterPolicy(_)
+        | Statement::AlterTrigger(_)
+        | Statement::DropDomain(_)
+        | Statement::DropPolicy(_)
+        | Statement::DropRule(_)
+        | Statement::DropExtension(_) => Some(Vec::new()),
+        _ => None,
+    }
+}

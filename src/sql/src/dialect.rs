@@ -1,0 +1,101 @@
+//! The dialects of SQL, with the functions of each that change nothing.
+
+use std::{collections::BTreeSet, sync::LazyLock};
+
+use sqlparser::dialect::{MySqlDialect, PostgreSqlDialect, SQLiteDialect};
+use strum::{EnumString, IntoStaticStr, VariantArray};
+
+/// A dialect of SQL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
+pub enum Dialect {
+    Postgres,
+    Sqlite,
+    /// MySQL and MariaDB.
+    Mysql,
+}
+
+type Names = LazyLock<BTreeSet<&'static str>>;
+
+static POSTGRES_FUNCTIONS: Names = LazyLock::new(|| parse_names(include_str!("functions/postgres.txt")));
+static POSTGRES_TYPES: Names = LazyLock::new(|| parse_names(include_str!("functions/postgres_types.txt")));
+static SQLITE_FUNCTIONS: Names = LazyLock::new(|| parse_names(include_str!("functions/sqlite.txt")));
+static MYSQL_FUNCTIONS: Names = LazyLock::new(|| parse_names(include_str!("functions/mysql.txt")));
+
+fn parse_names(text: &'static str) -> BTreeSet<&'static str> {
+    text.lines().filter(|line| !line.starts_with('#')).flat_map(str::split_whitespace).collect()
+}
+
+impl Dialect {
+    pub(crate) fn grammar(self) -> &'static dyn sqlparser::dialect::Dialect {
+        match self {
+            Self::Postgres => &PostgreSqlDialect {},
+            Self::Sqlite => &SQLiteDialect {},
+            Self::Mysql => &MySqlDialect {},
+        }
+    }
+
+    /// Returns `true` for a built-in function that changes nothing. `name` is in lower case.
+    pub(crate) fn is_harmless_function(self, name: &str) -> bool {
+        let functions = match self {
+            Self::Postgres => &POSTGRES_FUNCTIONS,
+            Self::Sqlite => &SQLITE_FUNCTIONS,
+            Self::Mysql => &MYSQL_FUNCTIONS,
+        };
+        functions.contains(name)
+    }
+
+    /// Returns `true` if a cast to the type runs no function of a user. `name` is in lower case.
+    pub(crate) fn is_builtin_type(self, name: &str) -> bool {
+        // The types of SQLite and MySQL have no functions.
+        self != Self::Postgres || is_builtin_postgres_type(name)
+    }
+
+    /// Quotes a name.
+    pub(crate) fn quote(self, name: &str) -> String {
+        let quote = if self == Self::Mysql { '`' } else { '"' };
+        format!("{quote}{}{quote}", name.replace(quote, &format!("{quote}{quote}")))
+    }
+}
+
+fn is_builtin_postgres_type(name: &str) -> bool {
+    let without_modifiers: String = {
+        let mut depth = 0_u32;
+        let is_outside = |c: &char| {
+            match c {
+                '(' | '[' => depth += 1,
+                ')' | ']' => {
+                    depth = depth.saturating_sub(1);
+                    return false;
+                }
+                _ => {}
+            }
+            depth == 0
+        };
+        name.chars().filter(is_outside).collect()
+    };
+    let words: Vec<&str> = without_modifiers.split_whitespace().collect();
+    match words.as_slice() {
+        [word] => POSTGRES_TYPES.contains(word),
+        ["double", "precision"] | ["character" | "char" | "bit", "varying"] | ["national", "character" | "char"] => {
+            true
+        }
+        ["time" | "timestamp", "with" | "without", "time", "zone"] => true,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn type_is_builtin_without_its_modifiers() {
+        for builtin in ["text", "numeric(10, 2)", "int[]", "character varying(20)[][]", "timestamp(3) with time zone"] {
+            assert!(Dialect::Postgres.is_builtin_type(builtin), "{builtin}");
+        }
+        for other in ["mood", "public.mood", "\"text\"", "text mood", "", "(text)"] {
+            assert!(!Dialect::Postgres.is_builtin_type(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Expressions of a query, and its clauses that consist of expressions.
+
+use sqlparser::ast::{
+    AccessExpr, BinaryOperator, CaseWhen, DataType, Distinct, Expr, Function, FunctionArg, FunctionArgExpr,
+    FunctionArgumentClause, FunctionArguments, GroupByExpr, GroupByWithModifier, Ident, InTarget, LimitClause,
+    NamedWindowDefinition, NamedWindowExpr, ObjectName, ObjectNamePart, OrderBy, OrderByExpr, OrderByKind, OrderBySort,
+    SelectItem, SelectItemQualifiedWildcardKind, Subscript, TypedString, UnaryOperator, WildcardAdditionalOptions,
+    WindowFrameBound, WindowSpec, WindowType,
+};
+
+use super::{Check, Reader, folded};
+use crate::Dialect;
+
+impl Reader {
+    pub(super) fn expressions(&mut self, expressions: &[Expr]) -> Check {
+        expressions.iter().try_for_each(|expression| self.expression(expression))
+    }
+
+    pub(super) fn optional(&mut self, expression: Option<&Expr>) -> Check {
+        expression.map_or(Ok(()), |expression| self.expression(expression))
+    }
+
+    #[expect(clippy::too_many_lines, reason = "one arm for each kind of expression")]
+    pub(super) fn expression(&mut self, expression: &Expr) -> Check {
+        match expression {
+            Expr::Identifier(_) | Expr::Value(_) | Expr::Wildcard(_) | Expr::QualifiedWildcard(..) => Ok(()),
+            Expr::CompoundIdentifier(parts) => {
+                if let [.., table, column] = parts.as_slice() {
+                    self.qualified_names.push((folded(table), folded(column)));
+                }
+                Ok(())
+            }
+            Expr::CompoundFieldAccess { root, access_chain } => {
+                self.expression(root)?;
+                access_chain.iter().try_for_each(|access| self.access(access))
+            }
+            Expr::IsFalse(inner)
+            | Expr::IsNotFalse(inner)
+            | Expr::IsTrue(inner)
+            | Expr::IsNotTrue(inner)
+            | Expr::IsNull(inner)
+            | Expr::IsNotNull(inner)
+            | Expr::IsUnknown(inner)
+            | Expr::IsNotUnknown(inner)
+            | Expr::Nested(inner)
+            | Expr::IsNormalized { expr: inner, form: _, negated: _ }
+            | Expr::Extract { field: _, syntax: _, expr: inner }
+            | Expr::Ceil { expr: inner, field: _ }
+            | Expr::Floor { expr: inner, field: _ }
+            | Expr::Collate { expr: inner, collation: _ }
+            | Expr::Prefixed { prefix: _, value: inner } => self.expression(inner),
+            Expr::IsDistinctFrom(left, right)
+            | Expr::IsNotDistinctFrom(left, right)
+            | Expr::AtTimeZone { timestamp: left, time_zone: right }
+            | Expr::Position { expr: left, r#in: right }
+            | Expr::RLike { negated: _, expr: left, pattern: right, regexp: _ } => self.both(left, right),
+            Expr::BinaryOp { left, op, right }
+            | Expr::AnyOp { left, compare_op: op, right, is_some: _ }
+            | Expr::AllOp { left, compare_op: op, right } => {
+                check_operator(op)?;
+                self.both(left, right)
+            }
+            Expr::UnaryOp { op, expr } => {
+                if !matches!(
+                    op,
+                    UnaryOperator::Plus | UnaryOperator::Minus | UnaryOperator::Not | UnaryOperator::BitwiseNot
+                ) {
+                    return Err(format!("it uses the operator {op}"));
+                }
+                self.expression(expr)
+            }
+            Expr::Like { negated: _, any: false, expr, pattern, escape_char }
+            | Expr::ILike { negated: _, any: false, expr, pattern, escape_char }
+            | Expr::SimilarTo { negated: _, expr, pattern, escape_char } => {
+                self.both(expr, pattern)?;
+                self.optional(escape_char.as_deref())
+            }
+            Expr::In { expr, target, negated: _, global: false } => {
+                self.expression(expr)?;
+                match target {
+                    InTarget::List(list) => self.expressions(list),
+                    InTarget::Subquery(subquery) => self.query(subquery),
+                    InTarget::Unnest(_) | InTarget::Table { .. } => Err("it has an unknown form of IN".to_owned()),
+                }
+            }
+            Expr::Between { expr, negated: _, low, high } => {
+                self.expression(expr)?;
+                self.both(low, high)
+            }
+            Expr::Cast { kind: _, expr, data_type, format: None } => {
+                self.data_type(data_type)?;
+                self.expression(expr)
+            }
+            Expr::Convert { is_try: false, expr, data_type, charset: _, target_before_value: false, styles } => {
+                if let Some(data_type) = data_type {
+                    self.data_type(data_type)?;
+                }
+                self.expression(expr)?;
+                self.expressions(styles)
+            }
+            Expr::TypedString(TypedString { data_type, value: _, uses_odbc_syntax: false }) => {
+                self.data_type(data_type)
+            }
+            Expr::Substring { expr, substring_from, substring_for, special: _, shorthand: _ } => {
+                self.expression(expr)?;
+                self.optional(substring_from.as_deref())?;
+                self.optional(substring_for.as_deref())
+            }
+            Expr::Trim { trim_where: _, trim_what, expr, trim_characters } => {
+                self.expression(expr)?;
+                self.optional(trim_what.as_deref())?;
+                self.expressions(trim_characters.as_deref().unwrap_or_default())
+            }
+            Expr::Overlay { expr, overlay_what, overlay_from, overlay_for } => {
+                self.both(expr, overlay_what)?;
+                self.expression(overlay_from)?;
+                self.optional(overlay_for.as_deref())
+            }
+            Expr::Function(function) => self.function(function),
+            Expr::Case { case_token: _, end_token: _, operand, conditions, else_result } => {
+                self.optional(operand.as_deref())?;
+                for CaseWhen { condition, result } in conditions {
+                    self.both(condition, result)?;
+                }
+                self.optional(else_result.as_deref())
+            }
+            Expr::Exists { subquery, negated: _ } | Expr::Subquery(subquery) => self.query(subquery),
+            Expr::GroupingSets(sets) | Expr::Cube(sets) | Expr::Rollup(sets) => {
+                sets.iter().try_for_each(|set| self.expressions(set))
+            }
+            Expr::Tuple(list) => self.expressions(list),
+            Expr::Array(array) => self.expressions(&array.elem),
+            Expr::Interval(interval) => self.expression(&interval.value),
+            Expr::MatchAgainst { .. } if self.dialect == Dialect::Mysql => Ok(()),
+            _ => Err("it contains an unknown kind of expression".to_owned()),
+        }
+    }
+
+    fn both(&mut self, left: &Expr, right: &Expr) -> Check {
+        self.expression(left)?;
+        self.expression(right)
+    }
+
+    /// Checks an access to an element of an array. The access to a field can call a function in PostgreSQL.
+    fn access(&mut self, access: &AccessExpr) -> Check {
+        match access {
+            AccessExpr::Dot(_) => Err("the access to a field may call a function".to_owned()),
+            AccessExpr::Subscript(Subscript::Index { index }) => self.expression(index),
+            AccessExpr::Subscript(Subscript::Slice { lower_bound, upper_bound, stride }) => {
+                self.optional(lower_bound.as_ref())?;
+                self.optional(upper_bound.as_ref())?;
+                self.optional(stride.as_ref())
+            }
+        }
+    }
+
+    pub(super) fn data_type(&self, data_type: &DataType) -> Check {
+        let name = data_type.to_string().to_ascii_lowercase();
+        if self.dialect.is_builtin_type(&name) { Ok(()) } else { Err(format!("the type {name} is not built in")) }
+    }
+
+    /// Checks the name of a function that is called.
+    pub(super) fn called_function(&self, name: &ObjectName) -> Check {
+        let is_harmless = match name.0.as_slice() {
+            [ObjectNamePart::Identifier(function)] => self.is_harmless(function),
+            [ObjectNamePart::Identifier(schema), ObjectNamePart::Identifier(function)] => {
+                self.dialect == Dialect::Postgres
+                    && self.exact_name(schema) == "pg_catalog"
+                    && self.is_harmless(function)
+            }
+            _ => false,
+        };
+        if is_harmless { Ok(()) } else { Err(format!("the function {name} is not known to only read")) }
+    }
+
+    fn is_harmless(&self, function: &Ident) -> bool {
+        self.dialect.is_harmless_function(&self.exact_name(function))
+    }
+
+    /// Returns a name as the database compares it: PostgreSQL keeps the case of quoted names.
+    fn exact_name(&self, name: &Ident) -> String {
+        if self.dialect == Dialect::Postgres && name.quote_style.is_some() {
+            name.value.clone()
+        } else {
+            name.value.to_ascii_lowercase()
+        }
+    }
+
+    fn function(&mut self, function: &Function) -> Check {
+        let Function { name, uses_odbc_syntax, parameters, args, within_group, filter, null_treatment: _, over } =
+            function;
+        self.called_function(name)?;
+        if *uses_odbc_syntax || *parameters != FunctionArguments::None {
+            return Err(format!("the call of {name} has unknown clauses"));
+        }
+        match args {
+            FunctionArguments::None => {}
+            FunctionArguments::Subquery(subquery) => self.query(subquery)?,
+            FunctionArguments::List(list) => {
+                self.function_arguments(&list.args)?;
+                for clause in &list.clauses {
+                    match clause {
+                        FunctionArgumentClause::OrderBy(order) => self.sort_keys(order)?,
+                        FunctionArgumentClause::Separator(_) | FunctionArgumentClause::IgnoreOrRespectNulls(_) => {}
+                        _ => return Err(format!("the call of {name} has unknown clauses")),
+                    }
+                }
+            }
+        }
+        self.sort_keys(within_group)?;
+        self.optional(filter.as_deref())?;
+        match over {
+            Some(WindowType::WindowSpec(window)) => self.window(window),
+            Some(WindowType::NamedWindow(_)) | None => Ok(()),
+        }
+    }
+
+    pub(super) fn function_arguments(&mut self, arguments: &[FunctionArg]) -> Check {
+        for argument in arguments {
+            let argument = match argument {
+                FunctionArg::Named { name: _, arg, operator: _ } | FunctionArg::Unnamed(arg) => arg,
+                FunctionArg::ExprNamed { name, arg, operator: _ } => {
+                    self.expression(name)?;
+                    arg
+                }
+            };
+            match argument {
+                FunctionArgExpr::Expr(expression) => self.expression(expression)?,
+                FunctionArgExpr::QualifiedWildcard(_) | FunctionArgExpr::Wildcard => {}
+                _ => return Err("a call has an unknown form of argument".to_owned()),
+            }
+        }
+        Ok(())
+    }
+
+    fn window(&mut self, window: &WindowSpec) -> Check {
+        let WindowSpec { window_name: _, partition_by, order_by, window_frame } = window;
+        self.expressions(partition_by)?;
+        self.sort_keys(order_by)?;
+        let bounds = window_frame.iter().flat_map(|frame| std::iter::once(&frame.start_bound).chain(&frame.end_bound));
+        for bound in bounds {
+            match bound {
+                WindowFrameBound::CurrentRow => {}
+                WindowFrameBound::Preceding(offset) | WindowFrameBound::Following(offset) => {
+                    self.optional(offset.as_deref())?
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn named_window(&mut self, window: &NamedWindowDefinition) -> Check {
+        match &window.1 {
+            NamedWindowExpr::NamedWindow(_) => Ok(()),
+            NamedWindowExpr::WindowSpec(window) => self.window(window),
+        }
+    }
+
+    pub(super) fn order_by(&mut self, order_by: &OrderBy) -> Check {
+        match order_by {
+            OrderBy { kind: OrderByKind::Expressions(keys), interpolate: None } => self.sort_keys(keys),
+            _ => Err("it has an unknown form of ORDER BY".to_owned()),
+        }
+    }
+
+    fn sort_keys(&mut self, keys: &[OrderByExpr]) -> Check {
+        for OrderByExpr { expr, options, with_fill } in keys {
+            if with_fill.is_some() || !matches!(options.sort, None | Some(OrderBySort::Asc | OrderBySort::Desc)) {
+                return Err("it has an unknown form of ORDER BY".to_owned());
+            }
+            self.expression(expr)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn group_by(&mut self, group_by: &GroupByExpr) -> Check {
+        match group_by {
+            GroupByExpr::Expressions(keys, modifiers)
+                if modifiers.iter().all(|m| *m == GroupByWithModifier::Rollup) =>
+            {
+                self.expressions(keys)
+            }
+            _ => Err("it has an unknown form of GROUP BY".to_owned()),
+        }
+    }
+
+    pub(super) fn distinct(&mut self, distinct: Option<&Distinct>) -> Check {
+        match distinct {
+            Some(Distinct::On(keys)) => self.expressions(keys),
+            Some(Distinct::All | Distinct::Distinct) | None => Ok(()),
+        }
+    }
+
+    pub(super) fn limit(&mut self, limit: &LimitClause) -> Check {
+        match limit {
+            LimitClause::LimitOffset { limit, offset, limit_by } => {
+                self.optional(limit.as_ref())?;
+                self.optional(offset.as_ref().map(|offset| &offset.value))?;
+                self.expressions(limit_by)
+            }
+            LimitClause::OffsetCommaLimit { offset, limit } => self.both(offset, limit),
+        }
+    }
+
+    pub(super) fn select_item(&mut self, item: &SelectItem) -> Check {
+        match item {
+            SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, alias: _ } => {
+                self.expression(expression)
+            }
+            SelectItem::QualifiedWildcard(kind, options) => {
+                plain_wildcard(options)?;
+                match kind {
+                    SelectItemQualifiedWildcardKind::ObjectName(_) => Ok(()),
+                    SelectItemQualifiedWildcardKind::Expr(expression) => self.expression(expression),
+                }
+            }
+            SelectItem::Wildcard(options) => plain_wildcard(options),
+            SelectItem::ExprWithAliases { .. } => Err("it selects in an unknown form".to_owned()),
+        }
+    }
+}
+
+fn plain_wildcard(options: &WildcardAdditionalOptions) -> Check {
+    match options {
+        WildcardAdditionalOptions {
+            wildcard_token: _,
+            opt_ilike: None,
+            opt_exclude: None,
+            opt_except: None,
+            opt_replace: None,
+            opt_rename: None,
+            opt_alias: _,
+        } => Ok(()),
+        _ => Err("it selects in an unknown form".to_owned()),
+    }
+}
+
+/// Rejects assignments and operators that only users define.
+fn check_operator(operator: &BinaryOperator) -> Check {
+    match operator {
+        BinaryOperator::Assignment | BinaryOperator::Custom(_) | BinaryOperator::PGCustomBinaryOperator(_) => {
+            Err(format!("it uses the operator {operator}"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,322 @@
+//! Decides whether a statement only reads. Every node of it must be one that is known to change nothing.
+
+mod expressions;
+mod tables;
+
+use sqlparser::{
+    ast::{
+        DescribeAlias, Expr, Ident, ObjectName, ObjectNamePart, Query, Select, SelectFlavor, SetExpr,
+        ShowStatementFilter, ShowStatementFilterPosition, ShowStatementOptions, Statement, UtilityOption,
+    },
+    keywords::Keyword,
+};
+
+use crate::{
+    Dialect,
+    text::{self, Parsed},
+};
+
+/// The reason why a statement is no read.
+pub type Reason = String;
+type Check = Result<(), Reason>;
+
+/// Keywords without which no query writes. A query that has one is no read, even if the parser takes it for a name.
+const WRITING_KEYWORDS: &[Keyword] = &[
+    Keyword::INSERT,
+    Keyword::UPDATE,
+    Keyword::DELETE,
+    Keyword::MERGE,
+    Keyword::INTO,
+    Keyword::CREATE,
+    Keyword::ALTER,
+    Keyword::DROP,
+    Keyword::TRUNCATE,
+    Keyword::COPY,
+    Keyword::CALL,
+    Keyword::EXECUTE,
+    Keyword::GRANT,
+    Keyword::REVOKE,
+    Keyword::LOCK,
+    Keyword::LOAD,
+];
+
+/// Pragmas of SQLite that read, and whose argument only selects what they read.
+const READING_PRAGMAS: &[&str] =
+    &["table_info", "table_xinfo", "index_list", "index_info", "index_xinfo", "foreign_key_list", "table_list"];
+/// Pragmas of SQLite that read unless they are given a value.
+const VALUELESS_PRAGMAS: &[&str] = &[
+    "application_id",
+    "cache_size",
+    "collation_list",
+    "compile_options",
+    "database_list",
+    "encoding",
+    "foreign_keys",
+    "freelist_count",
+    "function_list",
+    "module_list",
+    "page_count",
+    "page_size",
+    "pragma_list",
+    "schema_version",
+    "synchronous",
+    "user_version",
+];
+
+/// Returns `Ok` if the statement only reads.
+///
+/// # Errors
+/// Returns the reason why it may do more.
+pub fn check(dialect: Dialect, parsed: &Parsed) -> Check {
+    let mut reader = Reader { dialect, scalar_tables: Vec::new(), qualified_names: Vec::new() };
+    match &parsed.statement {
+        Statement::Query(query) => {
+            refuse_writing_keywords(&parsed.keywords)?;
+            reader.query(query)?;
+            reader.check_qualified_names()
+        }
+        Statement::Explain {
+            describe_alias: _,
+            analyze: false,
+            verbose: _,
+            query_plan: _,
+            estimate: false,
+            statement,
+            format: _,
+            options,
+        } => {
+            refuse_writing_keywords(&parsed.keywords)?;
+            options.iter().flatten().try_for_each(explain_option)?;
+            let Statement::Query(query) = statement.as_ref() else {
+                return Err("it explains another statement than a query".to_owned());
+            };
+            reader.query(query)?;
+            reader.check_qualified_names()
+        }
+        Statement::Explain { .. } => Err("EXPLAIN ANALYZE runs the statement".to_owned()),
+        Statement::Pragma { name, value, is_eq } if dialect == Dialect::Sqlite => {
+            let name = last_name(name).ok_or("it is an unknown pragma")?;
+            let is_read = match (value, is_eq) {
+                (None, _) => VALUELESS_PRAGMAS.contains(&name.as_str()) || READING_PRAGMAS.contains(&name.as_str()),
+                (Some(_), false) => READING_PRAGMAS.contains(&name.as_str()),
+                (Some(_), true) => false,
+            };
+            if is_read { Ok(()) } else { Err(format!("the pragma {name} may change settings or data")) }
+        }
+        other => check_show(dialect, other),
+    }
+}
+
+/// Returns `true` if the text is one statement that only reads.
+pub fn is_read(dialect: Dialect, text: &str) -> bool {
+    let pieces = text::split(dialect, text).unwrap_or_default();
+    let [piece] = pieces.as_slice() else { return false };
+    piece.parse(dialect).is_ok_and(|parsed| check(dialect, &parsed).is_ok())
+}
+
+/// Checks the statements that show settings and definitions. They change nothing in PostgreSQL and MySQL.
+fn check_show(dialect: Dialect, statement: &Statement) -> Check {
+    let is_read = match (dialect, statement) {
+        (Dialect::Postgres | Dialect::Mysql, Statement::ShowVariable { .. })
+        | (
+            Dialect::Mysql,
+            Statement::ShowCreate { .. } | Statement::ShowProcessList { .. } | Statement::ShowCharset(_),
+        ) => true,
+        (
+            Dialect::Mysql,
+            Statement::ExplainTable { describe_alias, hive_format: None, has_table_keyword: false, table_name: _ },
+        ) => matches!(describe_alias, DescribeAlias::Describe | DescribeAlias::Desc),
+        (
+            Dialect::Mysql,
+            Statement::ShowStatus { filter, .. }
+            | Statement::ShowVariables { filter, .. }
+            | Statement::ShowCollation { filter },
+        ) => filter.as_ref().is_none_or(is_pattern),
+        (
+            Dialect::Mysql,
+            Statement::ShowColumns { show_options, .. }
+            | Statement::ShowTables { show_options, .. }
+            | Statement::ShowDatabases { show_options, .. },
+        ) => {
+            let ShowStatementOptions { show_in: _, starts_with: None, limit: None, limit_from: None, filter_position } =
+                show_options
+            else {
+                return Err("it is an unknown form of SHOW".to_owned());
+            };
+            filter_position.as_ref().is_none_or(|position| match position {
+                ShowStatementFilterPosition::Infix(filter) | ShowStatementFilterPosition::Suffix(filter) => {
+                    is_pattern(filter)
+                }
+            })
+        }
+        _ => false,
+    };
+    if is_read { Ok(()) } else { Err("it is no query".to_owned()) }
+}
+
+fn is_pattern(filter: &ShowStatementFilter) -> bool {
+    matches!(filter, ShowStatementFilter::Like(_))
+}
+
+fn refuse_writing_keywords(keywords: &[Keyword]) -> Check {
+    match keywords.iter().find(|keyword| WRITING_KEYWORDS.contains(keyword)) {
+        Some(keyword) => Err(format!("it contains {keyword:?}")),
+        None => Ok(()),
+    }
+}
+
+fn explain_option(option: &UtilityOption) -> Check {
+    let UtilityOption { name, arg } = option;
+    let is_harmless = ["verbose", "costs", "settings", "summary", "format"]
+        .iter()
+        .any(|known| name.value.eq_ignore_ascii_case(known));
+    let is_constant = arg.as_ref().is_none_or(|arg| matches!(arg, Expr::Identifier(_) | Expr::Value(_)));
+    if is_harmless && is_constant { Ok(()) } else { Err(format!("EXPLAIN has the option {name}")) }
+}
+
+/// Returns the last part of a name, in lower case if the database ignores case there.
+fn last_name(name: &ObjectName) -> Option<String> {
+    match name.0.last()? {
+        ObjectNamePart::Identifier(part) => Some(part.value.to_ascii_lowercase()),
+        ObjectNamePart::Function(_) => None,
+    }
+}
+
+/// Walks through a query.
+struct Reader {
+    dialect: Dialect,
+    /// Names of the functions in FROM clauses, with the names of their columns.
+    scalar_tables: Vec<(String, Vec<String>)>,
+    /// Qualified names of columns: the last two parts.
+    qualified_names: Vec<(String, String)>,
+}
+
+impl Reader {
+    fn query(&mut self, query: &Query) -> Check {
+        let Query {
+            with,
+            body,
+            order_by,
+            limit_clause,
+            fetch,
+            locks,
+            for_clause,
+            settings,
+            format_clause,
+            pipe_operators,
+        } = query;
+        if !locks.is_empty() || for_clause.is_some() {
+            return Err("it locks rows".to_owned());
+        }
+        if settings.is_some() || format_clause.is_some() || !pipe_operators.is_empty() {
+            return Err("it has unknown clauses".to_owned());
+        }
+        for cte in with.iter().flat_map(|with| &with.cte_tables) {
+            if cte.from.is_some() {
+                return Err("it has unknown clauses".to_owned());
+            }
+            self.alias(Some(&cte.alias))?;
+            self.query(&cte.query)?;
+        }
+        self.set_expression(body)?;
+        if let Some(order_by) = order_by {
+            self.order_by(order_by)?;
+        }
+        if let Some(limit) = limit_clause {
+            self.limit(limit)?;
+        }
+        match fetch.as_ref().and_then(|fetch| fetch.quantity.as_ref()) {
+            Some(quantity) => self.expression(quantity),
+            None => Ok(()),
+        }
+    }
+
+    fn set_expression(&mut self, body: &SetExpr) -> Check {
+        match body {
+            SetExpr::Select(select) => self.select(select),
+            SetExpr::Query(query) => self.query(query),
+            SetExpr::SetOperation { left, op: _, set_quantifier: _, right } => {
+                self.set_expression(left)?;
+                self.set_expression(right)
+            }
+            SetExpr::Values(values) => values.rows.iter().try_for_each(|row| self.expressions(&row.content)),
+            SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) => {
+                Err("it changes data in a part of the query".to_owned())
+            }
+            SetExpr::Table(_) => Err("it has unknown clauses".to_owned()),
+        }
+    }
+
+    fn select(&mut self, select: &Select) -> Check {
+        let Select {
+            select_token: _,
+            optimizer_hints,
+            distinct,
+            select_modifiers: _,
+            top,
+            top_before_distinct: _,
+            projection,
+            exclude,
+            into,
+            from,
+            lateral_views,
+            prewhere,
+            selection,
+            connect_by,
+            group_by,
+            cluster_by,
+            distribute_by,
+            sort_by,
+            having,
+            named_window,
+            qualify,
+            window_before_qualify: _,
+            value_table_mode,
+            flavor,
+        } = select;
+        if into.is_some() {
+            return Err("SELECT INTO creates or writes something".to_owned());
+        }
+        let has_unknown_clause = !optimizer_hints.is_empty()
+            || top.is_some()
+            || exclude.is_some()
+            || !lateral_views.is_empty()
+            || prewhere.is_some()
+            || !connect_by.is_empty()
+            || !cluster_by.is_empty()
+            || !distribute_by.is_empty()
+            || !sort_by.is_empty()
+            || qualify.is_some()
+            || value_table_mode.is_some()
+            || *flavor != SelectFlavor::Standard;
+        if has_unknown_clause {
+            return Err("it has unknown clauses".to_owned());
+        }
+        self.distinct(distinct.as_ref())?;
+        from.iter().try_for_each(|table| self.table_with_joins(table))?;
+        projection.iter().try_for_each(|item| self.select_item(item))?;
+        self.optional(selection.as_ref())?;
+        self.group_by(group_by)?;
+        self.optional(having.as_ref())?;
+        named_window.iter().try_for_each(|window| self.named_window(window))
+    }
+
+    /// Checks that no qualified name calls a function. PostgreSQL takes `f.name` for `name(f)` where `f` is a function in
+    /// FROM and has no such column.
+    fn check_qualified_names(&self) -> Check {
+        let is_call = |(table, column): &&(String, String)| {
+            self.scalar_tables
+                .iter()
+                .any(|(name, columns)| name == table && name != column && !columns.contains(column))
+        };
+        match self.qualified_names.iter().find(is_call) {
+            Some((table, column)) => Err(format!("{table}.{column} may call a function")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Returns a name for comparisons that ignore case.
+fn folded(name: &Ident) -> String {
+    name.value.to_lowercase()
+}

@@ -1,0 +1,149 @@
+//! Tables, functions and other sources of rows in a query.
+
+use sqlparser::ast::{
+    Join, JoinConstraint, JoinOperator, ObjectName, TableAlias, TableFactor, TableFunctionArgs, TableWithJoins,
+};
+
+use super::{Check, Reader, folded, last_name};
+use crate::Dialect;
+
+/// Words that PostgreSQL takes for functions in a FROM clause.
+const KEYWORD_FUNCTIONS: &[&str] = &[
+    "current_catalog",
+    "current_date",
+    "current_role",
+    "current_schema",
+    "current_time",
+    "current_timestamp",
+    "current_user",
+    "localtime",
+    "localtimestamp",
+    "session_user",
+    "system_user",
+    "user",
+];
+
+/// Virtual tables that the shell of SQLite adds and that read files.
+const FILE_TABLES: &[&str] = &["fsdir", "zipfile", "csv", "readfile"];
+
+impl Reader {
+    pub(super) fn table_with_joins(&mut self, table: &TableWithJoins) -> Check {
+        self.table(&table.relation)?;
+        table.joins.iter().try_for_each(|join| self.join(join))
+    }
+
+    fn join(&mut self, join: &Join) -> Check {
+        let Join { relation, global: _, join_operator } = join;
+        self.table(relation)?;
+        let constraint = match join_operator {
+            JoinOperator::Join(constraint)
+            | JoinOperator::Inner(constraint)
+            | JoinOperator::Left(constraint)
+            | JoinOperator::LeftOuter(constraint)
+            | JoinOperator::Right(constraint)
+            | JoinOperator::RightOuter(constraint)
+            | JoinOperator::FullOuter(constraint)
+            | JoinOperator::CrossJoin(constraint)
+            | JoinOperator::StraightJoin(constraint) => constraint,
+            _ => return Err("it has an unknown kind of join".to_owned()),
+        };
+        match constraint {
+            JoinConstraint::On(condition) => self.expression(condition),
+            JoinConstraint::Using(_)
+            | JoinConstraint::UsingAlias(..)
+            | JoinConstraint::Natural
+            | JoinConstraint::None => Ok(()),
+        }
+    }
+
+    fn table(&mut self, table: &TableFactor) -> Check {
+        match table {
+            TableFactor::Table {
+                name,
+                alias,
+                args,
+                with_hints,
+                version: None,
+                with_ordinality: _,
+                partitions: _,
+                json_path: None,
+                sample: None,
+                index_directives: _,
+                inheritance: _,
+            } if with_hints.is_empty() => {
+                self.alias(alias.as_ref())?;
+                match args {
+                    Some(TableFunctionArgs { args, settings: None }) => {
+                        self.called_function(name)?;
+                        self.function_arguments(args)?;
+                        self.add_scalar_table(name, alias.as_ref())
+                    }
+                    Some(_) => Err("it has unknown clauses".to_owned()),
+                    None => self.table_name(name),
+                }
+            }
+            TableFactor::Derived { lateral: _, subquery, alias, sample: None } => {
+                self.alias(alias.as_ref())?;
+                self.query(subquery)
+            }
+            TableFactor::Function { lateral: _, name, args, with_ordinality: _, alias } => {
+                self.alias(alias.as_ref())?;
+                self.called_function(name)?;
+                self.function_arguments(args)?;
+                self.add_scalar_table(name, alias.as_ref())
+            }
+            TableFactor::UNNEST {
+                alias,
+                array_exprs,
+                with_offset: false,
+                with_offset_alias: None,
+                with_ordinality: _,
+            } => {
+                self.alias(alias.as_ref())?;
+                self.expressions(array_exprs)?;
+                self.add_scalar_table(&ObjectName::from(vec!["unnest".into()]), alias.as_ref())
+            }
+            TableFactor::NestedJoin { table_with_joins, alias } => {
+                self.alias(alias.as_ref())?;
+                self.table_with_joins(table_with_joins)
+            }
+            _ => Err("it reads from an unknown kind of table".to_owned()),
+        }
+    }
+
+    fn table_name(&self, name: &ObjectName) -> Check {
+        let table = last_name(name).ok_or("it reads from an unknown kind of table")?;
+        let is_function = match self.dialect {
+            Dialect::Postgres => name.0.len() == 1 && KEYWORD_FUNCTIONS.contains(&table.as_str()),
+            Dialect::Sqlite => FILE_TABLES.contains(&table.as_str()),
+            Dialect::Mysql => false,
+        };
+        if is_function { Err(format!("{table} is a function and no table")) } else { Ok(()) }
+    }
+
+    /// Notes the alias and the columns of a function in the FROM clause.
+    fn add_scalar_table(&mut self, function: &ObjectName, alias: Option<&TableAlias>) -> Check {
+        let function = last_name(function).ok_or("it calls an unknown function")?;
+        let mut columns: Vec<String> =
+            alias.iter().flat_map(|alias| &alias.columns).map(|column| folded(&column.name)).collect();
+        if self.dialect != Dialect::Postgres || function.starts_with("json") && function.contains("_each") {
+            columns.extend(["key", "value"].map(str::to_owned));
+        }
+        // Only PostgreSQL takes names for calls.
+        if self.dialect == Dialect::Postgres {
+            self.scalar_tables.push((alias.map_or(function, |alias| folded(&alias.name)), columns));
+        }
+        Ok(())
+    }
+
+    /// Checks the types of the columns that an alias declares.
+    pub(super) fn alias(&self, alias: Option<&TableAlias>) -> Check {
+        let Some(TableAlias { explicit: _, name: _, columns, at: None }) = alias else {
+            return if alias.is_none() { Ok(()) } else { Err("it has unknown clauses".to_owned()) };
+        };
+        columns
+            .iter()
+            .filter_map(|column| column.data_type.as_ref())
+            .try_for_each(|data_type| self.data_type(data_type))
+    }
+}

@@ -1,0 +1,78 @@
+//! Classified statements.
+
+use strum::IntoStaticStr;
+
+/// One statement of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statement {
+    /// The statement as it was given, with its comments.
+    pub text: String,
+    pub effect: Effect,
+}
+
+/// The effect of a statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The statement changes nothing, unless a view or an operator that it uses runs a function that does.
+    Read,
+    Write(Write),
+    /// Nothing is known about the text.
+    Unparsed {
+        reason: String,
+    },
+}
+
+/// A statement that changes something, or that is not known to only read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Write {
+    pub kind: WriteKind,
+    /// The names of the tables or other objects that it changes, as the statement has them.
+    pub targets: Vec<String>,
+    /// The reason why it is no read.
+    pub reason: String,
+    pub preview: PreviewSource,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
+pub enum WriteKind {
+    Insert,
+    Update,
+    Delete,
+    /// Creates, alters or drops an object such as a table.
+    Ddl,
+    Other,
+}
+
+/// The source of what a preview shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PreviewSource {
+    /// The rows in the database that the statement changes, removes or inserts.
+    Rows(RowQueries),
+    /// The rows that the statement lists, as texts of their expressions.
+    GivenRows { columns: Vec<String>, rows: Vec<Vec<String>> },
+    /// Queries for the definition of each object that the statement defines or changes.
+    Definitions(Vec<String>),
+    /// There is no preview.
+    None { reason: String },
+}
+
+/// Queries for the rows of a statement. Each of them only reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowQueries {
+    /// Selects the rows, with the column [`Assigned::alias`] for each value after an update.
+    pub rows: String,
+    /// Counts the rows in its only column.
+    pub count: String,
+    pub assigned: Vec<Assigned>,
+}
+
+/// The assignment of a value to a column.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assigned {
+    pub column: String,
+    pub expression: String,
+    /// The column of [`RowQueries::rows`] with the value of the expression, or `None` if it cannot be evaluated by a read.
+    /// The database may convert the value when it stores it.
+    pub alias: Option<String>,
+}

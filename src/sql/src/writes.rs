@@ -1,0 +1,55 @@
+//! The kind and the targets of statements that write.
+
+use sqlparser::ast::{
+    Delete, FromTable, Insert, ObjectName, Query, SetExpr, Statement, TableFactor, TableObject, TableWithJoins, Update,
+};
+
+use crate::WriteKind;
+
+/// Returns the statement that a query with CTEs consists of, or the statement itself.
+pub fn inner_statement(statement: &Statement) -> (&Statement, Option<&Query>) {
+    let Statement::Query(query) = statement else { return (statement, None) };
+    match query.body.as_ref() {
+        SetExpr::Insert(inner) | SetExpr::Update(inner) | SetExpr::Delete(inner) | SetExpr::Merge(inner) => {
+            (inner, Some(query))
+        }
+        _ => (statement, None),
+    }
+}
+
+/// Returns the kind of a write, with the names of the tables that it changes.
+pub fn kind_and_tables(statement: &Statement) -> (WriteKind, Vec<String>) {
+    let name = |name: &ObjectName| name.to_string();
+    match inner_statement(statement).0 {
+        Statement::Insert(Insert { table: TableObject::TableName(table), .. }) => {
+            (WriteKind::Insert, vec![name(table)])
+        }
+        Statement::Insert(_) => (WriteKind::Insert, Vec::new()),
+        Statement::Update(Update { table, .. }) => {
+            (WriteKind::Update, table_name(table).map(name).into_iter().collect())
+        }
+        Statement::Delete(Delete { tables, from, .. }) if tables.is_empty() => {
+            (WriteKind::Delete, source_tables(from).iter().filter_map(table_name).map(name).collect())
+        }
+        Statement::Delete(Delete { tables, .. }) => (WriteKind::Delete, tables.iter().map(name).collect()),
+        Statement::Truncate(truncate) => {
+            (WriteKind::Delete, truncate.table_names.iter().map(|target| name(&target.name)).collect())
+        }
+        _ => (WriteKind::Other, Vec::new()),
+    }
+}
+
+/// Returns the tables of the FROM clause of a DELETE.
+pub fn source_tables(from: &FromTable) -> &[TableWithJoins] {
+    match from {
+        FromTable::WithFromKeyword(tables) | FromTable::WithoutKeyword(tables) => tables,
+    }
+}
+
+/// Returns the name of a table without joins.
+pub fn table_name(table: &TableWithJoins) -> Option<&ObjectName> {
+    match &table.relation {
+        TableFactor::Table { name, args: None, .. } if table.joins.is_empty() => Some(name),
+        _ => None,
+    }
+}

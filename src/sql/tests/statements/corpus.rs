@@ -1,0 +1,162 @@
+//! The statements, with the effects that they are classified as.
+
+use countersign_sql::{Dialect, Effect, PreviewSource, RowQueries, Statement, WriteKind, classify};
+
+/// A text with its expected effects.
+pub struct Case {
+    pub dialect: Dialect,
+    /// The effect of each statement, with the targets of writes.
+    pub effects: Vec<String>,
+    /// The text changes the test database.
+    pub changes: bool,
+    pub sql: String,
+}
+
+impl Case {
+    pub fn is_read(&self) -> bool {
+        countersign_sql::is_read(self.dialect, &self.sql)
+    }
+
+    /// Returns the kind of the text's only statement with the queries for its rows, if it has some.
+    pub fn row_queries(&self) -> Option<(WriteKind, RowQueries)> {
+        match <[Statement; 1]>::try_from(classify(self.dialect, &self.sql, 50)) {
+            Ok([Statement { effect: Effect::Write(write), .. }]) => match write.preview {
+                PreviewSource::Rows(queries) => Some((write.kind, queries)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Returns the queries that show definitions.
+    pub fn definition_queries(&self) -> Vec<String> {
+        let statements = classify(self.dialect, &self.sql, 50);
+        let queries = statements.into_iter().map(|statement| match statement.effect {
+            Effect::Write(write) => match write.preview {
+                PreviewSource::Definitions(queries) => queries,
+                _ => Vec::new(),
+            },
+            _ => Vec::new(),
+        });
+        queries.flatten().collect()
+    }
+}
+
+pub fn cases() -> Vec<Case> {
+    let lines = include_str!("statements.txt").lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(parse_case).collect()
+}
+
+pub fn cases_in(dialect: Dialect) -> Vec<Case> {
+    cases().into_iter().filter(|case| case.dialect == dialect).collect()
+}
+
+fn parse_case(line: &str) -> Case {
+    let parts: Vec<&str> = line.splitn(3, " | ").collect();
+    let [dialect, effects, sql] = parts.as_slice() else { panic!("{line}") };
+    let (effects, changes) = match effects.strip_suffix(" !") {
+        Some(effects) => (effects, true),
+        None => (*effects, false),
+    };
+    Case {
+        dialect: dialect.parse().unwrap(),
+        effects: effects.split("; ").map(str::to_owned).collect(),
+        changes,
+        sql: sql.replace('⏎', "\n"),
+    }
+}
+
+fn describe(statement: &Statement) -> String {
+    match &statement.effect {
+        Effect::Read => "read".to_owned(),
+        Effect::Unparsed { .. } => "unparsed".to_owned(),
+        Effect::Write(write) => {
+            let kind: &str = write.kind.into();
+            format!("{kind} {}", write.targets.join(", ")).trim_end().to_owned()
+        }
+    }
+}
+
+#[test]
+fn every_statement_has_its_expected_effect() {
+    let cases = cases();
+    assert!(cases.len() >= 250, "{}", cases.len());
+    let mut failures = Vec::new();
+    for case in &cases {
+        let statements = classify(case.dialect, &case.sql, 50);
+        let effects: Vec<String> = statements.iter().map(describe).collect();
+        if effects != case.effects {
+            let reasons: Vec<_> = statements.into_iter().map(|statement| statement.effect).collect();
+            failures.push(format!("{}\n  expected {:?}, found {effects:?}\n  {reasons:?}", case.sql, case.effects));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+fn no_statement_that_changes_data_is_a_read() {
+    for case in cases().iter().filter(|case| case.changes) {
+        assert!(!case.is_read(), "{}", case.sql);
+    }
+    for text in ["", " ; ", "-- nothing"] {
+        assert!(!countersign_sql::is_read(Dialect::Postgres, text), "{text:?}");
+    }
+}
+
+#[test]
+fn derived_queries_are_reads() {
+    let mut derived = 0;
+    for case in cases() {
+        let row_queries = case.row_queries().into_iter().flat_map(|(_, queries)| [queries.rows, queries.count]);
+        for query in row_queries.chain(case.definition_queries()) {
+            derived += 1;
+            assert!(countersign_sql::is_read(case.dialect, &query), "{query}");
+        }
+    }
+    assert!(derived > 60, "{derived}");
+}
+
+#[test]
+fn values_after_an_update_are_selected_if_they_are_reads() {
+    let sql = "UPDATE t SET a = a + 1, b = nextval('s'), c = DEFAULT WHERE id = 7";
+    let Effect::Write(write) = classify(Dialect::Postgres, sql, 50).remove(0).effect else { panic!("it is a write") };
+    let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
+    assert_eq!(queries.rows, "SELECT t.*, a + 1 AS countersign_after_0 FROM t WHERE id = 7 ORDER BY 1 LIMIT 51");
+    assert_eq!(queries.count, "SELECT count(*) AS countersign_count FROM t WHERE id = 7");
+    let assigned: Vec<_> = queries
+        .assigned
+        .iter()
+        .map(|value| (value.column.as_str(), value.expression.as_str(), value.alias.as_deref()))
+        .collect();
+    assert_eq!(
+        assigned,
+        [("a", "a + 1", Some("countersign_after_0")), ("b", "nextval('s')", None), ("c", "DEFAULT", None)]
+    );
+}
+
+#[test]
+fn given_rows_are_shown_as_they_are_written() {
+    let sql = "INSERT INTO t (a, b) VALUES (1, note('x')), (2, DEFAULT)";
+    let Effect::Write(write) = classify(Dialect::Postgres, sql, 50).remove(0).effect else { panic!("it is a write") };
+    let PreviewSource::GivenRows { columns, rows } = write.preview else { panic!("{:?}", write.preview) };
+    assert_eq!(
+        (columns, rows),
+        (
+            vec!["a".to_owned(), "b".to_owned()],
+            vec![vec!["1".to_owned(), "note('x')".to_owned()], vec!["2".to_owned(), "DEFAULT".to_owned()]]
+        )
+    );
+}
+
+#[test]
+fn deep_statements_are_refused_and_long_ones_parsed() {
+    let chain = |operator: &str, length| format!("SELECT {}", vec!["1"; length].join(operator));
+    for dialect in [Dialect::Postgres, Dialect::Sqlite, Dialect::Mysql] {
+        assert!(countersign_sql::is_read(dialect, &chain(" + ", 1900)));
+        assert!(countersign_sql::is_read(dialect, &chain(", ", 20_000)));
+        assert!(!countersign_sql::is_read(dialect, &chain(" + ", 20_000)));
+        assert!(!countersign_sql::is_read(dialect, &format!("SELECT {}1{}", "(".repeat(1000), ")".repeat(1000))));
+        let nulls = format!("SELECT 1{}", " IS NULL".repeat(1900));
+        assert!(countersign_sql::is_read(dialect, &nulls));
+    }
+}

@@ -1,0 +1,12 @@
+CREATE TABLE accounts (id INTEGER PRIMARY KEY, owner TEXT NOT NULL, balance REAL DEFAULT 0, active INTEGER DEFAULT 1);
+CREATE TABLE orders (id INTEGER PRIMARY KEY, account_id INTEGER REFERENCES accounts, total REAL, placed TEXT, data TEXT);
+CREATE TABLE archive (id INTEGER PRIMARY KEY, account_id INTEGER, total REAL, placed TEXT, data TEXT);
+CREATE TABLE events (id INTEGER PRIMARY KEY AUTOINCREMENT, text TEXT);
+CREATE VIEW rich AS SELECT * FROM accounts WHERE balance > 100;
+CREATE INDEX by_owner ON accounts (owner);
+CREATE VIRTUAL TABLE notes USING fts5(body);
+CREATE TRIGGER removed AFTER DELETE ON accounts BEGIN INSERT INTO events (text) VALUES (old.owner); END;
+INSERT INTO accounts VALUES (1, 'ann', 50, 1), (2, 'bob', 150, 1), (3, 'it''s', 0, 0), (4, 'dan', 75.5, 1);
+INSERT INTO orders VALUES (1, 1, 10, '2026-01-01', '{"a": 1}'), (2, 1, 20, '2026-02-01', '{"a": 2}'), (3, 2, 30, '2026-03-01', NULL);
+INSERT INTO events (text) VALUES ('first');
+INSERT INTO notes VALUES ('hello world');
