@@ -69,6 +69,19 @@ impl RecipeChecker<'_> {
         for recipe in recipe.alternatives() {
             self.check_methods(tool, recipe);
         }
+        if let Some(sql) = &recipe.sql {
+            self.check_condition(tool, &sql.statement);
+            let is_known = self.check_tool(tool, &sql.query.tool);
+            if is_known {
+                self.check_argument(tool, &sql.query.tool, &sql.query.argument);
+            }
+            for RecordField { name, value, .. } in &sql.query.arguments {
+                if is_known {
+                    self.check_argument(tool, &sql.query.tool, name);
+                }
+                self.check_template(tool, value);
+            }
+        }
     }
 
     fn check_methods(&mut self, tool: &str, recipe: &Recipe) {

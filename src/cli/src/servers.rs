@@ -233,6 +233,7 @@ fn print_server(
             Some(mark) => mark.clone(),
             None if tool.claims_read => "claims to read".to_owned(),
             None if tool.accepted_as_read => "accepted read".to_owned(),
+            None if tool.accepted_sql_reads => "accepted SQL reads".to_owned(),
             None if tool.standing == "seen" => "not accepted".to_owned(),
             None => tool.standing.clone(),
         };

@@ -12,7 +12,7 @@ use countersign_domain::{
     policy::{
         AcceptanceMark, DefinitionStatus, Verdict,
         known_reads::{KnownReads, KnownTool},
-        pins::Definition,
+        pins::{Definition, ReadConsent},
     },
     principal::Principal,
 };
@@ -75,6 +75,8 @@ pub struct ToolInfo {
     pub accepted_at: Option<Timestamp>,
     /// A reviewer accepted the tool as one that only reads, whatever it declares.
     pub accepted_as_read: bool,
+    /// A reviewer accepted that calls of the tool run without review if their SQL statements only read.
+    pub accepted_sql_reads: bool,
     /// The statement of the server's list of known reads about this definition.
     #[schema(required)]
     pub known: Option<KnownTool>,
@@ -178,7 +180,7 @@ impl ToolAcceptances {
         let mut all: HashMap<String, PendingToolCounts> = HashMap::new();
         for route in self.routes.load().tools() {
             let claims = claims_to_read(route);
-            let is_known = route.known == Some(KnownTool::Read) && is_offered(route);
+            let is_known = matches!(route.known, Some(KnownTool::Read | KnownTool::SqlRead)) && is_offered(route);
             if route.definition_status.mark().is_none() && !claims && !is_known {
                 continue;
             }
@@ -221,7 +223,7 @@ impl ToolAcceptances {
     }
 
     /// Accepts known reads as they were shown: all of them or none. From now on they count as read-only, whatever they
-    /// declare, and the dry runs among them as accepted.
+    /// declare, the dry runs among them as accepted, and calls of tools that run SQL as reads if their statements only read.
     ///
     /// # Errors
     /// The same as [`Self::accept`], and `VALIDATION_FAILED` if a definition is not a listed one (with the names of the tools
@@ -246,8 +248,13 @@ impl ToolAcceptances {
             let message = "the list of the server's known reads does not have this definition of the tool";
             return Err(McpError::new(ErrorKind::ValidationFailed, message).with("tools", unknown));
         }
+        let reads = |tool: &Definition| match known_kind(tool) {
+            KnownTool::Read => ReadConsent::All,
+            KnownTool::SqlRead => ReadConsent::Sql,
+            KnownTool::DryRun | KnownTool::OtherDefinition => ReadConsent::None,
+        };
         self.pins
-            .accept_reads((provider, &target), &definitions, |tool| known_kind(tool) == KnownTool::Read, &reviewer.name)
+            .accept_reads((provider, &target), &definitions, reads, &reviewer.name)
             .await
             .map_err(|error| to_write_error(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "known reads were accepted, and run without review if policy.default allows reads");
@@ -364,7 +371,8 @@ impl ToolAcceptances {
             previous,
             accepted_by: accepted.map(|accepted| accepted.by.clone()),
             accepted_at: accepted.map(|accepted| accepted.at),
-            accepted_as_read: accepted.is_some_and(|accepted| accepted.as_read),
+            accepted_as_read: accepted.is_some_and(|accepted| accepted.reads == ReadConsent::All),
+            accepted_sql_reads: accepted.is_some_and(|accepted| accepted.reads == ReadConsent::Sql),
             known: route.known,
             offered: is_offered(route),
             may_let_run: may_let_run && let_run.is_none(),
@@ -391,6 +399,10 @@ fn is_offered(route: &ToolRoute) -> bool {
             route.definition_status != DefinitionStatus::Accepted
                 && dry_run.is_some_and(|dry_run| !dry_run.is_trusted)
                 && !is_denied(route)
+        }
+        Some(KnownTool::SqlRead) => {
+            let recipe = route.provider.as_provider().recipe(&route.name);
+            recipe.is_some_and(|recipe| recipe.sql.is_some()) && !route.passes_sql_reads() && !is_denied(route)
         }
         Some(KnownTool::OtherDefinition) | None => false,
     }

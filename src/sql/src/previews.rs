@@ -280,8 +280,12 @@ fn own_limit(order_by: &[sqlparser::ast::OrderByExpr], limit: Option<&Expr>) -> 
 
 /// Returns the values that an assignment assigns, one for each column.
 fn assigned_values(assignment: &Assignment) -> Vec<Assigned> {
-    let value =
-        |column: &ObjectName, expression: String| Assigned { column: column.to_string(), expression, alias: None };
+    let value = |column: &ObjectName, expression: String| Assigned {
+        column: column.to_string(),
+        is_repeatable: is_repeatable(&expression),
+        expression,
+        alias: None,
+    };
     match (&assignment.target, &assignment.value) {
         (AssignmentTarget::ColumnName(column), expression) => vec![value(column, expression.to_string())],
         (AssignmentTarget::Tuple(columns), Expr::Tuple(expressions)) if columns.len() == expressions.len() => {
@@ -291,9 +295,51 @@ fn assigned_values(assignment: &Assignment) -> Vec<Assigned> {
             let columns: Vec<String> = columns.iter().map(ToString::to_string).collect();
             let column = format!("({})", columns.join(", "));
             // A row cannot be one column of a query.
-            vec![Assigned { column, expression: format!("ROW {expression}"), alias: None }]
+            vec![Assigned { column, expression: format!("ROW {expression}"), alias: None, is_repeatable: false }]
         }
     }
+}
+
+/// Words of functions whose value differs from call to call.
+const CHANGING_WORDS: &[&str] = &[
+    "age",
+    "changes",
+    "clock_timestamp",
+    "curdate",
+    "current_date",
+    "current_time",
+    "current_timestamp",
+    "curtime",
+    "date",
+    "datetime",
+    "gen_random_uuid",
+    "julianday",
+    "localtime",
+    "localtimestamp",
+    "now",
+    "rand",
+    "random",
+    "randomblob",
+    "statement_timestamp",
+    "strftime",
+    "sysdate",
+    "time",
+    "timeofday",
+    "timestamp",
+    "today",
+    "transaction_timestamp",
+    "unix_timestamp",
+    "unixepoch",
+    "utc_date",
+    "utc_time",
+    "utc_timestamp",
+    "uuid",
+];
+
+/// Returns `true` if no word of the expression names a function whose value differs from call to call.
+fn is_repeatable(expression: &str) -> bool {
+    let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    !words.map(str::to_ascii_lowercase).any(|word| CHANGING_WORDS.contains(&word.as_str()))
 }
 
 /// Returns `true` for the default of a column, which only the database knows.

@@ -75,4 +75,6 @@ pub struct Assigned {
     /// The column of [`RowQueries::rows`] with the value of the expression, or `None` if it cannot be evaluated by a read.
     /// The database may convert the value when it stores it.
     pub alias: Option<String>,
+    /// The value depends on the data only, not on the time or on chance.
+    pub is_repeatable: bool,
 }

@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use super::{Record, Store, StoreError, WriteError, WriteRequest, coverage::pin_hash, write};
 use countersign_domain::{
     changes::machine::GATEWAY,
-    policy::pins::{Acceptance, Definition, PinSource, Pins, ToolPin},
+    policy::pins::{Acceptance, Definition, PinSource, Pins, ReadConsent, ToolPin},
 };
 
 /// The event of recording the definitions of a server that was connected for the first time.
@@ -76,11 +76,11 @@ impl PinStore {
     /// # Errors
     /// Those of the store. No definition is accepted then, unless the outcome is unknown.
     pub async fn accept(&self, server: (&str, &str), tools: &[Definition], by: &str) -> Result<(), WriteError> {
-        self.accept_with(server, tools, |_| false, "definitions_accepted", by).await
+        self.accept_with(server, tools, |_| ReadConsent::None, "definitions_accepted", by).await
     }
 
-    /// Accepts definitions like [`Self::accept`]. Tools for which `is_read` returns `true` count as read-only from now on,
-    /// whatever they declare, so the audit trail gets an event of its own.
+    /// Accepts definitions like [`Self::accept`]. Calls that `reads` names count as read-only from now on, whatever the
+    /// tools declare, so the audit trail gets an event of its own.
     ///
     /// # Errors
     /// The same as [`Self::accept`].
@@ -88,17 +88,17 @@ impl PinStore {
         &self,
         server: (&str, &str),
         tools: &[Definition],
-        is_read: impl Fn(&Definition) -> bool,
+        reads: impl Fn(&Definition) -> ReadConsent,
         by: &str,
     ) -> Result<(), WriteError> {
-        self.accept_with(server, tools, is_read, READS_ACCEPTED, by).await
+        self.accept_with(server, tools, reads, READS_ACCEPTED, by).await
     }
 
     async fn accept_with(
         &self,
         (server, server_fingerprint): (&str, &str),
         tools: &[Definition],
-        is_read: impl Fn(&Definition) -> bool,
+        reads: impl Fn(&Definition) -> ReadConsent,
         event: &'static str,
         by: &str,
     ) -> Result<(), WriteError> {
@@ -114,7 +114,7 @@ impl PinStore {
                     by: by.to_owned(),
                     at,
                     server_fingerprint: Some(server_fingerprint.to_owned()),
-                    as_read: is_read(tool),
+                    reads: reads(tool),
                 }),
                 text: Some(Arc::clone(&tool.text)),
             },
@@ -237,8 +237,10 @@ fn pin_record(server: &str, pins: Vec<PinWrite>, event: &'static str, actor: &st
             let pin = &write.pin;
             let hash = pin.accepted.as_ref().map(|accepted| &accepted.hash).or(pin.seen.as_ref());
             let mut tool = json!({ "name": write.tool, "hash": hash, "row": row_hash(server, write) });
-            if pin.accepted.as_ref().is_some_and(|accepted| accepted.as_read) {
-                tool["as"] = "read".into();
+            match pin.accepted.as_ref().map(|accepted| accepted.reads) {
+                Some(ReadConsent::All) => tool["as"] = "read".into(),
+                Some(ReadConsent::Sql) => tool["as"] = "sql_read".into(),
+                Some(ReadConsent::None) | None => {}
             }
             tool
         })
@@ -334,15 +336,22 @@ mod tests {
     async fn accepted_reads_are_kept_and_recorded_as_such() {
         let dir = tempfile::tempdir().unwrap();
         let pins = open_pins(dir.path()).await;
-        let tools = [tool("read", "h1"), tool("edit", "h2")];
+        let tools = [tool("read", "h1"), tool("edit", "h2"), tool("execute_sql", "h3")];
         pins.observe("fs", &tools);
-        pins.accept_reads(("fs", "t"), &tools, |tool| tool.name == "read", "alice").await.unwrap();
+        let reads = |tool: &Definition| match tool.name.as_str() {
+            "read" => ReadConsent::All,
+            "execute_sql" => ReadConsent::Sql,
+            _ => ReadConsent::None,
+        };
+        pins.accept_reads(("fs", "t"), &tools, reads, "alice").await.unwrap();
         pins.store.close();
         drop(pins);
 
         let pins = open_pins(dir.path()).await;
-        let is_read = |tool: &str, hash: &str| pins.pins().pin("fs", tool).unwrap().is_accepted_as_read("t", hash);
-        assert!(is_read("read", "h1") && !is_read("edit", "h2"));
+        let consent = |tool: &str, hash: &str| pins.pins().pin("fs", tool).unwrap().read_consent("t", hash);
+        assert_eq!(consent("read", "h1"), ReadConsent::All);
+        assert_eq!(consent("edit", "h2"), ReadConsent::None);
+        assert_eq!(consent("execute_sql", "h3"), ReadConsent::Sql);
         assert_eq!(pins.pins().status(("fs", "t"), "edit", "h2"), DefinitionStatus::Accepted);
         let trail = pins.store.audit_page(None, None, 10).await.unwrap();
         assert_eq!((trail[0].event.as_str(), trail[0].actor.as_str()), ("definitions_accepted_as_reads", "alice"));
@@ -350,9 +359,10 @@ mod tests {
         let recorded = |index: usize| (&details["tools"][index]["hash"], &details["tools"][index]["as"]);
         assert_eq!(recorded(0), (&json!("h1"), &json!("read")));
         assert_eq!(recorded(1), (&json!("h2"), &json!(null)));
+        assert_eq!(recorded(2), (&json!("h3"), &json!("sql_read")));
         // An acceptance of the definition alone no longer vouches for the tool.
         pins.accept(("fs", "t"), &tools[..1], "bob").await.unwrap();
-        assert!(!pins.pins().pin("fs", "read").unwrap().is_accepted_as_read("t", "h1"));
+        assert_eq!(pins.pins().pin("fs", "read").unwrap().read_consent("t", "h1"), ReadConsent::None);
         pins.store.close();
         StoreLocation::directory(dir.path()).verify_audit(None).unwrap();
     }

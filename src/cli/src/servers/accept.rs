@@ -116,6 +116,12 @@ fn print_accepted(server: &str, chosen: &[Tool], after: &Tools, out: &mut Output
         let previews = "the preview of a call is now the server's own dry run";
         out.write_line(&format!("{} reviewed as before; {previews}.", name_list(&dry_runs, "is", "are")))?;
     }
+    let (sql_tools, reviewed): (Vec<&Tool>, Vec<&Tool>) =
+        reviewed.into_iter().partition(|tool| tool.accepted_sql_reads);
+    if !sql_tools.is_empty() {
+        let rest = "without review if the SQL only reads, as far as parsing it tells; everything else is reviewed";
+        out.write_line(&format!("{} now {rest}.", name_list(&sql_tools, "runs", "run")))?;
+    }
     let (ruled, reviewed): (Vec<&Tool>, Vec<&Tool>) = reviewed.into_iter().partition(|tool| tool.accepted_as_read);
     if !ruled.is_empty() {
         let show = format!("`countersign servers show {}` says what decides on their calls", one_line(server));

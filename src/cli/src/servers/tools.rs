@@ -45,7 +45,10 @@ pub(super) struct Tool {
     pub may_let_run: bool,
     #[serde(default)]
     pub accepted_as_read: bool,
-    /// The statement of the server's list of known reads about the tool: `read`, `dry_run` or `other_definition`.
+    #[serde(default)]
+    pub accepted_sql_reads: bool,
+    /// The statement of the server's list of known reads about the tool: `read`, `dry_run`, `sql_read` or
+    /// `other_definition`.
     pub known: Option<String>,
     #[serde(default)]
     pub offered: bool,
@@ -88,7 +91,11 @@ impl Tool {
 
     /// Returns what is known about the effect of a tool on the list of known reads.
     pub fn known_effect(&self) -> &'static str {
-        if self.is_known_dry_run() { "writes, but not in its dry run" } else { "is known to only read" }
+        match self.known.as_deref() {
+            Some("dry_run") => "writes, but not in its dry run",
+            Some("sql_read") => "runs SQL, of which statements that only read run without review",
+            _ => "is known to only read",
+        }
     }
 
     pub fn is_known_dry_run(&self) -> bool {
@@ -239,6 +246,7 @@ mod tests {
             previous: previous.map(str::to_owned),
             may_let_run: false,
             accepted_as_read: false,
+            accepted_sql_reads: false,
             known: None,
             offered: false,
         }

@@ -2,7 +2,8 @@
 //!
 //! To add or renew a list:
 //! 1. Read and try the server, and name each tool that only reads in the file of its server, below the package with its
-//!    version. A tool whose recipe makes a dry run is named below `dry_runs`. Write `sha256:` in place of the hash.
+//!    version. A tool whose recipe makes a dry run is named below `dry_runs`, one that runs SQL below `sql_reads`. Write
+//!    `sha256:` in place of the hash.
 //! 2. Run `RENEW_READS=1 node --test tests/clients/known-reads.test.mjs`. It starts the servers that the tests install and
 //!    writes the hashes of their definitions. Without the variable, it compares them.
 //! 3. Keep the entries of older versions, because people use them.
@@ -27,6 +28,9 @@ struct PackageReads {
     /// Hashes of the definitions of tools whose dry run only reads.
     #[serde(default)]
     dry_runs: BTreeMap<String, String>,
+    /// Hashes of the definitions of tools that run SQL and have a recipe of the kind `sql`.
+    #[serde(default)]
+    sql_reads: BTreeMap<String, String>,
 }
 
 static SHIPPED_READS: LazyLock<Vec<KnownReads>> =
@@ -39,7 +43,8 @@ fn reads_of_set(set: &RecipeSet) -> KnownReads {
         known.packages.push(package.package);
         let reads = package.reads.into_iter().map(|read| (read, KnownTool::Read));
         let dry_runs = package.dry_runs.into_iter().map(|dry_run| (dry_run, KnownTool::DryRun));
-        for ((tool, hash), effect) in reads.chain(dry_runs) {
+        let sql_reads = package.sql_reads.into_iter().map(|sql_read| (sql_read, KnownTool::SqlRead));
+        for ((tool, hash), effect) in reads.chain(dry_runs).chain(sql_reads) {
             known.add(tool, hash, effect);
         }
     }

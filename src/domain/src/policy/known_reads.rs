@@ -16,6 +16,8 @@ pub enum KnownTool {
     Read,
     /// The tool writes, and the dry run with which its recipe makes previews only reads.
     DryRun,
+    /// The tool runs SQL, and its recipe tells which statements only read.
+    SqlRead,
     /// The list names the tool, but with other definitions, so it says nothing about this one.
     OtherDefinition,
 }

@@ -23,6 +23,16 @@ pub struct Definition {
     pub text: Arc<str>,
 }
 
+/// The calls of a tool that only read according to a reviewer, whatever the definition says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadConsent {
+    #[default]
+    None,
+    All,
+    /// Calls whose SQL statements only read (`countersign_sql`).
+    Sql,
+}
+
 /// The acceptance of a definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Acceptance {
@@ -32,28 +42,26 @@ pub struct Acceptance {
     /// The fingerprint of the server (`countersign_config::UpstreamTarget::fingerprint`). `None` for older acceptances,
     /// which hold for any server.
     pub server_fingerprint: Option<String>,
-    /// The reviewer vouched that the tool only reads, whatever its definition says.
-    pub as_read: bool,
+    pub reads: ReadConsent,
 }
 
-/// Follows the hash in the stored form of an acceptance with `as_read`. A version that does not know the mark takes the
-/// text for the hash of another definition, and reviews the tool.
-const READ_MARK: &str = " read";
+/// Follow the hash in the stored form of an acceptance of reads. A version that does not know a mark takes the text for the
+/// hash of another definition, and reviews the tool.
+const READ_MARKS: [(ReadConsent, &str); 2] = [(ReadConsent::All, " read"), (ReadConsent::Sql, " sql-read")];
 
 impl Acceptance {
-    /// Returns the hash as it is stored, including `as_read`.
+    /// Returns the hash as it is stored, including `reads`.
     #[must_use]
     pub fn stored_hash(&self) -> String {
-        format!("{}{}", self.hash, if self.as_read { READ_MARK } else { "" })
+        let mark = READ_MARKS.iter().find(|(reads, _)| *reads == self.reads).map_or("", |(_, mark)| mark);
+        format!("{}{mark}", self.hash)
     }
 
-    /// Returns `hash` and `as_read` of a stored hash.
+    /// Returns `hash` and `reads` of a stored hash.
     #[must_use]
-    pub fn parse_stored_hash(stored: String) -> (String, bool) {
-        match stored.strip_suffix(READ_MARK) {
-            Some(hash) => (hash.to_owned(), true),
-            None => (stored, false),
-        }
+    pub fn parse_stored_hash(stored: String) -> (String, ReadConsent) {
+        let found = READ_MARKS.iter().find_map(|(reads, mark)| Some((stored.strip_suffix(mark)?.to_owned(), *reads)));
+        found.unwrap_or((stored, ReadConsent::None))
     }
 
     /// Returns `true` if the acceptance holds for this definition of that server.
@@ -86,10 +94,11 @@ impl ToolPin {
         }
     }
 
-    /// Returns `true` if a reviewer vouched that the tool with this definition only reads.
+    /// Returns the calls of the tool with this definition that only read according to a reviewer.
     #[must_use]
-    pub fn is_accepted_as_read(&self, server_fingerprint: &str, hash: &str) -> bool {
-        self.accepted.as_ref().is_some_and(|accepted| accepted.as_read && accepted.covers(server_fingerprint, hash))
+    pub fn read_consent(&self, server_fingerprint: &str, hash: &str) -> ReadConsent {
+        let accepted = self.accepted.as_ref().filter(|accepted| accepted.covers(server_fingerprint, hash));
+        accepted.map_or(ReadConsent::None, |accepted| accepted.reads)
     }
 }
 
@@ -144,28 +153,35 @@ impl PinSource for NoPins {
 mod tests {
     use super::*;
 
-    fn acceptance(as_read: bool) -> Acceptance {
+    fn acceptance(reads: ReadConsent) -> Acceptance {
         let at = Timestamp::UNIX_EPOCH;
-        Acceptance { hash: "sha256:1".into(), by: "alice".into(), at, server_fingerprint: Some("t".into()), as_read }
+        Acceptance { hash: "sha256:1".into(), by: "alice".into(), at, server_fingerprint: Some("t".into()), reads }
     }
 
     #[test]
     fn stored_hash_keeps_what_was_vouched_for() {
-        for as_read in [false, true] {
-            let stored = acceptance(as_read).stored_hash();
-            assert_eq!(Acceptance::parse_stored_hash(stored), ("sha256:1".to_owned(), as_read));
+        for reads in [ReadConsent::None, ReadConsent::All, ReadConsent::Sql] {
+            let stored = acceptance(reads).stored_hash();
+            assert_eq!(Acceptance::parse_stored_hash(stored), ("sha256:1".to_owned(), reads));
         }
         // To an older version, the definition has changed.
-        let older = Acceptance { hash: acceptance(true).stored_hash(), ..acceptance(false) };
-        let pin = ToolPin { accepted: Some(older), ..ToolPin::default() };
-        assert_eq!(pin.status("t", "sha256:1"), DefinitionStatus::Changed);
+        for reads in [ReadConsent::All, ReadConsent::Sql] {
+            let older = Acceptance { hash: acceptance(reads).stored_hash(), ..acceptance(ReadConsent::None) };
+            let pin = ToolPin { accepted: Some(older), ..ToolPin::default() };
+            assert_eq!(pin.status("t", "sha256:1"), DefinitionStatus::Changed);
+        }
     }
 
     #[test]
     fn accepted_read_covers_one_definition_of_one_server() {
-        let pin = |as_read| ToolPin { accepted: Some(acceptance(as_read)), ..ToolPin::default() };
-        assert!(pin(true).is_accepted_as_read("t", "sha256:1"));
-        assert!(!pin(true).is_accepted_as_read("t", "sha256:2") && !pin(true).is_accepted_as_read("u", "sha256:1"));
-        assert!(!pin(false).is_accepted_as_read("t", "sha256:1") && !ToolPin::default().is_accepted_as_read("t", ""));
+        let consent = |reads, server: &str, hash: &str| {
+            ToolPin { accepted: Some(acceptance(reads)), ..ToolPin::default() }.read_consent(server, hash)
+        };
+        for reads in [ReadConsent::None, ReadConsent::All, ReadConsent::Sql] {
+            assert_eq!(consent(reads, "t", "sha256:1"), reads);
+            assert_eq!(consent(reads, "t", "sha256:2"), ReadConsent::None);
+            assert_eq!(consent(reads, "u", "sha256:1"), ReadConsent::None);
+        }
+        assert_eq!(ToolPin::default().read_consent("t", ""), ReadConsent::None);
     }
 }

@@ -1,6 +1,7 @@
 //! Recipes for previews of an upstream tool's calls, as configured in `mcpServers.<name>.previews`.
 
 mod fields;
+mod sql;
 mod template;
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
@@ -11,7 +12,9 @@ use strum::{IntoStaticStr, VariantArray};
 
 use crate::policy::{Condition, condition::Variables};
 
+pub use countersign_sql::Dialect;
 pub use fields::{FieldFilter, FieldPath};
+pub use sql::{SqlDialect, SqlQuery, SqlRecipe};
 pub use template::{RecordField, TemplateError, TextPart, TextTemplate};
 
 /// Variables of most expressions in a recipe.
@@ -61,6 +64,8 @@ pub struct Recipe {
     pub reads: Vec<PreviewRead>,
     /// Verifies the change after the run, instead of by `before` and `after`.
     pub verify: Option<RecipeVerification>,
+    /// Shows what the SQL statements of the call change, in place of the methods above.
+    pub sql: Option<Arc<SqlRecipe>>,
     /// Answers the question with which the server confirms the call.
     pub confirm: Option<Confirmation>,
     /// The packages with their versions, or other servers, that the recipe was tried with.
@@ -120,10 +125,13 @@ impl Recipe {
         if self.tried.is_empty() { "none".to_owned() } else { self.tried.join(", ") }
     }
 
-    /// Sets whether the operator vouches for the dry runs and confirmations.
+    /// Sets whether the operator vouches for the dry runs, the queries for SQL and the confirmations.
     pub fn set_trust(&mut self, is_trusted: bool) {
         if let Some(dry_run) = &mut self.dry_run {
             dry_run.is_trusted = is_trusted;
+        }
+        if let Some(sql) = &mut self.sql {
+            Arc::make_mut(sql).is_trusted = is_trusted;
         }
         if let Some(confirmation) = &mut self.confirm {
             confirmation.is_trusted = is_trusted;
@@ -133,7 +141,8 @@ impl Recipe {
 
     fn has_trust(&self) -> bool {
         self.alternatives().iter().any(|recipe| {
-            recipe.dry_run.as_ref().is_some_and(|dry| dry.is_trusted)
+            recipe.sql.as_ref().is_some_and(|sql| sql.is_trusted)
+                || recipe.dry_run.as_ref().is_some_and(|dry| dry.is_trusted)
                 || recipe.confirm.as_ref().is_some_and(|confirmation| confirmation.is_trusted)
         })
     }

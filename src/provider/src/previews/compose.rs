@@ -146,7 +146,7 @@ pub fn preview_of_failure(mut arguments_preview: Preview, fault: Fault) -> Compu
     ComputedPreview { preview: arguments_preview, transient_error: fault.transient_error, before: None }
 }
 
-fn fingerprint_hasher(arguments_preview: &Preview) -> PartHasher {
+pub(super) fn fingerprint_hasher(arguments_preview: &Preview) -> PartHasher {
     let mut hasher = PartHasher::new("countersign.preview.1");
     hasher.add_part(arguments_preview.fingerprint.as_bytes());
     hasher

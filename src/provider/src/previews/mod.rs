@@ -16,6 +16,7 @@ mod labels;
 mod module;
 mod path_filter;
 pub mod recipe_runner;
+mod sql;
 mod unified_diff;
 pub mod verification;
 

@@ -17,18 +17,20 @@ use super::{
     compose::{self, ComputedPreview, Observation, Observations, StateBefore},
     fault::Fault,
     labels::apply_recipe_labels,
+    sql::{self, ObservedStatement, QueryAnswer},
 };
 use crate::{CallContext, Provider, ProviderDirectory, ToolDef, ToolResult, text::content_text};
 use countersign_domain::{
     changes::Preview,
     policy::{ConditionFault, Verdict},
     principal::{Principal, Role},
-    recipes::{DryRun, PreviewRead, Recipe},
+    recipes::{DryRun, PreviewRead, Recipe, SqlRecipe},
 };
 use countersign_protocol::{
     McpError,
     json::{self, MemberEdit},
 };
+use countersign_sql::Statement;
 
 /// Time limit for all calls of one preview. It is shorter than the limits of a proposal and a recheck, so that the
 /// timeout can be shown.
@@ -87,6 +89,9 @@ impl<'a> RecipeRunner<'a> {
             Err(fault) => return compose::preview_of_failure(arguments_preview, fault),
         };
         apply_recipe_labels(recipe, &arguments, &mut arguments_preview);
+        if let Some(sql) = &recipe.sql {
+            return self.run_sql(recipe, sql, tool, &arguments, arguments_preview).await;
+        }
         let observations = tokio::time::timeout(MAX_PREVIEW_TIME, self.observe(recipe, tool, raw, &arguments)).await;
         let observations = match observations {
             Ok(Ok(observations)) => observations,
@@ -102,6 +107,95 @@ impl<'a> RecipeRunner<'a> {
             Ok(preview) => ComputedPreview { preview, transient_error: None, before },
             Err(fault) => compose::preview_of_failure(arguments_preview, fault),
         }
+    }
+
+    /// Shows what the SQL statements of the call change.
+    async fn run_sql(
+        &self,
+        recipe: &Recipe,
+        sql: &SqlRecipe,
+        tool: &str,
+        arguments: &cel::Value,
+        mut arguments_preview: Preview,
+    ) -> ComputedPreview {
+        let observed = async {
+            let statements = sql::parse_statements(sql, &self.tool_title(tool), arguments).await?;
+            sql::apply_statement_labels(recipe, &statements, &mut arguments_preview);
+            self.observe_statements(sql, statements, arguments).await
+        };
+        let observed = tokio::time::timeout(MAX_PREVIEW_TIME, observed).await;
+        let observed = observed.unwrap_or_else(|_| Err(Fault::timed_out(MAX_PREVIEW_TIME.as_secs())));
+        match observed.and_then(|statements| sql::compose_statements(sql, &arguments_preview, &statements)) {
+            Ok(preview) => ComputedPreview { preview, transient_error: None, before: None },
+            Err(fault) => compose::preview_of_failure(arguments_preview, fault),
+        }
+    }
+
+    fn tool_title(&self, tool: &str) -> String {
+        let tools = self.provider.tools();
+        tools.iter().find(|definition| definition.name == tool).map_or(String::new(), |found| found.title.clone())
+    }
+
+    /// Makes the queries of the statements. The failure of one statement is no failure of the others.
+    async fn observe_statements(
+        &self,
+        sql: &SqlRecipe,
+        statements: Vec<Statement>,
+        arguments: &cel::Value,
+    ) -> Result<Vec<ObservedStatement>, Fault> {
+        let tools = self.provider.tools();
+        let mut observed = Vec::with_capacity(statements.len());
+        for statement in statements {
+            let (mut answers, mut failure) = (Vec::new(), None);
+            for query in sql::queries(&statement) {
+                match self.query(sql, query, &tools, arguments).await {
+                    Ok(answer) => answers.push(answer),
+                    Err(fault) if fault.transient_error.is_some() => return Err(fault),
+                    Err(fault) => {
+                        failure = Some(fault);
+                        break;
+                    }
+                }
+            }
+            observed.push(ObservedStatement { statement, state: failure.map_or(Ok(answers), Err) });
+        }
+        Ok(observed)
+    }
+
+    /// Makes one query, which only reads, by the tool of the recipe.
+    async fn query(
+        &self,
+        sql: &SqlRecipe,
+        query: &str,
+        tools: &[ToolDef],
+        arguments: &cel::Value,
+    ) -> Result<QueryAnswer, Fault> {
+        let tool = self.provider.exposed_name(&sql.query.tool);
+        let definition = self.pinned_tool(&tool, tools)?;
+        let server = self.provider.name();
+        if !sql.is_trusted && !self.directory.is_accepted(server, &tool) {
+            let reason = format!(
+                "the query for it calls {tool}, and nobody has accepted its definition: accept the known reads of the \
+                 server, or name its recipes in `mcpServers.{server}.previews`"
+            );
+            return Err(Fault::new("acceptance", reason));
+        }
+        let mut object = answers::render_fields(&sql.query.arguments, &[("arguments", arguments)])?;
+        object.retain(|_, value| !value.is_null());
+        object.insert(sql.query.argument.clone(), query.into());
+        let call = raw_json(Value::Object(object).to_string())?;
+        // The recipe could name another argument, or pass the statement itself in one.
+        let own_recipe = self.provider.recipe(&tool).and_then(|recipe| recipe.sql.as_ref());
+        if own_recipe.is_some_and(|own| !own.is_read(&definition.title, call.get())) {
+            return Err(Fault::new("query", format!("the call of {tool} would not only read")));
+        }
+        let restricted = self.is_restricted(&tool, &call)?;
+        let result = self.call(&tool, &call).await.map_err(|error| Fault::from_call_error(&tool, error))?;
+        let text = content_text(&result.content);
+        if result.is_error {
+            return Err(Fault::from_error_result(&tool, &text));
+        }
+        Ok(QueryAnswer { rows: sql::parse_rows(&tool, &text)?, restricted })
     }
 
     /// Reads the dry run, or else the current state, and the recipe's other reads.

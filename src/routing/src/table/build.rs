@@ -18,7 +18,7 @@ use super::{
     unreached_upstreams::UnreachedUpstreams,
     validate::compile_schema,
 };
-use countersign_domain::policy::Policy;
+use countersign_domain::policy::{Policy, pins::ReadConsent};
 use countersign_protocol::{Era, Revision, param_headers::annotated_params};
 use countersign_provider::ToolDef;
 use countersign_upstream::names;
@@ -192,13 +192,12 @@ fn build_tool_route(
         validator.get_or_init(|| compile_schema(&def)).as_ref().map_err(|reason| fault(reason.clone()))?;
     }
     let hash = ruling::definition_hash(&def);
-    let (facts, ruling) = ruling::tool_ruling(policy, provider, &def, &hash);
-    let read_ruling = def.read_only_when.filter(|_| provider.is_module()).map(|_| {
-        let mut reader = def.clone();
-        reader.annotations.read_only_hint = true;
-        reader.annotations.destructive_hint = false;
-        ruling::tool_ruling(policy, provider, &reader, &hash).1
-    });
+    let (facts, ruling) = ruling::tool_ruling(policy, provider, &def, &hash, false);
+    let recipe = provider.as_provider().recipe(&def.name);
+    let sql = recipe.and_then(|recipe| recipe.sql.clone());
+    let sql = sql.filter(|_| ruling::read_consent(policy, provider, &def, &hash) == ReadConsent::Sql);
+    let has_reads = sql.is_some() || def.read_only_when.is_some() && provider.is_module();
+    let read_ruling = has_reads.then(|| ruling::tool_ruling(policy, provider, &def, &hash, true).1);
     let pending_schema = ruling.may_review().then(|| pending_schema.clone());
     Ok(Some(Arc::new(ToolRoute {
         name: def.name.clone(),
@@ -210,6 +209,7 @@ fn build_tool_route(
         is_read_only: facts.effective_annotations().read_only_hint,
         ruling,
         read_ruling,
+        sql,
         param_headers,
         pending_schema,
         validator,

@@ -36,6 +36,7 @@ use self::{
 use countersign_domain::{
     policy::{DefinitionStatus, Policy, Requester, Ruling, known_reads::KnownTool},
     principal::Principal,
+    recipes::SqlRecipe,
 };
 use countersign_protocol::{ErrorKind, McpError, Revision, param_headers::ParamHeader, suggest};
 use countersign_provider::{Module, Provider, ToolDef};
@@ -126,8 +127,10 @@ pub struct ToolRoute {
     is_read_only: bool,
     /// The policy's ruling on calls.
     pub ruling: Ruling,
-    /// The policy's ruling on calls that only read, if a writing tool of a module has such calls.
+    /// The policy's ruling on calls that only read, if a writing tool has such calls.
     read_ruling: Option<Ruling>,
+    /// Finds the SQL of a call, if a reviewer accepted that statements which only read run without review.
+    sql: Option<Arc<SqlRecipe>>,
     /// Arguments that HTTP clients mirror into headers (2026-07-28/server/tools, `x-mcp-header`).
     pub param_headers: Vec<ParamHeader>,
     /// The output schema of a pending answer, if calls of this tool may be put under review.
@@ -177,10 +180,24 @@ impl ToolRoute {
     /// Returns the policy's ruling on a call with these arguments.
     #[must_use]
     pub fn ruling_for(&self, arguments: &RawValue) -> &Ruling {
-        match (&self.read_ruling, self.def.read_only_when) {
-            (Some(read_ruling), Some(reads)) if reads(arguments) => read_ruling,
+        match &self.read_ruling {
+            Some(read_ruling) if self.only_reads(arguments) => read_ruling,
             _ => &self.ruling,
         }
+    }
+
+    fn only_reads(&self, arguments: &RawValue) -> bool {
+        match (&self.sql, self.def.read_only_when) {
+            (Some(sql), _) => sql.is_read(&self.def.title, arguments.get()),
+            (None, Some(reads)) => reads(arguments),
+            (None, None) => false,
+        }
+    }
+
+    /// Returns `true` if a reviewer accepted that SQL statements which only read run without review.
+    #[must_use]
+    pub fn passes_sql_reads(&self) -> bool {
+        self.sql.is_some()
     }
 
     /// Returns `true` if a failed call may report its error in `structuredContent` too, because the output schema

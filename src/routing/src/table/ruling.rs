@@ -4,7 +4,9 @@ use serde_json::{Value, json};
 
 use super::RouteTarget;
 use countersign_domain::policy::{
-    DefinitionStatus, Policy, Ruling, ToolFacts, known_reads::KnownTool, pins::Definition,
+    DefinitionStatus, Policy, Ruling, ToolFacts,
+    known_reads::KnownTool,
+    pins::{Definition, ReadConsent},
 };
 use countersign_protocol::{annotations::ToolAnnotations, arguments::canonical_text_hash, json::replace_strings};
 use countersign_provider::ToolDef;
@@ -69,23 +71,35 @@ pub(super) fn known_tool(provider: &RouteTarget, def: &ToolDef) -> Option<KnownT
     })
 }
 
-/// Returns the facts about the tool, and the part of the policy's decision that is known before any call.
-pub(super) fn tool_ruling(policy: &Policy, provider: &RouteTarget, def: &ToolDef, hash: &str) -> (ToolFacts, Ruling) {
+/// Returns the calls of the tool that only read according to a reviewer.
+pub(super) fn read_consent(policy: &Policy, provider: &RouteTarget, def: &ToolDef, hash: &str) -> ReadConsent {
     let fingerprint = provider.as_provider().target_fingerprint();
-    let (definition_status, is_accepted_read) = if provider.is_module() || def.self_service {
-        (DefinitionStatus::Module, false)
+    let pins = policy.pins();
+    let pin = pins.pin(provider.name(), &def.name).filter(|_| !provider.is_module() && !def.self_service);
+    pin.map_or(ReadConsent::None, |pin| pin.read_consent(fingerprint, hash))
+}
+
+/// Returns the facts about the tool, and the part of the policy's decision that is known before any call. `only_reads`
+/// tells that the ruling is for calls that only read.
+pub(super) fn tool_ruling(
+    policy: &Policy,
+    provider: &RouteTarget,
+    def: &ToolDef,
+    hash: &str,
+    only_reads: bool,
+) -> (ToolFacts, Ruling) {
+    let fingerprint = provider.as_provider().target_fingerprint();
+    let definition_status = if provider.is_module() || def.self_service {
+        DefinitionStatus::Module
     } else {
-        let pins = policy.pins();
-        let pin = pins.pin(provider.name(), &def.name);
-        (
-            pins.status((provider.name(), fingerprint), &def.name, hash),
-            pin.is_some_and(|pin| pin.is_accepted_as_read(fingerprint, hash)),
-        )
+        policy.pins().status((provider.name(), fingerprint), &def.name, hash)
     };
-    let annotations = if is_accepted_read {
-        ToolAnnotations { read_only_hint: true, destructive_hint: false, ..def.annotations }
-    } else {
-        def.annotations
+    let annotations = match read_consent(policy, provider, def, hash) {
+        _ if only_reads => ToolAnnotations { read_only_hint: true, destructive_hint: false, ..def.annotations },
+        ReadConsent::All => ToolAnnotations { read_only_hint: true, destructive_hint: false, ..def.annotations },
+        // The reviewer vouched for some calls only, so the tool does not only read, whatever it declares.
+        ReadConsent::Sql => ToolAnnotations { read_only_hint: false, ..def.annotations },
+        ReadConsent::None => def.annotations,
     };
     let facts = ToolFacts {
         name: def.name.clone(),

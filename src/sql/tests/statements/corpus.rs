@@ -158,5 +158,11 @@ fn deep_statements_are_refused_and_long_ones_parsed() {
         assert!(!countersign_sql::is_read(dialect, &format!("SELECT {}1{}", "(".repeat(1000), ")".repeat(1000))));
         let nulls = format!("SELECT 1{}", " IS NULL".repeat(1900));
         assert!(countersign_sql::is_read(dialect, &nulls));
+        // The preview writes the whole expression several times.
+        let update = format!("UPDATE t SET a = b WHERE {}", chain(" + ", 1900).trim_start_matches("SELECT "));
+        let statements = classify(dialect, &update, 50);
+        assert!(
+            matches!(&statements[0].effect, Effect::Write(write) if matches!(write.preview, PreviewSource::Rows(_)))
+        );
     }
 }

@@ -83,7 +83,7 @@ mod tests {
         sqlite::open,
         statements::pins,
     };
-    use countersign_domain::policy::pins::{Acceptance, ToolPin};
+    use countersign_domain::policy::pins::{Acceptance, ReadConsent, ToolPin};
 
     fn database_with_entries(n: u64) -> (tempfile::TempDir, Connection) {
         let dir = tempfile::tempdir().unwrap();
@@ -191,14 +191,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let conn = crate::sqlite::open::open_writer(dir.path()).unwrap();
         let at = "2027-01-01T00:00:00.5Z".parse().unwrap();
-        let accepted = |as_read| Acceptance {
+        let accepted = |reads| Acceptance {
             hash: "h2".into(),
             by: "alice".into(),
             at,
             server_fingerprint: Some("t".into()),
-            as_read,
+            reads,
         };
-        for accepted in [None, Some(accepted(false)), Some(accepted(true))] {
+        for accepted in [
+            None,
+            Some(accepted(ReadConsent::None)),
+            Some(accepted(ReadConsent::All)),
+            Some(accepted(ReadConsent::Sql)),
+        ] {
             let pin = ToolPin { seen: Some("h1".into()), accepted, text: Some("{}".into()) };
             let write = PinWrite { tool: "read".into(), pin };
             run(pins::store(&conn, "fs", std::slice::from_ref(&write), false)).unwrap();

@@ -48,8 +48,8 @@ pub async fn load<S: Sql>(db: &S) -> Result<Pins, StoreError> {
         let accepted = match (row.get(3)?, row.get(5)?) {
             (Some(hash), Some(at)) => {
                 let by = row.get::<Option<String>>(4)?.unwrap_or_default();
-                let (hash, as_read) = Acceptance::parse_stored_hash(hash);
-                Some(Acceptance { hash, by, at, server_fingerprint: row.get(7)?, as_read })
+                let (hash, reads) = Acceptance::parse_stored_hash(hash);
+                Some(Acceptance { hash, by, at, server_fingerprint: row.get(7)?, reads })
             }
             _ => None,
         };

@@ -1,6 +1,9 @@
 //! Compiles one recipe.
 
+use std::sync::Arc;
+
 use serde_json::Value;
+use strum::VariantArray as _;
 
 use crate::{
     error::quoted,
@@ -12,14 +15,14 @@ use countersign_domain::{
     changes::Operation,
     policy::{Condition, condition::Variables},
     recipes::{
-        AFTER_VARIABLES, ARGUMENT_VARIABLES, Confirmation, DisplayFormat, DryRun, ELEMENT_AFTER_VARIABLES,
+        AFTER_VARIABLES, ARGUMENT_VARIABLES, Confirmation, Dialect, DisplayFormat, DryRun, ELEMENT_AFTER_VARIABLES,
         ELEMENT_SELECTOR_VARIABLES, ELEMENT_VARIABLES, FieldFilter, FieldPath, Pattern, PreviewRead,
         RESULT_AFTER_VARIABLES, RESULT_SELECTOR_VARIABLES, RESULT_VARIABLES, Recipe, RecipeVariant, RecipeVerification,
-        RecordField, ResultSelector, SELECTOR_VARIABLES, StateAfter, TextTemplate,
+        RecordField, ResultSelector, SELECTOR_VARIABLES, SqlDialect, SqlQuery, SqlRecipe, StateAfter, TextTemplate,
     },
 };
 
-pub(super) const RECIPE_KEYS: [&str; 13] = [
+pub(super) const RECIPE_KEYS: [&str; 14] = [
     "entity",
     "operation",
     "target",
@@ -30,6 +33,7 @@ pub(super) const RECIPE_KEYS: [&str; 13] = [
     "after",
     "reads",
     "verify",
+    "sql",
     "confirm",
     "tried",
     "variants",
@@ -55,6 +59,12 @@ const VERIFY_KEYS: [&str; 9] = ["tool", "arguments", "text", "as", "keep", "igno
 const READ_KEYS: [&str; 11] =
     ["label", "tool", "for_each", "arguments", "text", "as", "keep", "ignore", "lines", "paths", "missing"];
 
+const SQL_KEYS: [&str; 4] = ["dialect", "statement", "query", "rows"];
+const SQL_QUERY_KEYS: [&str; 3] = ["tool", "argument", "arguments"];
+
+/// The rows of a statement that a preview shows, unless the recipe says otherwise.
+const DEFAULT_SQL_ROWS: usize = 50;
+const MAX_SQL_ROWS: u64 = 500;
 const MAX_READS: usize = 8;
 const MAX_VARIANTS: usize = 30;
 const MAX_DRY_RUN_ARGUMENTS: usize = 16;
@@ -74,7 +84,9 @@ const OPERATIONS: [(&str, Operation); 4] = [
 pub(super) fn read_recipe(f: &mut Fields<'_>, tried: &[String]) -> Option<Recipe> {
     let mut recipe = read_keys(f, false);
     recipe.tried = f.parse("tried", parse_tried_texts).unwrap_or_else(|| tried.to_vec());
+    recipe.sql = f.section("sql", &SQL_KEYS).and_then(|mut sql| read_sql(&mut sql)).map(Arc::new);
     match f.value_of("variants") {
+        _ if f.has("sql") => check_sql(f, &recipe),
         None => check_methods(f, &recipe),
         Some(variants) => recipe.variants = read_variants(f, variants, &recipe),
     }
@@ -128,6 +140,7 @@ fn with_defaults(recipe: Recipe, defaults: &Recipe) -> Recipe {
         after,
         reads,
         verify,
+        sql,
         confirm,
         tried,
         variants: _,
@@ -143,6 +156,7 @@ fn with_defaults(recipe: Recipe, defaults: &Recipe) -> Recipe {
         after: recipe.after.or(after),
         reads: if recipe.reads.is_empty() { reads } else { recipe.reads },
         verify: recipe.verify.or(verify),
+        sql,
         confirm: recipe.confirm.or(confirm),
         tried,
         variants: Vec::new(),
@@ -169,6 +183,58 @@ fn read_keys(f: &mut Fields<'_>, is_each: bool) -> Recipe {
         verify: f.section("verify", &VERIFY_KEYS).and_then(|mut verify| read_verification(&mut verify)),
         confirm: f.section("confirm", &CONFIRM_KEYS).and_then(|mut confirm| read_confirmation(&mut confirm)),
         ..Recipe::default()
+    }
+}
+
+/// Reads how the statements of a tool that runs SQL are shown.
+fn read_sql(f: &mut Fields<'_>) -> Option<SqlRecipe> {
+    let dialect = f.parse("dialect", |node| {
+        let names = Dialect::VARIANTS.iter().map(|dialect| (<&str>::from(dialect), SqlDialect::Fixed(*dialect)));
+        let names: Vec<_> = names.chain([("title", SqlDialect::InTitle)]).collect();
+        let found = match node {
+            Node::Text(text) => names.iter().find(|(name, _)| name == text),
+            _ => None,
+        };
+        let remedy = "Write postgres, sqlite, mysql, or title if the title of the tool names it in parentheses.";
+        found
+            .map(|(_, dialect)| *dialect)
+            .ok_or_else(|| (format!("{} is no dialect", describe(node)), remedy.to_owned()))
+    });
+    let statement = read_expression(f, "statement", ARGUMENT_VARIABLES);
+    let query = f.section("query", &SQL_QUERY_KEYS).and_then(|mut query| {
+        let arguments = read_record(&mut query, "arguments", ARGUMENT_VARIABLES);
+        let (tool, argument) = (read_text(&mut query, "tool"), read_text(&mut query, "argument"));
+        Some(SqlQuery { tool: tool?, argument: argument?, arguments })
+    });
+    let rows = f.parse("rows", |node| {
+        match node {
+            Node::Int(rows) => u64::try_from(*rows).ok().filter(|rows| (1..=MAX_SQL_ROWS).contains(rows)),
+            _ => None,
+        }
+        .and_then(|rows| usize::try_from(rows).ok())
+        .ok_or_else(|| (format!("expected 1 to {MAX_SQL_ROWS} rows"), format!("Write rows: {DEFAULT_SQL_ROWS}.")))
+    });
+    let rows = rows.unwrap_or(DEFAULT_SQL_ROWS);
+    match (dialect, statement, query) {
+        (Some(dialect), Some(statement), Some(query)) => {
+            Some(SqlRecipe { dialect, statement, query, rows, is_trusted: true })
+        }
+        _ => {
+            if !f.has_problems() {
+                let remedy = "Write { dialect: postgres, statement: arguments.sql, query: { tool: execute_sql, argument: sql } }.";
+                f.report("", "`sql` needs `dialect`, `statement`, and `query` with its `tool` and `argument`", remedy);
+            }
+            None
+        }
+    }
+}
+
+/// Checks that a recipe for SQL has no other methods.
+fn check_sql(f: &mut Fields<'_>, recipe: &Recipe) {
+    let Recipe { dry_run, before, after, reads, .. } = recipe;
+    let has_others = dry_run.is_some() || before.is_some() || after.is_some() || !reads.is_empty() || f.has("variants");
+    if !f.has_problems() && has_others {
+        f.report("", "`sql` stands alone", "Leave out dry_run, before, after, reads and variants.");
     }
 }
 

@@ -21,6 +21,7 @@ const VERDICTS = {
 const KNOWN = {
   read: '',
   dry_run: 'It writes, but not in its dry run: its calls are reviewed as before, with the dry run as their preview.',
+  sql_read: 'It runs SQL. Statements that only read run without review, as far as parsing tells: it does not see what a view or an operator of the database runs. All other statements are reviewed.',
 };
 const STANDING_LABELS = { module: 'built in', accepted: 'accepted', seen: 'not accepted', new: 'new', changed: 'changed' };
 
@@ -123,7 +124,7 @@ export class ToolsPanel {
   // Offers the tools that the list of the server's known reads covers. They are accepted together, beside their definitions.
   #known(offered) {
     const { set, packages } = this.#knownReads;
-    const reads = offered.filter((t) => t.known === 'read').length;
+    const reads = offered.filter((t) => t.known === 'read' || t.known === 'sql_read').length;
     const title = reads > 0 ? `${plural(reads, 'tool is', 'tools are')} known to only read` : 'The server’s dry runs are known to change nothing';
     return h('section', { class: 'offer', 'aria-label': visibleString(`Known reads of ${this.#server}`) },
       h('div', { class: 'offer-head' }, icon('eye'), h('div', null,
@@ -233,7 +234,7 @@ export class ToolsPanel {
         this.#canDecide && tool.mayLetRun && h('button', { type: 'button', class: 'small', data: { key: `let ${tool.name}` }, onclick: () => this.#letRun([tool]) }, 'Let this tool run without review…')),
       h('td', { data: { label: 'Preview' } }, this.#preview(tool)),
       h('td', { data: { label: 'Definition' } },
-        h('span', null, tool.acceptedAsRead ? 'accepted as a read' : STANDING_LABELS[tool.standing] ?? visibleString(String(tool.standing))),
+        h('span', null, tool.acceptedAsRead ? 'accepted as a read' : tool.acceptedSqlReads ? 'accepted for reads in SQL' : STANDING_LABELS[tool.standing] ?? visibleString(String(tool.standing))),
         tool.acceptedBy && h('span', { class: 'quiet' }, ' by ', quote(tool.acceptedBy, 60), ' ', time(tool.acceptedAt, 'day')),
         this.#fold(`row ${tool.name}`, 'Show', () => definitionBlock(tool)),
         this.#canDecide && tool.standing === 'accepted' && this.#button(`revoke ${tool.name}`, 'revoke', () => [tool], () => 'Revoke')));
@@ -266,7 +267,7 @@ export const hasRecipe = (name, recipes) => recipes.some((own) => name === own |
 
 /** Returns the tools to offer if none declares that it only reads, and none is known to. Tools that declare to write are not among them. Pure. */
 export const unannotatedTools = (tools) =>
-  tools.some((tool) => isDeclaredRead(tool) || tool.letRun || tool.acceptedAsRead || tool.offered) ? [] : tools.filter((tool) => tool.mayLetRun && !hasHint(tool));
+  tools.some((tool) => isDeclaredRead(tool) || tool.letRun || tool.acceptedAsRead || tool.acceptedSqlReads || tool.offered) ? [] : tools.filter((tool) => tool.mayLetRun && !hasHint(tool));
 
 // `tool.annotations` contains the specification's defaults, so the definition is read.
 const hasHint = (tool) => (JSON.parse(tool.definition).annotations?.readOnlyHint ?? null) !== null;

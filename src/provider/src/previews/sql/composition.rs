@@ -1,0 +1,342 @@
+//! Composes the preview of SQL statements from the answers to their queries.
+
+use serde_json::Value;
+
+use super::{ObservedStatement, QueryAnswer, Row};
+use crate::previews::{compose, fault::Fault};
+use countersign_domain::{
+    changes::{
+        LineOp, Preview, PreviewKind, PreviewNote,
+        diff::{DiffBuilder, text_lines},
+        digest::PartHasher,
+    },
+    recipes::SqlRecipe,
+    text::plural,
+};
+use countersign_sql::{ALIAS_PREFIX, Assigned, Effect, PreviewSource, RowQueries, Statement, Write, WriteKind};
+
+/// Builds the preview.
+///
+/// # Errors
+/// Fails if no statement has a preview, with the reason of the first one.
+pub(in crate::previews) fn compose_statements(
+    sql: &SqlRecipe,
+    arguments_preview: &Preview,
+    statements: &[ObservedStatement],
+) -> Result<Preview, Fault> {
+    let mut hasher = compose::fingerprint_hasher(arguments_preview);
+    let mut composer = Composer { builder: DiffBuilder::new(), rows: sql.rows, is_single: statements.len() == 1 };
+    let mut first_fault = None;
+    let mut has_preview = false;
+    for (index, observed) in statements.iter().enumerate() {
+        match composer.add_statement(index, observed, &mut hasher) {
+            Ok(()) => has_preview = true,
+            Err(fault) => {
+                hasher.add_part(b"failed").add_part(fault.kind.as_bytes());
+                composer.add_note(index, "No preview", &fault.reason);
+                first_fault.get_or_insert(fault);
+            }
+        }
+    }
+    match first_fault {
+        Some(fault) if !has_preview => Err(fault),
+        _ => Ok(Preview {
+            note: PreviewNote { kind: PreviewKind::BeforeAfter, ..PreviewNote::default() },
+            operation: arguments_preview.operation,
+            target: arguments_preview.target.clone(),
+            summary: arguments_preview.summary.clone(),
+            diff: composer.builder.finish(),
+            fingerprint: hasher.finish(),
+        }),
+    }
+}
+
+struct Composer {
+    builder: DiffBuilder,
+    /// Maximum rows of a statement.
+    rows: usize,
+    is_single: bool,
+}
+
+impl Composer {
+    /// Adds a statement and what it changes.
+    fn add_statement(
+        &mut self,
+        index: usize,
+        observed: &ObservedStatement,
+        hasher: &mut PartHasher,
+    ) -> Result<(), Fault> {
+        let ObservedStatement { statement: Statement { text, effect }, state } = observed;
+        let label = self.label(index, "Statement");
+        self.builder.add_lines(&format!("$statement{index}"), &label, equal_lines(text));
+        let write = match effect {
+            Effect::Read => {
+                self.add_note(index, "Effect", "only reads");
+                return Ok(());
+            }
+            Effect::Unparsed { reason } => {
+                return Err(Fault::new("statement", format!("the statement cannot be parsed: {reason}")));
+            }
+            Effect::Write(write) => write,
+        };
+        let answers = state.as_ref().map_err(|fault| Fault::new(fault.kind, fault.reason.clone()))?;
+        for answer in answers {
+            hasher.add_part(b"rows");
+            answer.rows.iter().for_each(|row| hash_row(hasher, row, &write.preview));
+        }
+        match (&write.preview, answers.as_slice()) {
+            (PreviewSource::Rows(queries), [selected, counted]) => {
+                self.add_rows(index, write, queries, selected, counted)
+            }
+            (PreviewSource::GivenRows { columns, rows }, _) => {
+                self.add_given_rows(index, write, columns, rows);
+                Ok(())
+            }
+            (PreviewSource::Definitions(_), answers) => {
+                self.add_definitions(index, write, answers);
+                Ok(())
+            }
+            (PreviewSource::None { reason }, _) => Err(Fault::new("statement", reason.clone())),
+            (PreviewSource::Rows(_), _) => Err(Fault::new("answer", "an answer is missing")),
+        }
+    }
+
+    /// Adds the rows in the database: before and after an update, before a deletion, after an insertion.
+    fn add_rows(
+        &mut self,
+        index: usize,
+        write: &Write,
+        queries: &RowQueries,
+        selected: &QueryAnswer,
+        counted: &QueryAnswer,
+    ) -> Result<(), Fault> {
+        let count = parse_count(&counted.rows)?;
+        if selected.rows.len() > self.rows + 1 || (count == 0) != selected.rows.is_empty() {
+            return Err(Fault::new("answer", "the rows and their number contradict each other"));
+        }
+        let shown = &selected.rows[..selected.rows.len().min(self.rows)];
+        let before: String = shown.iter().map(|row| format!("{}\n", row_text(row, &[]))).collect();
+        let after_text = |row: &Row| -> Result<String, Fault> {
+            Ok(format!("{}\n", row_text(row, &checked(row, &queries.assigned)?)))
+        };
+        let after: String = shown.iter().map(after_text).collect::<Result<_, _>>()?;
+        let (before, after) = match write.kind {
+            WriteKind::Insert => (None, Some(after)),
+            WriteKind::Update => (Some(before), Some(after)),
+            _ => (Some(before), None),
+        };
+        let restricted = selected.restricted || counted.restricted;
+        let mut note = match count {
+            0 => "no row".to_owned(),
+            count => plural(usize::try_from(count).unwrap_or(usize::MAX), "row"),
+        };
+        if selected.rows.len() > shown.len() {
+            note.push_str(&format!("; the first {} are shown, the others are not compared", shown.len()));
+        }
+        self.add_note(index, "Rows", &note);
+        self.restrict_last(restricted);
+        if count > 0 {
+            let label = self.label(index, &write.targets.join(", "));
+            let fields = self.builder.len();
+            self.builder.add(&format!("$rows{index}"), &label, before.as_deref(), after.as_deref());
+            if self.builder.len() > fields {
+                self.restrict_last(restricted);
+            } else {
+                self.add_note(index, "Values", "(nothing would change)");
+            }
+        }
+        Ok(())
+    }
+
+    fn add_given_rows(&mut self, index: usize, write: &Write, columns: &[String], rows: &[Vec<String>]) {
+        let text = |row: &Vec<String>| {
+            let values = row.iter().enumerate().map(|(n, value)| match columns.get(n) {
+                Some(column) => format!("{column}={value}"),
+                None => value.clone(),
+            });
+            format!("{}\n", values.collect::<Vec<_>>().join(", "))
+        };
+        let after: String = rows.iter().take(self.rows).map(text).collect();
+        let mut note = plural(rows.len(), "row");
+        if rows.len() > self.rows {
+            note.push_str(&format!("; the first {} are shown", self.rows));
+        }
+        self.add_note(index, "Rows", &note);
+        let label = self.label(index, &write.targets.join(", "));
+        self.builder.add(&format!("$rows{index}"), &label, None, Some(&after));
+    }
+
+    /// Adds the present definitions of the objects. The statement itself says what they will be.
+    fn add_definitions(&mut self, index: usize, write: &Write, answers: &[QueryAnswer]) {
+        for (n, answer) in answers.iter().enumerate() {
+            let name = write.targets.get(n).map_or("the object", String::as_str);
+            let label = self.label(index, &format!("Definition of {name} now"));
+            let field = format!("$definition{index}.{n}");
+            if answer.rows.is_empty() {
+                self.builder.add_lines(&field, &label, [(LineOp::Note, "(does not exist)".into())]);
+            } else {
+                let text: String = answer.rows.iter().map(|row| format!("{}\n", definition_text(row))).collect();
+                self.builder.add_lines(&field, &label, equal_lines(&text));
+            }
+            self.restrict_last(answer.restricted);
+        }
+    }
+
+    fn add_note(&mut self, index: usize, title: &str, note: &str) {
+        let label = self.label(index, title);
+        let field = format!("${}{index}", title.to_ascii_lowercase().replace(' ', "_"));
+        self.builder.add_lines(&field, &label, [(LineOp::Note, note.into())]);
+    }
+
+    fn restrict_last(&mut self, restricted: bool) {
+        if restricted {
+            self.builder.restrict_last();
+        }
+    }
+
+    /// Returns a label with the number of the statement if there are several.
+    fn label(&self, index: usize, title: &str) -> String {
+        if self.is_single { title.to_owned() } else { format!("{}. {title}", index + 1) }
+    }
+}
+
+fn equal_lines(text: &str) -> impl Iterator<Item = (LineOp, std::borrow::Cow<'_, str>)> {
+    text_lines(text).map(|line| (LineOp::Equal, line.into()))
+}
+
+/// Adds a row to the fingerprint, without values after an update that differ each time.
+fn hash_row(hasher: &mut PartHasher, row: &Row, preview: &PreviewSource) {
+    let assigned = match preview {
+        PreviewSource::Rows(queries) => queries.assigned.as_slice(),
+        _ => &[],
+    };
+    let differs = |name: &str| {
+        assigned.iter().any(|value| !value.is_repeatable && value.alias.as_deref().is_some_and(|alias| alias == name))
+    };
+    for (name, value) in row.iter().filter(|(name, _)| !differs(name)) {
+        hasher.add_part(name.as_bytes()).add_part(value.to_string().as_bytes());
+    }
+}
+
+/// Returns the number in the only row of a count, which some servers give as text.
+fn parse_count(rows: &[Row]) -> Result<u64, Fault> {
+    let number = match rows {
+        [row] if row.len() == 1 => row.values().next(),
+        _ => None,
+    };
+    let count = match number {
+        Some(Value::Number(number)) => number.as_u64(),
+        Some(Value::String(text)) => text.parse().ok(),
+        _ => None,
+    };
+    count.ok_or_else(|| Fault::new("answer", "the number of rows is no number"))
+}
+
+/// Returns the assignments whose values the row has.
+///
+/// # Errors
+/// Fails if the row lacks a value that the query selects.
+fn checked<'a>(row: &Row, assigned: &'a [Assigned]) -> Result<Vec<&'a Assigned>, Fault> {
+    let is_missing = |value: &&Assigned| value.alias.as_ref().is_some_and(|alias| !row.contains_key(alias));
+    match assigned.iter().find(is_missing) {
+        Some(value) => Err(Fault::new("answer", format!("the answer has no value for {}", value.column))),
+        None => Ok(assigned.iter().collect()),
+    }
+}
+
+/// Returns a row as `id=1, owner=ann`, with the assigned values in place of the present ones.
+fn row_text(row: &Row, assigned: &[&Assigned]) -> String {
+    let columns = row.iter().filter(|(name, _)| !name.starts_with(ALIAS_PREFIX)).map(|(name, value)| {
+        let assignment = assigned.iter().find(|assigned| is_same_column(&assigned.column, name));
+        let text = match assignment {
+            None => value_text(value),
+            Some(Assigned { alias: Some(alias), .. }) => value_text(&row[alias]),
+            Some(Assigned { expression, .. }) => format!("({expression})"),
+        };
+        format!("{name}={text}")
+    });
+    columns.collect::<Vec<_>>().join(", ")
+}
+
+/// Compares the column of an assignment, which may be qualified and quoted, with the name of a column.
+fn is_same_column(assigned: &str, column: &str) -> bool {
+    let last = assigned.rsplit_once('.').map_or(assigned, |(_, last)| last);
+    last.trim_matches(['"', '`', '[', ']']).eq_ignore_ascii_case(column)
+}
+
+/// Returns a value as text. Texts that could be mistaken for something else are quoted.
+fn value_text(value: &Value) -> String {
+    match value {
+        Value::Null => "NULL".to_owned(),
+        Value::String(text) if is_plain(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn is_plain(text: &str) -> bool {
+    !text.is_empty()
+        && text != "NULL"
+        && text.trim() == text
+        && !text.chars().any(|c| c.is_control() || matches!(c, ',' | '=' | '"' | '\\' | '(' | '{' | '['))
+}
+
+/// Returns a row of a definition: names and texts, without the names of the columns.
+fn definition_text(row: &Row) -> String {
+    let texts =
+        row.iter().filter(|(name, value)| *name != "number" && !value.is_null()).map(|(_, value)| match value {
+            Value::String(text) => text.clone(),
+            other => other.to_string(),
+        });
+    texts.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn row(value: Value) -> Row {
+        let Value::Object(row) = value else { panic!("{value}") };
+        row
+    }
+
+    #[test]
+    fn row_shows_assigned_values_in_place_of_present_ones() {
+        let assigned = |column: &str, expression: &str, alias: Option<&str>| Assigned {
+            column: column.into(),
+            expression: expression.into(),
+            alias: alias.map(str::to_owned),
+            is_repeatable: true,
+        };
+        let values = [
+            assigned("t.\"Balance\"", "balance + 1", Some("countersign_after_0")),
+            assigned("n", "nextval('s')", None),
+        ];
+        let row = row(json!({"id": 1, "balance": "5", "n": null, "owner": "a, b", "countersign_after_0": 6}));
+        assert_eq!(row_text(&row, &[]), r#"id=1, balance=5, n=NULL, owner="a, b""#);
+        let checked = checked(&row, &values).unwrap();
+        assert_eq!(row_text(&row, &checked), r#"id=1, balance=6, n=(nextval('s')), owner="a, b""#);
+    }
+
+    #[test]
+    fn nonsense_answers_are_refused() {
+        for rows in
+            [json!([]), json!([{"n": -1}]), json!([{"n": "x"}]), json!([{"n": 1, "m": 2}]), json!([{"n": 1}, {"n": 2}])]
+        {
+            let rows: Vec<Row> = rows.as_array().unwrap().iter().cloned().map(row).collect();
+            assert!(parse_count(&rows).is_err(), "{rows:?}");
+        }
+        assert_eq!(parse_count(&[row(json!({"n": "12"}))]).unwrap(), 12);
+        let value =
+            Assigned { column: "a".into(), expression: "1".into(), alias: Some("x".into()), is_repeatable: true };
+        assert!(checked(&row(json!({"a": 1})), std::slice::from_ref(&value)).is_err());
+    }
+
+    #[test]
+    fn ambiguous_texts_are_quoted() {
+        for text in ["", " a", "NULL", "a\nb", "a=b", "(x)", "\"a\""] {
+            assert_eq!(value_text(&json!(text)), json!(text).to_string());
+        }
+        assert_eq!(value_text(&json!("a b'c")), "a b'c");
+    }
+}

@@ -1,0 +1,103 @@
+//! Previews of tools that run SQL: the rows that a statement changes, before and after, and definitions of objects.
+
+mod composition;
+mod rows;
+
+use serde_json::{Map, Value};
+
+use super::{answers, fault::Fault, recipe_runner::run_blocking};
+use countersign_domain::{
+    changes::{Operation, Preview},
+    recipes::{Recipe, SqlRecipe},
+};
+use countersign_sql::{Effect, PreviewSource, Statement, WriteKind};
+
+pub(super) use composition::compose_statements;
+pub(super) use rows::parse_rows;
+
+/// Maximum statements of one call that are shown.
+const MAX_STATEMENTS: usize = 20;
+/// Maximum tables that the target of a change names.
+const MAX_TARGETS: usize = 5;
+
+/// A row with the names of its columns.
+pub(super) type Row = Map<String, Value>;
+
+/// The answer to one query.
+pub(super) struct QueryAnswer {
+    pub rows: Vec<Row>,
+    /// Set if policy does not let the proposer make the query without review.
+    pub restricted: bool,
+}
+
+/// A statement with the answers to its queries ([`queries`]), in their order.
+pub(super) struct ObservedStatement {
+    pub statement: Statement,
+    pub state: Result<Vec<QueryAnswer>, Fault>,
+}
+
+/// Classifies the statements of a call.
+pub(super) async fn parse_statements(
+    sql: &SqlRecipe,
+    title: &str,
+    arguments: &cel::Value,
+) -> Result<Vec<Statement>, Fault> {
+    let Some(dialect) = sql.dialect_of(title) else {
+        return Err(Fault::new("dialect", "the title of the tool names no known dialect of SQL"));
+    };
+    let Value::String(text) = answers::evaluate("statement", &sql.statement, &[("arguments", arguments)])? else {
+        return Err(Fault::new("statement", "`statement` gives no text"));
+    };
+    let rows = sql.rows;
+    let statements = run_blocking(move || Ok(countersign_sql::classify(dialect, &text, rows))).await?;
+    match statements.len() {
+        0 => Err(Fault::new("statement", "there is no statement")),
+        1..=MAX_STATEMENTS => Ok(statements),
+        n => Err(Fault::new("statement", format!("there are {n} statements; at most {MAX_STATEMENTS} can be shown"))),
+    }
+}
+
+/// Returns the queries for the preview of a statement.
+pub(super) fn queries(statement: &Statement) -> Vec<&str> {
+    match &statement.effect {
+        Effect::Write(write) => match &write.preview {
+            PreviewSource::Rows(queries) => vec![&queries.rows, &queries.count],
+            PreviewSource::Definitions(queries) => queries.iter().map(String::as_str).collect(),
+            PreviewSource::GivenRows { .. } | PreviewSource::None { .. } => Vec::new(),
+        },
+        Effect::Read | Effect::Unparsed { .. } => Vec::new(),
+    }
+}
+
+/// Sets the target and the operation of the change by its statements, unless the recipe names them. They depend on the
+/// arguments only, which the proposer knows. The key of the target stays that of the server, because a trigger or a foreign
+/// key may change other tables than the statement names.
+pub(super) fn apply_statement_labels(recipe: &Recipe, statements: &[Statement], preview: &mut Preview) {
+    let writes = statements.iter().map(|statement| match &statement.effect {
+        Effect::Write(write) => Some(write),
+        Effect::Read | Effect::Unparsed { .. } => None,
+    });
+    let writes: Vec<_> = writes.collect();
+    let kinds: Vec<Option<WriteKind>> = writes.iter().map(|write| write.map(|write| write.kind)).collect();
+    if recipe.operation.is_none() {
+        preview.operation = match kinds.first() {
+            Some(first) if kinds.iter().all(|kind| kind == first) => operation_of(*first),
+            _ => Operation::Call,
+        };
+    }
+    let mut targets: Vec<&str> = writes.iter().flatten().flat_map(|write| &write.targets).map(String::as_str).collect();
+    targets.dedup();
+    if recipe.target.is_none() && (1..=MAX_TARGETS).contains(&targets.len()) {
+        preview.target.label = targets.join(", ");
+        preview.target.entity_type = "table".to_owned();
+    }
+}
+
+fn operation_of(kind: Option<WriteKind>) -> Operation {
+    match kind {
+        Some(WriteKind::Insert) => Operation::Create,
+        Some(WriteKind::Update) => Operation::Update,
+        Some(WriteKind::Delete) => Operation::Delete,
+        Some(WriteKind::Ddl | WriteKind::Other) | None => Operation::Call,
+    }
+}
