@@ -6,14 +6,17 @@ import { readFile, rm, writeFile } from 'node:fs/promises';
 import path from 'node:path';
 import { test } from 'node:test';
 
+import { GitHubStandIn, PACKAGE } from '../fixtures/github/server.mjs';
 import { command, startGatewayWith } from './fixture.mjs';
 import { binary, environment, eventually, repository, run, temporaryData } from './gateway.mjs';
 import { connectPeer } from './peer.mjs';
 import { SERVERS, prepare } from './servers.mjs';
 
 const LISTS = path.join(repository, 'config/reads');
-/** The servers that have a list and that the tests install. */
-const NAMES = readdirSync(LISTS).map(file => path.parse(file).name).filter(name => name in SERVERS);
+/** Stand-ins with the definitions of servers that the tests cannot install, and the packages that the definitions come from. */
+const STAND_INS = { github: { start: GitHubStandIn.start, package: PACKAGE } };
+/** The servers that have a list and that the tests install or stand in for. */
+const NAMES = readdirSync(LISTS).map(file => path.parse(file).name).filter(name => name in SERVERS || name in STAND_INS);
 const RENEWS = process.env.RENEW_READS === '1';
 /** The definitions of server-memory 2025.4.25, which has no annotations, one on each line. */
 const WITHOUT_ANNOTATIONS = path.join(repository, 'tests/fixtures/memory-2025.4.25.jsonl');
@@ -22,12 +25,13 @@ const STAND_IN = path.join(repository, 'tests/dashboard/lib/altering-server.mjs'
 const listFile = name => path.join(LISTS, `${name}.yaml`);
 const readText = file => readFile(file, 'utf8');
 
-/** Returns the packages that the tests install, as the lists name them: `mcp-server-git 2026.10.19`. */
+/** Returns the packages that the tests install or stand in for, as the lists name them: `mcp-server-git 2026.10.19`. */
 async function installedPackages() {
     const { dependencies } = JSON.parse(await readText(path.join(repository, 'tests/fixtures/package.json')));
     const npm = Object.entries(dependencies).map(([name, version]) => `${name} ${version}`);
     const requirements = await readText(path.join(repository, 'tests/clients/python/requirements-servers.txt'));
-    return [...npm, ...requirements.split('\n').filter(line => line.includes('==')).map(line => line.replace('==', ' '))];
+    const standIns = Object.values(STAND_INS).map(standIn => standIn.package);
+    return [...npm, ...standIns, ...requirements.split('\n').filter(line => line.includes('==')).map(line => line.replace('==', ' '))];
 }
 
 /** Calls `change(tool, hash)` for each tool below the package, and returns the text with the hashes that it returns. */
@@ -57,6 +61,11 @@ async function startBehind(t, name, entry) {
 }
 
 async function startReal(t, name) {
+    if (name in STAND_INS) {
+        const standIn = await STAND_INS[name].start();
+        t.after(() => standIn.stop());
+        return startBehind(t, name, { url: standIn.url, previews: name });
+    }
     const folder = path.join(await temporaryData(), name);
     t.after(() => rm(path.dirname(folder), { recursive: true, force: true }));
     await prepare(name, folder);
@@ -64,7 +73,7 @@ async function startReal(t, name) {
 }
 
 for (const name of NAMES) {
-    test(`the known reads of ${name} are those of the real server`, async t => {
+    test(`the known reads of ${name} are those of the server`, async t => {
         const { tools } = await startReal(t, name);
         const packages = await installedPackages();
         const text = await readText(listFile(name));

@@ -6,8 +6,9 @@
 //!    compiles it.
 //! 2. For a server without a file, make one and add it to [`SHIPPED_RECIPE_SETS`], with what its packages and programs are
 //!    called, or with its addresses: `every_recipe_file_is_shipped_with_server_aliases`. `known_reads.rs` explains `reads`.
-//! 3. Call its tool on the real server in `tests/clients/previews.test.mjs`:
-//!    `every_shipped_recipe_is_tried_with_its_server`, in `src/config/src/servers/previews.rs`, misses it otherwise.
+//! 3. Call its tool on the real server in `tests/clients/previews.test.mjs` or, for many tools, in a file of the set
+//!    (`previews-github.test.mjs`): `every_shipped_recipe_is_tried_with_its_server`, in
+//!    `src/config/src/servers/previews.rs`, misses it otherwise.
 
 use std::path::Path;
 
@@ -29,7 +30,7 @@ pub struct RecipeSet {
     pub own_name: &'static str,
 }
 
-pub const SHIPPED_RECIPE_SETS: [RecipeSet; 10] = [
+pub const SHIPPED_RECIPE_SETS: [RecipeSet; 11] = [
     RecipeSet {
         name: "atlassian",
         yaml: include_str!("../../../../config/previews/atlassian.yaml"),
@@ -61,6 +62,18 @@ pub const SHIPPED_RECIPE_SETS: [RecipeSet; 10] = [
         aliases: &["mcp-server-git", "mcp_server_git", "mcp/git"],
         addresses: &[],
         own_name: "mcp-git",
+    },
+    RecipeSet {
+        name: "github",
+        yaml: include_str!("../../../../config/previews/github.yaml"),
+        reads: include_str!("../../../../config/reads/github.yaml"),
+        aliases: &[
+            "ghcr.io/github/github-mcp-server",
+            "github-mcp-server",
+            "github.com/github/github-mcp-server/cmd/github-mcp-server",
+        ],
+        addresses: &["https://api.githubcopilot.com/mcp"],
+        own_name: "github-mcp-server",
     },
     RecipeSet {
         name: "gitlab",
@@ -188,6 +201,9 @@ mod tests {
         assert_eq!(set("uvx", &["mcp-server-git==2026.1.1"]), Some("git"));
         assert_eq!(set("python3", &["-m", "mcp_server_git"]), Some("git"));
         assert_eq!(set("docker", &["run", "-i", "--rm", "mcp/git:latest"]), Some("git"));
+        let image = "ghcr.io/github/github-mcp-server:v1.10.1";
+        assert_eq!(set("docker", &["run", "-i", "-e", "GITHUB_PERSONAL_ACCESS_TOKEN", image, "stdio"]), Some("github"));
+        assert_eq!(set("/usr/local/bin/github-mcp-server", &["stdio"]), Some("github"));
     }
 
     #[test]
