@@ -56,7 +56,7 @@ const latest = map => [...map.values()].at(-1);
 const project = github => github.state.projects.get('acme/4');
 const discussion = github => github.repository().discussions.get(9);
 /** The annotation of tools that replace or remove something, although they are said to be additive. */
-const REPLACES = '`destructiveHint: false`, but it replaces what was there';
+const REPLACES = '`destructiveHint: false`';
 
 /**
  * The calls, in this order: the tool (and the variant), its arguments, what the review shows by label, the effect on the stand-in as
@@ -65,13 +65,13 @@ const REPLACES = '`destructiveHint: false`, but it replaces what was there';
 const CALLS = [
     ['create_or_update_file', g => ({ ...SHOP, path: 'README.md', branch: 'main', content: '# Shop\n\nOne\n2\nThree\n', message: 'Shorten', sha: blobSha(file(g, 'README.md')) }),
         { Content: ['-Two', '+2'] }, g => [file(g, 'README.md'), '# Shop\n\nOne\n2\nThree\n']],
-    ['create_or_update_file, new', { ...SHOP, path: 'docs/price.js', branch: 'main', content: 'x\n', message: 'Add' }, { Content: ['+x\n'] }, g => [file(g, 'docs/price.js'), 'x\n']],
+    ['create_or_update_file, new', { ...SHOP, path: 'docs/price.js', branch: 'main', content: 'x\n', message: 'Add' }, { Content: ['+x'] }, g => [file(g, 'docs/price.js'), 'x\n']],
     // Its name ends like that of another file.
-    ['create_or_update_file, similar', { ...SHOP, path: 'price.js', branch: 'main', content: 'y\n', message: 'Add' }, { Content: ['+y\n'] }, g => [file(g, 'price.js'), 'y\n']],
+    ['create_or_update_file, similar', { ...SHOP, path: 'price.js', branch: 'main', content: 'y\n', message: 'Add' }, { Content: ['+y'] }, g => [file(g, 'price.js'), 'y\n']],
     ['push_files', { ...SHOP, branch: 'main', message: 'Both', files: [{ path: 'price.js', content: 'z\n' }, { path: 'new.txt', content: 'new\n' }] },
-        { 'price.js': ['-y', '+z'], 'new.txt': ['+new\n'] }, g => [[file(g, 'price.js'), file(g, 'new.txt')], ['z\n', 'new\n']]],
-    ['delete_file', { ...SHOP, path: 'docs/old.md', branch: 'main', message: 'Remove' }, { Content: ['-Outdated\n'] }, g => [file(g, 'docs/old.md'), undefined]],
-    ['create_branch', { ...SHOP, branch: 'topic', from_branch: 'feature' }, { 'First commit': ['+The newest commit of feature'] },
+        { 'price.js': ['-y', '+z'], 'new.txt': ['+new'] }, g => [[file(g, 'price.js'), file(g, 'new.txt')], ['z\n', 'new\n']]],
+    ['delete_file', { ...SHOP, path: 'docs/old.md', branch: 'main', message: 'Remove' }, { Content: ['-Outdated'] }, g => [file(g, 'docs/old.md'), undefined]],
+    ['create_branch', { ...SHOP, branch: 'topic', from_branch: 'feature' }, { 'newest commit': ['+that of feature'] },
         g => [g.repository().branches.get('topic'), g.repository().branches.get('feature')]],
     ['create_repository', { name: 'fresh', organization: 'acme', description: 'New', private: false }, { name: ['+fresh'], private: ['+false'] }, g => [g.repository('acme/fresh').private, false]],
     ['create_repository, own', { name: 'mine' }, { 'Repositories with this name': [' []'] }, g => [g.repository('alice/mine').private, true]],
@@ -94,9 +94,9 @@ const CALLS = [
     ['update_issue_state', { ...ISSUE, state: 'open' }, { state: ['-closed', '+open'] }, g => [issue(g).state, 'open'], REPLACES],
     ['update_issue_milestone', { ...ISSUE, milestone: 1 }, { Issue: ['   "milestone": "Summer",'] }, g => [issue(g).milestone, 1], REPLACES],
     ['set_issue_fields', { ...ISSUE, fields: [{ field_id: 'IFT_1', number_value: 3 }] }, { Fields: ['     "name": "Effort",'] }, g => [issue(g).fields.get('Effort'), '3'], REPLACES],
-    ['add_issue_comment', { ...ISSUE, body: 'Found it' }, { Comment: ['+Found it'] }, g => [issue(g).comments.at(-1).body, 'Found it']],
+    ['add_issue_comment', { ...ISSUE, body: 'Found it' }, { comment: ['+Found it'] }, g => [issue(g).comments.at(-1).body, 'Found it']],
     ['add_issue_comment, reaction', { ...ISSUE, reaction: 'eyes' }, { eyes: ['-0', '+1'] }, g => [issue(g).reactions, ['eyes']]],
-    ['add_issue_comment, reaction to a comment', g => ({ ...ISSUE, comment_id: issue(g).comments[0].id, reaction: '+1' }), { '+1': ['-0', '+1'] }, g => [issue(g).comments[0].reactions, ['+1']]],
+    ['add_issue_comment, reaction to a comment', g => ({ ...ISSUE, comment_id: issue(g).comments[0].id, reaction: '+1' }), { 'Reactions: +1': ['-0', '+1'] }, g => [issue(g).comments[0].reactions, ['+1']]],
     ['add_issue_reaction', { ...ISSUE, content: 'heart' }, { heart: ['-0', '+1'] }, g => [issue(g).reactions, ['eyes', 'heart']]],
     ['sub_issue_write, add', g => ({ ...ISSUE, method: 'add', sub_issue_id: idOf(g, 4) }), { 'Present sub-issues': ['   "9003 is #2 Find the cause",'] }, g => [issue(g).subIssues, [2, 3, 4]]],
     ['sub_issue_write, remove', g => ({ ...ISSUE, method: 'remove', sub_issue_id: idOf(g, 4) }), { 'Sub-issues': ['-  "9005"'] }, g => [issue(g).subIssues, [2, 3]]],
@@ -141,22 +141,22 @@ const CALLS = [
     ['actions_run_trigger, rerun', { ...SHOP, method: 'rerun_workflow_run', run_id: 801 }, { attempt: ['-1', '+2'] }, g => [g.repository().runs.get(801).attempt, 2]],
     ['actions_run_trigger, delete logs', { ...SHOP, method: 'delete_workflow_run_logs', run_id: 801 }, { Logs: ['-There are logs.'] }, g => [g.repository().runs.get(801).hasLogs, false]],
 
-    ['create_gist', { filename: 'a.md', content: 'One\n', description: 'First', public: true }, { content: ['+One\n'], public: ['+true'] }, g => [latest(g.state.gists).files.get('a.md'), 'One\n']],
+    ['create_gist', { filename: 'a.md', content: 'One\n', description: 'First', public: true }, { content: ['+One'], public: ['+true'] }, g => [latest(g.state.gists).files.get('a.md'), 'One\n']],
     ['update_gist', { gist_id: 'g1', filename: 'notes.md', content: 'One\n2\n' }, { content: ['-Two', '+2'] }, g => [g.state.gists.get('g1').files.get('notes.md'), 'One\n2\n']],
 
-    ['discussion_comment_write, add', { ...SHOP, discussionNumber: 9, method: 'add', body: 'A shop' }, { Comment: ['+A shop'] }, g => [discussion(g).comments.at(-1).body, 'A shop']],
+    ['discussion_comment_write, add', { ...SHOP, discussionNumber: 9, method: 'add', body: 'A shop' }, { comment: ['+A shop'] }, g => [discussion(g).comments.at(-1).body, 'A shop']],
     ['discussion_comment_write, reply', { ...SHOP, discussionNumber: 9, method: 'reply', commentNodeID: 'DC_1', body: 'No' }, { Replies: ['+  "No"'] }, g => [discussion(g).comments[0].replies.at(-1).body, 'No']],
-    ['discussion_comment_write, update', { ...SHOP, discussionNumber: 9, method: 'update', commentNodeID: 'DC_2', body: 'Maybe' }, { Comment: ['-Yes', '+Maybe'] }, g => [discussion(g).comments[0].replies[0].body, 'Maybe']],
+    ['discussion_comment_write, update', { ...SHOP, discussionNumber: 9, method: 'update', commentNodeID: 'DC_2', body: 'Maybe' }, { comment: ['-Yes', '+Maybe'] }, g => [discussion(g).comments[0].replies[0].body, 'Maybe']],
     ['discussion_comment_write, answer', { ...SHOP, discussionNumber: 9, method: 'mark_answer', commentNodeID: 'DC_1' }, { answer: ['-false', '+true'] }, g => [discussion(g).comments[0].isAnswer, true]],
-    ['discussion_comment_write, delete', { ...SHOP, discussionNumber: 9, method: 'delete', commentNodeID: 'DC_2' }, { Comment: ['-Maybe'] }, g => [discussion(g).comments[0].replies.length, 1]],
+    ['discussion_comment_write, delete', { ...SHOP, discussionNumber: 9, method: 'delete', commentNodeID: 'DC_2' }, { comment: ['-Maybe'] }, g => [discussion(g).comments[0].replies.length, 1]],
 
     ['manage_notification_subscription', { notificationID: '501', action: 'ignore' }, { Notification: ['   "title": "Checkout fails",'] }, g => [g.state.subscriptions.get('501'), 'ignore']],
     ['dismiss_notification', { threadID: '501', state: 'done' }, { unread: ['-true', '+false'] }, g => [g.state.notifications.has('501'), false]],
     ['mark_all_notifications_read', { ...SHOP }, { Unread: ['-  "acme/shop: Raise the price"'] }, g => [g.state.notifications.get('502').unread, false]],
 
-    ['projects_write, create project', { method: 'create_project', owner: 'acme', owner_type: 'org', title: 'Plans' }, { Project: ['+Plans'] }, g => [latest(g.state.projects).title, 'Plans']],
+    ['projects_write, create project', { method: 'create_project', owner: 'acme', owner_type: 'org', title: 'Plans' }, { title: ['+Plans'] }, g => [latest(g.state.projects).title, 'Plans']],
     ['projects_write, add item', { method: 'add_project_item', owner: 'acme', owner_type: 'org', project_number: 4, item_type: 'issue', item_owner: 'acme', item_repo: 'shop', issue_number: 2 },
-        { Item: ['+acme/shop#2'] }, g => [latest(project(g).items).number, 2]],
+        { repository: ['+acme/shop'], number: ['+2'] }, g => [latest(project(g).items).number, 2]],
     ['projects_write, update item', { method: 'update_project_item', owner: 'acme', owner_type: 'org', project_number: 4, item_id: 41, updated_field: { name: 'Status', value: 'Done' } },
         { value: ['-Todo', '+Done'] }, g => [project(g).items.get(41).values.get(31), 'Done']],
     ['projects_write, delete item', { method: 'delete_project_item', owner: 'acme', owner_type: 'org', project_number: 4, item_id: 41 }, { Item: ['-acme/shop#1 Checkout'] }, g => [project(g).items.has(41), false]],
@@ -173,7 +173,7 @@ const NOT_READ_BACK = [
 ];
 
 test('every recipe for GitHub shows what its tool does', async t => {
-    const { github, propose, apply } = await startBehindGitHub(t);
+    const { github, gateway, propose, apply } = await startBehindGitHub(t);
     const tried = new TriedServer({ title: 'GitHub', how: `Tried with a stand-in that holds state and has the definitions of ${PACKAGE}.` });
     for (const [name, given, shows, effect, wrong] of CALLS) {
         const [tool] = name.split(',');
@@ -197,6 +197,17 @@ test('every recipe for GitHub shows what its tool does', async t => {
         });
     }
     await t.test('the page about the servers tried says so', () => tried.check());
+    // The server asks back before it deletes, and the gateway declines.
+    for (const [tool, args] of [['delete_repository', { owner: 'acme', repo: 'attic' }]]) {
+        await t.test(tool, async () => {
+            const change = await propose(tool, args);
+            const field = change.diff.fields.find(({ label }) => label === 'name');
+            assert.deepEqual(shownLines(field), ['-attic']);
+            await gateway.approve(change.id);
+            await gateway.reached(change.id, 'failed');
+            assert.ok(github.repository('acme/attic'), 'it was not deleted');
+        });
+    }
 });
 
 /** Approves with the version that was seen. Asserts that it is refused as outdated, and returns the change with the current diff. */
@@ -246,7 +257,7 @@ test('answers that a recipe does not expect fail its preview, and nothing is wri
     commit(github.state, github.repository(), 'main', { 'large.txt': 'x'.repeat(2 << 20) }, 'Add a large file');
     const cases = [
         ['create_or_update_file', write, ['get_file_contents', 'nonsense'], /looks at/],
-        ['create_or_update_file', write, ['get_file_contents', 'huge'], /get_file_contents|large|long/],
+        ['create_or_update_file', write, ['get_file_contents', 'huge'], /larger|large|long|many/],
         ['create_or_update_file', write, ['get_file_contents', 'down'], /get_file_contents answered: failed to reach GitHub: 502/],
         ['create_or_update_file', { ...write, path: 'docs' }, [], /looks at/],
         ['create_or_update_file', { ...write, path: 'large.txt' }, [], /looks at/],
@@ -254,7 +265,7 @@ test('answers that a recipe does not expect fail its preview, and nothing is wri
         ['push_files', { ...SHOP, branch: 'main', message: 'm', files: Array.from({ length: 51 }, (_, n) => ({ path: `${n}`, content: '' })) }, [], /50/],
         ['issue_write', update, ['issue_read', 'nonsense'], /JSON/],
         ['issue_write', update, ['issue_read', without('title')], /title/],
-        ['issue_write', update, ['issue_read', 'huge'], /issue_read|large|long/],
+        ['issue_write', update, ['issue_read', 'huge'], /larger|large|long|many/],
         ['issue_write', { ...update, issue_number: 404 }, [], /404 Not Found/],
         ['merge_pull_request', PULL, ['pull_request_read', without('head')], /head/],
         ['update_gist', { gist_id: 'g1', filename: 'notes.md', content: 'x' }, ['get_gist', without('files')], /files/],

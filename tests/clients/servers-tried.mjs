@@ -17,12 +17,12 @@ const names = fields => [...new Set(fields.map(({ label }) => label))].join(', '
 
 /** Returns what the reviewer saw of the state before and after a change, as texts. */
 function statesOf({ diff: { fields }, preview }) {
-    const state = preview.kind === 'arguments' ? [] : fields.filter(({ field }) => !field.startsWith('$') || field === '$after');
+    const state = preview.kind === 'arguments' ? [] : fields.filter(({ field }) => field.startsWith('$content') && !field.endsWith('.before'));
     const hasLines = (field, ...ops) => field.lines?.some(({ op }) => ops.includes(op));
     const existed = state.filter(field => (field.before ?? null) !== null || hasLines(field, 'delete', 'equal'));
     const remains = state.filter(field => (field.after ?? null) !== null || hasLines(field, 'insert', 'equal'));
     const beside = names(fields.filter(isRead));
-    return { before: names(existed) || 'does not exist', beside, after: names(remains) || 'is gone', state };
+    return { before: names(existed) || 'does not exist', beside, after: names(remains) || 'is gone' };
 }
 
 /** What was tried of one server. */

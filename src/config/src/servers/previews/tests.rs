@@ -32,15 +32,19 @@ fn every_shipped_recipe_can_be_read() {
 
 #[test]
 fn every_shipped_recipe_is_tried_with_its_server() {
-    let tests = [
-        include_str!("../../../../../tests/clients/previews.test.mjs"),
-        include_str!("../../../../../tests/clients/previews-sql.test.mjs"),
-    ];
-    let tests = tests.concat();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/clients");
+    let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+    let shared = read("previews.test.mjs") + &read("previews-sql.test.mjs");
     for set in &shipped_recipes::SHIPPED_RECIPE_SETS {
-        assert!(tests.contains(&format!("startBehind(t, ['{}']", set.name)), "{}", set.name);
+        // A set of many recipes has a suite of its own, which lists the calls.
+        let own = std::fs::read_to_string(folder.join(format!("previews-{}.test.mjs", set.name))).ok();
+        let is_tried = |tool: &str| match &own {
+            Some(own) => own.contains(&format!("['{tool}',")) || own.contains(&format!("['{tool}, ")),
+            None => shared.contains(&format!("('{tool}',")),
+        };
+        assert!(own.is_some() || shared.contains(&format!("startBehind(t, ['{}']", set.name)), "{}", set.name);
         for tool in recipes_of_set(set).keys() {
-            assert!(tests.contains(&format!("('{tool}',")), "{tool}");
+            assert!(is_tried(tool), "{tool}");
         }
     }
 }
