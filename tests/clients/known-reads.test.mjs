@@ -11,6 +11,7 @@ import { command, startGatewayWith } from './fixture.mjs';
 import { binary, environment, eventually, repository, run, temporaryData } from './gateway.mjs';
 import { connectPeer } from './peer.mjs';
 import { SERVERS, prepare } from './servers.mjs';
+import { VENDORS } from './vendors.mjs';
 
 const LISTS = path.join(repository, 'config/reads');
 /** Stand-ins with the definitions of servers that the tests cannot install, and the packages that the definitions come from. */
@@ -72,25 +73,40 @@ async function startReal(t, name) {
     return { folder, ...(await startBehind(t, name, SERVERS[name].entry(folder))) };
 }
 
+/**
+ * Compares the hashes below these packages in a list with the definitions of a server, or writes them. `except` are tools whose
+ * annotations are wrong: those that declare to read and are not on the list, and those that are on it all the same.
+ */
+async function checkList(set, packages, tools, except = []) {
+    const text = await readText(listFile(set));
+    const definitions = new Map(tools.map(tool => [tool.name, tool]));
+    const listed = [];
+    const renewed = mapHashes(text, packages, tool => {
+        listed.push(tool);
+        assert.ok(definitions.has(tool), `${tool} is gone`);
+        return definitions.get(tool).hash;
+    });
+    assert.ok(listed.length > 0, `no entry is for one of ${packages.join(', ')}`);
+    if (RENEWS) return writeFile(listFile(set), renewed);
+    assert.equal(renewed, text, 'RENEW_READS=1 writes the hashes of the installed version');
+    // Every tool that declares to read is either on the list or left out on purpose.
+    const claimed = tools.filter(tool => Boolean(tool.annotations.readOnlyHint) !== except.includes(tool.name));
+    assert.deepEqual(tools.filter(tool => tool.known === 'read').map(({ name }) => name), claimed.map(({ name }) => name));
+}
+
 for (const name of NAMES) {
     test(`the known reads of ${name} are those of the server`, async t => {
         const { tools } = await startReal(t, name);
-        const packages = await installedPackages();
-        const text = await readText(listFile(name));
-        const definitions = new Map((await tools()).map(tool => [tool.name, tool]));
-        const listed = [];
-        const renewed = mapHashes(text, packages, tool => {
-            listed.push(tool);
-            assert.ok(definitions.has(tool), `${tool} is gone`);
-            return definitions.get(tool).hash;
-        });
-        assert.ok(listed.length > 0, `no entry is for one of ${packages.join(', ')}`);
-        if (RENEWS) return writeFile(listFile(name), renewed);
-        assert.equal(renewed, text, 'RENEW_READS=1 writes the hashes of the installed version');
-        // Every tool that declares to read is either on the list or left out on purpose.
-        const claimed = [...definitions.values()].filter(tool => tool.annotations.readOnlyHint).map(tool => tool.name);
-        const reads = [...definitions.values()].filter(tool => tool.known === 'read').map(tool => tool.name);
-        assert.deepEqual(reads, claimed);
+        await checkList(name, await installedPackages(), await tools());
+    });
+}
+
+for (const vendor of Object.values(VENDORS)) {
+    test(`the known reads of ${vendor.package} are those of the real server`, async t => {
+        const { entry, stop } = await vendor.start();
+        t.after(stop);
+        const { tools } = await startBehind(t, vendor.set, { ...entry, previews: vendor.set });
+        await checkList(vendor.set, [vendor.package], await tools(), vendor.wrongReads);
     });
 }
 

@@ -115,14 +115,14 @@ test('changes in GitLab meanwhile make a change stale', async t => {
         ['update_issue', { ...ISSUE, title: 'Mine' }, s => (issue(s).title = 'Theirs'), { title: ['-Theirs'] }],
         ['merge_merge_request', REQUEST, s => (s.branches['add-tax']['src/tax.txt'] = '100 %\n'), { state: ['+merged'] }],
         ['create_label', { ...SHOP, name: 'fresh', color: '#000000' }, s => s.labels.push({ id: 999, name: 'fresh', color: '#ffffff', description: null, priority: null }), { color: ['-#ffffff'] }],
-        ['delete_wiki_page', { ...SHOP, slug: 'home' }, s => (wiki(s, 'home').content = 'More\n'), { content: ['-More\n'] }]
+        ['delete_wiki_page', { ...SHOP, slug: 'home' }, s => (wiki(s, 'home').content = 'More\n'), { content: ['-More'] }]
     ]);
 });
 
 test('strange answers of GitLab give no preview, and nothing is written', async t => {
     const behind = await startBehind(t, 'gitlab');
     const write = { ...SHOP, file_path: 'README.md', branch: 'main', content: 'x', commit_message: 'm' };
-    behind.fake.state.branches.main['large.txt'] = 'x'.repeat(3 << 20);
+    behind.fake.state.branches.main['large.txt'] = 'x'.repeat(6 << 20);
     await tryStrangeAnswers(t, behind, [
         ['create_or_update_file', write, 'nonsense', /get_file_contents/],
         ['create_or_update_file', write, 'odd', /get_file_contents/],

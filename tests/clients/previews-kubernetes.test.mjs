@@ -44,7 +44,7 @@ test('every recipe for kubernetes-mcp-server shows what its tool does', async t 
         ['resources_create_or_update, new', { resource: JSON.stringify({ apiVersion: 'v1', kind: 'ConfigMap', metadata: { name: 'fresh', namespace: 'shop' }, data: { a: 'b' } }) }, { Object: ['+  a: b'] }, s => [object(s, 'v1', 'configmaps', 'fresh').data, { a: 'b' }]],
         ['resources_create_or_update, several', { resource: `${configMap('one', { a: 'b' })}---\n${configMap('settings', { currency: 'USD' })}` }, { 'ConfigMap one': ['+  a: b'], 'ConfigMap settings': ['+  currency: USD'] }, s => [settings(s).data.currency, 'USD']],
         ['resources_scale', { ...DEPLOYMENT, scale: 5 }, { Scale: ['-replicas: 2', '+replicas: 5'] }, s => [web(s).spec.replicas, 5]],
-        ['pods_run', { image: 'nginx', name: 'once', namespace: 'shop' }, { Pod: ['+image: nginx'] }, s => [object(s, 'v1', 'pods', 'once').spec.containers[0].image, 'nginx']],
+        ['pods_run', { image: 'nginx', name: 'once', namespace: 'shop' }, { 'Pod: image': ['+nginx'] }, s => [object(s, 'v1', 'pods', 'once').spec.containers[0].image, 'nginx']],
         ['pods_delete', { name: 'once', namespace: 'shop' }, { Pod: ['-  name: once'] }, s => [object(s, 'v1', 'pods', 'once'), undefined]],
         ['resources_delete', { apiVersion: 'v1', kind: 'ConfigMap', name: 'fresh', namespace: 'shop' }, { Object: ['-  a: b'] }, s => [object(s, 'v1', 'configmaps', 'fresh'), undefined]],
         ['helm_install', { chart, name: 'demo', namespace: 'shop' }, { Release: ['+name: demo'] }, s => [revisions(s), ['sh.helm.release.v1.demo.v1']]],
@@ -110,7 +110,7 @@ test('changes in the cluster meanwhile make a change stale', async t => {
 
 test('strange answers of the cluster give no preview, and nothing is written', async t => {
     const behind = await startBehind(t, 'kubernetes');
-    settings(behind.fake.state).data.large = 'x'.repeat(3 << 20);
+    settings(behind.fake.state).data.large = 'x'.repeat(6 << 20);
     const many = Array.from({ length: 51 }, (_, n) => configMap(`m${n}`, { a: 'b' })).join('---\n');
     await tryStrangeAnswers(t, behind, [
         ['resources_create_or_update', { resource: configMap('settings', { a: 'b' }) }, 'nonsense', /resources_get/],

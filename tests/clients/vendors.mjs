@@ -34,7 +34,8 @@ const onFake = async (start, entryFor) => {
 
 /**
  * The servers: `set` is the name of their recipes, `package` what their lists of reads call them, and `start()` starts the fakes
- * and returns `{ fakes, entry, stop() }` with the entry of the server in a configuration.
+ * and returns `{ fakes, entry, stop() }` with the entry of the server in a configuration. `wrongReads` are tools that declare to read
+ * but do more, and tools that only read but declare otherwise.
  */
 export const VENDORS = {
     atlassian: {
@@ -54,6 +55,7 @@ export const VENDORS = {
     gitlab: {
         set: 'gitlab',
         package: '@zereight/mcp-gitlab 2.1.64',
+        wrongReads: ['download_attachment'],
         start: () => onFake(startGitLab, ({ url }) => ({
             command, args: [packageFile('@zereight/mcp-gitlab/build/index.js')],
             env: { GITLAB_API_URL: `${url}/api/v4`, GITLAB_PERSONAL_ACCESS_TOKEN: 'fake', USE_GITLAB_WIKI: 'true', USE_MILESTONE: 'true' }
@@ -69,6 +71,7 @@ export const VENDORS = {
     kubectl: {
         set: 'kubernetes',
         package: 'mcp-server-kubernetes 4.1.7',
+        wrongReads: ['kubectl_context'],
         start: () => startOnCluster(env => ({
             command, args: [packageFile('mcp-server-kubernetes/dist/index.js')], env: { ...env, PATH: `${path.join(cache, 'kubectl')}:${process.env.PATH}` }
         }))
@@ -76,6 +79,7 @@ export const VENDORS = {
     notion: {
         set: 'notion',
         package: '@notionhq/notion-mcp-server 2.5.2',
+        wrongReads: ['API-post-search', 'API-query-data-source'],
         start: () => onFake(startNotion, ({ url }) => ({ command, args: [packageFile('@notionhq/notion-mcp-server/bin/cli.mjs')], env: { NOTION_TOKEN: 'ntn_fake', BASE_URL: url } }))
     }
 };

@@ -7,8 +7,8 @@
 //! 2. For a server without a file, make one and add it to [`SHIPPED_RECIPE_SETS`], with what its packages and programs are
 //!    called, or with its addresses: `every_recipe_file_is_shipped_with_server_aliases`. `known_reads.rs` explains `reads`.
 //! 3. Call its tool on the real server in `tests/clients/previews.test.mjs` or, for many tools, in a file of the set
-//!    (`previews-github.test.mjs`): `every_shipped_recipe_is_tried_with_its_server`, in
-//!    `src/config/src/servers/previews.rs`, misses it otherwise.
+//!    (`previews-gitlab.test.mjs`): `every_shipped_recipe_is_tried_with_its_server`, in
+//!    `src/config/src/servers/previews/tests.rs`, misses it otherwise.
 
 use std::path::Path;
 
@@ -204,6 +204,11 @@ mod tests {
         let image = "ghcr.io/github/github-mcp-server:v1.10.1";
         assert_eq!(set("docker", &["run", "-i", "-e", "GITHUB_PERSONAL_ACCESS_TOKEN", image, "stdio"]), Some("github"));
         assert_eq!(set("/usr/local/bin/github-mcp-server", &["stdio"]), Some("github"));
+        assert_eq!(set("uvx", &["mcp-atlassian==0.23.1"]), Some("atlassian"));
+        assert_eq!(set("npx", &["-y", "@zereight/mcp-gitlab"]), Some("gitlab"));
+        assert_eq!(set("npx", &["-y", "kubernetes-mcp-server@latest"]), Some("kubernetes"));
+        assert_eq!(set("npx", &["mcp-server-kubernetes"]), Some("kubernetes"));
+        assert_eq!(set("npx", &["-y", "@notionhq/notion-mcp-server"]), Some("notion"));
     }
 
     #[test]

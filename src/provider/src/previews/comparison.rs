@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::{answers, compose::Observation, fault::Fault};
 use countersign_domain::{
     changes::{LineOp, diff::DiffBuilder},
-    recipes::{DisplayFormat, FieldFilter, Recipe, StateAfter},
+    recipes::{DisplayFormat, Recipe, ResultSelector, StateAfter},
 };
 
 /// The nesting below which records are compared as text.
@@ -25,7 +25,8 @@ pub(super) fn add_comparison(
 ) -> Result<(), Fault> {
     let variables = answers::variables(arguments, observation.element.as_ref());
     let label = label_of(recipe, &variables)?;
-    let form = (recipe.before.as_ref().map(|before| &before.pick.fields), observation.display_format);
+    let pick = recipe.before.as_ref().map(|before| &before.pick);
+    let form = (pick, observation.display_format);
     let after = match &recipe.after {
         Some(after) => state_after(after, observation.value.as_ref(), form, &variables)?,
         None => None,
@@ -72,7 +73,7 @@ pub(super) fn label_of(recipe: &Recipe, variables: &[(&str, &cel::Value)]) -> Re
 pub(super) fn state_after(
     after: &StateAfter,
     before: Option<&Value>,
-    (fields, format): (Option<&FieldFilter>, DisplayFormat),
+    (pick, format): (Option<&ResultSelector>, DisplayFormat),
     variables: &[(&'static str, &cel::Value)],
 ) -> Result<Option<Value>, Fault> {
     let before_value = match before {
@@ -95,10 +96,12 @@ pub(super) fn state_after(
             Value::Object(record)
         }
     };
-    let value = answers::parse_document(value, format)
+    // An expression `keep` gives a value of the document and not a document, and so does `after`.
+    let is_document = pick.is_none_or(|pick| pick.keep.is_none());
+    let value = answers::parse_document(value, if is_document { format } else { DisplayFormat::Text })
         .map_err(|fault| Fault::new("format", format!("`after` {}", answers::document_problem(&fault))))?;
-    let value = match fields {
-        Some(fields) => answers::select_fields(value, fields),
+    let value = match pick {
+        Some(pick) => answers::select_fields(value, &pick.fields),
         None => Some(value),
     };
     let mut value = value.ok_or_else(|| Fault::new("fields", "`after` has no fields, but `before` selects some"))?;

@@ -123,7 +123,7 @@ impl<'a> Expectation<'a> {
             runner.read_each(self.read, &arguments).await?
         };
         let before = self.before.to_vec();
-        let (recipe, after, fields) = (self.recipe.clone(), self.after.cloned(), self.read.pick.fields.clone());
+        let (recipe, after, pick) = (self.recipe.clone(), self.after.cloned(), self.read.pick.clone());
         let is_restricted = change.is_restricted();
         run_blocking(move || {
             let mut builder = DiffBuilder::with_limits(limits());
@@ -132,7 +132,7 @@ impl<'a> Expectation<'a> {
                 let label = comparison::label_of(&recipe, &variables)?;
                 variables.push(("result", &result));
                 let before = before.get(n).and_then(Option::as_ref);
-                let form = (Some(&fields), observation.display_format);
+                let form = (Some(&pick), observation.display_format);
                 let expected = match &after {
                     Some(after) => comparison::state_after(after, before, form, &variables)?,
                     None => None,
