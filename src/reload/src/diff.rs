@@ -27,6 +27,9 @@ pub struct Diff {
     pub policy_changed: bool,
     pub routes_changed: bool,
     pub log_changed: bool,
+    /// `true` if the identity provider or the token issuers changed. The API does not report it.
+    #[serde(skip)]
+    pub auth_changed: bool,
     /// Changed keys that are read only at the start.
     pub needs_restart: Vec<String>,
 }
@@ -93,6 +96,7 @@ fn find_changes(old: &Config, new: &Config) -> Diff {
         policy_changed: old.policy != new.policy,
         routes_changed: old.routes != new.routes,
         log_changed: old.log.filter != new.log.filter,
+        auth_changed: (&old.auth.oidc, &old.auth.tokens) != (&new.auth.oidc, &new.auth.tokens),
         ..Diff::default()
     }
 }

@@ -466,6 +466,7 @@ fn log_changes(cause: ReloadCause, changes: &Diff) {
         policy = changes.policy_changed,
         routes = changes.routes_changed,
         log = changes.log_changed,
+        auth = changes.auth_changed,
         "the new configuration is in force"
     );
     for tightened in &changes.policy_tightened {

@@ -81,6 +81,21 @@ async fn new_issuer_of_tokens_waits_for_consent() {
 }
 
 #[tokio::test]
+async fn stricter_issuer_is_in_force_and_its_reversal_waits() {
+    let issuers = |roles: &str| {
+        format!("public_url: https://gw.example\nauth: {{ tokens: [{{ issuer: https://a, roles: {{ {roles} }} }}] }}\n")
+    };
+    let roles = |gateway: &TestGateway| gateway.reloader.config().auth.tokens[0].roles.len();
+    let gateway = TestGateway::new(&issuers("ops: admin, dev: viewer"));
+    gateway.reload(&issuers("ops: admin")).await;
+    assert_eq!(roles(&gateway), 1);
+    assert!(gateway.reloader.status().waiting.is_none());
+    gateway.reload(&issuers("ops: admin, dev: viewer")).await;
+    assert_eq!(roles(&gateway), 1);
+    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosens), ["auth.tokens"]);
+}
+
+#[tokio::test]
 async fn refusal_survives_restart_of_the_same_file() {
     let gateway = TestGateway::new("policy: { default: deny }");
     gateway.reloader.record_start().await.unwrap();
