@@ -12,7 +12,8 @@ const MASK: &str = "[secret]";
 /// The end of a truncated text.
 const ELLIPSIS: char = '…';
 
-/// Masks the values of headers and environment variables, and the credentials and query of the URL.
+/// Masks the values of headers and environment variables, and the credentials and query of the URL. A user name counts as a
+/// credential if it has no password, because some services take a token there.
 #[derive(Debug, Default)]
 pub(crate) struct Redactor {
     /// Longest first, so that a secret that contains another one is masked as a whole.
@@ -26,7 +27,7 @@ impl Redactor {
             Target::Command { env, .. } => env.iter().for_each(|(_, value)| found.push(value.clone())),
             Target::Http { url, headers } | Target::WebSocket { url, headers } => {
                 headers.iter().for_each(|(name, value)| collect_header_secrets(name, value, &mut found));
-                found.extend(url.password().map(str::to_owned));
+                found.push(url.password().unwrap_or(url.username()).to_owned());
                 found.extend(url.query().map(str::to_owned));
                 found.extend(url.query_pairs().map(|(_, value)| value.into_owned()));
             }
@@ -147,6 +148,17 @@ mod tests {
         ] {
             assert_eq!(redactor.redact(text), expected, "{text}");
         }
+    }
+
+    #[test]
+    fn user_name_without_password_is_masked() {
+        let masked = |url: &str| {
+            let target = Target::Http { url: url.parse().unwrap(), headers: Vec::new() };
+            Redactor::new(&target).redact("user-token").into_owned()
+        };
+        assert_eq!(masked("https://user-token@a.example/"), "[secret]");
+        assert_eq!(masked("https://user-token:@a.example/"), "[secret]");
+        assert_eq!(masked("https://user-token:pass-word@a.example/"), "user-token");
     }
 
     #[test]
