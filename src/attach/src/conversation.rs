@@ -1,8 +1,9 @@
 //! Remembers what a new gateway must know so that an agent's session goes on when the old gateway has ended: the handshake,
 //! the log level, the subscriptions and the requests in flight.
 //!
-//! Only the envelope of a message is read, and messages are not changed. Only the ids of questions of later gateways
-//! get a prefix, because each gateway numbers its questions from 1.
+//! Only the few members are read that a new gateway needs (method, id, tool name, subscribed URI, log level, capabilities).
+//! Messages are not changed, but the ids of requests of later gateways get a prefix, because each gateway numbers its
+//! requests from 1.
 
 use std::{
     borrow::Cow,
@@ -90,9 +91,9 @@ struct PendingRequest {
     is_refused: bool,
 }
 
-/// A question of a gateway that the agent has not answered.
-struct Question {
-    /// The number of the gateway that asks.
+/// A request of a gateway that the agent has not answered.
+struct GatewayRequest {
+    /// The number of the gateway.
     gateway: u32,
     /// The id that the gateway gave it, as JSON.
     id: String,
@@ -134,8 +135,8 @@ pub struct Conversation {
     /// The bytes of the lines in `pending`.
     kept_bytes: usize,
     last_number: u64,
-    /// The open questions, by the id that the agent sees as JSON.
-    questions: HashMap<String, Question>,
+    /// The gateways' requests without an answer, by the id that the agent sees as JSON.
+    gateway_requests: HashMap<String, GatewayRequest>,
 }
 
 impl Conversation {
@@ -169,11 +170,11 @@ impl Conversation {
             }
             (Some(_), None) | (None, None) => {}
             (None, Some(id)) => {
-                if let Some(question) = self.questions.remove(id.get()) {
-                    if question.gateway != self.gateway {
+                if let Some(request) = self.gateway_requests.remove(id.get()) {
+                    if request.gateway != self.gateway {
                         return None;
                     }
-                    return Some(splice(line, id, &question.id));
+                    return Some(splice(line, id, &request.id));
                 }
             }
         }
@@ -231,16 +232,16 @@ impl Conversation {
         match (&message.method, message.id) {
             (Some(_), Some(id)) => {
                 let visible = self.visible_id(id.get());
-                let question = Question { gateway: self.gateway, id: id.get().to_owned() };
+                let request = GatewayRequest { gateway: self.gateway, id: id.get().to_owned() };
                 let out = splice(line, id, &visible);
-                self.questions.insert(visible, question);
+                self.gateway_requests.insert(visible, request);
                 GatewayLine::Forward(out)
             }
             (Some(method), None) if method == "notifications/cancelled" => {
                 match Params::new(message.params).request_id {
                     Some(id) => {
                         let visible = self.visible_id(id.get());
-                        self.questions.remove(&visible);
+                        self.gateway_requests.remove(&visible);
                         GatewayLine::Forward(splice(line, id, &visible))
                     }
                     None => GatewayLine::Forward(line.into()),
@@ -306,7 +307,7 @@ impl Conversation {
             self.remove(&id);
             lines.push(format_unknown_outcome(&id));
         }
-        for (id, _) in self.questions.iter().filter(|(_, question)| question.gateway == self.gateway) {
+        for (id, _) in self.gateway_requests.iter().filter(|(_, request)| request.gateway == self.gateway) {
             let params = format!(r#"{{"requestId":{id},"reason":"the gateway has ended"}}"#);
             lines.push(format_notification("notifications/cancelled", Some(&params)));
         }
@@ -314,9 +315,10 @@ impl Conversation {
         lines
     }
 
-    /// Returns `true` if requests wait for the next gateway.
+    /// Returns `true` if a request was sent and is unanswered. After [`Self::note_gateway_end`], only those are left that the
+    /// next gateway gets.
     #[must_use]
-    pub fn has_repeatable_requests(&self) -> bool {
+    pub fn has_unanswered_requests(&self) -> bool {
         self.pending.values().any(|request| request.is_sent)
     }
 
@@ -382,7 +384,7 @@ impl PendingRequest {
     }
 }
 
-/// Returns `true` if the line is an answer to a question.
+/// Returns `true` if the line is an answer to a request of the gateway.
 pub fn is_answer(line: &[u8]) -> bool {
     serde_json::from_slice::<Envelope<'_>>(line).is_ok_and(|message| message.method.is_none() && message.id.is_some())
 }

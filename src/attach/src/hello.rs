@@ -1,5 +1,5 @@
-//! The handshake on the socket: the process sends one line with its version and optional key, and the gateway answers
-//! with a welcome or a refusal. All further lines are MCP messages.
+//! The handshake on the socket: the attaching program sends one line with its version and optional key, and the gateway
+//! answers with a welcome or a refusal. All further lines are MCP messages.
 //!
 //! Programs and gateways may have different versions. Both sides therefore ignore members that they do not know, and a
 //! member never changes its meaning. A gateway sends newer members only to a program whose own line has newer ones, too.
@@ -21,7 +21,7 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// the first existed.
 pub const KEY_VARIABLES: [&str; 2] = ["COUNTERSIGN_AGENT_KEY", "COUNTERSIGN_KEY"];
 
-/// Returns the key of an agent on stdin, if it has one.
+/// Returns the agent's key from the first of [`KEY_VARIABLES`] that is not empty.
 ///
 /// # Errors
 /// The name of a variable whose value is not Unicode.
@@ -48,7 +48,7 @@ pub struct Hello {
     /// The key from the first of [`KEY_VARIABLES`] that is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// `true` asks a gateway in the background to end if it is older than this program. A program that does not know
+    /// `true` asks a detached gateway to end if it is older than this program. A program that does not know
     /// replacement has no such member.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replace: Option<bool>,
@@ -74,7 +74,7 @@ impl Hello {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HelloAnswer {
     /// MCP messages follow.
-    Welcome { version: String, is_background: bool },
+    Welcome { version: String, is_detached: bool },
     /// The connection is closed. Contains the reason for people.
     Refused(String),
     /// The gateway ends, because the program is newer. Running calls get the time `limits.drain` to finish.
@@ -93,9 +93,9 @@ struct AnswerLine {
     /// The version of the gateway that ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     leaving: Option<String>,
-    /// The gateway was started in the background.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    background: bool,
+    /// `true` if the gateway is detached.
+    #[serde(rename = "background", skip_serializing_if = "std::ops::Not::not")]
+    is_detached: bool,
 }
 
 /// The decision of a gateway about a process that it has admitted.
@@ -106,17 +106,17 @@ pub enum Admission<T> {
     Leave(String),
 }
 
-/// Performs the gateway's side of the handshake: reads the hello, lets `admit` decide, and answers. Only a gateway in the
-/// background leaves for a newer program, because others are ended by the person or service that started them.
+/// Performs the gateway's side of the handshake: reads the hello, lets `admit` decide, and answers. Only a detached
+/// gateway leaves for a newer program, because others are ended by the person or service that started them.
 ///
 /// Returns `Ok(None)` if the connection was refused, sent nothing in time, or was closed.
 ///
 /// # Errors
 /// Errors of the connection.
-pub async fn receive<R, W, T>(
+pub async fn accept_handshake<R, W, T>(
     reader: &mut R,
     writer: &mut W,
-    is_background: bool,
+    is_detached: bool,
     admit: impl FnOnce(&Hello) -> Result<T, String>,
 ) -> io::Result<Option<Admission<T>>>
 where
@@ -130,7 +130,10 @@ where
         Ok(hello) if hello.handshake_version == 1 => admit(hello),
         Ok(hello) => {
             let version = hello.handshake_version;
-            Err(format!("this gateway ({OWN_VERSION}) does not know attach version {version}"))
+            Err(format!(
+                "this gateway ({OWN_VERSION}) does not support version {version} of the attach handshake; restart it with the \
+                 newer program"
+            ))
         }
         Err(reason) => Err((*reason).to_owned()),
     };
@@ -138,13 +141,13 @@ where
     let newer = hello.ok().map(|hello| hello.version).filter(|version| is_newer(version, OWN_VERSION));
     let (admission, answer) = match (admitted, newer) {
         (Err(reason), _) => (None, AnswerLine { refused: Some(reason), ..AnswerLine::default() }),
-        (Ok(_), Some(version)) if is_background && replace == Some(true) => {
+        (Ok(_), Some(version)) if is_detached && replace == Some(true) => {
             let answer = AnswerLine { leaving: Some(OWN_VERSION.to_owned()), ..AnswerLine::default() };
             (Some(Admission::Leave(version)), answer)
         }
         (Ok(admitted), _) => {
-            let background = is_background && replace.is_some();
-            let answer = AnswerLine { welcome: Some(OWN_VERSION.to_owned()), background, ..AnswerLine::default() };
+            let is_detached = is_detached && replace.is_some();
+            let answer = AnswerLine { welcome: Some(OWN_VERSION.to_owned()), is_detached, ..AnswerLine::default() };
             (Some(Admission::Serve(admitted)), answer)
         }
     };
@@ -152,12 +155,12 @@ where
     Ok(admission)
 }
 
-/// Performs the process's side of the handshake. Returns `None` if the gateway closed the connection without an answer,
-/// as it does while it is ending.
+/// Performs the attaching program's side of the handshake. Returns `None` if the gateway closed the connection without an
+/// answer, as it does while it is ending.
 ///
 /// # Errors
 /// Errors of the connection, or an answer that is not from a gateway.
-pub async fn send<R, W>(reader: &mut R, writer: &mut W, hello: &Hello) -> io::Result<Option<HelloAnswer>>
+pub async fn perform_handshake<R, W>(reader: &mut R, writer: &mut W, hello: &Hello) -> io::Result<Option<HelloAnswer>>
 where
     R: AsyncBufRead + Unpin,
     W: AsyncWrite + Unpin,
@@ -168,8 +171,8 @@ where
     match answer {
         AnswerLine { refused: Some(reason), .. } => Ok(Some(HelloAnswer::Refused(reason))),
         AnswerLine { leaving: Some(_), .. } => Ok(Some(HelloAnswer::Leaving)),
-        AnswerLine { welcome: Some(version), background, .. } => {
-            Ok(Some(HelloAnswer::Welcome { version, is_background: background }))
+        AnswerLine { welcome: Some(version), is_detached, .. } => {
+            Ok(Some(HelloAnswer::Welcome { version, is_detached }))
         }
         _ => Err(io::Error::other("the process that answers on the socket is not a gateway")),
     }
@@ -203,13 +206,13 @@ mod tests {
         }
     }
 
-    async fn exchange_with(is_background: bool, first: &[u8]) -> (Option<Admission<Hello>>, String) {
+    async fn exchange_with(is_detached: bool, first: &[u8]) -> (Option<Admission<Hello>>, String) {
         let (near, far) = duplex(1 << 16);
         let (near_read, mut near_write) = split(near);
         let (far_read, mut far_write) = split(far);
         near_write.write_all(first).await.unwrap();
         near_write.shutdown().await.unwrap();
-        let admitted = receive(&mut BufReader::new(far_read), &mut far_write, is_background, |hello| {
+        let admitted = accept_handshake(&mut BufReader::new(far_read), &mut far_write, is_detached, |hello| {
             if hello.key.as_deref() == Some("bad") { Err("unknown key".to_owned()) } else { Ok(hello.clone()) }
         })
         .await
@@ -233,13 +236,13 @@ mod tests {
         assert_eq!(answer, "{\"refused\":\"unknown key\"}\n");
 
         let (hello, answer) = exchange(b"{\"attach\":2,\"version\":\"9\",\"pid\":1}\n").await;
-        assert!(hello.is_none() && answer.contains("attach version 2"), "{answer}");
+        assert!(hello.is_none() && answer.contains("version 2 of the attach handshake"), "{answer}");
     }
 
     #[tokio::test]
-    async fn background_gateway_leaves_only_for_newer_program() {
+    async fn detached_gateway_leaves_only_for_newer_program() {
         let own = OWN_VERSION;
-        for (is_background, version, replace, answer) in [
+        for (is_detached, version, replace, answer) in [
             (true, "99.0.0", ",\"replace\":true", format!("{{\"leaving\":\"{own}\"}}\n")),
             (true, "99.0.0", ",\"replace\":false", format!("{{\"welcome\":\"{own}\",\"background\":true}}\n")),
             (true, "99.0.0", "", format!("{{\"welcome\":\"{own}\"}}\n")),
@@ -249,7 +252,7 @@ mod tests {
             (true, "99.0.0", ",\"replace\":true,\"key\":\"bad\"", "{\"refused\":\"unknown key\"}\n".to_owned()),
         ] {
             let hello = format!("{{\"attach\":1,\"version\":\"{version}\",\"pid\":1,\"later\":[1]{replace}}}\n");
-            let (admission, line) = exchange_with(is_background, hello.as_bytes()).await;
+            let (admission, line) = exchange_with(is_detached, hello.as_bytes()).await;
             assert_eq!(line, answer, "{hello}");
             assert_eq!(matches!(admission, Some(Admission::Leave(_))), answer.contains("leaving"), "{hello}");
         }
@@ -277,10 +280,10 @@ mod tests {
         let mut near_reader = BufReader::new(near_read);
         let mut far_reader = BufReader::new(far_read);
         let (sent, received) = tokio::join!(
-            send(&mut near_reader, &mut near_write, &hello),
-            receive(&mut far_reader, &mut far_write, true, |h| Ok(h.pid)),
+            perform_handshake(&mut near_reader, &mut near_write, &hello),
+            accept_handshake(&mut far_reader, &mut far_write, true, |h| Ok(h.pid)),
         );
-        assert!(matches!(sent.unwrap(), Some(HelloAnswer::Welcome { is_background: true, .. })));
+        assert!(matches!(sent.unwrap(), Some(HelloAnswer::Welcome { is_detached: true, .. })));
         assert_eq!(received.unwrap(), Some(Admission::Serve(std::process::id())));
         assert!(!format!("{:?}", Hello::from_process(Some("csk_secret".into()))).contains("secret"));
     }

@@ -27,8 +27,8 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_millis(700);
 const MAX_LINE_BYTES: u64 = 256 << 20;
 /// Maximum bytes of a line from the agent that are kept together. A longer line goes through in parts.
 const MAX_KEPT_LINE_BYTES: usize = 64 << 20;
-/// The time in which a person or a service may restart a gateway that they started, before the proxy starts one in the
-/// background.
+/// The time in which a person or a service may restart a gateway that they started, before the proxy starts a
+/// detached one.
 const RESTART_GRACE: Duration = Duration::from_secs(10);
 /// The first and the longest interval between attempts to find a gateway.
 const FIRST_SEARCH_INTERVAL: Duration = Duration::from_millis(20);
@@ -38,16 +38,16 @@ const SHORT_CONNECTION: Duration = Duration::from_secs(2);
 /// The number of short connections in a row after which the proxy gives up, because no gateway can serve this agent.
 const MAX_SHORT_CONNECTIONS: u32 = 4;
 
-/// The reason why a connection ended.
+/// The reason why the proxy ended.
 #[derive(Debug)]
 pub enum ProxyOutcome {
     /// stdin ended or `terminate` was ready, and finished answers were written.
     Done,
     /// The reader of stdout is gone.
     OutputClosed,
-    /// The gateway closed the connection before the agent did.
+    /// Several gateways in a row closed the connection soon after it began.
     GatewayGone,
-    /// No other gateway could be reached after the end of the gateway.
+    /// After the end of the gateway, no other one could be reached, or the next one does not continue the session.
     NoGateway(AttachError),
     /// Reading stdin or writing stdout failed.
     Failed(io::Error),
@@ -58,8 +58,8 @@ pub enum ProxyOutcome {
 pub struct Connection<R, W> {
     pub reader: R,
     pub writer: W,
-    /// `true` if the gateway was started in the background by a `countersign stdio`.
-    pub is_background: bool,
+    /// `true` if the gateway is detached, because a `countersign stdio` started it.
+    pub is_detached: bool,
 }
 
 /// Forwards lines until the agent ends or `terminate` is ready. If the gateway ends, the session goes on with the next one.
@@ -85,7 +85,7 @@ where
     tokio::pin!(terminate);
     let mut short_connections = 0;
     loop {
-        let (began, is_background) = (Instant::now(), connection.is_background);
+        let (began, is_detached) = (Instant::now(), connection.is_detached);
         match carry(&mut input, &mut output, connection, &conversation, &mut terminate).await {
             ProxyOutcome::GatewayGone => {}
             ended => return ended,
@@ -99,7 +99,7 @@ where
             return ended;
         }
         tracing::info!("the gateway has ended; the session goes on with the next one");
-        let found = find_gateway(&mut input, &conversation, &mut connect, is_background);
+        let found = find_gateway(&mut input, &conversation, &mut connect, is_detached);
         connection = tokio::select! {
             found = found => match found {
                 Ok(Some(found)) => found,
@@ -122,7 +122,7 @@ async fn find_gateway<R, W>(
     let may_start_at = Instant::now() + if was_background { Duration::ZERO } else { RESTART_GRACE };
     let mut interval = FIRST_SEARCH_INTERVAL;
     loop {
-        let is_needed = input.has_line() || conversation.borrow().has_repeatable_requests();
+        let is_needed = input.has_line() || conversation.borrow().has_unanswered_requests();
         let may_start = is_needed && Instant::now() >= may_start_at;
         let search = async {
             let found = connect(may_start).await;
@@ -312,7 +312,7 @@ where
     }
 }
 
-/// Writes the gateway's lines to the agent until one of them is gone.
+/// Forwards the gateway's lines to the agent until either side closes.
 async fn download<R, O>(
     mut gateway: R,
     output: &mut O,

@@ -44,7 +44,7 @@ struct ShortPath {
     _dir: Option<OwnedFd>,
 }
 
-/// Returns the path of the socket for people.
+/// Returns the full path of the socket, which may be too long to bind.
 #[must_use]
 pub fn path(data: &Path) -> PathBuf {
     data.join(SOCKET_FILE)

@@ -39,7 +39,7 @@ pub const LOG_FILE: &str = "gateway.log";
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time for which a gateway may hold the data directory without a socket, because it is ending (`limits.drain`), or is
 /// starting and waits for its database.
-const HELD_TIMEOUT: Duration = Duration::from_secs(90);
+const DATA_DIR_HELD_TIMEOUT: Duration = Duration::from_secs(90);
 /// The time that a listening gateway may take to answer the hello.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 /// The interval between attempts.
@@ -58,7 +58,7 @@ pub type Connection = ProxyConnection<BufReader<OwnedReadHalf>, OwnedWriteHalf>;
 /// A gateway that has answered the hello.
 enum RunningGateway {
     Current(Connection),
-    /// An older program started the gateway in the background. It serves nevertheless.
+    /// A detached gateway of an older program. It serves nevertheless.
     Older(Connection),
     /// The gateway is ending, because this program is newer.
     Leaving,
@@ -73,22 +73,22 @@ pub struct GatewayCommand {
     pub arguments: Vec<OsString>,
 }
 
-/// Connects to the gateway of the data directory, and starts one if there is none, or if the one in the background is older
-/// than this program.
+/// Connects to the gateway of the data directory, and starts one if there is none, or if a detached one is older than this
+/// program.
 ///
 /// # Errors
 /// See [`AttachError`]; each error names a remedy or a log.
 pub async fn connect_or_start(data: &Path, hello: &Hello, command: &GatewayCommand) -> Result<Connection, AttachError> {
     ensure_data_dir(data)?;
-    let deadline = Instant::now() + HELD_TIMEOUT + START_TIMEOUT;
+    let deadline = Instant::now() + DATA_DIR_HELD_TIMEOUT + START_TIMEOUT;
     loop {
         if let Some(RunningGateway::Current(connection)) = try_connect(data, hello).await? {
             return Ok(connection);
         }
-        let Some(_lock) = try_start_lock(data)? else {
+        let Some(_lock) = try_acquire_start_lock(data)? else {
             if Instant::now() > deadline {
                 return Err(AttachError::StartTimeout {
-                    within: HELD_TIMEOUT + START_TIMEOUT,
+                    within: DATA_DIR_HELD_TIMEOUT + START_TIMEOUT,
                     log: data.join(LOG_FILE),
                 });
             }
@@ -127,11 +127,11 @@ async fn try_connect(data: &Path, hello: &Hello) -> Result<Option<RunningGateway
     let Some(stream) = stream else { return Ok(None) };
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::with_capacity(64 << 10, reader);
-    match timeout(WELCOME_TIMEOUT, hello::send(&mut reader, &mut writer, hello)).await {
+    match timeout(WELCOME_TIMEOUT, hello::perform_handshake(&mut reader, &mut writer, hello)).await {
         Err(_) => Err(no_answer()),
-        Ok(Ok(Some(HelloAnswer::Welcome { version, is_background }))) => {
-            let connection = Connection { reader, writer, is_background };
-            let is_older = is_background && is_newer(OWN_VERSION, &version);
+        Ok(Ok(Some(HelloAnswer::Welcome { version, is_detached }))) => {
+            let connection = Connection { reader, writer, is_detached };
+            let is_older = is_detached && is_newer(OWN_VERSION, &version);
             Ok(Some(if is_older { RunningGateway::Older(connection) } else { RunningGateway::Current(connection) }))
         }
         Ok(Ok(Some(HelloAnswer::Leaving))) => Ok(Some(RunningGateway::Leaving)),
@@ -150,7 +150,7 @@ async fn try_connect(data: &Path, hello: &Hello) -> Result<Option<RunningGateway
 ///
 /// # Errors
 /// [`AttachError::Lock`]
-pub fn try_start_lock(data: &Path) -> Result<Option<File>, AttachError> {
+pub fn try_acquire_start_lock(data: &Path) -> Result<Option<File>, AttachError> {
     let path = data.join(START_LOCK_FILE);
     let fail = |source| AttachError::Lock { path: path.clone(), source };
     let file = fs::OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(fail)?;
@@ -163,7 +163,7 @@ pub fn try_start_lock(data: &Path) -> Result<Option<File>, AttachError> {
 
 async fn start_gateway(data: &Path, hello: &Hello, command: &GatewayCommand) -> Result<Connection, AttachError> {
     let log = data.join(LOG_FILE);
-    let held_until = Instant::now() + HELD_TIMEOUT;
+    let held_until = Instant::now() + DATA_DIR_HELD_TIMEOUT;
     loop {
         // A gateway that is ending, or that is starting without this lock, holds the data directory.
         while is_locked(data)? {
@@ -309,7 +309,7 @@ mod tests {
             for welcome in [true, false] {
                 let (reader, mut writer) = listener.accept().await.unwrap().into_split();
                 let admit = |_: &Hello| if welcome { Ok(()) } else { Err("no such key".to_owned()) };
-                hello::receive(&mut BufReader::new(reader), &mut writer, true, admit).await.unwrap();
+                hello::accept_handshake(&mut BufReader::new(reader), &mut writer, true, admit).await.unwrap();
             }
         };
         let command = GatewayCommand { program: "/nonexistent".into(), arguments: vec![] };

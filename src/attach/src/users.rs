@@ -60,13 +60,14 @@ impl Users {
         self.with_state(|state| state.last_activity = Instant::now());
     }
 
-    /// Returns the time since which there are no users, or `None` if there are any.
+    /// Returns the time of the last activity, or `None` while there are users.
     #[must_use]
-    pub fn idle_since(&self) -> Option<Instant> {
+    pub fn last_activity_if_idle(&self) -> Option<Instant> {
         self.with_state(|state| (state.count == 0).then_some(state.last_activity))
     }
 
-    /// Waits until there were no users for `linger`, and before the first user for at least 30 s. Cancel-safe.
+    /// Waits until there were neither users nor requests for `linger`, and before the first user for at least 30 s.
+    /// Cancel-safe.
     pub async fn wait_until_idle(&self, linger: Duration) {
         loop {
             let now = Instant::now();
@@ -111,13 +112,13 @@ mod tests {
         let users = Users::default();
         assert!(users.wait_until_idle(Duration::ZERO).now_or_never().is_none(), "the first user is still connecting");
         let (first, second) = (users.add_user(), users.add_user());
-        assert!(users.idle_since().is_none());
+        assert!(users.last_activity_if_idle().is_none());
         assert!(users.wait_until_idle(Duration::ZERO).now_or_never().is_none());
         drop(first);
-        assert!(users.idle_since().is_none());
+        assert!(users.last_activity_if_idle().is_none());
         let before = Instant::now();
         drop(second);
-        assert!(users.idle_since().unwrap() >= before);
+        assert!(users.last_activity_if_idle().unwrap() >= before);
         assert!(users.wait_until_idle(Duration::from_secs(3600)).now_or_never().is_none());
         // A waiter that started before the first user notices when that user leaves.
         let users = Users::default();

@@ -1,4 +1,4 @@
-//! Compares versions of programs: a newer program replaces an older gateway in the background, never the reverse.
+//! Compares versions of programs: a newer program replaces an older detached gateway, never the reverse.
 
 use semver::Version;
 

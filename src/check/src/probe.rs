@@ -48,7 +48,7 @@ fn push_bounded(list: &mut Vec<String>, text: &str) {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServerInfo {
     /// The result of `initialize` or `server/discover`.
-    pub opening: Value,
+    pub handshake_result: Value,
     pub tools: Vec<Value>,
     pub resources: Vec<Value>,
     pub templates: Vec<Value>,
@@ -57,11 +57,11 @@ pub(crate) struct ServerInfo {
 
 impl ServerInfo {
     pub fn offers(&self, capability: &str) -> bool {
-        self.opening["capabilities"].get(capability).is_some_and(Value::is_object)
+        self.handshake_result["capabilities"].get(capability).is_some_and(Value::is_object)
     }
 }
 
-/// A server to check: how to reach it, what is known of it, and the messages of the current check.
+/// The context of a check: the target, the options, what is known of the server, and the transcript.
 #[derive(Clone)]
 pub(crate) struct Probe {
     pub target: Target,
@@ -139,7 +139,7 @@ impl Probe {
     }
 
     /// Opens a connection without a handshake.
-    pub async fn connect(&self) -> Result<ProbeConnection, ProbeError> {
+    pub async fn connect_without_handshake(&self) -> Result<ProbeConnection, ProbeError> {
         let mut wire = Wire::open(&self.target, self.answer_timeout(), &self.budget).await?;
         if let Wire::Http(http) = &mut wire
             && self.is_modern()
@@ -151,16 +151,16 @@ impl Probe {
     }
 
     /// Opens a connection on which any request may be sent.
-    pub async fn open(&self) -> Result<ProbeConnection, ProbeError> {
-        let mut conn = self.connect().await?;
+    pub async fn connect_ready(&self) -> Result<ProbeConnection, ProbeError> {
+        let mut conn = self.connect_without_handshake().await?;
         if !self.is_modern() {
             conn.initialize(&self.revision).await?;
             conn.notify("notifications/initialized").await?;
         } else if !matches!(conn.wire, Wire::Http(_)) {
             // The first message tells a server of both eras which one is used (2026-07-28/basic/versioning).
-            conn.ensure_alive().await?;
+            conn.ensure_answers_with_result().await?;
         }
-        // The messages of the opening do not belong to the check.
+        // The messages of the handshake do not belong to the check.
         self.take_transcript();
         Ok(conn)
     }
@@ -257,11 +257,12 @@ impl ProbeConnection {
 
     pub async fn send_bytes(&mut self, bytes: &[u8]) -> Result<(), ProbeError> {
         self.probe.record_sent(&String::from_utf8_lossy(bytes));
-        let limit = self.probe.answer_timeout();
         // A server that does not read must not block the check. Over HTTP, sending includes the response.
-        match tokio::time::timeout(limit * 4, self.wire.send(bytes)).await {
+        let limit = self.probe.answer_timeout() * 4;
+        match tokio::time::timeout(limit, self.wire.send(bytes)).await {
             Ok(sent) => sent,
-            Err(_) => Err(ProbeError::Timeout(limit)),
+            Err(_) if matches!(self.wire, Wire::Http(_)) => Err(ProbeError::Timeout(limit)),
+            Err(_) => Err(ProbeError::NotRead(limit)),
         }
     }
 
@@ -440,8 +441,8 @@ impl ProbeConnection {
         Ok(all)
     }
 
-    /// Fails if the server no longer answers requests with results.
-    pub async fn ensure_alive(&mut self) -> Result<(), ProbeError> {
+    /// Fails if the server does not answer a harmless request with a result.
+    pub async fn ensure_answers_with_result(&mut self) -> Result<(), ProbeError> {
         let method = self.probe.harmless_method();
         let response = self.ask(method, json!({})).await?;
         match response.get("result") {
@@ -453,13 +454,13 @@ impl ProbeConnection {
         }
     }
 
-    /// Fails if the server no longer answers requests. An error counts as an answer.
-    pub async fn ensure_responsive(&mut self) -> Result<(), ProbeError> {
+    /// Fails if the server does not answer a harmless request. An error counts as an answer.
+    pub async fn ensure_answers(&mut self) -> Result<(), ProbeError> {
         self.ask(self.probe.harmless_method(), json!({})).await.map(drop)
     }
 
     /// Sends an HTTP request with exactly these headers.
-    pub async fn post(
+    pub async fn request_with_headers(
         &mut self,
         method: &str,
         headers: &[(String, String)],
@@ -472,7 +473,7 @@ impl ProbeConnection {
     pub async fn listen(&mut self, headers: &[(String, String)], limit: Duration) -> Result<HttpResponse, ProbeError> {
         match self.request_within("GET", headers, "", limit).await {
             // Some servers send the response head only with the first event.
-            Err(ProbeError::Timeout(_)) => self.post("GET", headers, "").await,
+            Err(ProbeError::Timeout(_)) => self.request_with_headers("GET", headers, "").await,
             answer => answer,
         }
     }

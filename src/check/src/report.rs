@@ -60,7 +60,7 @@ impl Report {
         self.checks.iter().filter(counted).count()
     }
 
-    /// Returns `true` if all checks were run and no required check failed.
+    /// Returns `true` if the run was complete and no required check failed. Skipped checks count as passed.
     #[must_use]
     pub fn complies(&self) -> bool {
         self.stopped.is_none() && self.count(Status::Failed, Some(Level::Must)) == 0

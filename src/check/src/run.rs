@@ -16,7 +16,7 @@ use crate::{
     wire::ProbeError,
 };
 
-/// The number of answers for which the time limit of a check suffices, in addition to [`CHECK_OVERHEAD`].
+/// A check may take this many answer timeouts, plus [`CHECK_OVERHEAD`].
 const MAX_SLOW_ANSWERS: u32 = 6;
 /// The part of a check's time limit that does not depend on the limit for one answer.
 const CHECK_OVERHEAD: Duration = Duration::from_secs(5);
@@ -99,12 +99,9 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
 
 /// Returns the name and version that the server reports, without secrets.
 fn server_name(probe: &Probe) -> String {
-    let opening = &probe.server_info.opening;
-    let info = if probe.is_modern() {
-        &opening["_meta"]["io.modelcontextprotocol/serverInfo"]
-    } else {
-        &opening["serverInfo"]
-    };
+    let result = &probe.server_info.handshake_result;
+    let info =
+        if probe.is_modern() { &result["_meta"]["io.modelcontextprotocol/serverInfo"] } else { &result["serverInfo"] };
     let text = |member: &str| {
         let text = info[member].as_str().unwrap_or_default();
         probe.redactor.redact(text).chars().take(100).collect::<String>()
@@ -171,34 +168,36 @@ async fn discover_server(probe: &Probe) -> Result<Probe, ProbeError> {
             continue;
         }
         let mut probe = probe.with_revision(revision);
-        match read_opening(&probe).await {
-            Ok(opening) => {
+        match read_handshake_result(&probe).await {
+            Ok(result) => {
                 // A handshake server may answer with another revision than the requested one.
-                if let Some(negotiated) = opening["protocolVersion"].as_str()
+                if let Some(negotiated) = result["protocolVersion"].as_str()
                     && negotiated != revision
                     && requested_revision.is_none()
                     && LEGACY_REVISIONS.contains(&negotiated)
                 {
                     probe = probe.with_revision(negotiated);
                 }
-                probe.server_info = Arc::new(read_server_info(&probe, opening).await);
+                probe.server_info = Arc::new(read_server_info(&probe, result).await);
                 probe.take_transcript();
                 return Ok(probe);
             }
             Err(error @ (ProbeError::Unreachable(_) | ProbeError::RunEnded(_))) => return Err(error),
             // A server that does not answer the handshake supports no handshake revision, so one timeout is enough.
-            Err(error @ (ProbeError::Timeout(_) | ProbeError::WrongId { .. })) if revision != MODERN_REVISION => {
+            Err(error @ (ProbeError::Timeout(_) | ProbeError::NotRead(_) | ProbeError::WrongId { .. }))
+                if revision != MODERN_REVISION =>
+            {
                 return Err(error);
             }
             Err(error) => last_error = Some(error),
         }
     }
-    Err(last_error.unwrap_or_else(|| ProbeError::InvalidData("there is no such revision".to_owned())))
+    Err(last_error.unwrap_or_else(|| ProbeError::UnknownRevision(requested_revision.unwrap_or_default().to_owned())))
 }
 
 /// Returns the result of `initialize` or `server/discover`.
-async fn read_opening(probe: &Probe) -> Result<Value, ProbeError> {
-    let mut conn = probe.connect().await?;
+async fn read_handshake_result(probe: &Probe) -> Result<Value, ProbeError> {
+    let mut conn = probe.connect_without_handshake().await?;
     if !probe.is_modern() {
         return conn.initialize(&probe.revision).await;
     }
@@ -211,9 +210,9 @@ async fn read_opening(probe: &Probe) -> Result<Value, ProbeError> {
 }
 
 /// Reads the server's lists. A list that cannot be read is empty in the result; a check reports the failure.
-async fn read_server_info(probe: &Probe, opening: Value) -> ServerInfo {
-    let mut server = ServerInfo { opening, ..ServerInfo::default() };
-    let Ok(mut conn) = probe.open().await else { return server };
+async fn read_server_info(probe: &Probe, handshake_result: Value) -> ServerInfo {
+    let mut server = ServerInfo { handshake_result, ..ServerInfo::default() };
+    let Ok(mut conn) = probe.connect_ready().await else { return server };
     if server.offers("tools") {
         server.tools = conn.read_list("tools/list", "tools").await.unwrap_or_default();
     }

@@ -53,7 +53,7 @@ pub fn stdio(args: &StdioArgs) -> Result<Exit, Failure> {
     }
     let data = data_dir(&flags, &env)?;
     if GatewayFile::read(&data).is_none() {
-        // A gateway in the background would refuse an invalid configuration, too, but would report that only in its log.
+        // A detached gateway would refuse an invalid configuration, too, but would report that only in its log.
         configuration(&flags)?;
     }
     let _logs = start_logging(&log_config(&flags, &env), None)?;

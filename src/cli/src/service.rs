@@ -38,7 +38,7 @@ const UNIT: &str = "countersign.service";
 const MARK: &str = "# Written by `countersign service install`. `countersign service uninstall` removes it.";
 const FOLDER_COMMENT: &str = "# Created folder: ";
 const COPY_COMMENT: &str = "# Copied program: ";
-/// The time that a gateway in the background may take to end.
+/// The time that a detached gateway may take to end.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 /// The time that the service may take to listen.
 const MAX_START_WAIT: Duration = Duration::from_secs(10);
@@ -127,7 +127,7 @@ impl Service {
             ));
             return Ok(Exit::Ok);
         }
-        // Agents that lose the gateway in the background must not start another one before the service runs.
+        // Agents that lose the detached gateway must not start another one before the service runs.
         let lock = end_background_gateway(&data)?;
         let enable = match (is_changed, before.is_some()) {
             (true, true) => systemctl(&["enable", UNIT]).and_then(|_| systemctl(&["restart", UNIT])),
@@ -235,13 +235,13 @@ impl Service {
     }
 }
 
-/// Ends the gateway that runs in the background, and returns the lock that keeps others from starting one.
+/// Ends the detached gateway, and returns the lock that keeps others from starting one.
 fn end_background_gateway(data: &Path) -> Result<Option<fs::File>, Failure> {
     let Some(file) = GatewayFile::read(data).filter(|file| file.detached) else { return Ok(None) };
     let deadline = Instant::now() + MAX_WAIT;
     let is_held = || is_locked(data).map_err(|error| Failure::new(Exit::Unavailable, error.to_string()));
     let lock = loop {
-        if let Some(lock) = start::try_start_lock(data)? {
+        if let Some(lock) = start::try_acquire_start_lock(data)? {
             break lock;
         }
         if Instant::now() > deadline {
@@ -263,7 +263,7 @@ fn end_background_gateway(data: &Path) -> Result<Option<fs::File>, Failure> {
     Ok(Some(lock))
 }
 
-/// Waits until the service listens. If it does not start, agents may start a gateway in the background again.
+/// Waits until the service listens. If it does not start, agents may start a detached gateway again.
 fn wait_for_gateway(data: &Path) {
     let deadline = Instant::now() + MAX_START_WAIT;
     while !is_listening(data) && Instant::now() < deadline {

@@ -12,7 +12,7 @@ use super::{
 };
 use countersign_domain::text::{plural, plurals};
 use countersign_store::{MoveError, Progress, StoreLocation};
-use countersign_tracker::move_data;
+use countersign_tracker::copy_data;
 
 pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output) -> Result<Exit, Failure> {
     let location = |text: &str| -> Result<StoreLocation, Failure> {
@@ -24,7 +24,7 @@ pub fn run(StoreCommand::Copy { from, to, ca }: &StoreCommand, out: &mut Output)
     let mut rows = 0;
     let mut tracker = |may_replace: bool| {
         let progress = &mut |copied, total| bar.borrow_mut().show("of the tracker", Progress { copied, total });
-        let moved = move_data(&from.module_storage()?, &to.module_storage()?, may_replace, progress)
+        let moved = copy_data(&from.module_storage()?, &to.module_storage()?, may_replace, progress)
             .map_err(|error| MoveError::MoveModules(error.to_string()))?;
         rows = moved.ok_or(MoveError::NotEmpty)?;
         Ok(())

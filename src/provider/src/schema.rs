@@ -237,21 +237,21 @@ impl<const DEFAULT: usize, const MAX: usize> TryFrom<usize> for Limit<DEFAULT, M
 
 /// A member that may be left out (`None`), or null (`Some(None)`).
 #[derive(Clone, Debug)]
-pub struct Update<T>(pub Option<Option<T>>);
+pub struct Nullable<T>(pub Option<Option<T>>);
 
-impl<T> Default for Update<T> {
+impl<T> Default for Nullable<T> {
     fn default() -> Self {
         Self(None)
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Update<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Nullable<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Option::deserialize(deserializer).map(|value| Self(Some(value)))
     }
 }
 
-impl<T: JsonSchema> JsonSchema for Update<T> {
+impl<T: JsonSchema> JsonSchema for Nullable<T> {
     fn schema_name() -> std::borrow::Cow<'static, str> {
         format!("Update_{}", T::schema_name()).into()
     }
@@ -279,7 +279,7 @@ mod tests {
         limit: Limit<2, 5>,
         #[serde(default)]
         #[expect(dead_code, reason = "only its schema matters")]
-        parent: Update<u32>,
+        parent: Nullable<u32>,
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::model::{
 };
 use countersign_protocol::McpError;
 use countersign_provider::{
-    schema::{ArgumentError, Limit, Text, Update, parse_arguments},
+    schema::{ArgumentError, Limit, Nullable, Text, parse_arguments},
     text::invalid_argument,
 };
 
@@ -154,12 +154,12 @@ pub(super) struct ListIssues {
     /// # Assignee
     /// Limits the answer to issues of the person with this UUID, or to issues without an assignee if it is null.
     #[serde(default)]
-    pub assignee_id: Update<Uuid>,
+    pub assignee_id: Nullable<Uuid>,
     /// # Parent
     /// Limits the answer to children of this issue, given by its UUID or its key, or to issues without a parent if it
     /// is null.
     #[serde(default)]
-    pub parent_id: Update<IssueRef>,
+    pub parent_id: Nullable<IssueRef>,
     /// # Text
     /// Limits the answer to issues that have all these words in their key, title or description.
     pub text: Option<Text<0, MAX_QUERY_CHARS>>,
@@ -174,19 +174,20 @@ pub(super) struct ListIssues {
 
 impl ListIssues {
     /// Returns the text whose words issues must have, if there is one.
-    pub fn words(&self) -> Option<&str> {
+    pub fn search_text(&self) -> Option<&str> {
         self.text.as_deref().map(|text| text.trim()).filter(|text| !text.is_empty())
     }
 
     /// Returns the filters, without the page. A cursor is valid only for the same filters.
     pub fn filters(&self) -> impl Hash {
         let Self { project_id, status, kind, priority, assignee_id, parent_id, .. } = self;
-        (project_id, status, kind, priority, &assignee_id.0, &parent_id.0, self.words())
+        (project_id, status, kind, priority, &assignee_id.0, &parent_id.0, self.search_text())
     }
 
     /// Returns `true` if one index of the database has exactly these filters, so that only the page itself is read.
     pub fn has_index(&self) -> bool {
-        let has_unindexed_filter = !self.kind.0.is_empty() || !self.priority.0.is_empty() || self.words().is_some();
+        let has_unindexed_filter =
+            !self.kind.0.is_empty() || !self.priority.0.is_empty() || self.search_text().is_some();
         let (has_project, status_count) = (self.project_id.is_some(), self.status.0.len());
         let (has_assignee, has_parent) = (self.assignee_id.0.is_some(), self.parent_id.0.is_some());
         let has_index_for_others = match (has_project, status_count, has_assignee, has_parent) {
@@ -306,11 +307,11 @@ pub(super) struct UpdateIssue {
     /// # Estimated hours
     /// The new estimate in hours. The value null removes it.
     #[serde(default)]
-    pub estimated_hours: Update<Hours>,
+    pub estimated_hours: Nullable<Hours>,
     /// # Parent
     /// The UUID of the new parent. The value null removes the parent.
     #[serde(default)]
-    pub parent_id: Update<Uuid>,
+    pub parent_id: Nullable<Uuid>,
 }
 
 impl UpdateIssue {
@@ -344,7 +345,7 @@ pub(super) struct AssignIssue {
     /// # Assignee
     /// The UUID of the new assignee. The value null removes the assignee.
     #[serde(deserialize_with = "Option::deserialize")]
-    #[schemars(with = "Update<Uuid>")]
+    #[schemars(with = "Nullable<Uuid>")]
     pub assignee_id: Option<Uuid>,
 }
 

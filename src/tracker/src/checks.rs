@@ -71,17 +71,17 @@ pub(super) fn require_parent(db: Db<'_>, id: Option<&Uuid>) -> Result<Option<Par
 
 /// Checks that an issue of this type in this project, given by row and key, may have this parent.
 pub(super) fn check_parent(kind: IssueType, project: (i64, &str), parent: Option<&Parent>) -> Result<(), McpError> {
-    let allowed: Vec<&str> = kind.parents().iter().map(|kind| kind.as_str()).collect();
+    let allowed: Vec<&str> = kind.allowed_parent_types().iter().map(|kind| kind.as_str()).collect();
     let invalid_parent = |message: String| invalid_argument("/parentId", "parent", message);
     let Some(parent) = parent else {
-        // A Task belongs to a Story or an Epic; issues of other types may have no parent.
+        // A Task belongs to a Story or an Epic; issues of other types need no parent.
         if kind == IssueType::Task {
             let message = format!("A {kind} needs a parent that is a Story or an Epic.");
             return Err(invalid_parent(message).with("allowed", allowed));
         }
         return Ok(());
     };
-    if !kind.parents().contains(&parent.kind) {
+    if !kind.allowed_parent_types().contains(&parent.kind) {
         let (child_type, parent_type) = (with_article(kind), with_article(parent.kind));
         let message =
             format!("The parent of {child_type} must be {}; {} is {parent_type}.", allowed.join(" or "), parent.key);

@@ -1,6 +1,6 @@
-//! Runs SQL statements in the embedded database or on a database server.
+//! Runs SQL statements in SQLite or PostgreSQL.
 //!
-//! Both databases run the same statements, except those of the full-text search. On a server, [`prefix_tables`] adds a
+//! Both databases run the same statements, except those of the full-text search. In PostgreSQL, [`prefix_tables`] adds a
 //! prefix to the table names, because the store has its tables in the same database.
 
 use countersign_protocol::{ErrorKind, McpError};
@@ -79,7 +79,7 @@ impl Db<'_> {
     }
 
     /// Returns `true` if this gateway still has the claim on the change, and keeps the claim until the transaction
-    /// ends. Only one gateway uses an embedded database, so it always has the claim.
+    /// ends. Only one gateway uses a SQLite file, so it always has the claim.
     pub fn is_claimed(self, change: &str) -> DbResult<bool> {
         match self {
             Self::Sqlite(_) => Ok(true),
@@ -87,7 +87,7 @@ impl Db<'_> {
         }
     }
 
-    /// Updates the full-text index of a server with an issue. In the embedded database, triggers do this.
+    /// Updates the full-text index of PostgreSQL with an issue. In SQLite, triggers do this.
     pub fn index_issue(self, row: i64, key: &str, title: &str, description: &str) -> DbResult<()> {
         self.index("issues", row, &[('A', key), ('B', title), ('D', description)])
     }
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_on_a_server_are_prefixed() {
+    fn tables_in_postgres_are_prefixed() {
         for (plain, prefixed) in [
             ("SELECT id FROM issues WHERE key = ?1", "SELECT id FROM tracker_issues WHERE key = ?1"),
             (

@@ -29,11 +29,11 @@ mod storage;
 // The suite is compiled once for each database, and chooses the database by its module path.
 #[cfg(test)]
 #[path = "suite/mod.rs"]
-mod on_a_file;
+#[allow(clippy::duplicate_mod, reason = "it is compiled once for each database")]
+mod on_postgres;
 #[cfg(test)]
 #[path = "suite/mod.rs"]
-#[allow(clippy::duplicate_mod, reason = "it is compiled once for each database")]
-mod on_a_server;
+mod on_sqlite;
 mod tools;
 mod uri;
 mod words;
@@ -47,7 +47,7 @@ use jiff::Timestamp;
 use serde_json::{Value, value::RawValue};
 use tokio::sync::broadcast;
 
-pub use self::storage::{TrackerError, move_data};
+pub use self::storage::{TrackerError, copy_data};
 use self::{
     arguments::{GetIssue, ListIssues, ListProjects, SearchIssues, Write},
     db::{Db, unwritten_error},
@@ -88,7 +88,7 @@ impl Tracker {
         Workflow::from_config(&config.workflow).map(|workflow| tools::tools(&workflow)).map_err(TrackerError::Workflow)
     }
 
-    /// Opens or creates `tracker.db` in the data directory, or the tracker's tables on a server. A new tracker gets the
+    /// Opens or creates `tracker.db` in the data directory, or the tracker's tables in PostgreSQL. A new tracker gets the
     /// sample project if that is configured. Blocks for a few milliseconds.
     ///
     /// # Errors

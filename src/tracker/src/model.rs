@@ -61,9 +61,9 @@ named_values! {
 }
 
 impl IssueType {
-    /// Returns the types that a parent of this type may have.
+    /// Returns the types that the parent of an issue of this type may have.
     #[must_use]
-    pub const fn parents(self) -> &'static [Self] {
+    pub const fn allowed_parent_types(self) -> &'static [Self] {
         match self {
             Self::Epic => &[Self::Epic],
             Self::Story => &[Self::Epic, Self::Story],

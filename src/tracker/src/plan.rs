@@ -31,7 +31,7 @@ pub(super) struct Plan {
     label: String,
     lock_key: String,
     pub summary: String,
-    pub changes: Vec<FieldChange>,
+    pub field_changes: Vec<FieldChange>,
     /// The live state that the plan depends on, as names and values for the fingerprint.
     state: Vec<(&'static str, String)>,
     pub action: Action,
@@ -79,13 +79,13 @@ pub(super) enum Action {
 pub(super) fn plan(db: Db<'_>, workflow: &Workflow, write: &Write) -> Result<Plan, McpError> {
     let issue = |entity: &EntityRef| require_issue(db, workflow, entity);
     match write {
-        Write::CreateProject(new) => create_project(db, new),
-        Write::CreateIssue(new) => create_issue(db, new),
-        Write::UpdateIssue(update) => update_issue(db, issue(&update.issue_id.0)?, update),
-        Write::UpdateStatus(update) => update_status(workflow, issue(&update.issue_id.0)?, update.new_status),
-        Write::Assign(assign) => assign_issue(db, issue(&assign.issue_id.0)?, assign.assignee_id.as_ref()),
-        Write::Comment(comment) => Ok(add_comment(issue(&comment.issue_id.0)?, comment)),
-        Write::Delete(delete) => delete_issue(db, issue(&delete.issue_id.0)?),
+        Write::CreateProject(new) => plan_project_creation(db, new),
+        Write::CreateIssue(new) => plan_issue_creation(db, new),
+        Write::UpdateIssue(update) => plan_issue_update(db, issue(&update.issue_id.0)?, update),
+        Write::UpdateStatus(update) => plan_status_update(workflow, issue(&update.issue_id.0)?, update.new_status),
+        Write::Assign(assign) => plan_assignment(db, issue(&assign.issue_id.0)?, assign.assignee_id.as_ref()),
+        Write::Comment(comment) => Ok(plan_comment(issue(&comment.issue_id.0)?, comment)),
+        Write::Delete(delete) => plan_deletion(db, issue(&delete.issue_id.0)?),
     }
 }
 
@@ -93,7 +93,7 @@ impl Plan {
     /// Returns the preview for the agent and the reviewers.
     pub fn preview(&self) -> Preview {
         let mut diff = DiffBuilder::new();
-        for change in &self.changes {
+        for change in &self.field_changes {
             let fields = diff.len();
             diff.add(change.field, change.label, change.before.as_deref(), change.after.as_deref());
             if MARKDOWN_FIELDS.contains(&change.field) {
@@ -136,14 +136,14 @@ impl Plan {
             label: issue.display_label(),
             lock_key: issue.id.to_string(),
             summary,
-            changes,
+            field_changes: changes,
             state: vec![("issue", issue.id.to_string()), ("version", issue.version.to_string())],
             action,
         }
     }
 
     /// Makes the plan depend on a person and their name.
-    fn add_person(&mut self, person: Option<&Person>) {
+    fn depend_on_person(&mut self, person: Option<&Person>) {
         if let Some(person) = person {
             self.state.push(("person", person.id.to_string()));
             self.state.push(("person.name", person.name.clone()));
@@ -151,7 +151,7 @@ impl Plan {
     }
 
     /// Makes the plan depend on a parent, and on its label and type.
-    fn add_parent(&mut self, parent: Option<&Parent>) {
+    fn depend_on_parent(&mut self, parent: Option<&Parent>) {
         if let Some(parent) = parent {
             self.state.push(("parent", parent.id.to_string()));
             self.state.push(("parent.label", parent.label()));
@@ -202,7 +202,7 @@ fn removed_field((field, label, value): Field) -> FieldChange {
     FieldChange::new(field, label, Some(value), None)
 }
 
-fn create_project(db: Db<'_>, new: &CreateProject) -> Result<Plan, McpError> {
+fn plan_project_creation(db: Db<'_>, new: &CreateProject) -> Result<Plan, McpError> {
     let key = match &new.key {
         Some(key) => {
             if let Some(project) = find_project(db, &EntityRef::Key(key.to_string()))? {
@@ -225,13 +225,13 @@ fn create_project(db: Db<'_>, new: &CreateProject) -> Result<Plan, McpError> {
         // Creations of projects run one after another, because the key of one may be taken by another.
         lock_key: "tracker:projects".to_owned(),
         summary: format!("Create project “{}” with the key {key}", display_text(&new.name)),
-        changes,
+        field_changes: changes,
         state: vec![("free project key", key.to_string())],
         action: Action::CreateProject { key, new: new.clone() },
     })
 }
 
-fn create_issue(db: Db<'_>, new: &CreateIssue) -> Result<Plan, McpError> {
+fn plan_issue_creation(db: Db<'_>, new: &CreateIssue) -> Result<Plan, McpError> {
     let project = require_project(db, &new.project_id)?;
     let parent = require_parent(db, new.parent_id.as_ref())?;
     check_parent(new.kind, (project.row, &project.key), parent.as_ref())?;
@@ -256,7 +256,7 @@ fn create_issue(db: Db<'_>, new: &CreateIssue) -> Result<Plan, McpError> {
         label: format!("{} (new in {})", display_text(&new.title), project.key),
         lock_key: project.id.to_string(),
         summary: format!("Create {} “{}” in {}", new.kind, display_text(&new.title), project.key),
-        changes: fields.into_iter().chain(optional).map(added_field).collect(),
+        field_changes: fields.into_iter().chain(optional).map(added_field).collect(),
         state: vec![("project", project.id.to_string()), ("project.label", project_label)],
         action: Action::CreateIssue {
             project: Box::new(project),
@@ -265,12 +265,12 @@ fn create_issue(db: Db<'_>, new: &CreateIssue) -> Result<Plan, McpError> {
             parent: parent.clone(),
         },
     };
-    plan.add_person(assignee.as_ref());
-    plan.add_parent(parent.as_ref());
+    plan.depend_on_person(assignee.as_ref());
+    plan.depend_on_parent(parent.as_ref());
     Ok(plan)
 }
 
-fn update_issue(db: Db<'_>, issue: Issue, update: &UpdateIssue) -> Result<Plan, McpError> {
+fn plan_issue_update(db: Db<'_>, issue: Issue, update: &UpdateIssue) -> Result<Plan, McpError> {
     let new_parent = update.parent_id.0.as_ref().map(|id| require_parent(db, id.as_ref())).transpose()?;
     let changes = changed_fields(&issue, update, new_parent.as_ref());
     if changes.is_empty() {
@@ -288,7 +288,7 @@ fn update_issue(db: Db<'_>, issue: Issue, update: &UpdateIssue) -> Result<Plan, 
     if kind != issue.kind {
         let misfits: Vec<String> = children(db, issue.row, usize::MAX)?
             .into_iter()
-            .filter(|(_, child_kind)| !child_kind.parents().contains(&kind))
+            .filter(|(_, child_kind)| !child_kind.allowed_parent_types().contains(&kind))
             .map(|(key, child_kind)| format!("{key} ({child_kind})"))
             .collect();
         if !misfits.is_empty() {
@@ -312,8 +312,8 @@ fn update_issue(db: Db<'_>, issue: Issue, update: &UpdateIssue) -> Result<Plan, 
     };
     let mut plan = Plan::for_issue(Operation::Update, &issue, summary, changes, action);
     if let Some(new_parent) = new_parent {
-        plan.add_parent(issue.parent.as_ref());
-        plan.add_parent(new_parent.as_ref());
+        plan.depend_on_parent(issue.parent.as_ref());
+        plan.depend_on_parent(new_parent.as_ref());
     }
     Ok(plan)
 }
@@ -349,7 +349,7 @@ fn changed_fields(issue: &Issue, update: &UpdateIssue, new_parent: Option<&Optio
     changes
 }
 
-fn update_status(workflow: &Workflow, issue: Issue, to: Status) -> Result<Plan, McpError> {
+fn plan_status_update(workflow: &Workflow, issue: Issue, to: Status) -> Result<Plan, McpError> {
     let from = issue.status;
     if !workflow.allows(from, to) {
         let allowed: Vec<&str> = workflow.allowed_from(from).iter().map(|status| status.as_str()).collect();
@@ -372,7 +372,7 @@ fn update_status(workflow: &Workflow, issue: Issue, to: Status) -> Result<Plan, 
     Ok(Plan::for_issue(Operation::Update, &issue, summary, changes, action))
 }
 
-fn assign_issue(db: Db<'_>, issue: Issue, assignee: Option<&Uuid>) -> Result<Plan, McpError> {
+fn plan_assignment(db: Db<'_>, issue: Issue, assignee: Option<&Uuid>) -> Result<Plan, McpError> {
     let assignee = require_person(db, assignee)?;
     let row_of = |person: &Option<Person>| person.as_ref().map(|person| person.row);
     if row_of(&issue.assignee) == row_of(&assignee) {
@@ -392,12 +392,12 @@ fn assign_issue(db: Db<'_>, issue: Issue, assignee: Option<&Uuid>) -> Result<Pla
     let action = Action::Assign { issue: Box::new(issue.clone()), assignee: assignee.clone() };
     let mut plan = Plan::for_issue(Operation::Update, &issue, summary, changes, action);
     // Two people may have the same name, and the diff shows names.
-    plan.add_person(issue.assignee.as_ref());
-    plan.add_person(assignee.as_ref());
+    plan.depend_on_person(issue.assignee.as_ref());
+    plan.depend_on_person(assignee.as_ref());
     Ok(plan)
 }
 
-fn add_comment(issue: Issue, comment: &AddComment) -> Plan {
+fn plan_comment(issue: Issue, comment: &AddComment) -> Plan {
     Plan {
         operation: Operation::Create,
         entity: "comment",
@@ -405,14 +405,14 @@ fn add_comment(issue: Issue, comment: &AddComment) -> Plan {
         label: format!("on {}", issue.display_label()),
         lock_key: issue.id.to_string(),
         summary: format!("Comment on {} “{}”", issue.key, display_text(&issue.title)),
-        changes: vec![added_field(("content", "Comment", comment.content.to_string()))],
+        field_changes: vec![added_field(("content", "Comment", comment.content.to_string()))],
         // The version is left out, because a comment stays valid when another field of the issue changes.
         state: vec![("issue", issue.id.to_string()), ("issue.label", issue.label())],
         action: Action::Comment { issue: Box::new(issue), content: comment.content.to_string() },
     }
 }
 
-fn delete_issue(db: Db<'_>, issue: Issue) -> Result<Plan, McpError> {
+fn plan_deletion(db: Db<'_>, issue: Issue) -> Result<Plan, McpError> {
     let children = children(db, issue.row, MAX_LISTED_IN_ERROR)?;
     if !children.is_empty() {
         let keys: Vec<String> = children.into_iter().map(|(key, _)| key.0).collect();
@@ -429,7 +429,7 @@ fn delete_issue(db: Db<'_>, issue: Issue) -> Result<Plan, McpError> {
     let action = Action::Delete { issue: Box::new(issue.clone()) };
     let mut plan = Plan::for_issue(Operation::Delete, &issue, summary, changes, action);
     plan.state.push(("comments", format!("{comments} {}", last_comment.unwrap_or(0))));
-    plan.add_person(issue.assignee.as_ref());
-    plan.add_parent(issue.parent.as_ref());
+    plan.depend_on_person(issue.assignee.as_ref());
+    plan.depend_on_parent(issue.parent.as_ref());
     Ok(plan)
 }

@@ -160,7 +160,7 @@ pub(super) fn list_query(
             conditions.push(format!("i.parent = {}", parameters.add(parent.row)));
         }
     }
-    if let Some(words) = args.words() {
+    if let Some(words) = args.search_text() {
         let Some(query) = SearchQuery::parse(db, words) else { return Ok(None) };
         conditions.push(query.condition(&parameters.add(&query.text(true))));
     }

@@ -1,4 +1,4 @@
-//! The full-text search on PostgreSQL: splits texts into words as `unicode61` of SQLite does, without case and marks.
+//! The full-text search on PostgreSQL: splits texts into words as `unicode61` of SQLite does, ignoring case and diacritics.
 
 use std::{cmp::Reverse, fmt::Write as _, ops::Range};
 
@@ -27,7 +27,7 @@ fn words(text: &str) -> impl Iterator<Item = (Range<usize>, String)> {
     })
 }
 
-/// Removes case and marks, so that `Ärger` and `arger` are the same word.
+/// Removes case and diacritics, so that `Ärger` and `arger` are the same word.
 fn fold(word: &str) -> String {
     let plain = word.nfd().filter(|c| !is_combining_mark(*c)).flat_map(char::to_lowercase);
     // Lower-casing may add marks again, and characters such as quotes would be syntax in a query.

@@ -129,7 +129,7 @@ impl PlanRun<'_> {
     /// Records the plan's changes of an issue, and marks the issue and its project as changed.
     fn record(&mut self, issue: &Issue, action: &str) -> DbResult<()> {
         let subject = Subject { project: issue.project, issue: Some((&issue.id, &issue.key)) };
-        record(self.db, &subject, self.actor, action, &self.plan.changes)?;
+        record(self.db, &subject, self.actor, action, &self.plan.field_changes)?;
         self.changed_resources.add_issue(&issue.id, &issue.key);
         self.changed_resources.add_project(&issue.project_id, &issue.project_key);
         Ok(())
@@ -154,7 +154,7 @@ impl PlanRun<'_> {
 
     fn create_project(&mut self, key: &ProjectKey, new: &CreateProject) -> DbResult<ToolResult> {
         let row = insert_project(self.db, key, &new.name, &new.description, &self.actor.name, &self.actor.at)?;
-        record(self.db, &Subject { project: row, issue: None }, self.actor, "created", &self.plan.changes)?;
+        record(self.db, &Subject { project: row, issue: None }, self.actor, "created", &self.plan.field_changes)?;
         let project = find_project(self.db, &EntityRef::Key(key.to_string()))?.ok_or_else(missing_row)?;
         self.changed_resources.add_project(&project.id, &project.key);
         self.changed_resources.list_changed = true;
@@ -181,7 +181,7 @@ impl PlanRun<'_> {
             estimated_hours: new.estimated_hours,
         };
         let (_, id, key) = insert_issue(self.db, &new_issue, &self.actor.name, &self.actor.at)?;
-        let mut changes = self.plan.changes.clone();
+        let mut changes = self.plan.field_changes.clone();
         // The plan could not know the key yet.
         if let Some(change) = changes.iter_mut().find(|change| change.field == "key") {
             change.after = Some(key.to_string());
@@ -228,7 +228,7 @@ impl PlanRun<'_> {
             self.changed_resources.add_parent(issue.parent.as_ref());
         }
         self.changed_resources.add_parent(parent);
-        let changed: Vec<&'static str> = self.plan.changes.iter().map(|change| change.field).collect();
+        let changed: Vec<&'static str> = self.plan.field_changes.iter().map(|change| change.field).collect();
         if changed.iter().any(|field| matches!(*field, "title" | "type")) {
             // Children show the key, title and type of their parent.
             let sql = "SELECT key, uuid FROM issues WHERE parent = ?1";

@@ -48,7 +48,7 @@ const MAX_STDIO_DRAIN: Duration = Duration::from_millis(300);
 /// Options of this process beyond its configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The gateway was started in the background by `countersign stdio`. It ends after some time without users, and
+    /// The gateway is detached, because `countersign stdio` started it. It ends some time after its last user, and
     /// uses another port if the configured one is taken.
     pub detached: bool,
     /// The gateway also serves MCP on stdin and stdout, and ends with stdin.

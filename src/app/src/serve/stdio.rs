@@ -16,7 +16,7 @@ use countersign_transports::{endpoint::McpEndpoint, lines};
 
 /// Serves the attach socket on its own thread. Each connection is a session of a local process.
 ///
-/// A gateway in the background ends when a newer program asks it to.
+/// A detached gateway ends when a newer program asks it to.
 pub fn serve_socket(
     thread: &Arbiter,
     endpoint: Arc<McpEndpoint>,
@@ -46,7 +46,7 @@ pub fn serve_socket(
                     stdio_identity(&endpoint.server.long_requests.authenticator, hello.key.as_deref())
                         .map_err(|e| e.to_string())
                 };
-                match hello::receive(&mut reader, &mut writer, is_detached, admit).await {
+                match hello::accept_handshake(&mut reader, &mut writer, is_detached, admit).await {
                     Ok(Some(Admission::Serve(identity))) => {
                         lines::serve(Arc::clone(&endpoint), identity, reader, writer).await;
                     }

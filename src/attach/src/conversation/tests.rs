@@ -63,7 +63,7 @@ fn only_repeatable_requests_are_sent_again_and_only_once() {
     assert!(lines[1].contains("wait_for_change") && lines[2].contains("tools/list"), "{lines:?}");
     // A gateway that ends again gets none of them a third time.
     assert_eq!(conversation.note_gateway_end().len(), 2);
-    assert!(!conversation.has_repeatable_requests());
+    assert!(!conversation.has_unanswered_requests());
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn other_lines_pass_unchanged() {
     }
     // The requests of a batch are answered in one line.
     send(&mut conversation, r#"[{"id":1,"method":"ping"},{"id":2,"method":"tools/call"}]"#);
-    assert!(conversation.has_repeatable_requests());
+    assert!(conversation.has_unanswered_requests());
     conversation.note_gateway_line(br#"[{"id":1,"result":{}},{"id":2,"result":{}}]"#);
-    assert!(!conversation.has_repeatable_requests());
+    assert!(!conversation.has_unanswered_requests());
 }

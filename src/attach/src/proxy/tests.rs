@@ -18,7 +18,7 @@ type Half = (tokio::io::ReadHalf<DuplexStream>, tokio::io::WriteHalf<DuplexStrea
 type TestConnection = Connection<BufReader<tokio::io::ReadHalf<DuplexStream>>, tokio::io::WriteHalf<DuplexStream>>;
 
 fn connection((read, writer): Half) -> TestConnection {
-    Connection { reader: BufReader::new(read), writer, is_background: true }
+    Connection { reader: BufReader::new(read), writer, is_detached: true }
 }
 
 /// Finds no other gateway.

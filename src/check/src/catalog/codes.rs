@@ -1,4 +1,4 @@
-//! Checks that provoke each standard error code.
+//! Checks of the error codes.
 
 use serde_json::{Value, json};
 
@@ -48,7 +48,7 @@ pub(super) const CHECKS: &[Check] = &[
 
 /// Sends a text that is not a message, and expects that error code or another kind of refusal.
 async fn check_refusal(probe: Probe, text: &str, expected: i64) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     conn.send(text).await?;
     let received = match conn.next_response(probe.answer_timeout().min(std::time::Duration::from_secs(2))).await {
         Err(ProbeError::Closed) if !probe.is_child() => return Ok(()),
@@ -62,12 +62,12 @@ async fn check_refusal(probe: Probe, text: &str, expected: i64) -> Outcome {
 }
 
 async fn check_method_not_found(probe: Probe) -> Outcome {
-    ensure_code(&probe.open().await?.ask("check/no-such-method", json!({})).await?, -32601)
+    ensure_code(&probe.connect_ready().await?.ask("check/no-such-method", json!({})).await?, -32601)
 }
 
 async fn check_invalid_params(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "tools")?;
-    let response = probe.open().await?.ask("tools/call", json!({ "arguments": {} })).await?;
+    let response = probe.connect_ready().await?.ask("tools/call", json!({ "arguments": {} })).await?;
     // Over HTTP, the header that mirrors the name is missing too.
     let is_header_error = probe.is_modern() && error_code(&response) == Some(-32020);
     ensure_response(error_code(&response) == Some(-32602) || is_header_error, &response)
@@ -76,13 +76,13 @@ async fn check_invalid_params(probe: Probe) -> Outcome {
 async fn check_unknown_tool(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "tools")?;
     let params = json!({ "name": "check_no_such_tool", "arguments": {} });
-    let response = probe.open().await?.ask("tools/call", params).await?;
+    let response = probe.connect_ready().await?.ask("tools/call", params).await?;
     ensure_response(response.get("error").is_some(), &response)
 }
 
 /// Sends requests that a server must be able to answer without an internal error.
 async fn collect_responses(probe: &Probe) -> Outcome<Vec<(&'static str, Value)>> {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let mut all = Vec::new();
     for method in offered_lists(probe) {
         all.push((method, conn.ask(method, json!({})).await?));

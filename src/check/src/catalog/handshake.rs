@@ -59,23 +59,23 @@ pub(super) const CHECKS: &[Check] = &[
         .spec(INITIALIZATION),
 ];
 
-/// Fails and quotes the value from the server's opening answer unless the condition holds.
-fn ensure_opening(holds: bool, value: &Value) -> Outcome {
+/// Fails and quotes the value from the server's handshake unless the condition holds.
+fn ensure_handshake(holds: bool, value: &Value) -> Outcome {
     ensure(holds, || format!("it says {}", compact_json(value)))
 }
 
 async fn check_version_format(probe: Probe) -> Outcome {
-    let version = &probe.server_info.opening["protocolVersion"];
+    let version = &probe.server_info.handshake_result["protocolVersion"];
     let is_date = version.as_str().is_some_and(|text| {
         let parts: Vec<&str> = text.split('-').collect();
         parts.iter().map(|part| part.len()).eq([4, 2, 2])
             && parts.iter().all(|part| part.bytes().all(|b| b.is_ascii_digit()))
     });
-    ensure_opening(is_date, version)
+    ensure_handshake(is_date, version)
 }
 
 async fn check_known_version(probe: Probe) -> Outcome {
-    let result = probe.connect().await?.initialize(&probe.revision).await?;
+    let result = probe.connect_without_handshake().await?.initialize(&probe.revision).await?;
     let version = &result["protocolVersion"];
     ensure(version.as_str() == Some(&*probe.revision), || {
         format!("the client asked for {}, and it answers {}", probe.revision, compact_json(version))
@@ -83,7 +83,7 @@ async fn check_known_version(probe: Probe) -> Outcome {
 }
 
 async fn check_unknown_version(probe: Probe) -> Outcome {
-    let mut conn = probe.connect().await?;
+    let mut conn = probe.connect_without_handshake().await?;
     let response = conn.exchange(&initialize_request(&1.into(), "1999-12-31")).await?.json().unwrap_or_default();
     let holds = match response["result"]["protocolVersion"].as_str() {
         Some(version) => LEGACY_REVISIONS.contains(&version) || version != "1999-12-31" && version.len() == 10,
@@ -93,17 +93,17 @@ async fn check_unknown_version(probe: Probe) -> Outcome {
 }
 
 async fn check_server_info(probe: Probe) -> Outcome {
-    let info = &probe.server_info.opening["serverInfo"];
-    ensure_opening(info["name"].is_string() && info["version"].is_string(), info)
+    let info = &probe.server_info.handshake_result["serverInfo"];
+    ensure_handshake(info["name"].is_string() && info["version"].is_string(), info)
 }
 
 async fn check_capabilities(probe: Probe) -> Outcome {
-    let all = &probe.server_info.opening["capabilities"];
-    ensure_opening(all.as_object().is_some_and(|all| all.values().all(Value::is_object)), all)
+    let all = &probe.server_info.handshake_result["capabilities"];
+    ensure_handshake(all.as_object().is_some_and(|all| all.values().all(Value::is_object)), all)
 }
 
 async fn check_capabilities_answer(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let templates = probe.server_info.offers("resources").then_some("resources/templates/list");
     for method in offered_lists(&probe).chain(templates) {
         let response = conn.ask(method, json!({})).await?;
@@ -117,23 +117,23 @@ async fn check_capabilities_answer(probe: Probe) -> Outcome {
 }
 
 async fn check_ping(probe: Probe) -> Outcome {
-    let response = probe.open().await?.ask("ping", Value::Null).await?;
+    let response = probe.connect_ready().await?.ask("ping", Value::Null).await?;
     let is_empty = response["result"].as_object().is_some_and(|result| result.keys().all(|key| key == "_meta"));
     ensure_response(is_empty, &response)
 }
 
 async fn check_initialize_without_params(probe: Probe) -> Outcome {
     let message = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize" });
-    let received = probe.connect().await?.exchange(&message).await?;
+    let received = probe.connect_without_handshake().await?.exchange(&message).await?;
     ensure_response(received.is_refusal(), &received.json().unwrap_or_default())
 }
 
 async fn check_early_request(probe: Probe) -> Outcome {
     let message = json!({ "jsonrpc": "2.0", "id": "early", "method": "tools/list" });
-    let mut conn = probe.connect().await?;
+    let mut conn = probe.connect_without_handshake().await?;
     match conn.exchange(&message).await {
         // A server that closes the connection has refused the request.
-        Err(ProbeError::Closed) if !probe.is_child() => conn = probe.connect().await?,
+        Err(ProbeError::Closed) if !probe.is_child() => conn = probe.connect_without_handshake().await?,
         received => drop(received?),
     }
     conn.initialize(&probe.revision).await?;
@@ -141,7 +141,7 @@ async fn check_early_request(probe: Probe) -> Outcome {
 }
 
 async fn check_early_server_request(probe: Probe) -> Outcome {
-    let mut conn = probe.connect().await?;
+    let mut conn = probe.connect_without_handshake().await?;
     let mut message = initialize_request(&1.into(), &probe.revision);
     message["params"]["capabilities"] = json!({ "roots": {} });
     let is_request = |message: &Value| {

@@ -126,12 +126,12 @@ async fn post(
         headers.retain(|(known, _)| !known.eq_ignore_ascii_case(name));
         headers.extend(value.map(|value| ((*name).to_owned(), value.to_owned())));
     }
-    Ok(conn.post("POST", &headers, &message.to_string()).await?)
+    Ok(conn.request_with_headers("POST", &headers, &message.to_string()).await?)
 }
 
 /// Sends a harmless request on a new connection, with its headers changed as by [`post`].
 async fn post_harmless(probe: &Probe, changed_headers: &[(&str, Option<&str>)]) -> Outcome<HttpResponse> {
-    post(&mut probe.open().await?, &probe.harmless_request(5), changed_headers).await
+    post(&mut probe.connect_ready().await?, &probe.harmless_request(5), changed_headers).await
 }
 
 fn headers_for(conn: &mut ProbeConnection, message: &Value) -> Vec<(String, String)> {
@@ -170,7 +170,7 @@ async fn check_notification_accepted(probe: Probe) -> Outcome {
     // Every server knows this notification.
     let params = json!({ "requestId": "check-none", "reason": "check" });
     let message = probe.message(None, "notifications/cancelled", params);
-    let answer = post(&mut probe.open().await?, &message, &[]).await?;
+    let answer = post(&mut probe.connect_ready().await?, &message, &[]).await?;
     let accepted = answer.status == 202 && answer.body.is_empty();
     ensure_answer(accepted || (400..500).contains(&answer.status), &answer)
 }
@@ -187,7 +187,7 @@ async fn check_origin(probe: Probe) -> Outcome {
 const QUIET_STREAM_LIMIT: Duration = Duration::from_millis(700);
 
 async fn check_get(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let headers = stream_headers(&mut conn);
     let answer = conn.listen(&headers, QUIET_STREAM_LIMIT).await?;
     let streams = answer.status == 200 && answer.is_stream();
@@ -196,7 +196,7 @@ async fn check_get(probe: Probe) -> Outcome {
 
 /// Opens a connection with a session, and skips the check if the server has no sessions.
 async fn open_session(probe: &Probe) -> Outcome<(ProbeConnection, String)> {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     match conn.http().and_then(|http| http.session.clone()) {
         Some(session) => Ok((conn, session)),
         None => skip("it has no sessions"),
@@ -223,7 +223,7 @@ async fn check_session_unknown(probe: Probe) -> Outcome {
 async fn check_session_ended(probe: Probe) -> Outcome {
     let (mut conn, _) = open_session(&probe).await?;
     let headers = headers_for(&mut conn, &Value::Null);
-    let answer = conn.post("DELETE", &headers, "").await?;
+    let answer = conn.request_with_headers("DELETE", &headers, "").await?;
     if answer.status == 405 {
         return Ok(());
     }
@@ -249,14 +249,14 @@ async fn check_name_mismatch(probe: Probe) -> Outcome {
     let params = json!({ "name": "check_no_such_tool", "arguments": {} });
     let message = probe.message(Some(&5.into()), "tools/call", params);
     let changed_headers = [("Mcp-Name", Some("check_another_tool"))];
-    ensure_header_mismatch(&post(&mut probe.open().await?, &message, &changed_headers).await?)
+    ensure_header_mismatch(&post(&mut probe.connect_ready().await?, &message, &changed_headers).await?)
 }
 
 async fn check_version_status(probe: Probe) -> Outcome {
     let mut message = probe.harmless_request(5);
     message["params"]["_meta"]["io.modelcontextprotocol/protocolVersion"] = "2099-01-01".into();
     let changed_headers = [("MCP-Protocol-Version", Some("2099-01-01"))];
-    ensure_status(&post(&mut probe.open().await?, &message, &changed_headers).await?, 400)
+    ensure_status(&post(&mut probe.connect_ready().await?, &message, &changed_headers).await?, 400)
 }
 
 /// Sends two requests in one session, and returns each id with its response.
@@ -270,7 +270,7 @@ async fn ping_twice(conn: &mut ProbeConnection, probe: &Probe) -> Outcome<Vec<(V
 }
 
 async fn check_event_ids(probe: Probe) -> Outcome {
-    let all = ping_twice(&mut probe.open().await?, &probe).await?;
+    let all = ping_twice(&mut probe.connect_ready().await?, &probe).await?;
     let ids: Vec<&String> =
         all.iter().flat_map(|(_, answer)| &answer.events).filter_map(|event| event.id.as_ref()).collect();
     if ids.is_empty() {
@@ -282,7 +282,7 @@ async fn check_event_ids(probe: Probe) -> Outcome {
 }
 
 async fn check_resumed_stream(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let all = ping_twice(&mut conn, &probe).await?;
     let last = all.first().and_then(|(_, answer)| answer.events.iter().find_map(|event| event.id.clone()));
     let Some(last) = last else { return skip("its events have no ids") };
@@ -308,11 +308,11 @@ async fn check_no_session(probe: Probe) -> Outcome {
 
 async fn check_method_status(probe: Probe) -> Outcome {
     let message = probe.message(Some(&5.into()), "check/no-such-method", json!({}));
-    ensure_status(&post(&mut probe.open().await?, &message, &[]).await?, 404)
+    ensure_status(&post(&mut probe.connect_ready().await?, &message, &[]).await?, 404)
 }
 
 async fn check_parse_status(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let headers = headers_for(&mut conn, &probe.harmless_request(5));
-    ensure_status(&conn.post("POST", &headers, r#"{"jsonrpc":"2.0","#).await?, 400)
+    ensure_status(&conn.request_with_headers("POST", &headers, r#"{"jsonrpc":"2.0","#).await?, 400)
 }

@@ -77,7 +77,7 @@ pub(super) fn is_contents(contents: &Value) -> bool {
 async fn check_resource_contents(probe: Probe) -> Outcome {
     let listed = &probe.server_info.resources;
     skip_unless_listed(&probe, "resources", listed)?;
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     for resource in listed.iter().take(3) {
         let response = conn.ask("resources/read", json!({ "uri": resource["uri"] })).await?;
         let is_valid = response["result"]["contents"].as_array().is_some_and(|all| all.iter().all(is_contents));
@@ -90,7 +90,8 @@ async fn check_resource_contents(probe: Probe) -> Outcome {
 
 async fn check_missing_resource(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "resources")?;
-    let response = probe.open().await?.ask("resources/read", json!({ "uri": "check://no/such/resource" })).await?;
+    let response =
+        probe.connect_ready().await?.ask("resources/read", json!({ "uri": "check://no/such/resource" })).await?;
     ensure_code(&response, if probe.is_modern() { -32602 } else { -32002 })
 }
 
@@ -101,11 +102,11 @@ async fn check_templates(probe: Probe) -> Outcome {
 }
 
 async fn check_subscribe(probe: Probe) -> Outcome {
-    if probe.server_info.opening["capabilities"]["resources"]["subscribe"] != true {
+    if probe.server_info.handshake_result["capabilities"]["resources"]["subscribe"] != true {
         return skip("it declares no subscriptions");
     }
     let Some(resource) = probe.server_info.resources.first() else { return skip("it lists no resources") };
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     for method in ["resources/subscribe", "resources/unsubscribe"] {
         let response = conn.ask(method, json!({ "uri": resource["uri"] })).await?;
         if response.get("result").is_none() {
@@ -129,7 +130,7 @@ async fn check_prompts(probe: Probe) -> Outcome {
 async fn check_prompt_messages(probe: Probe) -> Outcome {
     let listed = &probe.server_info.prompts;
     skip_unless_listed(&probe, "prompts", listed)?;
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     for prompt in listed.iter().take(3) {
         let required =
             prompt["arguments"].as_array().into_iter().flatten().filter(|argument| argument["required"] == true);
@@ -150,7 +151,7 @@ async fn check_prompt_messages(probe: Probe) -> Outcome {
 
 async fn check_unknown_prompt(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "prompts")?;
-    let response = probe.open().await?.ask("prompts/get", json!({ "name": "check_no_such_prompt" })).await?;
+    let response = probe.connect_ready().await?.ask("prompts/get", json!({ "name": "check_no_such_prompt" })).await?;
     ensure_code(&response, -32602)
 }
 
@@ -162,7 +163,7 @@ async fn check_completion(probe: Probe) -> Outcome {
     });
     let Some((reference, name)) = prompt_argument else { return skip("no prompt has arguments") };
     let params = json!({ "ref": reference, "argument": { "name": name, "value": "" } });
-    let response = probe.open().await?.ask("completion/complete", params).await?;
+    let response = probe.connect_ready().await?.ask("completion/complete", params).await?;
     if response.get("error").is_some() {
         return skip(format!("it answers {}", compact_json(&response)));
     }

@@ -70,13 +70,13 @@ async fn ask_harmless(conn: &mut ProbeConnection, probe: &Probe) -> Outcome<Valu
 }
 
 async fn check_jsonrpc(probe: Probe) -> Outcome {
-    let version = &ask_harmless(&mut probe.open().await?, &probe).await?["jsonrpc"];
+    let version = &ask_harmless(&mut probe.connect_ready().await?, &probe).await?["jsonrpc"];
     ensure(version == "2.0", || format!("`jsonrpc` is {}", compact_json(version)))
 }
 
 /// Sends a request with this id, and fails unless the response has the same id.
 async fn check_id_echo(probe: Probe, id: Value) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     conn.send(&probe.harmless_request(id.clone()).to_string()).await?;
     // Any response is the answer: waiting for one with the right id would only time out.
     let answer =
@@ -86,7 +86,7 @@ async fn check_id_echo(probe: Probe, id: Value) -> Outcome {
 }
 
 async fn check_one_outcome(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     for response in [ask_harmless(&mut conn, &probe).await?, conn.ask("check/no-such-method", json!({})).await?] {
         ensure_response(response.get("result").is_some() != response.get("error").is_some(), &response)?;
     }
@@ -94,13 +94,13 @@ async fn check_one_outcome(probe: Probe) -> Outcome {
 }
 
 async fn check_result_object(probe: Probe) -> Outcome {
-    let response = ask_harmless(&mut probe.open().await?, &probe).await?;
+    let response = ask_harmless(&mut probe.connect_ready().await?, &probe).await?;
     let result = &response["result"];
     ensure(result.is_object() || response.get("error").is_some(), || format!("the result is {}", compact_json(result)))
 }
 
 async fn check_error_object(probe: Probe) -> Outcome {
-    let response = probe.open().await?.ask("check/no-such-method", json!({})).await?;
+    let response = probe.connect_ready().await?.ask("check/no-such-method", json!({})).await?;
     let error = &response["error"];
     if error.is_null() {
         return skip("it answers an unknown method with a result");
@@ -109,7 +109,7 @@ async fn check_error_object(probe: Probe) -> Outcome {
 }
 
 async fn check_notification_unanswered(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let message = probe.message(None, "notifications/check/unknown", json!({}));
     conn.send(&message.to_string()).await?;
     while let Some(received) = conn.receive(QUIET_PERIOD).await? {
@@ -119,14 +119,14 @@ async fn check_notification_unanswered(probe: Probe) -> Outcome {
             response.get("result").is_some() || (response.get("error").is_some() && received.status.is_none());
         ensure_response(!is_answer, &response)?;
     }
-    Ok(conn.ensure_alive().await?)
+    Ok(conn.ensure_answers_with_result().await?)
 }
 
 /// The number of concurrent requests.
 const CONCURRENT_REQUESTS: i64 = 8;
 
 async fn check_concurrent(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let messages: Vec<Value> = (100..100 + CONCURRENT_REQUESTS).map(|id| probe.harmless_request(id)).collect();
     let mut ids: Vec<Value> = Vec::new();
     if let Wire::Http(http) = &conn.wire {
@@ -159,7 +159,7 @@ async fn check_concurrent(probe: Probe) -> Outcome {
 }
 
 async fn check_unknown_members(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let id = conn.next_id();
     let mut message = probe.message(Some(&id), probe.harmless_method(), json!({ "check": { "unknown": [1] } }));
     message["check"] = json!({ "unknown": true });

@@ -95,7 +95,7 @@ impl From<ProbeError> for NotPassed {
 
 pub(crate) type Outcome<T = ()> = Result<T, NotPassed>;
 
-/// A requirement of the protocol.
+/// A check of one requirement.
 pub struct Check {
     pub id: &'static str,
     pub group: Group,

@@ -83,17 +83,19 @@ const RESPONSES: &[&[u8]] = &[
 
 /// Sends each text, reads the answers, and checks that the server still responds.
 async fn check_survival(probe: Probe, texts: &[&[u8]]) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     for text in texts {
         match send_and_drain(&mut conn, text).await {
             Ok(()) => {}
             // A server may refuse a text by disconnecting, so the check continues on a new connection.
-            Err(ProbeError::Closed) if !probe.is_child() => conn = probe.open().await?,
+            Err(ProbeError::Closed) if !probe.is_child() => conn = probe.connect_ready().await?,
             Err(error) => return fail(format!("{error}, after {}", truncate(&String::from_utf8_lossy(text)))),
         }
     }
-    match conn.ensure_responsive().await {
-        Err(ProbeError::Closed) if !probe.is_child() => Ok(probe.open().await?.ensure_alive().await?),
+    match conn.ensure_answers().await {
+        Err(ProbeError::Closed) if !probe.is_child() => {
+            Ok(probe.connect_ready().await?.ensure_answers_with_result().await?)
+        }
         answered => Ok(answered?),
     }
 }
@@ -142,11 +144,11 @@ async fn check_half_open(probe: Probe) -> Outcome {
     }
     let message = probe.message(Some(&1.into()), "tools/list", json!({})).to_string();
     for _ in 0..5 {
-        match probe.connect().await?.wire {
+        match probe.connect_without_handshake().await?.wire {
             Wire::Http(wire) => wire.abort_midway(message.as_bytes()).await?,
             Wire::WebSocket(wire) => wire.abort_midway().await?,
             Wire::Stdio(_) => {}
         }
     }
-    Ok(probe.open().await?.ensure_alive().await?)
+    Ok(probe.connect_ready().await?.ensure_answers_with_result().await?)
 }

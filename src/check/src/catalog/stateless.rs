@@ -48,7 +48,7 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 async fn check_discover(probe: Probe) -> Outcome {
-    let result = &probe.server_info.opening;
+    let result = &probe.server_info.handshake_result;
     let has_dates = result["supportedVersions"].as_array().is_some_and(|all| {
         !all.is_empty() && all.iter().all(|version| version.as_str().is_some_and(|text| text.len() == 10))
     });
@@ -56,12 +56,12 @@ async fn check_discover(probe: Probe) -> Outcome {
 }
 
 async fn check_server_info(probe: Probe) -> Outcome {
-    let info = &probe.server_info.opening["_meta"]["io.modelcontextprotocol/serverInfo"];
+    let info = &probe.server_info.handshake_result["_meta"]["io.modelcontextprotocol/serverInfo"];
     ensure(info["name"].is_string() && info["version"].is_string(), || format!("it says {}", compact_json(info)))
 }
 
 async fn check_unsupported_version(probe: Probe) -> Outcome {
-    let mut conn = probe.connect().await?;
+    let mut conn = probe.connect_without_handshake().await?;
     if let Some(http) = conn.http() {
         http.version = Some("2099-01-01".to_owned());
     }
@@ -76,7 +76,7 @@ async fn check_unsupported_version(probe: Probe) -> Outcome {
 }
 
 async fn check_result_type(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     for method in std::iter::once("server/discover").chain(offered_lists(&probe)) {
         let response = conn.ask(method, json!({})).await?;
         if response.get("result").is_some() && !response["result"]["resultType"].is_string() {
@@ -87,7 +87,7 @@ async fn check_result_type(probe: Probe) -> Outcome {
 }
 
 async fn check_envelope(probe: Probe) -> Outcome {
-    let mut conn = probe.connect().await?;
+    let mut conn = probe.connect_without_handshake().await?;
     let message = json!({ "jsonrpc": "2.0", "id": 9, "method": "tools/list",
         "params": { "_meta": { "io.modelcontextprotocol/clientCapabilities": {} } } });
     let received = conn.exchange(&message).await?;
@@ -99,17 +99,17 @@ async fn check_client_capabilities(probe: Probe) -> Outcome {
     if let Some(meta) = message["params"]["_meta"].as_object_mut() {
         meta.remove("io.modelcontextprotocol/clientCapabilities");
     }
-    ensure_code(&probe.open().await?.exchange(&message).await?.json().unwrap_or_default(), -32602)
+    ensure_code(&probe.connect_ready().await?.exchange(&message).await?.json().unwrap_or_default(), -32602)
 }
 
 async fn check_first_message(probe: Probe) -> Outcome {
     let Some(method) = offered_lists(&probe).next() else { return skip("it offers no lists") };
-    let response = probe.connect().await?.ask(method, json!({})).await?;
+    let response = probe.connect_without_handshake().await?.ask(method, json!({})).await?;
     ensure(response.get("result").is_some(), || format!("{method} is answered with {}", compact_json(&response)))
 }
 
 async fn check_removed_methods(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     for method in ["ping", "logging/setLevel", "resources/subscribe"] {
         let response = conn.ask(method, json!({})).await?;
         if error_code(&response) != Some(-32601) {
@@ -120,7 +120,7 @@ async fn check_removed_methods(probe: Probe) -> Outcome {
 }
 
 async fn check_caching(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let templates = probe.server_info.offers("resources").then_some("resources/templates/list");
     let lists = std::iter::once("server/discover").chain(offered_lists(&probe)).chain(templates);
     let resource = probe.server_info.resources.first().map(|known| ("resources/read", json!({ "uri": known["uri"] })));

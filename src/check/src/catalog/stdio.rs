@@ -69,7 +69,7 @@ fn request_with_text(probe: &Probe, id: i64, text: &str) -> Value {
 }
 
 async fn check_stdout(probe: Probe) -> Outcome {
-    let mut conn = probe.connect().await?;
+    let mut conn = probe.connect_without_handshake().await?;
     if !probe.is_modern() {
         // The answer is read below with all other lines, because each line is checked.
         conn.send(&initialize_request(&1.into(), &probe.revision).to_string()).await?;
@@ -105,7 +105,7 @@ async fn ensure_ids_answered(conn: &mut ProbeConnection, probe: &Probe, expected
 }
 
 async fn check_many_in_one_write(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let expected: Vec<i64> = (200..220).collect();
     let lines: String = expected.iter().map(|id| format!("{}\n", probe.harmless_request(*id))).collect();
     probe.record_sent(&lines);
@@ -114,7 +114,7 @@ async fn check_many_in_one_write(probe: Probe) -> Outcome {
 }
 
 async fn check_one_in_many_writes(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let line = format!("{}\n", request_with_text(&probe, 300, "in pieces: ä€😀"));
     probe.record_sent(&line);
     for piece in line.as_bytes().chunks(7) {
@@ -126,28 +126,28 @@ async fn check_one_in_many_writes(probe: Probe) -> Outcome {
 
 /// Sends a request with a text of this size, and fails unless it is answered.
 async fn check_size(probe: Probe, bytes: usize) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     conn.send(&request_with_text(&probe, 400, &"x".repeat(bytes)).to_string()).await?;
     conn.receive_response(&400.into()).await?;
     Ok(())
 }
 
 async fn check_empty_line(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     child_process(&mut conn)?.write_bytes(b"\n\n").await?;
     while conn.receive(QUIET_PERIOD).await?.is_some() {}
-    Ok(conn.ensure_alive().await?)
+    Ok(conn.ensure_answers_with_result().await?)
 }
 
 async fn check_crlf(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let line = format!("{}\r\n", probe.harmless_request(500));
     child_process(&mut conn)?.write_bytes(line.as_bytes()).await?;
     ensure_ids_answered(&mut conn, &probe, &[500]).await
 }
 
 async fn check_end(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let child = child_process(&mut conn)?;
     child.close_stdin();
     let ended = child.wait_for_exit(EXIT_LIMIT).await;
@@ -155,7 +155,7 @@ async fn check_end(probe: Probe) -> Outcome {
 }
 
 async fn check_exit_code(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let child = child_process(&mut conn)?;
     child.close_stdin();
     let outcome = match child.wait_for_exit(EXIT_LIMIT).await {

@@ -82,7 +82,7 @@ fn listed_tools(probe: &Probe) -> Outcome<&[Value]> {
 
 async fn check_list(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "tools")?;
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let response = conn.ask("tools/list", json!({})).await?;
     ensure_response(response["result"]["tools"].is_array(), &response)?;
     let all = conn.read_list("tools/list", "tools").await?;
@@ -91,7 +91,7 @@ async fn check_list(probe: Probe) -> Outcome {
 
 async fn check_pages(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "tools")?;
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let mut cursor = conn.ask("tools/list", json!({})).await?["result"]["nextCursor"].take();
     if cursor.is_null() {
         return skip("its list has one page");
@@ -147,7 +147,7 @@ async fn check_schemas(probe: Probe) -> Outcome {
 
 async fn check_stable(probe: Probe) -> Outcome {
     listed_tools(&probe)?;
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let first = conn.read_list("tools/list", "tools").await?;
     let second = conn.read_list("tools/list", "tools").await?;
     let names = |tools: &[Value]| compact_json(&tools.iter().map(|tool| tool["name"].clone()).collect());
@@ -156,7 +156,7 @@ async fn check_stable(probe: Probe) -> Outcome {
 
 async fn check_bad_cursor(probe: Probe) -> Outcome {
     listed_tools(&probe)?;
-    let response = probe.open().await?.ask("tools/list", json!({ "cursor": "check-no-such-cursor" })).await?;
+    let response = probe.connect_ready().await?.ask("tools/list", json!({ "cursor": "check-no-such-cursor" })).await?;
     ensure_code(&response, -32602)
 }
 
@@ -198,7 +198,7 @@ async fn check_arguments(probe: Probe) -> Outcome {
         return skip("no tool that may be called has arguments that could be invalid");
     };
     let params = json!({ "name": tool["name"], "arguments": wrong });
-    let response = probe.open().await?.ask("tools/call", params).await?;
+    let response = probe.connect_ready().await?.ask("tools/call", params).await?;
     let refused = response.get("error").is_some() || response["result"]["isError"] == true;
     ensure(refused, || format!("{} accepts {wrong} and answers {}", tool["name"], compact_json(&response["result"])))
 }
@@ -242,7 +242,7 @@ pub(super) fn possible_calls(probe: &Probe) -> Vec<(&Value, Value)> {
 
 /// Makes the [`possible_calls`] and returns their results. Skips the check if there are none.
 async fn collect_results(probe: &Probe) -> Outcome<Vec<(&Value, Value)>> {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let mut all = Vec::new();
     for (tool, params) in possible_calls(probe) {
         let result = conn.ask("tools/call", params).await?["result"].take();

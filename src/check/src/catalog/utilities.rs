@@ -53,8 +53,8 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 async fn check_cancel_unknown(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
-    conn.ensure_alive().await?;
+    let mut conn = probe.connect_ready().await?;
+    conn.ensure_answers_with_result().await?;
     for params in [json!({ "requestId": "check-never-was" }), json!({ "requestId": 2 }), json!({})] {
         let message = probe.message(None, "notifications/cancelled", params);
         conn.send(&message.to_string()).await?;
@@ -65,7 +65,7 @@ async fn check_cancel_unknown(probe: Probe) -> Outcome {
             ensure_response(!is_response || received.status.is_some_and(|status| status >= 400), &message)?;
         }
     }
-    Ok(conn.ensure_alive().await?)
+    Ok(conn.ensure_answers_with_result().await?)
 }
 
 /// Calls a tool and returns all messages up to its response.
@@ -95,7 +95,7 @@ fn is_progress(message: &Value) -> bool {
 }
 
 async fn check_progress_token(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     // Calls without a token come first, because the server may send no progress for them.
     for (tool, params) in tools::possible_calls(&probe) {
         let messages = gather_call(&mut conn, &probe, params).await?;
@@ -111,7 +111,7 @@ async fn check_progress_token(probe: Probe) -> Outcome {
 }
 
 async fn check_progress_increases(probe: Probe) -> Outcome {
-    for (_, progress) in collect_progress(&mut probe.open().await?, &probe).await? {
+    for (_, progress) in collect_progress(&mut probe.connect_ready().await?, &probe).await? {
         let values: Vec<Option<f64>> = progress.iter().map(|message| message["params"]["progress"].as_f64()).collect();
         let increases = !values.contains(&None) && values.windows(2).all(|pair| pair.first() < pair.last());
         ensure(increases, || format!("one call reported {values:?}"))?;
@@ -121,7 +121,7 @@ async fn check_progress_increases(probe: Probe) -> Outcome {
 
 async fn check_log_level(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "logging")?;
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let known = conn.ask("logging/setLevel", json!({ "level": "emergency" })).await?;
     let unknown = conn.ask("logging/setLevel", json!({ "level": "check" })).await?;
     ensure(known.get("result").is_some() && error_code(&unknown) == Some(-32602), || {
@@ -131,7 +131,7 @@ async fn check_log_level(probe: Probe) -> Outcome {
 
 /// Returns the kinds of notifications that the server declares, by their names in `subscriptions/listen`.
 fn declared_notifications(probe: &Probe) -> impl Iterator<Item = &'static str> {
-    let all = &probe.server_info.opening["capabilities"];
+    let all = &probe.server_info.handshake_result["capabilities"];
     [("tools", "toolsListChanged"), ("prompts", "promptsListChanged"), ("resources", "resourcesListChanged")]
         .into_iter()
         .filter_map(|(capability, name)| (all[capability]["listChanged"] == true).then_some(name))
@@ -150,8 +150,8 @@ async fn open_subscription(probe: &Probe) -> Outcome<(&'static str, Vec<Value>)>
     let params = json!({ "notifications": { kind: true } });
     let message = probe.message(Some(&SUBSCRIPTION_ID.into()), "subscriptions/listen", params);
     for limit in [FIRST_LISTEN_LIMIT.min(probe.answer_timeout()), probe.answer_timeout()] {
-        match probe.open().await?.gather(&message, limit).await {
-            Err(ProbeError::Timeout(_)) => {}
+        match probe.connect_ready().await?.gather(&message, limit).await {
+            Err(ProbeError::Timeout(_) | ProbeError::NotRead(_)) => {}
             Ok(messages) if messages.is_empty() => {}
             messages => return Ok((kind, messages?)),
         }
@@ -184,7 +184,7 @@ async fn check_listen_filter(probe: Probe) -> Outcome {
 }
 
 async fn check_no_requests(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let calls = tools::possible_calls(&probe);
     if calls.is_empty() {
         return tools::skip_without_calls();
@@ -206,9 +206,9 @@ mod tests {
         let target = crate::Target::Command { program: "x".into(), arguments: Vec::new(), env: Vec::new(), cwd: None };
         let mut probe = Probe::new(&target, &crate::Options::default());
         assert_eq!(declared_notifications(&probe).next(), None);
-        let opening =
+        let handshake_result =
             json!({ "capabilities": { "prompts": { "listChanged": true }, "tools": { "listChanged": false } } });
-        probe.server_info = std::sync::Arc::new(crate::probe::ServerInfo { opening, ..Default::default() });
+        probe.server_info = std::sync::Arc::new(crate::probe::ServerInfo { handshake_result, ..Default::default() });
         assert!(declared_notifications(&probe).eq(["promptsListChanged"]));
     }
 }

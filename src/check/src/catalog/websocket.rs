@@ -31,13 +31,13 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 async fn check_subprotocol(probe: Probe) -> Outcome {
-    let conn = probe.connect().await?;
+    let conn = probe.connect_without_handshake().await?;
     let Wire::WebSocket(socket) = &conn.wire else { return skip("") };
     ensure(socket.subprotocol.as_deref() == Some("mcp"), || format!("it chooses {:?}", socket.subprotocol))
 }
 
 async fn check_text_frames(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let Wire::WebSocket(socket) = &mut conn.wire else { return skip("") };
     socket.send_text(probe.harmless_request(7777).to_string().as_bytes()).await?;
     match socket.next_message(probe.answer_timeout()).await? {
@@ -49,7 +49,7 @@ async fn check_text_frames(probe: Probe) -> Outcome {
 }
 
 async fn check_binary(probe: Probe) -> Outcome {
-    let mut conn = probe.open().await?;
+    let mut conn = probe.connect_ready().await?;
     let Wire::WebSocket(socket) = &mut conn.wire else { return skip("") };
     socket.send_binary(probe.harmless_request(7777).to_string().as_bytes()).await?;
     match socket.next_message(Duration::from_secs(2)).await {

@@ -1,4 +1,4 @@
-//! HTTP/1.1 with one request per connection. All sent bytes are written here.
+//! HTTP/1.1 with one request per connection. Formats every byte of a request itself, without an HTTP library.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 

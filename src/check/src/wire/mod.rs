@@ -17,14 +17,14 @@ pub(crate) use http::{Http, HttpResponse, is_response};
 pub(crate) use stdio::Stdio;
 pub(crate) use websocket::{SocketMessage, WebSocket};
 
-use crate::{Target, redact::Redactor};
+use crate::{LEGACY_REVISIONS, MODERN_REVISION, Target, redact::Redactor};
 
 /// Maximum number of bytes of a message or body that are read.
 pub(crate) const MAX_MESSAGE_BYTES: usize = 5 << 20;
 /// Maximum number of bytes of an HTTP response head that are read.
 pub(crate) const MAX_HEAD_BYTES: usize = 256 << 10;
 
-/// The reason why a connection gives no further answer.
+/// The reason why a request got no usable answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
     #[error("it cannot be reached: {0}")]
@@ -33,6 +33,11 @@ pub enum ProbeError {
     Closed,
     #[error("no answer within {0:?}")]
     Timeout(Duration),
+    /// The server did not take a message from the connection.
+    #[error("it did not read the message within {0:?}")]
+    NotRead(Duration),
+    #[error("there is no revision {0}; known: {known}", known = known_revisions())]
+    UnknownRevision(String),
     #[error("its answer is invalid: {0}")]
     InvalidData(String),
     /// All received responses had ids that match no request.
@@ -41,6 +46,10 @@ pub enum ProbeError {
     /// The limit on time or bytes of the whole run was reached.
     #[error("the run was ended: {0}")]
     RunEnded(String),
+}
+
+fn known_revisions() -> String {
+    [MODERN_REVISION].into_iter().chain(LEGACY_REVISIONS).collect::<Vec<_>>().join(", ")
 }
 
 impl ProbeError {

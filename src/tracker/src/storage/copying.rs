@@ -127,7 +127,7 @@ fn hash_row(row: &Row) -> [u8; 32] {
 ///
 /// # Errors
 /// Fails if a file or a connection fails.
-pub fn move_data(
+pub fn copy_data(
     from: &ModuleStorage,
     to: &ModuleStorage,
     replace: bool,

@@ -1,9 +1,9 @@
-//! Stores the tracker's data in a SQLite file of the data directory, or in the store's database on a server, which
+//! Stores the tracker's data in a SQLite file of the data directory, or in the store's PostgreSQL database, which
 //! several nodes can share.
 
 mod copying;
-mod file;
-mod server;
+mod postgres;
+mod sqlite;
 
 use std::{
     path::{Path, PathBuf},
@@ -21,8 +21,8 @@ use super::{
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::{ModuleStorage, StoreError};
 
-pub use self::copying::move_data;
-use self::{file::SqliteDatabase, server::PostgresDatabase};
+pub use self::copying::copy_data;
+use self::{postgres::PostgresDatabase, sqlite::SqliteDatabase};
 
 /// The name of the file in the data directory.
 const FILE_NAME: &str = "tracker.db";
@@ -60,13 +60,13 @@ impl From<DbError> for TrackerError {
     }
 }
 
-/// Receives the changes of a write once it is durable.
+/// Receives the resources that a write changed, once it is durable.
 pub(super) type Announce = Box<dyn Fn(ChangedResources) + Send + Sync>;
 
 /// The kind of a read, which decides where it runs and whether it runs in a transaction.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadKind {
-    /// A short read that uses an index and needs no transaction, because only its last statement reads the answer.
+    /// A short read whose answer comes from one statement, so that it needs no snapshot on PostgreSQL.
     Statement,
     /// A short read with several statements, which must see the same snapshot of the data.
     Snapshot,
@@ -92,7 +92,7 @@ enum Database {
 
 impl Storage {
     /// Opens the database, or creates it. `fill` runs in the transaction that migrates the schema, and receives `true`
-    /// if the tracker is new. New tables on a server receive the data of the file in the data directory.
+    /// if the tracker is new. New tables in PostgreSQL receive the data of the file in the data directory.
     ///
     /// # Errors
     /// Fails if a file or a connection fails, or the schema is of a newer version.
@@ -104,7 +104,7 @@ impl Storage {
         let announce = Arc::new(announce);
         let (database, slow_reads) = match location {
             ModuleStorage::Directory(dir) => {
-                (Database::Sqlite(Arc::new(SqliteDatabase::open(dir, fill)?)), file::MAX_SLOW_READS)
+                (Database::Sqlite(Arc::new(SqliteDatabase::open(dir, fill)?)), sqlite::MAX_SLOW_READS)
             }
             ModuleStorage::Postgres { tables, dir } => {
                 let file = dir.as_deref().map(|dir| dir.join(FILE_NAME));
@@ -113,7 +113,7 @@ impl Storage {
                         Some(file) if is_new && file.exists() => import(file, db).and_then(|()| fill(db, false)),
                         _ => fill(db, is_new),
                     })?;
-                (Database::Postgres(server), server::MAX_SLOW_READS)
+                (Database::Postgres(server), postgres::MAX_SLOW_READS)
             }
         };
         let (write_permit, slow_read_permits) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(slow_reads)));
@@ -149,7 +149,7 @@ impl Storage {
                 return Err(McpError::new(ErrorKind::Overloaded, "The tracker is busy with other searches; try again."));
             }
         };
-        // Stops a query on a file soon after this future ends or is dropped. A query on a server ends by its time
+        // Stops a query of SQLite soon after this future ends or is dropped. A query of PostgreSQL ends by its time
         // limit.
         let stop = CancellationToken::new();
         let _stop_guard = stop.clone().drop_guard();
@@ -178,7 +178,7 @@ impl Storage {
         }
     }
 
-    /// Writes in one transaction, after all other writes. Once it has begun, it runs to its end even if the caller
+    /// Waits for earlier writes, then writes in one transaction. Once it has begun, it runs to its end even if the caller
     /// stops waiting. The changed resources are announced after the commit, and before the next write of this node.
     pub async fn write<T: Send + 'static>(
         &self,
@@ -211,7 +211,7 @@ impl Storage {
 
 /// Copies the data of a file into empty tables.
 fn import(file: &Path, db: Db<'_>) -> DbResult<()> {
-    let rows = copying::copy(Db::Sqlite(&file::connect(file, true)?), db, &mut |_, _| {})?;
+    let rows = copying::copy(Db::Sqlite(&sqlite::connect(file, true)?), db, &mut |_, _| {})?;
     tracing::info!(rows, file = %file.display(), "tracker: copied the file's data into the database; the file is no longer used");
     Ok(())
 }

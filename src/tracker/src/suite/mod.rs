@@ -38,10 +38,10 @@ pub(super) fn config(sample_project: bool) -> TrackerConfig {
     TrackerConfig { enabled: true, workflow: std::collections::BTreeMap::new(), sample_project, people: Vec::new() }
 }
 
-/// Returns a database of its own for each directory: on a server if this is the module `on_a_server`, otherwise in a
-/// file.
+/// Returns a database of its own for each directory: in PostgreSQL if this is the module `on_postgres`, otherwise in a
+/// SQLite file.
 pub(super) fn location_of(dir: &Path) -> StoreLocation {
-    if module_path!().ends_with("on_a_server") {
+    if module_path!().ends_with("on_postgres") {
         return StoreLocation::server(&url_of(dir), None).unwrap();
     }
     StoreLocation::directory(dir)

@@ -5,7 +5,7 @@ use std::{path::Path, sync::Arc};
 use serde_json::json;
 
 use super::{Fixture, config, context, drain_events, location_of, to_text};
-use crate::{Tracker, move_data};
+use crate::{Tracker, copy_data};
 use countersign_protocol::ErrorKind;
 use countersign_provider::{CallContext, Permit, Provider};
 use countersign_store::{
@@ -227,10 +227,10 @@ async fn data_is_copied_between_databases() {
         let location = location_of_target(dir.path()).module_storage().unwrap();
         let no_progress = &mut |_: u64, _: u64| {};
         let mut progress = Vec::new();
-        let rows = move_data(&from, &location, false, &mut |copied, total| progress.push((copied, total))).unwrap();
+        let rows = copy_data(&from, &location, false, &mut |copied, total| progress.push((copied, total))).unwrap();
         assert_eq!(progress.last().copied(), rows.map(|rows| (rows, rows)));
         assert_eq!(rows, Some(u64::try_from(copied_data.len()).unwrap()));
-        assert_eq!(move_data(&from, &location, false, no_progress).unwrap(), Some(0), "the target has equal data");
+        assert_eq!(copy_data(&from, &location, false, no_progress).unwrap(), Some(0), "the target has equal data");
         let moved = Fixture { tracker: Tracker::open(&location, &config(true)).unwrap(), dir };
         assert_eq!(moved.dump().await, copied_data, "{database}");
         // New issues continue the numbers, and the full-text index is filled.
@@ -238,9 +238,9 @@ async fn data_is_copied_between_databases() {
         assert_eq!(found["results"][0]["key"], "MOVED-1", "{found}");
         let next = moved.call("create_issue", json!({ "projectId": project, "type": "Bug", "title": "x" })).await;
         assert_eq!(next.unwrap()["issue"]["key"], "MOVED-3");
-        let refused = move_data(&from, &location, false, no_progress).unwrap();
+        let refused = copy_data(&from, &location, false, no_progress).unwrap();
         assert_eq!(refused, None, "the target has different data");
-        assert_eq!(move_data(&from, &location, true, no_progress).unwrap(), rows);
+        assert_eq!(copy_data(&from, &location, true, no_progress).unwrap(), rows);
         assert_eq!(moved.dump().await, copied_data);
     }
 }
@@ -257,9 +257,9 @@ async fn different_data_is_not_taken_for_a_copy() {
     let no_progress = &mut |_: u64, _: u64| {};
     let before = target.dump().await;
     assert_eq!(before.len(), source.dump().await.len());
-    assert_eq!(move_data(&locations[0], &locations[1], false, no_progress).unwrap(), None);
+    assert_eq!(copy_data(&locations[0], &locations[1], false, no_progress).unwrap(), None);
     assert_eq!(target.dump().await, before);
-    assert!(move_data(&locations[0], &locations[1], true, no_progress).unwrap() > Some(0));
+    assert!(copy_data(&locations[0], &locations[1], true, no_progress).unwrap() > Some(0));
     assert_eq!(target.dump().await, source.dump().await);
 }
 

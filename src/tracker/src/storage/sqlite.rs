@@ -22,7 +22,7 @@ use countersign_protocol::McpError;
 
 /// Schema changes in order. `user_version` of a file is the number of those that were applied. Never change one that
 /// was released.
-const MIGRATIONS: &[&str] = &[include_str!("schema_file.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("schema_sqlite.sql")];
 /// The maximum number of idle connections for reads.
 const MAX_IDLE_READERS: usize = 8;
 /// The maximum number of concurrent slow reads.
@@ -98,7 +98,7 @@ impl SqliteDatabase {
         result
     }
 
-    /// Writes in one transaction on this thread, after all other writes.
+    /// Waits for earlier writes, then writes in one transaction on this thread.
     pub fn write<T>(
         &self,
         write: impl FnOnce(Db<'_>) -> Result<(T, ChangedResources), McpError>,

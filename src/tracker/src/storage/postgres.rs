@@ -1,4 +1,4 @@
-//! Stores the data in tables on a database server. The nodes write one after another, and each announces its writes to
+//! Stores the data in tables of PostgreSQL. The nodes write one after another, and each announces its writes to
 //! the other nodes.
 //!
 //! Statements block, so they run on the blocking pool.
@@ -20,7 +20,7 @@ use countersign_store::{
 };
 
 /// Schema changes in order. Never change one that was released.
-const MIGRATIONS: &[&str] = &[include_str!("schema_server.sql")];
+const MIGRATIONS: &[&str] = &[include_str!("schema_postgres.sql")];
 const MODULE: &str = "tracker";
 /// The maximum number of concurrent slow reads. It leaves connections for short reads and for the writer.
 pub(super) const MAX_SLOW_READS: usize = 3;
