@@ -138,14 +138,14 @@ fn typed(raw: Option<&RawValue>) -> bool {
         }
     }
     let mut accepted = false;
-    accepted |= refusal(params::parse::<params::Initialize<'_>>(raw));
-    accepted |= refusal(params::parse::<params::CallTool<'_>>(raw));
-    accepted |= refusal(params::parse::<params::ResourceUri<'_>>(raw));
-    accepted |= refusal(params::parse::<params::GetPrompt<'_>>(raw));
-    accepted |= refusal(params::parse::<params::Complete<'_>>(raw));
-    accepted |= refusal(params::parse::<params::SetLevel>(raw));
-    accepted |= refusal(params::parse::<params::Listen<'_>>(raw));
-    accepted |= refusal(params::parse::<params::Cancelled>(raw));
+    accepted |= refusal(params::parse::<params::InitializeParams<'_>>(raw));
+    accepted |= refusal(params::parse::<params::CallToolParams<'_>>(raw));
+    accepted |= refusal(params::parse::<params::ResourceUriParams<'_>>(raw));
+    accepted |= refusal(params::parse::<params::GetPromptParams<'_>>(raw));
+    accepted |= refusal(params::parse::<params::CompleteParams<'_>>(raw));
+    accepted |= refusal(params::parse::<params::SetLevelParams>(raw));
+    accepted |= refusal(params::parse::<params::ListenParams<'_>>(raw));
+    accepted |= refusal(params::parse::<params::CancelledParams>(raw));
     match params::parse::<params::ListParams<'_>>(raw) {
         Ok(list) => refusal(cursor::start_offset("tools", list.cursor.as_deref(), None)),
         Err(error) => refusal::<()>(Err(error)),
@@ -254,7 +254,7 @@ pub fn headers(data: &[u8]) -> bool {
             Method::parse_request(&request.method, revision)?;
             param_headers(
                 &fields,
-                params::parse(request.params).ok().and_then(|call: params::CallTool<'_>| call.arguments),
+                params::parse(request.params).ok().and_then(|call: params::CallToolParams<'_>| call.arguments),
             )?;
         }
         Ok(true)

@@ -71,7 +71,7 @@ impl ServerAccounts for AuditedAccounts {
         Box::pin(self.accounts.list_statuses(principal))
     }
 
-    fn begin_consent<'a>(
+    fn begin_connection<'a>(
         &'a self,
         server: &'a str,
         principal: &'a Principal,
@@ -79,7 +79,7 @@ impl ServerAccounts for AuditedAccounts {
         Box::pin(self.accounts.begin_consent(server, principal, Timestamp::now()))
     }
 
-    fn finish_consent<'a>(
+    fn finish_connection<'a>(
         &'a self,
         query: &'a str,
         cookie: Option<&'a str>,

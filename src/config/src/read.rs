@@ -12,7 +12,7 @@
 //!    start, and a reload reports that, unless `needs_restart` and `compare` there allow it to change at run time.
 //!
 //! A key of a server goes into `UpstreamConfig` (`upstreams.rs`) and is read in `servers/mod.rs`, where `KEYS` lists it.
-//! `documented_server_block_loads_and_names_every_key` and the compiler (in `src/reload/src/server_versions.rs`) report
+//! `documented_server_block_loads_and_names_every_key` and the compiler (in `src/reload/src/server_diff.rs`) report
 //! missing steps. Keys of webhooks are read in `webhooks.rs`, those of rules in `rules.rs`.
 
 use std::{

@@ -243,7 +243,7 @@ async fn write_is_refused_after_branch_switch() {
         // The file is the same on the other branch, and the worker has not noticed the switch yet.
         bench.check_out("dev");
         let error = bench.docs.call(tool, &with_project(arguments), &ctx).await.unwrap_err();
-        assert!(matches!(error.kind, ErrorKind::TenantMismatch | ErrorKind::ChangeStale), "{tool}: {error}");
+        assert!(matches!(error.kind, ErrorKind::ProjectMismatch | ErrorKind::ChangeStale), "{tool}: {error}");
         assert_eq!(fs::read_to_string(bench.file("note.md")).unwrap(), "# Note\n\nA zebra.\n", "{tool}");
         bench.check_out("main");
         wait_until("it is back", || bench.docs.reader.library.projects()[0].branch() == "main").await;
@@ -309,11 +309,11 @@ async fn branch_name_is_accepted_without_branch_tracking() {
     let bench = TestDocs::with_branches(true).await;
     assert!(bench.call("semantic_search", search).await.is_ok());
     let search = json!({ "query": "x", "branch_name": "never" });
-    assert_eq!(bench.call("semantic_search", search).await.unwrap_err().kind, ErrorKind::TenantMismatch);
+    assert_eq!(bench.call("semantic_search", search).await.unwrap_err().kind, ErrorKind::ProjectMismatch);
     let answer = bench.call("activate_project", json!({ "branch_name": "main" })).await.unwrap();
     assert_eq!((&answer["branch_name"], &answer["branches"]), (&json!("main"), &json!("git")), "{answer}");
     let error = bench.call("activate_project", json!({ "branch_name": "never" })).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::TenantMismatch);
+    assert_eq!(error.kind, ErrorKind::ProjectMismatch);
 }
 
 #[actix::test]
@@ -326,13 +326,13 @@ async fn session_sees_only_its_project_and_branch() {
         tenant::ActiveTenant { project: project.into(), branch: branch.into() }.save(&notes);
         let read = bench.docs.read_resource(uri, &ctx).await.unwrap_err();
         let subscribed = bench.docs.may_subscribe(uri, &ctx).await.unwrap_err();
-        assert_eq!((read.kind, subscribed.kind), (ErrorKind::TenantMismatch, ErrorKind::TenantMismatch), "{project}");
+        assert_eq!((read.kind, subscribed.kind), (ErrorKind::ProjectMismatch, ErrorKind::ProjectMismatch), "{project}");
         assert!(bench.docs.resources(&ctx).await.unwrap().is_empty());
         let known = serde_json::from_value(json!({ "project": "handbook", "type": "tool" })).unwrap();
         let template = CompletionRef::ResourceTemplate("docs://{project}/{+path}".into());
         let completed = bench.docs.complete(&template, ("path", ""), &known, &ctx).await.unwrap_err();
         let prompted = bench.docs.get_prompt("capture", &known, &ctx).await.unwrap_err();
-        assert_eq!((completed.kind, prompted.kind), (ErrorKind::TenantMismatch, ErrorKind::TenantMismatch));
+        assert_eq!((completed.kind, prompted.kind), (ErrorKind::ProjectMismatch, ErrorKind::ProjectMismatch));
     }
     tenant::ActiveTenant { project: "handbook".into(), branch: "main".into() }.save(&notes);
     assert!(bench.docs.read_resource(uri, &ctx).await.is_ok() && bench.docs.may_subscribe(uri, &ctx).await.is_ok());

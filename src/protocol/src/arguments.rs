@@ -25,18 +25,18 @@ pub fn check(raw: &RawValue, max_depth: usize) -> Result<(), McpError> {
     for token in tokens(raw.get()) {
         match token {
             Token::Open(_) if open.len() >= max_depth => {
-                let message = format!("`params.arguments` are nested deeper than {max_depth} levels");
+                let message = format!("`params.arguments` is nested deeper than {max_depth} levels");
                 return Err(invalid(Cow::Owned(message)).with("maxDepth", max_depth));
             }
             Token::Open(_) => open.push(HashSet::new()),
             Token::Close(_) => _ = open.pop(),
             Token::Key(key) => {
                 let Some(key) = string(key) else {
-                    return Err(invalid("`params.arguments` have a key that is not valid Unicode".into()));
+                    return Err(invalid("`params.arguments` has a key that is not valid Unicode".into()));
                 };
                 if let Some(key) = open.last_mut().and_then(|keys| keys.replace(key)) {
                     let shortened: String = key.chars().take(128).collect();
-                    let message = "`params.arguments` have a key more than once in one object";
+                    let message = "`params.arguments` has a key more than once in one object";
                     return Err(invalid(message.into()).with("key", shortened));
                 }
             }

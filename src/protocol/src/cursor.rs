@@ -12,7 +12,7 @@ use super::McpError;
 pub struct Cursor {
     /// Number of entries before the page.
     pub offset: u64,
-    /// The version of the list that `offset` counts in, for lists that are stable between pages.
+    /// The generation of the list in which `offset` counts; `None` for lists without generations.
     pub generation: Option<u64>,
 }
 

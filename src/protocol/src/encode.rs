@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::{McpError, PassthroughError, RequestId, Revision, json::one_line};
+use super::{McpError, PassthroughError, RequestId, Revision, json::replace_line_breaks};
 
 /// Returns the response to a request that succeeded. `result` is JSON text. Only its line breaks are changed.
 #[must_use]
@@ -99,7 +99,7 @@ fn concat(parts: &[&str]) -> Bytes {
     for part in parts {
         out.extend_from_slice(part.as_bytes());
     }
-    one_line(&mut out);
+    replace_line_breaks(&mut out);
     Bytes::from(out)
 }
 

@@ -1,7 +1,7 @@
 //! The JSON-RPC envelope: the kind of a received message, and the position of its parts.
 //!
-//! Everything but the id is borrowed. Payloads are skipped and never parsed, so that the cost is one linear pass over the text
-//! (`Members::scan`, with `serde_json` as the fallback). Parsing must never panic or recurse, whatever the bytes are. The rules
+//! Payloads are borrowed, checked and outlined in one linear pass over the text, but no values are built (`Members::scan`, with
+//! `serde_json` as the fallback). Parsing must never panic or recurse, whatever the bytes are. The rules
 //! are in JSON-RPC 2.0, sections 4 to 6, and in 2026-07-28/basic/index, "Messages".
 
 #![allow(
@@ -17,7 +17,7 @@ use super::{
     ErrorKind, McpError, RequestId,
     json::{self, scanner::Scanner},
     outline::{Outline, OutlineBuilder, OutlinedParams},
-    params::{self, CallTool, Meta},
+    params::{self, CallToolParams, Meta},
 };
 
 /// Limits on a message.
@@ -93,8 +93,8 @@ impl Request<'_> {
     ///
     /// # Errors
     /// The errors of [`params::parse`].
-    pub fn tool_call(&self) -> Result<CallTool<'_>, McpError> {
-        CallTool::from_outline(self.params, self.outlined_params().object)
+    pub fn tool_call(&self) -> Result<CallToolParams<'_>, McpError> {
+        CallToolParams::from_outline(self.params, self.outlined_params().object)
     }
 }
 

@@ -81,11 +81,11 @@ error_table! {
     ChangeExpired = -31016, "CHANGE_EXPIRED", 409;
     /// The version or digest that a decision was made against is not the current one.
     VersionConflict = -31017, "VERSION_CONFLICT", 409;
-    /// The proposer of a change cannot approve it.
+    /// A person may not decide on their own call.
     SelfApproval = -31018, "SELF_APPROVAL", 403;
     Cancelled = -31019, "CANCELLED", 499;
     ShuttingDown = -31020, "SHUTTING_DOWN", 503;
-    /// The store could not be written; nothing was changed.
+    /// The store failed. Unless `data.outcome` is `unknown`, nothing was changed.
     StoreUnavailable = -31021, "STORE_UNAVAILABLE", 503;
     TooLarge = -31022, "TOO_LARGE", 413;
     NotFound = -31023, "NOT_FOUND", 404;
@@ -118,7 +118,7 @@ error_table! {
     /// A call about documents names no project, and its session has no active project.
     ProjectNotActive = -31046, "PROJECT_NOT_ACTIVE", 409;
     /// A project, branch or root is not configured, not checked out or not active.
-    TenantMismatch = -31047, "TENANT_MISMATCH", 403;
+    ProjectMismatch = -31047, "TENANT_MISMATCH", 403;
     DocumentNotFound = -31048, "DOCUMENT_NOT_FOUND", 404;
     InvalidDocType = -31049, "INVALID_DOC_TYPE", 422;
     /// The front matter of a document violates the schema of its type.

@@ -78,9 +78,9 @@ impl EventReader {
         self.input.extend_from_slice(chunk);
     }
 
-    /// Returns `true` if input was pushed that is not part of a returned event.
+    /// Returns `true` if bytes were pushed that were not parsed yet.
     #[must_use]
-    pub fn has_input(&self) -> bool {
+    pub fn has_unparsed_bytes(&self) -> bool {
         !self.input.is_empty()
     }
 

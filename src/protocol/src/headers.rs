@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use base64::{Engine, engine::general_purpose::STANDARD};
 
 use super::{
-    Era, ErrorKind, McpError, Revision,
+    ErrorKind, McpError, Revision,
     envelope::{Message, Notification, Request},
     json, negotiate,
     params::{Meta, keys},
@@ -121,7 +121,7 @@ pub fn check_request(
             // There is nothing to compare. The handler reports the missing member.
             (HeaderField::Absent, None) => {}
             (HeaderField::Absent, Some(_)) => return Err(mismatch(NAME, "is missing")),
-            (_, None) => return Err(mismatch(NAME, "names what the body does not")),
+            (_, None) => return Err(mismatch(NAME, &format!("is present, but `params.{key}` is missing"))),
             (_, Some(body)) => {
                 if decode_value(NAME, single_value(headers, NAME)?)? != body {
                     return Err(mismatch(NAME, "differs from the body"));
@@ -152,32 +152,6 @@ fn check_notification(
         Some(version) => negotiate::stateless_revision(version),
         None => Ok(Revision::MODERN),
     }
-}
-
-/// Returns the revision of a handshake-era request over HTTP. It is the revision of the session, or else the revision in the
-/// header, or else 2025-03-26 (2025-11-25/basic/transports, "Protocol Version Header").
-///
-/// # Errors
-/// `-32600`, to be sent with status 400, if the header does not name a handshake revision that the gateway serves.
-pub fn handshake_revision(
-    headers: &(impl Headers + ?Sized),
-    negotiated: Option<Revision>,
-) -> Result<Revision, McpError> {
-    let stated = match headers.field(PROTOCOL_VERSION) {
-        HeaderField::Absent => None,
-        HeaderField::One(value) => {
-            let value = visible_ascii(value).unwrap_or_default();
-            let revision = Revision::parse(value).filter(|revision| revision.era() == Era::Legacy);
-            Some(
-                revision
-                    .ok_or_else(|| negotiate::unsupported_version(ErrorKind::InvalidRequest, value, Era::Legacy))?,
-            )
-        }
-        HeaderField::Repeated => {
-            return Err(McpError::new(ErrorKind::InvalidRequest, "MCP-Protocol-Version is given more than once"));
-        }
-    };
-    Ok(negotiated.or(stated).unwrap_or(Revision::V2025_03_26))
 }
 
 /// Returns the HTTP status for an error on the stateless endpoint.

@@ -114,7 +114,7 @@ pub fn push_quoted(out: &mut impl Write, text: &str) {
 
 /// Replaces line breaks in JSON text by spaces. They occur only between tokens, since strings must escape them. A
 /// carriage return is replaced too, because many readers take it for a line end.
-pub fn one_line(text: &mut [u8]) {
+pub fn replace_line_breaks(text: &mut [u8]) {
     let mut position = 0;
     while let Some(line_break) = text.get(position..).and_then(|rest| memchr::memchr2(b'\n', b'\r', rest)) {
         position += line_break;
@@ -235,7 +235,7 @@ pub enum MemberEdit<'a> {
     /// Sets the value of existing members.
     Replace(&'a str),
     /// Appends a member with this value if there is none.
-    Default(&'a str),
+    SetIfMissing(&'a str),
     Drop,
 }
 
@@ -260,7 +260,7 @@ pub(crate) fn edit_object_into<'a>(
             found |= 1 << index.min(63);
             match edits[index].1 {
                 MemberEdit::Set(value) | MemberEdit::Replace(value) => MemberAction::Set(value),
-                MemberEdit::Default(_) => MemberAction::Keep,
+                MemberEdit::SetIfMissing(_) => MemberAction::Keep,
                 MemberEdit::Drop => MemberAction::Drop,
             }
         });
@@ -274,7 +274,7 @@ pub(crate) fn edit_object_into<'a>(
     }
     out.push_str(&object[copied_to..end]);
     for (index, (key, edit)) in edits.iter().enumerate() {
-        let (MemberEdit::Set(value) | MemberEdit::Default(value)) = edit else { continue };
+        let (MemberEdit::Set(value) | MemberEdit::SetIfMissing(value)) = edit else { continue };
         if found & (1 << index.min(63)) != 0 {
             continue;
         }
@@ -295,7 +295,9 @@ pub fn edit(object: &str, edits: &[(&str, MemberEdit<'_>)]) -> String {
 /// Returns the maximum number of bytes that the edits add to an object, if the new keys need no escapes.
 pub(crate) fn max_growth(edits: &[(&str, MemberEdit<'_>)]) -> usize {
     let added_len = |(key, edit): &(&str, MemberEdit<'_>)| match edit {
-        MemberEdit::Set(value) | MemberEdit::Replace(value) | MemberEdit::Default(value) => key.len() + value.len() + 4,
+        MemberEdit::Set(value) | MemberEdit::Replace(value) | MemberEdit::SetIfMissing(value) => {
+            key.len() + value.len() + 4
+        }
         MemberEdit::Drop => 0,
     };
     edits.iter().map(added_len).sum()

@@ -1,7 +1,7 @@
 //! JSON-RPC and the MCP wire protocol: envelopes, revisions and eras, error codes, header rules, JSON text.
 //!
-//! This crate is pure: no I/O, no clock, no sessions and no providers. All differences between revisions are in one table
-//! ([`revision::Rules`]), and the methods of each revision in [`request`].
+//! This crate is pure: no I/O, no clock, no sessions and no providers. The differences between messages of revisions are in one
+//! table ([`revision::Rules`]), those of client capabilities in [`negotiate`], and the methods of each revision in [`request`].
 //!
 //! [`envelope::parse`] borrows a message from the received bytes. [`params`] reads the members that the gateway must
 //! understand, [`headers`] compares them with the HTTP headers, and [`encode`] writes the response around a result that stays

@@ -43,7 +43,7 @@ pub fn supported_versions(era: Option<Era>) -> Vec<&'static str> {
 }
 
 /// Creates an error with `data: {supported, requested}`, where `supported` lists the versions of `era`.
-pub(super) fn unsupported_version(kind: ErrorKind, requested: &str, era: Era) -> McpError {
+fn unsupported_version(kind: ErrorKind, requested: &str, era: Era) -> McpError {
     // A hostile client could send a huge version. No real version is longer than this.
     let requested: String = requested.chars().take(64).collect();
     McpError::new(kind, "Unsupported protocol version")

@@ -222,7 +222,7 @@ fn check_object(object: OutlinedObject<'_>, path: &str, known: &[&str]) -> Resul
         let is_variant =
             |known: &&&str| (!ascii || known.len() == member.key.len()) && eq_ignoring_case(&member.key, known);
         if let Some(meaningful) = known.iter().find(is_variant) {
-            let message = format!("`{path}` have a member that differs from `{meaningful}` in case only");
+            let message = format!("`{path}` has a member that differs from `{meaningful}` in case only");
             return Err(McpError::new(ErrorKind::InvalidParams, message).with("member", *meaningful));
         }
     }
@@ -272,7 +272,8 @@ mod tests {
             assert_eq!(params.meta.map(|meta| meta.text()), json::member(text, "_meta"), "{text}");
             let meta = params.meta.unwrap_or(OutlinedObject::EMPTY);
             assert!(meta.members().eq(json::members(meta.text())), "{text}");
-            let edits = [("name", MemberEdit::Set("0")), ("_meta", MemberEdit::Drop), ("x", MemberEdit::Default("1"))];
+            let edits =
+                [("name", MemberEdit::Set("0")), ("_meta", MemberEdit::Drop), ("x", MemberEdit::SetIfMissing("1"))];
             assert_eq!(params.object.edit(&edits), json::edit(text, &edits), "{text}");
         }
     }

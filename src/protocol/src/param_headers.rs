@@ -139,7 +139,7 @@ pub fn check_params(
         match (headers.field(&name.to_ascii_lowercase()), value) {
             (HeaderField::Absent, None) => {}
             (HeaderField::Repeated, _) => return Err(mismatch(name, "is given more than once")),
-            (HeaderField::One(_), None) => return Err(mismatch(name, "is there without its argument")),
+            (HeaderField::One(_), None) => return Err(mismatch(name, "is present, but its argument is missing")),
             // Objects and arrays are not annotated types; the input schema rejects them later.
             (HeaderField::Absent, Some(Value::Object(_) | Value::Array(_))) => {}
             (HeaderField::Absent, Some(_)) => return Err(mismatch(name, "is missing")),

@@ -71,26 +71,26 @@ fn parse_serde_message(reason: &str) -> (Option<&str>, String) {
 /// The parameters of `initialize` (2025-11-25/basic/lifecycle, "Initialization").
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Initialize<'a> {
+pub struct InitializeParams<'a> {
     #[serde(borrow)]
     pub protocol_version: Cow<'a, str>,
     /// A JSON object.
-    #[serde(borrow, deserialize_with = "object")]
+    #[serde(borrow, deserialize_with = "deserialize_object")]
     pub capabilities: &'a RawValue,
     pub client_info: Implementation,
 }
 
 /// The parameters of `tools/call` (2026-07-28/server/tools, "Calling Tools").
 #[derive(Debug, Deserialize)]
-pub struct CallTool<'a> {
+pub struct CallToolParams<'a> {
     #[serde(borrow)]
     pub name: Cow<'a, str>,
     /// A JSON object.
-    #[serde(borrow, default, deserialize_with = "optional_object")]
+    #[serde(borrow, default, deserialize_with = "deserialize_present_object")]
     pub arguments: Option<&'a RawValue>,
 }
 
-impl<'a> CallTool<'a> {
+impl<'a> CallToolParams<'a> {
     /// Like [`parse`], for `params` with an outline.
     pub(crate) fn from_outline(params: Option<&'a RawValue>, object: OutlinedObject<'a>) -> Result<Self, McpError> {
         // The gateway and the upstream must read the same `task`.
@@ -117,24 +117,24 @@ pub struct ListParams<'a> {
 /// The parameters of `resources/read` (2026-07-28/server/resources), `resources/subscribe` and `resources/unsubscribe`
 /// (2025-11-25/server/resources, "Subscriptions").
 #[derive(Debug, Deserialize)]
-pub struct ResourceUri<'a> {
+pub struct ResourceUriParams<'a> {
     #[serde(borrow)]
     pub uri: Cow<'a, str>,
 }
 
 /// The parameters of `prompts/get` (2026-07-28/server/prompts).
 #[derive(Debug, Deserialize)]
-pub struct GetPrompt<'a> {
+pub struct GetPromptParams<'a> {
     #[serde(borrow)]
     pub name: Cow<'a, str>,
     /// All values are strings.
-    #[serde(default, deserialize_with = "strings")]
+    #[serde(default, deserialize_with = "deserialize_strings")]
     pub arguments: serde_json::Map<String, serde_json::Value>,
 }
 
 /// The parameters of `completion/complete` (2026-07-28/server/utilities/completion).
 #[derive(Debug, Deserialize)]
-pub struct Complete<'a> {
+pub struct CompleteParams<'a> {
     #[serde(borrow, rename = "ref")]
     pub reference: Reference<'a>,
     #[serde(borrow)]
@@ -173,19 +173,19 @@ pub struct CompleteArgument<'a> {
 #[derive(Debug, Default, Deserialize)]
 pub struct CompleteContext {
     /// All values are strings.
-    #[serde(default, deserialize_with = "strings")]
+    #[serde(default, deserialize_with = "deserialize_strings")]
     pub arguments: serde_json::Map<String, serde_json::Value>,
 }
 
 /// The parameters of `logging/setLevel` (2025-11-25/server/utilities/logging).
 #[derive(Debug, Deserialize)]
-pub struct SetLevel {
+pub struct SetLevelParams {
     pub level: LoggingLevel,
 }
 
 /// The parameters of `subscriptions/listen` (2026-07-28/basic/patterns/subscriptions).
 #[derive(Debug, Deserialize)]
-pub struct Listen<'a> {
+pub struct ListenParams<'a> {
     #[serde(borrow)]
     pub notifications: ListenFilter<'a>,
 }
@@ -208,31 +208,33 @@ pub struct ListenFilter<'a> {
 /// 2026-07-28/basic/patterns/cancellation).
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Cancelled {
+pub struct CancelledParams {
     /// Optional in the schema of 2025-11-25 because of tasks; a notification without it cancels nothing here.
-    #[serde(deserialize_with = "request_id")]
+    #[serde(deserialize_with = "deserialize_request_id")]
     pub request_id: RequestId,
 }
 
 /// Reads a JSON object as raw text.
-fn object<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<&'a RawValue, D::Error> {
+fn deserialize_object<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<&'a RawValue, D::Error> {
     let raw = <&'de RawValue>::deserialize(deserializer)?;
     if raw.get().starts_with('{') { Ok(raw) } else { Err(Error::custom("expected an object")) }
 }
 
 /// Reads a JSON object as raw text. Null is refused, because the schema does not allow it.
-fn optional_object<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'a RawValue>, D::Error> {
-    object(deserializer).map(Some)
+fn deserialize_present_object<'de: 'a, 'a, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<&'a RawValue>, D::Error> {
+    deserialize_object(deserializer).map(Some)
 }
 
 /// Reads a map whose values are all strings.
-fn strings<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
+fn deserialize_strings<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map<String, Value>, D::Error> {
     let map = Map::deserialize(deserializer)?;
     if map.values().all(Value::is_string) { Ok(map) } else { Err(Error::custom("expected a map of strings")) }
 }
 
 /// Reads a string or an integer as raw text.
-fn request_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RequestId, D::Error> {
+fn deserialize_request_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RequestId, D::Error> {
     let raw = <&'de RawValue>::deserialize(deserializer)?;
     RequestId::from_json(raw.get()).ok_or_else(|| Error::custom("expected a string or an integer"))
 }
@@ -348,7 +350,7 @@ impl Meta<'_> {
 
 /// Returns `true` if the request names its revision, as only the stateless era does.
 #[must_use]
-pub fn is_modern(meta: &Meta<'_>) -> bool {
+pub fn has_revision(meta: &Meta<'_>) -> bool {
     meta.protocol_version.is_some()
 }
 

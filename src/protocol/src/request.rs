@@ -45,7 +45,7 @@ impl RequestId {
         &self.raw
     }
 
-    /// Returns the raw text with the escapes of a string decoded. Equality, order and hash use it.
+    /// Returns the raw text with the escapes of a string decoded. Ids with equal canonical texts are equal.
     fn canonical(&self) -> Cow<'_, str> {
         if !self.has_escapes {
             return Cow::Borrowed(&self.raw);

@@ -1,4 +1,4 @@
-//! The protocol revisions that the gateway serves, and the one table of their differences.
+//! The protocol revisions that the gateway serves, and the table of the differences between their messages.
 //!
 //! To add a revision:
 //! 1. Add its line to `revisions!` below, in order of date, and move `NEWEST_LEGACY` or `MODERN` to it. Where a message
@@ -9,7 +9,8 @@
 //!    servers of the new revision and of all earlier ones. `server_of_any_single_revision_is_detected` checks this.
 //! 4. Where a message differs, apply the rules in the code that writes the message: definitions in
 //!    `src/routing/src/table/revision_filter.rs` (`revision_filter_keeps_supported_members_verbatim` does not compile
-//!    without the revision), calls and results in `src/bridge`. Do not compare revisions elsewhere.
+//!    without the revision), calls and results in `src/bridge`. Do not compare revisions elsewhere, except for
+//!    capabilities in `negotiate.rs`.
 //! 5. Add its scenarios to `tests/conformance/expectations.mjs`. `official_suite_covers_each_revision` checks this.
 
 /// The way in which a client starts: with an `initialize` handshake, or with metadata in every request.

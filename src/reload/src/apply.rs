@@ -6,7 +6,8 @@ use countersign_config::{Config, OidcConfig, RoutesConfig, TokenIssuer, Upstream
 use countersign_domain::policy::PolicyConfig;
 use countersign_store::PolicySnapshot;
 
-/// The parts of a gateway that can be reconfigured while it runs. A failed call has changed nothing.
+/// The parts of a gateway that can be reconfigured while it runs. Except for `apply_webhooks`, a failed call has changed
+/// nothing.
 pub trait Reconfigurable: Send + Sync + 'static {
     /// Replaces the policy and the configured names of tools between two calls.
     fn apply_routing<'a>(
@@ -39,7 +40,8 @@ pub trait Reconfigurable: Send + Sync + 'static {
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>>;
 }
 
-/// Applies all differences between two configurations, or none of them.
+/// Applies all differences between two configurations. If a step fails, undoes the earlier ones; an undo that fails is
+/// logged.
 pub(crate) async fn put_in_force(gateway: &dyn Reconfigurable, before: &Config, now: &Config) -> Result<(), String> {
     let mut applied = before.clone();
     let result = apply_changes(gateway, &mut applied, now).await;

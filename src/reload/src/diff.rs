@@ -3,7 +3,7 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{identity_providers, pending::Loosening, rule_lists, server_versions};
+use super::{identity_providers, pending::Loosening, rule_lists, server_diff};
 use countersign_config::{AuthConfig, Config, reader::Setting};
 use countersign_domain::policy::{GroupMember, PolicyConfig, PolicyDefault, PolicyMode, Verdict, terms};
 
@@ -59,7 +59,7 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
     let Diff { policy_loosened: loosened, policy_tightened: tightened, .. } = &mut diff;
     let servers = new.upstreams.iter().filter_map(|server| {
         let before = old.upstreams.iter().find(|before| before.name == server.name);
-        server_versions::hold_back_loosening(before, server, has_restrictive_rules, loosened, tightened)
+        server_diff::hold_back_loosening(before, server, has_restrictive_rules, loosened, tightened)
     });
     effective.upstreams = servers.collect();
     let (old, new) = (&old.auth, &new.auth);
@@ -80,7 +80,7 @@ pub fn with_all_loosened(in_force: &Config, new: &Config) -> Config {
     }
 }
 
-/// Finds all differences, whether they loosen policy or not.
+/// Finds all differences that can take effect while the gateway runs, whether they loosen policy or not.
 fn find_changes(old: &Config, new: &Config) -> Diff {
     let (upstreams_added, upstreams_removed, upstreams_changed) =
         diff_by_name(&old.upstreams, &new.upstreams, |server| &server.name);
@@ -119,7 +119,7 @@ fn diff_by_name<T: PartialEq>(
     )
 }
 
-/// Holds back the changes that loosen the policy. Returns `true` if the old rules review or deny calls.
+/// Holds back the changes that loosen the policy. Returns `true` if the old policy has a rule that reviews or denies.
 fn hold_back_policy(old: &PolicyConfig, new: &PolicyConfig, effective: &mut PolicyConfig, diff: &mut Diff) -> bool {
     // Destructured, so that a new field of the policy must be compared here before it can take effect.
     let PolicyConfig { mode: _, default: _, rules: _, review: _, groups: _ } = new;

@@ -3,8 +3,8 @@
 use countersign_config::{Config, OidcConfig, Secret, UpstreamOAuth, UpstreamTarget};
 use countersign_domain::changes::digest::{PartHasher, hex};
 
-/// Returns the SHA-256 of a configuration's policy, identity providers and servers, including secrets. Only gateways of the
-/// store know `salt`, so nobody else can test guesses of a secret against the hash.
+/// Returns the SHA-256 of a configuration's policy, identity provider, token issuers and servers, including secrets.
+/// Only gateways of the store know `salt`, so nobody else can test guesses of a secret against the hash.
 #[must_use]
 pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
     let mut hasher = PartHasher::new("countersign.reload.1");
@@ -73,7 +73,7 @@ mod tests {
     use countersign_domain::policy::PolicyDefault;
 
     #[test]
-    fn digest_covers_exactly_policy_and_servers() {
+    fn digest_covers_exactly_policy_sign_in_and_servers() {
         let target = |token: &str, arg: &str| UpstreamTarget::Command {
             command: "x".to_owned(),
             args: vec![arg.to_owned()],
@@ -95,13 +95,14 @@ mod tests {
             |secret: &str| UpstreamOAuth { client_secret: Some(Secret(secret.to_owned())), ..UpstreamOAuth::default() };
         let digest_with_secret = |secret| digest_after(&|config| config.upstreams[0].oauth = Some(oauth(secret)));
         assert_ne!(digest_with_secret("1"), digest_with_secret("2"));
-        let changes: [&dyn Fn(&mut Config); 6] = [
+        let changes: [&dyn Fn(&mut Config); 7] = [
             &|c| c.policy.default = PolicyDefault::Allow,
             &|c| c.upstreams[0].trust_annotations = true,
             &|c| c.upstreams[0].tools_deny = vec!["x".into()],
             &|c| c.upstreams[0].target = target("other", "1"),
             &|c| c.upstreams[0].target = target("s3cret", "2"),
             &|c| c.upstreams.clear(),
+            &|c| c.auth.oidc = Some(OidcConfig::new("https://id.example", "gw")),
         ];
         for change in changes {
             assert_ne!(digest_after(change), first);

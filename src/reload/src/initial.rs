@@ -23,7 +23,7 @@ pub struct InitialConfig {
     pub(super) pending: Option<(PendingPolicy, Arc<Config>)>,
     /// The digest of the file, if a reviewer has refused it.
     pub(super) refused: Option<String>,
-    /// Servers that do not run, because the earlier target that would stay in force is not known.
+    /// Servers that are not started: their new target waits for consent, and of the old one only the hash is known.
     pub(super) suspended: Vec<UpstreamConfig>,
     /// Changes that loosen policy and that the operator has accepted.
     pub(super) accepted_by_operator: Vec<Loosening>,
@@ -93,7 +93,7 @@ impl InitialConfig {
             initial.accepted_by_operator = diff.policy_loosened;
             return initial;
         }
-        initial.suspended = snapshot::take_unknown_servers(&mut effective);
+        initial.suspended = snapshot::take_servers_with_unknown_target(&mut effective);
         initial.settings_view.record_previous(&settings, &diff.policy_loosened);
         for Loosening { key, from, to } in &diff.policy_loosened {
             tracing::warn!(

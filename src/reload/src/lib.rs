@@ -16,7 +16,7 @@ mod initial;
 pub mod pending;
 pub mod rule_lists;
 mod save;
-mod server_versions;
+mod server_diff;
 pub mod settings_view;
 mod snapshot;
 pub mod status;
@@ -97,7 +97,7 @@ pub struct Reloader {
     /// The path of the file that was read at the start, or the default path.
     file: Option<PathBuf>,
     /// `true` once the file has been read. If the file disappears later, the old configuration stays in force.
-    was_read: AtomicBool,
+    has_read_file: AtomicBool,
     settings_at_start: Vec<Setting>,
     /// See [`InitialConfig`].
     accepted_by_operator: Vec<Loosening>,
@@ -111,8 +111,8 @@ struct State {
     in_force: Arc<Config>,
     generation: u64,
     pending: Option<(PendingPolicy, Arc<Config>)>,
-    /// The digests and verdicts of the latest decisions made here, newest first, until they are read from the audit
-    /// trail. The same changes may be pending again by then. A gateway without other nodes never reads them.
+    /// The digests and verdicts of the latest decisions made on this node whose audit entries have not come back yet. They
+    /// are skipped in [`Reloader::apply_remote_decision`].
     own_decisions: Vec<(String, bool)>,
     needs_restart: Vec<String>,
     last: Option<ReloadOutcome>,
@@ -153,7 +153,7 @@ impl Reloader {
             gateway,
             publish,
             salt,
-            was_read: AtomicBool::new(loaded.file.is_some()),
+            has_read_file: AtomicBool::new(loaded.file.is_some()),
             file: loaded.lookup_path,
             settings_at_start: loaded.settings,
             accepted_by_operator: initial.accepted_by_operator,
@@ -178,8 +178,8 @@ impl Reloader {
 
     /// Returns `true` once the file has been read, even if it has disappeared since.
     #[must_use]
-    pub fn was_read(&self) -> bool {
-        self.was_read.load(Ordering::Acquire)
+    pub fn has_read_file(&self) -> bool {
+        self.has_read_file.load(Ordering::Acquire)
     }
 
     /// Returns the settings in force, key by key, with their pending changes.
@@ -215,7 +215,7 @@ impl Reloader {
     /// Carries out a reviewer's decision on the pending changes. The caller has checked that `by` is a reviewer.
     ///
     /// # Errors
-    /// Returns a [`DecideError`]; nothing has changed then.
+    /// Returns a [`DecideError`]. With `NotInForce` the decision is recorded, but the old configuration stays in force.
     pub async fn decide(&self, digest: &str, accept: bool, by: &str) -> Result<(), DecideError> {
         let _turn = self.reload_lock.lock().await;
         let (pending, config) = self.lock().pending.clone().ok_or(DecideError::NothingPending)?;
@@ -237,7 +237,7 @@ impl Reloader {
         self.apply_decision(pending, config, accept, by, true).await
     }
 
-    /// Carries out a decision that the audit trail of the store records, if it was made at another gateway and the same
+    /// Carries out a decision that the audit trail of the store records, if it was made at another node and the same
     /// changes are pending here.
     pub async fn apply_remote_decision(&self, digest: &str, accept: bool, by: &str) {
         let _turn = self.reload_lock.lock().await;
@@ -250,13 +250,13 @@ impl Reloader {
             state.pending.clone().filter(|(pending, _)| pending.digest == digest)
         };
         let Some((pending, config)) = pending else { return };
-        tracing::warn!(by, digest, accept, "a reviewer decided on a looser policy at another gateway");
+        tracing::warn!(by, digest, accept, "a reviewer decided on a looser policy at another node");
         if let Err(error) = self.apply_decision(pending, config, accept, by, false).await {
-            tracing::error!(%error, "a decision that was made at another gateway could not be carried out here");
+            tracing::error!(%error, "a decision that was made at another node could not be carried out here");
         }
     }
 
-    /// Carries out a decision on pending changes. `is_local` tells whether the decision was made at this gateway.
+    /// Carries out a decision on pending changes. `is_local` tells whether the decision was made at this node.
     async fn apply_decision(
         &self,
         pending: PendingPolicy,
@@ -299,7 +299,7 @@ impl Reloader {
     }
 
     async fn read_config(&self) -> Result<LoadedConfig, Vec<Problem>> {
-        let (source, expected) = (self.source.clone(), self.file.clone().filter(|_| self.was_read()));
+        let (source, expected) = (self.source.clone(), self.file.clone().filter(|_| self.has_read_file()));
         // The file is read on a blocking thread, since it may have been replaced by something that blocks, such as a pipe.
         let read = tokio::task::spawn_blocking(move || {
             let is_readable =
@@ -319,18 +319,18 @@ impl Reloader {
 
     async fn apply_loaded(&self, cause: ReloadCause, loaded: LoadedConfig) {
         if loaded.file.is_some() {
-            self.was_read.store(true, Ordering::Release);
+            self.has_read_file.store(true, Ordering::Release);
         }
         let before = self.config();
         let mut old = Config::clone(&before);
         old.upstreams.extend(self.lock().suspended.iter().cloned());
         let (mut diff, mut effective) = compare(&old, &loaded.config);
-        if !diff.policy_loosened.is_empty() && self.is_newest(&loaded.config).await {
+        if !diff.policy_loosened.is_empty() && self.is_newest_policy(&loaded.config).await {
             effective = diff::with_all_loosened(&effective, &loaded.config);
             diff.policy_loosened.clear();
-            tracing::warn!("the new configuration loosens policy; a reviewer has consented to it at another gateway");
+            tracing::warn!("the new configuration loosens policy; a reviewer has consented to it at another node");
         }
-        let suspended = snapshot::take_unknown_servers(&mut effective);
+        let suspended = snapshot::take_servers_with_unknown_target(&mut effective);
         let (changes, _) = compare(&before, &effective);
         if let Err(error) = apply::put_in_force(&*self.gateway, &before, &effective).await {
             return self.reject(cause, vec![Problem::not_applicable(error)]);

@@ -18,7 +18,8 @@ pub struct Loosening {
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = ReloadWaiting)]
 pub struct PendingPolicy {
-    /// The digest that consent is given to; it covers the policy and the servers of the file.
+    /// The digest that consent is given to; it covers the policy, the sign-in, the token issuers and the servers of the
+    /// file.
     pub digest: String,
     pub since: Timestamp,
     /// The changes; never empty.

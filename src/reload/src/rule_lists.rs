@@ -25,7 +25,7 @@ pub struct RuleListMerge {
     /// Changes that make policy stricter, described for people.
     pub tightened: Vec<String>,
     /// The list that may take effect at once. It is at least as strict as the old list for every call, and contains every
-    /// change that is certainly stricter.
+    /// change that is certainly not looser.
     pub effective: Vec<Rule>,
 }
 
@@ -34,10 +34,10 @@ const RULES_KEY: &str = "policy.rules";
 
 /// Merges the lists.
 ///
-/// These changes count as stricter: a stricter verdict in the same place; a new rule that denies; a new rule that
-/// reviews, if no later rule denies or has stricter terms; a new rule that allows, if all later rules allow and no
-/// extension method is named; a removed rule that allows. If the terms of a review loosen in any way, the old ones stay
-/// as a whole.
+/// These changes take effect at once: a stricter verdict in the same place; a new rule that denies; a new rule that
+/// reviews, if neither a later rule nor the default denies or has stricter terms; a new rule that allows, if all later rules
+/// and the default allow and no extension method is named; a removed rule that allows. If the terms of a review
+/// loosen in any way, the old ones stay as a whole.
 #[must_use]
 pub fn merge(old: &[Rule], new: &[Rule], default_decision: &DefaultDecision) -> RuleListMerge {
     let mut merged = RuleListMerge::default();
@@ -88,12 +88,12 @@ impl RuleListMerge {
         // under the global terms.
         let later_terms = after.iter().filter(|rule| rule.then == Verdict::Review).map(|rule| &rule.terms);
         let lets_more_pass = |before: &Arc<Terms>| !terms::loosened_terms(before, &rule.terms).is_empty();
-        let is_stricter = match rule.then {
+        let is_not_looser = match rule.then {
             Verdict::Deny => true,
             Verdict::Review => !may_deny && !later_terms.chain([&default_decision.terms]).any(lets_more_pass),
             Verdict::Allow => allows_all && rule.methods.is_empty(),
         };
-        if is_stricter {
+        if is_not_looser {
             self.effective.push(rule.clone());
             if rule.then != Verdict::Allow {
                 self.tightened.push(format!("{RULES_KEY}: {} ({}) is new", rule.label, rule.then.as_str()));

@@ -1,4 +1,4 @@
-//! Saves the policy in force in the store, for the next start ([`super::initial`]) and for other gateways.
+//! Saves the policy in force in the store, for the next start ([`super::initial`]) and for other nodes.
 
 use serde_json::json;
 
@@ -36,7 +36,7 @@ impl Reloader {
     pub async fn retry_save(&self) {
         let _turn = self.reload_lock.lock().await;
         if self.lock().is_unsaved {
-            // Another gateway may have saved a newer policy by now, which only a consent here may replace.
+            // Another node may have saved a newer policy by now, which only a consent here may replace.
             self.save_policy(false).await;
         }
     }
@@ -85,8 +85,8 @@ impl Reloader {
     }
 
     /// Returns `true` if the configuration has the newest policy in the store, because a reviewer consented to it at another
-    /// gateway before the file was read here.
-    pub(super) async fn is_newest(&self, config: &Config) -> bool {
+    /// node before the file was read here.
+    pub(super) async fn is_newest_policy(&self, config: &Config) -> bool {
         // The newest policy in the store may be looser than the unsaved one that is in force here.
         if self.lock().is_unsaved {
             return false;

@@ -15,7 +15,7 @@ const MAX_LINES: usize = 400;
 /// Maximum number of characters in a line.
 const MAX_LINE_CHARS: usize = 400;
 
-/// A key with its value in force.
+/// A key with its value in force; for `mcpServers`, the value of the file.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = ConfigSetting)]

@@ -63,11 +63,13 @@ struct SavedServer {
     trust_annotations: bool,
     allow_own_files: bool,
     /// Set for [`Serialization::Tool`].
-    by_tool: bool,
+    #[serde(rename = "by_tool")]
+    serialize_by_tool: bool,
     /// The hash of the preview recipes.
     previews: String,
     /// The tools with a recipe of the operator.
-    written: Vec<String>,
+    #[serde(rename = "written")]
+    tools_with_own_recipe: Vec<String>,
     /// The tools whose dry run needs no acceptance; absent in snapshots of versions in which no dry run needed one.
     #[serde(rename = "vouched")]
     trusted_dry_runs: Option<Vec<String>>,
@@ -84,7 +86,7 @@ pub(super) struct PreviousConfig {
 
 /// The reason why the policy in force cannot be saved.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum BodyError {
+pub(super) enum SavePolicyError {
     #[error("{0}")]
     Body(#[from] serde_json::Error),
     #[error("the saved policy could not be read back: {0}")]
@@ -99,7 +101,7 @@ pub(super) fn serialize_policy(
     settings: &[ActiveSetting],
     config: &Config,
     salt: &[u8; 16],
-) -> Result<String, BodyError> {
+) -> Result<String, SavePolicyError> {
     let value = |setting: &ActiveSetting| match setting.key {
         // Rules are written with their effective terms, because the review that they inherit from may differ in the
         // file.
@@ -115,7 +117,7 @@ pub(super) fn serialize_policy(
     let body = serde_json::to_string(&SnapshotBody { policy, servers, issuers, identity_provider })?;
     let PreviousConfig { config: read_back, unread_reason, .. } = parse_previous(&body, config, salt)?;
     if let Some(reason) = unread_reason {
-        return Err(BodyError::Unreadable(reason));
+        return Err(SavePolicyError::Unreadable(reason));
     }
     let mut differences = compare(&read_back, config).0.policy_loosened;
     differences.extend(compare(config, &read_back).0.policy_loosened);
@@ -123,7 +125,7 @@ pub(super) fn serialize_policy(
         return Ok(body);
     }
     let keys: Vec<&str> = differences.iter().map(|loosening| loosening.key.as_str()).collect();
-    Err(BodyError::Differs(keys.join(", ")))
+    Err(SavePolicyError::Differs(keys.join(", ")))
 }
 
 fn snapshot_identity_provider(provider: &OidcConfig) -> SavedIdentityProvider {
@@ -146,9 +148,9 @@ fn snapshot_server(config: &UpstreamConfig, salt: &[u8; 16]) -> SavedServer {
         tools_deny: config.tools_deny.clone(),
         trust_annotations: config.trust_annotations,
         allow_own_files: config.allow_own_files,
-        by_tool: config.serialize == Serialization::Tool,
+        serialize_by_tool: config.serialize == Serialization::Tool,
         previews: hash_recipes(config),
-        written: config.previews.written.clone(),
+        tools_with_own_recipe: config.previews.written.clone(),
         trusted_dry_runs: Some(config.previews.trusted_tools()),
     }
 }
@@ -173,11 +175,11 @@ pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Resul
             previous = UpstreamConfig { previews, target: previous.target, ..new.clone() };
         }
         // Shipped recipes call nothing that needs consent. The operator's earlier recipes are no longer known.
-        previous.previews.written = old.written;
+        previous.previews.written = old.tools_with_own_recipe;
         if let Some(trusted) = old.trusted_dry_runs {
             previous.previews.trust_only(&trusted);
         }
-        let serialize = if old.by_tool { Serialization::Tool } else { Serialization::Server };
+        let serialize = if old.serialize_by_tool { Serialization::Tool } else { Serialization::Server };
         UpstreamConfig {
             serialize,
             prefix: old.prefix,
@@ -247,7 +249,7 @@ fn target_hash(target: &UpstreamTarget, salt: &[u8; 16]) -> String {
 }
 
 /// Removes and returns the servers whose earlier target would stay in force but is not known.
-pub(super) fn take_unknown_servers(config: &mut Config) -> Vec<UpstreamConfig> {
+pub(super) fn take_servers_with_unknown_target(config: &mut Config) -> Vec<UpstreamConfig> {
     let is_unknown = |server: &UpstreamConfig| matches!(&server.target, UpstreamTarget::Command { command, .. } if command.is_empty());
     let (unknown, known) = std::mem::take(&mut config.upstreams).into_iter().partition(is_unknown);
     config.upstreams = known;

@@ -37,7 +37,7 @@ impl<T: PartialEq + Copy> ChangeDetector<T> {
     }
 
     /// Takes the value of a poll. Returns `true` once for each change, when two polls in a row return the changed value.
-    fn has_settled(&mut self, now: T) -> bool {
+    fn observe(&mut self, now: T) -> bool {
         let is_stable = now == self.last_seen;
         self.last_seen = now;
         if is_stable && now != self.accepted {
@@ -74,14 +74,14 @@ async fn watch(
     let had_terminal = std::io::stderr().is_terminal();
     let file = reloader.file().cloned();
     if let Some(file) = &file {
-        let exists = reloader.was_read();
+        let exists = reloader.has_read_file();
         tracing::info!(file = %file.display(), exists, "the configuration file is watched");
     }
     let mut ticks = tokio::time::interval(POLL_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // No file has this stamp, so a change since the file was read is noticed. If there was no file, a new one counts as
     // a change.
-    let impossible_stamp = reloader.was_read().then_some((0, 0, 0, 0, 0, 0, 0));
+    let impossible_stamp = reloader.has_read_file().then_some((0, 0, 0, 0, 0, 0, 0));
     let mut detector = ChangeDetector::new(impossible_stamp);
     let mut is_first_check = true;
     loop {
@@ -108,7 +108,7 @@ async fn watch(
                     detector = ChangeDetector::new(None);
                 }
                 is_first_check = false;
-                if detector.has_settled(now) {
+                if detector.observe(now) {
                     reloader.reload(ReloadCause::File).await;
                 }
             }
@@ -149,7 +149,7 @@ mod tests {
             (None, false),
             (None, false),
         ] {
-            assert_eq!(detector.has_settled(now), counts, "{now:?}");
+            assert_eq!(detector.observe(now), counts, "{now:?}");
         }
     }
 

@@ -33,7 +33,8 @@ pub struct SignInData {
 /// Either a `code` or a `key`.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct SignIn {
+#[schema(as = SignIn)]
+struct SignInRequest {
     code: Option<String>,
     key: Option<String>,
 }
@@ -41,7 +42,8 @@ struct SignIn {
 /// A new sign-in.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct SignedIn<'a> {
+#[schema(as = SignedIn)]
+struct SignInResponse<'a> {
     /// The value of the header `X-Countersign-Secret`.
     secret: &'a str,
     principal: SignedInPrincipal<'a>,
@@ -59,8 +61,8 @@ struct SignedInPrincipal<'a> {
 ///
 /// The body has a one-time code (from `countersign open`), or the API key of a reviewer, viewer or admin. Failed attempts are
 /// limited for each address.
-#[utoipa::path(post, path = "/api/sign-in", operation_id = "signIn", security(()), request_body = SignIn, responses(
-    (status = 200, body = SignedIn, headers(("Set-Cookie" = String,
+#[utoipa::path(post, path = "/api/sign-in", operation_id = "signIn", security(()), request_body = SignInRequest, responses(
+    (status = 200, body = SignInResponse, headers(("Set-Cookie" = String,
         description = "`countersign_session`: HttpOnly, SameSite=Strict, Path=/, and Secure over https.")),
         description = "The sign-in. The page keeps the secret in its `sessionStorage` and sends it in the header \
             `X-Countersign-Secret` of every request; the cookie alone authorizes nothing."),
@@ -68,25 +70,25 @@ struct SignedInPrincipal<'a> {
 pub async fn sign_in(
     request: HttpRequest,
     payload: web::Payload,
-    sign_in: web::Data<SignInData>,
+    data: web::Data<SignInData>,
 ) -> Result<HttpResponse, Problem> {
     // A foreign page must not sign this browser in as someone else. Programs send no Origin.
     if !matches!(
-        guard::origin_verdict(&sign_in.authentication.origins, &request),
+        guard::origin_verdict(&data.authentication.origins, &request),
         OriginVerdict::SameOrigin | OriginVerdict::Absent
     ) {
         return Err(Problem::new(ErrorKind::Forbidden, "the Origin header must be this gateway's own"));
     }
-    let peer = sign_in.authentication.address(&request);
-    let body: SignIn = body::read_json(body::MAX_BODY_BYTES, &request, payload, sign_in.request_timeout).await?;
+    let peer = data.authentication.address(&request);
+    let body: SignInRequest = body::read_json(body::MAX_BODY_BYTES, &request, payload, data.request_timeout).await?;
     // Verified before failures are counted, so that the right credential works however many wrong ones were sent.
-    let subject = verify_credential(&sign_in, body, peer).await.map_err(|error| match error.kind {
+    let subject = verify_credential(&data, body, peer).await.map_err(|error| match error.kind {
         ErrorKind::Unauthorized => {
-            sign_in.attempts.record_failure(AttemptSource::for_peer(peer), std::time::Instant::now(), error)
+            data.attempts.record_failure(AttemptSource::for_peer(peer), std::time::Instant::now(), error)
         }
         _ => error,
     })?;
-    let (sign_ins, cookies, now) = (&sign_in.authentication.sign_ins, dashboard_cookies(&request), Timestamp::now());
+    let (sign_ins, cookies, now) = (&data.authentication.sign_ins, dashboard_cookies(&request), Timestamp::now());
     let signed_in = match subject {
         SignInSubject { principal, session: Some(session), .. } => {
             sign_ins.sign_in_person(principal, session, &cookies, now)?
@@ -96,7 +98,8 @@ pub async fn sign_in(
     tracing::info!(principal = signed_in.principal.name, "signed in");
 
     let principal = SignedInPrincipal { name: &signed_in.principal.name, role: signed_in.principal.role };
-    let mut response = json_ok(&SignedIn { secret: &signed_in.secret, principal, expires_at: signed_in.expires_at });
+    let mut response =
+        json_ok(&SignInResponse { secret: &signed_in.secret, principal, expires_at: signed_in.expires_at });
     set_cookie(&mut response, &signed_in.cookie)?;
     Ok(response)
 }
@@ -109,21 +112,21 @@ struct SignInSubject {
 }
 
 async fn verify_credential(
-    sign_in: &SignInData,
-    body: SignIn,
+    data: &SignInData,
+    body: SignInRequest,
     peer: Option<std::net::IpAddr>,
 ) -> Result<SignInSubject, McpError> {
     match (body.code, body.key) {
         (Some(code), None) => {
-            codes::check_exists(&sign_in.codes, code.trim())?;
-            let codes = Arc::clone(&sign_in.codes);
+            codes::check_exists(&data.codes, code.trim())?;
+            let codes = Arc::clone(&data.codes);
             let redeemed = web::block(move || codes::redeem(&codes, code.trim(), Timestamp::now())).await;
             let (principal, session) =
                 redeemed.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))??;
             Ok(SignInSubject { principal: Arc::new(principal), key: None, session })
         }
         (None, Some(key)) => {
-            let identity = sign_in.authentication.authenticator.identify_key(key.trim(), peer)?;
+            let identity = data.authentication.authenticator.identify_key(key.trim(), peer)?;
             let key = match identity.credential {
                 Credential::Key(key) => Some(key),
                 Credential::Loopback | Credential::SignIn(_) | Credential::Token(_) => None,
@@ -146,9 +149,9 @@ struct SignedOut {
 /// Signs out the whole browser.
 #[utoipa::path(post, path = "/api/sign-out", operation_id = "signOut", responses(
     (status = 200, body = SignedOut, description = "All tabs of the browser are signed out.")))]
-pub async fn sign_out(caller: Caller, sign_in: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
-    let (cookie, session) = sign_in.authentication.sign_ins.sign_out(&caller.credential)?;
-    let client = sign_in.provider_sign_ins.client();
+pub async fn sign_out(caller: Caller, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
+    let (cookie, session) = data.authentication.sign_ins.sign_out(&caller.credential)?;
+    let client = data.provider_sign_ins.client();
     let provider_url = session.and_then(|session| client.end_session_url(&session, Timestamp::now()));
     let mut response = json_ok(&SignedOut { provider_url });
     set_cookie(&mut response, &cookie)?;
@@ -178,8 +181,8 @@ struct Me<'a> {
     key_id: Option<&'a str>,
     /// The groups of `policy.groups` with this person. A rule may require the approval of one of them.
     groups: Vec<String>,
-    /// `true` if they may approve, reject, edit, settle, accept definitions, and create and revoke standing rules, as far as
-    /// the rule of a change requires them.
+    /// `true` if they may approve, reject, edit, settle, accept definitions, and create and revoke standing rules, unless
+    /// the rule of a change names other reviewers.
     may_decide: bool,
     /// `true` if they may revoke the approvals of others while a change can still be undone.
     may_undo_all: bool,
@@ -188,7 +191,7 @@ struct Me<'a> {
 /// Returns the caller's account and permissions.
 #[utoipa::path(get, path = "/api/me", operation_id = "getMe", responses(
     (status = 200, description = "The caller", body = Me)))]
-pub async fn me(caller: Caller, sign_in: web::Data<SignInData>) -> HttpResponse {
+pub async fn me(caller: Caller, data: web::Data<SignInData>) -> HttpResponse {
     let principal = &*caller.principal;
     let Principal { name, role, key_id, .. } = principal;
     json_ok(&Me {
@@ -197,7 +200,7 @@ pub async fn me(caller: Caller, sign_in: web::Data<SignInData>) -> HttpResponse 
         role: *role,
         owner: principal.owner(),
         key_id: key_id.as_deref(),
-        groups: sign_in.people.groups_of(principal),
+        groups: data.people.groups_of(principal),
         may_decide: role.may_decide(),
         may_undo_all: *role == Role::Admin,
     })

@@ -28,7 +28,7 @@ struct Export {
     span: TimeRange,
     /// The header of the file, until it is written.
     header: Option<String>,
-    /// The number of the last entry that was written.
+    /// The number of the last entry that was read; entries outside `span` are skipped.
     after: u64,
     /// The number of the last entry when the export started.
     end: u64,

@@ -41,7 +41,7 @@ pub trait Body: DeserializeOwned + Send + 'static {
 pub struct Submission<B> {
     pub principal: Arc<Principal>,
     /// The `{id}` of the path, or else its `{name}`.
-    pub id: String,
+    pub path_parameter: String,
     pub body: B,
 }
 
@@ -52,20 +52,20 @@ impl<B: Body> FromRequest for Submission<B> {
     fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
         let admitted = Caller::from_request(request, payload).into_inner().and_then(|caller| {
             let principal = if B::NEEDS_REVIEWER { caller.reviewer()? } else { &caller.principal };
-            let id = match request.match_info().get("id") {
+            let path_parameter = match request.match_info().get("id") {
                 Some(_) => path_id(request)
                     .ok_or_else(|| Problem::new(B::NOT_FOUND.1, format!("{} not found", B::NOT_FOUND.0)))?,
                 None => path_name(request),
             };
-            Ok((Arc::clone(principal), id.to_owned(), caller::access_data(request)?.clone()))
+            Ok((Arc::clone(principal), path_parameter.to_owned(), caller::access_data(request)?.clone()))
         });
         let (request, payload) = (request.clone(), web::Payload::from_request(request, payload).into_inner());
         Box::pin(async move {
-            let (principal, id, admission) = admitted?;
+            let (principal, path_parameter, access) = admitted?;
             let payload = payload.map_err(|error| Problem::new(ErrorKind::InvalidRequest, error.to_string()))?;
-            let http = &admission.http;
+            let http = &access.http;
             let body = read_json(B::max_bytes(http), &request, payload, http.request_timeout).await?;
-            Ok(Self { principal, id, body })
+            Ok(Self { principal, path_parameter, body })
         })
     }
 }

@@ -120,7 +120,7 @@ pub async fn decide(
     submission: Submission<DecisionRequest>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, id, body } = submission;
+    let Submission { principal, path_parameter: id, body } = submission;
     let decision = DecideChange {
         id,
         reviewer: principal,
@@ -162,7 +162,7 @@ impl Body for EditRequest {
     responses((status = 200, description = "The pending change with the new arguments and their preview", body = Change),
         (status = 409)))]
 pub async fn edit(submission: Submission<EditRequest>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
-    let Submission { principal, id, body } = submission;
+    let Submission { principal, path_parameter: id, body } = submission;
     let edit = EditChange {
         id,
         reviewer: principal,
@@ -192,7 +192,7 @@ pub async fn undo(
     submission: Submission<VersionRequest>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, id, body } = submission;
+    let Submission { principal, path_parameter: id, body } = submission;
     change_response(changes.undo(&id, &principal, body.version).await).await
 }
 
@@ -206,7 +206,7 @@ pub async fn refresh(
     submission: Submission<VersionRequest>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, id, body } = submission;
+    let Submission { principal, path_parameter: id, body } = submission;
     change_response(changes.refresh(&id, &principal, body.version).await).await
 }
 
@@ -238,7 +238,7 @@ pub async fn settle(
     submission: Submission<SettleRequest>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, id, body } = submission;
+    let Submission { principal, path_parameter: id, body } = submission;
     let applied = matches!(body.outcome, SettledOutcome::Applied);
     let comment = body::normalize_comment(body.comment)?;
     change_response(changes.settle(&id, &principal, applied, comment, body.version).await).await

@@ -60,7 +60,7 @@ pub struct FeedAccess {
 /// The start of a subscription.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct Since {
+pub struct SinceParams {
     /// The feed sends every change event after this number, and then live ones. If some of them are no longer stored
     /// (`changes.retention.events`), a `reset` event comes first: read the current state again and go on from its number. Without
     /// `since`, the feed begins with a `hello` event, which has the current number.
@@ -72,7 +72,7 @@ pub struct Since {
 /// Event numbers have no gaps. A subscriber that reconnects with `Last-Event-ID` (or `since`) misses no change event and receives
 /// none twice. Other events are live only.
 #[utoipa::path(get, path = "/api/events", operation_id = "streamEvents",
-    params(Since, ("Last-Event-ID" = Option<u64>, Header, description = "Like `since`, which it overrides.")),
+    params(SinceParams, ("Last-Event-ID" = Option<u64>, Header, description = "Like `since`, which it overrides.")),
     responses((status = 200, body = FeedEventBody, content_type = "text/event-stream",
         description = "`id` is the number of a change event, `event` its type, `data` a FeedEvent. Comments keep the \
             connection alive.")))]
@@ -179,12 +179,12 @@ impl FeedSubscriber {
     }
 }
 
-/// An event of the feed.
+/// Describes an event of the feed; never constructed, like the types of its variants.
 #[derive(ToSchema)]
 #[serde(untagged)]
 #[schema(as = FeedEvent)]
 pub enum FeedEventBody {
-    Change(Box<ChangeEvent>),
+    Change(Box<ChangeEventSchema>),
     Session(SessionEvent),
     Hello(HelloEvent),
     Reset(ResetEvent),
@@ -194,7 +194,8 @@ pub enum FeedEventBody {
 
 /// A transition of a change.
 #[derive(ToSchema)]
-pub struct ChangeEvent {
+#[schema(as = ChangeEvent)]
+pub struct ChangeEventSchema {
     #[schema(pattern = r"^change\.[a-z_]+$", examples("change.created", "change.approved", "change.applied"))]
     pub r#type: String,
     pub seq: u64,

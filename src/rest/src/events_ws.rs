@@ -31,15 +31,15 @@ use countersign_http::framing::{
 };
 use countersign_protocol::ErrorKind;
 
-/// Maximum size in bytes of a frame from a subscriber, who only sends pings.
+/// Maximum size in bytes of a frame from a subscriber, who sends only pings and pongs.
 const MAX_FRAME_BYTES: usize = 4096;
 /// Maximum number of frames in the outbox, if `limits.outbox_messages` allows as many.
 const MAX_OUTBOX_FRAMES: usize = 256;
 
 /// Opens the feed over a WebSocket.
 ///
-/// The events are those of `/api/events`. The socket only sends.
-#[utoipa::path(get, path = "/events", operation_id = "openFeedSocket", params(events::Since), responses(
+/// The events are those of `/api/events`. The gateway only sends events and reads no messages.
+#[utoipa::path(get, path = "/events", operation_id = "openFeedSocket", params(events::SinceParams), responses(
     (status = 101, description = "Each text frame is a FeedEvent as JSON. The gateway sends pings; a subscriber that neither \
         reads nor answers them is disconnected with 1013."),
     (status = 426)))]
@@ -126,14 +126,14 @@ impl Outgoing {
 
     /// Runs the task of the subscriber, on the thread of the connection. Its end frees everything but the socket, which closes when
     /// the peer reads or when the kernel gives up on it.
-    async fn serve(&self, mut subscriber: FeedSubscriber, pause: std::time::Duration) {
-        let mut pings = interval_from_now(pause);
+    async fn serve(&self, mut subscriber: FeedSubscriber, ping_interval: std::time::Duration) {
+        let mut pings = interval_from_now(ping_interval);
         loop {
             let full = self.is_full();
             let next = tokio::select! {
                 biased;
                 _ = pings.tick() => {
-                    if self.last_heartbeat.get().elapsed() > pause * 2 {
+                    if self.last_heartbeat.get().elapsed() > ping_interval * 2 {
                         return self.evict(CloseCode::Again, "no answer to pings; reconnect with since");
                     }
                     self.outbox.ping();
@@ -175,7 +175,7 @@ struct Socket {
 
 impl Backend for Socket {
     const SUBPROTOCOLS: &'static [&'static str] = &[];
-    const UNSUPPORTED_REASON: &'static str = "this WebSocket only sends; it takes no messages";
+    const UNSUPPORTED_REASON: &'static str = "the gateway only sends events here and reads no messages";
 
     fn on_open(&mut self, wake: Wake) {
         let _ = self.outgoing.outbox.attach(0, wake);

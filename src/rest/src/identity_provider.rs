@@ -58,9 +58,9 @@ struct CliSignIn {
 /// Returns the ways to sign in to the dashboard and on the command line.
 #[utoipa::path(get, path = "/api/sign-in", operation_id = "getSignInOptions", security(()), responses(
     (status = 200, body = SignInOptions, description = "The ways to sign in")))]
-pub async fn options(sign_in: web::Data<SignInData>) -> HttpResponse {
-    let config = sign_in.provider_sign_ins.client().config();
-    let tokens = sign_in.authentication.authenticator.tokens();
+pub async fn options(data: web::Data<SignInData>) -> HttpResponse {
+    let config = data.provider_sign_ins.client().config();
+    let tokens = data.authentication.authenticator.tokens();
     let cli = config.as_ref().and_then(|config| cli_settings(config, tokens));
     json_ok(&SignInOptions { provider: config.is_some(), cli })
 }
@@ -84,7 +84,7 @@ fn cli_settings(config: &OidcConfig, tokens: &TokenVerifier) -> Option<ClientSet
     (status = 302, description = "The provider's page, or the dashboard with `#sign-in-problem=…`"), (status = 400), (status = 503)))]
 pub async fn begin(
     request: HttpRequest,
-    sign_in: web::Data<SignInData>,
+    data: web::Data<SignInData>,
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["change"])?;
@@ -94,10 +94,10 @@ pub async fn begin(
         None => None,
     };
     let required = change.as_ref().and_then(|change| change.terms.sign_in.as_ref());
-    match sign_in.provider_sign_ins.client().begin(required, Timestamp::now()).await {
+    match data.provider_sign_ins.client().begin(required, Timestamp::now()).await {
         Ok(started) => {
             let mut response = redirect(&started.url);
-            set_cookie(&mut response, &sign_in_cookie(&sign_in, started.cookie, oidc::MAX_SIGN_IN_DURATION.as_secs()))?;
+            set_cookie(&mut response, &sign_in_cookie(&data, started.cookie, oidc::MAX_SIGN_IN_DURATION.as_secs()))?;
             Ok(response)
         }
         Err(problem) => Ok(redirect(&problem_url(problem))),
@@ -119,16 +119,16 @@ pub struct CallbackParams {
 #[utoipa::path(get, path = "/api/sign-in/callback", operation_id = "finishProviderSignIn", security(()),
     params(CallbackParams), responses(
     (status = 302, description = "The dashboard, with `#code=…` or `#sign-in-problem=…`")))]
-pub async fn finish(request: HttpRequest, sign_in: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
+pub async fn finish(request: HttpRequest, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
     let cookie = request.cookie(oidc::COOKIE);
     let finished =
-        sign_in.provider_sign_ins.finish(request.query_string(), cookie.as_ref().map(Cookie::value), Timestamp::now());
+        data.provider_sign_ins.finish(request.query_string(), cookie.as_ref().map(Cookie::value), Timestamp::now());
     let url = match finished.await {
         Ok(code) => format!("/#code={code}"),
         Err(problem) => problem_url(problem),
     };
     let mut response = redirect(&url);
-    set_cookie(&mut response, &sign_in_cookie(&sign_in, String::new(), 0))?;
+    set_cookie(&mut response, &sign_in_cookie(&data, String::new(), 0))?;
     Ok(response)
 }
 
@@ -143,16 +143,13 @@ struct LogoutForm {
 #[utoipa::path(post, path = "/api/sign-in/back-channel-logout", operation_id = "backChannelLogout", security(()),
     request_body(content = LogoutForm, content_type = "application/x-www-form-urlencoded"), responses(
     (status = 200, description = "The sign-ins have ended."), (status = 400), (status = 408), (status = 413), (status = 503)))]
-pub async fn back_channel_logout(
-    payload: web::Payload,
-    sign_in: web::Data<SignInData>,
-) -> Result<HttpResponse, Problem> {
-    let form = body::read_form(body::MAX_BODY_BYTES, payload, sign_in.request_timeout).await?;
+pub async fn back_channel_logout(payload: web::Payload, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
+    let form = body::read_form(body::MAX_BODY_BYTES, payload, data.request_timeout).await?;
     let mut tokens = form.iter().filter(|(name, _)| name == "logout_token");
     let (Some((_, token)), None) = (tokens.next(), tokens.next()) else {
         return Err(Problem::from(McpError::new(ErrorKind::InvalidRequest, "the form must have one logout_token")));
     };
-    sign_in.provider_sign_ins.end_sessions(token, Timestamp::now()).await?;
+    data.provider_sign_ins.end_sessions(token, Timestamp::now()).await?;
     Ok(no_store(HttpResponse::Ok()).finish())
 }
 
@@ -172,8 +169,8 @@ fn no_store(mut response: HttpResponseBuilder) -> HttpResponseBuilder {
 }
 
 /// Builds the cookie of a sign-in that has begun.
-fn sign_in_cookie(sign_in: &SignInData, value: String, seconds: i64) -> Cookie<'static> {
-    let is_secure = sign_in.authentication.sign_ins.has_secure_cookies();
+fn sign_in_cookie(data: &SignInData, value: String, seconds: i64) -> Cookie<'static> {
+    let is_secure = data.authentication.sign_ins.has_secure_cookies();
     flow_cookie((oidc::COOKIE, value), COOKIE_PATH, CookieDuration::seconds(seconds), is_secure)
 }
 

@@ -1,7 +1,8 @@
 //! The REST API under `/api`, the two feed endpoints, and the [`dashboard`], for people in a browser, in a terminal or with
 //! curl.
 //!
-//! Every endpoint needs a reviewer's or viewer's credential, even on loopback, except signing in and the description of the API.
+//! Every endpoint needs a reviewer's or viewer's credential, even on loopback, except those marked `security(())`: signing
+//! in, logouts by the identity provider, the return of a browser from a server, the client metadata, and the description.
 //! Handlers only translate: [`countersign_review`] decides what may happen to a change.
 
 pub mod account;

@@ -40,8 +40,9 @@ struct NodeInfo {
     same_configuration: Option<bool>,
     /// Servers that the node does not reach.
     unreachable: Vec<String>,
-    /// Servers that no other live node reaches; empty if there is no other.
-    only_here: Vec<String>,
+    /// Servers that only this node of the list reaches; empty if no other node is live.
+    #[serde(rename = "onlyHere")]
+    exclusive_servers: Vec<String>,
     /// Servers with an open circuit breaker.
     breakers_open: Vec<String>,
 }
@@ -66,7 +67,7 @@ pub async fn list(_: Caller, changes: web::Data<Changes>) -> Result<HttpResponse
         same_configuration: (own.version == node.introduction.version)
             .then(|| own.configuration == node.introduction.configuration),
         unreachable: node.server_states.down.clone(),
-        only_here: only_here(node, &nodes),
+        exclusive_servers: exclusive_servers(node, &nodes),
         breakers_open: open_breakers(node),
         id: node.id.clone(),
         epoch: node.epoch,
@@ -83,7 +84,7 @@ pub async fn list(_: Caller, changes: web::Data<Changes>) -> Result<HttpResponse
 }
 
 /// Returns the servers that the node reaches and no other live node does.
-fn only_here(node: &Node, nodes: &[Node]) -> Vec<String> {
+fn exclusive_servers(node: &Node, nodes: &[Node]) -> Vec<String> {
     let other_nodes: Vec<&Node> = nodes.iter().filter(|other| other.is_alive && other.id != node.id).collect();
     if !node.is_alive || other_nodes.is_empty() {
         return Vec::new();

@@ -139,9 +139,9 @@ fn document() -> Value {
         "title": "Countersign",
         "version": "1",
         "summary": "See the changes that agents propose, and decide on them.",
-        "description": "Every request needs the key or the access token of a reviewer, viewer or admin, or a dashboard sign-in \
-            (cookie and header together, from the gateway's own Origin), also on loopback. Errors are problem documents (RFC 9457) with a stable \
-            `code`. Unknown members of bodies and unknown query parameters are refused.",
+        "description": "Every request, unless its operation says otherwise, needs the key or the access token of a reviewer, \
+            viewer or admin, or a dashboard sign-in (cookie and header together, from the gateway's own Origin), also on \
+            loopback. Errors are problem documents (RFC 9457) with a stable `code`. Unknown members of bodies and unknown query parameters are refused.",
         "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
     });
     document["servers"] = json!([{ "url": "/" }]);

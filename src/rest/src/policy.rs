@@ -24,7 +24,7 @@ use countersign_rulings::standing_rules::StandingRules;
 use countersign_session::policy::find_refusal;
 
 /// Maximum size in bytes of a body with arguments.
-const MAX_BODY_BYTES: usize = 2 << 20;
+const MAX_ARGUMENTS_BYTES: usize = 2 << 20;
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -62,11 +62,11 @@ impl Body for PolicyTestRequest {
     const NEEDS_REVIEWER: bool = false;
 
     fn max_bytes(_: &HttpConfig) -> usize {
-        MAX_BODY_BYTES
+        MAX_ARGUMENTS_BYTES
     }
 }
 
-/// The outcome of the call.
+/// The decision of the policy about the call.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyTest {
@@ -82,6 +82,7 @@ pub struct PolicyTest {
     #[schema(required)]
     standing_rule: Option<Arc<StandingRule>>,
     reason: Arc<str>,
+    /// The reason why every call of the tool is reviewed regardless of the policy.
     #[schema(required)]
     mark: Option<AcceptanceMark>,
     /// The terms of a review.
@@ -228,10 +229,10 @@ fn subject_count_error() -> McpError {
 }
 
 /// The reason if neither a rule nor the default decides.
-const UNDECIDED_REASON: &str = "no rule denies it, and the default leaves it free";
+const UNDECIDED_REASON: &str = "no rule denies it, and policy.default does not apply to it";
 /// The reasons for a method that no rule denies, and for one that is closed by default.
-const OPEN_METHOD_REASON: &str = "a rule names it, or nothing of this server could be reviewed or denied";
-const CLOSED_METHOD_REASON: &str = "something of this server could be reviewed or denied, and no rule names the method";
+const OPEN_METHOD_REASON: &str = "every call of this server is allowed, or a rule allows the method";
+const CLOSED_METHOD_REASON: &str = "calls of this server may be reviewed or denied, and no rule allows the method";
 
 /// Evaluates the policy for a call without making it.
 ///

@@ -71,7 +71,7 @@ pub async fn create(
     changes: web::Data<Changes>,
     standing_rules: web::Data<StandingRules>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, id, body } = submission;
+    let Submission { principal, path_parameter: id, body } = submission;
     let new = NewRule {
         verdict: body.verdict,
         arguments: body.arguments,
@@ -103,7 +103,7 @@ pub async fn revoke(
     submission: Submission<RevokeRequest>,
     standing_rules: web::Data<StandingRules>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, id, body } = submission;
+    let Submission { principal, path_parameter: id, body } = submission;
     let comment = body::normalize_comment(body.comment)?;
     Ok(json_ok(&standing_rules.revoke(&id, &principal, comment.as_deref()).await?))
 }

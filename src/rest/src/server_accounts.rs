@@ -38,15 +38,15 @@ pub trait ServerAccounts: Send + Sync + 'static {
         principal: &'a Principal,
     ) -> LocalBoxFuture<'a, Result<Vec<AccountStatus>, McpError>>;
 
-    /// Begins the consent of a principal to a server.
-    fn begin_consent<'a>(
+    /// Begins to connect the account of a principal at a server.
+    fn begin_connection<'a>(
         &'a self,
         server: &'a str,
         principal: &'a Principal,
     ) -> LocalBoxFuture<'a, Result<StartedConsent, ConnectProblem>>;
 
-    /// Finishes a consent with the query of the browser's request and its cookie. Returns the name of the server.
-    fn finish_consent<'a>(
+    /// Finishes a connection with the query of the browser's request and its cookie. Returns the name of the server.
+    fn finish_connection<'a>(
         &'a self,
         query: &'a str,
         cookie: Option<&'a str>,
@@ -96,9 +96,10 @@ impl From<AccountStatus> for AccountInfo {
     }
 }
 
-/// A consent that has begun.
+/// The page on which the caller authorizes the gateway.
 #[derive(Serialize, ToSchema)]
-struct Consent {
+#[schema(as = Consent)]
+struct AuthorizationPage {
     /// The page of the authorization server, for the browser that has the cookie of this response.
     url: String,
 }
@@ -107,7 +108,7 @@ struct Consent {
 ///
 /// The browser then opens `url`, and comes back to `/api/servers/callback`. An account of the gateway needs the role admin.
 #[utoipa::path(post, path = "/api/servers/{name}/connect", operation_id = "connectServer", responses(
-    (status = 200, body = Consent, headers(("Set-Cookie" = String,
+    (status = 200, body = AuthorizationPage, headers(("Set-Cookie" = String,
         description = "`countersign_connect`: HttpOnly, SameSite=Lax, Path=/api/servers, and Secure over https.")),
         description = "The page of the authorization server"),
     (status = 502)))]
@@ -121,10 +122,10 @@ pub async fn connect(
         let message = "an access token cannot connect an account; sign in to the dashboard";
         return Err(Problem::new(ErrorKind::Forbidden, message));
     }
-    let started = accounts.begin_consent(path_name(&request), &caller.principal).await;
+    let started = accounts.begin_connection(path_name(&request), &caller.principal).await;
     let StartedConsent { url, cookie } =
         started.map_err(|problem| Problem::new(error_kind(problem), problem.to_string()))?;
-    let mut response = json_ok(&Consent { url });
+    let mut response = json_ok(&AuthorizationPage { url });
     set_cookie(
         &mut response,
         &connect_cookie(&request, cookie, CookieDuration::seconds(MAX_CONSENT_DURATION.as_secs()))?,
@@ -136,7 +137,7 @@ pub async fn connect(
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
 #[expect(dead_code, reason = "they describe the endpoint; the accounts read the query themselves")]
-pub struct ConsentParams {
+pub struct CallbackParams {
     state: Option<String>,
     code: Option<String>,
     iss: Option<String>,
@@ -145,11 +146,11 @@ pub struct ConsentParams {
 
 /// Finishes the connection of a browser that comes back from the authorization server.
 #[utoipa::path(get, path = "/api/servers/callback", operation_id = "finishServerConnection", security(()),
-    params(ConsentParams), responses(
+    params(CallbackParams), responses(
     (status = 302, description = "The page of the server, with `?connected`, or that of all servers with `?connect-problem=…`")))]
 pub async fn finish(request: HttpRequest, accounts: web::Data<dyn ServerAccounts>) -> Result<HttpResponse, Problem> {
     let cookie = request.cookie(CONSENT_COOKIE);
-    let page = match accounts.finish_consent(request.query_string(), cookie.as_ref().map(Cookie::value)).await {
+    let page = match accounts.finish_connection(request.query_string(), cookie.as_ref().map(Cookie::value)).await {
         Ok(server) => format!("{}?connected", server_page(&server)),
         Err(problem) => format!("/#/servers?connect-problem={}", problem.name()),
     };

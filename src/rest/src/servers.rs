@@ -25,9 +25,9 @@ use countersign_rulings::{
 };
 
 /// Maximum size in bytes of a body that names many definitions.
-const MAX_BODY_BYTES: usize = 4 << 20;
+const MAX_DEFINITIONS_BYTES: usize = 4 << 20;
 
-/// A server or a module, with the tools that wait for a reviewer.
+/// A server, with the tools that wait for a reviewer.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Provider)]
 struct ServerEntry {
@@ -164,7 +164,7 @@ pub async fn allow(
     standing_rules: web::Data<StandingRules>,
     acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, id: server, body } = submission;
+    let Submission { principal, path_parameter: server, body } = submission;
     let missing = "`reason` is missing: say why the tools need no review; the audit trail keeps it";
     let reason = body::normalize_comment(Some(body.reason))?;
     let reason = reason.ok_or_else(|| Problem::new(ErrorKind::ValidationFailed, missing))?;
@@ -182,7 +182,7 @@ pub struct DefinitionsRequest {
 
 impl Body for DefinitionsRequest {
     fn max_bytes(_: &HttpConfig) -> usize {
-        MAX_BODY_BYTES
+        MAX_DEFINITIONS_BYTES
     }
 }
 
@@ -199,7 +199,7 @@ pub async fn accept(
     submission: Submission<DefinitionsRequest>,
     acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, id: server, body } = submission;
+    let Submission { principal, path_parameter: server, body } = submission;
     let tools = to_definitions(body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
     acceptances.accept(&server, &tools, &principal).await?;
     all_tools(&server, &acceptances)
@@ -219,7 +219,7 @@ pub async fn accept_known_reads(
     submission: Submission<DefinitionsRequest>,
     acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, id: server, body } = submission;
+    let Submission { principal, path_parameter: server, body } = submission;
     let tools = to_definitions(body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
     acceptances.accept_known_reads(&server, &tools, &principal).await?;
     all_tools(&server, &acceptances)
@@ -235,7 +235,7 @@ pub async fn revoke(
     submission: Submission<DefinitionsRequest>,
     acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
-    let Submission { principal, id: server, body } = submission;
+    let Submission { principal, path_parameter: server, body } = submission;
     let tools = to_definitions(body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
     acceptances.revoke(&server, &tools, &principal).await?;
     all_tools(&server, &acceptances)

@@ -43,7 +43,7 @@ impl FromStr for SessionSortKey {
     }
 }
 
-/// A server or a module that calls can be routed to.
+/// A server, which is an upstream or a module.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = ProviderInfo)]
 pub struct ServerInfo {
@@ -58,7 +58,8 @@ pub struct ServerInfo {
     /// The contents of a module that reports them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub details: Vec<String>,
-    /// Faults that do not stop calls: names that clients refuse or that other servers use, and data that does not fit.
+    /// Problems that do not stop calls, such as tool names that clients refuse, names used by several servers, or data that
+    /// cannot be read.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
     /// The status of an upstream, or `None` for a module.
@@ -71,7 +72,7 @@ pub trait SessionsView: Send + Sync + 'static {
     fn sessions(&self) -> Vec<SessionInfo>;
 }
 
-/// Lists servers and modules.
+/// Lists servers.
 pub trait ServersView: Send + Sync + 'static {
     fn servers(&self) -> BoxFuture<'_, Vec<ServerInfo>>;
 }

@@ -6,7 +6,7 @@ use actix::Addr;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::{
-    PendingConfig,
+    ReviewConfig,
     actor::{PendingChanges, TransitionError, TransitionResult, WriteChange, WriteSlot},
     record,
 };
@@ -20,7 +20,7 @@ use countersign_store::{Draft, StoreError};
 
 /// The bounded queue of transitions to the actor.
 pub(super) struct WriteQueue {
-    config: Arc<PendingConfig>,
+    config: Arc<ReviewConfig>,
     /// The only sender to the actor: each clone of an address would add its own mailbox capacity.
     pub addr: Addr<PendingChanges>,
     slots: Arc<Semaphore>,
@@ -28,7 +28,7 @@ pub(super) struct WriteQueue {
 }
 
 impl WriteQueue {
-    pub(super) fn new(config: &Arc<PendingConfig>, addr: Addr<PendingChanges>) -> Self {
+    pub(super) fn new(config: &Arc<ReviewConfig>, addr: Addr<PendingChanges>) -> Self {
         Self {
             addr,
             slots: Arc::new(Semaphore::new(config.max_queued_writes)),

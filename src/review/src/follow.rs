@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     actor::{AnnounceRemote, remote_transition::RemoteTransition},
+    dialogues::DialogueMessage,
     inner::Inner,
-    inquiries::InquiryMessage,
 };
 use countersign_store::StoreError;
 
@@ -82,8 +82,8 @@ pub(crate) async fn receive_messages(inner: Arc<Inner>) {
             Ok(messages) => {
                 received_count = message_count;
                 for (id, body) in messages {
-                    let Some(message) = InquiryMessage::from_json(&body) else { continue };
-                    if let Err(error) = inner.inquiries.send(&id, message).await {
+                    let Some(message) = DialogueMessage::from_json(&body) else { continue };
+                    if let Err(error) = inner.dialogues.send(&id, message).await {
                         tracing::warn!(
                             ?error,
                             change = id,

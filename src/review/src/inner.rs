@@ -6,10 +6,10 @@ use actix::ArbiterHandle;
 use tokio::sync::Notify;
 
 use super::{
-    PendingConfig,
+    ReviewConfig,
     actor::{open_changes::OpenChanges, proposal_rate::ProposalRate},
     commit::WriteQueue,
-    inquiries::Inquiries,
+    dialogues::Dialogues,
     shutdown::Shutdown,
     waiting_reasons::WaitingReasons,
 };
@@ -18,7 +18,7 @@ use countersign_provider::ProviderDirectory;
 use countersign_store::{Nodes, Store};
 
 pub(super) struct Inner {
-    pub config: Arc<PendingConfig>,
+    pub config: Arc<ReviewConfig>,
     pub store: Arc<dyn Store>,
     pub nodes: Arc<dyn Nodes>,
     pub directory: Arc<dyn ProviderDirectory>,
@@ -27,11 +27,11 @@ pub(super) struct Inner {
     pub feed: Feed,
     /// Notified when the feed must be read, because a transition is missing or the outcome of a write is unknown.
     pub feed_gap: Arc<Notify>,
-    pub inquiries: Inquiries,
+    pub dialogues: Dialogues,
     pub waiting_reasons: WaitingReasons,
     pub proposal_rate: ProposalRate,
     pub started: Instant,
-    /// The thread of the Executor, of rechecks and of expiry.
+    /// The thread of the executor, of rechecks and decisions, and of the upkeep and the feed.
     pub executor: ArbiterHandle,
     pub writer: ArbiterHandle,
     pub shutdown: Shutdown,

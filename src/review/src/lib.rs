@@ -1,5 +1,5 @@
-//! The life of pending changes. `PendingChanges` is their only writer and announces committed transitions on the
-//! [`Feed`]; the `Executor` runs approved changes. All other code uses a [`Changes`] handle.
+//! The life of changes. `PendingChanges` is the only writer of transitions and announces committed ones on the [`Feed`]; the
+//! executor (`executor`) runs approved changes. All other code uses a [`Changes`] handle.
 //!
 //! This crate never runs an unapproved write, never runs a write twice, and never announces a transition that is not
 //! durable.
@@ -10,11 +10,11 @@
 
 mod actor;
 mod commit;
+mod dialogues;
 mod executor;
 mod follow;
 pub mod gateway_tools;
 mod inner;
-mod inquiries;
 mod recheck;
 mod record;
 mod requests;
@@ -139,12 +139,12 @@ impl From<McpError> for ChangeRequestError {
 /// The wall clock; tests pass their own.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Limits and timeouts of pending changes.
+/// Limits and timeouts of changes.
 #[derive(Clone)]
-pub struct PendingConfig {
+pub struct ReviewConfig {
     /// The most changes of one principal that are not final, and the most bytes of them.
-    pub max_pending: usize,
-    pub max_pending_bytes: usize,
+    pub max_open: usize,
+    pub max_open_bytes: usize,
     /// The most changes that one principal may propose within a minute; 0 means no limit.
     pub max_proposals_per_minute: u32,
     /// The most bytes of changes that one principal may propose within a day; 0 means no limit.
@@ -182,7 +182,7 @@ pub struct PendingConfig {
     pub clock: Clock,
 }
 
-impl PendingConfig {
+impl ReviewConfig {
     /// Returns the time of the wall clock, to the millisecond.
     fn now(&self) -> Timestamp {
         let now = (self.clock)();
@@ -195,11 +195,11 @@ impl PendingConfig {
     }
 }
 
-impl From<&ChangesConfig> for PendingConfig {
+impl From<&ChangesConfig> for ReviewConfig {
     fn from(config: &ChangesConfig) -> Self {
         Self {
-            max_pending: config.max_pending,
-            max_pending_bytes: config.max_pending_bytes,
+            max_open: config.max_pending,
+            max_open_bytes: config.max_pending_bytes,
             max_proposals_per_minute: config.max_proposals_per_minute,
             max_bytes_per_day: config.max_bytes_per_day,
             max_change_bytes: 20 << 20,
@@ -281,23 +281,24 @@ impl Changes {
         &self,
         id: &str,
         principal: &Principal,
-        answers: Vec<(String, inquiries::InquiryAnswer)>,
+        answers: Vec<(String, dialogues::DialogueAnswer)>,
     ) -> Result<(), McpError> {
         require_scope(principal, Scope::ToolsPropose)?;
-        self.send_inquiry_message(id, inquiries::InquiryMessage::Answers { by: principal.name.clone(), answers }).await
+        self.send_dialogue_message(id, dialogues::DialogueMessage::Answers { by: principal.name.clone(), answers })
+            .await
     }
 
     /// Delivers a message to the node on which the change runs.
-    async fn send_inquiry_message(&self, id: &str, message: inquiries::InquiryMessage) -> Result<(), McpError> {
-        let Some(own) = self.inner.nodes.claimant() else { return self.inner.inquiries.send(id, message).await };
+    async fn send_dialogue_message(&self, id: &str, message: dialogues::DialogueMessage) -> Result<(), McpError> {
+        let Some(own) = self.inner.nodes.claimant() else { return self.inner.dialogues.send(id, message).await };
         let running = self.get(id).await?.filter(|change| change.state == ChangeState::Executing);
         let Some(change) = running else { return Ok(()) };
         let Some(by) = change.claimed_by.as_ref().filter(|by| by.node != own.node) else {
-            return self.inner.inquiries.send(id, message).await;
+            return self.inner.dialogues.send(id, message).await;
         };
         self.inner.store.send_to_node(&by.node, id, message.to_json()?).await.map_err(|e| store_error(&e))?;
         // The next version of the change confirms the delivery; a change without open questions ignores it.
-        self.wait(id, change.version, inquiries::ACKNOWLEDGE_TIMEOUT).await.map(drop)
+        self.wait(id, change.version, dialogues::ACKNOWLEDGE_TIMEOUT).await.map(drop)
     }
 
     /// Ends the dialogue of a running change because its proposer's client has cancelled the task: open and later
@@ -305,8 +306,8 @@ impl Changes {
     ///
     /// # Errors
     /// The errors of [`Self::answer`].
-    pub async fn give_up(&self, id: &str, principal: &Principal) -> Result<(), McpError> {
-        self.send_inquiry_message(id, inquiries::InquiryMessage::GiveUp { by: principal.name.clone() }).await
+    pub async fn cancel_dialogue(&self, id: &str, principal: &Principal) -> Result<(), McpError> {
+        self.send_dialogue_message(id, dialogues::DialogueMessage::Cancel { by: principal.name.clone() }).await
     }
 
     /// Waits until the change's version is above `version`, the change is final, or `timeout` has passed, and returns the

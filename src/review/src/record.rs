@@ -39,7 +39,7 @@ pub struct ChangeSummary<'a> {
     terms: &'a Terms,
     /// The decisions without their comments.
     #[schema(max_items = 100)]
-    decisions: Vec<Vote<'a>>,
+    decisions: Vec<DecisionSummary<'a>>,
     /// The number of edits of the arguments.
     edit_count: usize,
     preview: PreviewSummary<'a>,
@@ -59,7 +59,8 @@ pub struct ChangeSummary<'a> {
 /// A decision without its comment.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct Vote<'a> {
+#[schema(as = Vote)]
+struct DecisionSummary<'a> {
     reviewer: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<&'a str>,
@@ -82,7 +83,7 @@ const MAX_REASON_CHARS: usize = 200;
 
 impl<'a> ChangeSummary<'a> {
     fn new(change: &'a Change) -> Self {
-        let vote = |decision: &'a ReviewDecision| Vote {
+        let summary = |decision: &'a ReviewDecision| DecisionSummary {
             reviewer: &decision.reviewer,
             owner: decision.owner.as_deref(),
             verdict: decision.verdict,
@@ -109,7 +110,7 @@ impl<'a> ChangeSummary<'a> {
             approvals: change.approvals(),
             quorum: change.terms.quorum,
             terms: &change.terms,
-            decisions: change.decisions.iter().map(vote).collect(),
+            decisions: change.decisions.iter().map(summary).collect(),
             edit_count: change.edits.len(),
             preview: PreviewSummary {
                 kind: change.preview.kind,

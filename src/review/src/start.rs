@@ -10,7 +10,7 @@ use actix::{Actor, Arbiter, ArbiterHandle, AsyncContext, System};
 use tokio::sync::{Notify, mpsc};
 
 use super::{
-    Changes, PendingConfig,
+    Changes, ReviewConfig,
     actor::{
         ApprovedChange, Metrics, PendingChanges, TransitionError,
         daily_volume::{self, DailyVolume},
@@ -20,9 +20,9 @@ use super::{
         proposal_rate::ProposalRate,
     },
     commit::WriteQueue,
+    dialogues::Dialogues,
     executor, follow,
     inner::Inner,
-    inquiries::Inquiries,
     shutdown::Shutdown,
     upkeep::{expiry, orphans, prune, votes},
     waiting_reasons::WaitingReasons,
@@ -50,14 +50,14 @@ pub enum StartError {
 impl Changes {
     /// Starts everything on its own threads, within a running actix system. When it returns, changes that the last
     /// process left running have an unknown outcome, and approved ones are queued. They wait for their provider for up to
-    /// [`PendingConfig::provider_startup_timeout`], so the directory may still be incomplete. Install the metrics recorder first.
+    /// [`ReviewConfig::provider_startup_timeout`], so the directory may still be incomplete. Install the metrics recorder first.
     ///
     /// # Errors
     /// [`StartError`]
     pub async fn start(
         store: Arc<dyn Store>,
         directory: Arc<dyn ProviderDirectory>,
-        config: PendingConfig,
+        config: ReviewConfig,
     ) -> Result<Self, StartError> {
         if System::try_current().is_none() {
             return Err(StartError::NoSystem);
@@ -69,7 +69,7 @@ impl Changes {
         let feed_gap = Arc::new(Notify::new());
         let mut daily = DailyVolume::new(config.max_bytes_per_day);
         daily.restore(&store.proposals_since(daily_volume::window_start((config.clock)())).await?);
-        let mut ledger = Ledger::new(config.max_pending, config.max_pending_bytes as u64);
+        let mut ledger = Ledger::new(config.max_open, config.max_open_bytes as u64);
         for change in &live {
             ledger.restore(&change.id, &change.principal, change.bytes, change.state);
             open.counts.record_transition(None, change.state);
@@ -105,7 +105,7 @@ impl Changes {
             open,
             feed,
             feed_gap,
-            inquiries: Inquiries::default(),
+            dialogues: Dialogues::default(),
             waiting_reasons: WaitingReasons::default(),
             proposal_rate: ProposalRate::new(config.max_proposals_per_minute),
             started: Instant::now(),
@@ -117,7 +117,7 @@ impl Changes {
         let executor = &inner.executor;
         // Must run before the first own write, which may follow writes of other nodes.
         executor.spawn(follow::run(Arc::clone(&inner)));
-        restore(&inner, &live).await?;
+        handle_restored_backup(&inner, &live).await?;
         recover(&inner, &live, &approved).await?;
         // The actor holds the last sender, so the Executor ends with it.
         drop(approved);
@@ -179,7 +179,7 @@ impl Changes {
 
 /// Handles the first start on a restored backup. Changes that were approved in the backup may have run since, so they
 /// become stale and wait for a person. The audit trail records the restoration.
-async fn restore(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartError> {
+async fn handle_restored_backup(inner: &Arc<Inner>, live: &[LiveChange]) -> Result<(), StartError> {
     let Some(backup_time) = inner.store.backup_time().await? else { return Ok(()) };
     tracing::warn!(taken = %backup_time, "this store was restored from a backup; changes that were approved in the backup need a new approval");
     for live_change in live.iter().filter(|change| change.state == ChangeState::Approved) {
@@ -211,7 +211,7 @@ async fn recover(
     live: &[LiveChange],
     approved: &mpsc::UnboundedSender<ApprovedChange>,
 ) -> Result<(), StartError> {
-    orphans::give_up_orphans(inner).await?;
+    orphans::mark_orphans_unknown(inner).await?;
     let has_other_nodes = inner.nodes.live_count() > 1;
     for live_change in live.iter().filter(|change| change.state == ChangeState::Approved) {
         // A change from a restored backup is no longer approved.

@@ -13,7 +13,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 
-use super::{ChangeRequestError, Changes, DecideChange, PendingConfig, Proposal};
+use super::{ChangeRequestError, Changes, DecideChange, Proposal, ReviewConfig};
 use countersign_config::Config;
 use countersign_domain::{
     changes::{Change, ChangeState, Preview, Proposer, ReviewVerdict, ServerIdentity, Terms, testing::proposer},
@@ -33,7 +33,7 @@ pub struct TestBench {
 }
 
 /// Starts changes in the caller's directory with the caller's providers.
-pub async fn start(path: &Path, providers: Arc<dyn ProviderDirectory>, config: PendingConfig) -> Changes {
+pub async fn start(path: &Path, providers: Arc<dyn ProviderDirectory>, config: ReviewConfig) -> Changes {
     let store = StoreLocation::directory(path).open().unwrap();
     Changes::start(store, providers, config).await.unwrap()
 }
@@ -43,9 +43,9 @@ pub fn fake() -> Arc<FakeProvider> {
     Arc::new(FakeProvider::new("fake"))
 }
 
-pub fn config(skew: &Arc<AtomicI64>) -> PendingConfig {
+pub fn config(skew: &Arc<AtomicI64>) -> ReviewConfig {
     let skew = Arc::clone(skew);
-    PendingConfig {
+    ReviewConfig {
         clock: Arc::new(move || Timestamp::now() + SignedDuration::from_secs(skew.load(Ordering::SeqCst))),
         // Tests call the expiry themselves.
         expiry_interval: Duration::from_secs(3600),
@@ -53,7 +53,7 @@ pub fn config(skew: &Arc<AtomicI64>) -> PendingConfig {
         provider_startup_timeout: Duration::ZERO,
         max_proposals_per_minute: 0,
         max_bytes_per_day: 0,
-        ..PendingConfig::from(&Config::default().changes)
+        ..ReviewConfig::from(&Config::default().changes)
     }
 }
 
@@ -62,7 +62,7 @@ impl TestBench {
         Self::with(|_| {}).await
     }
 
-    pub async fn with(adjust: impl FnOnce(&mut PendingConfig)) -> Self {
+    pub async fn with(adjust: impl FnOnce(&mut ReviewConfig)) -> Self {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let skew = Arc::new(AtomicI64::new(0));
         let mut config = config(&skew);
@@ -74,14 +74,14 @@ impl TestBench {
         dir: Arc<tempfile::TempDir>,
         fake: Arc<FakeProvider>,
         skew: Arc<AtomicI64>,
-        config: PendingConfig,
+        config: ReviewConfig,
     ) -> Self {
         let path = dir.path().to_owned();
         Self { dir, ..Self::at_path(&path, fake, skew, config).await }
     }
 
     /// Starts in the caller's directory.
-    pub async fn at_path(path: &Path, fake: Arc<FakeProvider>, skew: Arc<AtomicI64>, config: PendingConfig) -> Self {
+    pub async fn at_path(path: &Path, fake: Arc<FakeProvider>, skew: Arc<AtomicI64>, config: ReviewConfig) -> Self {
         let store = StoreLocation::directory(path).open().unwrap();
         Self::on_store(store, fake, skew, config).await
     }
@@ -91,7 +91,7 @@ impl TestBench {
         store: Arc<dyn Store>,
         fake: Arc<FakeProvider>,
         skew: Arc<AtomicI64>,
-        config: PendingConfig,
+        config: ReviewConfig,
     ) -> Self {
         let changes = Changes::start(store, Arc::new(FakeDirectory(Arc::clone(&fake))), config).await.unwrap();
         Self { dir: Arc::new(tempfile::tempdir().unwrap()), fake, changes, skew }

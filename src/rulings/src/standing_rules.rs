@@ -1,9 +1,9 @@
-//! Standing rules of a running gateway: created on a change ([`create`]) or a tool ([`allow`]), listed, revoked and
+//! Standing rules of a running gateway: created from a change ([`create`]) or for a tool ([`allow`]), listed, revoked and
 //! expired. Each step is recorded before it takes effect, and is announced on the feed.
 //!
 //! Each use of a rule is counted in the rule and logged with its call. The audit trail gets at most one entry a minute for
 //! each used rule, so that a flood of calls does not fill it. All entries of a rule belong to the timeline of the
-//! change on which it was created, if any.
+//! change from which it was created, if any.
 
 mod allow;
 mod create;
@@ -174,11 +174,14 @@ impl StandingRules {
         let is_own =
             |rule: &StandingRule| Person::from_principal(&rule.creator()).is_same_as(Person::from_principal(by));
         let (all, own) = active.fold((0, 0), |(all, own), rule| (all + 1, own + usize::from(is_own(rule))));
-        if all + new_rules <= MAX_RULES && own + new_rules <= MAX_RULES_PER_OWNER {
+        let (message, max) = if own + new_rules > MAX_RULES_PER_OWNER {
+            ("you have too many standing rules; revoke some (countersign rules revoke)", MAX_RULES_PER_OWNER)
+        } else if all + new_rules > MAX_RULES {
+            ("there are too many standing rules; revoke some (countersign rules revoke)", MAX_RULES)
+        } else {
             return Ok(());
-        }
-        let message = "too many standing rules; revoke some (countersign rules list)";
-        Err(McpError::new(ErrorKind::RateLimited, message).with("max", MAX_RULES_PER_OWNER as u64))
+        };
+        Err(McpError::new(ErrorKind::RateLimited, message).with("max", max as u64))
     }
 
     /// Returns `true` if the rule denies calls of this person, with any of their keys. Older rules do not record the
@@ -283,8 +286,7 @@ impl StandingRules {
         }
     }
 
-    /// Checks the creators of all rules again if a key may have become invalid since the revocations in
-    /// `handled_revocations`.
+    /// Checks the creators of all rules again if the revocation counter has changed since `handled_revocations`.
     async fn end_orphans_after_revocations(&self, handled_revocations: &mut Option<u64>) {
         let Ok(revocations) = self.deps.reviewers.revocations() else { return };
         if *handled_revocations != Some(revocations) && self.end_orphans().await {

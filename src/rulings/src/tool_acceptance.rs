@@ -81,13 +81,16 @@ pub struct ToolInfo {
     #[schema(required)]
     pub known: Option<KnownTool>,
     /// If a reviewer accepts the known reads of the server, this definition is among them.
-    pub offered: bool,
+    #[serde(rename = "offered")]
+    pub is_acceptable_known_read: bool,
     /// Set if a reviewer lets the tool run without review.
     #[schema(required)]
-    pub let_run: Option<RunPermission>,
+    #[serde(rename = "letRun")]
+    pub run_permission: Option<RunPermission>,
     /// A reviewer may let the tool run without review: `policy.default` decides on its calls, and their reviews need only one
     /// approval.
-    pub may_let_run: bool,
+    #[serde(rename = "mayLetRun")]
+    pub may_be_permitted: bool,
 }
 
 /// The permission to run without review: who gave it, and why.
@@ -112,9 +115,11 @@ pub struct PendingToolCounts {
     /// Tools whose definition differs from the accepted or first seen one.
     pub changed: usize,
     /// Tools that claim to be read-only, which nobody has accepted.
-    pub reads: usize,
+    #[serde(rename = "reads")]
+    pub claimed_reads: usize,
     /// Tools that are known to only read, although they do not claim it, and that nobody has accepted as reads.
-    pub known: usize,
+    #[serde(rename = "known")]
+    pub known_reads: usize,
 }
 
 /// The list of known reads that is shipped for a server.
@@ -180,7 +185,8 @@ impl ToolAcceptances {
         let mut all: HashMap<String, PendingToolCounts> = HashMap::new();
         for route in self.routes.load().tools() {
             let claims = claims_to_read(route);
-            let is_known = matches!(route.known, Some(KnownTool::Read | KnownTool::SqlRead)) && is_offered(route);
+            let is_known =
+                matches!(route.known, Some(KnownTool::Read | KnownTool::SqlRead)) && is_acceptable_known_read(route);
             if route.definition_status.mark().is_none() && !claims && !is_known {
                 continue;
             }
@@ -188,8 +194,8 @@ impl ToolAcceptances {
             match route.definition_status {
                 DefinitionStatus::New => waiting.new += 1,
                 DefinitionStatus::Changed => waiting.changed += 1,
-                _ if claims => waiting.reads += 1,
-                _ => waiting.known += 1,
+                _ if claims => waiting.claimed_reads += 1,
+                _ => waiting.known_reads += 1,
             }
         }
         all
@@ -222,8 +228,9 @@ impl ToolAcceptances {
         self.routes.load().provider(provider)?.as_provider().known_reads().map(KnownReadsInfo::from)
     }
 
-    /// Accepts known reads as they were shown: all of them or none. From now on they count as read-only, whatever they
-    /// declare, the dry runs among them as accepted, and calls of tools that run SQL as reads if their statements only read.
+    /// Accepts known reads as they were shown: all of them or none. Tools listed as reads then count as read-only, whatever
+    /// they declare, and calls of tools that run SQL do if their statements only read. Tools listed as dry runs are only
+    /// accepted, so that previews may call them.
     ///
     /// # Errors
     /// The same as [`Self::accept`], and `VALIDATION_FAILED` if a definition is not a listed one (with the names of the tools
@@ -319,7 +326,11 @@ impl ToolAcceptances {
             return Ok((current_provider.as_provider().target_fingerprint().to_owned(), definitions));
         }
         outdated.truncate(MAX_TOOLS_IN_ERROR);
-        let message = "a tool's definition differs from the one that was shown, or the tool is gone";
+        let message = if current_provider.is_module() {
+            "tools of modules need no acceptance"
+        } else {
+            "a tool's definition differs from the one that was shown, or the tool is gone"
+        };
         Err(McpError::new(ErrorKind::VersionConflict, message).with("tools", outdated))
     }
 
@@ -329,21 +340,21 @@ impl ToolAcceptances {
         let accepted =
             pin.and_then(|pin| pin.accepted.as_ref()).filter(|_| route.definition_status == DefinitionStatus::Accepted);
         let fixed_decision = route.ruling.fixed_decision();
-        let let_run = route.ruling.tool_allow_rule().map(|rule| RunPermission {
+        let run_permission = route.ruling.tool_allow_rule().map(|rule| RunPermission {
             rule: rule.id.clone(),
             by: rule.created_by.clone(),
             at: rule.created_at,
             reason: rule.comment.clone(),
         });
-        let may_let_run = route.definition_status.mark().is_none()
+        let may_be_permitted = route.definition_status.mark().is_none()
             && route.ruling.default_decision().is_some_and(|decision| {
                 decision.verdict == Verdict::Review && decision.terms.single_approval_suffices()
             });
-        let (verdict, reason) = match (fixed_decision, &let_run) {
+        let (verdict, reason) = match (fixed_decision, &run_permission) {
             (Some(decision), _) => (decision.verdict.as_str(), Some(decision.reason.to_string())),
-            (None, Some(let_run)) => {
-                let suffix = let_run.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
-                (Verdict::Allow.as_str(), Some(format!("{} lets it run without review{suffix}", let_run.by)))
+            (None, Some(permission)) => {
+                let suffix = permission.reason.as_deref().map_or(String::new(), |reason| format!(": {reason}"));
+                (Verdict::Allow.as_str(), Some(format!("{} lets it run without review{suffix}", permission.by)))
             }
             (None, None) => ("depends", None),
         };
@@ -374,9 +385,9 @@ impl ToolAcceptances {
             accepted_as_read: accepted.is_some_and(|accepted| accepted.reads == ReadConsent::All),
             accepted_sql_reads: accepted.is_some_and(|accepted| accepted.reads == ReadConsent::Sql),
             known: route.known,
-            offered: is_offered(route),
-            may_let_run: may_let_run && let_run.is_none(),
-            let_run,
+            is_acceptable_known_read: is_acceptable_known_read(route),
+            may_be_permitted: may_be_permitted && run_permission.is_none(),
+            run_permission,
         }
     }
 }
@@ -389,8 +400,8 @@ fn claims_to_read(route: &ToolRoute) -> bool {
         && !is_denied(route)
 }
 
-/// Returns `true` if accepting the known reads of the server would change what counts for the tool.
-fn is_offered(route: &ToolRoute) -> bool {
+/// Returns `true` if accepting the server's known reads would change how calls of this tool are decided.
+fn is_acceptable_known_read(route: &ToolRoute) -> bool {
     match route.known {
         Some(KnownTool::Read) => !route.is_read_only() && !is_denied(route),
         Some(KnownTool::DryRun) => {

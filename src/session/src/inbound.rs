@@ -163,7 +163,7 @@ impl MessageSource {
     pub fn into_scope(self, request: &Request<'_>) -> Result<RequestScope, (McpError, Revision)> {
         let meta = request.meta().map_err(|e| (e, self.revision()))?;
         let log_level: Option<LoggingLevel> = meta.log_level().map_err(|e| (e, Revision::MODERN))?;
-        let facts = if params::is_modern(&meta) {
+        let facts = if params::has_revision(&meta) {
             let limits = self.server.limits.facts;
             let facts = modern_facts(&meta, limits).map_err(|e| (e, Revision::MODERN))?;
             if !self.session.has_facts(&facts) && self.session.legacy_revision().is_none() {
@@ -201,7 +201,7 @@ impl MessageSource {
         match Method::parse(&notification.method) {
             Some(Method::Initialized) => self.session.mark_initialized(),
             Some(Method::Cancelled) => {
-                if let Ok(cancelled) = params::parse::<params::Cancelled>(notification.params) {
+                if let Ok(cancelled) = params::parse::<params::CancelledParams>(notification.params) {
                     // The id and the reason are not logged: both are text of the client, of any length.
                     tracing::debug!(session = %self.session.short_id(), "a request is cancelled by its client");
                     self.session.cancel(&cancelled.request_id);

@@ -24,7 +24,7 @@ use countersign_config::{Config, Environment, Flags, load};
 use countersign_domain::policy::Policy;
 use countersign_exchange::{memory::Memory, slots::StreamSlots, testing::TestClients};
 use countersign_provider::testing::FakeProvider;
-use countersign_review::{gateway_tools::pending_output_schema, testing as review};
+use countersign_review::{gateway_tools::change_output_schema, testing as review};
 use countersign_routing::{
     PublishedTable, RouteDirectory, RouteTable, RouteTarget, Router, actor::PublishProviders, table::Aliases,
 };
@@ -57,7 +57,7 @@ impl Gateway {
         let registry = Arc::new(Registry::default());
         let (policy, aliases) = (Policy::new(&config.policy), Aliases::new(&config.routes).unwrap());
         let clients = Arc::clone(&registry) as _;
-        let router = Router::new(Arc::clone(&routes), policy, aliases, pending_output_schema(), clients).start();
+        let router = Router::new(Arc::clone(&routes), policy, aliases, change_output_schema(), clients).start();
         let upstreams = Arc::new(Upstreams::with_connectors(Arc::new(|_, _| Vec::new()), None));
         let keys = Arc::new(StoredCredentials::in_directory(dir.path()).unwrap());
         let (started_at, shutdown) = (Instant::now(), CancellationToken::new());

@@ -41,8 +41,8 @@ use countersign_rest::{
     AccessData, FeedAccess, RestData, RoutedServers, ServerAccounts, ServersView, SessionsView, SignInData, dashboard,
 };
 use countersign_review::{
-    Changes, PendingConfig,
-    gateway_tools::{GatewayTools, pending_output_schema},
+    Changes, ReviewConfig,
+    gateway_tools::{GatewayTools, change_output_schema},
 };
 use countersign_routing::{
     PublishedTable, RouteDirectory, RouteTable, RouteTarget, Router,
@@ -133,7 +133,7 @@ pub async fn start(
     let reviewers = Arc::new(Reviewers::new(&config.policy.groups).with_keys(Arc::clone(credentials.keyring()) as _));
     reviewers.set_issuers(config.auth.tokens.iter().map(|issuer| issuer.issuer.as_str()));
     let nodes = store.nodes();
-    let pending = PendingConfig {
+    let pending = ReviewConfig {
         reviewers: Arc::clone(&reviewers),
         clock: Arc::new(move || nodes.now()),
         ..(&config.changes).into()
@@ -392,7 +392,7 @@ fn start_router(
     policy: Policy,
 ) -> Result<Addr<Router>, ServeError> {
     let aliases = Aliases::new(&config.routes)?;
-    let router = Router::new(Arc::clone(routes), policy, aliases, pending_output_schema(), Arc::clone(registry) as _);
+    let router = Router::new(Arc::clone(routes), policy, aliases, change_output_schema(), Arc::clone(registry) as _);
     Ok(Router::start_in_arbiter(&thread.handle(), move |_| router))
 }
 

@@ -128,6 +128,6 @@ pub fn build_request(upstream: &Upstream, task: &Task, method: &str, params: &st
 #[must_use]
 pub fn with_extension(capabilities: &str) -> String {
     let extensions = member(capabilities, "extensions").filter(|value| value.starts_with('{')).unwrap_or("{}");
-    let extensions = edit(extensions, &[(TASKS_EXTENSION, MemberEdit::Default("{}"))]);
+    let extensions = edit(extensions, &[(TASKS_EXTENSION, MemberEdit::SetIfMissing("{}"))]);
     edit(capabilities, &[("extensions", MemberEdit::Set(&extensions))])
 }

@@ -36,8 +36,10 @@ pub fn for_client(
     match (upstream.era(), client.era(), error.code) {
         (Era::Legacy, Era::Modern, RESOURCE_NOT_FOUND) if is_read => {
             let uri = Value::from(uri.unwrap_or_default()).to_string();
-            let data =
-                edit(data.filter(|data| data.starts_with('{')).unwrap_or("{}"), &[("uri", MemberEdit::Default(&uri))]);
+            let data = edit(
+                data.filter(|data| data.starts_with('{')).unwrap_or("{}"),
+                &[("uri", MemberEdit::SetIfMissing(&uri))],
+            );
             McpError::from_upstream(ErrorKind::ResourceNotFound, INVALID_PARAMS, error.message.clone(), Some(&data))
         }
         // The client did not declare that it can open URLs.

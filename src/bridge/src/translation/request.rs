@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use countersign_protocol::{
     Era, Revision,
-    json::{MemberEdit, one_line, push_quoted},
+    json::{MemberEdit, push_quoted, replace_line_breaks},
     outline::{OutlinedObject, OutlinedParams},
     params::{LoggingLevel, keys},
 };
@@ -138,7 +138,7 @@ pub fn for_upstream(id: u64, revision: Revision, draft: &Draft<'_>) -> OutgoingR
     draft.params.object.edit_into(&mut body, &edits);
     body.push('}');
     let mut body = body.into_bytes();
-    one_line(&mut body);
+    replace_line_breaks(&mut body);
     OutgoingRequest {
         id,
         method: draft.method.into(),
@@ -189,13 +189,13 @@ fn adapt_meta(id: &str, revision: Revision, draft: &Draft<'_>) -> MetaChange {
             let info: &str = &declared_client.info;
             edits.push((
                 keys::CLIENT_INFO,
-                if declared_client.is_modern { MemberEdit::Default(info) } else { MemberEdit::Set(info) },
+                if declared_client.is_modern { MemberEdit::SetIfMissing(info) } else { MemberEdit::Set(info) },
             ));
             edits.push((
                 keys::CLIENT_CAPABILITIES,
                 match &declared_client.capabilities {
                     Some(capabilities) => MemberEdit::Set(capabilities),
-                    None => MemberEdit::Default("{}"),
+                    None => MemberEdit::SetIfMissing("{}"),
                 },
             ));
             if !declared_client.is_modern {

@@ -168,8 +168,8 @@ impl<'a> ResultAdapter<'a> {
             (Era::Legacy, Era::Modern) => {
                 edits.push(("resultType", MemberEdit::Set(r#""complete""#)));
                 if self.request_kind == RequestKind::Resource {
-                    edits.push(("ttlMs", MemberEdit::Default("0")));
-                    edits.push(("cacheScope", MemberEdit::Default(r#""private""#)));
+                    edits.push(("ttlMs", MemberEdit::SetIfMissing("0")));
+                    edits.push(("cacheScope", MemberEdit::SetIfMissing(r#""private""#)));
                 }
             }
             // A missing `resultType` means complete, but strict clients require it.
@@ -204,7 +204,7 @@ impl<'a> ResultAdapter<'a> {
         let meta = parsed.meta.filter(|meta| meta.starts_with('{'));
         match (&self.upstream.server_info, meta) {
             (Some(info), None) => Some(add_members("{}", &[(keys::SERVER_INFO, info.get())])),
-            (Some(info), Some(meta)) => Some(edit(meta, &[(keys::SERVER_INFO, MemberEdit::Default(info.get()))])),
+            (Some(info), Some(meta)) => Some(edit(meta, &[(keys::SERVER_INFO, MemberEdit::SetIfMissing(info.get()))])),
             (None, None) => Some(SERVER_META.to_owned()),
             (None, Some(_)) => None,
         }

@@ -251,7 +251,7 @@ impl Project {
                 self.name
             )
         };
-        Err(McpError::new(ErrorKind::TenantMismatch, message)
+        Err(McpError::new(ErrorKind::ProjectMismatch, message)
             .with("project_name", self.name.as_str())
             .with("branch_name", tenant.branch.as_str())
             .with("checked_out", self.branch()))

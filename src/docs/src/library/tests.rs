@@ -407,7 +407,7 @@ async fn each_branch_is_its_own_tenant() {
     assert!(!main.is_current);
     let (entries, _) = main.docs.list("", 10).unwrap();
     assert_eq!(entries.iter().map(|entry| entry.path.as_str()).collect::<Vec<_>>(), ["a.md"]);
-    assert_eq!(project.tenant(Some("never")).err().unwrap().kind, ErrorKind::TenantMismatch);
+    assert_eq!(project.tenant(Some("never")).err().unwrap().kind, ErrorKind::ProjectMismatch);
     assert_eq!(project.indexed_tenants().unwrap().len(), 2);
     project.forget(&main, None).unwrap();
     assert!(project.tenant(Some("main")).is_err());

@@ -169,7 +169,7 @@ fn project_if_known(
     ctx: &CallContext,
 ) -> Result<Option<Arc<Project>>, McpError> {
     match project_of(library, name, ctx) {
-        Err(error) if error.kind != ErrorKind::TenantMismatch => Ok(None),
+        Err(error) if error.kind != ErrorKind::ProjectMismatch => Ok(None),
         found => found.map(Some),
     }
 }

@@ -304,7 +304,7 @@ pub(crate) fn find_deletion(
             let shown: String = name.chars().take(200).collect();
             let message = format!("{} has no documents of this {part}.", request.project);
             let key = if part == "branch" { "branch_name" } else { "path_hash" };
-            Err(McpError::new(ErrorKind::TenantMismatch, message).with(key, shown))
+            Err(McpError::new(ErrorKind::ProjectMismatch, message).with(key, shown))
         }
         _ => Ok(()),
     };

@@ -59,7 +59,7 @@ impl Reader {
                 let project = require_project(&self.library, Some(name))?;
                 if project_of_path(&self.library, path)?.name != project.name {
                     let message = format!("The path is not in the project {}.", project.name);
-                    return Err(McpError::new(ErrorKind::TenantMismatch, message).with("config_path", path.as_str()));
+                    return Err(McpError::new(ErrorKind::ProjectMismatch, message).with("config_path", path.as_str()));
                 }
                 project
             }

@@ -87,7 +87,7 @@ pub(crate) fn ensure_checked_out(project: &Project, indexed: &IndexedTenant) -> 
         "The branch {branch} is not checked out, {checked_out} is: documents are written to the branch that is checked \
          out alone. Call activate_project again."
     );
-    Err(McpError::new(ErrorKind::TenantMismatch, message)
+    Err(McpError::new(ErrorKind::ProjectMismatch, message)
         .with("branch_name", branch.as_str())
         .with("checked_out", checked_out))
 }
@@ -105,7 +105,7 @@ pub(crate) fn require_project(library: &Library, name: Option<&str>) -> Result<A
     let found = library.project(name).map(Arc::clone);
     found.ok_or_else(|| {
         let shown: String = name.chars().take(64).collect();
-        McpError::new(ErrorKind::TenantMismatch, format!("There is no project {shown} here."))
+        McpError::new(ErrorKind::ProjectMismatch, format!("There is no project {shown} here."))
             .with("project_name", shown)
             .with("projects", project_names(library))
     })
@@ -122,7 +122,7 @@ pub(crate) fn project_of_path(library: &Library, path: &str) -> Result<Arc<Proje
     let found = found.max_by_key(|project| project.root.components().count());
     found.map(Arc::clone).ok_or_else(|| {
         let shown: String = path.chars().take(200).collect();
-        McpError::new(ErrorKind::TenantMismatch, "This path is in no project that is configured here.")
+        McpError::new(ErrorKind::ProjectMismatch, "This path is in no project that is configured here.")
             .with("config_path", shown)
             .with("projects", project_names(library))
     })
@@ -179,7 +179,7 @@ fn mismatch_error(active: &ActiveTenant, reason: &str) -> McpError {
         if active.branch == NO_BRANCH { String::new() } else { format!(" on the branch {}", active.branch) };
     let message =
         format!("This session is about {}{on_branch}; {reason}. Call activate_project to change that.", active.project);
-    McpError::new(ErrorKind::TenantMismatch, message)
+    McpError::new(ErrorKind::ProjectMismatch, message)
         .with("project_name", active.project.as_str())
         .with("branch_name", active.branch.as_str())
 }
@@ -247,7 +247,7 @@ mod tests {
             r#"{"project\u005fname":"other"}"#,
         ] {
             let error = complete_arguments("semantic_search", &raw(arguments), &active(), |_| true).unwrap_err();
-            assert_eq!(error.kind, ErrorKind::TenantMismatch, "{arguments}");
+            assert_eq!(error.kind, ErrorKind::ProjectMismatch, "{arguments}");
         }
         assert!(
             complete_arguments("delete_documents", &raw(r#"{"project_name":"other"}"#), &active(), |_| false).is_err()

@@ -58,9 +58,9 @@ pub enum ChangeEvent {
     Verify { verification: Verification },
     /// The change was certainly not applied.
     Fail { fault: ChangeFault, result: Option<Arc<RawValue>> },
-    /// It is unknown whether the change was applied. The call was sent no later than `sent_by` and may still be
+    /// It is unknown whether the change was applied. The call was sent no later than `last_sent_at` and may still be
     /// running.
-    LoseTrack { fault: ChangeFault, sent_by: Timestamp },
+    LoseTrack { fault: ChangeFault, last_sent_at: Timestamp },
     /// A person checked the outcome and reports it.
     Settle { reviewer: Principal, applied: bool, comment: Option<String> },
 }
@@ -438,10 +438,10 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             after.fault = Some(fault);
             after.result = result;
         }
-        ChangeEvent::LoseTrack { fault, sent_by } => {
+        ChangeEvent::LoseTrack { fault, last_sent_at } => {
             comment = Some(fault.message.clone());
             after.fault = Some(fault);
-            after.target_taken_until = Some(change.call_deadline(sent_by)).filter(|end| *end > now);
+            after.target_taken_until = Some(change.call_deadline(last_sent_at)).filter(|end| *end > now);
         }
         ChangeEvent::Settle { reviewer, applied, comment: settle_comment } => {
             (actor, key_id, comment) = (reviewer.name, reviewer.key_id, settle_comment);

@@ -104,7 +104,7 @@ pub fn adapt_params(method: &str, params: Option<&str>, client: Revision, elicit
             edits.push(("mode", MemberEdit::Drop));
         }
         if let Some(id) = id.as_deref() {
-            edits.push(("elicitationId", MemberEdit::Default(id)));
+            edits.push(("elicitationId", MemberEdit::SetIfMissing(id)));
         }
     }
     Some(edit(params, &edits))

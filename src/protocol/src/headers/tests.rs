@@ -293,25 +293,6 @@ fn notification_headers_are_optional_but_must_match() {
 }
 
 #[test]
-fn handshake_revision_prefers_session_over_header() {
-    let revision_for = |values: &[&str], negotiated| {
-        let headers: Vec<_> = values.iter().map(|value| (PROTOCOL_VERSION, *value)).collect();
-        handshake_revision(&headers[..], negotiated)
-    };
-    let session = Some(Revision::V2025_11_25);
-    assert_eq!(revision_for(&[], None), Ok(Revision::V2025_03_26));
-    assert_eq!(revision_for(&[], session), Ok(Revision::V2025_11_25));
-    assert_eq!(revision_for(&[" 2025-06-18 "], None), Ok(Revision::V2025_06_18));
-    assert_eq!(revision_for(&["2025-06-18"], session), Ok(Revision::V2025_11_25));
-    for values in [&["1999-01-01"][..], &[""], &["2026-07-28"], &["2025-06-18", "2025-06-18"], &["2025-06-18\u{e9}"]] {
-        for negotiated in [None, session] {
-            let error = revision_for(values, negotiated).expect_err("refused");
-            assert_eq!((error.kind, http_status(&error)), (ErrorKind::InvalidRequest, 400), "{values:?}");
-        }
-    }
-}
-
-#[test]
 fn responses_from_clients_are_refused() {
     assert_refused(&[("mcp-method", b"x")], r#"{"jsonrpc":"2.0","id":1,"result":{}}"#, -32600, 400);
 }

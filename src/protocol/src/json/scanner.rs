@@ -1,4 +1,4 @@
-//! Scans JSON text. No other module of this crate knows the JSON grammar.
+//! Scans JSON text. No other module of this crate reads it byte by byte.
 //!
 //! The scanner must never recurse or allocate, because it reads hostile text before anything else has checked it.
 

@@ -32,7 +32,7 @@ fn unedited_members_keep_every_byte() {
         (&[("a", MemberEdit::Drop)][..], UNUSUAL_OBJECT.replace("\"a\" : 12345678901234567890123 ,", "")),
         (&[("e", MemberEdit::Drop)][..], UNUSUAL_OBJECT.replace(", \"e\":1e400", "")),
         (&[("z", MemberEdit::Set("null"))][..], UNUSUAL_OBJECT.replace("1e400", "1e400,\"z\":null")),
-        (&[("z", MemberEdit::Replace("null")), ("a", MemberEdit::Default("2"))][..], UNUSUAL_OBJECT.to_owned()),
+        (&[("z", MemberEdit::Replace("null")), ("a", MemberEdit::SetIfMissing("2"))][..], UNUSUAL_OBJECT.to_owned()),
         (
             &[
                 ("a", MemberEdit::Drop),
@@ -50,7 +50,7 @@ fn unedited_members_keep_every_byte() {
     ] {
         assert_eq!(edit(UNUSUAL_OBJECT, edits), expected, "{edits:?}");
     }
-    assert_eq!(edit("{}", &[("a", MemberEdit::Set("1")), ("b", MemberEdit::Default("2"))]), r#"{"a":1,"b":2}"#);
+    assert_eq!(edit("{}", &[("a", MemberEdit::Set("1")), ("b", MemberEdit::SetIfMissing("2"))]), r#"{"a":1,"b":2}"#);
     assert_eq!(edit("{ }", &[("a", MemberEdit::Drop)]), "{ }");
     assert_eq!(edit("[1]", &[("a", MemberEdit::Set("1"))]), "[1]");
 }
@@ -80,7 +80,7 @@ proptest! {
         let edits: Vec<_> = names.iter().zip(&ops).map(|(name, op)| (*name, match op {
             0 => MemberEdit::Set("0"),
             1 => MemberEdit::Replace("1"),
-            2 => MemberEdit::Default("2"),
+            2 => MemberEdit::SetIfMissing("2"),
             _ => MemberEdit::Drop,
         })).collect();
         let edited: Value = serde_json::from_str(&edit(&text, &edits)).unwrap();
@@ -89,8 +89,8 @@ proptest! {
             let expected = match op {
                 MemberEdit::Set(_) => Some(serde_json::json!(0)),
                 MemberEdit::Replace(_) => exists.then(|| serde_json::json!(1)),
-                MemberEdit::Default(_) if !exists => Some(serde_json::json!(2)),
-                MemberEdit::Default(_) => Some(serde_json::json!({"n": [index]})),
+                MemberEdit::SetIfMissing(_) if !exists => Some(serde_json::json!(2)),
+                MemberEdit::SetIfMissing(_) => Some(serde_json::json!({"n": [index]})),
                 MemberEdit::Drop => None,
             };
             prop_assert_eq!(edited.get(*name), expected.as_ref(), "{}", name);

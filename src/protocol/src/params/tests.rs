@@ -32,63 +32,78 @@ macro_rules! assert_error {
 
 #[test]
 fn errors_name_member_without_client_input() {
-    assert_error!(CallTool<'_>, "{}", "name", "`params.name` is missing");
-    assert_error!(CallTool<'_>, r#"{"name":5}"#, "name", "`params.name` must be a string");
+    assert_error!(CallToolParams<'_>, "{}", "name", "`params.name` is missing");
+    assert_error!(CallToolParams<'_>, r#"{"name":5}"#, "name", "`params.name` must be a string");
     let params = r#"{"name":"a","arguments":{},"task":{},"task":null}"#;
     let outline = Outline::new(params);
-    let fault = CallTool::from_outline(Some(&raw(params)), outline.params(params).object).unwrap_err();
+    let fault = CallToolParams::from_outline(Some(&raw(params)), outline.params(params).object).unwrap_err();
     assert_eq!(fault.data["member"], "task");
-    assert_error!(CallTool<'_>, r#"{"name":"a","name":"b"}"#, "name", "`params.name` is given more than once");
-    assert_error!(CallTool<'_>, r#"{"name":"a","arguments":[]}"#, "arguments", "`params.arguments` must be an object");
+    assert_error!(CallToolParams<'_>, r#"{"name":"a","name":"b"}"#, "name", "`params.name` is given more than once");
     assert_error!(
-        CallTool<'_>,
+        CallToolParams<'_>,
+        r#"{"name":"a","arguments":[]}"#,
+        "arguments",
+        "`params.arguments` must be an object"
+    );
+    assert_error!(
+        CallToolParams<'_>,
         r#"{"name":"a","arguments":null}"#,
         "arguments",
         "`params.arguments` must be an object"
     );
-    assert_error!(ResourceUri<'_>, r#"{"uri":["x, expected y"]}"#, "uri", "`params.uri` must be a string");
-    assert_error!(ResourceUri<'_>, r#"{"uri":{}}"#, "uri", "`params.uri` must be a string");
+    assert_error!(ResourceUriParams<'_>, r#"{"uri":["x, expected y"]}"#, "uri", "`params.uri` must be a string");
+    assert_error!(ResourceUriParams<'_>, r#"{"uri":{}}"#, "uri", "`params.uri` must be a string");
     assert_error!(
-        GetPrompt<'_>,
+        GetPromptParams<'_>,
         r#"{"name":"a","arguments":{"x":1}}"#,
         "arguments",
         "`params.arguments` must be a map of strings"
     );
     assert_error!(
-        Complete<'_>,
+        CompleteParams<'_>,
         r#"{"ref":{"type":"ref/prompt","name":"p"},"argument":{"name":"a"}}"#,
         "argument.value",
         "`params.argument.value` is missing"
     );
     assert_error!(
-        Complete<'_>,
+        CompleteParams<'_>,
         r#"{"ref":{"name":"p"},"argument":{"name":"a","value":""}}"#,
         "ref.type",
         "`params.ref.type` is missing"
     );
-    assert_error!(Listen<'_>, "{}", "notifications", "`params.notifications` is missing");
+    assert_error!(ListenParams<'_>, "{}", "notifications", "`params.notifications` is missing");
     assert_error!(
-        Listen<'_>,
+        ListenParams<'_>,
         r#"{"notifications":{"toolsListChanged":"yes, expected `no`"}}"#,
         "notifications.toolsListChanged",
         "`params.notifications.toolsListChanged` must be a boolean"
     );
     assert_error!(
-        Listen<'_>,
+        ListenParams<'_>,
         r#"{"notifications":{"resourceSubscriptions":["a",2]}}"#,
         "notifications.resourceSubscriptions[1]",
         "`params.notifications.resourceSubscriptions[1]` must be a string"
     );
-    assert_error!(Cancelled, r#"{"requestId":1.5}"#, "requestId", "`params.requestId` must be a string or an integer");
-    assert_error!(Cancelled, r#"{"requestId":null}"#, "requestId", "`params.requestId` must be a string or an integer");
     assert_error!(
-        Initialize<'_>,
+        CancelledParams,
+        r#"{"requestId":1.5}"#,
+        "requestId",
+        "`params.requestId` must be a string or an integer"
+    );
+    assert_error!(
+        CancelledParams,
+        r#"{"requestId":null}"#,
+        "requestId",
+        "`params.requestId` must be a string or an integer"
+    );
+    assert_error!(
+        InitializeParams<'_>,
         r#"{"protocolVersion":"x","capabilities":1,"clientInfo":{"name":"a","version":"b"}}"#,
         "capabilities",
         "`params.capabilities` must be an object"
     );
     assert_error!(
-        Initialize<'_>,
+        InitializeParams<'_>,
         r#"{"protocolVersion":"x","capabilities":{},"clientInfo":{"name":"a"}}"#,
         "clientInfo.version",
         "`params.clientInfo.version` is missing"
@@ -99,8 +114,8 @@ fn errors_name_member_without_client_input() {
 fn long_client_input_is_not_echoed() {
     let long = "x".repeat(1 << 16);
     for error in [
-        refused::<SetLevel>(&json!({ "level": long }).to_string()),
-        refused::<SetLevel>(&json!({ "level": format!("{long}, expected {long}`") }).to_string()),
+        refused::<SetLevelParams>(&json!({ "level": long }).to_string()),
+        refused::<SetLevelParams>(&json!({ "level": format!("{long}, expected {long}`") }).to_string()),
     ] {
         assert_eq!(error.data["member"], "level");
         assert!(error.message.len() < 200, "{}", error.message.len());
@@ -108,14 +123,14 @@ fn long_client_input_is_not_echoed() {
     }
     let deep = format!(r#"{{"name":"p","arguments":{{"{long}":{}{}}}}}"#, "[".repeat(200), "]".repeat(200));
     let raw = raw(&deep);
-    let error = parse::<GetPrompt<'_>>(Some(&raw)).expect_err("too deep");
+    let error = parse::<GetPromptParams<'_>>(Some(&raw)).expect_err("too deep");
     assert!(error.message.len() < 400, "{}", error.message.len());
 }
 
 #[test]
 fn absent_params_are_an_empty_object() {
     assert!(parse::<ListParams<'_>>(None).is_ok_and(|p| p.cursor.is_none()));
-    assert!(parse::<CallTool<'_>>(None).is_err());
+    assert!(parse::<CallToolParams<'_>>(None).is_err());
     let list = raw("[1]");
     assert_eq!(parse::<ListParams<'_>>(Some(&list)).expect_err("an array").data["member"], "params");
 }
@@ -123,11 +138,11 @@ fn absent_params_are_an_empty_object() {
 #[test]
 fn payloads_are_borrowed_unchanged() {
     let text = raw(r#"{"_meta":{}, "arguments" : {"b": 1.0,"a":"\u0041"}, "name":"tracker", "unknown":[1]}"#);
-    let call: CallTool<'_> = parse(Some(&text)).expect("a call");
+    let call: CallToolParams<'_> = parse(Some(&text)).expect("a call");
     assert!(matches!(call.name, Cow::Borrowed("tracker")));
     assert_eq!(call.arguments.map(RawValue::get), Some(r#"{"b": 1.0,"a":"\u0041"}"#));
     let text = raw(r#"{"name":"a\u0041"}"#);
-    assert_eq!(parse::<CallTool<'_>>(Some(&text)).expect("a call").name, "aA");
+    assert_eq!(parse::<CallToolParams<'_>>(Some(&text)).expect("a call").name, "aA");
 }
 
 #[test]
@@ -135,23 +150,23 @@ fn completions_name_a_prompt_or_a_resource() {
     let text =
         raw(r#"{"ref":{"type":"ref/resource","uri":"tracker://issues/{id}"},"argument":{"name":"id","value":"C"},
             "context":{"arguments":{"project":"CORE"}}}"#);
-    let complete: Complete<'_> = parse(Some(&text)).expect("a completion");
+    let complete: CompleteParams<'_> = parse(Some(&text)).expect("a completion");
     assert_eq!(complete.reference, Reference::Resource { uri: "tracker://issues/{id}".into() });
     assert_eq!((complete.argument.name.as_ref(), complete.argument.value.as_ref()), ("id", "C"));
     assert_eq!(complete.context.arguments["project"], "CORE");
     // 2025-06-18 gave prompt references a title.
     let text = raw(r#"{"argument":{"name":"id","value":""},"ref":{"name":"triage","title":"T","type":"ref/prompt"}}"#);
-    let complete: Complete<'_> = parse(Some(&text)).expect("a completion");
+    let complete: CompleteParams<'_> = parse(Some(&text)).expect("a completion");
     assert_eq!(complete.reference, Reference::Prompt { name: "triage".into() });
     let text = raw(r#"{"ref":{"type":"ref/tool","name":"x"},"argument":{"name":"id","value":""}}"#);
-    assert!(parse::<Complete<'_>>(Some(&text)).is_err());
+    assert!(parse::<CompleteParams<'_>>(Some(&text)).is_err());
 }
 
 #[test]
 fn listen_filter_contains_only_named_members() {
     let text =
         raw(r#"{"notifications":{"toolsListChanged":true,"resourceSubscriptions":["a://b"],"taskIds":["t"],"new":1}}"#);
-    let filter = parse::<Listen<'_>>(Some(&text)).expect("a filter").notifications;
+    let filter = parse::<ListenParams<'_>>(Some(&text)).expect("a filter").notifications;
     assert!(filter.tools_list_changed && !filter.prompts_list_changed && !filter.resources_list_changed);
     assert_eq!(filter.resource_subscriptions, ["a://b"]);
     assert_eq!(filter.task_ids, ["t"]);
@@ -162,17 +177,17 @@ fn remaining_params_are_parsed() {
     let text = raw(
         r#"{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"clientInfo":{"name":"c","version":"1","title":"C","icons":[]}}"#,
     );
-    let init: Initialize<'_> = parse(Some(&text)).expect("initialize");
+    let init: InitializeParams<'_> = parse(Some(&text)).expect("initialize");
     assert_eq!((init.protocol_version.as_ref(), init.capabilities.get()), ("2025-11-25", r#"{"roots":{}}"#));
     assert_eq!(init.client_info, Implementation { name: "c".into(), version: "1".into(), title: Some("C".into()) });
 
     let text = raw(r#"{"requestId":"\u0061","reason":"user"}"#);
-    let cancelled: Cancelled = parse(Some(&text)).expect("cancelled");
+    let cancelled: CancelledParams = parse(Some(&text)).expect("cancelled");
     assert_eq!(cancelled.request_id, RequestId::from_raw("\"a\""));
     assert_eq!(cancelled.request_id.as_json(), r#""\u0061""#);
 
     let text = raw(r#"{"uri":"a://b"}"#);
-    assert_eq!(parse::<ResourceUri<'_>>(Some(&text)).expect("subscribe").uri, "a://b");
+    assert_eq!(parse::<ResourceUriParams<'_>>(Some(&text)).expect("subscribe").uri, "a://b");
     let text = raw(r#"{"cursor":""}"#);
     assert_eq!(parse::<ListParams<'_>>(Some(&text)).expect("a page").cursor.as_deref(), Some(""));
 }
@@ -202,14 +217,14 @@ fn meta_is_read_at_any_position() {
     assert_eq!(meta.client_capabilities, Some(r#"{"elicitation":{}}"#));
     assert_eq!(meta.log_level(), Ok(Some(LoggingLevel::Error)));
     assert_eq!(meta.idempotency_key.as_deref(), Some("k"));
-    assert!(is_modern(&meta));
+    assert!(has_revision(&meta));
 }
 
 #[test]
 fn absent_meta_is_empty() {
     for params in [None, Some(raw("{}")), Some(raw(r#"{"_meta":{}}"#)), Some(raw(r#"{"Meta":1}"#))] {
         let meta = parse_meta(params.as_deref()).expect("meta");
-        assert!(!is_modern(&meta) && meta.progress_token.is_none() && meta.client_capabilities.is_none());
+        assert!(!has_revision(&meta) && meta.progress_token.is_none() && meta.client_capabilities.is_none());
     }
     assert!(
         parse_meta(Some(&raw(r#"{"\u005fmeta":{"progressToken":1}}"#))).is_ok_and(|meta| meta.progress_token.is_some())

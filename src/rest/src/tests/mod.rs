@@ -49,7 +49,7 @@ use countersign_provider::{
     testing::{FakeDirectory, FakeProvider, upstream_tool},
 };
 use countersign_reload::{ConfigSource, InitialConfig, ReloadCause, testing::UnchangingGateway};
-use countersign_review::{PendingConfig, Proposal, testing::proposal};
+use countersign_review::{Proposal, ReviewConfig, testing::proposal};
 use countersign_routing::{
     PublishedTable, RouteTable,
     table::{Aliases, TableInputs},
@@ -191,7 +191,7 @@ impl Endpoints {
             route_builder(table, shown, rules, Arc::clone(&pins), Arc::clone(&rule_cache), Arc::clone(&people));
         rebuild_routes();
         let directory = Arc::new(FakeDirectory(Arc::clone(&provider)));
-        let pending = PendingConfig { reviewers: Arc::clone(&people), ..PendingConfig::from(&config.changes) };
+        let pending = ReviewConfig { reviewers: Arc::clone(&people), ..ReviewConfig::from(&config.changes) };
         let changes = Changes::start(Arc::clone(&store), directory, pending).await.unwrap();
         let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as Arc<dyn KeyStore>));
         let origins = Arc::new(OriginRules::new(&config));

@@ -33,7 +33,7 @@ impl ServerAccounts for FakeAccounts {
         Box::pin(async { Ok(vec![status]) })
     }
 
-    fn begin_consent<'a>(
+    fn begin_connection<'a>(
         &'a self,
         server: &'a str,
         principal: &'a Principal,
@@ -50,7 +50,7 @@ impl ServerAccounts for FakeAccounts {
         Box::pin(async { started })
     }
 
-    fn finish_consent<'a>(
+    fn finish_connection<'a>(
         &'a self,
         query: &'a str,
         cookie: Option<&'a str>,

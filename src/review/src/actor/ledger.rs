@@ -56,7 +56,7 @@ impl Ledger {
             self.forget_idle(principal);
             return Err(McpError::new(
                 ErrorKind::RateLimited,
-                "Too many changes of this principal wait for a decision; wait until some are decided, or withdraw some",
+                "This principal has too many open changes, or too large ones; wait until some end, or withdraw some",
             )
             .with("limit", limit)
             .with("max", max)

@@ -1,4 +1,4 @@
-//! The `PendingChanges` actor is the only writer of changes. It limits the open changes of each principal, passes
+//! The `PendingChanges` actor is the only writer of transitions. It limits the open changes of each principal, passes
 //! transitions to the store in the order of their arrival, and announces them once they are durable.
 //!
 //! It never waits: replies go through oneshots, and the store answers through a channel.

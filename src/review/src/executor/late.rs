@@ -45,8 +45,8 @@ pub(super) async fn record_late_result(inner: &Inner, claimed: &Change, event: &
     let (outcome, message, answer) = match event {
         ChangeEvent::Succeed { result, .. } => ("applied", None, Some(result)),
         ChangeEvent::Fail { fault, result } => ("failed", Some(&fault.message), result.as_ref()),
-        ChangeEvent::LoseTrack { fault, sent_by } => {
-            taken_until = Some(claimed.call_deadline(*sent_by));
+        ChangeEvent::LoseTrack { fault, last_sent_at } => {
+            taken_until = Some(claimed.call_deadline(*last_sent_at));
             ("unknown", Some(&fault.message), None)
         }
         _ => return false,

@@ -4,7 +4,7 @@
 //! Changes to the same target run one after another; others run concurrently. Each of several nodes runs the changes that
 //! were approved on it, and takes over those that another node left behind.
 
-mod inquiry;
+mod dialogue;
 mod late;
 mod outcome;
 mod verify;
@@ -28,7 +28,7 @@ use tokio::{
 use tokio_util::sync::DropGuard;
 
 use self::{
-    inquiry::Inquiry,
+    dialogue::DialogueRun,
     outcome::{outcome_event, record_outcome},
     verify::verify,
 };
@@ -163,7 +163,7 @@ async fn run_change(inner: &Inner, approved: &ApprovedChange, slots: &Arc<Semaph
                 let delay = inner.config.retry_delay.saturating_mul(ACCOUNT_DELAY_FACTOR);
                 return Some(ApprovedChange { delay, ..approved.clone() });
             }
-            Err(RetryReason::Later) => pause(inner, inner.config.retry_delay).await,
+            Err(RetryReason::Unavailable) => pause(inner, inner.config.retry_delay).await,
             Err(reason) => {
                 if matches!(reason, RetryReason::TargetOccupied) {
                     slot = None;
@@ -179,7 +179,7 @@ async fn run_change(inner: &Inner, approved: &ApprovedChange, slots: &Arc<Semaph
 /// The reason to try again after a delay; nothing was sent.
 enum RetryReason {
     /// The store, the lease or the target is not available at the moment.
-    Later,
+    Unavailable,
     /// The provider is still connecting after the start.
     ProviderStarting,
     /// The proposer must connect an account at the server.
@@ -200,7 +200,7 @@ async fn attempt(
     crash_point("before_claim");
     let claimant = inner.nodes.claimant();
     if !inner.nodes.holds_claim(claimant.as_ref()) {
-        return Err(RetryReason::Later);
+        return Err(RetryReason::Unavailable);
     }
     let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(inner.config.run_timeout);
     let claim = ChangeEvent::Claim { claimant, call_timeout: tool_timeout.min(inner.config.run_timeout) };
@@ -251,7 +251,7 @@ async fn check_readiness(
         }
         Err(error) => {
             tracing::error!(%error, change = id, "an approved change cannot be read; trying again");
-            return Err(RetryReason::Later);
+            return Err(RetryReason::Unavailable);
         }
     };
     let is_own = approved.handover_backoff.is_none();
@@ -268,7 +268,7 @@ async fn check_readiness(
         Ok(_) => return Err(RetryReason::TargetOccupied),
         Err(error) => {
             tracing::error!(%error, change = id, "the store cannot tell whether the target is free; trying again");
-            return Err(RetryReason::Later);
+            return Err(RetryReason::Unavailable);
         }
     }
     let recheck = inner.recheck(&change).await;
@@ -280,10 +280,10 @@ async fn check_readiness(
             Ok(None) => return Ok(Some((change, provider, before))),
             // Keys are the same on all nodes. Another node that is alive does this itself.
             Ok(Some(void)) if is_own || inner.nodes.live_count() == 1 => void,
-            Ok(Some(_)) => return Err(RetryReason::Later),
+            Ok(Some(_)) => return Err(RetryReason::Unavailable),
             Err(error) => {
                 tracing::error!(%error, change = id, "the validity of an approval cannot be checked; trying again");
-                return Err(RetryReason::Later);
+                return Err(RetryReason::Unavailable);
             }
         },
         Recheck::Moved(moved) if is_own || moved.has_same_server(&change) => {
@@ -301,11 +301,11 @@ async fn check_readiness(
             }
             if *failed_rechecks < MAX_RECHECKS {
                 *failed_rechecks += 1;
-                return Err(RetryReason::Later);
+                return Err(RetryReason::Unavailable);
             }
             ChangeEvent::MarkStale { fault: to_fault(&error) }
         }
-        Recheck::Moved(_) | Recheck::Impossible(_) | Recheck::Unavailable(_) => return Err(RetryReason::Later),
+        Recheck::Moved(_) | Recheck::Impossible(_) | Recheck::Unavailable(_) => return Err(RetryReason::Unavailable),
     };
     commit_transition(inner, &change, event).await?;
     Ok(None)
@@ -334,12 +334,12 @@ async fn commit_transition(
         Ok(change) => Ok(Some(change)),
         Err(TransitionError::Store(error)) if error.certainly_aborted() && !matches!(error, StoreError::Closed) => {
             tracing::error!(%error, change = %change.id, "a transition of an approved change could not be stored; trying again");
-            Err(RetryReason::Later)
+            Err(RetryReason::Unavailable)
         }
         Err(TransitionError::Conflict | TransitionError::Illegal(_)) => Ok(None),
         Err(TransitionError::Busy) => Err(RetryReason::TargetOccupied),
         // This node's lease expired, and another node will take the change over.
-        Err(TransitionError::Fenced) => Err(RetryReason::Later),
+        Err(TransitionError::Fenced) => Err(RetryReason::Unavailable),
         // The outcome is unknown only if the store or the actor has ended; the next start finds out.
         Err(error) => {
             tracing::error!(?error, change = %change.id, "a transition of an approved change was lost");
@@ -376,7 +376,7 @@ async fn call_provider(
     if !permit.is_valid() {
         return (Arc::clone(change), ChangeEvent::Fail { fault: to_fault(&Permit::expired_error()), result: None });
     }
-    let (inquirer, mut inquiry) = Inquiry::start(inner, change).unzip();
+    let (inquirer, mut dialogue_run) = DialogueRun::start(inner, change).unzip();
     let cancel = inner.shutdown.kill.child_token();
     let context = CallContext {
         cancel: cancel.clone(),
@@ -391,19 +391,19 @@ async fn call_provider(
     let work = AssertUnwindSafe(provider.call(&change.tool, &change.arguments, &context)).catch_unwind();
     let mut work = std::pin::pin!(work);
     let mut deadline = tokio::time::Instant::now() + inner.config.run_timeout;
-    let unknown_outcome = |code: ErrorKind, message: &str, sent_by| ChangeEvent::LoseTrack {
+    let unknown_outcome = |code: ErrorKind, message: &str, last_sent_at| ChangeEvent::LoseTrack {
         fault: ChangeFault::new(code, message),
-        sent_by,
+        last_sent_at,
     };
     let event = loop {
-        let is_waiting = inquiry.as_ref().is_some_and(Inquiry::is_waiting);
+        let is_waiting = dialogue_run.as_ref().is_some_and(DialogueRun::is_waiting);
         let next_event = async {
-            match &mut inquiry {
-                Some(inquiry) => inquiry.next().await,
+            match &mut dialogue_run {
+                Some(dialogue_run) => dialogue_run.next().await,
                 None => std::future::pending().await,
             }
         };
-        let inquiry_event = tokio::select! {
+        let run_event = tokio::select! {
             biased;
             answer = &mut work => break match answer {
                 Ok(answer) => outcome_event(inner, answer, last_sent(&last_sent_at)),
@@ -422,9 +422,9 @@ async fn call_provider(
             event = next_event => event,
         };
         // An answer of the tool does not cancel this, because the transition must be complete.
-        if let Some(inquiry) = &mut inquiry {
-            deadline += inquiry.handle(inquiry_event).await;
-            if inquiry.is_waiting() {
+        if let Some(dialogue_run) = &mut dialogue_run {
+            deadline += dialogue_run.handle(run_event).await;
+            if dialogue_run.is_waiting() {
                 drop(slot.take());
             }
         }
@@ -432,7 +432,7 @@ async fn call_provider(
     cancel.cancel();
     crash_point("after_call");
     metrics::histogram!("countersign_change_run_seconds").record(began.elapsed().as_secs_f64());
-    let last = inquiry.map_or_else(|| Arc::clone(change), |inquiry| Arc::clone(&inquiry.change));
+    let last = dialogue_run.map_or_else(|| Arc::clone(change), |dialogue_run| Arc::clone(&dialogue_run.change));
     (last, event)
 }
 

@@ -12,8 +12,12 @@ use countersign_protocol::{ErrorKind, McpError, redact::redact};
 use countersign_provider::ToolResult;
 use countersign_store::StoreError;
 
-/// Converts the provider's answer into the event that ends the call.
-pub(super) fn outcome_event(inner: &Inner, answer: Result<ToolResult, McpError>, sent_by: Timestamp) -> ChangeEvent {
+/// Returns the event for an answer; `last_sent_at` is the time at which a request of the call was last sent.
+pub(super) fn outcome_event(
+    inner: &Inner,
+    answer: Result<ToolResult, McpError>,
+    last_sent_at: Timestamp,
+) -> ChangeEvent {
     match answer {
         Ok(result) if result.is_error => {
             let message = first_text(&result).unwrap_or_else(|| "The tool answered with an error".into());
@@ -28,8 +32,8 @@ pub(super) fn outcome_event(inner: &Inner, answer: Result<ToolResult, McpError>,
         Err(error) => {
             // Progress and questions may have kept the call alive beyond its timeout. Unless the timeout ended the call,
             // it may still be running.
-            let sent_by = if error.kind == ErrorKind::Timeout { sent_by } else { inner.config.now() };
-            ChangeEvent::LoseTrack { fault: to_fault(&error), sent_by }
+            let last_sent_at = if error.kind == ErrorKind::Timeout { last_sent_at } else { inner.config.now() };
+            ChangeEvent::LoseTrack { fault: to_fault(&error), last_sent_at }
         }
     }
 }

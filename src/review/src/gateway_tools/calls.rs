@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{
     GatewayTools,
     tools::{ChangeIdArgs, ListArgs, MAX_CURSOR_CHARS, Until, WaitArgs, wait_bounds},
-    view::{ChangeLine, next_step, pending_result, state_message, wait_result},
+    view::{ChangeLine, change_result, next_step, progress_message, wait_result},
 };
 use crate::ChangeFilter;
 use countersign_domain::{
@@ -45,7 +45,7 @@ impl GatewayTools {
 
     pub(super) async fn get_change(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
         let args: ChangeIdArgs = parse_arguments(arguments)?;
-        Ok(pending_result(&*self.visible_change(&args.change_id, &ctx.principal).await?))
+        Ok(change_result(&*self.visible_change(&args.change_id, &ctx.principal).await?))
     }
 
     pub(super) async fn list_changes(&self, arguments: &RawValue, ctx: &CallContext) -> Result<ToolResult, McpError> {
@@ -110,7 +110,7 @@ impl GatewayTools {
             let reports_progress = ctx.progress.has_listener();
             if reports_progress && elapsed.as_secs_f64() > last_progress {
                 last_progress = elapsed.as_secs_f64();
-                ctx.progress.progress(last_progress, Some(timeout.as_secs_f64()), Some(&state_message(&change)));
+                ctx.progress.progress(last_progress, Some(timeout.as_secs_f64()), Some(&progress_message(&change)));
             }
             let pause = if reports_progress { remaining.min(PROGRESS_INTERVAL) } else { remaining };
             let began = Instant::now();
@@ -136,10 +136,10 @@ impl GatewayTools {
         let args: ChangeIdArgs = parse_arguments(arguments)?;
         self.visible_change(&args.change_id, &ctx.principal).await?;
         match self.changes.withdraw(&args.change_id, &ctx.principal).await {
-            Ok(change) => Ok(pending_result(&change)),
+            Ok(change) => Ok(change_result(&change)),
             Err(refused) => match refused.current {
                 // A repeated withdrawal succeeds.
-                Some(current) if current.state == ChangeState::Withdrawn => Ok(pending_result(&current)),
+                Some(current) if current.state == ChangeState::Withdrawn => Ok(change_result(&current)),
                 Some(current) => {
                     Err(refused.error.with("status", current.state.as_str()).with("nextStep", next_step(&current)))
                 }

@@ -18,8 +18,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use tools::tools as tool_definitions;
 pub use view::{
-    edits_note, pending_output_schema, pending_result, pending_result_with_hint, pending_text, state_message,
-    status_text,
+    change_output_schema, change_result, change_result_with_hint, change_text, edits_note, progress_message,
+    task_status_message,
 };
 
 use crate::Changes;

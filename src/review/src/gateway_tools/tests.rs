@@ -7,8 +7,8 @@ use std::{
 
 use serde_json::{Value, json, value::to_raw_value};
 
-use super::{GatewayTools, pending_output_schema, pending_result, pending_text};
-use crate::{Changes, DecideChange, PendingConfig, testing::proposal};
+use super::{GatewayTools, change_output_schema, change_result, change_text};
+use crate::{Changes, DecideChange, ReviewConfig, testing::proposal};
 use countersign_config::{Config, TrackerConfig};
 use countersign_domain::{
     changes::{Change, ChangeState, ReviewVerdict, testing::proposer},
@@ -72,7 +72,7 @@ impl Fixture {
         let tracker = Tracker::open(&ModuleStorage::Directory(dir.path().to_owned()), &config).unwrap();
         let store: Arc<dyn Store> = StoreLocation::directory(dir.path()).open().unwrap();
         let directory = Arc::new(OnlyTracker(Arc::clone(&tracker)));
-        let pending = PendingConfig::from(&Config::default().changes);
+        let pending = ReviewConfig::from(&Config::default().changes);
         let changes = Changes::start(store, directory, pending).await.unwrap();
         let tools = GatewayTools::new(changes.clone(), Duration::from_secs(300), || 2);
         Self { tracker, changes, tools, _dir: dir }
@@ -124,9 +124,9 @@ impl Fixture {
 async fn pending_answer_has_all_fields_for_the_agent() {
     let fixture = Fixture::new().await;
     let change = fixture.propose("bob").await;
-    let result = pending_result(&change);
+    let result = change_result(&change);
     let answer: Value = serde_json::from_str(result.structured_content.unwrap().get()).unwrap();
-    let schema = pending_output_schema();
+    let schema = change_output_schema();
     assert_eq!(schema["type"], "object");
     jsonschema::draft202012::meta::validate(&schema).unwrap();
     assert!(jsonschema::options().should_validate_formats(true).build(&schema).unwrap().is_valid(&answer));
@@ -146,10 +146,10 @@ async fn pending_answer_has_all_fields_for_the_agent() {
 async fn answer_about_a_duplicate_names_the_first_change() {
     let fixture = Fixture::new().await;
     let (first, second) = (fixture.propose("bob").await, fixture.propose("bob").await);
-    assert!(!pending_text(&first).contains("already proposed"));
-    let text = pending_text(&second);
+    assert!(!change_text(&first).contains("already proposed"));
+    let text = change_text(&second);
     assert!(text.contains(&format!("You had already proposed the same call: {}.", first.id)), "{text}");
-    let answer: Value = serde_json::from_str(pending_result(&second).structured_content.unwrap().get()).unwrap();
+    let answer: Value = serde_json::from_str(change_result(&second).structured_content.unwrap().get()).unwrap();
     assert_eq!(answer["duplicateOf"], first.id);
 }
 
@@ -458,9 +458,9 @@ async fn pruned_arguments_are_not_shown_as_run() {
         from: "sha256:a".into(),
         to: "sha256:b".into(),
     });
-    assert!(pending_text(&change).contains("What ran: {\"issueId\""), "{}", pending_text(&change));
+    assert!(change_text(&change).contains("What ran: {\"issueId\""), "{}", change_text(&change));
     let old = countersign_domain::changes::retention::redact(&change, change.updated_at);
-    let text = pending_text(&old);
+    let text = change_text(&old);
     assert!(text.contains("alice changed the arguments") && text.contains("no longer kept"), "{text}");
     assert!(!text.contains("What ran"), "the arguments were removed: {text}");
 }

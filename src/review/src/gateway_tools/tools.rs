@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::view::{line_schema, pending_output_schema};
+use super::view::{change_output_schema, line_schema};
 use countersign_domain::changes::ChangeState;
 use countersign_protocol::annotations::ToolAnnotations;
 use countersign_provider::{ToolDef, schema::Limit};
@@ -97,9 +97,9 @@ fn tool_def<A: JsonSchema>(
 #[must_use]
 pub fn tools(max_wait: Duration) -> Vec<ToolDef> {
     let (max, default) = wait_bounds(max_wait);
-    let mut wait_output = pending_output_schema();
+    let mut wait_output = change_output_schema();
     wait_output["properties"]["timedOut"] =
-        json!({ "type": "boolean", "description": "The wait ended before the change was decided or done." });
+        json!({ "type": "boolean", "description": "The wait ended before the change reached the requested state." });
     let mut wait = tool_def::<WaitArgs>(
         "wait_for_change",
         "Wait for change",
@@ -120,7 +120,7 @@ pub fn tools(max_wait: Duration) -> Vec<ToolDef> {
             "Shows the state of a change that you proposed. Behind this gateway a write may become a pending change: \
              nothing is altered until a person approves it. The answer says the status, who decided and why, the \
              result once it was applied, and what to do next. After a rejection, heed the reviewer's reason.",
-            pending_output_schema(),
+            change_output_schema(),
             READ_ONLY,
         ),
         tool_def::<ListArgs>(
@@ -144,7 +144,7 @@ pub fn tools(max_wait: Duration) -> Vec<ToolDef> {
             "Withdraw change",
             "Takes back a change that you proposed and that nobody has decided yet. Nothing is altered. Use it when \
              the change is no longer wanted, or before you propose a corrected one.",
-            pending_output_schema(),
+            change_output_schema(),
             ToolAnnotations { read_only_hint: false, ..READ_ONLY },
         ),
     ]

@@ -51,7 +51,8 @@ pub(super) struct ChangeView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a RawValue>,
     next_step: String,
-    /// Only set in answers to a wait: the wait ended before the change was decided or done.
+    /// Only set in answers to a wait: the wait ended before the change reached the requested
+    /// state.
     #[serde(skip_serializing_if = "Option::is_none")]
     timed_out: Option<bool>,
 }
@@ -150,7 +151,7 @@ pub(super) fn line_schema() -> Value {
 /// Returns the JSON Schema of a change as `structuredContent`: the answer to a reviewed write, and to `get_change`,
 /// `wait_for_change` and `withdraw_change`. Its root is an object.
 #[must_use]
-pub fn pending_output_schema() -> Value {
+pub fn change_output_schema() -> Value {
     let line = json!({
         "type": "object",
         "properties": {
@@ -226,16 +227,16 @@ pub fn pending_output_schema() -> Value {
 
 /// Returns the answer to a reviewed or repeated write, for a change in any state.
 #[must_use]
-pub fn pending_result(change: &Change) -> ToolResult {
-    let text = pending_text(change);
+pub fn change_result(change: &Change) -> ToolResult {
+    let text = change_text(change);
     tool_result(&text, &ChangeView::new(change)).unwrap_or_else(|_| ToolResult::text(&text, None))
 }
 
-/// Like [`pending_result`], with a hint for the agent's user after the next step. Some clients show a model only the text,
+/// Like [`change_result`], with a hint for the agent's user after the next step. Some clients show a model only the text,
 /// and others only the structured content, so both contain the hint.
 #[must_use]
-pub fn pending_result_with_hint(change: &Change, hint: &str) -> ToolResult {
-    let text = format!("{}\n{hint}", pending_text(change));
+pub fn change_result_with_hint(change: &Change, hint: &str) -> ToolResult {
+    let text = format!("{}\n{hint}", change_text(change));
     let mut view = ChangeView::new(change);
     view.next_step = format!("{} {hint}", view.next_step);
     tool_result(&text, &view).unwrap_or_else(|_| ToolResult::text(&text, None))
@@ -275,7 +276,7 @@ fn is_asking(change: &Change) -> bool {
 
 /// Describes the state of the change in one clause, for a client that waits.
 #[must_use]
-pub fn state_message(change: &Change) -> String {
+pub fn progress_message(change: &Change) -> String {
     let clause = match change.state {
         ChangeState::Pending => "waits for a person's decision",
         ChangeState::Stale => "is stale: its target has changed, and a person must look again",
@@ -283,7 +284,11 @@ pub fn state_message(change: &Change) -> String {
         ChangeState::Executing if is_asking(change) => "is running, and its tool waits for an answer of its client",
         ChangeState::Executing => "is running",
         ChangeState::OutcomeUnknown => "ran, but its outcome is unknown; a person must find out",
-        _ => "is done",
+        ChangeState::Applied => "is applied",
+        ChangeState::Failed => "has failed",
+        ChangeState::Rejected => "is rejected",
+        ChangeState::Expired => "has expired",
+        ChangeState::Withdrawn => "is withdrawn",
     };
     format!("{} {clause}", change.id)
 }
@@ -291,7 +296,7 @@ pub fn state_message(change: &Change) -> String {
 /// Describes the state, the reason, and after a failure what to do next. This is the status message of a task, and the
 /// only text that some clients show of a failed one.
 #[must_use]
-pub fn status_text(change: &Change) -> String {
+pub fn task_status_message(change: &Change) -> String {
     let view = change.for_proposer();
     let summary = one_line(&view.summary, 400);
     let decision = change.decisions.last().filter(|decision| decision.verdict == ReviewVerdict::Reject);
@@ -301,9 +306,9 @@ pub fn status_text(change: &Change) -> String {
             format!("rejected by {}{comment}", one_line(&decision.reviewer, 128))
         }
         (state, _, Some(fault)) => {
-            format!("{}: {}", state_in_words(state), one_line(&fault.message, 1_000))
+            format!("{}: {}", describe_state(state), one_line(&fault.message, 1_000))
         }
-        (state, ..) => state_in_words(state).to_owned(),
+        (state, ..) => describe_state(state).to_owned(),
     };
     if matches!(change.state, ChangeState::Rejected | ChangeState::Expired | ChangeState::Failed) {
         return format!("{summary}: {reason}. Next: {}", next_step(change));
@@ -311,7 +316,7 @@ pub fn status_text(change: &Change) -> String {
     format!("{summary}: {reason}")
 }
 
-const fn state_in_words(state: ChangeState) -> &'static str {
+const fn describe_state(state: ChangeState) -> &'static str {
     match state {
         ChangeState::Pending => "waits for a person's approval",
         ChangeState::Approved => "approved, about to run",
@@ -328,18 +333,18 @@ const fn state_in_words(state: ChangeState) -> &'static str {
 
 /// Returns the answer to a wait: the change, and whether the wait timed out.
 pub(super) fn wait_result(change: &Change, timed_out: bool) -> ToolResult {
-    let mut text = pending_text(change);
+    let mut text = change_text(change);
     if timed_out {
-        text.insert_str(0, "The wait ended before the change was decided and done.\n");
+        text.insert_str(0, "The wait ended before the change reached the requested state.\n");
     }
     let view = ChangeView { timed_out: Some(timed_out), ..ChangeView::new(change) };
     tool_result(&text, &view).unwrap_or_else(|_| ToolResult::text(&text, None))
 }
 
 /// Describes the change for a model: what it does, its state, the reviewers' comments, and what to do next. This is the
-/// text of [`pending_result`].
+/// text of [`change_result`].
 #[must_use]
-pub fn pending_text(change: &Change) -> String {
+pub fn change_text(change: &Change) -> String {
     let mut out = String::with_capacity(512);
     let id = &change.id;
     let _ = match change.state {

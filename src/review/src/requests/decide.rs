@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::{
-    answer::{
-        RequestResult, check_comment, check_decidable, check_request, check_reviewer, check_sign_in, conflict, finish,
-        is_proposer, load, not_found, refuse, shutting_down, version_conflict,
+    checks::{
+        RequestResult, check_comment, check_decidable, check_request, check_reviewer, check_sign_in, is_proposer, load,
+        not_found, refuse, shutting_down, to_request_result, version_conflict, wrong_state_error,
     },
     refresh::require_same_target,
 };
@@ -26,8 +26,8 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::crash::crash_point;
 
 impl Changes {
-    /// Approves or rejects. Refuses an approval by the proposer, an old version, and a target that moved (which
-    /// makes the change stale, and pending again with a fresh diff).
+    /// Approves or rejects. Refuses an approval by the proposer, an old version, and a target that has
+    /// changed; the change is then pending with a new diff, or stale if it cannot be previewed.
     ///
     /// Decides on the Executor's thread, so that a dropped future leaves nothing half done, and so that providers are never
     /// called on the threads that serve connections.
@@ -58,7 +58,7 @@ impl Changes {
             return Err(refuse(ErrorKind::VersionConflict, message, &change));
         }
         if change.state != ChangeState::Approved {
-            return Err(conflict(&change));
+            return Err(wrong_state_error(&change));
         }
         if change.version != version {
             return Err(version_conflict(&change));
@@ -67,7 +67,7 @@ impl Changes {
         crash_point("before_undo");
         let transition = inner.queue.apply_event_for_endpoint(&change, event).await;
         crash_point("after_undo");
-        finish(inner, &change, transition).await
+        to_request_result(inner, &change, transition).await
     }
 
     /// Withdraws a pending or stale change for its proposer, whose token must permit proposals.
@@ -92,7 +92,7 @@ impl Changes {
         let transition =
             inner.queue.apply_event_for_endpoint(&change, ChangeEvent::Withdraw { proposer: principal.clone() }).await;
         crash_point("after_withdraw");
-        finish(inner, &change, transition).await
+        to_request_result(inner, &change, transition).await
     }
 
     /// Settles an unknown outcome as applied or failed.
@@ -140,7 +140,7 @@ impl Changes {
         crash_point("before_settle");
         let transition = inner.queue.apply_event_for_endpoint(&change, event).await;
         crash_point("after_settle");
-        finish(inner, &change, transition).await
+        to_request_result(inner, &change, transition).await
     }
 }
 
@@ -164,7 +164,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> RequestResult {
     let change = load(inner, &id).await?;
     let approves = verdict == ReviewVerdict::Approve;
     if approves && !change.may_be_approved_by(Person::from_principal(&reviewer)) {
-        return finish(inner, &change, Err(TransitionError::Illegal(IllegalTransition::SelfApproval))).await;
+        return to_request_result(inner, &change, Err(TransitionError::Illegal(IllegalTransition::SelfApproval))).await;
     }
     check_reviewer(inner, &reviewer, &change)?;
     check_decidable(inner, &change, version).await?;
@@ -178,7 +178,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> RequestResult {
         if let Some(void) = votes::void_event(inner, &change)? {
             // The version that was shown counted a vote that is no longer valid.
             let transition = inner.queue.apply_event_for_endpoint(&change, void).await;
-            return Err(version_conflict(&finish(inner, &change, transition).await?));
+            return Err(version_conflict(&to_request_result(inner, &change, transition).await?));
         }
     }
     let event = ChangeEvent::Decide(ReviewDecision {
@@ -198,13 +198,13 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> RequestResult {
         if change.state == ChangeState::Pending
             && let Err(illegal) = machine::apply(&change, event.clone(), inner.config.now())
         {
-            return finish(inner, &change, Err(TransitionError::Illegal(illegal))).await;
+            return to_request_result(inner, &change, Err(TransitionError::Illegal(illegal))).await;
         }
         require_same_target(inner, &change).await?;
     }
     let decided = inner.queue.apply_event_for_endpoint(&change, event).await;
     crash_point("after_approve");
-    finish(inner, &change, decided).await
+    to_request_result(inner, &change, decided).await
 }
 
 /// Checks the rule's conditions for an approval.

@@ -6,8 +6,9 @@ use std::{collections::BTreeSet, sync::Arc};
 use serde_json::value::RawValue;
 
 use super::{
-    answer::{
-        RequestResult, check_decidable, check_request, check_reviewer, check_sign_in, finish, is_proposer, load, refuse,
+    checks::{
+        RequestResult, check_decidable, check_request, check_reviewer, check_sign_in, is_proposer, load, refuse,
+        to_request_result,
     },
     propose::check_reviewable,
 };
@@ -71,7 +72,7 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> RequestResult {
     crash_point("before_edit");
     let transition = inner.queue.apply_event_for_endpoint(&change, event).await;
     crash_point("after_edit");
-    finish(inner, &change, transition).await
+    to_request_result(inner, &change, transition).await
 }
 
 /// Checks corrected arguments like those of every reviewed call, and that they differ from the current ones.

@@ -1,7 +1,7 @@
-//! Requests that endpoints make through a [`crate::Changes`] handle, one file each; `answer.rs` has the checks and answers
+//! Requests that endpoints make through a [`crate::Changes`] handle, one file each; `checks.rs` has the checks and results
 //! that they share.
 
-mod answer;
+mod checks;
 pub mod decide;
 pub mod edit;
 pub mod propose;

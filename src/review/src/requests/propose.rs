@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use serde_json::value::RawValue;
 
-use super::answer::shutting_down;
+use super::checks::shutting_down;
 use crate::{
     Changes, MAX_IDEMPOTENCY_KEY_BYTES, Proposal,
     actor::{TransitionError, TransitionResult, duplicate_calls},

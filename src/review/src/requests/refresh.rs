@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::answer::{RequestResult, check_decidable, check_request, conflict, finish, load, refuse};
+use super::checks::{
+    RequestResult, check_decidable, check_request, load, refuse, to_request_result, wrong_state_error,
+};
 use crate::{
     ChangeRequestError, Changes,
     actor::TransitionResult,
@@ -31,7 +33,7 @@ impl Changes {
             check_decidable(&inner, &change, version).await?;
             match recheck_target(&inner, &change).await? {
                 TargetCheck::Same => Ok(change),
-                TargetCheck::Moved(transition, _) => finish(&inner, &change, transition).await,
+                TargetCheck::Moved(transition, _) => to_request_result(&inner, &change, transition).await,
             }
         };
         self.inner.run_on_executor(refresh).await
@@ -86,9 +88,9 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
 /// Rejects the approval of a change whose target is no longer as shown, and records the difference.
 pub(crate) async fn require_same_target(inner: &Inner, change: &Arc<Change>) -> Result<(), ChangeRequestError> {
     let TargetCheck::Moved(transition, reason) = recheck_target(inner, change).await? else { return Ok(()) };
-    let current = finish(inner, change, transition).await?;
+    let current = to_request_result(inner, change, transition).await?;
     if current.state == ChangeState::Stale {
-        return Err(conflict(&current));
+        return Err(wrong_state_error(&current));
     }
     let reason = reason.as_deref().unwrap_or("The target has changed since the diff was made");
     let message = format!("{reason}; look at its current version and decide again");

@@ -275,7 +275,7 @@ async fn approved_change_waits_for_its_provider_after_restart() {
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let (dir, fake, skew) = bench.end().await;
     fake.present.store(false, Ordering::SeqCst);
-    let config = super::super::PendingConfig { provider_startup_timeout: Duration::from_secs(60), ..config(&skew) };
+    let config = super::super::ReviewConfig { provider_startup_timeout: Duration::from_secs(60), ..config(&skew) };
     let bench = TestBench::in_directory(dir, fake, skew, config).await;
     assert_eq!(bench.get(&change.id).await.state, ChangeState::Approved);
     bench.fake.present.store(true, Ordering::SeqCst);

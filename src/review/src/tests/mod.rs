@@ -3,11 +3,11 @@
 mod bounds;
 mod crashes;
 mod decisions;
+mod dialogues;
 mod edits;
 mod execution;
 mod failing_store;
 mod feed;
-mod inquiries;
 mod lifecycle;
 mod restored_backup;
 mod retention;

@@ -223,7 +223,7 @@ const PRUNE_DIR_VARIABLE: &str = "COUNTERSIGN_TEST_PRUNE_DIR";
 async fn child() {
     let Ok(dir) = std::env::var(PRUNE_DIR_VARIABLE) else { return };
     let skew = Arc::default();
-    let config = super::super::PendingConfig { retention: days(0, 30, 0), ..config(&skew) };
+    let config = super::super::ReviewConfig { retention: days(0, 30, 0), ..config(&skew) };
     let bench = TestBench::at_path(std::path::Path::new(&dir), fake(), skew, config).await;
     advance_days(&bench, 1);
     prune_all(&bench).await;
@@ -247,7 +247,7 @@ async fn kill_during_pruning_leaves_all_or_nothing() {
         assert_eq!(status.code(), None, "{point}: the child must be killed");
         StoreLocation::directory(dir.path()).verify_audit(None).unwrap();
         let skew = Arc::default();
-        let config = super::super::PendingConfig { retention: days(0, 30, 0), ..config(&skew) };
+        let config = super::super::ReviewConfig { retention: days(0, 30, 0), ..config(&skew) };
         let bench = TestBench::in_directory(dir, fake(), skew, config).await;
         assert_eq!(bench.get(&change.id).await.redacted.is_some(), pruned, "{point}");
         let first = bench.changes.feed().subscribe(Some(0)).unwrap().next().await.unwrap();

@@ -120,7 +120,7 @@ async fn vote_of_a_revoked_key_is_void_after_restart() {
     skew.store(61, Ordering::SeqCst);
     // While keys cannot be read, no change runs and no vote is voided.
     keys.unreadable.store(true, Ordering::SeqCst);
-    let config = super::super::PendingConfig { reviewers: reviewers(&keys), ..config(&skew) };
+    let config = super::super::ReviewConfig { reviewers: reviewers(&keys), ..config(&skew) };
     let bench = TestBench::in_directory(dir, fake, skew, config).await;
     while bench.fake.previews.load(Ordering::SeqCst) < 3 {
         tokio::time::sleep(Duration::from_millis(1)).await;

@@ -13,7 +13,7 @@ use countersign_store::StoreError;
 /// Searches for orphaned changes until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
     while wait_for_turn(&inner, inner.config.expiry_interval).await {
-        if let Err(error) = give_up_orphans(&inner).await
+        if let Err(error) = mark_orphans_unknown(&inner).await
             && !matches!(error, StoreError::Closed)
         {
             tracing::warn!(%error, "the changes of nodes that are gone could not be read; trying again");
@@ -22,14 +22,14 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 }
 
 /// Gives each orphaned change an unknown outcome. A change that cannot be written is found again in the next round.
-pub(crate) async fn give_up_orphans(inner: &Inner) -> Result<(), StoreError> {
+pub(crate) async fn mark_orphans_unknown(inner: &Inner) -> Result<(), StoreError> {
     for id in inner.store.orphaned_changes().await? {
         let Some(change) = inner.store.get(&id).await? else { continue };
         let message = "The gateway stopped while the change was running; whether it was applied is unknown";
         let fault = ChangeFault::new(ErrorKind::Internal, message);
         // The last transition was the claim, a question or an answer; the call was sent at most one timeout after it.
         let last = change.updated_at.saturating_add(inner.config.run_timeout).unwrap_or(Timestamp::MAX);
-        let event = ChangeEvent::LoseTrack { fault, sent_by: last.min(inner.config.now()) };
+        let event = ChangeEvent::LoseTrack { fault, last_sent_at: last.min(inner.config.now()) };
         match inner.queue.apply_event_to_orphan(&change, event).await {
             Ok(_) => {
                 let node = change.claimed_by.as_ref().map(|by| by.node.as_str());

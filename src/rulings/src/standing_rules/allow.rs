@@ -18,8 +18,10 @@ use countersign_routing::table::ToolRoute;
 use countersign_runtime::crash::crash_point;
 
 impl StandingRules {
-    /// Lets tools of a server run without review for a reviewer: all of them or none. Tools that this reviewer has already
-    /// allowed in their present form are skipped.
+    /// Creates rules, on behalf of a reviewer, that let tools of a server run without review. Tools that this reviewer has
+    /// already allowed in their present form are skipped.
+    ///
+    /// Checks all tools first. If a rule cannot be stored, the ones before it remain.
     ///
     /// # Errors
     /// `NOT_FOUND` for an unknown server, `VERSION_CONFLICT` if a tool is gone or differs from the one shown, `FORBIDDEN`

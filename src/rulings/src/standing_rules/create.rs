@@ -1,4 +1,4 @@
-//! Standing rules that a reviewer creates on a change, for the same call or similar ones.
+//! Standing rules that a reviewer creates from a change, for the same call or similar ones.
 
 use std::sync::Arc;
 
@@ -54,7 +54,7 @@ pub struct NewRule {
 }
 
 impl StandingRules {
-    /// Creates a rule on a change for a reviewer.
+    /// Creates a rule from a change, on behalf of a reviewer.
     ///
     /// # Errors
     /// `VALIDATION_FAILED` (no end, too long, or a required comment is missing), `SELF_APPROVAL`, `FORBIDDEN` (the change
@@ -110,7 +110,7 @@ impl StandingRules {
             _ => {}
         }
         if change.terms.require_comment && new.comment.is_none() {
-            return invalid("the change requires a comment, so a rule on it requires one too".to_owned());
+            return invalid("the change requires a comment, so a rule from it requires one too".to_owned());
         }
         if !reviewers.may_decide(&change.terms, by) {
             return forbidden("the change requires other reviewers");
@@ -126,7 +126,8 @@ impl StandingRules {
             ));
         }
         if !change.terms.editors_may_approve() && change.is_edited_by(Person::from_principal(by)) {
-            let message = "you have edited the arguments, so somebody else must approve the change";
+            let message = "you have edited the arguments of this change, so somebody else must create a rule that allows such \
+                           calls";
             return Err(McpError::new(ErrorKind::SelfApproval, message));
         }
         if !can_approve_alone(reviewers, &change.terms, by) {

@@ -49,8 +49,8 @@ fn diff_rules(known: &[Arc<StandingRule>], read: &[StandingRule]) -> Vec<RemoteR
 }
 
 impl StandingRuleCache {
-    /// Replaces the rules with those of the store, but keeps the use counts of this node. Returns `true` if another
-    /// node changed a rule.
+    /// Replaces the rules with those of the store, but keeps the higher use count of each rule. Returns `true` if the set or
+    /// the state of the rules differs.
     fn merge(&self, read: Vec<StandingRule>) -> bool {
         let (now, known) = (now(&*self.nodes), self.rules.load_full());
         let state = |rule: &StandingRule| (rule.id.clone(), rule.has_ended(), rule.orphaned_at);

@@ -89,7 +89,7 @@ pub fn initialize(
     if session.legacy_revision().is_some() {
         return Err(McpError::new(ErrorKind::InvalidRequest, "this session is already initialized"));
     }
-    let params: params::Initialize<'_> = params::parse(request.params)?;
+    let params: params::InitializeParams<'_> = params::parse(request.params)?;
     let revision = negotiate::handshake_revision(&params.protocol_version, limits.strict_versions)?;
     let limits = limits.facts;
     limits.check_capabilities("capabilities", params.capabilities.get())?;
@@ -131,7 +131,7 @@ fn instructions(exchange: &Exchange, table: &RouteTable) -> String {
 
 /// Sets the log level of the session (2025-11-25/server/utilities/logging).
 pub fn set_log_level(exchange: &Exchange, request: &Request<'_>) -> Result<Reply, McpError> {
-    let params: params::SetLevel = params::parse(request.params)?;
+    let params: params::SetLevelParams = params::parse(request.params)?;
     exchange.session.set_log_level(params.level);
     Ok(Reply::new("{}".into()))
 }

@@ -47,7 +47,7 @@ use countersign_upstream::Upstream;
 /// an error.
 pub async fn listen(item: ItemRequest<'_>, memory: &Arc<Memory>, sources: TaskSources<'_>) -> Result<Reply, McpError> {
     let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
-    let params: params::Listen<'_> = params::parse(request.params)?;
+    let params: params::ListenParams<'_> = params::parse(request.params)?;
     let Routing { routes, router, long_requests, .. } = finder.routing;
     let (last_sent, evicted) = (Arc::new(AtomicU64::new(eviction::now())), CancellationToken::new());
     let activity = {

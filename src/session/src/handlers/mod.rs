@@ -49,7 +49,7 @@ pub fn is_shareable_read(table: &RouteTable, request: &Request<'_>) -> bool {
             | Method::PromptsGet
             | Method::Complete,
         ) => true,
-        Some(Method::ToolsCall) => params::parse::<params::CallTool<'_>>(request.params).is_ok_and(|call| {
+        Some(Method::ToolsCall) => params::parse::<params::CallToolParams<'_>>(request.params).is_ok_and(|call| {
             table.find_tool(&call.name).is_some_and(|route| {
                 route.ruling.always_allows() && route.def.annotations.read_only_hint && !route.def.long_running
             })

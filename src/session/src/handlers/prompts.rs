@@ -44,7 +44,7 @@ pub fn list(exchange: &Exchange, table: &RouteTable, request: &Request<'_>) -> R
 /// Answers `prompts/get`.
 pub async fn get(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, McpError> {
     let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
-    let params: params::GetPrompt<'_> = params::parse(request.params)?;
+    let params: params::GetPromptParams<'_> = params::parse(request.params)?;
     let route = finder.find_prompt(&params.name).await?.ok_or_else(|| unknown_prompt_error(&params.name))?;
     admit(exchange, &finder.table, &route.provider, Subject::Prompt(&route.def.name))?;
     let module = match &route.provider {
@@ -79,7 +79,7 @@ pub async fn get(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, M
 /// Answers `completion/complete`.
 pub async fn complete(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, McpError> {
     let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
-    let params: params::Complete<'_> = params::parse(request.params)?;
+    let params: params::CompleteParams<'_> = params::parse(request.params)?;
     let (target, subject) = match &params.reference {
         params::Reference::Prompt { name } => {
             let to_target =
@@ -125,7 +125,7 @@ pub async fn complete(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Rep
 }
 
 /// Replaces each variable of the template with its known value or with the text typed so far. Unknown variables stay.
-fn expand_template(template: &str, params: &params::Complete<'_>) -> String {
+fn expand_template(template: &str, params: &params::CompleteParams<'_>) -> String {
     let mut expanded = String::with_capacity(template.len());
     let mut rest = template;
     while let Some((before, from)) = rest.split_once('{') {

@@ -177,7 +177,7 @@ pub fn list_templates(exchange: &Exchange, table: &RouteTable, request: &Request
 /// Answers `resources/read`.
 pub async fn read(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, McpError> {
     let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
-    let params: params::ResourceUri<'_> = params::parse(request.params)?;
+    let params: params::ResourceUriParams<'_> = params::parse(request.params)?;
     check_uri(limits.max_uri, "uri", &params.uri)?;
     let provider = finder.find_resource(&params.uri).await?.ok_or_else(|| unknown_resource_error(&params.uri))?;
     admit(exchange, &finder.table, &provider, Subject::Resource(&params.uri))?;
@@ -198,7 +198,7 @@ pub async fn read(item: ItemRequest<'_>, bridge: &Arc<Bridge>) -> Result<Reply, 
 /// principal that may not read the resource gets the same error as for reading it.
 pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<Memory>) -> Result<Reply, McpError> {
     let ItemRequest { exchange, request, cancel, mut finder, limits } = item;
-    let params: params::ResourceUri<'_> = params::parse(request.params)?;
+    let params: params::ResourceUriParams<'_> = params::parse(request.params)?;
     check_uri(limits.max_uri, "uri", &params.uri)?;
     // A server that does not connect does not prevent the subscription.
     let _ = finder.find_resource(&params.uri).await;
@@ -246,7 +246,7 @@ pub async fn subscribe(item: ItemRequest<'_>, memory: &Arc<Memory>) -> Result<Re
 /// Answers `resources/unsubscribe`. Removing an unknown subscription succeeds.
 pub async fn unsubscribe(item: ItemRequest<'_>) -> Result<Reply, McpError> {
     let ItemRequest { exchange, request, finder, limits, .. } = item;
-    let params: params::ResourceUri<'_> = params::parse(request.params)?;
+    let params: params::ResourceUriParams<'_> = params::parse(request.params)?;
     check_uri(limits.max_uri, "uri", &params.uri)?;
     exchange.session.unsubscribe(&params.uri);
     let provider = finder.table.provider_for_uri(&params.uri);

@@ -38,7 +38,7 @@ use countersign_protocol::{
     params,
 };
 use countersign_provider::{CallContext, ToolResult};
-use countersign_review::gateway_tools::{pending_result, pending_result_with_hint};
+use countersign_review::gateway_tools::{change_result, change_result_with_hint};
 use countersign_routing::{RouteTable, ToolRoute, validate};
 use countersign_telemetry::metrics::Transport;
 
@@ -300,8 +300,8 @@ async fn run_or_review(
         }
         ToolOutcome::Pending(change) => {
             let result = match dashboard_hint(exchange, reviews, &change) {
-                Some(hint) => pending_result_with_hint(&change, &hint),
-                None => pending_result(&change),
+                Some(hint) => change_result_with_hint(&change, &hint),
+                None => change_result(&change),
             };
             Ok(pending_reply(&change, &result, exchange.revision()))
         }
@@ -321,7 +321,7 @@ impl ToolOutcome {
             Self::Finished(FinishedCall { result, failure, fits_output_schema }, change_id) => {
                 Reply { failure, change_id, ..to_reply(&result, fits_output_schema) }
             }
-            Self::Pending(change) => pending_reply(&change, &pending_result(&change), revision),
+            Self::Pending(change) => pending_reply(&change, &change_result(&change), revision),
             Self::NeedsInput { result, pending } => Reply { is_pending: pending, ..Reply::verbatim(result) },
             Self::Failed(error) => return Err(error),
         })

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use countersign_protocol::{
     RequestId, encode,
-    json::{one_line, quoted},
+    json::{quoted, replace_line_breaks},
     rpc_error::RpcError,
 };
 
@@ -100,7 +100,7 @@ pub(super) fn encode_response(id: &RequestId, outcome: Result<&str, &RpcError>) 
             let data = error.data.as_ref().map_or_else(String::new, |data| format!(r#","data":{data}"#));
             let error = format!(r#"{{"code":{},"message":{message}{data}}}"#, error.code);
             let mut text = format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, id.as_json()).into_bytes();
-            one_line(&mut text);
+            replace_line_breaks(&mut text);
             text.into()
         }
     }

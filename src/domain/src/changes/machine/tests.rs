@@ -128,8 +128,9 @@ fn questions_end_once_or_with_the_call() {
         IllegalTransition::NoOpenQuestion,
         "keys are unique after the answer too"
     );
-    let lost =
-        apply(&step.after, ChangeEvent::LoseTrack { fault: fault(), sent_by: time_at(0) }, time_at(9)).unwrap().after;
+    let lost = apply(&step.after, ChangeEvent::LoseTrack { fault: fault(), last_sent_at: time_at(0) }, time_at(9))
+        .unwrap()
+        .after;
     let dialogue = lost.dialogue.unwrap();
     assert_eq!(dialogue.open_questions().count(), 0);
     assert_eq!(
@@ -162,7 +163,7 @@ fn events(change: &Change) -> [(&'static str, ChangeEvent); 18] {
         ("succeed", ChangeEvent::Succeed { result: raw("{}"), reads_back: true }),
         ("verify", ChangeEvent::Verify { verification: Verification::unreadable("gone") }),
         ("fail", ChangeEvent::Fail { fault: fault(), result: None }),
-        ("lose", ChangeEvent::LoseTrack { fault: fault(), sent_by: time_at(0) }),
+        ("lose", ChangeEvent::LoseTrack { fault: fault(), last_sent_at: time_at(0) }),
         ("settle_applied", ChangeEvent::Settle { reviewer: reviewer.clone(), applied: true, comment: None }),
         ("settle_failed", ChangeEvent::Settle { reviewer, applied: false, comment: None }),
     ]
@@ -471,7 +472,7 @@ fn lost_call_blocks_target_until_deadline_or_settlement() {
     let claim = ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) };
     let claimed = apply(&change(ChangeState::Approved), claim, time_at(1)).unwrap().after;
     let lose = |sent, now| {
-        let event = ChangeEvent::LoseTrack { fault: fault(), sent_by: time_at(sent) };
+        let event = ChangeEvent::LoseTrack { fault: fault(), last_sent_at: time_at(sent) };
         apply(&claimed, event, time_at(now)).unwrap().after
     };
     assert_eq!(lose(2, 5).target_taken_until, Some(time_at(32)));
@@ -484,7 +485,7 @@ fn lost_call_blocks_target_until_deadline_or_settlement() {
 fn settled_failure_keeps_fault_and_names_reviewer() {
     let lost = apply(
         &change(ChangeState::Executing),
-        ChangeEvent::LoseTrack { fault: fault(), sent_by: time_at(0) },
+        ChangeEvent::LoseTrack { fault: fault(), last_sent_at: time_at(0) },
         time_at(1),
     )
     .unwrap()

@@ -61,7 +61,7 @@ pub enum ChangeOutcome {
 #[must_use]
 pub fn outcome_of(change: &Change) -> Option<ChangeOutcome> {
     let not_run = |kind| {
-        let result = ToolResult { is_error: true, ..gateway_tools::pending_result(change) };
+        let result = ToolResult { is_error: true, ..gateway_tools::change_result(change) };
         Some(ChangeOutcome::Result(FinishedCall { result, failure: Some(kind), fits_output_schema: true }))
     };
     match change.state {
@@ -83,7 +83,7 @@ fn applied_call(change: &Change) -> FinishedCall {
     let result = match tool_answer(change) {
         Some(result) => with_edits_note(result, change),
         // A person settled the change as applied, or the answer is no longer stored.
-        None => gateway_tools::pending_result(change),
+        None => gateway_tools::change_result(change),
     };
     FinishedCall { result, failure: None, fits_output_schema: true }
 }
@@ -110,7 +110,7 @@ fn failed_outcome(change: &Change) -> ChangeOutcome {
     let fits_output_schema = content["error"] != true;
     let result = match answer {
         Some(result) => with_edits_note(ToolResult { is_error: true, ..result }, change),
-        None => ToolResult { is_error: true, ..gateway_tools::pending_result(change) },
+        None => ToolResult { is_error: true, ..gateway_tools::change_result(change) },
     };
     ChangeOutcome::Result(FinishedCall { result, failure: Some(kind), fits_output_schema })
 }

@@ -100,7 +100,7 @@ async fn follow_change(
         let has_listener = progress.has_listener();
         if has_listener {
             let total = limit.map(|limit| limit.as_secs_f64());
-            progress.progress(elapsed.as_secs_f64(), total, Some(&gateway_tools::state_message(&change)));
+            progress.progress(elapsed.as_secs_f64(), total, Some(&gateway_tools::progress_message(&change)));
         }
         let pause = remaining.min(if has_listener { PROGRESS_INTERVAL } else { RECHECK_INTERVAL });
         let paused_at = Instant::now();

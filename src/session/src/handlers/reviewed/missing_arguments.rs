@@ -147,7 +147,7 @@ fn fill_in(arguments: &RawValue, schema: &Value, answer: &str) -> Option<Box<Raw
     let requested = schema["properties"].as_object()?;
     let inputs: Vec<_> = members(content).filter(|input| requested.contains_key(input.key.as_ref())).collect();
     let edits: Vec<(&str, MemberEdit<'_>)> =
-        inputs.iter().map(|input| (input.key.as_ref(), MemberEdit::Default(input.value))).collect();
+        inputs.iter().map(|input| (input.key.as_ref(), MemberEdit::SetIfMissing(input.value))).collect();
     RawValue::from_string(edit(arguments.get(), &edits)).ok()
 }
 

@@ -134,7 +134,7 @@ pub fn creation_reply(
         return Reply::verbatim(edit(&task, &[meta]));
     }
     notify_of_transitions(exchange, reviews, change, progress_token);
-    let mut text = countersign_review::gateway_tools::pending_text(change);
+    let mut text = countersign_review::gateway_tools::change_text(change);
     if let Some(hint) = dashboard_hint(exchange, reviews, change) {
         text = format!("{text}\n{hint}");
     }
@@ -177,7 +177,7 @@ fn notify_of_transitions(exchange: &Exchange, reviews: &Arc<Reviews>, change: &C
 
 /// Returns the notification of the progress of a change. The number of steps is unknown, so each version counts as one more.
 fn progress_notification(change: &Change, token: &str) -> bytes::Bytes {
-    let message = Value::from(countersign_review::gateway_tools::state_message(change));
+    let message = Value::from(countersign_review::gateway_tools::progress_message(change));
     let params = format!(r#"{{"progressToken":{token},"progress":{},"message":{message}}}"#, change.version);
     encode::notification("notifications/progress", Some(&task_shape::with_related_task(&params, &change.id)))
 }
@@ -261,7 +261,7 @@ async fn cancel(exchange: &Exchange, reviews: &Reviews, change: Arc<Change>) -> 
         && current.state == ChangeState::Executing
     {
         // A running call is not stopped, but its questions are no longer answered.
-        reviews.changes.give_up(&current.id, &exchange.identity.principal).await?;
+        reviews.changes.cancel_dialogue(&current.id, &exchange.identity.principal).await?;
     }
     match withdrawn {
         // A cancellation is always acknowledged (ext-tasks, "Task Cancellation"). An approved change still runs, and an

@@ -42,7 +42,7 @@ fn common_members(reviews: &Reviews, change: &Change, status: Status, keys: Time
     let mut task = Map::new();
     task.insert("taskId".into(), change.id.as_str().into());
     task.insert("status".into(), status.as_str().into());
-    task.insert("statusMessage".into(), gateway_tools::status_text(change).into());
+    task.insert("statusMessage".into(), gateway_tools::task_status_message(change).into());
     task.insert("createdAt".into(), change.created_at.to_string().into());
     task.insert("lastUpdatedAt".into(), change.updated_at.to_string().into());
     task.insert(keys.ttl.into(), json!(ttl(&reviews.retention, change)));
@@ -103,7 +103,7 @@ pub fn modern_task(exchange: &Exchange, reviews: &Reviews, change: &Change) -> S
         (Status::Failed, Some(ChangeOutcome::Error(error))) => Some(("error", error_json(exchange, &error))),
         (Status::Failed, Some(ChangeOutcome::Result(finished))) => {
             let kind = finished.failure.unwrap_or(countersign_protocol::ErrorKind::ChangeExpired);
-            let message = gateway_tools::pending_text(change);
+            let message = gateway_tools::change_text(change);
             Some(("error", error_json(exchange, &McpError::new(kind, message).with("changeId", change.id.as_str()))))
         }
         (Status::Working, _) => input_requests(exchange, reviews, change).map(|requests| {

@@ -171,7 +171,7 @@ impl HttpLink {
                         if event.is_message()
                             && let Some(response) = self.handle_messages(&event.data, mode, id, listener)?
                         {
-                            drain_response(http, events.has_input());
+                            drain_response(http, events.has_unparsed_bytes());
                             return Ok(response);
                         }
                     }
@@ -311,8 +311,8 @@ pub(crate) async fn read_body(response: &mut HttpResponse, max: usize) -> Result
 }
 
 /// Reads a stream to its end after the answer, so that its connection can be used again.
-fn drain_response(mut response: HttpResponse, has_input: bool) {
-    if !has_input && let Some(Ok(None) | Err(_)) = response.chunk().now_or_never() {
+fn drain_response(mut response: HttpResponse, has_unparsed_bytes: bool) {
+    if !has_unparsed_bytes && let Some(Ok(None) | Err(_)) = response.chunk().now_or_never() {
         return;
     }
     actix_web::rt::spawn(async move {

@@ -97,7 +97,7 @@ pub(crate) async fn check_decidable(
     version: u64,
 ) -> Result<(), ChangeRequestError> {
     if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
-        return Err(conflict(change));
+        return Err(wrong_state_error(change));
     }
     if change.version != version {
         return Err(version_conflict(change));
@@ -107,7 +107,7 @@ pub(crate) async fn check_decidable(
         return Err(refuse(
             ErrorKind::ChangeExpired,
             "The change has expired",
-            &finish(inner, change, transition).await?,
+            &to_request_result(inner, change, transition).await?,
         ));
     }
     Ok(())
@@ -120,13 +120,17 @@ pub(crate) async fn load(inner: &Inner, id: &str) -> Result<Arc<Change>, ChangeR
     inner.store.get(id).await.map_err(|e| store_error(&e))?.ok_or_else(|| not_found().into())
 }
 
-/// Converts the outcome of a transition into the endpoint's answer. A conflict carries the current state.
-pub(crate) async fn finish(inner: &Inner, change: &Arc<Change>, transition: TransitionResult) -> RequestResult {
+/// Converts the outcome of a transition into the result of the request. A conflict carries the current state.
+pub(crate) async fn to_request_result(
+    inner: &Inner,
+    change: &Arc<Change>,
+    transition: TransitionResult,
+) -> RequestResult {
     match transition {
         Ok(change) => Ok(change),
-        Err(TransitionError::Conflict) => Err(conflict(&load(inner, &change.id).await?)),
+        Err(TransitionError::Conflict) => Err(wrong_state_error(&load(inner, &change.id).await?)),
         Err(TransitionError::Illegal(IllegalTransition::Version { .. })) => Err(version_conflict(change)),
-        Err(TransitionError::Illegal(IllegalTransition::State { .. })) => Err(conflict(change)),
+        Err(TransitionError::Illegal(IllegalTransition::State { .. })) => Err(wrong_state_error(change)),
         Err(TransitionError::Illegal(illegal)) => {
             Err(refuse(error_kind(illegal), capitalize(&illegal.to_string()), change))
         }
@@ -164,7 +168,7 @@ fn capitalize(text: &str) -> String {
 }
 
 /// Returns the error for a change that is not in the required state.
-pub(crate) fn conflict(current: &Arc<Change>) -> ChangeRequestError {
+pub(crate) fn wrong_state_error(current: &Arc<Change>) -> ChangeRequestError {
     let stale_reason =
         || current.fault.as_ref().map_or_else(|| "The change is stale".to_owned(), |f| f.message.clone());
     match current.state {
@@ -172,7 +176,8 @@ pub(crate) fn conflict(current: &Arc<Change>) -> ChangeRequestError {
         ChangeState::Expired => refuse(ErrorKind::ChangeExpired, "The change has expired", current),
         ChangeState::Stale => refuse(ErrorKind::ChangeStale, stale_reason(), current),
         state => {
-            let message = format!("The change is not waiting for this: it is {}", state.as_str().replace('_', " "));
+            let message =
+                format!("This is not possible: the state of the change is {}", state.as_str().replace('_', " "));
             refuse(ErrorKind::ChangeNotPending, message, current)
         }
     }

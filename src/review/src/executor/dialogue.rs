@@ -1,6 +1,6 @@
 //! Questions that the tool of a running change asks the proposer's client, if the rule allows them (`questions: ask`). A
 //! question is durable before a client sees it, and an answer is durable before the tool gets it. After
-//! [`crate::PendingConfig::answer_timeout`] a question ends without an answer, and the tool decides what that means.
+//! [`crate::ReviewConfig::answer_timeout`] a question ends without an answer, and the tool decides what that means.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,8 +10,8 @@ use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    dialogues::{DialogueAnswer, DialogueMessage, PendingMessage},
     inner::Inner,
-    inquiries::{InquiryAnswer, InquiryMessage, PendingMessage},
 };
 use countersign_domain::{
     changes::{
@@ -70,7 +70,7 @@ struct OpenQuestion {
 }
 
 /// An event in the dialogue of a running change.
-pub(crate) enum InquiryEvent {
+pub(crate) enum DialogueRunEvent {
     Question(UpstreamRequest),
     Message(PendingMessage),
     TimedOut,
@@ -79,7 +79,7 @@ pub(crate) enum InquiryEvent {
 }
 
 /// The questions of one running change.
-pub(crate) struct Inquiry<'a> {
+pub(crate) struct DialogueRun<'a> {
     inner: &'a Inner,
     /// The change as last stored.
     pub change: Arc<Change>,
@@ -92,13 +92,13 @@ pub(crate) struct Inquiry<'a> {
     is_stopping: bool,
 }
 
-impl Drop for Inquiry<'_> {
+impl Drop for DialogueRun<'_> {
     fn drop(&mut self) {
-        self.inner.inquiries.close(&self.change.id);
+        self.inner.dialogues.close(&self.change.id);
     }
 }
 
-impl<'a> Inquiry<'a> {
+impl<'a> DialogueRun<'a> {
     /// Starts the dialogue. Returns `None` for a change whose tool may not ask.
     pub(crate) fn start(inner: &'a Inner, change: &Arc<Change>) -> Option<(Arc<dyn Inquirer>, Self)> {
         let dialogue = change.dialogue.as_ref()?;
@@ -107,8 +107,8 @@ impl<'a> Inquiry<'a> {
             return None;
         }
         let (asking, questions) = mpsc::channel(QUESTION_QUEUE_CAPACITY);
-        let messages = inner.inquiries.open(&change.id);
-        let inquiry = Self {
+        let messages = inner.dialogues.open(&change.id);
+        let dialogue_run = Self {
             inner,
             change: Arc::clone(change),
             questions,
@@ -118,7 +118,7 @@ impl<'a> Inquiry<'a> {
             paused_since: None,
             is_stopping: false,
         };
-        Some((Arc::new(ToolInquirer { capabilities, questions: asking }), inquiry))
+        Some((Arc::new(ToolInquirer { capabilities, questions: asking }), dialogue_run))
     }
 
     /// Returns `true` while the call waits for an answer; its timeout is paused then.
@@ -127,7 +127,7 @@ impl<'a> Inquiry<'a> {
     }
 
     /// Waits for the next event. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> InquiryEvent {
+    pub(crate) async fn next(&mut self) -> DialogueRunEvent {
         let due = self.open.iter().map(|open| open.until).min();
         let tokens: Vec<_> = self.open.iter().map(|open| Box::pin(open.cancelled.clone().cancelled_owned())).collect();
         let withdrawn = async {
@@ -137,40 +137,40 @@ impl<'a> Inquiry<'a> {
             }
         };
         tokio::select! {
-            Some(question) = self.questions.recv() => InquiryEvent::Question(question),
-            Some(message) = self.messages.recv() => InquiryEvent::Message(message),
-            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => InquiryEvent::TimedOut,
-            () = withdrawn => InquiryEvent::Withdrawn,
-            () = self.inner.shutdown.stop.cancelled(), if !self.is_stopping => InquiryEvent::Stopping,
+            Some(question) = self.questions.recv() => DialogueRunEvent::Question(question),
+            Some(message) = self.messages.recv() => DialogueRunEvent::Message(message),
+            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => DialogueRunEvent::TimedOut,
+            () = withdrawn => DialogueRunEvent::Withdrawn,
+            () = self.inner.shutdown.stop.cancelled(), if !self.is_stopping => DialogueRunEvent::Stopping,
         }
     }
 
     /// Handles an event completely and stores the result. Returns how long the call was paused if it continues now.
-    pub(crate) async fn handle(&mut self, event: InquiryEvent) -> Duration {
+    pub(crate) async fn handle(&mut self, event: DialogueRunEvent) -> Duration {
         match event {
-            InquiryEvent::Question(question) => self.store_question(question).await,
-            InquiryEvent::Message((InquiryMessage::Answers { by, answers }, reply)) => {
+            DialogueRunEvent::Question(question) => self.store_question(question).await,
+            DialogueRunEvent::Message((DialogueMessage::Answers { by, answers }, reply)) => {
                 let stored = self.store_answers(by, answers).await;
                 let _ = reply.send(stored);
             }
-            InquiryEvent::Message((InquiryMessage::GiveUp { by }, reply)) => {
+            DialogueRunEvent::Message((DialogueMessage::Cancel { by }, reply)) => {
                 let reason = CANCELLED_REASON;
                 let stored = self.close_questions(Some(by), |_| Some(Err(reason.to_owned())), true).await;
                 let _ = reply.send(stored);
             }
-            InquiryEvent::TimedOut => {
+            DialogueRunEvent::TimedOut => {
                 let now = Instant::now();
                 let timed_out =
                     |open: &OpenQuestion| (open.until <= now).then(|| Err("nobody answered in time".to_owned()));
                 let _ = self.close_questions(None, timed_out, false).await;
             }
-            InquiryEvent::Withdrawn => {
+            DialogueRunEvent::Withdrawn => {
                 let withdrawn = |open: &OpenQuestion| {
                     open.cancelled.is_cancelled().then(|| Err("the tool withdrew its question".to_owned()))
                 };
                 let _ = self.close_questions(None, withdrawn, false).await;
             }
-            InquiryEvent::Stopping => {
+            DialogueRunEvent::Stopping => {
                 self.is_stopping = true;
                 if self.is_waiting() {
                     let _ = self.close_questions(None, |_| Some(Err(STOPPING_REASON.to_owned())), false).await;
@@ -230,7 +230,7 @@ impl<'a> Inquiry<'a> {
         self.open.push(OpenQuestion { key, method, reply, cancelled, until });
     }
 
-    async fn store_answers(&mut self, by: String, answers: Vec<(String, InquiryAnswer)>) -> Result<(), McpError> {
+    async fn store_answers(&mut self, by: String, answers: Vec<(String, DialogueAnswer)>) -> Result<(), McpError> {
         let answers: Vec<_> =
             answers.into_iter().filter(|(key, _)| self.open.iter().any(|open| open.key == *key)).collect();
         let size: usize =

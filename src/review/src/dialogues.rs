@@ -16,16 +16,22 @@ const MESSAGE_QUEUE_CAPACITY: usize = 64;
 pub(super) const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An answer, or the reason why there is none.
-pub type InquiryAnswer = Result<Arc<RawValue>, String>;
+pub type DialogueAnswer = Result<Arc<RawValue>, String>;
 
 /// A client's message about the questions of its change.
 #[derive(Serialize, Deserialize)]
-pub(super) enum InquiryMessage {
-    Answers { by: String, answers: Vec<(String, InquiryAnswer)> },
-    GiveUp { by: String },
+pub(super) enum DialogueMessage {
+    Answers {
+        by: String,
+        answers: Vec<(String, DialogueAnswer)>,
+    },
+    #[serde(rename = "GiveUp")]
+    Cancel {
+        by: String,
+    },
 }
 
-impl InquiryMessage {
+impl DialogueMessage {
     /// Serializes the message for another node. An answer's bytes stay as they are.
     pub(super) fn to_json(&self) -> Result<String, McpError> {
         serde_json::to_string(self).map_err(|_| McpError::new(ErrorKind::Internal, "The answer could not be passed on"))
@@ -38,13 +44,13 @@ impl InquiryMessage {
 }
 
 /// A message, and the reply channel that confirms it is durable.
-pub(super) type PendingMessage = (InquiryMessage, oneshot::Sender<Result<(), McpError>>);
+pub(super) type PendingMessage = (DialogueMessage, oneshot::Sender<Result<(), McpError>>);
 
 /// Channels to the running changes that may ask questions.
 #[derive(Default)]
-pub(super) struct Inquiries(DashMap<String, mpsc::Sender<PendingMessage>>);
+pub(super) struct Dialogues(DashMap<String, mpsc::Sender<PendingMessage>>);
 
-impl Inquiries {
+impl Dialogues {
     /// Opens the channel of a change.
     pub(super) fn open(&self, id: &str) -> mpsc::Receiver<PendingMessage> {
         let (sender, messages) = mpsc::channel(MESSAGE_QUEUE_CAPACITY);
@@ -57,7 +63,7 @@ impl Inquiries {
     }
 
     /// Sends a message and waits until it is durable. Returns at once if the change has no open channel.
-    pub(super) async fn send(&self, id: &str, message: InquiryMessage) -> Result<(), McpError> {
+    pub(super) async fn send(&self, id: &str, message: DialogueMessage) -> Result<(), McpError> {
         // A change without a channel does not run and has no questions.
         let Some(sender) = self.0.get(id).map(|sender| sender.clone()) else { return Ok(()) };
         let (reply, stored) = oneshot::channel();
@@ -77,26 +83,26 @@ mod tests {
 
     #[test]
     fn message_between_nodes_keeps_every_byte() {
-        let raw = |text: &str| -> InquiryAnswer { Ok(Arc::from(RawValue::from_string(text.to_owned()).unwrap())) };
+        let raw = |text: &str| -> DialogueAnswer { Ok(Arc::from(RawValue::from_string(text.to_owned()).unwrap())) };
         let answers = vec![
             ("a".to_owned(), raw(r#"{ "x":1.50, "big":1e400, "\u0041": 12345678901234567890 }"#)),
             ("b".to_owned(), Err("nobody was there".to_owned())),
         ];
-        let Some(InquiryMessage::Answers { by, answers: received }) = InquiryMessage::from_json(
-            &InquiryMessage::Answers { by: "agent".into(), answers: answers.clone() }.to_json().unwrap(),
+        let Some(DialogueMessage::Answers { by, answers: received }) = DialogueMessage::from_json(
+            &DialogueMessage::Answers { by: "agent".into(), answers: answers.clone() }.to_json().unwrap(),
         ) else {
             panic!("the message must contain answers")
         };
         assert_eq!(by, "agent");
         for ((sent_key, sent), (received_key, received)) in answers.iter().zip(&received) {
-            let text = |answer: &InquiryAnswer| answer.as_ref().map(|raw| raw.get().to_owned()).map_err(Clone::clone);
+            let text = |answer: &DialogueAnswer| answer.as_ref().map(|raw| raw.get().to_owned()).map_err(Clone::clone);
             assert_eq!((sent_key, text(sent)), (received_key, text(received)));
         }
         assert!(
-            matches!(InquiryMessage::from_json(&InquiryMessage::GiveUp { by: "x".into() }.to_json().unwrap()), Some(InquiryMessage::GiveUp { by }) if by == "x")
+            matches!(DialogueMessage::from_json(&DialogueMessage::Cancel { by: "x".into() }.to_json().unwrap()), Some(DialogueMessage::Cancel { by }) if by == "x")
         );
         for wrong in ["", "{}", "[]", r#"{"by":1}"#] {
-            assert!(InquiryMessage::from_json(wrong).is_none(), "{wrong}");
+            assert!(DialogueMessage::from_json(wrong).is_none(), "{wrong}");
         }
     }
 }

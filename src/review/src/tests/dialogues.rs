@@ -118,7 +118,7 @@ async fn tool_gets_no_answer_after_task_was_cancelled() {
     *bench.fake.outcome.lock().unwrap() = CallOutcome::Succeed;
     bench.decide(&other, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&other.id, ChangeState::Applied).await;
-    bench.changes.give_up(&change.id, &agent()).await.unwrap();
+    bench.changes.cancel_dialogue(&change.id, &agent()).await.unwrap();
     let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert!(applied.dialogue.as_ref().unwrap().given_up);
     bench.end().await;

@@ -1,4 +1,4 @@
-//! Compares two versions of one server, and holds back the changes that loosen policy.
+//! Compares the old and the new configuration of one server, and holds back the changes that loosen policy.
 
 use globset::Glob;
 
@@ -12,7 +12,7 @@ const SERVERS_KEY: &str = "mcpServers";
 /// server loosens nothing, because its tools are reviewed like those of other servers.
 ///
 /// Changes that loosen policy are added to `loosened`, and stricter ones to `tightened`. `has_restrictive_rules` is `true`
-/// if rules review or deny calls by the names of tools.
+/// if the old policy has a rule that reviews or denies.
 pub(super) fn hold_back_loosening(
     old: Option<&UpstreamConfig>,
     new: &UpstreamConfig,
