@@ -444,6 +444,19 @@ async fn tracker_changes_go_stale_or_run_as_approved() {
 }
 
 #[actix::test]
+async fn expiry_of_approved_change_is_not_blamed_on_reviewers() {
+    let fixture = Fixture::new().await;
+    let mut change = (*fixture.propose("bob").await).clone();
+    change.state = ChangeState::Approved;
+    let event = crate::upkeep::expiry::expire_event(&change);
+    let expired = countersign_domain::changes::machine::apply(&change, event, change.expires_at).unwrap().after;
+    assert_eq!(expired.state, ChangeState::Expired);
+    for text in [change_text(&expired), super::task_status_message(&expired)] {
+        assert!(text.contains("expired before it ran") && !text.to_lowercase().contains("decided"), "{text}");
+    }
+}
+
+#[actix::test]
 async fn pruned_arguments_are_not_shown_as_run() {
     let fixture = Fixture::new().await;
     let mut change = (*fixture.propose("bob").await).clone();

@@ -325,7 +325,7 @@ const fn describe_state(state: ChangeState) -> &'static str {
         ChangeState::Failed => "approved, but it failed",
         ChangeState::OutcomeUnknown => "it ran, but its outcome is unknown",
         ChangeState::Rejected => "rejected",
-        ChangeState::Expired => "nobody decided in time",
+        ChangeState::Expired => "it expired before it ran",
         ChangeState::Withdrawn => "withdrawn",
         ChangeState::Stale => "its target has changed, a person must look again",
     }
@@ -355,7 +355,7 @@ pub fn change_text(change: &Change) -> String {
         ChangeState::Failed => writeln!(out, "Change approved, but it failed. ID: {id}"),
         ChangeState::OutcomeUnknown => writeln!(out, "Change ran, but its outcome is unknown. ID: {id}"),
         ChangeState::Rejected => writeln!(out, "Change rejected. ID: {id}"),
-        ChangeState::Expired => writeln!(out, "Change expired undecided. ID: {id}"),
+        ChangeState::Expired => writeln!(out, "Change expired before it ran. ID: {id}"),
         ChangeState::Withdrawn => writeln!(out, "Change withdrawn. ID: {id}"),
         ChangeState::Stale => writeln!(out, "Change stale: its target has changed. ID: {id}"),
     };
@@ -491,7 +491,7 @@ pub(super) fn next_step(change: &Change) -> String {
                                   another only if it answers that reason, or ask your user."
             .into(),
         ChangeState::Expired => {
-            "nobody decided in time and nothing was changed. Ask your user before proposing it again.".into()
+            "it expired before it ran; nothing was changed. Ask your user before proposing it again.".into()
         }
         ChangeState::Withdrawn => "nothing was changed and nothing is waiting; go on with your work.".into(),
     }
