@@ -109,12 +109,14 @@ const MAX_CONTEXT_CHARS: usize = 40;
 
 /// Returns `server / tool: argument (name further argument, …)` with the most descriptive arguments.
 fn summary(upstream: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> String {
-    let members: Vec<(String, String)> = json::members(arguments.get())
-        .filter_map(|json::Member { key, value, .. }| Some((key.into_owned(), title_text(value)?)))
-        .collect();
+    let all: Vec<json::Member<'_>> = json::members(arguments.get()).collect();
+    let members: Vec<(String, String)> =
+        all.iter().filter_map(|member| Some((member.key.clone().into_owned(), title_text(member.value)?))).collect();
     let Some((title_key, title)) = title_argument(def, &members) else { return format!("{upstream} / {tool}") };
     let context = CONTEXT_ARGUMENTS.iter().filter(|name| !title_key.eq_ignore_ascii_case(name)).filter_map(|name| {
-        let (_, text) = only(members.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name)))?;
+        let mut found = all.iter().filter(|member| member.key.eq_ignore_ascii_case(name));
+        let value = found.next().filter(|_| found.next().is_none())?.value;
+        let text = list_text(value).or_else(|| title_text(value))?;
         let cut: String = text.chars().take(MAX_CONTEXT_CHARS).collect();
         Some(if cut.len() < text.len() { format!("{name} {cut} …") } else { format!("{name} {cut}") })
     });
@@ -128,19 +130,19 @@ fn summary(upstream: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> S
 /// Chooses an argument by its name (`file_path` and `filePath` count as `path`), or else the first required text.
 fn title_argument<'a>(def: &ToolDef, members: &'a [(String, String)]) -> Option<&'a (String, String)> {
     let exact = |names: &[&str]| {
-        names.iter().find_map(|name| only(members.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name))))
+        names.iter().find_map(|name| single(members.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name))))
     };
     let ending =
-        || TITLE_ARGUMENTS.iter().find_map(|name| only(members.iter().filter(|(key, _)| ends_with_word(key, name))));
+        || TITLE_ARGUMENTS.iter().find_map(|name| single(members.iter().filter(|(key, _)| ends_with_word(key, name))));
     let by_name = exact(&TITLE_ARGUMENTS).or_else(ending).or_else(|| exact(&FALLBACK_TITLE_ARGUMENTS));
     let required = def.input_schema.get("required").and_then(Value::as_array).into_iter().flatten();
     by_name.or_else(|| {
-        required.filter_map(Value::as_str).find_map(|name| only(members.iter().filter(|(key, _)| key == name)))
+        required.filter_map(Value::as_str).find_map(|name| single(members.iter().filter(|(key, _)| key == name)))
     })
 }
 
 /// Returns the argument if exactly one matches.
-fn only<'a>(mut found: impl Iterator<Item = &'a (String, String)>) -> Option<&'a (String, String)> {
+fn single<'a>(mut found: impl Iterator<Item = &'a (String, String)>) -> Option<&'a (String, String)> {
     let argument = found.next()?;
     found.next().is_none().then_some(argument)
 }
@@ -170,6 +172,15 @@ fn title_text(value: &str) -> Option<String> {
     let cut: String = escaped.chars().take(MAX_TITLE_CHARS).collect();
     let more = cut.len() < escaped.len() || whole.trim() != line;
     Some(if more { format!("{cut} …") } else { cut })
+}
+
+/// Returns the texts of a list, escaped and truncated like one text.
+fn list_text(value: &str) -> Option<String> {
+    if value.len() > MAX_TITLE_SOURCE_BYTES || !value.starts_with('[') {
+        return None;
+    }
+    let list: Vec<String> = serde_json::from_str(value).ok()?;
+    title_text(&json::quoted(&list.join(", ")))
 }
 
 /// Hashes the definition, so that a changed definition makes its proposals stale.
@@ -248,8 +259,8 @@ mod tests {
             title("[]", r#"{"owner":"o","repo":"r","issue_number":7,"body":"long"}"#),
             "s / t: 7 (owner o, repo r, body long)"
         );
-        let message = r#"{"channel":"C1","text":"Hello everybody, this is longer than what fits","repo":["x"]}"#;
-        assert_eq!(title("[]", message), "s / t: C1 (text Hello everybody, this is longer than wha …)");
+        let message = r#"{"channel":"C1","text":"Hello everybody, this is longer than what fits","to":["a@x","b@x"]}"#;
+        assert_eq!(title("[]", message), "s / t: C1 (to a@x, b@x, text Hello everybody, this is longer than wha …)");
         assert_eq!(title("[]", r#"{"encoding":"utf8","file_path":"/srv/a"}"#), "s / t: /srv/a");
         assert_eq!(title("[]", r#"{"query":"  INSERT INTO t\n VALUES (1)"}"#), "s / t: INSERT INTO t …");
         assert_eq!(title(r#"["what"]"#, r#"{"verbose":"no","what":"this"}"#), "s / t: this");
