@@ -17,7 +17,7 @@ mod writes;
 use std::thread;
 
 pub use dialect::Dialect;
-pub use statement::{Assigned, Effect, PreviewSource, RowQueries, Statement, Write, WriteKind};
+pub use statement::{ColumnAssignment, Effect, PreviewSource, RowQueries, Statement, Write, WriteKind};
 
 /// Stack of the thread that parses. Deep expressions take much of it, because the parser and the checks recurse.
 const STACK_BYTES: usize = 64 << 20;

@@ -6,7 +6,7 @@ use sqlparser::ast::{
 };
 
 use crate::{
-    ALIAS_PREFIX, Assigned, Dialect, PreviewSource, RowQueries, Write, WriteKind, definitions,
+    ALIAS_PREFIX, ColumnAssignment, Dialect, PreviewSource, RowQueries, Write, WriteKind, definitions,
     reads::{self, Reason},
     writes,
 };
@@ -115,7 +115,7 @@ impl Builder {
         };
         let selection =
             self.selection(with, table, others, selection.as_ref(), own_limit(order_by, limit.as_ref())?)?;
-        let mut assigned: Vec<Assigned> = assignments.iter().flat_map(assigned_values).collect();
+        let mut assigned: Vec<ColumnAssignment> = assignments.iter().flat_map(assigned_values).collect();
         for (index, value) in assigned.iter_mut().enumerate() {
             let alias = format!("{ALIAS_PREFIX}after_{index}");
             let probe = selection.rows_query(self.rows, &[(value.expression.as_str(), alias.as_str())]);
@@ -172,7 +172,7 @@ impl Builder {
         })
     }
 
-    fn rows_of(&self, selection: &Selection, assigned: Vec<Assigned>) -> Preview {
+    fn rows_of(&self, selection: &Selection, assigned: Vec<ColumnAssignment>) -> Preview {
         let values: Vec<(&str, &str)> =
             assigned.iter().filter_map(|value| Some((value.expression.as_str(), value.alias.as_deref()?))).collect();
         let queries =
@@ -186,7 +186,7 @@ impl Builder {
         }
         let columns: Vec<String> = insert.columns.iter().map(ToString::to_string).collect();
         let Some(source) = &insert.source else {
-            let given: Vec<Assigned> = insert.assignments.iter().flat_map(assigned_values).collect();
+            let given: Vec<ColumnAssignment> = insert.assignments.iter().flat_map(assigned_values).collect();
             return match given.as_slice() {
                 [] => Err("it inserts a row of defaults".to_owned()),
                 given => Ok(PreviewSource::GivenRows {
@@ -279,8 +279,8 @@ fn own_limit(order_by: &[sqlparser::ast::OrderByExpr], limit: Option<&Expr>) -> 
 }
 
 /// Returns the values that an assignment assigns, one for each column.
-fn assigned_values(assignment: &Assignment) -> Vec<Assigned> {
-    let value = |column: &ObjectName, expression: String| Assigned {
+fn assigned_values(assignment: &Assignment) -> Vec<ColumnAssignment> {
+    let value = |column: &ObjectName, expression: String| ColumnAssignment {
         column: column.to_string(),
         is_repeatable: is_repeatable(&expression),
         expression,
@@ -295,7 +295,12 @@ fn assigned_values(assignment: &Assignment) -> Vec<Assigned> {
             let columns: Vec<String> = columns.iter().map(ToString::to_string).collect();
             let column = format!("({})", columns.join(", "));
             // A row cannot be one column of a query.
-            vec![Assigned { column, expression: format!("ROW {expression}"), alias: None, is_repeatable: false }]
+            vec![ColumnAssignment {
+                column,
+                expression: format!("ROW {expression}"),
+                alias: None,
+                is_repeatable: false,
+            }]
         }
     }
 }

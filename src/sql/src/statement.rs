@@ -60,16 +60,16 @@ pub enum PreviewSource {
 /// Queries for the rows of a statement. Each of them only reads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowQueries {
-    /// Selects the rows, with the column [`Assigned::alias`] for each value after an update.
+    /// Selects the rows, with the column [`ColumnAssignment::alias`] for each value after an update.
     pub rows: String,
     /// Counts the rows in its only column.
     pub count: String,
-    pub assigned: Vec<Assigned>,
+    pub assigned: Vec<ColumnAssignment>,
 }
 
 /// The assignment of a value to a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Assigned {
+pub struct ColumnAssignment {
     pub column: String,
     pub expression: String,
     /// The column of [`RowQueries::rows`] with the value of the expression, or `None` if it cannot be evaluated by a read.

@@ -26,7 +26,7 @@ pub struct Piece {
 }
 
 /// A parsed statement.
-pub struct Parsed {
+pub struct ParsedStatement {
     pub statement: ast::Statement,
     /// The keywords of the statement, without quoted names.
     pub keywords: Vec<Keyword>,
@@ -57,7 +57,7 @@ impl Piece {
     ///
     /// # Errors
     /// Fails if the text is not exactly one statement that the parser knows.
-    pub fn parse(&self, dialect: Dialect) -> Result<Parsed, String> {
+    pub fn parse(&self, dialect: Dialect) -> Result<ParsedStatement, String> {
         let grammar = dialect.grammar();
         let mut tokens = Tokenizer::new(grammar, &self.code).tokenize().map_err(|error| error.to_string())?;
         if dialect == Dialect::Sqlite && self.first_word().eq_ignore_ascii_case("pragma") {
@@ -70,7 +70,7 @@ impl Piece {
         let keywords = keywords.collect();
         let parsed = Parser::new(grammar).with_tokens(tokens).parse_statements().map_err(|error| error.to_string())?;
         match <[ast::Statement; 1]>::try_from(parsed) {
-            Ok([statement]) => Ok(Parsed { statement, keywords }),
+            Ok([statement]) => Ok(ParsedStatement { statement, keywords }),
             Err(_) => Err("it is not one statement".to_owned()),
         }
     }

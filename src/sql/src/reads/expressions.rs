@@ -53,12 +53,12 @@ impl Reader {
             | Expr::IsNotDistinctFrom(left, right)
             | Expr::AtTimeZone { timestamp: left, time_zone: right }
             | Expr::Position { expr: left, r#in: right }
-            | Expr::RLike { negated: _, expr: left, pattern: right, regexp: _ } => self.both(left, right),
+            | Expr::RLike { negated: _, expr: left, pattern: right, regexp: _ } => self.expression_pair(left, right),
             Expr::BinaryOp { left, op, right }
             | Expr::AnyOp { left, compare_op: op, right, is_some: _ }
             | Expr::AllOp { left, compare_op: op, right } => {
                 check_operator(op)?;
-                self.both(left, right)
+                self.expression_pair(left, right)
             }
             Expr::UnaryOp { op, expr } => {
                 if !matches!(
@@ -72,7 +72,7 @@ impl Reader {
             Expr::Like { negated: _, any: false, expr, pattern, escape_char }
             | Expr::ILike { negated: _, any: false, expr, pattern, escape_char }
             | Expr::SimilarTo { negated: _, expr, pattern, escape_char } => {
-                self.both(expr, pattern)?;
+                self.expression_pair(expr, pattern)?;
                 self.optional(escape_char.as_deref())
             }
             Expr::In { expr, target, negated: _, global: false } => {
@@ -85,7 +85,7 @@ impl Reader {
             }
             Expr::Between { expr, negated: _, low, high } => {
                 self.expression(expr)?;
-                self.both(low, high)
+                self.expression_pair(low, high)
             }
             Expr::Cast { kind: _, expr, data_type, format: None } => {
                 self.data_type(data_type)?;
@@ -112,7 +112,7 @@ impl Reader {
                 self.expressions(trim_characters.as_deref().unwrap_or_default())
             }
             Expr::Overlay { expr, overlay_what, overlay_from, overlay_for } => {
-                self.both(expr, overlay_what)?;
+                self.expression_pair(expr, overlay_what)?;
                 self.expression(overlay_from)?;
                 self.optional(overlay_for.as_deref())
             }
@@ -120,7 +120,7 @@ impl Reader {
             Expr::Case { case_token: _, end_token: _, operand, conditions, else_result } => {
                 self.optional(operand.as_deref())?;
                 for CaseWhen { condition, result } in conditions {
-                    self.both(condition, result)?;
+                    self.expression_pair(condition, result)?;
                 }
                 self.optional(else_result.as_deref())
             }
@@ -136,7 +136,7 @@ impl Reader {
         }
     }
 
-    fn both(&mut self, left: &Expr, right: &Expr) -> Check {
+    fn expression_pair(&mut self, left: &Expr, right: &Expr) -> Check {
         self.expression(left)?;
         self.expression(right)
     }
@@ -298,7 +298,7 @@ impl Reader {
                 self.optional(offset.as_ref().map(|offset| &offset.value))?;
                 self.expressions(limit_by)
             }
-            LimitClause::OffsetCommaLimit { offset, limit } => self.both(offset, limit),
+            LimitClause::OffsetCommaLimit { offset, limit } => self.expression_pair(offset, limit),
         }
     }
 

@@ -13,7 +13,7 @@ use sqlparser::{
 
 use crate::{
     Dialect,
-    text::{self, Parsed},
+    text::{self, ParsedStatement},
 };
 
 /// The reason why a statement is no read.
@@ -67,7 +67,7 @@ const VALUELESS_PRAGMAS: &[&str] = &[
 ///
 /// # Errors
 /// Returns the reason why it may do more.
-pub fn check(dialect: Dialect, parsed: &Parsed) -> Check {
+pub fn check(dialect: Dialect, parsed: &ParsedStatement) -> Check {
     let mut reader = Reader { dialect, scalar_tables: Vec::new(), qualified_names: Vec::new() };
     match &parsed.statement {
         Statement::Query(query) => {

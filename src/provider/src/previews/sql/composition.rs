@@ -13,7 +13,7 @@ use countersign_domain::{
     recipes::SqlRecipe,
     text::plural,
 };
-use countersign_sql::{ALIAS_PREFIX, Assigned, Effect, PreviewSource, RowQueries, Statement, Write, WriteKind};
+use countersign_sql::{ALIAS_PREFIX, ColumnAssignment, Effect, PreviewSource, RowQueries, Statement, Write, WriteKind};
 
 /// Builds the preview.
 ///
@@ -236,8 +236,8 @@ fn parse_count(rows: &[Row]) -> Result<u64, Fault> {
 ///
 /// # Errors
 /// Fails if the row lacks a value that the query selects.
-fn checked<'a>(row: &Row, assigned: &'a [Assigned]) -> Result<Vec<&'a Assigned>, Fault> {
-    let is_missing = |value: &&Assigned| value.alias.as_ref().is_some_and(|alias| !row.contains_key(alias));
+fn checked<'a>(row: &Row, assigned: &'a [ColumnAssignment]) -> Result<Vec<&'a ColumnAssignment>, Fault> {
+    let is_missing = |value: &&ColumnAssignment| value.alias.as_ref().is_some_and(|alias| !row.contains_key(alias));
     match assigned.iter().find(is_missing) {
         Some(value) => Err(Fault::new("answer", format!("the answer has no value for {}", value.column))),
         None => Ok(assigned.iter().collect()),
@@ -245,13 +245,13 @@ fn checked<'a>(row: &Row, assigned: &'a [Assigned]) -> Result<Vec<&'a Assigned>,
 }
 
 /// Returns a row as `id=1, owner=ann`, with the assigned values in place of the present ones.
-fn row_text(row: &Row, assigned: &[&Assigned]) -> String {
+fn row_text(row: &Row, assigned: &[&ColumnAssignment]) -> String {
     let columns = row.iter().filter(|(name, _)| !name.starts_with(ALIAS_PREFIX)).map(|(name, value)| {
         let assignment = assigned.iter().find(|assigned| is_same_column(&assigned.column, name));
         let text = match assignment {
             None => value_text(value),
-            Some(Assigned { alias: Some(alias), .. }) => value_text(&row[alias]),
-            Some(Assigned { expression, .. }) => format!("({expression})"),
+            Some(ColumnAssignment { alias: Some(alias), .. }) => value_text(&row[alias]),
+            Some(ColumnAssignment { expression, .. }) => format!("({expression})"),
         };
         format!("{name}={text}")
     });
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn row_shows_assigned_values_in_place_of_present_ones() {
-        let assigned = |column: &str, expression: &str, alias: Option<&str>| Assigned {
+        let assigned = |column: &str, expression: &str, alias: Option<&str>| ColumnAssignment {
             column: column.into(),
             expression: expression.into(),
             alias: alias.map(str::to_owned),
@@ -327,8 +327,12 @@ mod tests {
             assert!(parse_count(&rows).is_err(), "{rows:?}");
         }
         assert_eq!(parse_count(&[row(json!({"n": "12"}))]).unwrap(), 12);
-        let value =
-            Assigned { column: "a".into(), expression: "1".into(), alias: Some("x".into()), is_repeatable: true };
+        let value = ColumnAssignment {
+            column: "a".into(),
+            expression: "1".into(),
+            alias: Some("x".into()),
+            is_repeatable: true,
+        };
         assert!(checked(&row(json!({"a": 1})), std::slice::from_ref(&value)).is_err());
     }
 
