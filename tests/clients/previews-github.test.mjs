@@ -197,17 +197,16 @@ test('every recipe for GitHub shows what its tool does', async t => {
         });
     }
     await t.test('the page about the servers tried says so', () => tried.check());
-    // The server asks back before it deletes, and the gateway declines.
-    for (const [tool, args] of [['delete_repository', { owner: 'acme', repo: 'attic' }]]) {
-        await t.test(tool, async () => {
-            const change = await propose(tool, args);
-            const field = change.diff.fields.find(({ label }) => label === 'name');
-            assert.deepEqual(shownLines(field), ['-attic']);
-            await gateway.approve(change.id);
-            await gateway.reached(change.id, 'failed');
-            assert.ok(github.repository('acme/attic'), 'it was not deleted');
-        });
-    }
+    await t.test('the question before a deletion is shown, and answered by the approval', async () => {
+        const [tool, args] = ['delete_repository', { owner: 'acme', repo: 'attic' }];
+        const change = await propose(tool, args);
+        assert.deepEqual(shownLines(change.diff.fields.find(({ label }) => label === 'name')), ['-attic']);
+        const question = change.diff.fields.find(({ field }) => field === '$confirm');
+        assert.match(JSON.stringify(question), /acme\/attic/);
+        await gateway.approve(change.id);
+        await gateway.reached(change.id, 'applied');
+        assert.ok(!github.repository('acme/attic'), 'it was deleted');
+    });
 });
 
 /** Approves with the version that was seen. Asserts that it is refused as outdated, and returns the change with the current diff. */
