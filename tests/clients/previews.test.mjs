@@ -87,7 +87,7 @@ for (const era of ['legacy', 'modern']) {
         await t.test('writing a file shows its diff', async () => {
             const { answer, change } = await propose('write_file', { path: file('a.txt'), content: 'one\n2\nthree\n' });
             assert.deepEqual(linesOf(change, 'Content'), [' one', '-two', '+2', ' three']);
-            assert.deepEqual(change.preview, { kind: 'before_after' });
+            assert.deepEqual(change.preview, { kind: 'before_after', tried: '@modelcontextprotocol/server-filesystem 2026.8.31' });
             assert.deepEqual([change.operation, change.target.label, change.summary], ['UPDATE', file('a.txt'), `Write ${file('a.txt')}`]);
             // The agent may read the file, so it gets the same diff.
             assert.deepEqual(answer.structuredContent.diff, change.diff);
@@ -244,7 +244,7 @@ test('the agent sees nothing that it may not read', async t => {
         await apply(change);
     });
     await t.test('recipes can be removed and added', async () => {
-        const own = { create_directory: { reads: [{ label: 'Whole folder', tool: 'directory_tree', arguments: { path: '"."' } }] } };
+        const own = { create_directory: { reads: [{ label: 'Whole folder', tool: 'directory_tree', arguments: { path: '.' } }] } };
         const { folder, propose } = await start({ previews: ['auto', { write_file: 'none', ...own }] });
         const write = await propose('write_file', { path: path.join(folder, 'a.txt'), content: 'x' });
         assert.deepEqual(write.change.preview, { kind: 'arguments' });

@@ -15,6 +15,9 @@ const MAX_DEPTH: usize = 6;
 /// The label of a compared text if the recipe names none.
 const DEFAULT_LABEL: &str = "Content";
 
+/// The fields of a JSON object.
+type Record = Map<String, Value>;
+
 /// Adds the present state beside the state after the call. `field` names it in the diff.
 pub(super) fn add_comparison(
     builder: &mut DiffBuilder,
@@ -145,13 +148,13 @@ impl ComparisonWriter<'_> {
         field: &str,
         label: Option<&str>,
         path: &str,
-        (before, after): (Option<&Map<String, Value>>, Option<&Map<String, Value>>),
+        (before, after): (Option<&Record>, Option<&Record>),
         depth: usize,
     ) {
         let keys: BTreeSet<&String> = before.into_iter().chain(after).flat_map(Map::keys).collect();
         for key in keys {
             let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-            let get = |record: Option<&'_ Map<String, Value>>| record.and_then(|record| record.get(key)).cloned();
+            let get = |record: Option<&Record>| record.and_then(|record| record.get(key)).cloned();
             match (get(before), get(after)) {
                 (before, after) if before == after => {}
                 (Some(Value::Object(before)), Some(Value::Object(after))) if depth < MAX_DEPTH => {
