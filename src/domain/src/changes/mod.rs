@@ -10,6 +10,7 @@ mod format;
 pub mod image;
 pub mod machine;
 pub mod person;
+mod preview;
 mod proposer;
 pub mod proposer_view;
 pub mod retention;
@@ -22,6 +23,7 @@ pub mod visible;
 pub use dialogue::Dialogue;
 pub use digest::fingerprint;
 pub use format::FieldFormat;
+pub use preview::{Preview, PreviewKind, PreviewNote};
 pub use proposer::Proposer;
 pub use terms::{Editing, OnExpiry, OnReview, SignInTerms, Terms};
 pub use verification::{Verification, VerificationOutcome};
@@ -194,65 +196,6 @@ pub struct Diff {
     #[serde(default)]
     #[schema(required)]
     pub truncated: bool,
-}
-
-/// The source of a preview.
-// The order of the variants is part of `Change::review_digest`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum PreviewKind {
-    /// A module of the gateway, using its own data.
-    #[default]
-    Module,
-    /// The tool's own dry run.
-    DryRun,
-    /// The present state that a read returned, compared with the state that the arguments would produce.
-    BeforeAfter,
-    /// Only the arguments, field by field, because the effect is unknown.
-    Arguments,
-}
-
-/// The source of a preview, and whether it failed.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct PreviewNote {
-    #[schema(required)]
-    pub kind: PreviewKind,
-    /// The reason why a recipe failed. The diff then shows the arguments.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failed: Option<String>,
-    /// The preview was made from state that the proposer could not read, who sees a fixed text instead.
-    // The view of `Change::for_proposer` must not depend on that state.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub restricted: bool,
-    /// The packages and versions that the recipe was tried with, or `none`; absent without a recipe.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tried: Option<String>,
-    /// The recipe answers a question with which the server confirms the call, as the diff says.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub confirms: bool,
-}
-
-impl PreviewNote {
-    /// Returns `true` if the preview shows the effect of the change, and not only its arguments.
-    #[must_use]
-    pub const fn is_live(&self) -> bool {
-        self.failed.is_none() && !matches!(self.kind, PreviewKind::Arguments)
-    }
-}
-
-/// A provider's preview of a write.
-#[derive(Clone, Debug)]
-pub struct Preview {
-    pub note: PreviewNote,
-    pub operation: Operation,
-    pub target: Target,
-    /// One sentence for people and agents: `Create Task “Fix login” in CORE`.
-    pub summary: String,
-    pub diff: Diff,
-    /// Hash of the live state that the preview was computed against (`sha256:…`). It is compared again on approval and
-    /// before the run.
-    pub fingerprint: String,
 }
 
 /// The server that runs a provider's calls. Approvals are bound to it; another server of the same name cannot use them.

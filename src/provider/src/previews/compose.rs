@@ -20,7 +20,7 @@ use countersign_protocol::McpError;
 pub struct ComputedPreview {
     pub preview: Preview,
     pub transient_error: Option<McpError>,
-    /// What the verification needs to know, if a recipe made the preview.
+    /// The state that the verification needs after the run, if a recipe made the preview.
     pub before: Option<StateBefore>,
 }
 

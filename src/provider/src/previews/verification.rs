@@ -83,7 +83,7 @@ fn compare_fields(approved: &Diff, present: &PresentValues) -> Verification {
 struct Expectation<'a> {
     recipe: &'a Recipe,
     read: &'a PreviewRead,
-    /// Without it, nothing should be there.
+    /// The expected state; `None` if nothing should remain.
     after: Option<&'a StateAfter>,
     /// The state that the last preview has read, for each element of the recipe's list.
     before: &'a [Option<Value>],

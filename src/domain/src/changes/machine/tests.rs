@@ -323,10 +323,8 @@ fn editor_cannot_approve_if_other_required() {
         for (name, owner) in [("phone", Some("alice")), ("ALICE", None), ("desk", Some("Alice"))] {
             assert_eq!(approve(change, name, owner), Err(IllegalTransition::EditedByApprover), "{name}");
         }
-        assert!(
-            apply(change, ChangeEvent::Decide(vote("alice", None, ReviewVerdict::Reject, change.version)), time_at(2))
-                .is_ok()
-        );
+        let rejection = vote("alice", None, ReviewVerdict::Reject, change.version);
+        assert!(apply(change, ChangeEvent::Decide(rejection), time_at(2)).is_ok());
     }
     assert_eq!(approve(&other, "bob", None), Ok(ChangeState::Approved));
     assert_eq!(approve(&two, "bob", None), Ok(ChangeState::Pending));
