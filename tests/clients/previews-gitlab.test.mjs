@@ -24,9 +24,9 @@ const NOT_READ_BACK = { isReadBack: false };
 const CALLS = [
     ['create_or_update_file', { ...SHOP, file_path: 'README.md', branch: 'main', content: '# Shop\n\nSells books.\n', commit_message: 'Say what' },
         { Content: ['-Sells things.', '+Sells books.'] }, s => [s.branches.main['README.md'], '# Shop\n\nSells books.\n']],
-    ['create_or_update_file, new', { ...SHOP, file_path: 'docs/a.md', branch: 'main', content: 'new\n', commit_message: 'Add' }, { Content: ['+new\n'] }, s => [s.branches.main['docs/a.md'], 'new\n']],
+    ['create_or_update_file, new', { ...SHOP, file_path: 'docs/a.md', branch: 'main', content: 'new\n', commit_message: 'Add' }, { Content: ['+new'] }, s => [s.branches.main['docs/a.md'], 'new\n']],
     ['push_files', { ...SHOP, branch: 'add-tax', commit_message: 'All', files: [{ file_path: 'src/price.txt', content: '12\n', action: 'update' }, { file_path: 'new.txt', content: 'new\n' }, { file_path: 'README.md', action: 'delete' }] },
-        { 'src/price.txt': ['-10', '+12'], 'new.txt': ['+new\n'], 'README.md': ['-Sells things.'] },
+        { 'src/price.txt': ['-10', '+12'], 'new.txt': ['+new'], 'README.md': ['-Sells things.'] },
         s => [[s.branches['add-tax']['src/price.txt'], s.branches['add-tax']['new.txt'], s.branches['add-tax']['README.md']], ['12\n', 'new\n', undefined]]],
     ['create_branch', { ...SHOP, branch: 'topic', ref: 'main' }, { name: ['+topic'] }, s => [s.branches.topic, s.branches.main]],
     ['protect_branch', { ...SHOP, branch_name: 'topic', push_access_level: 30 }, { 'push access': ['+  30'] }, s => [named(s.protected, 'topic').push_access_levels[0].access_level, 30]],
