@@ -48,7 +48,7 @@ pub(super) fn add_comparison(
     }
     let fields = writer.builder.len();
     writer.add_values(field, label.as_deref(), observation.value.as_ref(), after.as_ref());
-    if writer.builder.len() == fields && observation.value == after {
+    if writer.builder.len() == fields {
         writer.add_note(field, label.as_deref().unwrap_or(DEFAULT_LABEL), "(nothing would change)");
     }
     Ok(())

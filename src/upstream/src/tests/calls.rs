@@ -345,9 +345,13 @@ async fn run_confirmed_change(question: &'static str) -> Result<countersign_prov
 }
 
 #[actix::test]
-async fn recipe_answers_only_the_question_it_names() {
+async fn recipe_answers_the_question_it_names() {
     let confirmed = run_confirmed_change("Really delete it?").await.unwrap();
     assert_eq!(confirmed.content.get(), r#"[{"type":"text","text":"accept"}]"#);
+}
+
+#[actix::test]
+async fn other_question_than_that_of_recipe_fails() {
     let failed = run_confirmed_change("Delete the others too?").await.unwrap_err();
     assert_eq!(failed.kind, ErrorKind::InputRequired);
     assert!(failed.message.contains("it asks: Delete the others too?"), "{}", failed.message);
