@@ -329,7 +329,9 @@ fn named_tests_exist() {
     };
     let mut promises = 0;
     for page in pages() {
-        for name in page.codes.iter().filter(|code| is_long_name(code)) {
+        // One page lists the tools of other servers.
+        let has_tests = page.name != "docs/servers-tried.md";
+        for name in page.codes.iter().filter(|code| has_tests && is_long_name(code)) {
             assert!(exists(name), "{}: there is no test {name}", page.name);
         }
         let (part, head) = match page.name.as_str() {

@@ -302,7 +302,7 @@ fn recipes_are_checked_against_known_definitions() {
             format!(
                 "{{ write: {{ variants: [{{ when: arguments.pht == 1, before: {read}, after: arguments.path }}] }} }}"
             ),
-            "`write` has no argument `pht`; did you mean `path`?",
+            "`write` has no argument `pht`",
         ),
         (
             "{ write: { before: { for_each: arguments.pth, tool: read }, after: { x?: 'a {arguments.path}' } } }"

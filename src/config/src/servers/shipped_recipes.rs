@@ -7,7 +7,7 @@
 //! 2. For a server without a file, make one and add it to [`SHIPPED_RECIPE_SETS`], with what its packages and programs are
 //!    called, or with its addresses: `every_recipe_file_is_shipped_with_server_aliases`. `known_reads.rs` explains `reads`.
 //! 3. Call its tool on the real server in `tests/clients/previews.test.mjs` or, for many tools, in a file of the set
-//!    (`previews-gitlab.test.mjs`): `every_shipped_recipe_is_tried_with_its_server`, in
+//!    (`tests/clients/previews-gitlab.test.mjs`): `every_shipped_recipe_is_tried_with_its_server`, in
 //!    `src/config/src/servers/previews/tests.rs`, misses it otherwise.
 
 use std::path::Path;
