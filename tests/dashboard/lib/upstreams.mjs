@@ -87,7 +87,9 @@ const linesOf = (part) => part.evaluateAll(([section], marks) => section && [...
 
 /** Waits until the diff of a field shows exactly these lines. `within` selects a part of the page. */
 export async function shows(page, label, expected, within = '.beside-now') {
-  const part = page.locator(`${within} .line-diff`, { has: page.locator('.line-name', { hasText: label }) });
+  // Beside the state after a creation, "(now)" says that nothing exists yet.
+  const part = page.locator(`${within} .line-diff`, { has: page.locator('.line-name', { hasText: label }) })
+    .filter({ hasNot: page.locator('.line-name', { hasText: '(now)' }) });
   let shownLines;
   try {
     await eventually(label, async () => {
