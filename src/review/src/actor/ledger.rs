@@ -134,6 +134,10 @@ impl Counts {
     }
 
     pub(crate) fn record_transition(&self, from: Option<ChangeState>, to: ChangeState) {
+        // A verification, for example, keeps the state. Readers must not see it uncounted meanwhile.
+        if from == Some(to) {
+            return;
+        }
         if let Some(from) = from {
             self.record_deletion(from);
         }
