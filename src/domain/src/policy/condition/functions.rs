@@ -23,8 +23,8 @@ pub(super) const MERGE_DEEP: &str = "merge_deep";
 /// The nesting below which `merge_deep` replaces values.
 const MAX_MERGE_DEPTH: usize = 64;
 
-type Arguments<'b, 'v> = Vec<CowVal<'b, 'v>>;
-type Answer<'b, 'v> = Result<CowVal<'b, 'v>, ExecutionError>;
+pub(super) type Arguments<'b, 'v> = Vec<CowVal<'b, 'v>>;
+pub(super) type Answer<'b, 'v> = Result<CowVal<'b, 'v>, ExecutionError>;
 
 /// Parses a JSON text. Anything but a text is returned as it is, because some arguments may be either.
 pub(super) fn json<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
@@ -85,9 +85,7 @@ pub(super) fn merge_deep<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
 }
 
 fn merge_with<'b, 'v>(args: Arguments<'b, 'v>, depth: usize) -> Answer<'b, 'v> {
-    let (base, changes) = super::two_arguments(args)?;
-    let (base, changes): (&(dyn Val + 'v), &(dyn Val + 'v)) = (&*base, &*changes);
-    match (Value::try_from(base)?, Value::try_from(changes)?) {
+    match two_values(args)? {
         // Nothing exists yet.
         (Value::Null, changes @ Value::Map(_)) => to_answer(changes),
         (base @ Value::Map(_), changes @ Value::Map(_)) => to_answer(merge_values(base, changes, depth)),
@@ -137,7 +135,15 @@ fn name_of(value: &Value) -> Option<&str> {
     }
 }
 
-fn to_answer<'b, 'v>(value: Value) -> Answer<'b, 'v> {
+/// Converts the two arguments of a function.
+pub(super) fn two_values(args: Arguments<'_, '_>) -> Result<(Value, Value), ExecutionError> {
+    let (first, second) = super::two_arguments(args)?;
+    let (first, second): (&dyn Val, &dyn Val) = (&*first, &*second);
+    Ok((Value::try_from(first)?, Value::try_from(second)?))
+}
+
+/// Converts the result of a function.
+pub(super) fn to_answer<'b, 'v>(value: Value) -> Answer<'b, 'v> {
     let value: Box<dyn Val> = value.try_into()?;
     Ok(CowVal::from(value))
 }

@@ -5,14 +5,15 @@ use std::{cmp::Ordering, collections::HashMap, sync::Arc};
 
 use cel::{
     Env, ExecutionError, Value,
-    common::{
-        types::DYN_TYPE,
-        value::{CowVal, Val},
-    },
+    common::{types::DYN_TYPE, value::Val},
     objects::{Key, Map},
 };
 
-use super::{ConditionFault, budget, compare::type_mismatch, two_arguments};
+use super::{
+    ConditionFault, budget,
+    compare::type_mismatch,
+    functions::{Answer, Arguments, to_answer, two_values},
+};
 
 const SORT: &str = "sort";
 const JOIN: &str = "join";
@@ -29,9 +30,6 @@ pub(super) const NAMES: [&str; 7] = [SORT, JOIN, SPLIT, REPLACE_IN, ATX_HEADINGS
 const MAX_DEPTH: usize = 64;
 /// The bytes of text that cost as much as one element.
 const BYTES_OF_ELEMENT: usize = 256;
-
-type Arguments<'b, 'v> = Vec<CowVal<'b, 'v>>;
-type Answer<'b, 'v> = Result<CowVal<'b, 'v>, ExecutionError>;
 
 /// Adds the functions to an environment that has none of these names.
 pub(super) fn add_to(env: &mut Env) {
@@ -212,17 +210,6 @@ fn one_value(args: Arguments<'_, '_>) -> Result<Value, ExecutionError> {
     let value = args.into_iter().next().ok_or(ExecutionError::MissingArgumentOrTarget)?;
     let value: &dyn Val = &*value;
     Value::try_from(value)
-}
-
-fn two_values(args: Arguments<'_, '_>) -> Result<(Value, Value), ExecutionError> {
-    let (first, second) = two_arguments(args)?;
-    let (first, second): (&dyn Val, &dyn Val) = (&*first, &*second);
-    Ok((Value::try_from(first)?, Value::try_from(second)?))
-}
-
-fn to_answer<'b, 'v>(value: Value) -> Answer<'b, 'v> {
-    let value: Box<dyn Val> = value.try_into()?;
-    Ok(CowVal::from(value))
 }
 
 #[cfg(test)]
