@@ -128,17 +128,12 @@ impl ComparisonWriter<'_> {
 
     /// Adds what differs between two values: fields of records, or else the values.
     fn add_values(&mut self, field: &str, label: Option<&str>, before: Option<&Value>, after: Option<&Value>) {
-        match (before, after) {
-            (Some(Value::Object(before)), Some(Value::Object(after))) if self.compares_fields() => {
-                self.add_record(field, label, "", (Some(before), Some(after)), 0);
-            }
-            (Some(Value::Object(before)), None) if self.compares_fields() => {
-                self.add_record(field, label, "", (Some(before), None), 0);
-            }
-            (None, Some(Value::Object(after))) if self.compares_fields() => {
-                self.add_record(field, label, "", (None, Some(after)), 0);
-            }
-            (before, after) => self.add_value(field, label.unwrap_or(DEFAULT_LABEL), before, after),
+        let mut values = before.into_iter().chain(after).peekable();
+        if self.compares_fields() && values.peek().is_some() && values.all(Value::is_object) {
+            let records = (before.and_then(Value::as_object), after.and_then(Value::as_object));
+            self.add_record(field, label, "", records, 0);
+        } else {
+            self.add_value(field, label.unwrap_or(DEFAULT_LABEL), before, after);
         }
     }
 
