@@ -76,7 +76,7 @@ test('a decision that needs a recent sign-in leads to the provider and back', as
     await page.getByRole('button', { name: 'Sign-in' }).click();
   };
   await signInAgain();
-  await page.getByText('The identity provider did not ask you to sign in again').waitFor();
+  await page.locator('.notice', { hasText: 'The identity provider did not ask you to sign in again' }).waitFor();
   await becomes(() => page.evaluate(() => location.href), `${gateway.url}/#/inbox/${id}`);
   provider.login = {};
   await signInAgain();
