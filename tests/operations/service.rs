@@ -41,9 +41,11 @@ fn version_names_commit_features_and_schemas() {
     let json = home.run(&["version", "--json"]).ends(0).stdout();
     let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["version"], &json["commit"], &json["date"]), (&part(1), &part(2), &part(3)));
-    assert!(json["features"].as_array().unwrap().contains(&"postgresql".into()), "{json}");
+    for feature in ["hosted-servers", "oidc", "postgresql"] {
+        assert!(json["features"].as_array().unwrap().contains(&feature.into()), "{json}");
+    }
     assert!(json["protocolVersions"].as_array().unwrap().contains(&"2025-11-25".into()), "{json}");
-    home.run(&["version"]).ends(0).says(&[&text, "features: docs, ", "schema versions of the store: "]);
+    home.run(&["version"]).ends(0).says(&[&text, "features: access-tokens, docs, ", "schema versions of the store: "]);
 
     // The schema versions are those of a new store.
     home.run(&["keys", "create", "--role", "agent", "--name", "a"]).ends(0);

@@ -16,7 +16,19 @@ pub const VERSION: &str = env!("BUILD_VERSION");
 pub const COMMIT_DATE: &str = env!("BUILD_DATE");
 
 /// Features that another build or version may lack, in alphabetical order.
-const FEATURES: &[&str] = &["docs", "postgresql", "sqlite", "systemd-credentials", "systemd-notify", "tls", "tracker"];
+const FEATURES: &[&str] = &[
+    "access-tokens",
+    "docs",
+    "hosted-servers",
+    "oidc",
+    "postgresql",
+    "sql-previews",
+    "sqlite",
+    "systemd-credentials",
+    "systemd-notify",
+    "tls",
+    "tracker",
+];
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
