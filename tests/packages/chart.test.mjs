@@ -1,7 +1,7 @@
 // Tests the Helm chart: its form by the schemas of Kubernetes and of the chart itself, and the commands and configurations in it,
 // started as processes.
 import assert from 'node:assert/strict';
-import { mkdir, mkdtemp, rm } from 'node:fs/promises';
+import { mkdir, mkdtemp, readFile, rm } from 'node:fs/promises';
 import http from 'node:http';
 import net from 'node:net';
 import os from 'node:os';
@@ -11,7 +11,7 @@ import { after, before, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 
 import { startPostgres } from '../clients/cluster.mjs';
-import { Reviewer, eventually, freePort, repository } from '../clients/gateway.mjs';
+import { Reviewer, eventually, freePort, repository, run } from '../clients/gateway.mjs';
 import { ContainerProcess, askPython } from './container-process.mjs';
 import { approveFirstWrite, proposeWrite } from './first-write.mjs';
 import { buildPackages } from './installed.mjs';
