@@ -17,7 +17,7 @@ use super::{
 /// Rejects duplicate keys at any depth (compared after unescaping) and nesting deeper than `max_depth`.
 ///
 /// # Errors
-/// `InvalidParams` with the reason, and with `data.key` or `data.maxDepth`.
+/// `InvalidParams` with the reason, and with `data.key` for a duplicate key or `data.maxDepth` for deep nesting.
 pub fn check(raw: &RawValue, max_depth: usize) -> Result<(), McpError> {
     let invalid = |message| McpError::new(ErrorKind::InvalidParams, message).with("member", "arguments");
     // The keys of each open object or array; an array has none.
@@ -56,6 +56,7 @@ pub fn canonical_text_hash(text: &str) -> String {
 }
 
 fn text_hash(text: &str) -> String {
+    // `Bytes` formats itself as hexadecimal, unlike the digest.
     format!("sha256:{:x}", Bytes::copy_from_slice(&Sha256::digest(text)))
 }
 

@@ -30,7 +30,7 @@ pub fn encode(tag: &str, cursor: Cursor) -> String {
 ///
 /// # Errors
 /// `InvalidParams` for text that [`encode`] does not write for that list.
-pub fn decode(tag: &str, text: &str) -> Result<Cursor, McpError> {
+fn decode(tag: &str, text: &str) -> Result<Cursor, McpError> {
     parse(tag, text).ok_or_else(|| {
         McpError::invalid_param("cursor", "`params.cursor` is not valid here; leave it out to begin again")
     })
@@ -39,8 +39,8 @@ pub fn decode(tag: &str, text: &str) -> Result<Cursor, McpError> {
 /// Returns the offset in the cursor `text`, or 0 if there is no cursor.
 ///
 /// # Errors
-/// The errors of [`decode`]. Also fails for a cursor of another generation: the list has changed and must be read from
-/// its start.
+/// `InvalidParams` for a cursor that the gateway did not issue for this list, and for one of another generation: the
+/// list has changed and must be read from its start.
 pub fn start_offset(tag: &str, text: Option<&str>, generation: Option<u64>) -> Result<u64, McpError> {
     let Some(text) = text else { return Ok(0) };
     let cursor = decode(tag, text)?;

@@ -1,7 +1,7 @@
 //! Writes messages: an envelope around payloads that stay text.
 //!
-//! Each message is one allocation and one line. Line breaks between the tokens of a payload become spaces, because a
-//! line is a frame on stdio and a field on SSE (2026-07-28/basic/transports/stdio).
+//! Each message is one line, and each except an error is one allocation. Line breaks between the tokens of a payload
+//! become spaces, because a line is a frame on stdio and a field on SSE (2026-07-28/basic/transports/stdio).
 
 use bytes::Bytes;
 
@@ -93,7 +93,7 @@ pub fn batch(parts: &[Bytes]) -> Bytes {
     Bytes::from(out)
 }
 
-/// Concatenates the parts in one allocation of the exact size, and removes line breaks.
+/// Concatenates the parts in one allocation of the exact size, and replaces line breaks by spaces.
 fn concat(parts: &[&str]) -> Bytes {
     let mut out = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
     for part in parts {

@@ -1,8 +1,8 @@
 //! The JSON-RPC envelope: the kind of a received message, and the position of its parts.
 //!
-//! Payloads are borrowed, checked and outlined in one linear pass over the text, but no values are built (`Members::scan`, with
-//! `serde_json` as the fallback). Parsing must never panic or recurse, whatever the bytes are. The rules
-//! are in JSON-RPC 2.0, sections 4 to 6, and in 2026-07-28/basic/index, "Messages".
+//! Payloads are borrowed, checked and outlined in one linear pass over the text, but no values are built
+//! (`EnvelopeMembers::scan`, with `serde_json` as the fallback). Parsing must never panic or recurse, whatever the
+//! bytes are. The rules are in JSON-RPC 2.0, sections 4 to 6, and in 2026-07-28/basic/index, "Messages".
 
 #![allow(
     clippy::result_large_err,
@@ -149,13 +149,13 @@ impl EnvelopeFault {
 pub fn parse<'a>(text: &'a [u8], limits: &Limits) -> Result<Incoming<'a>, EnvelopeFault> {
     let text = std::str::from_utf8(text)
         .map_err(|e| EnvelopeFault::not_json(format!("The message is not UTF-8 at byte {}", e.valid_up_to())))?;
-    if let Some(members) = Members::scan(text, limits.max_depth) {
+    if let Some(members) = EnvelopeMembers::scan(text, limits.max_depth) {
         return build_message(text, members, limits).map(Incoming::Single);
     }
     parse_with_serde(text, limits)
 }
 
-/// Parses text that [`Members::scan`] did not accept, and finds the error in it.
+/// Parses text that [`EnvelopeMembers::scan`] did not accept, and finds the error in it.
 fn parse_with_serde<'a>(text: &'a str, limits: &Limits) -> Result<Incoming<'a>, EnvelopeFault> {
     if json::has_lone_surrogate(text) {
         return Err(EnvelopeFault::not_json("The message has an escape that is half of a surrogate pair"));
@@ -196,11 +196,11 @@ fn parse_message<'a>(value: &'a str, limits: &Limits) -> Result<Message<'a>, Env
     if !value.starts_with('{') {
         return Err(EnvelopeFault::invalid_request("A message must be a JSON object"));
     }
-    build_message(value, Members::read(value), limits)
+    build_message(value, EnvelopeMembers::read(value), limits)
 }
 
 /// Builds the message from its members.
-fn build_message<'a>(text: &str, members: Members<'a>, limits: &Limits) -> Result<Message<'a>, EnvelopeFault> {
+fn build_message<'a>(text: &str, members: EnvelopeMembers<'a>, limits: &Limits) -> Result<Message<'a>, EnvelopeFault> {
     let id = match members.id {
         None => IdMember::Absent,
         Some(raw) if members.repeated.as_deref() != Some("id") => {
@@ -261,7 +261,7 @@ fn build_message<'a>(text: &str, members: Members<'a>, limits: &Limits) -> Resul
 }
 
 /// Builds a response from the members of a message without `method`.
-fn build_response<'a>(members: &Members<'a>, id: IdMember) -> Result<Message<'a>, EnvelopeFault> {
+fn build_response<'a>(members: &EnvelopeMembers<'a>, id: IdMember) -> Result<Message<'a>, EnvelopeFault> {
     let outcome = match (members.result, members.error) {
         (Some(_), Some(_)) => {
             return Err(EnvelopeFault::invalid_request("A response must not have both `result` and `error`"));
@@ -306,7 +306,7 @@ fn is_version_two(raw: &RawValue) -> bool {
 
 /// The raw members of an envelope. Other members are skipped, because JSON-RPC allows them.
 #[derive(Default)]
-struct Members<'a> {
+struct EnvelopeMembers<'a> {
     jsonrpc: Option<&'a RawValue>,
     id: Option<&'a RawValue>,
     method: Option<&'a RawValue>,
@@ -322,7 +322,7 @@ struct Members<'a> {
     is_depth_checked: bool,
 }
 
-impl<'a> Members<'a> {
+impl<'a> EnvelopeMembers<'a> {
     /// Reads the object `text`, checks its depth and outlines `params` in one pass, or returns `None` if the fallback must read
     /// the text.
     ///

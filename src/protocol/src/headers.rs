@@ -55,7 +55,7 @@ impl<N: AsRef<str>, V: AsRef<[u8]>> Headers for [(N, V)] {
 /// revision.
 #[must_use]
 pub fn is_modern(headers: &(impl Headers + ?Sized), meta: &Meta<'_>) -> bool {
-    if meta.protocol_version.is_some() {
+    if meta.names_revision() {
         return true;
     }
     let version = match headers.field(PROTOCOL_VERSION) {

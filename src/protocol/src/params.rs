@@ -129,7 +129,7 @@ pub struct GetPromptParams<'a> {
     pub name: Cow<'a, str>,
     /// All values are strings.
     #[serde(default, deserialize_with = "deserialize_strings")]
-    pub arguments: serde_json::Map<String, serde_json::Value>,
+    pub arguments: Map<String, Value>,
 }
 
 /// The parameters of `completion/complete` (2026-07-28/server/utilities/completion).
@@ -174,7 +174,7 @@ pub struct CompleteArgument<'a> {
 pub struct CompleteContext {
     /// All values are strings.
     #[serde(default, deserialize_with = "deserialize_strings")]
-    pub arguments: serde_json::Map<String, serde_json::Value>,
+    pub arguments: Map<String, Value>,
 }
 
 /// The parameters of `logging/setLevel` (2025-11-25/server/utilities/logging).
@@ -325,6 +325,12 @@ pub struct Meta<'a> {
 }
 
 impl Meta<'_> {
+    /// Returns `true` if the request names its revision, as only the stateless era does.
+    #[must_use]
+    pub fn names_revision(&self) -> bool {
+        self.protocol_version.is_some()
+    }
+
     /// Returns the name and version of the client.
     ///
     /// # Errors
@@ -346,12 +352,6 @@ impl Meta<'_> {
             .map(|text| LoggingLevel::parse(text).ok_or_else(|| invalid_member(keys::LOG_LEVEL, "is not a log level")))
             .transpose()
     }
-}
-
-/// Returns `true` if the request names its revision, as only the stateless era does.
-#[must_use]
-pub fn has_revision(meta: &Meta<'_>) -> bool {
-    meta.protocol_version.is_some()
 }
 
 /// Reads `params._meta`. An absent `_meta` counts as empty.

@@ -148,6 +148,7 @@ macro_rules! methods {
     };
 }
 
+// The columns: the variant, the name, the revisions that have the method, and `true` if it needs a session.
 methods! {
     Initialize = "initialize", Legacy, false;
     Discover = "server/discover", Modern, false;

@@ -163,7 +163,7 @@ impl MessageSource {
     pub fn into_scope(self, request: &Request<'_>) -> Result<RequestScope, (McpError, Revision)> {
         let meta = request.meta().map_err(|e| (e, self.revision()))?;
         let log_level: Option<LoggingLevel> = meta.log_level().map_err(|e| (e, Revision::MODERN))?;
-        let facts = if params::has_revision(&meta) {
+        let facts = if meta.names_revision() {
             let limits = self.server.limits.facts;
             let facts = modern_facts(&meta, limits).map_err(|e| (e, Revision::MODERN))?;
             if !self.session.has_facts(&facts) && self.session.legacy_revision().is_none() {

@@ -108,7 +108,7 @@ proptest! {
             let (single_pass, with_serde) = (parse(text.as_bytes(), &limits), parse_with_serde(text, &limits));
             prop_assert_eq!(format!("{single_pass:?}"), format!("{with_serde:?}"), "{}", text);
         }
-        prop_assert!(message.contains("\\") || Members::scan(&message, 128).is_some());
+        prop_assert!(message.contains("\\") || EnvelopeMembers::scan(&message, 128).is_some());
     }
 
     /// The parser accepts text as JSON exactly if a full JSON parser does.

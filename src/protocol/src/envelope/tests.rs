@@ -329,7 +329,7 @@ fn single_pass_accepts_plain_messages() {
         r#"{"error":{"code":-1,"message":"\n\u00e9\/"},"id":null,"x":[true,false,null]}"#,
         "{}",
     ] {
-        assert!(Members::scan(text, 128).is_some(), "{text}");
+        assert!(EnvelopeMembers::scan(text, 128).is_some(), "{text}");
     }
 }
 
@@ -342,10 +342,10 @@ fn single_pass_counts_depth_like_parser() {
         (r#"{"params":{"_meta":{"b":[1]}},"id":1}"#, 4),
         (r#"{"a":[[],[],[]],"result":{"a":[1]}}"#, 3),
     ] {
-        assert!(Members::scan(text, depth).is_some(), "{text}");
-        assert!(Members::scan(text, depth - 1).is_none(), "{text}");
+        assert!(EnvelopeMembers::scan(text, depth).is_some(), "{text}");
+        assert!(EnvelopeMembers::scan(text, depth - 1).is_none(), "{text}");
     }
     let deep = |levels: usize| format!(r#"{{"result":{}{}}}"#, "[".repeat(levels), "]".repeat(levels));
-    assert!(Members::scan(&deep(63), 128).is_some());
-    assert!(Members::scan(&deep(64), 128).is_none(), "deeper than the scanner follows");
+    assert!(EnvelopeMembers::scan(&deep(63), 128).is_some());
+    assert!(EnvelopeMembers::scan(&deep(64), 128).is_none(), "deeper than the scanner follows");
 }

@@ -217,14 +217,14 @@ fn meta_is_read_at_any_position() {
     assert_eq!(meta.client_capabilities, Some(r#"{"elicitation":{}}"#));
     assert_eq!(meta.log_level(), Ok(Some(LoggingLevel::Error)));
     assert_eq!(meta.idempotency_key.as_deref(), Some("k"));
-    assert!(has_revision(&meta));
+    assert!(meta.names_revision());
 }
 
 #[test]
 fn absent_meta_is_empty() {
     for params in [None, Some(raw("{}")), Some(raw(r#"{"_meta":{}}"#)), Some(raw(r#"{"Meta":1}"#))] {
         let meta = parse_meta(params.as_deref()).expect("meta");
-        assert!(!has_revision(&meta) && meta.progress_token.is_none() && meta.client_capabilities.is_none());
+        assert!(!meta.names_revision() && meta.progress_token.is_none() && meta.client_capabilities.is_none());
     }
     assert!(
         parse_meta(Some(&raw(r#"{"\u005fmeta":{"progressToken":1}}"#))).is_ok_and(|meta| meta.progress_token.is_some())
