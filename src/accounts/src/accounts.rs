@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::{
-    account::AccountAuthorizer,
+    authorizer::AccountAuthorizer,
     client::{ChangeListener, IdentityProvider, OAuthClient},
     consent::{self, ConnectProblem, FinishedConsent, StartedConsent},
     oauth::registration::{ClientAddresses, metadata_document},
@@ -35,7 +35,7 @@ pub const CONSENT_COOKIE: &str = "countersign_connect";
 pub const CALLBACK_PATH: &str = "/api/servers/callback";
 /// The path of the Client ID Metadata Document, below `public_url`.
 pub const CLIENT_METADATA_PATH: &str = "/.well-known/oauth-client.json";
-/// The name of this machine's one user in `auth.mode: local`.
+/// The holder of all accounts of people in `auth.mode: local`, where all principals are one person.
 const LOCAL_USER: &str = "local";
 
 /// The accounts at all servers.

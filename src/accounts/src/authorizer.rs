@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use super::{
     client::OAuthClient,
     failure::unavailable,
-    oauth::{challenge::Challenge, dpop::is_nonce},
+    oauth::{challenge::Challenge, dpop::is_usable_nonce},
     sealed_store::UnsealedAccount,
     server::AccountServer,
     stored_tokens::StoredTokens,
@@ -22,7 +22,7 @@ use super::{
 use countersign_store::accounts::AccountKey;
 use countersign_upstream::credentials::{AuthorizationFailure, AuthorizationHeaders, Credentials, HttpRefusal};
 
-/// The number of refusals up to which a request may be sent again; one more fails the request. Links send it less often
+/// The maximum number of refusals after which a request may be sent again. Links send it less often
 /// (`countersign_upstream::link::http::authorization`).
 const MAX_REFUSALS: u32 = 4;
 /// The maximum number of attempts to meet the demand for a nonce.
@@ -75,7 +75,7 @@ impl AccountAuthorizer {
         matches!(&self.source, TokenSource::Unattended(tokens) if tokens.has_token())
     }
 
-    /// Returns the tokens for a request, or `None` if it is not known that the server requires any.
+    /// Returns the tokens for a request, or `None` as long as the server is not known to require any.
     async fn usable_tokens(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
         match &self.source {
             TokenSource::Stored(tokens) => tokens.usable_tokens().await,
@@ -100,9 +100,9 @@ impl AccountAuthorizer {
         Ok(vec![(AUTHORIZATION, sensitive_value(&format!("DPoP {token}"))?), (DPOP, sensitive_value(&proof)?)])
     }
 
-    /// Remembers the nonce for the next proof. Returns `false` if the text is not a valid nonce.
+    /// Remembers the nonce for the next proof, if it is usable. Returns `false` if not.
     fn remember_nonce(&self, nonce: &str) -> bool {
-        if !is_nonce(nonce) {
+        if !is_usable_nonce(nonce) {
             return false;
         }
         *self.nonce.lock() = Some(nonce.to_owned());

@@ -89,7 +89,7 @@ impl OAuthClient {
     ///
     /// # Errors
     /// [`RegistrationError::OAuth`] if the authorization server does not register the gateway;
-    /// [`RegistrationError::Store`] without the store.
+    /// [`RegistrationError::Store`] if the store is unavailable.
     pub async fn find_or_register(
         &self,
         server: &AccountServer,

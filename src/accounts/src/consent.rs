@@ -108,7 +108,7 @@ pub struct PendingConsent {
 /// Begins the consent of a holder to a server.
 ///
 /// # Errors
-/// [`ConnectProblem::StoreUnavailable`] without the store; otherwise a problem of the authorization server.
+/// [`ConnectProblem::StoreUnavailable`]; otherwise a problem of the server or its authorization server.
 pub async fn begin(
     client: &OAuthClient,
     server: &AccountServer,

@@ -9,8 +9,8 @@
 
 pub mod oauth;
 
-mod account;
 mod accounts;
+mod authorizer;
 mod client;
 mod consent;
 mod failure;

@@ -102,9 +102,9 @@ impl AccountServer {
         *known = Some(Challenge { resource_metadata, ..challenge });
     }
 
-    /// Returns `true` if the configured client may be used at this authorization server. Without `oauth.issuer`, the
-    /// client is bound to the authorization server of the oldest account, or without accounts, to the first one that is
-    /// asked for.
+    /// Binds the configured client to an authorization server if it is not bound yet: to that of the oldest account, or
+    /// else to this one. Returns `true` if the client may be used at this one. With `oauth.issuer` or without a
+    /// configured client, nothing is bound.
     #[must_use]
     pub fn bind_client_to_issuer(&self, issuer: &str, issuers_of_accounts: &[String]) -> bool {
         if self.oauth.client_id.is_none() || self.oauth.issuer.is_some() {

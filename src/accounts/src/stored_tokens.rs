@@ -85,7 +85,7 @@ impl StoredTokens {
     /// [`MAX_STALE_AGE`] old.
     ///
     /// # Errors
-    /// `Unavailable`
+    /// [`AuthorizationFailure::Unavailable`] if the store is unavailable for longer.
     pub async fn read_cached(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
         if let Some(account) = self.cached_within(MAX_CACHE_AGE) {
             return Ok(account);
@@ -110,10 +110,11 @@ impl StoredTokens {
         self.cache.lock().account.as_ref().map(|account| account.connected_at)
     }
 
-    /// Reads the tokens from the store.
+    /// Reads the tokens from the store. While the store is unavailable, returns those that were read at most
+    /// [`MAX_STALE_AGE`] ago.
     ///
     /// # Errors
-    /// `Unavailable`
+    /// [`AuthorizationFailure::Unavailable`] if the store is unavailable for longer.
     pub async fn reload(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
         // After `oauth.as` was changed, accounts of the other kind remain.
         if self.key.holder.is_empty() == self.server.oauth.is_personal() {
@@ -146,12 +147,13 @@ impl StoredTokens {
         self.pause.end();
     }
 
-    /// Returns the tokens for a request, and first refreshes them if they are about to expire. Returns `None` if it is
-    /// not known that the server requires a token.
+    /// Returns the tokens for a request, and first refreshes them if they are about to expire. Returns `None` as long
+    /// as the server is not known to require a token.
     ///
     /// # Errors
-    /// `ConsentNeeded` if the person must connect; `Unavailable` without the store or the authorization server;
-    /// `Refused` if the authorization server does not accept the gateway.
+    /// [`AuthorizationFailure::ConsentNeeded`] if the person must connect; [`AuthorizationFailure::Unavailable`] if the
+    /// store or the authorization server is unavailable; [`AuthorizationFailure::Refused`] if the authorization server
+    /// does not accept the gateway.
     pub async fn usable_tokens(self: &Arc<Self>) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
         let account = match self.read_cached().await? {
             Some(account) => account,
@@ -190,7 +192,7 @@ impl StoredTokens {
     /// Checks that the account was connected since a request was sent without a token.
     ///
     /// # Errors
-    /// `ConsentNeeded` if not.
+    /// [`AuthorizationFailure::ConsentNeeded`] if not.
     pub async fn check_connected(&self) -> Result<(), AuthorizationFailure> {
         self.reload().await?.map(drop).ok_or_else(|| ConsentReason::NotConnected.into())
     }
@@ -198,7 +200,8 @@ impl StoredTokens {
     /// Records a step-up, whose scopes the next consent requests.
     ///
     /// # Errors
-    /// `ConsentNeeded`, unless the token was replaced by now; `Refused` after too many consents.
+    /// [`AuthorizationFailure::ConsentNeeded`], unless the token was replaced by now; [`AuthorizationFailure::Refused`]
+    /// after too many consents.
     pub async fn record_step_up(
         self: &Arc<Self>,
         refused: &str,

@@ -67,8 +67,8 @@ impl UnattendedTokens {
         self.state.lock().account.is_some()
     }
 
-    /// Returns the token for a request, and first obtains a new one if it is about to expire. Returns `None` while it
-    /// is not known that the server requires a token.
+    /// Returns the token for a request, and first obtains a new one if it is about to expire. Returns `None` as long as
+    /// the server is not known to require a token.
     ///
     /// # Errors
     /// As [`Self::obtain`].
@@ -82,8 +82,9 @@ impl UnattendedTokens {
     /// Obtains a token if the last one is about to expire. If that fails, the last one is used while it is valid.
     ///
     /// # Errors
-    /// `Refused` if the authorization server refuses the gateway; `Unavailable` after an outage, during a pause, and
-    /// without a subject token.
+    /// [`AuthorizationFailure::Refused`] if the authorization server refuses the gateway;
+    /// [`AuthorizationFailure::Unavailable`] after an outage and without a subject token. During a pause, the failure
+    /// that began it is repeated.
     pub async fn obtain(&self) -> Result<Arc<UnsealedAccount>, AuthorizationFailure> {
         if let Some(account) = self.unexpired_tokens() {
             return Ok(account);
@@ -129,7 +130,7 @@ impl UnattendedTokens {
     /// Obtains a token in place of one that the server refused.
     ///
     /// # Errors
-    /// `Refused` if the server refuses a token that is new; otherwise as [`Self::obtain`].
+    /// [`AuthorizationFailure::Refused`] if the server refuses a token that is new; otherwise as [`Self::obtain`].
     pub async fn replace_refused(&self, refused: &str) -> Result<(), AuthorizationFailure> {
         {
             let mut state = self.state.lock();
@@ -148,7 +149,7 @@ impl UnattendedTokens {
     /// Obtains a token with the challenged scopes too, in place of the `refused` one, which is kept if that fails.
     ///
     /// # Errors
-    /// `Refused` if the scopes were requested already; otherwise as [`Self::obtain`].
+    /// [`AuthorizationFailure::Refused`] if the scopes were requested already; otherwise as [`Self::obtain`].
     pub async fn obtain_with_scopes(&self, refused: &str, challenged: &[String]) -> Result<(), AuthorizationFailure> {
         let guard = self.request_lock.lock().await;
         let (old, step_up_scopes) = {
@@ -208,8 +209,8 @@ impl UnattendedTokens {
             OAuthGrant::Enterprise => {
                 let id_token = self.read_subject_token().await?;
                 let identity_provider = self.client.identity_provider.get();
-                let find_provider = |issuer: &str| identity_provider?.config_for(issuer);
-                assertion = request_assertion(&id_token, find_provider, request, now).await?;
+                let config_for = |issuer: &str| identity_provider?.config_for(issuer);
+                assertion = request_assertion(&id_token, config_for, request, now).await?;
                 Grant::JwtBearer(&assertion)
             }
             // An account with the grant `AuthorizationCode` has `StoredTokens`, so that grant does not occur here.

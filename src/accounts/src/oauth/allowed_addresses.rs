@@ -47,7 +47,8 @@ impl AllowedAddresses {
         }
         let server = Url::parse(&self.server_origin).ok();
         let range = server.as_ref().and_then(literal_address_range).unwrap_or(AddressRange::Public);
-        // Other link-local addresses remain out of reach, since cloud platforms serve credentials there.
+        // From a server at a link-local address, other such addresses remain out of reach, since cloud platforms serve
+        // credentials there.
         let range = if range == AddressRange::Any { AddressRange::Public } else { range };
         let target = literal_address_range(&url);
         if target.is_some_and(|target| !range.includes(target)) {

@@ -11,9 +11,9 @@ use countersign_runtime::secret;
 /// The maximum number of bytes of a nonce.
 const MAX_NONCE_LEN: usize = 1024;
 
-/// Returns `true` for a nonce that a server may demand in proofs (RFC 9449, section 8).
+/// Returns `true` if a nonce that a server demands is short enough to be sent in each proof (RFC 9449, section 8).
 #[must_use]
-pub fn is_nonce(text: &str) -> bool {
+pub fn is_usable_nonce(text: &str) -> bool {
     (1..=MAX_NONCE_LEN).contains(&text.len())
 }
 
@@ -28,7 +28,7 @@ impl DpopKey {
     /// Generates a key.
     ///
     /// # Errors
-    /// [`OAuthError::Unusable`] without a source of randomness.
+    /// [`OAuthError::Unusable`] if there is no source of randomness.
     pub fn generate() -> Result<Self, OAuthError> {
         Self::from_pem(&SigningKey::generate_pem()?)
     }
@@ -54,7 +54,7 @@ impl DpopKey {
     /// Returns the proof for one request. `token` is the access token that the request carries.
     ///
     /// # Errors
-    /// [`OAuthError::Unusable`] for an invalid URL, without a source of randomness, and if the key cannot sign.
+    /// [`OAuthError::Unusable`] if the URL is invalid, if there is no source of randomness, or if the key cannot sign.
     pub fn prove(
         &self,
         method: &str,

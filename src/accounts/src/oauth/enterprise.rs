@@ -33,15 +33,15 @@ enum Audience {
 ///
 /// - `id_token` comes from the operator's file or from the person's sign-in. The gateway acts as the client to which
 ///   the token was issued.
-/// - `find_provider` returns the configuration of the identity provider if the given issuer is its issuer. Otherwise
-///   the client has no secret, and the certificate authorities of `request` are trusted.
+/// - `config_for` returns the configuration of the identity provider if the given issuer is its issuer. Otherwise the
+///   client has no secret, and the certificate authorities of `request` are trusted.
 ///
 /// # Errors
 /// [`OAuthError::Unusable`] for a text that is not an ID token; otherwise the errors of the discovery of its issuer,
 /// and of [`request_token`].
 pub async fn request_assertion(
     id_token: &str,
-    find_provider: impl Fn(&str) -> Option<OidcConfig>,
+    config_for: impl Fn(&str) -> Option<OidcConfig>,
     request: &TokenRequest<'_>,
     now: Timestamp,
 ) -> Result<String, OAuthError> {
@@ -55,12 +55,12 @@ pub async fn request_assertion(
     });
     // The operator configured the token's file or its issuer (`auth.oidc`), so the issuer may have any address.
     let allowed_addresses = AllowedAddresses::new(&Url::parse(&iss).map_err(|_| unusable())?, None);
-    let provider = find_provider(&iss);
-    let trusted = provider.as_ref().map_or(request.trusted, |provider| provider.authorities.as_ref());
+    let config = config_for(&iss);
+    let trusted = config.as_ref().map_or(request.trusted, |config| config.authorities.as_ref());
     let authorization_server = read_authorization_server(&iss, &allowed_addresses, trusted).await?;
     let client_id = client_id.ok_or_else(unusable)?;
-    let provider = provider.as_ref().filter(|provider| provider.client_id == client_id);
-    let secret = provider.and_then(|provider| provider.client_secret.as_ref());
+    let config = config.as_ref().filter(|config| config.client_id == client_id);
+    let secret = config.and_then(|config| config.client_secret.as_ref());
     let registration = Registration {
         issuer: iss,
         client_id,

@@ -10,7 +10,7 @@ use super::{
     OAuthError,
     assertion::client_assertion,
     discovery::AuthorizationServer,
-    dpop::{DpopKey, is_nonce},
+    dpop::{DpopKey, is_usable_nonce},
     http::post,
     read_scopes,
     registration::{ClientAuthMethod, Registration},
@@ -75,9 +75,9 @@ pub struct TokenResponse {
     pub scopes: Option<Vec<String>>,
 }
 
-/// The members of the JSON answer that the gateway uses.
+/// The members of a token response that the gateway uses, before they are checked.
 #[derive(Deserialize)]
-struct AnswerDocument {
+struct TokenDocument {
     access_token: String,
     token_type: String,
     expires_in: Option<Value>,
@@ -105,7 +105,7 @@ pub async fn request_token(
         }
         answer => answer,
     }?;
-    request.read_answer(grant, answer, now)
+    request.check_answer(grant, answer, now)
 }
 
 impl TokenRequest<'_> {
@@ -129,7 +129,7 @@ impl TokenRequest<'_> {
         let allowed_addresses = &self.authorization_server.allowed_addresses;
         post(endpoint, allowed_addresses, self.trusted, content_type, &headers, form.finish(), |answer| {
             let nonce = answer.headers.get("dpop-nonce").and_then(|nonce| nonce.to_str().ok());
-            *demanded_nonce = nonce.filter(|nonce| is_nonce(nonce)).map(str::to_owned);
+            *demanded_nonce = nonce.filter(|nonce| is_usable_nonce(nonce)).map(str::to_owned);
         })
         .await
     }
@@ -204,10 +204,10 @@ impl TokenRequest<'_> {
         Ok(())
     }
 
-    /// Checks the answer of the token endpoint.
-    fn read_answer(&self, grant: Grant<'_>, answer: Value, now: Timestamp) -> Result<TokenResponse, OAuthError> {
+    /// Checks the answer of the token endpoint against this request.
+    fn check_answer(&self, grant: Grant<'_>, answer: Value, now: Timestamp) -> Result<TokenResponse, OAuthError> {
         let unusable = |text: &str| Err(OAuthError::Unusable(text.to_owned()));
-        let Ok(answer) = AnswerDocument::deserialize(answer) else {
+        let Ok(answer) = TokenDocument::deserialize(answer) else {
             return unusable("the answer of the token endpoint contains no token");
         };
         let is_type = |name: &str| answer.token_type.eq_ignore_ascii_case(name);

@@ -237,7 +237,7 @@ async fn consent_with_the_demanded_scopes_counts_as_the_first() {
 
 #[actix::test]
 async fn other_refusals_are_final() {
-    let (_case, _node, credentials) = connected().await;
+    let (_fixture, _node, credentials) = connected().await;
     for (status, challenge) in [(403, "Bearer"), (401, "Basic realm=\"x\""), (403, "Basic")] {
         let outcome = refuse(&*credentials, status, challenge).await;
         assert!(matches!(outcome, Err(AuthorizationFailure::Refused(_))), "{challenge} {outcome:?}");

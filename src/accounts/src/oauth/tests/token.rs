@@ -290,12 +290,12 @@ async fn id_token_is_exchanged_at_its_issuer() {
     let mut client = Client::new(&provider, ClientAuthMethod::None);
     client.server.issuer = "https://id.example".to_owned();
     let request = client.token_request();
-    let no_provider = |_: &str| None;
-    assert_eq!(request_assertion(&id_token, no_provider, &request, now()).await, Ok("jag".to_owned()));
+    let no_config = |_: &str| None;
+    assert_eq!(request_assertion(&id_token, no_config, &request, now()).await, Ok("jag".to_owned()));
     let received = provider.received().pop().unwrap();
     assert_eq!(received.field("audience").as_deref(), Some("https://id.example"));
     assert_eq!(received.field("client_id").as_deref(), Some("gateway"));
     assert_eq!(received.field("subject_token").as_deref(), Some(id_token.trim()));
-    assert_unusable(request_assertion("opaque", no_provider, &request, now()).await, "not an ID token");
+    assert_unusable(request_assertion("opaque", no_config, &request, now()).await, "not an ID token");
     provider.stop().await;
 }
