@@ -30,6 +30,8 @@ const MAX_FAILURES_IN_A_ROW: NonZeroU32 = match NonZeroU32::new(10) {
 };
 /// The time after which one failure is forgotten.
 const FORGET_FAILURE_AFTER: Duration = Duration::from_secs(5);
+/// The minimum interval between two log entries about too many failures, and between two removals of expired counts.
+const MIN_REPEAT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The source of failures that are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -87,10 +89,10 @@ impl Default for FailedAttempts {
     }
 }
 
-/// Returns `true` at most once every [`FORGET_FAILURE_AFTER`], and then records the time.
-fn take_turn(last: &Mutex<Option<Instant>>, now: Instant) -> bool {
+/// Returns `true` and records the time if the last recorded time is at least [`MIN_REPEAT_INTERVAL`] ago.
+fn record_if_due(last: &Mutex<Option<Instant>>, now: Instant) -> bool {
     let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_due = last.is_none_or(|at| now.saturating_duration_since(at) >= FORGET_FAILURE_AFTER);
+    let is_due = last.is_none_or(|at| now.saturating_duration_since(at) >= MIN_REPEAT_INTERVAL);
     if is_due {
         *last = Some(now);
     }
@@ -103,12 +105,12 @@ fn rate_limited(wait: Duration) -> McpError {
 }
 
 impl FailedAttempts {
-    /// Counts the failure of a credential that was verified. Returns the given error, or `RATE_LIMITED` with
+    /// Counts a credential that failed its verification. Returns the given error, or `RATE_LIMITED` with
     /// `retryAfter` in seconds after too many failures.
     pub fn record_failure(&self, source: AttemptSource, now: Instant, error: McpError) -> McpError {
         let source = self.counted_source(source, now);
         let Err(not_until) = self.limiter.check_key(&source) else { return error };
-        if take_turn(&self.last_warning, now) {
+        if record_if_due(&self.last_warning, now) {
             tracing::warn!(?source, "too many failed attempts to authenticate");
         }
         let wait = not_until.wait_time_from(self.clock.now());
@@ -133,7 +135,7 @@ impl FailedAttempts {
 
     /// Returns the source under which an attempt counts, after removing expired counts if there are too many.
     fn counted_source(&self, source: AttemptSource, now: Instant) -> AttemptSource {
-        if self.limiter.len() >= MAX_TRACKED_SOURCES && take_turn(&self.last_sweep, now) {
+        if self.limiter.len() >= MAX_TRACKED_SOURCES && record_if_due(&self.last_sweep, now) {
             self.limiter.retain_recent();
         }
         if self.limiter.len() < MAX_TRACKED_SOURCES { source } else { AttemptSource::Untracked }

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 
 use super::{
     attempts::{AttemptSource, FailedAttempts},
-    keys::{KeyStore, PREFIX},
+    keys::{KEY_PREFIX, KeyStore},
     tokens::{MAX_TOKEN_BYTES, TokenVerifier},
 };
 use countersign_config::{AuthMode, Config};
@@ -138,7 +138,7 @@ impl Authenticator {
     }
 
     fn is_access_token(&self, text: &str) -> bool {
-        !text.starts_with(PREFIX) && self.tokens.is_enabled()
+        !text.starts_with(KEY_PREFIX) && self.tokens.is_enabled()
     }
 
     /// Returns the key or the token in an `Authorization` header. Only tokens may be long.
@@ -245,14 +245,9 @@ impl Authenticator {
             ));
         }
         // All other keys are looked up: a valid key is never held back by failures of others.
-        let found = if secret::is_well_formed(PREFIX, key) { self.look_up(&hash)? } else { None };
+        let found = if secret::is_well_formed(KEY_PREFIX, key) { self.look_up(&hash)? } else { None };
         if let Some(principal) = found {
-            if self.cache.len() >= MAX_CACHED_KEYS {
-                self.cache.retain(|_, hit| now.saturating_duration_since(hit.checked_at) < MAX_KEY_AGE);
-            }
-            if self.cache.len() < MAX_CACHED_KEYS || known.is_some() {
-                self.cache.insert(hash, CachedKey { principal: Arc::clone(&principal), checked_at: now });
-            }
+            self.cache_key(hash, &principal, now);
             return Ok(Identity { principal, credential: Credential::Key(hash) });
         }
         self.cache.remove(&hash);
@@ -276,14 +271,15 @@ impl Authenticator {
             return Ok(Arc::clone(&hit.principal));
         }
         if let Some(principal) = self.look_up(key)? {
-            self.cache.insert(*key, CachedKey { principal: Arc::clone(&principal), checked_at: now });
+            self.cache_key(*key, &principal, now);
             return Ok(principal);
         }
         self.cache.remove(key);
         Err(McpError::new(ErrorKind::Unauthorized, "the key was revoked"))
     }
 
-    /// Checks, without asking an issuer, that the credential of a client is still valid.
+    /// Checks, without asking an issuer, that the credential of a client is still valid. Sign-ins always pass, because
+    /// [`DashboardSignIns::check_credential`](crate::DashboardSignIns::check_credential) checks them.
     ///
     /// # Errors
     /// `UNAUTHORIZED` if it was revoked or has expired; `STORE_UNAVAILABLE` if that cannot be determined.
@@ -328,6 +324,16 @@ impl Authenticator {
         }
         let (authenticator, identity) = (Arc::clone(self), identity.clone());
         Box::pin(async move { authenticator.wait_until_revoked(&identity).await })
+    }
+
+    /// Caches a valid key. If the cache is full even without outdated keys, a new key is not cached.
+    fn cache_key(&self, hash: SecretHash, principal: &Arc<Principal>, now: Instant) {
+        if self.cache.len() >= MAX_CACHED_KEYS {
+            self.cache.retain(|_, hit| now.saturating_duration_since(hit.checked_at) < MAX_KEY_AGE);
+        }
+        if self.cache.len() < MAX_CACHED_KEYS || self.cache.contains_key(&hash) {
+            self.cache.insert(hash, CachedKey { principal: Arc::clone(principal), checked_at: now });
+        }
     }
 
     /// Removes a key from the cache, so that its next use asks the store.

@@ -1,8 +1,8 @@
 //! Creates and redeems one-time codes that sign a person in to the dashboard. A link carries the code in its fragment.
 //!
-//! Codes are created by `countersign open` (another process), by the start at a terminal, and by a sign-in at the
-//! identity provider. Anybody who can write the data directory can create one, too. A code is stored as a hash, works
-//! once, and expires after at most ten minutes. It is never logged.
+//! Codes are created by `countersign open` (another process), by a gateway that starts at a terminal, and by a sign-in
+//! at the identity provider. Anybody who can write the data directory can create one, too. A code is stored as a hash,
+//! works once, and expires after at most ten minutes. It is never logged.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -16,18 +16,18 @@ use countersign_store::{
 };
 
 /// The prefix of every code.
-pub const PREFIX: &str = "csc_";
+pub const CODE_PREFIX: &str = "csc_";
 /// The time within which a code must be used.
-pub const LIFETIME: SignedDuration = SignedDuration::from_mins(10);
+pub const CODE_LIFETIME: SignedDuration = SignedDuration::from_mins(10);
 /// The time within which a browser must use the code that it got after a sign-in at the identity provider.
 const SESSION_CODE_LIFETIME: SignedDuration = SignedDuration::from_mins(1);
 
 /// Creates a code and stores its hash. Blocks for a durable write.
 ///
 /// # Errors
-/// `STORE_UNAVAILABLE`; `INTERNAL_ERROR` without randomness.
+/// `STORE_UNAVAILABLE`; `INTERNAL_ERROR` if there is no source of randomness.
 pub fn create(credentials: &dyn Credentials, now: Timestamp) -> Result<String, McpError> {
-    store_code(credentials, None, now, LIFETIME)
+    store_code(credentials, None, now, CODE_LIFETIME)
 }
 
 /// Creates a code that signs in the person of a session at the identity provider.
@@ -48,7 +48,7 @@ fn store_code(
     now: Timestamp,
     lifetime: SignedDuration,
 ) -> Result<String, McpError> {
-    let code = secret::generate(PREFIX)?;
+    let code = secret::generate(CODE_PREFIX)?;
     let expires_at = now.checked_add(lifetime).map_err(|_| McpError::new(ErrorKind::Internal, "the clock is off"))?;
     credentials.put_code(&secret::hash(code.as_bytes()), session, now, expires_at).map_err(|error| {
         tracing::error!(%error, "cannot store a sign-in code");
@@ -63,18 +63,18 @@ fn store_code(
 /// # Errors
 /// `UNAUTHORIZED` for a code that does not exist; `STORE_UNAVAILABLE`.
 pub fn check_exists(store: &StoredCredentials, code: &str) -> Result<(), McpError> {
-    if secret::is_well_formed(PREFIX, code) && store.has_code(&secret::hash(code.as_bytes()))? {
+    if secret::is_well_formed(CODE_PREFIX, code) && store.has_code(&secret::hash(code.as_bytes()))? {
         return Ok(());
     }
-    Err(refuse(CodeOutcome::Unknown))
+    Err(log_refusal(CodeOutcome::Unknown))
 }
 
 /// Redeems a code. Returns the principal who signs in with it, and their session at the identity provider, if any.
 /// Blocks for a durable write.
 ///
 /// # Errors
-/// `UNAUTHORIZED` for a code that is unknown, used or expired, or whose person no longer has a role. Only the log
-/// says which.
+/// `UNAUTHORIZED` for a code that is unknown, used or expired, or whose person no longer has a role, where only the log
+/// says which; `STORE_UNAVAILABLE`.
 pub fn redeem(
     store: &StoredCredentials,
     code: &str,
@@ -82,21 +82,25 @@ pub fn redeem(
 ) -> Result<(Principal, Option<ProviderSession>), McpError> {
     let hash = secret::hash(code.as_bytes());
     let outcome =
-        if secret::is_well_formed(PREFIX, code) { store.take_code(&hash, now)? } else { CodeOutcome::Unknown };
+        if secret::is_well_formed(CODE_PREFIX, code) { store.take_code(&hash, now)? } else { CodeOutcome::Unknown };
     if outcome != CodeOutcome::Taken {
-        return Err(refuse(outcome));
+        return Err(log_refusal(outcome));
     }
     let Some(session) = store.code_session(&hash)? else {
         return Ok((Principal::new(local_reviewer(), Role::Reviewer), None));
     };
     let person = store.person(&session.person())?.and_then(|person| person.principal());
-    let mut principal = person.ok_or_else(|| refuse(outcome))?;
+    let mut principal = person.ok_or_else(|| {
+        let person = session.person();
+        tracing::warn!(person, "a sign-in code was refused, because its person no longer has a role");
+        refusal_error()
+    })?;
     session.describe_sign_in(&mut principal);
     Ok((principal, Some(session)))
 }
 
-/// Logs why a code is refused, and returns the error, which does not say why.
-fn refuse(outcome: CodeOutcome) -> McpError {
+/// Logs why a code is refused, and returns the error.
+fn log_refusal(outcome: CodeOutcome) -> McpError {
     // Guesses may come thousands of times per second. Used and expired codes are as rare as the codes that were
     // created.
     if outcome == CodeOutcome::Unknown {
@@ -104,7 +108,13 @@ fn refuse(outcome: CodeOutcome) -> McpError {
     } else {
         tracing::warn!(?outcome, "a sign-in code was refused");
     }
-    McpError::new(ErrorKind::Unauthorized, "the sign-in code is unknown, used or too old; `countersign open` makes one")
+    refusal_error()
+}
+
+/// Returns the error for a refused code, which does not say why.
+fn refusal_error() -> McpError {
+    let text = "the sign-in code is unknown, used or too old; `countersign open` creates a new one";
+    McpError::new(ErrorKind::Unauthorized, text)
 }
 
 /// Returns the name of the local reviewer: that of the operating system's user, changed to follow the rules for names.
@@ -148,12 +158,12 @@ mod tests {
         let stored = StoredCredentials::in_directory(dir.path()).unwrap();
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let code = create(stored.writer(), now).unwrap();
-        let name = redeem(&stored, &code, now + LIFETIME - SignedDuration::from_secs(1)).unwrap().0.name;
+        let name = redeem(&stored, &code, now + CODE_LIFETIME - SignedDuration::from_secs(1)).unwrap().0.name;
         assert_eq!(name, local_reviewer());
         redeem(&stored, &code, now).unwrap_err();
         let late = create(stored.writer(), now).unwrap();
-        redeem(&stored, &late, now + LIFETIME).unwrap_err();
-        for wrong in ["", "csc_", "csc_nothing", &secret::generate(PREFIX).unwrap(), &"x".repeat(100_000)] {
+        redeem(&stored, &late, now + CODE_LIFETIME).unwrap_err();
+        for wrong in ["", "csc_", "csc_nothing", &secret::generate(CODE_PREFIX).unwrap(), &"x".repeat(100_000)] {
             assert_eq!(check_exists(&stored, wrong).unwrap_err().kind, ErrorKind::Unauthorized);
             assert_eq!(redeem(&stored, wrong, now).unwrap_err().kind, ErrorKind::Unauthorized);
         }

@@ -22,8 +22,8 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::secret;
 use countersign_store::{keys::SignIn, people::ProviderSession};
 
-/// The name of the cookie.
-pub const COOKIE: &str = "countersign_session";
+/// The name of the cookie of a sign-in.
+pub const SESSION_COOKIE: &str = "countersign_session";
 /// The header with the secret of the page.
 pub const SECRET_HEADER: &str = "x-countersign-secret";
 /// The idle time after which a sign-in ends.
@@ -32,7 +32,7 @@ pub const MAX_IDLE: SignedDuration = SignedDuration::from_hours(12);
 const MAX_SIGN_INS: usize = 4096;
 /// The maximum number of sign-ins of one principal.
 const MAX_SIGN_INS_PER_PRINCIPAL: usize = 64;
-/// The maximum number of cookies named [`COOKIE`] that are checked. Other ports of the host may set some, too.
+/// The maximum number of cookies named [`SESSION_COOKIE`] that are checked. Other ports of the host may set some, too.
 const MAX_COOKIES: usize = 8;
 /// The minimum interval at which uses of a sign-in are stored, because each is a durable write.
 const MIN_STORE_INTERVAL: SignedDuration = SignedDuration::from_mins(10);
@@ -108,7 +108,7 @@ impl DashboardSignIns {
     /// other tabs stay signed in.
     ///
     /// # Errors
-    /// `FORBIDDEN` for agents; `INTERNAL_ERROR` without randomness.
+    /// `FORBIDDEN` for agents; `STORE_UNAVAILABLE`; `INTERNAL_ERROR` if there is no source of randomness.
     pub fn sign_in(
         &self,
         principal: Arc<Principal>,
@@ -187,7 +187,8 @@ impl DashboardSignIns {
     /// Returns the identity of a request with both secrets of one sign-in.
     ///
     /// # Errors
-    /// `UNAUTHORIZED` if a secret is missing or wrong, or if the key behind the sign-in was revoked.
+    /// `UNAUTHORIZED` if a secret is missing or wrong, or if the key behind the sign-in was revoked;
+    /// `STORE_UNAVAILABLE` if that cannot be determined.
     pub fn authenticate(
         &self,
         cookies: &[String],
@@ -198,11 +199,7 @@ impl DashboardSignIns {
         let secret = secret.filter(|secret| secret.len() <= 128).ok_or_else(refused)?;
         let id = secret::hash(secret);
         let sign_in = self.find_live(&id, now)?.ok_or_else(refused)?;
-        let matches = cookies
-            .iter()
-            .take(MAX_COOKIES)
-            .fold(false, |found, value| found | secret::is_same_hash(&sign_in.cookie, &secret::hash(value.as_bytes())));
-        if !matches {
+        if !has_hash(&hash_cookies(cookies), &sign_in.cookie) {
             return Err(refused());
         }
         self.record_use(&id, now);
@@ -220,16 +217,14 @@ impl DashboardSignIns {
         }
     }
 
-    /// Returns `true` if one of the cookies belongs to a sign-in. This authorizes nothing.
+    /// Returns `true` if one of the cookies belongs to a cached sign-in, even if another process has ended it. This
+    /// authorizes nothing.
     #[must_use]
     pub fn is_signed_in(&self, cookies: &[String], now: Timestamp) -> bool {
-        let hashes: Vec<SecretHash> =
-            cookies.iter().take(MAX_COOKIES).map(|value| secret::hash(value.as_bytes())).collect();
+        let hashes = hash_cookies(cookies);
         let cached = self.lock();
         let live = cached.values().map(|cached| &cached.sign_in).filter(|sign_in| is_live(sign_in, now));
-        live.fold(false, |found, sign_in| {
-            hashes.iter().fold(found, |found, hash| found | secret::is_same_hash(&sign_in.cookie, hash))
-        })
+        live.fold(false, |found, sign_in| found | has_hash(&hashes, &sign_in.cookie))
     }
 
     /// Checks that the key with which the person signed in, if any, is still valid. Removes the sign-in of a revoked
@@ -295,7 +290,7 @@ impl DashboardSignIns {
     /// Builds a cookie without `Max-Age`, which the browser deletes when it closes, as it deletes the page's secret
     /// when the tab closes.
     fn build_cookie(&self, value: String) -> Cookie<'static> {
-        Cookie::build(COOKIE, value)
+        Cookie::build(SESSION_COOKIE, value)
             .http_only(true)
             .same_site(SameSite::Strict)
             .path("/")
@@ -316,6 +311,15 @@ pub fn check_page_origin(verdict: OriginVerdict, is_get: bool) -> Result<(), Mcp
         OriginVerdict::Absent if is_get => Ok(()),
         _ => Err(McpError::new(ErrorKind::Forbidden, "the Origin header must be this gateway's own")),
     }
+}
+
+fn hash_cookies(cookies: &[String]) -> Vec<SecretHash> {
+    cookies.iter().take(MAX_COOKIES).map(|value| secret::hash(value.as_bytes())).collect()
+}
+
+/// Returns `true` if the hash is among these. Compares all of them, so that the time does not show which one it is.
+fn has_hash(hashes: &[SecretHash], hash: &SecretHash) -> bool {
+    hashes.iter().fold(false, |found, other| found | secret::is_same_hash(other, hash))
 }
 
 fn is_live(sign_in: &SignIn, now: Timestamp) -> bool {

@@ -28,7 +28,7 @@ pub trait ValidKeySource: Send + Sync + 'static {
 pub struct Keyring {
     source: Arc<dyn ValidKeySource>,
     cached: Mutex<Option<(Instant, Arc<Holders>)>>,
-    /// The number of reads at which a key or person had lost rights.
+    /// The number of reads that found a key or a person with fewer rights than the read before.
     revocation_count: AtomicU64,
 }
 

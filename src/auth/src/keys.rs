@@ -17,7 +17,7 @@ use countersign_runtime::secret;
 use countersign_store::keys::ApiKey;
 
 /// The prefix of every key, by which scanners for leaked secrets recognise it.
-pub const PREFIX: &str = "csk_";
+pub const KEY_PREFIX: &str = "csk_";
 /// Names that keys, owners and reviewers must not have, because they denote the gateway itself in decisions and the
 /// audit trail.
 pub const RESERVED_NAMES: [&str; 5] = ["local-agent", SYSTEM, GATEWAY, OPERATOR, TERMINAL];
@@ -70,10 +70,11 @@ pub trait KeyStore: Send + Sync + 'static {
 /// Creates a key without storing it.
 ///
 /// # Errors
-/// `INVALID_PARAMS` for a name that [`check_name`] rejects; `INTERNAL_ERROR` without randomness.
+/// `INVALID_PARAMS` for a name that [`check_name`] rejects; `INTERNAL_ERROR` if there is no source of
+/// randomness.
 pub fn create(name: &str, role: Role, now: Timestamp) -> Result<NewKey, McpError> {
     check_name(name)?;
-    let secret = secret::generate(PREFIX)?;
+    let secret = secret::generate(KEY_PREFIX)?;
     let hash = secret::hash(secret.as_bytes());
     let id = format!("key_{}", nanoid::nanoid!(12, &nanoid::alphabet::SAFE[2..]));
     let key =
@@ -141,7 +142,8 @@ fn find_reserved_name(name: &str) -> Option<&'static str> {
 
 /// Checks a name: 1 to 64 letters, digits, `.`, `_`, `-`, `@` or `+`, and none of [`RESERVED_NAMES`].
 ///
-/// Names appear in the audit trail, in logs and on the dashboard, so no character may be mistaken for another.
+/// Names appear in the audit trail, in logs and on the dashboard, so other scripts, invisible characters and markup are
+/// rejected.
 ///
 /// # Errors
 /// `INVALID_PARAMS` with the reason.
@@ -169,7 +171,7 @@ mod tests {
     #[test]
     fn created_key_matches_its_hash() {
         let new = create("ci", Role::Agent, Timestamp::UNIX_EPOCH).unwrap();
-        assert!(secret::is_well_formed(PREFIX, &new.secret));
+        assert!(secret::is_well_formed(KEY_PREFIX, &new.secret));
         assert_eq!(new.hash, secret::hash(new.secret.as_bytes()));
         // `countersign keys revoke` would read an id with a leading hyphen as an option.
         assert!(new.key.id.strip_prefix("key_").unwrap().bytes().all(|b| b.is_ascii_alphanumeric()), "{}", new.key.id);

@@ -1,13 +1,13 @@
 //! Authenticates callers by API keys, access tokens, sign-in codes and sign-ins of browsers, and checks the `Host` and
 //! `Origin` headers.
 //!
-//! The crate never logs a secret, returns a secret only when it creates it, and stores secrets only as hashes or
-//! sealed. It identifies the caller, and never decides on a call.
+//! The crate never logs a secret, returns the gateway's own secrets only when it creates them, and stores secrets only
+//! as hashes or sealed. It identifies the caller, and never decides on a call.
 //!
-//! [`authenticator`] turns a header and an address into an [`Identity`](countersign_domain::principal::Identity),
-//! [`attempts`] slows down guessing, [`keyring`] caches valid keys, [`stored_credentials`] reads from the store,
-//! [`tokens`] verifies tokens, [`dashboard_sign_ins`] manages sign-ins of browsers, [`provider_sign_ins`] those with an
-//! identity provider, and [`origin`] rejects foreign pages and DNS rebinding.
+//! [`authenticator`] turns a header and an address into an identity, [`attempts`] slows down guessing, [`keys`] and
+//! [`codes`] create credentials, [`keyring`] caches valid keys, [`stored_credentials`] uses the store, [`tokens`]
+//! verifies tokens, [`dashboard_sign_ins`] manages sign-ins of browsers, [`provider_sign_ins`] those with an identity
+//! provider, [`confusable_names`] rejects lookalike names, and [`origin`] rejects foreign pages and DNS rebinding.
 
 pub mod attempts;
 pub mod authenticator;

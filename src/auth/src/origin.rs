@@ -8,6 +8,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use countersign_config::Config;
 
+/// The maximum number of bytes of `host[:port]`: a name of 253 with a trailing dot, and a port of five digits.
+const MAX_AUTHORITY_LEN: usize = 253 + ".:65535".len();
+
 /// The result of checking an `Origin` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OriginVerdict {
@@ -84,7 +87,7 @@ const fn default_port(https: bool) -> u16 {
 /// Parses `host[:port]` as in a `Host` header (RFC 9112), but more strictly: without user info, escapes, an empty port,
 /// or notations of addresses that only some parsers accept.
 fn parse_authority(text: &[u8]) -> Option<(Host, Option<u16>)> {
-    if text.len() > 261 || !text.is_ascii() {
+    if text.len() > MAX_AUTHORITY_LEN || !text.is_ascii() {
         return None;
     }
     let text = std::str::from_utf8(text).ok()?;

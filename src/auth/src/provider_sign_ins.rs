@@ -1,7 +1,6 @@
-//! Keeps sign-ins in step with the identity provider: finishes them, renews them, and ends them when the provider says
-//! so.
+//! Keeps sign-ins in step with the identity provider: finishes them, renews them, and ends them when it says so.
 //!
-//! Any node may do each of this, so all state is in the store.
+//! Any node may do any of these, so all state is in the store.
 
 use std::{sync::Arc, time::Duration};
 
@@ -61,8 +60,8 @@ impl ProviderSignIns {
     /// Ends the sign-ins that a logout token names. Returns their number.
     ///
     /// # Errors
-    /// `INVALID_REQUEST` for a token that is refused or was used before; `UPSTREAM_UNAVAILABLE` if the provider's keys
-    /// are not known; `STORE_UNAVAILABLE`.
+    /// `INVALID_REQUEST` for a token that is refused or was used before; `UPSTREAM_UNAVAILABLE` if the keys of the
+    /// identity provider are not known; `STORE_UNAVAILABLE`.
     pub async fn end_sessions(&self, logout_token: &str, now: Timestamp) -> Result<usize, McpError> {
         let notice = self.client.verify_logout_token(logout_token, now).await.map_err(|refusal| {
             let error = McpError::from(refusal);
@@ -124,11 +123,11 @@ impl ProviderSignIns {
             }
         }
         let issuer = config.map(|config| config.issuer.clone());
-        let is_of_other_provider = move |sign_in: &SignIn| {
+        let is_of_other_issuer = move |sign_in: &SignIn| {
             sign_in.session.as_ref().is_some_and(|session| Some(&session.issuer) != issuer.as_ref())
         };
         self.with_store(move |store| {
-            let others = store.sign_ins()?.into_iter().filter(is_of_other_provider).map(|sign_in| sign_in.id);
+            let others = store.sign_ins()?.into_iter().filter(is_of_other_issuer).map(|sign_in| sign_in.id);
             store.forget_sign_ins(&others.collect::<Vec<_>>())
         })
         .await
@@ -146,7 +145,7 @@ impl ProviderSignIns {
         }
     }
 
-    /// Renews a sign-in at the provider unless another node does so, and stores the result.
+    /// Renews a sign-in at the identity provider unless another node does so, and stores the result.
     async fn renew(&self, sign_in: &SignIn) {
         let (Some(session), Some(last)) = (&sign_in.session, sign_in.refreshed_at) else { return };
         let (id, now) = (sign_in.id, Timestamp::now());

@@ -25,7 +25,7 @@ pub fn run(args: &OpenArgs, out: &mut Output) -> Result<Exit, Failure> {
     let link = format!("{}/#code={code}", gateway.link_base.trim_end_matches('/'));
     out.write_line(&link)?;
     out.finish()?;
-    let minutes = codes::LIFETIME.as_mins();
+    let minutes = codes::CODE_LIFETIME.as_mins();
     // It works once, and the browser is faster than other users who see it among the arguments of `xdg-open`.
     if !args.print && browser::open(&link) {
         print_note(&format!("Opening the dashboard. The link works once, within {minutes} minutes."));

@@ -243,7 +243,7 @@ pub fn identify_agent(authenticator: &Authenticator, request: &HttpRequest) -> R
 pub fn dashboard_cookies(request: &HttpRequest) -> Vec<String> {
     let Ok(all) = request.cookies() else { return Vec::new() };
     all.iter()
-        .filter(|cookie| cookie.name() == dashboard_sign_ins::COOKIE)
+        .filter(|cookie| cookie.name() == dashboard_sign_ins::SESSION_COOKIE)
         .map(|cookie| cookie.value().to_owned())
         .collect()
 }

@@ -120,7 +120,7 @@ pub struct CallbackParams {
     params(CallbackParams), responses(
     (status = 302, description = "The dashboard, with `#code=…` or `#sign-in-problem=…`")))]
 pub async fn finish(request: HttpRequest, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
-    let cookie = request.cookie(oidc::COOKIE);
+    let cookie = request.cookie(oidc::SIGN_IN_COOKIE);
     let finished =
         data.provider_sign_ins.finish(request.query_string(), cookie.as_ref().map(Cookie::value), Timestamp::now());
     let url = match finished.await {
@@ -171,7 +171,7 @@ fn no_store(mut response: HttpResponseBuilder) -> HttpResponseBuilder {
 /// Builds the cookie of a sign-in that has begun.
 fn sign_in_cookie(data: &SignInData, value: String, seconds: i64) -> Cookie<'static> {
     let is_secure = data.authentication.sign_ins.has_secure_cookies();
-    flow_cookie((oidc::COOKIE, value), COOKIE_PATH, CookieDuration::seconds(seconds), is_secure)
+    flow_cookie((oidc::SIGN_IN_COOKIE, value), COOKIE_PATH, CookieDuration::seconds(seconds), is_secure)
 }
 
 /// Builds the cookie of a browser that leaves for another site. It is `Lax`, because the browser comes back from there.

@@ -176,6 +176,20 @@ fn revoked_key_fails_its_recheck() {
 }
 
 #[test]
+fn cached_keys_are_bounded_even_for_streams() {
+    let (auth, store) = new_authenticator(AuthMode::Keys);
+    let now = Instant::now();
+    for _ in 0..=MAX_CACHED_KEYS {
+        let hash = secret::hash(store.add("ci", Role::Agent).as_bytes());
+        auth.recheck_key_at(&hash, now).unwrap();
+    }
+    assert_eq!(auth.cache.len(), MAX_CACHED_KEYS);
+    let hash = secret::hash(store.add("ci", Role::Agent).as_bytes());
+    auth.recheck_key_at(&hash, now + MAX_KEY_AGE).unwrap();
+    assert_eq!(auth.cache.len(), 1, "outdated keys are removed");
+}
+
+#[test]
 fn bearer_scheme_is_case_insensitive() {
     for good in ["Bearer abc", "bearer abc", "BEARER abc", "Bearer    abc", "Bearer abc  ", "Bearer abc\t"] {
         assert_eq!(parse_token(good.as_bytes()).unwrap(), "abc", "{good:?}");

@@ -1,4 +1,4 @@
-//! Caches verified JWTs and the answers of issuers about opaque tokens, by the hashes of the tokens and within bounds.
+//! Caches verified JWTs and introspections of opaque tokens, by the hashes of the tokens and within bounds.
 
 use std::sync::{
     Arc,
@@ -18,7 +18,7 @@ const MAX_BYTES: usize = 16 << 20;
 /// The estimated number of bytes of an entry without its claims and its token.
 const ENTRY_BYTES: usize = 512;
 /// The age up to which an issuer's answer about a token is used, in milliseconds.
-pub(super) const MAX_ANSWER_AGE_MS: i64 = 10_000;
+pub(super) const MAX_INTROSPECTION_AGE_MS: i64 = 10_000;
 /// The time after which an issuer that did not answer is asked about the same token again, in milliseconds.
 const RETRY_DELAY_MS: i64 = 2_000;
 
@@ -37,8 +37,8 @@ impl CachedJwt {
     }
 }
 
-/// The last answer of the issuer about an opaque token.
-pub(super) struct Answer {
+/// The last introspection of an opaque token.
+pub(super) struct CachedIntrospection {
     pub outcome: Result<Identity, Refusal>,
     /// The token, for the next request about it. `None` if the issuer refused it.
     pub token: Option<Arc<str>>,
@@ -46,11 +46,14 @@ pub(super) struct Answer {
     pub asked_at: i64,
 }
 
-impl Answer {
+impl CachedIntrospection {
     pub(super) fn is_fresh(&self, now: i64) -> bool {
-        let max_age =
-            if matches!(self.outcome, Err(Refusal::IssuerUnavailable)) { RETRY_DELAY_MS } else { MAX_ANSWER_AGE_MS };
-        // The `now` of a task may be before `asked_at`, if another task asked meanwhile. Such an answer is fresh, too.
+        let max_age = if matches!(self.outcome, Err(Refusal::IssuerUnavailable)) {
+            RETRY_DELAY_MS
+        } else {
+            MAX_INTROSPECTION_AGE_MS
+        };
+        // The `now` of a task may be before `asked_at`, if another task asked meanwhile. Such an entry is fresh, too.
         now.saturating_sub(self.asked_at).saturating_abs() < max_age
     }
 }
@@ -71,7 +74,7 @@ impl Entry for CachedJwt {
     }
 }
 
-impl Entry for Answer {
+impl Entry for CachedIntrospection {
     fn bytes(&self) -> usize {
         let token = self.token.as_ref().map_or(0, |token| token.len());
         token + self.outcome.as_ref().map_or(ENTRY_BYTES, identity_bytes)
@@ -137,11 +140,11 @@ impl<V: Entry> BoundedMap<V> {
     }
 }
 
-/// The verified JWTs, and the answers about opaque tokens.
+/// The verified JWTs, and the introspections of opaque tokens.
 #[derive(Default)]
 pub(super) struct TokenCache {
     jwts: BoundedMap<CachedJwt>,
-    answers: BoundedMap<Answer>,
+    introspections: BoundedMap<CachedIntrospection>,
 }
 
 impl TokenCache {
@@ -155,30 +158,30 @@ impl TokenCache {
         self.jwts.insert(hash, entry, now);
     }
 
-    /// Returns the last answer about an opaque token if it is fresh.
-    pub(super) fn fresh_answer(&self, hash: &SecretHash, now: Timestamp) -> Option<Result<Identity, Refusal>> {
-        let answer = self.answers.entries.get(hash)?;
-        answer.is_fresh(now.as_millisecond()).then(|| answer.outcome.clone())
+    /// Returns the outcome of the last introspection of an opaque token if it is fresh.
+    pub(super) fn fresh_introspection(&self, hash: &SecretHash, now: Timestamp) -> Option<Result<Identity, Refusal>> {
+        let last = self.introspections.entries.get(hash)?;
+        last.is_fresh(now.as_millisecond()).then(|| last.outcome.clone())
     }
 
     /// Returns the text of an opaque token that was valid when its issuer last answered.
     pub(super) fn opaque_token(&self, hash: &SecretHash) -> Option<Arc<str>> {
-        self.answers.entries.get(hash)?.token.clone()
+        self.introspections.entries.get(hash)?.token.clone()
     }
 
     /// Returns `true` if the cache knows that an opaque token is or was valid.
     pub(super) fn was_valid(&self, hash: &SecretHash) -> bool {
-        let answer = self.answers.entries.get(hash);
-        answer.is_some_and(|answer| answer.token.is_some() || matches!(answer.outcome, Err(Refusal::Expired)))
+        let last = self.introspections.entries.get(hash);
+        last.is_some_and(|last| last.token.is_some() || matches!(last.outcome, Err(Refusal::Expired)))
     }
 
-    /// Removes all answers but those with an identity that `is_current`.
-    pub(super) fn retain_answers(&self, is_current: impl Fn(&Identity) -> bool) {
-        self.answers.retain(|answer| answer.outcome.as_ref().is_ok_and(&is_current));
+    /// Removes all introspections but those with an identity that `is_current`.
+    pub(super) fn retain_introspections(&self, is_current: impl Fn(&Identity) -> bool) {
+        self.introspections.retain(|introspection| introspection.outcome.as_ref().is_ok_and(&is_current));
     }
 
-    pub(super) fn insert_answer(&self, hash: SecretHash, answer: Answer, now: Timestamp) {
-        self.answers.insert(hash, answer, now);
+    pub(super) fn insert_introspection(&self, hash: SecretHash, entry: CachedIntrospection, now: Timestamp) {
+        self.introspections.insert(hash, entry, now);
     }
 
     #[cfg(test)]
@@ -187,7 +190,7 @@ impl TokenCache {
     }
 
     #[cfg(test)]
-    pub(super) fn answer_bytes(&self) -> usize {
-        self.answers.bytes.load(Relaxed)
+    pub(super) fn introspection_bytes(&self) -> usize {
+        self.introspections.bytes.load(Relaxed)
     }
 }

@@ -54,17 +54,17 @@ impl TokenClaims {
         self.members.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name.as_str())
     }
 
-    /// Returns a claim that must be a non-empty text.
-    pub(super) fn text(&self, name: &'static str) -> Result<Option<&str>, Refusal> {
+    /// Returns a claim that must be a non-empty string.
+    pub(super) fn string(&self, name: &'static str) -> Result<Option<&str>, Refusal> {
         match self.get(name) {
             None => Ok(None),
             Some(Value::String(text)) if !text.is_empty() => Ok(Some(text)),
-            Some(_) => Err(Refusal::invalid(format!("the token's `{name}` is not a text"))),
+            Some(_) => Err(Refusal::invalid(format!("the token's `{name}` is not a non-empty string"))),
         }
     }
 
-    /// Returns the texts of a claim that is a text or a list. Other values are ignored.
-    pub(super) fn texts(&self, name: &str) -> Vec<&str> {
+    /// Returns the strings of a claim that is a string or an array. Other values are ignored.
+    pub(super) fn strings(&self, name: &str) -> Vec<&str> {
         match self.get(name) {
             Some(Value::String(text)) => vec![text],
             Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).collect(),
@@ -93,13 +93,13 @@ impl TokenClaims {
 
     /// Returns the authentication context class of the sign-in. A malformed one counts as missing.
     pub(super) fn acr(&self) -> Option<String> {
-        self.text("acr").ok().flatten().map(str::to_owned)
+        self.string("acr").ok().flatten().map(str::to_owned)
     }
 
     /// Returns the client to which the token was issued.
     pub(super) fn client(&self) -> Result<Option<&str>, Refusal> {
         for name in CLIENT_CLAIMS {
-            if let Some(client) = self.text(name)? {
+            if let Some(client) = self.string(name)? {
                 return Ok(Some(client));
             }
         }
@@ -122,7 +122,7 @@ impl TokenClaims {
     /// Checks the claims in the issuer's answer about an active token (RFC 7662, section 2.2). Returns the second from
     /// which the token is no longer valid.
     pub(super) fn check_introspected(&self, issuer: &str, audiences: &[String], now: i64) -> Result<i64, Refusal> {
-        if self.text("iss")?.is_some_and(|other| other != issuer) {
+        if self.string("iss")?.is_some_and(|other| other != issuer) {
             return Err(Refusal::invalid("the token is from another issuer"));
         }
         self.check_use()?;
@@ -134,12 +134,12 @@ impl TokenClaims {
     /// Checks that a token is from `issuer`, for `client`, and valid now (OpenID Connect Core 1.0, section 3.1.3.7).
     /// Returns the second from which it is no longer valid.
     pub(super) fn check_for_client(&self, issuer: &str, client: &str, now: i64) -> Result<i64, Refusal> {
-        if self.text("iss")? != Some(issuer) {
+        if self.string("iss")? != Some(issuer) {
             return Err(Refusal::invalid("the token is from another issuer"));
         }
         self.check_audience(&[client.to_owned()])?;
-        let authorized = self.text("azp")?;
-        if self.texts("aud").len() > 1 && authorized.is_none() {
+        let authorized = self.string("azp")?;
+        if self.strings("aud").len() > 1 && authorized.is_none() {
             return Err(Refusal::invalid("the token has several audiences and no `azp`"));
         }
         if authorized.is_some_and(|other| other != client) {
@@ -150,7 +150,7 @@ impl TokenClaims {
         check_end(self.time("exp")?.ok_or_else(|| Refusal::invalid("the token has no `exp`"))?, now)
     }
 
-    /// Returns the claims, with those of another document that they lack.
+    /// Adds the claims of another document that are missing here.
     pub(super) fn add_missing_claims(mut self, other: &Self) -> Self {
         for (name, value) in &other.members {
             if self.get(name).is_none() {
@@ -161,7 +161,7 @@ impl TokenClaims {
         self
     }
 
-    /// Returns the claims without these.
+    /// Removes the claims with these names.
     pub(super) fn remove_claims(mut self, names: &[&str]) -> Self {
         self.members.retain(|name, _| !names.contains(&name.as_str()));
         self.json = Value::Object(self.members.clone()).to_string();
@@ -172,7 +172,7 @@ impl TokenClaims {
     fn check_use(&self) -> Result<(), Refusal> {
         // Amazon Cognito and Ory Hydra state the kind of each token in this claim. All kinds are signed with the same
         // key, and may have the same audience.
-        if self.text("token_use")?.is_some_and(|kind| !matches!(kind, "access" | "access_token")) {
+        if self.string("token_use")?.is_some_and(|kind| !matches!(kind, "access" | "access_token")) {
             return Err(Refusal::invalid("the token is not an access token: see its `token_use`"));
         }
         // Only answers of the issuer have this claim.
@@ -181,13 +181,13 @@ impl TokenClaims {
                 .iter()
                 .any(|known| known.eq_ignore_ascii_case(kind))
         };
-        if self.text("token_type")?.is_some_and(|kind| !is_bearer(kind)) {
+        if self.string("token_type")?.is_some_and(|kind| !is_bearer(kind)) {
             return Err(Refusal::invalid("the token is not a bearer token: see its `token_type`"));
         }
         // Keycloak marks its tokens so. A refresh token that is presented here has leaked.
         let is_other =
             |kind: &str| ["id", "refresh", "offline", "logout"].iter().any(|other| other.eq_ignore_ascii_case(kind));
-        if self.texts("typ").into_iter().any(is_other) {
+        if self.strings("typ").into_iter().any(is_other) {
             return Err(Refusal::invalid("the token is not an access token: see its `typ`"));
         }
         // A bound token (RFC 8705, RFC 9449) is useless to a thief only if it is never accepted without its proof.
@@ -210,7 +210,7 @@ impl TokenClaims {
         if !has_scope && SIGN_IN_CLAIMS.iter().any(|name| self.get(name).is_some()) {
             return Err(Refusal::invalid("the token describes a sign-in and has no scope, like an ID token"));
         }
-        let (audiences, client) = (self.texts("aud"), self.client()?);
+        let (audiences, client) = (self.strings("aud"), self.client()?);
         if !has_scope && client.is_none() {
             return Err(Refusal::invalid("the token has neither a scope nor a client, like an ID token"));
         }
@@ -227,9 +227,9 @@ impl TokenClaims {
             Some(value) => !value.is_string(),
         };
         if is_malformed {
-            return Err(Refusal::invalid("the token's `aud` is neither a text nor a list of texts"));
+            return Err(Refusal::invalid("the token's `aud` is neither a string nor an array of strings"));
         }
-        if !self.texts("aud").into_iter().any(|audience| audiences.iter().any(|ours| ours == audience)) {
+        if !self.strings("aud").into_iter().any(|audience| audiences.iter().any(|ours| ours == audience)) {
             return Err(Refusal::invalid("the token is for another audience"));
         }
         Ok(())

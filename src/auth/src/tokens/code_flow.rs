@@ -4,7 +4,7 @@
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use url::{Url, form_urlencoded};
 
-use super::requests::MAX_ERROR_CHARS;
+use super::requests::MAX_ERROR_CODE_CHARS;
 use countersign_runtime::secret;
 
 /// The maximum number of bytes of the query of the redirect, with which a browser comes back.
@@ -109,7 +109,7 @@ pub fn read_code(
         _ => {}
     }
     if let Some(error) = find("error")? {
-        return Err(AuthorizationResponseError::Refused(error.chars().take(MAX_ERROR_CHARS).collect()));
+        return Err(AuthorizationResponseError::Refused(error.chars().take(MAX_ERROR_CODE_CHARS).collect()));
     }
     find("code")?.filter(|code| !code.is_empty()).ok_or(AuthorizationResponseError::NoCode)
 }

@@ -30,7 +30,7 @@ impl Issuer {
             return Err(Refusal::invalid("the token is unknown to its issuer, was revoked or has expired"));
         }
         let expires_at = claims.check_introspected(&self.config.issuer, &self.audiences, now.as_second())?;
-        let subject = match claims.text("sub")? {
+        let subject = match claims.string("sub")? {
             Some(subject) => Some(subject),
             None => claims.client()?,
         };

@@ -24,15 +24,15 @@ use super::{
 use countersign_config::TokenIssuer;
 use countersign_domain::principal::{Principal, SecretHash};
 
-const SECOND: i64 = 1000;
+const MS_PER_SECOND: i64 = 1000;
 /// The age from which keys are read again, in milliseconds.
-pub(super) const RENEWAL_AGE_MS: i64 = 300 * SECOND;
+pub(super) const RENEWAL_AGE_MS: i64 = 300 * MS_PER_SECOND;
 /// The age up to which keys are used while the issuer does not answer, in milliseconds.
-pub(super) const MAX_AGE_MS: i64 = 24 * 3600 * SECOND;
+pub(super) const MAX_AGE_MS: i64 = 24 * 3600 * MS_PER_SECOND;
 /// The minimum interval between two reads of the keys, in milliseconds.
-pub(super) const MIN_READ_INTERVAL_MS: i64 = 10 * SECOND;
+pub(super) const MIN_READ_INTERVAL_MS: i64 = 10 * MS_PER_SECOND;
 /// The minimum interval while no keys are known, in milliseconds.
-const RETRY_INTERVAL_MS: i64 = 2 * SECOND;
+const RETRY_INTERVAL_MS: i64 = 2 * MS_PER_SECOND;
 /// The maximum number of simultaneous introspections of tokens that were valid before, and of other tokens.
 const MAX_INTROSPECTIONS: usize = 16;
 /// The generation of the keys of an issuer that is no longer configured.
@@ -49,6 +49,7 @@ pub(super) struct IssuerSnapshot {
 /// A verified JWT, before it is cached.
 pub(super) struct VerifiedToken {
     pub principal: Principal,
+    /// The thumbprint of the key that signed the token.
     pub signed_by: SecretHash,
     /// The second from which the token is no longer valid.
     pub expires_at: i64,
@@ -189,10 +190,10 @@ impl Issuer {
         if snapshot.keys.len() == 0 && self.config.introspection.is_none() {
             tracing::warn!(%issuer, "the issuer has no key that the gateway can use");
         }
-        if snapshot.keys.left_out > 0 {
-            let left_out = snapshot.keys.left_out;
+        let unused_count = snapshot.keys.unused_count;
+        if unused_count > 0 {
             tracing::warn!(
-                %issuer, left_out,
+                %issuer, unused_count,
                 "the issuer publishes more than {MAX_KEYS} keys: the last ones are not used, and tokens that they \
                  signed are refused"
             );
@@ -216,7 +217,7 @@ impl Issuer {
         match snapshot.keys.verify(header.kid.as_deref(), header.alg, signed.as_bytes(), signature) {
             SignatureCheck::Verified(key) => Some(self.check_claims(token, key, &snapshot, now)),
             SignatureCheck::Refused(refusal) => Some(Err(refusal)),
-            SignatureCheck::Unknown => None,
+            SignatureCheck::UnknownKey => None,
         }
     }
 
@@ -233,11 +234,11 @@ impl Issuer {
             match snapshot.keys.verify(header.kid.as_deref(), header.alg, signed.as_bytes(), signature) {
                 SignatureCheck::Verified(_) => return Ok(snapshot),
                 SignatureCheck::Refused(refusal) => return Err(refusal),
-                SignatureCheck::Unknown if may_renew => {
+                SignatureCheck::UnknownKey if may_renew => {
                     Arc::clone(self).renew(now).await;
                     snapshot = self.snapshot(now).ok_or(Refusal::IssuerUnavailable)?;
                 }
-                SignatureCheck::Unknown => {}
+                SignatureCheck::UnknownKey => {}
             }
         }
         Err(Refusal::invalid("the token is signed with a key that its issuer does not have"))
@@ -261,7 +262,7 @@ impl Issuer {
     ) -> Result<VerifiedToken, Refusal> {
         let is_marked = token.is_marked_as_access_token()?;
         let expires_at = token.claims.check_jwt(&self.audiences, is_marked, now.as_second())?;
-        let subject = token.claims.text("sub")?.map(str::to_owned);
+        let subject = token.claims.string("sub")?.map(str::to_owned);
         let subject = subject.ok_or_else(|| Refusal::invalid("the token has no `sub`"))?;
         let principal = principal::to_principal(&self.config, &subject, token.claims, now)?;
         // Keys that are due for renewal are used while the issuer does not answer, but each verification counts only
@@ -269,7 +270,7 @@ impl Issuer {
         let renewal = snapshot.read_at.saturating_add(RENEWAL_AGE_MS);
         let cached_until = renewal.max(now.as_millisecond().saturating_add(MIN_READ_INTERVAL_MS));
         let cached_until =
-            cached_until.min(snapshot.read_at.saturating_add(MAX_AGE_MS)).min(expires_at.saturating_mul(SECOND));
+            cached_until.min(snapshot.read_at.saturating_add(MAX_AGE_MS)).min(expires_at.saturating_mul(MS_PER_SECOND));
         Ok(VerifiedToken { principal, signed_by, expires_at, cached_until })
     }
 }

@@ -25,7 +25,7 @@ const MIN_RSA_BYTES: usize = 256;
 pub(super) struct KeySet {
     keys: Vec<VerifyingKey>,
     /// The number of keys beyond [`MAX_KEYS`], which are not used.
-    pub left_out: usize,
+    pub unused_count: usize,
 }
 
 struct VerifyingKey {
@@ -41,7 +41,7 @@ pub(super) enum SignatureCheck {
     /// The thumbprint of the key that made the signature.
     Verified(SecretHash),
     /// No key has the id, or without an id, none fits the algorithm. The issuer may have a new key.
-    Unknown,
+    UnknownKey,
     Refused(Refusal),
 }
 
@@ -49,8 +49,8 @@ impl KeySet {
     /// Reads a key set. Keys that cannot verify a token are left out.
     pub(super) fn parse(document: &Value) -> Result<Self, &'static str> {
         let keys = document.get("keys").and_then(Value::as_array).ok_or("it has no list `keys`")?;
-        let left_out = keys.len().saturating_sub(MAX_KEYS);
-        Ok(Self { keys: keys.iter().take(MAX_KEYS).filter_map(VerifyingKey::parse).collect(), left_out })
+        let unused_count = keys.len().saturating_sub(MAX_KEYS);
+        Ok(Self { keys: keys.iter().take(MAX_KEYS).filter_map(VerifyingKey::parse).collect(), unused_count })
     }
 
     /// Finds the key with this id and verifies a signature with it. Without an id, only one key may fit the algorithm.
@@ -67,7 +67,7 @@ impl KeySet {
             (None, _) if id.is_some() && candidates().next().is_some() => {
                 SignatureCheck::Refused(Refusal::invalid("the token's `alg` is not that of its key"))
             }
-            (None, _) => SignatureCheck::Unknown,
+            (None, _) => SignatureCheck::UnknownKey,
             (Some(_), Some(_)) => {
                 SignatureCheck::Refused(Refusal::invalid("the token's header does not say which key signed it"))
             }

@@ -6,8 +6,8 @@ use url::Url;
 use super::requests::{RequestError, get_json};
 use countersign_config::{Authorities, is_loopback};
 
-/// The maximum number of characters of an issuer's text that are logged.
-const MAX_LOGGED_CHARS: usize = 200;
+/// The maximum number of characters of another party's text that are quoted.
+const MAX_QUOTED_CHARS: usize = 200;
 
 /// The part of an issuer's metadata that the gateway uses.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(super) struct Metadata {
     pub sign_in: SignInEndpoints,
 }
 
-/// The endpoints by which people sign in, as far as the provider has them.
+/// The endpoints by which people sign in, as far as the issuer has them.
 #[derive(Debug, Default)]
 pub(super) struct SignInEndpoints {
     pub authorization: Option<String>,
@@ -34,6 +34,7 @@ pub(super) struct SignInEndpoints {
     pub needs_secret_in_form: bool,
 }
 
+/// The members of a metadata document that the gateway uses.
 #[derive(Deserialize)]
 struct Document {
     issuer: String,
@@ -74,12 +75,13 @@ impl Metadata {
             };
             let unusable = |error: String| RequestError::Unusable(format!("{url}: {error}"));
             let document = Document::deserialize(document).map_err(|error| unusable(quote(&error.to_string())))?;
-            return Self::check(issuer, document).map_err(unusable);
+            return Self::from_document(issuer, document).map_err(unusable);
         }
         Err(failure)
     }
 
-    fn check(issuer: &str, document: Document) -> Result<Self, String> {
+    /// Checks a document, and returns its metadata.
+    fn from_document(issuer: &str, document: Document) -> Result<Self, String> {
         // RFC 8414, section 3.3. Otherwise an issuer could speak for another one.
         if document.issuer != issuer {
             return Err(format!("the issuer in the document is {}, not {issuer:?}", quote(&document.issuer)));
@@ -123,10 +125,10 @@ fn needs_secret_in_form(methods: Option<&[String]>) -> bool {
     supports("client_secret_post") && !supports("client_secret_basic")
 }
 
-/// Returns the beginning of an issuer's text, escaped for the log.
+/// Returns the beginning of another party's text in quotes and escaped, for logs and error messages.
 #[must_use]
 pub fn quote(text: &str) -> String {
-    format!("{:?}", text.chars().take(MAX_LOGGED_CHARS).collect::<String>())
+    format!("{:?}", text.chars().take(MAX_QUOTED_CHARS).collect::<String>())
 }
 
 /// Checks that an endpoint uses HTTPS, or HTTP on loopback if the operator configured the issuer there.
@@ -182,7 +184,7 @@ mod tests {
     fn foreign_issuer_is_cut_and_escaped_in_the_error() {
         let document = json!({ "issuer": format!("a\n{}", "b".repeat(100_000)) });
         let document = Document::deserialize(document).unwrap();
-        let error = Metadata::check("https://id.example", document).unwrap_err();
+        let error = Metadata::from_document("https://id.example", document).unwrap_err();
         assert!(error.contains(r"a\nbb") && error.len() < 300, "{error:.400}");
     }
 

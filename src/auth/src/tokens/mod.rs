@@ -3,8 +3,8 @@
 //! line.
 //!
 //! Tokens are verified with cached keys and answers, without waiting. Only [`TokenVerifier::ask_issuer`] and
-//! [`TokenVerifier::recheck`] send requests to an issuer. Only opaque tokens are kept in memory, because the issuer is
-//! asked about them again.
+//! [`TokenVerifier::check_with_issuer`] send requests to an issuer. Only opaque tokens are kept in memory, because the
+//! issuer is asked about them again.
 
 use std::sync::{
     Arc,
@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 use url::Url;
 
 use self::{
-    cache::{Answer, CachedJwt, TokenCache},
+    cache::{CachedIntrospection, CachedJwt, TokenCache},
     issuer::Issuer,
     jwt::UnverifiedJwt,
 };
@@ -59,7 +59,7 @@ pub struct TokenVerifier {
     cache: TokenCache,
     /// The running introspections by the hash of the token, so that an issuer is asked only once at a time about a
     /// token.
-    introspections: DashMap<SecretHash, Arc<Mutex<()>>>,
+    running_introspections: DashMap<SecretHash, Arc<Mutex<()>>>,
     /// The version of the issuer that was created last.
     last_version: AtomicU64,
 }
@@ -92,7 +92,7 @@ impl TokenVerifier {
             issuers: ArcSwap::default(),
             audiences: resource.map(default_audiences).unwrap_or_default(),
             cache: TokenCache::default(),
-            introspections: DashMap::new(),
+            running_introspections: DashMap::new(),
             last_version: AtomicU64::new(0),
         };
         verifier.set_issuers(issuers);
@@ -143,7 +143,7 @@ impl TokenVerifier {
         let removed: Vec<Arc<Issuer>> = removed.cloned().collect();
         self.issuers.store(Arc::new(new));
         removed.iter().for_each(|issuer| issuer.retire());
-        self.cache.retain_answers(|identity| self.is_current(identity));
+        self.cache.retain_introspections(|identity| self.is_current(identity));
     }
 
     fn create_issuer(&self, config: &TokenIssuer) -> Issuer {
@@ -180,7 +180,7 @@ impl TokenVerifier {
         }
         let hash = secret::hash(token.as_bytes());
         if !jwt::is_jwt(token) {
-            return match self.find_answer(&hash, now) {
+            return match self.find_introspection(&hash, now) {
                 Some(outcome) => (outcome, None),
                 None => (Err(Refusal::IssuerUnavailable), Some(IssuerRequest::Introspect)),
             };
@@ -248,7 +248,7 @@ impl TokenVerifier {
 
     fn parse_jwt<'a>(&self, token: &'a str) -> Result<(UnverifiedJwt<'a>, Arc<Issuer>), Refusal> {
         let token = UnverifiedJwt::parse(token)?;
-        let name = token.claims.text("iss")?.ok_or_else(|| Refusal::invalid("the token has no `iss`"))?;
+        let name = token.claims.string("iss")?.ok_or_else(|| Refusal::invalid("the token has no `iss`"))?;
         let issuer = self.find_issuer(name);
         let issuer = issuer.ok_or_else(|| Refusal::invalid("the token is from an issuer that is not configured"))?;
         Ok((token, issuer))
@@ -269,9 +269,9 @@ impl TokenVerifier {
         matches!(&identity.credential, Credential::Token(token) if self.find_credential_issuer(token).is_ok())
     }
 
-    /// Returns the cached answer about an opaque token, or `None` if an issuer must be asked.
-    fn find_answer(&self, hash: &SecretHash, now: Timestamp) -> Option<Result<Identity, Refusal>> {
-        match self.cache.fresh_answer(hash, now) {
+    /// Returns the cached outcome of the introspection of an opaque token, or `None` if an issuer must be asked.
+    fn find_introspection(&self, hash: &SecretHash, now: Timestamp) -> Option<Result<Identity, Refusal>> {
+        match self.cache.fresh_introspection(hash, now) {
             // The issuer may have been removed while it was asked.
             Some(Ok(identity)) if !self.is_current(&identity) => Some(Err(Refusal::IssuerUnavailable)),
             None if self.introspecting_issuer().is_none() => {
@@ -283,9 +283,9 @@ impl TokenVerifier {
 
     /// Asks the issuer about an opaque token, unless another task has just done so.
     async fn introspect_once(&self, token: &str, hash: SecretHash, now: Timestamp) {
-        let introspection = SharedIntrospection::join(&self.introspections, hash);
+        let introspection = SharedIntrospection::join(&self.running_introspections, hash);
         let _running = introspection.lock.lock().await;
-        if self.cache.fresh_answer(&hash, now).is_none() {
+        if self.cache.fresh_introspection(&hash, now).is_none() {
             self.introspect(token, hash, now).await;
         }
     }
@@ -312,7 +312,8 @@ impl TokenVerifier {
             Err(Refusal::IssuerUnavailable) => self.cache.opaque_token(&hash),
             Err(_) => None,
         };
-        self.cache.insert_answer(hash, Answer { outcome, token, asked_at: now.as_millisecond() }, now);
+        let introspection = CachedIntrospection { outcome, token, asked_at: now.as_millisecond() };
+        self.cache.insert_introspection(hash, introspection, now);
     }
 
     /// Checks that the token of an open stream is still valid, and asks its issuer if that is due. Must run on a thread
@@ -334,12 +335,12 @@ impl TokenVerifier {
             }
             return Ok(());
         }
-        if self.cache.fresh_answer(&credential.hash, now).is_none()
+        if self.cache.fresh_introspection(&credential.hash, now).is_none()
             && let Some(token) = self.cache.opaque_token(&credential.hash)
         {
             self.introspect_once(&token, credential.hash, now).await;
         }
-        self.find_answer(&credential.hash, now).unwrap_or(Err(Refusal::IssuerUnavailable)).map(drop)
+        self.find_introspection(&credential.hash, now).unwrap_or(Err(Refusal::IssuerUnavailable)).map(drop)
     }
 
     /// Checks, without asking the issuer, that a token is still valid.

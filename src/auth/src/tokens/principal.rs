@@ -20,8 +20,8 @@ const MAX_DISPLAY_CHARS: usize = 60;
 const MAX_SHOWN_SUBJECT_CHARS: usize = 40;
 /// The maximum number of groups that are read from a token.
 const MAX_GROUPS: usize = 1000;
-/// The roles from the strongest down. An agent comes before a viewer, because tokens are for agents.
-const ROLES: [Role; 4] = [Role::Admin, Role::Reviewer, Role::Agent, Role::Viewer];
+/// The roles, the strongest first. An agent comes before a viewer, because tokens are for agents.
+const ROLES_BY_STRENGTH: [Role; 4] = [Role::Admin, Role::Reviewer, Role::Agent, Role::Viewer];
 
 /// Returns the principal that an issuer's claims describe. `subject` identifies the person or the service.
 pub(super) fn to_principal(
@@ -59,7 +59,7 @@ pub(super) fn to_principal(
 fn read_scopes(claims: &TokenClaims) -> Vec<Scope> {
     let name = if claims.get("scope").is_some() { "scope" } else { "scp" };
     let mut all: Vec<Scope> =
-        claims.texts(name).into_iter().flat_map(|text| text.split(' ')).filter_map(Scope::parse).collect();
+        claims.strings(name).into_iter().flat_map(|text| text.split(' ')).filter_map(Scope::parse).collect();
     all.sort_unstable();
     all.dedup();
     all
@@ -72,24 +72,26 @@ fn role_of_scopes(scopes: &[Scope]) -> Option<Role> {
         Scope::ChangesDecide => Role::Reviewer,
         Scope::ToolsRead | Scope::ToolsPropose => Role::Agent,
     };
-    ROLES.into_iter().find(|strongest| scopes.iter().any(|scope| role_of(scope) == *strongest))
+    ROLES_BY_STRENGTH.into_iter().find(|strongest| scopes.iter().any(|scope| role_of(scope) == *strongest))
 }
 
 /// Returns the groups that a claim lists, up to the limit.
 pub(super) fn read_groups<'a>(claims: &'a TokenClaims, claim: &str) -> Vec<&'a str> {
-    claims.texts(claim).into_iter().take(MAX_GROUPS).collect()
+    claims.strings(claim).into_iter().take(MAX_GROUPS).collect()
 }
 
 /// Returns the strongest role that the groups give.
 pub(super) fn role_of_groups(roles: &BTreeMap<String, Role>, groups: &[&str]) -> Option<Role> {
     let is_member = |group: &str| group == "*" || groups.contains(&group);
-    ROLES.into_iter().find(|strongest| roles.iter().any(|(group, role)| role == strongest && is_member(group)))
+    ROLES_BY_STRENGTH
+        .into_iter()
+        .find(|strongest| roles.iter().any(|(group, role)| role == strongest && is_member(group)))
 }
 
 /// Returns the name to show, followed by the subject and the issuer's host, because people may choose the same names.
 pub(super) fn display_name(claims: &TokenClaims, client: Option<&str>, issuer: &str, subject: &str) -> Option<String> {
     let mut names =
-        ["name", "preferred_username", "email"].into_iter().flat_map(|name| claims.texts(name)).chain(client);
+        ["name", "preferred_username", "email"].into_iter().flat_map(|name| claims.strings(name)).chain(client);
     let name = names.find(|name| !name.trim().is_empty())?;
     let name: String = name.trim().chars().take(MAX_DISPLAY_CHARS).collect();
     let subject = match subject.char_indices().nth(MAX_SHOWN_SUBJECT_CHARS) {

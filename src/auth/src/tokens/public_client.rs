@@ -17,10 +17,10 @@ use countersign_config::Authorities;
 use countersign_runtime::secret;
 
 const DEVICE_GRANT: &str = "urn:ietf:params:oauth:grant-type:device_code";
-/// The polling interval in seconds if the provider names none (RFC 8628, section 3.2).
+/// The polling interval in seconds if the identity provider names none (RFC 8628, section 3.2).
 const DEFAULT_INTERVAL: u64 = 5;
 
-/// The identity provider of a gateway, and the client, the scopes and the resource of tokens that the gateway accepts.
+/// The settings with which a public client gets tokens that a gateway accepts from its identity provider.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClientSettings {
@@ -55,11 +55,11 @@ pub enum GrantProblem {
     Unreachable(String),
     #[error("the identity provider cannot be used: {0}")]
     Unusable(String),
-    /// The provider or the person refused with this error code.
+    /// The identity provider or the person refused with this error code.
     #[error("the identity provider refuses with {0:?}")]
     Refused(String),
     #[error(transparent)]
-    Answer(#[from] AuthorizationResponseError),
+    Response(#[from] AuthorizationResponseError),
 }
 
 impl From<RequestError> for GrantProblem {
@@ -75,7 +75,7 @@ impl From<RequestError> for GrantProblem {
 
 /// An authorization request, with what is needed to check its answer and to redeem the code.
 pub struct AuthorizationRequest {
-    /// The provider's page for the person.
+    /// The identity provider's page for the person.
     pub url: String,
     redirect_uri: String,
     state: String,
@@ -106,7 +106,7 @@ impl DeviceAuthorization {
     }
 }
 
-/// The client, with the metadata of the provider.
+/// The client, with the metadata of the identity provider.
 pub struct PublicClient {
     settings: ClientSettings,
     authorities: Option<Authorities>,
@@ -114,11 +114,11 @@ pub struct PublicClient {
 }
 
 impl PublicClient {
-    /// Reads the metadata of the provider. `authorities` are trusted in addition to the public ones. All requests must
-    /// run on a thread of actix.
+    /// Reads the metadata of the identity provider. `authorities` are trusted in addition to the public ones. All
+    /// requests must run on a thread of actix.
     ///
     /// # Errors
-    /// Returns why the provider cannot be used.
+    /// Returns why the identity provider cannot be used.
     pub async fn discover(settings: ClientSettings, authorities: Option<Authorities>) -> Result<Self, GrantProblem> {
         check_endpoint(&settings.issuer, &settings.issuer).map_err(GrantProblem::Unusable)?;
         let metadata = Metadata::read(&settings.issuer, authorities.as_ref()).await?;
@@ -133,7 +133,7 @@ impl PublicClient {
     /// Prepares an authorization request whose answer comes to `redirect_uri`.
     ///
     /// # Errors
-    /// Returns why the provider cannot be asked.
+    /// Returns why the identity provider cannot be asked.
     pub fn request_authorization(&self, redirect_uri: &str) -> Result<AuthorizationRequest, GrantProblem> {
         let endpoint = endpoint(self.metadata.sign_in.authorization.as_deref(), "authorization_endpoint")?;
         let mut url = Url::parse(endpoint).map_err(|error| GrantProblem::Unusable(error.to_string()))?;
@@ -150,9 +150,9 @@ impl PublicClient {
     /// Exchanges the code in the query with which the browser came back.
     ///
     /// # Errors
-    /// [`AuthorizationResponseError::OtherRequest`] if the query is not the answer to this request, which may still
+    /// [`AuthorizationResponseError::OtherRequest`] if the query is not the response to this request, which may still
     /// come. Any other problem is final.
-    pub async fn redeem_answer(
+    pub async fn redeem_response(
         &self,
         request: &AuthorizationRequest,
         query: &str,
@@ -196,7 +196,7 @@ impl PublicClient {
         self.ask_for_tokens(&[("grant_type", "refresh_token"), ("refresh_token", refresh_token)]).await
     }
 
-    /// Revokes a token (RFC 7009). Returns `false` if the provider has no endpoint for that.
+    /// Revokes a token (RFC 7009). Returns `false` if the identity provider has no endpoint for that.
     ///
     /// # Errors
     /// Returns why the token may still be valid.

@@ -13,7 +13,7 @@ use countersign_config::{Authorities, Secret};
 use countersign_net::{BoundedRequestError, send_bounded, shared_client};
 
 /// The maximum number of characters of an error code, which is logged.
-pub(super) const MAX_ERROR_CHARS: usize = 200;
+pub(super) const MAX_ERROR_CODE_CHARS: usize = 200;
 
 /// The body of a refusal.
 #[derive(Deserialize)]
@@ -110,7 +110,7 @@ pub fn basic_credentials(client_id: &str, secret: &str) -> String {
 #[must_use]
 pub fn read_error_code(body: &[u8]) -> Option<String> {
     let refusal: ErrorBody = serde_json::from_slice(body).ok()?;
-    Some(refusal.error.chars().take(MAX_ERROR_CHARS).collect())
+    Some(refusal.error.chars().take(MAX_ERROR_CODE_CHARS).collect())
 }
 
 async fn send(request: SendClientRequest) -> Result<String, RequestError> {

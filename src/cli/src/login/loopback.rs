@@ -80,8 +80,8 @@ async fn wait_for_answer(
     callbacks: &mut mpsc::Receiver<Callback>,
 ) -> Result<TokenResponse, GrantProblem> {
     while let Some(Callback { query, page }) = callbacks.recv().await {
-        let result = client.redeem_answer(request, &query).await;
-        let is_foreign = matches!(result, Err(GrantProblem::Answer(AuthorizationResponseError::OtherRequest)));
+        let result = client.redeem_response(request, &query).await;
+        let is_foreign = matches!(result, Err(GrantProblem::Response(AuthorizationResponseError::OtherRequest)));
         // A browser that does not wait for its page misses nothing.
         let _ = page.send(if is_foreign {
             FOREIGN

@@ -117,14 +117,14 @@ fn check_resource(url: &Url, settings: &ClientSettings) -> Result<(), Failure> {
 fn failure(problem: GrantProblem) -> Failure {
     let (exit, message) = match &problem {
         GrantProblem::Unreachable(_) => (Exit::Unavailable, problem.to_string()),
-        GrantProblem::Refused(code) | GrantProblem::Answer(AuthorizationResponseError::Refused(code)) => {
+        GrantProblem::Refused(code) | GrantProblem::Response(AuthorizationResponseError::Refused(code)) => {
             match code.as_str() {
                 "access_denied" => (Exit::NotAuthorized, "the sign-in was denied at the identity provider".to_owned()),
                 "expired_token" => (Exit::NotAuthorized, "nobody signed in within the time limit".to_owned()),
                 _ => (Exit::NotAuthorized, format!("the identity provider refuses with {code:?}")),
             }
         }
-        GrantProblem::Unusable(_) | GrantProblem::Answer(_) => (Exit::Failed, problem.to_string()),
+        GrantProblem::Unusable(_) | GrantProblem::Response(_) => (Exit::Failed, problem.to_string()),
     };
     Failure::new(exit, one_line(&message))
 }

@@ -134,7 +134,7 @@ fn all_cookies_of_the_dashboard_are_returned() {
     let cookie_values = |value: &str| {
         dashboard_cookies(&test::TestRequest::default().append_header(("cookie", value)).to_http_request())
     };
-    let ours = dashboard_sign_ins::COOKIE;
+    let ours = dashboard_sign_ins::SESSION_COOKIE;
     assert_eq!(cookie_values(&format!("a=1; {ours}=x; {ours}2=z; {ours}=y")), ["x", "y"]);
     assert!(cookie_values("other=1").is_empty());
     assert!(dashboard_cookies(&test::TestRequest::default().to_http_request()).is_empty());

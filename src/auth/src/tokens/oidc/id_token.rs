@@ -29,14 +29,14 @@ impl ConfiguredIdentityProvider {
         now: Timestamp,
     ) -> Result<TokenClaims, Refusal> {
         let claims = self.verify_jwt(token, &["jwt"], now).await?;
-        if nonce.is_some() && claims.text("nonce")? != nonce {
+        if nonce.is_some() && claims.string("nonce")? != nonce {
             return Err(Refusal::invalid("the token's `nonce` is not that of this sign-in"));
         }
         // A logout token has the same issuer and audience.
         if claims.get("events").is_some() {
             return Err(Refusal::invalid("the token reports an event, and an ID token is needed"));
         }
-        claims.text("sub")?.ok_or_else(|| Refusal::invalid("the token has no `sub`"))?;
+        claims.string("sub")?.ok_or_else(|| Refusal::invalid("the token has no `sub`"))?;
         Ok(claims)
     }
 

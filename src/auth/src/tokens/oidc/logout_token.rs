@@ -41,11 +41,11 @@ impl ConfiguredIdentityProvider {
         if !event.is_some_and(Value::is_object) {
             return Err(Refusal::invalid("the token's `events` report no logout"));
         }
-        let (subject, sid) = (claims.text("sub")?.map(str::to_owned), claims.text("sid")?.map(str::to_owned));
+        let (subject, sid) = (claims.string("sub")?.map(str::to_owned), claims.string("sid")?.map(str::to_owned));
         if subject.is_none() && sid.is_none() {
             return Err(Refusal::invalid("the token has neither `sub` nor `sid`"));
         }
-        let id = claims.text("jti")?.ok_or_else(|| Refusal::invalid("the token has no `jti`"))?;
+        let id = claims.string("jti")?.ok_or_else(|| Refusal::invalid("the token has no `jti`"))?;
         let id = secret::hash(format!("{}\n{id}", self.config.issuer).as_bytes());
         let end = claims.check_for_client(&self.config.issuer, &self.config.client_id, now.as_second())?;
         let expires_at = Timestamp::from_second(end).map_err(|_| Refusal::invalid("the token's `exp` is no time"))?;

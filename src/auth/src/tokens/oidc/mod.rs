@@ -29,7 +29,7 @@ use countersign_runtime::{sealing::Sealer, secret};
 use countersign_store::people::{ProviderSession, StoredPerson};
 
 /// The name of the cookie of a pending sign-in.
-pub const COOKIE: &str = "countersign_sign_in";
+pub const SIGN_IN_COOKIE: &str = "countersign_sign_in";
 /// The time within which the provider must send the browser back after a sign-in has begun.
 pub const MAX_SIGN_IN_DURATION: SignedDuration = SignedDuration::from_mins(10);
 /// The time after which a person must sign in again, however often the sign-in is used.
@@ -72,7 +72,7 @@ struct PendingSignIn {
 pub struct StartedSignIn {
     /// The provider's page.
     pub url: String,
-    /// The value of [`COOKIE`].
+    /// The value of [`SIGN_IN_COOKIE`].
     pub cookie: String,
 }
 
@@ -153,8 +153,8 @@ impl OidcClient {
         Ok((provider, self.sealer.as_ref().ok_or(SignInProblem::NotConfigured)?))
     }
 
-    /// Returns the person with the role that their last claims give by the current configuration. People of another
-    /// provider have no role.
+    /// Returns the person with the role that the current configuration gives to their last known claims. People of
+    /// another provider have no role.
     #[must_use]
     pub fn reassess(&self, person: &StoredPerson) -> StoredPerson {
         let provider = self.provider.load_full().filter(|provider| {
@@ -207,7 +207,7 @@ impl OidcClient {
         Ok(StartedSignIn { url: url.into(), cookie })
     }
 
-    /// Finishes a sign-in with the query of the browser's request and its [`COOKIE`].
+    /// Finishes a sign-in with the query of the browser's request and its [`SIGN_IN_COOKIE`].
     ///
     /// # Errors
     /// Returns why nobody is signed in.
@@ -237,7 +237,7 @@ impl OidcClient {
             return Err(SignInProblem::NoRole);
         }
         if let Some(required) = &pending.required {
-            check_required(required, &verified.session, now)?;
+            check_sign_in_terms(required, &verified.session, now)?;
         }
         let session = seal_session(sealer, verified.session, verified.tokens)?;
         Ok(VerifiedPerson { person, session })
@@ -329,7 +329,7 @@ fn read_code(query: &str, pending: &PendingSignIn, snapshot: &IssuerSnapshot) ->
 
 /// Checks that the sign-in meets the terms of the decision. Otherwise the person would be sent to the provider again
 /// and again.
-fn check_required(required: &SignInTerms, session: &ProviderSession, now: Timestamp) -> Result<(), SignInProblem> {
+fn check_sign_in_terms(required: &SignInTerms, session: &ProviderSession, now: Timestamp) -> Result<(), SignInProblem> {
     let ProviderSession { auth_time, acr, .. } = session;
     let problem = match (required.admits_time(*auth_time, now), required.admits_acr(acr.as_deref())) {
         (true, true) => return Ok(()),

@@ -153,7 +153,7 @@ async fn person_signs_in_with_claims_of_both_sources() {
 }
 
 #[actix::test]
-async fn nobody_without_entry_is_signed_in() {
+async fn person_without_role_is_not_signed_in() {
     let fixture = Fixture::start(|config| config.require = [("hd".to_owned(), "example.com".to_owned())].into()).await;
     assert_eq!(fixture.sign_in(json!({ "hd": "other.example" })).await, Err(SignInProblem::NoRole));
     assert_eq!(fixture.sign_in(json!({ "hd": null })).await, Err(SignInProblem::NoRole));

@@ -144,11 +144,11 @@ impl ConfiguredIdentityProvider {
         id_token: String,
         now: Timestamp,
     ) -> Result<NewSession, SignInProblem> {
-        let subject = read_text(&id_claims, "sub")?.ok_or(SignInProblem::ProviderUnusable)?;
+        let subject = read_string(&id_claims, "sub")?.ok_or(SignInProblem::ProviderUnusable)?;
         if subject.len() > MAX_ID_BYTES {
             return Err(SignInProblem::ProviderUnusable);
         }
-        let sid = read_text(&id_claims, "sid")?;
+        let sid = read_string(&id_claims, "sid")?;
         let (auth_time, acr) = (id_claims.auth_time(now.as_second()), id_claims.acr());
         let snapshot = self.issuer.current_snapshot(now).await.map_err(SignInProblem::from_refusal)?;
         let mut userinfo_claims = BTreeSet::new();
@@ -158,7 +158,7 @@ impl ConfiguredIdentityProvider {
                 let text = get_with_token(endpoint, trusted, token).await.map_err(|error| self.log_problem(&error))?;
                 let userinfo = TokenClaims::parse(text).map_err(SignInProblem::from_refusal)?;
                 // OpenID Connect Core 1.0, section 5.3.2: otherwise the claims of another person could be substituted.
-                if read_text(&userinfo, "sub")?.as_deref() != Some(&subject) {
+                if read_string(&userinfo, "sub")?.as_deref() != Some(&subject) {
                     return Err(SignInProblem::ProviderUnusable);
                 }
                 let userinfo = userinfo.remove_claims(&ID_TOKEN_ONLY_CLAIMS);
@@ -200,8 +200,8 @@ impl ConfiguredIdentityProvider {
     }
 }
 
-fn read_text(claims: &TokenClaims, name: &'static str) -> Result<Option<String>, SignInProblem> {
-    claims.text(name).map(|text| text.map(str::to_owned)).map_err(SignInProblem::from_refusal)
+fn read_string(claims: &TokenClaims, name: &'static str) -> Result<Option<String>, SignInProblem> {
+    claims.string(name).map(|text| text.map(str::to_owned)).map_err(SignInProblem::from_refusal)
 }
 
 /// Returns `true` if a claim is this value, or a list that has it.

@@ -35,20 +35,20 @@ async fn only_the_answer_to_the_request_gives_tokens() {
     let find = |name: &str| url.query_pairs().find(|(key, _)| key == name).unwrap().1.into_owned();
     assert_eq!(find("resource"), "https://gw.example/mcp");
     assert_eq!((find("scope"), find("code_challenge_method")), ("openid changes:decide".into(), "S256".into()));
-    let redeem = async |query: &str| client.redeem_answer(&request, query).await;
+    let redeem = async |query: &str| client.redeem_response(&request, query).await;
     for wrong in ["code=c&state=other", "error=access_denied&state=other", "", "code=c"] {
         let problem = redeem(wrong).await.unwrap_err();
         assert!(
-            matches!(problem, GrantProblem::Answer(AuthorizationResponseError::OtherRequest)),
+            matches!(problem, GrantProblem::Response(AuthorizationResponseError::OtherRequest)),
             "{wrong}: {problem}"
         );
     }
     let state = find("state");
     let problem = redeem(&format!("code=c&state={state}&iss=https://evil.example")).await.unwrap_err();
-    assert!(matches!(problem, GrantProblem::Answer(AuthorizationResponseError::OtherIssuer)), "{problem}");
+    assert!(matches!(problem, GrantProblem::Response(AuthorizationResponseError::OtherIssuer)), "{problem}");
     let own = format!("state={state}&iss={}", provider.issuer);
     let problem = redeem(&format!("error=access_denied&{own}")).await.unwrap_err();
-    assert!(matches!(problem, GrantProblem::Answer(AuthorizationResponseError::Refused(_))), "{problem}");
+    assert!(matches!(problem, GrantProblem::Response(AuthorizationResponseError::Refused(_))), "{problem}");
     assert_eq!(provider.count("/token"), 0);
     let tokens = redeem(&format!("code=c&{own}")).await.unwrap();
     assert_eq!((tokens.refresh_token.as_deref(), tokens.expires_in), (Some("r1"), Some(60)));

@@ -213,20 +213,20 @@ fn cache_is_bounded_and_removes_ended_tokens_first() {
 }
 
 #[test]
-fn cache_of_answers_is_bounded_in_bytes() {
+fn cache_of_introspections_is_bounded_in_bytes() {
     let key = TestKey::es256("one");
     let verifier = verifier(&[issuer_config(ISSUER)], &[&key]);
     let all = merge(&claims(now()), json!({ "x": "x".repeat(8000) }));
     let identity = verifier.identify(&key.sign(&key.header(), &all), now()).unwrap();
     for n in 0..5000_u64 {
-        let answer =
-            Answer { outcome: Ok(identity.clone()), token: Some(Arc::from("token")), asked_at: now().as_millisecond() };
-        verifier.cache.insert_answer(secret::hash(&n.to_le_bytes()), answer, now());
-        assert!(verifier.cache.answer_bytes() < 17 << 20);
+        let (outcome, token) = (Ok(identity.clone()), Some(Arc::from("token")));
+        let introspection = CachedIntrospection { outcome, token, asked_at: now().as_millisecond() };
+        verifier.cache.insert_introspection(secret::hash(&n.to_le_bytes()), introspection, now());
+        assert!(verifier.cache.introspection_bytes() < 17 << 20);
     }
-    assert!(verifier.cache.answer_bytes() > 7 << 20);
+    assert!(verifier.cache.introspection_bytes() > 7 << 20);
     verifier.set_issuers(&[]);
-    assert_eq!(verifier.cache.answer_bytes(), 0);
+    assert_eq!(verifier.cache.introspection_bytes(), 0);
 }
 
 /// Measures how long a cached token takes to identify, beside the hash of a key.

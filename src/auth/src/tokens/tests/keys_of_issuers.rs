@@ -212,7 +212,7 @@ fn keys_beyond_the_maximum_are_counted() {
     let key = TestKey::es256("one").public;
     let counts = |count: usize| {
         let keys = KeySet::parse(&json!({ "keys": vec![&key; count] })).unwrap();
-        (keys.len(), keys.left_out)
+        (keys.len(), keys.unused_count)
     };
     assert_eq!((counts(100), counts(103)), ((100, 0), (100, 3)));
 }

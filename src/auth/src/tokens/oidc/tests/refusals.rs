@@ -82,7 +82,7 @@ async fn id_tokens_with_wrong_claims_are_refused() {
         ("no issuer", json!({ "iss": null }), "another issuer"),
         ("other audience", json!({ "aud": "other" }), "another audience"),
         ("no audience", json!({ "aud": null }), "no `aud`"),
-        ("audience as number", json!({ "aud": 1 }), "neither a text nor a list"),
+        ("audience as number", json!({ "aud": 1 }), "neither a string nor an array"),
         ("several audiences without azp", json!({ "aud": [CLIENT, "other"] }), "no `azp`"),
         ("several audiences with other azp", json!({ "aud": [CLIENT, "other"], "azp": "other" }), "another client"),
         ("one audience with other azp", json!({ "azp": "other" }), "another client"),
@@ -96,7 +96,7 @@ async fn id_tokens_with_wrong_claims_are_refused() {
         ("no nonce", json!({ "nonce": null }), "nonce"),
         ("nonce as list", json!({ "nonce": [NONCE] }), "nonce"),
         ("no subject", json!({ "sub": null }), "no `sub`"),
-        ("empty subject", json!({ "sub": "" }), "not a text"),
+        ("empty subject", json!({ "sub": "" }), "not a non-empty string"),
         ("logout token", json!({ "events": { "http://schemas.openid.net/event/backchannel-logout": {} } }), "an event"),
     ] {
         let token = known.sign(&merge(&id_claims(ISSUER), changes));
