@@ -1,5 +1,4 @@
-//! Derives keys from the secret of the cluster or of the data directory, and the keys for stored tokens from `secrets`
-//! if it is set. All nodes of a store derive the same keys.
+//! Derives the keys of the gateway from a secret. All nodes of a store have the same secrets and thus the same keys.
 
 use countersign_domain::changes::digest::PartHasher;
 

@@ -27,7 +27,7 @@ pub struct LiveGateway {
     /// The modules, which precede the servers.
     pub modules: Vec<RouteTarget>,
     pub upstreams: Arc<Upstreams>,
-    pub server_accounts: Arc<Accounts>,
+    pub accounts: Arc<Accounts>,
     pub pins: Arc<PinStore>,
     pub store: Arc<dyn Store>,
     pub reviewers: Arc<Reviewers>,
@@ -57,7 +57,7 @@ impl LiveGateway {
     /// Publishes the modules and these servers, and returns once the routes contain them.
     async fn publish(&self, servers: &[UpstreamConfig]) -> Result<(), String> {
         bind_acceptances(&self.pins, servers).await;
-        self.server_accounts.set_servers(servers);
+        self.accounts.set_servers(servers);
         let mut providers = self.modules.clone();
         providers.extend(self.upstreams.apply(servers).into_iter().map(RouteTarget::Upstream));
         let outcome = self.router.send(PublishProviders(providers)).await.map_err(|_| Self::ROUTER_ENDED.to_owned())?;

@@ -7,8 +7,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::acceptances::{self, AcceptanceChange};
-use countersign_config::Config;
-use countersign_config::UpstreamTarget;
+use countersign_config::{Config, UpstreamTarget};
 use countersign_domain::changes::digest::PartHasher;
 use countersign_feed::Feed;
 use countersign_reload::Reloader;
@@ -26,8 +25,10 @@ use countersign_upstream::server::Phase;
 
 /// The interval at which this node's configuration, servers and lease are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
-/// The audit events of a reviewer's decision on a pending configuration: accepted, refused.
-const DECISION_EVENTS: [&str; 2] = ["configuration_accepted", "configuration_refused"];
+/// The audit event of a reviewer who accepts a pending configuration.
+const ACCEPTED_EVENT: &str = "configuration_accepted";
+/// The audit event of a reviewer who refuses a pending configuration.
+const REFUSED_EVENT: &str = "configuration_refused";
 /// The maximum number of decisions that are read at a time.
 const PAGE_SIZE: usize = 50;
 
@@ -218,7 +219,8 @@ impl NodeSync {
     async fn follow_decisions(&self, last_read_entry: &mut Option<u64>) -> Result<(), StoreError> {
         let end = self.store.heads().await?.audit.seq;
         let Some(last) = last_read_entry.replace(end) else { return Ok(()) };
-        let search = AuditSearch { events: DECISION_EVENTS.map(str::to_owned).to_vec(), ..AuditSearch::default() };
+        let events = [ACCEPTED_EVENT, REFUSED_EVENT].map(str::to_owned).to_vec();
+        let search = AuditSearch { events, ..AuditSearch::default() };
         let (mut decisions, mut before) = (Vec::new(), Some(end + 1));
         while let Some(top) = before.filter(|top| *top > last + 1) {
             let found = self
@@ -232,7 +234,7 @@ impl NodeSync {
         for entry in decisions.iter().rev() {
             let details = serde_json::from_str::<Value>(entry.details.get()).unwrap_or_default();
             let digest = details["digest"].as_str().unwrap_or_default();
-            self.reloader.apply_remote_decision(digest, entry.event == DECISION_EVENTS[0], &entry.actor).await;
+            self.reloader.apply_remote_decision(digest, entry.event == ACCEPTED_EVENT, &entry.actor).await;
         }
         Ok(())
     }

@@ -32,26 +32,29 @@ const MAX_NAMED_TOOLS: usize = 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ServerStatus {
     /// `None` while it is connecting, or waits for a person to connect an account.
-    up: Option<bool>,
+    is_up: Option<bool>,
     error: Option<String>,
     /// `None` while a trial call is running.
-    breaker_open: Option<bool>,
+    is_breaker_open: Option<bool>,
 }
 
 /// The last reported state of a server.
 #[derive(Debug, Default)]
 struct ReportedStatus {
     /// `None` until the server was up for the first time or was reported as down.
-    up: Option<bool>,
-    /// The number of the last consecutive polls that differ from `up`.
+    is_up: Option<bool>,
+    /// The number of polls in a row that differ from `is_up`.
     differing_polls: u32,
-    breaker_open: bool,
+    is_breaker_open: bool,
+    waiting: WaitingTools,
+}
+
+/// The names of the tools of a server that wait to be accepted.
+#[derive(Clone, Debug, Default)]
+struct WaitingTools {
     new: BTreeSet<String>,
     changed: BTreeSet<String>,
 }
-
-/// The new and the changed tools that wait to be accepted.
-type WaitingTools = (BTreeSet<String>, BTreeSet<String>);
 
 /// The last reported states by server, from which new events are derived.
 #[derive(Debug, Default)]
@@ -77,26 +80,24 @@ impl StatusTracker {
                 }
                 events.push(event);
             };
-            if let Some(up) = reported.update_up(status.up) {
-                let error = if up { Value::Null } else { json!(status.error) };
-                add_event(if up { "provider.up" } else { "provider.down" }, json!({ "error": error }));
+            if let Some(is_up) = reported.record_poll(status.is_up) {
+                let error = if is_up { Value::Null } else { json!(status.error) };
+                add_event(if is_up { "provider.up" } else { "provider.down" }, json!({ "error": error }));
             }
-            if let Some(open) = status.breaker_open.filter(|open| *open != reported.breaker_open) {
-                reported.breaker_open = open;
-                let kind = if open { "provider.breaker_opened" } else { "provider.breaker_closed" };
-                add_event(kind, json!({ "error": if open { json!(status.error) } else { Value::Null } }));
+            if let Some(is_open) = status.is_breaker_open.filter(|is_open| *is_open != reported.is_breaker_open) {
+                reported.is_breaker_open = is_open;
+                let kind = if is_open { "provider.breaker_opened" } else { "provider.breaker_closed" };
+                add_event(kind, json!({ "error": if is_open { json!(status.error) } else { Value::Null } }));
             }
-            let none = WaitingTools::default();
-            if let Some((new, changed)) = waiting.map(|waiting| waiting.get(name).unwrap_or(&none)) {
-                let new_names: Vec<&String> = new.difference(&reported.new).collect();
-                let changed_names: Vec<&String> = changed.difference(&reported.changed).collect();
-                if !new_names.is_empty() || !changed_names.is_empty() {
-                    let tools: Vec<&String> =
-                        changed_names.iter().chain(&new_names).copied().take(MAX_NAMED_TOOLS).collect();
-                    let counts = json!({ "tools": tools, "new": new_names.len(), "changed": changed_names.len() });
-                    add_event("provider.tools_waiting", counts);
+            if let Some(waiting) = waiting.map(|waiting| waiting.get(name).cloned().unwrap_or_default()) {
+                let new: Vec<&String> = waiting.new.difference(&reported.waiting.new).collect();
+                let changed: Vec<&String> = waiting.changed.difference(&reported.waiting.changed).collect();
+                if !new.is_empty() || !changed.is_empty() {
+                    let tools: Vec<&String> = changed.iter().chain(&new).copied().take(MAX_NAMED_TOOLS).collect();
+                    let details = json!({ "tools": tools, "new": new.len(), "changed": changed.len() });
+                    add_event("provider.tools_waiting", details);
                 }
-                (reported.new, reported.changed) = (new.clone(), changed.clone());
+                reported.waiting = waiting;
             }
         }
         events
@@ -104,15 +105,16 @@ impl StatusTracker {
 }
 
 impl ReportedStatus {
-    /// Returns the new state if it must be reported. The first connection to a server is not reported.
-    fn update_up(&mut self, up: Option<bool>) -> Option<bool> {
-        let is_now_up = match (self.up, up) {
+    /// Records if the server was up at a poll. Returns the new state if it must be reported, which the first connection
+    /// to a server is not.
+    fn record_poll(&mut self, is_up: Option<bool>) -> Option<bool> {
+        let is_now_up = match (self.is_up, is_up) {
             // A single `connecting` poll proves nothing, but a server that keeps connecting is down.
             (Some(true), None | Some(false)) | (None, Some(false)) => false,
             (Some(false), Some(true)) => true,
             (None, None) => return None,
             (None, Some(true)) | (Some(true), Some(true)) | (Some(false), None | Some(false)) => {
-                self.up = self.up.or(up);
+                self.is_up = self.is_up.or(is_up);
                 self.differing_polls = 0;
                 return None;
             }
@@ -122,8 +124,8 @@ impl ReportedStatus {
             return None;
         }
         self.differing_polls = 0;
-        self.up = Some(is_now_up);
-        self.up
+        self.is_up = Some(is_now_up);
+        self.is_up
     }
 }
 
@@ -137,17 +139,17 @@ fn server_statuses(table: &RouteTable) -> BTreeMap<String, ServerStatus> {
             Phase::ConsentNeeded(why) => Some(why.clone()),
             Phase::Up | Phase::Connecting => None,
         };
-        let up = match phase {
+        let is_up = match phase {
             Phase::Up => Some(true),
             Phase::Down(_) => Some(false),
             Phase::Connecting | Phase::ConsentNeeded(_) => None,
         };
-        let breaker_open = match upstream.breaker_state() {
+        let is_breaker_open = match upstream.breaker_state() {
             CircuitState::Open => Some(true),
             CircuitState::Closed => Some(false),
             CircuitState::HalfOpen => None,
         };
-        (upstream.config.name.clone(), ServerStatus { up, error, breaker_open })
+        (upstream.config.name.clone(), ServerStatus { is_up, error, is_breaker_open })
     });
     statuses.collect()
 }
@@ -156,10 +158,10 @@ fn server_statuses(table: &RouteTable) -> BTreeMap<String, ServerStatus> {
 fn waiting_tools(table: &RouteTable) -> BTreeMap<String, WaitingTools> {
     let mut all: BTreeMap<String, WaitingTools> = BTreeMap::new();
     for route in table.tools() {
-        let (new, changed) = all.entry(route.provider.name().to_owned()).or_default();
+        let waiting = all.entry(route.provider.name().to_owned()).or_default();
         match route.definition_status {
-            DefinitionStatus::New => drop(new.insert(route.name.to_string())),
-            DefinitionStatus::Changed => drop(changed.insert(route.name.to_string())),
+            DefinitionStatus::New => drop(waiting.new.insert(route.name.to_string())),
+            DefinitionStatus::Changed => drop(waiting.changed.insert(route.name.to_string())),
             _ => {}
         }
     }
@@ -192,9 +194,9 @@ pub async fn run(routes: Arc<PublishedTable>, feed: Feed, shutdown: Cancellation
 mod tests {
     use super::*;
 
-    fn status(up: Option<bool>, breaker_open: Option<bool>) -> BTreeMap<String, ServerStatus> {
-        let error = (up == Some(false)).then(|| "gone".to_owned());
-        [("files".to_owned(), ServerStatus { up, error, breaker_open })].into()
+    fn status(is_up: Option<bool>, is_breaker_open: Option<bool>) -> BTreeMap<String, ServerStatus> {
+        let error = (is_up == Some(false)).then(|| "gone".to_owned());
+        [("files".to_owned(), ServerStatus { is_up, error, is_breaker_open })].into()
     }
 
     fn kinds(events: &[Value]) -> Vec<&str> {
@@ -243,7 +245,10 @@ mod tests {
     #[test]
     fn waiting_tools_are_reported_once() {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
-        let waits = |new: &[&str], changed: &[&str]| [("files".to_owned(), (set(new), set(changed)))].into();
+        let waits = |new: &[&str], changed: &[&str]| {
+            let waiting = WaitingTools { new: set(new), changed: set(changed) };
+            [("files".to_owned(), waiting)].into()
+        };
         let (mut tracker, up) = (StatusTracker::default(), status(Some(true), Some(false)));
         assert!(tracker.update(&up, Some(&waits(&[], &[]))).is_empty());
         let events = tracker.update(&up, Some(&waits(&["b", "c"], &["a"])));

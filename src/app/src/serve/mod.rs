@@ -1,9 +1,10 @@
 //! Runs a gateway, and ends it in order.
 //!
-//! At the end, another node takes the lead, no new work is accepted, streams get their final event, running calls get a
-//! deadline, sessions are closed, and at last the store.
+//! At the end, another node takes the lead, no new work is accepted, streams get their final event, and running calls
+//! get a deadline. Then the store, the connections to servers and at last the sessions are closed.
 
 mod notify;
+mod sealers;
 mod start;
 mod stdio;
 mod token_key;
@@ -127,7 +128,7 @@ impl RunningGateway {
     /// Creates a link that signs a reviewer in once.
     ///
     /// # Errors
-    /// `STORE_UNAVAILABLE`; `INTERNAL_ERROR` without randomness.
+    /// `STORE_UNAVAILABLE`; `INTERNAL_ERROR` if there is no source of randomness.
     fn sign_in_link(&self) -> Result<String, McpError> {
         let code = codes::create(self.credentials.writer(), Timestamp::now())?;
         Ok(self.endpoint.server.reviews.address.sign_in_link(&code))

@@ -11,9 +11,12 @@ use futures_util::future::BoxFuture;
 use tokio::signal::unix::SignalKind;
 use tokio_util::sync::CancellationToken;
 
-use super::{Options, RunningGateway, ServeError, stdio, token_key};
+use super::{
+    Options, RunningGateway, ServeError,
+    sealers::{self, Sealers},
+    stdio, token_key,
+};
 use crate::{
-    keys,
     live::{LiveGateway, bind_acceptances},
     nodes::{self, NodeSync},
     server_accounts::{self, AuditedAccounts},
@@ -23,9 +26,9 @@ use countersign_auth::{
     Authenticator, DashboardSignIns, OriginRules, ProviderSignIns, attempts::FailedAttempts,
     stored_credentials::StoredCredentials, tokens::oidc::OidcClient,
 };
-use countersign_bridge::{Bridge, StateSealer, load_or_create_key};
+use countersign_bridge::Bridge;
 use countersign_cluster::StoreCluster;
-use countersign_config::{Config, LoadedConfig, Secret};
+use countersign_config::{Config, LoadedConfig};
 use countersign_docs::Docs;
 use countersign_domain::policy::{Policy, Reviewers};
 use countersign_exchange::{memory::Memory, slots::StreamSlots};
@@ -53,10 +56,7 @@ use countersign_rulings::{
     standing_rules::{self, StandingRuleCache, StandingRules},
     tool_acceptance::{RouteRebuilder, ToolAcceptances},
 };
-use countersign_runtime::{
-    data_dir::lock_data_dir,
-    sealing::{Sealer, parse_key, read_key_file},
-};
+use countersign_runtime::data_dir::lock_data_dir;
 use countersign_session::{
     McpServer, Registry, Sessions,
     address::GatewayAddress,
@@ -91,37 +91,16 @@ pub async fn start(
     let config = &loaded.config;
     // The TLS files and keys are checked before anything is opened.
     let tls = config.tls.as_ref().map(http_tls::server_config).transpose().map_err(ServeError::Tls)?;
-    let token_secret = match &config.token_key {
-        Some(Secret(key)) => Some(parse_key(key).ok_or(ServeError::KeyFile(std::io::ErrorKind::InvalidData.into()))?),
-        None => config.key_file.as_deref().map(read_key_file).transpose().map_err(ServeError::KeyFile)?,
-    };
-    // With a handler for SIGXFSZ, a write beyond the limit on file sizes fails instead of ending the process.
-    let file_size_signal = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
-    drop(
-        tokio::signal::unix::signal(file_size_signal)
-            .inspect_err(|error| tracing::warn!(%error, "SIGXFSZ is not caught")),
-    );
+    let token_secret = sealers::read_token_secret(config)?;
+    catch_file_size_signal();
     let mut lock = lock_data_dir(&config.data)?;
     let location = StoreLocation::configured(&config.data, config.store_server())?;
     let start_timeout = config.store.as_ref().map_or(Duration::ZERO, |server| server.start_timeout);
     let store = open_store(&location, start_timeout).await?;
     location.claim_directory(loaded.source_file("store.url"))?;
     let credentials = Arc::new(StoredCredentials::open(&location)?);
-    let (secret, state_key) = match store.nodes().cluster_secret() {
-        Some(secret) => (secret, keys::request_state_key(&secret)),
-        None => {
-            let key = load_or_create_key(&config.data).map_err(ServeError::StateKey)?;
-            (key, key)
-        }
-    };
-    let state_sealer =
-        StateSealer::new(state_key).ok_or_else(|| ServeError::StateKey(std::io::ErrorKind::InvalidData.into()))?;
-    let token_secret = token_secret.unwrap_or(secret);
-    let token_key_fingerprint = token_key::claim(&token_secret, &credentials, &*store.nodes()).await?;
-    let sign_in_sealer = Sealer::new(&keys::sign_in_token_key(&token_secret));
-    let account_sealer = Sealer::new(&keys::account_token_key(&token_secret));
-    let consent_salt = keys::consent_salt(&secret);
-    let initial = InitialConfig::new(loaded, consent_salt, store.policies().await?, options.accept_policy);
+    let sealers = Sealers::open(config, token_secret, &*store, &credentials).await?;
+    let initial = InitialConfig::new(loaded, sealers.consent_salt, store.policies().await?, options.accept_policy);
     let config = Arc::new(initial.config().clone());
     let shutdown = CancellationToken::new();
     let users = Users::default();
@@ -133,12 +112,12 @@ pub async fn start(
     let reviewers = Arc::new(Reviewers::new(&config.policy.groups).with_keys(Arc::clone(credentials.keyring()) as _));
     reviewers.set_issuers(config.auth.tokens.iter().map(|issuer| issuer.issuer.as_str()));
     let nodes = store.nodes();
-    let pending = ReviewConfig {
+    let review_config = ReviewConfig {
         reviewers: Arc::clone(&reviewers),
         clock: Arc::new(move || nodes.now()),
         ..(&config.changes).into()
     };
-    let changes = Changes::start(Arc::clone(&store), directory, pending).await?;
+    let changes = Changes::start(Arc::clone(&store), directory, review_config).await?;
     // The start of the changes ends the standing rules of a restored backup, so the rules are read after it.
     let rule_cache = StandingRuleCache::open(&store).await?;
     let router_thread = Arbiter::new();
@@ -149,21 +128,21 @@ pub async fn start(
         start_router(&router_thread, &config, &routes, &registry, policy)?
     };
     let modules = open_modules(&config, &location, &changes, &routes)?;
-    let (server_accounts, upstreams) = server_accounts::open(&config, &location, account_sealer)?;
+    let (accounts, upstreams) = server_accounts::open(&config, &location, sealers.account)?;
     bind_acceptances(&pins, &config.upstreams).await;
     let mut providers = modules.clone();
     providers.extend(upstreams.apply(&config.upstreams).into_iter().map(RouteTarget::Upstream));
     router.send(PublishProviders(providers)).await.map_err(|_| ServeError::CoreEnded)??;
     let webhooks = Arc::new(Webhooks::new(changes.feed().clone()));
     let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&credentials) as _));
-    let oidc_client = OidcClient::new(&config, sign_in_sealer);
+    let oidc_client = OidcClient::new(&config, sealers.sign_in);
     let provider_sign_ins = Arc::new(ProviderSignIns::new(oidc_client, Arc::clone(&credentials)));
-    server_accounts.set_identity_provider(Arc::clone(&provider_sign_ins) as _);
+    accounts.set_identity_provider(Arc::clone(&provider_sign_ins) as _);
     let live = LiveGateway {
         router: router.clone(),
         modules,
         upstreams: Arc::clone(&upstreams),
-        server_accounts: Arc::clone(&server_accounts),
+        accounts: Arc::clone(&accounts),
         pins: Arc::clone(&pins),
         store: Arc::clone(&store),
         reviewers: Arc::clone(&reviewers),
@@ -172,7 +151,8 @@ pub async fn start(
         provider_sign_ins: Arc::clone(&provider_sign_ins),
     };
     let feed = changes.feed().clone();
-    let publish = Box::new(move |event: &serde_json::Value| feed.publish_live(event));
+    let reload_feed = feed.clone();
+    let publish = Box::new(move |event: &serde_json::Value| reload_feed.publish_live(event));
     let reloader = Arc::new(Reloader::new(source, initial, Box::new(live), publish));
     reloader.record_start().await.map_err(ServeError::Policy)?;
 
@@ -192,7 +172,7 @@ pub async fn start(
     let nodes = Arc::clone(changes.nodes());
     let lifetimes = Arc::new(SessionLifetimes::new(Arc::clone(&nodes)));
     let memory = Memory::new(config.limits.principal_memory, config.limits.total_memory);
-    let bridge = Bridge::new(state_sealer, Arc::clone(&memory), lifetimes.node());
+    let bridge = Bridge::new(sealers.state, Arc::clone(&memory), lifetimes.node());
     let long_requests = LongRequests {
         slots: StreamSlots::new(config.limits.max_streams),
         authenticator: Arc::clone(&authenticator),
@@ -216,17 +196,15 @@ pub async fn start(
     let endpoint = McpEndpoint::new(&config.transports, Arc::clone(&sessions), Arc::clone(&connections));
     let (endpoint, proof_secret) = (Arc::new(endpoint), ProofSecret::new());
 
-    let feed = changes.feed().clone();
     let acceptances =
         Arc::new(ToolAcceptances::new(Arc::clone(&routes), Arc::clone(&pins), route_rebuilder(&router), feed.clone()));
-    let sync_store = Arc::clone(&store);
     let server_accounts = Arc::new(AuditedAccounts {
-        accounts: server_accounts,
+        accounts: Arc::clone(&accounts),
         holders: Arc::clone(credentials.keyring()) as _,
         store: Arc::clone(&store),
     });
     let standing_rules = Arc::new(StandingRules::new(standing_rules::StandingRulesDeps {
-        store,
+        store: Arc::clone(&store),
         cache: rule_cache,
         reviewers: Arc::clone(&reviewers) as _,
         routes: Arc::clone(&routes),
@@ -238,7 +216,7 @@ pub async fn start(
     let socket = attach::bind_port(config.listen, options.detached).map_err(listen_error)?;
     let address = socket.local_addr().map_err(listen_error)?;
     gateway_address.set_listen_address(address);
-    server_accounts.accounts.set_base_url(&gateway_address.base_url());
+    accounts.set_base_url(&gateway_address.base_url());
     // The webhooks start before the endpoints, so that they miss no event, and after the port is bound, which their
     // links contain.
     let dashboard_url = gateway_address.dashboard_url();
@@ -252,10 +230,9 @@ pub async fn start(
         )
         .await?;
     let (tls, certificate) = tls.map(|tls| (tls.config, tls.fingerprint)).unzip();
-    let own_sessions = Arc::clone(&sessions);
     let node_sync = NodeSync {
         nodes: Arc::clone(&nodes),
-        store: sync_store,
+        store,
         routes: Arc::clone(&routes),
         pins,
         standing_rules: Arc::clone(&standing_rules),
@@ -264,11 +241,14 @@ pub async fn start(
         reloader: Arc::clone(&reloader),
         url: nodes::node_url(&config, address, &*nodes),
         certificate: certificate.unwrap_or_default(),
-        end_lapsed_sessions: Box::new(move || own_sessions.lifetimes.end_lapsed_epoch()),
+        end_lapsed_sessions: Box::new({
+            let sessions = Arc::clone(&sessions);
+            move || sessions.lifetimes.end_lapsed_epoch()
+        }),
     };
     // Other nodes must be able to find this node as soon as it has a session.
     node_sync.introduce().await?;
-    token_key::check_again(&token_key_fingerprint, &credentials)?;
+    token_key::check_again(&sealers.token_key_fingerprint, &credentials)?;
     let proof = GatewayProof(proof_secret.clone());
     let origins = Arc::new(OriginRules::new(&config));
     let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), Arc::clone(&credentials), &origins));
@@ -343,6 +323,14 @@ pub async fn start(
         gateway_file: Some(published_file),
         _lock: lock,
     })
+}
+
+/// Catches SIGXFSZ, so that a write beyond the limit on file sizes fails instead of ending the process.
+fn catch_file_size_signal() {
+    let kind = SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw());
+    if let Err(error) = tokio::signal::unix::signal(kind) {
+        tracing::warn!(%error, "SIGXFSZ is not caught");
+    }
 }
 
 /// Returns the client that forwards requests to other nodes, or `None` if the store admits only one node.

@@ -79,7 +79,7 @@ pub fn stdio_identity(authenticator: &Authenticator, key: Option<&str>) -> Resul
         return Ok(identity);
     }
     let keyless_hint = match authenticator.identify_local_process() {
-        Ok(_) => ", or start it without COUNTERSIGN_KEY: here an agent needs no key",
+        Ok(_) => ", or start it without a key: here an agent needs none",
         Err(_) => "",
     };
     let message = format!(

@@ -1,0 +1,68 @@
+//! Reads or creates the keys of the gateway, and creates the sealers that need them.
+
+use super::{ServeError, token_key};
+use crate::keys;
+use countersign_auth::stored_credentials::StoredCredentials;
+use countersign_bridge::{StateSealer, load_or_create_key};
+use countersign_config::{Config, Secret};
+use countersign_runtime::sealing::{Sealer, parse_key, read_key_file};
+use countersign_store::Store;
+
+/// The sealers of the gateway, and the salt that comes from the same secret.
+pub(super) struct Sealers {
+    /// Seals the state of requests.
+    pub state: StateSealer,
+    /// Seals the tokens of sign-ins at the identity provider.
+    pub sign_in: Option<Sealer>,
+    /// Seals the tokens of accounts at servers.
+    pub account: Option<Sealer>,
+    /// The salt for digests of pending configurations.
+    pub consent_salt: [u8; 16],
+    /// The fingerprint of the key for stored tokens, for [`token_key::check_again`].
+    pub token_key_fingerprint: String,
+}
+
+/// Returns the configured secret for stored tokens, if there is one.
+///
+/// # Errors
+/// [`ServeError::KeyFile`]
+pub(super) fn read_token_secret(config: &Config) -> Result<Option<[u8; 32]>, ServeError> {
+    match &config.token_key {
+        Some(Secret(key)) => {
+            parse_key(key).ok_or(ServeError::KeyFile(std::io::ErrorKind::InvalidData.into())).map(Some)
+        }
+        None => config.key_file.as_deref().map(read_key_file).transpose().map_err(ServeError::KeyFile),
+    }
+}
+
+impl Sealers {
+    /// Creates the sealers from the secret of the cluster or of the data directory. A configured `token_secret` takes
+    /// its place for stored tokens.
+    ///
+    /// # Errors
+    /// [`ServeError::StateKey`]; the errors of [`token_key::claim`].
+    pub(super) async fn open(
+        config: &Config,
+        token_secret: Option<[u8; 32]>,
+        store: &dyn Store,
+        credentials: &StoredCredentials,
+    ) -> Result<Self, ServeError> {
+        let (secret, state_key) = match store.nodes().cluster_secret() {
+            Some(secret) => (secret, keys::request_state_key(&secret)),
+            None => {
+                let key = load_or_create_key(&config.data).map_err(ServeError::StateKey)?;
+                (key, key)
+            }
+        };
+        let state =
+            StateSealer::new(state_key).ok_or_else(|| ServeError::StateKey(std::io::ErrorKind::InvalidData.into()))?;
+        let token_secret = token_secret.unwrap_or(secret);
+        Ok(Self {
+            state,
+            sign_in: Sealer::new(&keys::sign_in_token_key(&token_secret)),
+            account: Sealer::new(&keys::account_token_key(&token_secret)),
+            consent_salt: keys::consent_salt(&secret),
+            token_key_fingerprint: token_key::claim(&token_secret, credentials, &*store.nodes()).await?,
+        })
+    }
+}
