@@ -48,7 +48,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Returns the name for reports, without headers, user or password, which may be credentials.
+    /// Returns the name for reports, without headers, user, password or query, which may be credentials.
     #[must_use]
     pub fn label(&self) -> String {
         match self {

@@ -276,9 +276,10 @@ impl ProbeConnection {
         Ok(received)
     }
 
-    /// Receives a message before the deadline, even if the server never stops sending.
-    async fn receive_until(&mut self, end: Instant) -> Result<Option<ReceivedMessage>, ProbeError> {
-        match end.saturating_duration_since(Instant::now()) {
+    /// Receives the next message before the deadline. Calls with the same deadline end, even if the server never stops
+    /// sending.
+    async fn receive_until(&mut self, deadline: Instant) -> Result<Option<ReceivedMessage>, ProbeError> {
+        match deadline.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Ok(None),
             remaining => self.receive(remaining).await,
         }
@@ -293,10 +294,10 @@ impl ProbeConnection {
     /// Receives messages until the response with the id arrives.
     pub async fn receive_response(&mut self, id: &Value) -> Result<ReceivedMessage, ProbeError> {
         let limit = self.probe.answer_timeout();
-        let end = Instant::now() + limit;
+        let deadline = Instant::now() + limit;
         let mut wrong_id = None;
         loop {
-            let Some(received) = self.receive_until(end).await? else {
+            let Some(received) = self.receive_until(deadline).await? else {
                 return Err(wrong_id.unwrap_or(ProbeError::Timeout(limit)));
             };
             let Some(json) = received.json() else {
@@ -307,15 +308,17 @@ impl ProbeConnection {
                 continue;
             };
             if json.get("method").is_some() {
-                self.decline(&json).await?;
+                self.answer_server_request(&json).await?;
             } else if ids_match(&json["id"], id) || received.status.is_some() {
                 // Over HTTP a response belongs to its request, whatever its id is.
                 return Ok(received);
             } else if is_response(&json) {
                 wrong_id.get_or_insert_with(|| ProbeError::WrongId {
-                    sent: id.to_string(),
-                    id: json.get("id").map_or_else(|| "missing".to_owned(), |id| truncate_message(&id.to_string())),
-                    received: truncate_message(&self.probe.redactor.redact(&received.text)),
+                    sent_id: id.to_string(),
+                    received_id: json
+                        .get("id")
+                        .map_or_else(|| "missing".to_owned(), |id| truncate_message(&id.to_string())),
+                    message: truncate_message(&self.probe.redactor.redact(&received.text)),
                 });
             }
         }
@@ -323,18 +326,18 @@ impl ProbeConnection {
 
     /// Returns the next message that is not a request or notification of the server.
     pub async fn next_response(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
-        let end = Instant::now() + limit;
-        while let Some(received) = self.receive_until(end).await? {
+        let deadline = Instant::now() + limit;
+        while let Some(received) = self.receive_until(deadline).await? {
             match received.json().filter(|message| message.get("method").is_some()) {
-                Some(message) => self.decline(&message).await?,
+                Some(message) => self.answer_server_request(&message).await?,
                 None => return Ok(Some(received)),
             }
         }
         Ok(None)
     }
 
-    /// Answers a ping, and declines all other requests of the server.
-    async fn decline(&mut self, message: &Value) -> Result<(), ProbeError> {
+    /// Answers a ping of the server, and declines all its other requests. A notification gets no answer.
+    async fn answer_server_request(&mut self, message: &Value) -> Result<(), ProbeError> {
         let Some(id) = message.get("id") else { return Ok(()) };
         let answer = match message["method"].as_str() {
             Some("ping") => json!({ "jsonrpc": "2.0", "id": id, "result": {} }),
@@ -375,9 +378,9 @@ impl ProbeConnection {
             return Ok(all.messages);
         }
         self.send(&text).await?;
-        let end = Instant::now() + limit;
+        let deadline = Instant::now() + limit;
         let mut all = MessageCollector::default();
-        while let Some(received) = self.receive_until(end).await? {
+        while let Some(received) = self.receive_until(deadline).await? {
             let Some(received_message) = received.json() else { continue };
             let is_answer =
                 received_message.get("method").is_none() && ids_match(&received_message["id"], &message["id"]);
@@ -469,7 +472,8 @@ impl ProbeConnection {
         self.request_within(method, headers, body, self.probe.answer_timeout()).await
     }
 
-    /// Reads a stream opened by GET for the time limit. A server that sends nothing has no stream.
+    /// Opens a stream with GET and reads it for the time limit. If the server sends nothing, not even the head of a
+    /// response, it gets a second request with the limit for one answer.
     pub async fn listen(&mut self, headers: &[(String, String)], limit: Duration) -> Result<HttpResponse, ProbeError> {
         match self.request_within("GET", headers, "", limit).await {
             // Some servers send the response head only with the first event.

@@ -49,7 +49,7 @@ impl Redactor {
         Self { secrets }
     }
 
-    /// Masks all secrets, including the beginnings of secrets at the ends of truncated texts.
+    /// Masks all secrets, including prefixes of secrets at the ends of truncated texts.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut text = Cow::Borrowed(text);
         for secret in &self.secrets {
@@ -57,7 +57,7 @@ impl Redactor {
                 text = Cow::Owned(text.replace(secret.as_str(), MASK));
             }
             let truncated_secrets: Vec<Range<usize>> =
-                text.match_indices(ELLIPSIS).filter_map(|(end, _)| range_of_beginning(secret, &text, end)).collect();
+                text.match_indices(ELLIPSIS).filter_map(|(end, _)| range_of_prefix(secret, &text, end)).collect();
             for range in truncated_secrets.into_iter().rev() {
                 text.to_mut().replace_range(range, MASK);
             }
@@ -66,10 +66,10 @@ impl Redactor {
     }
 }
 
-/// Returns the range of the longest beginning of the secret that ends at `end`.
-fn range_of_beginning(secret: &str, text: &str, end: usize) -> Option<Range<usize>> {
+/// Returns the range of the longest prefix of the secret that ends at `end`.
+fn range_of_prefix(secret: &str, text: &str, end: usize) -> Option<Range<usize>> {
     let before = text.get(..end)?;
-    let is_before = |length: &usize| secret.get(..*length).is_some_and(|beginning| before.ends_with(beginning));
+    let is_before = |length: &usize| secret.get(..*length).is_some_and(|prefix| before.ends_with(prefix));
     let length = (MIN_SECRET_BYTES..secret.len()).rev().find(is_before)?;
     Some(end - length..end)
 }

@@ -164,12 +164,12 @@ mod tests {
     use super::*;
 
     fn report(status: Status, level: Level) -> Report {
-        let checked = CheckResult {
+        let result = CheckResult {
             id: "a/b",
             group: "messages",
             level,
             status,
-            requirement: "It is so",
+            requirement: "A response has an id.",
             spec: "2025-11-25/basic/index".into(),
             reason: "<it> is \"not\"\u{1}".into(),
             sent: vec!["{}".into()],
@@ -184,7 +184,7 @@ mod tests {
             server: String::new(),
             milliseconds: 7,
             stopped: None,
-            checks: vec![checked],
+            checks: vec![result],
         }
     }
 

@@ -34,7 +34,7 @@ pub trait Progress: Send {
 /// Checks a server.
 ///
 /// # Errors
-/// The server cannot be reached, or supports no requested revision.
+/// The server cannot be reached, or does not support the requested revision.
 pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progress) -> Result<Report, ProbeError> {
     let began = Instant::now();
     let deadline = tokio::time::Instant::now() + options.run_limit;
@@ -114,7 +114,7 @@ fn wrong_id_result(probe: &Probe, error: ProbeError) -> CheckResult {
     let check = catalog::wrong_id_check();
     let reason = error.to_string();
     let received = match error {
-        ProbeError::WrongId { received, .. } => vec![received],
+        ProbeError::WrongId { message, .. } => vec![message],
         _ => Vec::new(),
     };
     let transcript = Transcript { received, ..Transcript::default() };

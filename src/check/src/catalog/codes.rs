@@ -1,14 +1,16 @@
 //! Checks of the error codes.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, Outcome, RevisionRange, compact_json, ensure_code, ensure_response, error_code, fail, offered_lists,
-    skip_unless_offered,
+    Check, Group, Outcome, RevisionRange, SpecPages, compact_json, ensure_code, ensure_response, error_code, fail,
+    offered_lists, skip_unless_offered,
 };
 use crate::{probe::Probe, wire::ProbeError};
 
-const CODES: (&str, &str) = ("basic/index#responses", "basic/index#error-codes");
+const CODES: SpecPages = ("basic/index#responses", "basic/index#error-codes");
 
 pub(super) const CHECKS: &[Check] = &[
     Check::new("codes/parse-error", Group::Codes, |probe| {
@@ -46,11 +48,14 @@ pub(super) const CHECKS: &[Check] = &[
         .in_revisions(RevisionRange::Modern),
 ];
 
+/// The time limit for the answer to a text that is not a message. Some servers never answer it.
+const REFUSAL_LIMIT: Duration = Duration::from_secs(2);
+
 /// Sends a text that is not a message, and expects that error code or another kind of refusal.
 async fn check_refusal(probe: Probe, text: &str, expected: i64) -> Outcome {
     let mut conn = probe.connect_ready().await?;
     conn.send(text).await?;
-    let received = match conn.next_response(probe.answer_timeout().min(std::time::Duration::from_secs(2))).await {
+    let received = match conn.next_response(probe.answer_timeout().min(REFUSAL_LIMIT)).await {
         Err(ProbeError::Closed) if !probe.is_child() => return Ok(()),
         received => received?,
     };

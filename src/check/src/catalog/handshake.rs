@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, Outcome, compact_json, ensure, ensure_none, ensure_response, error_code, fail, offered_lists,
+    Check, Group, Outcome, SpecPages, compact_json, ensure, ensure_none, ensure_response, error_code, fail,
+    offered_lists,
 };
 use crate::{
     LEGACY_REVISIONS,
@@ -11,8 +12,8 @@ use crate::{
     wire::ProbeError,
 };
 
-const INITIALIZATION: (&str, &str) = ("basic/lifecycle#initialization", "basic/lifecycle");
-const NEGOTIATION: (&str, &str) = ("basic/lifecycle#version-negotiation", "basic/lifecycle");
+const INITIALIZATION: SpecPages = ("basic/lifecycle#initialization", "basic/lifecycle");
+const NEGOTIATION: SpecPages = ("basic/lifecycle#version-negotiation", "basic/lifecycle");
 
 pub(super) const CHECKS: &[Check] = &[
     Check::new("handshake/version-format", Group::Handshake, |probe| Box::pin(check_version_format(probe)))

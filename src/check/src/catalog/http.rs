@@ -5,7 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, Outcome, RevisionRange, compact_json, ensure, ensure_none, error_code, skip, skip_unless_offered,
+    Check, Group, Outcome, RevisionRange, SpecPages, compact_json, ensure, ensure_none, error_code, skip,
+    skip_unless_offered,
 };
 use crate::{
     probe::{Probe, ProbeConnection},
@@ -14,8 +15,8 @@ use crate::{
 
 const LEGACY_HTTP: &str = "basic/transports#streamable-http";
 const MODERN_HTTP: &str = "basic/transports/streamable-http";
-const PAGE: (&str, &str) = (LEGACY_HTTP, MODERN_HTTP);
-const SESSIONS: (&str, &str) = ("basic/transports#session-management", MODERN_HTTP);
+const PAGE: SpecPages = (LEGACY_HTTP, MODERN_HTTP);
+const SESSIONS: SpecPages = ("basic/transports#session-management", MODERN_HTTP);
 
 pub(super) const CHECKS: &[Check] = &[
     Check::new("http/content-type", Group::Http, |probe| Box::pin(check_content_type(probe)))

@@ -3,13 +3,13 @@
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, Outcome, RevisionRange, compact_json, ensure_code, ensure_none, ensure_response, fail, skip,
-    skip_unless_offered, tools::is_block,
+    Check, Group, Outcome, RevisionRange, SpecPages, compact_json, ensure_code, ensure_none, ensure_response, fail,
+    skip, skip_unless_offered, tools::is_block,
 };
 use crate::probe::Probe;
 
-const RESOURCES: (&str, &str) = ("server/resources#data-types", "server/resources#data-types");
-const PROMPTS: (&str, &str) = ("server/prompts#data-types", "server/prompts#data-types");
+const RESOURCES: SpecPages = ("server/resources#data-types", "server/resources#data-types");
+const PROMPTS: SpecPages = ("server/prompts#data-types", "server/prompts#data-types");
 
 pub(super) const CHECKS: &[Check] = &[
     Check::new("lists/resources", Group::Lists, |probe| Box::pin(check_resources(probe)))
@@ -51,6 +51,9 @@ pub(super) const CHECKS: &[Check] = &[
         .spec(("server/utilities/completion", "server/utilities/completion")),
 ];
 
+/// Maximum number of resources or prompts that are read.
+const MAX_READ_ENTRIES: usize = 3;
+
 /// Skips the check unless the server offers the capability and lists entries.
 fn skip_unless_listed(probe: &Probe, capability: &str, listed: &[Value]) -> Outcome {
     skip_unless_offered(probe, capability)?;
@@ -78,7 +81,7 @@ async fn check_resource_contents(probe: Probe) -> Outcome {
     let listed = &probe.server_info.resources;
     skip_unless_listed(&probe, "resources", listed)?;
     let mut conn = probe.connect_ready().await?;
-    for resource in listed.iter().take(3) {
+    for resource in listed.iter().take(MAX_READ_ENTRIES) {
         let response = conn.ask("resources/read", json!({ "uri": resource["uri"] })).await?;
         let is_valid = response["result"]["contents"].as_array().is_some_and(|all| all.iter().all(is_contents));
         if response.get("error").is_none() && !is_valid {
@@ -131,7 +134,7 @@ async fn check_prompt_messages(probe: Probe) -> Outcome {
     let listed = &probe.server_info.prompts;
     skip_unless_listed(&probe, "prompts", listed)?;
     let mut conn = probe.connect_ready().await?;
-    for prompt in listed.iter().take(3) {
+    for prompt in listed.iter().take(MAX_READ_ENTRIES) {
         let required =
             prompt["arguments"].as_array().into_iter().flatten().filter(|argument| argument["required"] == true);
         let arguments: serde_json::Map<String, Value> =

@@ -3,14 +3,14 @@
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::{Check, Group, Outcome, compact_json, ensure, ensure_response, fail, skip};
+use super::{Check, Group, Outcome, SpecPages, compact_json, ensure, ensure_response, fail, skip};
 use crate::{
     probe::{Probe, ProbeConnection, QUIET_PERIOD, ids_match},
     wire::{ProbeError, Wire},
 };
 
-const RESPONSES: (&str, &str) = ("basic/index#responses", "basic/index#responses");
-const REQUESTS: (&str, &str) = ("basic/index#requests", "basic/index#requests");
+const RESPONSES: SpecPages = ("basic/index#responses", "basic/index#responses");
+const REQUESTS: SpecPages = ("basic/index#requests", "basic/index#requests");
 
 pub(super) const CHECKS: &[Check] = &[
     Check::new("messages/jsonrpc", Group::Messages, |probe| Box::pin(check_jsonrpc(probe)))

@@ -67,7 +67,7 @@ pub enum Level {
     Should,
 }
 
-/// The revisions that have a requirement.
+/// The revisions to which a requirement applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RevisionRange {
     All,
@@ -95,6 +95,9 @@ impl From<ProbeError> for NotPassed {
 
 pub(crate) type Outcome<T = ()> = Result<T, NotPassed>;
 
+/// The pages of the specification in the handshake revisions and in the stateless one, without the revision.
+type SpecPages = (&'static str, &'static str);
+
 /// A check of one requirement.
 pub struct Check {
     pub id: &'static str,
@@ -104,8 +107,7 @@ pub struct Check {
     pub requirement: &'static str,
     /// The advice for fixing a failure.
     pub advice: &'static str,
-    /// The pages of the specification in the handshake revisions and in the stateless one, without the revision.
-    pub(crate) spec: (&'static str, &'static str),
+    pub(crate) spec: SpecPages,
     revisions: RevisionRange,
     /// The only transport that has the requirement; `None` means all.
     transport: Option<&'static str>,
@@ -141,7 +143,7 @@ impl Check {
         Self { advice, ..self }
     }
 
-    const fn spec(self, spec: (&'static str, &'static str)) -> Self {
+    const fn spec(self, spec: SpecPages) -> Self {
         Self { spec, ..self }
     }
 

@@ -1,14 +1,16 @@
 //! Checks that a server survives malformed input.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
-use super::{Check, Group, Outcome, fail, skip, truncate};
+use super::{Check, Group, Outcome, SpecPages, fail, skip, truncate};
 use crate::{
-    probe::{Probe, ProbeConnection, QUIET_PERIOD},
+    probe::{Probe, ProbeConnection},
     wire::{ProbeError, Wire},
 };
 
-const PAGE: (&str, &str) = ("basic/index#messages", "basic/index#messages");
+const PAGE: SpecPages = ("basic/index#messages", "basic/index#messages");
 
 pub(super) const CHECKS: &[Check] = &[
     Check::new("robustness/broken-json", Group::Robustness, |probe| Box::pin(check_survival(probe, BROKEN_JSON)))
@@ -81,6 +83,9 @@ const RESPONSES: &[&[u8]] = &[
     br#"{"jsonrpc":"2.0","id":null,"error":{"code":0,"message":""}}"#,
 ];
 
+/// The time after which no more answers to a malformed text are awaited. It is short, because there are many texts.
+const DRAIN_PERIOD: Duration = Duration::from_millis(50);
+
 /// Sends each text, reads the answers, and checks that the server still responds.
 async fn check_survival(probe: Probe, texts: &[&[u8]]) -> Outcome {
     let mut conn = probe.connect_ready().await?;
@@ -102,7 +107,7 @@ async fn check_survival(probe: Probe, texts: &[&[u8]]) -> Outcome {
 
 async fn send_and_drain(conn: &mut ProbeConnection, text: &[u8]) -> Result<(), ProbeError> {
     conn.send_bytes(text).await?;
-    while conn.receive(QUIET_PERIOD / 6).await?.is_some() {}
+    while conn.receive(DRAIN_PERIOD).await?.is_some() {}
     Ok(())
 }
 

@@ -5,14 +5,14 @@ use std::time::Duration;
 use countersign_child::guard::GuardReport;
 use serde_json::{Value, json};
 
-use super::{Check, Group, Outcome, compact_json, ensure, fail, skip};
+use super::{Check, Group, Outcome, SpecPages, compact_json, ensure, fail, skip};
 use crate::{
     probe::{Probe, ProbeConnection, QUIET_PERIOD, ids_match, initialize_request},
     wire::{Stdio, Wire},
 };
 
-const PAGE: (&str, &str) = ("basic/transports#stdio", "basic/transports/stdio");
-const SHUTDOWN: (&str, &str) = ("basic/lifecycle#shutdown", "basic/transports/stdio");
+const PAGE: SpecPages = ("basic/transports#stdio", "basic/transports/stdio");
+const SHUTDOWN: SpecPages = ("basic/lifecycle#shutdown", "basic/transports/stdio");
 
 /// The time limit for a server to exit.
 const EXIT_LIMIT: Duration = Duration::from_secs(5);

@@ -5,14 +5,14 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::{
-    Check, Group, Outcome, RevisionRange, compact_json, ensure, ensure_code, ensure_none, ensure_response, fail, lists,
-    skip, skip_unless_offered, truncate,
+    Check, Group, Outcome, RevisionRange, SpecPages, compact_json, ensure, ensure_code, ensure_none, ensure_response,
+    fail, lists, skip, skip_unless_offered, truncate,
 };
 use crate::probe::Probe;
 
-const LISTING: (&str, &str) = ("server/tools#listing-tools", "server/tools#listing-tools");
-const TYPES: (&str, &str) = ("server/tools#data-types", "server/tools#data-types");
-const RESULT: (&str, &str) = ("server/tools#tool-result", "server/tools#tool-result");
+const LISTING: SpecPages = ("server/tools#listing-tools", "server/tools#listing-tools");
+const TYPES: SpecPages = ("server/tools#data-types", "server/tools#data-types");
+const RESULT: SpecPages = ("server/tools#tool-result", "server/tools#tool-result");
 
 /// Maximum number of tools that are called.
 const MAX_CALLED_TOOLS: usize = 5;

@@ -5,17 +5,17 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{
-    Check, Group, Outcome, RevisionRange, compact_json, ensure, ensure_none, ensure_response, error_code, fail, skip,
-    skip_unless_offered, tools,
+    Check, Group, Outcome, RevisionRange, SpecPages, compact_json, ensure, ensure_none, ensure_response, error_code,
+    fail, skip, skip_unless_offered, tools,
 };
 use crate::{
     probe::{Probe, ProbeConnection, QUIET_PERIOD},
     wire::ProbeError,
 };
 
-const CANCELLATION: (&str, &str) = ("basic/utilities/cancellation", "basic/patterns/cancellation");
-const PROGRESS: (&str, &str) = ("basic/utilities/progress", "basic/patterns/progress");
-const LISTEN: (&str, &str) = ("server/resources#subscriptions", "basic/patterns/subscriptions#acknowledgment");
+const CANCELLATION: SpecPages = ("basic/utilities/cancellation", "basic/patterns/cancellation");
+const PROGRESS: SpecPages = ("basic/utilities/progress", "basic/patterns/progress");
+const LISTEN: SpecPages = ("server/resources#subscriptions", "basic/patterns/subscriptions#acknowledgment");
 
 pub(super) const CHECKS: &[Check] = &[
     Check::new("utilities/cancel-unknown", Group::Utilities, |probe| Box::pin(check_cancel_unknown(probe)))
@@ -61,7 +61,7 @@ async fn check_cancel_unknown(probe: Probe) -> Outcome {
         while let Some(received) = conn.receive(QUIET_PERIOD).await? {
             let message = received.json().unwrap_or_default();
             let is_response = message.get("result").is_some() || message.get("error").is_some();
-            // A refused HTTP body is not an answer to the notification.
+            // Over HTTP a refused notification may have a body with an error, which is not an answer to it.
             ensure_response(!is_response || received.status.is_some_and(|status| status >= 400), &message)?;
         }
     }
@@ -96,7 +96,7 @@ fn is_progress(message: &Value) -> bool {
 
 async fn check_progress_token(probe: Probe) -> Outcome {
     let mut conn = probe.connect_ready().await?;
-    // Calls without a token come first, because the server may send no progress for them.
+    // Calls without a token come first, because the server must not send progress for them.
     for (tool, params) in tools::possible_calls(&probe) {
         let messages = gather_call(&mut conn, &probe, params).await?;
         ensure_none(messages.iter().find(|message| is_progress(message)), |message| {

@@ -2,14 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Check, Group, Outcome, ensure, fail, skip};
+use super::{Check, Group, Outcome, SpecPages, ensure, fail, skip};
 use crate::{
     Target,
     probe::Probe,
     wire::{ProbeError, SocketMessage, WebSocket, Wire},
 };
 
-const CUSTOM: (&str, &str) = ("basic/transports#custom-transports", "basic/transports/index#custom-transports");
+const CUSTOM: SpecPages = ("basic/transports#custom-transports", "basic/transports/index#custom-transports");
 
 pub(super) const CHECKS: &[Check] = &[
     Check::new("websocket/subprotocol", Group::WebSocket, |probe| Box::pin(check_subprotocol(probe)))
@@ -30,15 +30,23 @@ pub(super) const CHECKS: &[Check] = &[
         .spec(("basic/transports#security-warning", "basic/transports/streamable-http")),
 ];
 
+/// The time limit for the answer to a binary message.
+const BINARY_ANSWER_LIMIT: Duration = Duration::from_secs(2);
+
+/// Skips a check that has no WebSocket to test.
+fn skip_other_transport() -> Outcome {
+    skip("the server is not reached over WebSocket")
+}
+
 async fn check_subprotocol(probe: Probe) -> Outcome {
     let conn = probe.connect_without_handshake().await?;
-    let Wire::WebSocket(socket) = &conn.wire else { return skip("") };
+    let Wire::WebSocket(socket) = &conn.wire else { return skip_other_transport() };
     ensure(socket.subprotocol.as_deref() == Some("mcp"), || format!("it chooses {:?}", socket.subprotocol))
 }
 
 async fn check_text_frames(probe: Probe) -> Outcome {
     let mut conn = probe.connect_ready().await?;
-    let Wire::WebSocket(socket) = &mut conn.wire else { return skip("") };
+    let Wire::WebSocket(socket) = &mut conn.wire else { return skip_other_transport() };
     socket.send_text(probe.harmless_request(7777).to_string().as_bytes()).await?;
     match socket.next_message(probe.answer_timeout()).await? {
         Some(SocketMessage::Text(text)) => {
@@ -50,9 +58,9 @@ async fn check_text_frames(probe: Probe) -> Outcome {
 
 async fn check_binary(probe: Probe) -> Outcome {
     let mut conn = probe.connect_ready().await?;
-    let Wire::WebSocket(socket) = &mut conn.wire else { return skip("") };
+    let Wire::WebSocket(socket) = &mut conn.wire else { return skip_other_transport() };
     socket.send_binary(probe.harmless_request(7777).to_string().as_bytes()).await?;
-    match socket.next_message(Duration::from_secs(2)).await {
+    match socket.next_message(BINARY_ANSWER_LIMIT).await {
         Err(ProbeError::Closed) | Ok(Some(_)) => Ok(()),
         Err(error) => Err(error.into()),
         Ok(None) => fail("it neither answers nor closes the connection".to_owned()),
@@ -60,7 +68,7 @@ async fn check_binary(probe: Probe) -> Outcome {
 }
 
 async fn check_origin(probe: Probe) -> Outcome {
-    let Target::WebSocket { url, headers } = &probe.target else { return skip("") };
+    let Target::WebSocket { url, headers } = &probe.target else { return skip_other_transport() };
     let mut headers = headers.clone();
     headers.push(("Origin".to_owned(), "https://evil.example".to_owned()));
     match WebSocket::open(url, &headers, &["mcp"], probe.answer_timeout(), Arc::clone(&probe.budget)).await {

@@ -34,7 +34,7 @@ pub(crate) struct Event {
 
 impl HttpResponse {
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.headers.iter().find(|(header_name, _)| header_name == name).map(|(_, value)| value.as_str())
     }
 
     pub fn is_stream(&self) -> bool {
@@ -247,7 +247,7 @@ struct Body {
     has_ended: bool,
     /// The offset after the last returned event.
     events_end: usize,
-    /// The offset up to which no further end of an event was found.
+    /// The offset up to which the body was searched for ends of events.
     searched: usize,
 }
 

@@ -1,5 +1,7 @@
-//! Exchanges bytes with a server over stdio, HTTP or WebSocket. Messages are read only as far as the headers and streams of
-//! HTTP require, and none of the framing comes from the gateway, because the gateway may be the server under test.
+//! Exchanges bytes with a server over stdio, HTTP or WebSocket.
+//!
+//! It uses no framing code of the gateway, because the gateway may be the server under test. It parses messages only to set
+//! the headers of HTTP requests and to find the response in a stream.
 
 mod budget;
 mod http;
@@ -40,9 +42,9 @@ pub enum ProbeError {
     UnknownRevision(String),
     #[error("its answer is invalid: {0}")]
     InvalidData(String),
-    /// All received responses had ids that match no request.
-    #[error("the request with the id {sent} got no answer, but a response with the id {id} arrived")]
-    WrongId { sent: String, id: String, received: String },
+    /// All received responses had ids that match no request. `message` is the first of them.
+    #[error("the request with the id {sent_id} got no answer, but a response with the id {received_id} arrived")]
+    WrongId { sent_id: String, received_id: String, message: String },
     /// The limit on time or bytes of the whole run was reached.
     #[error("the run was ended: {0}")]
     RunEnded(String),
