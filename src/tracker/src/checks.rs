@@ -12,8 +12,8 @@ use super::{
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::text::invalid_argument;
 
-/// The maximum number of levels from the topmost ancestor down to an issue that gets a parent. The descendants that it
-/// brings along are not counted.
+/// The maximum number of levels from the topmost ancestor down to an issue that gets a parent. The descendants of that
+/// issue are not counted.
 const MAX_DEPTH: i64 = 32;
 /// The maximum number of entities that one error lists.
 pub(super) const MAX_LISTED_IN_ERROR: usize = 20;

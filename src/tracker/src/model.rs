@@ -341,6 +341,13 @@ impl Issue {
     }
 }
 
+impl Parent {
+    /// Returns the key and the title.
+    pub fn label(&self) -> String {
+        format!("{} {}", self.key, self.title)
+    }
+}
+
 /// Returns a title or name on one line and with hidden characters escaped, for a sentence. The diff shows the text
 /// unchanged.
 pub(super) fn display_text(text: &str) -> Cow<'_, str> {
@@ -354,13 +361,6 @@ pub(super) struct FieldChange {
     pub label: &'static str,
     pub before: Option<String>,
     pub after: Option<String>,
-}
-
-impl Parent {
-    /// Returns the key and the title.
-    pub fn label(&self) -> String {
-        format!("{} {}", self.key, self.title)
-    }
 }
 
 impl FieldChange {

@@ -26,7 +26,7 @@ const MARKDOWN_FIELDS: [&str; 2] = ["description", "content"];
 /// The effects of a write, and the live state that they depend on.
 pub(super) struct Plan {
     pub operation: Operation,
-    entity: &'static str,
+    entity_type: &'static str,
     id: Option<String>,
     label: String,
     lock_key: String,
@@ -104,7 +104,7 @@ impl Plan {
             note: PreviewNote::default(),
             operation: self.operation,
             target: Target {
-                entity_type: self.entity.to_owned(),
+                entity_type: self.entity_type.to_owned(),
                 id: self.id.clone(),
                 label: self.label.clone(),
                 lock_key: self.lock_key.clone(),
@@ -131,7 +131,7 @@ impl Plan {
     ) -> Self {
         Self {
             operation,
-            entity: "issue",
+            entity_type: "issue",
             id: Some(issue.id.to_string()),
             label: issue.display_label(),
             lock_key: issue.id.to_string(),
@@ -219,7 +219,7 @@ fn plan_project_creation(db: Db<'_>, new: &CreateProject) -> Result<Plan, McpErr
     changes.extend(optional_fields(&new.description, None, None, None).map(added_field));
     Ok(Plan {
         operation: Operation::Create,
-        entity: "project",
+        entity_type: "project",
         id: None,
         label: format!("{key} {}", display_text(&new.name)),
         // Creations of projects run one after another, because the key of one may be taken by another.
@@ -251,7 +251,7 @@ fn plan_issue_creation(db: Db<'_>, new: &CreateIssue) -> Result<Plan, McpError> 
     let optional = optional_fields(&new.description, assignee.as_ref(), new.estimated_hours, parent.as_ref());
     let mut plan = Plan {
         operation: Operation::Create,
-        entity: "issue",
+        entity_type: "issue",
         id: None,
         label: format!("{} (new in {})", display_text(&new.title), project.key),
         lock_key: project.id.to_string(),
@@ -400,7 +400,7 @@ fn plan_assignment(db: Db<'_>, issue: Issue, assignee: Option<&Uuid>) -> Result<
 fn plan_comment(issue: Issue, comment: &AddComment) -> Plan {
     Plan {
         operation: Operation::Create,
-        entity: "comment",
+        entity_type: "comment",
         id: None,
         label: format!("on {}", issue.display_label()),
         lock_key: issue.id.to_string(),

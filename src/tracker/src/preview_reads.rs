@@ -1,5 +1,5 @@
-//! Lists the read calls that reveal the same data as the preview of a write. The proposer is
-//! shown the preview only if policy allows them all of these calls.
+//! Lists the read calls that reveal the same data as the preview of a write. The proposer is shown the preview only if
+//! policy allows them all of these calls.
 
 use serde_json::{Value, json, value::RawValue};
 

@@ -3,16 +3,13 @@
 use super::{arguments::EntityRef, db::Db, model::ProjectKey, rows::find_project};
 use countersign_protocol::{ErrorKind, McpError};
 
-/// The maximum number of candidates that are tried.
-const MAX_CANDIDATES: usize = 26 * 27;
-
 /// Returns a key that no project has: the initials or the first letters of the name, with up to two letters added if it
 /// is taken. The same state always gives the same key.
 ///
 /// # Errors
 /// Fails if all candidates are taken.
 pub(super) fn derive(db: Db<'_>, name: &str) -> Result<ProjectKey, McpError> {
-    for key in candidates(name).take(MAX_CANDIDATES) {
+    for key in candidates(name) {
         if find_project(db, &EntityRef::Key(key.clone()))?.is_none() {
             return Ok(ProjectKey(key));
         }
@@ -73,7 +70,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_candidate_is_a_key(name in "\\PC{0,60}") {
-            for key in candidates(&name).take(MAX_CANDIDATES) {
+            for key in candidates(&name) {
                 prop_assert!((2..=10).contains(&key.len()) && key.bytes().all(|b| b.is_ascii_uppercase()), "{}", key);
             }
         }

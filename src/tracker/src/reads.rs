@@ -160,8 +160,8 @@ pub(super) fn list_query(
             conditions.push(format!("i.parent = {}", parameters.add(parent.row)));
         }
     }
-    if let Some(words) = args.search_text() {
-        let Some(query) = SearchQuery::parse(db, words) else { return Ok(None) };
+    if let Some(text) = args.search_text() {
+        let Some(query) = SearchQuery::parse(db, text) else { return Ok(None) };
         conditions.push(query.condition(&parameters.add(&query.text(true))));
     }
     if let Some(after) = after {

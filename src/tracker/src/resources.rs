@@ -19,7 +19,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{ResourceDef, ResourceTemplateDef, ResourceText};
 
 const JSON: &str = "application/json";
-/// The maximum numbers of entities in one resource, which also states the total. The tools page through all of them.
+/// The maximum numbers of entities in one resource.
 const MAX_PROJECTS: i64 = 500;
 const MAX_ISSUES: usize = 500;
 const MAX_ISSUES_IN_COLUMN: i64 = 100;
@@ -103,10 +103,10 @@ pub(super) fn read(db: Db<'_>, workflow: &Workflow, resource: &Resource, uri: &s
         Resource::People => Some(json!({ "people": people(db, MAX_PEOPLE)? })),
         Resource::Project(entity) => project(db, entity)?,
         Resource::ProjectIssues(entity) => project_issues(db, entity)?,
-        Resource::Board(entity) => board(db, workflow, entity)?,
+        Resource::ProjectBoard(entity) => board(db, workflow, entity)?,
         Resource::Issue(entity) => find_issue(db, workflow, entity)?.map(|issue| json!(issue)),
-        Resource::Comments(entity) => issue_comments(db, entity)?,
-        Resource::History(entity) => issue_history(db, entity)?,
+        Resource::IssueComments(entity) => issue_comments(db, entity)?,
+        Resource::IssueHistory(entity) => issue_history(db, entity)?,
     };
     let text = found.ok_or_else(|| unknown_resource(uri))?.to_string();
     Ok(ResourceText { uri: uri.to_owned(), mime_type: JSON.to_owned(), text })

@@ -109,16 +109,14 @@ pub(super) fn search(db: Db<'_>, args: &SearchIssues) -> Result<ToolResult, McpE
         }
         None => None,
     };
-    let (mut results, mut partial) = (Vec::new(), false);
+    let (mut results, mut partial, mut has_more) = (Vec::new(), false, false);
     if let Some(query) = SearchQuery::parse(db, &args.query) {
-        results = find_hits(db, &query, true, project, args.limit.0 + 1)?;
+        (results, has_more) = find_hits(db, &query, true, project, args.limit.0)?;
         if results.is_empty() {
-            results = find_hits(db, &query, false, project, args.limit.0 + 1)?;
+            (results, has_more) = find_hits(db, &query, false, project, args.limit.0)?;
             partial = !results.is_empty();
         }
     }
-    let has_more = results.len() > args.limit.0;
-    results.truncate(args.limit.0);
     let mut text = String::new();
     if results.is_empty() {
         text.push_str("Nothing found.\n");
@@ -135,13 +133,14 @@ pub(super) fn search(db: Db<'_>, args: &SearchIssues) -> Result<ToolResult, McpE
     answer(&text, &SearchAnswer { results, partial, has_more })
 }
 
+/// Returns at most `limit` hits, and `true` if there are more.
 fn find_hits(
     db: Db<'_>,
     query: &SearchQuery<'_>,
     match_all: bool,
     project: Option<i64>,
     limit: usize,
-) -> DbResult<Vec<Hit>> {
+) -> DbResult<(Vec<Hit>, bool)> {
     // Matches in keys weigh most, then those in titles, in descriptions, and in comments. `origin` is 0 for an issue
     // and 1 for a comment, and `source` is its row.
     let hits_clause = match query {
@@ -171,9 +170,11 @@ fn find_hits(
          ORDER BY h.score, i.id DESC LIMIT ?3"
     );
     let text = query.text(match_all);
-    let found: Vec<(ListedIssue, i64, i64)> = db.query_all(&sql, values![&text, project, limit], |row| {
+    let mut found: Vec<(ListedIssue, i64, i64)> = db.query_all(&sql, values![&text, project, limit + 1], |row| {
         Ok((read_listed_issue(row)?, row.get(LISTED_ISSUE_COLUMNS)?, row.get(LISTED_ISSUE_COLUMNS + 1)?))
     })?;
+    let has_more = found.len() > limit;
+    found.truncate(limit);
     let mut hits = Vec::with_capacity(found.len());
     for (issue, origin, source) in found {
         let is_issue = origin == 0;
@@ -181,7 +182,7 @@ fn find_hits(
         let snippet = snippet(db, query, &text, is_issue, source)?;
         hits.push(Hit { issue, snippet, matched_in: if is_issue { "text" } else { "comments" } });
     }
-    Ok(hits)
+    Ok((hits, has_more))
 }
 
 /// Returns an excerpt with matches from an issue or a comment, which is given by its row.

@@ -14,10 +14,10 @@ pub(super) enum Resource {
     Projects,
     Project(EntityRef),
     ProjectIssues(EntityRef),
-    Board(EntityRef),
+    ProjectBoard(EntityRef),
     Issue(EntityRef),
-    Comments(EntityRef),
-    History(EntityRef),
+    IssueComments(EntityRef),
+    IssueHistory(EntityRef),
     People,
 }
 
@@ -35,10 +35,10 @@ impl Resource {
             ["people"] => Some(Self::People),
             ["projects", key] => EntityRef::parse_project(key).map(Self::Project),
             ["projects", key, "issues"] => EntityRef::parse_project(key).map(Self::ProjectIssues),
-            ["projects", key, "board"] => EntityRef::parse_project(key).map(Self::Board),
+            ["projects", key, "board"] => EntityRef::parse_project(key).map(Self::ProjectBoard),
             ["issues", key] => EntityRef::parse_issue(key).map(Self::Issue),
-            ["issues", key, "comments"] => EntityRef::parse_issue(key).map(Self::Comments),
-            ["issues", key, "history"] => EntityRef::parse_issue(key).map(Self::History),
+            ["issues", key, "comments"] => EntityRef::parse_issue(key).map(Self::IssueComments),
+            ["issues", key, "history"] => EntityRef::parse_issue(key).map(Self::IssueHistory),
             _ => None,
         }
     }
@@ -148,11 +148,11 @@ mod tests {
     fn uris_are_decoded_strictly() {
         let key = |k: &str| EntityRef::Key(k.into());
         assert_eq!(Resource::parse("tracker://projects"), Some(Resource::Projects));
-        assert_eq!(Resource::parse("tracker://projects/core/board"), Some(Resource::Board(key("CORE"))));
+        assert_eq!(Resource::parse("tracker://projects/core/board"), Some(Resource::ProjectBoard(key("CORE"))));
         assert_eq!(Resource::parse("tracker://issues/%43ORE-1%32"), Some(Resource::Issue(key("CORE-12"))));
         assert_eq!(
             Resource::parse("tracker://issues/67e55044-10b1-426f-9247-bb680e5fe0c8/history"),
-            Some(Resource::History(EntityRef::Id(Uuid("67e55044-10b1-426f-9247-bb680e5fe0c8".into()))))
+            Some(Resource::IssueHistory(EntityRef::Id(Uuid("67e55044-10b1-426f-9247-bb680e5fe0c8".into()))))
         );
         for bad in [
             "",

@@ -58,13 +58,13 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// Parses the terms as a person typed them. Returns `None` if they have no word.
-    pub fn parse(typed: &[&str]) -> Option<Self> {
+    /// Parses the terms of a query that was split at white space. Returns `None` if they have no word.
+    pub fn parse(query_terms: &[&str]) -> Option<Self> {
         let fold_words = |term: &&str| words(term).map(|(_, word)| word).filter(|word| !word.is_empty()).collect();
         let terms: Vec<Vec<String>> =
-            typed.iter().map(fold_words).filter(|words: &Vec<String>| !words.is_empty()).collect();
+            query_terms.iter().map(fold_words).filter(|words: &Vec<String>| !words.is_empty()).collect();
         // The search for a prefix of a single letter would match too many texts.
-        let ends_with_prefix = typed.last()?.chars().count() > 1;
+        let ends_with_prefix = query_terms.last()?.chars().count() > 1;
         (!terms.is_empty()).then_some(Self { terms, ends_with_prefix })
     }
 
@@ -205,8 +205,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_panics(texts in proptest::collection::vec("\\PC{0,60}", 1..4), query in "\\PC{1,20}") {
-            let typed: Vec<&str> = query.split_whitespace().collect();
-            if let Some(terms) = Terms::parse(&typed) {
+            let query_terms: Vec<&str> = query.split_whitespace().collect();
+            if let Some(terms) = Terms::parse(&query_terms) {
                 let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
                 let snippet = terms.snippet(&texts);
                 prop_assert!(snippet.len() <= 2_000);

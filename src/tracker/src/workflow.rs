@@ -32,8 +32,8 @@ impl Default for Workflow {
 }
 
 impl Workflow {
-    /// Reads the allowed transitions from a map of status names. An empty map selects the default workflow. A status
-    /// that another map does not name has no transitions.
+    /// Reads the allowed transitions from a map of status names. An empty map selects the default workflow. In a map
+    /// with entries, a status without one has no transitions.
     ///
     /// # Errors
     /// Fails for a name that is not a status, a transition of a status to itself, and a transition that is named twice.

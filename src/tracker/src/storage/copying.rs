@@ -92,7 +92,7 @@ fn count(db: Db<'_>) -> DbResult<u64> {
 }
 
 /// Returns a hash of all data. Hashes of rows are sorted, because databases order texts differently.
-fn fingerprint(db: Db<'_>) -> DbResult<String> {
+fn hash_data(db: Db<'_>) -> DbResult<String> {
     let mut hasher = PartHasher::new("countersign.tracker.1");
     for (table, columns) in TABLES {
         let mut hashes = Vec::new();
@@ -143,7 +143,7 @@ pub fn copy_data(
     source.with_transaction(|from| {
         target.with_transaction(|to| {
             if count(to)? > 0 {
-                if fingerprint(to)? == fingerprint(from)? {
+                if hash_data(to)? == hash_data(from)? {
                     return Ok(Some(0));
                 }
                 if !replace {

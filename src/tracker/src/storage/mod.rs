@@ -40,7 +40,7 @@ pub enum TrackerError {
         "{path} was written by a newer Countersign (schema {found}, this one knows up to {known}); \
          run that version, or choose another --data"
     )]
-    Newer { path: PathBuf, found: usize, known: usize },
+    NewerFile { path: PathBuf, found: usize, known: usize },
     #[error(
         "the tracker's tables were written by a newer Countersign (schema {found}, this one knows up to {known}); \
          run that version"

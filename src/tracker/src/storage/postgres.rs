@@ -46,8 +46,8 @@ pub(super) struct PostgresDatabase {
     tables: Arc<Tables>,
     /// The name under which this node announces its writes.
     node: String,
-    /// Dropping it ends the thread of the [`Follower`].
-    _end: mpsc::Sender<()>,
+    /// Dropping it stops the thread of the [`Follower`].
+    _stop_follower: mpsc::Sender<()>,
 }
 
 impl PostgresDatabase {
@@ -63,10 +63,10 @@ impl PostgresDatabase {
         let node = uuid::Uuid::new_v4().simple().to_string();
         let mut follower = Follower { tables: Arc::clone(&tables), announce, node: node.clone(), last_id: 0 };
         follower.last_id = follower.newest_id()?;
-        let (end, ended) = mpsc::channel();
+        let (stop_follower, stopped) = mpsc::channel();
         let thread = std::thread::Builder::new().name("tracker-follow".into());
-        thread.spawn(move || follower.run(&ended)).map_err(|error| StoreError::Unreachable(error.to_string()))?;
-        Ok(Self { tables, node, _end: end })
+        thread.spawn(move || follower.run(&stopped)).map_err(|error| StoreError::Unreachable(error.to_string()))?;
+        Ok(Self { tables, node, _stop_follower: stop_follower })
     }
 
     /// Runs a read, in a transaction unless it is a single statement.
@@ -89,7 +89,7 @@ impl PostgresDatabase {
         task.await.map_err(|_| internal_error())?
     }
 
-    /// Writes in one transaction on this thread, after the writes of all nodes.
+    /// Waits for earlier writes of all nodes, then writes in one transaction on this thread.
     pub fn write<T>(
         &self,
         write: impl FnOnce(Db<'_>) -> Result<(T, ChangedResources), McpError>,
@@ -197,9 +197,9 @@ impl Follower {
         Db::Postgres(&session).query_one("SELECT COALESCE(MAX(id), 0) FROM tracker_touched", &[], |row| row.get(0))
     }
 
-    fn run(mut self, ended: &mpsc::Receiver<()>) {
+    fn run(mut self, stopped: &mpsc::Receiver<()>) {
         let mut polled_at = Instant::now();
-        while ended.recv_timeout(POLL_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
+        while stopped.recv_timeout(POLL_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
             match self.poll() {
                 Ok(()) => {
                     if polled_at.elapsed() > MAX_POLL_GAP {

@@ -31,7 +31,7 @@ pub(super) const MAX_SLOW_READS: usize = 4;
 const STEPS_PER_CHECK: i32 = 10_000;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of prepared statements of a connection. Listings have one for each combination of filters.
-const CACHED_STATEMENTS: usize = 128;
+const MAX_CACHED_STATEMENTS: usize = 128;
 
 pub(super) struct SqliteDatabase {
     path: PathBuf,
@@ -58,7 +58,7 @@ impl SqliteDatabase {
         let mut writer = connect(&path, false).map_err(database)?;
         let version = schema_version(&writer).map_err(database)?;
         if version > MIGRATIONS.len() {
-            return Err(TrackerError::Newer { path, found: version, known: MIGRATIONS.len() });
+            return Err(TrackerError::NewerFile { path, found: version, known: MIGRATIONS.len() });
         }
         migrate(&mut writer, fill)?;
         Ok(Self { path, writer: Mutex::new(writer), readers: Mutex::default() })
@@ -125,7 +125,7 @@ pub(super) fn connect(path: &Path, read_only: bool) -> rusqlite::Result<Connecti
     let access = if read_only { OpenFlags::SQLITE_OPEN_READ_ONLY } else { OpenFlags::SQLITE_OPEN_READ_WRITE };
     let conn = Connection::open_with_flags(path, access | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
     conn.busy_timeout(BUSY_TIMEOUT)?;
-    conn.set_prepared_statement_cache_capacity(CACHED_STATEMENTS);
+    conn.set_prepared_statement_cache_capacity(MAX_CACHED_STATEMENTS);
     if !read_only {
         conn.pragma_update(None, "journal_mode", "wal")?;
         conn.pragma_update(None, "synchronous", "full")?;
@@ -201,7 +201,7 @@ mod tests {
         conn.pragma_update(None, "user_version", 99).unwrap();
         drop(conn);
         let error = SqliteDatabase::open(dir.path(), |_, _| Ok(())).err().unwrap();
-        assert!(matches!(error, TrackerError::Newer { found: 99, .. }), "{error}");
+        assert!(matches!(error, TrackerError::NewerFile { found: 99, .. }), "{error}");
     }
 
     #[test]
