@@ -23,10 +23,10 @@ use countersign_store::people::ProviderSession;
 /// The data of the endpoints for signing in and out.
 pub struct SignInData {
     pub authentication: Arc<RequestAuthenticator>,
-    pub codes: Arc<StoredCredentials>,
+    pub credentials: Arc<StoredCredentials>,
     pub provider_sign_ins: Arc<ProviderSignIns>,
     pub attempts: FailedAttempts,
-    pub people: Arc<Reviewers>,
+    pub reviewers: Arc<Reviewers>,
     pub request_timeout: Duration,
 }
 
@@ -118,9 +118,9 @@ async fn verify_credential(
 ) -> Result<SignInSubject, McpError> {
     match (body.code, body.key) {
         (Some(code), None) => {
-            codes::check_exists(&data.codes, code.trim())?;
-            let codes = Arc::clone(&data.codes);
-            let redeemed = web::block(move || codes::redeem(&codes, code.trim(), Timestamp::now())).await;
+            codes::check_exists(&data.credentials, code.trim())?;
+            let credentials = Arc::clone(&data.credentials);
+            let redeemed = web::block(move || codes::redeem(&credentials, code.trim(), Timestamp::now())).await;
             let (principal, session) =
                 redeemed.map_err(|_| McpError::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))??;
             Ok(SignInSubject { principal: Arc::new(principal), key: None, session })
@@ -174,7 +174,7 @@ struct Me<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     display_name: Option<&'a str>,
     role: Role,
-    /// The person who owns the key, who decides once and never on their own proposals.
+    /// The person who owns the key. All keys of one owner count as one person.
     owner: &'a str,
     /// The id of the key, if the caller used one.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -184,7 +184,7 @@ struct Me<'a> {
     /// `true` if they may approve, reject, edit, settle, accept definitions, and create and revoke standing rules, unless
     /// the rule of a change names other reviewers.
     may_decide: bool,
-    /// `true` if they may revoke the approvals of others while a change can still be undone.
+    /// `true` if they may undo the approvals of others.
     may_undo_all: bool,
 }
 
@@ -200,7 +200,7 @@ pub async fn me(caller: Caller, data: web::Data<SignInData>) -> HttpResponse {
         role: *role,
         owner: principal.owner(),
         key_id: key_id.as_deref(),
-        groups: data.people.groups_of(principal),
+        groups: data.reviewers.groups_of(principal),
         may_decide: role.may_decide(),
         may_undo_all: *role == Role::Admin,
     })

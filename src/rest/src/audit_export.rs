@@ -25,10 +25,10 @@ const PAGE_ENTRIES: usize = 200;
 struct Export {
     changes: Changes,
     format: ExportFormat,
-    span: TimeRange,
+    range: TimeRange,
     /// The header of the file, until it is written.
     header: Option<String>,
-    /// The number of the last entry that was read; entries outside `span` are skipped.
+    /// The number of the last entry that was read; entries outside `range` are skipped.
     after: u64,
     /// The number of the last entry when the export started.
     end: u64,
@@ -56,11 +56,11 @@ pub async fn export(
     let query = Query::read(&request, &["format", "since", "until"])?;
     let format = ExportFormat::parse(query.get("format").unwrap_or("jsonl"))
         .ok_or_else(|| Problem::new(ErrorKind::InvalidParams, "format must be jsonl or csv"))?;
-    let span = TimeRange { since: query.time("since")?, until: query.time("until")? };
+    let range = TimeRange { since: query.time("since")?, until: query.time("until")? };
     let slot = streams.take(&caller.principal.name)?;
     let end = changes.audit_head().await?.seq;
     let header = Some(format.header()).filter(|header| !header.is_empty());
-    let export = Export { changes: Changes::clone(&changes), format, span, header, after: 0, end, _slot: slot };
+    let export = Export { changes: Changes::clone(&changes), format, range, header, after: 0, end, _slot: slot };
     let body = stream::try_unfold(export, |mut export| async move {
         let chunk = export.next().await?;
         Ok::<_, McpError>(chunk.map(|chunk| (chunk, export)))
@@ -89,7 +89,7 @@ impl Export {
             let Some(last) = page.back().map(|entry| entry.seq) else { break };
             self.after = last;
             let mut text = String::new();
-            for entry in page.iter().filter(|entry| self.span.contains(entry)) {
+            for entry in page.iter().filter(|entry| self.range.contains(entry)) {
                 self.format.write_entry(entry, &mut text);
             }
             if !text.is_empty() {

@@ -13,16 +13,19 @@ use actix_web::{
 };
 use futures_util::{StreamExt as _, future::LocalBoxFuture};
 use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
 
 use super::{Caller, Problem, caller, path_id, path_name};
 use countersign_config::HttpConfig;
 use countersign_domain::{changes::visible, principal::Principal};
-use countersign_protocol::ErrorKind;
+use countersign_protocol::{ErrorKind, McpError};
 use countersign_review::MAX_COMMENT_BYTES;
 use countersign_runtime::large_messages::offload;
 
 /// Maximum size in bytes of a body whose largest member is a comment.
 pub const MAX_BODY_BYTES: usize = 64 * 1024;
+/// Maximum size in bytes of a body with the arguments of a call.
+pub const MAX_ARGUMENTS_BYTES: usize = 2 << 20;
 
 /// The body of an endpoint.
 pub trait Body: DeserializeOwned + Send + 'static {
@@ -145,6 +148,19 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
 /// Shortens the message of the parser, which repeats names that the client chose.
 fn shorten(message: &str) -> String {
     message.chars().take(400).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// Returns the arguments of a call, or an empty object if the body has none.
+///
+/// # Errors
+/// `VALIDATION_FAILED` if the arguments are not an object.
+pub fn arguments_or_empty(arguments: Option<Box<RawValue>>) -> Result<Box<RawValue>, McpError> {
+    match arguments {
+        Some(arguments) if arguments.get().starts_with('{') => Ok(arguments),
+        Some(_) => Err(McpError::new(ErrorKind::ValidationFailed, "`arguments` must be an object")),
+        None => RawValue::from_string("{}".to_owned())
+            .map_err(|error| McpError::new(ErrorKind::Internal, error.to_string())),
+    }
 }
 
 /// Returns a comment as it is stored: `None` if it has no visible character.

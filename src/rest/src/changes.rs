@@ -154,10 +154,11 @@ impl Body for EditRequest {
 
 /// Edits the arguments of a change.
 ///
-/// Requires the role reviewer or admin, and a person whom the rule of the change requires, except the proposer. The arguments
-/// are checked against the tool's schema (422 `VALIDATION_FAILED`, with `details` as for calls) and the policy (403
-/// `POLICY_DENIED`), and previewed again. Earlier approvals no longer count. The editor may approve the edited change, unless
-/// several approvals are required; the edit itself is not an approval. 403 `EDIT_FORBIDDEN` if the rule lets nobody edit.
+/// Requires the role reviewer or admin. If the rule of the change names reviewers, the editor must be one of them, and the
+/// proposer cannot edit (403 `SELF_APPROVAL`). The arguments are checked against the tool's schema (422 `VALIDATION_FAILED`,
+/// with `details` as for calls) and the policy (403 `POLICY_DENIED`), and previewed again. Earlier approvals no longer count.
+/// The editor may approve the edited change, unless several approvals are required; the edit itself is not an approval. 403
+/// `EDIT_FORBIDDEN` if the rule lets nobody edit.
 #[utoipa::path(post, path = "/api/changes/{id}/edit", operation_id = "editChange", request_body = EditRequest,
     responses((status = 200, description = "The pending change with the new arguments and their preview", body = Change),
         (status = 409)))]

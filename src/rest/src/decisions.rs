@@ -21,7 +21,7 @@ use countersign_review::{Changes, DecideChange};
 /// Maximum number of changes in one request.
 const MAX_CHANGES: usize = 100;
 /// Maximum number of decisions at a time.
-const CONCURRENCY: usize = 8;
+const MAX_CONCURRENT_DECISIONS: usize = 8;
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -99,7 +99,7 @@ pub async fn decide(
             }
         }
     });
-    let results: Vec<DecisionResult> = stream::iter(decisions).buffered(CONCURRENCY).collect().await;
+    let results: Vec<DecisionResult> = stream::iter(decisions).buffered(MAX_CONCURRENT_DECISIONS).collect().await;
     let bytes =
         results.iter().filter_map(|outcome| outcome.change.as_ref()).map(|change| change.estimated_size()).sum();
     json_ok_sized(bytes, DecisionResults { results }).await

@@ -84,7 +84,7 @@ pub async fn stream(
     let since = read_since(&request)?;
     let slot = feed.streams.take(&caller.principal.name)?;
     let (subscriber, hello) = FeedSubscriber::new(&feed, caller, since)?;
-    let reader = SseReader {
+    let stream = SseStream {
         subscriber,
         keep_alive: interval_from_now(feed.sse_keep_alive),
         // Sent at once, so that the client sees that the stream is open.
@@ -92,7 +92,7 @@ pub async fn stream(
         is_ended: false,
         _slot: slot,
     };
-    let mut response = sse::stream_response(reader, SseReader::next);
+    let mut response = sse::stream_response(stream, SseStream::next);
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     Ok(response)
 }
@@ -116,7 +116,7 @@ pub struct FeedSubscriber {
     subscription: FeedSubscription,
     credential: Credential,
     recheck: Interval,
-    /// Ends when the token of the subscriber does.
+    /// Completes when the token of the subscriber is revoked or expires, and never for another credential.
     revoked: LocalBoxFuture<'static, McpError>,
 }
 
@@ -126,8 +126,9 @@ pub enum FeedStep {
     /// The gateway has drained, and all events were sent.
     ShuttingDown,
     /// The credential of the subscriber is no longer valid.
-    Refused,
-    /// The subscriber can subscribe again from its position.
+    Unauthorized,
+    /// The feed has ended the subscription, because the store could not be read or the feed was closed. The subscriber
+    /// can subscribe again from its position.
     Ended,
 }
 
@@ -161,7 +162,7 @@ impl FeedSubscriber {
         loop {
             let event = tokio::select! {
                 biased;
-                _ = &mut self.revoked => return FeedStep::Refused,
+                _ = &mut self.revoked => return FeedStep::Unauthorized,
                 _ = self.recheck.tick() => None,
                 event = self.subscription.next(), if is_ready => match event {
                     Some(event) => Some(event),
@@ -170,7 +171,7 @@ impl FeedSubscriber {
                 },
             };
             if self.feed.sign_ins.check_credential(&self.credential, Timestamp::now()).is_err() {
-                return FeedStep::Refused;
+                return FeedStep::Unauthorized;
             }
             if let Some(event) = event {
                 return FeedStep::Event(event);
@@ -190,6 +191,10 @@ pub enum FeedEventBody {
     Reset(ResetEvent),
     Rule(Box<RuleEvent>),
     Config(Box<ConfigEvent>),
+    ServerStatus(ServerStatusEvent),
+    ToolsWaiting(ToolsWaitingEvent),
+    Acceptance(AcceptanceEvent),
+    Webhook(WebhookEvent),
 }
 
 /// A transition of a change.
@@ -262,7 +267,65 @@ pub struct ConfigEvent {
     pub outcome: Option<ReloadOutcome>,
 }
 
-struct SseReader {
+/// A server that went up or down, or whose circuit breaker opened or closed. Live only.
+#[derive(ToSchema)]
+pub struct ServerStatusEvent {
+    #[schema(pattern = r"^provider\.(up|down|breaker_opened|breaker_closed)$")]
+    pub r#type: String,
+    pub at: Timestamp,
+    pub provider: String,
+    /// The last error, with `provider.down` and `provider.breaker_opened`.
+    #[schema(required)]
+    pub error: Option<String>,
+}
+
+/// New and changed tools of a server that wait for a reviewer. Live only.
+#[derive(ToSchema)]
+pub struct ToolsWaitingEvent {
+    #[schema(pattern = r"^provider\.tools_waiting$")]
+    pub r#type: String,
+    pub at: Timestamp,
+    pub provider: String,
+    /// The first of these tools.
+    pub tools: Vec<String>,
+    /// The number of new tools.
+    pub new: u64,
+    /// The number of changed tools.
+    pub changed: u64,
+}
+
+/// Definitions of a server's tools that a reviewer has accepted, or whose acceptance was revoked. Live only.
+#[derive(ToSchema)]
+pub struct AcceptanceEvent {
+    #[schema(pattern = r"^provider\.changed$")]
+    pub r#type: String,
+    pub at: Timestamp,
+    pub provider: String,
+    /// The reviewer, if known.
+    #[schema(required)]
+    pub actor: Option<String>,
+    #[schema(examples("accepted", "revoked"))]
+    pub what: String,
+    /// The first of these tools.
+    pub tools: Vec<String>,
+    /// The number of these tools.
+    pub count: u64,
+}
+
+/// A webhook whose deliveries fail, or succeed again. Live only.
+#[derive(ToSchema)]
+pub struct WebhookEvent {
+    #[schema(pattern = r"^webhook\.(failing|recovered)$")]
+    pub r#type: String,
+    pub at: Timestamp,
+    pub webhook: String,
+    /// The error, with `webhook.failing`.
+    #[schema(required)]
+    pub error: Option<String>,
+}
+
+/// The stream of one subscriber.
+struct SseStream {
     subscriber: FeedSubscriber,
     keep_alive: Interval,
     first: Option<Bytes>,
@@ -270,7 +333,7 @@ struct SseReader {
     _slot: StreamSlot,
 }
 
-impl SseReader {
+impl SseStream {
     /// Returns the next bytes, or `None` at the end. Only called while the socket takes more.
     async fn next(&mut self) -> Option<Bytes> {
         if let Some(first) = self.first.take() {
@@ -293,7 +356,7 @@ impl SseReader {
                 self.is_ended = true;
                 Some(Bytes::from_static(b": the gateway is shutting down\n\n"))
             }
-            FeedStep::Refused | FeedStep::Ended => None,
+            FeedStep::Unauthorized | FeedStep::Ended => None,
         }
     }
 }

@@ -60,7 +60,7 @@ pub async fn upgrade(
     let outgoing = Rc::new(Outgoing::new(frames, bytes, feed.memory.share(&caller.principal.name)));
     let (subscriber, hello) = FeedSubscriber::new(&feed, caller, since)?;
     if let Some(hello) = hello {
-        // There is always room for the first frame.
+        // The first frame always fits: the outbox is empty, and so few bytes do not count as memory.
         let _ = outgoing.push(hello.json);
     }
     let disconnected = CancellationToken::new();
@@ -145,7 +145,7 @@ impl Outgoing {
             match next {
                 FeedStep::Event(event) => {
                     if !self.push(event.json.clone()) {
-                        return self.evict(CloseCode::Again, "no memory for what waits; reconnect with since");
+                        return self.evict(CloseCode::Again, "no memory for the waiting events; reconnect with since");
                     }
                 }
                 FeedStep::ShuttingDown => {
@@ -154,14 +154,14 @@ impl Outgoing {
                 FeedStep::Ended => {
                     return self.outbox.close(CloseCode::Again.into(), "the feed ended; reconnect with since");
                 }
-                FeedStep::Refused => return self.evict(CloseCode::Policy, "the credential is no longer valid"),
+                FeedStep::Unauthorized => return self.evict(CloseCode::Policy, "the credential is no longer valid"),
             }
         }
     }
 
     /// Drops the frames that the peer has not taken, and closes the connection. The peer can ask for them again.
     fn evict(&self, code: CloseCode, reason: &'static str) {
-        tracing::debug!(reason, "a feed subscriber ends");
+        tracing::debug!(reason, "a feed subscriber is evicted");
         self.outbox.abandon(code.into(), reason);
     }
 }

@@ -2,7 +2,8 @@
 //! curl.
 //!
 //! Every endpoint needs a reviewer's or viewer's credential, even on loopback, except those marked `security(())`: signing
-//! in, logouts by the identity provider, the return of a browser from a server, the client metadata, and the description.
+//! in, logouts by the identity provider, the return of a browser from an authorization server, the client metadata, and the
+//! description.
 //! Handlers only translate: [`countersign_review`] decides what may happen to a change.
 
 pub mod account;

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use super::{
     Problem,
-    body::{Body, Submission},
+    body::{self, Body, Submission},
     json_ok,
 };
 use countersign_config::HttpConfig;
@@ -22,9 +22,6 @@ use countersign_protocol::{ErrorKind, McpError, suggest};
 use countersign_routing::{RouteTable, ToolRoute};
 use countersign_rulings::standing_rules::StandingRules;
 use countersign_session::policy::find_refusal;
-
-/// Maximum size in bytes of a body with arguments.
-const MAX_ARGUMENTS_BYTES: usize = 2 << 20;
 
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -62,7 +59,7 @@ impl Body for PolicyTestRequest {
     const NEEDS_REVIEWER: bool = false;
 
     fn max_bytes(_: &HttpConfig) -> usize {
-        MAX_ARGUMENTS_BYTES
+        body::MAX_ARGUMENTS_BYTES
     }
 }
 
@@ -124,14 +121,7 @@ impl PolicyTestRequest {
                 Err(subject_count_error())
             };
         };
-        let arguments = match self.arguments.take() {
-            Some(arguments) => arguments,
-            None => RawValue::from_string("{}".to_owned())
-                .map_err(|error| McpError::new(ErrorKind::Internal, error.to_string()))?,
-        };
-        if !arguments.get().starts_with('{') {
-            return Err(McpError::new(ErrorKind::ValidationFailed, "`arguments` must be an object"));
-        }
+        let arguments = body::arguments_or_empty(self.arguments.take())?;
         let route: Arc<ToolRoute> = table.find_tool(&tool).ok_or_else(|| {
             let name: String = tool.chars().take(128).flat_map(char::escape_debug).collect();
             // Only reviewers and viewers test, who see every tool.
@@ -192,12 +182,12 @@ impl PolicyTestRequest {
                     let server = server.and_then(|server| Some((server, server.upstream()?)));
                     let missing = || not_found(ErrorKind::NotFound, "server for the method");
                     let (server, upstream) = server.ok_or_else(missing)?;
-                    let closed =
+                    let refusal =
                         (!policy.simulates() && !table.allows_method(upstream, &method, &requester)).then(|| {
                             find_refusal(policy, server, Subject::Method(&method), &requester)
                                 .unwrap_or_else(|| Refusal { rule: None, reason: CLOSED_METHOD_REASON.into() })
                         });
-                    (TestSubject::Method(method), upstream.config.name.clone(), closed, OPEN_METHOD_REASON)
+                    (TestSubject::Method(method), upstream.config.name.clone(), refusal, OPEN_METHOD_REASON)
                 }
                 _ => return Err(subject_count_error()),
             };

@@ -10,18 +10,16 @@ use utoipa::ToSchema;
 
 use super::{
     Problem,
-    body::{Body, Submission},
+    body::{self, Body, Submission},
     json_ok,
 };
 use countersign_config::HttpConfig;
 use countersign_domain::changes::{Diff, Operation, Preview, PreviewNote, Target, visible::quoted};
-use countersign_protocol::{ErrorKind, McpError};
+use countersign_protocol::ErrorKind;
 use countersign_provider::{CallContext, ProviderDirectory as _, previews};
 use countersign_routing::RouteDirectory;
 use countersign_rulings::standing_rules::StandingRules;
 
-/// Maximum size in bytes of a body with arguments.
-const MAX_BODY_BYTES: usize = 2 << 20;
 /// Time limit of the preview, which is longer than that of a recipe's calls.
 const MAX_PREVIEW_TIME: Duration = Duration::from_secs(15);
 
@@ -38,7 +36,7 @@ pub struct PreviewTestRequest {
 
 impl Body for PreviewTestRequest {
     fn max_bytes(_: &HttpConfig) -> usize {
-        MAX_BODY_BYTES
+        body::MAX_ARGUMENTS_BYTES
     }
 }
 
@@ -63,18 +61,11 @@ pub struct PreviewTest {
     responses((status = 200, description = "The preview", body = PreviewTest), (status = 404)))]
 pub async fn test(
     submission: Submission<PreviewTestRequest>,
-    standing: web::Data<StandingRules>,
+    standing_rules: web::Data<StandingRules>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body: PreviewTestRequest { server, tool, arguments }, .. } = submission;
-    let arguments = match arguments {
-        Some(arguments) => arguments,
-        None => RawValue::from_string("{}".to_owned())
-            .map_err(|error| McpError::new(ErrorKind::Internal, error.to_string()))?,
-    };
-    if !arguments.get().starts_with('{') {
-        return Err(Problem::new(ErrorKind::ValidationFailed, "`arguments` must be an object"));
-    }
-    let directory = RouteDirectory(Arc::clone(standing.routes()));
+    let arguments = body::arguments_or_empty(arguments)?;
+    let directory = RouteDirectory(Arc::clone(standing_rules.routes()));
     let not_found = || Problem::new(ErrorKind::NotFound, format!("there is no server {}", quoted(&server)));
     let provider = directory.provider(&server).ok_or_else(not_found)?;
     let is_exposed = directory.tool_hash(&server, &tool).is_some();

@@ -7,6 +7,8 @@ use super::Problem;
 use countersign_protocol::ErrorKind;
 
 const MAX_VALUE_BYTES: usize = 1024;
+/// Maximum number of items of a list. Further items are ignored.
+const MAX_LIST_ITEMS: usize = 64;
 
 /// The parameters of a request.
 #[derive(Debug)]
@@ -69,9 +71,14 @@ impl Query {
         parse_number(text).map(Some).ok_or_else(|| refuse(format!("{name} must be a whole number")))
     }
 
-    /// Returns the items of a comma-separated list, at most 64.
+    /// Returns the items of a comma-separated list, at most [`MAX_LIST_ITEMS`].
     fn items(&self, name: &str) -> impl Iterator<Item = &str> {
-        self.get(name).unwrap_or_default().split(',').map(str::trim).filter(|word| !word.is_empty()).take(64)
+        self.get(name)
+            .unwrap_or_default()
+            .split(',')
+            .map(str::trim)
+            .filter(|word| !word.is_empty())
+            .take(MAX_LIST_ITEMS)
     }
 
     /// Returns the texts of a comma-separated list.

@@ -100,14 +100,14 @@ pub async fn get(
     acceptances: web::Data<ToolAcceptances>,
 ) -> Result<HttpResponse, Problem> {
     let query = Query::read(&request, &["limit", "cursor"])?;
-    tools_page(path_name(&request), &acceptances, |tools| page::by_name(&query, tools, |tool| &tool.name))
+    tools_page_response(path_name(&request), &acceptances, |tools| page::by_name(&query, tools, |tool| &tool.name))
 }
 
-fn all_tools(name: &str, acceptances: &ToolAcceptances) -> Result<HttpResponse, Problem> {
-    tools_page(name, acceptances, |items| Ok(Page { items, next_cursor: None }))
+fn tools_response(name: &str, acceptances: &ToolAcceptances) -> Result<HttpResponse, Problem> {
+    tools_page_response(name, acceptances, |items| Ok(Page { items, next_cursor: None }))
 }
 
-fn tools_page(
+fn tools_page_response(
     name: &str,
     acceptances: &ToolAcceptances,
     page: impl FnOnce(Vec<ToolInfo>) -> Result<Page<ToolInfo>, Problem>,
@@ -170,7 +170,7 @@ pub async fn allow(
     let reason = reason.ok_or_else(|| Problem::new(ErrorKind::ValidationFailed, missing))?;
     let tools = to_definitions(body.tools, MAX_RULES_PER_OWNER)?;
     standing_rules.allow_tools(&server, &tools, &principal, &reason).await?;
-    all_tools(&server, &acceptances)
+    tools_response(&server, &acceptances)
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -202,7 +202,7 @@ pub async fn accept(
     let Submission { principal, path_parameter: server, body } = submission;
     let tools = to_definitions(body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
     acceptances.accept(&server, &tools, &principal).await?;
-    all_tools(&server, &acceptances)
+    tools_response(&server, &acceptances)
 }
 
 /// Accepts known reads of a server.
@@ -222,7 +222,7 @@ pub async fn accept_known_reads(
     let Submission { principal, path_parameter: server, body } = submission;
     let tools = to_definitions(body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
     acceptances.accept_known_reads(&server, &tools, &principal).await?;
-    all_tools(&server, &acceptances)
+    tools_response(&server, &acceptances)
 }
 
 /// Revokes acceptances.
@@ -238,5 +238,5 @@ pub async fn revoke(
     let Submission { principal, path_parameter: server, body } = submission;
     let tools = to_definitions(body.tools, MAX_TOOLS_PER_ACCEPTANCE)?;
     acceptances.revoke(&server, &tools, &principal).await?;
-    all_tools(&server, &acceptances)
+    tools_response(&server, &acceptances)
 }

@@ -263,10 +263,10 @@ pub async fn start(
         }),
         sign_in: web::Data::new(SignInData {
             authentication: Arc::clone(&authentication),
-            codes: Arc::clone(&credentials),
+            credentials: Arc::clone(&credentials),
             provider_sign_ins: Arc::clone(&provider_sign_ins),
             attempts: FailedAttempts::default(),
-            people: reviewers,
+            reviewers,
             request_timeout: config.transports.http.request_timeout,
         }),
         server_accounts: web::Data::from(server_accounts as Arc<dyn ServerAccounts>),

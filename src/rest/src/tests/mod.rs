@@ -186,13 +186,13 @@ impl Endpoints {
         let stored = Arc::new(StoredCredentials::open(&StoreLocation::directory(dir.path())).unwrap());
         let keys = Arc::clone(stored.keyring());
         let people = Arc::new(Reviewers::new(&config.policy.groups).with_keys(keys));
-        let (table, shown, rules) = (Arc::clone(&routes), Arc::clone(&provider), Arc::clone(&policy));
+        let (table, routed, rules) = (Arc::clone(&routes), Arc::clone(&provider), Arc::clone(&policy));
         let rebuild_routes =
-            route_builder(table, shown, rules, Arc::clone(&pins), Arc::clone(&rule_cache), Arc::clone(&people));
+            route_builder(table, routed, rules, Arc::clone(&pins), Arc::clone(&rule_cache), Arc::clone(&people));
         rebuild_routes();
         let directory = Arc::new(FakeDirectory(Arc::clone(&provider)));
-        let pending = ReviewConfig { reviewers: Arc::clone(&people), ..ReviewConfig::from(&config.changes) };
-        let changes = Changes::start(Arc::clone(&store), directory, pending).await.unwrap();
+        let review_config = ReviewConfig { reviewers: Arc::clone(&people), ..ReviewConfig::from(&config.changes) };
+        let changes = Changes::start(Arc::clone(&store), directory, review_config).await.unwrap();
         let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as Arc<dyn KeyStore>));
         let origins = Arc::new(OriginRules::new(&config));
         let sign_ins = Arc::new(DashboardSignIns::new(Arc::clone(&authenticator), Arc::clone(&stored) as _, &origins));
@@ -232,10 +232,10 @@ impl Endpoints {
             }),
             sign_in: web::Data::new(SignInData {
                 authentication: Arc::clone(&authentication),
-                codes: Arc::clone(&stored),
+                credentials: Arc::clone(&stored),
                 provider_sign_ins: Arc::new(ProviderSignIns::new(OidcClient::new(&config, None), Arc::clone(&stored))),
                 attempts: FailedAttempts::default(),
-                people,
+                reviewers: people,
                 request_timeout: config.transports.http.request_timeout,
             }),
             server_accounts: web::Data::from(Arc::<server_accounts::FakeAccounts>::default() as Arc<dyn ServerAccounts>),

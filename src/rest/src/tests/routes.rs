@@ -49,6 +49,20 @@ fn every_reference_in_description_resolves() {
     }
 }
 
+#[test]
+fn every_event_type_is_described() {
+    let document = documented();
+    let schema_of = |reference: &Value| document.pointer(reference["$ref"].as_str().unwrap().trim_start_matches('#'));
+    let variants = document["components"]["schemas"]["FeedEvent"]["oneOf"].as_array().unwrap();
+    let types: Vec<jsonschema::Validator> = variants
+        .iter()
+        .map(|variant| jsonschema::validator_for(&schema_of(variant).unwrap()["properties"]["type"]).unwrap())
+        .collect();
+    for event_type in countersign_domain::webhooks::event::event_types() {
+        assert!(types.iter().any(|schema| schema.is_valid(&json!(event_type))), "{event_type} is not described");
+    }
+}
+
 #[actix::test]
 async fn responses_match_the_description() {
     let endpoints = Endpoints::open().await;

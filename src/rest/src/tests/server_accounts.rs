@@ -1,4 +1,4 @@
-//! Tests that a person connects and disconnects accounts at servers, with accounts that only count.
+//! Tests that a person connects and disconnects accounts at servers, with fake accounts.
 
 use futures_util::future::LocalBoxFuture;
 
