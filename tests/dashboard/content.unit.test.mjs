@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { argumentText, imageOf, MAX_IMAGE, wholeValue } from '../../src/rest/assets/js/core/images.js';
+import { argumentText, imageOf, MAX_IMAGE_BYTES, wholeValue } from '../../src/rest/assets/js/core/images.js';
 import { parseInline, parseMarkdown } from '../../src/rest/assets/js/core/markdown.js';
 import { compareRecipients } from '../../src/rest/assets/js/core/recipients.js';
 import { cellText, compareRows, hasRowsBeyond, MAX_ROWS } from '../../src/rest/assets/js/core/rowtable.js';
@@ -96,7 +96,7 @@ test('only Base64 of known images is shown', () => {
   assert.equal(imageOf('iVBORw0KGgo"><script>'), null);
   assert.equal(imageOf('data:text/html;base64,iVBORw0KGgo='), null);
   assert.deepEqual(imageOf('data:image/svg+xml;base64,iVBORw0KGgo='), { kind: 'png', bytes: 8, url: 'data:image/png;base64,iVBORw0KGgo=' });
-  assert.equal(imageOf(`iVBORw0KGgo${'A'.repeat(MAX_IMAGE * 2)}`).url, null);
+  assert.equal(imageOf(`iVBORw0KGgo${'A'.repeat(MAX_IMAGE_BYTES * 2)}`).url, null);
   assert.equal(argumentText('a', '{"a":"x","b":1}'), 'x');
   assert.deepEqual([argumentText('a', '{"a":"x","a":"y"}'), argumentText('b', '{"b":1}'), argumentText('toString', '{}')], [null, null, null]);
   assert.deepEqual([wholeValue('abc…', '{"x":"abcdef"}'), wholeValue('abc…', '{"x":"abd"}'), wholeValue('abc', '{}')], ['abcdef', 'abc…', 'abc']);

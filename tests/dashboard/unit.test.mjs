@@ -16,7 +16,7 @@ import { SseParser } from '../../src/rest/assets/js/core/sse.js';
 import { cut, escapeHidden, linesOf, visibleString } from '../../src/rest/assets/js/core/text.js';
 import { Triage } from '../../src/rest/assets/js/core/triage.js';
 import { entryOf, EVENT_GROUPS, EVENTS, eventOf, HISTORY_STATES, shownOperation, toolName } from '../../src/rest/assets/js/core/vocab.js';
-import { auditQuery, auditRequest, isNarrowed, readAuditFilter } from '../../src/rest/assets/js/ui/auditfilter.js';
+import { auditRequest, isNarrowed, readAuditFilter } from '../../src/rest/assets/js/ui/auditfilter.js';
 import { splitFields } from '../../src/rest/assets/js/ui/callargs.js';
 import { columns, emphasis, foldEqual, pairUp } from '../../src/rest/assets/js/ui/difflines.js';
 import { spanOf } from '../../src/rest/assets/js/ui/export.js';
@@ -352,8 +352,8 @@ test('a change is selected only in the version that was seen', () => {
   assert.equal(triage.toggle({ ...change(1), state: 'stale' }), 'decided');
   assert.equal(triage.toggle(change(1)), 'selected');
   assert.deepEqual(triage.selected.map(({ id, version, digest }) => [id, version, digest]), [['c', 1, 'd1']]);
-  assert.equal(triage.follow(() => change(1)), 0);
-  assert.equal(triage.follow(() => change(2)), 1);
+  assert.equal(triage.deselectModified(() => change(1)), 0);
+  assert.equal(triage.deselectModified(() => change(2)), 1);
   assert.equal(triage.size, 0);
 });
 
@@ -444,14 +444,14 @@ test('a vote keeps a change selected, a new digest does not', () => {
   triage.markSeen(change);
   assert.equal(triage.toggle(change), 'selected');
   const voted = { id: 'c', version: 2, digest: 'd', state: 'pending' };
-  assert.equal(triage.follow(() => voted), 0);
+  assert.equal(triage.deselectModified(() => voted), 0);
   assert.deepEqual(triage.selected.map(({ version, digest }) => [version, digest]), [[2, 'd']]);
   assert.ok(triage.hasSeen(voted), 'it may be selected again');
-  assert.equal(triage.follow(() => ({ ...voted, state: 'stale' })), 1);
+  assert.equal(triage.deselectModified(() => ({ ...voted, state: 'stale' })), 1);
   triage.toggle(voted);
-  assert.equal(triage.follow(() => ({ ...voted, version: 3, digest: 'e' })), 1);
+  assert.equal(triage.deselectModified(() => ({ ...voted, version: 3, digest: 'e' })), 1);
   triage.toggle(voted);
-  assert.equal(triage.follow(() => null), 1, 'it is no longer pending');
+  assert.equal(triage.deselectModified(() => null), 1, 'it is no longer pending');
 });
 
 test('an update whose effect is unknown is shown as a call', () => {
@@ -484,7 +484,7 @@ test('the audit filter is kept in the address and offers every event', () => {
   const now = Date.parse('2026-11-22T12:00:00Z');
   assert.deepEqual(auditRequest(filter, now), { q: 'a b', event: 'approved,voted', actor: 'bob', since: '2026-11-21T12:00:00.000Z', until: '' });
   assert.equal(auditRequest({ ...filter, age: 'over-1h' }, now).until, '2026-11-22T11:00:00.000Z');
-  assert.deepEqual(auditQuery({ q: '', event: 'approved', actor: '', age: '' }), { event: 'approved' });
+  assert.deepEqual(filterQuery({ q: '', event: 'approved', actor: '', age: '' }), { event: 'approved' });
   assert.ok(isNarrowed(filter) && !isNarrowed(readAuditFilter(new URLSearchParams())));
   assert.deepEqual(EVENT_GROUPS.flatMap(([, events]) => events).sort(), Object.keys(EVENTS).sort());
 });

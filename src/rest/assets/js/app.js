@@ -215,7 +215,7 @@ export class App {
     if (this.#history?.apply(event.change)) this.#recount();
     this.#view?.event(event);
     const name = eventName(event.type);
-    this.#undos.follow(event.change);
+    this.#undos.dropIfModified(event.change);
     if (name === 'created') {
       announce(`New change: ${event.change.summary}`);
       if (isReviewerOf(event.change, this.#me) && !isBarredAsProposer(event.change, this.#me)) queueNotification(event.change, (id) => go(routeTo('inbox', id)));
@@ -330,7 +330,7 @@ export class App {
 
   #updateTitle() {
     const n = this.#inbox.size(INBOX_STATES);
-    const view = VIEWS.find(([name]) => this.#viewName?.startsWith(name))?.[1] ?? 'Inbox';
+    const view = VIEWS.find(([name]) => name === this.#viewName)?.[1] ?? 'Inbox';
     document.title = `${n > 0 ? `(${count(n)}) ` : ''}${view} · Countersign`;
   }
 

@@ -1,7 +1,7 @@
 // Calls the gateway's REST API. Each request carries the secret in a header, because the cookie alone authorizes nothing.
 
 import { elementsOf, sourceOf } from './rawjson.js';
-import { learnClock } from './time.js';
+import { syncClock } from './time.js';
 
 const TIMEOUT = 20_000;
 
@@ -54,7 +54,7 @@ export class Api {
       if (signal?.aborted) throw error;
       throw new NetworkError('The gateway did not answer.');
     }
-    learnClock(response.headers.get('Date'));
+    syncClock(response.headers.get('Date'));
     let value = null;
     try {
       value = text === '' ? null : JSON.parse(text);
@@ -241,7 +241,7 @@ export class Api {
     return (await this.#call('DELETE', `/api/servers/${encodeURIComponent(name)}/connection`)).value;
   }
 
-  /** Returns the state of the configuration: what waits for approval, and what was rejected. */
+  /** Returns the last reload of the configuration, and the change of it that waits for consent. */
   async reloadStatus(signal) {
     return (await this.#call('GET', '/api/reload', { signal })).value;
   }

@@ -3,15 +3,15 @@
 
 import { shownOperation } from './vocab.js';
 
-const PAGE = 200;
+const PAGE_SIZE = 200;
 // Bounds a history that stays open for weeks; the oldest rows are dropped.
 const MAX_ROWS = 20_000;
 const TOP_UP_DELAY = 1500;
 // Milliseconds from an event to its repaint, and between two repaints. A slow repaint lengthens the interval.
 const REPAINT_DELAY = 16;
 const REPAINT_INTERVAL = 100;
-const COST_FACTOR = 10;
-const MAX_INTERVAL = 500;
+const REPAINT_COST_FACTOR = 10;
+const MAX_REPAINT_INTERVAL = 500;
 
 export class Collection {
   items = [];
@@ -30,9 +30,9 @@ export class Collection {
   #generation = 0;
   #listeners = new Set();
   #timer = null;
-  #due = 0;
+  #repaintDue = 0;
   #repaintedAt = -Infinity;
-  #cost = 0;
+  #repaintCost = 0;
   #keptId = null;
   #toppingUp = null;
   #waitedFor = new Set();
@@ -41,7 +41,7 @@ export class Collection {
 
   /**
    * `load({limit, cursor, signal})` returns one page. `accepts(change)` tells if a change belongs here. An eager
-   * collection loads all pages at once.
+   * collection loads all pages, one after another; any other waits for `more()`.
    */
   constructor({ load, accepts, eager = false }) {
     this.#load = load;
@@ -110,7 +110,7 @@ export class Collection {
     this.#notify();
     try {
       do {
-        const page = await this.#load({ limit: PAGE, cursor: this.#cursor });
+        const page = await this.#load({ limit: PAGE_SIZE, cursor: this.#cursor });
         if (generation !== this.#generation) return;
         this.#cursor = page.nextCursor ?? null;
         this.counts = page.counts ?? this.counts;
@@ -164,11 +164,11 @@ export class Collection {
   #topUp() {
     this.#toppingUp ??= setTimeout(async () => {
       this.#toppingUp = null;
-      let from = Math.min(PAGE, this.items.length) - 1;
+      let from = Math.min(PAGE_SIZE, this.items.length) - 1;
       while (from >= 0 && this.items[from].isWhole && this.items[from].state !== 'approved') from -= 1;
       if (from === -1) return;
       try {
-        const { changes } = await this.#load({ limit: Math.min(PAGE, from + 10), cursor: null });
+        const { changes } = await this.#load({ limit: Math.min(PAGE_SIZE, from + 10), cursor: null });
         for (const change of changes) this.#applyChange(change, false);
         this.#notify(false);
       } catch {
@@ -190,7 +190,7 @@ export class Collection {
       this.items[this.#indexOf(known)] = row;
       this.#countLoaded(known, -1);
     } else {
-      this.items.splice(this.#slot(row), 0, row);
+      this.items.splice(this.#insertionIndex(row), 0, row);
       if (this.items.length > MAX_ROWS) this.#remove(this.items.at(-1).id);
     }
     this.#countLoaded(row, 1);
@@ -211,12 +211,12 @@ export class Collection {
   }
 
   #indexOf(row) {
-    const slot = this.#slot(row);
-    return this.items[slot]?.id === row.id ? slot : this.items.findIndex((r) => r.id === row.id);
+    const index = this.#insertionIndex(row);
+    return this.items[index]?.id === row.id ? index : this.items.findIndex((r) => r.id === row.id);
   }
 
   // Returns the index of the first row that is not newer, by binary search.
-  #slot(row) {
+  #insertionIndex(row) {
     let low = 0;
     let high = this.items.length;
     while (low < high) {
@@ -232,18 +232,18 @@ export class Collection {
   // animation frame, so that the count in the title of a hidden tab is updated too.
   #notify(urgent = true) {
     const now = performance.now();
-    const due = urgent ? now + REPAINT_DELAY : Math.max(now + REPAINT_DELAY, this.#repaintedAt + Math.min(Math.max(REPAINT_INTERVAL, this.#cost * COST_FACTOR), MAX_INTERVAL));
+    const due = urgent ? now + REPAINT_DELAY : Math.max(now + REPAINT_DELAY, this.#repaintedAt + Math.min(Math.max(REPAINT_INTERVAL, this.#repaintCost * REPAINT_COST_FACTOR), MAX_REPAINT_INTERVAL));
     if (this.#timer !== null) {
-      if (due >= this.#due) return;
+      if (due >= this.#repaintDue) return;
       clearTimeout(this.#timer);
     }
-    this.#due = due;
+    this.#repaintDue = due;
     this.#timer = setTimeout(() => {
       this.#timer = null;
       const start = performance.now();
       for (const listener of this.#listeners) listener(this);
       this.#repaintedAt = performance.now();
-      this.#cost = this.#repaintedAt - start;
+      this.#repaintCost = this.#repaintedAt - start;
     }, due - now);
   }
 }

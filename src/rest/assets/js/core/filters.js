@@ -24,36 +24,39 @@ export function readFilter(query, states = Object.keys(STATES)) {
   };
 }
 
+/** Returns a filter as the query of a route, without empty values. */
 export const filterQuery = (filter) => Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
 
 /** Returns the number of chosen criteria, without state and text. */
 export const countCriteria = (filter) => ['tool', 'server', 'principal', 'age'].filter((key) => filter[key]).length;
 
-const isWithin = (row, age, now) => {
+const matchesAge = (row, age, now) => {
   const { within, beyond } = AGES[age];
   return within ? row.at >= now - within : row.at < now - beyond;
 };
 
 /** Returns true if a row matches all criteria except the text. */
-export function fits(row, filter, now) {
+export function matchesCriteria(row, filter, now) {
   if (filter.state && row.state !== filter.state) return false;
   for (const [key] of FACETS) if (filter[key] && VALUE_OF[key](row) !== filter[key]) return false;
-  return !filter.age || isWithin(row, filter.age, now);
+  return !filter.age || matchesAge(row, filter.age, now);
 }
 
 export function filterRows(rows, filter, now) {
   const isFiltered = filter.state || countCriteria(filter) > 0;
-  return matchingRows(isFiltered ? rows.filter((row) => fits(row, filter, now)) : rows, filter.q);
+  return matchingRows(isFiltered ? rows.filter((row) => matchesCriteria(row, filter, now)) : rows, filter.q);
+}
+
+/** Returns an age as the parameters `since` and `until` of the REST API. */
+export function ageLimits(age, now) {
+  const at = (ms) => new Date(now - ms).toISOString();
+  return { since: AGES[age]?.within ? at(AGES[age].within) : '', until: AGES[age]?.beyond ? at(AGES[age].beyond) : '' };
 }
 
 /** Returns the filter as parameters of the REST API. */
 export function requestOf(filter, now) {
   const { state, tool, server, principal, q, age } = filter;
-  const at = (ms) => new Date(now - ms).toISOString();
-  return {
-    states: state ? [state] : [], tool, server, principal, q,
-    since: AGES[age]?.within ? at(AGES[age].within) : '', until: AGES[age]?.beyond ? at(AGES[age].beyond) : '',
-  };
+  return { states: state ? [state] : [], tool, server, principal, q, ...ageLimits(age, now) };
 }
 
 /** Returns the choices of each criterion with the number of matching rows: `{tool: [[name, n], …], …}`. */
@@ -64,7 +67,7 @@ export function facets(rows, filter, now) {
     const counts = new Map();
     const otherCriteria = { ...filter, [key]: '' };
     for (const row of rowsWithText) {
-      if (!fits(row, otherCriteria, now)) continue;
+      if (!matchesCriteria(row, otherCriteria, now)) continue;
       const name = VALUE_OF[key](row);
       if (name) counts.set(name, (counts.get(name) ?? 0) + 1);
     }

@@ -3,7 +3,7 @@
 import { members } from './rawjson.js';
 
 /** The largest image that is shown, in bytes. */
-export const MAX_IMAGE = 1 << 20;
+export const MAX_IMAGE_BYTES = 1 << 20;
 
 const DATA_URL = /^data:image\/[a-z.+-]{1,20};base64,/;
 const KINDS = [['iVBORw0KGgo', 'png'], ['/9j/', 'jpeg'], ['R0lGODdh', 'gif'], ['R0lGODlh', 'gif'], ['UklGR', 'webp']];
@@ -17,7 +17,7 @@ export function imageOf(text) {
   const kind = KINDS.find(([start]) => encoded.startsWith(start))?.[1];
   if (!kind || !/^[A-Za-z0-9+/]+={0,2}$/.test(encoded)) return null;
   const bytes = Math.floor((encoded.replace(/=+$/, '').length * 3) / 4);
-  return { kind, bytes, url: bytes <= MAX_IMAGE ? `data:image/${kind};base64,${encoded}` : null };
+  return { kind, bytes, url: bytes <= MAX_IMAGE_BYTES ? `data:image/${kind};base64,${encoded}` : null };
 }
 
 /** Returns the text of an argument of the call, or null if it is no text or there are several of this name. */

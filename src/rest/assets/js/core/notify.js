@@ -1,6 +1,6 @@
 // Shows browser notifications of new changes while the page is in the background, if the user turned them on.
 
-import { choice, choose } from './prefs.js';
+import { preference, setPreference } from './prefs.js';
 import { plural, short, visibleString } from './text.js';
 import { proposerName } from './vocab.js';
 
@@ -17,13 +17,13 @@ export const canNotify = () => typeof Notification !== 'undefined' && isSecureCo
 export function notificationState() {
   if (!canNotify()) return 'none';
   if (Notification.permission === 'denied') return 'blocked';
-  return Notification.permission === 'granted' && choice(PREFERENCE, ['off', 'on']) === 'on' ? 'on' : 'off';
+  return Notification.permission === 'granted' && preference(PREFERENCE, ['off', 'on']) === 'on' ? 'on' : 'off';
 }
 
 /** Turns notifications on, after asking the browser, or off. Resolves to the new state. */
 export async function toggleNotifications() {
   if (notificationState() === 'on') {
-    choose(PREFERENCE, 'off');
+    setPreference(PREFERENCE, 'off');
     return 'off';
   }
   if (!canNotify()) return 'none';
@@ -31,7 +31,7 @@ export async function toggleNotifications() {
     // Changes from before are not announced.
     clearTimeout(timer);
     [timer, first, waiting] = [null, null, 0];
-    choose(PREFERENCE, 'on');
+    setPreference(PREFERENCE, 'on');
   }
   return notificationState();
 }

@@ -4,7 +4,7 @@ const PREFIX = 'countersign.';
 const chosen = new Map();
 
 /** Returns the chosen one of `options`, or the first if none was chosen. */
-export function choice(name, options) {
+export function preference(name, options) {
   let value = chosen.get(name);
   if (value === undefined) {
     try {
@@ -16,7 +16,7 @@ export function choice(name, options) {
   return options.includes(value) ? value : options[0];
 }
 
-export function choose(name, value) {
+export function setPreference(name, value) {
   chosen.set(name, value);
   try {
     localStorage.setItem(PREFIX + name, value);

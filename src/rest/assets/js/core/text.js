@@ -74,14 +74,14 @@ function nameOf(code) {
   return 'invisible character';
 }
 
-function mark({ code, count }) {
+function codePointMark({ code, count }) {
   const hex = code.toString(16).toUpperCase().padStart(4, '0');
   return count > 1 ? `‹U+${hex} ×${count}›` : `‹U+${hex}›`;
 }
 
 /** Returns a string for attributes and titles, with marks in place of invisible characters. */
 export function visibleString(text, options) {
-  return segments(String(text), options).map((s) => s.text ?? mark(s)).join('');
+  return segments(String(text), options).map((s) => s.text ?? codePointMark(s)).join('');
 }
 
 /** Returns JSON text with invisible characters in strings as escapes; line feeds and tabs between values stay. */
@@ -101,7 +101,7 @@ export function visible(text, options) {
       const chip = document.createElement('span');
       chip.className = 'hidden-char';
       chip.title = segment.name;
-      chip.textContent = mark(segment);
+      chip.textContent = codePointMark(segment);
       fragment.append(chip);
     }
   }

@@ -7,8 +7,8 @@ const clock = new Intl.DateTimeFormat('en', { hour: '2-digit', minute: '2-digit'
 const day = new Intl.DateTimeFormat('en', { month: 'short', day: 'numeric' });
 let skew = 0;
 
-/** Learns the gateway's time. Offsets of a few seconds come from the network and are ignored. */
-export function learnClock(dateHeader) {
+/** Adopts the gateway's time. Offsets of a few seconds come from the network and are ignored. */
+export function syncClock(dateHeader) {
   const gatewayTime = Date.parse(dateHeader ?? '');
   if (!Number.isFinite(gatewayTime)) return;
   const difference = gatewayTime - Date.now();

@@ -59,7 +59,7 @@ export class Triage {
    * or null. A new version with the same digest (after a vote) stays selected, because the decision also carries the digest
    * of what was on the screen.
    */
-  follow(get) {
+  deselectModified(get) {
     let dropped = 0;
     for (const [id, seen] of this.#selected) {
       const row = get(id);

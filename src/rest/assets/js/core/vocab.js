@@ -73,10 +73,10 @@ export const EVENTS = {
 
 /** The results of reading the target of an applied change again after the run. */
 export const VERIFICATIONS = {
-  not_read: { says: 'Not read back yet. This is tried once, right after the run.', icon: 'eye', tone: 'grey' },
-  matches: { says: 'Read back: as approved.', icon: 'check', tone: 'green', event: 'read the target back: it is as approved' },
-  differs: { says: 'Read back: differs from what was approved.', icon: 'alert', tone: 'red', event: 'read the target back: it differs from what was approved' },
-  unreadable: { says: 'Could not be read back.', icon: 'question', tone: 'amber', event: 'could not read the target back' },
+  not_read: { explanation: 'Not read back yet. This is tried once, right after the run.', icon: 'eye', tone: 'grey' },
+  matches: { explanation: 'Read back: as approved.', icon: 'check', tone: 'green', event: 'read the target back: it is as approved' },
+  differs: { explanation: 'Read back: differs from what was approved.', icon: 'alert', tone: 'red', event: 'read the target back: it differs from what was approved' },
+  unreadable: { explanation: 'Could not be read back.', icon: 'question', tone: 'amber', event: 'could not read the target back' },
 };
 
 /** The events by topic, for the filter of the audit trail. */

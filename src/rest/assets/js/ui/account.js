@@ -29,13 +29,13 @@ export const personName = (me) => me.displayName ?? me.owner;
 export const connectRoute = (name) => `${routeTo('servers', name)}/connect`;
 
 /**
- * Returns the section about the account of a server, or null if the server needs none. `isNew` is true right after the
- * connection. `disconnect()` removes the account.
+ * Returns the section about the account of a server, or null if the server needs none. `isJustConnected` is true right
+ * after the connection. `disconnect()` removes the account.
  */
-export function accountSection({ server, account, me, isNew, disconnect }) {
+export function accountSection({ server, account, me, isJustConnected, disconnect }) {
   if (!account) return null;
   const isShared = account.as === 'gateway';
-  if (account.connected) return connected({ server, account, me, isNew, isShared, disconnect });
+  if (account.connected) return connected({ server, account, me, isJustConnected, isShared, disconnect });
   const text = isShared
     ? 'This server is used with one account for everybody. It is not connected.'
     : 'This server is used with an account of your own. Agents that act for you can use it once you have connected it.';
@@ -45,11 +45,11 @@ export function accountSection({ server, account, me, isNew, disconnect }) {
     account.mayConnect ? h('button', { type: 'button', class: 'primary', onclick: () => go(connectRoute(server)) }, 'Connect…') : isShared && h('p', { class: 'quiet' }, 'An admin has to connect it.')));
 }
 
-function connected({ server, account, me, isNew, isShared, disconnect }) {
+function connected({ server, account, me, isJustConnected, isShared, disconnect }) {
   const owner = isShared ? 'Connected for everybody' : ['Connected for ', h('strong', null, quote(personName(me), 60))];
   const facts = [account.since && ['since ', time(account.since)], account.issuer && ['through ', quote(hostOf(account.issuer), 100)]].filter(Boolean);
-  return h('div', { class: `banner tone-${isNew ? 'green' : 'grey'} account` }, icon('check'), h('div', null,
-    isNew && h('p', null, h('strong', null, 'It worked. '), isShared ? 'Agents can use this server now.' : 'Agents that act for you can use this server now.'),
+  return h('div', { class: `banner tone-${isJustConnected ? 'green' : 'grey'} account` }, icon('check'), h('div', null,
+    isJustConnected && h('p', null, h('strong', null, 'It worked. '), isShared ? 'Agents can use this server now.' : 'Agents that act for you can use this server now.'),
     h('p', null, owner, facts.map((fact) => h('span', { class: 'quiet' }, ' · ', fact))),
     account.scopes.length > 0 && h('p', { class: 'quiet account-scopes' }, 'Granted: ', quote(account.scopes.join(', '), 500))),
   account.mayConnect && h('button', { type: 'button', class: 'account-end', onclick: () => confirm({ server, isShared, disconnect }) }, 'Disconnect…'));

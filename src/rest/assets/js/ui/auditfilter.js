@@ -1,6 +1,6 @@
 // The search field and filters of the audit trail. The address holds the chosen values.
 
-import { AGES } from '../core/filters.js';
+import { AGES, ageLimits } from '../core/filters.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { short, visibleString } from '../core/text.js';
@@ -18,11 +18,8 @@ export function readAuditFilter(query) {
 
 /** Returns the filter as parameters of the REST API, at the time `now`. */
 export function auditRequest({ q, event, actor, age }, now) {
-  const at = (ms) => new Date(now - ms).toISOString();
-  return { q, event, actor, since: AGES[age]?.within ? at(AGES[age].within) : '', until: AGES[age]?.beyond ? at(AGES[age].beyond) : '' };
+  return { q, event, actor, ...ageLimits(age, now) };
 }
-
-export const auditQuery = (filter) => Object.fromEntries(Object.entries(filter).filter(([, value]) => value));
 
 export const isNarrowed = (filter) => Object.values(filter).some(Boolean);
 

@@ -1,7 +1,7 @@
 // Shows the arguments of a call whose effect is unknown, field by field or as the exact JSON. Neutral colours avoid the
 // impression that something is added.
 
-import { choice, choose } from '../core/prefs.js';
+import { preference, setPreference } from '../core/prefs.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { copyButton } from './badges.js';
@@ -28,7 +28,7 @@ export function callArguments(change, source) {
     fill(switcher, LAYOUTS.map((name) => h('button', {
       type: 'button', class: 'layout', 'aria-pressed': String(name === shown),
       onclick: () => {
-        choose('arguments', name);
+        setPreference('arguments', name);
         paint(name);
       },
     }, name === 'json' ? 'JSON' : 'Fields')));
@@ -37,7 +37,7 @@ export function callArguments(change, source) {
   };
   if (!fields.length) fill(box, source === '{}' ? h('p', { class: 'quiet' }, 'This call has no arguments.') : exact());
   // Truncated arguments are complete only as JSON.
-  else paint(cut ? 'json' : choice('arguments', LAYOUTS));
+  else paint(cut ? 'json' : preference('arguments', LAYOUTS));
   return [
     fields.length > 0 ? switcher : null,
     cut && h('p', { class: 'banner tone-amber preview-note' }, icon('alert'), h('span', null, 'The arguments are too large to show field by field. Read the JSON before you approve.')),

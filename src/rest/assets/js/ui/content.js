@@ -6,7 +6,7 @@ import { count, plural, quote, visibleString } from '../core/text.js';
 import { compareLines } from '../core/linediff.js';
 import { pretty } from '../core/rawjson.js';
 import { routeTo } from '../core/router.js';
-import { EXPIRY_WARNING_MS, time } from '../core/time.js';
+import { EXPIRY_WARNING_MS, time, until } from '../core/time.js';
 import { isDecidable, proposerName, reviewerName, shownOperation, stateOf, toolName, VERIFICATIONS } from '../core/vocab.js';
 import { copyButton, operationBadge, stateBadge, throughLine } from './badges.js';
 import { callArguments, toolDescription } from './callargs.js';
@@ -23,7 +23,7 @@ export function head(change, actions = null) {
   const waits = change.state === 'pending' || change.state === 'stale';
   const expires = time(change.expiresAt);
   expires.dataset.soon = String(EXPIRY_WARNING_MS);
-  expires.classList.toggle('soon', Date.parse(change.expiresAt) - Date.now() < EXPIRY_WARNING_MS);
+  expires.classList.toggle('soon', until(change.expiresAt) < EXPIRY_WARNING_MS);
   return [
     h('div', { class: 'detail-marks' }, operationBadge(shownOperation(change), change.summary), stateBadge(change.state),
       h('span', { class: 'entity' }, target.entityType === 'tool' ? quote(toolName(change), 160) : [quote(target.entityType, 40), target.id !== null && [' · ', quote(target.label, 120)]]),
@@ -78,9 +78,9 @@ export function outcome(change) {
 // Shows if the target was as approved when it was read again after the run, and what differed.
 function verification({ verification: found }) {
   if (!found) return null;
-  const { says, icon: name, tone } = VERIFICATIONS[found.verified] ?? VERIFICATIONS.not_read;
+  const { explanation, icon: name, tone } = VERIFICATIONS[found.verified] ?? VERIFICATIONS.not_read;
   return h('div', { class: `verification tone-${tone}`, data: { verified: found.verified } },
-    h('p', null, icon(name), h('span', null, h('strong', null, says), found.reason && [' ', longText(found.reason, { chars: 800, lines: 10, inline: true })])),
+    h('p', null, icon(name), h('span', null, h('strong', null, explanation), found.reason && [' ', longText(found.reason, { chars: 800, lines: 10, inline: true })])),
     found.diff && diffView(found.diff, 'VERIFICATION'));
 }
 

@@ -1,6 +1,6 @@
 // The bar where a reviewer approves, rejects or settles an unknown outcome. Approvals that could do harm by accident (a
-// deletion, a change that was modified while being read, a truncated diff, rows that
-// are not compared) need a second press.
+// deletion, a change that was modified while being read, a truncated diff, rows that are not compared) need a second
+// press.
 
 import { announce } from '../core/announce.js';
 import { h, fill } from '../core/dom.js';
@@ -9,7 +9,7 @@ import { hasRowsBeyond } from '../core/rowtable.js';
 import { count, plural, quote, visibleString } from '../core/text.js';
 import { PRESS_GUARD_MS, time, until } from '../core/time.js';
 import { isDecidable } from '../core/vocab.js';
-import { approvalsOf, hasVoted, isReviewerOf, isBarredAsProposer, isLive } from './terms.js';
+import { approvalsOf, hasVoted, isReviewerOf, isBarredAsProposer, showsEffect } from './terms.js';
 import { isUndoable } from './undo.js';
 
 // A faster second press is part of a double click.
@@ -45,7 +45,7 @@ export class DecisionBar {
     this.#submit = submit;
     this.#comment = h('textarea', {
       id: 'comment', rows: '1', maxlength: String(MAX_COMMENT), autocomplete: 'off', spellcheck: 'true',
-      oninput: () => this.#draft(), onkeydown: (event) => this.#commentKey(event), 'aria-keyshortcuts': 'Control+Enter',
+      oninput: () => this.#saveDraft(), onkeydown: (event) => this.#commentKey(event), 'aria-keyshortcuts': 'Control+Enter',
     });
   }
 
@@ -63,7 +63,7 @@ export class DecisionBar {
     if (!same) this.#comment.value = this.#drafts.get(change.id) ?? '';
     if (!same || change.version !== this.#change.version) {
       this.#mode = 'idle';
-      if (!same) this.#say('');
+      if (!same) this.#setError('');
     }
     if (sudden) this.#guardPresses();
     this.#change = change;
@@ -86,7 +86,7 @@ export class DecisionBar {
   hide() {
     this.#change = null;
     this.#mode = 'idle';
-    this.#say('');
+    this.#setError('');
     this.element.hidden = true;
     this.element.replaceChildren();
   }
@@ -94,11 +94,11 @@ export class DecisionBar {
   /** Shows why the decision was refused. `remedy` is a button that helps. */
   fail(message, remedy = null) {
     this.#mode = 'idle';
-    this.#say(message, remedy);
+    this.#setError(message, remedy);
     this.#render();
   }
 
-  #say(error, remedy = null) {
+  #setError(error, remedy = null) {
     this.#error = error;
     this.#remedy = remedy;
   }
@@ -137,7 +137,7 @@ export class DecisionBar {
     if (this.#confirmationReason()) {
       this.#mode = 'confirm';
       this.#armedAt = Date.now();
-      this.#say('');
+      this.#setError('');
       const hadFocus = this.element.contains(document.activeElement);
       this.#render();
       if (hadFocus) this.element.querySelector('[data-act=cancel]')?.focus();
@@ -150,7 +150,7 @@ export class DecisionBar {
   startReject() {
     if (!this.#canAct() || !isDecidable(this.#change.state) || !isReviewerOf(this.#change, this.#me) || this.#selection.size() > 0) return;
     this.#mode = 'reject';
-    this.#say('');
+    this.#setError('');
     this.#render();
     this.#comment.focus();
   }
@@ -182,7 +182,7 @@ export class DecisionBar {
       const missing = change.terms.quorum - approvalsOf(change).length;
       return ['check', `You have approved this. ${missing === 1 ? 'One more approval is' : `${count(missing)} more approvals are`} needed.`];
     }
-    if (change.terms.previewRequired && !isLive(change)) return ['eye', 'The rule requires a preview and there is none, so this can only be rejected or edited.'];
+    if (change.terms.previewRequired && !showsEffect(change)) return ['eye', 'The rule requires a preview and there is none, so this can only be rejected or edited.'];
     return null;
   }
 
@@ -193,7 +193,7 @@ export class DecisionBar {
   // Returns true if a required comment is missing, and moves the focus there.
   #lacksComment() {
     if (!this.#change.terms.requireComment || this.#comment.value.trim() !== '') return false;
-    this.#say('The rule requires a comment with each decision.');
+    this.#setError('The rule requires a comment with each decision.');
     this.#render();
     this.#comment.focus();
     return true;
@@ -220,7 +220,7 @@ export class DecisionBar {
     return this.#change.operation === 'DELETE' ? 'delete' : null;
   }
 
-  #draft() {
+  #saveDraft() {
     if (this.#change) this.#drafts.set(this.#change.id, this.#comment.value);
     const settle = this.element.querySelector('[data-act=applied]');
     if (settle) this.#settleButtons();
@@ -246,7 +246,7 @@ export class DecisionBar {
     const { id } = this.#change;
     const comment = this.#comment.value.trim();
     this.#mode = 'busy';
-    this.#say('');
+    this.#setError('');
     this.#render(kind);
     const done = await this.#submit(kind, comment);
     if (done) this.#drafts.delete(id);

@@ -1,6 +1,6 @@
 // Switches between compact and comfortable rows and remembers the choice in this browser.
 
-import { choice, choose } from '../core/prefs.js';
+import { preference, setPreference } from '../core/prefs.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 
@@ -9,16 +9,16 @@ const DENSITIES = ['compact', 'comfortable'];
 /** The event that announces another row height. */
 export const DENSITY_CHANGED = 'density';
 
-const isCompact = () => choice('density', DENSITIES) === 'compact';
+const isCompact = () => preference('density', DENSITIES) === 'compact';
 
 /** Sets the chosen density on the document, where the styles read it. */
 export function applyDensity() {
-  document.documentElement.dataset.density = choice('density', DENSITIES);
+  document.documentElement.dataset.density = preference('density', DENSITIES);
 }
 
 export function densityButton() {
   const button = h('button', { type: 'button', class: 'ghost icon-only density', 'aria-label': 'Compact rows', onclick: () => {
-    choose('density', isCompact() ? 'comfortable' : 'compact');
+    setPreference('density', isCompact() ? 'comfortable' : 'compact');
     applyDensity();
     paint();
     document.dispatchEvent(new Event(DENSITY_CHANGED));

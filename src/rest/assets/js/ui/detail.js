@@ -105,7 +105,7 @@ export class Detail {
     fill(this.#parts.notes);
     fill(this.#parts.next);
     this.scroll.scrollTop = 0;
-    // The previous change is still on the screen.
+    // The heading on the screen is still that of the previous change, so the focus moves when this one is loaded.
     this.#focusWanted = focus;
     const slow = setTimeout(() => this.#id === id && !this.#shown && this.#blank(skeleton()), 120);
     await this.#fetch(sudden);

@@ -9,7 +9,8 @@ import { comesFirst, specialForm, textForm } from './forms.js';
 import { emphasized } from './lines.js';
 import { longText } from './longtext.js';
 
-const LONG = 100;
+// A longer text is shown line by line.
+const MAX_SHORT_LENGTH = 100;
 
 /**
  * Shows the whole diff of a change: recipients first, then short fields, then long ones. With the `operation` `ARGUMENTS`,
@@ -45,7 +46,7 @@ const isArgument = ({ field, before, after, format }, operation) => operation ==
 
 function isLong({ before, after, lines }) {
   if (lines?.length) return true;
-  return [before, after].some((text) => text !== null && text !== undefined && (text.length > LONG || text.includes('\n')));
+  return [before, after].some((text) => text !== null && text !== undefined && (text.length > MAX_SHORT_LENGTH || text.includes('\n')));
 }
 
 /** Shows short fields in a table with one row each. */

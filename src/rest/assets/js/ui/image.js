@@ -1,7 +1,7 @@
 // Shows images of the call itself as thumbnails. An image from an address is never loaded.
 
 import { dataImage, fill, h } from '../core/dom.js';
-import { MAX_IMAGE } from '../core/images.js';
+import { MAX_IMAGE_BYTES } from '../core/images.js';
 import { count } from '../core/text.js';
 
 const NAMES = { png: 'PNG', jpeg: 'JPEG', gif: 'GIF', webp: 'WebP' };
@@ -18,7 +18,7 @@ function thumbnail({ kind, bytes, url }, label) {
   describe(null);
   const figure = h('figure', { class: 'thumbnail' }, caption);
   if (url === null) {
-    figure.prepend(h('p', { class: 'quiet' }, `Images over ${sizeOf(MAX_IMAGE)} are not shown.`));
+    figure.prepend(h('p', { class: 'quiet' }, `Images over ${sizeOf(MAX_IMAGE_BYTES)} are not shown.`));
     return figure;
   }
   const picture = dataImage(url, `${label ? `${label}: ` : ''}${NAMES[kind]} image of ${sizeOf(bytes)}`);

@@ -5,15 +5,15 @@ import { layout } from '../core/rawjson.js';
 import { plural, visible } from '../core/text.js';
 import { longText } from './longtext.js';
 
-const FIRST = 60;
-const STEP = 500;
-const LONG_TOKEN = 480;
+const FIRST_LINES = 60;
+const STEP_LINES = 500;
+const MAX_TOKEN_LENGTH = 480;
 
 export function jsonBlock(source, label) {
   const lines = layout(source);
   const code = h('div', { class: 'json', role: 'group', 'aria-label': label, tabindex: '0' });
   let shown = 0;
-  const more = h('button', { type: 'button', class: 'link more', onclick: () => show(STEP) });
+  const more = h('button', { type: 'button', class: 'link more', onclick: () => show(STEP_LINES) });
   const show = (n) => {
     const part = document.createDocumentFragment();
     for (const line of lines.slice(shown, shown + n)) part.append(createLine(line));
@@ -27,7 +27,7 @@ export function jsonBlock(source, label) {
       code.append(part);
     }
   };
-  show(lines.length <= FIRST + 5 ? lines.length : FIRST);
+  show(lines.length <= FIRST_LINES + 5 ? lines.length : FIRST_LINES);
   return code;
 }
 
@@ -36,7 +36,7 @@ function createLine({ indent, tokens }) {
   const line = h('div', { class: 'json-line' }, '  '.repeat(Math.min(indent, 40)));
   for (const { kind, text } of tokens) {
     const span = h('span', { class: `j-${kind}` });
-    if (text.length > LONG_TOKEN) span.append(longText(text, { chars: LONG_TOKEN, lines: 1000, inline: true }));
+    if (text.length > MAX_TOKEN_LENGTH) span.append(longText(text, { chars: MAX_TOKEN_LENGTH, lines: 1000, inline: true }));
     else span.append(visible(text));
     line.append(span);
   }

@@ -1,6 +1,6 @@
 // Shows long text line by line, in one column or two. Equal lines are folded and long text is shown in pages.
 
-import { choice, choose } from '../core/prefs.js';
+import { preference, setPreference } from '../core/prefs.js';
 import { fill, h } from '../core/dom.js';
 import { count, linesOf, plural, quote, short, visible, visibleString } from '../core/text.js';
 import { addTokens, isKnownLanguage, tokensOfParts } from '../core/tokens.js';
@@ -13,6 +13,8 @@ const FOLD_STEP = 200;
 // Longer lines are shown in parts.
 const MAX_HIGHLIGHTED = 800;
 const LAYOUTS = ['unified', 'split'];
+// The event that announces another layout.
+const LAYOUT_CHANGED = 'difflayout';
 const SIGNS = { insert: '+', delete: '−', equal: ' ' };
 const TAGS = { insert: 'ins', delete: 'del', equal: 'span' };
 // A narrower screen always shows one column.
@@ -38,7 +40,7 @@ export function lineDiff(field, note = null) {
   // Two columns need lines on both sides.
   const layouts = added > 0 && removed > 0 ? switcher(() => paint()) : null;
   const paint = () => {
-    const split = layouts !== null && isWide() && choice('diff', LAYOUTS) === 'split';
+    const split = layouts !== null && isWide() && preference('diff', LAYOUTS) === 'split';
     body.classList.toggle('split-lines', split);
     fillPaged(body, split ? columns(rows) : rows, split ? createPair : createRow);
   };
@@ -77,24 +79,24 @@ function withTokens(rows, { format, language }) {
 function switcher(changed) {
   const group = h('span', { class: 'layouts', role: 'group', 'aria-label': 'Layout of diffs' });
   const paint = () => {
-    const chosen = choice('diff', LAYOUTS);
+    const chosen = preference('diff', LAYOUTS);
     const hadFocus = group.contains(document.activeElement);
     fill(group, LAYOUTS.map((name) => h('button', {
       type: 'button', class: 'layout', 'aria-pressed': String(name === chosen), data: { layout: name },
       onclick: () => {
-        choose('diff', name);
-        document.dispatchEvent(new Event('difflayout'));
+        setPreference('diff', name);
+        document.dispatchEvent(new Event(LAYOUT_CHANGED));
       },
     }, name === 'split' ? 'Side by side' : 'Unified')));
     if (hadFocus) group.querySelector('[aria-pressed=true]')?.focus();
   };
   // Listens until it is removed from the page.
-  const follow = () => {
-    if (!group.isConnected) return document.removeEventListener('difflayout', follow);
+  const onLayoutChange = () => {
+    if (!group.isConnected) return document.removeEventListener(LAYOUT_CHANGED, onLayoutChange);
     paint();
     return changed();
   };
-  document.addEventListener('difflayout', follow);
+  document.addEventListener(LAYOUT_CHANGED, onLayoutChange);
   paint();
   return group;
 }
@@ -102,8 +104,8 @@ function switcher(changed) {
 /** Handles the key `d`, which switches the layout. Returns false if no diff offers a choice. */
 export function switchLayout() {
   if (!document.querySelector('.layouts:not(.arg-layouts)')) return false;
-  choose('diff', choice('diff', LAYOUTS) === 'split' ? 'unified' : 'split');
-  document.dispatchEvent(new Event('difflayout'));
+  setPreference('diff', preference('diff', LAYOUTS) === 'split' ? 'unified' : 'split');
+  document.dispatchEvent(new Event(LAYOUT_CHANGED));
   return true;
 }
 

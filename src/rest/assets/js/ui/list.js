@@ -8,7 +8,7 @@ const OVERSCAN = 6;
 const NEAR_END = 20;
 
 /** Adds or removes a class of a row; touches the page only if that is a change. */
-export function mark(row, name, on) {
+export function toggleMark(row, name, on) {
   if (row.marks[name] === on) return;
   row.marks[name] = on;
   row.place.classList.toggle(name, on);
@@ -48,11 +48,11 @@ export class VirtualList {
     this.#list.addEventListener('keydown', (event) => this.#key(event));
     new ResizeObserver(() => this.#measure()).observe(this.element);
     // Listens until it is removed from the page.
-    const follow = () => {
-      if (!this.element.isConnected) return document.removeEventListener(DENSITY_CHANGED, follow);
+    const onDensityChange = () => {
+      if (!this.element.isConnected) return document.removeEventListener(DENSITY_CHANGED, onDensityChange);
       return this.#remeasure();
     };
-    document.addEventListener(DENSITY_CHANGED, follow);
+    document.addEventListener(DENSITY_CHANGED, onDensityChange);
   }
 
   #measure() {
@@ -211,7 +211,7 @@ export class VirtualList {
     let row = this.#rows.get(item.id);
     if (!row) {
       row = this.#takeSpare(item, spare) ?? { place: h('li', { class: 'row-place' }), link: null, beside: null, item: null, marks: {}, at: -1, total: -1, current: null, tabStop: null };
-      mark(row, 'arrived', Boolean(item.fresh));
+      toggleMark(row, 'arrived', Boolean(item.fresh));
       item.fresh = false;
       this.#rows.set(item.id, row);
     }

@@ -3,7 +3,7 @@
 import { h } from '../core/dom.js';
 import { cut, plural, visible } from '../core/text.js';
 
-const STEP = 20_000;
+const STEP_CHARS = 20_000;
 
 /** Returns the length of `text` when it is truncated to so many characters and lines. */
 export function truncatedLength(text, chars, lines) {
@@ -31,7 +31,7 @@ export function longText(text, { chars = 1500, lines = 24, inline = false, tabs 
     more.textContent = `Show more (${plural(text.length - end, 'character')})`;
   };
   more.addEventListener('click', () => {
-    const next = cut(text, Math.min(text.length, end + STEP)).length;
+    const next = cut(text, Math.min(text.length, end + STEP_CHARS)).length;
     more.before(visible(text.slice(end, next), options));
     end = next;
     if (end === text.length) more.remove();

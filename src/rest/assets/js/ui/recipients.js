@@ -4,7 +4,7 @@ import { h } from '../core/dom.js';
 import { plural } from '../core/text.js';
 import { longText } from './longtext.js';
 
-const FIRST = 40;
+const FIRST_RECIPIENTS = 40;
 const TAGS = { insert: 'ins', delete: 'del', equal: 'span' };
 const SIGNS = { insert: '+', delete: '−' };
 
@@ -17,7 +17,7 @@ export function recipientsView(list, isArgument) {
     return h('li', { class: `recipient ${shownOp}` }, SIGNS[shownOp] && h('span', { class: 'sign', 'aria-hidden': 'true' }, SIGNS[shownOp]),
       h(TAGS[shownOp], null, name === '' ? h('span', { class: 'quiet' }, 'empty') : longText(name, { chars: 120, lines: 2, inline: true })));
   }));
-  const first = list.length <= FIRST + 5 ? list.length : FIRST;
+  const first = list.length <= FIRST_RECIPIENTS + 5 ? list.length : FIRST_RECIPIENTS;
   show(list.slice(0, first));
   const more = first < list.length && h('li', null, h('button', { type: 'button', class: 'link more', onclick: () => {
     more.remove();

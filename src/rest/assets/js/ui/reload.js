@@ -9,7 +9,6 @@ import { PRESS_GUARD_MS, time } from '../core/time.js';
 import { lineDiff } from './lines.js';
 import { longText } from './longtext.js';
 
-
 export class ReloadBar {
   element = h('div', { class: 'reload', role: 'region', 'aria-label': 'Configuration', hidden: true });
   #api;
@@ -117,7 +116,7 @@ export class ReloadBar {
 
 const OPS = { same: 'equal', removed: 'delete', added: 'insert' };
 
-/** Shows the lines of a key that change: the approval is given to these. */
+/** Shows the lines of a key that change, because they are what a reviewer approves. */
 function contentOf({ key, lines, cut }) {
   const altered = lines.some(({ op }) => op !== 'same');
   return h('div', { class: 'reload-content' },
@@ -136,6 +135,5 @@ const problemLine = (p) => (typeof p === 'string' ? p : [p.place, p.key, [p.mess
 
 /** Returns the problems of a rejected file, or null. A change that a reviewer rejected has no problems. */
 function refusalOf(status) {
-  if (status?.refused) return status.refused;
   return status?.last?.result === 'refused' && status.last.problems?.length ? { at: status.last.at, problems: status.last.problems } : null;
 }

@@ -31,12 +31,12 @@ export function changeRow(change, href, quietState, old = null) {
   part(link, 'title', change.summary, () => quote(change.summary, 240));
   part(link, 'marks', [change.state, quietState, voting && `${change.approvals}/${change.quorum}`, change.duplicateOf && 1, change.edited, failed, change.waitsFor, change.differs, soon && change.expiresAt].join(), () => [
     change.state !== quietState && stateBadge(change.state),
-    voting && mark('accent', 'check', `${change.approvals}/${change.quorum}`, ' approvals'),
-    change.duplicateOf && mark('accent', 'duplicate', 'Duplicate', ' of another pending change'),
-    change.edited && mark('grey', 'pencil', 'Edited', ' by a reviewer'),
-    change.waitsFor && mark('grey', 'clock', `Waits for ${change.waitsFor}`, ', which has the same target'),
-    change.differs && mark('red', 'alert', 'Differs', ' from what was approved'),
-    failed && mark('red', 'alert', 'No preview', ': it failed'),
+    voting && badge('accent', 'check', `${change.approvals}/${change.quorum}`, ' approvals'),
+    change.duplicateOf && badge('accent', 'duplicate', 'Duplicate', ' of another pending change'),
+    change.edited && badge('grey', 'pencil', 'Edited', ' by a reviewer'),
+    change.waitsFor && badge('grey', 'clock', `Waits for ${change.waitsFor}`, ', which has the same target'),
+    change.differs && badge('red', 'alert', 'Differs', ' from what was approved'),
+    failed && badge('red', 'alert', 'No preview', ': it failed'),
     soon && h('span', { class: 'expiring' }, icon('clock'), 'expires ', time(change.expiresAt))]);
   part(link, 'who', `${change.proposer.principal}\n${change.proposer.clientName ?? ''}`, () => proposerLine(change.proposer));
   part(link, 'time', change.createdAt, () => time(change.createdAt, 'brief'));
@@ -51,7 +51,7 @@ function blankRow() {
   return link;
 }
 
-const mark = (tone, name, text, more) => h('span', { class: `badge tone-${tone}`, title: `${text}${more}` }, icon(name), text, h('span', { class: 'sr-only' }, more));
+const badge = (tone, name, text, more) => h('span', { class: `badge tone-${tone}`, title: `${text}${more}` }, icon(name), text, h('span', { class: 'sr-only' }, more));
 
 /** Creates the heading of a group, a button that opens and closes it with `toggle(id)`. */
 export function groupRow({ id, rows, open }, toggle, old = null) {
@@ -63,7 +63,7 @@ export function groupRow({ id, rows, open }, toggle, old = null) {
   part(button, 'count', rows.length, () => count(rows.length));
   part(button, 'title', `${first.toolTitle || first.tool}\n${first.provider}`, () => [quote(first.toolTitle || first.tool, 60), h('span', { class: 'quiet' }, ' · ', quote(first.provider, 40))]);
   part(button, 'who', `${first.proposer.principal}\n${first.proposer.clientName ?? ''}`, () => proposerLine(first.proposer));
-  part(button, 'marks', duplicates, () => duplicates > 0 && mark('accent', 'duplicate', plural(duplicates, 'duplicate'), ' among them'));
+  part(button, 'marks', duplicates, () => duplicates > 0 && badge('accent', 'duplicate', plural(duplicates, 'duplicate'), ' among them'));
   part(button, 'time', first.createdAt, () => time(first.createdAt, 'brief'));
   return button;
 }

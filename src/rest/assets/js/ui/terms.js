@@ -17,7 +17,7 @@ export function formatDuration(seconds) {
 export const approvalsOf = (change) => change.decisions.filter((d) => d.verdict === 'approve');
 
 /** Returns true if the preview shows the effect of the change and not only its arguments. */
-export const isLive = ({ preview }) => !preview?.failed && preview?.kind !== 'arguments';
+export const showsEffect = ({ preview }) => !preview?.failed && preview?.kind !== 'arguments';
 
 /** Returns true if the user proposed the change, judged by name, owner or key. */
 function isOwn(change, me) {
@@ -95,7 +95,7 @@ const tried = (preview) => (preview.tried ? [' Recipe tried: ', visibleString(pr
 export function previewNote(change) {
   const { preview, terms } = change;
   if (!preview || preview.kind === 'module' && !preview.failed) return null;
-  const obstacle = terms.previewRequired && !isLive(change) && ' The rule requires a preview, so this cannot be approved.';
+  const obstacle = terms.previewRequired && !showsEffect(change) && ' The rule requires a preview, so this cannot be approved.';
   if (preview.failed) {
     return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, 'The preview failed. '), 'The arguments are shown below, but not what the call would change.', obstacle, ' Reason: ', quote(preview.failed, 600), tried(preview)));
   }

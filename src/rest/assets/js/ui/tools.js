@@ -11,7 +11,6 @@ import { definitionBlock, definitionDiff } from './definition.js';
 import { openLetRun } from './letrun.js';
 import { longText } from './longtext.js';
 
-
 const VERDICTS = {
   allow: { label: 'Runs', tone: 'green', icon: 'check' },
   review: { label: 'Reviewed', tone: 'amber', icon: 'eye' },

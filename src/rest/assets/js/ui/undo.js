@@ -57,7 +57,7 @@ export class UndoStack {
   }
 
   /** Removes the notice if an event shows that the change was modified. */
-  follow({ id, version, state }) {
+  dropIfModified({ id, version, state }) {
     const entry = this.#open.get(id);
     if (entry && (state !== 'approved' || version !== entry.change.version)) this.drop(id);
   }

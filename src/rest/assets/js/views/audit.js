@@ -4,11 +4,12 @@
 import { h, fill } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { explain } from '../core/api.js';
+import { filterQuery } from '../core/filters.js';
 import { count, plural, quote, short, visible, visibleString } from '../core/text.js';
 import { now, time } from '../core/time.js';
 import { replaceRoute, routeTo } from '../core/router.js';
 import { entryOf, eventName, stateOf } from '../core/vocab.js';
-import { AuditFilter, auditQuery, auditRequest, isNarrowed, readAuditFilter } from '../ui/auditfilter.js';
+import { AuditFilter, auditRequest, isNarrowed, readAuditFilter } from '../ui/auditfilter.js';
 import { copyButton } from '../ui/badges.js';
 import { densityButton } from '../ui/density.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
@@ -16,7 +17,7 @@ import { actor } from '../ui/timeline.js';
 import { openExport } from '../ui/export.js';
 import { longText } from '../ui/longtext.js';
 
-const PAGE = 50;
+const PAGE_SIZE = 50;
 // A filtered search reads this many pages before it asks the user whether to go on.
 const MAX_SEARCH_PAGES = 10;
 
@@ -37,7 +38,7 @@ export class AuditView {
 
   constructor({ api }) {
     this.#api = api;
-    this.#bar = new AuditFilter({ change: (filter) => replaceRoute(routeTo('audit', this.#change, auditQuery(filter))) });
+    this.#bar = new AuditFilter({ change: (filter) => replaceRoute(routeTo('audit', this.#change, filterQuery(filter))) });
     this.#parts = { export: h('button', { type: 'button', class: 'export', hidden: true, onclick: () => openExport({ load: (options) => api.exportAudit(options) }) }, icon('download'), 'Export…'), sub: h('p', { class: 'quiet' }), head: h('div', { class: 'chain-head' }), body: h('div', { class: 'page-body' }, skeleton(8)) };
     this.element = h('div', { class: 'page audit' },
       h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Audit'), h('span', { class: 'pane-tools' }, densityButton(), this.#parts.export)), this.#parts.sub), this.#bar.element, this.#parts.head, this.#parts.body);
@@ -120,7 +121,7 @@ export class AuditView {
     let page;
     let from = cursor;
     for (let step = 0; step < MAX_SEARCH_PAGES; step += 1) {
-      page = await this.#api.audit({ ...this.#request, change: this.#change, limit: PAGE, cursor: from });
+      page = await this.#api.audit({ ...this.#request, change: this.#change, limit: PAGE_SIZE, cursor: from });
       if (!isWanted()) return null;
       if (page.entries.length || !page.nextCursor) break;
       from = page.nextCursor;
@@ -131,7 +132,7 @@ export class AuditView {
   async #loadNewer() {
     const generation = this.#generation;
     try {
-      const page = await this.#api.audit({ ...this.#request, change: this.#change, limit: PAGE });
+      const page = await this.#api.audit({ ...this.#request, change: this.#change, limit: PAGE_SIZE });
       if (generation !== this.#generation) return;
       Object.assign(this.#titles, page.titles);
       const newest = this.#entries[0]?.seq ?? -1;

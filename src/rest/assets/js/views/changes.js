@@ -15,7 +15,7 @@ import { densityButton } from '../ui/density.js';
 import { Detail } from '../ui/detail.js';
 import { FilterBar } from '../ui/filterbar.js';
 import { switchLayout } from '../ui/lines.js';
-import { mark, VirtualList } from '../ui/list.js';
+import { toggleMark, VirtualList } from '../ui/list.js';
 import { changeRow, groupRow } from '../ui/row.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 import { Selection } from './selection.js';
@@ -207,7 +207,7 @@ export class ChangesView {
     this.#bar.show(this.#filter, () => (this.#onFilter ? seenChoices(this.#collection.items, this.#filter) : facets(this.#collection.items, this.#filter, now())), counts);
     this.#status(status, all.length);
     this.element.classList.toggle('nothing', this.#shown.length === 0);
-    if (status === 'ready') this.#selection.follow();
+    if (status === 'ready') this.#selection.deselectModified();
     // The first page contains the newest change.
     if (status === 'ready' || status === 'partial' || all.length) this.#loaded = true;
     this.#openFirst();
@@ -265,8 +265,8 @@ export class ChangesView {
   }
 
   #decorate(row, item) {
-    mark(row, 'head', Boolean(item.group));
-    mark(row, 'in-group', !item.group && this.#groupIds.size > 0 && this.#groupIds.has(groupKey(item)));
+    toggleMark(row, 'head', Boolean(item.group));
+    toggleMark(row, 'in-group', !item.group && this.#groupIds.size > 0 && this.#groupIds.has(groupKey(item)));
     if (!item.group) this.#selection.decorate(row, item);
   }
 

@@ -30,7 +30,7 @@ export class ConnectPage {
     this.#name = name;
     this.#api = api;
     this.#me = me;
-    if (problem) this.#say(connectProblem(problem));
+    if (problem) this.#showProblem(connectProblem(problem));
   }
 
   /** Shows the server, which is undefined if there is none of this name. */
@@ -67,7 +67,7 @@ export class ConnectPage {
       account.mayConnect && h('p', { class: 'quiet connect-note' }, 'Only go on if you, or an agent of yours, wanted to use this server. You can disconnect it at any time.'));
   }
 
-  #say(text) {
+  #showProblem(text) {
     fill(this.#error, problemBanner(text));
   }
 
@@ -80,7 +80,7 @@ export class ConnectPage {
       sessionStorage.setItem(SERVER_KEY, this.#name);
       location.assign(url);
     } catch (error) {
-      this.#say(explain(error));
+      this.#showProblem(explain(error));
       button.disabled = false;
     }
   }

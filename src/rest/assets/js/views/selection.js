@@ -4,7 +4,7 @@ import { announce, notice } from '../core/announce.js';
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { plural } from '../core/text.js';
-import { mark } from '../ui/list.js';
+import { toggleMark } from '../ui/list.js';
 import { BulkBar, openBulk, SELECTION_REFUSALS } from '../ui/bulk.js';
 import { signInButton } from '../ui/signinagain.js';
 
@@ -57,9 +57,9 @@ export class Selection {
   decorate(row, item) {
     const selected = this.#triage.isSelected(item.id);
     const seen = this.#triage.hasSeen(item);
-    mark(row, 'selected', selected);
-    mark(row, 'seen', seen);
-    mark(row, 'selectable', selected || (seen && item.state === 'pending'));
+    toggleMark(row, 'selected', selected);
+    toggleMark(row, 'seen', seen);
+    toggleMark(row, 'selectable', selected || (seen && item.state === 'pending'));
     const label = row.beside;
     if (!label) return;
     if (label.firstChild.checked !== selected) label.firstChild.checked = selected;
@@ -128,9 +128,9 @@ export class Selection {
   }
 
   /** Deselects changes that were modified since. The collection must be complete when this is called. */
-  follow() {
+  deselectModified() {
     if (!this.#triage.size || this.#deciding || !this.#canSelect) return;
-    const dropped = this.#triage.follow(this.#get);
+    const dropped = this.#triage.deselectModified(this.#get);
     if (dropped) notice(`${plural(dropped, 'selected change')} ${dropped === 1 ? 'has' : 'have'} changed since and ${dropped === 1 ? 'is' : 'are'} no longer selected.`, { tone: 'amber', iconName: 'refresh' });
     this.#show();
   }
@@ -149,7 +149,7 @@ export class Selection {
         for (const id of ids) this.#triage.drop(id);
         this.#deciding = false;
         this.#paint();
-        this.follow();
+        this.deselectModified();
         this.#done();
       },
     });

@@ -167,7 +167,7 @@ class ServerCard {
   #api;
   #me;
   #poller;
-  #isNew = false;
+  #isJustConnected = false;
   #head = h('div', { class: 'server-head' });
   #rest = h('div', { class: 'server-rest' });
   #panel;
@@ -196,12 +196,12 @@ class ServerCard {
     this.element = h('li', { class: 'card server' }, this.#head, this.#rest);
   }
 
-  /** Shows the server; `isNew` is true if its account was connected just now. */
-  show(server, isNew) {
+  /** Shows the server; `isJustConnected` is true if its account was connected just now. */
+  show(server, isJustConnected) {
     const text = JSON.stringify(server);
-    if (text !== this.#text || isNew !== this.#isNew) {
+    if (text !== this.#text || isJustConnected !== this.#isJustConnected) {
       this.#text = text;
-      this.#isNew = isNew;
+      this.#isJustConnected = isJustConnected;
       this.#paint(server);
       // Offers about a server's tools are shown without a click.
       if (server.kind === 'upstream' && server.tools > 0) this.#loadTools();
@@ -258,7 +258,7 @@ class ServerCard {
       server.target && h('p', { class: 'server-target' }, h('code', null, quote(server.target, 300))),
       server.kind === 'upstream' && server.previews && h('p', { class: 'quiet server-line' }, ...previews(server.previews)),
       server.previews?.suggested && h('p', { class: 'quiet server-line' }, 'By its own name it is the ', quote(server.previews.suggested, 60), ' server, which anybody can claim. If you know that it is, write ', h('code', null, `previews: ${visibleString(server.previews.suggested)}`), ' below this server in the configuration.'),
-      accountSection({ server: server.name, account: server.account, me: this.#me, isNew: this.#isNew, disconnect: () => this.#disconnect() }),
+      accountSection({ server: server.name, account: server.account, me: this.#me, isJustConnected: this.#isJustConnected, disconnect: () => this.#disconnect() }),
       server.status !== 'up' && server.kind === 'upstream' && !isUnconnected(server) && h('div', { class: `banner tone-${server.status === 'down' ? 'red' : 'amber'} why-down` }, icon('alert'), h('div', null,
         h('p', null, server.lastError ? quote(server.lastError, 500) : server.status === 'connecting' ? 'It has not answered yet.' : 'The reason is not known.', server.since && h('span', { class: 'quiet' }, server.status === 'connecting' ? ' · connecting since ' : ' · ', time(server.since))),
         server.stderrError && h('p', { class: 'stderr' }, h('span', { class: 'quiet' }, 'Error on stderr: '), h('code', null, quote(server.stderrError, 500))),

@@ -3,7 +3,7 @@
 import { h, fill } from '../core/dom.js';
 import { Poller } from '../core/poller.js';
 import { count, plural, quote, visible, visibleString } from '../core/text.js';
-import { time } from '../core/time.js';
+import { now, time } from '../core/time.js';
 import { transportOf } from '../core/vocab.js';
 import { icon } from '../core/icons.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
@@ -14,7 +14,7 @@ const POLL_INTERVAL = 10_000;
 // A client may disconnect without ending its session, which is then kept for a while. It also needs no connection between
 // two requests, so it counts as gone only after this pause.
 const MAX_PAUSE = 15_000;
-const isGone = (session) => session.connected === false && Date.now() - Date.parse(session.lastActiveAt) > MAX_PAUSE;
+const isGone = (session) => session.connected === false && now() - Date.parse(session.lastActiveAt) > MAX_PAUSE;
 
 export class SessionsView {
   element;

@@ -13,7 +13,7 @@ import { emptyState, errorState, skeleton } from '../ui/states.js';
 
 // Positions change with every event, so they are polled.
 const POLL_INTERVAL = 5_000;
-const PAGE = 25;
+const PAGE_SIZE = 25;
 const STATES = {
   delivered: { label: 'Delivered', tone: 'green', icon: 'check' },
   waiting: { label: 'Waiting', tone: 'amber', icon: 'clock' },
@@ -50,7 +50,7 @@ export class WebhooksView {
 
   route() {}
 
-  // Each event of the feed is also delivered to webhooks.
+  // Most events of the feed may be delivered to a webhook.
   event() {
     this.webhookEvent();
   }
@@ -158,7 +158,7 @@ class WebhookCard {
     if (this.#isLoading) return;
     this.#isLoading = true;
     try {
-      const page = await this.#api.deliveries(this.#name, { limit: PAGE, signal: this.#signal });
+      const page = await this.#api.deliveries(this.#name, { limit: PAGE_SIZE, signal: this.#signal });
       // Older deliveries stay if the newest page connects to them.
       const oldest = page.deliveries.at(-1)?.id ?? 0;
       const older = this.#deliveries.filter((d) => d.id < oldest);
@@ -175,7 +175,7 @@ class WebhookCard {
   async #loadOlder(button) {
     button.disabled = true;
     try {
-      const page = await this.#api.deliveries(this.#name, { limit: PAGE, cursor: this.#cursor, signal: this.#signal });
+      const page = await this.#api.deliveries(this.#name, { limit: PAGE_SIZE, cursor: this.#cursor, signal: this.#signal });
       const oldest = this.#deliveries.at(-1)?.id ?? Infinity;
       this.#deliveries.push(...page.deliveries.filter((d) => d.id < oldest));
       this.#cursor = page.nextCursor;
