@@ -234,6 +234,10 @@ test('the feed resumes, drops known events and notices a gap', async () => {
   const streams = [
     'event: hello\ndata: {"type":"hello","seq":5}\n\n' + event(5) + event(6) + event(7),
     ': resumed\n\n' + event(7) + event(8) + 'event: session.opened\ndata: {"type":"session.opened","session":{}}\n\n' + event(10),
+    // A single event is no longer stored.
+    'event: reset\ndata: {"type":"reset","seq":11}\n\n' + event(12),
+    // The store was replaced by a backup.
+    event(4) + event(5),
   ];
   const received = [];
   const resumedFrom = [];
@@ -257,8 +261,8 @@ test('the feed resumes, drops known events and notices a gap', async () => {
     });
     feed.start();
   });
-  assert.deepEqual(resumedFrom, [null, 7, 7]);
-  assert.deepEqual(received, ['hello 5', 6, 7, 'HTTP 503', 8, 'session.opened', 'reset', 10]);
+  assert.deepEqual(resumedFrom, [null, 7, 7, 10, 12]);
+  assert.deepEqual(received, ['hello 5', 6, 7, 'HTTP 503', 8, 'session.opened', 'reset', 10, 'reset', 12, 'reset', 4, 5]);
 });
 
 test('a text filter requires every word', () => {

@@ -5,7 +5,7 @@ import { SseParser } from './sse.js';
 
 const FIRST_DELAY = 250;
 const MAX_DELAY = 8000;
-// The gateway sends a comment every 15 s, so a stream that is silent for this long is dead.
+// The gateway sends a comment every 15 s (`transports.http.sse_keep_alive`), so a stream that is silent for this long is dead.
 const MAX_SILENCE = 60_000;
 
 export class Feed {
@@ -20,8 +20,8 @@ export class Feed {
   #lastReceived = 0;
 
   /**
-   * `open(signal, lastSeq)` returns a Response. `on` holds the callbacks `event(data)`, `hello(seq)`, `reset()` (the
-   * known history is no longer valid), `refused(response)` (401 or 403) and
+   * `open(signal, lastSeq)` returns a Response. `on` holds the callbacks `event(data)`, `hello(seq)`, `reset()` (events
+   * were missed, so everything must be read again), `refused(response)` (401 or 403) and
    * `state('connecting'|'live'|'waiting', {delay, status})`, where `status` is that of an error response, or null.
    */
   constructor(open, on) {
@@ -97,9 +97,8 @@ export class Feed {
   }
 
   async #read(body, abort) {
-    const resuming = this.#seq !== null;
     const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-    const parser = new SseParser((event) => this.#handle(event, resuming));
+    const parser = new SseParser((event) => this.#handle(event));
     const markLive = () => {
       this.#lastReceived = Date.now();
       clearTimeout(this.#watchdog);
@@ -116,28 +115,31 @@ export class Feed {
     }
   }
 
-  #handle(event, resuming) {
+  #handle(event) {
     let data;
     try {
       data = JSON.parse(event.data);
     } catch {
       return; // The gateway sends only JSON.
     }
+    // The gateway sends it only on a stream that does not resume.
     if (data.type === 'hello') {
-      // When resuming, the events between the last one read and the head still follow, so the head is not adopted.
-      if (!resuming || data.seq < this.#seq) {
-        const restarted = this.#seq !== null;
-        this.#seq = data.seq;
-        if (restarted) this.#on.reset();
-        else this.#on.hello(data.seq);
-      }
+      this.#seq = data.seq;
+      this.#on.hello(data.seq);
+      return;
+    }
+    // The events up to this number are no longer stored.
+    if (data.type === 'reset') {
+      this.#seq = data.seq;
+      this.#on.reset();
       return;
     }
     if (typeof data.seq === 'number') {
-      if (this.#seq !== null && data.seq <= this.#seq) return;
-      const gap = this.#seq !== null && data.seq > this.#seq + 1;
+      if (data.seq === this.#seq) return;
+      // A gap, or a lower number, which means that the store was replaced, for instance by a backup.
+      const isNext = this.#seq === null || data.seq === this.#seq + 1;
       this.#seq = data.seq;
-      if (gap) this.#on.reset();
+      if (!isNext) this.#on.reset();
     }
     this.#on.event(data);
   }
