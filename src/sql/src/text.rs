@@ -13,8 +13,9 @@ use crate::Dialect;
 
 /// Maximum bytes of a text.
 const MAX_BYTES: usize = 1 << 20;
-/// Maximum tokens of a text apart from those of lists, which bounds the depth of its expressions.
-const MAX_DEPTH: usize = 4000;
+/// Maximum tokens of a text, where each comma takes back one, so that long lists are accepted. It bounds the nesting of
+/// expressions.
+const MAX_NESTING: usize = 4000;
 
 /// One statement of a text.
 #[derive(Debug, Default)]
@@ -41,10 +42,10 @@ pub fn split(dialect: Dialect, text: &str) -> Result<Vec<Piece>, String> {
         return Err(format!("it has more than {MAX_BYTES} bytes"));
     }
     let mut scanner =
-        Scanner { dialect, text, offset: 0, piece_start: 0, code: String::new(), pieces: Vec::new(), depth: 0 };
+        Scanner { dialect, text, offset: 0, piece_start: 0, code: String::new(), pieces: Vec::new(), nesting: 0 };
     while let Some(next) = scanner.peek() {
         scanner.scan(next)?;
-        if scanner.depth > MAX_DEPTH {
+        if scanner.nesting > MAX_NESTING {
             return Err("it is too complex".to_owned());
         }
     }
@@ -124,7 +125,8 @@ struct Scanner<'t> {
     piece_start: usize,
     code: String,
     pieces: Vec<Piece>,
-    depth: usize,
+    /// An upper bound for the nesting of expressions so far (see [`MAX_NESTING`]).
+    nesting: usize,
 }
 
 impl<'t> Scanner<'t> {
@@ -146,7 +148,7 @@ impl<'t> Scanner<'t> {
     /// Takes a token of this length, which may be an operand.
     fn take_token(&mut self, bytes: usize) {
         self.take(bytes);
-        self.depth += 1;
+        self.nesting += 1;
     }
 
     /// Replaces the next `bytes` of the text by a space.
@@ -174,7 +176,7 @@ impl<'t> Scanner<'t> {
             }
             ',' => {
                 self.take(1);
-                self.depth = self.depth.saturating_sub(1);
+                self.nesting = self.nesting.saturating_sub(1);
             }
             '\r' if rest.starts_with("\r\n") => self.skip(1),
             ' ' | '\t' | '\n' => self.take(1),
@@ -192,7 +194,7 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    /// Takes a text or a name in quotes, which a doubled quote does not end.
+    /// Takes a string or a name in quotes. A doubled quote does not end it.
     fn take_quoted(&mut self, quote: char) -> Result<(), String> {
         let has_escapes = quote == '\'' && self.dialect == Dialect::Postgres && self.is_after_escape_prefix();
         let mut previous = '\0';
@@ -217,7 +219,7 @@ impl<'t> Scanner<'t> {
         Err("a quote is not closed".to_owned())
     }
 
-    /// Returns `true` if the code ends with the `E` of an escape text.
+    /// Returns `true` if the code ends with the `E` of an escape string.
     fn is_after_escape_prefix(&self) -> bool {
         let mut before = self.code.chars().rev();
         matches!(before.next(), Some('e' | 'E')) && !before.next().is_some_and(is_name_part)
@@ -240,7 +242,7 @@ impl<'t> Scanner<'t> {
         Ok(())
     }
 
-    /// Takes a parameter such as `$1`, or a text between dollar signs.
+    /// Takes a parameter such as `$1`, or a dollar-quoted string.
     fn take_dollar(&mut self) -> Result<(), String> {
         let ambiguous = || "the meaning of a dollar sign is not clear".to_owned();
         if self.code.chars().next_back().is_some_and(|c| is_name_part(c) || c == '$') {
@@ -290,7 +292,9 @@ impl<'t> Scanner<'t> {
         let end = body.find("*/").ok_or("a comment is not closed")?;
         let comment = &body[..end];
         // MySQL runs `/*! … */`, MariaDB `/*M! … */`; some databases take hints from `/*+ … */`.
-        if comment.contains(['\0', '!', '+']) && comment.starts_with(['!', '+', 'M', '\0'])
+        if comment.starts_with(['!', '+'])
+            || comment.starts_with("M!")
+            || comment.contains('\0')
             || comment.contains("/*")
             || comment.ends_with('/')
         {
@@ -364,6 +368,7 @@ mod tests {
             (Dialect::Sqlite, "SELECT [a'b]"),
             (Dialect::Sqlite, "SELECT $a"),
             (Dialect::Sqlite, "SELECT 1 /* a"),
+            (Dialect::Sqlite, "UPDATE t SET a = 1 /* \0 */ WHERE id = 1"),
             (Dialect::Mysql, "SELECT 1 /*! INTO OUTFILE 'x' */"),
             (Dialect::Mysql, "SELECT 1 /*M! INTO OUTFILE 'x' */"),
             (Dialect::Mysql, "SELECT /*+ SET_VAR(x=1) */ 1"),
