@@ -59,11 +59,11 @@ impl std::fmt::Display for ImageFacts {
 
 fn kind_and_size(bytes: &[u8]) -> Option<(&'static str, (u32, u32))> {
     if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
-        let size = |at| bytes.get(at..at + 4).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes);
+        let size = |offset| bytes.get(offset..offset + 4).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes);
         return Some(("PNG", size(16).zip(size(20))?));
     }
     if bytes.starts_with(b"GIF87a") || bytes.starts_with(b"GIF89a") {
-        return Some(("GIF", little_endian(bytes, 6).zip(little_endian(bytes, 8))?));
+        return Some(("GIF", u16_le(bytes, 6).zip(u16_le(bytes, 8))?));
     }
     if bytes.starts_with(b"\xff\xd8\xff") {
         return Some(("JPEG", jpeg_size(bytes)?));
@@ -74,36 +74,37 @@ fn kind_and_size(bytes: &[u8]) -> Option<(&'static str, (u32, u32))> {
     None
 }
 
-fn little_endian(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at + 2).map(|b| b.iter().rev().fold(0, |n, byte| (n << 8) | u32::from(*byte)))
+fn u16_le(bytes: &[u8], offset: usize) -> Option<u32> {
+    bytes.get(offset..offset + 2).map(|b| b.iter().rev().fold(0, |n, byte| (n << 8) | u32::from(*byte)))
 }
 
-fn big_endian(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at + 2).map(|b| b.iter().fold(0, |n, byte| (n << 8) | u32::from(*byte)))
+fn u16_be(bytes: &[u8], offset: usize) -> Option<u32> {
+    bytes.get(offset..offset + 2).map(|b| b.iter().fold(0, |n, byte| (n << 8) | u32::from(*byte)))
 }
 
 /// Follows the segments to the frame header, which holds the size.
 fn jpeg_size(bytes: &[u8]) -> Option<(u32, u32)> {
-    let mut at = 2;
+    let mut offset = 2;
     loop {
-        let &[0xff, marker] = bytes.get(at..at + 2)? else { return None };
-        // All of them but the tables of Huffman codes, of arithmetic coding, and the extensions.
+        let &[0xff, marker] = bytes.get(offset..offset + 2)? else { return None };
+        // The start of a frame (SOF0 to SOF15). DHT, JPG and DAC in this range are other segments.
         if matches!(marker, 0xc0..=0xcf) && !matches!(marker, 0xc4 | 0xc8 | 0xcc) {
-            return big_endian(bytes, at + 7).zip(big_endian(bytes, at + 5));
+            return u16_be(bytes, offset + 7).zip(u16_be(bytes, offset + 5));
         }
-        let length = usize::try_from(big_endian(bytes, at + 2)?).ok()?;
-        at += 2 + length.max(2);
+        let length = usize::try_from(u16_be(bytes, offset + 2)?).ok()?;
+        offset += 2 + length.max(2);
     }
 }
 
 fn webp_size(bytes: &[u8]) -> Option<(u32, u32)> {
-    let three =
-        |at: usize| bytes.get(at..at + 3).map(|b| b.iter().rev().fold(0, |n, byte| (n << 8) | u32::from(*byte)));
+    let u24_le = |offset: usize| {
+        bytes.get(offset..offset + 3).map(|b| b.iter().rev().fold(0, |n, byte| (n << 8) | u32::from(*byte)))
+    };
     match bytes.get(12..16)? {
-        b"VP8X" => Some((three(24)? + 1, three(27)? + 1)),
-        b"VP8 " => Some((little_endian(bytes, 26)? & 0x3fff, little_endian(bytes, 28)? & 0x3fff)),
+        b"VP8X" => Some((u24_le(24)? + 1, u24_le(27)? + 1)),
+        b"VP8 " => Some((u16_le(bytes, 26)? & 0x3fff, u16_le(bytes, 28)? & 0x3fff)),
         b"VP8L" => {
-            let bits = little_endian(bytes, 21)? | (little_endian(bytes, 23)? << 16);
+            let bits = u16_le(bytes, 21)? | (u16_le(bytes, 23)? << 16);
             Some(((bits & 0x3fff) + 1, ((bits >> 14) & 0x3fff) + 1))
         }
         _ => None,

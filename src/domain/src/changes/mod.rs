@@ -291,7 +291,7 @@ pub struct Edit {
     pub to: String,
 }
 
-/// A node and its current lease; a new lease has a new epoch.
+/// A node in one of its epochs. A node whose lease has expired rejoins with the next epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Claimant {

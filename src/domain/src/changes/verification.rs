@@ -14,7 +14,7 @@ use super::{Change, Diff};
 #[serde(rename_all = "snake_case")]
 #[strum(serialize_all = "snake_case")]
 pub enum VerificationOutcome {
-    /// The target has not been read yet. It stays so if the gateway ends before.
+    /// The target has not been read yet. This is final if the gateway ends before it reads the target.
     NotRead,
     /// The target is as approved.
     Matches,

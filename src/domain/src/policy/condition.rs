@@ -123,7 +123,7 @@ pub struct Condition {
     /// The variables that the expression reads.
     used_names: Arc<[&'static str]>,
     has_loops: bool,
-    /// The result of [`Condition::compares_paths_as_text`].
+    /// The result of [`Condition::paths_compared_as_text`].
     paths_as_text: Arc<[String]>,
     /// The result of [`Condition::arguments`].
     arguments: Arc<[String]>,
@@ -199,7 +199,7 @@ impl Condition {
     /// Returns arguments that are named like paths, but whose prefix is compared as plain text. A `..` in such a path
     /// can lead outside of the apparent folder.
     #[must_use]
-    pub fn compares_paths_as_text(&self) -> &[String] {
+    pub fn paths_compared_as_text(&self) -> &[String] {
         &self.paths_as_text
     }
 
@@ -381,9 +381,9 @@ impl Compiler {
     }
 
     fn visit_call(&mut self, call: &mut CallExpr) -> Result<(), String> {
-        let operator = call.func_name.starts_with(['_', '@', '!', '-']);
+        let is_operator = call.func_name.starts_with(['_', '@', '!', '-']);
         let functions = [&FUNCTIONS[..], &text_functions::NAMES[..]].concat();
-        if !operator && !functions.contains(&call.func_name.as_str()) {
+        if !is_operator && !functions.contains(&call.func_name.as_str()) {
             let hint = did_you_mean(&call.func_name, &functions);
             return Err(format!("there is no function `{}`{hint}; there are {}", call.func_name, functions.join(", ")));
         }
@@ -406,15 +406,8 @@ impl Compiler {
         for operand in call.target.as_deref_mut().into_iter().chain(&mut call.args) {
             self.visit(operand)?;
         }
-        let name = call.func_name.as_str();
-        let is_costly = matches!(name, operators::EQUALS | operators::NOT_EQUALS | operators::IN | operators::ADD)
-            || matches!(
-                name,
-                operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS
-            )
-            || (!operator && name != "dyn" && name != "type");
-        let charge_fn = if name == "matches" { CHARGE_REGEX } else { CHARGE };
-        if is_costly {
+        let charge_fn = if call.func_name == "matches" { CHARGE_REGEX } else { CHARGE };
+        if is_costly(&call.func_name, is_operator) {
             for operand in call.target.as_deref_mut().into_iter().chain(&mut call.args) {
                 // The length of a literal is bounded by the expression.
                 if !matches!(operand.expr, Expr::Literal(_)) {
@@ -426,6 +419,16 @@ impl Compiler {
             replacement.clone_into(&mut call.func_name);
         }
         Ok(())
+    }
+}
+
+/// Returns `true` if the cost of the function depends on the size of its operands.
+fn is_costly(function: &str, is_operator: bool) -> bool {
+    use operators::{ADD, EQUALS, GREATER, GREATER_EQUALS, IN, LESS, LESS_EQUALS, NOT_EQUALS};
+    match function {
+        EQUALS | NOT_EQUALS | IN | ADD | LESS | LESS_EQUALS | GREATER | GREATER_EQUALS => true,
+        "dyn" | "type" => false,
+        _ => !is_operator,
     }
 }
 
@@ -447,7 +450,7 @@ fn check_regex_literal(call: &CallExpr) -> Result<(), String> {
 
 static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| {
     let mut env = Env::stdlib();
-    // This can only fail for a duplicate name, and no name begins with `@`.
+    // This can only fail for a name that the standard library has, and it has none of these.
     for (name, function) in [
         (CHARGE, budget::charge_value as _),
         (CHARGE_ELEMENTS, budget::charge_elements as _),

@@ -1,6 +1,5 @@
 //! Parses JSON and YAML documents that an agent or a server passes as text, and writes YAML.
 
-use cel::Value;
 use serde_json::Value as Json;
 
 use super::{condition::ConditionFault, values};
@@ -63,11 +62,6 @@ pub fn parse_yaml_documents(text: &str) -> Result<Vec<Json>, ConditionFault> {
 #[must_use]
 pub fn to_yaml(json: &Json) -> String {
     serde_saphyr::to_string(json).unwrap_or_else(|_| json.to_string())
-}
-
-/// Converts a parsed document for use in expressions.
-pub(super) fn to_cel(json: Json) -> Result<Value, ConditionFault> {
-    values::to_cel(json)
 }
 
 #[cfg(test)]

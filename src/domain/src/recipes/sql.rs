@@ -11,7 +11,9 @@ use crate::policy::{Condition, values};
 
 /// Maximum bytes of arguments whose statement can be a read.
 const MAX_READ_BYTES: usize = 64 << 10;
+/// Maximum values in such arguments, at all levels together.
 const MAX_READ_VALUES: usize = 1000;
+/// Maximum steps of the expression that finds the statement in them.
 const MAX_STEPS: u64 = 100_000;
 
 /// The preview of a tool that runs SQL statements. Its `Debug` text leaves out `is_trusted`, so that comparisons of the text

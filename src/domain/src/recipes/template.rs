@@ -10,7 +10,7 @@ use crate::policy::{
 };
 
 /// All variables of recipes, of which each text can use some.
-const NAMES: [&str; 5] = ["arguments", "before", "element", "found", "result"];
+const VARIABLE_NAMES: [&str; 5] = ["arguments", "before", "element", "found", "result"];
 
 /// A text of a recipe, or a value with such texts inside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,13 +19,13 @@ pub enum TextTemplate {
     Literal(Value),
     /// The value of one expression.
     Expression(Condition),
-    /// A text that is put together.
+    /// A text with expressions in it.
     Text(Vec<TextPart>),
     List(Vec<TextTemplate>),
     Record(Vec<RecordField>),
 }
 
-/// A part of a text that is put together.
+/// A part of a text with expressions in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TextPart {
     Literal(String),
@@ -135,11 +135,11 @@ impl TextPart {
 /// Adds a literal part. An expression outside of braces is an error, because it would be shown as it is written.
 fn push_literal(parts: &mut Vec<TextPart>, literal: &str) -> Result<(), TemplateError> {
     let follows_word = |at: usize| literal[..at].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '_' | '.'));
-    let is_read = |name: &str| {
+    let is_used = |name: &str| {
         let mut places = literal.match_indices(name);
         places.any(|(at, _)| !follows_word(at) && is_member_access(&literal[at + name.len()..]))
     };
-    if NAMES.into_iter().any(is_read) {
+    if VARIABLE_NAMES.into_iter().any(is_used) {
         return Err(TemplateError::WithoutBraces);
     }
     if !literal.is_empty() {
@@ -166,7 +166,7 @@ fn root_of_path(text: &str) -> Option<&'static str> {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     };
     let end = text.find(['.', '[']).unwrap_or(text.len());
-    let root = NAMES.into_iter().find(|name| *name == &text[..end])?;
+    let root = VARIABLE_NAMES.into_iter().find(|name| *name == &text[..end])?;
     let mut rest = &text[end..];
     while !rest.is_empty() {
         let length = if let Some(member) = rest.strip_prefix('.') {

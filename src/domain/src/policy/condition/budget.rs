@@ -51,7 +51,8 @@ pub(super) fn charge(operand: &mut IdedExpr, charge_fn: &str) {
     operand.expr = Expr::Call(CallExpr { func_name: charge_fn.to_owned(), target: None, args: vec![inner] });
 }
 
-fn spend(steps: u64) -> Result<(), ExecutionError> {
+/// Charges for this number of steps.
+pub(super) fn spend(steps: u64) -> Result<(), ExecutionError> {
     let mut budget = BUDGET.get();
     let is_late = budget.deadline.is_none_or(|deadline| Instant::now() >= deadline);
     budget.steps = if is_late { 0 } else { budget.steps.saturating_sub(steps) };
@@ -85,8 +86,8 @@ pub(super) fn charge_regex<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'
     Ok(value)
 }
 
-/// Charges for parsing a text, which costs more than reading it: one step for 64 bytes.
-pub(super) fn spend_for_document(bytes: usize) -> Result<(), ExecutionError> {
+/// Charges for parsing or building a text, which costs more than comparing it: one step for 64 bytes.
+pub(super) fn spend_for_text(bytes: usize) -> Result<(), ExecutionError> {
     spend(1 + bytes as u64 / 64)
 }
 

@@ -12,7 +12,7 @@ use cel::{
 };
 
 use super::{ConditionFault, compare::type_mismatch};
-use crate::policy::documents;
+use crate::policy::{documents, values};
 
 pub(super) const JSON: &str = "json";
 pub(super) const YAML: &str = "yaml";
@@ -48,8 +48,8 @@ fn parse<'b, 'v>(
 ) -> Answer<'b, 'v> {
     let value = args.into_iter().next().ok_or(ExecutionError::MissingArgumentOrTarget)?;
     let Some(text) = value.downcast_ref::<CelString<'_>>() else { return Ok(value) };
-    super::budget::spend_for_document(text.inner().len())?;
-    let parsed = parse(text.inner()).and_then(documents::to_cel);
+    super::budget::spend_for_text(text.inner().len())?;
+    let parsed = parse(text.inner()).and_then(values::to_cel);
     to_answer(parsed.map_err(|fault| {
         let is_inexact = matches!(fault, ConditionFault::Arguments(_));
         let message = if is_inexact { INEXACT.to_owned() } else { String::new() };
@@ -73,7 +73,7 @@ pub(super) fn fault_of(function: &str, message: &str) -> Option<ConditionFault> 
     }
 }
 
-/// Returns the first map with the fields of the second, which win.
+/// Returns the first map with the fields of the second, which take precedence.
 pub(super) fn merge<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     merge_with(args, 1)
 }

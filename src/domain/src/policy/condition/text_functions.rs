@@ -28,8 +28,8 @@ pub(super) const NAMES: [&str; 7] = [SORT, JOIN, SPLIT, REPLACE_IN, ATX_HEADINGS
 
 /// The nesting below which values are replaced or compared as a whole.
 const MAX_DEPTH: usize = 64;
-/// The bytes of text that cost as much as one element.
-const BYTES_OF_ELEMENT: usize = 256;
+/// The steps for an element that is sorted, or compared by [`INCLUDES`].
+const ELEMENT_STEPS: u64 = 4;
 
 /// Adds the functions to an environment that has none of these names.
 pub(super) fn add_to(env: &mut Env) {
@@ -57,7 +57,7 @@ pub(super) fn fault_of(function: &str) -> Option<ConditionFault> {
 /// Sorts a list of texts or of numbers.
 fn sort<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     let Value::List(list) = one_value(args)? else { return Err(type_mismatch()) };
-    budget::spend_for_document(list.len() * BYTES_OF_ELEMENT)?;
+    budget::spend(1 + ELEMENT_STEPS * list.len() as u64)?;
     let mut sorted = Arc::unwrap_or_clone(list);
     if sorted.iter().any(|value| compare(&sorted[0], value).is_none()) {
         return Err(type_mismatch());
@@ -81,7 +81,7 @@ fn join<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     let (Value::List(list), Value::String(separator)) = two_values(args)? else { return Err(type_mismatch()) };
     let texts: Option<Vec<&str>> = list.iter().map(text_of).collect();
     let joined = texts.ok_or_else(type_mismatch)?.join(&separator);
-    budget::spend_for_document(joined.len())?;
+    budget::spend_for_text(joined.len())?;
     to_answer(Value::String(Arc::new(joined)))
 }
 
@@ -91,7 +91,7 @@ fn split<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     if separator.is_empty() {
         return Err(type_mismatch());
     }
-    budget::spend_for_document(text.len())?;
+    budget::spend_for_text(text.len())?;
     let parts = text.split(separator.as_str()).map(str::trim).filter(|part| !part.is_empty());
     to_answer(Value::List(Arc::new(parts.map(Value::from).collect())))
 }
@@ -107,7 +107,7 @@ fn replace_in<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
         let (Some(old), Some(new)) = (part("old").and_then(text_of), part("new").and_then(text_of)) else {
             return Err(type_mismatch());
         };
-        budget::spend_for_document(edited.len())?;
+        budget::spend_for_text(edited.len())?;
         let count = if old.is_empty() { 0 } else { edited.matches(old).count() };
         let is_all = matches!(part("all"), Some(Value::Bool(true)));
         if count == 0 || count > 1 && !is_all {
@@ -118,10 +118,10 @@ fn replace_in<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     to_answer(Value::String(Arc::new(edited)))
 }
 
-/// Writes the underlined headings of a Markdown text with number signs.
+/// Replaces the setext headings of a Markdown text, which are underlined, by ATX headings, which begin with number signs.
 fn atx_headings<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     let Value::String(text) = one_value(args)? else { return Err(type_mismatch()) };
-    budget::spend_for_document(text.len())?;
+    budget::spend_for_text(text.len())?;
     let mut lines: Vec<String> = Vec::new();
     for line in text.split('\n') {
         let underline = line.trim_end();
@@ -161,7 +161,7 @@ fn patched(base: Value, patch: Value, depth: usize) -> Value {
     Value::Map(Map { map: Arc::new(merged) })
 }
 
-/// Returns whether the first value has everything that the second has: the fields of maps at any depth, and the elements of
+/// Returns `true` if the first value has everything that the second has: the fields of maps at any depth, and the elements of
 /// lists in their order. A list may have more elements at its end.
 fn includes<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     let (found, expected) = two_values(args)?;
@@ -169,7 +169,7 @@ fn includes<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
 }
 
 fn has_all(found: &Value, expected: &Value, depth: usize) -> Result<bool, ExecutionError> {
-    budget::spend_for_document(BYTES_OF_ELEMENT)?;
+    budget::spend(1 + ELEMENT_STEPS)?;
     match (found, expected) {
         (Value::Map(found), Value::Map(expected)) if depth > 0 => {
             for (key, value) in expected.map.iter() {
