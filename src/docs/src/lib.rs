@@ -128,7 +128,7 @@ impl Provider for Docs {
         completion::prompts()
     }
 
-    fn uri_schemes(&self) -> Vec<String> {
+    fn uri_prefixes(&self) -> Vec<String> {
         vec![resources::SCHEME.to_owned()]
     }
 

@@ -72,7 +72,8 @@ pub struct CallContext {
     pub permit: Option<Permit>,
     /// The approved fingerprint of the change that is run, which a module compares when it writes.
     pub approved_state: Option<String>,
-    /// A reviewer saw how a question with which the server confirms the call is answered.
+    /// The approved preview showed how to answer the question with which the server confirms the call, so the gateway may
+    /// answer it.
     pub answers_confirmation: bool,
     /// Charges the time that a module's thread spends on the call to the caller's rate limit; `None` if no caller is
     /// charged.
@@ -150,7 +151,8 @@ impl Permit {
     /// Returns the error for a lease that expired: another gateway may already have taken over the change.
     #[must_use]
     pub fn expired_error() -> McpError {
-        let message = "The lease of the gateway that took it ran out before anything was sent; propose it again";
+        let message =
+            "The lease of the gateway that claimed the change expired before anything was sent; propose it again";
         McpError::new(ErrorKind::UpstreamUnavailable, message).with("outcome", "not_applied")
     }
 }

@@ -259,7 +259,7 @@ pub trait Provider: Send + Sync + 'static {
         Vec::new()
     }
     /// Returns the URI prefixes that this provider serves, such as `tracker://`.
-    fn uri_schemes(&self) -> Vec<String> {
+    fn uri_prefixes(&self) -> Vec<String> {
         Vec::new()
     }
 

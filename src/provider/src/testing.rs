@@ -256,7 +256,7 @@ impl Provider for FakeProvider {
     fn resources<'a>(&'a self, _: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
         Box::pin(ready(Ok(self.resources.lock().unwrap().clone())))
     }
-    fn uri_schemes(&self) -> Vec<String> {
+    fn uri_prefixes(&self) -> Vec<String> {
         vec![format!("{}://", self.name)]
     }
     fn events(&self) -> broadcast::Receiver<ProviderEvent> {

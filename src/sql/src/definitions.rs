@@ -4,7 +4,7 @@ use sqlparser::ast::{Ident, ObjectName, ObjectNamePart, ObjectType, SchemaName, 
 
 use crate::Dialect;
 
-/// The kind of an object, as far as its definition is found in another way.
+/// The kind of an object, which decides how its definition is queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ObjectKind {
     /// A table, a view, an index or a sequence.
@@ -27,7 +27,7 @@ impl SchemaObject {
         Self { kind, name: name.clone() }
     }
 
-    fn with_ident(kind: ObjectKind, name: &Ident) -> Self {
+    fn from_ident(kind: ObjectKind, name: &Ident) -> Self {
         Self { kind, name: ObjectName::from(vec![name.clone()]) }
     }
 
@@ -128,7 +128,7 @@ fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 
-/// Returns the objects that the statement creates, alters or drops, or `None` if it does none of it.
+/// Returns the objects that the statement creates, alters or drops, or `None` if it is no such statement.
 pub fn objects(statement: &Statement) -> Option<Vec<SchemaObject>> {
     use ObjectKind::{Relation, Routine, Trigger, Unknown};
     let one = |kind, name: &ObjectName| Some(vec![SchemaObject::new(kind, name)]);
@@ -170,7 +170,7 @@ pub fn objects(statement: &Statement) -> Option<Vec<SchemaObject>> {
         Statement::CreateSchema { schema_name: SchemaName::Simple(name), .. }
         | Statement::CreateType { name, .. }
         | Statement::Comment { object_name: name, .. } => one(Unknown, name),
-        Statement::CreateExtension(extension) => Some(vec![SchemaObject::with_ident(Unknown, &extension.name)]),
+        Statement::CreateExtension(extension) => Some(vec![SchemaObject::from_ident(Unknown, &extension.name)]),
         Statement::CreateSchema { .. }
         | Statement::CreateDatabase { .. }
         | Statement::CreateRole(_)

@@ -24,14 +24,14 @@ const STACK_BYTES: usize = 64 << 20;
 /// Aliases of the columns and tables that previews add to a query begin with this prefix.
 pub const ALIAS_PREFIX: &str = "countersign_";
 
-/// Classifies each statement of the text. Previews select at most one row more than `rows`, so that a caller sees that
-/// there are more.
+/// Classifies each statement of the text. The queries of previews select at most one row more than `max_rows`, so that a
+/// caller sees that there are more.
 #[must_use]
-pub fn classify(dialect: Dialect, text: &str, rows: usize) -> Vec<Statement> {
+pub fn classify(dialect: Dialect, text: &str, max_rows: usize) -> Vec<Statement> {
     let owned = text.to_owned();
     let parse = move || {
         text::split(dialect, &owned)
-            .map(|pieces| pieces.iter().map(|piece| classify_piece(dialect, piece, rows)).collect())
+            .map(|pieces| pieces.iter().map(|piece| classify_piece(dialect, piece, max_rows)).collect())
     };
     let parser = thread::Builder::new().name("sql".to_owned()).stack_size(STACK_BYTES).spawn(parse);
     let result = match parser.map(thread::JoinHandle::join) {
@@ -49,12 +49,12 @@ pub fn is_read(dialect: Dialect, text: &str) -> bool {
     !statements.is_empty() && statements.iter().all(|statement| statement.effect == Effect::Read)
 }
 
-fn classify_piece(dialect: Dialect, piece: &text::Piece, rows: usize) -> Statement {
+fn classify_piece(dialect: Dialect, piece: &text::Piece, max_rows: usize) -> Statement {
     let effect = match piece.parse(dialect) {
         Err(reason) => Effect::Unparsed { reason },
         Ok(parsed) => match reads::check(dialect, &parsed) {
             Ok(()) => Effect::Read,
-            Err(reason) => Effect::Write(previews::describe_write(dialect, &parsed.statement, reason, rows)),
+            Err(reason) => Effect::Write(previews::describe_write(dialect, &parsed.statement, reason, max_rows)),
         },
     };
     Statement { text: piece.source.clone(), effect }

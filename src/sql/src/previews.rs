@@ -1,4 +1,4 @@
-//! Derives the queries that show what a write would change. A query that is no read itself is left out.
+//! Derives the queries that show what a write would change. There is no preview if one of them is not a read itself.
 
 use sqlparser::ast::{
     Assignment, AssignmentTarget, Delete, Expr, Insert, ObjectName, Query, SetExpr, Statement, TableFactor,
@@ -14,9 +14,9 @@ use crate::{
 /// Maximum objects whose definitions one statement's preview shows.
 const MAX_DEFINITIONS: usize = 10;
 
-/// Describes a statement that is no read for this reason.
-pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, rows: usize) -> Write {
-    let builder = Builder { dialect, rows };
+/// Describes a statement that is not a read for this reason.
+pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, max_rows: usize) -> Write {
+    let builder = PreviewBuilder { dialect, max_rows };
     if let Some(objects) = definitions::objects(statement) {
         let targets = objects.iter().map(|object| object.name.to_string()).collect();
         return Write { kind: WriteKind::Ddl, targets, reason, preview: builder.definitions(&objects) };
@@ -26,9 +26,9 @@ pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, r
     Write { kind, targets, reason, preview }
 }
 
-struct Builder {
+struct PreviewBuilder {
     dialect: Dialect,
-    rows: usize,
+    max_rows: usize,
 }
 
 /// The rows that a statement changes.
@@ -39,7 +39,7 @@ struct Selection {
     /// The name by which the statement calls the table.
     alias: String,
     /// Further tables that the condition uses.
-    others: Vec<String>,
+    other_tables: Vec<String>,
     condition: Option<String>,
     /// The ORDER BY and LIMIT clauses of the statement itself.
     own_limit: Option<String>,
@@ -47,7 +47,7 @@ struct Selection {
 
 type Preview = Result<PreviewSource, Reason>;
 
-impl Builder {
+impl PreviewBuilder {
     fn preview(&self, statement: &Statement) -> Preview {
         let (statement, query) = writes::inner_statement(statement);
         let with = query.and_then(|query| query.with.as_ref()).map_or(String::new(), |with| format!("{with} "));
@@ -83,7 +83,7 @@ impl Builder {
             with: String::new(),
             table: table.to_string(),
             alias: table.to_string(),
-            others: Vec::new(),
+            other_tables: Vec::new(),
             condition: None,
             own_limit: None,
         };
@@ -109,19 +109,19 @@ impl Builder {
         else {
             return Err("the statement has unknown clauses".to_owned());
         };
-        let others = match from {
+        let other_tables = match from {
             Some(UpdateTableFromKind::BeforeSet(tables) | UpdateTableFromKind::AfterSet(tables)) => tables.as_slice(),
             None => &[],
         };
         let selection =
-            self.selection(with, table, others, selection.as_ref(), own_limit(order_by, limit.as_ref())?)?;
-        let mut assigned: Vec<ColumnAssignment> = assignments.iter().flat_map(assigned_values).collect();
-        for (index, value) in assigned.iter_mut().enumerate() {
+            self.selection(with, table, other_tables, selection.as_ref(), own_limit(order_by, limit.as_ref())?)?;
+        let mut values: Vec<ColumnAssignment> = assignments.iter().flat_map(assigned_values).collect();
+        for (index, value) in values.iter_mut().enumerate() {
             let alias = format!("{ALIAS_PREFIX}after_{index}");
-            let probe = selection.rows_query(self.rows, &[(value.expression.as_str(), alias.as_str())]);
+            let probe = selection.rows_query(self.max_rows, &[(value.expression.as_str(), alias.as_str())]);
             value.alias = Some(alias).filter(|_| self.is_read(&probe) && !is_default(&value.expression));
         }
-        self.rows_of(&selection, assigned)
+        self.rows_of(&selection, values)
     }
 
     fn delete(&self, delete: &Delete, with: String) -> Preview {
@@ -154,7 +154,7 @@ impl Builder {
         &self,
         with: String,
         table: &TableWithJoins,
-        others: &[TableWithJoins],
+        other_tables: &[TableWithJoins],
         condition: Option<&Expr>,
         own_limit: Option<String>,
     ) -> Result<Selection, Reason> {
@@ -166,17 +166,20 @@ impl Builder {
             with,
             table: table.to_string(),
             alias,
-            others: others.iter().map(ToString::to_string).collect(),
+            other_tables: other_tables.iter().map(ToString::to_string).collect(),
             condition: condition.map(ToString::to_string),
             own_limit,
         })
     }
 
-    fn rows_of(&self, selection: &Selection, assigned: Vec<ColumnAssignment>) -> Preview {
+    fn rows_of(&self, selection: &Selection, assignments: Vec<ColumnAssignment>) -> Preview {
         let values: Vec<(&str, &str)> =
-            assigned.iter().filter_map(|value| Some((value.expression.as_str(), value.alias.as_deref()?))).collect();
-        let queries =
-            RowQueries { rows: selection.rows_query(self.rows, &values), count: selection.count_query(), assigned };
+            assignments.iter().filter_map(|value| Some((value.expression.as_str(), value.alias.as_deref()?))).collect();
+        let queries = RowQueries {
+            rows: selection.rows_query(self.max_rows, &values),
+            count: selection.count_query(),
+            assignments,
+        };
         self.checked(queries)
     }
 
@@ -195,26 +198,19 @@ impl Builder {
                 }),
             };
         };
-        match source.as_ref() {
-            Query { with: None, body, order_by: None, limit_clause: None, .. }
-                if matches!(**body, SetExpr::Values(_)) =>
-            {
-                let SetExpr::Values(values) = body.as_ref() else { return Err("it inserts no rows".to_owned()) };
-                let texts = |row: &Vec<Expr>| row.iter().map(ToString::to_string).collect();
-                Ok(PreviewSource::GivenRows {
-                    columns,
-                    rows: values.rows.iter().map(|row| texts(&row.content)).collect(),
-                })
-            }
-            source => {
-                let rows = format!("{ALIAS_PREFIX}rows");
-                self.checked(RowQueries {
-                    rows: format!("{with}SELECT * FROM ({source}) AS {rows} ORDER BY 1 LIMIT {}", self.rows + 1),
-                    count: format!("{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM ({source}) AS {rows}"),
-                    assigned: Vec::new(),
-                })
-            }
+        if let Query { with: None, body, order_by: None, limit_clause: None, .. } = source.as_ref()
+            && let SetExpr::Values(values) = body.as_ref()
+        {
+            let texts = |row: &Vec<Expr>| row.iter().map(ToString::to_string).collect();
+            let rows = values.rows.iter().map(|row| texts(&row.content)).collect();
+            return Ok(PreviewSource::GivenRows { columns, rows });
         }
+        let rows = format!("{ALIAS_PREFIX}rows");
+        self.checked(RowQueries {
+            rows: format!("{with}SELECT * FROM ({source}) AS {rows} ORDER BY 1 LIMIT {}", self.max_rows + 1),
+            count: format!("{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM ({source}) AS {rows}"),
+            assignments: Vec::new(),
+        })
     }
 
     /// Returns the queries if all of them only read.
@@ -229,13 +225,16 @@ impl Builder {
 
 impl Selection {
     /// Returns the query for the rows, with these expressions and their aliases.
-    fn rows_query(&self, rows: usize, values: &[(&str, &str)]) -> String {
-        let Self { with, table, alias, others, own_limit, .. } = self;
+    fn rows_query(&self, max_rows: usize, values: &[(&str, &str)]) -> String {
+        let Self { with, table, alias, other_tables, own_limit, .. } = self;
         let values: String = values.iter().map(|(expression, name)| format!(", {expression} AS {name}")).collect();
-        let tables =
-            if values.is_empty() { table.clone() } else { [std::slice::from_ref(table), others].concat().join(", ") };
+        let tables = if values.is_empty() {
+            table.clone()
+        } else {
+            [std::slice::from_ref(table), other_tables].concat().join(", ")
+        };
         let condition = if values.is_empty() { self.condition_on_table() } else { self.plain_condition() };
-        let limit = rows + 1;
+        let limit = max_rows + 1;
         match own_limit {
             Some(own_limit) => format!(
                 "{with}SELECT * FROM (SELECT {alias}.*{values} FROM {tables}{condition}{own_limit}) AS {ALIAS_PREFIX}rows LIMIT {limit}"
@@ -261,17 +260,17 @@ impl Selection {
 
     /// Returns the condition for the table alone, so that a row which several rows of the other tables match counts once.
     fn condition_on_table(&self) -> String {
-        if self.others.is_empty() {
+        if self.other_tables.is_empty() {
             return self.plain_condition();
         }
-        format!(" WHERE EXISTS (SELECT 1 FROM {}{})", self.others.join(", "), self.plain_condition())
+        format!(" WHERE EXISTS (SELECT 1 FROM {}{})", self.other_tables.join(", "), self.plain_condition())
     }
 }
 
 fn own_limit(order_by: &[sqlparser::ast::OrderByExpr], limit: Option<&Expr>) -> Result<Option<String>, Reason> {
     let Some(limit) = limit else { return Ok(None) };
     if !matches!(limit, Expr::Value(_)) {
-        return Err("its limit is no number".to_owned());
+        return Err("its limit is not a number".to_owned());
     }
     let keys: Vec<String> = order_by.iter().map(ToString::to_string).collect();
     let order = if keys.is_empty() { String::new() } else { format!(" ORDER BY {}", keys.join(", ")) };
@@ -306,7 +305,7 @@ fn assigned_values(assignment: &Assignment) -> Vec<ColumnAssignment> {
 }
 
 /// Words of functions whose value differs from call to call.
-const CHANGING_WORDS: &[&str] = &[
+const UNREPEATABLE_WORDS: &[&str] = &[
     "age",
     "changes",
     "clock_timestamp",
@@ -344,7 +343,7 @@ const CHANGING_WORDS: &[&str] = &[
 /// Returns `true` if no word of the expression names a function whose value differs from call to call.
 fn is_repeatable(expression: &str) -> bool {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
-    !words.map(str::to_ascii_lowercase).any(|word| CHANGING_WORDS.contains(&word.as_str()))
+    !words.map(str::to_ascii_lowercase).any(|word| UNREPEATABLE_WORDS.contains(&word.as_str()))
 }
 
 /// Returns `true` for the default of a column, which only the database knows.

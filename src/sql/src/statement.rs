@@ -28,7 +28,7 @@ pub struct Write {
     pub kind: WriteKind,
     /// The names of the tables or other objects that it changes, as the statement has them.
     pub targets: Vec<String>,
-    /// The reason why it is no read.
+    /// The reason why it is not a read.
     pub reason: String,
     pub preview: PreviewSource,
 }
@@ -64,7 +64,7 @@ pub struct RowQueries {
     pub rows: String,
     /// Counts the rows in its only column.
     pub count: String,
-    pub assigned: Vec<ColumnAssignment>,
+    pub assignments: Vec<ColumnAssignment>,
 }
 
 /// The assignment of a value to a column.

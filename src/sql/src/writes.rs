@@ -6,7 +6,7 @@ use sqlparser::ast::{
 
 use crate::WriteKind;
 
-/// Returns the statement that a query with CTEs consists of, or the statement itself.
+/// Returns the write in the body of a query with CTEs, together with that query, or else the statement itself.
 pub fn inner_statement(statement: &Statement) -> (&Statement, Option<&Query>) {
     let Statement::Query(query) = statement else { return (statement, None) };
     match query.body.as_ref() {

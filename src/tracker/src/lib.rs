@@ -195,7 +195,7 @@ impl Provider for Tracker {
         resources::templates()
     }
 
-    fn uri_schemes(&self) -> Vec<String> {
+    fn uri_prefixes(&self) -> Vec<String> {
         vec![SCHEME.to_owned()]
     }
 

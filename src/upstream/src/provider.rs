@@ -99,7 +99,7 @@ impl Provider for Upstream {
     }
 
     /// Returns the additional URI scheme of the upstream, if it has one.
-    fn uri_schemes(&self) -> Vec<String> {
+    fn uri_prefixes(&self) -> Vec<String> {
         Some(self.names.uri_prefix()).filter(|prefix| !prefix.is_empty()).map(str::to_owned).into_iter().collect()
     }
 

@@ -107,7 +107,7 @@ impl DiffBuilder {
     }
 
     /// Like [`DiffBuilder::add`], but always line by line, so that live state is not repeated in the values.
-    pub fn add_compared(&mut self, field: &str, label: &str, before: Option<&str>, after: Option<&str>) {
+    pub fn add_line_diff(&mut self, field: &str, label: &str, before: Option<&str>, after: Option<&str>) {
         if before == after || self.is_full() {
             return;
         }
@@ -153,12 +153,12 @@ impl DiffBuilder {
         full
     }
 
-    /// Marks the last field as showing live state that the proposer could not read.
-    pub fn restrict_last(&mut self) {
-        self.diff.fields.last_mut().into_iter().for_each(|field| field.restricted = true);
+    /// Marks all fields but the first `fields` ones as showing live state that the proposer could not read.
+    pub fn restrict_after(&mut self, fields: usize) {
+        self.diff.fields.iter_mut().skip(fields).for_each(|field| field.restricted = true);
     }
 
-    /// Sets the format of all fields but the first ones, whose number is `fields`.
+    /// Sets the format of all fields but the first `fields` ones.
     pub fn set_format_after(&mut self, fields: usize, format: FieldFormat) {
         self.diff.fields.iter_mut().skip(fields).for_each(|field| field.format = format);
     }

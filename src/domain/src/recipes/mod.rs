@@ -48,7 +48,7 @@ pub const MAX_ELEMENTS: usize = 50;
 pub struct Recipe {
     /// The kind of the target, such as `file`.
     pub entity: Option<String>,
-    /// The operation on the target. Without it, it is an update, or a creation if [`Recipe::before`] finds nothing.
+    /// The operation on the target. `None` means an update, or a creation if [`Recipe::before`] finds nothing.
     pub operation: Option<TextTemplate>,
     /// The name of the target, shown to people. Changes of one target run one after another.
     pub target: Option<TextTemplate>,
@@ -139,7 +139,8 @@ impl Recipe {
         self.variants.iter_mut().for_each(|variant| variant.recipe.set_trust(is_trusted));
     }
 
-    fn has_trust(&self) -> bool {
+    /// Returns `true` if the operator vouches for an SQL query, a dry run or an answer of the recipe.
+    fn has_trusted_calls(&self) -> bool {
         self.alternatives().iter().any(|recipe| {
             recipe.sql.as_ref().is_some_and(|sql| sql.is_trusted)
                 || recipe.dry_run.as_ref().is_some_and(|dry| dry.is_trusted)
@@ -155,7 +156,7 @@ pub struct DryRun {
     pub arguments: Vec<(String, Value)>,
     pub label: Option<String>,
     pub pick: ResultSelector,
-    pub shown: DisplayFormat,
+    pub display_format: DisplayFormat,
     /// The operator wrote the recipe, or named its set, for this server. Otherwise only a tool with an accepted
     /// definition is called, because the server alone claims that a dry run changes nothing.
     pub is_trusted: bool,
@@ -163,9 +164,10 @@ pub struct DryRun {
 
 impl fmt::Debug for DryRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { arguments, label, pick, shown, is_trusted: _ } = self;
+        let Self { arguments, label, pick, display_format, is_trusted: _ } = self;
         let mut fields = f.debug_struct("DryRun");
-        fields.field("arguments", arguments).field("label", label).field("pick", pick).field("shown", shown).finish()
+        fields.field("arguments", arguments).field("label", label).field("pick", pick);
+        fields.field("display_format", display_format).finish()
     }
 }
 
@@ -199,7 +201,7 @@ pub struct PreviewRead {
     /// The arguments of the call; those that are null are left out.
     pub arguments: Vec<RecordField>,
     pub pick: ResultSelector,
-    pub shown: DisplayFormat,
+    pub display_format: DisplayFormat,
     /// A pattern for the tool's error that means that there is no present state.
     pub missing: Option<Pattern>,
 }
@@ -285,25 +287,26 @@ impl Recipes {
         self.by_tool.is_empty()
     }
 
-    /// Returns the tools for whose dry run or confirmation the operator vouches.
+    /// Returns the tools for whose SQL queries, dry run or confirmation the operator vouches.
     #[must_use]
     pub fn trusted_tools(&self) -> Vec<String> {
-        let trusted = self.by_tool.iter().filter(|(_, recipe)| recipe.has_trust());
+        let trusted = self.by_tool.iter().filter(|(_, recipe)| recipe.has_trusted_calls());
         trusted.map(|(tool, _)| tool.clone()).collect()
     }
 
-    /// Removes the trust in the dry runs and confirmations of all other tools.
+    /// Trusts the SQL queries, dry runs and confirmations of these tools, and of no others.
     pub fn trust_only(&mut self, tools: &[String]) {
         for (tool, recipe) in Arc::make_mut(&mut self.by_tool) {
             recipe.set_trust(tools.contains(tool));
         }
     }
 
-    /// Returns `true` if these recipes do what `old` does not do: recipes that the operator added or changed, dry runs
-    /// of unaccepted tools, or answers to questions of the server.
+    /// Returns `true` if these recipes do what `old` does not do: recipes that the operator added or changed, SQL queries or
+    /// dry runs that need no accepted tool, or answers to questions of the server.
     #[must_use]
     pub fn calls_more_than(&self, old: &Self) -> bool {
-        let is_unconditional = |(tool, recipe): &(&String, &Recipe)| self.written.contains(tool) || recipe.has_trust();
+        let is_unconditional =
+            |(tool, recipe): &(&String, &Recipe)| self.written.contains(tool) || recipe.has_trusted_calls();
         self.by_tool.iter().filter(is_unconditional).any(|(tool, recipe)| old.get(tool) != Some(recipe))
     }
 }

@@ -11,9 +11,11 @@ use countersign_domain::{
     },
 };
 
-/// Limits of the input of an expression, and of the steps of one evaluation.
+/// Maximum bytes of a JSON text that is parsed for an expression.
 const MAX_BYTES: usize = 4 << 20;
+/// Maximum values in such a text, at all levels together.
 const MAX_VALUES: usize = 100_000;
+/// Maximum steps of one evaluation.
 const MAX_STEPS: u64 = 1_000_000;
 
 /// Parses the arguments for use in expressions.
@@ -38,10 +40,10 @@ pub fn variables<'a>(arguments: &'a cel::Value, element: Option<&'a cel::Value>)
 
 /// Evaluates an expression to JSON with sorted keys. `name` stands for the expression in errors.
 pub fn evaluate(name: &str, expression: &Condition, variables: &[(&str, &cel::Value)]) -> Result<Value, Fault> {
-    resolve(expression, variables).map_err(|fault| Fault::from_expression(name, &fault))
+    evaluate_to_json(expression, variables).map_err(|fault| Fault::from_expression(name, &fault))
 }
 
-fn resolve(expression: &Condition, variables: &[(&str, &cel::Value)]) -> Result<Value, ConditionFault> {
+fn evaluate_to_json(expression: &Condition, variables: &[(&str, &cel::Value)]) -> Result<Value, ConditionFault> {
     let value = expression.evaluate(variables, MAX_STEPS)?;
     let mut value = value.json().map_err(|_| ConditionFault::Other)?;
     value.sort_all_objects();
@@ -61,13 +63,13 @@ pub fn render_fields(fields: &[RecordField], variables: &[(&str, &cel::Value)]) 
 fn render_template(template: &TextTemplate, variables: &[(&str, &cel::Value)]) -> Result<Value, ConditionFault> {
     match template {
         TextTemplate::Literal(value) => Ok(value.clone()),
-        TextTemplate::Expression(expression) => resolve(expression, variables),
+        TextTemplate::Expression(expression) => evaluate_to_json(expression, variables),
         TextTemplate::Text(parts) => {
             let mut text = String::new();
             for part in parts {
                 match part {
                     TextPart::Literal(literal) => text.push_str(literal),
-                    TextPart::Expression(expression) => match resolve(expression, variables)? {
+                    TextPart::Expression(expression) => match evaluate_to_json(expression, variables)? {
                         Value::Null => return Err(ConditionFault::Missing(expression.source().to_owned())),
                         Value::String(value) => text.push_str(&value),
                         value => text.push_str(&value.to_string()),
@@ -172,7 +174,7 @@ pub fn document_problem(fault: &ConditionFault) -> String {
     }
 }
 
-/// Returns the value with the fields that the recipe shows, or `None` if it has no fields. Null has none to lose.
+/// Returns the value with the fields that the recipe shows, or `None` if it has no fields. Null is returned as it is.
 pub fn select_fields(value: Value, fields: &FieldFilter) -> Option<Value> {
     match value {
         value if fields.is_empty() || value.is_null() => Some(value),

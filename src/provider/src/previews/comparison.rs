@@ -29,9 +29,8 @@ pub(super) fn add_comparison(
     let variables = answers::variables(arguments, observation.element.as_ref());
     let label = label_of(recipe, &variables)?;
     let pick = recipe.before.as_ref().map(|before| &before.pick);
-    let form = (pick, observation.display_format);
     let after = match &recipe.after {
-        Some(after) => state_after(after, observation.value.as_ref(), form, &variables)?,
+        Some(after) => state_after(after, observation.value.as_ref(), (pick, observation.display_format), &variables)?,
         None => None,
     };
     let uses_before = recipe.after.as_ref().is_some_and(|after| after.uses("before"));
@@ -39,8 +38,8 @@ pub(super) fn add_comparison(
         builder,
         format: observation.display_format,
         restricted: observation.restricted,
-        // The result contains the current text, so the proposer may see neither.
-        compares_lines: observation.restricted && uses_before,
+        // The state after the call repeats the present one, which the proposer may not see.
+        hides_values: observation.restricted && uses_before,
     };
     if observation.value.is_none() {
         let label = label.as_ref().map_or_else(|| "Now".to_owned(), |label| format!("{label} (now)"));
@@ -61,7 +60,7 @@ pub(super) fn add_difference(
     (format, restricted): (DisplayFormat, bool),
     (approved, found): (Option<&Value>, Option<&Value>),
 ) {
-    let mut writer = ComparisonWriter { builder, format, restricted, compares_lines: false };
+    let mut writer = ComparisonWriter { builder, format, restricted, hides_values: false };
     writer.add_values(field, label, approved, found);
 }
 
@@ -99,7 +98,8 @@ pub(super) fn state_after(
             Value::Object(record)
         }
     };
-    // An expression `keep` gives a value of the document and not a document, and so does `after`.
+    // An expression `keep` selects a part of a parsed document. `after` then gives such a part, too, which is not parsed
+    // again.
     let is_document = pick.is_none_or(|pick| pick.keep.is_none());
     let value = answers::parse_document(value, if is_document { format } else { DisplayFormat::Text })
         .map_err(|fault| Fault::new("format", format!("`after` {}", answers::document_problem(&fault))))?;
@@ -117,7 +117,8 @@ struct ComparisonWriter<'a> {
     builder: &'a mut DiffBuilder,
     format: DisplayFormat,
     restricted: bool,
-    compares_lines: bool,
+    /// Values are shown as compared lines only, which hides the whole values from the proposer.
+    hides_values: bool,
 }
 
 impl ComparisonWriter<'_> {
@@ -168,24 +169,24 @@ impl ComparisonWriter<'_> {
             |value: Option<&Value>| value.cloned().and_then(|value| answers::display_text_as(value, self.format));
         let (before, after) = (text(before), text(after));
         let fields = self.builder.len();
-        if self.compares_lines {
-            self.builder.add_compared(field, label, before.as_deref(), after.as_deref());
+        if self.hides_values {
+            self.builder.add_line_diff(field, label, before.as_deref(), after.as_deref());
         } else {
             self.builder.add(field, label, before.as_deref(), after.as_deref());
         }
-        self.restrict_since(fields);
+        self.restrict_after(fields);
     }
 
     fn add_note(&mut self, field: &str, label: &str, note: &str) {
         let fields = self.builder.len();
         self.builder.add_lines(field, label, [(LineOp::Note, note.into())]);
-        self.restrict_since(fields);
+        self.restrict_after(fields);
     }
 
-    /// Marks the field that was added after these, if it may show what the proposer may not read.
-    fn restrict_since(&mut self, fields: usize) {
-        if self.restricted && self.builder.len() > fields {
-            self.builder.restrict_last();
+    /// Marks all fields but the first `fields` ones, if they may show what the proposer may not read.
+    fn restrict_after(&mut self, fields: usize) {
+        if self.restricted {
+            self.builder.restrict_after(fields);
         }
     }
 }

@@ -47,8 +47,8 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// The present state of what a call creates.
-    pub const fn of_nothing() -> Self {
+    /// The present state of a target that does not exist yet.
+    pub const fn missing() -> Self {
         Self {
             label: String::new(),
             value: None,
@@ -113,8 +113,9 @@ pub fn compose(
         comparison::add_comparison(&mut builder, &field, recipe, arguments, observation)?;
     }
     if let Some(note) = &note {
+        let fields = builder.len();
         builder.add_lines("$note", "The dry run", [(LineOp::Note, note.as_str().into())]);
-        builder.restrict_last();
+        builder.restrict_after(fields);
     }
     for (n, observation) in reads.into_iter().enumerate() {
         add_observation(&mut builder, &format!("{READ_FIELD_PREFIX}{}", n + 1), observation);
@@ -176,7 +177,7 @@ fn add_observation(builder: &mut DiffBuilder, field: &str, observation: Observat
             builder.add_lines(field, &observation.label, unified_diff::parse_lines(text))
         }
     }
-    if observation.restricted && builder.len() > fields {
-        builder.restrict_last();
+    if observation.restricted {
+        builder.restrict_after(fields);
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn check_arguments(dry: &DryRun, arguments: &RawValue) -> Result<(), 
                     return Err(refusal(&member.key, "duplicate", message));
                 }
                 found = true;
-            } else if self::normalized_name(&member.key) == normalized {
+            } else if normalized_name(&member.key) == normalized {
                 let displayable = displayable_name(&member.key);
                 let message = format!(
                     "`{displayable}` could be taken for `{name}`, which decides whether this is a dry run; leave it out, or \
@@ -66,7 +66,7 @@ mod tests {
             arguments: vec![(name.to_owned(), json!(true))],
             label: None,
             pick: Default::default(),
-            shown: Default::default(),
+            display_format: Default::default(),
             is_trusted: true,
         };
         let check_arguments =

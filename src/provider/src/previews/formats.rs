@@ -1,4 +1,4 @@
-//! Finds the format of a field's content where nobody states it: by the name of the file that is written, by the name of
+//! Finds the format of a field's content if no recipe states it: by the name of the file that is written, by the name of
 //! an argument, and by the content itself.
 //!
 //! A format only changes the form in which reviewers see the whole content. It never decides what is shown.
@@ -65,8 +65,9 @@ pub(super) fn set_formats_of_arguments(diff: &mut Diff) {
     }
 }
 
-/// Sets the formats of the fields that a recipe shows and does not state: those of equal arguments, and those that the names
-/// of files or the content tell. Only a whole text is a file; a field of a record is not.
+/// Sets the formats of a recipe's fields that have none yet. A field with the name of an argument gets the format of the
+/// argument. The format of other fields follows from the name of a file or from the content. Only a whole text can be a
+/// file; a field of a record cannot.
 pub(super) fn set_formats_of_recipe(diff: &mut Diff, arguments: &Diff, target: &str) {
     for field in diff.fields.iter_mut().filter(|field| field.format.is_text()) {
         if let Some(argument) = arguments.fields.iter().find(|argument| argument.field == field.field) {

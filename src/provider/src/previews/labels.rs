@@ -12,7 +12,7 @@ use countersign_domain::{
 /// Maximum characters of a lock key. Longer targets are truncated, so a few of them may share a key.
 const MAX_LOCK_KEY_CHARS: usize = 1000;
 /// Maximum characters of a summary.
-const MAX_SUMMARY: usize = 300;
+const MAX_SUMMARY_CHARS: usize = 300;
 
 /// Sets what the recipe says of the target, operation and summary.
 pub(super) fn apply_recipe_labels(recipe: &Recipe, arguments: &cel::Value, arguments_preview: &mut Preview) {
@@ -35,7 +35,7 @@ pub(super) fn apply_recipe_labels(recipe: &Recipe, arguments: &cel::Value, argum
     }
 }
 
-/// Returns the operation that the recipe names. A value that is none of them claims nothing: it is a call.
+/// Returns the operation that the recipe names. Any other value counts as [`Operation::Call`].
 pub(super) fn operation_of(recipe: &Recipe, arguments: &cel::Value) -> Option<Operation> {
     let value = answers::render("operation", recipe.operation.as_ref()?, &[("arguments", arguments)]);
     let name = value.as_ref().ok().and_then(Value::as_str).unwrap_or_default();
@@ -46,7 +46,7 @@ pub(super) fn operation_of(recipe: &Recipe, arguments: &cel::Value) -> Option<Op
 /// Returns the first line that is not blank, truncated.
 fn summary_line(text: &str) -> String {
     let line = text.lines().map(str::trim_end).find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let cut: String = line.chars().take(MAX_SUMMARY).collect();
+    let cut: String = line.chars().take(MAX_SUMMARY_CHARS).collect();
     if cut.len() < text.trim_end().len() { format!("{cut} …") } else { cut }
 }
 
@@ -70,13 +70,13 @@ fn lock_key(target: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{MAX_SUMMARY, lock_key, summary_line};
+    use super::{MAX_SUMMARY_CHARS, lock_key, summary_line};
 
     #[test]
     fn summary_line_is_single_and_bounded() {
         assert_eq!(summary_line("Commit in r: Fix it\n\nbecause"), "Commit in r: Fix it …");
         assert_eq!(summary_line("Write /a b\n"), "Write /a b");
-        assert_eq!(summary_line(&"x".repeat(1000)).chars().count(), MAX_SUMMARY + 2);
+        assert_eq!(summary_line(&"x".repeat(1000)).chars().count(), MAX_SUMMARY_CHARS + 2);
     }
 
     #[test]

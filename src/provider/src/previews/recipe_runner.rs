@@ -65,13 +65,13 @@ impl<'a> RecipeRunner<'a> {
         raw: &RawValue,
         arguments_preview: Preview,
     ) -> ComputedPreview {
-        let mut computed = self.try_run(recipe, tool, raw, arguments_preview).await;
+        let mut computed = self.run_recipe(recipe, tool, raw, arguments_preview).await;
         computed.preview.note.restricted = self.restricted.load(Ordering::Relaxed);
         computed.preview.note.tried = Some(recipe.tried_text());
         computed
     }
 
-    async fn try_run(
+    async fn run_recipe(
         &self,
         recipe: &Recipe,
         tool: &str,
@@ -102,8 +102,8 @@ impl<'a> RecipeRunner<'a> {
         };
         let values = observations.before.iter().map(|observation| observation.value.clone()).collect();
         let before = Some(StateBefore { variant, values });
-        let (recipe, shown) = (recipe.clone(), arguments_preview.clone());
-        match run_blocking(move || compose::compose(&recipe, &arguments, &shown, observations)).await {
+        let (recipe, fallback) = (recipe.clone(), arguments_preview.clone());
+        match run_blocking(move || compose::compose(&recipe, &arguments, &fallback, observations)).await {
             Ok(preview) => ComputedPreview { preview, transient_error: None, before },
             Err(fault) => compose::preview_of_failure(arguments_preview, fault),
         }
@@ -157,7 +157,7 @@ impl<'a> RecipeRunner<'a> {
                     }
                 }
             }
-            observed.push(ObservedStatement { statement, state: failure.map_or(Ok(answers), Err) });
+            observed.push(ObservedStatement { statement, answers: failure.map_or(Ok(answers), Err) });
         }
         Ok(observed)
     }
@@ -175,8 +175,8 @@ impl<'a> RecipeRunner<'a> {
         let server = self.provider.name();
         if !sql.is_trusted && !self.directory.is_accepted(server, &tool) {
             let reason = format!(
-                "the query for it calls {tool}, and nobody has accepted its definition: accept the known reads of the \
-                 server, or name its recipes in `mcpServers.{server}.previews`"
+                "the preview's query calls {tool}, and nobody has accepted its definition: accept the known reads of \
+                 the server, or name its recipes in `mcpServers.{server}.previews`"
             );
             return Err(Fault::new("acceptance", reason));
         }
@@ -184,7 +184,8 @@ impl<'a> RecipeRunner<'a> {
         object.retain(|_, value| !value.is_null());
         object.insert(sql.query.argument.clone(), query.into());
         let call = raw_json(Value::Object(object).to_string())?;
-        // The recipe could name another argument, or pass the statement itself in one.
+        // If the called tool has a recipe of its own, that recipe must find a statement that only reads. The recipe of the
+        // change could pass the query in another argument than the one that the tool runs, or pass the change itself.
         let own_recipe = self.provider.recipe(&tool).and_then(|recipe| recipe.sql.as_ref());
         if own_recipe.is_some_and(|own| !own.is_read(&definition.title, call.get())) {
             return Err(Fault::new("query", format!("the call of {tool} would not only read")));
@@ -225,7 +226,7 @@ impl<'a> RecipeRunner<'a> {
             }
         }
         if observations.dry_run.is_none() && recipe.before.is_none() && recipe.after.is_some() {
-            observations.before = vec![Observation::of_nothing()];
+            observations.before = vec![Observation::missing()];
         }
         for read in &recipe.reads {
             observations.reads.extend(self.read_each(read, arguments).await?);
@@ -252,8 +253,9 @@ impl<'a> RecipeRunner<'a> {
                 ),
             ));
         }
-        let has = |name: &str| definition.input_schema.get("properties").is_some_and(|all| all.get(name).is_some());
-        if let Some((name, _)) = dry.arguments.iter().find(|(name, _)| !has(name)) {
+        let has_argument =
+            |name: &str| definition.input_schema.get("properties").is_some_and(|all| all.get(name).is_some());
+        if let Some((name, _)) = dry.arguments.iter().find(|(name, _)| !has_argument(name)) {
             return Err(Fault::new("schema", format!("there is no dry run: {tool} has no argument `{name}`")));
         }
         let added_arguments: Vec<(&str, String)> =
@@ -267,9 +269,9 @@ impl<'a> RecipeRunner<'a> {
             return Err(Fault::from_error_result("the dry run", &content_text(&result.content)));
         }
         let variables = answers::variables(arguments, None);
-        let value = answers::pick_value("the dry run", &result, (&dry.pick, dry.shown), &variables)?;
+        let value = answers::pick_value("the dry run", &result, (&dry.pick, dry.display_format), &variables)?;
         let label = dry.label.clone().unwrap_or_else(|| "Dry run".to_owned());
-        Ok(Observation { label, value: Some(value), display_format: dry.shown, restricted, element: None })
+        Ok(Observation { label, value: Some(value), display_format: dry.display_format, restricted, element: None })
     }
 
     /// Makes a read once, or for each element of its list.
@@ -280,8 +282,8 @@ impl<'a> RecipeRunner<'a> {
     ) -> Result<Vec<Observation>, Fault> {
         let elements = answers::elements(read.for_each.as_ref(), arguments)?;
         let mut observations = Vec::with_capacity(elements.len());
-        for some in elements.chunks(MAX_CONCURRENT_READS) {
-            let reads = some.iter().map(|element| async move {
+        for chunk in elements.chunks(MAX_CONCURRENT_READS) {
+            let reads = chunk.iter().map(|element| async move {
                 let variables = answers::variables(arguments, element.as_ref());
                 Ok(Observation { element: element.clone(), ..self.read(read, &variables).await? })
             });
@@ -314,11 +316,11 @@ impl<'a> RecipeRunner<'a> {
                 }
                 None
             }
-            Ok(result) => Some(answers::pick_value(&tool, &result, (&read.pick, read.shown), variables)?),
+            Ok(result) => Some(answers::pick_value(&tool, &result, (&read.pick, read.display_format), variables)?),
         };
         // A selection that leaves null means that there is nothing, too.
         let value = value.filter(|value| !value.is_null());
-        Ok(Observation { label, value, display_format: read.shown, restricted, element: None })
+        Ok(Observation { label, value, display_format: read.display_format, restricted, element: None })
     }
 
     /// Returns the tool's definition if it is offered and pinned.

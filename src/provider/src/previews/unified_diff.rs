@@ -10,16 +10,17 @@ use countersign_domain::changes::LineOp;
 #[must_use]
 pub fn parse_lines(text: &str) -> Vec<(LineOp, Cow<'_, str>)> {
     let mut out: Vec<(LineOp, Cow<'_, str>)> = Vec::new();
-    let (mut old, mut new) = (0_u64, 0_u64);
-    // The next line of the old version of the current file.
-    let mut next = 1_u64;
+    // The lines of the current hunk that are still to come, in the old and in the new version.
+    let (mut old_left, mut new_left) = (0_u64, 0_u64);
+    let mut next_old_line = 1_u64;
     for line in unfenced(text).split('\n') {
-        if (old, new) == (0, 0) {
+        if (old_left, new_left) == (0, 0) {
             if let Some(hunk) = Hunk::parse(line) {
-                if hunk.old_start > next {
-                    out.push((LineOp::Skip, (hunk.old_start - next).to_string().into()));
+                if hunk.old_start > next_old_line {
+                    out.push((LineOp::Skip, (hunk.old_start - next_old_line).to_string().into()));
                 }
-                (old, new, next) = (hunk.old_lines, hunk.new_lines, hunk.old_start.saturating_add(hunk.old_lines));
+                (old_left, new_left) = (hunk.old_lines, hunk.new_lines);
+                next_old_line = hunk.old_start.saturating_add(hunk.old_lines);
                 // The hunk's section, usually the name of a function.
                 if !hunk.section.is_empty() {
                     out.push((LineOp::Note, line.into()));
@@ -27,7 +28,7 @@ pub fn parse_lines(text: &str) -> Vec<(LineOp, Cow<'_, str>)> {
                 continue;
             }
             if line.starts_with("--- ") || line.starts_with("diff ") {
-                next = 1;
+                next_old_line = 1;
             }
             out.push((LineOp::Note, line.into()));
             continue;
@@ -45,13 +46,13 @@ pub fn parse_lines(text: &str) -> Vec<(LineOp, Cow<'_, str>)> {
             None => (LineOp::Equal, line),
             Some(_) => {
                 // Not a diff after all, so the rest is shown as it is.
-                (old, new) = (0, 0);
+                (old_left, new_left) = (0, 0);
                 out.push((LineOp::Note, line.into()));
                 continue;
             }
         };
-        old = old.saturating_sub(u64::from(op != LineOp::Insert));
-        new = new.saturating_sub(u64::from(op != LineOp::Delete));
+        old_left = old_left.saturating_sub(u64::from(op != LineOp::Insert));
+        new_left = new_left.saturating_sub(u64::from(op != LineOp::Delete));
         out.push((op, rest.into()));
     }
     while out.last().is_some_and(|(op, line)| matches!(op, LineOp::Equal | LineOp::Note) && line.is_empty()) {

@@ -69,8 +69,8 @@ fn compare_fields(approved: &Diff, present: &PresentValues) -> Verification {
         compared += 1;
         let fields = builder.len();
         builder.add(&field.field, &field.label, field.after.as_deref(), value.as_deref());
-        if field.restricted && builder.len() > fields {
-            builder.restrict_last();
+        if field.restricted {
+            builder.restrict_after(fields);
         }
     }
     if compared == 0 {

@@ -114,7 +114,7 @@ impl Provider for GatewayTools {
         resources::templates()
     }
 
-    fn uri_schemes(&self) -> Vec<String> {
+    fn uri_prefixes(&self) -> Vec<String> {
         vec![resources::CHANGE_SCHEME.to_owned(), resources::GATEWAY_SCHEME.to_owned()]
     }
 

@@ -345,7 +345,7 @@ async fn resources_show_changes_and_gateway() {
         let (fixture, ctx) = (&fixture, &ctx);
         async move {
             let read = fixture.tools.read_resource(&uri, ctx).await.unwrap();
-            assert!(fixture.tools.uri_schemes().iter().any(|scheme| uri.starts_with(scheme)));
+            assert!(fixture.tools.uri_prefixes().iter().any(|prefix| uri.starts_with(prefix)));
             serde_json::from_str::<Value>(&read[0].text).unwrap()
         }
     };

@@ -49,7 +49,7 @@ impl Resources {
         for provider in rules.providers {
             let schemes = match provider.upstream() {
                 Some(upstream) => vec![upstream.names.uri_prefix().to_owned()],
-                None => provider.as_provider().uri_schemes(),
+                None => provider.as_provider().uri_prefixes(),
             };
             for scheme in schemes.into_iter().filter(|scheme| !scheme.is_empty()) {
                 match routes.scheme_owner(&scheme) {

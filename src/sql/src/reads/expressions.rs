@@ -8,15 +8,15 @@ use sqlparser::ast::{
     WindowFrameBound, WindowSpec, WindowType,
 };
 
-use super::{Check, Reader, folded};
+use super::{Check, QueryChecker, folded};
 use crate::Dialect;
 
-impl Reader {
+impl QueryChecker {
     pub(super) fn expressions(&mut self, expressions: &[Expr]) -> Check {
         expressions.iter().try_for_each(|expression| self.expression(expression))
     }
 
-    pub(super) fn optional(&mut self, expression: Option<&Expr>) -> Check {
+    pub(super) fn optional_expression(&mut self, expression: Option<&Expr>) -> Check {
         expression.map_or(Ok(()), |expression| self.expression(expression))
     }
 
@@ -73,7 +73,7 @@ impl Reader {
             | Expr::ILike { negated: _, any: false, expr, pattern, escape_char }
             | Expr::SimilarTo { negated: _, expr, pattern, escape_char } => {
                 self.expression_pair(expr, pattern)?;
-                self.optional(escape_char.as_deref())
+                self.optional_expression(escape_char.as_deref())
             }
             Expr::In { expr, target, negated: _, global: false } => {
                 self.expression(expr)?;
@@ -103,26 +103,26 @@ impl Reader {
             }
             Expr::Substring { expr, substring_from, substring_for, special: _, shorthand: _ } => {
                 self.expression(expr)?;
-                self.optional(substring_from.as_deref())?;
-                self.optional(substring_for.as_deref())
+                self.optional_expression(substring_from.as_deref())?;
+                self.optional_expression(substring_for.as_deref())
             }
             Expr::Trim { trim_where: _, trim_what, expr, trim_characters } => {
                 self.expression(expr)?;
-                self.optional(trim_what.as_deref())?;
+                self.optional_expression(trim_what.as_deref())?;
                 self.expressions(trim_characters.as_deref().unwrap_or_default())
             }
             Expr::Overlay { expr, overlay_what, overlay_from, overlay_for } => {
                 self.expression_pair(expr, overlay_what)?;
                 self.expression(overlay_from)?;
-                self.optional(overlay_for.as_deref())
+                self.optional_expression(overlay_for.as_deref())
             }
             Expr::Function(function) => self.function(function),
             Expr::Case { case_token: _, end_token: _, operand, conditions, else_result } => {
-                self.optional(operand.as_deref())?;
+                self.optional_expression(operand.as_deref())?;
                 for CaseWhen { condition, result } in conditions {
                     self.expression_pair(condition, result)?;
                 }
-                self.optional(else_result.as_deref())
+                self.optional_expression(else_result.as_deref())
             }
             Expr::Exists { subquery, negated: _ } | Expr::Subquery(subquery) => self.query(subquery),
             Expr::GroupingSets(sets) | Expr::Cube(sets) | Expr::Rollup(sets) => {
@@ -147,9 +147,9 @@ impl Reader {
             AccessExpr::Dot(_) => Err("the access to a field may call a function".to_owned()),
             AccessExpr::Subscript(Subscript::Index { index }) => self.expression(index),
             AccessExpr::Subscript(Subscript::Slice { lower_bound, upper_bound, stride }) => {
-                self.optional(lower_bound.as_ref())?;
-                self.optional(upper_bound.as_ref())?;
-                self.optional(stride.as_ref())
+                self.optional_expression(lower_bound.as_ref())?;
+                self.optional_expression(upper_bound.as_ref())?;
+                self.optional_expression(stride.as_ref())
             }
         }
     }
@@ -160,7 +160,7 @@ impl Reader {
     }
 
     /// Checks the name of a function that is called.
-    pub(super) fn called_function(&self, name: &ObjectName) -> Check {
+    pub(super) fn function_name(&self, name: &ObjectName) -> Check {
         let is_harmless = match name.0.as_slice() {
             [ObjectNamePart::Identifier(function)] => self.is_harmless(function),
             [ObjectNamePart::Identifier(schema), ObjectNamePart::Identifier(function)] => {
@@ -189,7 +189,7 @@ impl Reader {
     fn function(&mut self, function: &Function) -> Check {
         let Function { name, uses_odbc_syntax, parameters, args, within_group, filter, null_treatment: _, over } =
             function;
-        self.called_function(name)?;
+        self.function_name(name)?;
         if *uses_odbc_syntax || *parameters != FunctionArguments::None {
             return Err(format!("the call of {name} has unknown clauses"));
         }
@@ -208,7 +208,7 @@ impl Reader {
             }
         }
         self.sort_keys(within_group)?;
-        self.optional(filter.as_deref())?;
+        self.optional_expression(filter.as_deref())?;
         match over {
             Some(WindowType::WindowSpec(window)) => self.window(window),
             Some(WindowType::NamedWindow(_)) | None => Ok(()),
@@ -242,7 +242,7 @@ impl Reader {
             match bound {
                 WindowFrameBound::CurrentRow => {}
                 WindowFrameBound::Preceding(offset) | WindowFrameBound::Following(offset) => {
-                    self.optional(offset.as_deref())?
+                    self.optional_expression(offset.as_deref())?
                 }
             }
         }
@@ -294,8 +294,8 @@ impl Reader {
     pub(super) fn limit(&mut self, limit: &LimitClause) -> Check {
         match limit {
             LimitClause::LimitOffset { limit, offset, limit_by } => {
-                self.optional(limit.as_ref())?;
-                self.optional(offset.as_ref().map(|offset| &offset.value))?;
+                self.optional_expression(limit.as_ref())?;
+                self.optional_expression(offset.as_ref().map(|offset| &offset.value))?;
                 self.expressions(limit_by)
             }
             LimitClause::OffsetCommaLimit { offset, limit } => self.expression_pair(offset, limit),
@@ -308,19 +308,19 @@ impl Reader {
                 self.expression(expression)
             }
             SelectItem::QualifiedWildcard(kind, options) => {
-                plain_wildcard(options)?;
+                check_wildcard(options)?;
                 match kind {
                     SelectItemQualifiedWildcardKind::ObjectName(_) => Ok(()),
                     SelectItemQualifiedWildcardKind::Expr(expression) => self.expression(expression),
                 }
             }
-            SelectItem::Wildcard(options) => plain_wildcard(options),
+            SelectItem::Wildcard(options) => check_wildcard(options),
             SelectItem::ExprWithAliases { .. } => Err("it selects in an unknown form".to_owned()),
         }
     }
 }
 
-fn plain_wildcard(options: &WildcardAdditionalOptions) -> Check {
+fn check_wildcard(options: &WildcardAdditionalOptions) -> Check {
     match options {
         WildcardAdditionalOptions {
             wildcard_token: _,

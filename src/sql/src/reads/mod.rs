@@ -16,11 +16,11 @@ use crate::{
     text::{self, ParsedStatement},
 };
 
-/// The reason why a statement is no read.
+/// The reason why a statement is not a read.
 pub type Reason = String;
 type Check = Result<(), Reason>;
 
-/// Keywords without which no query writes. A query that has one is no read, even if the parser takes it for a name.
+/// Keywords without which no query writes. A query that has one is not a read, even if the parser takes it for a name.
 const WRITING_KEYWORDS: &[Keyword] = &[
     Keyword::INSERT,
     Keyword::UPDATE,
@@ -68,12 +68,12 @@ const VALUELESS_PRAGMAS: &[&str] = &[
 /// # Errors
 /// Returns the reason why it may do more.
 pub fn check(dialect: Dialect, parsed: &ParsedStatement) -> Check {
-    let mut reader = Reader { dialect, scalar_tables: Vec::new(), qualified_names: Vec::new() };
+    let mut checker = QueryChecker { dialect, table_functions: Vec::new(), qualified_names: Vec::new() };
     match &parsed.statement {
         Statement::Query(query) => {
             refuse_writing_keywords(&parsed.keywords)?;
-            reader.query(query)?;
-            reader.check_qualified_names()
+            checker.query(query)?;
+            checker.check_qualified_names()
         }
         Statement::Explain {
             describe_alias: _,
@@ -86,12 +86,12 @@ pub fn check(dialect: Dialect, parsed: &ParsedStatement) -> Check {
             options,
         } => {
             refuse_writing_keywords(&parsed.keywords)?;
-            options.iter().flatten().try_for_each(explain_option)?;
+            options.iter().flatten().try_for_each(check_explain_option)?;
             let Statement::Query(query) = statement.as_ref() else {
-                return Err("it explains another statement than a query".to_owned());
+                return Err("it explains a statement that is not a query".to_owned());
             };
-            reader.query(query)?;
-            reader.check_qualified_names()
+            checker.query(query)?;
+            checker.check_qualified_names()
         }
         Statement::Explain { .. } => Err("EXPLAIN ANALYZE runs the statement".to_owned()),
         Statement::Pragma { name, value, is_eq } if dialect == Dialect::Sqlite => {
@@ -151,7 +151,7 @@ fn check_show(dialect: Dialect, statement: &Statement) -> Check {
         }
         _ => false,
     };
-    if is_read { Ok(()) } else { Err("it is no query".to_owned()) }
+    if is_read { Ok(()) } else { Err("it is not a query".to_owned()) }
 }
 
 fn is_pattern(filter: &ShowStatementFilter) -> bool {
@@ -165,7 +165,7 @@ fn refuse_writing_keywords(keywords: &[Keyword]) -> Check {
     }
 }
 
-fn explain_option(option: &UtilityOption) -> Check {
+fn check_explain_option(option: &UtilityOption) -> Check {
     let UtilityOption { name, arg } = option;
     let is_harmless = ["verbose", "costs", "settings", "summary", "format"]
         .iter()
@@ -174,7 +174,7 @@ fn explain_option(option: &UtilityOption) -> Check {
     if is_harmless && is_constant { Ok(()) } else { Err(format!("EXPLAIN has the option {name}")) }
 }
 
-/// Returns the last part of a name, in lower case if the database ignores case there.
+/// Returns the last part of a name in lower case.
 fn last_name(name: &ObjectName) -> Option<String> {
     match name.0.last()? {
         ObjectNamePart::Identifier(part) => Some(part.value.to_ascii_lowercase()),
@@ -182,16 +182,17 @@ fn last_name(name: &ObjectName) -> Option<String> {
     }
 }
 
-/// Walks through a query.
-struct Reader {
+/// Checks the nodes of a query.
+struct QueryChecker {
     dialect: Dialect,
-    /// Names of the functions in FROM clauses, with the names of their columns.
-    scalar_tables: Vec<(String, Vec<String>)>,
+    /// Names of the functions in FROM clauses, with the names of their columns. Only PostgreSQL takes names for calls of
+    /// functions, so they are collected for it alone.
+    table_functions: Vec<(String, Vec<String>)>,
     /// Qualified names of columns: the last two parts.
     qualified_names: Vec<(String, String)>,
 }
 
-impl Reader {
+impl QueryChecker {
     fn query(&mut self, query: &Query) -> Check {
         let Query {
             with,
@@ -295,9 +296,9 @@ impl Reader {
         self.distinct(distinct.as_ref())?;
         from.iter().try_for_each(|table| self.table_with_joins(table))?;
         projection.iter().try_for_each(|item| self.select_item(item))?;
-        self.optional(selection.as_ref())?;
+        self.optional_expression(selection.as_ref())?;
         self.group_by(group_by)?;
-        self.optional(having.as_ref())?;
+        self.optional_expression(having.as_ref())?;
         named_window.iter().try_for_each(|window| self.named_window(window))
     }
 
@@ -305,7 +306,7 @@ impl Reader {
     /// FROM and has no such column.
     fn check_qualified_names(&self) -> Check {
         let is_call = |(table, column): &&(String, String)| {
-            self.scalar_tables
+            self.table_functions
                 .iter()
                 .any(|(name, columns)| name == table && name != column && !columns.contains(column))
         };

@@ -4,7 +4,7 @@ use sqlparser::ast::{
     Join, JoinConstraint, JoinOperator, ObjectName, TableAlias, TableFactor, TableFunctionArgs, TableWithJoins,
 };
 
-use super::{Check, Reader, folded, last_name};
+use super::{Check, QueryChecker, folded, last_name};
 use crate::Dialect;
 
 /// Words that PostgreSQL takes for functions in a FROM clause.
@@ -26,7 +26,7 @@ const KEYWORD_FUNCTIONS: &[&str] = &[
 /// Virtual tables that the shell of SQLite adds and that read files.
 const FILE_TABLES: &[&str] = &["fsdir", "zipfile", "csv", "readfile"];
 
-impl Reader {
+impl QueryChecker {
     pub(super) fn table_with_joins(&mut self, table: &TableWithJoins) -> Check {
         self.table(&table.relation)?;
         table.joins.iter().try_for_each(|join| self.join(join))
@@ -74,9 +74,9 @@ impl Reader {
                 self.alias(alias.as_ref())?;
                 match args {
                     Some(TableFunctionArgs { args, settings: None }) => {
-                        self.called_function(name)?;
+                        self.function_name(name)?;
                         self.function_arguments(args)?;
-                        self.add_scalar_table(name, alias.as_ref())
+                        self.add_table_function(name, alias.as_ref())
                     }
                     Some(_) => Err("it has unknown clauses".to_owned()),
                     None => self.table_name(name),
@@ -88,9 +88,9 @@ impl Reader {
             }
             TableFactor::Function { lateral: _, name, args, with_ordinality: _, alias } => {
                 self.alias(alias.as_ref())?;
-                self.called_function(name)?;
+                self.function_name(name)?;
                 self.function_arguments(args)?;
-                self.add_scalar_table(name, alias.as_ref())
+                self.add_table_function(name, alias.as_ref())
             }
             TableFactor::UNNEST {
                 alias,
@@ -101,7 +101,7 @@ impl Reader {
             } => {
                 self.alias(alias.as_ref())?;
                 self.expressions(array_exprs)?;
-                self.add_scalar_table(&ObjectName::from(vec!["unnest".into()]), alias.as_ref())
+                self.add_table_function(&ObjectName::from(vec!["unnest".into()]), alias.as_ref())
             }
             TableFactor::NestedJoin { table_with_joins, alias } => {
                 self.alias(alias.as_ref())?;
@@ -118,21 +118,21 @@ impl Reader {
             Dialect::Sqlite => FILE_TABLES.contains(&table.as_str()),
             Dialect::Mysql => false,
         };
-        if is_function { Err(format!("{table} is a function and no table")) } else { Ok(()) }
+        if is_function { Err(format!("{table} is a function, not a table")) } else { Ok(()) }
     }
 
-    /// Notes the alias and the columns of a function in the FROM clause.
-    fn add_scalar_table(&mut self, function: &ObjectName, alias: Option<&TableAlias>) -> Check {
+    /// Records the alias and the columns of a function in the FROM clause.
+    fn add_table_function(&mut self, function: &ObjectName, alias: Option<&TableAlias>) -> Check {
         let function = last_name(function).ok_or("it calls an unknown function")?;
+        if self.dialect != Dialect::Postgres {
+            return Ok(());
+        }
         let mut columns: Vec<String> =
             alias.iter().flat_map(|alias| &alias.columns).map(|column| folded(&column.name)).collect();
-        if self.dialect != Dialect::Postgres || function.starts_with("json") && function.contains("_each") {
+        if function.starts_with("json") && function.contains("_each") {
             columns.extend(["key", "value"].map(str::to_owned));
         }
-        // Only PostgreSQL takes names for calls.
-        if self.dialect == Dialect::Postgres {
-            self.scalar_tables.push((alias.map_or(function, |alias| folded(&alias.name)), columns));
-        }
+        self.table_functions.push((alias.map_or(function, |alias| folded(&alias.name)), columns));
         Ok(())
     }
 

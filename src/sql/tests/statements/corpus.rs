@@ -124,7 +124,7 @@ fn values_after_an_update_are_selected_if_they_are_reads() {
     assert_eq!(queries.rows, "SELECT t.*, a + 1 AS countersign_after_0 FROM t WHERE id = 7 ORDER BY 1 LIMIT 51");
     assert_eq!(queries.count, "SELECT count(*) AS countersign_count FROM t WHERE id = 7");
     let assigned: Vec<_> = queries
-        .assigned
+        .assignments
         .iter()
         .map(|value| (value.column.as_str(), value.expression.as_str(), value.alias.as_deref()))
         .collect();

@@ -176,7 +176,7 @@ fn previews_select_what_postgresql_changes() {
             let changed = json("all:");
             for row in &rows {
                 let after = changed.iter().find(|after| after["id"] == row["id"]).unwrap();
-                for value in &queries.assigned {
+                for value in &queries.assignments {
                     let Some(alias) = &value.alias else { continue };
                     let column = value.column.trim_matches('"');
                     let is_equal = match (row[alias].as_f64(), after[column].as_f64()) {

@@ -83,10 +83,10 @@ fn previews_select_what_sqlite_changes() {
         assert_eq!(count, [[Value::Integer(changes)]], "{}", case.sql);
         if kind == WriteKind::Update {
             let names = ["id", "owner", "balance", "active"];
-            let aliases: Vec<_> = queries.assigned.iter().filter(|value| value.alias.is_some()).collect();
+            let aliases: Vec<_> = queries.assignments.iter().filter(|value| value.alias.is_some()).collect();
             for row in selected {
                 let Value::Integer(id) = row[0] else { panic!("{row:?}") };
-                if queries.assigned.iter().any(|value| value.column == "id") {
+                if queries.assignments.iter().any(|value| value.column == "id") {
                     continue;
                 }
                 let after = rows(&connection, &format!("SELECT * FROM accounts WHERE id = {id}")).remove(0);

@@ -25,7 +25,7 @@ async fn listed_resources_are_readable() {
     for resource in &list {
         assert_eq!(resource.mime_type, "application/json");
         t.read(&resource.uri).await.unwrap();
-        assert!(t.tracker.uri_schemes().iter().any(|scheme| resource.uri.starts_with(scheme)));
+        assert!(t.tracker.uri_prefixes().iter().any(|prefix| resource.uri.starts_with(prefix)));
     }
     for template in t.tracker.resource_templates() {
         let key = if template.uri_template.contains("issues/{key}") { "CORE-7" } else { "CORE" };

@@ -68,10 +68,10 @@ const MAX_SQL_ROWS: u64 = 500;
 const MAX_READS: usize = 8;
 const MAX_VARIANTS: usize = 30;
 const MAX_DRY_RUN_ARGUMENTS: usize = 16;
-const MAX_FIELDS: usize = 100;
-const MAX_TRIED: usize = 20;
-const MAX_TEXT: usize = 200;
-const MAX_TEMPLATE: usize = 4000;
+const MAX_RECORD_FIELDS: usize = 100;
+const MAX_TRIED_TEXTS: usize = 20;
+const MAX_TEXT_CHARS: usize = 200;
+const MAX_TEMPLATE_BYTES: usize = 4000;
 
 const OPERATIONS: [(&str, Operation); 4] = [
     ("create", Operation::Create),
@@ -96,11 +96,13 @@ pub(super) fn read_recipe(f: &mut Fields<'_>, tried: &[String]) -> Option<Recipe
 /// Reads the packages and versions that a recipe was tried with: a text or a list of texts.
 pub(super) fn parse_tried_texts(node: &Node) -> Result<Vec<String>, ValueError> {
     match node {
-        Node::List(items) if (1..=MAX_TRIED).contains(&items.len()) => {
-            items.iter().map(|item| read_visible_text(&item.node, MAX_TEXT)).collect()
+        Node::List(items) if (1..=MAX_TRIED_TEXTS).contains(&items.len()) => {
+            items.iter().map(|item| read_visible_text(&item.node, MAX_TEXT_CHARS)).collect()
         }
-        Node::List(_) => Err((format!("expected 1 to {MAX_TRIED} texts"), "Name packages and versions.".to_owned())),
-        single => read_visible_text(single, MAX_TEXT).map(|text| vec![text]),
+        Node::List(_) => {
+            Err((format!("expected 1 to {MAX_TRIED_TEXTS} texts"), "Name packages and versions.".to_owned()))
+        }
+        single => read_visible_text(single, MAX_TEXT_CHARS).map(|text| vec![text]),
     }
 }
 
@@ -119,8 +121,8 @@ fn read_variants<'a>(f: &mut Fields<'a>, located: &'a LocatedNode, defaults: &Re
         if !fields.has("when") {
             fields.report("", "the variant has no condition", "Write when: 'arguments.method == \"update\"'.");
         }
-        let is_each = defaults.before.as_ref().is_some_and(|before| before.for_each.is_some());
-        let recipe = with_defaults(read_keys(&mut fields, is_each), defaults);
+        let is_per_element = defaults.before.as_ref().is_some_and(|before| before.for_each.is_some());
+        let recipe = with_defaults(read_keys(&mut fields, is_per_element), defaults);
         check_methods(&mut fields, &recipe);
         Some(RecipeVariant { when: when?, recipe })
     });
@@ -163,13 +165,16 @@ fn with_defaults(recipe: Recipe, defaults: &Recipe) -> Recipe {
     }
 }
 
-/// Reads the keys that recipes and variants share. `is_each` tells whether an inherited `before` reads for each element.
-fn read_keys(f: &mut Fields<'_>, is_each: bool) -> Recipe {
+/// Reads the keys that recipes and variants share. `is_per_element` tells whether an inherited `before` reads for each element.
+fn read_keys(f: &mut Fields<'_>, is_per_element: bool) -> Recipe {
     let before =
         f.section("before", &BEFORE_KEYS).and_then(|mut before| read_preview_read(&mut before, Moment::Review));
-    let is_each = before.as_ref().map_or(is_each, |before| before.for_each.is_some());
-    let (label_variables, after_variables) =
-        if is_each { (ELEMENT_VARIABLES, ELEMENT_AFTER_VARIABLES) } else { (ARGUMENT_VARIABLES, AFTER_VARIABLES) };
+    let is_per_element = before.as_ref().map_or(is_per_element, |before| before.for_each.is_some());
+    let (label_variables, after_variables) = if is_per_element {
+        (ELEMENT_VARIABLES, ELEMENT_AFTER_VARIABLES)
+    } else {
+        (ARGUMENT_VARIABLES, AFTER_VARIABLES)
+    };
     Recipe {
         entity: read_text(f, "entity"),
         label: read_template(f, "label", label_variables),
@@ -234,7 +239,11 @@ fn check_sql(f: &mut Fields<'_>, recipe: &Recipe) {
     let Recipe { dry_run, before, after, reads, .. } = recipe;
     let has_others = dry_run.is_some() || before.is_some() || after.is_some() || !reads.is_empty() || f.has("variants");
     if !f.has_problems() && has_others {
-        f.report("", "`sql` stands alone", "Leave out dry_run, before, after, reads and variants.");
+        f.report(
+            "",
+            "`sql` cannot be combined with other methods",
+            "Leave out dry_run, before, after, reads and variants.",
+        );
     }
 }
 
@@ -308,8 +317,8 @@ fn read_dry_run(f: &mut Fields<'_>) -> Option<DryRun> {
         f.report("", message, "Write arguments: { dryRun: true }.");
     }
     let label = read_text(f, "label");
-    let (pick, shown) = (read_selector(f, ARGUMENT_VARIABLES, SELECTOR_VARIABLES), read_display_format(f));
-    Some(DryRun { arguments, label, pick, shown, is_trusted: true })
+    let (pick, display_format) = (read_selector(f, ARGUMENT_VARIABLES, SELECTOR_VARIABLES), read_display_format(f));
+    Some(DryRun { arguments, label, pick, display_format, is_trusted: true })
 }
 
 fn read_confirmation(f: &mut Fields<'_>) -> Option<Confirmation> {
@@ -343,14 +352,14 @@ fn read_preview_read(f: &mut Fields<'_>, moment: Moment) -> Option<PreviewRead> 
     let arguments = read_record(f, "arguments", variables);
     let missing = f.parse("missing", parse_pattern);
     let pick = read_selector(f, variables, keep_variables);
-    let (label, shown) = (read_template(f, "label", variables), read_display_format(f));
+    let (label, display_format) = (read_template(f, "label", variables), read_display_format(f));
     if !f.has("tool") {
         let remedy = "Write tool: and the name that the server gives it.";
         f.report("", "the read does not say which `tool` it calls", remedy);
     }
     let tool = read_text(f, "tool")?;
     let label = label.unwrap_or_else(|| TextTemplate::Literal(tool.as_str().into()));
-    Some(PreviewRead { label, tool, for_each, arguments, pick, shown, missing })
+    Some(PreviewRead { label, tool, for_each, arguments, pick, display_format, missing })
 }
 
 fn read_selector(
@@ -392,7 +401,7 @@ fn read_display_format(f: &mut Fields<'_>) -> DisplayFormat {
 }
 
 fn read_text(f: &mut Fields<'_>, name: &str) -> Option<String> {
-    f.parse(name, |node| read_visible_text(node, MAX_TEXT))
+    f.parse(name, |node| read_visible_text(node, MAX_TEXT_CHARS))
 }
 
 fn parse_pattern(node: &Node) -> Result<Pattern, ValueError> {
@@ -438,8 +447,8 @@ fn read_template(f: &mut Fields<'_>, name: &str, variables: &'static Variables) 
 /// Reads a map of texts. A key that ends with `?` is left out if its value depends on something that is not there.
 fn read_record(f: &mut Fields<'_>, name: &str, variables: &'static Variables) -> Vec<RecordField> {
     let fields = f.map_entries(name, |_, entry| compile_field(entry, variables));
-    if fields.len() > MAX_FIELDS {
-        f.report(name, format!("more than {MAX_FIELDS} keys"), "Take some out.");
+    if fields.len() > MAX_RECORD_FIELDS {
+        f.report(name, format!("more than {MAX_RECORD_FIELDS} keys"), "Take some out.");
     }
     fields
 }
@@ -455,8 +464,8 @@ fn compile_field(entry: &KeyValue, variables: &'static Variables) -> Result<Reco
 
 fn compile_template(node: &Node, variables: &'static Variables) -> Result<TextTemplate, ValueError> {
     match node {
-        Node::Text(source) if source.len() > MAX_TEMPLATE => {
-            Err((format!("the text is longer than {MAX_TEMPLATE} bytes"), "Shorten it.".to_owned()))
+        Node::Text(source) if source.len() > MAX_TEMPLATE_BYTES => {
+            Err((format!("the text is longer than {MAX_TEMPLATE_BYTES} bytes"), "Shorten it.".to_owned()))
         }
         Node::Text(source) => {
             TextTemplate::compile(source, variables).map_err(|error| (error.to_string(), error.remedy().to_owned()))

@@ -169,7 +169,7 @@ fn preview_problem_is_reported_with_position() {
         ),
         (
             "a: {sql: {dialect: sqlite, statement: arguments.q, query: {tool: x, argument: q}}, reads: [{tool: x}]}",
-            "previews.a: `sql` stands alone",
+            "previews.a: `sql` cannot be combined with other methods",
         ),
     ] {
         let (_, faults) = parsed(yaml);

@@ -25,7 +25,7 @@ pub(in crate::previews) fn compose_statements(
     statements: &[ObservedStatement],
 ) -> Result<Preview, Fault> {
     let mut hasher = compose::fingerprint_hasher(arguments_preview);
-    let mut composer = Composer { builder: DiffBuilder::new(), rows: sql.rows, is_single: statements.len() == 1 };
+    let mut composer = Composer { builder: DiffBuilder::new(), max_rows: sql.rows, is_single: statements.len() == 1 };
     let mut first_fault = None;
     let mut has_preview = false;
     for (index, observed) in statements.iter().enumerate() {
@@ -53,8 +53,8 @@ pub(in crate::previews) fn compose_statements(
 
 struct Composer {
     builder: DiffBuilder,
-    /// Maximum rows of a statement.
-    rows: usize,
+    /// Maximum rows of a statement that are shown.
+    max_rows: usize,
     is_single: bool,
 }
 
@@ -66,7 +66,7 @@ impl Composer {
         observed: &ObservedStatement,
         hasher: &mut PartHasher,
     ) -> Result<(), Fault> {
-        let ObservedStatement { statement: Statement { text, effect }, state } = observed;
+        let ObservedStatement { statement: Statement { text, effect }, answers } = observed;
         let label = self.label(index, "Statement");
         self.builder.add_lines(&format!("$statement{index}"), &label, equal_lines(text));
         let write = match effect {
@@ -79,7 +79,7 @@ impl Composer {
             }
             Effect::Write(write) => write,
         };
-        let answers = state.as_ref().map_err(|fault| Fault::new(fault.kind, fault.reason.clone()))?;
+        let answers = answers.as_ref().map_err(|fault| Fault::new(fault.kind, fault.reason.clone()))?;
         for answer in answers {
             hasher.add_part(b"rows");
             answer.rows.iter().for_each(|row| hash_row(hasher, row, &write.preview));
@@ -111,13 +111,14 @@ impl Composer {
         counted: &QueryAnswer,
     ) -> Result<(), Fault> {
         let count = parse_count(&counted.rows)?;
-        if selected.rows.len() > self.rows + 1 || (count == 0) != selected.rows.is_empty() {
+        if selected.rows.len() > self.max_rows + 1 || (count == 0) != selected.rows.is_empty() {
             return Err(Fault::new("answer", "the rows and their number contradict each other"));
         }
-        let shown = &selected.rows[..selected.rows.len().min(self.rows)];
+        let shown = &selected.rows[..selected.rows.len().min(self.max_rows)];
         let before: String = shown.iter().map(|row| format!("{}\n", row_text(row, &[]))).collect();
         let after_text = |row: &Row| -> Result<String, Fault> {
-            Ok(format!("{}\n", row_text(row, &checked(row, &queries.assigned)?)))
+            check_values(row, &queries.assignments)?;
+            Ok(format!("{}\n", row_text(row, &queries.assignments)))
         };
         let after: String = shown.iter().map(after_text).collect::<Result<_, _>>()?;
         let (before, after) = match write.kind {
@@ -125,7 +126,6 @@ impl Composer {
             WriteKind::Update => (Some(before), Some(after)),
             _ => (Some(before), None),
         };
-        let restricted = selected.restricted || counted.restricted;
         let mut note = match count {
             0 => "no row".to_owned(),
             count => plural(usize::try_from(count).unwrap_or(usize::MAX), "row"),
@@ -133,17 +133,18 @@ impl Composer {
         if selected.rows.len() > shown.len() {
             note.push_str(&format!("; the first {} are shown, the others are not compared", shown.len()));
         }
+        let first_field = self.builder.len();
         self.add_note(index, "Rows", &note);
-        self.restrict_last(restricted);
         if count > 0 {
             let label = self.label(index, &write.targets.join(", "));
             let fields = self.builder.len();
             self.builder.add(&format!("$rows{index}"), &label, before.as_deref(), after.as_deref());
-            if self.builder.len() > fields {
-                self.restrict_last(restricted);
-            } else {
+            if self.builder.len() == fields {
                 self.add_note(index, "Values", "(nothing would change)");
             }
+        }
+        if selected.restricted || counted.restricted {
+            self.builder.restrict_after(first_field);
         }
         Ok(())
     }
@@ -156,10 +157,10 @@ impl Composer {
             });
             format!("{}\n", values.collect::<Vec<_>>().join(", "))
         };
-        let after: String = rows.iter().take(self.rows).map(text).collect();
+        let after: String = rows.iter().take(self.max_rows).map(text).collect();
         let mut note = plural(rows.len(), "row");
-        if rows.len() > self.rows {
-            note.push_str(&format!("; the first {} are shown", self.rows));
+        if rows.len() > self.max_rows {
+            note.push_str(&format!("; the first {} are shown", self.max_rows));
         }
         self.add_note(index, "Rows", &note);
         let label = self.label(index, &write.targets.join(", "));
@@ -172,13 +173,16 @@ impl Composer {
             let name = write.targets.get(n).map_or("the object", String::as_str);
             let label = self.label(index, &format!("Definition of {name} now"));
             let field = format!("$definition{index}.{n}");
+            let fields = self.builder.len();
             if answer.rows.is_empty() {
                 self.builder.add_lines(&field, &label, [(LineOp::Note, "(does not exist)".into())]);
             } else {
                 let text: String = answer.rows.iter().map(|row| format!("{}\n", definition_text(row))).collect();
                 self.builder.add_lines(&field, &label, equal_lines(&text));
             }
-            self.restrict_last(answer.restricted);
+            if answer.restricted {
+                self.builder.restrict_after(fields);
+            }
         }
     }
 
@@ -186,12 +190,6 @@ impl Composer {
         let label = self.label(index, title);
         let field = format!("${}{index}", title.to_ascii_lowercase().replace(' ', "_"));
         self.builder.add_lines(&field, &label, [(LineOp::Note, note.into())]);
-    }
-
-    fn restrict_last(&mut self, restricted: bool) {
-        if restricted {
-            self.builder.restrict_last();
-        }
     }
 
     /// Returns a label with the number of the statement if there are several.
@@ -206,12 +204,13 @@ fn equal_lines(text: &str) -> impl Iterator<Item = (LineOp, std::borrow::Cow<'_,
 
 /// Adds a row to the fingerprint, without values after an update that differ each time.
 fn hash_row(hasher: &mut PartHasher, row: &Row, preview: &PreviewSource) {
-    let assigned = match preview {
-        PreviewSource::Rows(queries) => queries.assigned.as_slice(),
+    let assignments = match preview {
+        PreviewSource::Rows(queries) => queries.assignments.as_slice(),
         _ => &[],
     };
     let differs = |name: &str| {
-        assigned.iter().any(|value| !value.is_repeatable && value.alias.as_deref().is_some_and(|alias| alias == name))
+        let is_value = |assignment: &ColumnAssignment| assignment.alias.as_deref() == Some(name);
+        assignments.iter().any(|assignment| !assignment.is_repeatable && is_value(assignment))
     };
     for (name, value) in row.iter().filter(|(name, _)| !differs(name)) {
         hasher.add_part(name.as_bytes()).add_part(value.to_string().as_bytes());
@@ -229,25 +228,25 @@ fn parse_count(rows: &[Row]) -> Result<u64, Fault> {
         Some(Value::String(text)) => text.parse().ok(),
         _ => None,
     };
-    count.ok_or_else(|| Fault::new("answer", "the number of rows is no number"))
+    count.ok_or_else(|| Fault::new("answer", "the number of rows is not a number"))
 }
 
-/// Returns the assignments whose values the row has.
+/// Checks that a row has all assigned values that the query selects.
 ///
 /// # Errors
-/// Fails if the row lacks a value that the query selects.
-fn checked<'a>(row: &Row, assigned: &'a [ColumnAssignment]) -> Result<Vec<&'a ColumnAssignment>, Fault> {
+/// Fails if the row lacks one of them.
+fn check_values(row: &Row, assignments: &[ColumnAssignment]) -> Result<(), Fault> {
     let is_missing = |value: &&ColumnAssignment| value.alias.as_ref().is_some_and(|alias| !row.contains_key(alias));
-    match assigned.iter().find(is_missing) {
+    match assignments.iter().find(is_missing) {
         Some(value) => Err(Fault::new("answer", format!("the answer has no value for {}", value.column))),
-        None => Ok(assigned.iter().collect()),
+        None => Ok(()),
     }
 }
 
 /// Returns a row as `id=1, owner=ann`, with the assigned values in place of the present ones.
-fn row_text(row: &Row, assigned: &[&ColumnAssignment]) -> String {
+fn row_text(row: &Row, assignments: &[ColumnAssignment]) -> String {
     let columns = row.iter().filter(|(name, _)| !name.starts_with(ALIAS_PREFIX)).map(|(name, value)| {
-        let assignment = assigned.iter().find(|assigned| is_same_column(&assigned.column, name));
+        let assignment = assignments.iter().find(|assignment| is_same_column(&assignment.column, name));
         let text = match assignment {
             None => value_text(value),
             Some(ColumnAssignment { alias: Some(alias), .. }) => value_text(&row[alias]),
@@ -314,8 +313,8 @@ mod tests {
         ];
         let row = row(json!({"id": 1, "balance": "5", "n": null, "owner": "a, b", "countersign_after_0": 6}));
         assert_eq!(row_text(&row, &[]), r#"id=1, balance=5, n=NULL, owner="a, b""#);
-        let checked = checked(&row, &values).unwrap();
-        assert_eq!(row_text(&row, &checked), r#"id=1, balance=6, n=(nextval('s')), owner="a, b""#);
+        check_values(&row, &values).unwrap();
+        assert_eq!(row_text(&row, &values), r#"id=1, balance=6, n=(nextval('s')), owner="a, b""#);
     }
 
     #[test]
@@ -333,7 +332,7 @@ mod tests {
             alias: Some("x".into()),
             is_repeatable: true,
         };
-        assert!(checked(&row(json!({"a": 1})), std::slice::from_ref(&value)).is_err());
+        assert!(check_values(&row(json!({"a": 1})), std::slice::from_ref(&value)).is_err());
     }
 
     #[test]

@@ -3,6 +3,8 @@
 mod composition;
 mod rows;
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::{answers, fault::Fault, recipe_runner::run_blocking};
@@ -33,7 +35,7 @@ pub(super) struct QueryAnswer {
 /// A statement with the answers to its queries ([`queries`]), in their order.
 pub(super) struct ObservedStatement {
     pub statement: Statement,
-    pub state: Result<Vec<QueryAnswer>, Fault>,
+    pub answers: Result<Vec<QueryAnswer>, Fault>,
 }
 
 /// Classifies the statements of a call.
@@ -46,10 +48,10 @@ pub(super) async fn parse_statements(
         return Err(Fault::new("dialect", "the title of the tool names no known dialect of SQL"));
     };
     let Value::String(text) = answers::evaluate("statement", &sql.statement, &[("arguments", arguments)])? else {
-        return Err(Fault::new("statement", "`statement` gives no text"));
+        return Err(Fault::new("statement", "`statement` does not give a text"));
     };
-    let rows = sql.rows;
-    let statements = run_blocking(move || Ok(countersign_sql::classify(dialect, &text, rows))).await?;
+    let max_rows = sql.rows;
+    let statements = run_blocking(move || Ok(countersign_sql::classify(dialect, &text, max_rows))).await?;
     match statements.len() {
         0 => Err(Fault::new("statement", "there is no statement")),
         1..=MAX_STATEMENTS => Ok(statements),
@@ -86,7 +88,8 @@ pub(super) fn apply_statement_labels(recipe: &Recipe, statements: &[Statement], 
         };
     }
     let mut targets: Vec<&str> = writes.iter().flatten().flat_map(|write| &write.targets).map(String::as_str).collect();
-    targets.dedup();
+    let mut named = HashSet::new();
+    targets.retain(|target| named.insert(*target));
     if recipe.target.is_none() && (1..=MAX_TARGETS).contains(&targets.len()) {
         preview.target.label = targets.join(", ");
         preview.target.entity_type = "table".to_owned();
@@ -99,5 +102,28 @@ fn operation_of(kind: Option<WriteKind>) -> Operation {
         Some(WriteKind::Update) => Operation::Update,
         Some(WriteKind::Delete) => Operation::Delete,
         Some(WriteKind::Ddl | WriteKind::Other) | None => Operation::Call,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_domain::changes::{Diff, PreviewNote, Target};
+    use countersign_sql::Dialect;
+
+    #[test]
+    fn target_names_each_table_once() {
+        let text = "UPDATE a SET x = 1; UPDATE b SET x = 1; UPDATE a SET x = 2";
+        let mut preview = Preview {
+            note: PreviewNote::default(),
+            operation: Operation::Call,
+            target: Target { entity_type: String::new(), id: None, label: String::new(), lock_key: String::new() },
+            summary: String::new(),
+            diff: Diff::default(),
+            fingerprint: String::new(),
+        };
+        let statements = countersign_sql::classify(Dialect::Sqlite, text, 10);
+        apply_statement_labels(&Recipe::default(), &statements, &mut preview);
+        assert_eq!((preview.target.label.as_str(), preview.operation), ("a, b", Operation::Update));
     }
 }

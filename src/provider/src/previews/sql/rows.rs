@@ -58,7 +58,8 @@ fn find_rows(value: Value, depth: usize) -> Option<Vec<Row>> {
     }
 }
 
-/// Returns the text between the two last tags with the same random name.
+/// Returns the text between the first opening tag that ends its line and its closing tag. The server repeats the random
+/// name of the tag in the sentences around them.
 fn data_between_tags(text: &str) -> Option<&str> {
     let begin = text.find(DATA_TAG)?;
     let tag = &text[begin..begin + text[begin..].find('>')? + 1];
