@@ -1,4 +1,5 @@
-//! Reads `auth`: who may call, the issuers whose access tokens are accepted, and the provider with which people sign in.
+//! Reads `auth`: who may call, the issuers whose access tokens are accepted, and the identity provider with which people
+//! sign in.
 
 mod oidc;
 
@@ -64,7 +65,7 @@ pub struct TokenIssuer {
     pub issuer: String,
     /// The audiences of which a token must have one. An empty list stands for `public_url` followed by `/mcp`.
     pub audiences: Vec<String>,
-    /// Roles by group of the provider, where `*` stands for everybody. If there are none, the scopes of a token decide.
+    /// Roles by group at the issuer, where `*` stands for everybody. If there are none, the scopes of a token decide.
     pub roles: BTreeMap<String, Role>,
     /// The claim with the groups.
     pub groups_claim: String,

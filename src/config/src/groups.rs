@@ -41,7 +41,7 @@ pub(super) fn read_member(node: &Node) -> Result<GroupMember, ValueError> {
             }
             other => Err((format!("expected an issuer and a subject, found {}", other.describe_kind()), remedy())),
         },
-        _ => Err(("this is no member of a group".to_owned(), remedy())),
+        _ => Err(("this is not a member of a group".to_owned(), remedy())),
     }
 }
 

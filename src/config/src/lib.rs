@@ -266,7 +266,7 @@ pub struct LimitsConfig {
     pub rate_per_second: u32,
     /// Calls of one principal in a burst.
     pub rate_burst: u32,
-    /// A call counts once more for each of these bytes of parameters; 0 turns this off.
+    /// A call counts once more for every `rate_bytes` bytes of its parameters; 0 turns this off.
     pub rate_bytes: usize,
     /// Threads for large messages; 0 starts one per core, at least two.
     pub large_threads: usize,

@@ -28,8 +28,8 @@ pub fn expand(text: &str, env: &Environment) -> Result<String, ValueError> {
     Ok(out)
 }
 
-/// Returns `true` if the text consists only of variables and credentials without defaults, and optionally the scheme of a credential.
-/// Such a text reveals no secret.
+/// Returns `true` if the text consists only of variables and credentials without defaults, optionally after the name of an
+/// authentication scheme (`Bearer `). Such a text reveals no secret.
 #[must_use]
 pub fn is_safe_to_show(text: &str) -> bool {
     let Ok(pieces) = parse_pieces(text) else { return false };

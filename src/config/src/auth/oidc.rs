@@ -35,13 +35,13 @@ pub struct OidcConfig {
     /// The public client of the command line, if the operator named one.
     pub cli_client_id: Option<String>,
     pub scopes: Vec<String>,
-    /// Roles by group of the provider, where `*` stands for everybody. Whoever has none gets no entry.
+    /// Roles by group at the identity provider, where `*` stands for everybody. Whoever has none gets no entry.
     pub roles: BTreeMap<String, Role>,
     /// The claim with the groups.
     pub groups_claim: String,
     /// Claims that everybody who signs in must have, with their values.
     pub require: BTreeMap<String, String>,
-    /// The interval at which the provider is asked whether a person is still what they were.
+    /// The interval at which the identity provider is asked whether a person may still sign in, and with which groups.
     pub refresh: Duration,
     /// Certificate authorities that are trusted in addition to the public ones.
     pub authorities: Option<Authorities>,

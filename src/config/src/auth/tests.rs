@@ -130,7 +130,7 @@ fn groups_may_name_subjects_and_claim_groups() {
     for (member, part) in [
         ("https://id.example#a", "is not a name"),
         ("{ claim_group: '' }", "does not fit here"),
-        ("{ group: a }", "no member of a group"),
+        ("{ group: a }", "not a member of a group"),
         ("{ subject: [https://id.example] }", "expected an issuer and a subject"),
         ("{ subject: [x, y] }", "is not a URL"),
     ] {

@@ -105,12 +105,12 @@ fn read_map(f: &mut Fields<'_>) -> Option<UpstreamOAuth> {
     map.read_into("dpop", boolean(), &mut oauth.dpop);
     map.read_into("legacy", boolean(), &mut oauth.legacy);
     oauth.account = account.unwrap_or_default();
-    let is_of_gateway = oauth.account == AccountKind::Person && !oauth.is_personal();
-    if is_of_gateway && account.is_some() && !map.has_problems() {
+    let belongs_to_gateway = oauth.account == AccountKind::Person && !oauth.is_personal();
+    if belongs_to_gateway && account.is_some() && !map.has_problems() {
         let message = "nobody consents to this grant, so it is for the gateway itself, not for a person";
         map.report("as", message, "Write as: gateway, or leave it out.");
     }
-    if is_of_gateway {
+    if belongs_to_gateway {
         oauth.account = AccountKind::Gateway;
     }
     check_grant(&mut map, &oauth);

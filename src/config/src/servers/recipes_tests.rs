@@ -1,4 +1,5 @@
-//! Tests recipes against a fake server.
+//! Tests recipes against a fake server. These tests of the recipe runner are here because recipes are compiled from YAML
+//! in this crate.
 
 mod language;
 
@@ -163,7 +164,7 @@ async fn preview_shows_current_and_new_text() {
 }
 
 #[tokio::test]
-async fn missing_target_reads_as_empty_but_other_errors_fail() {
+async fn missing_target_is_created_but_other_errors_fail() {
     let arguments = json!({ "path": "/b", "text": "new" });
     let seen = preview(&FakeServer::new(|_, _| failure("ENOENT: no such file")), WRITE_RECIPE, &arguments).await;
     let field = &seen.diff.fields[0];
@@ -292,7 +293,7 @@ async fn volatile_parts_of_reads_are_ignored_in_fingerprint() {
 }
 
 #[tokio::test]
-async fn passing_and_failing_dry_runs_are_distinguished() {
+async fn transient_and_lasting_failures_are_distinguished() {
     let arguments = json!({ "path": "p", "text": "t" });
     let away = FakeServer::new(|_, _| Err(McpError::new(ErrorKind::UpstreamUnavailable, "it is away")));
     let seen = make_preview(&away, &ALLOW_ALL, WRITE_RECIPE, &arguments).await;

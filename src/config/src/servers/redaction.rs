@@ -31,13 +31,13 @@ const SECRET_NAME_SUFFIXES: [&str; 5] = ["key", "pass", "auth", "-pat", "_pat"];
 /// Prefixes of well-known credentials.
 const CREDENTIAL_PREFIXES: [&str; 13] =
     ["sk-", "sk_", "pk_", "rk_", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xox", "AKIA", "eyJ", "whsec_"];
+/// Minimum characters of a credential after its prefix.
+const MIN_CREDENTIAL_TAIL_LEN: usize = 8;
 /// Flags whose value is a user with a password.
 const USER_FLAGS: [&str; 4] = ["-u", "-U", "--user", "--proxy-user"];
 /// Schemes of packages and addresses in which the text between `:` and `@` is not a password.
 const PACKAGE_SCHEMES: [&str; 7] = ["npm", "jsr", "github", "gitlab", "gh", "docker", "mailto"];
 
-/// Minimum characters after such a prefix for a credential.
-const MIN_CREDENTIAL_TAIL_LEN: usize = 8;
 /// Minimum length of a run of letters and digits that counts as random.
 const MIN_RANDOM_LEN: usize = 20;
 
@@ -213,8 +213,8 @@ fn redact_credentials(text: &str) -> String {
     while !rest.is_empty() {
         let end = rest.find(|c: char| !is_word_char(c)).unwrap_or(rest.len());
         let (part, more) = rest.split_at(end);
-        let pinned = is_digest(part) && (out.ends_with('@') || out.ends_with("sha256:"));
-        out.push_str(if is_credential(part) && !pinned { SECRET_PLACEHOLDER } else { part });
+        let is_pinned = is_digest(part) && (out.ends_with('@') || out.ends_with("sha256:"));
+        out.push_str(if is_credential(part) && !is_pinned { SECRET_PLACEHOLDER } else { part });
         let end = more.find(is_word_char).unwrap_or(more.len());
         let (between, more) = more.split_at(end);
         out.push_str(between);
@@ -233,15 +233,15 @@ fn is_digest(text: &str) -> bool {
 }
 
 fn is_credential(text: &str) -> bool {
-    let known = CREDENTIAL_PREFIXES
+    let has_known_prefix = CREDENTIAL_PREFIXES
         .iter()
         .any(|begin| text.len() >= begin.len() + MIN_CREDENTIAL_TAIL_LEN && text.starts_with(begin));
-    let random = |piece: &str| {
+    let is_random = |piece: &str| {
         let digits = piece.chars().filter(char::is_ascii_digit).count();
         let letters = piece.chars().filter(char::is_ascii_alphabetic).count();
         piece.len() >= MIN_RANDOM_LEN && digits > 1 && letters > 1
     };
-    known || text.split(['-', '_']).any(random)
+    has_known_prefix || text.split(['-', '_']).any(is_random)
 }
 
 /// Truncates a word, and quotes it if a shell would split it.

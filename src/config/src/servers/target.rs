@@ -186,10 +186,10 @@ fn read_addresses(f: &mut Fields<'_>, key: &str, transport: UrlTransport) -> Opt
     let mut urls = vec![first];
     let replicas = f.parse_items("replicas", |f, node| parse_address(&expand_text(node, f.env())?, transport));
     for url in replicas {
-        let web_socket = |url: &Url| url.scheme().starts_with("ws");
+        let is_web_socket = |url: &Url| url.scheme().starts_with("ws");
         if urls.contains(&url) {
             f.report("replicas", "an address is given twice", "Name each address once, and not that of url.");
-        } else if urls.first().is_some_and(|first| web_socket(first) != web_socket(&url)) {
+        } else if urls.first().is_some_and(|first| is_web_socket(first) != is_web_socket(&url)) {
             let message = "one server cannot mix WebSocket and HTTP addresses";
             f.report("replicas", message, "Make two servers of them.");
         } else {
@@ -197,8 +197,8 @@ fn read_addresses(f: &mut Fields<'_>, key: &str, transport: UrlTransport) -> Opt
         }
     }
     let headers = read_headers(f);
-    let plain = |url: &&Url| matches!(url.scheme(), "http" | "ws") && !is_loopback(url);
-    if !headers.is_empty() && urls.iter().any(|url| plain(&url)) {
+    let is_plain = |url: &&Url| matches!(url.scheme(), "http" | "ws") && !is_loopback(url);
+    if !headers.is_empty() && urls.iter().any(|url| is_plain(&url)) {
         f.warn("its headers go over the network unencrypted; use https");
     }
     Some(UpstreamTarget::Url { urls, headers, transport })
@@ -211,7 +211,7 @@ fn parse_address(text: &ExpandedText, transport: UrlTransport) -> Result<Url, Va
     let Ok(url) = Url::parse(text.value.trim()) else {
         return wrong("is not a URL", "Write https://host/path.");
     };
-    let web_socket = match url.scheme() {
+    let is_web_socket = match url.scheme() {
         "http" | "https" => false,
         "ws" | "wss" => true,
         _ => return wrong("has a scheme that the gateway does not speak", "Write http, https, ws or wss."),
@@ -220,10 +220,10 @@ fn parse_address(text: &ExpandedText, transport: UrlTransport) -> Result<Url, Va
         return wrong("names no host", "Write https://host/path.");
     }
     match transport {
-        UrlTransport::WebSocket if !web_socket => {
+        UrlTransport::WebSocket if !is_web_socket => {
             return wrong("is not a WebSocket address", "Write ws://… or wss://….");
         }
-        UrlTransport::StreamableHttp | UrlTransport::Sse if web_socket => {
+        UrlTransport::StreamableHttp | UrlTransport::Sse if is_web_socket => {
             return wrong("is a WebSocket address", "Write http://… or https://…, or transport: websocket.");
         }
         _ => {}
@@ -267,17 +267,22 @@ fn parse_header_name(text: &str) -> Result<String, ValueError> {
 /// Reads the headers that are forwarded from a client's request. Credentials for the gateway are rejected in any
 /// spelling.
 pub(super) fn read_forwarded_headers(f: &mut Fields<'_>) -> Vec<String> {
-    let mut names = f.parse_items("forward_headers", |_, node: &Node| {
+    let names = f.parse_items("forward_headers", |_, node: &Node| {
         let name = parse_header_name(&read_text(node)?)?;
-        let own = PRIVATE_CLIENT_HEADERS.contains(&name.as_str())
-            || PRIVATE_CLIENT_HEADER_PREFIXES.iter().any(|own| name.starts_with(own));
-        if own {
+        let is_private = PRIVATE_CLIENT_HEADERS.contains(&name.as_str())
+            || PRIVATE_CLIENT_HEADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+        if is_private {
             let message = format!("{name} is meant for the gateway and never passed on");
             let remedy = "Take it out; a credential for the server goes into headers.".to_owned();
             return Err((message, remedy));
         }
         Ok(name)
     });
-    names.dedup();
-    names
+    let mut distinct = Vec::with_capacity(names.len());
+    for name in names {
+        if !distinct.contains(&name) {
+            distinct.push(name);
+        }
+    }
+    distinct
 }

@@ -164,7 +164,7 @@ fn gateway_keys_of_server_are_read() {
                 required: true\n    tools: { allow: ['get_*'], deny: [get_x] }\n    trust_annotations: true\n    \
                 sampling: deny\n    elicitation: deny\n    breaker: { threshold: 0, window: 1s }\n    fallback: b\n    \
                 fallback_text: later\n    cache: true\n  b:\n    url: wss://x.example/\n    tools: [one]\n    \
-                forward_headers: [X-Trace]\n";
+                forward_headers: [X-Trace, X-Span, x-trace]\n";
     let case = Case::new(yaml);
     let all = case.config().upstreams;
     let s = Duration::from_secs;
@@ -199,7 +199,7 @@ fn gateway_keys_of_server_are_read() {
     };
     assert_eq!(all[0], expected);
     assert_eq!(all[1].tools_allow, ["one"]);
-    assert_eq!(all[1].forward_headers, ["x-trace"]);
+    assert_eq!(all[1].forward_headers, ["x-trace", "x-span"]);
 }
 
 #[test]

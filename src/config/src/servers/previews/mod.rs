@@ -51,11 +51,11 @@ impl RecipeLayers {
         }
     }
 
-    /// Adds a shipped set. `named` tells whether the operator chose it explicitly.
-    fn add_set(&mut self, set: &'static RecipeSet, named: bool) {
-        let trusted = named || self.sets.contains(&set.name);
+    /// Adds a shipped set. `is_named` tells whether the operator chose it explicitly.
+    fn add_set(&mut self, set: &'static RecipeSet, is_named: bool) {
+        let is_trusted = is_named || self.sets.contains(&set.name);
         let mut recipes = recipes_of_set(set);
-        recipes.values_mut().for_each(|recipe| recipe.set_trust(trusted));
+        recipes.values_mut().for_each(|recipe| recipe.set_trust(is_trusted));
         self.by_tool.extend(recipes);
         self.sets.push(set.name);
     }
