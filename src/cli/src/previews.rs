@@ -40,14 +40,14 @@ pub fn run(args: &PreviewsArgs, out: &mut Output) -> Result<Exit, Failure> {
         out.write_json(&answer)?;
         return Ok(Exit::Ok);
     }
-    let seen: CallPreview =
+    let preview: CallPreview =
         serde_json::from_str(&answer).map_err(|error| Failure::new(Exit::Internal, error.to_string()))?;
-    out.write_styled_line(Style::Bold, &one_line(&seen.summary))?;
-    out.write_styled(render::operation_style(seen.operation), seen.operation.as_str())?;
-    out.write_line(&format!(" {}  {}", one_line(&seen.target.entity_type), one_line(&seen.target.label)))?;
-    for (style, text) in render::preview_notes(&seen.preview) {
+    out.write_styled_line(Style::Bold, &one_line(&preview.summary))?;
+    out.write_styled(render::operation_style(preview.operation), preview.operation.as_str())?;
+    out.write_line(&format!(" {}  {}", one_line(&preview.target.entity_type), one_line(&preview.target.label)))?;
+    for (style, text) in render::preview_notes(&preview.preview) {
         out.write_styled_line(style, &one_line(&text))?;
     }
-    render::print_diff(&seen.diff, out)?;
+    render::print_diff(&preview.diff, out)?;
     Ok(Exit::Ok)
 }

@@ -85,7 +85,7 @@ impl RecipeChecker<'_> {
     }
 
     fn check_methods(&mut self, tool: &str, recipe: &Recipe) {
-        let Recipe { operation, target, summary, label, dry_run, before, after, reads, verify, .. } = recipe;
+        let Recipe { operation, target, summary, label, dry_run, before, after, reads, verify, confirm, .. } = recipe;
         for text in [operation, target, summary, label].into_iter().flatten() {
             self.check_template(tool, text);
         }
@@ -95,6 +95,9 @@ impl RecipeChecker<'_> {
                 StateAfter::Expression(condition) => self.check_condition(tool, condition),
                 StateAfter::Fields(fields) => fields.iter().for_each(|field| self.check_template(tool, &field.value)),
             }
+        }
+        for field in confirm.iter().flat_map(|confirmation| &confirmation.answer) {
+            self.check_template(tool, &field.value);
         }
         for (name, _) in dry_run.iter().flat_map(|dry_run| &dry_run.arguments) {
             self.check_argument(tool, tool, name);
@@ -129,29 +132,29 @@ impl RecipeChecker<'_> {
         }
     }
 
-    /// Returns `true` if the tool is known, and warns otherwise. `owner` is the tool that has the recipe.
-    fn check_tool(&mut self, owner: &str, tool: &str) -> bool {
+    /// Returns `true` if the tool is known, and warns otherwise. `recipe_tool` is the tool that has the recipe.
+    fn check_tool(&mut self, recipe_tool: &str, tool: &str) -> bool {
         if self.known.contains_key(tool) {
             return true;
         }
         let suggestion = suggest::nearest(tool, self.known.keys().map(String::as_str));
         let count = self.known.len();
-        self.warn(owner, format!("`{tool}` is not among the {count} known tools of {}", self.server), suggestion);
+        self.warn(recipe_tool, format!("`{tool}` is not among the {count} known tools of {}", self.server), suggestion);
         false
     }
 
-    fn check_argument(&mut self, owner: &str, tool: &str, name: &str) {
+    fn check_argument(&mut self, recipe_tool: &str, tool: &str, name: &str) {
         let Some(Some(arguments)) = self.known.get(tool) else { return };
         if arguments.iter().any(|known| known == name) {
             return;
         }
         let suggestion = suggest::nearest(name, arguments.iter().map(String::as_str)).map(str::to_owned);
-        self.warn(owner, format!("`{tool}` has no argument `{name}`"), suggestion.as_deref());
+        self.warn(recipe_tool, format!("`{tool}` has no argument `{name}`"), suggestion.as_deref());
     }
 
-    fn warn(&mut self, owner: &str, problem: String, near: Option<&str>) {
+    fn warn(&mut self, recipe_tool: &str, problem: String, near: Option<&str>) {
         let hint = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-        let warning = format!("mcpServers.{}.previews.{owner}: {problem}{hint}", self.server);
+        let warning = format!("mcpServers.{}.previews.{recipe_tool}: {problem}{hint}", self.server);
         if !self.warnings.contains(&warning) {
             self.warnings.push(warning);
         }

@@ -307,14 +307,14 @@ async fn find_server(client: &Client, name: &str) -> Result<Option<Server>, Fail
 /// Fails if that takes longer than `limit`, or if there is no server with this name.
 async fn wait_for_tools(client: &Client, name: &str, limit: Duration) -> Result<(), Failure> {
     let deadline = Instant::now() + limit;
-    let mut publishing = None;
+    let mut publish_deadline = None;
     loop {
         let Tools { tools, .. } = client.get(&["servers", name], &[]).await?.read()?;
         let Some(server) = find_server(client, name).await? else { return Ok(()) };
         let now = Instant::now();
         if server.is_up() {
             // A server may have no tools.
-            if !tools.is_empty() || now >= *publishing.get_or_insert(now + MAX_PUBLISH_DELAY) {
+            if !tools.is_empty() || now >= *publish_deadline.get_or_insert(now + MAX_PUBLISH_DELAY) {
                 return Ok(());
             }
         } else if now >= deadline {

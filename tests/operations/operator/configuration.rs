@@ -309,6 +309,12 @@ fn recipes_are_checked_against_known_definitions() {
                 .to_owned(),
             "`write` has no argument `pth`; did you mean `path`?",
         ),
+        (
+            format!(
+                "{{ write: {{ reads: [{read}], confirm: {{ question: Sure, answer: {{ name: arguments.pth }} }} }} }}"
+            ),
+            "`write` has no argument `pth`; did you mean `path`?",
+        ),
     ] {
         let err = check(&previews);
         assert!(err.contains(expected), "{previews}: {err}");

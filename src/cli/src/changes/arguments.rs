@@ -32,7 +32,7 @@ impl ArgumentLines {
         Self::with_formats(raw, diff, None)
     }
 
-    /// Formats arguments like [`ArgumentLines::new`], in the forms for the fields of the same names.
+    /// Formats arguments like [`ArgumentLines::new`], each in the format of the field of `formats` with its name.
     fn with_formats(raw: &str, diff: Option<&Diff>, formats: Option<&Diff>) -> Self {
         let mut out = Self::default();
         let mut recipients = Vec::new();
@@ -47,7 +47,7 @@ impl ArgumentLines {
             let field = formats.and_then(|diff| diff.fields.iter().find(|field| field.field == key));
             let table = field.filter(|field| field.format == FieldFormat::Rows).and_then(|_| {
                 let rows = text.as_deref().unwrap_or(value);
-                RowTable::compare(None, Some(rows)).filter(|table| table.beyond == 0)
+                RowTable::compare(None, Some(rows)).filter(|table| table.uncompared_rows == 0)
             });
             let name = display_name(&key);
             if field.is_some_and(|field| field.format == FieldFormat::Recipients) {
@@ -110,7 +110,7 @@ pub fn without_arguments(diff: &Diff) -> Diff {
     Diff { fields, truncated: false }
 }
 
-/// Formats one argument: a text of several lines below its name, everything else behind it.
+/// Formats one argument: a text of several lines below its name, everything else after it.
 fn argument_lines(name: &str, text: Option<&str>, value: &str) -> Vec<String> {
     match text {
         Some(text) if text.contains('\n') => {

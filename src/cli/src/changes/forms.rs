@@ -5,14 +5,14 @@ use super::rows::RowTable;
 use countersign_domain::changes::{Diff, DiffLine, FieldDiff, FieldFormat, LineOp, image::ImageFacts};
 use countersign_protocol::json;
 
-/// Returns the fields with those that say to whom something is sent first.
-pub fn fields_in_order(diff: &Diff) -> impl Iterator<Item = &FieldDiff> {
+/// Returns the fields in the order in which they are shown: recipients first.
+pub fn recipients_first(diff: &Diff) -> impl Iterator<Item = &FieldDiff> {
     let is_first = |field: &&FieldDiff| field.format == FieldFormat::Recipients;
     diff.fields.iter().filter(is_first).chain(diff.fields.iter().filter(move |field| !is_first(field)))
 }
 
 /// Returns the lines of a field in its own form, or `None` if it is shown as text.
-pub fn special_lines(field: &FieldDiff) -> Option<Vec<DiffLine>> {
+pub fn formatted_lines(field: &FieldDiff) -> Option<Vec<DiffLine>> {
     let (before, after) = (field.before.as_deref(), field.after.as_deref());
     before.or(after)?;
     match field.format {
@@ -27,9 +27,8 @@ pub fn special_lines(field: &FieldDiff) -> Option<Vec<DiffLine>> {
 pub fn is_shown_in_full(field: &FieldDiff) -> bool {
     match field.format {
         FieldFormat::Image => false,
-        FieldFormat::Rows => {
-            RowTable::compare(field.before.as_deref(), field.after.as_deref()).is_none_or(|table| table.beyond == 0)
-        }
+        FieldFormat::Rows => RowTable::compare(field.before.as_deref(), field.after.as_deref())
+            .is_none_or(|table| table.uncompared_rows == 0),
         _ => true,
     }
 }
@@ -81,7 +80,7 @@ mod tests {
     }
 
     fn lines(before: Option<&str>, after: Option<&str>, format: FieldFormat) -> Option<Vec<(LineOp, String)>> {
-        let lines = special_lines(&field(before, after, format))?;
+        let lines = formatted_lines(&field(before, after, format))?;
         Some(lines.into_iter().map(|line| (line.op, line.text)).collect())
     }
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     arguments::{ArgumentLines, call_route, shows_arguments_only, tool_notes},
-    forms::{fields_in_order, special_lines},
+    forms::{formatted_lines, recipients_first},
 };
 use crate::{
     exit::Failure,
@@ -198,10 +198,10 @@ pub fn preview_notes(preview: &PreviewNote) -> Vec<(Style, String)> {
 }
 
 pub fn print_diff(diff: &Diff, out: &mut Output) -> Result<(), Failure> {
-    for field in fields_in_order(diff) {
+    for field in recipients_first(diff) {
         out.write_line("")?;
         out.write_styled_line(Style::Bold, &format!("  {}", one_line(&field.label)))?;
-        match special_lines(field) {
+        match formatted_lines(field) {
             Some(lines) => print_lines(&lines, out)?,
             None if field.lines.is_empty() => print_before_and_after(field, out)?,
             None => print_lines(&field.lines, out)?,

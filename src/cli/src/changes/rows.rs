@@ -23,7 +23,7 @@ pub struct RowTable<'a> {
     names: Vec<String>,
     rows: Vec<(Option<Row<'a>>, Option<Row<'a>>)>,
     /// The number of rows that are not compared.
-    pub beyond: usize,
+    pub uncompared_rows: usize,
 }
 
 impl<'a> RowTable<'a> {
@@ -41,21 +41,21 @@ impl<'a> RowTable<'a> {
             return None;
         }
         let mut rows = pair_rows(old, new);
-        let beyond = rows.len().saturating_sub(MAX_ROWS);
+        let uncompared_rows = rows.len().saturating_sub(MAX_ROWS);
         rows.truncate(MAX_ROWS);
-        Some(Self { names, rows, beyond })
+        Some(Self { names, rows, uncompared_rows })
     }
 
     /// Returns the lines of the table: its head, then each row as unchanged, removed or added. A row that differs is both.
     pub fn lines(&self) -> Vec<DiffLine> {
         let cells = |row: &Row<'_>| -> Vec<String> {
-            self.names.iter().map(|name| value(row, name).map_or_else(|| "-".to_owned(), cell_text)).collect()
+            self.names.iter().map(|name| value_of(row, name).map_or_else(|| "-".to_owned(), cell_text)).collect()
         };
         let head: Vec<String> = self.names.iter().map(|name| one_line(name).into_owned()).collect();
         let mut table = vec![(LineOp::Note, head)];
         for (before, after) in &self.rows {
             match (before, after) {
-                (Some(old), Some(new)) if self.names.iter().all(|name| value(old, name) == value(new, name)) => {
+                (Some(old), Some(new)) if self.names.iter().all(|name| value_of(old, name) == value_of(new, name)) => {
                     table.push((LineOp::Equal, cells(new)));
                 }
                 (before, after) => {
@@ -72,8 +72,8 @@ impl<'a> RowTable<'a> {
             .collect();
         let mut lines: Vec<DiffLine> =
             table.iter().map(|(op, cells)| DiffLine { op: *op, text: padded(cells, &widths) }).collect();
-        if self.beyond > 0 {
-            let more = plural(self.beyond, "more row");
+        if self.uncompared_rows > 0 {
+            let more = plural(self.uncompared_rows, "more row");
             lines.push(DiffLine {
                 op: LineOp::Note,
                 text: format!("Rows beyond {MAX_ROWS} are not compared: {more}, which --json shows."),
@@ -83,7 +83,7 @@ impl<'a> RowTable<'a> {
     }
 }
 
-fn value<'a>(row: &Row<'a>, name: &str) -> Option<&'a str> {
+fn value_of<'a>(row: &Row<'a>, name: &str) -> Option<&'a str> {
     row.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
 }
 
@@ -111,7 +111,7 @@ fn cell_text(value: &str) -> String {
     one_line(plain.unwrap_or(value)).into_owned()
 }
 
-/// Reads an array of objects. An object with the same name twice is none of a table.
+/// Reads an array of objects. Returns `None` for anything else, and if an object has the same name twice.
 fn parse_rows(text: Option<&str>) -> Option<Vec<Row<'_>>> {
     let Some(text) = text else { return Some(Vec::new()) };
     let text = text.trim();
@@ -130,7 +130,7 @@ fn parse_rows(text: Option<&str>) -> Option<Vec<Row<'_>>> {
 fn pair_rows<'a>(old: Vec<Row<'a>>, new: Vec<Row<'a>>) -> Vec<(Option<Row<'a>>, Option<Row<'a>>)> {
     let key = old.first().or(new.first()).and_then(|row| row.first()).map(|(name, _)| name.clone()).unwrap_or_default();
     let identifies = |rows: &[Row<'a>]| {
-        let values: HashSet<&str> = rows.iter().filter_map(|row| value(row, &key)).collect();
+        let values: HashSet<&str> = rows.iter().filter_map(|row| value_of(row, &key)).collect();
         values.len() == rows.len()
     };
     if !identifies(&old) || !identifies(&new) {
@@ -138,12 +138,13 @@ fn pair_rows<'a>(old: Vec<Row<'a>>, new: Vec<Row<'a>>) -> Vec<(Option<Row<'a>>, 
         let (mut old, mut new) = (old.into_iter(), new.into_iter());
         return (0..rows).map(|_| (old.next(), new.next())).collect();
     }
-    let order: Vec<&str> = new.iter().filter_map(|row| value(row, &key)).collect();
-    let mut added: HashMap<&str, Row<'a>> = new.into_iter().filter_map(|row| Some((value(&row, &key)?, row))).collect();
+    let order: Vec<&str> = new.iter().filter_map(|row| value_of(row, &key)).collect();
+    let mut added: HashMap<&str, Row<'a>> =
+        new.into_iter().filter_map(|row| Some((value_of(&row, &key)?, row))).collect();
     let mut pairs: Vec<_> = old
         .into_iter()
         .map(|row| {
-            let partner = value(&row, &key).and_then(|identity| added.remove(identity));
+            let partner = value_of(&row, &key).and_then(|identity| added.remove(identity));
             (Some(row), partner)
         })
         .collect();

@@ -23,13 +23,13 @@ use countersign_domain::{
 /// Maximum number of lines in a section. `countersign changes show` prints all lines.
 const MAX_SECTION_LINES: usize = 4000;
 
-struct Writer {
+struct DetailWriter {
     theme: Theme,
     width: usize,
     lines: Vec<Line<'static>>,
 }
 
-impl Writer {
+impl DetailWriter {
     fn text(&mut self, indent: usize, pieces: &[(String, Style)]) {
         let pad = Span::raw(" ".repeat(indent));
         self.lines.extend(wrap(pieces, self.width, &pad, &pad));
@@ -85,7 +85,7 @@ pub struct DetailView<'a> {
 /// Renders the lines, and returns how many of them precede the end of the diff.
 pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: Theme) -> (Vec<Line<'static>>, usize) {
     let &DetailView { change, timeline, ref approval_barrier } = view;
-    let mut out = Writer { theme, width: layout.width, lines: Vec::new() };
+    let mut out = DetailWriter { theme, width: layout.width, lines: Vec::new() };
     write_summary(&mut out, change, now);
     if let Some(barrier) = approval_barrier {
         out.message(theme.info(), theme.visible(barrier));
@@ -138,7 +138,7 @@ pub fn render(view: &DetailView<'_>, now: Timestamp, layout: DiffLayout, theme: 
     (out.lines, end)
 }
 
-fn write_arguments(out: &mut Writer, change: &Change) {
+fn write_arguments(out: &mut DetailWriter, change: &Change) {
     if let Some(proposed) = &change.proposed_arguments {
         out.heading("Arguments, as edited: these will run");
         out.argument_lines(&ArgumentLines::new(change.arguments.get(), None));
@@ -150,7 +150,7 @@ fn write_arguments(out: &mut Writer, change: &Change) {
     }
 }
 
-fn write_summary(out: &mut Writer, change: &Change, now: Timestamp) {
+fn write_summary(out: &mut DetailWriter, change: &Change, now: Timestamp) {
     let theme = out.theme;
     out.prose(1, &[(theme.visible(&change.summary), theme.bold())]);
     let target = format!(" {} {}", theme.visible(&change.target.entity_type), theme.visible(&change.target.label));
@@ -203,7 +203,7 @@ fn write_summary(out: &mut Writer, change: &Change, now: Timestamp) {
     }
 }
 
-fn write_notes(out: &mut Writer, change: &Change) {
+fn write_notes(out: &mut DetailWriter, change: &Change) {
     let theme = out.theme;
     for (style, text) in render::notes(change) {
         out.message(theme.style(style), theme.visible(&text));
@@ -222,7 +222,7 @@ fn write_notes(out: &mut Writer, change: &Change) {
 }
 
 /// Adds the previous diff and the current one.
-fn write_both_diffs(out: &mut Writer, previous: &Diff, now: &Diff, layout: DiffLayout) {
+fn write_both_diffs(out: &mut DetailWriter, previous: &Diff, now: &Diff, layout: DiffLayout) {
     let (theme, before, after) = (out.theme, "Before the target changed:", "Now:");
     if !layout.split {
         out.message(theme.dim(), before.to_owned());
@@ -254,7 +254,7 @@ fn write_both_diffs(out: &mut Writer, previous: &Diff, now: &Diff, layout: DiffL
     }
 }
 
-fn write_decisions(out: &mut Writer, change: &Change) {
+fn write_decisions(out: &mut DetailWriter, change: &Change) {
     let theme = out.theme;
     if !change.decisions.is_empty() {
         out.heading("Decisions");
@@ -278,7 +278,7 @@ fn write_decisions(out: &mut Writer, change: &Change) {
     }
 }
 
-fn write_result(out: &mut Writer, change: &Change) {
+fn write_result(out: &mut DetailWriter, change: &Change) {
     let Some((heading, blocks)) = render::result_blocks(change) else { return };
     out.heading(heading);
     blocks.iter().for_each(|text| out.foreign_text(text));

@@ -8,7 +8,7 @@ use ratatui::{
 };
 
 use super::paint::{Theme, wrap};
-use crate::changes::forms::{fields_in_order, special_lines};
+use crate::changes::forms::{formatted_lines, recipients_first};
 use countersign_domain::{
     changes::{
         Diff, DiffLine, FieldDiff, LineOp,
@@ -32,7 +32,7 @@ pub struct DiffLayout {
 
 type Pieces = Vec<(String, Style)>;
 
-struct Writer {
+struct DiffWriter {
     theme: Theme,
     layout: DiffLayout,
     deadline: Instant,
@@ -43,14 +43,14 @@ struct Writer {
 
 /// Renders the fields of a diff, one after another.
 pub fn render(diff: &Diff, layout: DiffLayout, theme: Theme) -> Vec<Line<'static>> {
-    let mut out = Writer {
+    let mut out = DiffWriter {
         theme,
         layout,
         deadline: Instant::now() + WORD_DIFF_TIME_LIMIT,
         is_uncut: !diff.truncated,
         lines: Vec::new(),
     };
-    for field in fields_in_order(diff) {
+    for field in recipients_first(diff) {
         out.field(field);
     }
     if diff.fields.is_empty() {
@@ -63,7 +63,7 @@ pub fn render(diff: &Diff, layout: DiffLayout, theme: Theme) -> Vec<Line<'static
     out.lines
 }
 
-impl Writer {
+impl DiffWriter {
     fn field(&mut self, field: &FieldDiff) {
         let mut title = vec![(format!("  {}", self.theme.visible(&field.label)), self.theme.bold())];
         if field.restricted {
@@ -71,7 +71,7 @@ impl Writer {
         }
         let none = Span::raw("");
         self.lines.extend(wrap(&title, self.layout.width, &none, &none));
-        if let Some(lines) = special_lines(field) {
+        if let Some(lines) = formatted_lines(field) {
             self.compared_lines(&lines, None);
         } else if field.lines.is_empty() {
             let side = |op, text: &Option<String>| -> Vec<DiffLine> {

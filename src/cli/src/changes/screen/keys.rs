@@ -98,7 +98,7 @@ impl App {
             }
             KeyCode::Char('g') => {
                 self.grouping = self.grouping.next();
-                let keep = self.at_cursor().map(|b| b.id.clone());
+                let keep = self.at_cursor().map(|entry| entry.id.clone());
                 self.arrange(keep.as_deref());
             }
             KeyCode::Esc if !self.search.is_empty() => {
@@ -153,7 +153,11 @@ impl App {
     }
 
     fn toggle_selection(&mut self) {
-        let id = self.detail.as_ref().map(|d| d.change.id.clone()).or_else(|| self.at_cursor().map(|b| b.id.clone()));
+        let id = self
+            .detail
+            .as_ref()
+            .map(|d| d.change.id.clone())
+            .or_else(|| self.at_cursor().map(|entry| entry.id.clone()));
         if let Some(id) = id {
             if !self.selected.remove(&id) {
                 self.selected.insert(id);
@@ -304,8 +308,8 @@ impl App {
         // From the list, undoes the last approval unless the cursor is on an approved change.
         let shown = self.detail.as_ref().map(|d| (&d.change.id, d.change.state, d.change.version));
         let at_cursor = self.at_cursor().filter(|_| shown.is_none());
-        let last = self.changes.iter().find(|b| Some(&b.id) == self.last_approved.as_ref());
-        let listed = [at_cursor, last].into_iter().flatten().map(|b| (&b.id, b.state, b.version));
+        let last = self.changes.iter().find(|entry| Some(&entry.id) == self.last_approved.as_ref());
+        let listed = [at_cursor, last].into_iter().flatten().map(|entry| (&entry.id, entry.state, entry.version));
         let approved = shown.into_iter().chain(listed).find(|(_, state, _)| *state == ChangeState::Approved);
         let Some((id, _, version)) = approved else {
             return self.report_problem("There is no approval to undo here.");
@@ -323,7 +327,7 @@ impl App {
 
     /// Returns the selected changes in the order of the list.
     pub(super) fn selected_changes(&self) -> Vec<&ListedChange> {
-        self.changes.iter().filter(|b| self.selected.contains(&b.id)).collect()
+        self.changes.iter().filter(|entry| self.selected.contains(&entry.id)).collect()
     }
 
     /// Returns `true` if exactly this version was shown down to the end of its diff.
@@ -346,12 +350,15 @@ impl App {
             self.arrange(Some(&id));
             return self.report_problem(format!("{reason} x deselects it."));
         }
-        if let Some(without_preview) = selected.iter().find(|b| b.preview.failed.is_some()).map(|b| b.id.clone()) {
+        if let Some(without_preview) =
+            selected.iter().find(|entry| entry.preview.failed.is_some()).map(|entry| entry.id.clone())
+        {
             self.arrange(Some(&without_preview));
             self.set_status(Tone::Bad, "The preview of this one failed: W approves it on its own, x deselects it.");
             return Some(Action::Open(without_preview));
         }
-        let unread: Vec<String> = selected.iter().filter(|b| !self.is_fully_seen(b)).map(|b| b.id.clone()).collect();
+        let unread: Vec<String> =
+            selected.iter().filter(|entry| !self.is_fully_seen(entry)).map(|entry| entry.id.clone()).collect();
         if let Some(first) = unread.first().cloned() {
             let text = format!(
                 "{} of {} selected were not read to the end of their diff yet; this is one.",

@@ -184,7 +184,7 @@ impl Inbox {
     /// Fetches the changes that were updated.
     fn reload_updated(&mut self) {
         let updated_ids = std::mem::take(&mut self.updated_ids);
-        let is_listed = |id: &String| self.app.changes.iter().any(|b| b.id == *id);
+        let is_listed = |id: &String| self.app.changes.iter().any(|entry| entry.id == *id);
         // With a search, only the gateway knows whether a new change matches.
         let may_match_search = !self.app.search.is_empty() && !updated_ids.iter().all(is_listed);
         let shown_id = self.app.detail.as_ref().map(|detail| detail.change.id.clone());
@@ -214,7 +214,7 @@ impl Inbox {
             GatewayEvent::Listed { .. } | GatewayEvent::ListFailed { .. } => {}
             GatewayEvent::Counts(counts) => app.counts = counts,
             GatewayEvent::Change { change, show } => app.update_change(*change, show),
-            GatewayEvent::Timeline { id, entries } => app.timeline(&id, entries),
+            GatewayEvent::Timeline { id, entries } => app.set_timeline(&id, entries),
             GatewayEvent::Done { answer, done_message, is_bulk } => {
                 app.requests_in_flight = app.requests_in_flight.saturating_sub(1);
                 if is_bulk {

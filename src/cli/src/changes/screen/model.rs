@@ -48,7 +48,7 @@ pub struct App {
     pub results: Vec<(String, String, bool)>,
     pub status: (String, Tone),
     pub requests_in_flight: usize,
-    /// The change that `u` undoes if the cursor is on nothing that can be undone.
+    /// The change whose approval `u` withdraws if the change at the cursor cannot be undone.
     pub last_approved: Option<String>,
     /// The change whose request was just refused. The user was told so, and expects its update.
     pub expected_change: Option<String>,
@@ -132,9 +132,9 @@ impl App {
             self.rows.extend(members.into_iter().map(Row::Change));
         }
         let found = keep.and_then(|id| {
-            self.rows
-                .iter()
-                .position(|row| matches!(row, Row::Change(at) if self.changes.get(*at).is_some_and(|b| b.id == id)))
+            self.rows.iter().position(
+                |row| matches!(row, Row::Change(at) if self.changes.get(*at).is_some_and(|entry| entry.id == id)),
+            )
         });
         self.cursor = found.unwrap_or(self.cursor).min(self.rows.len().saturating_sub(1));
         if matches!(self.rows.get(self.cursor), Some(Row::Group(..))) {
@@ -161,14 +161,14 @@ impl App {
         if first {
             self.changes.clear();
         }
-        let listed_ids: BTreeSet<String> = self.changes.iter().map(|b| b.id.clone()).collect();
-        self.changes.extend(page.into_iter().filter(|b| !listed_ids.contains(&b.id)));
+        let listed_ids: BTreeSet<String> = self.changes.iter().map(|entry| entry.id.clone()).collect();
+        self.changes.extend(page.into_iter().filter(|entry| !listed_ids.contains(&entry.id)));
         self.changes.truncate(MAX_LISTED);
         self.counts = counts;
         self.has_more = more;
         self.loading = more && self.changes.len() < MAX_LISTED;
         if !self.loading {
-            let listed: BTreeSet<&String> = self.changes.iter().map(|b| &b.id).collect();
+            let listed: BTreeSet<&String> = self.changes.iter().map(|entry| &entry.id).collect();
             self.selected.retain(|id| listed.contains(id));
         }
         self.arrange(keep.as_deref());
@@ -177,11 +177,11 @@ impl App {
     /// Applies the current state of a change that was updated, or that a request returned.
     pub fn update_change(&mut self, change: Change, show: bool) {
         let entry = ListedChange::from_change(&change);
-        let keep = self.at_cursor().map(|b| b.id.clone());
-        let position = self.changes.iter().position(|b| b.id == entry.id);
+        let keep = self.at_cursor().map(|entry| entry.id.clone());
+        let position = self.changes.iter().position(|listed| listed.id == entry.id);
         match position {
             // A response may be older than the feed.
-            Some(at) if self.changes.get(at).is_some_and(|b| b.version <= entry.version) => {
+            Some(at) if self.changes.get(at).is_some_and(|listed| listed.version <= entry.version) => {
                 if self.view.includes(entry.state) || !self.search.is_empty() {
                     if let Some(known) = self.changes.get_mut(at) {
                         *known = entry;
@@ -192,7 +192,7 @@ impl App {
                 }
             }
             None if self.search.is_empty() && self.view.includes(entry.state) => {
-                let at = self.changes.partition_point(|b| b.created_at > entry.created_at);
+                let at = self.changes.partition_point(|listed| listed.created_at > entry.created_at);
                 self.changes.insert(at, entry);
                 self.changes.truncate(MAX_LISTED);
             }
@@ -234,7 +234,7 @@ impl App {
     }
 
     /// Sets the timeline of a change, if the change is on the screen.
-    pub fn timeline(&mut self, id: &str, entries: Vec<(Timestamp, String, String)>) {
+    pub fn set_timeline(&mut self, id: &str, entries: Vec<(Timestamp, String, String)>) {
         if let Some(detail) = self.detail.as_mut().filter(|detail| detail.change.id == id) {
             detail.timeline = entries;
             detail.layout_key = None;
@@ -326,7 +326,11 @@ impl App {
         for result in answer.get("results").and_then(Value::as_array).into_iter().flatten() {
             let text = |value: Option<&Value>| value.and_then(Value::as_str).unwrap_or_default().to_owned();
             let id = text(result.get("id"));
-            let name = self.changes.iter().find(|b| b.id == id).map_or_else(|| id.clone(), |b| b.summary.clone());
+            let name = self
+                .changes
+                .iter()
+                .find(|entry| entry.id == id)
+                .map_or_else(|| id.clone(), |entry| entry.summary.clone());
             let problem = result.get("problem").filter(|p| !p.is_null());
             let outcome = match problem {
                 None => text(result.pointer("/change/state")),

@@ -102,17 +102,17 @@ impl App {
     fn decide_selected(&mut self, verdict: ReviewVerdict, text: String) -> Option<Action> {
         let selected = self.selected_changes();
         let comment = Some(text.trim()).filter(|c| !c.is_empty());
-        if comment.is_none() && selected.iter().any(|b| b.terms.require_comment) {
+        if comment.is_none() && selected.iter().any(|entry| entry.terms.require_comment) {
             return self.ask_for_comment_again(Question::Comment { verdict, is_bulk: true });
         }
         // A change may have been updated since the prompt was opened.
-        if verdict == ReviewVerdict::Approve && selected.iter().any(|b| !self.is_fully_seen(b)) {
+        if verdict == ReviewVerdict::Approve && selected.iter().any(|entry| !self.is_fully_seen(entry)) {
             return self.approve_selected();
         }
         let changes: Vec<_> = selected
             .iter()
             .take(100)
-            .map(|b| json!({ "id": b.id, "version": b.version, "digest": b.digest }))
+            .map(|entry| json!({ "id": entry.id, "version": entry.version, "digest": entry.digest }))
             .collect();
         if changes.is_empty() {
             return None;
