@@ -60,7 +60,7 @@ export class TriedServer {
     #section() {
         const header = ['| tool | before | after | read back | wrong annotations |', '|---|---|---|---|---|'];
         const rows = this.#rows.map(({ tool, before, after, verified, wrong }) => `| \`${tool.replace(', ', '` ')}${tool.includes(',') ? '' : '`'} | ${before} | ${after} | ${verified} | ${wrong} |`);
-        const summary = `${this.how} Of ${this.shown} tools, a reviewer sees the state before and after, and whether it was read back as approved.`;
+        const summary = `${this.how} For ${this.shown} tools, a reviewer sees the state before and after, and the gateway read it back as approved.`;
         return [`## ${this.title}`, '', summary, '', ...header, ...rows].join('\n');
     }
 
