@@ -54,8 +54,8 @@ pub enum LogError {
     NotInitialized,
 }
 
-/// Starts logging, including panics. `log_file` is the file to which stderr already points (see [`open_log`]). It is
-/// rotated at a few MiB.
+/// Starts logging, and logs panics from now on. `log_file` is the file to which stderr already points (see [`open_log`]).
+/// It is rotated at a few MiB.
 ///
 /// # Errors
 /// An invalid filter, a thread that cannot be started, or a second call.

@@ -26,8 +26,8 @@ use countersign_protocol::{ErrorKind, Method};
 /// The maximum number of providers whose circuit breaker has a label of its own.
 const MAX_LABELED_PROVIDERS: usize = 256;
 
-/// Upper bounds of the duration histogram, in seconds.
-const DURATION_BUCKETS: [f64; 15] =
+/// Upper bounds of the buckets of all histograms: seconds, except in [`STORE_COMMIT_CHANGES`], which counts.
+const HISTOGRAM_BUCKETS: [f64; 15] =
     [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0, 30.0];
 
 /// The interval at which recorded durations are added to the histograms, so that they do not accumulate between scrapes.
@@ -105,7 +105,7 @@ impl Metrics {
     }
 
     fn build() -> Result<Self, Box<dyn std::error::Error>> {
-        let prometheus = PrometheusBuilder::new().set_buckets(&DURATION_BUCKETS)?.install_recorder()?;
+        let prometheus = PrometheusBuilder::new().set_buckets(&HISTOGRAM_BUCKETS)?.install_recorder()?;
         table::describe();
         let metrics = Self { prometheus };
         metrics.register();
@@ -221,9 +221,10 @@ impl CacheMetrics {
     /// Returns the counters of a cache.
     #[must_use]
     pub fn for_cache(cache: Cache) -> &'static Self {
-        static CACHE_METRICS: [OnceLock<CacheMetrics>; 3] = [const { OnceLock::new() }; 3];
-        // `cache as usize` is below 3; `%` only proves that to the compiler.
-        CACHE_METRICS[cache as usize % 3].get_or_init(|| Self {
+        const COUNT: usize = Cache::ALL.len();
+        static CACHE_METRICS: [OnceLock<CacheMetrics>; COUNT] = [const { OnceLock::new() }; COUNT];
+        // `cache as usize` is below `COUNT`; `%` only proves that to the compiler.
+        CACHE_METRICS[cache as usize % COUNT].get_or_init(|| Self {
             hits: counter!(CACHE_HITS, "cache" => cache.as_str()),
             misses: counter!(CACHE_MISSES, "cache" => cache.as_str()),
             counts: [AtomicUsize::new(0), AtomicUsize::new(0)],
@@ -328,8 +329,8 @@ impl MethodLabel {
     }
 }
 
-/// The metrics of requests with one transport, method and outcome. They are kept, because looking them up costs more
-/// than using them.
+/// The count of requests with one transport, method and outcome, and their durations, which have no label for the outcome.
+/// They are kept, because looking them up costs more than using them.
 struct RequestSeries {
     count: Counter,
     duration: Histogram,
@@ -398,7 +399,7 @@ fn register_requests() {
 fn error_ratio() -> f64 {
     let metrics = RequestMetrics::get();
     let totals = (metrics.requests.load(Ordering::Relaxed), metrics.failed.load(Ordering::Relaxed));
-    metrics.window.lock().unwrap_or_else(PoisonError::into_inner).ratio(Instant::now(), totals)
+    metrics.window.lock().unwrap_or_else(PoisonError::into_inner).update(Instant::now(), totals)
 }
 
 /// Samples of the totals during the last minute, at most one every two seconds.
@@ -412,8 +413,9 @@ impl RatioWindow {
     const LENGTH: Duration = Duration::from_secs(60);
     const STEP: Duration = Duration::from_secs(2);
 
+    /// Takes the current totals, and returns the share of the last minute's requests that failed.
     #[allow(clippy::cast_precision_loss, reason = "a ratio needs no more precision")]
-    fn ratio(&mut self, now: Instant, totals: (u64, u64)) -> f64 {
+    fn update(&mut self, now: Instant, totals: (u64, u64)) -> f64 {
         // The oldest sample is the last one that is at least a minute old: the start of the window.
         while self.samples.get(1).is_some_and(|(at, _)| now.duration_since(*at) >= Self::LENGTH) {
             self.samples.pop_front();

@@ -28,10 +28,10 @@ const MAX_LOG_BYTES: u64 = 4 << 20;
 #[derive(Clone)]
 pub(super) struct StderrWriter {
     lines: SyncSender<Vec<u8>>,
-    shared: Arc<WriterProgress>,
+    progress: Arc<WriterProgress>,
 }
 
-/// The numbers of queued, dropped and written lines, which the writers and the thread share.
+/// The numbers of queued, dropped and written lines, which the clones of the writer and the thread share.
 #[derive(Default)]
 struct WriterProgress {
     /// Lines that were put into the queue since the start.
@@ -48,33 +48,33 @@ impl StderrWriter {
     /// limited.
     pub(super) fn start(log_file: Option<PathBuf>) -> io::Result<Self> {
         let (lines, queue) = sync_channel(MAX_QUEUED_LINES);
-        let shared = Arc::new(WriterProgress::default());
-        let writer = Self { lines, shared: Arc::clone(&shared) };
-        std::thread::Builder::new().name("log".into()).spawn(move || write_lines(&queue, &shared, log_file))?;
+        let progress = Arc::new(WriterProgress::default());
+        let writer = Self { lines, progress: Arc::clone(&progress) };
+        std::thread::Builder::new().name("log".into()).spawn(move || write_lines(&queue, &progress, log_file))?;
         Ok(writer)
     }
 
     /// Waits until all lines logged before are written, but at most for `limit`.
     pub(super) fn flush(&self, limit: Duration) {
-        let queued = self.shared.queued.load(Ordering::Acquire);
-        let written = self.shared.written.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = self.shared.line_written.wait_timeout_while(written, limit, |written| *written < queued);
+        let queued = self.progress.queued.load(Ordering::Acquire);
+        let written = self.progress.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = self.progress.line_written.wait_timeout_while(written, limit, |written| *written < queued);
     }
 
     fn send(&self, line: Vec<u8>) {
-        self.shared.queued.fetch_add(1, Ordering::AcqRel);
+        self.progress.queued.fetch_add(1, Ordering::AcqRel);
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) = self.lines.try_send(line) {
-            self.shared.queued.fetch_sub(1, Ordering::AcqRel);
-            self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+            self.progress.queued.fetch_sub(1, Ordering::AcqRel);
+            self.progress.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-fn write_lines(queue: &Receiver<Vec<u8>>, shared: &WriterProgress, log_file: Option<PathBuf>) {
+fn write_lines(queue: &Receiver<Vec<u8>>, progress: &WriterProgress, log_file: Option<PathBuf>) {
     let mut rotation = log_file.map(LogRotation::new);
     while let Ok(line) = queue.recv() {
         let mut stderr = io::stderr().lock();
-        let dropped = shared.dropped.swap(0, Ordering::Relaxed);
+        let dropped = progress.dropped.swap(0, Ordering::Relaxed);
         if dropped > 0 {
             let _ = writeln!(stderr, "countersign: {dropped} log lines were dropped because stderr was not read");
         }
@@ -84,8 +84,8 @@ fn write_lines(queue: &Receiver<Vec<u8>>, shared: &WriterProgress, log_file: Opt
         if let Some(rotation) = &mut rotation {
             rotation.record_write(line.len() as u64);
         }
-        *shared.written.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        shared.line_written.notify_all();
+        *progress.written.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        progress.line_written.notify_all();
     }
 }
 

@@ -30,6 +30,7 @@ metrics_table! {
     CHANGES_PROPOSED = "countersign_changes_proposed_total", describe_counter, Count, "Writes that became pending changes.";
     CHANGES_REFUSED = "countersign_changes_refused_total", describe_counter, Count, "Proposals refused because of a limit, a conflict or the store.";
     CHANGE_TRANSITIONS = "countersign_change_transitions_total", describe_counter, Count, "Transitions of changes, by event.";
+    CHANGE_RUN_DURATION = "countersign_change_run_seconds", describe_histogram, Seconds, "Time of the call that an approved change makes.";
     STORE_COMMITS = "countersign_store_commits_total", describe_counter, Count, "Transactions committed by the store.";
     STORE_COMMIT_CHANGES = "countersign_store_commit_changes", describe_histogram, Count, "Transitions that shared one commit.";
     STORE_COMMIT_DURATION = "countersign_store_commit_seconds", describe_histogram, Seconds, "Time of one commit, its sync to disk included.";

@@ -63,15 +63,15 @@ fn error_ratio_covers_last_minute() {
     let mut window = RatioWindow::default();
     let start = Instant::now();
     let at = |s: u64| start + Duration::from_secs(s);
-    assert_eq!(window.ratio(at(0), (0, 0)), 0.0);
-    assert_eq!(window.ratio(at(1), (10, 5)), 0.5);
-    assert_eq!(window.ratio(at(30), (20, 5)), 0.25);
-    assert_eq!(window.ratio(at(59), (20, 5)), 0.25);
+    assert_eq!(window.update(at(0), (0, 0)), 0.0);
+    assert_eq!(window.update(at(1), (10, 5)), 0.5);
+    assert_eq!(window.update(at(30), (20, 5)), 0.25);
+    assert_eq!(window.update(at(59), (20, 5)), 0.25);
     // The first half minute is over, and nothing failed since then.
-    assert_eq!(window.ratio(at(90), (40, 5)), 0.0);
-    assert_eq!(window.ratio(at(200), (40, 5)), 0.0);
+    assert_eq!(window.update(at(90), (40, 5)), 0.0);
+    assert_eq!(window.update(at(200), (40, 5)), 0.0);
     for s in 200..2000 {
-        window.ratio(at(s), (40, 5));
+        window.update(at(s), (40, 5));
     }
     assert!(window.samples.len() <= 32, "{}", window.samples.len());
 }
