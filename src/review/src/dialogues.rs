@@ -9,7 +9,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use countersign_protocol::{ErrorKind, McpError};
 
-/// The most messages to one change that wait for the Executor.
+/// The maximum number of messages to one change that wait for the Executor.
 const MESSAGE_QUEUE_CAPACITY: usize = 64;
 
 /// The longest wait for another node to confirm a message to a change that it runs.

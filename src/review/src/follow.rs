@@ -47,7 +47,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
         }
         match read_new_events(&inner, &mut read_to).await {
             Ok(true) => {}
-            // The store has fewer events than it notified: it is read again with the next notification.
+            // The store has fewer events than it notified: it is read again after a delay, or at the next notification.
             Ok(false) if is_behind => {
                 tokio::select! {
                     () = stop.cancelled() => return,

@@ -31,7 +31,7 @@ pub(super) struct Inner {
     pub waiting_reasons: WaitingReasons,
     pub proposal_rate: ProposalRate,
     pub started: Instant,
-    /// The thread of the executor, of rechecks and decisions, and of the upkeep and the feed.
+    /// The thread of the Executor, of rechecks and decisions, and of the upkeep and the feed.
     pub executor: ArbiterHandle,
     pub writer: ArbiterHandle,
     pub shutdown: Shutdown,

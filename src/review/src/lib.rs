@@ -1,5 +1,5 @@
 //! The life of changes. `PendingChanges` is the only writer of transitions and announces committed ones on the [`Feed`]; the
-//! executor (`executor`) runs approved changes. All other code uses a [`Changes`] handle.
+//! Executor (`executor`) runs approved changes. All other code uses a [`Changes`] handle.
 //!
 //! This crate never runs an unapproved write, never runs a write twice, and never announces a transition that is not
 //! durable.
@@ -142,18 +142,18 @@ pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 /// Limits and timeouts of changes.
 #[derive(Clone)]
 pub struct ReviewConfig {
-    /// The most changes of one principal that are not final, and the most bytes of them.
+    /// The maximum number of one principal's changes that are not final, and of their bytes.
     pub max_open: usize,
     pub max_open_bytes: usize,
-    /// The most changes that one principal may propose within a minute; 0 means no limit.
+    /// The maximum number of changes that one principal may propose within a minute; 0 means no limit.
     pub max_proposals_per_minute: u32,
-    /// The most bytes of changes that one principal may propose within a day; 0 means no limit.
+    /// The maximum number of bytes of changes that one principal may propose within a day; 0 means no limit.
     pub max_bytes_per_day: usize,
-    /// The most bytes of one change.
+    /// The maximum number of bytes of one change.
     pub max_change_bytes: usize,
-    /// The most bytes of a tool's result that are stored.
+    /// The maximum number of bytes of a tool's result that are stored.
     pub max_result_bytes: usize,
-    /// The most transitions on their way to the store, and the most bytes of them.
+    /// The maximum number of transitions on their way to the store, and of their bytes.
     pub max_queued_writes: usize,
     pub max_queued_bytes: usize,
     /// Timeouts of a provider for a preview and for a run.
@@ -163,13 +163,13 @@ pub struct ReviewConfig {
     pub answer_timeout: Duration,
     /// The timeout of a write that an endpoint waits for.
     pub write_timeout: Duration,
-    /// The most approved changes that run at the same time.
+    /// The maximum number of approved changes that run at the same time.
     pub concurrency: usize,
     /// The time after the start during which an approved change waits for its provider to appear.
     pub provider_startup_timeout: Duration,
-    /// The longest delay between attempts of the Executor while the store fails or a target cannot be read.
+    /// The usual delay between attempts of the Executor while the store fails or a target cannot be read.
     pub retry_delay: Duration,
-    /// The most waits ([`Changes::wait`]) at the same time.
+    /// The maximum number of concurrent waits ([`Changes::wait`]).
     pub max_waiters: usize,
     /// The interval between searches for expired changes.
     pub expiry_interval: Duration,
@@ -235,7 +235,7 @@ pub(crate) const MAX_ID_BYTES: usize = 64;
 pub const MAX_COMMENT_BYTES: usize = 4096;
 /// The longest idempotency key, in bytes.
 pub const MAX_IDEMPOTENCY_KEY_BYTES: usize = 256;
-/// The most items of a page.
+/// The maximum number of items of a page.
 pub const MAX_PAGE_SIZE: usize = 500;
 
 impl Changes {

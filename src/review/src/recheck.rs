@@ -14,7 +14,7 @@ use countersign_provider::{
     previews::compose::{ComputedPreview, StateBefore},
 };
 
-/// The most characters of a fault's message.
+/// The maximum number of characters of a fault's message.
 const MAX_FAULT_CHARS: usize = 1000;
 const MAX_HEADLINE_CHARS: usize = 500;
 

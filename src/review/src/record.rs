@@ -78,7 +78,7 @@ struct PreviewSummary<'a> {
     failed: Option<&'a str>,
 }
 
-/// The most characters of the reason for a failed preview.
+/// The maximum number of characters of the reason for a failed preview.
 const MAX_REASON_CHARS: usize = 200;
 
 impl<'a> ChangeSummary<'a> {
@@ -204,7 +204,7 @@ pub(super) fn to_draft(transition: Transition) -> Result<Draft, McpError> {
 }
 
 /// Returns the first transition of a new change.
-pub(super) fn creation(change: Change) -> Transition {
+pub(super) fn first_transition(change: Change) -> Transition {
     Transition {
         kind: EventKind::Created,
         from: None,

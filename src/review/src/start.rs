@@ -76,8 +76,8 @@ impl Changes {
             open.add(&change.id, change.call_hash.as_deref(), change.expires_at, (config.clock)());
         }
         let (writer, executor) = (Arbiter::try_new()?.handle(), Arbiter::try_new()?.handle());
-        let (approved, to_run) = mpsc::unbounded_channel();
-        let (outcomes, mut answered) = mpsc::unbounded_channel();
+        let (approved_sender, approved) = mpsc::unbounded_channel();
+        let (outcomes_sender, mut outcomes) = mpsc::unbounded_channel();
         let actor = PendingChanges {
             store: Arc::clone(&store),
             feed: feed.clone(),
@@ -85,15 +85,15 @@ impl Changes {
             ledger,
             daily,
             clock: Arc::clone(&config.clock),
-            approved: approved.clone(),
-            outcomes,
+            approved: approved_sender.clone(),
+            outcomes: outcomes_sender,
             collected: Arc::default(),
             announcements: AnnouncementOrder::new(heads.event),
             feed_gap: Arc::clone(&feed_gap),
             metrics: Metrics::new(),
         };
         let addr = PendingChanges::start_in_arbiter(&writer, move |context| {
-            context.add_stream(futures_util::stream::poll_fn(move |cx| answered.poll_recv(cx)));
+            context.add_stream(futures_util::stream::poll_fn(move |cx| outcomes.poll_recv(cx)));
             actor
         });
         let config = Arc::new(config);
@@ -115,14 +115,15 @@ impl Changes {
             config,
         });
         let executor = &inner.executor;
-        // Must run before the first own write, which may follow writes of other nodes.
+        // Must run before the first write of this node: its announcement waits for earlier events of other nodes, which only
+        // this task reads.
         executor.spawn(follow::run(Arc::clone(&inner)));
         handle_restored_backup(&inner, &live).await?;
-        recover(&inner, &live, &approved).await?;
+        recover(&inner, &live, &approved_sender).await?;
         // The actor holds the last sender, so the Executor ends with it.
-        drop(approved);
+        drop(approved_sender);
         let ended = inner.shutdown.executor_ended.clone().drop_guard();
-        executor.spawn(executor::run(Arc::clone(&inner), to_run, ended));
+        executor.spawn(executor::run(Arc::clone(&inner), approved, ended));
         executor.spawn(expiry::run(Arc::clone(&inner)));
         executor.spawn(prune::run(Arc::clone(&inner)));
         executor.spawn(votes::run(Arc::clone(&inner)));

@@ -1,5 +1,5 @@
-//! The reasons why approved changes do not run yet, as far as a person must do something. They are shown and never stored:
-//! each node that may run a change finds them out again.
+//! The reasons why approved changes wait for a person before they run. They are shown but not stored: each node that may run
+//! a change determines them itself.
 
 use std::{
     collections::HashMap,

@@ -27,8 +27,8 @@ pub struct Dialogue {
     #[schema(required)]
     pub questions: Vec<Question>,
     /// The client cancelled its task, so further questions get no answer.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub given_up: bool,
+    #[serde(default, rename = "givenUp", skip_serializing_if = "std::ops::Not::not")]
+    pub is_cancelled: bool,
 }
 
 /// A question that a tool asked.
@@ -78,7 +78,7 @@ impl Question {
 impl Dialogue {
     #[must_use]
     pub fn new(client: Arc<RawValue>) -> Self {
-        Self { client, questions: Vec::new(), given_up: false }
+        Self { client, questions: Vec::new(), is_cancelled: false }
     }
 
     /// Returns the bytes of all questions and answers.

@@ -51,7 +51,7 @@ pub enum ChangeEvent {
     /// The tool asks the proposer's client.
     Ask { question: Question },
     /// Questions ended, either with an answer or because the client cancelled its task.
-    Answer { answered_by: Option<String>, closed: Vec<ClosedQuestion>, given_up: bool },
+    Answer { answered_by: Option<String>, closed: Vec<ClosedQuestion>, is_cancelled: bool },
     /// The provider returned a result. With `reads_back`, a [`ChangeEvent::Verify`] follows.
     Succeed { result: Arc<RawValue>, reads_back: bool },
     /// The target was read again after the run.
@@ -412,13 +412,13 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             comment = Some(question.method.clone());
             dialogue.questions.push(Question { at: after.updated_at, ..question });
         }
-        ChangeEvent::Answer { answered_by, closed, given_up } => {
+        ChangeEvent::Answer { answered_by, closed, is_cancelled } => {
             let Some(dialogue) = &mut after.dialogue else { return Err(IllegalTransition::NoOpenQuestion) };
             let unanswered_reason = closed.iter().find_map(|closed| closed.answer.as_ref().err().cloned());
-            if dialogue.close(closed, after.updated_at) == 0 && (!given_up || dialogue.given_up) {
+            if dialogue.close(closed, after.updated_at) == 0 && (!is_cancelled || dialogue.is_cancelled) {
                 return Err(IllegalTransition::NoOpenQuestion);
             }
-            dialogue.given_up |= given_up;
+            dialogue.is_cancelled |= is_cancelled;
             comment = unanswered_reason;
             actor = answered_by.unwrap_or(actor);
         }

@@ -122,24 +122,11 @@ impl ApprovedChange {
     pub(crate) const HANDOVER_DELAY: Duration = Duration::from_secs(3);
 
     pub(crate) fn new(change: &Change, now: Timestamp) -> Self {
-        let Change { id, version, provider, target, terms, run_after, .. } = change;
-        Self::from_parts((id, *version), (provider, target), (*run_after, terms), now)
-    }
-
-    pub(super) fn from_parts(
-        (id, version): (&str, u64),
-        (provider, target): (&str, &Target),
-        (run_after, terms): (Option<Timestamp>, &Terms),
-        now: Timestamp,
-    ) -> Self {
-        let remaining = run_after.and_then(|end| Duration::try_from(end.duration_since(now)).ok()).unwrap_or_default();
         Self {
-            id: id.to_owned(),
-            version,
-            // Two providers may use the same lock key for different targets.
-            lock_key: format!("{provider}\0{}", target.lock_key),
-            // If the clock was set back, the wait is still not longer than the rule allows.
-            delay: remaining.min(Duration::from_secs(terms.undo_for)),
+            id: change.id.clone(),
+            version: change.version,
+            lock_key: lock_key(&change.provider, &change.target),
+            delay: remaining_grace(change.run_after, &change.terms, now),
             handover_backoff: None,
         }
     }
@@ -149,6 +136,19 @@ impl ApprovedChange {
         let delay = self.delay + Self::HANDOVER_DELAY;
         Self { delay, handover_backoff: Some(Self::HANDOVER_DELAY), ..self }
     }
+}
+
+/// Returns the key by which the Executor serializes changes to one target. Two providers may use the same key of their own for
+/// different targets.
+pub(super) fn lock_key(provider: &str, target: &Target) -> String {
+    format!("{provider}\0{}", target.lock_key)
+}
+
+/// Returns the rest of the time in which an approval can be undone. If the clock was set back, the rest is still not longer
+/// than the rule allows.
+pub(super) fn remaining_grace(run_after: Option<Timestamp>, terms: &Terms, now: Timestamp) -> Duration {
+    let remaining = run_after.and_then(|end| Duration::try_from(end.duration_since(now)).ok()).unwrap_or_default();
+    remaining.min(Duration::from_secs(terms.undo_for))
 }
 
 pub(crate) struct PendingChanges {

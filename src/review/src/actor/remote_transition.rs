@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde::Deserialize;
 
-use super::{ApprovedChange, order::TransitionId};
+use super::{ApprovedChange, lock_key, order::TransitionId, remaining_grace};
 use countersign_domain::changes::{ChangeState, Target, Terms, machine::EventKind};
 use countersign_feed::{FeedChange, FeedEvent};
 use countersign_store::{RemoteEvent, StoreError};
@@ -71,7 +71,14 @@ impl RemoteTransition {
 
     /// Returns the change for this node's Executor, which runs it only if the approving node does not.
     pub(crate) fn to_approved(&self, now: Timestamp) -> ApprovedChange {
-        let RemoteChange { id, version, provider, target, terms, run_after, .. } = &self.change;
-        ApprovedChange::from_parts((id, *version), (provider, target), (*run_after, terms), now).with_handover_delay()
+        let change = &self.change;
+        let approved = ApprovedChange {
+            id: change.id.clone(),
+            version: change.version,
+            lock_key: lock_key(&change.provider, &change.target),
+            delay: remaining_grace(change.run_after, &change.terms, now),
+            handover_backoff: None,
+        };
+        approved.with_handover_delay()
     }
 }

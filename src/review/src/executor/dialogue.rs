@@ -29,11 +29,11 @@ use countersign_provider::{
     request::{Replier, UpstreamRequest},
 };
 
-/// The most questions of one change that wait for the Executor.
+/// The maximum number of questions of one change that wait for the Executor.
 const QUESTION_QUEUE_CAPACITY: usize = 64;
 /// The longest key of a question, in bytes; a longer one is replaced.
 const MAX_KEY_BYTES: usize = 128;
-/// The total time that a change waits for answers, in multiples of the timeout of one answer.
+/// The time after the start of a call in which questions may be open, in multiples of the timeout of one answer.
 const MAX_TOTAL_TIMEOUTS: u32 = 6;
 /// The reasons why questions get no answer after the end of the dialogue.
 const CANCELLED_REASON: &str = "its client has cancelled the task";
@@ -56,7 +56,7 @@ impl Inquirer for ToolInquirer {
         {
             return question.reply.answer(Err(refused));
         }
-        // A question that is dropped is declined.
+        // If the queue is full, the question is dropped, which declines it.
         let _ = self.questions.try_send(question);
     }
 }
@@ -196,7 +196,7 @@ impl<'a> DialogueRun<'a> {
         let UpstreamRequest { id, method, params, reply, cancelled } = question;
         let refuse = |reply: Replier, reason: &str| reply.answer(no_answer(&method, reason));
         let Some(dialogue) = self.dialogue() else { return };
-        if dialogue.given_up {
+        if dialogue.is_cancelled {
             return refuse(reply, CANCELLED_REASON);
         }
         if self.is_stopping {
@@ -246,12 +246,13 @@ impl<'a> DialogueRun<'a> {
         self.close_questions(Some(by), answer_for, false).await
     }
 
-    /// Closes the questions for which `answer_for` returns an answer or a reason: first in the store, then for the tool.
+    /// Closes the questions for which `answer_for` returns an answer or a reason: first in the store, then for the tool. If
+    /// `is_cancelled` is set, later questions get no answer either.
     async fn close_questions(
         &mut self,
         by: Option<String>,
         answer_for: impl Fn(&OpenQuestion) -> Option<Result<Arc<RawValue>, String>>,
-        given_up: bool,
+        is_cancelled: bool,
     ) -> Result<(), McpError> {
         let (mut closed, mut replies, mut open) = (Vec::new(), Vec::new(), Vec::new());
         for question in std::mem::take(&mut self.open) {
@@ -264,10 +265,10 @@ impl<'a> DialogueRun<'a> {
             }
         }
         self.open = open;
-        if closed.is_empty() && !(given_up && self.dialogue().is_some_and(|dialogue| !dialogue.given_up)) {
+        if closed.is_empty() && !(is_cancelled && self.dialogue().is_some_and(|dialogue| !dialogue.is_cancelled)) {
             return Ok(());
         }
-        let stored = self.apply_event(ChangeEvent::Answer { answered_by: by, closed, given_up }).await;
+        let stored = self.apply_event(ChangeEvent::Answer { answered_by: by, closed, is_cancelled }).await;
         for (question, answer) in replies {
             question.reply.answer(match (&stored, answer) {
                 (Ok(()), Ok(answer)) => Ok((*answer).to_owned()),

@@ -28,7 +28,7 @@ pub(super) async fn record_late_result(inner: &Inner, claimed: &Change, event: &
                 tracing::warn!(%error, change = %claimed.id, "a late result cannot be recorded; trying again")
             }
         }
-        if stopped_during_pause(inner).await {
+        if !wait_for_retry(inner).await {
             return true;
         }
     };
@@ -71,13 +71,13 @@ pub(super) async fn record_late_result(inner: &Inner, claimed: &Change, event: &
                 tracing::error!(%error, change = %claimed.id, "a late result cannot be recorded; trying again")
             }
         }
-        if stopped_during_pause(inner).await {
+        if !wait_for_retry(inner).await {
             return true;
         }
     }
 }
 
-/// Waits before the next attempt. Returns `true` if the gateway is ending.
-async fn stopped_during_pause(inner: &Inner) -> bool {
-    inner.shutdown.abandon.run_until_cancelled(tokio::time::sleep(RETRY_DELAY)).await.is_none()
+/// Waits before the next attempt. Returns `false` if the gateway is ending.
+async fn wait_for_retry(inner: &Inner) -> bool {
+    inner.shutdown.abandon.run_until_cancelled(tokio::time::sleep(RETRY_DELAY)).await.is_some()
 }

@@ -1,5 +1,6 @@
 //! The Executor runs approved changes. It rechecks each one, claims it durably, calls the provider once, and records the
-//! outcome. It never retries a call, and never calls before the claim is durable. Afterwards it may read the target again.
+//! outcome. It never retries a call, and never calls before the claim is durable. It may read the target of an applied
+//! change again.
 //!
 //! Changes to the same target run one after another; others run concurrently. Each of several nodes runs the changes that
 //! were approved on it, and takes over those that another node left behind.
@@ -46,6 +47,7 @@ use countersign_provider::{
 };
 use countersign_runtime::crash::crash_point;
 use countersign_store::StoreError;
+use countersign_telemetry::metrics as telemetry;
 
 /// The delay between checks whether this node's lease was renewed.
 const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
@@ -133,7 +135,8 @@ fn spawn_attempt(
     });
 }
 
-/// A permit to run, of a limited number. A change that waits for a client or for another change releases it.
+/// One of the permits that limit the number of running changes. `None` while the change waits for a client or for another
+/// change, and does not hold one.
 type Slot = Option<OwnedSemaphorePermit>;
 
 /// Waits for a permit. Returns `None` once the gateway ends.
@@ -235,7 +238,8 @@ type ReadyChange = (Arc<Change>, Arc<dyn Provider>, Option<StateBefore>);
 /// Returns the change if it may run now.
 ///
 /// A change that another node should run runs here only if this node's view of the target equals what was approved. A
-/// difference proves nothing, since the servers of the other node may differ.
+/// difference sends it back to review only if the server is the one that was shown; with another server it proves
+/// nothing, since the servers of the nodes may differ.
 async fn check_readiness(
     inner: &Inner,
     approved: &ApprovedChange,
@@ -340,7 +344,7 @@ async fn commit_transition(
         Err(TransitionError::Busy) => Err(RetryReason::TargetOccupied),
         // This node's lease expired, and another node will take the change over.
         Err(TransitionError::Fenced) => Err(RetryReason::Unavailable),
-        // The outcome is unknown only if the store or the actor has ended; the next start finds out.
+        // Nothing was sent. If the outcome is unknown, the next start or another node finds out.
         Err(error) => {
             tracing::error!(?error, change = %change.id, "a transition of an approved change was lost");
             Ok(None)
@@ -431,7 +435,7 @@ async fn call_provider(
     };
     cancel.cancel();
     crash_point("after_call");
-    metrics::histogram!("countersign_change_run_seconds").record(began.elapsed().as_secs_f64());
+    metrics::histogram!(telemetry::CHANGE_RUN_DURATION).record(began.elapsed().as_secs_f64());
     let last = dialogue_run.map_or_else(|| Arc::clone(change), |dialogue_run| Arc::clone(&dialogue_run.change));
     (last, event)
 }

@@ -30,8 +30,8 @@ pub(super) fn outcome_event(
             ChangeEvent::Fail { fault: to_fault(&error), result: Some(result) }
         }
         Err(error) => {
-            // Progress and questions may have kept the call alive beyond its timeout. Unless the timeout ended the call,
-            // it may still be running.
+            // After a timeout, the deadline of the call counts from its last request. Another error may come later, because
+            // progress and questions extend the timeout, so the deadline counts from now.
             let last_sent_at = if error.kind == ErrorKind::Timeout { last_sent_at } else { inner.config.now() };
             ChangeEvent::LoseTrack { fault: to_fault(&error), last_sent_at }
         }

@@ -32,7 +32,7 @@ pub(super) async fn verify(inner: &Inner, applied: &Arc<Change>, read: BoxFuture
     }
 }
 
-/// Returns `true` if another change has taken the target since, which other nodes may run at once.
+/// Returns `true` if another change has taken the target since. Changes at other nodes do not wait for the verification.
 async fn is_target_taken(inner: &Inner, change: &Change) -> bool {
     let occupants = inner.store.occupants(vec![change.target_hash()], inner.config.now()).await;
     occupants.is_ok_and(|occupants| !occupants.is_empty())

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     GatewayTools,
-    tools::{ChangeIdArgs, ListArgs, MAX_CURSOR_CHARS, Until, WaitArgs, wait_bounds},
+    tools::{ChangeIdArgs, ListArgs, MAX_CURSOR_CHARS, WaitArgs, WaitGoal, wait_bounds},
     view::{ChangeLine, change_result, next_step, progress_message, wait_result},
 };
 use crate::ChangeFilter;
@@ -150,7 +150,7 @@ impl GatewayTools {
     }
 }
 
-impl Until {
+impl WaitGoal {
     /// Returns `true` if the wait can end. An unknown outcome ends it too, since it may stay unknown for days.
     fn is_reached(self, state: ChangeState) -> bool {
         let decided = matches!(state, ChangeState::Approved | ChangeState::Executing);

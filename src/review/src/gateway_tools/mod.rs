@@ -16,7 +16,7 @@ use serde_json::{Map, Value, value::RawValue};
 use tokio::sync::broadcast;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-pub use tools::tools as tool_definitions;
+pub use tools::tool_definitions;
 pub use view::{
     change_output_schema, change_result, change_result_with_hint, change_text, edits_note, progress_message,
     task_status_message,
@@ -103,7 +103,7 @@ impl Provider for GatewayTools {
     }
 
     fn tools(&self) -> Vec<ToolDef> {
-        tools::tools(self.max_wait)
+        tool_definitions(self.max_wait)
     }
 
     fn resources<'a>(&'a self, _: &'a CallContext) -> BoxFuture<'a, Result<Vec<ResourceDef>, McpError>> {
@@ -160,7 +160,7 @@ impl Module for GatewayTools {
     }
 
     fn may_subscribe<'a>(&'a self, uri: &'a str, ctx: &'a CallContext) -> BoxFuture<'a, Result<(), McpError>> {
-        Box::pin(self.may_read(uri, ctx))
+        Box::pin(self.check_access(uri, ctx))
     }
 
     fn complete<'a>(

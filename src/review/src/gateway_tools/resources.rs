@@ -20,7 +20,7 @@ pub(super) const OPEN_CHANGES_URI: &str = "countersign://changes";
 const GATEWAY_URI: &str = "countersign://gateway";
 pub(super) const CHANGE_TEMPLATE: &str = "change://{id}";
 const JSON_TYPE: &str = "application/json";
-/// The most changes in one resource or completion.
+/// The maximum number of changes in one resource or completion.
 const MAX_LISTED_CHANGES: usize = 100;
 
 pub(super) fn list() -> Vec<ResourceDef> {
@@ -114,7 +114,7 @@ impl GatewayTools {
     }
 
     /// Checks access to a resource like [`Self::read`], without reading it.
-    pub(super) async fn may_read(&self, uri: &str, ctx: &CallContext) -> Result<(), McpError> {
+    pub(super) async fn check_access(&self, uri: &str, ctx: &CallContext) -> Result<(), McpError> {
         match uri {
             OPEN_CHANGES_URI | GATEWAY_URI => Ok(()),
             _ => self.change_for_uri(uri, ctx).await.map(drop),

@@ -65,12 +65,13 @@ pub(super) struct WaitArgs {
     /// # Until
     /// `done` waits for the outcome, `decided` only for the person's decision.
     #[serde(default)]
-    pub until: Until,
+    pub until: WaitGoal,
 }
 
+/// The state that ends a wait.
 #[derive(Clone, Copy, Default, Deserialize, JsonSchema, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Until {
+pub(super) enum WaitGoal {
     #[default]
     Done,
     Decided,
@@ -95,7 +96,7 @@ fn tool_def<A: JsonSchema>(
 
 /// Returns the definitions of the tools. `max_wait` is the longest wait that they accept.
 #[must_use]
-pub fn tools(max_wait: Duration) -> Vec<ToolDef> {
+pub fn tool_definitions(max_wait: Duration) -> Vec<ToolDef> {
     let (max, default) = wait_bounds(max_wait);
     let mut wait_output = change_output_schema();
     wait_output["properties"]["timedOut"] =

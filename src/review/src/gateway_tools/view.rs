@@ -1,7 +1,7 @@
 //! A change as an agent sees it: the structured form, its schema, and the text that says what to do next.
 //!
-//! An answer contains nothing beyond the change itself. Text written by others stays on its own line, so that it cannot
-//! imitate other lines.
+//! An answer shows only what a proposer may see ([`ProposerView`]). Text written by others stays on its own line, so that it
+//! cannot imitate other lines.
 
 use std::{borrow::Cow, fmt::Write as _};
 
@@ -22,15 +22,15 @@ use countersign_provider::{
     text::{content_text, one_line, tool_result},
 };
 
-/// The most characters of a value in an answer's text; the diff has the rest.
+/// The maximum number of characters of a value in an answer's text; the diff has the rest.
 const MAX_VALUE_CHARS: usize = 200;
-/// The most fields in an answer's text.
+/// The maximum number of fields in an answer's text.
 const MAX_TEXT_FIELDS: usize = 16;
-/// The most lines of a field that has a line diff.
+/// The maximum number of lines of a field that has a line diff.
 const MAX_FIELD_LINES: usize = 60;
-/// The most characters of the tool's own answer in an answer's text.
+/// The maximum number of characters of the tool's own answer in an answer's text.
 const MAX_RESULT_CHARS: usize = 8_000;
-/// The most characters of edited arguments in an answer's text.
+/// The maximum number of characters of edited arguments in an answer's text.
 const MAX_ARGUMENTS_CHARS: usize = 4_000;
 
 /// The `structuredContent` of all answers that contain a change.
@@ -38,7 +38,7 @@ const MAX_ARGUMENTS_CHARS: usize = 4_000;
 #[serde(rename_all = "camelCase")]
 pub(super) struct ChangeView<'a> {
     #[serde(flatten)]
-    line: ChangeLine<'a>,
+    common: ChangeLine<'a>,
     version: u64,
     entity_id: Option<&'a str>,
     provider: &'a str,
@@ -51,8 +51,7 @@ pub(super) struct ChangeView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a RawValue>,
     next_step: String,
-    /// Only set in answers to a wait: the wait ended before the change reached the requested
-    /// state.
+    /// Only set in answers to a wait: the wait ended before the change reached the requested state.
     #[serde(skip_serializing_if = "Option::is_none")]
     timed_out: Option<bool>,
 }
@@ -61,7 +60,7 @@ impl<'a> ChangeView<'a> {
     pub(super) fn new(change: &'a Change) -> Self {
         let ProposerView { entity_id, diff, fault, .. } = change.for_proposer();
         Self {
-            line: ChangeLine::new(change),
+            common: ChangeLine::new(change),
             version: change.version,
             entity_id,
             provider: &change.provider,
@@ -81,7 +80,7 @@ impl<'a> ChangeView<'a> {
     }
 }
 
-/// One line of a listing.
+/// One line of a listing, which is also a part of a whole change.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ChangeLine<'a> {
@@ -115,7 +114,7 @@ impl<'a> ChangeLine<'a> {
     }
 }
 
-fn states_schema() -> Value {
+fn status_schema() -> Value {
     json!({ "type": "string", "enum": ChangeState::VARIANTS, "description": "Where the change stands. `pending` and `stale` wait for a person; `applied`, `failed`, `rejected`, `expired` and `withdrawn` are final; `outcome_unknown` waits for a person to say how it ended." })
 }
 
@@ -126,7 +125,7 @@ fn common_properties() -> serde_json::Map<String, Value> {
     let mut properties = serde_json::Map::new();
     for (name, schema) in [
         ("changeId", text("The id of the change (`chg_…`), for get_change, wait_for_change and withdraw_change.")),
-        ("status", states_schema()),
+        ("status", status_schema()),
         ("operation", json!({ "type": "string", "enum": Operation::VARIANTS })),
         ("entityType", text("What kind of thing it would alter, such as `issue`.")),
         ("label", text("What a person calls the thing it would alter.")),

@@ -25,7 +25,7 @@ pub(crate) fn check_request(
     comment: Option<&str>,
 ) -> Result<(), ChangeRequestError> {
     if inner.shutdown.is_closing() {
-        return Err(shutting_down().into());
+        return Err(shutting_down_error().into());
     }
     if !reviewer.role.may_decide() {
         return Err(McpError::new(ErrorKind::Forbidden, "Only a reviewer may decide on changes").into());
@@ -52,7 +52,7 @@ pub(crate) fn check_comment(change: &Arc<Change>, comment: Option<&str>) -> Resu
         return Ok(());
     }
     let message = "The rule for this change requires a comment that can be read with each decision";
-    Err(refuse(ErrorKind::CommentRequired, message, change))
+    Err(refusal_error(ErrorKind::CommentRequired, message, change))
 }
 
 /// Rejects a reviewer whom the rule does not admit.
@@ -64,7 +64,7 @@ pub(crate) fn check_reviewer(
     if inner.config.reviewers.may_decide(&change.terms, reviewer) {
         return Ok(());
     }
-    Err(refuse(ErrorKind::Forbidden, "The rule for this change asks for other reviewers", change)
+    Err(refusal_error(ErrorKind::Forbidden, "The rule for this change asks for other reviewers", change)
         .with("reviewers", change.terms.reviewers.as_slice()))
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn check_sign_in(
     };
     let message = format!("The rule for this change requires {required}; {remedy}");
     let details = serde_json::to_value(required).unwrap_or_default();
-    let refused = refuse(ErrorKind::SignInRequired, message, change).with("details", details);
+    let refused = refusal_error(ErrorKind::SignInRequired, message, change).with("details", details);
     let has_token = reviewer.claims.is_some() && reviewer.key_id.is_none();
     Err(if has_token { refused.with("tokenError", "insufficient_user_authentication") } else { refused })
 }
@@ -100,11 +100,11 @@ pub(crate) async fn check_decidable(
         return Err(wrong_state_error(change));
     }
     if change.version != version {
-        return Err(version_conflict(change));
+        return Err(version_conflict_error(change));
     }
     if inner.config.is_expired(change) {
         let transition = inner.queue.apply_event_for_endpoint(change, expiry::expire_event(change)).await;
-        return Err(refuse(
+        return Err(refusal_error(
             ErrorKind::ChangeExpired,
             "The change has expired",
             &to_request_result(inner, change, transition).await?,
@@ -115,9 +115,9 @@ pub(crate) async fn check_decidable(
 
 pub(crate) async fn load(inner: &Inner, id: &str) -> Result<Arc<Change>, ChangeRequestError> {
     if id.len() > MAX_ID_BYTES {
-        return Err(not_found().into());
+        return Err(not_found_error().into());
     }
-    inner.store.get(id).await.map_err(|e| store_error(&e))?.ok_or_else(|| not_found().into())
+    inner.store.get(id).await.map_err(|e| store_error(&e))?.ok_or_else(|| not_found_error().into())
 }
 
 /// Converts the outcome of a transition into the result of the request. A conflict carries the current state.
@@ -129,16 +129,16 @@ pub(crate) async fn to_request_result(
     match transition {
         Ok(change) => Ok(change),
         Err(TransitionError::Conflict) => Err(wrong_state_error(&load(inner, &change.id).await?)),
-        Err(TransitionError::Illegal(IllegalTransition::Version { .. })) => Err(version_conflict(change)),
+        Err(TransitionError::Illegal(IllegalTransition::Version { .. })) => Err(version_conflict_error(change)),
         Err(TransitionError::Illegal(IllegalTransition::State { .. })) => Err(wrong_state_error(change)),
         Err(TransitionError::Illegal(illegal)) => {
-            Err(refuse(error_kind(illegal), capitalize(&illegal.to_string()), change))
+            Err(refusal_error(error_kind(illegal), capitalize(&illegal.to_string()), change))
         }
         Err(TransitionError::Refused(error)) => Err(error.into()),
         Err(TransitionError::Store(error)) => Err(store_error(&error).into()),
         Err(TransitionError::Fenced) => {
             let message = "The gateway that ran the change may still send the call; try again later";
-            Err(refuse(ErrorKind::ChangeNotPending, message, change))
+            Err(refusal_error(ErrorKind::ChangeNotPending, message, change))
         }
         Err(TransitionError::Duplicate | TransitionError::Busy) => {
             Err(McpError::new(ErrorKind::Internal, "The change could not be stored").into())
@@ -172,24 +172,24 @@ pub(crate) fn wrong_state_error(current: &Arc<Change>) -> ChangeRequestError {
     let stale_reason =
         || current.fault.as_ref().map_or_else(|| "The change is stale".to_owned(), |f| f.message.clone());
     match current.state {
-        ChangeState::Pending => version_conflict(current),
-        ChangeState::Expired => refuse(ErrorKind::ChangeExpired, "The change has expired", current),
-        ChangeState::Stale => refuse(ErrorKind::ChangeStale, stale_reason(), current),
+        ChangeState::Pending => version_conflict_error(current),
+        ChangeState::Expired => refusal_error(ErrorKind::ChangeExpired, "The change has expired", current),
+        ChangeState::Stale => refusal_error(ErrorKind::ChangeStale, stale_reason(), current),
         state => {
             let message =
                 format!("This is not possible: the state of the change is {}", state.as_str().replace('_', " "));
-            refuse(ErrorKind::ChangeNotPending, message, current)
+            refusal_error(ErrorKind::ChangeNotPending, message, current)
         }
     }
 }
 
-pub(crate) fn version_conflict(current: &Arc<Change>) -> ChangeRequestError {
+pub(crate) fn version_conflict_error(current: &Arc<Change>) -> ChangeRequestError {
     let message = "The change is no longer as it was shown; look at its current version and decide again";
-    refuse(ErrorKind::VersionConflict, message, current)
+    refusal_error(ErrorKind::VersionConflict, message, current)
 }
 
 /// Returns an error that carries the current change.
-pub(crate) fn refuse(
+pub(crate) fn refusal_error(
     kind: ErrorKind,
     message: impl Into<std::borrow::Cow<'static, str>>,
     change: &Arc<Change>,
@@ -201,10 +201,10 @@ pub(crate) fn refuse(
     ChangeRequestError { error, current: Some(Arc::clone(change)) }
 }
 
-pub(crate) fn not_found() -> McpError {
+pub(crate) fn not_found_error() -> McpError {
     McpError::new(ErrorKind::ChangeNotFound, "Change not found")
 }
 
-pub(crate) fn shutting_down() -> McpError {
+pub(crate) fn shutting_down_error() -> McpError {
     McpError::new(ErrorKind::ShuttingDown, "The gateway is shutting down")
 }

@@ -7,7 +7,8 @@ use tokio::sync::oneshot;
 use super::{
     checks::{
         RequestResult, check_comment, check_decidable, check_request, check_reviewer, check_sign_in, is_proposer, load,
-        not_found, refuse, shutting_down, to_request_result, version_conflict, wrong_state_error,
+        not_found_error, refusal_error, shutting_down_error, to_request_result, version_conflict_error,
+        wrong_state_error,
     },
     refresh::require_same_target,
 };
@@ -55,13 +56,13 @@ impl Changes {
         let change = load(inner, id).await?;
         if change.state == ChangeState::Pending && change.version == version {
             let message = "There is no approval to undo: the change waits for one";
-            return Err(refuse(ErrorKind::VersionConflict, message, &change));
+            return Err(refusal_error(ErrorKind::VersionConflict, message, &change));
         }
         if change.state != ChangeState::Approved {
             return Err(wrong_state_error(&change));
         }
         if change.version != version {
-            return Err(version_conflict(&change));
+            return Err(version_conflict_error(&change));
         }
         let event = ChangeEvent::Unapprove { reviewer: reviewer.clone(), all: reviewer.role == Role::Admin };
         crash_point("before_undo");
@@ -77,7 +78,7 @@ impl Changes {
     pub async fn withdraw(&self, id: &str, principal: &Principal) -> RequestResult {
         let inner = &*self.inner;
         if inner.shutdown.is_closing() {
-            return Err(shutting_down().into());
+            return Err(shutting_down_error().into());
         }
         require_scope(principal, Scope::ToolsPropose)?;
         let change = load(inner, id).await?;
@@ -85,7 +86,7 @@ impl Changes {
             return Err(if principal.role.may_view() {
                 McpError::new(ErrorKind::Forbidden, "Only its proposer can withdraw a change; reject it instead").into()
             } else {
-                not_found().into()
+                not_found_error().into()
             });
         }
         crash_point("before_withdraw");
@@ -114,16 +115,16 @@ impl Changes {
         let change = load(inner, id).await?;
         if is_proposer(reviewer, &change) {
             let message = "The proposer of a change cannot settle its outcome; another reviewer must";
-            return Err(refuse(ErrorKind::SelfApproval, message, &change));
+            return Err(refusal_error(ErrorKind::SelfApproval, message, &change));
         }
         // The agent relies on the settled outcome, so the requirements are the same as for an approval, in the same order.
         check_reviewer(inner, reviewer, &change)?;
         if change.state != ChangeState::OutcomeUnknown {
             let message = "The outcome of this change is known already";
-            return Err(refuse(ErrorKind::ChangeNotPending, message, &change));
+            return Err(refusal_error(ErrorKind::ChangeNotPending, message, &change));
         }
         if change.version != version {
-            return Err(version_conflict(&change));
+            return Err(version_conflict_error(&change));
         }
         check_comment(&change, comment.as_deref())?;
         check_sign_in(inner, reviewer, &change)?;
@@ -133,7 +134,7 @@ impl Changes {
                 "The gateway that ran the change does not respond and may still send the call; settle the change after \
                  {until}, or restart that gateway"
             );
-            let refused = refuse(ErrorKind::ChangeNotPending, message, &change);
+            let refused = refusal_error(ErrorKind::ChangeNotPending, message, &change);
             return Err(refused.with("settleAfter", until.to_string()));
         }
         let event = ChangeEvent::Settle { reviewer: reviewer.clone(), applied, comment };
@@ -154,7 +155,7 @@ impl Inner {
         self.executor.spawn(async move {
             let _ = reply.send(work.await);
         });
-        answer.await.unwrap_or_else(|_| Err(shutting_down().into()))
+        answer.await.unwrap_or_else(|_| Err(shutting_down_error().into()))
     }
 }
 
@@ -169,7 +170,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> RequestResult {
     check_reviewer(inner, &reviewer, &change)?;
     check_decidable(inner, &change, version).await?;
     if digest.is_some_and(|digest| digest != change.digest) {
-        return Err(version_conflict(&change));
+        return Err(version_conflict_error(&change));
     }
     check_comment(&change, comment.as_deref())?;
     if approves {
@@ -178,7 +179,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> RequestResult {
         if let Some(void) = votes::void_event(inner, &change)? {
             // The version that was shown counted a vote that is no longer valid.
             let transition = inner.queue.apply_event_for_endpoint(&change, void).await;
-            return Err(version_conflict(&to_request_result(inner, &change, transition).await?));
+            return Err(version_conflict_error(&to_request_result(inner, &change, transition).await?));
         }
     }
     let event = ChangeEvent::Decide(ReviewDecision {
@@ -212,12 +213,12 @@ fn check_terms(change: &Arc<Change>, bulk: bool) -> Result<(), ChangeRequestErro
     if change.terms.preview_required && !change.preview.is_live() {
         let message = "The rule for this change asks for a preview of what it would do, and there is none; refresh it, \
                        edit it, or reject it";
-        return Err(refuse(ErrorKind::PreviewRequired, message, change));
+        return Err(refusal_error(ErrorKind::PreviewRequired, message, change));
     }
     if bulk && change.diff.truncated {
         let message =
             "This change was not shown completely, so it cannot be approved together with others; approve it alone";
-        return Err(refuse(ErrorKind::Truncated, message, change));
+        return Err(refusal_error(ErrorKind::Truncated, message, change));
     }
     Ok(())
 }

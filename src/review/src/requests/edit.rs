@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::{
     checks::{
-        RequestResult, check_decidable, check_request, check_reviewer, check_sign_in, is_proposer, load, refuse,
+        RequestResult, check_decidable, check_request, check_reviewer, check_sign_in, is_proposer, load, refusal_error,
         to_request_result,
     },
     propose::check_reviewable,
@@ -46,10 +46,10 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> RequestResult {
     let change = load(inner, &id).await?;
     if change.terms.edit == Editing::Forbidden {
         let message = "The rule for this change lets nobody edit its arguments; reject it and say why";
-        return Err(refuse(ErrorKind::EditForbidden, message, &change));
+        return Err(refusal_error(ErrorKind::EditForbidden, message, &change));
     }
     if is_proposer(&reviewer, &change) {
-        return Err(refuse(ErrorKind::SelfApproval, "The proposer of a change cannot edit it", &change));
+        return Err(refusal_error(ErrorKind::SelfApproval, "The proposer of a change cannot edit it", &change));
     }
     check_reviewer(inner, &reviewer, &change)?;
     check_decidable(inner, &change, version).await?;
@@ -120,8 +120,8 @@ async fn terms_after_edit(inner: &Inner, change: &Arc<Change>, edited: &Arc<RawV
     }
 }
 
-/// Combines the stricter terms of both. Returns `None` if they name different reviewers, or kinds of authentication that have
-/// nothing in common, because then nobody may decide.
+/// Combines two sets of terms; of each term, the stricter value counts. Returns `None` if they name different reviewers, or
+/// kinds of authentication that have nothing in common, because then nobody may decide.
 fn combine_terms(before: &Terms, now: &Terms) -> Option<Terms> {
     let set = |terms: &Terms| terms.reviewers.iter().cloned().collect::<BTreeSet<_>>();
     let reviewers = match (before.reviewers.is_empty(), now.reviewers.is_empty()) {
@@ -137,7 +137,7 @@ fn combine_terms(before: &Terms, now: &Terms) -> Option<Terms> {
     {
         return None;
     }
-    // The time of expiry was set, and the client's capabilities for questions were stored, when the change was proposed.
+    // These were fixed by the proposal: the time of expiry, and the client's capabilities for questions.
     Some(Terms {
         reviewers,
         expire_after: before.expire_after,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::SignedDuration;
 use serde_json::value::RawValue;
 
-use super::checks::shutting_down;
+use super::checks::shutting_down_error;
 use crate::{
     Changes, MAX_IDEMPOTENCY_KEY_BYTES, Proposal,
     actor::{TransitionError, TransitionResult, duplicate_calls},
@@ -17,7 +17,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::crash::crash_point;
 use countersign_store::Draft;
 
-/// The most characters kept of each text by which a client names itself.
+/// The maximum number of characters that are kept of each text by which a client names itself.
 const MAX_CLIENT_TEXT_CHARS: usize = 200;
 
 impl Changes {
@@ -31,7 +31,7 @@ impl Changes {
     pub async fn propose(&self, proposal: Proposal) -> Result<Arc<Change>, McpError> {
         let inner = &*self.inner;
         if inner.shutdown.is_closing() {
-            return Err(shutting_down());
+            return Err(shutting_down_error());
         }
         crash_point("before_propose");
         if proposal.idempotency_key.is_some() {
@@ -85,7 +85,7 @@ fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
     if change.idempotency_key.is_none() {
         change.duplicate_of = inner.open.duplicates.add(&call, &id);
     }
-    let draft = record::to_draft(record::creation(change)).and_then(|draft| {
+    let draft = record::to_draft(record::first_transition(change)).and_then(|draft| {
         inner.queue.check_size(&draft)?;
         Ok(Draft { call_hash: Some(call), ..draft })
     });

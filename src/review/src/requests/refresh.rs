@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::checks::{
-    RequestResult, check_decidable, check_request, load, refuse, to_request_result, wrong_state_error,
+    RequestResult, check_decidable, check_request, load, refusal_error, to_request_result, wrong_state_error,
 };
 use crate::{
     ChangeRequestError, Changes,
@@ -32,8 +32,8 @@ impl Changes {
             let change = load(&inner, &id).await?;
             check_decidable(&inner, &change, version).await?;
             match recheck_target(&inner, &change).await? {
-                TargetCheck::Same => Ok(change),
-                TargetCheck::Moved(transition, _) => to_request_result(&inner, &change, transition).await,
+                TargetCheck::AsShown => Ok(change),
+                TargetCheck::NotAsShown(current, _) => to_request_result(&inner, &change, current).await,
             }
         };
         self.inner.run_on_executor(refresh).await
@@ -42,20 +42,20 @@ impl Changes {
 
 /// The result of comparing a change with its target.
 enum TargetCheck {
-    /// Nothing moved: the change may be approved as shown.
-    Same,
-    /// The transition that recorded the difference, and the reason if the change is pending again.
-    Moved(TransitionResult, Option<String>),
+    /// The change may be approved as it was shown.
+    AsShown,
+    /// The change must be shown again. Contains its current state, and the reason if the target or the server has changed.
+    NotAsShown(TransitionResult, Option<String>),
 }
 
 /// Compares a change that waits for a decision with its target, and records a difference.
 async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetCheck, ChangeRequestError> {
     let is_stale = change.state == ChangeState::Stale;
     Ok(match inner.recheck(change).await {
-        Recheck::Same(..) if !is_stale => TargetCheck::Same,
+        Recheck::Same(..) if !is_stale => TargetCheck::AsShown,
         // The change is no longer stale, but reviewers were shown that it cannot be approved.
         Recheck::Same(provider, _) => {
-            TargetCheck::Moved(refresh_unchanged(inner, change, provider.served_by()).await, None)
+            TargetCheck::NotAsShown(refresh_unchanged(inner, change, provider.served_by()).await, None)
         }
         Recheck::Moved(moved) => {
             let Divergence { preview, served_by, fault } = *moved;
@@ -74,10 +74,10 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
                 failed => failed,
             };
             crash_point("after_refresh");
-            TargetCheck::Moved(refreshed, Some(reason))
+            TargetCheck::NotAsShown(refreshed, Some(reason))
         }
-        Recheck::Impossible(_) if is_stale => TargetCheck::Moved(Ok(Arc::clone(change)), None),
-        Recheck::Impossible(fault) => TargetCheck::Moved(
+        Recheck::Impossible(_) if is_stale => TargetCheck::NotAsShown(Ok(Arc::clone(change)), None),
+        Recheck::Impossible(fault) => TargetCheck::NotAsShown(
             inner.queue.apply_event_for_endpoint(change, ChangeEvent::MarkStale { fault }).await,
             None,
         ),
@@ -87,16 +87,17 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
 
 /// Rejects the approval of a change whose target is no longer as shown, and records the difference.
 pub(crate) async fn require_same_target(inner: &Inner, change: &Arc<Change>) -> Result<(), ChangeRequestError> {
-    let TargetCheck::Moved(transition, reason) = recheck_target(inner, change).await? else { return Ok(()) };
-    let current = to_request_result(inner, change, transition).await?;
+    let TargetCheck::NotAsShown(current, reason) = recheck_target(inner, change).await? else { return Ok(()) };
+    let current = to_request_result(inner, change, current).await?;
     if current.state == ChangeState::Stale {
         return Err(wrong_state_error(&current));
     }
     let reason = reason.as_deref().unwrap_or("The target has changed since the diff was made");
     let message = format!("{reason}; look at its current version and decide again");
-    Err(refuse(ErrorKind::ChangeStale, message, &current))
+    Err(refusal_error(ErrorKind::ChangeStale, message, &current))
 }
 
+/// Makes a stale change pending again with the content that it has.
 async fn refresh_unchanged(inner: &Inner, change: &Arc<Change>, served_by: ServerIdentity) -> TransitionResult {
     let preview = Preview {
         note: change.preview.clone(),

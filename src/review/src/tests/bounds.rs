@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use std::sync::Arc;
 
-use super::super::{ChangeFilter, testing::*};
+use crate::{ChangeFilter, testing::*};
 use countersign_domain::{
     changes::{ChangeState, ReviewVerdict},
     principal::{Principal, Role},
@@ -34,7 +34,7 @@ async fn open_changes_of_a_principal_are_limited() {
     assert!(bench.changes.propose(bench.proposal("agent", "{}")).await.is_err());
     let (dir, fake, skew) = bench.end().await;
     // The restarted process counts the same open changes.
-    let config = super::super::ReviewConfig { max_open: 6, ..config(&skew) };
+    let config = crate::ReviewConfig { max_open: 6, ..config(&skew) };
     let bench = TestBench::in_directory(dir, fake, skew, config).await;
     bench.propose("{}").await;
     assert!(bench.changes.propose(bench.proposal("agent", "{}")).await.is_err());

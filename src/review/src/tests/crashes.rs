@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, atomic::AtomicI64},
 };
 
-use super::super::testing::*;
+use crate::testing::*;
 use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, Verification};
 use countersign_store::StoreLocation;
 
@@ -65,7 +65,7 @@ async fn restart(dir: &Path) -> (TestBench, Option<Arc<Change>>) {
     *fake.ledger.lock().unwrap() = Some(dir.join("calls"));
     let skew = Arc::new(AtomicI64::new(0));
     let bench = TestBench::at_path(&dir.join("data"), fake, Arc::clone(&skew), config(&skew)).await;
-    let page = bench.changes.list(super::super::ChangeFilter::default(), 10, None).await.unwrap();
+    let page = bench.changes.list(crate::ChangeFilter::default(), 10, None).await.unwrap();
     assert!(page.items.len() <= 1);
     let Some(found) = page.items.first() else { return (bench, None) };
     let mut change = bench.get(&found.id).await;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::value::RawValue;
 
-use super::super::testing::*;
+use crate::testing::*;
 use countersign_domain::{
     changes::{Change, ChangeState, ReviewVerdict, Terms},
     principal::{Claims, Principal, Scope},
@@ -23,7 +23,7 @@ fn agent() -> Principal {
 async fn approve_asking_change(bench: &TestBench, questions: &[(&str, &str)]) -> Arc<Change> {
     *bench.fake.outcome.lock().unwrap() =
         CallOutcome::Ask(questions.iter().map(|(key, method)| ((*key).to_owned(), (*method).to_owned())).collect());
-    let proposal = super::super::Proposal {
+    let proposal = crate::Proposal {
         terms: Terms { questions: true, ..Terms::default() },
         client_capabilities: Some(raw(r#"{"elicitation":{"form":{}}}"#)),
         ..bench.proposal("agent", "{}")
@@ -120,7 +120,7 @@ async fn tool_gets_no_answer_after_task_was_cancelled() {
     bench.wait_for_state(&other.id, ChangeState::Applied).await;
     bench.changes.cancel_dialogue(&change.id, &agent()).await.unwrap();
     let applied = bench.wait_for_state(&change.id, ChangeState::Applied).await;
-    assert!(applied.dialogue.as_ref().unwrap().given_up);
+    assert!(applied.dialogue.as_ref().unwrap().is_cancelled);
     bench.end().await;
 }
 
@@ -144,7 +144,7 @@ async fn oversized_answer_is_refused_and_the_call_goes_on() {
 async fn tool_asks_nothing_without_the_rule() {
     let bench = TestBench::new().await;
     *bench.fake.outcome.lock().unwrap() = CallOutcome::Ask(vec![("a".into(), "elicitation/create".into())]);
-    let proposal = super::super::Proposal {
+    let proposal = crate::Proposal {
         client_capabilities: Some(raw(r#"{"elicitation":{"form":{}}}"#)),
         ..bench.proposal("agent", "{}")
     };

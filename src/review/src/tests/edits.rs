@@ -5,8 +5,8 @@ use std::sync::{Arc, atomic::Ordering};
 use futures_util::future::join_all;
 use serde_json::{Value, value::RawValue};
 
-use super::super::{EditChange, testing::*};
 use super::expect_refusal;
+use crate::{EditChange, testing::*};
 use countersign_domain::{
     changes::{Change, ChangeState, Editing, ReviewVerdict, Terms, digest::arguments_hash},
     policy::{self, Decision},
@@ -91,7 +91,7 @@ async fn edit_is_checked_like_a_call() {
     *bench.fake.tool_hash.lock().unwrap() = "sha256:tool".into();
     assert_eq!(bench.get(&change.id).await.version, 1, "refused edits are not recorded");
 
-    let not_editable = super::super::Proposal {
+    let not_editable = crate::Proposal {
         terms: Terms { edit: Editing::Forbidden, ..Terms::default() },
         ..bench.proposal("agent", r#"{"a":1}"#)
     };

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::super::{ChangeFilter, testing::*};
+use crate::{ChangeFilter, testing::*};
 use countersign_domain::changes::{BlockingChange, ChangeState, ReviewVerdict, machine::ChangeEvent};
 use countersign_protocol::ErrorKind;
 use countersign_store::StoreLocation;
@@ -129,11 +129,7 @@ async fn approved_change_expires_if_not_run_in_time() {
     bench.wait_for_state(&first.id, ChangeState::Executing).await;
     bench.decide(&second, ReviewVerdict::Approve).await.unwrap();
     bench.skew.store(61, Ordering::SeqCst);
-    assert_eq!(
-        super::super::upkeep::expiry::expire_due(&bench.changes.inner).await,
-        1,
-        "a running change does not expire"
-    );
+    assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.inner).await, 1, "a running change does not expire");
     let expired = bench.get(&second.id).await;
     assert!(expired.state == ChangeState::Expired && expired.fault.as_ref().unwrap().message.contains("not run"));
     bench.fake.gate.add_permits(1_000_000);
@@ -275,7 +271,7 @@ async fn approved_change_waits_for_its_provider_after_restart() {
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     let (dir, fake, skew) = bench.end().await;
     fake.present.store(false, Ordering::SeqCst);
-    let config = super::super::ReviewConfig { provider_startup_timeout: Duration::from_secs(60), ..config(&skew) };
+    let config = crate::ReviewConfig { provider_startup_timeout: Duration::from_secs(60), ..config(&skew) };
     let bench = TestBench::in_directory(dir, fake, skew, config).await;
     assert_eq!(bench.get(&change.id).await.state, ChangeState::Approved);
     bench.fake.present.store(true, Ordering::SeqCst);

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicI64, Ordering},
 };
 
-use super::super::testing::*;
+use crate::testing::*;
 use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, audit::AuditEntry, machine::EventKind};
 use countersign_protocol::ErrorKind;
 use countersign_store::{
@@ -264,7 +264,7 @@ async fn endpoint_error_tells_whether_the_write_is_certain() {
     assert_eq!(busy.error.kind, ErrorKind::Overloaded);
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
-    // The writes of unknown outcome are durable, so the feed has no feed_gap.
+    // The writes of unknown outcome are durable, so the feed has no gap.
     let mut feed = bench.changes.feed().subscribe(Some(0)).unwrap();
     for seq in 1..=5 {
         assert_eq!(feed.next().await.unwrap().seq, Some(seq));
@@ -278,8 +278,8 @@ async fn refused_expiries_stay_due() {
         start_with_faults(EventKind::Expired, WriteFault::Reject(StoreError::DiskFull), 1).await;
     let change = bench.propose("{}").await;
     bench.skew.store(61, Ordering::SeqCst);
-    assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 0);
-    assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 1);
+    assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.inner).await, 0);
+    assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.inner).await, 1);
     assert_eq!(bench.get(&change.id).await.state, ChangeState::Expired);
     bench.end().await;
 }

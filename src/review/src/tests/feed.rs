@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::super::testing::*;
+use crate::testing::*;
 use countersign_domain::changes::{ChangeState, ReviewVerdict};
 use countersign_feed::FeedEvent;
 

@@ -1,6 +1,6 @@
 //! The life of an approved change, and of a rejected one.
 
-use super::super::testing::*;
+use crate::testing::*;
 use countersign_domain::changes::{ChangeState, ReviewVerdict};
 use countersign_protocol::ErrorKind;
 use countersign_store::StoreLocation;

@@ -4,7 +4,7 @@ use std::sync::{Arc, atomic::AtomicI64};
 
 use jiff::Timestamp;
 
-use super::super::testing::*;
+use crate::testing::*;
 use countersign_domain::changes::{ChangeState, ReviewVerdict};
 use countersign_store::{
     StoreLocation,

@@ -8,7 +8,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use super::super::{testing::*, upkeep::prune};
+use crate::{testing::*, upkeep::prune};
 use countersign_config::RetentionConfig;
 use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, digest::bytes_hash};
 use countersign_store::StoreLocation;
@@ -91,7 +91,7 @@ async fn contents_are_pruned_first_then_the_change() {
 }
 
 #[actix::test]
-async fn retention_never_keeps_records_forever() {
+async fn records_are_kept_forever_without_retention() {
     let bench = bench(RetentionConfig::default()).await;
     let change = applied(&bench, r#"{"n":1}"#).await;
     advance_days(&bench, 100_000);
@@ -223,7 +223,7 @@ const PRUNE_DIR_VARIABLE: &str = "COUNTERSIGN_TEST_PRUNE_DIR";
 async fn child() {
     let Ok(dir) = std::env::var(PRUNE_DIR_VARIABLE) else { return };
     let skew = Arc::default();
-    let config = super::super::ReviewConfig { retention: days(0, 30, 0), ..config(&skew) };
+    let config = crate::ReviewConfig { retention: days(0, 30, 0), ..config(&skew) };
     let bench = TestBench::at_path(std::path::Path::new(&dir), fake(), skew, config).await;
     advance_days(&bench, 1);
     prune_all(&bench).await;
@@ -247,7 +247,7 @@ async fn kill_during_pruning_leaves_all_or_nothing() {
         assert_eq!(status.code(), None, "{point}: the child must be killed");
         StoreLocation::directory(dir.path()).verify_audit(None).unwrap();
         let skew = Arc::default();
-        let config = super::super::ReviewConfig { retention: days(0, 30, 0), ..config(&skew) };
+        let config = crate::ReviewConfig { retention: days(0, 30, 0), ..config(&skew) };
         let bench = TestBench::in_directory(dir, fake(), skew, config).await;
         assert_eq!(bench.get(&change.id).await.redacted.is_some(), pruned, "{point}");
         let first = bench.changes.feed().subscribe(Some(0)).unwrap().next().await.unwrap();

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 
-use super::super::{ChangeRequestError, DecideChange, testing::*};
 use super::expect_refusal;
+use crate::{ChangeRequestError, DecideChange, testing::*};
 use countersign_domain::{
     changes::{Change, ChangeState, OnExpiry, PreviewKind, PreviewNote, ReviewVerdict, SignInTerms, Terms},
     policy::{GroupMember, Reviewers},
@@ -20,7 +20,7 @@ fn approval_by(change: &Change, name: &str, owner: Option<&str>) -> DecideChange
 }
 
 async fn propose(bench: &TestBench, terms: Terms) -> Arc<Change> {
-    let proposal = super::super::Proposal { terms, ..bench.proposal("agent", "{}") };
+    let proposal = crate::Proposal { terms, ..bench.proposal("agent", "{}") };
     bench.changes.propose(proposal).await.unwrap()
 }
 
@@ -211,7 +211,7 @@ async fn expiry_rejects_if_the_rule_says_so() {
     bench.skew.store(61, std::sync::atomic::Ordering::SeqCst);
     let error = expect_refusal(bench.decide(&late, ReviewVerdict::Approve).await, ErrorKind::ChangeExpired);
     assert_eq!(error.current.unwrap().state, ChangeState::Rejected);
-    assert_eq!(super::super::upkeep::expiry::expire_due(&bench.changes.inner).await, 1);
+    assert_eq!(crate::upkeep::expiry::expire_due(&bench.changes.inner).await, 1);
     let rejected = bench.get(&change.id).await;
     assert_eq!(rejected.state, ChangeState::Rejected);
     assert!(
@@ -266,7 +266,7 @@ async fn duplicate_is_marked_and_stays_a_change_of_its_own() {
 #[actix::test]
 async fn proposal_rate_limits_new_changes_but_not_repeats() {
     let bench = TestBench::with(|config| config.max_proposals_per_minute = 3).await;
-    let keyed = || super::super::Proposal { idempotency_key: Some("k".into()), ..bench.proposal("agent", "{}") };
+    let keyed = || crate::Proposal { idempotency_key: Some("k".into()), ..bench.proposal("agent", "{}") };
     let first = bench.changes.propose(keyed()).await.unwrap();
     for n in 0..2 {
         bench.propose(&format!(r#"{{"n":{n}}}"#)).await;

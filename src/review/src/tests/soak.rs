@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::atomic::Ordering, time::Duration};
 
 use futures_util::future::join_all;
 
-use super::super::{ChangeFilter, testing::*};
+use crate::{ChangeFilter, testing::*};
 use countersign_domain::{
     changes::{BlockingChange, ChangeState, ReviewVerdict},
     principal::{Principal, Role},
@@ -44,7 +44,7 @@ async fn make_random_requests(bench: &TestBench, mut choices: Choices, ids: &[St
             }
             _ => {
                 bench.skew.store(i64::try_from(choices.below(300)).unwrap(), Ordering::SeqCst);
-                super::super::upkeep::expiry::expire_due(&bench.changes.inner).await;
+                crate::upkeep::expiry::expire_due(&bench.changes.inner).await;
                 bench.skew.store(0, Ordering::SeqCst);
             }
         }

@@ -7,8 +7,8 @@ use std::{
 
 use futures_util::future::join_all;
 
-use super::super::{ChangeRequestError, Proposal, testing::*};
 use super::expect_refusal;
+use crate::{ChangeRequestError, Proposal, testing::*};
 use countersign_domain::{
     changes::{Change, ChangeState, ReviewVerdict},
     principal::{Principal, Role},

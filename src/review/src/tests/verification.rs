@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::super::testing::*;
+use crate::testing::*;
 use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, Verification, VerificationOutcome};
 use countersign_protocol::{ErrorKind, McpError};
 

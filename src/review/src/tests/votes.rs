@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::super::{ChangeRequestError, Proposal, testing::*, upkeep::votes};
+use crate::{ChangeRequestError, Proposal, testing::*, upkeep::votes};
 use countersign_domain::{
     changes::{Change, ChangeState, ReviewVerdict, Terms},
     policy::{KeyHolder, KeyHolders, Reviewers},
@@ -120,7 +120,7 @@ async fn vote_of_a_revoked_key_is_void_after_restart() {
     skew.store(61, Ordering::SeqCst);
     // While keys cannot be read, no change runs and no vote is voided.
     keys.unreadable.store(true, Ordering::SeqCst);
-    let config = super::super::ReviewConfig { reviewers: reviewers(&keys), ..config(&skew) };
+    let config = crate::ReviewConfig { reviewers: reviewers(&keys), ..config(&skew) };
     let bench = TestBench::in_directory(dir, fake, skew, config).await;
     while bench.fake.previews.load(Ordering::SeqCst) < 3 {
         tokio::time::sleep(Duration::from_millis(1)).await;

@@ -9,7 +9,7 @@ use crate::{actor::TransitionError, inner::Inner};
 use countersign_domain::changes::{Change, ChangeState, OnExpiry, machine::ChangeEvent};
 use countersign_runtime::crash::crash_point;
 
-/// The most changes expired in one round.
+/// The maximum number of changes expired in one round.
 const BATCH_SIZE: usize = 256;
 
 /// Returns the event that expires this change.

@@ -1,5 +1,5 @@
-//! Periodic work on changes: expires them, voids votes that are no longer valid, gives those whose node is gone an unknown
-//! outcome, and prunes old ones. The leading node does it until the gateway closes.
+//! Periodic work on changes: expires them, voids votes that are no longer valid, marks the outcome of changes whose node is
+//! gone as unknown, and prunes old changes. The leading node does it until the gateway closes.
 
 pub mod expiry;
 pub mod orphans;

@@ -8,7 +8,7 @@ use crate::{actor::TransitionError, inner::Inner};
 use countersign_domain::changes::{Change, ReviewDecision, ReviewVerdict, machine::ChangeEvent};
 use countersign_protocol::McpError;
 
-/// The most names in a reason.
+/// The maximum number of names in a reason.
 const MAX_NAMES: usize = 10;
 
 /// Returns the event that removes approvals that are no longer valid, or `None` if all are valid.

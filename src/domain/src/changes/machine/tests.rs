@@ -113,7 +113,11 @@ fn questions_end_once_or_with_the_call() {
     let ask = |change: &Change, key| apply(change, ChangeEvent::Ask { question: question(key) }, time_at(3));
     let answer = |change: &Change, key: &str| {
         let closed = vec![ClosedQuestion { key: key.into(), answer: Ok(raw(r#"{"action":"accept"}"#)) }];
-        apply(change, ChangeEvent::Answer { answered_by: Some("agent".into()), closed, given_up: false }, time_at(4))
+        apply(
+            change,
+            ChangeEvent::Answer { answered_by: Some("agent".into()), closed, is_cancelled: false },
+            time_at(4),
+        )
     };
     let asked = ask(&change(ChangeState::Executing), "a").unwrap().after;
     assert_eq!(asked.dialogue.as_ref().unwrap().questions[0].at, time_at(3));
@@ -159,7 +163,7 @@ fn events(change: &Change) -> [(&'static str, ChangeEvent); 18] {
         ("refresh", ChangeEvent::Refresh { preview: preview("fresh"), served_by: ServerIdentity::default() }),
         ("claim", ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) }),
         ("ask", ChangeEvent::Ask { question: question("k") }),
-        ("answer", ChangeEvent::Answer { answered_by: None, closed: Vec::new(), given_up: true }),
+        ("answer", ChangeEvent::Answer { answered_by: None, closed: Vec::new(), is_cancelled: true }),
         ("succeed", ChangeEvent::Succeed { result: raw("{}"), reads_back: true }),
         ("verify", ChangeEvent::Verify { verification: Verification::unreadable("gone") }),
         ("fail", ChangeEvent::Fail { fault: fault(), result: None }),
