@@ -1,9 +1,9 @@
 //! Remembers what a new gateway must know so that an agent's session goes on when the old gateway has ended: the handshake,
 //! the log level, the subscriptions and the requests in flight.
 //!
-//! Only the few members are read that a new gateway needs (method, id, tool name, subscribed URI, log level, capabilities).
-//! Messages are not changed, but the ids of requests of later gateways get a prefix, because each gateway numbers its
-//! requests from 1.
+//! Reads only the members that a new gateway needs (method, id, tool name, subscribed URI, log level, capabilities). Messages
+//! are not changed, but the ids of requests of later gateways get a prefix, because each gateway numbers its requests
+//! from 1.
 
 use std::{
     borrow::Cow,
@@ -189,7 +189,11 @@ impl Conversation {
             "resources/subscribe" if self.subscriptions.len() < MAX_SUBSCRIPTIONS => {
                 self.subscriptions.extend(params.uri.map(Cow::into_owned));
             }
-            "resources/unsubscribe" => drop(params.uri.map(|uri| self.subscriptions.remove(&*uri))),
+            "resources/unsubscribe" => {
+                if let Some(uri) = params.uri {
+                    self.subscriptions.remove(&*uri);
+                }
+            }
             _ => {}
         }
         let is_repeatable = REPEATABLE_METHODS.contains(&method)
@@ -284,7 +288,7 @@ impl Conversation {
         Some(pending)
     }
 
-    /// Returns the id under which the agent knows a question of the current gateway.
+    /// Returns the id under which the agent knows a request of the current gateway.
     fn visible_id(&self, id: &str) -> String {
         match (self.gateway, id.strip_prefix('"')) {
             (0, _) => id.to_owned(),
@@ -294,7 +298,7 @@ impl Conversation {
     }
 
     /// Notes that the gateway has ended. Returns the lines for the agent: an error for each request whose outcome is unknown
-    /// now, and the cancellation of each open question.
+    /// now, and the cancellation of each request of the gateway that the agent has not answered.
     pub fn note_gateway_end(&mut self) -> Vec<Vec<u8>> {
         let mut lines = Vec::new();
         let lost: Vec<String> = self
@@ -379,8 +383,8 @@ impl Conversation {
 
 impl PendingRequest {
     fn may_repeat(&self) -> bool {
-        let does_no_harm = self.is_refused || ((self.is_repeatable || self.is_initialize) && !self.is_repeated);
-        does_no_harm && self.line.is_some()
+        let is_harmless = self.is_refused || ((self.is_repeatable || self.is_initialize) && !self.is_repeated);
+        is_harmless && self.line.is_some()
     }
 }
 
@@ -431,11 +435,11 @@ fn format_notification(method: &str, params: Option<&str>) -> Vec<u8> {
 }
 
 /// Replaces a part of the line. The part must be a slice of the line.
-fn splice<'a>(line: &'a [u8], part: &RawValue, with: &str) -> Cow<'a, [u8]> {
+fn splice<'a>(line: &'a [u8], part: &RawValue, replacement: &str) -> Cow<'a, [u8]> {
     let part = part.get();
     let start = (part.as_ptr() as usize).wrapping_sub(line.as_ptr() as usize);
     match (line.get(..start), line.get(start.wrapping_add(part.len())..)) {
-        (Some(before), Some(after)) if part != with => [before, with.as_bytes(), after].concat().into(),
+        (Some(before), Some(after)) if part != replacement => [before, replacement.as_bytes(), after].concat().into(),
         _ => line.into(),
     }
 }

@@ -4,9 +4,9 @@
 //! carries only messages.
 //!
 //! The gateway listens on `<data>/gateway.sock` ([`socket`]); each connection begins with one line each way ([`hello`])
-//! and then carries messages ([`proxy`]). If no gateway runs, [`start`] starts a detached one under a lock. It ends some
-//! time after its last user ([`users`]), or when a newer program replaces it ([`version`]). [`gateway_file`] publishes
-//! its addresses and the secret with which it proves its identity ([`proof`]).
+//! and then carries messages ([`proxy`]). If no gateway runs, [`start`] starts a detached one under a lock. A detached
+//! gateway ends some time after its last user ([`users`]), or when a newer program replaces it ([`version`]).
+//! [`gateway_file`] publishes its addresses and the secret with which it proves its identity ([`proof`]).
 
 pub mod conversation;
 pub mod gateway_file;

@@ -55,7 +55,7 @@ pub enum ProxyOutcome {
 
 /// An open connection to a gateway, after the handshake.
 #[derive(Debug)]
-pub struct Connection<R, W> {
+pub struct GatewayConnection<R, W> {
     pub reader: R,
     pub writer: W,
     /// `true` if the gateway is detached, because a `countersign stdio` started it.
@@ -70,8 +70,8 @@ pub struct Connection<R, W> {
 pub async fn run<I, O, R, W>(
     input: I,
     mut output: O,
-    mut connection: Connection<R, W>,
-    mut connect: impl AsyncFnMut(bool) -> Result<Option<Connection<R, W>>, AttachError>,
+    mut connection: GatewayConnection<R, W>,
+    mut connect: impl AsyncFnMut(bool) -> Result<Option<GatewayConnection<R, W>>, AttachError>,
     terminate: impl Future<Output = ()>,
 ) -> ProxyOutcome
 where
@@ -116,10 +116,10 @@ where
 async fn find_gateway<R, W>(
     input: &mut AgentInput<impl AsyncRead + Unpin>,
     conversation: &RefCell<Conversation>,
-    connect: &mut impl AsyncFnMut(bool) -> Result<Option<Connection<R, W>>, AttachError>,
-    was_background: bool,
-) -> Result<Option<Connection<R, W>>, ProxyOutcome> {
-    let may_start_at = Instant::now() + if was_background { Duration::ZERO } else { RESTART_GRACE };
+    connect: &mut impl AsyncFnMut(bool) -> Result<Option<GatewayConnection<R, W>>, AttachError>,
+    was_detached: bool,
+) -> Result<Option<GatewayConnection<R, W>>, ProxyOutcome> {
+    let may_start_at = Instant::now() + if was_detached { Duration::ZERO } else { RESTART_GRACE };
     let mut interval = FIRST_SEARCH_INTERVAL;
     loop {
         let is_needed = input.has_line() || conversation.borrow().has_unanswered_requests();
@@ -150,7 +150,7 @@ async fn find_gateway<R, W>(
 async fn carry(
     input: &mut AgentInput<impl AsyncRead + Unpin>,
     output: &mut (impl AsyncWrite + Unpin),
-    connection: Connection<impl AsyncBufRead + Unpin, impl AsyncWrite + Unpin>,
+    connection: GatewayConnection<impl AsyncBufRead + Unpin, impl AsyncWrite + Unpin>,
     conversation: &RefCell<Conversation>,
     terminate: &mut (impl Future<Output = ()> + Unpin),
 ) -> ProxyOutcome {

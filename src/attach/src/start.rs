@@ -24,7 +24,7 @@ use tokio::{
 use super::{
     AttachError,
     hello::{self, Hello, HelloAnswer},
-    proxy::Connection as ProxyConnection,
+    proxy::GatewayConnection,
     socket,
     version::{OWN_VERSION, is_newer},
 };
@@ -53,13 +53,13 @@ pub const DATA_DIR_TAKEN_EXIT_CODE: u8 = 75;
 const NOTIFY_VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
 
 /// An open connection after the handshake.
-pub type Connection = ProxyConnection<BufReader<OwnedReadHalf>, OwnedWriteHalf>;
+pub type SocketConnection = GatewayConnection<BufReader<OwnedReadHalf>, OwnedWriteHalf>;
 
 /// A gateway that has answered the hello.
 enum RunningGateway {
-    Current(Connection),
+    Current(SocketConnection),
     /// A detached gateway of an older program. It serves nevertheless.
-    Older(Connection),
+    Older(SocketConnection),
     /// The gateway is ending, because this program is newer.
     Leaving,
 }
@@ -78,7 +78,11 @@ pub struct GatewayCommand {
 ///
 /// # Errors
 /// See [`AttachError`]; each error names a remedy or a log.
-pub async fn connect_or_start(data: &Path, hello: &Hello, command: &GatewayCommand) -> Result<Connection, AttachError> {
+pub async fn connect_or_start(
+    data: &Path,
+    hello: &Hello,
+    command: &GatewayCommand,
+) -> Result<SocketConnection, AttachError> {
     ensure_data_dir(data)?;
     let deadline = Instant::now() + DATA_DIR_HELD_TIMEOUT + START_TIMEOUT;
     loop {
@@ -112,7 +116,7 @@ pub async fn connect_or_start(data: &Path, hello: &Hello, command: &GatewayComma
 ///
 /// # Errors
 /// See [`AttachError`].
-pub async fn connect(data: &Path, hello: &Hello) -> Result<Option<Connection>, AttachError> {
+pub async fn connect(data: &Path, hello: &Hello) -> Result<Option<SocketConnection>, AttachError> {
     Ok(match try_connect(data, hello).await? {
         Some(RunningGateway::Current(connection) | RunningGateway::Older(connection)) => Some(connection),
         Some(RunningGateway::Leaving) | None => None,
@@ -130,7 +134,7 @@ async fn try_connect(data: &Path, hello: &Hello) -> Result<Option<RunningGateway
     match timeout(WELCOME_TIMEOUT, hello::perform_handshake(&mut reader, &mut writer, hello)).await {
         Err(_) => Err(no_answer()),
         Ok(Ok(Some(HelloAnswer::Welcome { version, is_detached }))) => {
-            let connection = Connection { reader, writer, is_detached };
+            let connection = SocketConnection { reader, writer, is_detached };
             let is_older = is_detached && is_newer(OWN_VERSION, &version);
             Ok(Some(if is_older { RunningGateway::Older(connection) } else { RunningGateway::Current(connection) }))
         }
@@ -161,7 +165,7 @@ pub fn try_acquire_start_lock(data: &Path) -> Result<Option<File>, AttachError> 
     }
 }
 
-async fn start_gateway(data: &Path, hello: &Hello, command: &GatewayCommand) -> Result<Connection, AttachError> {
+async fn start_gateway(data: &Path, hello: &Hello, command: &GatewayCommand) -> Result<SocketConnection, AttachError> {
     let log = data.join(LOG_FILE);
     let held_until = Instant::now() + DATA_DIR_HELD_TIMEOUT;
     loop {

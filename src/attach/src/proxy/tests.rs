@@ -15,10 +15,11 @@ async fn echo(gateway: DuplexStream) {
 }
 
 type Half = (tokio::io::ReadHalf<DuplexStream>, tokio::io::WriteHalf<DuplexStream>);
-type TestConnection = Connection<BufReader<tokio::io::ReadHalf<DuplexStream>>, tokio::io::WriteHalf<DuplexStream>>;
+type TestConnection =
+    GatewayConnection<BufReader<tokio::io::ReadHalf<DuplexStream>>, tokio::io::WriteHalf<DuplexStream>>;
 
 fn connection((read, writer): Half) -> TestConnection {
-    Connection { reader: BufReader::new(read), writer, is_detached: true }
+    GatewayConnection { reader: BufReader::new(read), writer, is_detached: true }
 }
 
 /// Finds no other gateway.
