@@ -135,7 +135,7 @@ fn print_active(config: &ActiveConfig, json: bool, out: &mut Output) -> Result<E
     let file = config.file.as_deref().map_or("no file".into(), one_line);
     print_note(&format!("This is what the gateway has in force; it reads {file}."));
     if let Some(waiting) = &config.waiting {
-        let count = waiting.loosens.len();
+        let count = waiting.loosenings.len();
         let clause = if count == 1 { "1 change waits".to_owned() } else { format!("{count} changes wait") };
         print_note(&format!(
             "{clause} for a reviewer's consent: see `countersign config pending`, then `countersign config consent`."
@@ -177,7 +177,7 @@ pub fn pending(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
 /// Prints the pending changes, value by value.
 fn print_values(waiting: &PendingPolicy, out: &mut Output) -> Result<(), Failure> {
     out.write_styled_line(Style::Bold, &format!("Waiting since {}:", waiting.since.strftime("%Y-%m-%d %H:%M:%S UTC")))?;
-    for Loosening { key, from, to } in &waiting.loosens {
+    for Loosening { key, from, to } in &waiting.loosenings {
         out.write_line(&format!("  {}: {} → {}", one_line(key), one_line(from), one_line(to)))?;
     }
     for ValueDiff { key, lines, truncated } in &waiting.content {

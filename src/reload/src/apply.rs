@@ -21,7 +21,7 @@ pub trait Reconfigurable: Send + Sync + 'static {
         before: &'a [UpstreamConfig],
         now: &'a [UpstreamConfig],
     ) -> BoxFuture<'a, Result<(), String>>;
-    /// Replaces the webhooks by exactly these; a webhook in both lists keeps its position in the feed.
+    /// Replaces the webhooks by exactly these; a webhook that remains keeps its position in the feed.
     fn apply_webhooks<'a>(&'a self, now: &'a [WebhookConfig]) -> BoxFuture<'a, Result<(), String>>;
     /// Replaces the issuers of access tokens; tokens of others are no longer accepted.
     fn apply_issuers(&self, issuers: &[TokenIssuer]);
@@ -36,7 +36,7 @@ pub trait Reconfigurable: Send + Sync + 'static {
     fn save_policy(&self, snapshot: PolicySnapshot, by_consent: bool) -> BoxFuture<'static, Result<(), String>>;
     /// Returns the digest of the newest policy in the store; `None` also if it cannot be read.
     fn newest_digest(&self) -> BoxFuture<'static, Option<String>>;
-    /// Writes an entry about a reviewer's decision to the audit trail; `details` is a JSON object.
+    /// Writes an entry about the configuration or a decision on it to the audit trail; `details` is a JSON object.
     fn record(&self, event: &'static str, by: &str, details: String) -> BoxFuture<'static, Result<(), String>>;
 }
 

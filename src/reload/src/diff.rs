@@ -69,9 +69,9 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
     (diff, effective)
 }
 
-/// Returns the configuration in force with everything from the new one that consent can put into force.
+/// Returns the configuration in force after consent to all changes of the new one that need it.
 #[must_use]
-pub fn with_all_loosened(in_force: &Config, new: &Config) -> Config {
+pub fn apply_consent(in_force: &Config, new: &Config) -> Config {
     Config {
         upstreams: new.upstreams.clone(),
         policy: new.policy.clone(),
@@ -243,9 +243,13 @@ mod tests {
     }
 
     fn rules(yaml: &str) -> Config {
+        load_yaml(&format!("policy: {{ rules: [{yaml}] }}"))
+    }
+
+    fn load_yaml(yaml: &str) -> Config {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("c.yaml");
-        std::fs::write(&file, format!("policy: {{ rules: [{yaml}] }}")).unwrap();
+        std::fs::write(&file, yaml).unwrap();
         let flags = Flags { config: Some(file), data: Some("d".into()), ..Flags::default() };
         load(&flags, &Environment::new(Path::new("/"), &[])).unwrap_or_else(|e| panic!("{e}")).config
     }
@@ -263,7 +267,7 @@ mod tests {
             rules("{name: no-db, tools: 'db_*', when: 'arguments.a == 1', then: deny}, {tools: y, then: review}");
         let (diff, effective) = compare(&old, &other);
         let expected = Loosening { key: "policy.rules".into(), from: "no-db (deny)".into(), to: "no such rule".into() };
-        // `y` may have been denied by no later rule, so a review is stricter.
+        // No later rule denies `y`, so a review is stricter.
         assert_eq!(diff.policy_loosened, [expected]);
         let labels = |config: &Config| {
             config.policy.rules.iter().map(|r| (r.then.as_str(), r.when.is_some())).collect::<Vec<_>>()
@@ -276,13 +280,6 @@ mod tests {
 
     #[test]
     fn looser_reviewers_and_terms_wait() {
-        let load_yaml = |yaml: &str| {
-            let dir = tempfile::tempdir().unwrap();
-            let file = dir.path().join("c.yaml");
-            std::fs::write(&file, yaml).unwrap();
-            let flags = Flags { config: Some(file), data: Some("d".into()), ..Flags::default() };
-            load(&flags, &Environment::new(Path::new("/"), &[])).unwrap_or_else(|e| panic!("{e}")).config
-        };
         let old = load_yaml(
             "policy: { groups: { dba: [a, b] }, review: { quorum: 2 },\n\
                       rules: [{ tools: x, then: review, reviewers: dba }] }",

@@ -3,7 +3,7 @@
 use countersign_config::{Config, OidcConfig, Secret, UpstreamOAuth, UpstreamTarget};
 use countersign_domain::changes::digest::{PartHasher, hex};
 
-/// Returns the SHA-256 of a configuration's policy, identity provider, token issuers and servers, including secrets.
+/// Returns the SHA-256 of a configuration's policy, identity provider, token issuers and servers, with the secrets of servers.
 /// Only gateways of the store know `salt`, so nobody else can test guesses of a secret against the hash.
 #[must_use]
 pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
@@ -14,8 +14,9 @@ pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
     for issuer in &config.auth.tokens {
         hasher.add_part(issuer.show().as_bytes());
     }
-    let providers = config.auth.oidc.iter().map(|oidc| &oidc.authorities);
-    for authorities in providers.chain(config.auth.tokens.iter().map(|issuer| &issuer.authorities)).flatten() {
+    let sign_in_authorities = config.auth.oidc.iter().map(|oidc| &oidc.authorities);
+    let issuer_authorities = config.auth.tokens.iter().map(|issuer| &issuer.authorities);
+    for authorities in sign_in_authorities.chain(issuer_authorities).flatten() {
         hasher.add_part(authorities.fingerprint().as_bytes());
     }
     hasher.add_number(config.upstreams.len() as u64);

@@ -43,7 +43,7 @@ pub(super) fn hold_back_identity_provider(
     tightened: &mut Vec<String>,
 ) -> Option<OidcConfig> {
     match (old, new) {
-        (Some(_), None) => tightened.push("auth.oidc: people no longer sign in with a provider".to_owned()),
+        (Some(_), None) => tightened.push("auth.oidc: people no longer sign in with an identity provider".to_owned()),
         (_, Some(now)) if old.is_none_or(|before| is_looser_identity_provider(before, now)) => {
             loosened.push(Loosening {
                 key: "auth.oidc".to_owned(),
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn looser_provider_waits_and_stricter_one_does_not() {
+    fn looser_identity_provider_waits_stricter_one_does_not() {
         let with = |change: &dyn Fn(&mut OidcConfig)| {
             let mut oidc = OidcConfig::new("https://id.example", "gw");
             oidc.roles = [("platform".to_owned(), Role::Reviewer)].into();

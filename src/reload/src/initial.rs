@@ -28,7 +28,7 @@ pub struct InitialConfig {
     /// Changes that loosen policy and that the operator has accepted.
     pub(super) accepted_by_operator: Vec<Loosening>,
     /// The reason why the earlier policy, or a part of it, is not known.
-    pub(super) unread_reason: Option<String>,
+    pub(super) unreadable_reason: Option<String>,
     /// The policy that the store has saved for this gateway.
     pub(super) saved: Option<PolicySnapshot>,
 }
@@ -45,7 +45,7 @@ impl InitialConfig {
             refused: None,
             suspended: Vec::new(),
             accepted_by_operator: Vec::new(),
-            unread_reason: None,
+            unreadable_reason: None,
             saved: None,
         }
     }
@@ -67,24 +67,24 @@ impl InitialConfig {
         let refused = [&own, &newest].into_iter().flatten().any(|policy| policy.refused.as_ref() == Some(&digest));
         let Some(last) = own.or(newest) else { return initial };
         let now = initial.loaded.config.clone();
-        let PreviousConfig { config: previous, settings, unread_reason } = match snapshot::parse_previous(
+        let PreviousConfig { config: previous, settings, unreadable_reason } = match snapshot::parse_previous(
             &last.body, &now, &salt,
         ) {
             Ok(previous) => previous,
             // An unreadable policy in the store must not lock the operator out.
             Err(error) => {
                 tracing::error!(%error, "the policy that was in force last cannot be read; the configured policy is in force unchanged");
-                initial.unread_reason = Some(error.to_string());
+                initial.unreadable_reason = Some(error.to_string());
                 return initial;
             }
         };
-        if let Some(reason) = &unread_reason {
+        if let Some(reason) = &unreadable_reason {
             tracing::error!(
                 reason,
                 "a part of the policy that was in force last cannot be read; the configured values of that part are in force"
             );
         }
-        initial.unread_reason = unread_reason;
+        initial.unreadable_reason = unreadable_reason;
         let (diff, mut effective) = compare(&previous, &now);
         if diff.policy_loosened.is_empty() {
             return initial;
@@ -116,7 +116,7 @@ impl InitialConfig {
             // The text of the earlier servers is not known, so their pending changes are listed without a diff.
             content.retain(|value| value.key != "mcpServers");
             let since = Timestamp::now();
-            let pending_policy = PendingPolicy { digest, since, loosens: diff.policy_loosened, content };
+            let pending_policy = PendingPolicy { digest, since, loosenings: diff.policy_loosened, content };
             initial.pending = Some((pending_policy, Arc::new(now)));
         }
         initial.loaded.config = effective;

@@ -101,7 +101,7 @@ pub struct Reloader {
     settings_at_start: Vec<Setting>,
     /// See [`InitialConfig`].
     accepted_by_operator: Vec<Loosening>,
-    unread_reason: Option<String>,
+    unreadable_reason: Option<String>,
     state: Mutex<State>,
     /// Serializes reloads and decisions.
     reload_lock: tokio::sync::Mutex<()>,
@@ -157,7 +157,7 @@ impl Reloader {
             file: loaded.lookup_path,
             settings_at_start: loaded.settings,
             accepted_by_operator: initial.accepted_by_operator,
-            unread_reason: initial.unread_reason,
+            unreadable_reason: initial.unreadable_reason,
             state: Mutex::new(state),
             reload_lock: tokio::sync::Mutex::new(()),
         }
@@ -222,10 +222,10 @@ impl Reloader {
         if pending.digest != digest {
             return Err(DecideError::Superseded);
         }
-        let keys: Vec<&str> = pending.loosens.iter().map(|loosening| loosening.key.as_str()).collect();
+        let keys: Vec<&str> = pending.loosenings.iter().map(|loosening| loosening.key.as_str()).collect();
         let keys = keys.join(", ");
         let event = if accept { "configuration_accepted" } else { "configuration_refused" };
-        let details = json!({ "digest": digest, "loosens": pending.loosens }).to_string();
+        let details = json!({ "digest": digest, "loosens": pending.loosenings }).to_string();
         // The decision is recorded before it takes effect.
         self.gateway.record(event, by, details).await.map_err(DecideError::NotRecorded)?;
         {
@@ -274,7 +274,7 @@ impl Reloader {
                 state.pending = None;
                 state.last = Some(outcome.clone());
                 state.refused = Some(pending.digest.clone());
-                state.settings_view.record_refusal(pending.loosens);
+                state.settings_view.record_refusal(pending.loosenings);
             }
             self.save_policy(false).await;
             self.publish_outcome(&outcome, Some(digest));
@@ -322,11 +322,12 @@ impl Reloader {
             self.has_read_file.store(true, Ordering::Release);
         }
         let before = self.config();
+        // A suspended server is compared with its earlier settings, although it does not run.
         let mut old = Config::clone(&before);
         old.upstreams.extend(self.lock().suspended.iter().cloned());
         let (mut diff, mut effective) = compare(&old, &loaded.config);
         if !diff.policy_loosened.is_empty() && self.is_newest_policy(&loaded.config).await {
-            effective = diff::with_all_loosened(&effective, &loaded.config);
+            effective = diff::apply_consent(&effective, &loaded.config);
             diff.policy_loosened.clear();
             tracing::warn!("the new configuration loosens policy; a reviewer has consented to it at another node");
         }
@@ -338,17 +339,8 @@ impl Reloader {
         let digest = digest::digest(&loaded.config, &self.salt);
         let was_refused = cause == ReloadCause::File && self.lock().refused.as_ref() == Some(&digest);
         let loosened = diff.policy_loosened.clone();
-        // Keys that are read only at the start stay as they are; the consent covers the rest.
-        let pending = (!loosened.is_empty() && !was_refused).then(|| {
-            let config = diff::with_all_loosened(&effective, &loaded.config);
-            // Two files are compared line by line, which must not happen under the lock.
-            let settings_view = self.lock().settings_view.clone();
-            let content = settings_view.value_diffs(&diff.policy_loosened, (&effective, &config), &loaded.settings);
-            (
-                PendingPolicy { digest, since: Timestamp::now(), loosens: diff.policy_loosened, content },
-                Arc::new(config),
-            )
-        });
+        let pending = (!loosened.is_empty() && !was_refused)
+            .then(|| self.hold_for_consent(&effective, &loaded, digest, diff.policy_loosened));
         let has_changes = !changes.is_empty();
         let changes =
             Diff { needs_restart: diff::keys_that_need_restart(&self.settings_at_start, &loaded.settings), ..changes };
@@ -387,32 +379,56 @@ impl Reloader {
         };
         self.save_policy(false).await;
         if !has_news {
-            // A file that was only touched, or is read for the first time, is not reported. A file that was refused and is
-            // valid again is reported.
-            if was_invalid || cause == ReloadCause::Signal {
-                tracing::info!("the configuration is unchanged");
-                let outcome = ReloadOutcome { result: status::ReloadEffect::Unchanged, ..outcome };
-                self.lock().last = Some(outcome.clone());
-                if was_invalid {
-                    self.publish_outcome(&outcome, None);
-                }
-            }
-            return;
+            return self.report_unchanged(cause, outcome, was_invalid);
         }
         for warning in &loaded.warnings {
             tracing::warn!("{warning}");
         }
         log_changes(cause, &outcome.changes);
         if let Some(pending) = new_pending {
-            for Loosening { key, from, to } in &pending.loosens {
-                tracing::warn!(key, from, to, "this change loosens policy and waits for a reviewer's consent");
-            }
-            (self.publish)(&json!({
-                "type": "config.waiting", "at": pending.since.to_string(), "digest": pending.digest,
-                "loosens": pending.loosens,
-            }));
+            self.announce_pending(&pending);
         }
         self.publish_outcome(&outcome, None);
+    }
+
+    /// Returns the changes that wait for consent, with the configuration that consent puts into force. Keys that are read only
+    /// at the start stay as they are.
+    fn hold_for_consent(
+        &self,
+        effective: &Config,
+        loaded: &LoadedConfig,
+        digest: String,
+        loosenings: Vec<Loosening>,
+    ) -> (PendingPolicy, Arc<Config>) {
+        let config = diff::apply_consent(effective, &loaded.config);
+        // Two files are compared line by line, which must not happen under the lock.
+        let settings_view = self.lock().settings_view.clone();
+        let content = settings_view.value_diffs(&loosenings, (effective, &config), &loaded.settings);
+        (PendingPolicy { digest, since: Timestamp::now(), loosenings, content }, Arc::new(config))
+    }
+
+    /// Reports a reload without news if a person asked for it, or if the file was invalid before. A file that was only
+    /// touched, or is read for the first time, is not reported.
+    fn report_unchanged(&self, cause: ReloadCause, outcome: ReloadOutcome, was_invalid: bool) {
+        if !was_invalid && cause != ReloadCause::Signal {
+            return;
+        }
+        tracing::info!("the configuration is unchanged");
+        let outcome = ReloadOutcome { result: status::ReloadEffect::Unchanged, ..outcome };
+        self.lock().last = Some(outcome.clone());
+        if was_invalid {
+            self.publish_outcome(&outcome, None);
+        }
+    }
+
+    fn announce_pending(&self, pending: &PendingPolicy) {
+        for Loosening { key, from, to } in &pending.loosenings {
+            tracing::warn!(key, from, to, "this change loosens policy and waits for a reviewer's consent");
+        }
+        (self.publish)(&json!({
+            "type": "config.waiting", "at": pending.since.to_string(), "digest": pending.digest,
+            "loosens": pending.loosenings,
+        }));
     }
 
     fn reject(&self, cause: ReloadCause, problems: Vec<Problem>) {

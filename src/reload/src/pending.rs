@@ -23,8 +23,9 @@ pub struct PendingPolicy {
     pub digest: String,
     pub since: Timestamp,
     /// The changes; never empty.
+    #[serde(rename = "loosens")]
     #[schema(min_items = 1)]
-    pub loosens: Vec<Loosening>,
+    pub loosenings: Vec<Loosening>,
     /// The values in force and in the file, for each pending key.
     pub content: Vec<ValueDiff>,
 }
@@ -54,7 +55,7 @@ pub struct ValueDiff {
     pub key: String,
     /// The lines of the diff. If none is added or removed, the difference is in a hidden value.
     pub lines: Vec<DiffLine>,
-    /// Set if lines were left out.
+    /// Set if added or removed lines were left out.
     #[serde(rename = "cut")]
     pub truncated: bool,
 }

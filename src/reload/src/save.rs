@@ -15,7 +15,7 @@ impl Reloader {
     /// Fails if the record cannot be written.
     pub async fn record_start(&self) -> Result<(), String> {
         let _turn = self.reload_lock.lock().await;
-        if let Some(reason) = &self.unread_reason {
+        if let Some(reason) = &self.unreadable_reason {
             tracing::warn!(target: "countersign::audit", reason, "started without knowing the policy that was in force");
             let details =
                 json!({ "digest": digest::digest(&self.config(), &self.salt), "loosens": [], "reason": reason });

@@ -20,8 +20,8 @@ pub(super) fn hold_back_loosening(
     loosened: &mut Vec<Loosening>,
     tightened: &mut Vec<String>,
 ) -> Option<UpstreamConfig> {
-    // Destructured, so that a new field of a server must be put into one of two groups. The first fields start nothing, and let
-    // no call through that rules would have stopped.
+    // Destructured, so that a new field of a server must be put into one of two groups. The fields of the first group start no
+    // program, and let no call through that rules would have stopped.
     let UpstreamConfig {
         name: _,
         label: _,

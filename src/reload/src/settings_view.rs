@@ -33,14 +33,14 @@ pub struct ActiveSetting {
     pub needs_restart: bool,
 }
 
-/// The settings as they were read, by key.
+/// The settings in force and those of the file, by key.
 #[derive(Clone, Debug, Default)]
 pub struct SettingsView {
-    /// The settings in force. A key with a pending change has the value from before the change.
+    /// A key with a pending change has the value from before the change.
     in_force: BTreeMap<&'static str, Setting>,
     /// The settings of the current file.
     file: BTreeMap<&'static str, Setting>,
-    /// The pending changes that a reviewer has refused.
+    /// The changes in the file that a reviewer has refused.
     refused: Vec<Loosening>,
 }
 
@@ -88,8 +88,8 @@ impl SettingsView {
     }
 
     /// Records that a reviewer refused the pending changes.
-    pub fn record_refusal(&mut self, loosens: Vec<Loosening>) {
-        self.refused = loosens;
+    pub fn record_refusal(&mut self, loosenings: Vec<Loosening>) {
+        self.refused = loosenings;
     }
 
     /// Returns all settings in the order of the defaults file. `settings_at_start` contains the settings at the start, and
@@ -107,7 +107,7 @@ impl SettingsView {
         };
         let settings = settings_at_start.iter().map(|start| {
             let key = start.key;
-            let waiting = pending.map(|pending| matching(&pending.loosens, key)).unwrap_or_default();
+            let waiting = pending.map(|pending| matching(&pending.loosenings, key)).unwrap_or_default();
             let refused = matching(&self.refused, key);
             let needs_restart = needs_restart.iter().any(|other| other == key);
             let is_held_back = !waiting.is_empty() || !refused.is_empty();
@@ -134,12 +134,12 @@ impl SettingsView {
     #[must_use]
     pub fn value_diffs(
         &self,
-        loosens: &[Loosening],
+        loosenings: &[Loosening],
         (in_force, with_consent): (&Config, &Config),
         settings: &[Setting],
     ) -> Vec<ValueDiff> {
         let pending =
-            settings.iter().filter(|setting| loosens.iter().any(|loosening| overlaps_key(loosening, setting.key)));
+            settings.iter().filter(|setting| loosenings.iter().any(|loosening| overlaps_key(loosening, setting.key)));
         let diffs = pending.filter_map(|setting| {
             let (before, after) = match setting.key {
                 "policy.rules" => (show::rule_lines(in_force), show::rule_lines(with_consent)),
@@ -173,7 +173,7 @@ fn value_diff(key: &str, before: &str, after: &str) -> ValueDiff {
             DiffLine { op, text: shown }
         })
         .collect();
-    // If there is not room for both, changed lines precede their context.
+    // If there is no room for all lines, the unchanged ones are left out.
     if lines.len() > MAX_LINES {
         lines.retain(|line| line.op != ConfigLineOp::Same);
     }
@@ -229,7 +229,7 @@ mod tests {
         let waiting = PendingPolicy {
             digest: String::new(),
             since: jiff::Timestamp::UNIX_EPOCH,
-            loosens: changes.policy_loosened.clone(),
+            loosenings: changes.policy_loosened.clone(),
             content,
         };
         let later = diff::keys_that_need_restart(&old.settings, &new.settings);

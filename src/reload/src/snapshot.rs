@@ -81,7 +81,7 @@ pub(super) struct PreviousConfig {
     /// The settings of the earlier policy.
     pub settings: Vec<Setting>,
     /// The reason why a part of the earlier policy is not known and is taken from the current configuration.
-    pub unread_reason: Option<String>,
+    pub unreadable_reason: Option<String>,
 }
 
 /// The reason why the policy in force cannot be saved.
@@ -115,8 +115,8 @@ pub(super) fn serialize_policy(
     let issuers = config.auth.tokens.iter().map(|issuer| (issuer.issuer.clone(), snapshot_issuer(issuer))).collect();
     let identity_provider = config.auth.oidc.as_ref().map(snapshot_identity_provider);
     let body = serde_json::to_string(&SnapshotBody { policy, servers, issuers, identity_provider })?;
-    let PreviousConfig { config: read_back, unread_reason, .. } = parse_previous(&body, config, salt)?;
-    if let Some(reason) = unread_reason {
+    let PreviousConfig { config: read_back, unreadable_reason, .. } = parse_previous(&body, config, salt)?;
+    if let Some(reason) = unreadable_reason {
         return Err(SavePolicyError::Unreadable(reason));
     }
     let mut differences = compare(&read_back, config).0.policy_loosened;
@@ -164,7 +164,7 @@ fn hash_recipes(config: &UpstreamConfig) -> String {
 /// Parses a snapshot, and completes it with the current configuration `now`. Fails if nothing of it can be read.
 pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Result<PreviousConfig, serde_json::Error> {
     let body: SnapshotBody = serde_json::from_str(body)?;
-    let (policy, settings, unread_reason) = parse_previous_policy(body.policy, now);
+    let (policy, settings, unreadable_reason) = parse_previous_policy(body.policy, now);
     let restore_server = |(name, old): (String, SavedServer)| {
         let new = now.upstreams.iter().find(|new| new.name == name);
         let target = new.map(|new| &new.target).filter(|target| target_hash(target, salt) == old.target);
@@ -209,7 +209,7 @@ pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Resul
     };
     let oidc = body.identity_provider.map(restore_identity_provider);
     let auth = AuthConfig { oidc, tokens: body.issuers.into_iter().map(restore_issuer).collect(), ..now.auth.clone() };
-    Ok(PreviousConfig { config: Config { policy, upstreams, auth, ..now.clone() }, settings, unread_reason })
+    Ok(PreviousConfig { config: Config { policy, upstreams, auth, ..now.clone() }, settings, unreadable_reason })
 }
 
 /// Returns the authorities if they are the previous ones. Others are not stored, and count as if there had been none.
@@ -241,6 +241,7 @@ fn unknown_target(hash: String) -> UpstreamTarget {
     UpstreamTarget::Command { command: String::new(), args: vec![hash], env: BTreeMap::new(), cwd: None }
 }
 
+/// Returns the salted hash of a target, which a placeholder for an unknown target contains ([`unknown_target`]).
 fn target_hash(target: &UpstreamTarget, salt: &[u8; 16]) -> String {
     match target {
         UpstreamTarget::Command { command, args, .. } if command.is_empty() => args.concat(),

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::{diff::Diff, pending::PendingPolicy};
 use countersign_config::{ConfigError, error};
 
-/// The reason why the configuration was read again.
+/// The cause of a reload or a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ReloadCause {
@@ -15,7 +15,7 @@ pub enum ReloadCause {
     Signal,
     /// The file changed.
     File,
-    /// A reviewer consented to the pending changes.
+    /// A reviewer decided on the pending changes.
     Consent,
 }
 
@@ -31,7 +31,7 @@ pub enum ReloadEffect {
     Refused,
 }
 
-/// The outcome of a reload.
+/// The outcome of a reload or a decision.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ReloadOutcome {

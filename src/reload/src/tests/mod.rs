@@ -55,7 +55,8 @@ impl Reconfigurable for RecordingGateway {
         let _ = self.0.record("issuers", names.join(","));
     }
     fn apply_identity_provider(&self, provider: Option<&OidcConfig>) {
-        let _ = self.0.record("provider", provider.map(|provider| provider.issuer.clone()).unwrap_or_default());
+        let _ =
+            self.0.record("identity provider", provider.map(|provider| provider.issuer.clone()).unwrap_or_default());
     }
     fn apply_log_filter(&self, filter: &str) -> Result<(), String> {
         self.0.record("log", filter.to_owned())
@@ -252,7 +253,7 @@ async fn looser_changes_wait_and_the_rest_applies() {
     assert_eq!((actions, events), (texts(&["servers b,c"]), texts(&["config.waiting", "config.applied"])));
     let status = gateway.reloader.status();
     let waiting = status.waiting.unwrap();
-    let keys: Vec<&str> = waiting.loosens.iter().map(|l| l.key.as_str()).collect();
+    let keys: Vec<&str> = waiting.loosenings.iter().map(|l| l.key.as_str()).collect();
     assert_eq!(keys, ["policy.default", "mcpServers.b.trust_annotations"]);
     assert!(!serde_json::to_string(&gateway.reloader.status()).unwrap().contains("s3cret"));
     // The same file is not reported and asks for no new consent.

@@ -23,7 +23,7 @@ async fn pending_changes_survive_restart_until_consent() {
     let waiting = status.waiting.unwrap();
     assert_eq!(waiting.digest, digest);
     assert_eq!(
-        keys(&waiting.loosens),
+        keys(&waiting.loosenings),
         ["policy.default", "policy.rules", "policy.rules", "mcpServers.a.trust_annotations"]
     );
     assert_eq!(
@@ -60,7 +60,10 @@ async fn new_issuer_of_tokens_waits_for_consent() {
     gateway.reload(&issuers(with_secret)).await;
     assert_eq!(accepted(&gateway), []);
     let waiting = gateway.reloader.status().waiting.unwrap();
-    assert_eq!((keys(&waiting.loosens), waiting.loosens[0].from.as_str()), (vec!["auth.tokens"], "no such issuer"));
+    assert_eq!(
+        (keys(&waiting.loosenings), waiting.loosenings[0].from.as_str()),
+        (vec!["auth.tokens"], "no such issuer")
+    );
     let gateway = gateway.restart_with(&issuers(with_secret)).await;
     assert_eq!(accepted(&gateway), []);
     let digest = gateway.reloader.status().waiting.unwrap().digest;
@@ -92,7 +95,7 @@ async fn stricter_issuer_is_in_force_and_its_reversal_waits() {
     assert!(gateway.reloader.status().waiting.is_none());
     gateway.reload(&issuers("ops: admin, dev: viewer")).await;
     assert_eq!(roles(&gateway), 1);
-    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosens), ["auth.tokens"]);
+    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosenings), ["auth.tokens"]);
 }
 
 #[tokio::test]
@@ -113,7 +116,7 @@ async fn refusal_survives_restart_of_the_same_file() {
     gateway.reloader.reload(ReloadCause::Signal).await;
     assert!(gateway.reloader.status().waiting.is_some());
     let gateway = gateway.restart_with("policy: { default: review_all }").await;
-    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosens), ["policy.default"]);
+    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosenings), ["policy.default"]);
     assert_eq!(gateway.default(), PolicyDefault::Deny);
 }
 
@@ -172,7 +175,7 @@ async fn unreadable_policy_is_recorded_and_locks_nobody_out() {
         assert!(changed);
         let gateway = gateway.restart_with(loose).await;
         let mut waits: Vec<String> =
-            gateway.reloader.status().waiting.map_or(vec![], |w| w.loosens.into_iter().map(|one| one.key).collect());
+            gateway.reloader.status().waiting.map_or(vec![], |w| w.loosenings.into_iter().map(|one| one.key).collect());
         waits.sort();
         let mut expected = texts(&expected);
         expected.sort();
@@ -197,13 +200,13 @@ async fn server_with_unknown_target_waits_for_consent() {
         config.upstreams.iter().map(|one| one.name.clone()).collect::<Vec<_>>()
     };
     assert_eq!(names(&gateway), ["b"]);
-    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosens), ["mcpServers.a.allow_own_files"]);
+    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosenings), ["mcpServers.a.allow_own_files"]);
     let saved = gateway.log.store.lock().unwrap().own.clone().unwrap();
     assert!(!format!("{saved:?}").contains("s3cret"), "{saved:?}");
     // The earlier denials of the server are not forgotten, however often the gateway restarts.
     let gateway = gateway.restart_with(own).await;
     gateway.reload("mcpServers: { a: { command: y }, b: { command: y } }").await;
-    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosens), ["mcpServers.a.tools.deny"]);
+    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosenings), ["mcpServers.a.tools.deny"]);
     assert_eq!(gateway.reloader.config().upstreams[0].tools_deny, ["z"]);
 }
 
@@ -226,7 +229,7 @@ async fn trusted_server_with_changed_env_waits_after_restart() {
         assert!(trusted(&gateway) && gateway.reloader.status().waiting.is_none());
         let gateway = gateway.restart_with(&new).await;
         assert!(!trusted(&gateway));
-        assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosens), ["mcpServers.a.trust_annotations"]);
+        assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosenings), ["mcpServers.a.trust_annotations"]);
         // A refused change stays refused.
         gateway.reloader.decide(&gateway.digest(), false, "alice").await.unwrap();
         let gateway = gateway.restart_with(&new).await;
@@ -249,11 +252,11 @@ async fn rule_keeps_inherited_terms_over_restart() {
     gateway.reloader.record_start().await.unwrap();
     // The review is pending as a whole; the rule, which inherits its higher quorum, is not.
     gateway.reload(&policy("quorum: 3, require_comment: false", ", require_comment: true")).await;
-    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosens), ["policy.review"]);
+    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosenings), ["policy.review"]);
     assert_eq!(quorums(&gateway), (1, 3));
     let gateway =
         gateway.restart_with(&policy("quorum: 3, require_comment: false", ", require_comment: true, quorum: 1")).await;
-    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosens), ["policy.review", "policy.rules"]);
+    assert_eq!(keys(&gateway.reloader.status().waiting.unwrap().loosenings), ["policy.review", "policy.rules"]);
     assert_eq!(quorums(&gateway), (1, 3));
 }
 
@@ -270,7 +273,7 @@ async fn moved_store_keeps_policy_but_asks_for_salted_values() {
     let initial = InitialConfig::new(loaded, [8; 16], PolicySnapshots { newest, ..PolicySnapshots::default() }, false);
     assert_eq!(initial.config().policy.default, PolicyDefault::Deny);
     let (waiting, _) = initial.pending.unwrap();
-    assert_eq!(keys(&waiting.loosens), ["policy.default", "mcpServers.a.trust_annotations"]);
+    assert_eq!(keys(&waiting.loosenings), ["policy.default", "mcpServers.a.trust_annotations"]);
 }
 
 #[test]
@@ -322,16 +325,16 @@ async fn consent_at_another_gateway_counts_here() {
 }
 
 #[tokio::test]
-async fn provider_with_consent_elsewhere_counts_here() {
-    const WITH_PROVIDER: &str = "public_url: https://gw.example\n\
+async fn identity_provider_with_consent_elsewhere_counts_here() {
+    const WITH_IDENTITY_PROVIDER: &str = "public_url: https://gw.example\n\
         auth: { oidc: { issuer: https://id, client_id: c, roles: { a: viewer } }, tokens: [{ issuer: https://id }] }\n";
     let without = "public_url: https://gw.example\n";
     let (gateway, other) = (TestGateway::new(without), TestGateway::new(without));
     gateway.reloader.record_start().await.unwrap();
-    other.reload(WITH_PROVIDER).await;
+    other.reload(WITH_IDENTITY_PROVIDER).await;
     other.reloader.decide(&other.digest(), true, "alice").await.unwrap();
     gateway.log.store.lock().unwrap().newest = other.log.store.lock().unwrap().newest.clone();
-    gateway.reload(WITH_PROVIDER).await;
+    gateway.reload(WITH_IDENTITY_PROVIDER).await;
     let auth = gateway.reloader.config().auth.clone();
     assert_eq!((auth.oidc.is_some(), auth.tokens.len()), (true, 1));
     assert!(gateway.reloader.status().waiting.is_none());
