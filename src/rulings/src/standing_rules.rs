@@ -8,6 +8,8 @@
 mod allow;
 mod create;
 mod remote;
+#[cfg(test)]
+mod tests;
 
 pub use self::create::{ArgumentScope, CallerScope, NewRule};
 
@@ -26,7 +28,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::tool_acceptance::RouteRebuilder;
+use crate::{completion::run_to_completion, tool_acceptance::RouteRebuilder};
 use countersign_domain::{
     changes::{machine::SYSTEM, person::Person},
     policy::{Reviewers, StandingRule, StandingSource, StandingVerdict},
@@ -48,9 +50,9 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const CHECKS_PER_USE_RECORD: u32 = 60;
 
 /// The comment on a rule that allows and whose creator may no longer decide.
-const ALLOW_RULE_ENDED: &str = "the key of the rule's creator was revoked or may no longer decide";
+const ALLOW_RULE_ENDED_COMMENT: &str = "the key of the rule's creator was revoked or may no longer decide";
 /// The comment on a rule that denies and whose creator may no longer decide.
-const DENY_RULE_ORPHANED: &str =
+const DENY_RULE_ORPHANED_COMMENT: &str =
     "the key of the rule's creator was revoked or may no longer decide; the rule denies until a reviewer revokes it";
 
 /// The current rules, which the route table reads when it is built.
@@ -140,7 +142,7 @@ pub struct StandingRulesDeps {
 pub struct StandingRules {
     deps: StandingRulesDeps,
     /// Held during each change of the rules, so that concurrent requests cannot exceed the limits.
-    change_lock: tokio::sync::Mutex<()>,
+    rules_lock: tokio::sync::Mutex<()>,
     /// The recorded use counts by rule id.
     recorded_uses: Mutex<HashMap<String, u64>>,
 }
@@ -153,7 +155,7 @@ impl StandingRules {
     #[must_use]
     pub fn new(deps: StandingRulesDeps) -> Self {
         let recorded_uses = deps.cache.rules().iter().map(|rule| (rule.id.clone(), rule.uses.get())).collect();
-        Self { deps, change_lock: tokio::sync::Mutex::new(()), recorded_uses: Mutex::new(recorded_uses) }
+        Self { deps, rules_lock: tokio::sync::Mutex::new(()), recorded_uses: Mutex::new(recorded_uses) }
     }
 
     /// Returns all stored rules, newest first, including ended ones.
@@ -210,8 +212,19 @@ impl StandingRules {
     /// # Errors
     /// `NOT_FOUND`, `VERSION_CONFLICT` for a rule that has ended, `SELF_APPROVAL` for a rule that denies the reviewer's
     /// own calls, `STORE_UNAVAILABLE`.
-    pub async fn revoke(&self, id: &str, by: &Principal, comment: Option<&str>) -> Result<Arc<StandingRule>, McpError> {
-        let _one_at_a_time = self.change_lock.lock().await;
+    pub async fn revoke(
+        self: &Arc<Self>,
+        id: &str,
+        by: &Principal,
+        comment: Option<&str>,
+    ) -> Result<Arc<StandingRule>, McpError> {
+        let (rules, by) = (Arc::clone(self), by.clone());
+        let (id, comment) = (id.to_owned(), comment.map(str::to_owned));
+        run_to_completion(async move { rules.revoke_now(&id, &by, comment.as_deref()).await }).await
+    }
+
+    async fn revoke_now(&self, id: &str, by: &Principal, comment: Option<&str>) -> Result<Arc<StandingRule>, McpError> {
+        let _one_at_a_time = self.rules_lock.lock().await;
         let rules = self.deps.cache.rules();
         let Some(rule) = rules.iter().find(|rule| rule.id == id) else {
             return Err(McpError::new(ErrorKind::NotFound, "Standing rule not found"));
@@ -271,7 +284,7 @@ impl StandingRules {
         if ended.is_empty() {
             return;
         }
-        let _one_at_a_time = self.change_lock.lock().await;
+        let _one_at_a_time = self.rules_lock.lock().await;
         for rule in ended {
             // The rule may have been revoked meanwhile.
             if self.deps.cache.rules().iter().any(|known| known.id == rule.id && known.has_ended()) {
@@ -297,7 +310,7 @@ impl StandingRules {
     /// Ends rules that allow, and marks rules that deny, if their creator may no longer decide. Returns `false` if
     /// some rules could not be checked or recorded, so that the caller must retry. These rules allow nothing meanwhile.
     pub async fn end_orphans(&self) -> bool {
-        let _one_at_a_time = self.change_lock.lock().await;
+        let _one_at_a_time = self.rules_lock.lock().await;
         let mut all_handled = true;
         for rule in self.deps.cache.rules().iter().filter(|rule| !rule.has_ended() && rule.orphaned_at.is_none()) {
             match self.deps.reviewers.current_principal(&rule.creator()) {
@@ -314,9 +327,9 @@ impl StandingRules {
                 StandingVerdict::Allow => {
                     orphan.revoked_at = Some(now);
                     orphan.revoked_by = Some(SYSTEM.to_owned());
-                    ("standing_rule_revoked", "rule.revoked", ALLOW_RULE_ENDED)
+                    ("standing_rule_revoked", "rule.revoked", ALLOW_RULE_ENDED_COMMENT)
                 }
-                StandingVerdict::Deny => ("standing_rule_orphaned", "rule.orphaned", DENY_RULE_ORPHANED),
+                StandingVerdict::Deny => ("standing_rule_orphaned", "rule.orphaned", DENY_RULE_ORPHANED_COMMENT),
             };
             tracing::warn!(rule = %rule.id, by = %rule.created_by, verdict = ?rule.verdict, "the creator of a standing rule may no longer decide");
             if let Err(error) = self.store_and_announce(&orphan, event, feed_event, SYSTEM, Some(comment)).await {
@@ -329,7 +342,7 @@ impl StandingRules {
 
     /// Records the use counts that have grown since they were last recorded.
     pub async fn record_uses(&self) {
-        let _one_at_a_time = self.change_lock.lock().await;
+        let _one_at_a_time = self.rules_lock.lock().await;
         let rules = self.deps.cache.rules();
         let used: Vec<StandingRule> = {
             let recorded = self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner);
@@ -387,7 +400,6 @@ impl StandingRules {
             rules: vec![rule.clone()],
             ..Record::new(event, self.now(), by, details.to_string())
         };
-        // The store completes the write even if the client of the endpoint disconnects.
         let written = write(&*self.deps.store, WriteRequest::Record(record)).await;
         written.map_err(|error| {
             tracing::error!(%error, "a standing rule could not be stored");

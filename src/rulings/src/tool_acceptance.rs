@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+use crate::completion::run_to_completion;
 use countersign_domain::{
     policy::{
         AcceptanceMark, DefinitionStatus, Verdict,
@@ -77,7 +78,7 @@ pub struct ToolInfo {
     pub accepted_as_read: bool,
     /// A reviewer accepted that calls of the tool run without review if their SQL statements only read.
     pub accepted_sql_reads: bool,
-    /// The statement of the server's list of known reads about this definition.
+    /// The entry for this definition in the server's list of known reads.
     #[schema(required)]
     pub known: Option<KnownTool>,
     /// If a reviewer accepts the known reads of the server, this definition is among them.
@@ -207,6 +208,17 @@ impl ToolAcceptances {
     /// `NOT_FOUND` for an unknown provider, `VERSION_CONFLICT` if a definition has changed since or the tool belongs to a
     /// module (with the names of the tools in `data.tools`), `STORE_UNAVAILABLE`.
     pub async fn accept(
+        self: &Arc<Self>,
+        provider: &str,
+        shown: &[ShownDefinition],
+        reviewer: &Principal,
+    ) -> Result<(), McpError> {
+        let (this, provider) = (Arc::clone(self), provider.to_owned());
+        let (shown, reviewer) = (shown.to_vec(), reviewer.clone());
+        run_to_completion(async move { this.accept_now(&provider, &shown, &reviewer).await }).await
+    }
+
+    async fn accept_now(
         &self,
         provider: &str,
         shown: &[ShownDefinition],
@@ -236,6 +248,17 @@ impl ToolAcceptances {
     /// The same as [`Self::accept`], and `VALIDATION_FAILED` if a definition is not a listed one (with the names of the tools
     /// in `data.tools`).
     pub async fn accept_known_reads(
+        self: &Arc<Self>,
+        provider: &str,
+        shown: &[ShownDefinition],
+        reviewer: &Principal,
+    ) -> Result<(), McpError> {
+        let (this, provider) = (Arc::clone(self), provider.to_owned());
+        let (shown, reviewer) = (shown.to_vec(), reviewer.clone());
+        run_to_completion(async move { this.accept_known_reads_now(&provider, &shown, &reviewer).await }).await
+    }
+
+    async fn accept_known_reads_now(
         &self,
         provider: &str,
         shown: &[ShownDefinition],
@@ -274,6 +297,17 @@ impl ToolAcceptances {
     /// # Errors
     /// The same as [`Self::accept`].
     pub async fn revoke(
+        self: &Arc<Self>,
+        provider: &str,
+        shown: &[ShownDefinition],
+        reviewer: &Principal,
+    ) -> Result<(), McpError> {
+        let (this, provider) = (Arc::clone(self), provider.to_owned());
+        let (shown, reviewer) = (shown.to_vec(), reviewer.clone());
+        run_to_completion(async move { this.revoke_now(&provider, &shown, &reviewer).await }).await
+    }
+
+    async fn revoke_now(
         &self,
         provider: &str,
         shown: &[ShownDefinition],

@@ -7,7 +7,10 @@
 use std::sync::Arc;
 
 use super::{StandingRules, unrestricted_rule};
-use crate::tool_acceptance::{ShownDefinition, shorten_name};
+use crate::{
+    completion::run_to_completion,
+    tool_acceptance::{ShownDefinition, shorten_name},
+};
 use countersign_domain::{
     changes::person::Person,
     policy::{StandingRule, StandingVerdict, Verdict, standing_rules::can_approve_alone},
@@ -29,13 +32,25 @@ impl StandingRules {
     /// reviewer's approval), `POLICY_DENIED`, `VALIDATION_FAILED` if it runs without review anyway, `RATE_LIMITED`,
     /// `STORE_UNAVAILABLE`. An error about a tool names it in `data.tools`.
     pub async fn allow_tools(
+        self: &Arc<Self>,
+        provider: &str,
+        shown: &[ShownDefinition],
+        by: &Principal,
+        reason: &str,
+    ) -> Result<(), McpError> {
+        let (rules, provider, shown) = (Arc::clone(self), provider.to_owned(), shown.to_vec());
+        let (by, reason) = (by.clone(), reason.to_owned());
+        run_to_completion(async move { rules.allow_tools_now(&provider, &shown, &by, &reason).await }).await
+    }
+
+    async fn allow_tools_now(
         &self,
         provider: &str,
         shown: &[ShownDefinition],
         by: &Principal,
         reason: &str,
     ) -> Result<(), McpError> {
-        let _one_at_a_time = self.change_lock.lock().await;
+        let _one_at_a_time = self.rules_lock.lock().await;
         let table = self.deps.routes.load_full();
         let unknown = || McpError::new(ErrorKind::NotFound, "there is no server of this name");
         let target = table.provider(provider).ok_or_else(unknown)?.as_provider().target_fingerprint().to_owned();

@@ -6,6 +6,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::{StandingRules, unrestricted_rule};
+use crate::completion::run_to_completion;
 use countersign_domain::{
     changes::{Change, person::Person},
     policy::{
@@ -60,8 +61,18 @@ impl StandingRules {
     /// `VALIDATION_FAILED` (no end, too long, or a required comment is missing), `SELF_APPROVAL`, `FORBIDDEN` (the change
     /// needs more than this reviewer's approval), `VERSION_CONFLICT` (the tool is gone or has changed), `POLICY_DENIED`,
     /// `RATE_LIMITED`, `STORE_UNAVAILABLE`.
-    pub async fn create(&self, change: &Change, by: &Principal, new: NewRule) -> Result<Arc<StandingRule>, McpError> {
-        let _one_at_a_time = self.change_lock.lock().await;
+    pub async fn create(
+        self: &Arc<Self>,
+        change: &Arc<Change>,
+        by: &Principal,
+        new: NewRule,
+    ) -> Result<Arc<StandingRule>, McpError> {
+        let (rules, change, by) = (Arc::clone(self), Arc::clone(change), by.clone());
+        run_to_completion(async move { rules.create_now(&change, &by, new).await }).await
+    }
+
+    async fn create_now(&self, change: &Change, by: &Principal, new: NewRule) -> Result<Arc<StandingRule>, McpError> {
+        let _one_at_a_time = self.rules_lock.lock().await;
         self.check_may_create(change, by, &new)?;
         self.check_limits(by, 1)?;
         let now = self.now();

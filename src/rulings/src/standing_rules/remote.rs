@@ -1,5 +1,4 @@
-//! Applies changes of standing rules by other nodes of the store. The changes are announced on this node's feed for
-//! the dashboards and, if this node is the leader, the webhooks.
+//! Applies changes of standing rules that other nodes have stored, and announces them on this node's feed.
 
 use std::sync::{Arc, PoisonError};
 
@@ -38,11 +37,11 @@ fn diff_rules(known: &[Arc<StandingRule>], read: &[StandingRule]) -> Vec<RemoteR
         let orphaned = rule.orphaned_at.is_some() && previous.is_none_or(|previous| previous.orphaned_at.is_none());
         if rule.has_ended() && !had_ended {
             match &rule.revoked_by {
-                Some(by) => push("rule.revoked", by, orphaned.then_some(super::ALLOW_RULE_ENDED)),
+                Some(by) => push("rule.revoked", by, orphaned.then_some(super::ALLOW_RULE_ENDED_COMMENT)),
                 None => push("rule.expired", SYSTEM, None),
             }
         } else if orphaned && rule.verdict == StandingVerdict::Deny {
-            push("rule.orphaned", SYSTEM, Some(super::DENY_RULE_ORPHANED));
+            push("rule.orphaned", SYSTEM, Some(super::DENY_RULE_ORPHANED_COMMENT));
         }
     }
     changes
@@ -74,7 +73,7 @@ impl StandingRules {
     /// Errors of the store.
     pub async fn reload(&self) -> Result<(), StoreError> {
         // Waits for changes of this node, so that they are known before the store is read.
-        let _one_at_a_time = self.change_lock.lock().await;
+        let _one_at_a_time = self.rules_lock.lock().await;
         let read = self.deps.store.standing_rules().await?;
         let use_counts = read.iter().map(|rule| (rule.id.clone(), rule.uses.get()));
         self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner).extend(use_counts);
