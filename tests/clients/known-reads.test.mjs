@@ -101,7 +101,8 @@ for (const name of NAMES) {
     });
 }
 
-for (const vendor of Object.values(VENDORS)) {
+// The definitions of stand-ins are not those of the originals.
+for (const vendor of Object.values(VENDORS).filter(({ standsFor }) => !standsFor)) {
     test(`the known reads of ${vendor.package} are those of the real server`, async t => {
         const { entry, stop } = await vendor.start();
         t.after(stop);

@@ -8,11 +8,31 @@ import { startGitLab } from '../fixtures/fakes/gitlab.mjs';
 import { startJira } from '../fixtures/fakes/jira.mjs';
 import { kubeconfig, startKubernetes } from '../fixtures/fakes/kubernetes.mjs';
 import { startNotion } from '../fixtures/fakes/notion.mjs';
+import { startSlack } from '../fixtures/fakes/slack.mjs';
+import { startLinear } from '../fixtures/stand-ins/linear.mjs';
+import { startHostedNotion } from '../fixtures/stand-ins/notion.mjs';
+import { startHostedSlack } from '../fixtures/stand-ins/slack.mjs';
 import { command } from './fixture.mjs';
 import { repository } from './gateway.mjs';
 
 const packageFile = file => path.join(repository, 'tests/fixtures/vendors/node_modules', file);
 const cache = path.join(repository, 'tests/.cache');
+
+/** Starts the fake of a workspace, and returns how a server is started for it. */
+async function startOnWorkspace() {
+    const fake = await startSlack();
+    // The server keeps lists of people and channels there.
+    const folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-slack-'));
+    const env = {
+        HOME: folder, XDG_CACHE_HOME: folder, SLACK_MCP_XOXP_TOKEN: 'xoxp-fake', SLACK_MCP_PROXY: fake.url, SLACK_MCP_SERVER_CA_INSECURE: '1',
+        SLACK_MCP_ADD_MESSAGE_TOOL: 'true', SLACK_MCP_REACTION_TOOL: 'true', SLACK_MCP_ATTACHMENT_TOOL: 'true', SLACK_MCP_MARK_TOOL: 'true'
+    };
+    const stop = async () => {
+        await fake.stop();
+        await rm(folder, { recursive: true, force: true });
+    };
+    return { fakes: [fake], entry: { command: packageFile('slack-mcp-server-linux-amd64/bin/slack-mcp-server-linux-amd64'), args: [], env }, stop };
+}
 
 /** Starts the fake of a cluster, and returns how a server is started with a kubeconfig for it. */
 async function startOnCluster(entryFor) {
@@ -35,7 +55,7 @@ const onFake = async (start, entryFor) => {
 /**
  * The servers: `set` is the name of their recipes, `package` what their lists of reads call them, and `start()` starts the fakes
  * and returns `{ fakes, entry, stop() }` with the entry of the server in a configuration. `wrongReads` are tools that declare to read
- * but do more, and tools that only read but declare otherwise.
+ * but do more, and tools that only read but declare otherwise. A stand-in has `standsFor` in place of a package.
  */
 export const VENDORS = {
     atlassian: {
@@ -76,10 +96,31 @@ export const VENDORS = {
             command, args: [packageFile('mcp-server-kubernetes/dist/index.js')], env: { ...env, PATH: `${path.join(cache, 'kubectl')}:${process.env.PATH}` }
         }))
     },
+    linear: {
+        set: 'linear',
+        standsFor: 'the tools of Linear of August 2026',
+        start: () => onFake(startLinear, ({ url }) => ({ url }))
+    },
     notion: {
         set: 'notion',
         package: '@notionhq/notion-mcp-server 2.5.2',
         wrongReads: ['API-post-search', 'API-query-data-source'],
         start: () => onFake(startNotion, ({ url }) => ({ command, args: [packageFile('@notionhq/notion-mcp-server/bin/cli.mjs')], env: { NOTION_TOKEN: 'ntn_fake', BASE_URL: url } }))
+    },
+    // The package slack-mcp-server only starts the program of this one.
+    slack: {
+        set: 'slack',
+        package: 'slack-mcp-server 1.3.0',
+        start: startOnWorkspace
+    },
+    hostedNotion: {
+        set: 'notion-hosted',
+        standsFor: "the tools of Notion's hosted server of 2026",
+        start: () => onFake(startHostedNotion, ({ url }) => ({ url }))
+    },
+    hostedSlack: {
+        set: 'slack-hosted',
+        standsFor: "the tools of Slack's hosted server of August 2026",
+        start: () => onFake(startHostedSlack, ({ url }) => ({ url }))
     }
 };

@@ -30,7 +30,7 @@ pub struct RecipeSet {
     pub own_name: &'static str,
 }
 
-pub const SHIPPED_RECIPE_SETS: [RecipeSet; 11] = [
+pub const SHIPPED_RECIPE_SETS: [RecipeSet; 15] = [
     RecipeSet {
         name: "atlassian",
         yaml: include_str!("../../../../config/previews/atlassian.yaml"),
@@ -100,6 +100,14 @@ pub const SHIPPED_RECIPE_SETS: [RecipeSet; 11] = [
         own_name: "kubernetes-mcp-server",
     },
     RecipeSet {
+        name: "linear",
+        yaml: include_str!("../../../../config/previews/linear.yaml"),
+        reads: include_str!("../../../../config/reads/linear.yaml"),
+        aliases: &[],
+        addresses: &["https://mcp.linear.app/mcp", "https://mcp.linear.app/sse"],
+        own_name: "Linear",
+    },
+    RecipeSet {
         name: "memory",
         yaml: include_str!("../../../../config/previews/memory.yaml"),
         reads: include_str!("../../../../config/reads/memory.yaml"),
@@ -114,6 +122,30 @@ pub const SHIPPED_RECIPE_SETS: [RecipeSet; 11] = [
         aliases: &["@notionhq/notion-mcp-server", "notion-mcp-server", "mcp/notion"],
         addresses: &[],
         own_name: "Notion API",
+    },
+    RecipeSet {
+        name: "notion-hosted",
+        yaml: include_str!("../../../../config/previews/notion-hosted.yaml"),
+        reads: include_str!("../../../../config/reads/notion-hosted.yaml"),
+        aliases: &[],
+        addresses: &["https://mcp.notion.com/mcp", "https://mcp.notion.com/sse"],
+        own_name: "Notion MCP",
+    },
+    RecipeSet {
+        name: "slack",
+        yaml: include_str!("../../../../config/previews/slack.yaml"),
+        reads: include_str!("../../../../config/reads/slack.yaml"),
+        aliases: &["slack-mcp-server", "slack-mcp-server-linux-amd64", "slack-mcp-server-linux-arm64", "slack-mcp-server-darwin-arm64", "ghcr.io/korotovsky/slack-mcp-server"],
+        addresses: &[],
+        own_name: "Slack MCP Server",
+    },
+    RecipeSet {
+        name: "slack-hosted",
+        yaml: include_str!("../../../../config/previews/slack-hosted.yaml"),
+        reads: include_str!("../../../../config/reads/slack-hosted.yaml"),
+        aliases: &[],
+        addresses: &["https://mcp.slack.com/mcp"],
+        own_name: "Slack",
     },
     RecipeSet {
         name: "sqlite",
