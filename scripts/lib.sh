@@ -131,6 +131,8 @@ kubernetes_programs() {
 vendor_servers() {
     npm_packages tests/fixtures/vendors
     venv vendors tests/clients/python/requirements-vendors.txt
+    # The servers need different versions of the same packages.
+    venv google tests/clients/python/requirements-google.txt
     kubernetes_programs
 }
 

@@ -15,7 +15,7 @@ const sections = state => Object.values(state.canvases.F00000001.sections);
 
 const CALLS = [
     ['slack_send_message', { ...SALES, message: 'Prices rise on **Monday**.\nTell everybody.' }, { channel: ['+C00000002'], message: ['+Tell everybody.'], Channel: [' Channel: #sales (C00000002)'] }, s => [last(s, 'C00000002').text, 'Prices rise on **Monday**.\nTell everybody.']],
-    ['slack_send_message, in a thread', { ...GENERAL, thread_ts: HELLO.message_ts, message: 'Good morning' }, { message: ['+Good morning'], Thread: [' Hello, all'] }, s => [last(s, 'C00000001').thread_ts, HELLO.message_ts]],
+    ['slack_send_message, in a thread', { ...GENERAL, thread_ts: HELLO.message_ts, message: 'Good morning' }, { message: ['+Good morning'], 'In the thread of': [' Hello, all'] }, s => [last(s, 'C00000001').thread_ts, HELLO.message_ts]],
     ['slack_schedule_message', { ...SALES, message: 'Later', post_at: 1790000000 }, { Channel: [' Channel: #sales (C00000002)'] }, s => [s.scheduled.length, 1], { isReadBack: false }],
     ['slack_send_message_draft', { ...SALES, message: 'Perhaps' }, { Channel: [' Channel: #sales (C00000002)'] }, s => [s.drafts.length, 1], { isReadBack: false }],
     ['slack_add_reaction', { ...HELLO, emoji: 'heart' }, { Reactions: ['+:heart:'] }, s => [s.messages.C00000001[0].reactions.heart, ['U00000001']]],

@@ -4,6 +4,7 @@ import os from 'node:os';
 import path from 'node:path';
 
 import { startConfluence } from '../fixtures/fakes/confluence.mjs';
+import { startGoogle } from '../fixtures/fakes/google.mjs';
 import { startGitLab } from '../fixtures/fakes/gitlab.mjs';
 import { startJira } from '../fixtures/fakes/jira.mjs';
 import { kubeconfig, startKubernetes } from '../fixtures/fakes/kubernetes.mjs';
@@ -18,20 +19,15 @@ import { repository } from './gateway.mjs';
 const packageFile = file => path.join(repository, 'tests/fixtures/vendors/node_modules', file);
 const cache = path.join(repository, 'tests/.cache');
 
-/** Starts the fake of a workspace, and returns how a server is started for it. */
-async function startOnWorkspace() {
-    const fake = await startSlack();
-    // The server keeps lists of people and channels there.
-    const folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-slack-'));
-    const env = {
-        HOME: folder, XDG_CACHE_HOME: folder, SLACK_MCP_XOXP_TOKEN: 'xoxp-fake', SLACK_MCP_PROXY: fake.url, SLACK_MCP_SERVER_CA_INSECURE: '1',
-        SLACK_MCP_ADD_MESSAGE_TOOL: 'true', SLACK_MCP_REACTION_TOOL: 'true', SLACK_MCP_ATTACHMENT_TOOL: 'true', SLACK_MCP_MARK_TOOL: 'true'
-    };
+/** Starts a fake that is reached over a proxy, and returns how a server is started for it with a folder of its own. */
+async function startOverProxy(start, entryFor) {
+    const folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-vendor-'));
+    const fake = await start(folder);
     const stop = async () => {
         await fake.stop();
         await rm(folder, { recursive: true, force: true });
     };
-    return { fakes: [fake], entry: { command: packageFile('slack-mcp-server-linux-amd64/bin/slack-mcp-server-linux-amd64'), args: [], env }, stop };
+    return { fakes: [fake], entry: entryFor(fake, folder), stop };
 }
 
 /** Starts the fake of a cluster, and returns how a server is started with a kubeconfig for it. */
@@ -111,7 +107,26 @@ export const VENDORS = {
     slack: {
         set: 'slack',
         package: 'slack-mcp-server 1.3.0',
-        start: startOnWorkspace
+        start: () => startOverProxy(startSlack, (fake, folder) => ({
+            command: packageFile('slack-mcp-server-linux-amd64/bin/slack-mcp-server-linux-amd64'), args: [],
+            env: {
+                // The server keeps lists of people and channels in the folder.
+                HOME: folder, XDG_CACHE_HOME: folder, SLACK_MCP_XOXP_TOKEN: 'xoxp-fake', SLACK_MCP_PROXY: fake.url, SLACK_MCP_SERVER_CA: fake.certificate,
+                SLACK_MCP_ADD_MESSAGE_TOOL: 'true', SLACK_MCP_REACTION_TOOL: 'true', SLACK_MCP_ATTACHMENT_TOOL: 'true', SLACK_MCP_MARK_TOOL: 'true'
+            }
+        }))
+    },
+    google: {
+        set: 'google-workspace',
+        package: 'workspace-mcp 2.2.1',
+        wrongReads: ['get_drive_file_download_url'],
+        start: () => startOverProxy(startGoogle, (fake, folder) => ({
+            command: path.join(cache, 'venv-google/bin/workspace-mcp'), args: ['--single-user', '--tools', 'calendar', 'drive', 'gmail', 'sheets', 'tasks'],
+            env: {
+                HOME: folder, WORKSPACE_MCP_CREDENTIALS_DIR: folder, GOOGLE_OAUTH_CLIENT_ID: 'fake', GOOGLE_OAUTH_CLIENT_SECRET: 'fake',
+                HTTPS_PROXY: fake.url, https_proxy: fake.url, HTTPLIB2_CA_CERTS: fake.certificate, REQUESTS_CA_BUNDLE: fake.certificate, SSL_CERT_FILE: fake.certificate, PYTHONHASHSEED: '0'
+            }
+        }))
     },
     hostedNotion: {
         set: 'notion-hosted',

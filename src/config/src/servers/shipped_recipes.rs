@@ -30,7 +30,7 @@ pub struct RecipeSet {
     pub own_name: &'static str,
 }
 
-pub const SHIPPED_RECIPE_SETS: [RecipeSet; 15] = [
+pub const SHIPPED_RECIPE_SETS: [RecipeSet; 16] = [
     RecipeSet {
         name: "atlassian",
         yaml: include_str!("../../../../config/previews/atlassian.yaml"),
@@ -82,6 +82,14 @@ pub const SHIPPED_RECIPE_SETS: [RecipeSet; 15] = [
         aliases: &["@zereight/mcp-gitlab", "mcp-gitlab", "zereight-mcp-gitlab", "zereight050/gitlab-mcp"],
         addresses: &[],
         own_name: "zereight-gitlab-mcp-server",
+    },
+    RecipeSet {
+        name: "google-workspace",
+        yaml: include_str!("../../../../config/previews/google-workspace.yaml"),
+        reads: include_str!("../../../../config/reads/google-workspace.yaml"),
+        aliases: &["workspace-mcp", "workspace_mcp", "ghcr.io/taylorwilsdon/google_workspace_mcp"],
+        addresses: &[],
+        own_name: "google_workspace",
     },
     RecipeSet {
         name: "kubernetes",
@@ -241,6 +249,8 @@ mod tests {
         assert_eq!(set("npx", &["-y", "kubernetes-mcp-server@latest"]), Some("kubernetes"));
         assert_eq!(set("npx", &["mcp-server-kubernetes"]), Some("kubernetes"));
         assert_eq!(set("npx", &["-y", "@notionhq/notion-mcp-server"]), Some("notion"));
+        assert_eq!(set("npx", &["-y", "slack-mcp-server@latest", "--transport", "stdio"]), Some("slack"));
+        assert_eq!(set("uvx", &["workspace-mcp", "--tools", "gmail"]), Some("google-workspace"));
     }
 
     #[test]
