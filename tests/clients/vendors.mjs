@@ -1,4 +1,4 @@
-// The MCP servers of vendors that the tests install (tests/fixtures/vendors), each on a fake of its vendor's API.
+// The MCP servers of vendors that the tests install (tests/fixtures/vendors), each on a fake of its vendor's API, and stand-ins for hosted ones.
 import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
