@@ -172,12 +172,21 @@ export class Gateway extends Reviewer {
         await this.waitHealthy();
     }
 
-    /** Ends the program with that signal, and starts it again on the same port. */
-    async restart(signal = 'SIGTERM') {
+    /** Ends the program with that signal. */
+    async end(signal = 'SIGTERM') {
         const exited = new Promise(resolve => this.child.once('exit', resolve));
         this.child.kill(signal);
         await exited;
-        await this.launch(`127.0.0.1:${this.port}`);
+    }
+
+    /** Starts the program again on the same port, after `end`. */
+    relaunch() {
+        return this.launch(`127.0.0.1:${this.port}`);
+    }
+
+    async restart(signal) {
+        await this.end(signal);
+        await this.relaunch();
     }
 
     get mcp() {
