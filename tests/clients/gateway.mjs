@@ -245,6 +245,9 @@ export function temporaryData() {
     return mkdtemp(path.join(os.tmpdir(), 'countersign-test-'));
 }
 
+/** Returns the gateways: one, or the nodes behind nginx. */
+export const nodesOf = gateway => gateway.nodes ?? [gateway];
+
 /** The number of gateways that replace each gateway, unless a test sets it. */
 export const NODES = Number(process.env.COUNTERSIGN_TEST_NODES ?? 1);
 

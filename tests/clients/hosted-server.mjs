@@ -75,7 +75,8 @@ export class HostedServer {
             return { status: 200, body: { resource: this.url, authorization_servers: [this.issuer], scopes_supported: SCOPES } };
         }
         if (request.url !== '/mcp') return { status: 404 };
-        const person = await this.#authenticate(request.headers.authorization);
+        const token = /^Bearer (.+)$/.exec(request.headers.authorization)?.[1];
+        const person = token && (await this.#authenticate(token));
         if (!person) return this.#challenge(request);
         const session = request.headers['mcp-session-id'];
         if (session !== undefined && this.sessions.get(session) !== person) {
@@ -88,7 +89,7 @@ export class HostedServer {
         const message = JSON.parse(body);
         if (message.id === undefined) return { status: 202 };
         if (message.method === 'tools/call') {
-            this.calls.push({ person, name: message.params.name, args: message.params.arguments });
+            this.calls.push({ person, token, name: message.params.name, args: message.params.arguments });
             if (await this.intercept?.(message.params)) return this.#challenge(request);
         }
         const result = this.#result(person, message);
@@ -108,9 +109,7 @@ export class HostedServer {
     }
 
     /** Returns the person whose valid token it is. */
-    async #authenticate(header = '') {
-        const token = /^Bearer (.+)$/.exec(header)?.[1];
-        if (!token) return undefined;
+    async #authenticate(token) {
         // The times in tokens are whole seconds, so that a token may end earlier than its lifetime says.
         const checks = { issuer: this.issuer, audience: this.url, requiredClaims: ['exp'], clockTolerance: 2 };
         try {
