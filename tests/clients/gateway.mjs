@@ -1,6 +1,6 @@
 // Starts the gateway for a test, creates a reviewer's key, decides over REST, and stops the started processes.
 import { spawn, execFile } from 'node:child_process';
-import { mkdtemp, readFile, readdir, readlink, rm, writeFile } from 'node:fs/promises';
+import { mkdtemp, readFile, readdir, readlink, rename, rm, writeFile } from 'node:fs/promises';
 import net from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
@@ -187,6 +187,14 @@ export class Gateway extends Reviewer {
     async restart(signal) {
         await this.end(signal);
         await this.relaunch();
+    }
+
+    /** Replaces the configuration, and makes the gateway read it. */
+    async reconfigure(config) {
+        // The file is replaced atomically, because the gateway may read it at any time.
+        await writeFile(`${this.file}.new`, JSON.stringify(config, null, 4), { mode: 0o600 });
+        await rename(`${this.file}.new`, this.file);
+        this.child.kill('SIGHUP');
     }
 
     get mcp() {

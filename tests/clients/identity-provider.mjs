@@ -53,7 +53,8 @@ class Records {
  * An identity provider with its own HTTP server. `accounts` maps the subject of each person to their claims, `format` is that of
  * access tokens (`jwt` or `opaque`), and `ttl` their lifetime in seconds. With `rotates`, each refresh token is used once.
  * With `tls` (a key and a certificate for `localhost`), it speaks HTTPS. `onTokenAnswer` is called in place of the next answer of
- * the token endpoint, with a function that sends it. `login` is what the next people to sign in have done: `acr` is the kind of
+ * the token endpoint, with a function that sends it. `grants` maps the names of further grants to their `parameters` and to
+ * `answer`, which gets the provider and the request's parameters and client. `login` is what the next people to sign in have done: `acr` is the kind of
  * their authentication, and `ts` its second. The times in ID tokens are those of a clock that is `skew` seconds fast.
  */
 export class IdentityProvider {
@@ -127,6 +128,13 @@ export class IdentityProvider {
         return new SignJWT({ ...all, ...this.accounts[subject], ...claims }).setProtectedHeader({ alg: 'RS256', typ: 'at+jwt', kid: key.kid, ...header }).sign(key.privateKey);
     }
 
+    /** Signs a logout token, with which the provider tells a client that a person has signed out. */
+    logoutToken(subject, client, claims = {}) {
+        const events = { 'http://schemas.openid.net/event/backchannel-logout': {} };
+        const absent = { name: undefined, groups: undefined, scope: undefined, client_id: undefined };
+        return this.token(subject, { aud: client, events, ...absent, ...claims }, { header: { typ: 'logout+jwt' } });
+    }
+
     #build() {
         const provider = new Provider(this.issuer, {
             adapter: kind => new Records(kind, this.records),
@@ -139,6 +147,8 @@ export class IdentityProvider {
             issueRefreshToken: (_, client) => client.grantTypeAllowed('refresh_token'),
             acrValues: ['urn:example:mfa', 'urn:example:pwd'],
             cookies: { keys: ['test'] },
+            // The dispatcher would refuse to tell a client on this machine of a logout.
+            fetch: (url, { dispatcher: _, ...options }) => globalThis.fetch(url, options),
             pkce: { required: () => true },
             findAccount: (_, sub) => ({ accountId: sub, claims: () => ({ sub, ...this.accounts[sub] }) }),
             extraTokenClaims: (_, token) => this.accounts[token.accountId],
@@ -162,6 +172,9 @@ export class IdentityProvider {
                 }
             }
         });
+        for (const [name, { parameters, answer }] of Object.entries(this.grants ?? {})) {
+            provider.registerGrantType(name, async context => (context.body = await answer(this, context.oidc.params, context.oidc.client)), parameters);
+        }
         // It warns of the development forms, which stand in for a person's browser here.
         provider.proxy = true;
         const finish = provider.interactionFinished.bind(provider);

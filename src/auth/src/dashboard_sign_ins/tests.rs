@@ -128,6 +128,34 @@ fn sign_in_ends_after_twelve_idle_hours() {
 }
 
 #[test]
+fn used_sign_in_ends_with_its_provider_session() {
+    let (sign_ins, _, _) = new_sign_ins();
+    let session = ProviderSession {
+        issuer: "https://id.example".into(),
+        subject: "ada".into(),
+        sid: None,
+        tokens: String::new(),
+        has_refresh_token: false,
+        auth_time: None,
+        acr: None,
+        ends_at: now() + SignedDuration::from_hours(24),
+    };
+    let new = sign_ins.sign_in_person(alice(), session, &[], now()).unwrap();
+    let minutes_later = |minutes| now() + SignedDuration::from_mins(minutes);
+    let authenticate =
+        |now| sign_ins.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now).map(|i| i.credential);
+    for hours in [8, 16, 23] {
+        authenticate(minutes_later(hours * 60)).unwrap();
+    }
+    let credential = authenticate(minutes_later(24 * 60 - 1)).unwrap();
+    sign_ins.check_credential(&credential, minutes_later(24 * 60 - 1)).unwrap();
+    let error = authenticate(minutes_later(24 * 60)).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Unauthorized);
+    sign_ins.check_credential(&credential, minutes_later(24 * 60)).unwrap_err();
+    assert!(!sign_ins.is_signed_in(&cookies_of(&new), minutes_later(24 * 60)));
+}
+
+#[test]
 fn sign_in_ends_when_its_key_is_revoked() {
     let (sign_ins, auth, store) = new_sign_ins();
     let secret = store.add("alice", Role::Reviewer);
