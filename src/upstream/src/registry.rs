@@ -18,7 +18,7 @@ use crate::{
         accounts::{ConnectorFactory, PersonalUpstreams, UpstreamAccounts},
     },
 };
-use countersign_config::{UpstreamConfig, UpstreamTarget};
+use countersign_config::{OAuthGrant, UpstreamConfig, UpstreamTarget};
 
 /// The running upstreams.
 pub struct Upstreams {
@@ -57,7 +57,8 @@ impl Upstreams {
     fn create(&self, config: Arc<UpstreamConfig>) -> Arc<Upstream> {
         let accounts = self.credentials.as_ref().zip(config.oauth.as_ref()).and_then(|(source, oauth)| {
             let personal_upstreams = oauth.is_personal().then(|| {
-                let is_required = !source.known_holders(&config).is_empty();
+                // With this grant, the gateway cannot obtain a token without a person to find out.
+                let is_required = oauth.grant == OAuthGrant::Enterprise || !source.known_holders(&config).is_empty();
                 PersonalUpstreams::new(is_required, Arc::clone(&self.connectors), self.thread.handle())
             });
             UpstreamAccounts::for_gateway(&config, source, personal_upstreams)

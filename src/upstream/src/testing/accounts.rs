@@ -25,7 +25,7 @@ pub fn person(name: &str) -> AccountHolder {
 /// One account.
 #[derive(Default)]
 pub struct FakeAccount {
-    token: Mutex<Option<String>>,
+    pub token: Mutex<Option<String>>,
     /// The tokens that refusals obtain, in order.
     pub renewed: Mutex<Vec<String>>,
     /// `true` if the account cannot be used without a token.

@@ -13,7 +13,7 @@ use crate::{
     server::{Phase, accounts::AccountCredentials},
     testing::accounts::{FakeAccounts, person},
 };
-use countersign_config::{AccountKind, UpstreamOAuth};
+use countersign_config::{AccountKind, OAuthGrant, UpstreamOAuth};
 use countersign_protocol::ErrorKind;
 use countersign_provider::{CallContext, Provider};
 use countersign_telemetry::metrics::CircuitState;
@@ -56,6 +56,10 @@ fn consent_needed() -> AuthorizationFailure {
 impl Bench {
     /// Starts the required server `s`, to which these persons have connected.
     async fn start(account: AccountKind, connected: &[&str]) -> Self {
+        Self::start_with(UpstreamOAuth { account, ..Default::default() }, connected).await
+    }
+
+    async fn start_with(oauth: UpstreamOAuth, connected: &[&str]) -> Self {
         let (accounts, servers) = (Arc::new(FakeAccounts::default()), Arc::<Mutex<HashMap<_, Vec<_>>>>::default());
         connected.iter().for_each(|name| accounts.connect(&person(name)));
         let known = Arc::clone(&servers);
@@ -71,8 +75,7 @@ impl Bench {
             vec![Arc::new(AccountConnector { server, credentials }) as Arc<dyn Connector>]
         });
         let upstreams = Upstreams::with_connectors(connectors, Some(Arc::clone(&accounts) as _));
-        let oauth = Some(UpstreamOAuth { account, ..Default::default() });
-        upstreams.apply(&[UpstreamConfig { oauth, required: true, ..config("s") }]);
+        upstreams.apply(&[UpstreamConfig { oauth: Some(oauth), required: true, ..config("s") }]);
         upstreams.wait_until_settled(Duration::from_secs(60)).await;
         Self { upstreams, accounts, servers }
     }
@@ -141,6 +144,19 @@ async fn refusal_without_a_token_asks_for_a_connection() {
     assert!(!configured.needs_consent() && matches!(configured.phase(), Phase::Up));
     assert!(call(&bench.server_of("ann").await.unwrap(), &agent("ann")).await.is_ok());
     assert_needs_connection(bench.server_of("bob").await);
+    bench.end().await;
+}
+
+#[actix::test]
+async fn enterprise_grant_waits_for_a_person() {
+    let oauth = UpstreamOAuth { grant: OAuthGrant::Enterprise, ..Default::default() };
+    let bench = Bench::start_with(oauth, &[]).await;
+    wait_until(|| bench.configured().needs_consent()).await;
+    assert_eq!(bench.servers(&AccountHolder::Gateway)[0].request_count("refused"), 0, "the gateway has no account");
+    // A person who signs in has an account without connecting it.
+    *bench.accounts.account(&person("ann")).token.lock() = Some("token".to_owned());
+    assert!(call(&bench.server_of("ann").await.unwrap(), &agent("ann")).await.is_ok());
+    wait_until(|| bench.tools() == ["s__echo", "s__of_ann"]).await;
     bench.end().await;
 }
 
