@@ -4,8 +4,8 @@ import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { freePort } from '../clients/gateway.mjs';
 import { IdentityProvider } from '../clients/identity-provider.mjs';
-import { assertClean, becomes, focused, holds, launch, live, newPage, open, status } from './lib/browser.mjs';
-import { Gateway, pause } from './lib/gateway.mjs';
+import { armed, assertClean, becomes, focused, holds, launch, live, newPage, open, status, waitForOutcome } from './lib/browser.mjs';
+import { Gateway, eventually, pause } from './lib/gateway.mjs';
 
 const OFFER = 'Sign in with the identity provider';
 
@@ -16,10 +16,10 @@ before(async () => {
   provider = await IdentityProvider.start({ accounts: { alice: { name: 'Alice Ärmel', groups: ['platform'] }, mallory: { name: 'Mallory', groups: [] } } });
   const port = await freePort();
   const url = `http://127.0.0.1:${port}`;
-  provider.addClient({ client_id: 'countersign', token_endpoint_auth_method: 'none', redirect_uris: [`${url}/api/sign-in/callback`], post_logout_redirect_uris: [`${url}/`] });
+  provider.addClient({ client_id: 'countersign', token_endpoint_auth_method: 'none', redirect_uris: [`${url}/api/sign-in/callback`], post_logout_redirect_uris: [`${url}/`], backchannel_logout_uri: `${url}/api/sign-in/back-channel-logout`, backchannel_logout_session_required: true });
   const oidc = { issuer: provider.issuer, client_id: 'countersign', roles: { platform: 'reviewer' }, refresh: '1s' };
-  const rules = [{ tools: 'create_*', then: 'review', sign_in: { max_age: '5m' } }];
-  gateway = await Gateway.start({ port, rules, config: { public_url: url, auth: { oidc } } });
+  const rules = [{ tools: 'create_project', then: 'review', own_agents: 'allow' }, { tools: 'create_*', then: 'review', sign_in: { max_age: '5m' } }];
+  gateway = await Gateway.start({ port, rules, config: { public_url: url, auth: { oidc, tokens: [{ issuer: provider.issuer }] } } });
   browser = await launch();
 });
 after(async () => {
@@ -40,7 +40,7 @@ async function visitProvider(page, login) {
   await page.getByRole('button', { name: 'Continue' }).click();
 }
 
-test('a person signs in and out with the provider', async () => {
+test('a person signs in, and out here and at the provider', async () => {
   const page = await newPage(browser, gateway);
   await page.goto(`${gateway.url}/#/history`);
   await focused(page, '.signin-provider button');
@@ -54,6 +54,13 @@ test('a person signs in and out with the provider', async () => {
   await page.getByRole('button', { name: /sign me out/ }).click();
   await page.getByRole('button', { name: OFFER }).waitFor();
   await holds(() => page.url(), (url) => url.startsWith(`${gateway.url}/`));
+  await visitProvider(page, 'alice');
+  await live(page);
+  const other = await page.context().newPage();
+  await other.goto(`${provider.issuer}/session/end`);
+  await other.getByRole('button', { name: /sign me out/ }).click();
+  await page.getByText('Your sign-in has ended').waitFor();
+  await holds(() => gateway.log, (log) => /the identity provider ended sign-ins ended=1/.test(log), 'by back-channel logout');
   assertOwnPagesClean(page);
   await page.context().close();
 });
@@ -120,7 +127,31 @@ test('a bulk approval that needs a recent sign-in leads to the provider', async 
   await page.context().close();
 });
 
-test('a sign-in outlives the absence of the provider, and a new one says what is wrong', async () => {
+test('a person approves what their own agent proposed', async () => {
+  const page = await newPage(browser, gateway);
+  await page.goto(gateway.url);
+  await visitProvider(page, 'alice');
+  await live(page);
+  const agent = await provider.token('alice', { aud: gateway.url });
+  const id = await gateway.propose('create_project', { key: 'OWN', name: 'By an agent of Alice' }, { key: agent });
+  const key = gateway.cli('keys', 'create', '--role', 'agent', '--name', 'alice-agent', '--subject', provider.issuer, 'alice');
+  await gateway.propose('create_project', { key: 'KEYED', name: 'By a key of Alice' }, { key });
+  const approve = page.locator('[data-act=approve]');
+  await open(page, 'By a key of Alice');
+  await page.locator('.terms', { hasText: 'Whoever signed in may approve what their own agent proposed' }).waitFor();
+  await page.getByText('so somebody else has to approve it').waitFor();
+  assert.equal(await approve.count(), 0);
+  await open(page, 'By an agent of Alice');
+  await armed(page);
+  await approve.click();
+  await waitForOutcome(page, 'Applied');
+  const [{ reviewer }] = (await gateway.change(id)).decisions;
+  assert.equal(reviewer, `${provider.issuer}#alice`);
+  assertOwnPagesClean(page);
+  await page.context().close();
+});
+
+test('a sign-in outlives the absence and the keys of the provider, and a new one says what is wrong', async () => {
   const page = await newPage(browser, gateway);
   await page.goto(gateway.url);
   await visitProvider(page, 'alice');
@@ -138,9 +169,16 @@ test('a sign-in outlives the absence of the provider, and a new one says what is
   // With `refresh: 1s`, these are three refreshes, more than in a minute by default.
   await pause(3000);
   await live(page);
+  await provider.rotateKeys();
   await provider.restart();
+  // The gateway asks for keys at most every ten seconds.
+  await eventually('the new key is known', async () => {
+    await pause(500);
+    return gateway.tool('list_projects', {}, { key: await provider.token('alice', { aud: gateway.url }) });
+  });
   await visitProvider(other, 'alice');
   await live(other);
+  await live(page);
   provider.accounts.alice = { ...provider.accounts.alice, groups: [] };
   for (const each of [page, other]) {
     await each.getByText('Your sign-in has ended').waitFor();
