@@ -242,39 +242,42 @@ describe('JSON Web Tokens of one issuer', () => {
         await events.return();
     });
 
-    test('resumed WebSocket has the scopes and end of its own token', async () => {
-        const { gateway, token } = it;
-        const url = `${gateway.url}/ws`;
-        const [session, first] = await connectRaw(url, await token('alice'));
-        first.write(textFrame(initialize('2025-11-25')));
-        await once(first, 'data');
-        first.destroy();
-        const resume = async claims => {
-            const headers = { authorization: `Bearer ${await token('alice', claims)}` };
-            const socket = new WebSocket(`${url}?session=${session}&received=1`.replace('http', 'ws'), { protocols: ['mcp'], headers });
-            await once(socket, 'open');
-            return socket;
-        };
-        const socket = await resume({ scope: 'tools:read', exp: soon() });
-        socket.send(JSON.stringify(createIssue(2)));
-        const [{ data }] = await once(socket, 'message');
-        assert.equal(JSON.parse(data).error?.data.code, 'FORBIDDEN', data);
-        await once(socket, 'close');
-    });
+    // They wait for the end of a token at the same time.
+    describe('tokens that end', { concurrency: 2 }, () => {
+        test('resumed WebSocket has the scopes and end of its own token', async () => {
+            const { gateway, token } = it;
+            const url = `${gateway.url}/ws`;
+            const [session, first] = await connectRaw(url, await token('alice'));
+            first.write(textFrame(initialize('2025-11-25')));
+            await once(first, 'data');
+            first.destroy();
+            const resume = async claims => {
+                const headers = { authorization: `Bearer ${await token('alice', claims)}` };
+                const socket = new WebSocket(`${url}?session=${session}&received=1`.replace('http', 'ws'), { protocols: ['mcp'], headers });
+                await once(socket, 'open');
+                return socket;
+            };
+            const socket = await resume({ scope: 'tools:read', exp: soon() });
+            socket.send(JSON.stringify(createIssue(2)));
+            const [{ data }] = await once(socket, 'message');
+            assert.equal(JSON.parse(data).error?.data.code, 'FORBIDDEN', data);
+            await once(socket, 'close');
+        });
 
-    test('connections end when their token expires', async () => {
-        const { gateway, token } = it;
-        const id = changeId(await propose(gateway, await token('alice'), 'Waited for'));
-        const waiting = call(gateway, await token('alice', { exp: soon() }), 'wait_for_change', { changeId: id });
-        const socket = new WebSocket(`${gateway.url.replace('http', 'ws')}/ws`, { protocols: ['mcp'], headers: { authorization: `Bearer ${await token('alice', { exp: soon() })}` } });
-        const closed = new Promise(resolve => (socket.onclose = resolve));
-        await new Promise((resolve, reject) => Object.assign(socket, { onopen: resolve, onerror: reject }));
-        const feed = await fetch(`${gateway.url}/api/events`, { headers: { authorization: `Bearer ${await token('bob', { scope: 'changes:decide', exp: soon() })}` } });
-        assert.equal(feed.status, 200);
-        // All end by themselves.
-        for await (const _ of feed.body);
-        await closed;
-        assert.match((await waiting).text, /"code":"UNAUTHORIZED"/);
+        test('connections end when their token expires', async () => {
+            const { gateway, token } = it;
+            const id = changeId(await propose(gateway, await token('alice'), 'Waited for'));
+            const waiting = call(gateway, await token('alice', { exp: soon() }), 'wait_for_change', { changeId: id });
+            const socket = new WebSocket(`${gateway.url.replace('http', 'ws')}/ws`, { protocols: ['mcp'], headers: { authorization: `Bearer ${await token('alice', { exp: soon() })}` } });
+            const closed = new Promise(resolve => (socket.onclose = resolve));
+            await new Promise((resolve, reject) => Object.assign(socket, { onopen: resolve, onerror: reject }));
+            const feed = await fetch(`${gateway.url}/api/events`, { headers: { authorization: `Bearer ${await token('bob', { scope: 'changes:decide', exp: soon() })}` } });
+            assert.equal(feed.status, 200);
+            // All end by themselves.
+            for await (const _ of feed.body);
+            await closed;
+            assert.match((await waiting).text, /"code":"UNAUTHORIZED"/);
+        });
     });
 
     test('signing keys rotate while the gateway runs', async () => {
