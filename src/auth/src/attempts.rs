@@ -41,7 +41,7 @@ pub enum AttemptSource {
     /// One wrong key from one address, as a client with an outdated configuration sends it. Its failures do not count
     /// for other clients of the host.
     WrongKey(IpAddr, u64),
-    /// All sources beyond [`MAX_TRACKED_SOURCES`], and peers without an address.
+    /// All sources beyond `MAX_TRACKED_SOURCES`, and peers without an address.
     Untracked,
 }
 

@@ -1,4 +1,5 @@
-//! Parses `text/event-stream` (https://html.spec.whatwg.org/multipage/server-sent-events.html) from chunks of any size.
+//! Parses `text/event-stream` (<https://html.spec.whatwg.org/multipage/server-sent-events.html>) from chunks of any
+//! size.
 //!
 //! Available crates buffer an unfinished line or event without a limit. This parser bounds an event, so that a hostile
 //! server cannot fill the memory.

@@ -1,6 +1,6 @@
 //! Reads and edits JSON as text: members are replaced one by one, and every other byte stays unchanged, separators included.
 //!
-//! [`scanner`] walks the text in two ways. Untrusted text is checked against the grammar (`Scanner::check_value`, for
+//! `scanner` walks the text in two ways. Untrusted text is checked against the grammar (`Scanner::check_value`, for
 //! the envelope). The functions in this module are for text that is known to be JSON, such as a `RawValue`, and follow
 //! only its structure; on other text they neither panic nor recurse.
 
