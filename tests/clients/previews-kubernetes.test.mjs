@@ -80,11 +80,29 @@ test('every recipe for mcp-server-kubernetes shows what its tool does', async t 
         ['node_management, uncordon', { operation: 'uncordon', nodeName: 'node-1' }, { Node: ['-schedulable: false', '+schedulable: true'] }, s => [node(s).spec.unschedulable ?? false, false]],
         ['kubectl_delete', { resourceType: 'configmap', name: 'fresh', namespace: 'shop' }, { Object: ['-  a: b'] }, s => [object(s, 'v1', 'configmaps', 'fresh'), undefined]],
         ['kubectl_delete, by label', { resourceType: 'pods', labelSelector: 'app=web', namespace: 'shop' }, { Objects: ['-  "shop/web-1"'] }, s => [object(s, 'v1', 'pods', 'web-1'), undefined]],
+        ['kubectl_generic/scale', { command: 'scale', ...RESOURCE, flags: { replicas: 3 } }, { Scale: ['-replicas: 6', '+replicas: 3'] }, s => [web(s).spec.replicas, 3]],
+        ['kubectl_generic/patch', { command: 'patch', ...RESOURCE, flags: { patch: JSON.stringify({ spec: { replicas: 2 } }) } }, { Object: ['-  replicas: 3', '+  replicas: 2'] }, s => [web(s).spec.replicas, 2]],
+        ['kubectl_generic/patch, merge', { command: 'patch', ...RESOURCE, flags: { type: 'merge', patch: JSON.stringify({ spec: { replicas: 4 } }) } }, { Object: ['-  replicas: 2', '+  replicas: 4'] }, s => [web(s).spec.replicas, 4]],
+        ['kubectl_generic/set', { command: 'set', subCommand: 'image', ...RESOURCE, args: ['web=shop/web:4.0'] }, { Images: ['-- web=shop/web:3.0', '+- web=shop/web:4.0'] }, s => [web(s).spec.template.spec.containers[0].image, 'shop/web:4.0']],
+        ['kubectl_generic/rollout', { command: 'rollout', subCommand: 'pause', ...RESOURCE }, { Rollout: ['-paused: false', '+paused: true'] }, s => [web(s).spec.paused, true]],
+        ['kubectl_generic/rollout, resume', { command: 'rollout', subCommand: 'resume', ...RESOURCE }, { Rollout: ['-paused: true', '+paused: false'] }, s => [web(s).spec.paused ?? false, false]],
+        ['kubectl_generic/rollout, restart', { command: 'rollout', subCommand: 'restart', ...RESOURCE }, { Rollout: [] }, s => ['kubectl.kubernetes.io/restartedAt' in web(s).spec.template.metadata.annotations, true]],
+        ['kubectl_generic/cordon', { command: 'cordon', name: 'node-1' }, { Node: ['-schedulable: true', '+schedulable: false'] }, s => [node(s).spec.unschedulable, true]],
+        ['kubectl_generic/uncordon', { command: 'uncordon', name: 'node-1' }, { Node: ['-schedulable: false', '+schedulable: true'] }, s => [node(s).spec.unschedulable ?? false, false]],
+        ['kubectl_generic/delete', { command: 'delete', resourceType: 'configmap', name: 'literal', namespace: 'shop' }, { Object: ['-  a: b'] }, s => [object(s, 'v1', 'configmaps', 'literal'), undefined]],
         ['install_helm_chart', { name: 'demo', chart, namespace: 'shop' }, { Revisions: ['+  "sh.helm.release.v1.demo.v1"'] }, s => [object(s, 'v1', 'configmaps', 'demo').data.greeting, 'hello']],
         ['upgrade_helm_chart', { name: 'demo', chart, namespace: 'shop', values: { greeting: 'hi' } }, { Revisions: ['+  "sh.helm.release.v1.demo.v2"'] }, s => [object(s, 'v1', 'configmaps', 'demo').data.greeting, 'hi']],
         ['uninstall_helm_chart', { name: 'demo', namespace: 'shop' }, { Revisions: ['-  "sh.helm.release.v1.demo.v1",'] }, s => [revisions(s), []]]
     ], tried);
     await t.test('the page about the servers tried says so', () => tried.check());
+    await t.test('kubectl_generic shows the arguments of other commands', async () => {
+        const other = await behind.propose('kubectl_generic', { command: 'delete', resourceType: 'pods', args: ['--all'] });
+        assert.match(other.preview.failed, /no variant/);
+        const read = await behind.propose('kubectl_generic', { command: 'get', resourceType: 'pods', namespace: 'shop' });
+        assert.deepEqual([read.preview.kind, read.preview.failed, read.review.mark], ['arguments', undefined, undefined]);
+        const unknown = await behind.propose('kubectl_generic', { command: 'proxy' });
+        assert.deepEqual([unknown.review.mark, unknown.preview.toolOperation], ['OPERATION_UNKNOWN', 'proxy']);
+    });
     await t.test('exec_in_pod shows its pod', async () => {
         const change = await behind.propose('exec_in_pod', { name: 'literal', namespace: 'shop', command: ['ls', '/'] });
         // There is no such pod.

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { startGatewayWith } from './fixture.mjs';
 import { eventually } from './gateway.mjs';
 import { connectPeer } from './peer.mjs';
-import { VENDORS } from './vendors.mjs';
+import { HOSTED, VENDORS } from './vendors.mjs';
 
 const MARKS = { equal: ' ', note: ' ', insert: '+', delete: '-', skip: '@' };
 
@@ -26,14 +26,15 @@ export function assertShows(change, shows) {
 
 /**
  * Starts a gateway in front of the vendor's server, whose tools keep their names, and of fakes, the first of which is `fake`.
- * `propose` and `apply` make a change and run it.
+ * `propose` and `apply` make a change and run it. `settings` are further settings of the gateway, and
+ * `entrySettings` of the server.
  */
-export async function startBehind(t, vendor) {
-    const { set } = VENDORS[vendor];
-    const { fakes, entry, stop } = await VENDORS[vendor].start();
+export async function startBehind(t, vendor, settings = {}, entrySettings = {}) {
+    const { set, start } = VENDORS[vendor] ?? HOSTED[vendor];
+    const { fakes, entry, stop } = await start();
     t.after(stop);
-    const server = { ...entry, prefix: '', required: true, trust_annotations: true, previews: set };
-    const gateway = await startGatewayWith({ modules: { tracker: { enabled: false } }, mcpServers: { [set]: server } });
+    const server = { ...entry, prefix: '', required: true, trust_annotations: true, previews: set, ...entrySettings };
+    const gateway = await startGatewayWith({ modules: { tracker: { enabled: false } }, mcpServers: { [set]: server }, ...settings });
     t.after(() => gateway.stop());
     const peer = await connectPeer('modern', { http: gateway.mcp });
     t.after(() => peer.close());
@@ -55,19 +56,19 @@ export async function startBehind(t, vendor) {
     };
     const writes = () => fakes.flatMap(fake => fake.writes);
     const behave = mode => fakes.forEach(fake => (fake.mode = mode));
-    return { fake: fakes[0], fakes, gateway, definitions, propose, apply, writes, behave };
+    return { fake: fakes[0], fakes, gateway, peer, definitions, propose, apply, writes, behave };
 }
 
 const given = (args, fakes) => (typeof args === 'function' ? args(...fakes.map(({ state }) => state)) : args);
 
 /**
- * Makes each call: `[tool or "tool, variant", arguments, what the review shows by label, effect, options]`. Arguments can be a
+ * Makes each call: `[tool, "tool, variant" or "tool/operation", arguments, what the review shows by label, effect, options]`. Arguments can be a
  * function of the states of the fakes. The effect is a function of them that returns what is there and what should be. With the
  * option `isReadBack: false`, no tool reads the state after the call; `wrong` says which annotation of the definition is wrong.
  */
 export async function tryCalls(t, { fakes, propose, apply, writes }, calls, tried) {
     for (const [name, args, shows, effect, { isReadBack = true, wrong } = {}] of calls) {
-        const [tool] = name.split(',');
+        const [tool] = name.split(/[,/]/);
         await t.test(name, async () => {
             const change = await propose(tool, given(args, fakes));
             assert.equal(change.preview.failed, undefined);

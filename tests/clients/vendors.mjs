@@ -3,6 +3,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 
+import { startHostedAtlassian } from '../fixtures/fakes/atlassian-hosted.mjs';
 import { startConfluence } from '../fixtures/fakes/confluence.mjs';
 import { startGoogle } from '../fixtures/fakes/google.mjs';
 import { startGitLab } from '../fixtures/fakes/gitlab.mjs';
@@ -13,6 +14,7 @@ import { startSlack } from '../fixtures/fakes/slack.mjs';
 import { startLinear } from '../fixtures/stand-ins/linear.mjs';
 import { startHostedNotion } from '../fixtures/stand-ins/notion.mjs';
 import { startHostedSlack } from '../fixtures/stand-ins/slack.mjs';
+import { startStripe } from '../fixtures/fakes/stripe.mjs';
 import { command } from './fixture.mjs';
 import { repository } from './gateway.mjs';
 
@@ -138,4 +140,10 @@ export const VENDORS = {
         standsFor: "the tools of Slack's hosted server of August 2026",
         start: () => onFake(startHostedSlack, ({ url }) => ({ url }))
     }
+};
+
+/** Stand-ins for servers that are only hosted, like `VENDORS`. No list has the hashes of their definitions. */
+export const HOSTED = {
+    'atlassian-hosted': { set: 'atlassian-hosted', start: () => onFake(startHostedAtlassian, ({ url }) => ({ url })) },
+    stripe: { set: 'stripe', start: () => onFake(startStripe, ({ url }) => ({ url })) }
 };

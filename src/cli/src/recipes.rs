@@ -1,7 +1,7 @@
 //! Checks preview recipes for `config check`: the named tools and arguments should exist in the server's definitions in the
 //! store. The server may offer more tools by now, so a missing one causes only a warning.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, iter};
 
 use serde_json::Value;
 
@@ -63,7 +63,11 @@ impl RecipeChecker<'_> {
         if !self.check_tool(tool, tool) {
             return;
         }
-        for condition in recipe.variants.iter().map(|variant| &variant.when) {
+        let dispatcher = recipe.dispatcher.as_ref();
+        let of_operations = dispatcher.iter().flat_map(|dispatcher| dispatcher.operations.values());
+        let variants = iter::once(recipe).chain(of_operations).flat_map(|recipe| &recipe.variants);
+        for condition in dispatcher.map(|dispatcher| &dispatcher.argument).into_iter().chain(variants.map(|v| &v.when))
+        {
             self.check_condition(tool, condition);
         }
         for recipe in recipe.alternatives() {

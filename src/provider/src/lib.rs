@@ -445,8 +445,8 @@ pub trait ProviderDirectory: Send + Sync + 'static {
     fn is_pinned(&self, _provider: &str, _tool: &str) -> bool {
         false
     }
-    /// Returns `true` if a reviewer has accepted the tool's current definition.
-    fn is_accepted(&self, _provider: &str, _tool: &str) -> bool {
+    /// Returns `true` if a reviewer has accepted the tool's current definition, at least for the operation that the call names.
+    fn is_accepted(&self, _provider: &str, _tool: &str, _arguments: &RawValue) -> bool {
         false
     }
     /// Checks a call's arguments against the tool's current input schema.

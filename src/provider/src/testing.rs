@@ -345,7 +345,7 @@ impl ProviderDirectory for FakeDirectory {
     fn is_pinned(&self, _: &str, _: &str) -> bool {
         self.0.pinned.load(Ordering::SeqCst)
     }
-    fn is_accepted(&self, _: &str, _: &str) -> bool {
+    fn is_accepted(&self, _: &str, _: &str, _: &RawValue) -> bool {
         self.0.accepted.load(Ordering::SeqCst)
     }
     /// Accepts all arguments but `wrong`.

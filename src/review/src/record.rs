@@ -76,6 +76,9 @@ struct PreviewSummary<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 200)]
     failed: Option<&'a str>,
+    /// The operation that the arguments name, if the tool carries many.
+    #[serde(rename = "toolOperation", skip_serializing_if = "Option::is_none")]
+    tool_operation: Option<&'a str>,
 }
 
 /// The maximum number of characters of the reason for a failed preview.
@@ -115,6 +118,7 @@ impl<'a> ChangeSummary<'a> {
             preview: PreviewSummary {
                 kind: change.preview.kind,
                 failed: change.preview.failed.as_deref().map(truncate_reason),
+                tool_operation: change.preview.tool_operation.as_deref(),
             },
             run_after: change.run_after,
             duplicate_of: change.duplicate_of.as_deref(),

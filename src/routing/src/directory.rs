@@ -43,8 +43,11 @@ impl ProviderDirectory for RouteDirectory {
         self.tool(provider, tool).is_some_and(|route| route.definition_status.mark().is_none())
     }
 
-    fn is_accepted(&self, provider: &str, tool: &str) -> bool {
-        self.tool(provider, tool).is_some_and(|route| route.definition_status == DefinitionStatus::Accepted)
+    fn is_accepted(&self, provider: &str, tool: &str, arguments: &RawValue) -> bool {
+        self.tool(provider, tool).is_some_and(|route| {
+            let status = route.operation_of(arguments).map_or(route.definition_status, |known| known.definition_status);
+            status == DefinitionStatus::Accepted
+        })
     }
 
     fn validate(&self, provider: &str, tool: &str, arguments: &RawValue) -> Result<(), McpError> {

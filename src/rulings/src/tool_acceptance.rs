@@ -21,7 +21,7 @@ use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError, annotations::ToolAnnotations};
 use countersign_routing::{
     ruling::definition,
-    table::{PublishedTable, RouteTable, ToolRoute},
+    table::{PublishedTable, ToolRoute},
 };
 use countersign_store::{PinStore, WriteError};
 
@@ -175,27 +175,31 @@ impl ToolAcceptances {
     #[must_use]
     pub fn tools(&self, provider: &str) -> Option<Vec<ToolInfo>> {
         let table = self.routes.load_full();
-        table
-            .provider(provider)
-            .map(|_| tools_of_provider(&table, provider).map(|route| self.describe_tool(route)).collect())
+        table.provider(provider).map(|_| table.definitions(provider).map(|route| self.describe_tool(route)).collect())
     }
 
     /// Returns the numbers of waiting tools by provider, for providers that have any.
     #[must_use]
     pub fn pending_counts(&self) -> HashMap<String, PendingToolCounts> {
         let mut all: HashMap<String, PendingToolCounts> = HashMap::new();
-        for route in self.routes.load().tools() {
+        for route in self.routes.load().tools().iter().flat_map(ToolRoute::with_operations) {
             let claims = claims_to_read(route);
             let is_known =
                 matches!(route.known, Some(KnownTool::Read | KnownTool::SqlRead)) && is_acceptable_known_read(route);
-            if route.definition_status.mark().is_none() && !claims && !is_known {
+            let is_counted = if route.is_operation {
+                // The tool itself already counts for the rest.
+                is_known
+            } else {
+                route.definition_status.mark().is_some() || claims || is_known
+            };
+            if !is_counted {
                 continue;
             }
             let waiting = all.entry(route.provider.name().to_owned()).or_default();
             match route.definition_status {
                 DefinitionStatus::New => waiting.new += 1,
                 DefinitionStatus::Changed => waiting.changed += 1,
-                _ if claims => waiting.claimed_reads += 1,
+                _ if claims && !route.is_operation => waiting.claimed_reads += 1,
                 _ => waiting.known_reads += 1,
             }
         }
@@ -266,7 +270,8 @@ impl ToolAcceptances {
     ) -> Result<(), McpError> {
         let (target, definitions) = self.current_definitions(provider, shown)?;
         let table = self.routes.load_full();
-        let known: HashMap<(&str, &str), KnownTool> = tools_of_provider(&table, provider)
+        let known: HashMap<(&str, &str), KnownTool> = table
+            .definitions(provider)
             .filter_map(|route| Some(((route.name.as_str(), route.hash.as_str()), route.known?)))
             .collect();
         let known_kind = |tool: &Definition| {
@@ -344,7 +349,8 @@ impl ToolAcceptances {
         let Some(current_provider) = table.provider(provider) else {
             return Err(McpError::new(ErrorKind::NotFound, "there is no server of this name"));
         };
-        let routes: HashMap<&str, &Arc<ToolRoute>> = tools_of_provider(&table, provider)
+        let routes: HashMap<&str, &Arc<ToolRoute>> = table
+            .definitions(provider)
             .filter(|r| !r.provider.is_module())
             .map(|route| (route.name.as_str(), route))
             .collect();
@@ -436,6 +442,9 @@ fn claims_to_read(route: &ToolRoute) -> bool {
 
 /// Returns `true` if accepting the server's known reads would change how calls of this tool are decided.
 fn is_acceptable_known_read(route: &ToolRoute) -> bool {
+    if route.is_operation && route.definition_status.mark().is_some() {
+        return false;
+    }
     match route.known {
         Some(KnownTool::Read) => !route.is_read_only() && !is_denied(route),
         Some(KnownTool::DryRun) => {
@@ -455,10 +464,6 @@ fn is_acceptable_known_read(route: &ToolRoute) -> bool {
 
 fn is_denied(route: &ToolRoute) -> bool {
     route.ruling.fixed_decision().is_some_and(|decision| decision.verdict == Verdict::Deny)
-}
-
-fn tools_of_provider<'a>(table: &'a RouteTable, provider: &'a str) -> impl Iterator<Item = &'a Arc<ToolRoute>> {
-    table.tools().iter().filter(move |route| route.provider.name() == provider)
 }
 
 /// Shortens the name of a tool for an error.

@@ -22,6 +22,29 @@ use countersign_telemetry::metrics as telemetry;
 pub struct JudgedCall {
     pub route: Arc<ToolRoute>,
     pub decision: Arc<Decision>,
+    /// The operation that the call names, if the tool carries many.
+    operation: Option<NamedOperation>,
+}
+
+/// An operation of a tool that carries many.
+struct NamedOperation {
+    /// `tool/operation`.
+    subject: String,
+    /// The operation in metrics. Only operations that a recipe names have a label of their own, so that their number is
+    /// bounded.
+    label: String,
+}
+
+/// The label of operations that no recipe names.
+const UNKNOWN_OPERATION: &str = "(unknown)";
+
+impl NamedOperation {
+    fn of_call(route: &ToolRoute, arguments: &RawValue) -> Option<Self> {
+        let subject = route.has_operations().then(|| route.subject_of(arguments).into_owned())?;
+        let known = route.known_operations().find(|known| known.name == subject);
+        let label = known.and_then(|known| known.name.get(route.name.len() + 1..)).unwrap_or(UNKNOWN_OPERATION);
+        Some(Self { label: label.to_owned(), subject })
+    }
 }
 
 /// Proof that the policy has admitted a call to this tool. No handler runs a tool without it, and only
@@ -56,7 +79,8 @@ pub enum Counting {
 /// # Errors
 /// `INTERNAL_ERROR` if the evaluation of the policy failed.
 pub async fn judge(exchange: &Exchange, route: &Arc<ToolRoute>, arguments: &RawValue) -> Result<JudgedCall, McpError> {
-    let judged = |decision| JudgedCall { route: Arc::clone(route), decision };
+    let operation = NamedOperation::of_call(route, arguments);
+    let judged = |decision| JudgedCall { route: Arc::clone(route), decision, operation };
     let ruling = route.ruling_for(arguments);
     if let Some(decision) = ruling.fixed_decision() {
         return Ok(judged(Arc::clone(decision)));
@@ -78,6 +102,12 @@ fn decide(exchange: &Exchange, route: &ToolRoute, arguments: &RawValue) -> Decis
 }
 
 impl JudgedCall {
+    /// Returns the name by which rules refer to the call: that of the tool, or `tool/operation`.
+    #[must_use]
+    pub fn subject(&self) -> &str {
+        self.operation.as_ref().map_or(&self.route.name, |operation| &operation.subject)
+    }
+
     #[must_use]
     pub fn verdict(&self) -> Verdict {
         self.decision.verdict
@@ -96,7 +126,7 @@ impl JudgedCall {
         if counting == Counting::Count {
             self.count_decision(exchange);
         }
-        let (tool, rule) = (&self.route.name, self.decision.rule.as_deref().unwrap_or("policy.default"));
+        let (tool, rule) = (self.subject(), self.decision.rule.as_deref().unwrap_or("policy.default"));
         let reason = &self.decision.reason;
         match self.verdict() {
             Verdict::Allow => Ok(Admission::Run(AdmittedCall(self.route))),
@@ -110,7 +140,14 @@ impl JudgedCall {
     }
 
     fn count_decision(&self, exchange: &Exchange) {
-        let (decision, tool, principal) = (&self.decision, &self.route.name, &exchange.identity.principal.name);
+        let (decision, tool, principal) = (&self.decision, self.subject(), &exchange.identity.principal.name);
+        if let Some(operation) = &self.operation {
+            metrics::counter!(
+                telemetry::OPERATION_CALLS,
+                "tool" => self.route.name.clone(), "operation" => operation.label.clone(), "verdict" => decision.verdict.as_str()
+            )
+            .increment(1);
+        }
         if let Some(rule) = &decision.standing_rule {
             rule.uses.increment();
             tracing::info!(

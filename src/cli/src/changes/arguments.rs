@@ -93,7 +93,7 @@ pub fn tool_notes(change: &Change) -> Vec<(&str, String)> {
 pub fn call_route(change: &Change) -> String {
     let served_by = &change.served_by;
     let upstream = if served_by.fingerprint.is_empty() { String::new() } else { format!(", {}", served_by.label) };
-    route(&change.provider, &change.tool) + &upstream
+    route(&change.provider, &change.preview.subject(&change.tool)) + &upstream
 }
 
 /// Returns the message that an approved change still needs more approvals.

@@ -30,7 +30,7 @@ pub struct RecipeSet {
     pub own_name: &'static str,
 }
 
-pub const SHIPPED_RECIPE_SETS: [RecipeSet; 16] = [
+pub const SHIPPED_RECIPE_SETS: [RecipeSet; 18] = [
     RecipeSet {
         name: "atlassian",
         yaml: include_str!("../../../../config/previews/atlassian.yaml"),
@@ -38,6 +38,14 @@ pub const SHIPPED_RECIPE_SETS: [RecipeSet; 16] = [
         aliases: &["mcp-atlassian", "mcp_atlassian", "ghcr.io/sooperset/mcp-atlassian"],
         addresses: &[],
         own_name: "Atlassian MCP",
+    },
+    RecipeSet {
+        name: "atlassian-hosted",
+        yaml: include_str!("../../../../config/previews/atlassian-hosted.yaml"),
+        reads: include_str!("../../../../config/reads/atlassian-hosted.yaml"),
+        aliases: &[],
+        addresses: &["https://mcp.atlassian.com"],
+        own_name: "atlassian-mcp-server",
     },
     RecipeSet {
         name: "dbhub",
@@ -168,6 +176,14 @@ pub const SHIPPED_RECIPE_SETS: [RecipeSet; 16] = [
         aliases: &["mcp-server-sqlite", "mcp_server_sqlite", "mcp/sqlite"],
         addresses: &[],
         own_name: "sqlite",
+    },
+    RecipeSet {
+        name: "stripe",
+        yaml: include_str!("../../../../config/previews/stripe.yaml"),
+        reads: include_str!("../../../../config/reads/stripe.yaml"),
+        aliases: &["@stripe/mcp"],
+        addresses: &["https://mcp.stripe.com"],
+        own_name: "stripe-mcp",
     },
     RecipeSet {
         name: "supabase",

@@ -218,9 +218,10 @@ pub struct ReviewNote {
     pub rule: Option<String>,
     /// One clause for people.
     pub reason: String,
-    /// `TOOL_NEW` or `TOOL_CHANGED` if the tool's definition is not accepted yet.
+    /// `TOOL_NEW` or `TOOL_CHANGED` if the tool's definition is not accepted yet, `OPERATION_UNKNOWN` if its recipe does not
+    /// know the operation.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(pattern = "^TOOL_(NEW|CHANGED)$")]
+    #[schema(pattern = "^(TOOL_NEW|TOOL_CHANGED|OPERATION_UNKNOWN)$")]
     pub mark: Option<String>,
 }
 

@@ -1,9 +1,12 @@
 //! The preview of a write: its diff, and how it was made.
 
+use std::borrow::Cow;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Diff, Operation, Target};
+use crate::policy::qualified_operation;
 
 /// The source of a preview.
 // The order of the variants is part of `Change::review_digest`.
@@ -40,9 +43,19 @@ pub struct PreviewNote {
     /// The recipe answers a question with which the server confirms the call, as the diff says.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub confirms: bool,
+    /// The operation that the arguments name, if the tool carries many. Rules refer to it as `tool/operation`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_operation: Option<String>,
 }
 
 impl PreviewNote {
+    /// Returns the name by which rules refer to the call of the tool: its own, or `tool/operation`.
+    #[must_use]
+    pub fn subject<'a>(&self, tool: &'a str) -> Cow<'a, str> {
+        let operation = self.tool_operation.as_deref();
+        operation.map_or(Cow::Borrowed(tool), |operation| Cow::Owned(qualified_operation(tool, operation)))
+    }
+
     /// Returns `true` if the preview shows the effect of the change, and not only its arguments.
     #[must_use]
     pub const fn is_live(&self) -> bool {

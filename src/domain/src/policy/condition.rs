@@ -44,7 +44,7 @@ const VARIABLES: &Variables = &[
     ("arguments", &[]),
     ("principal", &["name", "role", "claims"]),
     ("session", &["transport", "revision", "client"]),
-    ("tool", &["name", "server", "annotations"]),
+    ("tool", &["name", "operation", "server", "annotations"]),
 ];
 
 const FUNCTIONS: [&str; 19] = [

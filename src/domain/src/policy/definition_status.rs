@@ -49,14 +49,23 @@ pub enum AcceptanceMark {
     New,
     #[serde(rename = "TOOL_CHANGED")]
     Changed,
+    #[serde(rename = "OPERATION_UNKNOWN")]
+    UnknownOperation,
 }
 
 impl AcceptanceMark {
+    /// Returns `true` if no call of the tool runs without review until its definition is accepted.
+    #[must_use]
+    pub const fn concerns_definition(self) -> bool {
+        matches!(self, Self::New | Self::Changed)
+    }
+
     #[must_use]
     pub const fn code(self) -> &'static str {
         match self {
             Self::New => "TOOL_NEW",
             Self::Changed => "TOOL_CHANGED",
+            Self::UnknownOperation => "OPERATION_UNKNOWN",
         }
     }
 
@@ -67,6 +76,7 @@ impl AcceptanceMark {
             Self::Changed => {
                 "the tool's definition or the server behind its name has changed, and nobody has accepted the change yet"
             }
+            Self::UnknownOperation => "the tool's recipe does not know the operation that the call names",
         }
     }
 }

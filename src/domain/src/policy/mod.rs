@@ -34,7 +34,7 @@ pub mod terms;
 mod tests;
 pub mod values;
 
-use std::sync::Arc;
+use std::{borrow::Cow, iter, sync::Arc};
 
 use serde::Serialize;
 use strum::{IntoStaticStr, VariantArray};
@@ -166,6 +166,8 @@ impl From<&Decision> for ReviewNote {
 pub struct ToolFacts {
     /// The name that clients see.
     pub name: String,
+    /// The operation of a tool that carries many.
+    pub operation: Option<ToolOperation>,
     /// The name of the provider.
     pub server: String,
     /// The annotations of the tool's definition.
@@ -181,11 +183,39 @@ pub struct ToolFacts {
     pub self_service: bool,
 }
 
+/// Returns the name by which rules and acceptances refer to an operation of a tool.
+#[must_use]
+pub fn qualified_operation(tool: &str, operation: &str) -> String {
+    format!("{tool}/{operation}")
+}
+
 /// The protocol's defaults for a tool without annotations (2025-03-26 schema, `ToolAnnotations`).
 const DEFAULT_ANNOTATIONS: ToolAnnotations =
     ToolAnnotations { read_only_hint: false, destructive_hint: true, idempotent_hint: false, open_world_hint: true };
 
+/// An operation of a tool that carries many, to which rules refer as `tool/operation`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolOperation {
+    /// The operation's own name.
+    pub name: String,
+    /// The recipe of the tool names the operation. An unknown one is reviewed even where the tool is allowed.
+    pub is_known: bool,
+}
+
 impl ToolFacts {
+    /// Returns the names by which rules refer to the tool: its own, and `tool/operation`.
+    pub fn names(&self) -> impl Iterator<Item = Cow<'_, str>> {
+        let operation = self.operation.as_ref().map(|operation| qualified_operation(&self.name, &operation.name));
+        iter::once(Cow::Borrowed(self.name.as_str())).chain(operation.map(Cow::Owned))
+    }
+
+    /// Returns the reason why calls are reviewed regardless of the rules, if any.
+    #[must_use]
+    pub fn mark(&self) -> Option<AcceptanceMark> {
+        let is_unknown = self.operation.as_ref().is_some_and(|operation| !operation.is_known);
+        self.definition_status.mark().or(is_unknown.then_some(AcceptanceMark::UnknownOperation))
+    }
+
     /// Returns `true` if its annotations are trusted.
     #[must_use]
     pub fn has_trusted_annotations(&self) -> bool {
@@ -268,7 +298,7 @@ impl Policy {
             let reason = "callers may manage their own changes";
             return Ruling::new(&[], tool, Decision::new(Verdict::Allow, reason, Arc::default()), None, false);
         }
-        let rules = self.standing_rules.rules_for_tool(&tool.server, &tool.name);
+        let rules = tool.names().flat_map(|name| self.standing_rules.rules_for_tool(&tool.server, &name)).collect();
         let standing_rules = ToolStandingRules::new(rules, tool, &self.reviewers);
         Ruling::new(&self.rules, tool, self.default_decision(tool), standing_rules, self.mode == PolicyMode::Simulate)
     }

@@ -138,6 +138,12 @@ impl Ruling {
         !self.simulates && (self.standing_rules.is_some() || blocks())
     }
 
+    /// Returns a ruling that is evaluated for each call, for a tool whose operations have other rulings.
+    #[must_use]
+    pub fn for_each_call(self) -> Self {
+        Self { fixed: None, ..self }
+    }
+
     /// Returns `true` if every call of every principal is allowed by an enforced policy.
     #[must_use]
     pub fn always_allows(&self) -> bool {
@@ -180,7 +186,11 @@ impl Ruling {
     #[must_use]
     pub fn tool_allow_rule(&self) -> Option<&Arc<StandingRule>> {
         let decision = match &self.config_ruling {
-            ConfigRuling::Fixed(decision) if decision.rule.is_none() && decision.mark.is_none() => decision,
+            ConfigRuling::Fixed(decision)
+                if decision.rule.is_none() && !decision.mark.is_some_and(AcceptanceMark::concerns_definition) =>
+            {
+                decision
+            }
             _ => return None,
         };
         self.standing_rules.as_ref()?.allow_rule(&decision.terms)
@@ -215,7 +225,7 @@ impl ConfigRuling {
                 break;
             }
         }
-        let conditional = ConditionalRules { candidates, otherwise, mark: tool.definition_status.mark(), tool: value };
+        let conditional = ConditionalRules { candidates, otherwise, mark: tool.mark(), tool: value };
         if is_fixed {
             // No candidate depends on the call, so none is evaluated with one.
             return Self::Fixed(conditional.decide(|candidate| candidate.static_match.as_match()));
@@ -226,7 +236,7 @@ impl ConfigRuling {
 
 /// Evaluates the part of a rule that does not depend on the call; `None` if it does not cover the tool.
 fn match_statically(rule: &Rule, tool: &ToolFacts, value: &cel::Value) -> Option<StaticMatch> {
-    if !rule.admits_tool(&tool.name) || !rule.servers.admits(&tool.server) {
+    if !tool.names().any(|name| rule.admits_tool(&name)) || !rule.servers.admits(&tool.server) {
         return None;
     }
     let static_match = if tool.has_trusted_annotations() {
@@ -410,6 +420,7 @@ fn tool_value(tool: &ToolFacts) -> cel::Value {
     let annotations = condition::map_value(hints.map(|(hint, value)| (hint, cel::Value::Bool(value))));
     condition::map_value([
         ("name", cel::Value::from(tool.name.as_str())),
+        ("operation", cel::Value::from(tool.operation.as_ref().map_or("", |operation| operation.name.as_str()))),
         ("server", cel::Value::from(tool.server.as_str())),
         ("annotations", annotations),
     ])

@@ -22,6 +22,7 @@ fn policy(default: PolicyDefault, rules: Vec<Rule>) -> Policy {
 
 fn tool(read_only: bool) -> ToolFacts {
     ToolFacts {
+        operation: None,
         name: "fs__write".into(),
         server: "fs".into(),
         annotations: ToolAnnotations { read_only_hint: read_only, ..ToolAnnotations::default() },
@@ -346,4 +347,30 @@ fn only_conditions_on_arguments_may_take_long() {
     assert!(!ruling.may_take_long(&principal(Role::Agent), &raw("{}")));
     assert!(ruling.may_take_long(&principal(Role::Reviewer), &raw("{}")));
     assert!(ruling.may_take_long(&principal(Role::Agent), &large));
+}
+
+#[test]
+fn rules_name_operations_like_tools() {
+    use Verdict as V;
+    let operation = |name: &str, is_known: bool| ToolFacts {
+        operation: Some(ToolOperation { name: name.to_owned(), is_known }),
+        ..tool(false)
+    };
+    let rule =
+        |tools: &str, then| Rule { tools: Globs::new(vec![tools.to_owned()]).unwrap(), ..Rule::new(tools, then) };
+    let rules = vec![rule("fs__write/Delete*", V::Deny), rule("fs__write/Get", V::Allow), rule("fs__write", V::Review)];
+    let by_operation = policy(PolicyDefault::Allow, rules);
+    let verdict = |policy: &Policy, name: &str, is_known| decide(policy, &operation(name, is_known), "{}").verdict;
+    assert_eq!(verdict(&by_operation, "DeleteAll", true), V::Deny);
+    assert_eq!(verdict(&by_operation, "DeleteOther", false), V::Deny, "an unknown operation can be denied");
+    assert_eq!(verdict(&by_operation, "Get", true), V::Allow);
+    assert_eq!(verdict(&by_operation, "Post", true), V::Review, "a rule for the tool covers its operations");
+    assert_eq!(decide(&by_operation, &tool(false), "{}").verdict, V::Review, "a rule for an operation covers no tool");
+
+    let allowing = policy(PolicyDefault::Allow, Vec::new());
+    assert_eq!(verdict(&allowing, "Post", true), V::Allow);
+    let unknown = decide(&allowing, &operation("Post", false), "{}");
+    assert_eq!((unknown.verdict, unknown.mark), (V::Review, Some(AcceptanceMark::UnknownOperation)));
+    let condition = Rule { when: compiled("tool.operation == 'Post'"), ..Rule::new("r", V::Deny) };
+    assert_eq!(verdict(&policy(PolicyDefault::Allow, vec![condition]), "Post", true), V::Deny);
 }

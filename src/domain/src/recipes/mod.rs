@@ -1,5 +1,6 @@
 //! Recipes for previews of an upstream tool's calls, as configured in `mcpServers.<name>.previews`.
 
+mod dispatcher;
 mod fields;
 mod sql;
 mod template;
@@ -13,6 +14,7 @@ use strum::{IntoStaticStr, VariantArray};
 use crate::policy::{Condition, condition::Variables};
 
 pub use countersign_sql::Dialect;
+pub use dispatcher::{Dispatcher, MAX_OPERATION_CHARS};
 pub use fields::{FieldFilter, FieldPath};
 pub use sql::{SqlDialect, SqlQuery, SqlRecipe};
 pub use template::{RecordField, TemplateError, TextPart, TextTemplate};
@@ -72,6 +74,8 @@ pub struct Recipe {
     pub tried: Vec<String>,
     /// Complete recipes for different arguments. If there are any, the first whose condition holds makes the preview.
     pub variants: Vec<RecipeVariant>,
+    /// The operations of the tool, each with its own recipe.
+    pub dispatcher: Option<Dispatcher>,
 }
 
 /// A recipe for the arguments that meet a condition.
@@ -109,14 +113,23 @@ impl StateAfter {
 }
 
 impl Recipe {
-    /// Returns the recipes that can make a preview: those of the variants, or else this one.
+    /// Returns the recipes that can make a preview: those of the operations or variants, or else this one.
     #[must_use]
     pub fn alternatives(&self) -> Vec<&Self> {
-        if self.variants.is_empty() {
-            vec![self]
-        } else {
-            self.variants.iter().map(|variant| &variant.recipe).collect()
+        let of_operations = self.dispatcher.iter().flat_map(|dispatcher| dispatcher.operations.values());
+        let of_variants = self.variants.iter().map(|variant| &variant.recipe);
+        if self.dispatcher.is_some() || !self.variants.is_empty() {
+            return of_operations.chain(of_variants).flat_map(Self::alternatives).collect();
         }
+        vec![self]
+    }
+
+    /// Returns `true` if the recipe says nothing about the state, so that reviewers see the arguments.
+    #[must_use]
+    pub fn has_no_method(&self) -> bool {
+        let Self { dry_run, before, after, reads, verify, sql, confirm, .. } = self;
+        let shows_nothing = dry_run.is_none() && before.is_none() && after.is_none() && reads.is_empty();
+        shows_nothing && verify.is_none() && sql.is_none() && confirm.is_none()
     }
 
     /// Returns what the recipe was tried with, or `none`.
@@ -137,6 +150,8 @@ impl Recipe {
             confirmation.is_trusted = is_trusted;
         }
         self.variants.iter_mut().for_each(|variant| variant.recipe.set_trust(is_trusted));
+        let operations = self.dispatcher.iter_mut().flat_map(|dispatcher| dispatcher.operations.values_mut());
+        operations.for_each(|recipe| recipe.set_trust(is_trusted));
     }
 
     /// Returns `true` if the operator vouches for an SQL query, a dry run or an answer of the recipe.
@@ -302,11 +317,17 @@ impl Recipes {
     }
 
     /// Returns `true` if these recipes do what `old` does not do: recipes that the operator added or changed, SQL queries or
-    /// dry runs that need no accepted tool, or answers to questions of the server.
+    /// dry runs that need no accepted tool, answers to questions of the server, or operations that are no longer unknown.
     #[must_use]
     pub fn calls_more_than(&self, old: &Self) -> bool {
         let is_unconditional =
             |(tool, recipe): &(&String, &Recipe)| self.written.contains(tool) || recipe.has_trusted_calls();
+        let knows_more = |(tool, recipe): (&String, &Recipe)| {
+            let new = self.get(tool).and_then(|recipe| recipe.dispatcher.as_ref());
+            let old = recipe.dispatcher.as_ref();
+            old.is_some_and(|old| new.is_none_or(|new| new.knows_more_than(old)))
+        };
         self.by_tool.iter().filter(is_unconditional).any(|(tool, recipe)| old.get(tool) != Some(recipe))
+            || old.by_tool.iter().any(knows_more)
     }
 }

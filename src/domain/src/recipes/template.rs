@@ -104,6 +104,17 @@ impl TextTemplate {
         })
     }
 
+    /// Returns the path of the argument that the text stands for, or `None` if it is anything else.
+    #[must_use]
+    pub fn argument_path(&self) -> Option<&Condition> {
+        match self {
+            Self::Expression(path) if path.source() != "arguments" => {
+                Some(path).filter(|path| root_of_path(path.source()) == Some("arguments"))
+            }
+            _ => None,
+        }
+    }
+
     /// Returns all expressions in it.
     #[must_use]
     pub fn expressions(&self) -> Vec<&Condition> {

@@ -27,8 +27,8 @@ pub struct ComputedPreview {
 /// The part of a preview that the verification needs after the run.
 #[derive(Clone, Debug, Default)]
 pub struct StateBefore {
-    /// The variant of the recipe that made the preview.
-    pub variant: Option<usize>,
+    /// The position of the recipe that made the preview in [`Recipe::alternatives`].
+    pub alternative: usize,
     /// The state that the recipe has read: one value, or one for each element of its list. A value is `None` if the target did
     /// not exist.
     pub values: Vec<Option<Value>>,

@@ -37,6 +37,9 @@ pub(super) fn apply_recipe_labels(recipe: &Recipe, arguments: &cel::Value, argum
 
 /// Returns the operation that the recipe names. Any other value counts as [`Operation::Call`].
 pub(super) fn operation_of(recipe: &Recipe, arguments: &cel::Value) -> Option<Operation> {
+    if recipe.dispatcher.is_some() {
+        return None;
+    }
     let value = answers::render("operation", recipe.operation.as_ref()?, &[("arguments", arguments)]);
     let name = value.as_ref().ok().and_then(Value::as_str).unwrap_or_default();
     let operation = Operation::VARIANTS.iter().find(|operation| name.eq_ignore_ascii_case(operation.as_str()));

@@ -1,6 +1,7 @@
 //! Makes a preview by a recipe: makes its calls on behalf of the proposer, within a time limit.
 
 use std::{
+    ptr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -68,6 +69,8 @@ impl<'a> RecipeRunner<'a> {
         let mut computed = self.run_recipe(recipe, tool, raw, arguments_preview).await;
         computed.preview.note.restricted = self.restricted.load(Ordering::Relaxed);
         computed.preview.note.tried = Some(recipe.tried_text());
+        computed.preview.note.tool_operation =
+            recipe.dispatcher.as_ref().and_then(|dispatcher| dispatcher.operation_of(raw));
         computed
     }
 
@@ -84,13 +87,18 @@ impl<'a> RecipeRunner<'a> {
             Err(fault) => return compose::preview_of_failure(arguments_preview, fault),
         };
         apply_recipe_labels(recipe, &arguments, &mut arguments_preview);
-        let (variant, recipe) = match select_variant(recipe, &arguments) {
+        let alternatives = recipe.alternatives();
+        let recipe = match select_alternative(recipe, &arguments) {
             Ok(selected) => selected,
             Err(fault) => return compose::preview_of_failure(arguments_preview, fault),
         };
+        let alternative = alternatives.iter().position(|other| ptr::eq(*other, recipe)).unwrap_or_default();
         apply_recipe_labels(recipe, &arguments, &mut arguments_preview);
         if let Some(sql) = &recipe.sql {
             return self.run_sql(recipe, sql, tool, &arguments, arguments_preview).await;
+        }
+        if recipe.has_no_method() {
+            return ComputedPreview { preview: arguments_preview, transient_error: None, before: None };
         }
         let observations = tokio::time::timeout(MAX_PREVIEW_TIME, self.observe(recipe, tool, raw, &arguments)).await;
         let observations = match observations {
@@ -101,7 +109,7 @@ impl<'a> RecipeRunner<'a> {
             }
         };
         let values = observations.before.iter().map(|observation| observation.value.clone()).collect();
-        let before = Some(StateBefore { variant, values });
+        let before = Some(StateBefore { alternative, values });
         let (recipe, fallback) = (recipe.clone(), arguments_preview.clone());
         match run_blocking(move || compose::compose(&recipe, &arguments, &fallback, observations)).await {
             Ok(preview) => ComputedPreview { preview, transient_error: None, before },
@@ -173,17 +181,17 @@ impl<'a> RecipeRunner<'a> {
         let tool = self.provider.exposed_name(&sql.query.tool);
         let definition = self.pinned_tool(&tool, tools)?;
         let server = self.provider.name();
-        if !sql.is_trusted && !self.directory.is_accepted(server, &tool) {
+        let mut object = answers::render_fields(&sql.query.arguments, &[("arguments", arguments)])?;
+        object.retain(|_, value| !value.is_null());
+        object.insert(sql.query.argument.clone(), query.into());
+        let call = raw_json(Value::Object(object).to_string())?;
+        if !sql.is_trusted && !self.directory.is_accepted(server, &tool, &call) {
             let reason = format!(
                 "the preview's query calls {tool}, and nobody has accepted its definition: accept the known reads of \
                  the server, or name its recipes in `mcpServers.{server}.previews`"
             );
             return Err(Fault::new("acceptance", reason));
         }
-        let mut object = answers::render_fields(&sql.query.arguments, &[("arguments", arguments)])?;
-        object.retain(|_, value| !value.is_null());
-        object.insert(sql.query.argument.clone(), query.into());
-        let call = raw_json(Value::Object(object).to_string())?;
         // If the called tool has a recipe of its own, that recipe must find a statement that only reads. The recipe of the
         // change could pass the query in another argument than the one that the tool runs, or pass the change itself.
         let own_recipe = self.provider.recipe(&tool).and_then(|recipe| recipe.sql.as_ref());
@@ -208,7 +216,7 @@ impl<'a> RecipeRunner<'a> {
         arguments: &cel::Value,
     ) -> Result<Observations, Fault> {
         let tools = self.provider.tools();
-        let is_accepted = || self.directory.is_accepted(self.provider.name(), tool);
+        let is_accepted = || self.directory.is_accepted(self.provider.name(), tool, raw);
         let may_confirm = recipe.confirm.as_ref().is_some_and(|confirm| confirm.is_trusted || is_accepted());
         let mut observations = Observations { may_confirm, ..Observations::default() };
         if let Some(dry) = &recipe.dry_run {
@@ -243,7 +251,7 @@ impl<'a> RecipeRunner<'a> {
         arguments: &cel::Value,
     ) -> Result<Observation, Fault> {
         let definition = self.pinned_tool(tool, tools)?;
-        if !dry.is_trusted && !self.directory.is_accepted(self.provider.name(), tool) {
+        if !dry.is_trusted && !self.directory.is_accepted(self.provider.name(), tool, raw) {
             let server = self.provider.name();
             return Err(Fault::new(
                 "acceptance",
@@ -353,17 +361,20 @@ impl<'a> RecipeRunner<'a> {
     }
 }
 
-/// Returns the variant for these arguments with its position, or the recipe itself if it has none.
-pub(super) fn select_variant<'r>(
-    recipe: &'r Recipe,
-    arguments: &cel::Value,
-) -> Result<(Option<usize>, &'r Recipe), Fault> {
-    if recipe.variants.is_empty() {
-        return Ok((None, recipe));
+/// Returns the recipe of the operation and the variant for these arguments, which is one of [`Recipe::alternatives`].
+pub(super) fn select_alternative<'r>(recipe: &'r Recipe, arguments: &cel::Value) -> Result<&'r Recipe, Fault> {
+    if let Some(dispatcher) = &recipe.dispatcher {
+        let operation = dispatcher.operation_in(arguments);
+        let operation = operation.and_then(|operation| dispatcher.operations.get(&operation));
+        let unknown = || Fault::new("operation", "the recipe does not know the operation that the arguments name");
+        return select_alternative(operation.ok_or_else(unknown)?, arguments);
     }
-    for (n, variant) in recipe.variants.iter().enumerate() {
+    if recipe.variants.is_empty() {
+        return Ok(recipe);
+    }
+    for variant in &recipe.variants {
         match answers::evaluate("when", &variant.when, &[("arguments", arguments)])? {
-            Value::Bool(true) => return Ok((Some(n), &variant.recipe)),
+            Value::Bool(true) => return Ok(&variant.recipe),
             Value::Bool(false) => {}
             _ => return Err(Fault::from_expression("when", &ConditionFault::NotBoolean("something else"))),
         }

@@ -93,9 +93,10 @@ impl<'a> Expectation<'a> {
     /// Returns `None` if the recipe says nothing about the state after the run, or if that needs the state before, which was
     /// not read.
     fn from_recipe(recipe: &'a Recipe, state: Option<&'a StateBefore>) -> Option<Self> {
-        let recipe = match state.and_then(|state| state.variant) {
-            Some(variant) => &recipe.variants.get(variant)?.recipe,
-            None if recipe.variants.is_empty() => recipe,
+        let alternatives = recipe.alternatives();
+        let recipe = match state {
+            Some(state) => *alternatives.get(state.alternative)?,
+            None if alternatives.len() == 1 && std::ptr::eq(alternatives[0], recipe) => recipe,
             None => return None,
         };
         let verify = recipe.verify.as_ref();

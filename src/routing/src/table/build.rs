@@ -11,14 +11,15 @@ use super::{
     Aliases, ListVersions, PromptRoute, RouteTable, RouteTarget, ToolRoute,
     list_entries::RenderedEntry,
     name_conflicts::{ConflictRules, NameClaims, Warnings},
+    operations::OperationRoutes,
     reserved_names::ReservedNames,
     resources::Resources,
-    ruling,
+    ruling::{self, RuledCalls},
     server_instructions::ServerInstructions,
     unreached_upstreams::UnreachedUpstreams,
     validate::compile_schema,
 };
-use countersign_domain::policy::{Policy, pins::ReadConsent};
+use countersign_domain::policy::{Policy, ToolOperation, pins::ReadConsent};
 use countersign_protocol::{Era, Revision, param_headers::annotated_params};
 use countersign_provider::ToolDef;
 use countersign_upstream::names;
@@ -192,17 +193,28 @@ fn build_tool_route(
         validator.get_or_init(|| compile_schema(&def)).as_ref().map_err(|reason| fault(reason.clone()))?;
     }
     let hash = ruling::definition_hash(&def);
-    let (facts, ruling) = ruling::tool_ruling(policy, provider, &def, &hash, false);
+    let operations = OperationRoutes::new(policy, provider, &def, &hash, pending_schema);
+    let (facts, ruling) = match &operations {
+        None => ruling::tool_ruling(policy, provider, &def, &hash, RuledCalls::All),
+        // This ruling is for calls that name no known operation.
+        Some(_) => {
+            let unnamed = RuledCalls::Operation(ToolOperation { name: String::new(), is_known: false });
+            let (facts, ruling) = ruling::tool_ruling(policy, provider, &def, &hash, unnamed);
+            (facts, ruling.for_each_call())
+        }
+    };
     let recipe = provider.as_provider().recipe(&def.name);
     let sql = recipe.and_then(|recipe| recipe.sql.clone());
     let sql = sql.filter(|_| ruling::read_consent(policy, provider, &def, &hash) == ReadConsent::Sql);
     let has_reads = sql.is_some() || def.read_only_when.is_some() && provider.is_module();
-    let read_ruling = has_reads.then(|| ruling::tool_ruling(policy, provider, &def, &hash, true).1);
-    let pending_schema = ruling.may_review().then(|| pending_schema.clone());
+    let read_ruling = has_reads.then(|| ruling::tool_ruling(policy, provider, &def, &hash, RuledCalls::Reads).1);
+    let may_review = ruling.may_review() || operations.as_ref().is_some_and(OperationRoutes::may_review);
+    let pending_schema = may_review.then(|| pending_schema.clone());
     Ok(Some(Arc::new(ToolRoute {
         name: def.name.clone(),
+        is_operation: false,
         provider: provider.clone(),
-        known: ruling::known_tool(provider, &def),
+        known: ruling::known_tool(provider, &def, None),
         def,
         hash,
         definition_status: facts.definition_status,
@@ -210,6 +222,7 @@ fn build_tool_route(
         ruling,
         read_ruling,
         sql,
+        operations,
         param_headers,
         pending_schema,
         validator,

@@ -5,6 +5,7 @@ mod build;
 pub mod list_entries;
 pub mod module_entries;
 mod name_conflicts;
+mod operations;
 mod personal_lists;
 mod reserved_names;
 pub mod resources;
@@ -22,12 +23,13 @@ use std::{
 };
 
 use parking_lot::RwLock;
-use serde_json::{Value, json, value::RawValue};
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use self::{
     list_entries::{RenderedEntry, ResourceRoute, TemplateRoute},
     name_conflicts::{ResolvedNames, Warnings},
+    operations::OperationRoutes,
     personal_lists::PersonalLists,
     resources::Resources,
     server_instructions::ServerInstructions,
@@ -115,6 +117,8 @@ impl RouteTarget {
 pub struct ToolRoute {
     /// The name that clients use.
     pub name: String,
+    /// The route is for one operation of a tool, and its name is `tool/operation`. No client calls it by that name.
+    pub is_operation: bool,
     pub provider: RouteTarget,
     pub def: ToolDef,
     /// `sha256:…` of the definition. Every change stores it, so that a call runs only with the definition that was
@@ -131,6 +135,8 @@ pub struct ToolRoute {
     read_ruling: Option<Ruling>,
     /// Finds the SQL of a call, if a reviewer accepted that statements which only read run without review.
     sql: Option<Arc<SqlRecipe>>,
+    /// The operations, if the recipe of the tool says which argument names one.
+    operations: Option<OperationRoutes>,
     /// Arguments that HTTP clients mirror into headers (2026-07-28/server/tools, `x-mcp-header`).
     pub param_headers: Vec<ParamHeader>,
     /// The output schema of a pending answer, if calls of this tool may be put under review.
@@ -161,7 +167,8 @@ impl ToolRoute {
     }
 
     fn is_in(&self, lists: &mut PersonalLists<'_>) -> bool {
-        self.ruling.is_listed_to(lists.principal) && lists.has_tool(&self.provider, &self.name)
+        let operations = || self.operations.as_ref().is_some_and(|all| all.are_listed_to(lists.principal));
+        (self.ruling.is_listed_to(lists.principal) || operations()) && lists.has_tool(&self.provider, &self.name)
     }
 
     /// Returns `true` for the tool with which the gateway asks a person to connect the server (see
@@ -175,23 +182,6 @@ impl ToolRoute {
     #[must_use]
     pub fn is_read_only(&self) -> bool {
         self.is_read_only
-    }
-
-    /// Returns the policy's ruling on a call with these arguments.
-    #[must_use]
-    pub fn ruling_for(&self, arguments: &RawValue) -> &Ruling {
-        match &self.read_ruling {
-            Some(read_ruling) if self.only_reads(arguments) => read_ruling,
-            _ => &self.ruling,
-        }
-    }
-
-    fn only_reads(&self, arguments: &RawValue) -> bool {
-        match (&self.sql, self.def.read_only_when) {
-            (Some(sql), _) => sql.is_read(&self.def.title, arguments.get()),
-            (None, Some(reads)) => reads(arguments),
-            (None, None) => false,
-        }
     }
 
     /// Returns `true` if a reviewer accepted that SQL statements which only read run without review.
@@ -229,7 +219,10 @@ impl ToolRoute {
     fn hash_identity(&self, hasher: &mut DefaultHasher) {
         self.name.hash(hasher);
         self.pending_schema.is_some().hash(hasher);
-        self.ruling.fixed_decision().map(|decision| decision.verdict as u8).hash(hasher);
+        let rulings = std::iter::once(&self.ruling).chain(self.operations.iter().flat_map(OperationRoutes::rulings));
+        for ruling in rulings {
+            ruling.fixed_decision().map(|decision| decision.verdict as u8).hash(hasher);
+        }
         match &self.def.raw {
             Some(raw) => raw.get().hash(hasher),
             None => self.list_entry(Revision::MODERN).hash(hasher),
@@ -283,6 +276,12 @@ pub struct RouteTable {
 }
 
 impl RouteTable {
+    /// Iterates over the tools of a provider, each followed by its known operations.
+    pub fn definitions<'a>(&'a self, provider: &'a str) -> impl Iterator<Item = &'a Arc<ToolRoute>> {
+        let tools = self.tools().iter().filter(move |route| route.provider.name() == provider);
+        tools.flat_map(ToolRoute::with_operations)
+    }
+
     /// Resolves a tool's name. An exact name comes first, then `<provider>.<name>`, configured prefixes, categories,
     /// patterns and the fallback. Each alias may use the server's own name of the tool.
     #[must_use]
@@ -341,7 +340,8 @@ impl RouteTable {
     }
 
     /// Returns the tool of that name at that provider, even if another provider serves the name.
-    pub(crate) fn tool_of_provider(&self, name: &str, provider: &str) -> Option<Arc<ToolRoute>> {
+    #[must_use]
+    pub fn tool_of_provider(&self, name: &str, provider: &str) -> Option<Arc<ToolRoute>> {
         let first = self.tools.by_name.get(name)?;
         let alternatives = self.tools.alternatives.get(name).into_iter().flatten();
         std::iter::once(first).chain(alternatives).find(|route| route.provider.name() == provider).cloned()

@@ -4,9 +4,10 @@ use serde_json::{Value, json};
 
 use super::RouteTarget;
 use countersign_domain::policy::{
-    DefinitionStatus, Policy, Ruling, ToolFacts,
+    DefinitionStatus, Policy, Ruling, ToolFacts, ToolOperation,
     known_reads::KnownTool,
     pins::{Definition, ReadConsent},
+    qualified_operation,
 };
 use countersign_protocol::{annotations::ToolAnnotations, arguments::canonical_text_hash, json::replace_strings};
 use countersign_provider::ToolDef;
@@ -60,41 +61,70 @@ pub(super) fn pin_first_seen(policy: &Policy, provider: &RouteTarget, tools: &[T
     }
 }
 
-/// Returns what the list of the server's known reads says about the tool, if it names the tool.
-pub(super) fn known_tool(provider: &RouteTarget, def: &ToolDef) -> Option<KnownTool> {
+/// Returns what the list of the server's known reads says about the tool or one of its operations, if it names it.
+pub(super) fn known_tool(provider: &RouteTarget, def: &ToolDef, operation: Option<&str>) -> Option<KnownTool> {
     let provider = provider.as_provider();
     let raw = def.raw.as_ref()?.get();
     let own_name = def.name.strip_prefix(provider.exposed_name("").as_str())?;
-    provider.known_reads()?.find(own_name, || {
+    let listed_name = operation.map_or(own_name.to_owned(), |operation| qualified_operation(own_name, operation));
+    provider.known_reads()?.find(&listed_name, || {
         let own = replace_strings(raw, &["name"], |_, name| (name != own_name).then(|| own_name.to_owned()));
         canonical_text_hash(own.as_deref().unwrap_or(raw))
     })
 }
 
+/// The calls of a tool that a ruling is about.
+#[derive(Clone, Debug)]
+pub(super) enum RuledCalls {
+    All,
+    /// Calls that only read.
+    Reads,
+    Operation(ToolOperation),
+}
+
 /// Returns the calls of the tool that only read according to a reviewer.
 pub(super) fn read_consent(policy: &Policy, provider: &RouteTarget, def: &ToolDef, hash: &str) -> ReadConsent {
+    consent_by_name(policy, provider, def, hash, &def.name)
+}
+
+/// Returns the consent to reads that was given under this name, which is that of the tool or of one of its operations.
+fn consent_by_name(policy: &Policy, provider: &RouteTarget, def: &ToolDef, hash: &str, name: &str) -> ReadConsent {
     let fingerprint = provider.as_provider().target_fingerprint();
     let pins = policy.pins();
-    let pin = pins.pin(provider.name(), &def.name).filter(|_| !provider.is_module() && !def.self_service);
+    let pin = pins.pin(provider.name(), name).filter(|_| !provider.is_module() && !def.self_service);
     pin.map_or(ReadConsent::None, |pin| pin.read_consent(fingerprint, hash))
 }
 
-/// Returns the facts about the tool, and the part of the policy's decision that is known before any call. `only_reads`
-/// tells that the ruling is for calls that only read.
+/// Returns the facts about these calls of the tool, and the part of the policy's decision that is known before any call.
 pub(super) fn tool_ruling(
     policy: &Policy,
     provider: &RouteTarget,
     def: &ToolDef,
     hash: &str,
-    only_reads: bool,
+    calls: RuledCalls,
 ) -> (ToolFacts, Ruling) {
     let fingerprint = provider.as_provider().target_fingerprint();
-    let definition_status = if provider.is_module() || def.self_service {
-        DefinitionStatus::Module
-    } else {
-        policy.pins().status((provider.name(), fingerprint), &def.name, hash)
+    let (only_reads, operation) = match calls {
+        RuledCalls::All => (false, None),
+        RuledCalls::Reads => (true, None),
+        RuledCalls::Operation(operation) => (false, Some(operation)),
     };
-    let annotations = match read_consent(policy, provider, def, hash) {
+    let mut definition_status = DefinitionStatus::Module;
+    let mut consent = read_consent(policy, provider, def, hash);
+    if !provider.is_module() && !def.self_service {
+        let status = |name: &str| policy.pins().status((provider.name(), fingerprint), name, hash);
+        definition_status = status(&def.name);
+        // An operation can be accepted alone, unless the definition of the tool is new or has changed.
+        let known = operation.as_ref().filter(|operation| operation.is_known && definition_status.mark().is_none());
+        let name = known.map(|operation| qualified_operation(&def.name, &operation.name));
+        if let Some(name) = name.filter(|name| status(name) == DefinitionStatus::Accepted) {
+            definition_status = DefinitionStatus::Accepted;
+            if consent == ReadConsent::None {
+                consent = consent_by_name(policy, provider, def, hash, &name);
+            }
+        }
+    }
+    let annotations = match consent {
         _ if only_reads => ToolAnnotations { read_only_hint: true, destructive_hint: false, ..def.annotations },
         ReadConsent::All => ToolAnnotations { read_only_hint: true, destructive_hint: false, ..def.annotations },
         // The reviewer vouched for some calls only, so the tool does not only read, whatever it declares.
@@ -103,6 +133,7 @@ pub(super) fn tool_ruling(
     };
     let facts = ToolFacts {
         name: def.name.clone(),
+        operation,
         server: provider.name().to_owned(),
         annotations,
         hash: hash.to_owned(),

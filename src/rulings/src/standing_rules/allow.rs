@@ -57,10 +57,7 @@ impl StandingRules {
         let now = self.now();
         let mut rules: Vec<StandingRule> = Vec::new();
         for ShownDefinition { name, hash } in shown {
-            let route = table
-                .tools()
-                .iter()
-                .find(|route| route.provider.name() == provider && route.name == *name && route.hash == *hash);
+            let route = table.definitions(provider).find(|route| route.name == *name && route.hash == *hash);
             let Some(route) = route else {
                 let message = "a tool's definition differs from the one that was shown, or the tool is gone";
                 return Err(tool_error(ErrorKind::VersionConflict, message, name));

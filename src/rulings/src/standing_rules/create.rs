@@ -1,6 +1,6 @@
 //! Standing rules that a reviewer creates from a change, for the same call or similar ones.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -10,7 +10,7 @@ use crate::completion::run_to_completion;
 use countersign_domain::{
     changes::{Change, person::Person},
     policy::{
-        Requester, StandingRule, StandingVerdict, Verdict,
+        AcceptanceMark, Requester, StandingRule, StandingVerdict, Verdict,
         standing_rules::{AccountRef, can_approve_alone},
     },
     principal::Principal,
@@ -78,6 +78,10 @@ impl StandingRules {
         let now = self.now();
         let validity =
             new.valid_for_seconds.and_then(|seconds| i64::try_from(seconds).ok()).map(jiff::SignedDuration::from_secs);
+        let table = self.deps.routes.load();
+        let route = table.tool_of_provider(&change.tool, &change.provider);
+        let tool =
+            route.as_ref().map_or(Cow::Borrowed(change.tool.as_str()), |route| route.subject_of(&change.arguments));
         let is_exact = new.arguments == ArgumentScope::Exact;
         let arguments = change.arguments.get();
         let rule = StandingRule {
@@ -93,7 +97,7 @@ impl StandingRules {
             from_change: Some(change.id.clone()),
             comment: new.comment,
             expires_at: validity.and_then(|validity| now.checked_add(validity).ok()),
-            ..unrestricted_rule(new.verdict, (&change.provider, &change.tool, &change.tool_hash), by, now)
+            ..unrestricted_rule(new.verdict, (&change.provider, &tool, &change.tool_hash), by, now)
         }
         .with_deadline(now);
         crash_point("before_rule_created");
@@ -161,6 +165,9 @@ impl StandingRules {
         let caller = proposer.to_agent();
         let requester = Requester::for_proposer(proposer, &caller);
         let decision = route.ruling_for(&change.arguments).decide(&requester, &change.arguments);
+        if decision.mark == Some(AcceptanceMark::UnknownOperation) {
+            return forbidden("the tool's recipe does not know the operation; name it in `operations` first");
+        }
         if decision.mark.is_some() {
             return forbidden("nobody has accepted the tool's definition yet; accept the definition first");
         }

@@ -214,7 +214,7 @@ async fn answer_call(
         Err(error) => return Err(error),
     };
     let plan = if Arc::ptr_eq(admitted.route(), &route) { plan } else { classify(admitted.route()) };
-    let may_run_here = admitted.route().ruling.may_review() || admitted.route().provider.is_module();
+    let may_run_here = admitted.route().may_review() || admitted.route().provider.is_module();
     if plan.wants_task && !plan.is_upstream_task && may_run_here {
         return tasks::local::start(exchange, runner, local_tasks, request, admitted, plan);
     }

@@ -42,6 +42,7 @@ metrics_table! {
     UPSTREAM_RESTARTS = "countersign_upstream_restarts_total", describe_counter, Count, "Reconnections to an upstream, including restarts of its program.";
     UPSTREAM_UNATTRIBUTED = "countersign_upstream_unattributed_total", describe_counter, Count, "Messages of an upstream that cannot be attributed to a single call.";
     POLICY_SIMULATED = "countersign_policy_simulated_total", describe_counter, Count, "Calls that policy.mode: simulate let through, by the verdict that was not enforced.";
+    OPERATION_CALLS = "countersign_operation_calls_total", describe_counter, Count, "Calls of tools that carry many operations, by tool, operation and verdict. Operations that no recipe names are counted together.";
     WEBHOOK_ATTEMPTS = "countersign_webhook_attempts_total", describe_counter, Count, "Attempts to deliver to a webhook, by outcome.";
     WEBHOOK_WAITING = "countersign_webhook_waiting", describe_gauge, Count, "Deliveries that wait for a webhook.";
     NODES = "countersign_nodes", describe_gauge, Count, "Live gateways of this store, including this gateway.";

@@ -162,7 +162,10 @@ fn change_row(app: &App, entry: &ListedChange, width: u16) -> Line<'static> {
         pieces.push((padded(entry.proposer.shown_name(), 15, theme), Style::new()));
     }
     if width >= 140 {
-        pieces.push((padded(&format!("{}.{}", entry.provider, entry.tool), 28, theme), theme.dim()));
+        pieces.push((
+            padded(&format!("{}.{}", entry.provider, entry.preview.subject(&entry.tool)), 28, theme),
+            theme.dim(),
+        ));
     }
     if entry.terms.quorum > 1 {
         pieces.push((format!("{}/{} ", entry.approvals(), entry.terms.quorum), theme.info()));

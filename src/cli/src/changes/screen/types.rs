@@ -230,7 +230,7 @@ impl Grouping {
         match self {
             Self::None => None,
             Self::Target => Some(format!("{}: {}", entry.provider, entry.target.label)),
-            Self::Tool => Some(format!("{}.{}", entry.provider, entry.tool)),
+            Self::Tool => Some(format!("{}.{}", entry.provider, entry.preview.subject(&entry.tool))),
             Self::Principal => Some(entry.proposer.principal.clone()),
         }
     }

@@ -1,5 +1,6 @@
 //! Compiles `previews` of a server into recipes, and reports each problem at its line.
 
+mod operations;
 mod recipe;
 #[cfg(test)]
 mod tests;

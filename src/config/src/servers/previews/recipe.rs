@@ -5,10 +5,11 @@ use std::sync::Arc;
 use serde_json::Value;
 use strum::VariantArray as _;
 
+use super::operations::{read_dispatcher, read_methods};
 use crate::{
     error::quoted,
     reader::fields::Fields,
-    tree::{KeyValue, LocatedNode, Node},
+    tree::{KeyValue, Node},
     values::{ValueError, choice, describe, read_visible_text, variant},
 };
 use countersign_domain::{
@@ -17,12 +18,12 @@ use countersign_domain::{
     recipes::{
         AFTER_VARIABLES, ARGUMENT_VARIABLES, Confirmation, Dialect, DisplayFormat, DryRun, ELEMENT_AFTER_VARIABLES,
         ELEMENT_SELECTOR_VARIABLES, ELEMENT_VARIABLES, FieldFilter, FieldPath, Pattern, PreviewRead,
-        RESULT_AFTER_VARIABLES, RESULT_SELECTOR_VARIABLES, RESULT_VARIABLES, Recipe, RecipeVariant, RecipeVerification,
-        RecordField, ResultSelector, SELECTOR_VARIABLES, SqlDialect, SqlQuery, SqlRecipe, StateAfter, TextTemplate,
+        RESULT_AFTER_VARIABLES, RESULT_SELECTOR_VARIABLES, RESULT_VARIABLES, Recipe, RecipeVerification, RecordField,
+        ResultSelector, SELECTOR_VARIABLES, SqlDialect, SqlQuery, SqlRecipe, StateAfter, TextTemplate,
     },
 };
 
-pub(super) const RECIPE_KEYS: [&str; 14] = [
+pub(super) const RECIPE_KEYS: [&str; 15] = [
     "entity",
     "operation",
     "target",
@@ -37,20 +38,7 @@ pub(super) const RECIPE_KEYS: [&str; 14] = [
     "confirm",
     "tried",
     "variants",
-];
-const VARIANT_KEYS: [&str; 12] = [
-    "when",
-    "entity",
-    "operation",
-    "target",
-    "summary",
-    "label",
-    "dry_run",
-    "before",
-    "after",
-    "reads",
-    "verify",
-    "confirm",
+    "operations",
 ];
 const CONFIRM_KEYS: [&str; 2] = ["question", "answer"];
 const DRY_RUN_KEYS: [&str; 5] = ["arguments", "label", "text", "lines", "as"];
@@ -66,7 +54,6 @@ const SQL_QUERY_KEYS: [&str; 3] = ["tool", "argument", "arguments"];
 const DEFAULT_SQL_ROWS: usize = 50;
 const MAX_SQL_ROWS: u64 = 500;
 const MAX_READS: usize = 8;
-const MAX_VARIANTS: usize = 30;
 const MAX_DRY_RUN_ARGUMENTS: usize = 16;
 const MAX_RECORD_FIELDS: usize = 100;
 const MAX_TRIED_TEXTS: usize = 20;
@@ -85,10 +72,12 @@ pub(super) fn read_recipe(f: &mut Fields<'_>, tried: &[String]) -> Option<Recipe
     let mut recipe = read_keys(f, false);
     recipe.tried = f.parse("tried", parse_tried_texts).unwrap_or_else(|| tried.to_vec());
     recipe.sql = f.section("sql", &SQL_KEYS).and_then(|mut sql| read_sql(&mut sql)).map(Arc::new);
-    match f.value_of("variants") {
-        _ if f.has("sql") => check_sql(f, &recipe),
-        None => check_methods(f, &recipe),
-        Some(variants) => recipe.variants = read_variants(f, variants, &recipe),
+    if f.has("sql") {
+        check_sql(f, &recipe);
+    } else if f.has("operations") {
+        recipe.dispatcher = read_dispatcher(f, &recipe);
+    } else {
+        read_methods(f, &mut recipe);
     }
     (!f.has_problems()).then_some(recipe)
 }
@@ -106,67 +95,8 @@ pub(super) fn parse_tried_texts(node: &Node) -> Result<Vec<String>, ValueError> 
     }
 }
 
-fn read_variants<'a>(f: &mut Fields<'a>, located: &'a LocatedNode, defaults: &Recipe) -> Vec<RecipeVariant> {
-    let items = match &located.node {
-        Node::List(items) if (1..=MAX_VARIANTS).contains(&items.len()) => items.as_slice(),
-        other => {
-            let message = format!("expected a list of 1 to {MAX_VARIANTS} variants, found {}", describe(other));
-            f.report("variants", message, "Write - { when: 'arguments.method == \"update\"', … }.");
-            return Vec::new();
-        }
-    };
-    let variants = items.iter().filter_map(|item| {
-        let mut fields = f.nested("variants", item, &VARIANT_KEYS)?;
-        let when = read_expression(&mut fields, "when", ARGUMENT_VARIABLES);
-        if !fields.has("when") {
-            fields.report("", "the variant has no condition", "Write when: 'arguments.method == \"update\"'.");
-        }
-        let is_per_element = defaults.before.as_ref().is_some_and(|before| before.for_each.is_some());
-        let recipe = with_defaults(read_keys(&mut fields, is_per_element), defaults);
-        check_methods(&mut fields, &recipe);
-        Some(RecipeVariant { when: when?, recipe })
-    });
-    variants.collect()
-}
-
-/// Returns the recipe of a variant, which inherits what it does not say itself.
-fn with_defaults(recipe: Recipe, defaults: &Recipe) -> Recipe {
-    let Recipe {
-        entity,
-        operation,
-        target,
-        summary,
-        label,
-        dry_run,
-        before,
-        after,
-        reads,
-        verify,
-        sql,
-        confirm,
-        tried,
-        variants: _,
-    } = defaults.clone();
-    Recipe {
-        entity: recipe.entity.or(entity),
-        operation: recipe.operation.or(operation),
-        target: recipe.target.or(target),
-        summary: recipe.summary.or(summary),
-        label: recipe.label.or(label),
-        dry_run: recipe.dry_run.or(dry_run),
-        before: recipe.before.or(before),
-        after: recipe.after.or(after),
-        reads: if recipe.reads.is_empty() { reads } else { recipe.reads },
-        verify: recipe.verify.or(verify),
-        sql,
-        confirm: recipe.confirm.or(confirm),
-        tried,
-        variants: Vec::new(),
-    }
-}
-
 /// Reads the keys that recipes and variants share. `is_per_element` tells whether an inherited `before` reads for each element.
-fn read_keys(f: &mut Fields<'_>, is_per_element: bool) -> Recipe {
+pub(super) fn read_keys(f: &mut Fields<'_>, is_per_element: bool) -> Recipe {
     let before =
         f.section("before", &BEFORE_KEYS).and_then(|mut before| read_preview_read(&mut before, Moment::Review));
     let is_per_element = before.as_ref().map_or(is_per_element, |before| before.for_each.is_some());
@@ -237,18 +167,23 @@ fn read_sql(f: &mut Fields<'_>) -> Option<SqlRecipe> {
 /// Checks that a recipe for SQL has no other methods.
 fn check_sql(f: &mut Fields<'_>, recipe: &Recipe) {
     let Recipe { dry_run, before, after, reads, .. } = recipe;
-    let has_others = dry_run.is_some() || before.is_some() || after.is_some() || !reads.is_empty() || f.has("variants");
+    let has_others = dry_run.is_some()
+        || before.is_some()
+        || after.is_some()
+        || !reads.is_empty()
+        || f.has("variants")
+        || f.has("operations");
     if !f.has_problems() && has_others {
         f.report(
             "",
             "`sql` cannot be combined with other methods",
-            "Leave out dry_run, before, after, reads and variants.",
+            "Leave out dry_run, before, after, reads, variants and operations.",
         );
     }
 }
 
 /// Checks that the methods of a recipe fit together.
-fn check_methods(f: &mut Fields<'_>, recipe: &Recipe) {
+pub(super) fn check_methods(f: &mut Fields<'_>, recipe: &Recipe) {
     if f.has_problems() {
         return;
     }
@@ -413,7 +348,7 @@ fn parse_pattern(node: &Node) -> Result<Pattern, ValueError> {
     pattern.ok_or_else(|| (format!("{} is not a regular expression", describe(node)), remedy()))
 }
 
-fn read_expression(f: &mut Fields<'_>, name: &str, variables: &'static Variables) -> Option<Condition> {
+pub(super) fn read_expression(f: &mut Fields<'_>, name: &str, variables: &'static Variables) -> Option<Condition> {
     f.parse(name, |node| compile_expression(node, variables))
 }
 

@@ -46,8 +46,13 @@ fn every_shipped_recipe_is_tried_with_its_server() {
             Err(_) => shared.contains(&format!("('{tool}',")),
         };
         assert!(own.is_ok() || shared.contains(&format!("startBehind(t, ['{}']", set.name)), "{}", set.name);
-        for tool in recipes_of_set(set).keys() {
-            assert!(is_tried(tool), "{tool}");
+        for (tool, recipe) in recipes_of_set(set) {
+            let operations = recipe.dispatcher.iter().flat_map(|dispatcher| &dispatcher.operations);
+            let shown = operations.filter(|(_, operation)| !operation.has_no_method());
+            let named: Vec<String> = shown.map(|(operation, _)| format!("{tool}/{operation}")).collect();
+            for name in if recipe.dispatcher.is_some() { named } else { vec![tool] } {
+                assert!(is_tried(&name), "{name}");
+            }
         }
     }
 }
@@ -153,6 +158,9 @@ fn preview_problem_is_reported_with_position() {
         ("a: {variants: [{when: 'true', variants: []}]}", "previews.a.variants.variants: unknown key"),
         ("a: {operation: update, before: {tool: x}}", "previews.a: `before` and `after` belong together"),
         ("a: {reads: [{tool: x}], confirm: {answer: {}}}", "previews.a.confirm: it does not say which `question`"),
+        ("a: {operations: {X: {}}}", "previews.a.operation: with `operations`, it must be the path"),
+        ("a: {operation: delete, operations: {X: {}}}", "previews.a.operation: with `operations`, it must be the path"),
+        ("a: {operation: arguments.x, operations: {'X/*': {}}}", "operations.`X/*`: this cannot be the name"),
         ("a: {tried: [], reads: [{tool: x}]}", "previews.a.tried: expected 1 to"),
         (
             "a: {sql: {dialect: oracle, statement: arguments.q, query: {tool: x, argument: q}}}",
@@ -220,4 +228,28 @@ fn variant_inherits_what_it_does_not_say() {
     let entities: Vec<_> = recipe.alternatives().iter().map(|recipe| recipe.entity.as_deref()).collect();
     assert_eq!(entities, [Some("page"), Some("draft")]);
     assert!(recipe.variants.iter().all(|variant| variant.recipe.reads.len() == 1));
+}
+
+#[test]
+fn operations_inherit_and_need_not_show_anything() {
+    let (recipes, faults) = parsed(
+        "{a: {operation: arguments.call.name, entity: charge, operations: {Get: {}, \
+         Post: {operation: create, reads: [{tool: look}]}, Put: {variants: [{when: 'true', reads: [{tool: look}]}]}}}}",
+    );
+    assert_eq!(faults, Vec::<String>::new());
+    let dispatcher = recipes.get("a").unwrap().dispatcher.as_ref().unwrap();
+    assert_eq!(dispatcher.argument.source(), "arguments.call.name");
+    let post = &dispatcher.operations["Post"];
+    assert_eq!(
+        (post.entity.as_deref(), &post.operation),
+        (Some("charge"), &Some(TextTemplate::Literal("create".into())))
+    );
+    let get = &dispatcher.operations["Get"];
+    assert!(get.has_no_method() && get.operation.is_none(), "{get:?}");
+    let fewer = parsed("{a: {operation: arguments.call.name, operations: {Get: {}}}}").0;
+    let none = parsed("none").0;
+    assert!(
+        !fewer.calls_more_than(&fewer) && none.calls_more_than(&fewer),
+        "its operations would no longer be unknown"
+    );
 }

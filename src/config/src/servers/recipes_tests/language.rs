@@ -211,3 +211,17 @@ async fn answer_that_does_not_fit_fails_with_reason() {
         assert!(!seen.note.is_live());
     }
 }
+
+#[tokio::test]
+async fn operation_has_its_own_recipe() {
+    let yaml = "{operation: arguments.op, summary: 'Run {arguments.op}', operations: {Get: {}, \
+                Refund: {operation: create, target: arguments.id, reads: [{tool: read, arguments: {id: arguments.id}}]}}}";
+    let server = server_with_texts(&[("a", "x")]);
+    let refund = preview(&server, yaml, &json!({ "op": "Refund", "id": "a" })).await;
+    assert_eq!((refund.operation, refund.target.label.as_str()), (Operation::Create, "a"));
+    assert_eq!((refund.summary.as_str(), refund.note.kind), ("Run Refund", PreviewKind::BeforeAfter));
+    let get = preview(&server, yaml, &json!({ "op": "Get" })).await;
+    assert_eq!((get.note.kind, get.note.failed), (PreviewKind::Arguments, None), "known, but without a preview");
+    let other = preview(&server, yaml, &json!({ "op": "Delete" })).await;
+    assert_eq!(other.note.failed.as_deref(), Some("the recipe does not know the operation that the arguments name"));
+}

@@ -254,12 +254,13 @@ const isComplete = (change) => change.terms !== undefined;
 
 /** Returns the row of a change, without diff and arguments. Fields that an event lacks are taken from `known`. */
 function rowOf(change, known = null) {
-  const { id, version, state, provider, tool, toolTitle, summary, target, proposer, createdAt, updatedAt, expiresAt } = change;
+  const { id, version, state, provider, tool, toolTitle, preview, summary, target, proposer, createdAt, updatedAt, expiresAt } = change;
   // Events do not tell how a preview was made.
   const operation = change.preview || !known ? shownOperation(change) : known.operation === 'CALL' ? 'CALL' : change.operation;
   const isWhole = isComplete(change);
   const { digest = known?.digest, duplicateOf = known?.duplicateOf ?? null } = change;
-  const row = { id, version, state, provider, tool, toolTitle, operation, summary, target, proposer, createdAt, updatedAt, expiresAt, digest, duplicateOf, isWhole };
+  const toolOperation = preview ? preview.toolOperation : known?.toolOperation;
+  const row = { id, version, state, provider, tool, toolTitle, toolOperation, operation, summary, target, proposer, createdAt, updatedAt, expiresAt, digest, duplicateOf, isWhole };
   row.quorum = change.terms?.quorum ?? known?.quorum ?? 1;
   row.approvals = change.decisions ? change.decisions.filter((d) => d.verdict === 'approve').length : known?.approvals ?? 0;
   row.edited = change.edits ? change.edits.length > 0 : change.editCount === undefined ? Boolean(known?.edited) : change.editCount > 0;
@@ -269,7 +270,7 @@ function rowOf(change, known = null) {
   row.at = Date.parse(createdAt) || 0;
   // Changes of one burst may differ by less than the milliseconds of a Date.
   row.fraction = (/\.(\d+)/.exec(createdAt)?.[1] ?? '').padEnd(9, '0');
-  row.text = [summary, target?.label, target?.entityType, toolTitle, tool, provider, operation, state, id, proposer?.principal, proposer?.claims?.displayName, proposer?.clientName]
+  row.text = [summary, target?.label, target?.entityType, toolTitle, tool, toolOperation, provider, operation, state, id, proposer?.principal, proposer?.claims?.displayName, proposer?.clientName]
     .filter(Boolean).join('\n').toLowerCase();
   return row;
 }

@@ -13,8 +13,8 @@ const keys = new WeakMap();
 export function groupKey(row) {
   let key = keys.get(row);
   if (key === undefined) {
-    const { proposer, provider, tool } = row;
-    key = `group ${JSON.stringify([proposer?.principal, sessionOf(proposer ?? {}), provider, tool])}`;
+    const { proposer, provider, tool, toolOperation } = row;
+    key = `group ${JSON.stringify([proposer?.principal, sessionOf(proposer ?? {}), provider, tool, toolOperation])}`;
     keys.set(row, key);
   }
   return key;

@@ -118,9 +118,14 @@ export const transportOf = (transport) => TRANSPORTS[transport] ?? String(transp
 /** Returns the operation to show: an update whose effect is unknown is shown as a call. */
 export const shownOperation = ({ operation, preview }) => (operation === 'UPDATE' && preview?.kind === 'arguments' ? 'CALL' : operation);
 
-/** Returns `filesystem / edit_file`: the server and the server's own name of the tool. */
-export function toolName({ provider, tool }) {
-  return `${provider} / ${tool.startsWith(`${provider}__`) ? tool.slice(provider.length + 2) : tool}`;
+/** Returns the name by which rules refer to a call: that of the tool, or `tool/operation`. */
+export const subjectOf = ({ tool, preview }) => preview?.toolOperation ? `${tool}/${preview.toolOperation}` : tool;
+
+/** Returns `filesystem / edit_file`: the server and the server's own name of the tool, with the operation if it carries many. */
+export function toolName(change) {
+  const { provider } = change;
+  const subject = subjectOf(change);
+  return `${provider} / ${subject.startsWith(`${provider}__`) ? subject.slice(provider.length + 2) : subject}`;
 }
 
 /** Returns the name of a proposer for people: that of the identity provider if it gave one. */

@@ -42,14 +42,16 @@ export function head(change, actions = null) {
 // A fact reads as part of a sentence; screen readers get a list of terms.
 const fact = (name, ...value) => h('div', { class: 'fact' }, h('dt', null, name), h('dd', null, value));
 
+const MARKS = { TOOL_NEW: 'New tool. ', TOOL_CHANGED: 'Changed tool. ', OPERATION_UNKNOWN: 'Unknown operation. ' };
+
 /** Explains why the policy requires a review. */
 export function review({ review: cause }) {
   if (!cause) return null;
-  const marked = cause.mark === 'TOOL_CHANGED' || cause.mark === 'TOOL_NEW';
+  const mark = MARKS[cause.mark];
   const namesRule = cause.rule && cause.reason.startsWith(cause.rule);
   const rule = cause.rule && !namesRule && cause.rule;
-  return h('p', { class: marked ? 'banner tone-amber' : 'why quiet' }, icon(marked ? 'alert' : 'info'),
-    h('span', null, marked ? h('strong', null, cause.mark === 'TOOL_NEW' ? 'New tool. ' : 'Changed tool. ') : namesRule && !cause.reason.startsWith('rule ') ? 'Reviewed because the rule ' : 'Reviewed because ', quote(cause.reason, 400), '.',
+  return h('p', { class: mark ? 'banner tone-amber' : 'why quiet' }, icon(mark ? 'alert' : 'info'),
+    h('span', null, mark ? h('strong', null, mark) : namesRule && !cause.reason.startsWith('rule ') ? 'Reviewed because the rule ' : 'Reviewed because ', quote(cause.reason, 400), '.',
       rule && [' Rule: ', quote(rule, 64), '.']));
 }
 

@@ -61,7 +61,8 @@ export function groupRow({ id, rows, open }, toggle, old = null) {
   const [first] = rows;
   const duplicates = rows.reduce((n, r) => n + (r.duplicateOf ? 1 : 0), 0);
   part(button, 'count', rows.length, () => count(rows.length));
-  part(button, 'title', `${first.toolTitle || first.tool}\n${first.provider}`, () => [quote(first.toolTitle || first.tool, 60), h('span', { class: 'quiet' }, ' · ', quote(first.provider, 40))]);
+  const tool = (first.toolTitle || first.tool) + (first.toolOperation ? ` / ${first.toolOperation}` : '');
+  part(button, 'title', `${tool}\n${first.provider}`, () => [quote(tool, 80), h('span', { class: 'quiet' }, ' · ', quote(first.provider, 40))]);
   part(button, 'who', `${first.proposer.principal}\n${first.proposer.clientName ?? ''}`, () => proposerLine(first.proposer));
   part(button, 'marks', duplicates, () => duplicates > 0 && badge('accent', 'duplicate', plural(duplicates, 'duplicate'), ' among them'));
   part(button, 'time', first.createdAt, () => time(first.createdAt, 'brief'));

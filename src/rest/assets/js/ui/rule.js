@@ -4,7 +4,7 @@ import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { quote, visibleString } from '../core/text.js';
-import { proposerName } from '../core/vocab.js';
+import { proposerName, subjectOf } from '../core/vocab.js';
 import { openDialog } from './dialog.js';
 
 const DAY = 86_400;
@@ -39,7 +39,7 @@ export function openRule({ change, create, done }) {
 
   const paint = () => {
     const agent = chosen.principal === 'same' ? quote(proposerName(change.proposer), 60) : 'any agent';
-    const tool = h('code', null, quote(change.tool, 80));
+    const tool = h('code', null, quote(subjectOf(change), 120));
     const argumentsText = chosen.arguments === 'exact' ? ' with exactly these arguments' : ' with any arguments';
     const time = chosen.for ? ` for ${DURATIONS.find(([v]) => v === chosen.for)[1]}` : ' until the rule is revoked';
     const allow = chosen.verdict === 'allow';

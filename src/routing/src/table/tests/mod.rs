@@ -10,10 +10,11 @@ use super::*;
 use countersign_config::{RoutesConfig, TrackerConfig, UpstreamConfig, UpstreamTarget};
 use countersign_domain::{
     policy::{
-        Globs, PinSource, Pins, PolicyConfig, PolicyDefault, Rule, Verdict,
-        pins::{Definition, ToolPin},
+        Condition, Globs, PinSource, Pins, PolicyConfig, PolicyDefault, Rule, Verdict,
+        pins::{Acceptance, Definition, ReadConsent, ToolPin},
     },
     principal::Role,
+    recipes::{Dispatcher, Recipe, Recipes},
 };
 use countersign_store::ModuleStorage;
 use countersign_tracker::Tracker;
@@ -308,4 +309,76 @@ fn instructions_are_limited_to_visible_servers() {
             && text.ends_with("left out.")
     );
     assert!(!text.contains("`s7`"), "{}", text.len());
+}
+
+/// A tool that carries the operations `Get` and `Post`, as its recipe says.
+fn dispatching_upstream() -> UpstreamFixture {
+    let argument = Condition::compile_for("arguments.op", &[("arguments", &[])]).unwrap();
+    let operations = ["Get", "Post"].map(|name| (name.to_owned(), Recipe::default())).into();
+    let recipe = Recipe { dispatcher: Some(Dispatcher { argument, operations }), ..Recipe::default() };
+    let previews = Recipes { by_tool: Arc::new([("run".to_owned(), recipe)].into()), ..Recipes::default() };
+    let target = UpstreamTarget::Command { command: "x".into(), args: vec![], env: BTreeMap::default(), cwd: None };
+    let config = UpstreamConfig { previews, prefix: "s__".into(), ..UpstreamConfig::new("s", target) };
+    let catalog = tools(&[r#"{"name":"run","inputSchema":{"type":"object"}}"#]);
+    UpstreamFixture(testing::disconnected_upstream(config, testing::negotiated(MODERN), catalog))
+}
+
+#[test]
+fn operations_have_their_own_rulings() {
+    let upstream = dispatching_upstream();
+    let arguments = |text: &str| RawValue::from_string(text.to_owned()).unwrap();
+    let rule =
+        |tools: &str, then| Rule { tools: Globs::new(vec![tools.to_owned()]).unwrap(), ..Rule::new(tools, then) };
+    let decide = |policy: &Policy, text: &str| {
+        let table = build_first(&[upstream.provider()], policy, &Aliases::default()).unwrap();
+        let route = table.find_tool("s__run").unwrap();
+        let principal = Principal::local_agent();
+        let requester = Requester { principal: &principal, transport: "", revision: "", client: None };
+        assert!(route.is_visible_to(&principal) && route.may_review());
+        let verdict = route.ruling_for(&arguments(text)).decide(&requester, &arguments(text)).verdict;
+        (verdict, route.subject_of(&arguments(text)).into_owned())
+    };
+    let of = |verdict, subject: &str| (verdict, subject.to_owned());
+    let allow = Policy::new(&PolicyDefault::Allow.into());
+    assert_eq!(decide(&allow, r#"{"op":"Get"}"#), of(Verdict::Allow, "s__run/Get"));
+    assert_eq!(decide(&allow, r#"{"op":"Delete"}"#), of(Verdict::Review, "s__run/Delete"));
+    assert_eq!(decide(&allow, r#"{"op":"Get","OP":"Delete"}"#), of(Verdict::Review, "s__run/"));
+    let rules = vec![rule("s__run/Get", Verdict::Allow), rule("s__run/D*", Verdict::Deny)];
+    let rules = Policy::new(&PolicyConfig { rules, ..PolicyDefault::ReviewWrites.into() });
+    assert_eq!(decide(&rules, r#"{"op":"Get"}"#).0, Verdict::Allow);
+    assert_eq!(decide(&rules, r#"{"op":"Post"}"#).0, Verdict::Review);
+    assert_eq!(decide(&rules, r#"{"op":"Delete"}"#).0, Verdict::Deny);
+    let closed = PolicyConfig { rules: vec![rule("s__run/Get", Verdict::Review)], ..PolicyDefault::Deny.into() };
+    assert_eq!(decide(&Policy::new(&closed), r#"{"op":"Get"}"#).0, Verdict::Review, "it is listed for one operation");
+}
+
+#[test]
+fn operation_is_accepted_as_read_alone() {
+    let upstream = dispatching_upstream();
+    let build = |pins: Pins| {
+        let policy = Policy::new(&PolicyDefault::ReviewWrites.into()).with_pins(Arc::new(FixedPins(Arc::new(pins))));
+        build_first(&[upstream.provider()], &policy, &Aliases::default()).unwrap()
+    };
+    let hash = build(Pins::default()).find_tool("s__run").unwrap().hash.clone();
+    let accepted = Acceptance {
+        hash: hash.clone(),
+        by: "alice".into(),
+        at: Default::default(),
+        server_fingerprint: None,
+        reads: ReadConsent::All,
+    };
+    let read = ToolPin { accepted: Some(accepted), ..ToolPin::default() };
+    let seen = ToolPin { seen: Some(hash), ..ToolPin::default() };
+    let pins = |tool: ToolPin| {
+        let tools = [("s__run".to_owned(), tool), ("s__run/Get".to_owned(), read.clone())].into();
+        Pins { servers: [("s".to_owned(), tools)].into() }
+    };
+    let reads = |pins: Pins| {
+        let table = build(pins);
+        table.definitions("s").map(|route| (route.name.clone(), route.is_read_only())).collect::<Vec<_>>()
+    };
+    let expected =
+        |get| [("s__run", false), ("s__run/Get", get), ("s__run/Post", false)].map(|(n, r)| (n.to_owned(), r));
+    assert_eq!(reads(pins(seen)), expected(true));
+    assert_eq!(reads(pins(ToolPin::default())), expected(false), "the tool is new");
 }

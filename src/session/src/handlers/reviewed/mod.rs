@@ -43,9 +43,9 @@ pub(super) async fn review(
     call: &ToolCall<'_>,
 ) -> Result<ToolOutcome, McpError> {
     let ToolCallScope { exchange, reviews, .. } = scope;
-    let JudgedCall { route, decision } = judged;
+    let JudgedCall { route, decision, .. } = judged;
     tracing::debug!(
-        tool = %route.name,
+        tool = %judged.subject(),
         rule = decision.rule.as_deref().unwrap_or("policy.default"),
         reason = %decision.reason,
         "a call is reviewed"

@@ -1,0 +1,160 @@
+//! Compiles the variants of a recipe, and the operations of a tool that carries many.
+
+use std::collections::BTreeMap;
+
+use super::recipe::{check_methods, read_expression, read_keys};
+use crate::{
+    error::quoted_key,
+    reader::fields::Fields,
+    tree::{KeyValue, LocatedNode, Node},
+    values::describe,
+};
+use countersign_domain::recipes::{
+    ARGUMENT_VARIABLES, Dispatcher, MAX_OPERATION_CHARS, Recipe, RecipeVariant, TextTemplate,
+};
+
+const VARIANT_KEYS: [&str; 12] = [
+    "when",
+    "entity",
+    "operation",
+    "target",
+    "summary",
+    "label",
+    "dry_run",
+    "before",
+    "after",
+    "reads",
+    "verify",
+    "confirm",
+];
+/// The keys of one of `operations`: those of a recipe without `sql`, `tried` and `operations`.
+const OPERATION_KEYS: [&str; 12] = [
+    "entity",
+    "operation",
+    "target",
+    "summary",
+    "label",
+    "dry_run",
+    "before",
+    "after",
+    "reads",
+    "verify",
+    "confirm",
+    "variants",
+];
+const MAX_VARIANTS: usize = 30;
+const MAX_OPERATIONS: usize = 500;
+
+/// Reads the variants, or checks the methods of a recipe without any.
+pub(super) fn read_methods(f: &mut Fields<'_>, recipe: &mut Recipe) {
+    match f.value_of("variants") {
+        None => check_methods(f, recipe),
+        Some(variants) => recipe.variants = read_variants(f, variants, recipe),
+    }
+}
+
+/// Reads `operations`, which inherit the keys outside. `operation` is the argument that names one.
+pub(super) fn read_dispatcher(f: &mut Fields<'_>, defaults: &Recipe) -> Option<Dispatcher> {
+    let argument = defaults.operation.as_ref().and_then(TextTemplate::argument_path).cloned();
+    if argument.is_none() && !f.has_problems() {
+        let remedy = "Write operation: and its path, such as arguments.name.";
+        f.report("operation", "with `operations`, it must be the path of the argument that names one", remedy);
+    }
+    if f.has("variants") {
+        f.report("variants", "a recipe has either variants or operations", "Move them into one of `operations`.");
+    }
+    let defaults = Recipe { operation: None, ..defaults.clone() };
+    let entries = f.parse("operations", |node| match node {
+        Node::Map(entries) if (1..=MAX_OPERATIONS).contains(&entries.len()) => Ok(entries.as_slice()),
+        other => {
+            let message = format!("expected a map of 1 to {MAX_OPERATIONS} operations, found {}", describe(other));
+            Err((message, "Write { PostRefunds: { … } }.".to_owned()))
+        }
+    });
+    let mut operations = BTreeMap::new();
+    for KeyValue { key, value, .. } in entries.unwrap_or_default() {
+        let name = format!("operations.{}", quoted_key(key));
+        if !can_name_operation(key) {
+            let remedy = format!("Write 1 to {MAX_OPERATION_CHARS} characters without / and patterns.");
+            f.report_at(value, &name, ("this cannot be the name of an operation".to_owned(), remedy));
+            continue;
+        }
+        let Some(mut fields) = f.nested(&name, value, &OPERATION_KEYS) else { continue };
+        let mut recipe = with_defaults(read_keys(&mut fields, false), &defaults);
+        // An operation without a method is only known.
+        if fields.has("variants") || !recipe.has_no_method() {
+            read_methods(&mut fields, &mut recipe);
+        }
+        operations.insert(key.clone(), recipe);
+    }
+    Some(Dispatcher { argument: argument?, operations })
+}
+
+/// Returns `true` if rules can name the operation as `tool/operation`, where `*` and the like stand for themselves in no
+/// name.
+fn can_name_operation(name: &str) -> bool {
+    (1..=MAX_OPERATION_CHARS).contains(&name.chars().count())
+        && !name.contains(['/', '*', '?', '[', ']', '{', '}'])
+        && !name.chars().any(char::is_control)
+}
+
+fn read_variants<'a>(f: &mut Fields<'a>, located: &'a LocatedNode, defaults: &Recipe) -> Vec<RecipeVariant> {
+    let items = match &located.node {
+        Node::List(items) if (1..=MAX_VARIANTS).contains(&items.len()) => items.as_slice(),
+        other => {
+            let message = format!("expected a list of 1 to {MAX_VARIANTS} variants, found {}", describe(other));
+            f.report("variants", message, "Write - { when: 'arguments.method == \"update\"', … }.");
+            return Vec::new();
+        }
+    };
+    let variants = items.iter().filter_map(|item| {
+        let mut fields = f.nested("variants", item, &VARIANT_KEYS)?;
+        let when = read_expression(&mut fields, "when", ARGUMENT_VARIABLES);
+        if !fields.has("when") {
+            fields.report("", "the variant has no condition", "Write when: 'arguments.method == \"update\"'.");
+        }
+        let is_per_element = defaults.before.as_ref().is_some_and(|before| before.for_each.is_some());
+        let recipe = with_defaults(read_keys(&mut fields, is_per_element), defaults);
+        check_methods(&mut fields, &recipe);
+        Some(RecipeVariant { when: when?, recipe })
+    });
+    variants.collect()
+}
+
+/// Returns the recipe of a variant, which inherits what it does not say itself.
+fn with_defaults(recipe: Recipe, defaults: &Recipe) -> Recipe {
+    let Recipe {
+        entity,
+        operation,
+        target,
+        summary,
+        label,
+        dry_run,
+        before,
+        after,
+        reads,
+        verify,
+        sql,
+        confirm,
+        tried,
+        variants: _,
+        dispatcher: _,
+    } = defaults.clone();
+    Recipe {
+        entity: recipe.entity.or(entity),
+        operation: recipe.operation.or(operation),
+        target: recipe.target.or(target),
+        summary: recipe.summary.or(summary),
+        label: recipe.label.or(label),
+        dry_run: recipe.dry_run.or(dry_run),
+        before: recipe.before.or(before),
+        after: recipe.after.or(after),
+        reads: if recipe.reads.is_empty() { reads } else { recipe.reads },
+        verify: recipe.verify.or(verify),
+        sql,
+        confirm: recipe.confirm.or(confirm),
+        tried,
+        variants: Vec::new(),
+        dispatcher: None,
+    }
+}

@@ -1,0 +1,165 @@
+//! The operations of a tool that carries many, each with its own ruling.
+
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    iter,
+    sync::{Arc, OnceLock},
+};
+
+use serde_json::{Value, value::RawValue};
+
+use super::{
+    RouteTarget, ToolRoute,
+    list_entries::RenderedEntry,
+    ruling::{self, RuledCalls},
+};
+use countersign_domain::{
+    policy::{Policy, Ruling, ToolOperation, qualified_operation},
+    principal::Principal,
+    recipes::Dispatcher,
+};
+use countersign_provider::ToolDef;
+
+/// Selects by the operation that a call names.
+impl ToolRoute {
+    /// Returns the policy's ruling on a call with these arguments.
+    #[must_use]
+    pub fn ruling_for(&self, arguments: &RawValue) -> Cow<'_, Ruling> {
+        if let Some(operations) = &self.operations {
+            return match operations.find(arguments) {
+                Ok(route) => Cow::Borrowed(&route.ruling),
+                Err(unknown) => Cow::Owned(operations.unknown_ruling(self, unknown)),
+            };
+        }
+        match &self.read_ruling {
+            Some(read_ruling) if self.only_reads(arguments) => Cow::Borrowed(read_ruling),
+            _ => Cow::Borrowed(&self.ruling),
+        }
+    }
+
+    fn only_reads(&self, arguments: &RawValue) -> bool {
+        match (&self.sql, self.def.read_only_when) {
+            (Some(sql), _) => sql.is_read(&self.def.title, arguments.get()),
+            (None, Some(reads)) => reads(arguments),
+            (None, None) => false,
+        }
+    }
+
+    /// Iterates over the tool and its known operations.
+    pub fn with_operations(self: &Arc<Self>) -> impl Iterator<Item = &Arc<Self>> {
+        iter::once(self).chain(self.known_operations())
+    }
+
+    /// Iterates over the operations that the recipe of the tool names, as routes whose name is `tool/operation`.
+    pub fn known_operations(&self) -> impl Iterator<Item = &Arc<Self>> {
+        self.operations.iter().flat_map(OperationRoutes::routes)
+    }
+
+    /// Returns the name by which rules refer to a call: that of the tool, or `tool/operation`.
+    #[must_use]
+    pub fn subject_of(&self, arguments: &RawValue) -> Cow<'_, str> {
+        match self.operations.as_ref().map(|operations| operations.find(arguments)) {
+            None => Cow::Borrowed(&self.name),
+            Some(Ok(route)) => Cow::Borrowed(&route.name),
+            Some(Err(unknown)) => Cow::Owned(qualified_operation(&self.name, &unknown)),
+        }
+    }
+
+    /// Returns the route of the operation that a call names, or `None` if the tool has no operations or does not know it.
+    #[must_use]
+    pub fn operation_of(&self, arguments: &RawValue) -> Option<&Arc<Self>> {
+        self.operations.as_ref()?.find(arguments).ok()
+    }
+
+    /// Returns `true` if an argument of the tool names an operation.
+    #[must_use]
+    pub fn has_operations(&self) -> bool {
+        self.operations.is_some()
+    }
+
+    /// Returns `true` if a call may become a change.
+    #[must_use]
+    pub fn may_review(&self) -> bool {
+        self.ruling.may_review() || self.operations.as_ref().is_some_and(OperationRoutes::may_review)
+    }
+}
+
+/// The operations of a tool.
+pub struct OperationRoutes {
+    dispatcher: Dispatcher,
+    /// The routes of the known operations.
+    known: BTreeMap<String, Arc<ToolRoute>>,
+    /// Decides on unknown operations.
+    policy: Policy,
+}
+
+impl OperationRoutes {
+    /// Returns the operations, or `None` if the recipe of the tool names none.
+    pub(super) fn new(
+        policy: &Policy,
+        provider: &RouteTarget,
+        def: &ToolDef,
+        hash: &str,
+        pending_schema: &Arc<Value>,
+    ) -> Option<Self> {
+        let dispatcher = provider.as_provider().recipe(&def.name)?.dispatcher.clone()?;
+        let route = |operation: &String| {
+            let calls = RuledCalls::Operation(ToolOperation { name: operation.clone(), is_known: true });
+            let (facts, ruling) = ruling::tool_ruling(policy, provider, def, hash, calls);
+            let name = qualified_operation(&def.name, operation);
+            let route = ToolRoute {
+                def: ToolDef { name: name.clone(), title: format!("{} / {operation}", def.title), ..def.clone() },
+                name,
+                is_operation: true,
+                provider: provider.clone(),
+                hash: hash.to_owned(),
+                definition_status: facts.definition_status,
+                known: ruling::known_tool(provider, def, Some(operation)),
+                is_read_only: facts.effective_annotations().read_only_hint,
+                pending_schema: ruling.may_review().then(|| Arc::clone(pending_schema)),
+                ruling,
+                read_ruling: None,
+                sql: None,
+                operations: None,
+                param_headers: Vec::new(),
+                validator: OnceLock::new(),
+                allows_structured_error: OnceLock::new(),
+                rendered: RenderedEntry::default(),
+            };
+            (operation.clone(), Arc::new(route))
+        };
+        let known = dispatcher.operations.keys().map(route).collect();
+        Some(Self { dispatcher, known, policy: policy.clone() })
+    }
+
+    /// Iterates over the known operations.
+    fn routes(&self) -> impl Iterator<Item = &Arc<ToolRoute>> {
+        self.known.values()
+    }
+
+    /// Iterates over the rulings on the known operations.
+    pub(super) fn rulings(&self) -> impl Iterator<Item = &Ruling> {
+        self.routes().map(|route| &route.ruling)
+    }
+
+    /// Returns the route of the operation that a call names, or the name of an unknown operation.
+    fn find(&self, arguments: &RawValue) -> Result<&Arc<ToolRoute>, String> {
+        let name = self.dispatcher.operation_of(arguments).unwrap_or_default();
+        self.known.get(&name).ok_or(name)
+    }
+
+    /// Returns the ruling on a call of an unknown operation, which rules may still deny by its name.
+    fn unknown_ruling(&self, tool: &ToolRoute, operation: String) -> Ruling {
+        let calls = RuledCalls::Operation(ToolOperation { name: operation, is_known: false });
+        ruling::tool_ruling(&self.policy, &tool.provider, &tool.def, &tool.hash, calls).1
+    }
+
+    pub(super) fn may_review(&self) -> bool {
+        self.rulings().any(Ruling::may_review)
+    }
+
+    pub(super) fn are_listed_to(&self, principal: &Principal) -> bool {
+        self.rulings().any(|ruling| ruling.is_listed_to(principal))
+    }
+}

@@ -1,0 +1,140 @@
+// Tools that carry many operations: policy, acceptances, standing rules, metrics and the inbox treat `tool/operation` like a tool.
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+
+import { CLOUD } from '../fixtures/fakes/atlassian-hosted.mjs';
+import { ACCOUNT } from '../fixtures/fakes/stripe.mjs';
+import { binary, environment, run } from './gateway.mjs';
+import { startBehind } from './recipe-suite.mjs';
+
+const write = (stripe_api_operation_id, parameters = {}) => ['stripe_api_write', { stripe_api_operation_id, parameters, stripe_context: ACCOUNT, livemode: true }];
+const execute = (name, inputs = {}) => ({ name, cloudId: CLOUD, inputs });
+
+/** Returns what becomes of a call: `ran`, the code of its error, or the change that waits. */
+async function outcome({ peer, gateway }, [tool, args]) {
+    const answer = await peer.call(tool, args);
+    if (answer.structuredContent?.status === 'pending') return gateway.change(answer.structuredContent.changeId);
+    return answer.isError ? (answer.structuredContent?.code ?? answer.content[0].text) : 'ran';
+}
+
+/** Returns the samples of the counter of operations: `[labels, value]`. */
+async function counted({ gateway }) {
+    const text = await (await fetch(`${gateway.url}/metrics`, { headers: { authorization: `Bearer ${gateway.key}` } })).text();
+    const lines = text.split('\n').filter(line => line.startsWith('countersign_operation_calls_total{'));
+    return lines.map(line => {
+        const [, labels, value] = /\{(.*)\} (\d+)$/.exec(line);
+        return [Object.fromEntries(labels.split(',').map(label => label.split('=').map(part => part.replaceAll('"', '')))), Number(value)];
+    });
+}
+
+test('rules name an operation like a tool', async t => {
+    const rules = [
+        { name: 'refunds', tools: 'stripe_api_write/PostRefunds', then: 'review' },
+        { name: 'no-deletions', tools: 'stripe_api_write/Delete*', then: 'deny' },
+        { name: 'products', when: "tool.operation == 'PostProducts'", then: 'deny' },
+        { name: 'everything', tools: 'stripe_api_write', then: 'allow' }
+    ];
+    const behind = await startBehind(t, 'stripe', { policy: { default: 'deny', rules } });
+    const { fake, gateway, peer } = behind;
+
+    await t.test('a rule for the tool covers its operations', async () => {
+        assert.equal(await outcome(behind, write('PostCustomers', { name: 'Cleo' })), 'ran');
+        assert.equal(Object.values(fake.state.customers).at(-1).name, 'Cleo');
+    });
+    await t.test('a rule for an operation comes first', async () => {
+        const change = await outcome(behind, write('PostRefunds', { charge: 'ch_Books' }));
+        assert.deepEqual([change.review.rule, change.preview.toolOperation], ['refunds', 'PostRefunds']);
+        assert.match(JSON.stringify(await outcome(behind, write('DeleteCouponsCoupon', { coupon: 'SPRING' }))), /POLICY_DENIED/);
+        assert.match(JSON.stringify(await outcome(behind, write('PostProducts', { name: 'Map' }))), /POLICY_DENIED/);
+    });
+    await t.test('an unknown operation is reviewed although the tool is allowed, unless it is denied', async () => {
+        const before = fake.writes.length;
+        const unknown = await outcome(behind, write('PostPayouts', { amount: 100 }));
+        assert.deepEqual([unknown.review.mark, unknown.preview.toolOperation], ['OPERATION_UNKNOWN', 'PostPayouts']);
+        assert.equal((await outcome(behind, write('postcustomers', { name: 'x' }))).review.mark, 'OPERATION_UNKNOWN');
+        assert.match(JSON.stringify(await outcome(behind, write('DeleteAccountsAccount'))), /POLICY_DENIED/);
+        // The server could read either name.
+        const [tool, args] = write('PostCustomers', { name: 'x' });
+        const ambiguous = await outcome(behind, [tool, { ...args, STRIPE_API_OPERATION_ID: 'PostRefunds' }]).catch(String);
+        assert.notEqual(ambiguous, 'ran');
+        assert.equal(fake.writes.length, before);
+    });
+    await t.test('an allowed rule can be tried for an operation', async () => {
+        const tried = async operation => (await gateway.api('POST', '/policy/test', { tool: 'stripe_api_write', arguments: write(operation)[1] })).body;
+        const [known, unknown] = [await tried('PostRefunds'), await tried('PostPayouts')];
+        assert.deepEqual([known.tool, known.verdict, known.rule], ['stripe_api_write/PostRefunds', 'review', 'refunds']);
+        assert.deepEqual([unknown.tool, unknown.verdict, unknown.mark], ['stripe_api_write/PostPayouts', 'review', 'OPERATION_UNKNOWN']);
+    });
+    await t.test('metrics have labels only for operations that the recipe names', async () => {
+        for (let n = 0; n < 20; n += 1) await peer.call(...write(`PostInvented${n}`));
+        const samples = await counted(behind);
+        const of = (operation, verdict) => samples.find(([labels]) => labels.operation === operation && labels.verdict === verdict)?.[1];
+        assert.deepEqual([of('PostCustomers', 'allow'), of('PostRefunds', 'review'), of('DeleteCouponsCoupon', 'deny')], [1, 1, 1]);
+        assert.ok(of('(unknown)', 'review') >= 22, JSON.stringify(samples));
+        assert.deepEqual(samples.filter(([{ operation }]) => /Invented|Payouts|Accounts|postcustomers/.test(operation)), []);
+    });
+    await t.test('the inbox shows the operation', async () => {
+        const { stdout } = await run(binary, ['changes', 'list', '--url', gateway.url], { env: environment({ COUNTERSIGN_KEY: gateway.key }) });
+        const { changes } = (await gateway.api('GET', '/changes')).body;
+        const refund = changes.find(({ preview }) => preview.toolOperation === 'PostRefunds');
+        assert.ok(refund && stdout.includes('Refund the rest of the charge ch_Books'), stdout);
+        const shown = await run(binary, ['changes', 'show', refund.id, '--url', gateway.url], { env: environment({ COUNTERSIGN_KEY: gateway.key }) });
+        assert.match(shown.stdout, /stripe \/ stripe_api_write\/PostRefunds/);
+    });
+});
+
+test('one operation is let run, and one is allowed by a standing rule', async t => {
+    const behind = await startBehind(t, 'stripe');
+    const { fake, gateway } = behind;
+    const tools = async () => Object.fromEntries((await gateway.api('GET', '/servers/stripe')).body.tools.map(tool => [tool.name, tool]));
+    const { hash } = (await tools())['stripe_api_write/PostProducts'];
+    const isPending = async call => typeof (await outcome(behind, call)) === 'object';
+
+    const allowed = await gateway.api('POST', '/servers/stripe/allow', { tools: [{ name: 'stripe_api_write/PostProducts', hash }], reason: 'Products are cheap' });
+    assert.equal(allowed.status, 200, JSON.stringify(allowed.body));
+    assert.equal(await outcome(behind, write('PostProducts', { name: 'Map' })), 'ran');
+    assert.ok(await isPending(write('PostCoupons', { percent_off: 5, duration: 'once' })));
+    const described = await tools();
+    assert.deepEqual([described['stripe_api_write/PostProducts'].verdict, described['stripe_api_write/PostCoupons'].verdict], ['allow', 'review']);
+
+    const refund = await outcome(behind, write('PostRefunds', { charge: 'ch_Books', amount: 100 }));
+    const rule = { verdict: 'allow', arguments: 'any', principal: 'same', for: 3600 };
+    const created = await gateway.api('POST', `/changes/${refund.id}/rule`, rule);
+    assert.equal(created.status, 200, JSON.stringify(created.body));
+    assert.equal(created.body.tool, 'stripe_api_write/PostRefunds');
+    assert.equal(await outcome(behind, write('PostRefunds', { charge: 'ch_Books', amount: 200 })), 'ran');
+    assert.ok(await isPending(write('PostCoupons', { percent_off: 6, duration: 'once' })));
+
+    const unknown = await outcome(behind, write('PostPayouts', { amount: 1 }));
+    const refused = await gateway.api('POST', `/changes/${unknown.id}/rule`, rule);
+    assert.deepEqual([refused.status, refused.body.code], [403, 'FORBIDDEN']);
+    // Even the whole tool does not let an unknown operation run.
+    const whole = await gateway.api('POST', '/servers/stripe/allow', { tools: [{ name: 'stripe_api_write', hash }], reason: 'All of it' });
+    assert.equal(whole.status, 200, JSON.stringify(whole.body));
+    assert.equal(await outcome(behind, write('PostCoupons', { percent_off: 7, duration: 'once' })), 'ran');
+    const before = fake.writes.length;
+    assert.ok(await isPending(write('PostPayouts', { amount: 1 })));
+    assert.equal(fake.writes.length, before);
+});
+
+test('one operation is accepted alone', async t => {
+    const behind = await startBehind(t, 'atlassian-hosted', {}, { trust_annotations: false });
+    const { gateway } = behind;
+    const read = name => outcome(behind, ['executeRead', execute(name)]);
+    const accept = async (action, name) => {
+        const { tools } = (await gateway.api('GET', '/servers/atlassian-hosted')).body;
+        const { hash } = tools.find(tool => tool.name === name);
+        const answer = await gateway.api('POST', `/servers/atlassian-hosted/${action}`, { tools: [{ name, hash }] });
+        assert.equal(answer.status, 200, JSON.stringify(answer.body));
+    };
+    assert.equal((await read('listConfluenceSpaces')).state, 'pending');
+    await accept('accept', 'executeRead/listConfluenceSpaces');
+    assert.equal(await read('listConfluenceSpaces'), 'ran');
+    assert.equal((await read('listJiraProjects')).state, 'pending');
+    await accept('revoke', 'executeRead/listConfluenceSpaces');
+    assert.equal((await read('listConfluenceSpaces')).state, 'pending');
+    // An acceptance of the tool covers its operations, but no unknown one.
+    await accept('accept', 'executeRead');
+    assert.equal(await read('listJiraProjects'), 'ran');
+    assert.equal((await read('exportEverything')).review.mark, 'OPERATION_UNKNOWN');
+});
