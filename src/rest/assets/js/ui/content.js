@@ -51,7 +51,7 @@ export function review({ review: cause }) {
   const namesRule = cause.rule && cause.reason.startsWith(cause.rule);
   const rule = cause.rule && !namesRule && cause.rule;
   return h('p', { class: mark ? 'banner tone-amber' : 'why quiet' }, icon(mark ? 'alert' : 'info'),
-    h('span', null, mark ? h('strong', null, mark) : namesRule && !cause.reason.startsWith('rule ') ? 'Reviewed because the rule ' : 'Reviewed because ', quote(cause.reason, 400), '.',
+    h('span', null, mark ? [h('strong', null, mark), cause.mark === 'OPERATION_UNKNOWN' && !cause.reason.startsWith('the tool') && 'Reviewed because '] : namesRule && !cause.reason.startsWith('rule ') ? 'Reviewed because the rule ' : 'Reviewed because ', quote(cause.reason, 400), '.',
       rule && [' Rule: ', quote(rule, 64), '.']));
 }
 
