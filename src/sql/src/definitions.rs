@@ -113,7 +113,7 @@ fn sqlite_query(schema: Option<&Ident>, object: &Ident) -> String {
 }
 
 /// Returns the name as PostgreSQL stores it.
-fn postgres_name(name: &Ident) -> String {
+pub fn postgres_name(name: &Ident) -> String {
     if name.quote_style.is_some() { name.value.clone() } else { name.value.to_lowercase() }
 }
 
@@ -124,7 +124,8 @@ fn postgres_schema(schema: Option<&Ident>) -> String {
     }
 }
 
-fn literal(text: &str) -> String {
+/// Returns the text as a literal.
+pub fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
 }
 

@@ -4,10 +4,11 @@
 //! never a read. This crate runs no statement and knows nothing of the gateway.
 //!
 //! [`classify`] begins in `text`, which splits the text as the database does. `reads` decides what only reads, `writes` says
-//! what a write changes, and `previews` derives queries, which must be reads themselves.
+//! what a write changes, `previews` derives queries, and `lookup` those that read an effect back. All must be reads themselves.
 
 mod definitions;
 mod dialect;
+mod lookup;
 mod previews;
 mod reads;
 mod statement;
@@ -17,6 +18,7 @@ mod writes;
 use std::thread;
 
 pub use dialect::Dialect;
+pub use lookup::{DefinitionChange, Literal, ReadBack, TableRows};
 pub use statement::{ColumnAssignment, Effect, PreviewSource, RowQueries, Statement, Write, WriteKind};
 
 /// Stack of the thread that parses. Deep expressions take much of it, because the parser and the checks recurse.

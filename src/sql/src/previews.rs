@@ -2,11 +2,12 @@
 
 use sqlparser::ast::{
     Assignment, AssignmentTarget, Delete, Expr, Insert, ObjectName, Query, SetExpr, Statement, TableFactor,
-    TableWithJoins, Truncate, Update, UpdateTableFromKind,
+    TableWithJoins, Truncate, Update, UpdateTableFromKind, Values,
 };
 
 use crate::{
     ALIAS_PREFIX, ColumnAssignment, Dialect, PreviewSource, RowQueries, Write, WriteKind, definitions,
+    lookup::{self, DefinitionChange, ReadBack, TableRows},
     reads::{self, Reason},
     writes,
 };
@@ -19,11 +20,13 @@ pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, m
     let builder = PreviewBuilder { dialect, max_rows };
     if let Some(objects) = definitions::objects(statement) {
         let targets = objects.iter().map(|object| object.name.to_string()).collect();
-        return Write { kind: WriteKind::Ddl, targets, reason, preview: builder.definitions(&objects) };
+        let read_back = ReadBack::Definitions(DefinitionChange::of_statement(statement));
+        return Write { kind: WriteKind::Ddl, targets, reason, preview: builder.definitions(&objects), read_back };
     }
     let (kind, targets) = writes::kind_and_tables(statement);
     let preview = builder.preview(statement).unwrap_or_else(|reason| PreviewSource::None { reason });
-    Write { kind, targets, reason, preview }
+    let table = writes::changed_table(statement).and_then(|table| TableRows::new(dialect, table));
+    Write { kind, targets, reason, preview, read_back: table.map_or(ReadBack::Nothing, ReadBack::Rows) }
 }
 
 struct PreviewBuilder {
@@ -176,11 +179,19 @@ impl PreviewBuilder {
         let values: Vec<(&str, &str)> =
             assignments.iter().filter_map(|value| Some((value.expression.as_str(), value.alias.as_deref()?))).collect();
         let queries = RowQueries {
-            rows: selection.rows_query(self.max_rows, &values),
-            count: selection.count_query(),
+            rows: self.plain_query(&selection.with, selection.rows_query(self.max_rows, &values)),
+            count: self.plain_query(&selection.with, selection.count_query()),
             assignments,
         };
         self.checked(queries)
+    }
+
+    /// Returns the query in the form that servers for SQLite accept, which want SELECT as its first word.
+    fn plain_query(&self, with: &str, query: String) -> String {
+        if self.dialect != Dialect::Sqlite || with.is_empty() {
+            return query;
+        }
+        format!("SELECT * FROM ({query}) AS {ALIAS_PREFIX}query")
     }
 
     fn insert(&self, insert: &Insert, with: &str) -> Preview {
@@ -195,6 +206,7 @@ impl PreviewBuilder {
                 given => Ok(PreviewSource::GivenRows {
                     columns: given.iter().map(|value| value.column.clone()).collect(),
                     rows: vec![given.iter().map(|value| value.expression.clone()).collect()],
+                    equal: None,
                 }),
             };
         };
@@ -203,7 +215,7 @@ impl PreviewBuilder {
         {
             let texts = |row: &Vec<Expr>| row.iter().map(ToString::to_string).collect();
             let rows = values.rows.iter().map(|row| texts(&row.content)).collect();
-            return Ok(PreviewSource::GivenRows { columns, rows });
+            return Ok(PreviewSource::GivenRows { equal: self.equal_rows_query(insert, &columns, values), columns, rows });
         }
         let rows = format!("{ALIAS_PREFIX}rows");
         self.checked(RowQueries {
@@ -211,6 +223,19 @@ impl PreviewBuilder {
             count: format!("{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM ({source}) AS {rows}"),
             assignments: Vec::new(),
         })
+    }
+
+    /// Returns the query that counts the rows with the values of one of the given rows.
+    fn equal_rows_query(&self, insert: &Insert, columns: &[String], given: &Values) -> Option<String> {
+        let Insert { or: None, ignore: false, on: None, replace_into: false, .. } = insert else { return None };
+        if given.rows.len() > self.max_rows {
+            return None;
+        }
+        let conditions: Option<Vec<String>> =
+            given.rows.iter().map(|row| lookup::given_row_condition(self.dialect, columns, &row.content)).collect();
+        let (table, conditions) = (&insert.table, conditions?.join(" OR "));
+        let query = format!("SELECT count(*) AS {ALIAS_PREFIX}count FROM {table} WHERE {conditions}");
+        self.is_read(&query).then_some(query)
     }
 
     /// Returns the queries if all of them only read.

@@ -2,6 +2,8 @@
 
 use strum::IntoStaticStr;
 
+use crate::lookup::ReadBack;
+
 /// One statement of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
@@ -31,6 +33,7 @@ pub struct Write {
     /// The reason why it is not a read.
     pub reason: String,
     pub preview: PreviewSource,
+    pub read_back: ReadBack,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
@@ -49,8 +52,9 @@ pub enum WriteKind {
 pub enum PreviewSource {
     /// The rows in the database that the statement changes, removes or inserts.
     Rows(RowQueries),
-    /// The rows that the statement lists, as texts of their expressions.
-    GivenRows { columns: Vec<String>, rows: Vec<Vec<String>> },
+    /// The rows that the statement lists, as texts of their expressions. `equal` counts the rows in the database that have the
+    /// values of one of them.
+    GivenRows { columns: Vec<String>, rows: Vec<Vec<String>>, equal: Option<String> },
     /// Queries for the definition of each object that the statement defines or changes.
     Definitions(Vec<String>),
     /// There is no preview.

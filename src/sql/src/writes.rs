@@ -39,6 +39,23 @@ pub fn kind_and_tables(statement: &Statement) -> (WriteKind, Vec<String>) {
     }
 }
 
+/// Returns the name of the only table that a statement changes.
+pub fn changed_table(statement: &Statement) -> Option<&ObjectName> {
+    match inner_statement(statement).0 {
+        Statement::Insert(Insert { table: TableObject::TableName(table), .. }) => Some(table),
+        Statement::Update(Update { table, .. }) => table_name(table),
+        Statement::Delete(Delete { tables, from, .. }) if tables.is_empty() => match source_tables(from) {
+            [table] => table_name(table),
+            _ => None,
+        },
+        Statement::Truncate(truncate) => match truncate.table_names.as_slice() {
+            [target] => Some(&target.name),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
 /// Returns the tables of the FROM clause of a DELETE.
 pub fn source_tables(from: &FromTable) -> &[TableWithJoins] {
     match from {

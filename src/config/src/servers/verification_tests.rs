@@ -77,7 +77,7 @@ impl Server {
         let provider = Arc::clone(&self.fake) as Arc<dyn Provider>;
         let directory = FakeDirectory(Arc::clone(&self.fake));
         let context = context(Principal::new("ann", Role::Admin));
-        let before = before.map(|text| StateBefore { alternative: 0, values: vec![text.map(Value::from)] });
+        let before = before.map(|text| StateBefore::with_values(vec![text.map(Value::from)]));
         let result = RawValue::from_string(result.to_string()).unwrap();
         let verification = read_back(&directory, &provider, &change, before.as_ref(), &result, &context)?.await;
         let callers = self.fake.callers.lock().unwrap();

@@ -6,6 +6,7 @@
 
 mod budget;
 mod compare;
+mod document_update;
 mod errors;
 mod functions;
 mod paths;

@@ -34,9 +34,10 @@ pub const ELEMENT_AFTER_VARIABLES: &Variables = &[("arguments", &[]), ("before",
 
 /// Variables of the read of [`Recipe::verify`], including the tool's result: `content`, and `structuredContent` if there is
 /// one.
-pub const RESULT_VARIABLES: &Variables = &[("arguments", &[]), ("result", &[])];
+pub const RESULT_VARIABLES: &Variables = &[("arguments", &[]), ("before", &[]), ("result", &[])];
 /// Variables of a [`ResultSelector::keep`] of [`Recipe::verify`].
-pub const RESULT_SELECTOR_VARIABLES: &Variables = &[("arguments", &[]), ("found", &[]), ("result", &[])];
+pub const RESULT_SELECTOR_VARIABLES: &Variables =
+    &[("arguments", &[]), ("before", &[]), ("found", &[]), ("result", &[])];
 /// Variables of [`RecipeVerification::after`].
 pub const RESULT_AFTER_VARIABLES: &Variables = &[("arguments", &[]), ("before", &[]), ("result", &[])];
 

@@ -5,7 +5,10 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::{answers, comparison, confirmation, fault::Fault, formats::set_formats_of_recipe, labels, unified_diff};
+use super::{
+    answers, comparison, confirmation, fault::Fault, formats::set_formats_of_recipe, labels, sql::ObservedStatement,
+    unified_diff,
+};
 use countersign_domain::{
     changes::{
         FieldDiff, LineOp, Operation, Preview, PreviewKind, PreviewNote,
@@ -32,6 +35,16 @@ pub struct StateBefore {
     /// The state that the recipe has read: one value, or one for each element of its list. A value is `None` if the target did
     /// not exist.
     pub values: Vec<Option<Value>>,
+    /// The statements of a call that runs SQL, with their rows.
+    pub(super) statements: Vec<ObservedStatement>,
+}
+
+impl StateBefore {
+    /// Creates the state that a recipe without alternatives has read.
+    #[must_use]
+    pub fn with_values(values: Vec<Option<Value>>) -> Self {
+        Self { values, ..Self::default() }
+    }
 }
 
 /// A value that a recipe has read.
@@ -120,11 +133,7 @@ pub fn compose(
     for (n, observation) in reads.into_iter().enumerate() {
         add_observation(&mut builder, &format!("{READ_FIELD_PREFIX}{}", n + 1), observation);
     }
-    if let Some(confirmation) = &recipe.confirm {
-        let text = confirmation::describe(confirmation, may_confirm, arguments)?;
-        hasher.add_part(b"confirm").add_part(text.as_bytes());
-        builder.add_lines("$confirm", "Question of the server", [(LineOp::Note, text.into())]);
-    }
+    add_confirmation(&mut builder, &mut hasher, recipe, may_confirm, arguments)?;
     let mut diff = builder.finish();
     set_formats_of_recipe(&mut diff, &arguments_preview.diff, &arguments_preview.target.label);
     Ok(Preview {
@@ -135,6 +144,22 @@ pub fn compose(
         diff,
         fingerprint: hasher.finish(),
     })
+}
+
+/// Shows whether and how a question of the server is answered, if the recipe names one.
+pub(super) fn add_confirmation(
+    builder: &mut DiffBuilder,
+    hasher: &mut PartHasher,
+    recipe: &Recipe,
+    may_confirm: bool,
+    arguments: &cel::Value,
+) -> Result<(), Fault> {
+    if let Some(confirmation) = &recipe.confirm {
+        let text = confirmation::describe(confirmation, may_confirm, arguments)?;
+        hasher.add_part(b"confirm").add_part(text.as_bytes());
+        builder.add_lines("$confirm", "Question of the server", [(LineOp::Note, text.into())]);
+    }
+    Ok(())
 }
 
 /// Returns the preview for a failed recipe: the arguments, and the reason of the failure.

@@ -10,7 +10,7 @@ const MAX_MESSAGE_CHARS: usize = 300;
 const TRANSIENT_KIND: &str = "passing";
 
 /// The reason why a recipe gave no preview.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Fault {
     /// The kind of failure. It is part of the fingerprint, because another failure means another state.
     pub kind: &'static str,

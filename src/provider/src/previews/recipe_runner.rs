@@ -95,7 +95,7 @@ impl<'a> RecipeRunner<'a> {
         let alternative = alternatives.iter().position(|other| ptr::eq(*other, recipe)).unwrap_or_default();
         apply_recipe_labels(recipe, &arguments, &mut arguments_preview);
         if let Some(sql) = &recipe.sql {
-            return self.run_sql(recipe, sql, tool, &arguments, arguments_preview).await;
+            return self.run_sql((alternative, recipe, sql), tool, raw, &arguments, arguments_preview).await;
         }
         if recipe.has_no_method() {
             return ComputedPreview { preview: arguments_preview, transient_error: None, before: None };
@@ -109,7 +109,7 @@ impl<'a> RecipeRunner<'a> {
             }
         };
         let values = observations.before.iter().map(|observation| observation.value.clone()).collect();
-        let before = Some(StateBefore { alternative, values });
+        let before = Some(StateBefore { alternative, values, statements: Vec::new() });
         let (recipe, fallback) = (recipe.clone(), arguments_preview.clone());
         match run_blocking(move || compose::compose(&recipe, &arguments, &fallback, observations)).await {
             Ok(preview) => ComputedPreview { preview, transient_error: None, before },
@@ -120,9 +120,9 @@ impl<'a> RecipeRunner<'a> {
     /// Shows what the SQL statements of the call change.
     async fn run_sql(
         &self,
-        recipe: &Recipe,
-        sql: &SqlRecipe,
+        (alternative, recipe, sql): (usize, &Recipe, &SqlRecipe),
         tool: &str,
+        raw: &RawValue,
         arguments: &cel::Value,
         mut arguments_preview: Preview,
     ) -> ComputedPreview {
@@ -133,8 +133,14 @@ impl<'a> RecipeRunner<'a> {
         };
         let observed = tokio::time::timeout(MAX_PREVIEW_TIME, observed).await;
         let observed = observed.unwrap_or_else(|_| Err(Fault::timed_out(MAX_PREVIEW_TIME.as_secs())));
-        match observed.and_then(|statements| sql::compose_statements(sql, &arguments_preview, &statements)) {
-            Ok(preview) => ComputedPreview { preview, transient_error: None, before: None },
+        let may_confirm = self.may_confirm(recipe, tool, raw);
+        let composed = observed.and_then(|statements| {
+            let preview =
+                sql::compose_statements((recipe, sql, may_confirm), arguments, &arguments_preview, &statements)?;
+            Ok((preview, StateBefore { alternative, values: Vec::new(), statements }))
+        });
+        match composed {
+            Ok((preview, before)) => ComputedPreview { preview, transient_error: None, before: Some(before) },
             Err(fault) => compose::preview_of_failure(arguments_preview, fault),
         }
     }
@@ -151,12 +157,11 @@ impl<'a> RecipeRunner<'a> {
         statements: Vec<Statement>,
         arguments: &cel::Value,
     ) -> Result<Vec<ObservedStatement>, Fault> {
-        let tools = self.provider.tools();
         let mut observed = Vec::with_capacity(statements.len());
         for statement in statements {
             let (mut answers, mut failure) = (Vec::new(), None);
             for query in sql::queries(&statement) {
-                match self.query(sql, query, &tools, arguments).await {
+                match self.query(sql, query, arguments).await {
                     Ok(answer) => answers.push(answer),
                     Err(fault) if fault.transient_error.is_some() => return Err(fault),
                     Err(fault) => {
@@ -171,15 +176,15 @@ impl<'a> RecipeRunner<'a> {
     }
 
     /// Makes one query, which only reads, by the tool of the recipe.
-    async fn query(
+    pub(super) async fn query(
         &self,
         sql: &SqlRecipe,
         query: &str,
-        tools: &[ToolDef],
         arguments: &cel::Value,
     ) -> Result<QueryAnswer, Fault> {
+        let tools = self.provider.tools();
         let tool = self.provider.exposed_name(&sql.query.tool);
-        let definition = self.pinned_tool(&tool, tools)?;
+        let definition = self.pinned_tool(&tool, &tools)?;
         let server = self.provider.name();
         let mut object = answers::render_fields(&sql.query.arguments, &[("arguments", arguments)])?;
         object.retain(|_, value| !value.is_null());
@@ -216,8 +221,7 @@ impl<'a> RecipeRunner<'a> {
         arguments: &cel::Value,
     ) -> Result<Observations, Fault> {
         let tools = self.provider.tools();
-        let is_accepted = || self.directory.is_accepted(self.provider.name(), tool, raw);
-        let may_confirm = recipe.confirm.as_ref().is_some_and(|confirm| confirm.is_trusted || is_accepted());
+        let may_confirm = self.may_confirm(recipe, tool, raw);
         let mut observations = Observations { may_confirm, ..Observations::default() };
         if let Some(dry) = &recipe.dry_run {
             match self.dry_run(dry, tool, &tools, raw, arguments).await {
@@ -240,6 +244,12 @@ impl<'a> RecipeRunner<'a> {
             observations.reads.extend(self.read_each(read, arguments).await?);
         }
         Ok(observations)
+    }
+
+    /// Returns `true` if the recipe may answer a question of the server.
+    fn may_confirm(&self, recipe: &Recipe, tool: &str, raw: &RawValue) -> bool {
+        let is_accepted = || self.directory.is_accepted(self.provider.name(), tool, raw);
+        recipe.confirm.as_ref().is_some_and(|confirm| confirm.is_trusted || is_accepted())
     }
 
     async fn dry_run(

@@ -12,6 +12,7 @@ use super::{
     compose::StateBefore,
     fault::{Fault, redacted_line},
     recipe_runner::{MAX_PREVIEW_TIME, RecipeRunner, run_blocking},
+    sql,
 };
 use crate::{CallContext, PresentValues, Provider, ProviderDirectory};
 use countersign_domain::{
@@ -22,7 +23,8 @@ use countersign_domain::{
     recipes::{PreviewRead, Recipe, StateAfter},
 };
 
-fn limits() -> DiffLimits {
+/// Returns the limits of the differences that are shown.
+pub(super) fn limits() -> DiffLimits {
     DiffLimits { fields: 50, value_bytes: 16 << 10, total_bytes: 64 << 10, lines: 400, ..DiffLimits::default() }
 }
 
@@ -45,16 +47,40 @@ pub fn read_back<'a>(
             }
         }));
     }
-    let expectation = Expectation::from_recipe(provider.recipe(&change.tool)?, before)?;
+    let recipe = recipe_of_preview(provider.recipe(&change.tool)?, before)?;
+    if let Some(recipe) = &recipe.sql {
+        let statements = &before?.statements;
+        return statements.iter().any(sql::is_verifiable).then(|| -> BoxFuture<'a, Verification> {
+            Box::pin(async move {
+                let runner = RecipeRunner::new(directory, provider, context);
+                let verified = sql::verify_statements(&runner, recipe, statements, change);
+                finish_in_time(verified).await.unwrap_or_else(|fault| Verification::unreadable(fault.reason))
+            })
+        });
+    }
+    let expectation = Expectation::from_recipe(recipe, before)?;
     Some(Box::pin(async move {
         let runner = RecipeRunner::new(directory, provider, context);
         let compared = expectation.compare(&runner, change, result);
-        match tokio::time::timeout(MAX_PREVIEW_TIME, compared).await {
-            Ok(Ok(diff)) => Verification::from_diff(diff),
-            Ok(Err(fault)) => Verification::unreadable(fault.reason),
-            Err(_) => Verification::unreadable(Fault::timed_out(MAX_PREVIEW_TIME.as_secs()).reason),
+        match finish_in_time(compared).await {
+            Ok(diff) => Verification::from_diff(diff),
+            Err(fault) => Verification::unreadable(fault.reason),
         }
     }))
+}
+
+/// Returns the recipe, or the alternative of it, that made the preview.
+fn recipe_of_preview<'a>(recipe: &'a Recipe, state: Option<&StateBefore>) -> Option<&'a Recipe> {
+    let alternatives = recipe.alternatives();
+    match state {
+        Some(state) => alternatives.get(state.alternative).copied(),
+        None => (alternatives.len() == 1 && std::ptr::eq(alternatives[0], recipe)).then_some(recipe),
+    }
+}
+
+async fn finish_in_time<T>(work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    let result = tokio::time::timeout(MAX_PREVIEW_TIME, work).await;
+    result.unwrap_or_else(|_| Err(Fault::timed_out(MAX_PREVIEW_TIME.as_secs())))
 }
 
 /// Compares the present values of a module with those of the approved diff.
@@ -93,18 +119,13 @@ impl<'a> Expectation<'a> {
     /// Returns `None` if the recipe says nothing about the state after the run, or if that needs the state before, which was
     /// not read.
     fn from_recipe(recipe: &'a Recipe, state: Option<&'a StateBefore>) -> Option<Self> {
-        let alternatives = recipe.alternatives();
-        let recipe = match state {
-            Some(state) => *alternatives.get(state.alternative)?,
-            None if alternatives.len() == 1 && std::ptr::eq(alternatives[0], recipe) => recipe,
-            None => return None,
-        };
         let verify = recipe.verify.as_ref();
         let read = verify.map(|verify| &verify.read).or(recipe.before.as_ref())?;
         let after = verify.and_then(|verify| verify.after.as_ref()).or(recipe.after.as_ref());
         let before = state.map_or(&[][..], |state| &state.values);
-        let needs_before =
-            after.is_some_and(|after| after.uses("before")) || (verify.is_none() && read.for_each.is_some());
+        let needs_before = after.is_some_and(|after| after.uses("before"))
+            || read.uses("before")
+            || (verify.is_none() && read.for_each.is_some());
         (!before.is_empty() || !needs_before).then_some(Self { recipe, read, after, before })
     }
 
@@ -119,7 +140,12 @@ impl<'a> Expectation<'a> {
             cel::Value::Null
         };
         let observations = if self.recipe.verify.is_some() {
-            vec![runner.read(self.read, &[("arguments", &arguments), ("result", &result)]).await?]
+            let before = match self.before.first().and_then(Option::as_ref) {
+                Some(before) if self.read.uses("before") => answers::to_cel_value("before", before)?,
+                _ => cel::Value::Null,
+            };
+            let variables = [("arguments", &arguments), ("before", &before), ("result", &result)];
+            vec![runner.read(self.read, &variables).await?]
         } else {
             runner.read_each(self.read, &arguments).await?
         };

@@ -1,6 +1,8 @@
 //! The statements, with the effects that they are classified as.
 
-use countersign_sql::{Dialect, Effect, PreviewSource, RowQueries, Statement, WriteKind, classify};
+use countersign_sql::{
+    Dialect, Effect, Literal, PreviewSource, ReadBack, RowQueries, Statement, Write, WriteKind, classify,
+};
 
 /// A text with its expected effects.
 pub struct Case {
@@ -9,6 +11,8 @@ pub struct Case {
     pub effects: Vec<String>,
     /// The text changes the test database.
     pub changes: bool,
+    /// The text changes the test database by something that parsing cannot see, such as the function of a view.
+    pub is_deceptive: bool,
     pub sql: String,
 }
 
@@ -30,15 +34,35 @@ impl Case {
 
     /// Returns the queries that show definitions.
     pub fn definition_queries(&self) -> Vec<String> {
-        let statements = classify(self.dialect, &self.sql, 50);
-        let queries = statements.into_iter().map(|statement| match statement.effect {
-            Effect::Write(write) => match write.preview {
-                PreviewSource::Definitions(queries) => queries,
-                _ => Vec::new(),
-            },
+        let queries = self.writes().map(|write| match write.preview {
+            PreviewSource::Definitions(queries) => queries,
             _ => Vec::new(),
         });
         queries.flatten().collect()
+    }
+
+    /// Returns the queries that read back what the statements did, and those for rows that are given.
+    pub fn read_back_queries(&self) -> Vec<String> {
+        let queries = self.writes().map(|write| {
+            let keys = match &write.read_back {
+                ReadBack::Rows(table) => Some(table.keys_query().to_owned()),
+                _ => None,
+            };
+            let equal = match write.preview {
+                PreviewSource::GivenRows { equal, .. } => equal,
+                _ => None,
+            };
+            keys.into_iter().chain(equal)
+        });
+        queries.flatten().collect()
+    }
+
+    fn writes(&self) -> impl Iterator<Item = Write> {
+        let effects = classify(self.dialect, &self.sql, 50).into_iter().map(|statement| statement.effect);
+        effects.filter_map(|effect| match effect {
+            Effect::Write(write) => Some(write),
+            _ => None,
+        })
     }
 }
 
@@ -54,14 +78,14 @@ pub fn cases_in(dialect: Dialect) -> Vec<Case> {
 fn parse_case(line: &str) -> Case {
     let parts: Vec<&str> = line.splitn(3, " | ").collect();
     let [dialect, effects, sql] = parts.as_slice() else { panic!("{line}") };
-    let (effects, changes) = match effects.strip_suffix(" !") {
-        Some(effects) => (effects, true),
-        None => (*effects, false),
-    };
+    let without = |mark: &str| effects.strip_suffix(mark).unwrap_or(effects);
+    let (changes, is_deceptive) = (effects.ends_with(" !"), effects.ends_with(" ~"));
+    let effects = without(if changes { " !" } else { " ~" });
     Case {
         dialect: dialect.parse().unwrap(),
         effects: effects.split("; ").map(str::to_owned).collect(),
         changes,
+        is_deceptive,
         sql: sql.replace('⏎', "\n"),
     }
 }
@@ -108,7 +132,7 @@ fn derived_queries_are_reads() {
     let mut derived = 0;
     for case in cases() {
         let row_queries = case.row_queries().into_iter().flat_map(|(_, queries)| [queries.rows, queries.count]);
-        for query in row_queries.chain(case.definition_queries()) {
+        for query in row_queries.chain(case.definition_queries()).chain(case.read_back_queries()) {
             derived += 1;
             assert!(countersign_sql::is_read(case.dialect, &query), "{query}");
         }
@@ -138,7 +162,7 @@ fn values_after_an_update_are_selected_if_they_are_reads() {
 fn given_rows_are_shown_as_they_are_written() {
     let sql = "INSERT INTO t (a, b) VALUES (1, note('x')), (2, DEFAULT)";
     let Effect::Write(write) = classify(Dialect::Postgres, sql, 50).remove(0).effect else { panic!("it is a write") };
-    let PreviewSource::GivenRows { columns, rows } = write.preview else { panic!("{:?}", write.preview) };
+    let PreviewSource::GivenRows { columns, rows, equal } = write.preview else { panic!("{:?}", write.preview) };
     assert_eq!(
         (columns, rows),
         (
@@ -146,6 +170,58 @@ fn given_rows_are_shown_as_they_are_written() {
             vec![vec!["1".to_owned(), "note('x')".to_owned()], vec!["2".to_owned(), "DEFAULT".to_owned()]]
         )
     );
+    let counted = "SELECT count(*) AS countersign_count FROM t WHERE (a = '1') OR (a = '2')";
+    assert_eq!(equal.as_deref(), Some(counted), "only literals are compared");
+    for sql in [
+        "INSERT INTO t (a) VALUES (now())",
+        "INSERT INTO t VALUES (1)",
+        "INSERT INTO t (a) VALUES (1) ON CONFLICT DO NOTHING",
+        "INSERT INTO t (a) VALUES (1.5)",
+    ] {
+        let Effect::Write(write) = classify(Dialect::Postgres, sql, 50).remove(0).effect else { panic!("{sql}") };
+        assert!(matches!(write.preview, PreviewSource::GivenRows { equal: None, .. }), "{sql}");
+    }
+}
+
+#[test]
+fn rows_are_found_again_by_their_primary_key() {
+    let table = |dialect, sql: &str| {
+        let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql}") };
+        let ReadBack::Rows(table) = write.read_back else { panic!("{:?}", write.read_back) };
+        table
+    };
+    let values = vec![
+        ("id", Literal::Number("7")),
+        ("Name", Literal::Text("it's")),
+        ("note", Literal::Null),
+        ("on", Literal::Boolean(true)),
+    ];
+    let update = table(Dialect::Postgres, "WITH x AS (SELECT 1) UPDATE s.Things SET a = 1 FROM x WHERE id = 7");
+    assert!(update.keys_query().contains(r#"to_regclass('"s"."things"')"#), "{}", update.keys_query());
+    assert_eq!(
+        update.rows_query(&[values.clone(), vec![("id", Literal::Number("8"))]]).unwrap(),
+        r#"SELECT * FROM s.Things WHERE ("id" = '7' AND "Name" = 'it''s' AND "note" IS NULL AND "on" = TRUE) OR ("id" = '8')"#
+    );
+    let delete = table(Dialect::Mysql, "DELETE FROM things WHERE id = 7");
+    let found = delete.rows_query(&[values]).unwrap();
+    assert_eq!(found, "SELECT * FROM things WHERE (`id` = 7 AND `Name` = 'it''s' AND `note` IS NULL AND `on` = TRUE)");
+    assert_eq!(delete.rows_query(&[vec![("id", Literal::Text(r"\' OR 1 = 1 -- "))]]), None, "what it means depends");
+    let hostile = table(Dialect::Sqlite, "DELETE FROM things WHERE id = 7");
+    let found = hostile.rows_query(&[vec![("id\" = 1; DROP TABLE x; --", Literal::Text("'; DROP TABLE x; --"))]]);
+    assert_eq!(found.unwrap(), r#"SELECT * FROM things WHERE ("id"" = 1; DROP TABLE x; --" = '''; DROP TABLE x; --')"#);
+}
+
+#[test]
+fn queries_of_sqlite_begin_with_select() {
+    let sql = "WITH x AS (SELECT 1 AS id) DELETE FROM t WHERE id IN (SELECT id FROM x)";
+    let Effect::Write(write) = classify(Dialect::Sqlite, sql, 50).remove(0).effect else { panic!("it is a write") };
+    let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
+    assert!(
+        queries.rows.starts_with("SELECT * FROM (WITH x AS (SELECT 1 AS id) SELECT t.* FROM t"),
+        "{}",
+        queries.rows
+    );
+    assert!(queries.count.starts_with("SELECT * FROM (WITH"), "{}", queries.count);
 }
 
 #[test]

@@ -107,4 +107,7 @@ fn previews_select_what_sqlite_changes() {
     for query in cases_in(Dialect::Sqlite).iter().flat_map(Case::definition_queries) {
         rows(&connection, &query);
     }
+    let keys =
+        cases_in(Dialect::Sqlite).iter().flat_map(Case::read_back_queries).find(|query| query.contains("('accounts')"));
+    assert_eq!(rows(&connection, &keys.unwrap()), [[Value::Text("id".to_owned())]]);
 }

@@ -12,6 +12,7 @@ use cel::{
 use super::{
     ConditionFault, budget,
     compare::type_mismatch,
+    document_update::{APPLY_UPDATE, apply_update},
     functions::{Answer, Arguments, to_answer, two_values},
 };
 
@@ -24,7 +25,7 @@ const MERGE_PATCH: &str = "merge_patch";
 const INCLUDES: &str = "includes";
 
 /// The names of all these functions.
-pub(super) const NAMES: [&str; 7] = [SORT, JOIN, SPLIT, REPLACE_IN, ATX_HEADINGS, MERGE_PATCH, INCLUDES];
+pub(super) const NAMES: [&str; 8] = [SORT, JOIN, SPLIT, REPLACE_IN, ATX_HEADINGS, MERGE_PATCH, INCLUDES, APPLY_UPDATE];
 
 /// The nesting below which values are replaced or compared as a whole.
 const MAX_DEPTH: usize = 64;
@@ -43,6 +44,7 @@ pub(super) fn add_to(env: &mut Env) {
         (REPLACE_IN, replace_in as _),
         (MERGE_PATCH, merge_patch as _),
         (INCLUDES, includes as _),
+        (APPLY_UPDATE, apply_update as _),
     ] {
         let added = env.add_overload(name, name, vec![DYN_TYPE, DYN_TYPE], function);
         debug_assert!(added.is_ok());
@@ -51,7 +53,11 @@ pub(super) fn add_to(env: &mut Env) {
 
 /// Returns the fault for an error of one of these functions.
 pub(super) fn fault_of(function: &str) -> Option<ConditionFault> {
-    (function == REPLACE_IN).then_some(ConditionFault::Document("what the edits expect"))
+    match function {
+        REPLACE_IN => Some(ConditionFault::Document("what the edits expect")),
+        APPLY_UPDATE => Some(ConditionFault::Document("what the update expects")),
+        _ => None,
+    }
 }
 
 /// Sorts a list of texts or of numbers.

@@ -10,7 +10,7 @@ use countersign_domain::{
         diff::{DiffBuilder, text_lines},
         digest::PartHasher,
     },
-    recipes::SqlRecipe,
+    recipes::{Recipe, SqlRecipe},
     text::plural,
 };
 use countersign_sql::{ALIAS_PREFIX, ColumnAssignment, Effect, PreviewSource, RowQueries, Statement, Write, WriteKind};
@@ -20,7 +20,8 @@ use countersign_sql::{ALIAS_PREFIX, ColumnAssignment, Effect, PreviewSource, Row
 /// # Errors
 /// Fails if no statement has a preview, with the reason of the first one.
 pub(in crate::previews) fn compose_statements(
-    sql: &SqlRecipe,
+    (recipe, sql, may_confirm): (&Recipe, &SqlRecipe, bool),
+    arguments: &cel::Value,
     arguments_preview: &Preview,
     statements: &[ObservedStatement],
 ) -> Result<Preview, Fault> {
@@ -39,16 +40,17 @@ pub(in crate::previews) fn compose_statements(
         }
     }
     match first_fault {
-        Some(fault) if !has_preview => Err(fault),
-        _ => Ok(Preview {
-            note: PreviewNote { kind: PreviewKind::BeforeAfter, ..PreviewNote::default() },
-            operation: arguments_preview.operation,
-            target: arguments_preview.target.clone(),
-            summary: arguments_preview.summary.clone(),
-            diff: composer.builder.finish(),
-            fingerprint: hasher.finish(),
-        }),
+        Some(fault) if !has_preview => return Err(fault),
+        _ => compose::add_confirmation(&mut composer.builder, &mut hasher, recipe, may_confirm, arguments)?,
     }
+    Ok(Preview {
+        note: PreviewNote { kind: PreviewKind::BeforeAfter, confirms: may_confirm, ..PreviewNote::default() },
+        operation: arguments_preview.operation,
+        target: arguments_preview.target.clone(),
+        summary: arguments_preview.summary.clone(),
+        diff: composer.builder.finish(),
+        fingerprint: hasher.finish(),
+    })
 }
 
 struct Composer {
@@ -79,18 +81,22 @@ impl Composer {
             }
             Effect::Write(write) => write,
         };
-        let answers = answers.as_ref().map_err(|fault| Fault::new(fault.kind, fault.reason.clone()))?;
+        let answers = match (state, &write.preview) {
+            (Ok(answers), _) => answers.as_slice(),
+            // They are known without the query, which only counts equal rows.
+            (Err(_), PreviewSource::GivenRows { .. }) => &[],
+            (Err(fault), _) => return Err(fault.clone()),
+        };
         for answer in answers {
             hasher.add_part(b"rows");
             answer.rows.iter().for_each(|row| hash_row(hasher, row, &write.preview));
         }
-        match (&write.preview, answers.as_slice()) {
+        match (&write.preview, answers) {
             (PreviewSource::Rows(queries), [selected, counted]) => {
                 self.add_rows(index, write, queries, selected, counted)
             }
-            (PreviewSource::GivenRows { columns, rows }, _) => {
-                self.add_given_rows(index, write, columns, rows);
-                Ok(())
+            (PreviewSource::GivenRows { columns, rows, .. }, answers) => {
+                self.add_given_rows(index, write, (columns.as_slice(), rows.as_slice()), answers.first())
             }
             (PreviewSource::Definitions(_), answers) => {
                 self.add_definitions(index, write, answers);
@@ -128,7 +134,7 @@ impl Composer {
         };
         let mut note = match count {
             0 => "no row".to_owned(),
-            count => plural(usize::try_from(count).unwrap_or(usize::MAX), "row"),
+            count => plural_rows(count),
         };
         if selected.rows.len() > shown.len() {
             note.push_str(&format!("; the first {} are shown, the others are not compared", shown.len()));
@@ -149,7 +155,13 @@ impl Composer {
         Ok(())
     }
 
-    fn add_given_rows(&mut self, index: usize, write: &Write, columns: &[String], rows: &[Vec<String>]) {
+    fn add_given_rows(
+        &mut self,
+        index: usize,
+        write: &Write,
+        (columns, rows): (&[String], &[Vec<String>]),
+        equal: Option<&QueryAnswer>,
+    ) -> Result<(), Fault> {
         let text = |row: &Vec<String>| {
             let values = row.iter().enumerate().map(|(n, value)| match columns.get(n) {
                 Some(column) => format!("{column}={value}"),
@@ -162,9 +174,18 @@ impl Composer {
         if rows.len() > self.max_rows {
             note.push_str(&format!("; the first {} are shown", self.max_rows));
         }
+        if let Some(equal) = equal {
+            let count = parse_count(&equal.rows)?;
+            note.push_str(&match count {
+                0 => "; none is there yet".to_owned(),
+                count => format!("; there already: {} with such values", plural_rows(count)),
+            });
+        }
         self.add_note(index, "Rows", &note);
+        self.restrict_last(equal.is_some_and(|equal| equal.restricted));
         let label = self.label(index, &write.targets.join(", "));
         self.builder.add(&format!("$rows{index}"), &label, None, Some(&after));
+        Ok(())
     }
 
     /// Adds the present definitions of the objects. The statement itself says what they will be.
@@ -192,10 +213,25 @@ impl Composer {
         self.builder.add_lines(&field, &label, [(LineOp::Note, note.into())]);
     }
 
+    fn restrict_last(&mut self, restricted: bool) {
+        if restricted {
+            self.builder.restrict_last();
+        }
+    }
+
     /// Returns a label with the number of the statement if there are several.
     fn label(&self, index: usize, title: &str) -> String {
-        if self.is_single { title.to_owned() } else { format!("{}. {title}", index + 1) }
+        statement_label(self.is_single, index, title)
     }
+}
+
+/// Returns a label with the number of the statement if there are several.
+pub(super) fn statement_label(is_single: bool, index: usize, title: &str) -> String {
+    if is_single { title.to_owned() } else { format!("{}. {title}", index + 1) }
+}
+
+pub(super) fn plural_rows(count: u64) -> String {
+    plural(usize::try_from(count).unwrap_or(usize::MAX), "row")
 }
 
 fn equal_lines(text: &str) -> impl Iterator<Item = (LineOp, std::borrow::Cow<'_, str>)> {
@@ -218,7 +254,7 @@ fn hash_row(hasher: &mut PartHasher, row: &Row, preview: &PreviewSource) {
 }
 
 /// Returns the number in the only row of a count, which some servers give as text.
-fn parse_count(rows: &[Row]) -> Result<u64, Fault> {
+pub(super) fn parse_count(rows: &[Row]) -> Result<u64, Fault> {
     let number = match rows {
         [row] if row.len() == 1 => row.values().next(),
         _ => None,
@@ -244,7 +280,7 @@ fn check_values(row: &Row, assignments: &[ColumnAssignment]) -> Result<(), Fault
 }
 
 /// Returns a row as `id=1, owner=ann`, with the assigned values in place of the present ones.
-fn row_text(row: &Row, assignments: &[ColumnAssignment]) -> String {
+pub(super) fn row_text(row: &Row, assignments: &[&ColumnAssignment]) -> String {
     let columns = row.iter().filter(|(name, _)| !name.starts_with(ALIAS_PREFIX)).map(|(name, value)| {
         let assignment = assignments.iter().find(|assignment| is_same_column(&assignment.column, name));
         let text = match assignment {
@@ -258,7 +294,7 @@ fn row_text(row: &Row, assignments: &[ColumnAssignment]) -> String {
 }
 
 /// Compares the column of an assignment, which may be qualified and quoted, with the name of a column.
-fn is_same_column(assigned: &str, column: &str) -> bool {
+pub(super) fn is_same_column(assigned: &str, column: &str) -> bool {
     let last = assigned.rsplit_once('.').map_or(assigned, |(_, last)| last);
     last.trim_matches(['"', '`', '[', ']']).eq_ignore_ascii_case(column)
 }
@@ -280,7 +316,7 @@ fn is_plain(text: &str) -> bool {
 }
 
 /// Returns a row of a definition: names and texts, without the names of the columns.
-fn definition_text(row: &Row) -> String {
+pub(super) fn definition_text(row: &Row) -> String {
     let texts =
         row.iter().filter(|(name, value)| *name != "number" && !value.is_null()).map(|(_, value)| match value {
             Value::String(text) => text.clone(),

@@ -2,6 +2,7 @@
 
 mod composition;
 mod rows;
+mod verification;
 
 use std::collections::HashSet;
 
@@ -16,6 +17,7 @@ use countersign_sql::{Effect, PreviewSource, Statement, WriteKind};
 
 pub(super) use composition::compose_statements;
 pub(super) use rows::parse_rows;
+pub(super) use verification::{is_verifiable, verify_statements};
 
 /// Maximum statements of one call that are shown.
 const MAX_STATEMENTS: usize = 20;
@@ -26,6 +28,7 @@ const MAX_TARGETS: usize = 5;
 pub(super) type Row = Map<String, Value>;
 
 /// The answer to one query.
+#[derive(Clone, Debug)]
 pub(super) struct QueryAnswer {
     pub rows: Vec<Row>,
     /// Set if policy does not let the proposer make the query without review.
@@ -33,6 +36,7 @@ pub(super) struct QueryAnswer {
 }
 
 /// A statement with the answers to its queries ([`queries`]), in their order.
+#[derive(Clone, Debug)]
 pub(super) struct ObservedStatement {
     pub statement: Statement,
     pub answers: Result<Vec<QueryAnswer>, Fault>,
@@ -65,7 +69,8 @@ pub(super) fn queries(statement: &Statement) -> Vec<&str> {
         Effect::Write(write) => match &write.preview {
             PreviewSource::Rows(queries) => vec![&queries.rows, &queries.count],
             PreviewSource::Definitions(queries) => queries.iter().map(String::as_str).collect(),
-            PreviewSource::GivenRows { .. } | PreviewSource::None { .. } => Vec::new(),
+            PreviewSource::GivenRows { equal, .. } => equal.as_deref().into_iter().collect(),
+            PreviewSource::None { .. } => Vec::new(),
         },
         Effect::Read | Effect::Unparsed { .. } => Vec::new(),
     }

@@ -1,0 +1,250 @@
+//! `apply_update`: a document after an update of MongoDB.
+
+use cel::ExecutionError;
+use jiff::Timestamp;
+use serde_json::{Map, Number, Value as Json};
+
+use super::{
+    budget,
+    compare::type_mismatch,
+    functions::{Answer, Arguments, to_answer, two_values},
+};
+use crate::policy::documents;
+
+pub(super) const APPLY_UPDATE: &str = "apply_update";
+
+/// The largest whole number that a double holds exactly.
+const MAX_EXACT: i64 = 9_007_199_254_740_991;
+
+/// Applies the operators of an update to a document, which is in the relaxed form of Extended JSON.
+pub(super) fn apply_update<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
+    let (document, update) = two_values(args)?;
+    let (Ok(mut document), Ok(Json::Object(update))) = (document.json(), update.json()) else {
+        return Err(type_mismatch());
+    };
+    budget::spend_for_document(document.to_string().len())?;
+    let misfit = || ExecutionError::FunctionError { function: APPLY_UPDATE.to_owned(), message: String::new() };
+    for (operator, changes) in update {
+        let Json::Object(changes) = changes else { return Err(misfit()) };
+        for (path, value) in changes {
+            apply_operator(&mut document, &operator, &path, relaxed(value)).ok_or_else(misfit)?;
+        }
+    }
+    to_answer(documents::to_cel(document).map_err(|_| misfit())?)
+}
+
+/// Applies one operator to the field at the path. Returns `None` if the outcome is not known.
+fn apply_operator(document: &mut Json, operator: &str, path: &str, value: Json) -> Option<()> {
+    if operator == "$setOnInsert" {
+        return Some(());
+    }
+    let (parent, name) = match path.rsplit_once('.') {
+        Some((parent, name)) => (parent.split('.').collect(), name),
+        None => (Vec::new(), path),
+    };
+    if operator == "$unset" {
+        return match parent.iter().try_fold(&mut *document, |value, part| member(value, part)) {
+            Some(Json::Object(fields)) => Some(drop(fields.remove(name))),
+            None => Some(()),
+            Some(_) => None,
+        };
+    }
+    if operator == "$rename" {
+        let moved = document.as_object_mut()?.remove(path).filter(|_| parent.is_empty());
+        return match moved {
+            Some(moved) => apply_operator(document, "$set", value.as_str()?, moved),
+            None => parent.is_empty().then_some(()),
+        };
+    }
+    let field = parent.iter().chain(&[name]).try_fold(document, |value, part| member_or_new(value, part))?;
+    *field = match (operator, field.take()) {
+        ("$set", _) | ("$min" | "$max", Json::Null) | ("$inc", Json::Null) => value,
+        ("$mul", Json::Null) => 0.into(),
+        ("$inc", present) => calculated(&present, &value, i64::checked_add, |a, b| a + b)?,
+        ("$mul", present) => calculated(&present, &value, i64::checked_mul, |a, b| a * b)?,
+        ("$min" | "$max", present) => {
+            let is_less = value.as_f64()? < present.as_f64()?;
+            if is_less == (operator == "$min") { value } else { present }
+        }
+        ("$push" | "$addToSet", Json::Null) => with_elements(Vec::new(), value, operator == "$addToSet")?,
+        ("$push" | "$addToSet", Json::Array(elements)) => with_elements(elements, value, operator == "$addToSet")?,
+        ("$pull", Json::Array(mut elements)) if !value.is_object() && !value.is_array() => {
+            elements.retain(|element| *element != value);
+            elements.into()
+        }
+        ("$pop", Json::Array(mut elements)) => {
+            match value.as_i64()? {
+                1 => drop(elements.pop()),
+                -1 if !elements.is_empty() => drop(elements.remove(0)),
+                -1 => {}
+                _ => return None,
+            }
+            elements.into()
+        }
+        _ => return None,
+    };
+    Some(())
+}
+
+fn member<'v>(value: &'v mut Json, name: &str) -> Option<&'v mut Json> {
+    match value {
+        Json::Object(fields) => fields.get_mut(name),
+        Json::Array(elements) => elements.get_mut(name.parse::<usize>().ok()?),
+        _ => None,
+    }
+}
+
+/// Returns the member, and adds it to an object that does not have it. A place in a list is not named by `$`.
+fn member_or_new<'v>(value: &'v mut Json, name: &str) -> Option<&'v mut Json> {
+    if value.is_null() {
+        *value = Map::new().into();
+    }
+    match value {
+        Json::Object(fields) => {
+            (!name.is_empty() && !name.starts_with('$')).then(|| fields.entry(name).or_insert(Json::Null))
+        }
+        Json::Array(elements) => elements.get_mut(name.parse::<usize>().ok()?),
+        _ => None,
+    }
+}
+
+fn with_elements(mut elements: Vec<Json>, value: Json, is_set: bool) -> Option<Json> {
+    let added = match value {
+        Json::Object(mut modifiers) if modifiers.contains_key("$each") => {
+            match (modifiers.len(), modifiers.remove("$each")) {
+                (1, Some(Json::Array(added))) => added,
+                _ => return None,
+            }
+        }
+        value => vec![value],
+    };
+    for element in added {
+        if !is_set || !elements.contains(&element) {
+            elements.push(element);
+        }
+    }
+    Some(elements.into())
+}
+
+fn calculated(
+    a: &Json,
+    b: &Json,
+    whole: impl Fn(i64, i64) -> Option<i64>,
+    fraction: impl Fn(f64, f64) -> f64,
+) -> Option<Json> {
+    match (a.as_i64(), b.as_i64()) {
+        (Some(a), Some(b)) => whole(a, b).map(Json::from),
+        _ => number(fraction(a.as_f64()?, b.as_f64()?)),
+    }
+}
+
+/// Returns the number as JavaScript writes it: without a fraction if it is whole.
+fn number(value: f64) -> Option<Json> {
+    let whole = value as i64;
+    if whole as f64 == value && whole.abs() <= MAX_EXACT {
+        return Some(whole.into());
+    }
+    Number::from_f64(value).map(Json::Number)
+}
+
+/// Returns the value in the relaxed form of Extended JSON, in which servers return it.
+fn relaxed(value: Json) -> Json {
+    match value {
+        Json::Array(elements) => elements.into_iter().map(relaxed).collect(),
+        Json::Object(fields) => match relaxed_scalar(&fields) {
+            Some(scalar) => scalar,
+            None => Json::Object(fields.into_iter().map(|(name, value)| (name, relaxed(value))).collect()),
+        },
+        other => other,
+    }
+}
+
+fn relaxed_scalar(fields: &Map<String, Json>) -> Option<Json> {
+    let (name, value) = fields.iter().next().filter(|_| fields.len() == 1)?;
+    match (name.as_str(), value) {
+        ("$numberInt" | "$numberLong", Json::String(text)) => {
+            let whole: i64 = text.parse().ok()?;
+            (-MAX_EXACT..=MAX_EXACT).contains(&whole).then(|| whole.into())
+        }
+        ("$numberDouble", Json::String(text)) => number(text.parse().ok()?),
+        ("$date", value) => {
+            let time = match value {
+                Json::String(text) => text.parse().ok()?,
+                Json::Object(milliseconds) => {
+                    Timestamp::from_millisecond(milliseconds.get("$numberLong")?.as_str()?.parse().ok()?).ok()?
+                }
+                _ => return None,
+            };
+            let text = format!("{time:.3}");
+            Some(Json::Object([("$date".to_owned(), text.into())].into_iter().collect()))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{fault, holds};
+    use crate::policy::ConditionFault;
+
+    #[track_caller]
+    fn assert_updated(document: &str, update: &str, expected: &str) {
+        let arguments = format!(r#"{{"document": {document}, "update": {update}, "expected": {expected}}}"#);
+        let condition = "apply_update(arguments.document, arguments.update) == arguments.expected";
+        assert_eq!(holds(condition, &arguments), Ok(true), "{document} {update}");
+    }
+
+    #[test]
+    fn operators_change_fields_at_any_depth() {
+        let document = r#"{"a": 1, "b": {"c": [1, {"d": 2}]}, "f": 1.5, "t": ["x", "y"]}"#;
+        for (update, expected) in [
+            (
+                r#"{"$set": {"b.c.1.d": 3, "n.m": "new", "b.e": null}}"#,
+                r#"{"a": 1, "b": {"c": [1, {"d": 3}], "e": null}, "f": 1.5, "n": {"m": "new"}, "t": ["x", "y"]}"#,
+            ),
+            (
+                r#"{"$unset": {"b.c": "", "x.y": ""}, "$inc": {"a": 2, "new": 5}, "$mul": {"f": 2}}"#,
+                r#"{"a": 3, "b": {}, "f": 3, "new": 5, "t": ["x", "y"]}"#,
+            ),
+            (
+                r#"{"$rename": {"a": "z"}, "$min": {"f": 1}, "$push": {"t": "x"}, "$setOnInsert": {"q": 1}}"#,
+                r#"{"z": 1, "b": {"c": [1, {"d": 2}]}, "f": 1, "t": ["x", "y", "x"]}"#,
+            ),
+            (
+                r#"{"$addToSet": {"t": {"$each": ["y", "z"]}}, "$max": {"a": 0}, "$pop": {"b.c": -1}}"#,
+                r#"{"a": 1, "b": {"c": [{"d": 2}]}, "f": 1.5, "t": ["x", "y", "z"]}"#,
+            ),
+            (r#"{"$pull": {"t": "x"}}"#, r#"{"a": 1, "b": {"c": [1, {"d": 2}]}, "f": 1.5, "t": ["y"]}"#),
+        ] {
+            assert_updated(document, update, expected);
+        }
+    }
+
+    #[test]
+    fn values_are_written_as_servers_return_them() {
+        assert_updated(
+            "{}",
+            r#"{"$set": {"at": {"$date": "2026-01-01T01:00:00+01:00"}, "then": {"$date": {"$numberLong": "1500"}}, "n": [{"$numberLong": "7"}], "d": {"$numberDouble": "2.50"}, "id": {"$oid": "0"}}}"#,
+            r#"{"at": {"$date": "2026-01-01T00:00:00.000Z"}, "then": {"$date": "1970-01-01T00:00:01.500Z"}, "n": [7], "d": 2.5, "id": {"$oid": "0"}}"#,
+        );
+    }
+
+    #[test]
+    fn updates_of_unknown_effect_are_refused() {
+        let document = r#"{"a": "text", "t": [1, 2], "n": 9223372036854775807}"#;
+        for update in [
+            r#"{"$inc": {"a": 1}}"#,
+            r#"{"$inc": {"n": 1}}"#,
+            r#"{"$currentDate": {"at": true}}"#,
+            r#"{"$set": {"t.$[]": 1}}"#,
+            r#"{"$set": {"a.b": 1}}"#,
+            r#"{"$push": {"t": {"$each": [3], "$slice": 1}}}"#,
+            r#"{"$pull": {"t": {"$gt": 1}}}"#,
+            r#"{"a": 1}"#,
+        ] {
+            let arguments = format!(r#"{{"document": {document}, "update": {update}}}"#);
+            let found = fault("apply_update(arguments.document, arguments.update) == {}", &arguments);
+            assert_eq!(found, ConditionFault::Document("what the update expects"), "{update}");
+        }
+    }
+}

@@ -1,0 +1,369 @@
+//! Reads back what SQL statements changed: rows by their primary key, given rows by their number, and definitions.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::{
+    ObservedStatement, QueryAnswer, Row,
+    composition::{definition_text, is_same_column, parse_count, plural_rows, row_text, statement_label},
+};
+use crate::previews::{
+    answers,
+    fault::Fault,
+    recipe_runner::{RecipeRunner, run_blocking},
+    verification::limits,
+};
+use countersign_domain::{
+    changes::{Change, Verification, diff::DiffBuilder},
+    recipes::SqlRecipe,
+};
+use countersign_sql::{
+    ALIAS_PREFIX, ColumnAssignment, DefinitionChange, Effect, Literal, PreviewSource, ReadBack, RowQueries, TableRows,
+    Write, WriteKind,
+};
+
+/// Returns `true` if something tells after the run whether the statement had its effect.
+pub(in crate::previews) fn is_verifiable(observed: &ObservedStatement) -> bool {
+    let Effect::Write(write) = &observed.statement.effect else { return false };
+    let is_observed = observed.state.as_ref().is_ok_and(|answers| !answers.is_empty());
+    let is_query = matches!(write.preview, PreviewSource::Rows(_)) && write.kind == WriteKind::Insert;
+    is_observed && !is_query && write.read_back != ReadBack::Nothing
+}
+
+/// Compares what the statements changed with what was approved.
+pub(in crate::previews) async fn verify_statements(
+    runner: &RecipeRunner<'_>,
+    sql: &SqlRecipe,
+    statements: &[ObservedStatement],
+    change: &Change,
+) -> Result<Verification, Fault> {
+    let text = change.arguments.get().to_owned();
+    let arguments = run_blocking(move || answers::parse_arguments(&text)).await?;
+    let mut verifier = Verifier {
+        runner,
+        sql,
+        arguments,
+        builder: DiffBuilder::with_limits(limits()),
+        is_restricted: change.is_restricted(),
+        is_single: statements.len() == 1,
+    };
+    let mut changed_targets = BTreeSet::new();
+    let mut unverified = None;
+    for (index, observed) in statements.iter().enumerate() {
+        let result = match &observed.statement.effect {
+            Effect::Read => continue,
+            Effect::Unparsed { .. } => Err(Fault::new("statement", "a statement could not be parsed")),
+            Effect::Write(write) => {
+                let is_first = write.targets.iter().all(|target| changed_targets.insert(target.to_ascii_lowercase()));
+                if is_first {
+                    verifier.verify(index, write, observed).await
+                } else {
+                    Err(Fault::new("statement", "several statements change the same table"))
+                }
+            }
+        };
+        match result {
+            Err(fault) if fault.transient_error.is_some() => return Err(fault),
+            Err(fault) => _ = unverified.get_or_insert(fault.reason),
+            Ok(()) => {}
+        }
+    }
+    let diff = verifier.builder.finish();
+    Ok(match unverified {
+        Some(reason) if diff.fields.is_empty() => Verification::unreadable(reason),
+        _ => Verification::from_diff(diff),
+    })
+}
+
+struct Verifier<'a> {
+    runner: &'a RecipeRunner<'a>,
+    sql: &'a SqlRecipe,
+    arguments: cel::Value,
+    /// The differences that were found.
+    builder: DiffBuilder,
+    is_restricted: bool,
+    is_single: bool,
+}
+
+impl Verifier<'_> {
+    async fn verify(&mut self, index: usize, write: &Write, observed: &ObservedStatement) -> Result<(), Fault> {
+        if !is_verifiable(observed) {
+            return Err(Fault::new("statement", "there is no way to read back what a statement did"));
+        }
+        let before = observed.state.as_ref().map_err(Fault::clone)?;
+        match (&write.read_back, &write.preview, before.as_slice()) {
+            (ReadBack::Rows(table), PreviewSource::Rows(queries), [selected, _]) => {
+                let shown = &selected.rows[..selected.rows.len().min(self.sql.rows)];
+                let keys = self.key_columns(table).await?;
+                match write.kind {
+                    WriteKind::Update => self.verify_update(index, write, (table, &keys), queries, shown).await,
+                    _ => self.verify_deletion(index, write, (table, &keys), queries, shown).await,
+                }
+            }
+            (ReadBack::Rows(_), PreviewSource::GivenRows { rows, equal: Some(query), .. }, [counted]) => {
+                let expected = parse_count(&counted.rows)? + rows.len() as u64;
+                let found = self.query(query).await?;
+                let count = parse_count(&found.rows)?;
+                let text = |count| format!("{} with these values", plural_rows(count));
+                let field = format!("$rows{index}");
+                self.add(&field, &self.table_label(index, write), (Some(&text(expected)), Some(&text(count))), &found);
+                Ok(())
+            }
+            (ReadBack::Definitions(change), PreviewSource::Definitions(queries), before) => {
+                self.verify_definitions(index, write, *change, queries, before).await
+            }
+            _ => Err(Fault::new("answer", "an answer is missing")),
+        }
+    }
+
+    /// Compares the rows with the values that were shown for after the update. Values that the preview could not know are not
+    /// compared.
+    async fn verify_update(
+        &mut self,
+        index: usize,
+        write: &Write,
+        (table, keys): (&TableRows, &[String]),
+        queries: &RowQueries,
+        shown: &[Row],
+    ) -> Result<(), Fault> {
+        if keys.is_empty() {
+            return Err(without_key(write));
+        }
+        let expected: Vec<Row> = shown.iter().map(|row| row_after(row, &queries.assignments)).collect();
+        if expected.is_empty() {
+            return Ok(());
+        }
+        let found = self.find_rows(table, &expected, keys).await?;
+        let assigned: Vec<&str> = match expected.first() {
+            Some(row) => row.keys().map(String::as_str).filter(|name| is_assigned(name, &queries.assignments)).collect(),
+            None => Vec::new(),
+        };
+        let is_unclear = |row: &&Row| {
+            let found = found.rows.iter().find(|found| is_same_row(row, found, keys));
+            found.is_some_and(|found| assigned.iter().any(|name| !is_same_value(row.get(*name), found.get(*name))))
+        };
+        // The database may write a value in another form, such as a date. It knows which values are equal.
+        let unclear: Vec<Row> = expected.iter().filter(is_unclear).cloned().collect();
+        let names: Vec<String> = keys.iter().cloned().chain(assigned.iter().map(|name| (*name).to_owned())).collect();
+        let equal = if unclear.is_empty() {
+            Vec::new()
+        } else {
+            match self.find_rows(table, &unclear, &names).await {
+                Err(fault) if fault.transient_error.is_some() => return Err(fault),
+                equal => equal.map_or(Vec::new(), |answer| answer.rows),
+            }
+        };
+        let (mut approved, mut present) = (String::new(), String::new());
+        for row in &expected {
+            let Some(found) = found.rows.iter().find(|found| is_same_row(row, found, keys)) else {
+                approved.push_str(&format!("{}\n", row_text(row, &[])));
+                continue;
+            };
+            let has_equal_values = equal.iter().any(|equal| is_same_row(row, equal, keys));
+            let merged = found.iter().map(|(name, value)| {
+                let is_equal = match row.get(name) {
+                    // It could not be known.
+                    None => true,
+                    Some(expected) if assigned.contains(&name.as_str()) => {
+                        has_equal_values || is_same_value(Some(expected), Some(value))
+                    }
+                    Some(expected) => is_same_value(Some(expected), Some(value)),
+                };
+                (name.clone(), if is_equal { value.clone() } else { row[name].clone() })
+            });
+            let merged: Row = merged.collect();
+            approved.push_str(&format!("{}\n", row_text(&merged, &[])));
+            present.push_str(&format!("{}\n", row_text(found, &[])));
+        }
+        let field = format!("$rows{index}");
+        self.add(&field, &self.table_label(index, write), (Some(&approved), Some(&present)), &found);
+        Ok(())
+    }
+
+    async fn verify_deletion(
+        &mut self,
+        index: usize,
+        write: &Write,
+        (table, keys): (&TableRows, &[String]),
+        queries: &RowQueries,
+        shown: &[Row],
+    ) -> Result<(), Fault> {
+        if shown.is_empty() {
+            return Ok(());
+        }
+        if keys.is_empty() {
+            let remaining = self.query(&queries.count).await?;
+            return if parse_count(&remaining.rows)? == 0 { Ok(()) } else { Err(without_key(write)) };
+        }
+        let found = self.find_rows(table, shown, keys).await?;
+        let text: String = found.rows.iter().map(|row| format!("{}\n", row_text(row, &[]))).collect();
+        let present = (!text.is_empty()).then_some(text.as_str());
+        self.add(&format!("$rows{index}"), &self.table_label(index, write), (None, present), &found);
+        Ok(())
+    }
+
+    async fn verify_definitions(
+        &mut self,
+        index: usize,
+        write: &Write,
+        change: DefinitionChange,
+        queries: &[String],
+        before: &[QueryAnswer],
+    ) -> Result<(), Fault> {
+        for (n, (query, before)) in queries.iter().zip(before).enumerate() {
+            let found = self.query(query).await?;
+            if found.rows != before.rows {
+                continue;
+            }
+            let text: String = found.rows.iter().map(|row| format!("{}\n", definition_text(row))).collect();
+            let differs = match change {
+                DefinitionChange::Creation if found.rows.is_empty() => (Some("(exists)"), None),
+                DefinitionChange::Removal if !found.rows.is_empty() => (None, Some(text.as_str())),
+                _ => return Err(Fault::new("definition", "the definition that was shown did not change")),
+            };
+            let name = write.targets.get(n).map_or("the object", String::as_str);
+            let label = statement_label(self.is_single, index, &format!("Definition of {name}"));
+            self.add(&format!("$definition{index}.{n}"), &label, differs, &found);
+        }
+        Ok(())
+    }
+
+    /// Adds what was approved beside what is there, if they differ.
+    fn add(
+        &mut self,
+        field: &str,
+        label: &str,
+        (approved, present): (Option<&str>, Option<&str>),
+        found: &QueryAnswer,
+    ) {
+        let fields = self.builder.len();
+        self.builder.add(field, label, approved, present);
+        if (self.is_restricted || found.restricted) && self.builder.len() > fields {
+            self.builder.restrict_last();
+        }
+    }
+
+    fn table_label(&self, index: usize, write: &Write) -> String {
+        statement_label(self.is_single, index, &write.targets.join(", "))
+    }
+
+    /// Returns the columns of the table's primary key. A table or view without one has none.
+    async fn key_columns(&self, table: &TableRows) -> Result<Vec<String>, Fault> {
+        let answer = self.query(table.keys_query()).await?;
+        let names = answer.rows.iter().map(|row| row.values().next().and_then(Value::as_str).map(str::to_owned));
+        names.collect::<Option<_>>().ok_or_else(|| Fault::new("answer", "the answer has no columns of the primary key"))
+    }
+
+    /// Returns the rows that have the values of one of these rows in the columns.
+    async fn find_rows(&self, table: &TableRows, rows: &[Row], columns: &[String]) -> Result<QueryAnswer, Fault> {
+        let texts: Option<Vec<Vec<(&str, String, &Value)>>> = rows
+            .iter()
+            .map(|row| {
+                let known = columns.iter().filter_map(|name| row.get_key_value(name));
+                let values: Vec<_> = known.map(|(name, value)| (name.as_str(), value.to_string(), value)).collect();
+                (values.len() == columns.len()).then_some(values)
+            })
+            .collect();
+        let texts = texts.ok_or_else(|| Fault::new("key", "a value of the primary key is not known"))?;
+        let sets: Option<Vec<Vec<(&str, Literal<'_>)>>> = texts
+            .iter()
+            .map(|row| row.iter().map(|(name, text, value)| Some((*name, literal(text, value)?))).collect())
+            .collect();
+        let query = sets.and_then(|sets| table.rows_query(&sets));
+        let query = query.ok_or_else(|| Fault::new("key", "the rows cannot be found by their values"))?;
+        self.query(&query).await
+    }
+
+    async fn query(&self, query: &str) -> Result<QueryAnswer, Fault> {
+        self.runner.query(self.sql, query, &self.arguments).await
+    }
+}
+
+fn without_key(write: &Write) -> Fault {
+    let table = write.targets.join(", ");
+    Fault::new("key", format!("{table} has no primary key by which its rows could be found again"))
+}
+
+fn is_assigned(name: &str, assigned: &[ColumnAssignment]) -> bool {
+    assigned.iter().any(|value| is_same_column(&value.column, name))
+}
+
+/// Returns the values of a row after an update, without those that the preview does not know.
+fn row_after(row: &Row, assigned: &[ColumnAssignment]) -> Row {
+    let columns = row.iter().filter(|(name, _)| !name.starts_with(ALIAS_PREFIX));
+    columns
+        .filter_map(|(name, value)| {
+            let assignment = assigned.iter().find(|value| is_same_column(&value.column, name));
+            let value = match assignment {
+                None => value,
+                Some(ColumnAssignment { alias: Some(alias), is_repeatable: true, .. }) => row.get(alias)?,
+                Some(_) => return None,
+            };
+            Some((name.clone(), value.clone()))
+        })
+        .collect()
+}
+
+fn is_same_row(row: &Row, other: &Row, keys: &[String]) -> bool {
+    keys.iter().all(|key| is_same_value(row.get(key), other.get(key)))
+}
+
+/// Compares two values of one column. Servers write numbers as numbers or as texts, with or without zeros at the end.
+fn is_same_value(one: Option<&Value>, other: Option<&Value>) -> bool {
+    let number = |value: Option<&Value>| match value {
+        Some(Value::Number(number)) => number.as_f64(),
+        Some(Value::String(text)) if text.len() <= 15 => text.parse().ok().filter(|number: &f64| number.is_finite()),
+        _ => None,
+    };
+    one == other || matches!((number(one), number(other)), (Some(one), Some(other)) if one == other)
+}
+
+/// Returns the literal of a value; `text` is its JSON.
+fn literal<'a>(text: &'a str, value: &'a Value) -> Option<Literal<'a>> {
+    match value {
+        Value::Null => Some(Literal::Null),
+        Value::Bool(value) => Some(Literal::Boolean(*value)),
+        Value::Number(_) => Some(Literal::Number(text)),
+        Value::String(text) => Some(Literal::Text(text)),
+        Value::Array(_) | Value::Object(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn row(value: Value) -> Row {
+        let Value::Object(row) = value else { panic!("{value}") };
+        row
+    }
+
+    #[test]
+    fn row_after_an_update_has_only_known_values() {
+        let assigned = |column: &str, alias: Option<&str>, is_repeatable| ColumnAssignment {
+            column: column.into(),
+            expression: "x".into(),
+            alias: alias.map(str::to_owned),
+            is_repeatable,
+        };
+        let values = [
+            assigned("t.\"A\"", Some("countersign_after_0"), true),
+            assigned("at", Some("countersign_after_1"), false),
+            assigned("n", None, true),
+        ];
+        let before =
+            json!({"id": 1, "a": 5, "at": "then", "n": 1, "countersign_after_0": 6, "countersign_after_1": "now"});
+        assert_eq!(row_after(&row(before), &values), row(json!({"id": 1, "a": 6})));
+    }
+
+    #[test]
+    fn numbers_are_the_same_in_any_form() {
+        let same = |one: Value, other: Value| is_same_value(Some(&one), Some(&other));
+        assert!(same(json!(1), json!("1.00")) && same(json!("51"), json!("51.0")) && same(json!(null), json!(null)));
+        assert!(!same(json!("1"), json!("2")) && !same(json!("a"), json!("b")) && !same(json!(null), json!("")));
+        assert!(!same(json!("12345678901234567"), json!("12345678901234568")));
+        assert!(!is_same_value(Some(&json!(1)), None));
+    }
+}

@@ -1,0 +1,159 @@
+//! How the effect of a statement is read back after it ran: queries for changed rows by their primary key.
+
+use sqlparser::ast::{Expr, Ident, ObjectName, ObjectNamePart, Statement, UnaryOperator, Value};
+
+use crate::{
+    Dialect,
+    definitions::{literal, postgres_name},
+    reads,
+};
+
+/// How the effect of a statement is read back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReadBack {
+    /// By the rows of the table that it changes.
+    Rows(TableRows),
+    /// By the definitions of its objects.
+    Definitions(DefinitionChange),
+    /// Not at all.
+    Nothing,
+}
+
+/// What a statement does to the definition of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DefinitionChange {
+    Creation,
+    Removal,
+    Alteration,
+}
+
+impl DefinitionChange {
+    pub(crate) fn of_statement(statement: &Statement) -> Self {
+        // The parser has many kinds of statements, but each begins with one of these words.
+        match statement.to_string().split_whitespace().next() {
+            Some("CREATE") => Self::Creation,
+            Some("DROP") => Self::Removal,
+            _ => Self::Alteration,
+        }
+    }
+}
+
+/// A value with which a column is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Literal<'a> {
+    Null,
+    Boolean(bool),
+    Number(&'a str),
+    Text(&'a str),
+}
+
+/// A table whose rows are found by the values of their columns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableRows {
+    dialect: Dialect,
+    /// The name of the table as the statement has it.
+    table: String,
+    keys: String,
+}
+
+impl TableRows {
+    /// Returns `None` if the primary key of such a table cannot be asked for.
+    pub(crate) fn new(dialect: Dialect, name: &ObjectName) -> Option<Self> {
+        let keys = keys_query(dialect, name)?;
+        reads::is_read(dialect, &keys).then(|| Self { dialect, table: name.to_string(), keys })
+    }
+
+    /// Returns the query for the columns of the primary key, whose names are in its only column.
+    #[must_use]
+    pub fn keys_query(&self) -> &str {
+        &self.keys
+    }
+
+    /// Returns a query for the rows that have one of these sets of values, or `None` if it would not only read.
+    #[must_use]
+    pub fn rows_query(&self, sets: &[Vec<(&str, Literal<'_>)>]) -> Option<String> {
+        let Self { dialect, table, .. } = self;
+        let condition = |(column, value): &(&str, Literal<'_>)| {
+            let column = dialect.quote(column);
+            match value {
+                Literal::Null => format!("{column} IS NULL"),
+                value => format!("{column} = {}", literal_text(*dialect, *value)),
+            }
+        };
+        let all = |values: &Vec<_>| format!("({})", values.iter().map(condition).collect::<Vec<_>>().join(" AND "));
+        let conditions: Vec<String> = sets.iter().map(all).collect();
+        let query = format!("SELECT * FROM {table} WHERE {}", conditions.join(" OR "));
+        crate::is_read(*dialect, &query).then_some(query)
+    }
+}
+
+/// Returns a literal that PostgreSQL converts to the type of the column with which it is compared.
+fn literal_text(dialect: Dialect, value: Literal<'_>) -> String {
+    match value {
+        Literal::Null => "NULL".to_owned(),
+        Literal::Boolean(value) => value.to_string().to_uppercase(),
+        Literal::Number(number) if dialect != Dialect::Postgres => number.to_owned(),
+        Literal::Number(text) | Literal::Text(text) => literal(text),
+    }
+}
+
+fn keys_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
+    let parts: Option<Vec<&Ident>> = name.0.iter().map(ObjectNamePart::as_ident).collect();
+    let (schema, table) = match parts?.as_slice() {
+        [table] => (None, *table),
+        [schema, table] => (Some(*schema), *table),
+        _ => return None,
+    };
+    Some(match dialect {
+        Dialect::Postgres => format!(
+            "SELECT attname AS name FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey) \
+             WHERE indrelid = to_regclass({}) AND indisprimary ORDER BY attnum",
+            literal(&[schema, Some(table)].into_iter().flatten().map(quoted_name).collect::<Vec<_>>().join("."))
+        ),
+        Dialect::Sqlite => {
+            let schema = schema.map_or(String::new(), |schema| format!(", {}", literal(&schema.value)));
+            format!("SELECT name FROM pragma_table_info({}{schema}) WHERE pk > 0 ORDER BY pk", literal(&table.value))
+        }
+        Dialect::Mysql => {
+            let schema = schema.map_or("database()".to_owned(), |schema| literal(&schema.value));
+            format!(
+                "SELECT column_name AS name FROM information_schema.key_column_usage WHERE constraint_name = 'PRIMARY' \
+                 AND table_schema = {schema} AND table_name = {} ORDER BY ordinal_position",
+                literal(&table.value)
+            )
+        }
+    })
+}
+
+fn quoted_name(name: &Ident) -> String {
+    Dialect::Postgres.quote(&postgres_name(name))
+}
+
+/// Returns the condition for rows with the values of this given row, or `None` if none of them can be compared. Values
+/// other than literals, and fractions, which a column may round, are not compared.
+pub fn given_row_condition(dialect: Dialect, columns: &[String], row: &[Expr]) -> Option<String> {
+    let conditions: Vec<String> = columns
+        .iter()
+        .zip(row)
+        .filter_map(|(column, value)| match comparable_literal(value)? {
+            Literal::Null => Some(format!("{column} IS NULL")),
+            value => Some(format!("{column} = {}", literal_text(dialect, value))),
+        })
+        .collect();
+    (columns.len() == row.len() && !conditions.is_empty()).then(|| format!("({})", conditions.join(" AND ")))
+}
+
+fn comparable_literal(value: &Expr) -> Option<Literal<'_>> {
+    let is_whole = |number: &str| number.bytes().all(|byte| byte.is_ascii_digit());
+    match value {
+        Expr::Value(value) => match &value.value {
+            Value::Null => Some(Literal::Null),
+            Value::Boolean(value) => Some(Literal::Boolean(*value)),
+            Value::Number(number, false) if is_whole(number) => Some(Literal::Number(number)),
+            Value::SingleQuotedString(text) => Some(Literal::Text(text)),
+            _ => None,
+        },
+        Expr::UnaryOp { op: UnaryOperator::Plus, expr } => comparable_literal(expr),
+        _ => None,
+    }
+}
