@@ -34,7 +34,7 @@ test('rules name an operation like a tool', async t => {
         { name: 'products', when: "tool.operation == 'PostProducts'", then: 'deny' },
         { name: 'everything', tools: 'stripe_api_write', then: 'allow' }
     ];
-    const behind = await startBehind(t, 'stripe', { policy: { default: 'deny', rules } });
+    const behind = await startBehind(t, 'stripe', { settings: { policy: { default: 'deny', rules } } });
     const { fake, gateway, peer } = behind;
 
     await t.test('a rule for the tool covers its operations', async () => {
@@ -118,7 +118,7 @@ test('one operation is let run, and one is allowed by a standing rule', async t 
 });
 
 test('one operation is accepted alone', async t => {
-    const behind = await startBehind(t, 'atlassian-hosted', {}, { trust_annotations: false });
+    const behind = await startBehind(t, 'atlassian-hosted', { entrySettings: { trust_annotations: false } });
     const { gateway } = behind;
     const read = name => outcome(behind, ['executeRead', execute(name)]);
     const accept = async (action, name) => {

@@ -7,6 +7,7 @@ import path from 'node:path';
 import { test } from 'node:test';
 
 import { GitHubStandIn, PACKAGE } from '../fixtures/github/server.mjs';
+import { createSqlite, dbhubOnPostgres, dbhubOnSqlite, postgres, sqliteServer, startSupabaseServer } from './databases.mjs';
 import { command, startGatewayWith } from './fixture.mjs';
 import { binary, environment, eventually, repository, run, temporaryData } from './gateway.mjs';
 import { connectPeer } from './peer.mjs';
@@ -18,6 +19,13 @@ const LISTS = path.join(repository, 'config/reads');
 const STAND_INS = { github: { start: GitHubStandIn.start, package: PACKAGE } };
 /** The servers that have a list and that the tests install or stand in for. */
 const NAMES = readdirSync(LISTS).map(file => path.parse(file).name).filter(name => name in SERVERS || name in STAND_INS);
+/** The servers for databases: their list and package, how they are started, and tools whose annotations are wrong. */
+const DATABASES = [
+    ['dbhub', '@bytebase/dbhub 1.4.0 (PostgreSQL)', async () => dbhubOnPostgres(await postgres.create('reads'))],
+    ['dbhub', '@bytebase/dbhub 1.4.0 (SQLite)', async t => dbhubOnSqlite((await createSqlite(t)).file)],
+    ['sqlite', 'mcp-server-sqlite 2025.4.25', async t => sqliteServer((await createSqlite(t)).file), ['read_query', 'list_tables', 'describe_table']],
+    ['supabase', '@supabase/mcp-server-supabase 0.13.0', async t => (await startSupabaseServer(t, 'none')).entry, ['confirm_cost']]
+];
 const RENEWS = process.env.RENEW_READS === '1';
 /** The definitions of server-memory 2025.4.25, which has no annotations, one on each line. */
 const WITHOUT_ANNOTATIONS = path.join(repository, 'tests/fixtures/memory-2025.4.25.jsonl');
@@ -110,6 +118,17 @@ for (const vendor of Object.values(VENDORS).filter(({ standsFor }) => !standsFor
         await checkList(vendor.set, [vendor.package], await tools(), vendor.wrongReads);
     });
 }
+
+test('the known reads of servers for databases are those of the real servers', async t => {
+    await postgres.start();
+    t.after(() => postgres.stop());
+    for (const [set, name, start, wrongReads] of DATABASES) {
+        await t.test(name, async t => {
+            const { tools } = await startBehind(t, set, { ...(await start(t)), previews: set });
+            await checkList(set, [name], await tools(), wrongReads);
+        });
+    }
+});
 
 test('known reads of a real server run after one consent', { skip: RENEWS }, async t => {
     const { folder, gateway, tools, servers } = await startReal(t, 'filesystem');

@@ -1,57 +1,16 @@
-// Tests previews of SQL statements with real servers: DBHub on PostgreSQL, mcp-server-sqlite, and Supabase's server in front of a
-// stand-in for its API that runs the statements in the same PostgreSQL.
+// Tests previews of SQL statements with real servers: DBHub on PostgreSQL and SQLite, mcp-server-sqlite, and Supabase's server in front
+// of a fake of its API that runs the statements in the same PostgreSQL.
 import assert from 'node:assert/strict';
-import { spawn } from 'node:child_process';
-import { once } from 'node:events';
-import { rm } from 'node:fs/promises';
-import http from 'node:http';
-import net from 'node:net';
-import path from 'node:path';
-import { createInterface } from 'node:readline';
 import { after, before, test } from 'node:test';
 
-import { command, startGatewayWith } from './fixture.mjs';
-import { binary, environment, eventually, repository, run, temporaryData } from './gateway.mjs';
+import { PROJECT, createSqlite, dbhubOnPostgres, dbhubOnSqlite, postgres, sqliteServer, startSupabaseServer } from './databases.mjs';
+import { startGatewayWith } from './fixture.mjs';
+import { binary, environment, eventually, run } from './gateway.mjs';
 import { connectPeer } from './peer.mjs';
+import { tryCalls, trySilentWrites } from './recipe-suite.mjs';
+import { TriedServer } from './servers-tried.mjs';
 
-const packages = path.join(repository, 'tests/sql/node_modules');
-/** The Python of the environment in which `scripts/test` installs the SQLite server. */
-const python = path.join(repository, 'tests/.cache/venv-sqlite/bin/python');
 const MARKS = { equal: ' ', note: '#', insert: '+', delete: '-', skip: '@' };
-const SETUP = `
-    CREATE TABLE accounts (id int PRIMARY KEY, owner text, balance numeric(10, 2));
-    INSERT INTO accounts VALUES (1, 'ann', 50), (2, 'bob', 150), (3, 'it''s', 0);
-    CREATE VIEW rich AS SELECT * FROM accounts WHERE balance > 100;`;
-
-/** A PostgreSQL that listens on a TCP port, with a database for each test. */
-const postgres = {
-    async start() {
-        const probe = net.createServer().listen(0, '127.0.0.1');
-        await once(probe, 'listening');
-        this.port = probe.address().port;
-        probe.close();
-        await once(probe, 'close');
-        const args = ['-c', 'fsync=off', '-c', 'listen_addresses=127.0.0.1'];
-        this.child = spawn(path.join(repository, 'scripts/postgres'), args, { stdio: ['pipe', 'pipe', 'inherit'], env: { ...process.env, PGPORT: `${this.port}` } });
-        await once(createInterface({ input: this.child.stdout }), 'line');
-    },
-    async stop() {
-        this.child.stdin.end();
-        await once(this.child, 'exit');
-    },
-    url(database) {
-        return `postgres://countersign:x@127.0.0.1:${this.port}/${database}?sslmode=disable`;
-    },
-    async sql(database, statement) {
-        const { stdout } = await run('psql', ['--no-psqlrc', '--quiet', '--tuples-only', '--no-align', '--dbname', this.url(database), '--command', statement]);
-        return stdout.trimEnd();
-    },
-    async create(database) {
-        await this.sql('postgres', `CREATE DATABASE ${database}`);
-        await this.sql(database, SETUP);
-        return database;
-    }
-};
 
 before(() => postgres.start());
 after(() => postgres.stop());
@@ -84,22 +43,30 @@ async function startBehind(t, [name], entry, { consents = true } = {}) {
             assert.ok(!isPending(answer), JSON.stringify(answer));
             return answer.content[0].text;
         },
-        async apply(change) {
+        /** Approves the change, and returns it as it was read back. Asserts that it is as approved, unless another result is expected. */
+        async apply(change, expected = 'matches') {
             await gateway.approve(change.id);
-            return gateway.reached(change.id, 'applied');
+            await gateway.reached(change.id, 'applied');
+            const applied = await eventually(`change ${change.id} is read back`, async () => {
+                const now = await gateway.change(change.id);
+                return now.verification?.verified !== 'not_read' && now;
+            });
+            assert.equal(applied.verification?.verified, expected, JSON.stringify(applied.verification));
+            return applied;
         }
     };
 }
 
 const field = (change, label) => change.diff.fields.find(field => field.label === label);
 const lines = (change, label) => field(change, label)?.lines?.map(({ op, text }) => `${MARKS[op]}${text}`) ?? [];
-const dbhub = database => ({ command, args: [path.join(packages, '@bytebase/dbhub/dist/index.js'), '--transport', 'stdio', '--dsn', postgres.url(database)] });
 
 test('statements of DBHub on PostgreSQL are classified and previewed', async t => {
     const database = await postgres.create('dbhub');
-    const { gateway, peer, propose, read, apply, consent } = await startBehind(t, ['dbhub'], dbhub(database));
+    const { gateway, peer, propose, read, apply, consent } = await startBehind(t, ['dbhub'], dbhubOnPostgres(database));
     const execute = sql => propose('execute_sql', { sql });
     const value = sql => postgres.sql(database, sql);
+    const tried = new TriedServer({ title: 'DBHub', how: 'The real server @bytebase/dbhub 1.4.0 on PostgreSQL, and, with fewer statements, on SQLite.' });
+    const tryStatement = async (name, change) => tried.add(`execute_sql, ${name}`, await apply(change));
 
     await t.test('only reads run without review', async () => {
         assert.match(consent.stdout, /execute_sql runs now without review if the SQL only reads/);
@@ -128,8 +95,33 @@ test('statements of DBHub on PostgreSQL are classified and previewed', async t =
         assert.deepEqual(lines(change, 'accounts'), [
             '-id=1, owner=ann, balance=50.00', '-id=3, owner=it\'s, balance=0.00', '+id=1, owner=ann, balance=51.00', '+id=3, owner=it\'s, balance=1.00'
         ]);
-        await apply(change);
+        await tryStatement('UPDATE', change);
         assert.equal(await value('SELECT string_agg(balance::text, \' \' ORDER BY id) FROM accounts'), '51.00 150.00 1.00');
+    });
+
+    await t.test('values that the database stores in another form are as approved', async () => {
+        await value("CREATE TABLE events (id uuid PRIMARY KEY, at timestamp, price numeric(10, 2), open boolean, tags text[]); INSERT INTO events VALUES ('6ba7b810-9dad-11d1-80b4-00c04fd430c8')");
+        await apply(await execute("UPDATE events SET at = '2026-01-02', price = 1, open = 'yes', tags = '{a}'"));
+        // What cannot be known beforehand is not compared.
+        await apply(await execute('UPDATE events SET at = now(), price = price + random()::int'));
+        await value('CREATE TABLE heap (a int); INSERT INTO heap VALUES (1)');
+        const { verification } = await apply(await execute('UPDATE heap SET a = 2'), 'unreadable');
+        assert.match(verification.reason, /heap has no primary key/);
+        await apply(await execute('DELETE FROM heap WHERE a = 2'));
+    });
+
+    await t.test('what a trigger changes, and a write without effect, are noticed', async () => {
+        await value(`CREATE TABLE prices (id int PRIMARY KEY, price int); INSERT INTO prices VALUES (1, 5), (2, 5);
+            CREATE FUNCTION cap() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.price := 9; RETURN NEW; END $$;
+            CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+            CREATE TRIGGER cap BEFORE UPDATE ON prices FOR EACH ROW WHEN (NEW.price > 9) EXECUTE FUNCTION cap();
+            CREATE TRIGGER nothing BEFORE INSERT OR DELETE ON prices FOR EACH ROW EXECUTE FUNCTION nothing();`);
+        const capped = await apply(await execute('UPDATE prices SET price = 20 WHERE id = 1'), 'differs');
+        assert.deepEqual(capped.verification.diff.fields.map(shown => lines({ diff: { fields: [shown] } }, 'prices')), [['-id=1, price=20', '+id=1, price=9']]);
+        const kept = await apply(await execute('DELETE FROM prices WHERE id = 2'), 'differs');
+        assert.equal(kept.verification.diff.fields[0].after, 'id=2, price=5\n');
+        const lost = await apply(await execute('INSERT INTO prices (id, price) VALUES (3, 1)'), 'differs');
+        assert.deepEqual([lost.verification.diff.fields[0].before, lost.verification.diff.fields[0].after], ['1 row with these values', '0 rows with these values']);
     });
 
     await t.test('rows that change meanwhile make the change stale', async () => {
@@ -149,22 +141,32 @@ test('statements of DBHub on PostgreSQL are classified and previewed', async t =
         const change = await execute('DELETE FROM accounts WHERE id >= 100');
         assert.deepEqual(lines(change, 'Rows'), ['#200 rows; the first 50 are shown, the others are not compared']);
         assert.equal(lines(change, 'accounts').length, 50);
-        await apply(change);
+        await tryStatement('DELETE', change);
         assert.equal(await value('SELECT count(*) FROM accounts'), '3');
     });
 
     await t.test('an insertion and a definition are shown', async () => {
         const change = await execute("INSERT INTO accounts (id, owner) VALUES (7, 'eve'), (8, DEFAULT)");
         assert.deepEqual([change.operation, field(change, 'accounts').after], ['CREATE', "id=7, owner='eve'\nid=8, owner=DEFAULT\n"]);
-        await apply(change);
+        assert.deepEqual(lines(change, 'Rows'), ['#2 rows; none is there yet']);
+        await tryStatement('INSERT', change);
+        const again = await execute("INSERT INTO accounts (id, owner) VALUES (9, 'eve')");
+        await value("INSERT INTO accounts VALUES (9, 'eve')");
+        const refused = await gateway.api('POST', `/changes/${again.id}/decision`, { decision: 'approve', version: again.version, digest: again.digest });
+        assert.equal(refused.body.code, 'CHANGE_STALE');
+        assert.deepEqual(lines(refused.body.change, 'Rows'), ['#1 row; there already: 1 row with such values']);
+        await gateway.reject(again.id, 'no');
+        await value('DELETE FROM accounts WHERE id = 9');
         const altered = await execute('ALTER TABLE accounts ADD COLUMN note text');
         const definition = lines(altered, 'Definition of accounts now').join('\n');
         assert.match(definition, /column id integer NOT NULL/);
         assert.match(definition, /column balance numeric\(10,2\)/);
         assert.match(definition, /PRIMARY KEY \(id\)/);
-        await apply(altered);
+        await tryStatement('ALTER TABLE', altered);
+        await tryStatement('CREATE TABLE', await execute('CREATE TABLE notes (id int PRIMARY KEY)'));
         const dropped = await execute('DROP VIEW rich');
         assert.match(lines(dropped, 'Definition of rich now').join('\n'), /balance > \(?100/);
+        await tryStatement('DROP VIEW', dropped);
     });
 
     await t.test('several statements are shown one by one', async () => {
@@ -173,7 +175,9 @@ test('statements of DBHub on PostgreSQL are classified and previewed', async t =
         assert.match(field(change, '2. accounts').before, /^id=8/);
         assert.deepEqual(lines(change, '3. Effect'), ['#only reads']);
         assert.equal(change.operation, 'CALL');
-        await apply(change);
+        const { verification } = await apply(change, 'unreadable');
+        assert.match(verification.reason, /several statements change the same table/);
+        await tryStatement('several', await execute("UPDATE accounts SET balance = 3 WHERE id = 7; INSERT INTO notes (id) VALUES (1)"));
         assert.equal(await value('SELECT string_agg(owner, \',\' ORDER BY id) FROM accounts'), "ann,bob,it's,zoe");
     });
 
@@ -191,11 +195,24 @@ test('statements of DBHub on PostgreSQL are classified and previewed', async t =
         }
         assert.equal(await value('SELECT count(*), (SELECT is_called FROM numbers) FROM accounts'), '4|f');
     });
+    await t.test('the page about the servers tried says so', () => tried.check());
+});
+
+test('statements of DBHub on SQLite are previewed and read back', async t => {
+    const { file, sql } = await createSqlite(t);
+    const { propose, read, apply } = await startBehind(t, ['dbhub'], dbhubOnSqlite(file));
+    assert.match(await read('execute_sql', { sql: 'SELECT owner FROM accounts' }), /ann/);
+    const update = await propose('execute_sql', { sql: 'UPDATE accounts SET balance = balance / 3 WHERE id = 1' });
+    assert.match(lines(update, 'accounts')[1], /^\+id=1, owner=ann, balance=16\.6/);
+    await apply(update);
+    await apply(await propose('execute_sql', { sql: "INSERT INTO accounts (id, owner) VALUES (4, 'dan')" }));
+    await apply(await propose('execute_sql', { sql: 'WITH poor AS (SELECT id FROM accounts WHERE balance = 0) DELETE FROM accounts WHERE id IN (SELECT id FROM poor)' }));
+    assert.equal(await sql('SELECT count(*) FROM accounts'), '[(3,)]');
 });
 
 test('SQL is reviewed, and queried only by accepted tools, before consent', async t => {
     const database = await postgres.create('consent');
-    const { gateway, propose, read, tools, accept } = await startBehind(t, ['dbhub'], dbhub(database), { consents: false });
+    const { gateway, propose, read, tools, accept } = await startBehind(t, ['dbhub'], dbhubOnPostgres(database), { consents: false });
     const change = await propose('execute_sql', { sql: 'SELECT 1' });
     assert.equal(change.operation, 'CALL');
     const update = await propose('execute_sql', { sql: 'UPDATE accounts SET balance = 0' });
@@ -213,57 +230,76 @@ test('SQL is reviewed, and queried only by accepted tools, before consent', asyn
 });
 
 test('statements of mcp-server-sqlite are previewed by its own queries', async t => {
-    const folder = await temporaryData();
-    t.after(() => rm(folder, { recursive: true, force: true }));
-    const file = path.join(folder, 'test.db');
-    const script = 'import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.executescript(sys.argv[2]) if len(sys.argv) < 4 else print(c.execute(sys.argv[3]).fetchall())';
-    await run(python, ['-c', script, file, SETUP.replace('numeric(10, 2)', 'real')]);
-    const value = async sql => (await run(python, ['-c', script, file, '', sql])).stdout.trim();
-    const { propose, read, apply } = await startBehind(t, ['sqlite'], { command: path.join(path.dirname(python), 'mcp-server-sqlite'), args: ['--db-path', file] });
+    const { file, sql: value } = await createSqlite(t);
+    const { propose, read, apply } = await startBehind(t, ['sqlite'], sqliteServer(file));
+    const tried = new TriedServer({ title: 'SQLite', how: 'The real server mcp-server-sqlite 2025.4.25. Its tools have no annotations.' });
+    const tryStatement = async (name, change) => tried.add(name, await apply(change));
     assert.match(await read('read_query', { query: 'SELECT owner FROM accounts' }), /ann/);
     assert.match(await read('list_tables', {}), /accounts/);
 
     const update = await propose('write_query', { query: "UPDATE accounts SET owner = upper(owner) || 's \"x\"' WHERE id > 2" });
     assert.deepEqual(lines(update, 'accounts'), ["-id=3, owner=it's, balance=0.0", '+id=3, owner="IT\'Ss \\"x\\"", balance=0.0']);
-    await apply(update);
+    await tryStatement('write_query, UPDATE', update);
     assert.equal(await value('SELECT owner FROM accounts WHERE id = 3'), "[('IT\\'Ss \"x\"',)]");
+    await tryStatement('write_query, INSERT', await propose('write_query', { query: "INSERT INTO accounts (id, owner) VALUES (4, 'dan')" }));
+    await tryStatement('write_query, DELETE', await propose('write_query', { query: 'DELETE FROM accounts WHERE id = 4' }));
 
     const created = await propose('create_table', { query: 'CREATE TABLE t (a INTEGER)' });
     assert.deepEqual(lines(created, 'Definition of t now'), ['#(does not exist)']);
-    await apply(created);
+    await tryStatement('create_table', created);
     assert.equal(await value("SELECT count(*) FROM sqlite_master WHERE name = 't'"), '[(1,)]');
     const dropped = await propose('write_query', { query: 'DROP TABLE t' });
     assert.deepEqual(lines(dropped, 'Definition of t now'), [' table t CREATE TABLE t (a INTEGER)']);
-    // The server refuses the query, because it begins with WITH.
-    const refused = await propose('write_query', { query: 'WITH x AS (SELECT 1) DELETE FROM accounts' });
-    assert.match(refused.preview.failed, /has no rows: Error: Only SELECT queries are allowed/);
+    await tryStatement('write_query, DROP', dropped);
+
+    // The server refuses queries that begin with WITH, so the derived ones do not.
+    const deleted = await propose('write_query', { query: 'WITH x AS (SELECT 1 AS id) DELETE FROM accounts WHERE id IN (SELECT id FROM x)' });
+    assert.equal(field(deleted, 'accounts').before, 'id=1, owner=ann, balance=50.0\n');
+    await tryStatement('write_query, WITH', deleted);
+    assert.equal(await value('SELECT count(*) FROM accounts'), '[(2,)]');
+    await t.test('the page about the servers tried says so', () => tried.check());
 });
 
-test('statements of Supabase are previewed through its own server', async t => {
+test('Supabase asks before destructive work, which the approval answers', async t => {
     const database = await postgres.create('supabase');
-    const requests = [];
-    const api = http.createServer(async (request, response) => {
-        let body = '';
-        for await (const chunk of request) body += chunk;
-        const { query } = JSON.parse(body || '{}');
-        requests.push([request.method, request.url, query]);
-        const isQuery = /^\s*(SELECT|WITH|VALUES)\b/i.test(query);
-        const text = isQuery ? `SELECT coalesce(json_agg(r), '[]') FROM (${query}) AS r` : query;
-        const answer = await postgres.sql(database, text).then(rows => [201, isQuery ? rows : '[]'], error => [400, JSON.stringify({ message: error.stderr })]);
-        response.writeHead(answer[0], { 'content-type': 'application/json' }).end(answer[1]);
-    }).listen(0, '127.0.0.1');
-    await once(api, 'listening');
-    t.after(() => api.close());
-    const args = ['--access-token', `sbp_${'0'.repeat(40)}`, '--features=database', '--api-url', `http://127.0.0.1:${api.address().port}`];
-    const { propose, read, apply } = await startBehind(t, ['supabase'], { command, args: [path.join(packages, '@supabase/mcp-server-supabase/dist/cli.js'), ...args] });
-    const project = { project_id: 'p' };
+    const { fake, entry } = await startSupabaseServer(t, database);
+    const behind = await startBehind(t, ['supabase'], entry);
+    const { propose, read, apply } = behind;
+    const project = { project_id: PROJECT };
+    const tried = new TriedServer({ title: 'Supabase', how: "The real server @supabase/mcp-server-supabase 0.13.0 over HTTP, where it asks before destructive work, on a fake of its API that runs the statements in PostgreSQL." });
+    const tryStatement = async (name, change) => tried.add(name, await apply(change));
+    const question = change => lines(change, 'Question of the server').join();
+    const value = sql => postgres.sql(database, sql);
     assert.match(await read('execute_sql', { ...project, query: 'SELECT owner FROM accounts' }), /ann/);
-    const change = await propose('execute_sql', { ...project, query: "UPDATE accounts SET balance = 1 WHERE owner = 'bob'" });
-    assert.deepEqual([field(change, 'accounts').before, field(change, 'accounts').after], ['id=2, owner=bob, balance=150\n', 'id=2, owner=bob, balance=1\n']);
-    assert.ok(requests.every(([method, url, query]) => method === 'POST' && url.startsWith('/v1/projects/p/') && query.startsWith('SELECT')), JSON.stringify(requests));
-    await apply(change);
-    assert.equal(await postgres.sql(database, 'SELECT balance FROM accounts WHERE id = 2'), '1.00');
+
+    const update = await propose('execute_sql', { ...project, query: "UPDATE accounts SET balance = 1 WHERE owner = 'bob'" });
+    assert.deepEqual([field(update, 'accounts').before, field(update, 'accounts').after], ['id=2, owner=bob, balance=150\n', 'id=2, owner=bob, balance=1\n']);
+    await tryStatement('execute_sql, UPDATE', update);
+    assert.equal(await value('SELECT balance FROM accounts WHERE id = 2'), '1.00');
+    const deleted = await propose('execute_sql', { ...project, query: 'DELETE FROM accounts WHERE id = 3' });
+    assert.match(question(deleted), /matches \/\^This SQL includes destructive operations\/, the answer is: accept \{\}/);
+    await tryStatement('execute_sql, DELETE', deleted);
+    assert.equal(await value('SELECT count(*) FROM accounts'), '2');
     const migration = await propose('apply_migration', { ...project, name: 'drop_rich', query: 'DROP VIEW rich' });
     assert.equal(migration.summary, 'Apply the migration drop_rich');
     assert.match(lines(migration, 'Definition of rich now').join('\n'), /balance/);
+    assert.match(question(migration), /the answer is: accept/);
+    await tryStatement('apply_migration', migration);
+    assert.deepEqual([await value("SELECT to_regclass('rich') IS NULL"), fake.state.migrations.map(({ name }) => name)], ['t', ['drop_rich']]);
+
+    const suite = { ...behind, fakes: [fake], writes: () => fake.writes, behave: mode => (fake.mode = mode) };
+    const storage = { fileSizeLimit: 2000, features: { imageTransformation: { enabled: true }, s3Protocol: { enabled: false } } };
+    const files = [{ name: 'index.ts', content: "Deno.serve(() => new Response('Hi'))\n" }, { name: 'deno.json', content: '{}' }];
+    await tryCalls(t, suite, [
+        ['deploy_edge_function', { ...project, name: 'hello', entrypoint_path: 'index.ts', verify_jwt: true, files }, { 'index.ts': ["-Deno.serve(() => new Response('Hello'))", "+Deno.serve(() => new Response('Hi'))"], 'deno.json': ['+{}'], Function: ['   "version": 1'] }, s => [s.functions.hello.files['index.ts'], files[0].content]],
+        ['deploy_edge_function, new', { ...project, name: 'fresh', entrypoint_path: 'index.ts', verify_jwt: false, files: [files[0]] }, { Function: [' (nothing is there)'] }, s => [s.functions.fresh.version, 1]],
+        ['create_branch', { ...project, name: 'try' }, { 'Branch: name': ['+try'], Branches: [' main'] }, s => [s.branches.map(({ name }) => name), ['main', 'try']]],
+        ['create_project', { name: 'more', region: 'eu-west-1', organization_id: 'org' }, { 'Project: name': ['+more'] }, s => [s.projects.new.name, 'more']],
+        ['pause_project', project, { 'Project: paused': ['-false', '+true'] }, s => [s.projects[PROJECT].status, 'PAUSING']],
+        ['restore_project', project, { 'Project: paused': ['-true', '+false'] }, s => [s.projects[PROJECT].status, 'COMING_UP']],
+        ['update_storage_config', { ...project, config: storage }, { 'Storage: fileSizeLimit': ['-1000', '+2000'] }, s => [s.storage, storage]]
+    ], tried);
+    await t.test('the page about the servers tried says so', () => tried.check());
+    const silent = { ...suite, apply: change => behind.apply(change, 'differs') };
+    await trySilentWrites(t, silent, [['update_storage_config', { ...project, config: { ...storage, fileSizeLimit: 3000 } }], ['create_branch', { ...project, name: 'lost' }]]);
 });

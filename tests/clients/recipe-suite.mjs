@@ -26,17 +26,19 @@ export function assertShows(change, shows) {
 
 /**
  * Starts a gateway in front of the vendor's server, whose tools keep their names, and of fakes, the first of which is `fake`.
- * `propose` and `apply` make a change and run it. `settings` are further settings of the gateway, and
- * `entrySettings` of the server.
+ * `propose` and `apply` make a change and run it, and `call` calls a tool as an agent. `capabilities` are those of the agent, which
+ * decide which process of the server it shares; `reviewed` are tools that say that they only read. `settings` are further settings of
+ * the gateway, and `entrySettings` of the server.
  */
-export async function startBehind(t, vendor, settings = {}, entrySettings = {}) {
+export async function startBehind(t, vendor, { capabilities, reviewed = [], settings = {}, entrySettings = {} } = {}) {
     const { set, start } = VENDORS[vendor] ?? HOSTED[vendor];
     const { fakes, entry, stop } = await start();
     t.after(stop);
     const server = { ...entry, prefix: '', required: true, trust_annotations: true, previews: set, ...entrySettings };
-    const gateway = await startGatewayWith({ modules: { tracker: { enabled: false } }, mcpServers: { [set]: server }, ...settings });
+    const policy = { rules: reviewed.map(tools => ({ tools, then: 'review' })) };
+    const gateway = await startGatewayWith({ modules: { tracker: { enabled: false } }, policy, mcpServers: { [set]: server }, ...settings });
     t.after(() => gateway.stop());
-    const peer = await connectPeer('modern', { http: gateway.mcp });
+    const peer = await connectPeer('modern', { http: gateway.mcp }, { capabilities });
     t.after(() => peer.close());
     await eventually('the tools are listed', async () => ((await gateway.api('GET', `/servers/${set}`)).body.tools?.length ?? 0) > 0);
     const definitions = (await gateway.api('GET', `/servers/${set}`)).body.tools;
@@ -56,27 +58,29 @@ export async function startBehind(t, vendor, settings = {}, entrySettings = {}) 
     };
     const writes = () => fakes.flatMap(fake => fake.writes);
     const behave = mode => fakes.forEach(fake => (fake.mode = mode));
-    return { fake: fakes[0], fakes, gateway, peer, definitions, propose, apply, writes, behave };
+    const call = (tool, args) => peer.call(tool, args);
+    return { fake: fakes[0], fakes, gateway, peer, definitions, call, propose, apply, writes, behave };
 }
 
 const given = (args, fakes) => (typeof args === 'function' ? args(...fakes.map(({ state }) => state)) : args);
 
 /**
- * Makes each call: `[tool, "tool, variant" or "tool/operation", arguments, what the review shows by label, effect, options]`. Arguments can be a
- * function of the states of the fakes. The effect is a function of them that returns what is there and what should be. With the
- * option `isReadBack: false`, no tool reads the state after the call; `wrong` says which annotation of the definition is wrong.
+ * Makes each call: `[tool, "tool, variant" or "tool/operation", arguments, what the review shows by label, effect, options]`.
+ * Arguments can be a function of the states of the fakes. The effect is a function of them that returns what is there and what
+ * should be, or promises it. With the option `isReadBack: false`, no tool reads the state after the call; `wrong` says which
+ * annotation of the definition is wrong.
  */
 export async function tryCalls(t, { fakes, propose, apply, writes }, calls, tried) {
     for (const [name, args, shows, effect, { isReadBack = true, wrong } = {}] of calls) {
         const [tool] = name.split(/[,/]/);
         await t.test(name, async () => {
-            const change = await propose(tool, given(args, fakes));
+            const change = await propose(tool, await given(args, fakes));
             assert.equal(change.preview.failed, undefined);
             assertShows(change, shows);
             const before = writes().length;
             const applied = await apply(change);
             assert.ok(writes().length > before, 'nothing was written');
-            const [actual, expected] = effect(...fakes.map(({ state }) => state));
+            const [actual, expected] = await effect(...fakes.map(({ state }) => state));
             assert.deepEqual(actual, expected);
             assert.equal(applied.verification?.verified, isReadBack ? 'matches' : undefined, JSON.stringify(applied.verification));
             tried.add(name, applied, { wrong });
@@ -89,8 +93,8 @@ export async function tryConcurrentChanges(t, { fakes, gateway, propose, writes 
     const before = writes().length;
     for (const [tool, args, meanwhile, shows] of cases) {
         await t.test(`${tool} becomes stale`, async () => {
-            const { id, version, digest } = await propose(tool, given(args, fakes));
-            meanwhile(...fakes.map(({ state }) => state));
+            const { id, version, digest } = await propose(tool, await given(args, fakes));
+            await meanwhile(...fakes.map(({ state }) => state));
             const refused = await gateway.api('POST', `/changes/${id}/decision`, { decision: 'approve', version, digest });
             assert.equal(refused.status, 409, JSON.stringify(refused.body));
             assert.equal(refused.body.code, 'CHANGE_STALE');
@@ -106,7 +110,7 @@ export async function tryStrangeAnswers(t, { fakes, propose, writes, behave }, c
     for (const [tool, args, mode, expected] of cases) {
         await t.test(`${tool} has no preview: ${mode}`, async () => {
             behave(mode);
-            const change = await propose(tool, given(args, fakes)).finally(() => behave('normal'));
+            const change = await propose(tool, await given(args, fakes)).finally(() => behave('normal'));
             assert.match(change.preview.failed ?? 'it did not fail', expected);
             assert.equal(change.preview.kind, 'arguments');
         });
@@ -118,7 +122,7 @@ export async function tryStrangeAnswers(t, { fakes, propose, writes, behave }, c
 export async function trySilentWrites(t, { fakes, propose, apply, behave }, cases) {
     for (const [tool, args] of cases) {
         await t.test(`${tool} does nothing, which is noticed`, async () => {
-            const change = await propose(tool, given(args, fakes));
+            const change = await propose(tool, await given(args, fakes));
             behave('silent');
             const { verification } = await apply(change).finally(() => behave('normal'));
             assert.equal(verification?.verified, 'differs', JSON.stringify(verification));

@@ -17,12 +17,16 @@ const names = fields => [...new Set(fields.map(({ label }) => label))].join(', '
 
 /** Returns what the reviewer saw of the state before and after a change, as texts. */
 function statesOf({ diff: { fields }, preview }) {
-    const state = preview.kind === 'arguments' ? [] : fields.filter(({ field }) => field.startsWith('$content') && !field.endsWith('.before'));
+    const isNote = ({ lines }) => lines?.length > 0 && lines.every(({ op }) => op === 'note');
+    const isState = field => /^\$(content|rows|definition)/.test(field.field) && !field.field.endsWith('.before') && !isNote(field);
+    const state = preview.kind === 'arguments' ? [] : fields.filter(isState);
     const hasLines = (field, ...ops) => field.lines?.some(({ op }) => ops.includes(op));
     const existed = state.filter(field => (field.before ?? null) !== null || hasLines(field, 'delete', 'equal'));
     const remains = state.filter(field => (field.after ?? null) !== null || hasLines(field, 'insert', 'equal'));
     const beside = names(fields.filter(isRead));
-    return { before: names(existed) || 'does not exist', beside, after: names(remains) || 'is gone' };
+    // The statement itself says what a definition will be.
+    const definesObjects = fields.some(({ field }) => field.startsWith('$definition'));
+    return { before: names(existed) || 'does not exist', beside, after: definesObjects ? 'Statement' : names(remains) || 'is gone' };
 }
 
 /** What was tried of one server. */
@@ -60,7 +64,8 @@ export class TriedServer {
     #section() {
         const header = ['| tool | before | after | read back | wrong annotations |', '|---|---|---|---|---|'];
         const rows = this.#rows.map(({ tool, before, after, verified, wrong }) => `| \`${tool.replace(', ', '` ')}${tool.includes(',') ? '' : '`'} | ${before} | ${after} | ${verified} | ${wrong} |`);
-        const summary = `${this.how} For ${this.shown} tools, a reviewer sees the state before and after, and the gateway read it back as approved.`;
+        const tools = this.shown === 1 ? 'tool' : 'tools';
+        const summary = `${this.how} For ${this.shown} ${tools}, a reviewer sees the state before and after, and the gateway read it back as approved.`;
         return [`## ${this.title}`, '', summary, '', ...header, ...rows].join('\n');
     }
 

@@ -9,12 +9,14 @@ import { startGoogle } from '../fixtures/fakes/google.mjs';
 import { startGitLab } from '../fixtures/fakes/gitlab.mjs';
 import { startJira } from '../fixtures/fakes/jira.mjs';
 import { kubeconfig, startKubernetes } from '../fixtures/fakes/kubernetes.mjs';
+import { startMongoDb } from '../fixtures/fakes/mongodb.mjs';
 import { startNotion } from '../fixtures/fakes/notion.mjs';
 import { startSlack } from '../fixtures/fakes/slack.mjs';
 import { startLinear } from '../fixtures/stand-ins/linear.mjs';
 import { startHostedNotion } from '../fixtures/stand-ins/notion.mjs';
 import { startHostedSlack } from '../fixtures/stand-ins/slack.mjs';
 import { startStripe } from '../fixtures/fakes/stripe.mjs';
+import { startShopPage } from '../fixtures/fakes/shop-page.mjs';
 import { command } from './fixture.mjs';
 import { repository } from './gateway.mjs';
 
@@ -45,10 +47,32 @@ async function startOnCluster(entryFor) {
     return { fakes: [fake], entry: entryFor({ KUBECONFIG: file, HOME: folder }), stop };
 }
 
+/** Starts a page, and returns how a browser is started that keeps its files in a temporary folder. */
+async function startBrowser() {
+    const fake = await startShopPage();
+    const folder = await mkdtemp(path.join(os.tmpdir(), 'countersign-browser-'));
+    const args = [packageFile('@playwright/mcp/cli.js'), '--headless', '--isolated', '--no-sandbox', '--executable-path', process.env.CHROMIUM ?? '/usr/bin/chromium'];
+    const stop = async () => {
+        await fake.stop();
+        await rm(folder, { recursive: true, force: true, maxRetries: 5 });
+    };
+    return { fakes: [fake], entry: { command, args, env: { HOME: folder }, cwd: folder }, stop };
+}
+
 const onFake = async (start, entryFor) => {
     const fake = await start();
     return { fakes: [fake], entry: entryFor(fake), stop: () => fake.stop() };
 };
+
+/** Fills the database of a shop. */
+export async function fillShop(shop) {
+    await shop.collection('items').insertMany([
+        { _id: 1, name: 'pen', price: 2 },
+        { _id: 2, name: 'lamp', price: 9, stock: { count: 7 } },
+        { _id: 3, name: 'desk', price: 20 }
+    ]);
+    await shop.collection('old').insertOne({ _id: 1 });
+}
 
 /**
  * The servers: `set` is the name of their recipes, `package` what their lists of reads call them, and `start()` starts the fakes
@@ -99,6 +123,14 @@ export const VENDORS = {
         standsFor: 'the tools of Linear of August 2026',
         start: () => onFake(startLinear, ({ url }) => ({ url }))
     },
+    mongodb: {
+        set: 'mongodb',
+        package: 'mongodb-mcp-server 3.0.4',
+        wrongReads: ['aggregate', 'aggregate-db', 'connect', 'disconnect', 'explain', 'export', 'search-knowledge'],
+        start: () => onFake(() => startMongoDb(path.join(cache, 'venv-vendors/bin/python'), fillShop), ({ url }) => ({
+            command, args: [packageFile('mongodb-mcp-server/dist/esm/index.js')], env: { MDB_MCP_CONNECTION_STRING: url, MDB_MCP_TELEMETRY: 'disabled' }
+        }))
+    },
     notion: {
         set: 'notion',
         package: '@notionhq/notion-mcp-server 2.5.2',
@@ -139,6 +171,12 @@ export const VENDORS = {
         set: 'slack-hosted',
         standsFor: "the tools of Slack's hosted server of August 2026",
         start: () => onFake(startHostedSlack, ({ url }) => ({ url }))
+    },
+    playwright: {
+        set: 'playwright',
+        package: '@playwright/mcp 0.0.83',
+        wrongReads: ['browser_console_messages', 'browser_find', 'browser_network_request', 'browser_network_requests', 'browser_snapshot', 'browser_take_screenshot'],
+        start: startBrowser
     }
 };
 

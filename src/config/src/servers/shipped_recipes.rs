@@ -30,7 +30,7 @@ pub struct RecipeSet {
     pub own_name: &'static str,
 }
 
-pub const SHIPPED_RECIPE_SETS: [RecipeSet; 18] = [
+pub const SHIPPED_RECIPE_SETS: [RecipeSet; 20] = [
     RecipeSet {
         name: "atlassian",
         yaml: include_str!("../../../../config/previews/atlassian.yaml"),
@@ -132,6 +132,14 @@ pub const SHIPPED_RECIPE_SETS: [RecipeSet; 18] = [
         own_name: "memory-server",
     },
     RecipeSet {
+        name: "mongodb",
+        yaml: include_str!("../../../../config/previews/mongodb.yaml"),
+        reads: include_str!("../../../../config/reads/mongodb.yaml"),
+        aliases: &["mongodb-mcp-server", "mongodb/mongodb-mcp-server"],
+        addresses: &[],
+        own_name: "MongoDB MCP Server",
+    },
+    RecipeSet {
         name: "notion",
         yaml: include_str!("../../../../config/previews/notion.yaml"),
         reads: include_str!("../../../../config/reads/notion.yaml"),
@@ -168,6 +176,14 @@ pub const SHIPPED_RECIPE_SETS: [RecipeSet; 18] = [
         aliases: &[],
         addresses: &["https://mcp.slack.com/mcp"],
         own_name: "Slack",
+    },
+    RecipeSet {
+        name: "playwright",
+        yaml: include_str!("../../../../config/previews/playwright.yaml"),
+        reads: include_str!("../../../../config/reads/playwright.yaml"),
+        aliases: &["@playwright/mcp", "playwright-mcp", "mcr.microsoft.com/playwright/mcp", "mcp/playwright"],
+        addresses: &[],
+        own_name: "Playwright",
     },
     RecipeSet {
         name: "sqlite",
