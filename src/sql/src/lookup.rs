@@ -1,4 +1,4 @@
-//! How the effect of a statement is read back after it ran: queries for changed rows by their primary key.
+//! Queries that read back the effect of a statement after it ran, such as its changed rows by their primary key.
 
 use sqlparser::ast::{Expr, Ident, ObjectName, ObjectNamePart, Statement, UnaryOperator, Value};
 
@@ -8,7 +8,7 @@ use crate::{
     reads,
 };
 
-/// How the effect of a statement is read back.
+/// The method that reads back the effect of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadBack {
     /// By the rows of the table that it changes.
@@ -19,7 +19,7 @@ pub enum ReadBack {
     Nothing,
 }
 
-/// What a statement does to the definition of an object.
+/// The effect of a statement on the definition of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefinitionChange {
     Creation,
