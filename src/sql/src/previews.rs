@@ -215,7 +215,11 @@ impl PreviewBuilder {
         {
             let texts = |row: &Vec<Expr>| row.iter().map(ToString::to_string).collect();
             let rows = values.rows.iter().map(|row| texts(&row.content)).collect();
-            return Ok(PreviewSource::GivenRows { equal: self.equal_rows_query(insert, &columns, values), columns, rows });
+            return Ok(PreviewSource::GivenRows {
+                equal: self.equal_rows_query(insert, &columns, values),
+                columns,
+                rows,
+            });
         }
         let rows = format!("{ALIAS_PREFIX}rows");
         self.checked(RowQueries {

@@ -9,7 +9,7 @@ use super::{
     compare::type_mismatch,
     functions::{Answer, Arguments, to_answer, two_values},
 };
-use crate::policy::documents;
+use crate::policy::values;
 
 pub(super) const APPLY_UPDATE: &str = "apply_update";
 
@@ -22,7 +22,7 @@ pub(super) fn apply_update<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     let (Ok(mut document), Ok(Json::Object(update))) = (document.json(), update.json()) else {
         return Err(type_mismatch());
     };
-    budget::spend_for_document(document.to_string().len())?;
+    budget::spend_for_text(document.to_string().len())?;
     let misfit = || ExecutionError::FunctionError { function: APPLY_UPDATE.to_owned(), message: String::new() };
     for (operator, changes) in update {
         let Json::Object(changes) = changes else { return Err(misfit()) };
@@ -30,7 +30,7 @@ pub(super) fn apply_update<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
             apply_operator(&mut document, &operator, &path, relaxed(value)).ok_or_else(misfit)?;
         }
     }
-    to_answer(documents::to_cel(document).map_err(|_| misfit())?)
+    to_answer(values::to_cel(document).map_err(|_| misfit())?)
 }
 
 /// Applies one operator to the field at the path. Returns `None` if the outcome is not known.
@@ -44,7 +44,10 @@ fn apply_operator(document: &mut Json, operator: &str, path: &str, value: Json) 
     };
     if operator == "$unset" {
         return match parent.iter().try_fold(&mut *document, |value, part| member(value, part)) {
-            Some(Json::Object(fields)) => Some(drop(fields.remove(name))),
+            Some(Json::Object(fields)) => {
+                fields.remove(name);
+                Some(())
+            }
             None => Some(()),
             Some(_) => None,
         };
@@ -140,11 +143,8 @@ fn calculated(
 
 /// Returns the number as JavaScript writes it: without a fraction if it is whole.
 fn number(value: f64) -> Option<Json> {
-    let whole = value as i64;
-    if whole as f64 == value && whole.abs() <= MAX_EXACT {
-        return Some(whole.into());
-    }
-    Number::from_f64(value).map(Json::Number)
+    let whole = value.to_string().parse().ok().filter(|whole: &i64| whole.abs() <= MAX_EXACT);
+    whole.map(Json::from).or_else(|| Number::from_f64(value).map(Json::Number))
 }
 
 /// Returns the value in the relaxed form of Extended JSON, in which servers return it.

@@ -81,7 +81,7 @@ impl Composer {
             }
             Effect::Write(write) => write,
         };
-        let answers = match (state, &write.preview) {
+        let answers = match (answers, &write.preview) {
             (Ok(answers), _) => answers.as_slice(),
             // They are known without the query, which only counts equal rows.
             (Err(_), PreviewSource::GivenRows { .. }) => &[],
@@ -181,8 +181,11 @@ impl Composer {
                 count => format!("; there already: {} with such values", plural_rows(count)),
             });
         }
+        let first_field = self.builder.len();
         self.add_note(index, "Rows", &note);
-        self.restrict_last(equal.is_some_and(|equal| equal.restricted));
+        if equal.is_some_and(|equal| equal.restricted) {
+            self.builder.restrict_after(first_field);
+        }
         let label = self.label(index, &write.targets.join(", "));
         self.builder.add(&format!("$rows{index}"), &label, None, Some(&after));
         Ok(())
@@ -211,12 +214,6 @@ impl Composer {
         let label = self.label(index, title);
         let field = format!("${}{index}", title.to_ascii_lowercase().replace(' ', "_"));
         self.builder.add_lines(&field, &label, [(LineOp::Note, note.into())]);
-    }
-
-    fn restrict_last(&mut self, restricted: bool) {
-        if restricted {
-            self.builder.restrict_last();
-        }
     }
 
     /// Returns a label with the number of the statement if there are several.
@@ -280,7 +277,7 @@ fn check_values(row: &Row, assignments: &[ColumnAssignment]) -> Result<(), Fault
 }
 
 /// Returns a row as `id=1, owner=ann`, with the assigned values in place of the present ones.
-pub(super) fn row_text(row: &Row, assignments: &[&ColumnAssignment]) -> String {
+pub(super) fn row_text(row: &Row, assignments: &[ColumnAssignment]) -> String {
     let columns = row.iter().filter(|(name, _)| !name.starts_with(ALIAS_PREFIX)).map(|(name, value)| {
         let assignment = assignments.iter().find(|assignment| is_same_column(&assignment.column, name));
         let text = match assignment {

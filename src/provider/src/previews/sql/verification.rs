@@ -26,7 +26,7 @@ use countersign_sql::{
 /// Returns `true` if something tells after the run whether the statement had its effect.
 pub(in crate::previews) fn is_verifiable(observed: &ObservedStatement) -> bool {
     let Effect::Write(write) = &observed.statement.effect else { return false };
-    let is_observed = observed.state.as_ref().is_ok_and(|answers| !answers.is_empty());
+    let is_observed = observed.answers.as_ref().is_ok_and(|answers| !answers.is_empty());
     let is_query = matches!(write.preview, PreviewSource::Rows(_)) && write.kind == WriteKind::Insert;
     is_observed && !is_query && write.read_back != ReadBack::Nothing
 }
@@ -91,7 +91,7 @@ impl Verifier<'_> {
         if !is_verifiable(observed) {
             return Err(Fault::new("statement", "there is no way to read back what a statement did"));
         }
-        let before = observed.state.as_ref().map_err(Fault::clone)?;
+        let before = observed.answers.as_ref().map_err(Fault::clone)?;
         match (&write.read_back, &write.preview, before.as_slice()) {
             (ReadBack::Rows(table), PreviewSource::Rows(queries), [selected, _]) => {
                 let shown = &selected.rows[..selected.rows.len().min(self.sql.rows)];
@@ -136,7 +136,9 @@ impl Verifier<'_> {
         }
         let found = self.find_rows(table, &expected, keys).await?;
         let assigned: Vec<&str> = match expected.first() {
-            Some(row) => row.keys().map(String::as_str).filter(|name| is_assigned(name, &queries.assignments)).collect(),
+            Some(row) => {
+                row.keys().map(String::as_str).filter(|name| is_assigned(name, &queries.assignments)).collect()
+            }
             None => Vec::new(),
         };
         let is_unclear = |row: &&Row| {
@@ -239,8 +241,8 @@ impl Verifier<'_> {
     ) {
         let fields = self.builder.len();
         self.builder.add(field, label, approved, present);
-        if (self.is_restricted || found.restricted) && self.builder.len() > fields {
-            self.builder.restrict_last();
+        if self.is_restricted || found.restricted {
+            self.builder.restrict_after(fields);
         }
     }
 
@@ -257,11 +259,12 @@ impl Verifier<'_> {
 
     /// Returns the rows that have the values of one of these rows in the columns.
     async fn find_rows(&self, table: &TableRows, rows: &[Row], columns: &[String]) -> Result<QueryAnswer, Fault> {
-        let texts: Option<Vec<Vec<(&str, String, &Value)>>> = rows
+        let texts: Option<Vec<_>> = rows
             .iter()
             .map(|row| {
                 let known = columns.iter().filter_map(|name| row.get_key_value(name));
-                let values: Vec<_> = known.map(|(name, value)| (name.as_str(), value.to_string(), value)).collect();
+                let values: Vec<(&str, String, &Value)> =
+                    known.map(|(name, value)| (name.as_str(), value.to_string(), value)).collect();
                 (values.len() == columns.len()).then_some(values)
             })
             .collect();
