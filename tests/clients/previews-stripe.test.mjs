@@ -28,6 +28,7 @@ const CALLS = [
     ['stripe_api_write/PostInvoicesInvoiceFinalize', { invoice: 'in_Draft' }, { status: ['-draft', '+open'] }, s => [s.invoices.in_Draft.status, 'open']],
     ['stripe_api_write/PostInvoicesInvoiceVoid', { invoice: 'in_Open' }, { status: ['-open', '+void'] }, s => [s.invoices.in_Open.status, 'void']],
     ['stripe_api_write/PostInvoicesInvoiceSend', s => ({ invoice: newest(s.invoices).id }), { status: ['-draft', '+open'] }, s => [newest(s.invoices).status, 'open']],
+    ['stripe_api_write/DeleteInvoicesInvoice', { invoice: 'in_Spare' }, { description: ['-Twice'] }, s => [s.invoices.in_Spare.deleted, true]],
     ['stripe_api_write/PostSubscriptions', { customer: 'cus_Bob', items: [{ price: 'price_Club' }] }, { customer: ['+cus_Bob'], price_Club: ['   "unit_amount": 900'] }, s => [newest(s.subscriptions).items.data[0].price.id, 'price_Club']],
     ['stripe_api_write/PostSubscriptionsSubscriptionExposedId', { subscription_exposed_id: 'sub_Club', cancel_at_period_end: true }, { cancel_at_period_end: ['-false', '+true'] }, s => [s.subscriptions.sub_Club.cancel_at_period_end, true]],
     ['stripe_api_write/DeleteSubscriptionsSubscriptionExposedId', { subscription_exposed_id: 'sub_Club' }, { status: ['-active', '+canceled'] }, s => [s.subscriptions.sub_Club.status, 'canceled']],
