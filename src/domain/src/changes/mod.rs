@@ -23,7 +23,7 @@ pub mod visible;
 pub use dialogue::Dialogue;
 pub use digest::fingerprint;
 pub use format::FieldFormat;
-pub use preview::{Preview, PreviewKind, PreviewNote};
+pub use preview::{Preview, PreviewKind, PreviewNote, qualified_operation};
 pub use proposer::Proposer;
 pub use terms::{Editing, OnExpiry, OnReview, SignInTerms, Terms};
 pub use verification::{Verification, VerificationOutcome};

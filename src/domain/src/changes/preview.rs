@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Diff, Operation, Target};
-use crate::policy::qualified_operation;
 
 /// The source of a preview.
 // The order of the variants is part of `Change::review_digest`.
@@ -75,4 +74,10 @@ pub struct Preview {
     /// Hash of the live state that the preview was computed against (`sha256:…`). It is compared again on approval and
     /// before the run.
     pub fingerprint: String,
+}
+
+/// Returns the name by which rules and acceptances refer to an operation of a tool.
+#[must_use]
+pub fn qualified_operation(tool: &str, operation: &str) -> String {
+    format!("{tool}/{operation}")
 }

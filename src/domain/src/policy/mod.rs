@@ -54,7 +54,7 @@ pub use subjects::{AccessDecision, Requester, Subject};
 use pins::{Definition, NoPins};
 use standing_rules::{NoStandingRules, ToolStandingRules};
 
-use crate::changes::{ReviewNote, Terms};
+use crate::changes::{ReviewNote, Terms, qualified_operation};
 use countersign_protocol::annotations::ToolAnnotations;
 
 /// The verdict on a call, in order of strictness.
@@ -181,12 +181,6 @@ pub struct ToolFacts {
     pub server_is_trusted: bool,
     /// The tool manages the caller's own changes and is always allowed.
     pub self_service: bool,
-}
-
-/// Returns the name by which rules and acceptances refer to an operation of a tool.
-#[must_use]
-pub fn qualified_operation(tool: &str, operation: &str) -> String {
-    format!("{tool}/{operation}")
 }
 
 /// The protocol's defaults for a tool without annotations (2025-03-26 schema, `ToolAnnotations`).

@@ -15,7 +15,8 @@ use super::{
     ruling::{self, RuledCalls},
 };
 use countersign_domain::{
-    policy::{Policy, Ruling, ToolOperation, qualified_operation},
+    changes::qualified_operation,
+    policy::{Policy, Ruling, ToolOperation},
     principal::Principal,
     recipes::Dispatcher,
 };

@@ -3,11 +3,13 @@
 use serde_json::{Value, json};
 
 use super::RouteTarget;
-use countersign_domain::policy::{
-    DefinitionStatus, Policy, Ruling, ToolFacts, ToolOperation,
-    known_reads::KnownTool,
-    pins::{Definition, ReadConsent},
-    qualified_operation,
+use countersign_domain::{
+    changes::qualified_operation,
+    policy::{
+        DefinitionStatus, Policy, Ruling, ToolFacts, ToolOperation,
+        known_reads::KnownTool,
+        pins::{Definition, ReadConsent},
+    },
 };
 use countersign_protocol::{annotations::ToolAnnotations, arguments::canonical_text_hash, json::replace_strings};
 use countersign_provider::ToolDef;

@@ -113,11 +113,8 @@ fn questions_end_once_or_with_the_call() {
     let ask = |change: &Change, key| apply(change, ChangeEvent::Ask { question: question(key) }, time_at(3));
     let answer = |change: &Change, key: &str| {
         let closed = vec![ClosedQuestion { key: key.into(), answer: Ok(raw(r#"{"action":"accept"}"#)) }];
-        apply(
-            change,
-            ChangeEvent::Answer { answered_by: Some("agent".into()), closed, is_cancelled: false },
-            time_at(4),
-        )
+        let answer = ChangeEvent::Answer { answered_by: Some("agent".into()), closed, is_cancelled: false };
+        apply(change, answer, time_at(4))
     };
     let asked = ask(&change(ChangeState::Executing), "a").unwrap().after;
     assert_eq!(asked.dialogue.as_ref().unwrap().questions[0].at, time_at(3));
