@@ -276,8 +276,7 @@ impl ProbeConnection {
         Ok(received)
     }
 
-    /// Receives the next message before the deadline. Calls with the same deadline end, even if the server never stops
-    /// sending.
+    /// Receives the next message before the deadline, which calls may share if the server never stops sending.
     async fn receive_until(&mut self, deadline: Instant) -> Result<Option<ReceivedMessage>, ProbeError> {
         match deadline.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Ok(None),
