@@ -128,7 +128,7 @@ fn is_unified_diff(text: &str) -> bool {
 }
 
 /// Returns the format that the content itself shows.
-fn format_of_content(text: &str) -> FieldFormat {
+pub(super) fn format_of_content(text: &str) -> FieldFormat {
     // A value that was cut ends with an ellipsis.
     if ImageFacts::from_text(text.trim_end_matches('…')).is_some() {
         return FieldFormat::Image;

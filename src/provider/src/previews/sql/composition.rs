@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{ObservedStatement, QueryAnswer, Row};
-use crate::previews::{compose, fault::Fault};
+use crate::previews::{compose, fault::Fault, formats::format_of_content};
 use countersign_domain::{
     changes::{
         LineOp, Preview, PreviewKind, PreviewNote,
@@ -121,12 +121,9 @@ impl Composer {
             return Err(Fault::new("answer", "the rows and their number contradict each other"));
         }
         let shown = &selected.rows[..selected.rows.len().min(self.max_rows)];
-        let before: String = shown.iter().map(|row| format!("{}\n", row_text(row, &[]))).collect();
-        let after_text = |row: &Row| -> Result<String, Fault> {
-            check_values(row, &queries.assignments)?;
-            Ok(format!("{}\n", row_text(row, &queries.assignments)))
-        };
-        let after: String = shown.iter().map(after_text).collect::<Result<_, _>>()?;
+        shown.iter().try_for_each(|row| check_values(row, &queries.assignments))?;
+        let before = rows_text(shown.iter().map(|row| assigned_row(row, &[])));
+        let after = rows_text(shown.iter().map(|row| assigned_row(row, &queries.assignments)));
         let (before, after) = match write.kind {
             WriteKind::Insert => (None, Some(after)),
             WriteKind::Update => (Some(before), Some(after)),
@@ -144,7 +141,7 @@ impl Composer {
         if count > 0 {
             let label = self.label(index, &write.targets.join(", "));
             let fields = self.builder.len();
-            self.builder.add(&format!("$rows{index}"), &label, before.as_deref(), after.as_deref());
+            add_rows(&mut self.builder, (&format!("$rows{index}"), &label), before.as_deref(), after.as_deref());
             if self.builder.len() == fields {
                 self.add_note(index, "Values", "(nothing would change)");
             }
@@ -162,14 +159,11 @@ impl Composer {
         (columns, rows): (&[String], &[Vec<String>]),
         equal: Option<&QueryAnswer>,
     ) -> Result<(), Fault> {
-        let text = |row: &Vec<String>| {
-            let values = row.iter().enumerate().map(|(n, value)| match columns.get(n) {
-                Some(column) => format!("{column}={value}"),
-                None => value.clone(),
-            });
-            format!("{}\n", values.collect::<Vec<_>>().join(", "))
+        let given_row = |values: &Vec<String>| -> Row {
+            let name = |n: usize| columns.get(n).cloned().unwrap_or_else(|| format!("value {}", n + 1));
+            values.iter().enumerate().map(|(n, value)| (name(n), Value::from(value.as_str()))).collect()
         };
-        let after: String = rows.iter().take(self.max_rows).map(text).collect();
+        let after = rows_text(rows.iter().take(self.max_rows).map(given_row));
         let mut note = plural(rows.len(), "row");
         if rows.len() > self.max_rows {
             note.push_str(&format!("; the first {} are shown", self.max_rows));
@@ -187,7 +181,7 @@ impl Composer {
             self.builder.restrict_after(first_field);
         }
         let label = self.label(index, &write.targets.join(", "));
-        self.builder.add(&format!("$rows{index}"), &label, None, Some(&after));
+        add_rows(&mut self.builder, (&format!("$rows{index}"), &label), None, Some(&after));
         Ok(())
     }
 
@@ -276,18 +270,40 @@ fn check_values(row: &Row, assignments: &[ColumnAssignment]) -> Result<(), Fault
     }
 }
 
-/// Returns a row as `id=1, owner=ann`, with the assigned values in place of the present ones.
-pub(super) fn row_text(row: &Row, assignments: &[ColumnAssignment]) -> String {
+/// Returns the columns of a row, with the assigned values in place of the present ones.
+fn assigned_row(row: &Row, assignments: &[ColumnAssignment]) -> Row {
     let columns = row.iter().filter(|(name, _)| !name.starts_with(ALIAS_PREFIX)).map(|(name, value)| {
         let assignment = assignments.iter().find(|assignment| is_same_column(&assignment.column, name));
-        let text = match assignment {
-            None => value_text(value),
-            Some(ColumnAssignment { alias: Some(alias), .. }) => value_text(&row[alias]),
-            Some(ColumnAssignment { expression, .. }) => format!("({expression})"),
+        let assigned = match assignment {
+            None => value.clone(),
+            Some(ColumnAssignment { alias: Some(alias), .. }) => row[alias].clone(),
+            Some(ColumnAssignment { expression, .. }) => format!("({expression})").into(),
         };
-        format!("{name}={text}")
+        // A server may give one number as text and the other as a number.
+        let is_same = value_text(&assigned) == value_text(value);
+        (name.clone(), if is_same { value.clone() } else { assigned })
     });
-    columns.collect::<Vec<_>>().join(", ")
+    columns.collect()
+}
+
+/// Returns rows as a JSON array with a row in each line, which reviewers see as a table.
+pub(super) fn rows_text(rows: impl IntoIterator<Item = Row>) -> String {
+    let rows: Vec<String> = rows.into_iter().map(|row| Value::Object(row).to_string()).collect();
+    format!("[\n{}\n]\n", rows.join(",\n"))
+}
+
+/// Adds the rows before and after, unless both are the same.
+pub(super) fn add_rows(
+    builder: &mut DiffBuilder,
+    (field, label): (&str, &str),
+    before: Option<&str>,
+    after: Option<&str>,
+) {
+    let fields = builder.len();
+    builder.add(field, label, before, after);
+    if let Some(text) = after.or(before) {
+        builder.set_format_after(fields, format_of_content(text));
+    }
 }
 
 /// Compares the column of an assignment, which may be qualified and quoted, with the name of a column.
@@ -296,20 +312,12 @@ pub(super) fn is_same_column(assigned: &str, column: &str) -> bool {
     last.trim_matches(['"', '`', '[', ']']).eq_ignore_ascii_case(column)
 }
 
-/// Returns a value as text. Texts that could be mistaken for something else are quoted.
+/// Returns a value as text, which is the same for a number and for its text.
 fn value_text(value: &Value) -> String {
     match value {
-        Value::Null => "NULL".to_owned(),
-        Value::String(text) if is_plain(text) => text.clone(),
+        Value::String(text) if text.parse::<f64>().is_ok() => text.clone(),
         other => other.to_string(),
     }
-}
-
-fn is_plain(text: &str) -> bool {
-    !text.is_empty()
-        && text != "NULL"
-        && text.trim() == text
-        && !text.chars().any(|c| c.is_control() || matches!(c, ',' | '=' | '"' | '\\' | '(' | '{' | '['))
 }
 
 /// Returns a row of a definition: names and texts, without the names of the columns.
@@ -344,10 +352,15 @@ mod tests {
             assigned("t.\"Balance\"", "balance + 1", Some("countersign_after_0")),
             assigned("n", "nextval('s')", None),
         ];
-        let row = row(json!({"id": 1, "balance": "5", "n": null, "owner": "a, b", "countersign_after_0": 6}));
-        assert_eq!(row_text(&row, &[]), r#"id=1, balance=5, n=NULL, owner="a, b""#);
+        let mut row = row(json!({"id": 1, "balance": "5", "n": null, "owner": "a, b", "countersign_after_0": 6}));
+        let present = json!({"id": 1, "balance": "5", "n": null, "owner": "a, b"});
+        assert_eq!(Value::Object(assigned_row(&row, &[])), present);
         check_values(&row, &values).unwrap();
-        assert_eq!(row_text(&row, &values), r#"id=1, balance=6, n=(nextval('s')), owner="a, b""#);
+        let after = json!({"id": 1, "balance": 6, "n": "(nextval('s'))", "owner": "a, b"});
+        assert_eq!(Value::Object(assigned_row(&row, &values)), after);
+        let same = [assigned("balance", "5", Some("countersign_after_1"))];
+        row.insert("countersign_after_1".into(), 5.into());
+        assert_eq!(Value::Object(assigned_row(&row, &same)), present);
     }
 
     #[test]
@@ -366,13 +379,5 @@ mod tests {
             is_repeatable: true,
         };
         assert!(check_values(&row(json!({"a": 1})), std::slice::from_ref(&value)).is_err());
-    }
-
-    #[test]
-    fn ambiguous_texts_are_quoted() {
-        for text in ["", " a", "NULL", "a\nb", "a=b", "(x)", "\"a\""] {
-            assert_eq!(value_text(&json!(text)), json!(text).to_string());
-        }
-        assert_eq!(value_text(&json!("a b'c")), "a b'c");
     }
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{
     ObservedStatement, QueryAnswer, Row,
-    composition::{definition_text, is_same_column, parse_count, plural_rows, row_text, statement_label},
+    composition::{add_rows, definition_text, is_same_column, parse_count, plural_rows, rows_text, statement_label},
 };
 use crate::previews::{
     answers,
@@ -156,10 +156,10 @@ impl Verifier<'_> {
                 equal => equal.map_or(Vec::new(), |answer| answer.rows),
             }
         };
-        let (mut approved, mut present) = (String::new(), String::new());
+        let (mut approved, mut present) = (Vec::new(), Vec::new());
         for row in &expected {
             let Some(found) = found.rows.iter().find(|found| is_same_row(row, found, keys)) else {
-                approved.push_str(&format!("{}\n", row_text(row, &[])));
+                approved.push(row.clone());
                 continue;
             };
             let has_equal_values = equal.iter().any(|equal| is_same_row(row, equal, keys));
@@ -174,12 +174,13 @@ impl Verifier<'_> {
                 };
                 (name.clone(), if is_equal { value.clone() } else { row[name].clone() })
             });
-            let merged: Row = merged.collect();
-            approved.push_str(&format!("{}\n", row_text(&merged, &[])));
-            present.push_str(&format!("{}\n", row_text(found, &[])));
+            approved.push(merged.collect());
+            present.push(found.clone());
         }
-        let field = format!("$rows{index}");
-        self.add(&field, &self.table_label(index, write), (Some(&approved), Some(&present)), &found);
+        let approved = rows_text(approved);
+        let present = (!present.is_empty()).then(|| rows_text(present));
+        let values = (Some(approved.as_str()), present.as_deref());
+        self.add(&format!("$rows{index}"), &self.table_label(index, write), values, &found);
         Ok(())
     }
 
@@ -199,9 +200,8 @@ impl Verifier<'_> {
             return if parse_count(&remaining.rows)? == 0 { Ok(()) } else { Err(without_key(write)) };
         }
         let found = self.find_rows(table, shown, keys).await?;
-        let text: String = found.rows.iter().map(|row| format!("{}\n", row_text(row, &[]))).collect();
-        let present = (!text.is_empty()).then_some(text.as_str());
-        self.add(&format!("$rows{index}"), &self.table_label(index, write), (None, present), &found);
+        let present = (!found.rows.is_empty()).then(|| rows_text(found.rows.clone()));
+        self.add(&format!("$rows{index}"), &self.table_label(index, write), (None, present.as_deref()), &found);
         Ok(())
     }
 
@@ -240,7 +240,7 @@ impl Verifier<'_> {
         found: &QueryAnswer,
     ) {
         let fields = self.builder.len();
-        self.builder.add(field, label, approved, present);
+        add_rows(&mut self.builder, (field, label), approved, present);
         if self.is_restricted || found.restricted {
             self.builder.restrict_after(fields);
         }
