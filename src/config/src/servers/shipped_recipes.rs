@@ -156,6 +156,14 @@ pub const SHIPPED_RECIPE_SETS: [RecipeSet; 20] = [
         own_name: "Notion MCP",
     },
     RecipeSet {
+        name: "playwright",
+        yaml: include_str!("../../../../config/previews/playwright.yaml"),
+        reads: include_str!("../../../../config/reads/playwright.yaml"),
+        aliases: &["@playwright/mcp", "playwright-mcp", "mcr.microsoft.com/playwright/mcp", "mcp/playwright"],
+        addresses: &[],
+        own_name: "Playwright",
+    },
+    RecipeSet {
         name: "slack",
         yaml: include_str!("../../../../config/previews/slack.yaml"),
         reads: include_str!("../../../../config/reads/slack.yaml"),
@@ -176,14 +184,6 @@ pub const SHIPPED_RECIPE_SETS: [RecipeSet; 20] = [
         aliases: &[],
         addresses: &["https://mcp.slack.com/mcp"],
         own_name: "Slack",
-    },
-    RecipeSet {
-        name: "playwright",
-        yaml: include_str!("../../../../config/previews/playwright.yaml"),
-        reads: include_str!("../../../../config/reads/playwright.yaml"),
-        aliases: &["@playwright/mcp", "playwright-mcp", "mcr.microsoft.com/playwright/mcp", "mcp/playwright"],
-        addresses: &[],
-        own_name: "Playwright",
     },
     RecipeSet {
         name: "sqlite",
