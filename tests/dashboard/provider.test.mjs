@@ -140,7 +140,7 @@ test('a person approves what their own agent proposed', async () => {
   await open(page, 'By a key of Alice');
   await page.locator('.terms', { hasText: 'Whoever signed in may approve what their own agent proposed' }).waitFor();
   await page.getByText('so somebody else has to approve it').waitFor();
-  assert.equal(await approve.count(), 0);
+  await becomes(() => approve.count(), 0);
   await open(page, 'By an agent of Alice');
   await armed(page);
   await approve.click();
