@@ -354,9 +354,11 @@ impl Reloader {
             };
             let pending_changed = digest_of(&pending) != digest_of(&state.pending);
             let restart_keys_changed = *needs_restart != state.needs_restart;
-            if pending_changed {
-                state.pending = pending;
-            }
+            // Changes that the digest does not cover are in force already, and consent must not undo them.
+            state.pending = match (state.pending.take(), pending) {
+                (Some((known, _)), Some((_, config))) if !pending_changed => Some((known, config)),
+                (_, pending) => pending,
+            };
             state.settings_view.record_file(&loaded.settings, &loosened);
             if was_refused {
                 state.settings_view.record_refusal(loosened);

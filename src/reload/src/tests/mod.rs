@@ -282,6 +282,23 @@ async fn looser_changes_wait_and_the_rest_applies() {
 }
 
 #[tokio::test]
+async fn consent_applies_the_newest_file() {
+    let gateway = TestGateway::new(SERVERS);
+    let looser = format!("{SERVERS}policy: {{ default: allow }}\n");
+    gateway.reload(&looser).await;
+    let waiting = gateway.reloader.status().waiting.unwrap();
+    // The digest does not cover the filter of the log.
+    let (actions, events) = gateway.reload(&format!("{looser}log: {{ filter: debug }}\n")).await;
+    assert_eq!((actions, events), (texts(&["log debug"]), texts(&["config.applied"])));
+    let still_waiting = gateway.reloader.status().waiting.unwrap();
+    assert_eq!((&still_waiting.digest, still_waiting.since), (&waiting.digest, waiting.since));
+    gateway.reloader.decide(&waiting.digest, true, "alice").await.unwrap();
+    let actions = gateway.take_actions().0;
+    assert_eq!(actions, texts(&["record configuration_accepted alice 1", "routing allow"]));
+    assert_eq!(gateway.reloader.config().log.filter, "debug");
+}
+
+#[tokio::test]
 async fn own_decision_does_not_count_for_later_changes() {
     let gateway = TestGateway::new(SERVERS);
     gateway.reload("policy: { default: allow }\n").await;
