@@ -36,8 +36,10 @@ fn diff_rules(known: &[Arc<StandingRule>], read: &[StandingRule]) -> Vec<RemoteR
         let had_ended = previous.is_some_and(|previous| previous.has_ended());
         let orphaned = rule.orphaned_at.is_some() && previous.is_none_or(|previous| previous.orphaned_at.is_none());
         if rule.has_ended() && !had_ended {
+            // A rule that denies is only revoked by a reviewer, whose comment counts.
+            let ended_as_orphan = orphaned && rule.verdict == StandingVerdict::Allow;
             match &rule.revoked_by {
-                Some(by) => push("rule.revoked", by, orphaned.then_some(super::ALLOW_RULE_ENDED_COMMENT)),
+                Some(by) => push("rule.revoked", by, ended_as_orphan.then_some(super::ALLOW_RULE_ENDED_COMMENT)),
                 None => push("rule.expired", SYSTEM, None),
             }
         } else if orphaned && rule.verdict == StandingVerdict::Deny {
@@ -151,5 +153,24 @@ mod tests {
         let orphaned = StandingRule { orphaned_at: Some(Timestamp::now()), ..b.clone() };
         assert_eq!(summarize([&b], [&orphaned]), [expected("b", "rule.orphaned", SYSTEM)]);
         assert_eq!(summarize([&orphaned], [&orphaned]), []);
+    }
+
+    #[test]
+    fn only_an_ended_allow_rule_is_announced_as_orphaned() {
+        let comment = |verdict, by: &str| {
+            let (known, now) = (rule("a", verdict), Timestamp::now());
+            let ended = StandingRule {
+                orphaned_at: Some(now),
+                revoked_at: Some(now),
+                revoked_by: Some(by.to_owned()),
+                ..known.clone()
+            };
+            let changes = diff_rules(&[Arc::new(known)], &[ended]);
+            assert_eq!(changes.iter().map(|change| change.feed_event).collect::<Vec<_>>(), ["rule.revoked"]);
+            changes.into_iter().find_map(|change| change.comment)
+        };
+        assert_eq!(comment(StandingVerdict::Allow, SYSTEM).as_deref(), Some(super::super::ALLOW_RULE_ENDED_COMMENT));
+        // The comment of the reviewer is read from the audit trail.
+        assert_eq!(comment(StandingVerdict::Deny, "bob"), None);
     }
 }
