@@ -10,7 +10,7 @@ use crate::completion::run_to_completion;
 use countersign_domain::{
     changes::{Change, person::Person},
     policy::{
-        AcceptanceMark, Requester, StandingRule, StandingVerdict, Verdict,
+        AcceptanceMark, Decision, Requester, StandingRule, StandingVerdict, Verdict,
         standing_rules::{AccountRef, can_approve_alone},
     },
     principal::Principal,
@@ -71,15 +71,19 @@ impl StandingRules {
         run_to_completion(async move { rules.create_now(&change, &by, new).await }).await
     }
 
-    async fn create_now(&self, change: &Change, by: &Principal, new: NewRule) -> Result<Arc<StandingRule>, McpError> {
+    async fn create_now(
+        &self,
+        change: &Arc<Change>,
+        by: &Principal,
+        new: NewRule,
+    ) -> Result<Arc<StandingRule>, McpError> {
         let _one_at_a_time = self.rules_lock.lock().await;
-        self.check_may_create(change, by, &new)?;
+        let route = self.deps.routes.load().tool_of_provider(&change.tool, &change.provider);
+        self.check_may_create(change, route.as_ref(), by, &new).await?;
         self.check_limits(by, 1)?;
         let now = self.now();
         let validity =
             new.valid_for_seconds.and_then(|seconds| i64::try_from(seconds).ok()).map(jiff::SignedDuration::from_secs);
-        let table = self.deps.routes.load();
-        let route = table.tool_of_provider(&change.tool, &change.provider);
         let tool =
             route.as_ref().map_or(Cow::Borrowed(change.tool.as_str()), |route| route.subject_of(&change.arguments));
         let is_exact = new.arguments == ArgumentScope::Exact;
@@ -108,7 +112,13 @@ impl StandingRules {
         Ok(Arc::new(rule))
     }
 
-    fn check_may_create(&self, change: &Change, by: &Principal, new: &NewRule) -> Result<(), McpError> {
+    async fn check_may_create(
+        &self,
+        change: &Arc<Change>,
+        route: Option<&Arc<ToolRoute>>,
+        by: &Principal,
+        new: &NewRule,
+    ) -> Result<(), McpError> {
         let invalid = |message: String| Err(McpError::new(ErrorKind::ValidationFailed, message));
         let forbidden = |message: &'static str| Err(McpError::new(ErrorKind::Forbidden, message));
         let reviewers = &*self.deps.reviewers;
@@ -133,7 +143,6 @@ impl StandingRules {
         if new.verdict == StandingVerdict::Deny {
             return Ok(());
         }
-        let proposer = &change.proposer;
         if change.is_proposed_by(Person::from_principal(by)) {
             return Err(McpError::new(
                 ErrorKind::SelfApproval,
@@ -150,9 +159,6 @@ impl StandingRules {
                 "the change needs several approvals, or a preview or a sign-in for each call, which a standing rule cannot replace",
             );
         }
-        let table = self.deps.routes.load();
-        let route: Option<&Arc<ToolRoute>> =
-            table.tools().iter().find(|r| r.provider.name() == change.provider && r.name == change.tool);
         let is_unchanged = |route: &&Arc<ToolRoute>| {
             route.hash == change.tool_hash
                 && change.served_by.fingerprint == route.provider.as_provider().target_fingerprint()
@@ -162,9 +168,7 @@ impl StandingRules {
                            address; propose the change again";
             return Err(McpError::new(ErrorKind::VersionConflict, message));
         };
-        let caller = proposer.to_agent();
-        let requester = Requester::for_proposer(proposer, &caller);
-        let decision = route.ruling_for(&change.arguments).decide(&requester, &change.arguments);
+        let decision = decide_now(route, change).await?;
         if decision.mark == Some(AcceptanceMark::UnknownOperation) {
             return forbidden("the tool's recipe does not know the operation; name it in `operations` first");
         }
@@ -179,4 +183,16 @@ impl StandingRules {
         }
         Ok(())
     }
+}
+
+/// Returns the decision of the current policy on the call of a change.
+async fn decide_now(route: &Arc<ToolRoute>, change: &Arc<Change>) -> Result<Decision, McpError> {
+    let (route, change) = (Arc::clone(route), Arc::clone(change));
+    // Evaluating a condition may take long.
+    let decision = tokio::task::spawn_blocking(move || {
+        let caller = change.proposer.to_agent();
+        let requester = Requester::for_proposer(&change.proposer, &caller);
+        route.ruling_for(&change.arguments).decide(&requester, &change.arguments)
+    });
+    decision.await.map_err(|_| McpError::new(ErrorKind::Internal, "The policy could not be evaluated"))
 }
