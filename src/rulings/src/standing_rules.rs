@@ -403,7 +403,7 @@ impl StandingRules {
         let written = write(&*self.deps.store, WriteRequest::Record(record)).await;
         written.map_err(|error| {
             tracing::error!(%error, "a standing rule could not be stored");
-            error.to_user_error("the standing rule could not be stored; nothing has changed")
+            error.to_user_error("the standing rule could not be stored; it has not changed")
         })?;
         self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner).insert(rule.id.clone(), uses);
         Ok(())

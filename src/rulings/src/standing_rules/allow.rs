@@ -24,7 +24,7 @@ impl StandingRules {
     /// Creates rules, on behalf of a reviewer, that let tools of a server run without review. Tools that this reviewer has
     /// already allowed in their present form are skipped.
     ///
-    /// Checks all tools first. If a rule cannot be stored, the ones before it remain.
+    /// Checks all tools first. If a rule cannot be stored, the ones before it remain and are in force.
     ///
     /// # Errors
     /// `NOT_FOUND` for an unknown server, `VERSION_CONFLICT` if a tool is gone or differs from the one shown, `FORBIDDEN`
@@ -76,18 +76,34 @@ impl StandingRules {
             return Ok(());
         }
         self.check_limits(by, rules.len())?;
+        self.store_in_order(&rules, by, reason).await
+    }
+
+    /// Stores rules until one cannot be stored, and puts the stored ones into force in any case.
+    pub(super) async fn store_in_order(
+        &self,
+        rules: &[StandingRule],
+        by: &Principal,
+        reason: &str,
+    ) -> Result<(), McpError> {
         crash_point("before_rule_created");
-        for rule in &rules {
-            self.record(rule, "standing_rule_created", &by.name, Some(reason)).await?;
+        let (mut stored, mut outcome) = (0, Ok(()));
+        for rule in rules {
+            let recorded = self.record(rule, "standing_rule_created", &by.name, Some(reason)).await;
+            outcome = recorded.map_err(|error| error.with("tools", vec![shorten_name(&rule.tool)]));
+            if outcome.is_err() {
+                break;
+            }
             self.deps.cache.insert(rule);
+            stored += 1;
         }
         crash_point("after_rule_created");
         (self.deps.rebuild)().await;
-        for rule in &rules {
+        for rule in rules.iter().take(stored) {
             tracing::info!(rule = %rule.id, tool = %rule.tool, by = %by.name, "a reviewer lets a tool run without review");
             self.announce(rule, "rule.created", &by.name, Some(reason));
         }
-        Ok(())
+        outcome
     }
 
     /// Returns `true` if the reviewer lets the tool run in its present form, by a rule that has not ended.

@@ -1,4 +1,4 @@
-//! Tests that a decision is completed although its request was dropped.
+//! Tests of interrupted decisions: the request is dropped, or the store fails.
 
 use countersign_domain::principal::Role;
 use countersign_routing::table::RouteTable;
@@ -8,35 +8,67 @@ use tokio::sync::Notify;
 
 use super::*;
 
-#[tokio::test]
-async fn dropped_request_still_revokes_the_rule() {
-    let dir = tempfile::tempdir().unwrap();
-    let store: Arc<dyn Store> = StoreLocation::directory(dir.path()).open().unwrap();
-    let alice = Principal::new("alice", Role::Reviewer);
-    let rule = unrestricted_rule(StandingVerdict::Allow, ("files", "write", "hash"), &alice, Timestamp::now());
-    let created = Record {
-        server: "files".to_owned(),
-        rules: vec![rule.clone()],
-        ..Record::new("standing_rule_created", Timestamp::now(), "alice", "{}".to_owned())
-    };
-    write(&*store, WriteRequest::Record(created)).await.unwrap();
-    let cache = StandingRuleCache::open(&store).await.unwrap();
+/// Returns the rules of the store, and a signal that the routes were rebuilt.
+async fn open_rules(store: &Arc<dyn Store>) -> (Arc<StandingRules>, Arc<Notify>) {
     let rebuilt = Arc::new(Notify::new());
     let rebuilding = Arc::clone(&rebuilt);
-    let rules = Arc::new(StandingRules::new(StandingRulesDeps {
-        store: Arc::clone(&store),
-        cache: Arc::clone(&cache),
+    let rules = StandingRules::new(StandingRulesDeps {
+        store: Arc::clone(store),
+        cache: StandingRuleCache::open(store).await.unwrap(),
         reviewers: Arc::default(),
         routes: Arc::new(PublishedTable::from_pointee(RouteTable::default())),
         rebuild: Box::new(move || {
             let rebuilding = Arc::clone(&rebuilding);
             async move { rebuilding.notify_one() }.boxed()
         }),
-        feed: Feed::new(Arc::clone(&store), 0, 16),
-    }));
+        feed: Feed::new(Arc::clone(store), 0, 16),
+    });
+    (Arc::new(rules), rebuilt)
+}
+
+fn allow(tool: &str, by: &Principal) -> StandingRule {
+    unrestricted_rule(StandingVerdict::Allow, ("files", tool, "hash"), by, Timestamp::now())
+}
+
+#[tokio::test]
+async fn dropped_request_still_revokes_the_rule() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = StoreLocation::directory(dir.path()).open().unwrap();
+    let alice = Principal::new("alice", Role::Reviewer);
+    let rule = allow("write", &alice);
+    let created = Record {
+        server: "files".to_owned(),
+        rules: vec![rule.clone()],
+        ..Record::new("standing_rule_created", Timestamp::now(), "alice", "{}".to_owned())
+    };
+    write(&*store, WriteRequest::Record(created)).await.unwrap();
+    let (rules, rebuilt) = open_rules(&store).await;
     // The request is polled once and dropped, as if its client had disconnected.
     assert!(rules.revoke(&rule.id, &alice, None).now_or_never().is_none());
     tokio::time::timeout(Duration::from_secs(60), rebuilt.notified()).await.expect("the routes must be rebuilt");
-    assert!(cache.rules()[0].has_ended());
+    assert!(rules.cache().rules()[0].has_ended());
     store.close();
+}
+
+#[tokio::test]
+async fn rules_stored_before_a_failure_are_in_force() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = StoreLocation::directory(dir.path()).open().unwrap();
+    let alice = Principal::new("alice", Role::Reviewer);
+    let (rules, rebuilt) = open_rules(&store).await;
+    let mut events = rules.deps.feed.subscribe(None).unwrap();
+    let new = [allow("read", &alice), allow("write", &alice)];
+    let mut storing = std::pin::pin!(rules.store_in_order(&new, &alice, "harmless"));
+    // The store has accepted the first rule, and completes only that one.
+    assert!(storing.as_mut().now_or_never().is_none());
+    store.close();
+    let error = storing.await.unwrap_err();
+    assert_eq!((error.kind, &error.data["tools"]), (ErrorKind::StoreUnavailable, &json!(["write"])));
+    assert_eq!(rules.list().iter().map(|rule| rule.tool.as_str()).collect::<Vec<_>>(), ["read"]);
+    assert!(rebuilt.notified().now_or_never().is_some(), "the routes must be rebuilt");
+    rules.deps.feed.close();
+    let created = events.next().await.unwrap();
+    assert_eq!((&*created.kind, events.next().await.is_none()), ("rule.created", true));
+    let created: Value = serde_json::from_slice(&created.json).unwrap();
+    assert_eq!(created["rule"]["tool"], "read");
 }
