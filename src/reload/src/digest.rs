@@ -7,6 +7,7 @@ use countersign_domain::changes::digest::{PartHasher, hex};
 /// Only gateways of the store know `salt`, so nobody else can test guesses of a secret against the hash.
 #[must_use]
 pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
+    // If a field or a derive changes the `Debug` form of the policy or of servers, refused changes ask for consent again.
     let mut hasher = PartHasher::new("countersign.reload.1");
     hasher.add_part(salt).add_part(format!("{:?}", config.policy).as_bytes());
     hasher.add_optional(config.auth.oidc.as_ref().map(OidcConfig::show).as_deref());

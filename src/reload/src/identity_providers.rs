@@ -7,7 +7,8 @@ use super::pending::Loosening;
 use countersign_config::{Authorities, OidcConfig, TokenIssuer};
 use countersign_domain::principal::Role;
 
-/// Compares the issuers of access tokens. A new issuer, and one that accepts more tokens than before, waits for consent.
+/// Returns the issuers of access tokens that may take effect at once. A new issuer, and one that accepts more tokens than
+/// before, waits for consent.
 pub(super) fn hold_back_issuers(
     old: &[TokenIssuer],
     new: &[TokenIssuer],
@@ -34,8 +35,8 @@ pub(super) fn hold_back_issuers(
     effective
 }
 
-/// Compares the identity provider with which people sign in. A new one, and one that lets in more people or gives other roles,
-/// waits for consent.
+/// Returns the identity provider that may take effect at once. A new one, and one that lets in more people or gives other
+/// roles, waits for consent.
 pub(super) fn hold_back_identity_provider(
     old: Option<&OidcConfig>,
     new: Option<&OidcConfig>,
@@ -69,8 +70,10 @@ fn is_looser_identity_provider(old: &OidcConfig, new: &OidcConfig) -> bool {
 fn is_looser_issuer(old: &TokenIssuer, new: &TokenIssuer) -> bool {
     let TokenIssuer { issuer: _, audiences, roles, groups_claim, introspection, authorities } = new;
     let accepts_more = |audience| !old.audiences.contains(audience);
+    // An empty list of audiences stands for this gateway's own address, which the other list need not contain.
     audiences.is_empty() != old.audiences.is_empty()
         || audiences.iter().any(accepts_more)
+        // Without roles by group, the scopes of a token decide.
         || roles.is_empty() != old.roles.is_empty()
         || gives_other_role(&old.roles, roles)
         || *groups_claim != old.groups_claim

@@ -9,8 +9,9 @@ use utoipa::ToSchema;
 pub struct Loosening {
     /// The key as in the file: `policy.default`, `mcpServers.files.trust_annotations`.
     pub key: String,
-    /// The values, described for people.
+    /// The earlier value, described for people.
     pub from: String,
+    /// The new value, described for people.
     pub to: String,
 }
 

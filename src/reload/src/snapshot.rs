@@ -174,7 +174,8 @@ pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Resul
             let previews = if hash_recipes(new) == old.previews { new.previews.clone() } else { previous.previews };
             previous = UpstreamConfig { previews, target: previous.target, ..new.clone() };
         }
-        // Shipped recipes call nothing that needs consent. The operator's earlier recipes are no longer known.
+        // Of the operator's earlier recipes, only the names are restored, so that changed ones wait again. Shipped recipes
+        // call nothing that needs consent.
         previous.previews.written = old.tools_with_own_recipe;
         if let Some(trusted) = old.trusted_dry_runs {
             previous.previews.trust_only(&trusted);
@@ -241,7 +242,7 @@ fn unknown_target(hash: String) -> UpstreamTarget {
     UpstreamTarget::Command { command: String::new(), args: vec![hash], env: BTreeMap::new(), cwd: None }
 }
 
-/// Returns the salted hash of a target, which a placeholder for an unknown target contains ([`unknown_target`]).
+/// Returns the salted hash of a target; for a placeholder ([`unknown_target`]), the hash that it stands for.
 fn target_hash(target: &UpstreamTarget, salt: &[u8; 16]) -> String {
     match target {
         UpstreamTarget::Command { command, args, .. } if command.is_empty() => args.concat(),
