@@ -14,7 +14,7 @@ use countersign_reload::Reloader;
 use countersign_routing::table::{PublishedTable, RouteTable};
 use countersign_rulings::{
     standing_rules::StandingRules,
-    tool_acceptance::{self, RouteRebuilder},
+    tool_acceptance::{AcceptanceAction, RouteRebuilder, acceptance_event},
 };
 use countersign_store::{
     AuditSearch, Nodes, PinStore, Store, StoreError,
@@ -254,12 +254,12 @@ impl NodeSync {
         if before.servers != after.servers {
             (self.rebuild_routes)().await;
             for AcceptanceChange { server, accepted_by, tools } in acceptances::compare_pins(&before, &after) {
-                let (verb, by) = match accepted_by {
-                    Some(by) => ("accepted", Some(by)),
-                    None => ("revoked", acceptances::last_revoker(&*self.store, &server).await),
+                let (action, by) = match accepted_by {
+                    Some(by) => (AcceptanceAction::Accepted, Some(by)),
+                    None => (AcceptanceAction::Revoked, acceptances::last_revoker(&*self.store, &server).await),
                 };
                 let tools: Vec<&str> = tools.iter().map(String::as_str).collect();
-                self.feed.publish_live(&tool_acceptance::acceptance_event(&server, verb, &tools, by.as_deref()));
+                self.feed.publish_live(&acceptance_event(&server, action, &tools, by.as_deref()));
             }
         }
         self.standing_rules.reload().await

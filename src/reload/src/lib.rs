@@ -42,7 +42,7 @@ pub use self::{
     diff::Diff,
     initial::InitialConfig,
     pending::{Loosening, PendingPolicy},
-    status::{ReloadCause, ReloadOutcome, Status},
+    status::{ReloadCause, ReloadOutcome, ReloadStatus},
 };
 use self::{
     diff::compare,
@@ -69,7 +69,7 @@ impl ConfigSource {
     }
 }
 
-/// The number of decisions made here that are remembered. Reviewers make far fewer between two reads of the audit trail.
+/// The maximum number of own decisions kept until their audit entries come back. Reviewers make far fewer meanwhile.
 const MAX_OWN_DECISIONS: usize = 64;
 
 /// Publishes an event to all dashboards.
@@ -77,7 +77,7 @@ pub type EventPublisher = Box<dyn Fn(&Value) + Send + Sync>;
 
 /// The reason why a decision on pending changes was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecideError {
+pub enum ConsentError {
     #[error("no change of the configuration waits for consent")]
     NothingPending,
     #[error("the configuration has changed since it was shown; look at it again")]
@@ -192,9 +192,9 @@ impl Reloader {
 
     /// Returns the status that `GET /api/reload` reports.
     #[must_use]
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> ReloadStatus {
         let state = self.lock();
-        Status {
+        ReloadStatus {
             file: self.file.as_ref().map(|file| file.display().to_string()),
             generation: state.generation,
             waiting: state.pending.as_ref().map(|(pending, _)| pending.clone()),
@@ -215,19 +215,19 @@ impl Reloader {
     /// Carries out a reviewer's decision on the pending changes. The caller has checked that `by` is a reviewer.
     ///
     /// # Errors
-    /// Returns a [`DecideError`]. With `NotInForce` the decision is recorded, but the old configuration stays in force.
-    pub async fn decide(&self, digest: &str, accept: bool, by: &str) -> Result<(), DecideError> {
+    /// Returns a [`ConsentError`]. With `NotInForce` the decision is recorded, but the old configuration stays in force.
+    pub async fn decide(&self, digest: &str, accept: bool, by: &str) -> Result<(), ConsentError> {
         let _turn = self.reload_lock.lock().await;
-        let (pending, config) = self.lock().pending.clone().ok_or(DecideError::NothingPending)?;
+        let (pending, config) = self.lock().pending.clone().ok_or(ConsentError::NothingPending)?;
         if pending.digest != digest {
-            return Err(DecideError::Superseded);
+            return Err(ConsentError::Superseded);
         }
         let keys: Vec<&str> = pending.loosenings.iter().map(|loosening| loosening.key.as_str()).collect();
         let keys = keys.join(", ");
         let event = if accept { "configuration_accepted" } else { "configuration_refused" };
         let details = json!({ "digest": digest, "loosens": pending.loosenings }).to_string();
         // The decision is recorded before it takes effect.
-        self.gateway.record(event, by, details).await.map_err(DecideError::NotRecorded)?;
+        self.gateway.record(event, by, details).await.map_err(ConsentError::NotRecorded)?;
         {
             let mut state = self.lock();
             state.own_decisions.insert(0, (digest.to_owned(), accept));
@@ -264,7 +264,7 @@ impl Reloader {
         accept: bool,
         by: &str,
         is_local: bool,
-    ) -> Result<(), DecideError> {
+    ) -> Result<(), ConsentError> {
         let digest = pending.digest.as_str();
         let by = Some(by.to_owned());
         if !accept {
@@ -281,7 +281,7 @@ impl Reloader {
             return Ok(());
         }
         let before = self.config();
-        apply::put_in_force(&*self.gateway, &before, &config).await.map_err(DecideError::NotInForce)?;
+        apply::put_in_force(&*self.gateway, &before, &config).await.map_err(ConsentError::NotInForce)?;
         let (changes, _) = compare(&before, &config);
         let outcome = ReloadOutcome { by, changes, ..new_outcome(ReloadCause::Consent, status::ReloadEffect::Applied) };
         {
@@ -409,8 +409,8 @@ impl Reloader {
         (PendingPolicy { digest, since: Timestamp::now(), loosenings, content }, Arc::new(config))
     }
 
-    /// Reports a reload without news if a person asked for it, or if the file was invalid before. A file that was only
-    /// touched, or is read for the first time, is not reported.
+    /// Reports nothing about a file that was only touched or is read for the first time, unless a person asked for the reload
+    /// or the file was invalid before.
     fn report_unchanged(&self, cause: ReloadCause, outcome: ReloadOutcome, was_invalid: bool) {
         if !was_invalid && cause != ReloadCause::Signal {
             return;

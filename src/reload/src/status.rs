@@ -63,7 +63,7 @@ pub struct Problem {
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = Reload)]
-pub struct Status {
+pub struct ReloadStatus {
     /// The watched file, if any.
     #[schema(required)]
     pub file: Option<String>,

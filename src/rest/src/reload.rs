@@ -12,14 +12,14 @@ use super::{
     json_ok,
 };
 use countersign_protocol::ErrorKind;
-use countersign_reload::{DecideError, PendingPolicy, Reloader, Status, settings_view};
+use countersign_reload::{ConsentError, PendingPolicy, ReloadStatus, Reloader, settings_view};
 
 /// Returns the last reload of the configuration, and the changes that wait.
 ///
 /// The gateway reads the configuration again on SIGHUP and when its file changes. Changes that loosen policy wait for a reviewer's
 /// consent. All others take effect at once, or at the next start if a key is read only then.
 #[utoipa::path(get, path = "/api/reload", operation_id = "getReload", responses(
-    (status = 200, description = "The last reload and the pending changes", body = Status)))]
+    (status = 200, description = "The last reload and the pending changes", body = ReloadStatus)))]
 pub async fn status(_: Caller, reloader: web::Data<Reloader>) -> HttpResponse {
     json_ok(&reloader.status())
 }
@@ -43,7 +43,7 @@ struct ActiveConfig {
 #[utoipa::path(get, path = "/api/config", operation_id = "getConfig", responses(
     (status = 200, description = "The configuration", body = ActiveConfig)))]
 pub async fn active_config(_: Caller, reloader: web::Data<Reloader>) -> HttpResponse {
-    let Status { file, waiting, .. } = reloader.status();
+    let ReloadStatus { file, waiting, .. } = reloader.status();
     json_ok(&ActiveConfig { file, settings: reloader.settings(), waiting })
 }
 
@@ -66,7 +66,7 @@ impl Body for ConsentRequest {}
 
 /// Accepts or refuses a configuration that loosens policy.
 #[utoipa::path(post, path = "/api/reload/consent", operation_id = "consentReload", request_body = ConsentRequest,
-    responses((status = 200, description = "The current status", body = Status), (status = 404), (status = 409)))]
+    responses((status = 200, description = "The current status", body = ReloadStatus), (status = 404), (status = 409)))]
 pub async fn consent(
     submission: Submission<ConsentRequest>,
     reloader: web::Data<Reloader>,
@@ -80,10 +80,10 @@ pub async fn consent(
     let decided = decided.await.map_err(|_| Problem::new(ErrorKind::Internal, "the decision was not carried out"))?;
     decided.map_err(|error| {
         let kind = match &error {
-            DecideError::NothingPending => ErrorKind::NotFound,
-            DecideError::Superseded => ErrorKind::VersionConflict,
-            DecideError::NotRecorded(_) => ErrorKind::StoreUnavailable,
-            DecideError::NotInForce(_) => ErrorKind::ValidationFailed,
+            ConsentError::NothingPending => ErrorKind::NotFound,
+            ConsentError::Superseded => ErrorKind::VersionConflict,
+            ConsentError::NotRecorded(_) => ErrorKind::StoreUnavailable,
+            ConsentError::NotInForce(_) => ErrorKind::ValidationFailed,
         };
         Problem::new(kind, error.to_string())
     })?;

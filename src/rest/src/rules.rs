@@ -16,7 +16,7 @@ use super::{
 use countersign_domain::policy::{StandingRule, StandingVerdict};
 use countersign_protocol::ErrorKind;
 use countersign_review::Changes;
-use countersign_rulings::standing_rules::{ArgumentScope, CallerScope, NewRule, StandingRules};
+use countersign_rulings::standing_rules::{RuleArguments, RuleCallers, StandingRuleRequest, StandingRules};
 
 /// A list of standing rules, or a page of it.
 #[derive(Serialize, ToSchema)]
@@ -47,8 +47,8 @@ pub async fn list(
 #[serde(deny_unknown_fields)]
 pub struct RuleRequest {
     verdict: StandingVerdict,
-    arguments: ArgumentScope,
-    principal: CallerScope,
+    arguments: RuleArguments,
+    principal: RuleCallers,
     /// The duration in seconds. An `allow` rule requires it, with at most 30 days.
     #[serde(rename = "for")]
     #[schema(minimum = 1, maximum = 31622400)]
@@ -72,7 +72,7 @@ pub async fn create(
     standing_rules: web::Data<StandingRules>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, path_parameter: id, body } = submission;
-    let new = NewRule {
+    let request = StandingRuleRequest {
         verdict: body.verdict,
         arguments: body.arguments,
         callers: body.principal,
@@ -80,7 +80,7 @@ pub async fn create(
         comment: body::normalize_comment(body.comment)?,
     };
     let change = changes.get(&id).await?.ok_or_else(change_not_found)?;
-    Ok(json_ok(&standing_rules.create(&change, &principal, new).await?))
+    Ok(json_ok(&standing_rules.create(&change, &principal, request).await?))
 }
 
 #[derive(Deserialize, ToSchema)]

@@ -11,7 +11,7 @@ mod remote;
 #[cfg(test)]
 mod tests;
 
-pub use self::create::{ArgumentScope, CallerScope, NewRule};
+pub use self::create::{RuleArguments, RuleCallers, StandingRuleRequest};
 
 use std::{
     collections::HashMap,

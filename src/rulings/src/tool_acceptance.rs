@@ -59,7 +59,7 @@ pub struct ToolInfo {
     /// The reason why every call is reviewed regardless of the policy.
     #[schema(required)]
     pub mark: Option<AcceptanceMark>,
-    /// The tool claims to be read-only, and nobody has accepted that yet.
+    /// The tool claims to be read-only, and would count as such if its definition were accepted.
     pub claims_read: bool,
     /// The hash of the definition, which an acceptance names.
     #[schema(pattern = "^sha256:[0-9a-f]{64}$")]
@@ -154,9 +154,17 @@ pub struct ToolAcceptances {
     feed: Feed,
 }
 
-/// Returns the feed event about definitions. `action` is `accepted` or `revoked`.
+/// A decision about definitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AcceptanceAction {
+    Accepted,
+    Revoked,
+}
+
+/// Returns the feed event about definitions.
 #[must_use]
-pub fn acceptance_event(provider: &str, action: &str, tools: &[&str], by: Option<&str>) -> Value {
+pub fn acceptance_event(provider: &str, action: AcceptanceAction, tools: &[&str], by: Option<&str>) -> Value {
     /// The maximum number of tool names in one event, which also contains the total number.
     const MAX_NAMED_TOOLS: usize = 20;
     json!({
@@ -234,7 +242,7 @@ impl ToolAcceptances {
             .await
             .map_err(|error| to_write_error(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "definitions were accepted");
-        self.rebuild_and_announce(provider, "accepted", shown, reviewer).await;
+        self.rebuild_and_announce(provider, AcceptanceAction::Accepted, shown, reviewer).await;
         Ok(())
     }
 
@@ -293,7 +301,7 @@ impl ToolAcceptances {
             .await
             .map_err(|error| to_write_error(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "known reads were accepted, and run without review if policy.default allows reads");
-        self.rebuild_and_announce(provider, "accepted", shown, reviewer).await;
+        self.rebuild_and_announce(provider, AcceptanceAction::Accepted, shown, reviewer).await;
         Ok(())
     }
 
@@ -321,7 +329,7 @@ impl ToolAcceptances {
         let (_, definitions) = self.current_definitions(provider, shown)?;
         self.pins.revoke(provider, &definitions, &reviewer.name).await.map_err(|error| to_write_error(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "acceptances were revoked");
-        self.rebuild_and_announce(provider, "revoked", shown, reviewer).await;
+        self.rebuild_and_announce(provider, AcceptanceAction::Revoked, shown, reviewer).await;
         Ok(())
     }
 
@@ -329,7 +337,7 @@ impl ToolAcceptances {
     async fn rebuild_and_announce(
         &self,
         provider: &str,
-        action: &str,
+        action: AcceptanceAction,
         shown: &[ShownDefinition],
         reviewer: &Principal,
     ) {
@@ -432,7 +440,7 @@ impl ToolAcceptances {
     }
 }
 
-/// Returns `true` if accepting the definition would make the tool count as read-only.
+/// Returns `true` if the tool claims to be read-only, and would count as such if its definition were accepted.
 fn claims_to_read(route: &ToolRoute) -> bool {
     route.definition_status == DefinitionStatus::Seen
         && route.def.annotations.read_only_hint

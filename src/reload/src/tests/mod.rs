@@ -89,7 +89,7 @@ struct TestGateway {
     log: Arc<GatewayLog>,
     events: Arc<Mutex<Vec<Value>>>,
     /// The status that a subscriber reads when it receives an event.
-    statuses: Arc<Mutex<Vec<Status>>>,
+    statuses: Arc<Mutex<Vec<ReloadStatus>>>,
     reloader: Arc<Reloader>,
 }
 
@@ -260,14 +260,14 @@ async fn looser_changes_wait_and_the_rest_applies() {
     gateway.reloader.reload(ReloadCause::File).await;
     assert_eq!((gateway.take_actions(), gateway.digest()), ((vec![], vec![]), waiting.digest.clone()));
 
-    assert_eq!(gateway.reloader.decide("sha256:other", true, "alice").await, Err(DecideError::Superseded));
+    assert_eq!(gateway.reloader.decide("sha256:other", true, "alice").await, Err(ConsentError::Superseded));
     gateway.fail_at("record");
     let failed = gateway.reloader.decide(&waiting.digest, true, "alice").await;
-    assert!(matches!(failed, Err(DecideError::NotRecorded(_))));
+    assert!(matches!(failed, Err(ConsentError::NotRecorded(_))));
     assert_eq!((gateway.take_actions(), gateway.default()), ((vec![], vec![]), PolicyDefault::ReviewWrites));
     gateway.fail_at("servers");
     let failed = gateway.reloader.decide(&waiting.digest, true, "alice").await;
-    assert!(matches!(failed, Err(DecideError::NotInForce(_))));
+    assert!(matches!(failed, Err(ConsentError::NotInForce(_))));
     assert_eq!(gateway.default(), PolicyDefault::ReviewWrites);
     gateway.take_actions();
     gateway.fail_at("");
@@ -278,7 +278,7 @@ async fn looser_changes_wait_and_the_rest_applies() {
     let status = gateway.reloader.status();
     assert_eq!((status.waiting.is_none(), status.last.unwrap().by.as_deref()), (true, Some("alice")));
     assert_eq!(gateway.default(), PolicyDefault::Allow);
-    assert_eq!(gateway.reloader.decide(&waiting.digest, true, "alice").await, Err(DecideError::NothingPending));
+    assert_eq!(gateway.reloader.decide(&waiting.digest, true, "alice").await, Err(ConsentError::NothingPending));
 }
 
 #[tokio::test]
@@ -320,7 +320,7 @@ async fn event_is_sent_after_all_changes_are_visible() {
     gateway.reload("policy: { default: allow }\n").await;
     let statuses: Vec<_> = std::mem::take(&mut *gateway.statuses.lock().unwrap());
     let generation_and_removed =
-        |status: &Status| (status.generation, status.last.as_ref().map(|l| l.changes.upstreams_removed.len()));
+        |status: &ReloadStatus| (status.generation, status.last.as_ref().map(|l| l.changes.upstreams_removed.len()));
     assert_eq!(statuses.iter().map(generation_and_removed).collect::<Vec<_>>(), [(1, Some(2)), (1, Some(2))]);
 }
 
@@ -341,7 +341,7 @@ async fn refused_changes_are_dropped_and_newer_file_replaces_them() {
     // A changed secret of a server makes another configuration.
     gateway.reload("policy: { default: allow }\nmcpServers: { a: { command: x, env: { T: '1' } } }").await;
     let third = gateway.digest();
-    assert_eq!(gateway.reloader.decide(&second, true, "alice").await, Err(DecideError::Superseded));
+    assert_eq!(gateway.reloader.decide(&second, true, "alice").await, Err(ConsentError::Superseded));
     // A bad file does not change what is pending.
     gateway.reload("policy: {").await;
     assert_eq!(gateway.digest(), third);

@@ -29,7 +29,7 @@ const MAX_KEPT_ARGUMENTS_BYTES: usize = 64 << 10;
 /// The arguments to which a rule applies: exactly those of its change, or any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum ArgumentScope {
+pub enum RuleArguments {
     Exact,
     Any,
 }
@@ -37,7 +37,7 @@ pub enum ArgumentScope {
 /// The callers to which a rule applies: the proposer of its change, or everybody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum CallerScope {
+pub enum RuleCallers {
     #[serde(rename = "same")]
     Proposer,
     Any,
@@ -45,10 +45,10 @@ pub enum CallerScope {
 
 /// A request to create a rule.
 #[derive(Clone, Debug)]
-pub struct NewRule {
+pub struct StandingRuleRequest {
     pub verdict: StandingVerdict,
-    pub arguments: ArgumentScope,
-    pub callers: CallerScope,
+    pub arguments: RuleArguments,
+    pub callers: RuleCallers,
     /// Seconds from now; `None` means no end.
     pub valid_for_seconds: Option<u64>,
     pub comment: Option<String>,
@@ -65,32 +65,34 @@ impl StandingRules {
         self: &Arc<Self>,
         change: &Arc<Change>,
         by: &Principal,
-        new: NewRule,
+        request: StandingRuleRequest,
     ) -> Result<Arc<StandingRule>, McpError> {
         let (rules, change, by) = (Arc::clone(self), Arc::clone(change), by.clone());
-        run_to_completion(async move { rules.create_now(&change, &by, new).await }).await
+        run_to_completion(async move { rules.create_now(&change, &by, request).await }).await
     }
 
     async fn create_now(
         &self,
         change: &Arc<Change>,
         by: &Principal,
-        new: NewRule,
+        request: StandingRuleRequest,
     ) -> Result<Arc<StandingRule>, McpError> {
         let _one_at_a_time = self.rules_lock.lock().await;
         let route = self.deps.routes.load().tool_of_provider(&change.tool, &change.provider);
-        self.check_may_create(change, route.as_ref(), by, &new).await?;
+        self.check_may_create(change, route.as_ref(), by, &request).await?;
         self.check_limits(by, 1)?;
         let now = self.now();
-        let validity =
-            new.valid_for_seconds.and_then(|seconds| i64::try_from(seconds).ok()).map(jiff::SignedDuration::from_secs);
+        let validity = request
+            .valid_for_seconds
+            .and_then(|seconds| i64::try_from(seconds).ok())
+            .map(jiff::SignedDuration::from_secs);
         let tool =
             route.as_ref().map_or(Cow::Borrowed(change.tool.as_str()), |route| route.subject_of(&change.arguments));
-        let is_exact = new.arguments == ArgumentScope::Exact;
+        let is_exact = request.arguments == RuleArguments::Exact;
         let arguments = change.arguments.get();
         let rule = StandingRule {
             served_by: Some(change.served_by.fingerprint.clone()),
-            principal: (new.callers == CallerScope::Proposer).then(|| change.proposer.principal.clone()),
+            principal: (request.callers == RuleCallers::Proposer).then(|| change.proposer.principal.clone()),
             proposer: Some(AccountRef {
                 name: change.proposer.principal.clone(),
                 owner: change.proposer.owner.clone(),
@@ -99,9 +101,9 @@ impl StandingRules {
             arguments_hash: is_exact.then(|| canonical_text_hash(arguments)),
             arguments: (is_exact && arguments.len() <= MAX_KEPT_ARGUMENTS_BYTES).then(|| Arc::clone(&change.arguments)),
             from_change: Some(change.id.clone()),
-            comment: new.comment,
+            comment: request.comment,
             expires_at: validity.and_then(|validity| now.checked_add(validity).ok()),
-            ..unrestricted_rule(new.verdict, (&change.provider, &tool, &change.tool_hash), by, now)
+            ..unrestricted_rule(request.verdict, (&change.provider, &tool, &change.tool_hash), by, now)
         }
         .with_deadline(now);
         crash_point("before_rule_created");
@@ -117,14 +119,14 @@ impl StandingRules {
         change: &Arc<Change>,
         route: Option<&Arc<ToolRoute>>,
         by: &Principal,
-        new: &NewRule,
+        request: &StandingRuleRequest,
     ) -> Result<(), McpError> {
         let invalid = |message: String| Err(McpError::new(ErrorKind::ValidationFailed, message));
         let forbidden = |message: &'static str| Err(McpError::new(ErrorKind::Forbidden, message));
         let reviewers = &*self.deps.reviewers;
-        let max_seconds = if new.verdict == StandingVerdict::Allow { MAX_ALLOW_SECONDS } else { MAX_DENY_SECONDS };
-        match new.valid_for_seconds {
-            None if new.verdict == StandingVerdict::Allow => {
+        let max_seconds = if request.verdict == StandingVerdict::Allow { MAX_ALLOW_SECONDS } else { MAX_DENY_SECONDS };
+        match request.valid_for_seconds {
+            None if request.verdict == StandingVerdict::Allow => {
                 return invalid(format!(
                     "a rule that allows needs an end: `for` must be 1 to {MAX_ALLOW_SECONDS} seconds"
                 ));
@@ -134,13 +136,13 @@ impl StandingRules {
             }
             _ => {}
         }
-        if change.terms.require_comment && new.comment.is_none() {
+        if change.terms.require_comment && request.comment.is_none() {
             return invalid("the change requires a comment, so a rule from it requires one too".to_owned());
         }
         if !reviewers.may_decide(&change.terms, by) {
             return forbidden("the change requires other reviewers");
         }
-        if new.verdict == StandingVerdict::Deny {
+        if request.verdict == StandingVerdict::Deny {
             return Ok(());
         }
         if change.is_proposed_by(Person::from_principal(by)) {
@@ -194,5 +196,5 @@ async fn decide_now(route: &Arc<ToolRoute>, change: &Arc<Change>) -> Result<Deci
         let requester = Requester::for_proposer(&change.proposer, &caller);
         route.ruling_for(&change.arguments).decide(&requester, &change.arguments)
     });
-    decision.await.map_err(|_| McpError::new(ErrorKind::Internal, "The policy could not be evaluated"))
+    decision.await.map_err(|_| McpError::new(ErrorKind::Internal, "the policy could not be evaluated"))
 }
