@@ -44,12 +44,16 @@ impl Changes {
     }
 }
 
-/// Writes a new change. Removes the change from the duplicate index if the write fails.
+/// Writes a new change, and removes it from the duplicate index if it is refused. The actor removes a change that the store
+/// did not write; after a timeout, the write may still succeed.
 async fn write(inner: &Inner, draft: Draft) -> TransitionResult {
     let id = draft.change.id.clone();
     let written = inner.queue.write_for_endpoint(draft).await;
     crash_point("after_propose");
-    written.inspect_err(|_| inner.open.duplicates.remove(&id))
+    if let Err(TransitionError::Refused(_)) = &written {
+        inner.open.duplicates.remove(&id);
+    }
+    written
 }
 
 async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Change>, McpError> {

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicI64, Ordering},
 };
 
-use crate::testing::*;
+use crate::{ChangeFilter, ReviewConfig, testing::*};
 use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, audit::AuditEntry, machine::EventKind};
 use countersign_protocol::ErrorKind;
 use countersign_store::{
@@ -22,6 +22,8 @@ enum WriteFault {
     HideCommit,
     /// Like `HideCommit`; from then on no change can be read.
     HideCommitAndReads,
+    /// The write is put aside until the test passes it to the store.
+    Delay,
 }
 
 struct FaultyStore {
@@ -30,6 +32,7 @@ struct FaultyStore {
     unreadable: AtomicBool,
     /// The kind of transition whose writes fail, the fault, and the number of remaining faults.
     fault: Mutex<Option<(EventKind, WriteFault, usize)>>,
+    delayed: Mutex<Option<(WriteRequest, WriteCallback)>>,
 }
 
 impl StoreBackend for FaultyStore {
@@ -70,6 +73,7 @@ impl Store for FaultyStore {
                 self.unreadable.store(matches!(write_fault, WriteFault::HideCommitAndReads), Ordering::SeqCst);
                 match write_fault.clone() {
                     WriteFault::Reject(error) => done(Err(error.into()), false),
+                    WriteFault::Delay => *self.delayed.lock().unwrap() = Some((request, done)),
                     WriteFault::HideCommit | WriteFault::HideCommitAndReads => self.store.submit(
                         request,
                         Box::new(move |_, more| done(Err(WriteError::Store(StoreError::OutcomeUnknown)), more)),
@@ -152,14 +156,26 @@ async fn start_with_faults(
     fault: WriteFault,
     times: usize,
 ) -> (TestBench, Arc<FaultyStore>, tempfile::TempDir) {
+    start_with_config(kind, fault, times, |_| {}).await
+}
+
+async fn start_with_config(
+    kind: EventKind,
+    fault: WriteFault,
+    times: usize,
+    adjust: impl FnOnce(&mut ReviewConfig),
+) -> (TestBench, Arc<FaultyStore>, tempfile::TempDir) {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(FaultyStore {
         store: StoreLocation::directory(dir.path()).open().unwrap(),
         unreadable: AtomicBool::new(false),
         fault: Mutex::new(Some((kind, fault, times))),
+        delayed: Mutex::default(),
     });
     let skew = Arc::new(AtomicI64::new(0));
-    let bench = TestBench::on_store(Arc::clone(&store) as _, fake(), Arc::clone(&skew), config(&skew)).await;
+    let mut config = config(&skew);
+    adjust(&mut config);
+    let bench = TestBench::on_store(Arc::clone(&store) as _, fake(), skew, config).await;
     (bench, store, dir)
 }
 
@@ -269,6 +285,26 @@ async fn endpoint_error_tells_whether_the_write_is_certain() {
     for seq in 1..=5 {
         assert_eq!(feed.next().await.unwrap().seq, Some(seq));
     }
+    bench.end().await;
+}
+
+#[actix::test]
+async fn change_stored_after_the_timeout_has_duplicates() {
+    let adjust = |config: &mut ReviewConfig| config.write_timeout = std::time::Duration::from_millis(1);
+    let (bench, store, _dir) = start_with_config(EventKind::Created, WriteFault::Delay, 1, adjust).await;
+    let mut feed = bench.changes.feed().subscribe(None).unwrap();
+    let unknown = bench.changes.propose(bench.proposal("agent", "{}")).await.unwrap_err();
+    assert_eq!(unknown.data["outcome"], "unknown");
+    wait_for_all_faults(&store).await;
+    let (request, done) = store.delayed.lock().unwrap().take().unwrap();
+    store.store.submit(request, done);
+    assert_eq!(feed.next().await.unwrap().kind, "change.created");
+    // This write may take longer than the timeout, too.
+    let _ = bench.changes.propose(bench.proposal("agent", "{}")).await;
+    assert_eq!(feed.next().await.unwrap().kind, "change.created");
+    let page = bench.changes.list(ChangeFilter::default(), 10, None).await.unwrap();
+    let [duplicate, first] = page.items.as_slice() else { panic!("both changes must be stored: {:?}", page.items) };
+    assert_eq!((first.duplicate_of.as_deref(), duplicate.duplicate_of.as_deref()), (None, Some(first.id.as_str())));
     bench.end().await;
 }
 
