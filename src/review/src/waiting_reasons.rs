@@ -27,6 +27,11 @@ impl WaitingReasons {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
     }
 
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     /// Returns the change as it is shown, with the reason why it does not run yet.
     pub(super) fn add_to(&self, mut change: Arc<Change>) -> Arc<Change> {
         if change.state == ChangeState::Approved {

@@ -260,6 +260,7 @@ async fn check_readiness(
     };
     let is_own = approved.handover_backoff.is_none();
     if inner.config.is_expired(&change) {
+        inner.waiting_reasons.remove(id);
         if is_own {
             commit_transition(inner, &change, expiry::expire_event(&change)).await?;
         }

@@ -414,8 +414,12 @@ async fn change_without_an_account_expires() {
     bench.fake.disconnected.lock().unwrap().push(change.proposer.principal.clone());
     bench.fake.gate.add_permits(10);
     bench.wait_for_state(&first.id, ChangeState::Applied).await;
+    while bench.get(&change.id).await.fault.is_none() {
+        tokio::task::yield_now().await;
+    }
     bench.skew.store(2_592_000, Ordering::SeqCst);
     bench.wait_for_state(&change.id, ChangeState::Expired).await;
+    assert!(bench.changes.inner.waiting_reasons.is_empty(), "an expired change waits for nobody");
     let (_, fake, _) = bench.end().await;
     assert_eq!(fake.call_count(), 1, "nothing was sent");
 }
