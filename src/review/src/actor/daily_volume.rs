@@ -27,11 +27,13 @@ pub(crate) struct DailyVolume {
     max: Option<u64>,
     /// For each principal, the hours since the Unix epoch that have proposals, with their bytes, in order.
     by_principal: HashMap<String, VecDeque<(i64, u64)>>,
+    /// The hour in which principals without proposals in the window were last removed.
+    last_removal: i64,
 }
 
 impl DailyVolume {
     pub(crate) fn new(max: usize) -> Self {
-        Self { max: (max > 0).then_some(max as u64), by_principal: HashMap::new() }
+        Self { max: (max > 0).then_some(max as u64), by_principal: HashMap::new(), last_removal: 0 }
     }
 
     /// Counts proposals that were stored before the start.
@@ -57,6 +59,7 @@ impl DailyVolume {
     pub(crate) fn admit(&mut self, principal: &str, bytes: u64, now: Timestamp) -> Result<(), McpError> {
         let Some(max) = self.max else { return Ok(()) };
         let hour = now.as_second().div_euclid(SECONDS_PER_HOUR);
+        self.remove_idle(hour);
         let hours = self.by_principal.entry(principal.to_owned()).or_default();
         // This also drops hours that lie in the future after the clock was set back.
         hours.retain(|(at, _)| (hour - WINDOW_HOURS + 1..=hour).contains(at));
@@ -91,8 +94,17 @@ impl DailyVolume {
     }
 
     /// Counts a change that another node has written.
-    pub(crate) fn count(&mut self, principal: &str, bytes: u64, at: Timestamp) {
-        self.restore(&[ProposalRecord { principal: principal.to_owned(), bytes, at }]);
+    pub(crate) fn count(&mut self, proposed: ProposalRecord, now: Timestamp) {
+        self.remove_idle(now.as_second().div_euclid(SECONDS_PER_HOUR));
+        self.restore(&[proposed]);
+    }
+
+    /// Removes principals without proposals in the window, once an hour.
+    fn remove_idle(&mut self, hour: i64) {
+        if self.last_removal != hour {
+            self.last_removal = hour;
+            self.by_principal.retain(|_, hours| hours.back().is_some_and(|(last, _)| *last > hour - WINDOW_HOURS));
+        }
     }
 
     /// Subtracts the bytes of a write that failed.
@@ -141,6 +153,19 @@ mod tests {
         daily.restore(&[proposed(0, 50), proposed(0, 20), proposed(2, 30)]);
         daily.admit("a", 1, time_after(3, 0)).unwrap_err();
         daily.admit("a", 70, time_after(24, 0)).unwrap();
+    }
+
+    #[test]
+    fn principals_without_proposals_for_a_day_are_removed() {
+        let mut daily = DailyVolume::new(100);
+        daily.admit("a", 1, time_after(0, 0)).unwrap();
+        daily.admit("b", 1, time_after(23, 0)).unwrap();
+        assert_eq!(daily.by_principal.len(), 2);
+        daily.admit("b", 1, time_after(24, 0)).unwrap();
+        assert!(!daily.by_principal.contains_key("a"));
+        let remote = ProposalRecord { principal: "c".into(), bytes: 1, at: time_after(48, 0) };
+        daily.count(remote, time_after(48, 0));
+        assert!(daily.by_principal.keys().eq(["c"]), "changes of other nodes remove idle principals, too");
     }
 
     #[test]

@@ -32,7 +32,7 @@ use countersign_domain::changes::{
 use countersign_feed::{Feed, FeedEvent};
 use countersign_protocol::McpError;
 use countersign_runtime::crash::crash_point;
-use countersign_store::{CommittedWrite, Draft, Store, StoreError, WriteError, WriteRequest};
+use countersign_store::{CommittedWrite, Draft, ProposalRecord, Store, StoreError, WriteError, WriteRequest};
 use countersign_telemetry::metrics as telemetry;
 
 /// The reason why a transition was not made.
@@ -318,7 +318,8 @@ impl PendingChanges {
         let (previous_state, now) = (self.ledger.state_of(id), (self.clock)());
         if remote.is_new && previous_state.is_none() {
             self.ledger.restore(id, principal, remote.bytes, state);
-            self.daily.count(principal, remote.bytes, remote.change.created_at);
+            let (principal, bytes, at) = (principal.clone(), remote.bytes, remote.change.created_at);
+            self.daily.count(ProposalRecord { principal, bytes, at }, now);
             self.open.add(id, remote.call_hash.as_deref(), remote.change.expires_at, now);
         }
         self.update_state(id, previous_state, state, remote.is_new);

@@ -1,22 +1,31 @@
 //! Limits the changes that one principal may propose per minute, so that a flood does not bury the reviewers.
 
-use std::num::NonZeroU32;
+use std::{
+    num::NonZeroU32,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter, clock::Clock as _};
 
 use countersign_protocol::{ErrorKind, McpError};
 
-/// One rate limit for each authenticated name. The number of names is bounded by the number of keys.
+/// The number of tracked principals at which those without recent proposals are first removed.
+const FIRST_REMOVAL: usize = 1024;
+
+/// One rate limit for each principal. Principals without recent proposals are removed, because those with access tokens are
+/// too many to be kept: each client of a person is one.
 pub(crate) struct ProposalRate {
     limiter: Option<DefaultKeyedRateLimiter<String>>,
     max: u32,
+    /// The number of tracked principals at which the next removal is due. It iterates over all of them, so it must be rare.
+    next_removal: AtomicUsize,
 }
 
 impl ProposalRate {
     /// Allows a burst of `per_minute` changes and the same number per minute on average; 0 means no limit.
     pub(crate) fn new(per_minute: u32) -> Self {
         let limiter = NonZeroU32::new(per_minute).map(|rate| RateLimiter::keyed(Quota::per_minute(rate)));
-        Self { limiter, max: per_minute }
+        Self { limiter, max: per_minute, next_removal: AtomicUsize::new(FIRST_REMOVAL) }
     }
 
     /// Admits one change. Each node counts the change once for every live node, so that all nodes share the limit.
@@ -27,6 +36,10 @@ impl ProposalRate {
         let Some(limiter) = &self.limiter else { return Ok(()) };
         let share = u32::try_from(nodes).unwrap_or(u32::MAX).clamp(1, self.max);
         let Some(share) = NonZeroU32::new(share) else { return Ok(()) };
+        if limiter.len() >= self.next_removal.load(Ordering::Relaxed) {
+            limiter.retain_recent();
+            self.next_removal.store(limiter.len().saturating_mul(2).max(FIRST_REMOVAL), Ordering::Relaxed);
+        }
         // The share is never above the limit, so one change always fits.
         let Ok(checked) = limiter.check_key_n(&principal.to_owned(), share) else { return Ok(()) };
         checked.map_err(|until| {
@@ -58,5 +71,15 @@ mod tests {
         limited.admit("b", 1).unwrap();
         let unlimited = ProposalRate::new(0);
         assert!((0..10_000).all(|_| unlimited.admit("a", 1).is_ok()));
+    }
+
+    #[test]
+    fn principals_without_recent_proposals_are_removed() {
+        // At this rate, a proposal is no longer recent after some nanoseconds.
+        let limited = ProposalRate::new(u32::MAX);
+        for n in 0..2 * FIRST_REMOVAL {
+            limited.admit(&format!("https://idp.example#person#client{n}"), 1).unwrap();
+        }
+        assert!(limited.limiter.unwrap().len() <= FIRST_REMOVAL);
     }
 }
