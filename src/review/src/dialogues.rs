@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::{mpsc, oneshot};
 
+use countersign_domain::changes::{Change, Dialogue};
 use countersign_protocol::{ErrorKind, McpError};
 
 /// The maximum number of messages to one change that wait for the Executor.
@@ -25,6 +26,7 @@ pub(super) enum DialogueMessage {
         by: String,
         answers: Vec<(String, DialogueAnswer)>,
     },
+    // The name that older nodes send.
     #[serde(rename = "GiveUp")]
     Cancel {
         by: String,
@@ -32,6 +34,15 @@ pub(super) enum DialogueMessage {
 }
 
 impl DialogueMessage {
+    /// Returns `true` if the message closes a question of the change that is still open.
+    pub(super) fn closes_question(&self, change: &Change) -> bool {
+        let mut open = change.dialogue.iter().flat_map(Dialogue::open_questions);
+        match self {
+            Self::Answers { answers, .. } => open.any(|question| answers.iter().any(|(key, _)| *key == question.key)),
+            Self::Cancel { .. } => open.next().is_some(),
+        }
+    }
+
     /// Serializes the message for another node. An answer's bytes stay as they are.
     pub(super) fn to_json(&self) -> Result<String, McpError> {
         serde_json::to_string(self).map_err(|_| McpError::new(ErrorKind::Internal, "The answer could not be passed on"))
@@ -80,6 +91,37 @@ impl Dialogues {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use countersign_domain::changes::{ChangeState, dialogue::Question, testing::change};
+
+    #[test]
+    fn message_without_an_open_question_needs_no_confirmation() {
+        let at = jiff::Timestamp::UNIX_EPOCH;
+        let question = |key: &str, closed_at| Question {
+            key: key.into(),
+            method: "elicitation/create".into(),
+            params: None,
+            at,
+            closed_at,
+            answer: None,
+            unanswered: None,
+        };
+        let with_questions = |questions| {
+            let client = Arc::from(RawValue::from_string("{}".into()).unwrap());
+            let dialogue = Some(Dialogue { questions, ..Dialogue::new(client) });
+            Change { dialogue, ..change("a", "agent", 4, ChangeState::Executing) }
+        };
+        let answer = |key: &str| DialogueMessage::Answers {
+            by: "agent".into(),
+            answers: vec![(key.to_owned(), Err("nobody was there".to_owned()))],
+        };
+        let cancel = DialogueMessage::Cancel { by: "agent".into() };
+        let one_open = with_questions(vec![question("closed", Some(at)), question("open", None)]);
+        assert!(answer("open").closes_question(&one_open) && cancel.closes_question(&one_open));
+        assert!(!answer("closed").closes_question(&one_open) && !answer("never asked").closes_question(&one_open));
+        let none_open = with_questions(vec![question("closed", Some(at))]);
+        assert!(!answer("closed").closes_question(&none_open) && !cancel.closes_question(&none_open));
+        assert!(!cancel.closes_question(&change("a", "agent", 1, ChangeState::Executing)));
+    }
 
     #[test]
     fn message_between_nodes_keeps_every_byte() {

@@ -272,11 +272,14 @@ impl Changes {
     }
 
     /// Passes the proposer's answers, by question key, to the tool of a running change. Answers to questions that are not
-    /// open are ignored. Returns once the answers are durable. The token must permit proposals, because the answers
-    /// decide what the running call writes.
+    /// open are ignored. The token must permit proposals, because the answers decide what the running call writes.
+    ///
+    /// Returns once the answers are durable. If the change runs on another node, its next version counts as the
+    /// confirmation.
     ///
     /// # Errors
-    /// `FORBIDDEN`, `OVERLOADED`; the errors of the store.
+    /// `FORBIDDEN`, `TOO_LARGE`, `OVERLOADED`, and the errors of the store; `STORE_UNAVAILABLE` with the outcome `unknown` if
+    /// another node does not confirm the answers in time.
     pub async fn answer(
         &self,
         id: &str,
@@ -296,16 +299,22 @@ impl Changes {
         let Some(by) = change.claimed_by.as_ref().filter(|by| by.node != own.node) else {
             return self.inner.dialogues.send(id, message).await;
         };
+        let needs_confirmation = message.closes_question(&change);
         self.inner.store.send_to_node(&by.node, id, message.to_json()?).await.map_err(|e| store_error(&e))?;
-        // The next version of the change confirms the delivery; a change without open questions ignores it.
-        self.wait(id, change.version, dialogues::ACKNOWLEDGE_TIMEOUT).await.map(drop)
+        // The next version of the change confirms the delivery; a change without open questions may ignore it.
+        let current = self.wait(id, change.version, dialogues::ACKNOWLEDGE_TIMEOUT).await?;
+        if needs_confirmation && current.is_some_and(|current| current.version == change.version) {
+            let message = "The node that runs the change did not confirm this in time; check whether it was done";
+            return Err(McpError::new(ErrorKind::StoreUnavailable, message).with("outcome", "unknown"));
+        }
+        Ok(())
     }
 
     /// Ends the dialogue of a running change because its proposer's client has cancelled the task: open and later
     /// questions of the tool get no answer.
     ///
     /// # Errors
-    /// The errors of [`Self::answer`].
+    /// `OVERLOADED`, and the errors of the store as for [`Self::answer`].
     pub async fn cancel_dialogue(&self, id: &str, principal: &Principal) -> Result<(), McpError> {
         self.send_dialogue_message(id, dialogues::DialogueMessage::Cancel { by: principal.name.clone() }).await
     }
