@@ -17,7 +17,7 @@ use countersign_domain::{
     changes::{
         Change, Dialogue,
         dialogue::{ClosedQuestion, Question},
-        machine::ChangeEvent,
+        machine::{ChangeEvent, EventKind},
     },
     questions::{ELICITATION, check_capabilities, elicitation::params_for_client},
 };
@@ -56,7 +56,7 @@ impl Inquirer for ToolInquirer {
         {
             return question.reply.answer(Err(refused));
         }
-        // If the queue is full, the question is dropped, which declines it.
+        // If the queue is full, the question is dropped, which answers it with an error.
         let _ = self.questions.try_send(question);
     }
 }
@@ -281,13 +281,17 @@ impl<'a> DialogueRun<'a> {
     }
 
     async fn apply_event(&mut self, event: ChangeEvent) -> Result<(), McpError> {
+        let kind = if matches!(event, ChangeEvent::Ask { .. }) { EventKind::Asked } else { EventKind::Answered };
         match self.inner.queue.apply_event(&self.change, event).await {
             Ok(change) => {
                 self.change = change;
                 Ok(())
             }
             Err(error) => {
-                tracing::error!(?error, change = %self.change.id, "a question of a running change could not be stored");
+                tracing::error!(
+                    ?error, change = %self.change.id, event = kind.as_str(),
+                    "an event in the dialogue of a running change could not be stored"
+                );
                 if let Ok(Some(change)) = self.inner.store.get(&self.change.id).await {
                     self.change = change;
                 }

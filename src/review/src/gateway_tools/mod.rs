@@ -138,11 +138,12 @@ impl Provider for GatewayTools {
     /// Fails: these tools are never reviewed, so they have no preview.
     fn preview<'a>(
         &'a self,
-        tool: &'a str,
+        _: &'a str,
         _: &'a RawValue,
         _: &'a CallContext,
     ) -> BoxFuture<'a, Result<Preview, McpError>> {
-        Box::pin(std::future::ready(Err(unknown_tool(tool))))
+        let message = "This tool is never reviewed and has no preview";
+        Box::pin(std::future::ready(Err(McpError::new(ErrorKind::Internal, message))))
     }
 
     fn events(&self) -> broadcast::Receiver<ProviderEvent> {

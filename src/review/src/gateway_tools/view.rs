@@ -185,7 +185,7 @@ pub fn change_output_schema() -> Value {
     let mut properties = common_properties();
     for (name, schema) in [
         ("version", json!({ "type": "integer", "minimum": 0 })),
-        ("entityId", json!({ "type": ["string", "null"], "description": "None for a thing that does not exist yet." })),
+        ("entityId", json!({ "type": ["string", "null"], "description": "null for a thing that does not exist yet." })),
         ("provider", json!({ "type": "string" })),
         (
             "diff",

@@ -175,9 +175,13 @@ pub(crate) fn wrong_state_error(current: &Arc<Change>) -> ChangeRequestError {
         ChangeState::Pending => version_conflict_error(current),
         ChangeState::Expired => refusal_error(ErrorKind::ChangeExpired, "The change has expired", current),
         ChangeState::Stale => refusal_error(ErrorKind::ChangeStale, stale_reason(), current),
+        ChangeState::OutcomeUnknown => {
+            let message = "The outcome of the change is unknown, so it can only be settled";
+            refusal_error(ErrorKind::ChangeNotPending, message, current)
+        }
         state => {
             let message =
-                format!("This is not possible: the state of the change is {}", state.as_str().replace('_', " "));
+                format!("The change is {}, so it can no longer be decided on", state.as_str().replace('_', " "));
             refusal_error(ErrorKind::ChangeNotPending, message, current)
         }
     }

@@ -28,9 +28,9 @@ fn reason(void: &[&ReviewDecision]) -> String {
     let names = names.join(", ");
     let cause = "revoked or may no longer decide on this change";
     if void.len() == 1 {
-        return format!("The approval by {names} no longer counts: the key was {cause}");
+        return format!("The approval by {names} no longer counts: its key or sign-in was {cause}");
     }
-    format!("The approvals by {names}{more} no longer count: the keys were {cause}")
+    format!("The approvals by {names}{more} no longer count: their keys or sign-ins were {cause}")
 }
 
 /// Checks all votes whenever a key was revoked, until the gateway closes.
