@@ -1,5 +1,5 @@
 //! Follows the store's feed: transitions of other nodes, and own transitions whose outcome was unknown, go to the
-//! actor, which announces them like its own.
+//! actor, which announces them like its own. Messages of other nodes go to the running changes (`receive_messages`).
 
 use std::{sync::Arc, time::Duration};
 

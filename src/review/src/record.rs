@@ -128,7 +128,7 @@ impl<'a> ChangeSummary<'a> {
     }
 }
 
-/// An event without its number and type, which the writer puts before it.
+/// An event without its number and type, which the store prepends.
 #[derive(Serialize)]
 struct EventTail<'a> {
     at: Timestamp,
@@ -189,7 +189,7 @@ pub(super) fn to_draft(transition: Transition) -> Result<Draft, McpError> {
         },
         512 + comment.as_ref().map_or(0, String::len),
     )?;
-    // The writer puts the opening brace, the type and the number before this.
+    // The store prepends the opening brace, the type and the number.
     let mut event_tail = tail;
     event_tail.remove(0);
     Ok(Draft {

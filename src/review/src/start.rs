@@ -151,9 +151,11 @@ impl Changes {
         self.inner.store.current_error()
     }
 
-    /// Shuts down in order: accepts no new work, gives running calls until the deadline (their outcome is unknown after
-    /// that), ends subscribers and waiters after the last event, and closes the store. Call it once, within the actix
+    /// Shuts down in order: ends waiters at once, accepts no new work, gives running calls until the deadline (their outcome
+    /// is unknown after that), ends subscribers after the last event, and closes the store. Call it once, within the actix
     /// system.
+    ///
+    /// Waiters end first, because their requests would otherwise stay open for as long as calls are running.
     pub async fn shutdown(&self, deadline: Duration) {
         let inner = &self.inner;
         inner.open.watchers.close();

@@ -1,4 +1,4 @@
-//! Facts about open changes that the actor updates and that all threads read.
+//! The state of open changes that the actor updates and that all threads read.
 
 use std::sync::Arc;
 

@@ -75,7 +75,7 @@ impl Watchers {
         }
     }
 
-    /// Wakes all watchers, since nothing more will be announced.
+    /// Ends all waits; called when the shutdown begins.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;

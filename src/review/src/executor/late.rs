@@ -33,7 +33,8 @@ pub(super) async fn record_late_result(inner: &Inner, claimed: &Change, event: &
         }
     };
     let settled = current.version > claimed.version + 1 && current.state.is_final();
-    // A transition that this node wrote itself carries the same claim.
+    // A final state that directly follows the claimed version was recorded by this node, so the result was not late. Another
+    // node first gives the change an unknown outcome.
     if current.claimed_by.as_ref() != Some(claimant) || !(current.state == ChangeState::OutcomeUnknown || settled) {
         return false;
     }

@@ -34,9 +34,10 @@ impl Changes {
     /// called on the threads that serve connections.
     ///
     /// # Errors
-    /// `FORBIDDEN`, `SELF_APPROVAL`, `ALREADY_VOTED`, `COMMENT_REQUIRED`, `PREVIEW_REQUIRED`, `SIGN_IN_REQUIRED`, `TRUNCATED` (in bulk),
-    /// `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`, `CHANGE_EXPIRED`, the provider's
-    /// error about the preview, and the errors of the store. All conflicts carry the current change.
+    /// `SHUTTING_DOWN`, `FORBIDDEN`, `INVALID_PARAMS` (the comment is too long), `SELF_APPROVAL`, `ALREADY_VOTED`,
+    /// `COMMENT_REQUIRED`, `PREVIEW_REQUIRED`, `SIGN_IN_REQUIRED`, `TRUNCATED` (in bulk), `CHANGE_NOT_FOUND`,
+    /// `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`, `CHANGE_EXPIRED`, `OVERLOADED`, the provider's error about
+    /// the preview, and the errors of the store. All conflicts carry the current change.
     pub async fn decide(&self, decision: DecideChange) -> RequestResult {
         check_request(&self.inner, &decision.reviewer, decision.comment.as_deref())?;
         let inner = Arc::clone(&self.inner);
@@ -48,8 +49,8 @@ impl Changes {
     /// and must not wait.
     ///
     /// # Errors
-    /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING` (not approved, or too late), `VERSION_CONFLICT`; the errors
-    /// of the store.
+    /// `SHUTTING_DOWN`, `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING` (not approved, or too late), `CHANGE_STALE`,
+    /// `CHANGE_EXPIRED`, `VERSION_CONFLICT`, `OVERLOADED`; the errors of the store.
     pub async fn undo(&self, id: &str, reviewer: &Principal, version: u64) -> RequestResult {
         let inner = &*self.inner;
         check_request(inner, reviewer, None)?;
@@ -74,7 +75,8 @@ impl Changes {
     /// Withdraws a pending or stale change for its proposer, whose token must permit proposals.
     ///
     /// # Errors
-    /// `FORBIDDEN`, `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`; the errors of the store.
+    /// `SHUTTING_DOWN`, `FORBIDDEN`, `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`,
+    /// `CHANGE_EXPIRED`, `VERSION_CONFLICT`, `OVERLOADED`; the errors of the store.
     pub async fn withdraw(&self, id: &str, principal: &Principal) -> RequestResult {
         let inner = &*self.inner;
         if inner.shutdown.is_closing() {
@@ -99,8 +101,9 @@ impl Changes {
     /// Settles an unknown outcome as applied or failed.
     ///
     /// # Errors
-    /// `FORBIDDEN` (the rule asks for other reviewers), `SELF_APPROVAL`, `COMMENT_REQUIRED`, `SIGN_IN_REQUIRED`, `CHANGE_NOT_FOUND`,
-    /// `CHANGE_NOT_PENDING` (its outcome is not unknown), `VERSION_CONFLICT`; the errors of the store.
+    /// `SHUTTING_DOWN`, `FORBIDDEN` (no reviewer, or the rule asks for others), `INVALID_PARAMS` (the comment is too long),
+    /// `SELF_APPROVAL`, `COMMENT_REQUIRED`, `SIGN_IN_REQUIRED`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING` (its outcome is not
+    /// unknown, or its call may still be sent), `VERSION_CONFLICT`, `OVERLOADED`; the errors of the store.
     pub async fn settle(
         &self,
         id: &str,
@@ -120,7 +123,8 @@ impl Changes {
         // The agent relies on the settled outcome, so the requirements are the same as for an approval, in the same order.
         check_reviewer(inner, reviewer, &change)?;
         if change.state != ChangeState::OutcomeUnknown {
-            let message = "The outcome of this change is known already";
+            let state = change.state.as_str().replace('_', " ");
+            let message = format!("The change has no unknown outcome to settle: it is {state}");
             return Err(refusal_error(ErrorKind::ChangeNotPending, message, &change));
         }
         if change.version != version {

@@ -30,9 +30,10 @@ impl Changes {
     /// the proposer, and votes start over. Continues if the future is dropped.
     ///
     /// # Errors
-    /// `FORBIDDEN`, `SELF_APPROVAL`, `EDIT_FORBIDDEN`, `SIGN_IN_REQUIRED`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`,
-    /// `CHANGE_EXPIRED`, `VALIDATION_FAILED`, `POLICY_DENIED`, `TOO_LARGE`, the provider's error about the preview, and
-    /// the errors of the store. All conflicts carry the current change.
+    /// `SHUTTING_DOWN`, `FORBIDDEN`, `INVALID_PARAMS` (the comment is too long), `SELF_APPROVAL`, `EDIT_FORBIDDEN`,
+    /// `SIGN_IN_REQUIRED`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`, `CHANGE_EXPIRED`,
+    /// `VALIDATION_FAILED`, `POLICY_DENIED`, `TOO_LARGE`, `OVERLOADED`, the provider's error about the preview, and the errors
+    /// of the store. All conflicts carry the current change.
     pub async fn edit(&self, edit: EditChange) -> RequestResult {
         check_request(&self.inner, &edit.reviewer, edit.comment.as_deref())?;
         let inner = Arc::clone(&self.inner);

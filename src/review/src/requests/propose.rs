@@ -25,9 +25,9 @@ impl Changes {
     /// same tool and arguments returns the same change. Without a key, a duplicate is a change of its own.
     ///
     /// # Errors
-    /// `IDEMPOTENCY_CONFLICT`, `INVALID_PARAMS` (duplicate keys in the arguments), `TOO_LARGE`, `RATE_LIMITED` (too
-    /// many changes of this principal are open or were proposed within a minute), `OVERLOADED`, `STORE_UNAVAILABLE`,
-    /// `SHUTTING_DOWN`.
+    /// `IDEMPOTENCY_CONFLICT`, `INVALID_PARAMS` (duplicate keys in the arguments), `TOO_LARGE`, `RATE_LIMITED` (this
+    /// principal has too many open changes or bytes, or proposed too many changes within a minute or more bytes than
+    /// `max_bytes_per_day`), `OVERLOADED`, `STORE_UNAVAILABLE`, `SHUTTING_DOWN`.
     pub async fn propose(&self, proposal: Proposal) -> Result<Arc<Change>, McpError> {
         let inner = &*self.inner;
         if inner.shutdown.is_closing() {
@@ -38,7 +38,8 @@ impl Changes {
             return Box::pin(propose_with_key(inner, proposal)).await;
         }
         inner.proposal_rate.admit(&proposal.proposer.principal, inner.nodes.live_count())?;
-        // Large values are dropped before the wait, because many proposals wait at the same time.
+        // The proposal is consumed here, so that many waiting requests do not keep its preview and arguments in memory
+        // twice.
         let draft = prepare(inner, proposal)?;
         write(inner, draft).await.map_err(into_client_error)
     }

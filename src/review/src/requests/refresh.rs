@@ -23,8 +23,8 @@ impl Changes {
     /// pending with the new diff, or stale with the reason why there is no diff. Continues if the future is dropped.
     ///
     /// # Errors
-    /// `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_EXPIRED`, the error of
-    /// a target that cannot be read now, and the errors of the store.
+    /// `SHUTTING_DOWN`, `FORBIDDEN`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`,
+    /// `CHANGE_EXPIRED`, `OVERLOADED`, the error of a target that cannot be read now, and the errors of the store.
     pub async fn refresh(&self, id: &str, reviewer: &Principal, version: u64) -> RequestResult {
         check_request(&self.inner, reviewer, None)?;
         let (inner, id) = (Arc::clone(&self.inner), id.to_owned());
