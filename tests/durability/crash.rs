@@ -161,7 +161,7 @@ fn crash_after_claim_leaves_unknown_outcome() {
 
 #[test]
 fn crash_before_claim_runs_once_after_restart() {
-    for point in ["after_approve", "before_claim"] {
+    for point in ["after_decide", "before_claim"] {
         let (home, key, change) = prepare_pending_change("Approved");
         let gateway = start_armed(home, point, 1);
         approve_blindly(&gateway, &key, &change);

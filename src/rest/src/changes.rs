@@ -17,7 +17,7 @@ use super::{
 use countersign_config::HttpConfig;
 use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, digest::hex, export::ExportLine};
 use countersign_protocol::ErrorKind;
-use countersign_review::{ChangeFilter, ChangeRequestError, Changes, DecideChange, EditChange};
+use countersign_review::{ChangeDecision, ChangeEdit, ChangeFilter, ChangeRequestError, Changes};
 use countersign_store::{AuditSearch, ChangeCriteria};
 
 /// Returns the problem of a refused request, with the current change.
@@ -121,7 +121,7 @@ pub async fn decide(
     changes: web::Data<Changes>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, path_parameter: id, body } = submission;
-    let decision = DecideChange {
+    let decision = ChangeDecision {
         id,
         reviewer: principal,
         verdict: body.decision,
@@ -164,7 +164,7 @@ impl Body for EditRequest {
         (status = 409)))]
 pub async fn edit(submission: Submission<EditRequest>, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
     let Submission { principal, path_parameter: id, body } = submission;
-    let edit = EditChange {
+    let edit = ChangeEdit {
         id,
         reviewer: principal,
         arguments: body.arguments,

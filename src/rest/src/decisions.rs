@@ -16,7 +16,7 @@ use super::{
 };
 use countersign_domain::changes::{Change, ReviewVerdict};
 use countersign_protocol::ErrorKind;
-use countersign_review::{Changes, DecideChange};
+use countersign_review::{ChangeDecision, Changes};
 
 /// Maximum number of changes in one request.
 const MAX_CHANGES: usize = 100;
@@ -82,7 +82,7 @@ pub async fn decide(
         return refuse(format!("{:.64} is named twice", duplicate.id.escape_default().to_string()));
     }
     let decisions = body.changes.into_iter().map(|DisplayedChange { id, version, digest }| {
-        let decision = DecideChange {
+        let decision = ChangeDecision {
             id: id.clone(),
             reviewer: Arc::clone(&principal),
             verdict: body.decision,

@@ -18,8 +18,8 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::large_messages::offload;
 use countersign_store::{Draft, StoreError};
 
-/// The bounded queue of transitions to the actor.
-pub(super) struct WriteQueue {
+/// Writes transitions through the bounded queue of the actor.
+pub(super) struct TransitionWriter {
     config: Arc<ReviewConfig>,
     /// The only sender to the actor: each clone of an address would add its own mailbox capacity.
     pub addr: Addr<PendingChanges>,
@@ -27,7 +27,7 @@ pub(super) struct WriteQueue {
     kibibytes: Arc<Semaphore>,
 }
 
-impl WriteQueue {
+impl TransitionWriter {
     pub(super) fn new(config: &Arc<ReviewConfig>, addr: Addr<PendingChanges>) -> Self {
         Self {
             addr,

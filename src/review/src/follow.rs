@@ -109,7 +109,7 @@ async fn read_new_events(inner: &Inner, read_to: &mut u64) -> Result<bool, Store
         let Some(last) = transitions.last() else { return Ok(found_events) };
         *read_to = last.seq;
         found_events = true;
-        inner.queue.addr.do_send(AnnounceRemote { transitions });
+        inner.transitions.addr.do_send(AnnounceRemote { transitions });
         if !more {
             return Ok(found_events);
         }

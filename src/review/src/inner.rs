@@ -7,8 +7,8 @@ use tokio::sync::Notify;
 
 use super::{
     ReviewConfig,
-    actor::{open_changes::OpenChanges, proposal_rate::ProposalRate},
-    commit::WriteQueue,
+    actor::{open_changes::SharedChangeState, proposal_rate::ProposalRate},
+    commit::TransitionWriter,
     dialogues::Dialogues,
     shutdown::Shutdown,
     waiting_reasons::WaitingReasons,
@@ -22,8 +22,8 @@ pub(super) struct Inner {
     pub store: Arc<dyn Store>,
     pub nodes: Arc<dyn Nodes>,
     pub directory: Arc<dyn ProviderDirectory>,
-    pub queue: WriteQueue,
-    pub open: Arc<OpenChanges>,
+    pub transitions: TransitionWriter,
+    pub open: Arc<SharedChangeState>,
     pub feed: Feed,
     /// Notified when the feed must be read, because a transition is missing or the outcome of a write is unknown.
     pub feed_gap: Arc<Notify>,

@@ -91,7 +91,7 @@ pub struct Page<T> {
 
 /// A decision as it comes from an endpoint.
 #[derive(Clone, Debug)]
-pub struct DecideChange {
+pub struct ChangeDecision {
     pub id: String,
     pub reviewer: Arc<Principal>,
     pub verdict: ReviewVerdict,
@@ -106,7 +106,7 @@ pub struct DecideChange {
 
 /// An edit of the arguments as it comes from an endpoint.
 #[derive(Clone, Debug)]
-pub struct EditChange {
+pub struct ChangeEdit {
     pub id: String,
     pub reviewer: Arc<Principal>,
     /// A JSON object: the whole of the new arguments.

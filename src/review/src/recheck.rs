@@ -97,7 +97,7 @@ impl Inner {
     /// Previews the change again as its proposer and compares. The returned provider is the one that was compared: if
     /// another one takes its name later, calls of this one fail.
     pub(super) async fn recheck(&self, change: &Change) -> Recheck {
-        match self.preview_again(change, &change.arguments).await {
+        match self.preview_as_proposer(change, &change.arguments).await {
             Ok((provider, ComputedPreview { preview, before, .. })) => {
                 let served_by = provider.served_by();
                 let same_server = change.served_by.fingerprint == served_by.fingerprint;
@@ -118,7 +118,7 @@ impl Inner {
     }
 
     /// Previews the change's tool with these arguments, as the proposer.
-    pub(super) async fn preview_again(
+    pub(super) async fn preview_as_proposer(
         &self,
         change: &Change,
         arguments: &RawValue,

@@ -15,11 +15,11 @@ use super::{
         ApprovedChange, Metrics, PendingChanges, TransitionError,
         daily_volume::{self, DailyVolume},
         ledger::Ledger,
-        open_changes::OpenChanges,
+        open_changes::SharedChangeState,
         order::AnnouncementOrder,
         proposal_rate::ProposalRate,
     },
-    commit::WriteQueue,
+    commit::TransitionWriter,
     dialogues::Dialogues,
     executor, follow,
     inner::Inner,
@@ -64,7 +64,7 @@ impl Changes {
         }
         let heads = store.heads().await?;
         let live = store.live_changes().await?;
-        let open = OpenChanges::new(config.max_waiters, &store.count_by_state().await?);
+        let open = SharedChangeState::new(config.max_waiters, &store.count_by_state().await?);
         let feed = Feed::new(Arc::clone(&store), heads.event, config.feed_buffer);
         let feed_gap = Arc::new(Notify::new());
         let mut daily = DailyVolume::new(config.max_bytes_per_day);
@@ -101,7 +101,7 @@ impl Changes {
             nodes: store.nodes(),
             store,
             directory,
-            queue: WriteQueue::new(&config, addr),
+            transitions: TransitionWriter::new(&config, addr),
             open,
             feed,
             feed_gap,
@@ -135,8 +135,8 @@ impl Changes {
     /// Returns `true` if the actor, the Executor and the store are alive. If not, only a restart of the process helps.
     #[must_use]
     pub fn is_healthy(&self) -> bool {
-        let Inner { queue, shutdown, store, .. } = &*self.inner;
-        queue.addr.connected() && !shutdown.executor_ended.is_cancelled() && store.is_open()
+        let Inner { transitions, shutdown, store, .. } = &*self.inner;
+        transitions.addr.connected() && !shutdown.executor_ended.is_cancelled() && store.is_open()
     }
 
     /// Returns the threads of the actor and of the Executor.
@@ -161,7 +161,7 @@ impl Changes {
         inner.open.watchers.close();
         inner.shutdown.end_work(deadline).await;
         // Transitions of endpoints are still written and announced.
-        inner.queue.drain().await;
+        inner.transitions.drain().await;
         inner.shutdown.stop_following.cancel();
         inner.feed.close();
         let store = Arc::clone(&inner.store);
@@ -191,7 +191,7 @@ async fn handle_restored_backup(inner: &Arc<Inner>, live: &[LiveChange]) -> Resu
             "Restored from a backup of {backup_time}: the change may have run since; look at its target before you approve it again"
         );
         let fault = ChangeFault::new(ErrorKind::ChangeStale, message);
-        match inner.queue.apply_event(&change, ChangeEvent::MarkStale { fault }).await {
+        match inner.transitions.apply_event(&change, ChangeEvent::MarkStale { fault }).await {
             Ok(_) => {}
             Err(TransitionError::Store(error)) => return Err(error.into()),
             Err(error) => return Err(StoreError::BadRecord(format!("{}: {error:?}", live_change.id)).into()),

@@ -13,7 +13,7 @@ use std::{
 use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
 
-use super::{ChangeRequestError, Changes, DecideChange, Proposal, ReviewConfig};
+use super::{ChangeDecision, ChangeRequestError, Changes, Proposal, ReviewConfig};
 use countersign_config::Config;
 use countersign_domain::{
     changes::{Change, ChangeState, Preview, Proposer, ReviewVerdict, ServerIdentity, Terms, testing::proposer},
@@ -176,8 +176,8 @@ pub fn reviewer(name: &str) -> Principal {
     }
 }
 
-pub fn decision(change: &Change, reviewer_name: &str, verdict: ReviewVerdict) -> DecideChange {
-    DecideChange {
+pub fn decision(change: &Change, reviewer_name: &str, verdict: ReviewVerdict) -> ChangeDecision {
+    ChangeDecision {
         id: change.id.clone(),
         reviewer: Arc::new(reviewer(reviewer_name)),
         verdict,

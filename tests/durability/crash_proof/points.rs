@@ -14,8 +14,8 @@ pub const CRASH_POINTS: &[&str] = &[
     "after_propose",
     "before_task_answer",
     // A decision: before the target is checked, and once it is durable.
-    "before_approve",
-    "after_approve",
+    "before_decide",
+    "after_decide",
     // A withdrawn approval.
     "before_undo",
     "after_undo",

@@ -22,7 +22,7 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
 
 use self::{
-    daily_volume::DailyVolume, ledger::Ledger, open_changes::OpenChanges, order::AnnouncementOrder,
+    daily_volume::DailyVolume, ledger::Ledger, open_changes::SharedChangeState, order::AnnouncementOrder,
     remote_transition::RemoteTransition,
 };
 use countersign_domain::changes::{
@@ -154,7 +154,7 @@ pub(super) fn remaining_grace(run_after: Option<Timestamp>, terms: &Terms, now: 
 pub(crate) struct PendingChanges {
     pub store: Arc<dyn Store>,
     pub feed: Feed,
-    pub open: Arc<OpenChanges>,
+    pub open: Arc<SharedChangeState>,
     pub ledger: Ledger,
     pub daily: DailyVolume,
     pub clock: crate::Clock,

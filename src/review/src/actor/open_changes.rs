@@ -11,14 +11,14 @@ use super::{
 };
 use countersign_domain::changes::ChangeState;
 
-pub(crate) struct OpenChanges {
+pub(crate) struct SharedChangeState {
     pub watchers: Arc<Watchers>,
     pub counts: Counts,
     pub deadlines: Deadlines,
     pub duplicates: DuplicateCalls,
 }
 
-impl OpenChanges {
+impl SharedChangeState {
     pub(crate) fn new(max_waiters: usize, counts: &[(ChangeState, u64)]) -> Arc<Self> {
         Arc::new(Self {
             watchers: Watchers::new(max_waiters),

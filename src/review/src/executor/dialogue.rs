@@ -282,7 +282,7 @@ impl<'a> DialogueRun<'a> {
 
     async fn apply_event(&mut self, event: ChangeEvent) -> Result<(), McpError> {
         let kind = if matches!(event, ChangeEvent::Ask { .. }) { EventKind::Asked } else { EventKind::Answered };
-        match self.inner.queue.apply_event(&self.change, event).await {
+        match self.inner.transitions.apply_event(&self.change, event).await {
             Ok(change) => {
                 self.change = change;
                 Ok(())

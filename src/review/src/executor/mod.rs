@@ -65,7 +65,7 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
     let mut queues: HashMap<String, VecDeque<ApprovedChange>> = HashMap::new();
     // Changes whose delay has not passed.
     let mut delayed = FuturesUnordered::new();
-    let mut running: JoinSet<AttemptEnd> = JoinSet::new();
+    let mut running: JoinSet<AttemptResult> = JoinSet::new();
     loop {
         let due = tokio::select! {
             () = inner.shutdown.stop.cancelled() => break,
@@ -79,8 +79,8 @@ pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver
                 None => break,
             },
             Some(ended) = running.join_next(), if !running.is_empty() => {
-                let Ok(AttemptEnd { key, check_again }) = ended else { continue };
-                delayed.extend(check_again.map(after_delay));
+                let Ok(AttemptResult { key, retry }) = ended else { continue };
+                delayed.extend(retry.map(after_delay));
                 match queues.get_mut(&key).map(VecDeque::pop_front) {
                     Some(Some(next)) => spawn_attempt(&inner, &slots, &mut running, next),
                     Some(None) => { queues.remove(&key); }
@@ -105,12 +105,12 @@ async fn after_delay(approved: ApprovedChange) -> ApprovedChange {
     approved
 }
 
-/// The end of an attempt to run a change.
-struct AttemptEnd {
+/// The result of an attempt to run a change.
+struct AttemptResult {
     key: String,
-    /// Set if another node should run the change or its proposer must connect an account. It is then checked again after its
+    /// The change, if another node should run it or its proposer must connect an account. It is then checked again after its
     /// delay, and holds up no other change until then.
-    check_again: Option<ApprovedChange>,
+    retry: Option<ApprovedChange>,
 }
 
 /// The longest delay between checks of a change that another node should run.
@@ -119,19 +119,18 @@ const MAX_HANDOVER_WAIT: Duration = Duration::from_secs(30);
 fn spawn_attempt(
     inner: &Arc<Inner>,
     slots: &Arc<Semaphore>,
-    running: &mut JoinSet<AttemptEnd>,
+    running: &mut JoinSet<AttemptResult>,
     approved: ApprovedChange,
 ) {
     let (inner, slots) = (Arc::clone(inner), Arc::clone(slots));
     running.spawn(async move {
         // The lock key must be released in any case, or its target would be blocked until the next start.
         let key = approved.lock_key.clone();
-        let check_again =
-            AssertUnwindSafe(run_change(&inner, &approved, &slots)).catch_unwind().await.unwrap_or_else(|_| {
-                tracing::error!(change = %approved.id, "the Executor panicked while it ran a change");
-                None
-            });
-        AttemptEnd { key, check_again }
+        let retry = AssertUnwindSafe(run_change(&inner, &approved, &slots)).catch_unwind().await.unwrap_or_else(|_| {
+            tracing::error!(change = %approved.id, "the Executor panicked while it ran a change");
+            None
+        });
+        AttemptResult { key, retry }
     });
 }
 
@@ -335,7 +334,7 @@ async fn commit_transition(
     change: &Arc<Change>,
     event: ChangeEvent,
 ) -> Result<Option<Arc<Change>>, RetryReason> {
-    match inner.queue.apply_event(change, event).await {
+    match inner.transitions.apply_event(change, event).await {
         Ok(change) => Ok(Some(change)),
         Err(TransitionError::Store(error)) if error.certainly_aborted() && !matches!(error, StoreError::Closed) => {
             tracing::error!(%error, change = %change.id, "a transition of an approved change could not be stored; trying again");

@@ -77,7 +77,7 @@ fn first_text(result: &ToolResult) -> Option<String> {
 pub(super) async fn record_outcome(inner: &Inner, mut claimed: Arc<Change>, event: ChangeEvent) -> Option<Arc<Change>> {
     let mut retry_delay = Duration::from_millis(50);
     loop {
-        match inner.queue.apply_event(&claimed, event.clone()).await {
+        match inner.transitions.apply_event(&claimed, event.clone()).await {
             Ok(recorded) => return Some(recorded),
             Err(TransitionError::Conflict | TransitionError::Illegal(_) | TransitionError::Fenced) => {
                 // A question was stored although storing it seemed to fail.

@@ -24,7 +24,7 @@ pub(super) async fn verify(inner: &Inner, applied: &Arc<Change>, read: BoxFuture
         verification = Verification::unreadable("another change of the same target has started since");
     }
     let verified = verification.verified.as_str();
-    match inner.queue.apply_event(applied, ChangeEvent::Verify { verification }).await {
+    match inner.transitions.apply_event(applied, ChangeEvent::Verify { verification }).await {
         Ok(_) => tracing::debug!(change = %applied.id, verified, "an applied change was verified"),
         Err(error) => {
             tracing::error!(?error, change = %applied.id, verified, "the verification of a change cannot be recorded");

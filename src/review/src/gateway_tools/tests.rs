@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Value, json, value::to_raw_value};
 
 use super::{GatewayTools, change_output_schema, change_result, change_text};
-use crate::{Changes, DecideChange, ReviewConfig, testing::proposal};
+use crate::{ChangeDecision, Changes, ReviewConfig, testing::proposal};
 use countersign_config::{Config, TrackerConfig};
 use countersign_domain::{
     changes::{Change, ChangeState, ReviewVerdict, testing::proposer},
@@ -92,7 +92,7 @@ impl Fixture {
     }
 
     async fn decide(&self, change: &Change, verdict: ReviewVerdict, comment: &str) -> Arc<Change> {
-        let decision = DecideChange {
+        let decision = ChangeDecision {
             id: change.id.clone(),
             reviewer: principal("alice", Role::Reviewer),
             verdict,
@@ -405,7 +405,7 @@ async fn tracker_changes_go_stale_or_run_as_approved() {
     let done = fixture.call(&agent("bob"), "wait_for_change", json!({ "changeId": first.id })).await.unwrap().1;
     assert_eq!(done["status"], "applied");
     // The issue has changed, so the other change gets a new diff before it can be approved.
-    let decision = DecideChange {
+    let decision = ChangeDecision {
         id: second.id.clone(),
         reviewer: principal("alice", Role::Reviewer),
         verdict: ReviewVerdict::Approve,
@@ -427,7 +427,7 @@ async fn tracker_changes_go_stale_or_run_as_approved() {
     fixture.decide(&third, ReviewVerdict::Approve, "").await;
     let gone = fixture.call(&agent("bob"), "wait_for_change", json!({ "changeId": third.id })).await.unwrap().1;
     assert_eq!(gone["status"], "applied");
-    let decision = DecideChange {
+    let decision = ChangeDecision {
         id: fourth.id.clone(),
         reviewer: principal("alice", Role::Reviewer),
         verdict: ReviewVerdict::Approve,

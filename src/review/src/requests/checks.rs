@@ -103,7 +103,7 @@ pub(crate) async fn check_decidable(
         return Err(version_conflict_error(change));
     }
     if inner.config.is_expired(change) {
-        let transition = inner.queue.apply_event_for_endpoint(change, expiry::expire_event(change)).await;
+        let transition = inner.transitions.apply_event_for_endpoint(change, expiry::expire_event(change)).await;
         return Err(refusal_error(
             ErrorKind::ChangeExpired,
             "The change has expired",

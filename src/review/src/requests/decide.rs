@@ -12,7 +12,7 @@ use super::{
     },
     refresh::require_same_target,
 };
-use crate::{ChangeRequestError, Changes, DecideChange, actor::TransitionError, inner::Inner, upkeep::votes};
+use crate::{ChangeDecision, ChangeRequestError, Changes, actor::TransitionError, inner::Inner, upkeep::votes};
 use countersign_domain::{
     changes::{
         Change, ChangeState, ReviewDecision, ReviewVerdict,
@@ -38,7 +38,7 @@ impl Changes {
     /// `COMMENT_REQUIRED`, `PREVIEW_REQUIRED`, `SIGN_IN_REQUIRED`, `TRUNCATED` (in bulk), `CHANGE_NOT_FOUND`,
     /// `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`, `CHANGE_EXPIRED`, `OVERLOADED`, the provider's error about
     /// the preview, and the errors of the store. All conflicts carry the current change.
-    pub async fn decide(&self, decision: DecideChange) -> RequestResult {
+    pub async fn decide(&self, decision: ChangeDecision) -> RequestResult {
         check_request(&self.inner, &decision.reviewer, decision.comment.as_deref())?;
         let inner = Arc::clone(&self.inner);
         self.inner.run_on_executor(async move { decide_now(&inner, decision).await }).await
@@ -67,7 +67,7 @@ impl Changes {
         }
         let event = ChangeEvent::Unapprove { reviewer: reviewer.clone(), all: reviewer.role == Role::Admin };
         crash_point("before_undo");
-        let transition = inner.queue.apply_event_for_endpoint(&change, event).await;
+        let transition = inner.transitions.apply_event_for_endpoint(&change, event).await;
         crash_point("after_undo");
         to_request_result(inner, &change, transition).await
     }
@@ -92,8 +92,10 @@ impl Changes {
             });
         }
         crash_point("before_withdraw");
-        let transition =
-            inner.queue.apply_event_for_endpoint(&change, ChangeEvent::Withdraw { proposer: principal.clone() }).await;
+        let transition = inner
+            .transitions
+            .apply_event_for_endpoint(&change, ChangeEvent::Withdraw { proposer: principal.clone() })
+            .await;
         crash_point("after_withdraw");
         to_request_result(inner, &change, transition).await
     }
@@ -143,7 +145,7 @@ impl Changes {
         }
         let event = ChangeEvent::Settle { reviewer: reviewer.clone(), applied, comment };
         crash_point("before_settle");
-        let transition = inner.queue.apply_event_for_endpoint(&change, event).await;
+        let transition = inner.transitions.apply_event_for_endpoint(&change, event).await;
         crash_point("after_settle");
         to_request_result(inner, &change, transition).await
     }
@@ -163,8 +165,8 @@ impl Inner {
     }
 }
 
-async fn decide_now(inner: &Inner, decision: DecideChange) -> RequestResult {
-    let DecideChange { id, reviewer, verdict, comment, version, digest, bulk } = decision;
+async fn decide_now(inner: &Inner, decision: ChangeDecision) -> RequestResult {
+    let ChangeDecision { id, reviewer, verdict, comment, version, digest, bulk } = decision;
     let comment = visible::visible_comment(comment);
     let change = load(inner, &id).await?;
     let approves = verdict == ReviewVerdict::Approve;
@@ -182,7 +184,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> RequestResult {
         check_sign_in(inner, &reviewer, &change)?;
         if let Some(void) = votes::void_event(inner, &change)? {
             // The version that was shown counted a vote that is no longer valid.
-            let transition = inner.queue.apply_event_for_endpoint(&change, void).await;
+            let transition = inner.transitions.apply_event_for_endpoint(&change, void).await;
             return Err(version_conflict_error(&to_request_result(inner, &change, transition).await?));
         }
     }
@@ -197,7 +199,7 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> RequestResult {
         at: inner.config.now(),
         version,
     });
-    crash_point("before_approve");
+    crash_point("before_decide");
     if approves {
         // An illegal decision is refused before the provider is asked for a preview.
         if change.state == ChangeState::Pending
@@ -207,8 +209,8 @@ async fn decide_now(inner: &Inner, decision: DecideChange) -> RequestResult {
         }
         require_same_target(inner, &change).await?;
     }
-    let decided = inner.queue.apply_event_for_endpoint(&change, event).await;
-    crash_point("after_approve");
+    let decided = inner.transitions.apply_event_for_endpoint(&change, event).await;
+    crash_point("after_decide");
     to_request_result(inner, &change, decided).await
 }
 

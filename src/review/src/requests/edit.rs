@@ -13,7 +13,7 @@ use super::{
     propose::check_reviewable,
 };
 use crate::{
-    ChangeRequestError, Changes, EditChange,
+    ChangeEdit, ChangeRequestError, Changes,
     inner::Inner,
     recheck::{PreviewFailure, truncate_headlines},
 };
@@ -34,15 +34,15 @@ impl Changes {
     /// `SIGN_IN_REQUIRED`, `CHANGE_NOT_FOUND`, `CHANGE_NOT_PENDING`, `VERSION_CONFLICT`, `CHANGE_STALE`, `CHANGE_EXPIRED`,
     /// `VALIDATION_FAILED`, `POLICY_DENIED`, `TOO_LARGE`, `OVERLOADED`, the provider's error about the preview, and the errors
     /// of the store. All conflicts carry the current change.
-    pub async fn edit(&self, edit: EditChange) -> RequestResult {
+    pub async fn edit(&self, edit: ChangeEdit) -> RequestResult {
         check_request(&self.inner, &edit.reviewer, edit.comment.as_deref())?;
         let inner = Arc::clone(&self.inner);
         self.inner.run_on_executor(async move { edit_now(&inner, edit).await }).await
     }
 }
 
-async fn edit_now(inner: &Inner, edit: EditChange) -> RequestResult {
-    let EditChange { id, reviewer, arguments, version, comment } = edit;
+async fn edit_now(inner: &Inner, edit: ChangeEdit) -> RequestResult {
+    let ChangeEdit { id, reviewer, arguments, version, comment } = edit;
     let comment = visible::visible_comment(comment);
     let change = load(inner, &id).await?;
     if change.terms.edit == Editing::Forbidden {
@@ -63,7 +63,7 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> RequestResult {
         offload(bytes, move || check_arguments(&*directory, max, &subject, &edited)).await??;
         let terms = terms_after_edit(inner, &change, &arguments).await?;
         let (provider, ComputedPreview { preview, .. }) =
-            inner.preview_again(&change, &arguments).await.map_err(PreviewFailure::into_error)?;
+            inner.preview_as_proposer(&change, &arguments).await.map_err(PreviewFailure::into_error)?;
         Ok((terms, truncate_headlines(preview), provider.served_by()))
     };
     let (terms, preview, served_by) =
@@ -71,7 +71,7 @@ async fn edit_now(inner: &Inner, edit: EditChange) -> RequestResult {
     let (editor, terms) = ((*reviewer).clone(), Box::new(terms));
     let event = ChangeEvent::Edit { editor, comment, arguments, preview, served_by, terms };
     crash_point("before_edit");
-    let transition = inner.queue.apply_event_for_endpoint(&change, event).await;
+    let transition = inner.transitions.apply_event_for_endpoint(&change, event).await;
     crash_point("after_edit");
     to_request_result(inner, &change, transition).await
 }

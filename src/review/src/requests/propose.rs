@@ -49,7 +49,7 @@ impl Changes {
 /// did not write; after a timeout, the write may still succeed.
 async fn write(inner: &Inner, draft: Draft) -> TransitionResult {
     let id = draft.change.id.clone();
-    let written = inner.queue.write_for_endpoint(draft).await;
+    let written = inner.transitions.write_for_endpoint(draft).await;
     crash_point("after_propose");
     if let Err(TransitionError::Refused(_)) = &written {
         inner.open.duplicates.remove(&id);
@@ -91,7 +91,7 @@ fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
         change.duplicate_of = inner.open.duplicates.add(&call, &id);
     }
     let draft = record::to_draft(record::first_transition(change)).and_then(|draft| {
-        inner.queue.check_size(&draft)?;
+        inner.transitions.check_size(&draft)?;
         Ok(Draft { call_hash: Some(call), ..draft })
     });
     draft.inspect_err(|_| inner.open.duplicates.remove(&id))

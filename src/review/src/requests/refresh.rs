@@ -64,12 +64,15 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
             let marked = if is_stale {
                 Ok(Arc::clone(change))
             } else {
-                inner.queue.apply_event_for_endpoint(change, ChangeEvent::MarkStale { fault }).await
+                inner.transitions.apply_event_for_endpoint(change, ChangeEvent::MarkStale { fault }).await
             };
             crash_point("between_stale_and_refresh");
             let refreshed = match marked {
                 Ok(marked) => {
-                    inner.queue.apply_event_for_endpoint(&marked, ChangeEvent::Refresh { preview, served_by }).await
+                    inner
+                        .transitions
+                        .apply_event_for_endpoint(&marked, ChangeEvent::Refresh { preview, served_by })
+                        .await
                 }
                 failed => failed,
             };
@@ -78,7 +81,7 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
         }
         Recheck::Impossible(_) if is_stale => TargetCheck::NotAsShown(Ok(Arc::clone(change)), None),
         Recheck::Impossible(fault) => TargetCheck::NotAsShown(
-            inner.queue.apply_event_for_endpoint(change, ChangeEvent::MarkStale { fault }).await,
+            inner.transitions.apply_event_for_endpoint(change, ChangeEvent::MarkStale { fault }).await,
             None,
         ),
         Recheck::Unavailable(error) => return Err(ChangeRequestError { error, current: Some(Arc::clone(change)) }),
@@ -107,5 +110,5 @@ async fn refresh_unchanged(inner: &Inner, change: &Arc<Change>, served_by: Serve
         diff: change.diff.clone(),
         fingerprint: change.fingerprint.clone(),
     };
-    inner.queue.apply_event_for_endpoint(change, ChangeEvent::Refresh { preview, served_by }).await
+    inner.transitions.apply_event_for_endpoint(change, ChangeEvent::Refresh { preview, served_by }).await
 }

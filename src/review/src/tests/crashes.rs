@@ -41,12 +41,12 @@ fn fake_with_read_back() -> Arc<FakeProvider> {
     fake
 }
 
-fn run_child(dir: &Path, point: &str, passage: u32) -> bool {
+fn run_child(dir: &Path, point: &str, hit: u32) -> bool {
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "tests::crashes::child", "--ignored", "--test-threads=1"])
         .env(CRASH_DIR_VARIABLE, dir)
         .env("COUNTERSIGN_CRASH_AT", point)
-        .env("COUNTERSIGN_CRASH_AFTER", passage.to_string())
+        .env("COUNTERSIGN_CRASH_AFTER", hit.to_string())
         .env_remove("RUST_BACKTRACE")
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -80,7 +80,7 @@ async fn restart(dir: &Path) -> (TestBench, Option<Arc<Change>>) {
 #[actix::test]
 async fn crash_at_any_point_applies_once_and_announces_after_commit() {
     use ChangeState::{Applied, OutcomeUnknown, Pending};
-    // The crash point, the passage at which it crashes, the state after the restart, and the total number of calls.
+    // The crash point, the hit at which it crashes, the state after the restart, and the total number of calls.
     let table: &[(&str, u32, Option<ChangeState>, usize)] = &[
         ("before_commit", 1, None, 0),
         ("after_commit", 1, Some(Pending), 0),
@@ -105,10 +105,10 @@ async fn crash_at_any_point_applies_once_and_announces_after_commit() {
         ("after_commit", 5, Some(Applied), 1),
         ("nowhere", 1, Some(Applied), 1),
     ];
-    for (point, passage, expected_state, expected_calls) in table {
-        let name = format!("{point} {passage}");
+    for (point, hit, expected_state, expected_calls) in table {
+        let name = format!("{point} {hit}");
         let dir = tempfile::tempdir().unwrap();
-        let finished = run_child(dir.path(), point, *passage);
+        let finished = run_child(dir.path(), point, *hit);
         assert_eq!(finished, *point == "nowhere", "{name}: the child must crash unless no point was set");
         let was_announced = dir.path().join("announced_id").exists();
         let (bench, change) = restart(dir.path()).await;
@@ -116,8 +116,8 @@ async fn crash_at_any_point_applies_once_and_announces_after_commit() {
         assert!(!was_announced || change.is_some(), "{name}: an announced change must be durable");
         assert_eq!(calls(dir.path()), *expected_calls, "{name}");
         // What was not recorded before the crash is never read back.
-        let is_unread = matches!(*point, "after_result")
-            || matches!((*point, *passage), ("after_commit", 4) | ("before_commit", 5));
+        let is_unread =
+            matches!(*point, "after_result") || matches!((*point, *hit), ("after_commit", 4) | ("before_commit", 5));
         if let Some(change) = change.as_ref().filter(|_| is_unread) {
             assert_eq!(change.verification, Some(Verification::not_read()), "{name}");
         }

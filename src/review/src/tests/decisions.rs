@@ -44,7 +44,7 @@ async fn one_of_a_thousand_concurrent_decisions_wins() {
 async fn old_version_wrong_digest_and_wrong_role_are_refused() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
-    let with = |adjust: fn(&mut crate::DecideChange)| {
+    let with = |adjust: fn(&mut crate::ChangeDecision)| {
         let mut decision = decision(&change, "alice", ReviewVerdict::Approve);
         adjust(&mut decision);
         bench.changes.decide(decision)

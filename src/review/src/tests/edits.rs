@@ -6,15 +6,15 @@ use futures_util::future::join_all;
 use serde_json::{Value, value::RawValue};
 
 use super::expect_refusal;
-use crate::{EditChange, testing::*};
+use crate::{ChangeEdit, testing::*};
 use countersign_domain::{
     changes::{Change, ChangeState, Editing, ReviewVerdict, Terms, digest::arguments_hash},
     policy::{self, Decision},
 };
 use countersign_protocol::ErrorKind;
 
-pub(super) fn edit(change: &Change, reviewer_name: &str, arguments: &str) -> EditChange {
-    EditChange {
+pub(super) fn edit(change: &Change, reviewer_name: &str, arguments: &str) -> ChangeEdit {
+    ChangeEdit {
         id: change.id.clone(),
         reviewer: Arc::new(reviewer(reviewer_name)),
         arguments: RawValue::from_string(arguments.into()).unwrap(),
@@ -81,7 +81,7 @@ async fn edit_is_checked_like_a_call() {
     let huge = format!(r#"{{"a":"{}"}}"#, "x".repeat(21 << 20));
     expect_refusal(bench.changes.edit(edit(&change, "alice", &huge)).await, ErrorKind::TooLarge);
     expect_refusal(bench.changes.edit(edit(&change, "agent", r#"{"a":2}"#)).await, ErrorKind::SelfApproval);
-    let wrong_version = EditChange { version: 9, ..edit(&change, "alice", r#"{"a":2}"#) };
+    let wrong_version = ChangeEdit { version: 9, ..edit(&change, "alice", r#"{"a":2}"#) };
     expect_refusal(bench.changes.edit(wrong_version).await, ErrorKind::VersionConflict);
     *bench.fake.preview_error.lock().unwrap() = Some(ErrorKind::ResourceNotFound);
     expect_refusal(bench.changes.edit(edit(&change, "alice", r#"{"a":2}"#)).await, ErrorKind::ResourceNotFound);
@@ -98,7 +98,7 @@ async fn edit_is_checked_like_a_call() {
     let not_editable = bench.changes.propose(not_editable).await.unwrap();
     expect_refusal(bench.changes.edit(edit(&not_editable, "alice", r#"{"a":2}"#)).await, ErrorKind::EditForbidden);
     bench.decide(&change, ReviewVerdict::Reject).await.unwrap();
-    let late_edit = EditChange { version: 2, ..edit(&change, "alice", r#"{"a":2}"#) };
+    let late_edit = ChangeEdit { version: 2, ..edit(&change, "alice", r#"{"a":2}"#) };
     expect_refusal(bench.changes.edit(late_edit).await, ErrorKind::ChangeNotPending);
     bench.end().await;
 }

@@ -170,10 +170,10 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
             at: inner.config.now(),
             version: 1,
         };
-        let approved = inner.queue.apply_event(change, ChangeEvent::Decide(decision)).await.unwrap();
+        let approved = inner.transitions.apply_event(change, ChangeEvent::Decide(decision)).await.unwrap();
         if change.id == ran.id {
             inner
-                .queue
+                .transitions
                 .apply_event(&approved, ChangeEvent::Claim { claimant: None, call_timeout: Duration::from_secs(30) })
                 .await
                 .unwrap();

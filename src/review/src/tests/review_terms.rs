@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures_util::future::join_all;
 
 use super::expect_refusal;
-use crate::{ChangeRequestError, DecideChange, testing::*};
+use crate::{ChangeDecision, ChangeRequestError, testing::*};
 use countersign_domain::{
     changes::{Change, ChangeState, OnExpiry, PreviewKind, PreviewNote, ReviewVerdict, SignInTerms, Terms},
     policy::{GroupMember, Reviewers},
@@ -13,7 +13,7 @@ use countersign_domain::{
 };
 use countersign_protocol::ErrorKind;
 
-fn approval_by(change: &Change, name: &str, owner: Option<&str>) -> DecideChange {
+fn approval_by(change: &Change, name: &str, owner: Option<&str>) -> ChangeDecision {
     let mut decision = decision(change, name, ReviewVerdict::Approve);
     decision.reviewer = Arc::new(Principal { owner: owner.map(Into::into), ..reviewer(name) });
     decision
@@ -104,7 +104,7 @@ async fn rule_can_require_a_comment() {
     let change = propose(&bench, Terms { require_comment: true, ..Terms::default() }).await;
     for verdict in [ReviewVerdict::Approve, ReviewVerdict::Reject] {
         for comment in [None, Some(" \n".to_owned())] {
-            let without_comment = DecideChange { comment, ..decision(&change, "alice", verdict) };
+            let without_comment = ChangeDecision { comment, ..decision(&change, "alice", verdict) };
             expect_refusal(bench.changes.decide(without_comment).await, ErrorKind::CommentRequired);
         }
     }
@@ -166,7 +166,7 @@ async fn rule_can_require_a_recent_and_strong_sign_in() {
         Arc::new(Principal { claims: Some(Arc::new(claims)), ..reviewer("alice") })
     };
     let approval =
-        |change: &Change, reviewer| DecideChange { reviewer, ..decision(change, "alice", ReviewVerdict::Approve) };
+        |change: &Change, reviewer| ChangeDecision { reviewer, ..decision(change, "alice", ReviewVerdict::Approve) };
     let error = expect_refusal(bench.decide(&change, ReviewVerdict::Approve).await, ErrorKind::SignInRequired);
     assert_eq!(error.error.data["details"], serde_json::json!({ "maxAge": 300, "acr": ["mfa"] }));
     assert!(error.error.message.contains("a key or a local sign-in does not suffice"), "{}", error.error.message);
@@ -229,7 +229,7 @@ async fn truncated_diff_is_not_approved_in_bulk() {
     let mut proposal = bench.proposal("agent", "{}");
     proposal.preview.diff.truncated = true;
     let change = bench.changes.propose(proposal).await.unwrap();
-    let bulk = |verdict| DecideChange { bulk: true, ..decision(&change, "alice", verdict) };
+    let bulk = |verdict| ChangeDecision { bulk: true, ..decision(&change, "alice", verdict) };
     expect_refusal(bench.changes.decide(bulk(ReviewVerdict::Approve)).await, ErrorKind::Truncated);
     assert_eq!(bench.changes.decide(bulk(ReviewVerdict::Reject)).await.unwrap().state, ChangeState::Rejected);
     bench.end().await;

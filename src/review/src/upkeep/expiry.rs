@@ -56,7 +56,7 @@ async fn expire_one(inner: &Inner, id: &str) -> bool {
         }
     };
     crash_point("before_expire");
-    let transition = inner.queue.apply_event(&change, expire_event(&change)).await;
+    let transition = inner.transitions.apply_event(&change, expire_event(&change)).await;
     crash_point("after_expire");
     match transition {
         Ok(_) => true,

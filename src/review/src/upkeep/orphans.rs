@@ -30,7 +30,7 @@ pub(crate) async fn mark_orphans_unknown(inner: &Inner) -> Result<(), StoreError
         // The last transition was the claim, a question or an answer; the call was sent at most one timeout after it.
         let last = change.updated_at.saturating_add(inner.config.run_timeout).unwrap_or(Timestamp::MAX);
         let event = ChangeEvent::LoseTrack { fault, last_sent_at: last.min(inner.config.now()) };
-        match inner.queue.apply_event_to_orphan(&change, event).await {
+        match inner.transitions.apply_event_to_orphan(&change, event).await {
             Ok(_) => {
                 let node = change.claimed_by.as_ref().map(|by| by.node.as_str());
                 tracing::warn!(change = %id, node, "a change was running when its gateway stopped; a reviewer must settle it");

@@ -67,7 +67,7 @@ async fn void_votes_of_change(inner: &Inner, id: &str) -> bool {
         found => return found.is_ok(),
     };
     match void_event(inner, &change) {
-        Ok(Some(event)) => match inner.queue.apply_event(&change, event).await {
+        Ok(Some(event)) => match inner.transitions.apply_event(&change, event).await {
             Ok(_) => true,
             // The change has moved on, and is checked again soon.
             Err(TransitionError::Conflict | TransitionError::Illegal(_)) => false,
