@@ -17,7 +17,7 @@ use countersign_domain::{
     changes::{
         Change, Dialogue,
         dialogue::{ClosedQuestion, Question},
-        machine::{ChangeEvent, EventKind},
+        machine::ChangeEvent,
     },
     questions::{ELICITATION, check_capabilities, elicitation::params_for_client},
 };
@@ -281,21 +281,23 @@ impl<'a> DialogueRun<'a> {
     }
 
     async fn apply_event(&mut self, event: ChangeEvent) -> Result<(), McpError> {
-        let kind = if matches!(event, ChangeEvent::Ask { .. }) { EventKind::Asked } else { EventKind::Answered };
+        let subject = match event {
+            ChangeEvent::Ask { .. } => "question",
+            ChangeEvent::Answer { is_cancelled: true, .. } => "cancellation",
+            _ => "answer",
+        };
         match self.inner.transitions.apply_event(&self.change, event).await {
             Ok(change) => {
                 self.change = change;
                 Ok(())
             }
             Err(error) => {
-                tracing::error!(
-                    ?error, change = %self.change.id, event = kind.as_str(),
-                    "an event in the dialogue of a running change could not be stored"
-                );
+                tracing::error!(?error, change = %self.change.id, "the {subject} in the dialogue of a running change could not be stored");
                 if let Ok(Some(change)) = self.inner.store.get(&self.change.id).await {
                     self.change = change;
                 }
-                Err(McpError::new(ErrorKind::StoreUnavailable, "The answer could not be stored; it was not used"))
+                let message = format!("The {subject} could not be stored; it was not used");
+                Err(McpError::new(ErrorKind::StoreUnavailable, message))
             }
         }
     }
