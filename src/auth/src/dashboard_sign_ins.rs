@@ -58,7 +58,8 @@ pub struct NewSignIn {
 pub struct DashboardSignIns {
     authenticator: Arc<Authenticator>,
     store: Arc<StoredCredentials>,
-    /// Sign-ins by the hash of the page's secret.
+    /// Sign-ins by the hash of the page's secret. Those that ended elsewhere are removed when somebody signs in, or when
+    /// there are [`MAX_SIGN_INS`].
     cached: Mutex<HashMap<SecretHash, CachedSignIn>>,
     secure_cookies: bool,
 }
@@ -99,6 +100,10 @@ impl DashboardSignIns {
         }
         let found = Some(fresh.sign_in.clone()).filter(|sign_in| is_live(sign_in, now));
         if found.is_some() {
+            if all.len() >= MAX_SIGN_INS && !all.contains_key(id) {
+                // Some of these ended elsewhere. The others are read again when they are used.
+                all.retain(|_, cached| cached.checked_at.elapsed() < MAX_KEY_AGE);
+            }
             all.insert(*id, fresh);
         }
         Ok(found)
@@ -178,7 +183,7 @@ impl DashboardSignIns {
         let expires_at = expiry(&sign_in);
         self.store.put_sign_in(&sign_in, &removed)?;
         let mut cached = self.lock();
-        removed.iter().for_each(|id| drop(cached.remove(id)));
+        cached.retain(|id, _| all.contains_key(id));
         cached.insert(id, CachedSignIn::new(sign_in));
         drop(cached);
         Ok(NewSignIn { cookie: self.build_cookie(cookie), secret: page_secret, principal, expires_at })
@@ -322,7 +327,8 @@ fn has_hash(hashes: &[SecretHash], hash: &SecretHash) -> bool {
     hashes.iter().fold(false, |found, other| found | secret::is_same_hash(other, hash))
 }
 
-fn is_live(sign_in: &SignIn, now: Timestamp) -> bool {
+/// Returns `true` if a sign-in has not ended by its age or because it was not used.
+pub(crate) fn is_live(sign_in: &SignIn, now: Timestamp) -> bool {
     now < expiry(sign_in)
 }
 

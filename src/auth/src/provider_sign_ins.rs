@@ -9,12 +9,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     codes,
-    stored_credentials::StoredCredentials,
-    tokens::oidc::{OidcClient, Renewal, SignInProblem, VerifiedPerson},
+    dashboard_sign_ins::is_live,
+    stored_credentials::{StoredCredentials, report_unavailable},
+    tokens::oidc::{MAX_SESSION_LIFETIME, OidcClient, Renewal, SignInProblem, VerifiedPerson},
 };
 use countersign_config::OidcConfig;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_store::{StoreError, keys::SignIn};
+use countersign_store::{StoreError, keys::SignIn, people::ProviderSession};
 
 /// The maximum number of concurrent renewals.
 const MAX_RENEWALS: usize = 16;
@@ -52,9 +53,10 @@ impl ProviderSignIns {
             if stored.is_some_and(|stored| stored.revoked_at.is_some()) {
                 return Ok(None);
             }
-            codes::create_for_session(store.writer(), &session, now).map(Some)
+            Ok(Some(codes::create_for_session(store.writer(), &session, now)))
         });
-        code.await.map_err(|_| SignInProblem::Failed)?.ok_or(SignInProblem::Revoked)
+        let code = code.await.map_err(|_| SignInProblem::Failed)?.ok_or(SignInProblem::Revoked)?;
+        code.map_err(|_| SignInProblem::Failed)
     }
 
     /// Ends the sign-ins that a logout token names. Returns their number.
@@ -70,15 +72,14 @@ impl ProviderSignIns {
             McpError::new(kind, error.message.clone())
         })?;
         let ended = self.with_store(move |store| {
-            if !store.writer().use_token(&notice.id, now, notice.expires_at)? {
-                return Err(McpError::new(ErrorKind::InvalidRequest, "the logout token was used before"));
-            }
             let is_ended = |sign_in: &SignIn| sign_in.session.as_ref().is_some_and(|session| notice.ends(session));
-            let ids: Vec<_> = store.sign_ins()?.into_iter().filter(is_ended).map(|sign_in| sign_in.id).collect();
-            store.forget_sign_ins(&ids)?;
-            Ok(ids.len())
+            let all = store.reader().sign_ins()?;
+            let ids: Vec<_> = all.into_iter().filter(is_ended).map(|sign_in| sign_in.id).collect();
+            let is_first_use = store.writer().use_token(&notice.id, now, notice.expires_at, &ids)?;
+            Ok(is_first_use.then_some(ids.len()))
         });
-        let ended = ended.await?;
+        let used_before = || McpError::new(ErrorKind::InvalidRequest, "the logout token was used before");
+        let ended = ended.await?.ok_or_else(used_before)?;
         tracing::info!(ended, "the identity provider ended sign-ins");
         Ok(ended)
     }
@@ -88,15 +89,15 @@ impl ProviderSignIns {
     /// # Errors
     /// `STORE_UNAVAILABLE`
     pub async fn id_token(&self, person: &str) -> Result<Option<String>, McpError> {
-        let sign_ins = self.with_store(StoredCredentials::sign_ins).await?;
-        let of_person = sign_ins.into_iter().filter(|sign_in| sign_in.principal.owner() == person);
-        let newest = of_person.filter(|sign_in| sign_in.session.is_some()).max_by_key(|sign_in| sign_in.refreshed_at);
-        Ok(newest.and_then(|sign_in| self.client.id_token(sign_in.session.as_ref()?)))
+        let sign_ins = self.with_store(|store| store.reader().sign_ins()).await?;
+        let session = find_newest_session(sign_ins, person, Timestamp::now());
+        Ok(session.and_then(|session| self.client.id_token(&session)))
     }
 
     /// Renews sign-ins when they are due, and applies changes of the configuration, until the gateway ends.
     pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
-        let mut applied_config = None;
+        // `None` until a configuration has been applied. The inner `None` means that no identity provider is configured.
+        let mut applied_config: Option<Option<OidcConfig>> = None;
         loop {
             let config = self.client.config();
             let pause = config.as_ref().map_or(MAX_PAUSE, |config| (config.refresh / 4).clamp(MIN_PAUSE, MAX_PAUSE));
@@ -127,8 +128,8 @@ impl ProviderSignIns {
             sign_in.session.as_ref().is_some_and(|session| Some(&session.issuer) != issuer.as_ref())
         };
         self.with_store(move |store| {
-            let others = store.sign_ins()?.into_iter().filter(is_of_other_issuer).map(|sign_in| sign_in.id);
-            store.forget_sign_ins(&others.collect::<Vec<_>>())
+            let others = store.reader().sign_ins()?.into_iter().filter(is_of_other_issuer).map(|sign_in| sign_in.id);
+            store.writer().forget_sign_ins(&others.collect::<Vec<_>>())
         })
         .await
     }
@@ -137,9 +138,8 @@ impl ProviderSignIns {
     async fn renew_due_sign_ins(&self, config: &OidcConfig) {
         let now = Timestamp::now();
         let interval = SignedDuration::try_from(config.refresh).unwrap_or(SignedDuration::MAX);
-        let is_due = |sign_in: &SignIn| sign_in.refreshed_at.is_some_and(|last| now.duration_since(last) >= interval);
-        let all = self.with_store(StoredCredentials::sign_ins).await.unwrap_or_default();
-        let due: Vec<SignIn> = all.into_iter().filter(is_due).collect();
+        let all = self.with_store(|store| store.reader().sign_ins()).await.unwrap_or_default();
+        let due: Vec<SignIn> = all.into_iter().filter(|sign_in| is_due(sign_in, interval, now)).collect();
         for batch in due.chunks(MAX_RENEWALS) {
             futures_util::future::join_all(batch.iter().map(|sign_in| self.renew(sign_in))).await;
         }
@@ -163,7 +163,7 @@ impl ProviderSignIns {
                     person = sign_in.principal.name,
                     "the identity provider no longer renews a sign-in, so it ends"
                 );
-                self.with_store(move |store| store.forget_sign_ins(&[id])).await
+                self.with_store(move |store| store.writer().forget_sign_ins(&[id])).await
             }
             Renewal::Renewed(verified) => {
                 let VerifiedPerson { person, session } = *verified;
@@ -178,19 +178,95 @@ impl ProviderSignIns {
         }
     }
 
-    /// Runs a blocking read or write of the store on another thread.
-    async fn with_store<T, E>(
+    /// Runs a blocking read or write of the store on another thread, and logs its failure.
+    async fn with_store<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&StoredCredentials) -> Result<T, E> + Send + 'static,
-    ) -> Result<T, McpError>
-    where
-        T: Send + 'static,
-        McpError: From<E>,
-    {
+        work: impl FnOnce(&StoredCredentials) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, McpError> {
         let store = Arc::clone(&self.store);
-        let outcome = tokio::task::spawn_blocking(move || work(&store).map_err(McpError::from)).await;
-        outcome
-            .unwrap_or_else(|_| Err(StoreError::Closed.into()))
-            .inspect_err(|error| tracing::debug!(error = %error.message, "the sign-ins cannot be read or written"))
+        let outcome = tokio::task::spawn_blocking(move || work(&store)).await;
+        outcome.unwrap_or(Err(StoreError::Closed)).map_err(report_unavailable)
+    }
+}
+
+/// Returns `true` if a sign-in has not ended, and the provider was not asked about it for this interval.
+fn is_due(sign_in: &SignIn, interval: SignedDuration, now: Timestamp) -> bool {
+    is_live(sign_in, now) && sign_in.refreshed_at.is_some_and(|last| now.duration_since(last) >= interval)
+}
+
+/// Returns the session of a person that was begun or renewed last, if its sign-in has not ended.
+fn find_newest_session(sign_ins: Vec<SignIn>, person: &str, now: Timestamp) -> Option<ProviderSession> {
+    let live = sign_ins.into_iter().filter(|sign_in| sign_in.principal.owner() == person && is_live(sign_in, now));
+    let sessions = live.filter_map(|sign_in| Some((sign_in.refreshed_at, sign_in.session?)));
+    let newest = sessions.max_by_key(|(refreshed_at, session)| {
+        // A session without a refresh token is never renewed.
+        let begun_at = session.ends_at.saturating_sub(MAX_SESSION_LIFETIME).ok();
+        begun_at.max(*refreshed_at)
+    });
+    newest.map(|(_, session)| session)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_domain::principal::{Principal, Role};
+
+    fn now() -> Timestamp {
+        Timestamp::from_second(1_800_000_000).unwrap()
+    }
+
+    /// Returns a sign-in that was begun and last used some hours ago. The id of the session is that number of hours.
+    fn sign_in_begun(hours_ago: i64, unused_hours: i64, refreshed_hours_ago: Option<i64>) -> SignIn {
+        let before = |hours: i64| now() - SignedDuration::from_hours(hours);
+        let session = ProviderSession {
+            issuer: "https://id.example".into(),
+            subject: "ada".into(),
+            sid: Some(hours_ago.to_string()),
+            tokens: String::new(),
+            has_refresh_token: refreshed_hours_ago.is_some(),
+            auth_time: None,
+            acr: None,
+            ends_at: before(hours_ago) + MAX_SESSION_LIFETIME,
+        };
+        SignIn {
+            id: [1; 32],
+            cookie: [2; 32],
+            principal: Arc::new(Principal::new("ada", Role::Reviewer)),
+            key: None,
+            last_used: before(unused_hours),
+            session: Some(session),
+            refreshed_at: refreshed_hours_ago.map(before),
+        }
+    }
+
+    #[test]
+    fn ended_sign_in_is_not_renewed() {
+        let interval = SignedDuration::from_hours(1);
+        for (name, sign_in, expected) in [
+            ("due", sign_in_begun(20, 1, Some(2)), true),
+            ("just renewed", sign_in_begun(20, 1, Some(0)), false),
+            ("without a refresh token", sign_in_begun(20, 1, None), false),
+            ("idle", sign_in_begun(20, 12, Some(2)), false),
+            ("too old", sign_in_begun(7 * 24, 1, Some(2)), false),
+        ] {
+            assert_eq!(is_due(&sign_in, interval, now()), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn newest_session_belongs_to_a_live_sign_in() {
+        let find = |sign_ins: &[SignIn], person| {
+            find_newest_session(sign_ins.to_vec(), person, now()).and_then(|session| session.sid)
+        };
+        let (older, newer) = (sign_in_begun(9, 1, None), sign_in_begun(5, 1, None));
+        for sign_ins in [[older.clone(), newer.clone()], [newer.clone(), older]] {
+            assert_eq!(find(&sign_ins, "ada").as_deref(), Some("5"));
+            assert_eq!(find(&sign_ins, "bob"), None);
+        }
+        let renewed = sign_in_begun(30, 1, Some(4));
+        assert_eq!(find(&[renewed, newer.clone()], "ada").as_deref(), Some("30"));
+        let idle = sign_in_begun(30, 12, Some(1));
+        assert_eq!(find(&[idle.clone(), newer], "ada").as_deref(), Some("5"));
+        assert_eq!(find(&[idle, sign_in_begun(7 * 24, 1, Some(1))], "ada"), None);
     }
 }

@@ -42,6 +42,11 @@ impl StoredCredentials {
         Self::open(&StoreLocation::directory(dir))
     }
 
+    /// Returns the connection for look-ups.
+    pub(crate) fn reader(&self) -> &dyn Credentials {
+        &*self.reader
+    }
+
     /// Returns the connection for writes, which also serves listings.
     #[must_use]
     pub fn writer(&self) -> &dyn Credentials {
@@ -114,7 +119,7 @@ impl StoredCredentials {
 }
 
 /// Logs an error of the store, and converts it for the client.
-fn report_unavailable(error: StoreError) -> McpError {
+pub(crate) fn report_unavailable(error: StoreError) -> McpError {
     tracing::error!(%error, "the credentials cannot be read or written");
     error.to_mcp()
 }

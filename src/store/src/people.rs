@@ -149,9 +149,16 @@ pub trait People: Send + Sync + 'static {
     /// Those of the database.
     fn revoke_person(&self, name: &str, now: Timestamp) -> Result<u64, StoreError>;
 
-    /// Records the use of a token that counts once. Returns `true` for its first use.
+    /// Records the use of a token that counts once, and deletes the sign-ins in `ended` on its first use, in one
+    /// transaction. Returns `true` for the first use.
     ///
     /// # Errors
     /// Those of the database.
-    fn use_token(&self, hash: &SecretHash, now: Timestamp, expires_at: Timestamp) -> Result<bool, StoreError>;
+    fn use_token(
+        &self,
+        hash: &SecretHash,
+        now: Timestamp,
+        expires_at: Timestamp,
+        ended: &[SecretHash],
+    ) -> Result<bool, StoreError>;
 }

@@ -143,9 +143,21 @@ impl<D: Database> People for StoredKeys<D> {
         self.0.transaction(async |db| people::revoke(db, name, now).await)
     }
 
-    // After a lost answer, the token may count as used although its effect did not take place.
-    fn use_token(&self, hash: &SecretHash, now: Timestamp, expires_at: Timestamp) -> Result<bool, StoreError> {
-        self.0.transaction(async |db| people::use_token(db, hash, now, expires_at).await)
+    // After a lost answer, the token may count as used. The sign-ins have then ended as well.
+    fn use_token(
+        &self,
+        hash: &SecretHash,
+        now: Timestamp,
+        expires_at: Timestamp,
+        ended: &[SecretHash],
+    ) -> Result<bool, StoreError> {
+        self.0.transaction(async |db| {
+            let is_first_use = people::use_token(db, hash, now, expires_at).await?;
+            if is_first_use {
+                keys::forget_sign_ins(db, ended).await?;
+            }
+            Ok(is_first_use)
+        })
     }
 }
 

@@ -1,40 +1,47 @@
+use tempfile::TempDir;
+
 use super::*;
 use crate::authenticator::tests::MemoryKeys;
 use countersign_config::Config;
 use countersign_domain::principal::Role;
 
-fn new_sign_ins() -> (DashboardSignIns, Arc<Authenticator>, Arc<MemoryKeys>) {
-    let store = Arc::new(MemoryKeys::default());
+/// Returns the sign-ins of a new gateway with its keys, and the directory of its store.
+fn new_sign_ins() -> (DashboardSignIns, Arc<Authenticator>, Arc<MemoryKeys>, TempDir) {
+    let keys = Arc::new(MemoryKeys::default());
     let config = Config::default();
-    let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&store) as _));
-    let sign_ins = DashboardSignIns::new(Arc::clone(&authenticator), new_store(), &OriginRules::new(&config));
-    (sign_ins, authenticator, store)
+    let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&keys) as _));
+    let (store, dir) = new_store();
+    let sign_ins = DashboardSignIns::new(Arc::clone(&authenticator), store, &OriginRules::new(&config));
+    (sign_ins, authenticator, keys, dir)
 }
 
-fn new_store() -> Arc<StoredCredentials> {
-    Arc::new(StoredCredentials::in_directory(&tempfile::tempdir().unwrap().keep()).unwrap())
+fn new_store() -> (Arc<StoredCredentials>, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    (Arc::new(StoredCredentials::in_directory(dir.path()).unwrap()), dir)
+}
+
+/// Starts a process with the sign-ins in a directory.
+fn start_process(dir: &TempDir) -> DashboardSignIns {
+    let stored = Arc::new(StoredCredentials::in_directory(dir.path()).unwrap());
+    let config = Config::default();
+    let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as _));
+    DashboardSignIns::new(authenticator, stored, &OriginRules::new(&config))
 }
 
 #[tokio::test]
 async fn sign_in_survives_restart_and_ends_in_all_processes() {
     let dir = tempfile::tempdir().unwrap();
-    let start_process = || {
-        let stored = Arc::new(StoredCredentials::in_directory(dir.path()).unwrap());
-        let config = Config::default();
-        let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as _));
-        DashboardSignIns::new(authenticator, stored, &OriginRules::new(&config))
-    };
-    let first = start_process();
+    let first = start_process(&dir);
     let new = first.sign_in(alice(), None, &[], now()).unwrap();
     let authenticate =
         |process: &DashboardSignIns, at| process.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), at);
-    let second = start_process();
+    let second = start_process(&dir);
     assert!(second.is_signed_in(&cookies_of(&new), now()));
     let later = now() + SignedDuration::from_hours(11);
     let identity = authenticate(&second, later).unwrap();
     assert_eq!(identity.principal, alice());
     // The use at eleven hours was stored, so the sign-in lives for more than twelve hours.
-    let third = start_process();
+    let third = start_process(&dir);
     while authenticate(&third, now() + SignedDuration::from_hours(20)).is_err() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
@@ -42,7 +49,20 @@ async fn sign_in_survives_restart_and_ends_in_all_processes() {
     while authenticate(&first, later).is_ok() {
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
     }
-    assert!(authenticate(&start_process(), later).is_err());
+    assert!(authenticate(&start_process(&dir), later).is_err());
+}
+
+#[test]
+fn sign_ins_that_ended_elsewhere_leave_the_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = start_process(&dir);
+    let new = first.sign_in(alice(), None, &[], now()).unwrap();
+    let second = start_process(&dir);
+    assert_eq!(second.lock().len(), 1);
+    let identity = first.authenticate(&cookies_of(&new), Some(new.secret.as_bytes()), now()).unwrap();
+    first.sign_out(&identity.credential).unwrap();
+    second.sign_in(alice(), None, &[], now()).unwrap();
+    assert_eq!(second.lock().len(), 1);
 }
 
 fn alice() -> Arc<Principal> {
@@ -59,7 +79,7 @@ fn cookies_of(new: &NewSignIn) -> Vec<String> {
 
 #[test]
 fn new_sign_in_of_same_person_keeps_the_cookie() {
-    let (sign_ins, ..) = new_sign_ins();
+    let (sign_ins, _, _, _dir) = new_sign_ins();
     let signed_in_at = |auth_time| {
         let claims = countersign_domain::principal::Claims { auth_time: Some(auth_time), ..Default::default() };
         Arc::new(Principal { claims: Some(Arc::new(claims)), ..(*alice()).clone() })
@@ -73,7 +93,7 @@ fn new_sign_in_of_same_person_keeps_the_cookie() {
 
 #[test]
 fn both_secrets_of_a_sign_in_are_required() {
-    let (sign_ins, _, _) = new_sign_ins();
+    let (sign_ins, _, _, _dir) = new_sign_ins();
     let a = sign_ins.sign_in(alice(), None, &[], now()).unwrap();
     let b = sign_ins.sign_in(alice(), None, &[], now()).unwrap();
     let authenticate = |cookies: &[String], page: Option<&str>| {
@@ -98,22 +118,23 @@ fn both_secrets_of_a_sign_in_are_required() {
 
 #[test]
 fn cookie_is_http_only_and_same_site() {
-    let (sign_ins, _, _) = new_sign_ins();
+    let (sign_ins, _, _, _dir) = new_sign_ins();
     let cookie = sign_ins.sign_in(alice(), None, &[], now()).unwrap().cookie;
     assert_eq!(
         cookie.to_string(),
         format!("countersign_session={}; HttpOnly; SameSite=Strict; Path=/", cookie.value())
     );
     let rules = OriginRules::new(&Config { public_url: Some("https://gw.example".into()), ..Config::default() });
-    let (_, authenticator, _) = new_sign_ins();
-    let sign_ins = DashboardSignIns::new(authenticator, new_store(), &rules);
+    let (_, authenticator, _, _dir) = new_sign_ins();
+    let (store, _dir_of_store) = new_store();
+    let sign_ins = DashboardSignIns::new(authenticator, store, &rules);
     let secure = sign_ins.sign_in(alice(), None, &[], now()).unwrap();
     assert_eq!(secure.cookie.secure(), Some(true));
 }
 
 #[test]
 fn sign_in_ends_after_twelve_idle_hours() {
-    let (sign_ins, _, _) = new_sign_ins();
+    let (sign_ins, _, _, _dir) = new_sign_ins();
     let new = sign_ins.sign_in(alice(), None, &[], now()).unwrap();
     assert_eq!(new.expires_at, now() + MAX_IDLE);
     let at = |hours: i64| {
@@ -129,7 +150,7 @@ fn sign_in_ends_after_twelve_idle_hours() {
 
 #[test]
 fn used_sign_in_ends_with_its_provider_session() {
-    let (sign_ins, _, _) = new_sign_ins();
+    let (sign_ins, _, _, _dir) = new_sign_ins();
     let session = ProviderSession {
         issuer: "https://id.example".into(),
         subject: "ada".into(),
@@ -157,7 +178,7 @@ fn used_sign_in_ends_with_its_provider_session() {
 
 #[test]
 fn sign_in_ends_when_its_key_is_revoked() {
-    let (sign_ins, auth, store) = new_sign_ins();
+    let (sign_ins, auth, store, _dir) = new_sign_ins();
     let secret = store.add("alice", Role::Reviewer);
     let identity = auth.identify_key(&secret, None).unwrap();
     let Credential::Key(key) = identity.credential else { panic!("not by key") };
@@ -173,7 +194,7 @@ fn sign_in_ends_when_its_key_is_revoked() {
 
 #[test]
 fn tabs_share_a_cookie_and_sign_out_together() {
-    let (sign_ins, _, _) = new_sign_ins();
+    let (sign_ins, _, _, _dir) = new_sign_ins();
     let one = sign_ins.sign_in(alice(), None, &[], now()).unwrap();
     let two = sign_ins.sign_in(alice(), None, &cookies_of(&one), now()).unwrap();
     assert_eq!(one.cookie.value(), two.cookie.value());
@@ -192,7 +213,7 @@ fn tabs_share_a_cookie_and_sign_out_together() {
 
 #[test]
 fn agents_cannot_sign_in_and_sign_ins_are_bounded() {
-    let (sign_ins, _, _) = new_sign_ins();
+    let (sign_ins, _, _, _dir) = new_sign_ins();
     let agent = Arc::new(Principal::local_agent());
     assert_eq!(sign_ins.sign_in(agent, None, &[], now()).err().unwrap().kind, ErrorKind::Forbidden);
     let first = sign_ins.sign_in(alice(), None, &[], now()).unwrap();

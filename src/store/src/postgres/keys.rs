@@ -319,7 +319,13 @@ impl People for Keys {
         Ok(ended)
     }
 
-    fn use_token(&self, hash: &SecretHash, now: Timestamp, expires_at: Timestamp) -> Result<bool, StoreError> {
-        self.stored.use_token(hash, now, expires_at)
+    fn use_token(
+        &self,
+        hash: &SecretHash,
+        now: Timestamp,
+        expires_at: Timestamp,
+        ended: &[SecretHash],
+    ) -> Result<bool, StoreError> {
+        self.stored.use_token(hash, now, expires_at, ended)
     }
 }

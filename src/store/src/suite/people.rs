@@ -148,7 +148,16 @@ pub(super) fn last_key_of_an_owner_ends_accounts(location_of: LocationOf) {
 pub(super) fn token_is_used_once(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
     let keys = location_of(dir.path()).credentials().unwrap();
-    assert!(keys.use_token(&[1; 32], time_at(0), time_at(60)).unwrap());
-    assert!(!keys.use_token(&[1; 32], time_at(30), time_at(60)).unwrap());
-    assert!(keys.use_token(&[2; 32], time_at(30), time_at(60)).unwrap());
+    let reviewer = person(Some(Role::Reviewer), "platform");
+    keys.put_person(&reviewer).unwrap();
+    let sign_in_again = || keys.put_sign_in(&sign_in(1, &reviewer), &[]).unwrap();
+    let use_at = |token: u8, at| keys.use_token(&[token; 32], time_at(at), time_at(60), &[[1; 32]]).unwrap();
+    sign_in_again();
+    assert!(use_at(1, 0));
+    assert!(keys.sign_ins().unwrap().is_empty());
+    sign_in_again();
+    assert!(!use_at(1, 30));
+    assert_eq!(keys.sign_ins().unwrap().len(), 1, "a token that was used before ends nothing");
+    assert!(use_at(2, 30));
+    assert!(keys.sign_ins().unwrap().is_empty());
 }

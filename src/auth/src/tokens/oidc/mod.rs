@@ -33,7 +33,7 @@ pub const SIGN_IN_COOKIE: &str = "countersign_sign_in";
 /// The time within which the provider must send the browser back after a sign-in has begun.
 pub const MAX_SIGN_IN_DURATION: SignedDuration = SignedDuration::from_mins(10);
 /// The time after which a person must sign in again, however often the sign-in is used.
-const MAX_SESSION_LIFETIME: SignedDuration = SignedDuration::from_hours(7 * 24);
+pub(crate) const MAX_SESSION_LIFETIME: SignedDuration = SignedDuration::from_hours(7 * 24);
 /// The context in which pending sign-ins are sealed. What was sealed in another context cannot be opened in this one.
 const SIGN_IN_CONTEXT: &[u8] = b"countersign.sign-in.1";
 /// The context in which the tokens of sessions are sealed.
@@ -178,11 +178,13 @@ impl OidcClient {
         let (provider, sealer) = self.require_configured()?;
         let ConfiguredIdentityProvider { config, issuer } = &*provider;
         let snapshot = issuer.current_snapshot(now).await.map_err(SignInProblem::from_refusal)?;
-        let endpoint = snapshot.metadata.sign_in.authorization.as_deref().ok_or(SignInProblem::ProviderUnusable)?;
+        let endpoint = snapshot.metadata.sign_in.authorization.as_deref();
+        let endpoint = endpoint.ok_or_else(|| provider.log_unusable("its metadata has no `authorization_endpoint`"))?;
         let random = || secret::generate("").map_err(|_| SignInProblem::Failed);
         let (issuer, state, nonce, verifier) = (config.issuer.clone(), random()?, random()?, random()?);
         let pending = PendingSignIn { issuer, state, nonce, verifier, started_at: now, required: required.cloned() };
-        let mut url = Url::parse(endpoint).map_err(|_| SignInProblem::ProviderUnusable)?;
+        let invalid_url = |_| provider.log_unusable("its `authorization_endpoint` is not a URL");
+        let mut url = Url::parse(endpoint).map_err(invalid_url)?;
         let request = CodeRequest {
             client_id: &config.client_id,
             redirect_uri: &self.redirect_uri(),
@@ -228,7 +230,8 @@ impl OidcClient {
         let snapshot = provider.issuer.current_snapshot(now).await.map_err(SignInProblem::from_refusal)?;
         let code = read_code(query, &pending, &snapshot)?;
         let tokens = provider.redeem_code(&snapshot, &code, &pending.verifier, &self.redirect_uri()).await?;
-        let id_token = tokens.id_token.clone().ok_or(SignInProblem::ProviderUnusable)?;
+        let id_token = tokens.id_token.clone();
+        let id_token = id_token.ok_or_else(|| provider.log_unusable("the token endpoint returned no ID token"))?;
         let claims = provider.verify_id_token(&id_token, Some(&pending.nonce), now).await?;
         let verified = provider.build_session(claims, tokens, id_token, now).await?;
         let person = verified.person;
@@ -255,7 +258,11 @@ impl OidcClient {
             return Renewal::Ended;
         }
         let unknown = |problem: SignInProblem, tokens: Option<SessionTokens>| {
-            tracing::warn!(?problem, issuer = session.issuer, "the provider could not be asked about a person");
+            tracing::warn!(
+                ?problem,
+                issuer = session.issuer,
+                "a sign-in could not be renewed at the identity provider, and continues"
+            );
             Renewal::Unknown(tokens.and_then(|tokens| seal_session(sealer, session.clone(), tokens).ok()))
         };
         let mut answer = match provider.redeem_refresh_token(&refresh_token, now).await {
@@ -319,7 +326,10 @@ fn read_code(query: &str, pending: &PendingSignIn, snapshot: &IssuerSnapshot) ->
     let code = code_flow::read_code(query, &pending.state, &pending.issuer, snapshot.metadata.sign_in.names_issuer);
     code.map_err(|problem| match problem {
         AuthorizationResponseError::OtherRequest => SignInProblem::Interrupted,
-        AuthorizationResponseError::OtherIssuer | AuthorizationResponseError::NoCode => SignInProblem::ProviderUnusable,
+        AuthorizationResponseError::OtherIssuer | AuthorizationResponseError::NoCode => {
+            tracing::warn!(issuer = pending.issuer, %problem, "the identity provider did not answer as expected");
+            SignInProblem::ProviderUnusable
+        }
         AuthorizationResponseError::Refused(error) => {
             tracing::info!(%error, "the provider did not sign a person in");
             SignInProblem::Denied

@@ -100,7 +100,7 @@ impl ConfiguredIdentityProvider {
         };
         // OpenID Connect Core 1.0, section 12.2.
         if renewed.session.subject != session.subject {
-            return Err(SignInProblem::ProviderUnusable);
+            return Err(self.log_unusable("the renewed tokens are of another person"));
         }
         renewed.session.ends_at = session.ends_at;
         // A renewal is not an authentication, whatever the renewed token says.
@@ -116,13 +116,18 @@ impl ConfiguredIdentityProvider {
         form: &[(&str, &str)],
     ) -> Result<TokenResponse, SignInProblem> {
         let SignInEndpoints { token, needs_secret_in_form, .. } = &snapshot.metadata.sign_in;
-        let endpoint = token.as_deref().ok_or(SignInProblem::ProviderUnusable)?;
+        let endpoint = token.as_deref().ok_or_else(|| self.log_unusable("its metadata has no `token_endpoint`"))?;
         let OidcConfig { client_id: id, client_secret, authorities, .. } = &self.config;
         let needs_secret_in_form = *needs_secret_in_form;
         let identity = ClientIdentity { id, secret: client_secret.as_ref(), needs_secret_in_form };
         let answer = post_form(endpoint, authorities.as_ref(), identity, form).await;
         let answer = answer.map_err(|error| self.log_problem(&error))?;
-        serde_json::from_str(&answer).map_err(|_| SignInProblem::ProviderUnusable)
+        serde_json::from_str(&answer).map_err(|_| self.log_unusable("the answer of the token endpoint is malformed"))
+    }
+
+    /// Logs why metadata or an answer of the provider cannot be used.
+    pub(super) fn log_unusable(&self, reason: &str) -> SignInProblem {
+        self.log_problem(&RequestError::Unusable(reason.to_owned()))
     }
 
     /// Logs and converts the failure of a request to the provider.
@@ -144,10 +149,8 @@ impl ConfiguredIdentityProvider {
         id_token: String,
         now: Timestamp,
     ) -> Result<NewSession, SignInProblem> {
-        let subject = read_string(&id_claims, "sub")?.ok_or(SignInProblem::ProviderUnusable)?;
-        if subject.len() > MAX_ID_BYTES {
-            return Err(SignInProblem::ProviderUnusable);
-        }
+        let subject = read_string(&id_claims, "sub")?.filter(|subject| subject.len() <= MAX_ID_BYTES);
+        let subject = subject.ok_or_else(|| self.log_unusable("the ID token has no `sub`, or one that is too long"))?;
         let sid = read_string(&id_claims, "sid")?;
         let (auth_time, acr) = (id_claims.auth_time(now.as_second()), id_claims.acr());
         let snapshot = self.issuer.current_snapshot(now).await.map_err(SignInProblem::from_refusal)?;
@@ -159,7 +162,7 @@ impl ConfiguredIdentityProvider {
                 let userinfo = TokenClaims::parse(text).map_err(SignInProblem::from_refusal)?;
                 // OpenID Connect Core 1.0, section 5.3.2: otherwise the claims of another person could be substituted.
                 if read_string(&userinfo, "sub")?.as_deref() != Some(&subject) {
-                    return Err(SignInProblem::ProviderUnusable);
+                    return Err(self.log_unusable("the UserInfo endpoint describes another person"));
                 }
                 let userinfo = userinfo.remove_claims(&ID_TOKEN_ONLY_CLAIMS);
                 userinfo_claims.extend(userinfo.names().filter(|name| *name != "sub").map(str::to_owned));
