@@ -3,8 +3,9 @@
 //! A valid credential is never held back, even if others fail from the same address: it is verified first, and only
 //! failures are counted. The exceptions are opaque tokens that this gateway does not know yet: no issuer is asked about
 //! them for an address whose tokens were refused too often. The limit stops clients with a wrong credential from
-//! retrying all the time, and keeps the log short. It is not what makes guessing hopeless: keys and sign-in codes have
-//! 256 random bits. Memory is bounded: if too many addresses fail at once, new ones share one count.
+//! retrying all the time, and keeps the log short. It does not protect from guessing, which is hopeless anyway: keys and
+//! sign-in codes have 256 random bits. Memory is bounded: if too many addresses fail at once, all that are not yet beyond
+//! the limit share one count.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
@@ -41,7 +42,7 @@ pub enum AttemptSource {
     /// One wrong key from one address, as a client with an outdated configuration sends it. Its failures do not count
     /// for other clients of the host.
     WrongKey(IpAddr, u64),
-    /// All sources beyond `MAX_TRACKED_SOURCES`, and peers without an address.
+    /// All sources beyond `MAX_TRACKED_SOURCES` that are not yet beyond the limit, and peers without an address.
     Untracked,
 }
 
@@ -138,7 +139,8 @@ impl FailedAttempts {
         if self.limiter.len() >= MAX_TRACKED_SOURCES && record_if_due(&self.last_sweep, now) {
             self.limiter.retain_recent();
         }
-        if self.limiter.len() < MAX_TRACKED_SOURCES { source } else { AttemptSource::Untracked }
+        let is_tracked = self.limiter.len() < MAX_TRACKED_SOURCES || self.blocked_until.contains_key(&source);
+        if is_tracked { source } else { AttemptSource::Untracked }
     }
 
     #[cfg(test)]
@@ -187,6 +189,21 @@ mod tests {
         assert_eq!(kinds.last(), Some(ErrorKind::RateLimited));
         let mapped: IpAddr = "::ffff:192.0.2.1".parse().unwrap();
         assert_eq!(AttemptSource::for_peer(Some(mapped)), AttemptSource::for_peer(ip(1)));
+    }
+
+    #[test]
+    fn full_table_does_not_unblock_anybody() {
+        let (attempts, now) = (FailedAttempts::default(), Instant::now());
+        let source = AttemptSource::for_peer(ip(1));
+        for _ in 0..11 {
+            attempts.record_failure(source, now, wrong_credential());
+        }
+        for n in 1..u32::try_from(MAX_TRACKED_SOURCES).unwrap() {
+            attempts.record_failure(AttemptSource::Peer(IpAddr::from(n.to_be_bytes())), now, wrong_credential());
+        }
+        assert_eq!(attempts.tracked_sources(), MAX_TRACKED_SOURCES);
+        assert_eq!(attempts.check(AttemptSource::for_peer(ip(2)), now), Ok(()));
+        assert_eq!(attempts.check(source, now).unwrap_err().kind, ErrorKind::RateLimited);
     }
 
     #[test]

@@ -236,7 +236,8 @@ impl Authenticator {
             return Ok(Identity { principal: Arc::clone(principal), credential: Credential::Key(hash) });
         }
         let refused = || McpError::new(ErrorKind::Unauthorized, "the key is unknown or revoked");
-        // Keys are random, so one that did not exist a moment ago does not exist now either.
+        // A key that was looked up a moment ago and did not exist is not looked up again. It cannot have been created
+        // since then, because new keys are random.
         if known.is_none() && self.is_known_wrong_key(&hash) {
             return Err(self.attempts.record_failure(
                 AttemptSource::for_wrong_key(peer, hash_prefix(&hash)),

@@ -4,7 +4,7 @@
 //! The crate never logs a secret, returns the gateway's own secrets only when it creates them, and stores secrets only
 //! as hashes or sealed. It identifies the caller, and never decides on a call.
 //!
-//! [`authenticator`] turns a header and an address into an identity, [`attempts`] slows down guessing, [`keys`] and
+//! [`authenticator`] turns a header and an address into an identity, [`attempts`] limits failures, [`keys`] and
 //! [`codes`] create credentials, [`keyring`] caches valid keys, [`stored_credentials`] uses the store, [`tokens`]
 //! verifies tokens, [`dashboard_sign_ins`] manages sign-ins of browsers, [`provider_sign_ins`] those with an identity
 //! provider, [`confusable_names`] rejects lookalike names, and [`origin`] rejects foreign pages and DNS rebinding.
