@@ -153,10 +153,8 @@ pub fn check_name(name: &str) -> Result<(), McpError> {
         return refuse("a name must have 1 to 64 characters".into());
     }
     if let Some(c) = name.chars().find(|c| !(c.is_ascii_alphanumeric() || "._-@+".contains(*c))) {
-        return refuse(format!(
-            "a name may contain only letters, digits and . _ - @ +, not {:?}",
-            c.escape_default().to_string()
-        ));
+        let c = c.escape_default();
+        return refuse(format!("a name may contain only letters, digits and . _ - @ +, not \"{c}\""));
     }
     if let Some(reserved) = find_reserved_name(name) {
         return refuse(format!("the gateway itself is called {reserved:?} in the audit trail; choose another name"));
@@ -238,5 +236,7 @@ mod tests {
             assert_eq!(check_name(bad).unwrap_err().kind, ErrorKind::InvalidParams, "{bad:?}");
         }
         check_name(&"x".repeat(65)).unwrap_err();
+        let error = check_name("ä").unwrap_err();
+        assert!(error.message.ends_with(r#"not "\u{e4}""#), "{}", error.message);
     }
 }

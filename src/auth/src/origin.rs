@@ -191,8 +191,8 @@ impl OriginRules {
             behind_tls_proxy: config.behind_tls_proxy,
         };
         let local = ["localhost", "127.0.0.1", "[::1]"].map(|name| format!("{name}:{}", config.listen.port()));
-        let public =
-            config.public_url.as_deref().and_then(|url| url.split_once("://")).map(|(_, host)| host.to_owned());
+        let public = config.public_url.as_deref().and_then(|url| url.split_once("://"));
+        let public = public.map(|(_, host)| host.trim_end_matches('/').to_owned());
         let all = local.into_iter().chain(public).filter(|host| rules.is_own_host(host.as_bytes()));
         rules.common_hosts = all.collect();
         rules

@@ -193,7 +193,8 @@ fn own_origin_uses_scheme_of_browsers() {
     assert_eq!(verdict(&proxied, "https://gw.example", "gw.example"), SameOrigin);
     assert_eq!(verdict(&proxied, "http://gw.example", "gw.example"), Forbidden);
     assert_eq!(verdict(&proxied, "http://localhost:8080", "localhost:8080"), SameOrigin);
-    let public = rules(|c| c.public_url = Some("https://gw.example".into()));
+    let public = rules(|c| c.public_url = Some("https://gw.example/".into()));
+    assert!(public.common_hosts.contains(&"gw.example".to_owned()));
     assert_eq!(verdict(&public, "https://gw.example", "127.0.0.1:8080"), SameOrigin, "a proxy may rewrite Host");
     assert!(public.browsers_use_https());
     assert!(!rules(|_| {}).browsers_use_https());

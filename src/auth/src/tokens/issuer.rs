@@ -142,11 +142,17 @@ impl Issuer {
 
     /// Logs that an introspection failed, unless that was just logged, because clients may send many tokens.
     pub(super) fn warn_of_failed_introspection(&self, error: &impl Display, now: Timestamp) {
-        let now = now.as_millisecond();
-        let last = self.last_warning.swap(now, Ordering::Relaxed);
-        if now.saturating_sub(last).saturating_abs() >= MIN_READ_INTERVAL_MS {
+        if self.record_warning_if_due(now) {
             tracing::warn!(issuer = %self.config.issuer, %error, "cannot ask the issuer about an access token");
         }
+    }
+
+    /// Returns `true` and records the time if the last recorded time is long enough ago, or the clock was set back.
+    pub(super) fn record_warning_if_due(&self, now: Timestamp) -> bool {
+        let now = now.as_millisecond();
+        let is_due = |last: i64| now.saturating_sub(last).saturating_abs() >= MIN_READ_INTERVAL_MS;
+        let record = |last| is_due(last).then_some(now);
+        self.last_warning.fetch_update(Ordering::Relaxed, Ordering::Relaxed, record).is_ok()
     }
 
     /// Reads the metadata and the keys again, unless another task has just done so.
@@ -213,8 +219,8 @@ impl Issuer {
     /// Verifies the signature and the claims of a JWT. Returns `None` if the keys must be read first.
     pub(super) fn verify(&self, token: UnverifiedJwt<'_>, now: Timestamp) -> Option<Result<VerifiedToken, Refusal>> {
         let snapshot = self.snapshot(now)?;
-        let UnverifiedJwt { header, signed, signature, .. } = &token;
-        match snapshot.keys.verify(header.kid.as_deref(), header.alg, signed.as_bytes(), signature) {
+        let UnverifiedJwt { header, signing_input, signature, .. } = &token;
+        match snapshot.keys.verify(header.kid.as_deref(), header.alg, signing_input.as_bytes(), signature) {
             SignatureCheck::Verified(key) => Some(self.check_claims(token, key, &snapshot, now)),
             SignatureCheck::Refused(refusal) => Some(Err(refusal)),
             SignatureCheck::UnknownKey => None,
@@ -228,10 +234,10 @@ impl Issuer {
         token: &UnverifiedJwt<'_>,
         now: Timestamp,
     ) -> Result<Arc<IssuerSnapshot>, Refusal> {
-        let UnverifiedJwt { header, signed, signature, .. } = token;
+        let UnverifiedJwt { header, signing_input, signature, .. } = token;
         let mut snapshot = self.current_snapshot(now).await?;
         for may_renew in [true, false] {
-            match snapshot.keys.verify(header.kid.as_deref(), header.alg, signed.as_bytes(), signature) {
+            match snapshot.keys.verify(header.kid.as_deref(), header.alg, signing_input.as_bytes(), signature) {
                 SignatureCheck::Verified(_) => return Ok(snapshot),
                 SignatureCheck::Refused(refusal) => return Err(refusal),
                 SignatureCheck::UnknownKey if may_renew => {

@@ -15,8 +15,8 @@ use super::{
 pub(super) struct UnverifiedJwt<'a> {
     pub header: Header,
     pub claims: TokenClaims,
-    /// The text that is signed: header and claims as they were sent.
-    pub signed: &'a str,
+    /// The header and the claims as they were sent, which the signature covers.
+    pub signing_input: &'a str,
     pub signature: Vec<u8>,
 }
 
@@ -44,7 +44,7 @@ impl<'a> UnverifiedJwt<'a> {
         else {
             return Err(Refusal::invalid("the token is not a signed JWT, which has three parts"));
         };
-        let signed = &token[..header.len() + 1 + claims.len()];
+        let signing_input = &token[..header.len() + 1 + claims.len()];
         let header = with_known_algorithm(parse_object(&decode_text(header)?)?);
         let header: Header = serde_json::from_value(header)
             .map_err(|_| Refusal::invalid("the token's header is malformed, or its `alg` is not supported"))?;
@@ -52,7 +52,7 @@ impl<'a> UnverifiedJwt<'a> {
             return Err(Refusal::invalid("the token's header has `crit`, and the gateway supports no extension"));
         }
         let claims = TokenClaims::parse(decode_text(claims)?)?;
-        Ok(Self { header, claims, signed, signature: decode(signature)? })
+        Ok(Self { header, claims, signing_input, signature: decode(signature)? })
     }
 
     /// Returns `true` if the header says that this is an access token (RFC 9068, section 2.1). Returns `false` if it

@@ -57,8 +57,11 @@ impl Metadata {
         let mut failure = RequestError::Unusable("it has no well-known URL".to_owned());
         for url in well_known_urls(issuer) {
             let is_unavailable = matches!(failure, RequestError::Unavailable(_));
-            // At a URL without metadata, issuers answer with any status, or with a page.
-            let document = match get_json(&url, trusted).await {
+            let document = get_json(&url, trusted).await.and_then(|document| {
+                Document::deserialize(document).map_err(|error| RequestError::Unusable(quote(&error.to_string())))
+            });
+            // At a URL without metadata, issuers answer with any status, with a page, or with other JSON.
+            let document = match document {
                 Ok(document) => document,
                 Err(RequestError::Unreachable(error)) => {
                     return Err(RequestError::Unreachable(format!("{url}: {error}")));
@@ -73,9 +76,8 @@ impl Metadata {
                     continue;
                 }
             };
-            let unusable = |error: String| RequestError::Unusable(format!("{url}: {error}"));
-            let document = Document::deserialize(document).map_err(|error| unusable(quote(&error.to_string())))?;
-            return Self::from_document(issuer, document).map_err(unusable);
+            return Self::from_document(issuer, document)
+                .map_err(|error| RequestError::Unusable(format!("{url}: {error}")));
         }
         Err(failure)
     }

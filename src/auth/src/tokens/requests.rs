@@ -33,10 +33,14 @@ pub(super) enum RequestError {
     /// The issuer sent an answer that cannot be used.
     #[error("{0}")]
     Unusable(String),
-    /// The issuer refused the request with this error code (RFC 6749, section 5.2). The code is empty if the issuer
-    /// names none: glewlwyd refuses a refresh token with the status 400 and no body.
-    #[error("the issuer refuses with {0:?}")]
+    /// The issuer refused the request with this error code (RFC 6749, section 5.2). The code is empty if the answer has
+    /// status 400 and no body, as glewlwyd refuses a refresh token.
+    #[error("the issuer refused the request {}", describe_code(.0))]
     Refused(String),
+}
+
+fn describe_code(code: &str) -> String {
+    if code.is_empty() { "without an error code".to_owned() } else { format!("with the error code {code:?}") }
 }
 
 fn client(trusted: Option<&Authorities>) -> Client {

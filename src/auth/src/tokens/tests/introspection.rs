@@ -148,6 +148,13 @@ async fn flood_of_unknown_tokens_does_not_delay_known_ones() {
     provider.stop().await;
 }
 
+#[test]
+fn failed_introspections_are_logged_every_ten_seconds() {
+    let issuer = Issuer::new(with_introspection(ISSUER), Vec::new(), 0);
+    let logged: Vec<i64> = (0..25).filter(|second| issuer.record_warning_if_due(after(*second))).collect();
+    assert_eq!(logged, [0, 10, 20]);
+}
+
 #[actix::test]
 async fn failed_introspection_ends_no_stream() {
     let (provider, verifier) = start().await;

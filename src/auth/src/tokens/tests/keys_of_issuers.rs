@@ -47,6 +47,14 @@ async fn keys_are_read_once_before_the_first_token() {
 }
 
 #[actix::test]
+async fn other_json_at_a_well_known_url_is_skipped() {
+    let fixture = Fixture::new().await;
+    fixture.provider.set_page("/.well-known/oauth-authorization-server", 200, r#"{"error":"not found"}"#);
+    fixture.identify(&fixture.token(&fixture.key), now()).await.unwrap();
+    fixture.provider.stop().await;
+}
+
+#[actix::test]
 async fn simultaneous_tokens_read_the_keys_once() {
     let fixture = Fixture::new().await;
     let tokens: Vec<String> = (0..20).map(|_| fixture.token(&fixture.key)).collect();
