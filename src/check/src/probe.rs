@@ -342,7 +342,7 @@ impl ProbeConnection {
             Some("ping") => json!({ "jsonrpc": "2.0", "id": id, "result": {} }),
             _ => json!({ "jsonrpc": "2.0", "id": id, "error": { "code": -32601, "message": "not offered" } }),
         };
-        self.wire.send(answer.to_string().as_bytes()).await
+        self.wire.send_unanswered(&answer).await
     }
 
     /// Sends a correct request and returns the response.

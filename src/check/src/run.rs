@@ -54,10 +54,11 @@ pub async fn check(target: &Target, options: &Options, progress: &mut dyn Progre
         Ok(probe) => probe,
         // The server answers with wrong ids, so no other check can match its answers.
         Err(error @ ProbeError::WrongId { .. }) => {
+            let probe = probe.with_revision(options.revision.as_deref().unwrap_or(LEGACY_REVISIONS[0]));
             let result = wrong_id_result(&probe, error);
-            progress.run_started("", LEGACY_REVISIONS[0], 1);
+            progress.run_started("", &probe.revision, 1);
             progress.check_finished(&result);
-            return Ok(report(LEGACY_REVISIONS[0], String::new(), vec![result], None));
+            return Ok(report(&probe.revision, String::new(), vec![result], None));
         }
         Err(error) => return Err(error.redact(&probe.redactor)),
     };
@@ -118,8 +119,7 @@ fn wrong_id_result(probe: &Probe, error: ProbeError) -> CheckResult {
         _ => Vec::new(),
     };
     let transcript = Transcript { received, ..Transcript::default() };
-    let probe = probe.with_revision(LEGACY_REVISIONS[0]);
-    check_result(&probe, check, Err(NotPassed::Failed(reason)), transcript, Duration::ZERO)
+    check_result(probe, check, Err(NotPassed::Failed(reason)), transcript, Duration::ZERO)
 }
 
 fn to_milliseconds(time: Duration) -> u64 {
@@ -182,7 +182,9 @@ async fn discover_server(probe: &Probe) -> Result<Probe, ProbeError> {
                 probe.take_transcript();
                 return Ok(probe);
             }
-            Err(error @ (ProbeError::Unreachable(_) | ProbeError::RunEnded(_))) => return Err(error),
+            Err(error @ (ProbeError::Unreachable(_) | ProbeError::UpgradeRefused(_) | ProbeError::RunEnded(_))) => {
+                return Err(error);
+            }
             // A server that does not answer the handshake supports no handshake revision, so one timeout is enough.
             Err(error @ (ProbeError::Timeout(_) | ProbeError::NotRead(_) | ProbeError::WrongId { .. }))
                 if revision != MODERN_REVISION =>

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Check, Group, Outcome, SpecPages, ensure, fail, skip};
+use super::{Check, Group, Outcome, SpecPages, ensure, fail, skip, truncate};
 use crate::{
     Target,
     probe::Probe,
@@ -41,7 +41,11 @@ fn skip_other_transport() -> Outcome {
 async fn check_subprotocol(probe: Probe) -> Outcome {
     let conn = probe.connect_without_handshake().await?;
     let Wire::WebSocket(socket) = &conn.wire else { return skip_other_transport() };
-    ensure(socket.subprotocol.as_deref() == Some("mcp"), || format!("it chooses {:?}", socket.subprotocol))
+    match socket.subprotocol.as_deref() {
+        Some("mcp") => Ok(()),
+        Some(other) => fail(format!("it selects the subprotocol {}", truncate(other))),
+        None => fail("it selects no subprotocol".to_owned()),
+    }
 }
 
 async fn check_text_frames(probe: Probe) -> Outcome {
@@ -50,9 +54,11 @@ async fn check_text_frames(probe: Probe) -> Outcome {
     socket.send_text(probe.harmless_request(7777).to_string().as_bytes()).await?;
     match socket.next_message(probe.answer_timeout()).await? {
         Some(SocketMessage::Text(text)) => {
-            ensure(serde_json::from_str::<serde_json::Value>(&text).is_ok(), || format!("it sends {text}"))
+            ensure(serde_json::from_str::<serde_json::Value>(&text).is_ok(), || format!("it sends {}", truncate(&text)))
         }
-        other => fail(format!("it sends {other:?}")),
+        Some(SocketMessage::Binary) => fail("it sends a binary message".to_owned()),
+        Some(SocketMessage::Close(_)) => fail("it closes the connection".to_owned()),
+        None => fail("it does not answer".to_owned()),
     }
 }
 
@@ -72,8 +78,41 @@ async fn check_origin(probe: Probe) -> Outcome {
     let mut headers = headers.clone();
     headers.push(("Origin".to_owned(), "https://evil.example".to_owned()));
     match WebSocket::open(url, &headers, &["mcp"], probe.answer_timeout(), Arc::clone(&probe.budget)).await {
-        Err(ProbeError::Unreachable(_) | ProbeError::Closed) => Ok(()),
+        Err(error) if is_refusal(&error) => Ok(()),
         Err(error) => Err(error.into()),
         Ok(_) => fail("it accepts the upgrade".to_owned()),
+    }
+}
+
+/// Returns `true` if the server refused the upgrade. A server that cannot be reached or has an internal error refuses nothing.
+fn is_refusal(error: &ProbeError) -> bool {
+    // Some servers answer 404. The path exists, because the run began with an upgrade without `Origin`.
+    matches!(error, ProbeError::UpgradeRefused(400..=499) | ProbeError::Closed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Options, catalog::NotPassed};
+
+    #[test]
+    fn only_client_errors_refuse_an_upgrade() {
+        for (error, expected) in [
+            (ProbeError::UpgradeRefused(403), true),
+            (ProbeError::UpgradeRefused(404), true),
+            (ProbeError::Closed, true),
+            (ProbeError::UpgradeRefused(200), false),
+            (ProbeError::UpgradeRefused(500), false),
+            (ProbeError::Unreachable("connection refused".to_owned()), false),
+        ] {
+            assert_eq!(is_refusal(&error), expected, "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn unreachable_server_fails_the_check_of_origins() {
+        let target = Target::WebSocket { url: "ws://127.0.0.1:1/ws".parse().unwrap(), headers: Vec::new() };
+        let outcome = check_origin(Probe::new(&target, &Options::default())).await;
+        assert!(matches!(outcome, Err(NotPassed::Failed(_))), "{outcome:?}");
     }
 }

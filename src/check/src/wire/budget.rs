@@ -60,17 +60,17 @@ mod tests {
         assert_eq!(estimate_parsed_bytes("1"), 1 + VALUE_OVERHEAD);
         assert_eq!(estimate_parsed_bytes("[[],[]]"), 7 + 5 * VALUE_OVERHEAD);
         assert_eq!(estimate_parsed_bytes(r#"{"a,[":"\\\"{,:"}"#), 17 + 3 * VALUE_OVERHEAD);
-        assert!(
-            estimate_parsed_bytes(&"[],".repeat(1 << 20)) > MAX_PARSED_BYTES
-                && estimate_parsed_bytes(&"a, ".repeat(1 << 20)) > MAX_PARSED_BYTES
-        );
+        assert!(estimate_parsed_bytes(&"[],".repeat(1 << 20)) > MAX_PARSED_BYTES);
+        assert!(estimate_parsed_bytes(&"a, ".repeat(1 << 20)) > MAX_PARSED_BYTES);
         assert!(estimate_parsed_bytes(&format!("\"{}\"", "a, ".repeat(1 << 20))) < MAX_PARSED_BYTES);
     }
 
     #[test]
     fn run_budget_is_exhausted() {
         let budget = Budget::default();
-        assert!(budget.charge(usize::try_from(MAX_RUN_BYTES).unwrap()).is_ok() && budget.exceeded_reason().is_none());
-        assert!(matches!(budget.charge(1), Err(ProbeError::RunEnded(_))) && budget.exceeded_reason().is_some());
+        assert_eq!(budget.charge(usize::try_from(MAX_RUN_BYTES).unwrap()), Ok(()));
+        assert_eq!(budget.exceeded_reason(), None);
+        assert!(matches!(budget.charge(1), Err(ProbeError::RunEnded(_))));
+        assert!(budget.exceeded_reason().is_some());
     }
 }

@@ -38,7 +38,7 @@ impl HttpResponse {
     }
 
     pub fn is_stream(&self) -> bool {
-        self.header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream"))
+        self.header("content-type").is_some_and(|kind| kind.to_ascii_lowercase().starts_with("text/event-stream"))
     }
 
     /// Returns the messages in the response.
@@ -110,9 +110,14 @@ impl Http {
         all
     }
 
+    /// Posts a text with the headers for its message.
+    pub async fn post(&self, message: &Value, text: &[u8]) -> Result<HttpResponse, ProbeError> {
+        self.request("POST", &self.headers_for(message), text, self.limit).await
+    }
+
     pub async fn send(&mut self, text: &[u8]) -> Result<(), ProbeError> {
         let message: Value = serde_json::from_slice(text).unwrap_or_default();
-        let answer = self.request("POST", &self.headers_for(&message), text, self.limit).await?;
+        let answer = self.post(&message, text).await?;
         let status = Some(answer.status);
         if self.session.is_none() && message["method"] == "initialize" {
             self.session = answer.header("mcp-session-id").map(str::to_owned);
@@ -355,6 +360,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn content_type_is_case_insensitive() {
+        let response = |kind: &str| {
+            let headers = vec![("content-type".to_owned(), kind.to_owned())];
+            HttpResponse { headers, ..HttpResponse::default() }
+        };
+        assert!(response("text/event-stream").is_stream());
+        assert!(response("Text/Event-Stream; charset=UTF-8").is_stream());
+        assert!(!response("application/json").is_stream());
+    }
 
     #[test]
     fn partial_chunked_body_is_decoded() {

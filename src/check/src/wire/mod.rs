@@ -40,6 +40,9 @@ pub enum ProbeError {
     NotRead(Duration),
     #[error("there is no revision {0}; known: {known}", known = known_revisions())]
     UnknownRevision(String),
+    /// The status of an answer to a WebSocket upgrade, other than 101.
+    #[error("it answers the upgrade with HTTP {0}")]
+    UpgradeRefused(u16),
     #[error("its answer is invalid: {0}")]
     InvalidData(String),
     /// All received responses had ids that match no request. `message` is the first of them.
@@ -124,6 +127,15 @@ impl Wire {
         }
     }
 
+    /// Sends a message that the server does not answer. Over HTTP its response, usually 202, is dropped: [`Wire::receive`] would
+    /// return it as the answer to another request.
+    pub async fn send_unanswered(&mut self, message: &Value) -> Result<(), ProbeError> {
+        match self {
+            Self::Http(wire) => wire.post(message, message.to_string().as_bytes()).await.map(drop),
+            _ => self.send(message.to_string().as_bytes()).await,
+        }
+    }
+
     /// Returns the next message, or `None` if none arrives within the limit.
     pub async fn receive(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
         let received = match self {
@@ -137,5 +149,44 @@ impl Wire {
             }
             received => Ok(received),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn http_response_to_an_answer_is_dropped() {
+        const STREAM: &str = "data: {\"id\":\"roots\",\"method\":\"roots/list\"}\n\ndata: {\"id\":1,\"result\":{}}\n\n";
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap()).parse().unwrap();
+        let server = tokio::spawn(async move {
+            for (status, body) in [(200, STREAM), (202, "")] {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                assert!(socket.read(&mut [0; 4096]).await.unwrap() > 0);
+                let head = format!(
+                    "HTTP/1.1 {status} x\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n",
+                    body.len()
+                );
+                socket.write_all((head + body).as_bytes()).await.unwrap();
+            }
+        });
+        let limit = Duration::from_secs(60);
+        let target = Target::Http { url, headers: Vec::new() };
+        let mut wire = Wire::open(&target, limit, &Arc::default()).await.unwrap();
+        wire.send(br#"{"id":1,"method":"tools/call"}"#).await.unwrap();
+        let request = wire.receive(limit).await.unwrap().and_then(|received| received.json()).unwrap();
+        wire.send_unanswered(&json!({ "id": request["id"], "result": {} })).await.unwrap();
+        let response = wire.receive(limit).await.unwrap().and_then(|received| received.json());
+        assert_eq!(response, Some(json!({ "id": 1, "result": {} })));
+        assert_eq!(wire.receive(limit).await.unwrap(), None);
+        server.await.unwrap();
     }
 }

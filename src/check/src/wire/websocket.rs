@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
+use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use url::Url;
 
 use super::{
@@ -37,6 +38,8 @@ struct Frame {
 pub(crate) struct WebSocket {
     socket: Connection,
     buffer: Vec<u8>,
+    /// The opcode and the received parts of an incomplete message.
+    partial: Option<(u8, Vec<u8>)>,
     /// The subprotocol that the server selected.
     pub subprotocol: Option<String>,
 }
@@ -70,10 +73,13 @@ impl WebSocket {
             let mut answer = HttpResponse::default();
             let buffer = read_head(&mut socket, &mut answer).await?;
             if answer.status != 101 {
-                return Err(ProbeError::Unreachable(format!("it answers the upgrade with {}", answer.status)));
+                return Err(ProbeError::UpgradeRefused(answer.status));
+            }
+            if answer.header("sec-websocket-accept") != Some(accept_value(&key).as_str()) {
+                return Err(ProbeError::InvalidData("`Sec-WebSocket-Accept` does not match the key".to_owned()));
             }
             let subprotocol = answer.header("sec-websocket-protocol").map(str::to_owned);
-            Ok(Self { socket, buffer, subprotocol })
+            Ok(Self { socket, buffer, partial: None, subprotocol })
         };
         tokio::time::timeout(limit, opening).await.unwrap_or(Err(ProbeError::Timeout(limit)))
     }
@@ -123,8 +129,8 @@ impl WebSocket {
     /// Returns the next message and answers pings.
     pub async fn next_message(&mut self, limit: Duration) -> Result<Option<SocketMessage>, ProbeError> {
         let next = async {
-            let mut message: Option<(u8, Vec<u8>)> = None;
             loop {
+                // Parts that were read before a timeout stay in `buffer` and `partial`.
                 let Some(Frame { is_last, opcode, payload }) = self.take_frame() else {
                     if self.buffer.len() > MAX_MESSAGE_BYTES {
                         return Err(ProbeError::InvalidData("a frame without an end".to_owned()));
@@ -142,14 +148,14 @@ impl WebSocket {
                         return Ok(SocketMessage::Close(code));
                     }
                     _ => {
-                        let (kind, all) = message.get_or_insert((opcode, Vec::new()));
+                        let (_, all) = self.partial.get_or_insert((opcode, Vec::new()));
                         all.extend_from_slice(&payload);
                         if all.len() > MAX_MESSAGE_BYTES {
                             return Err(ProbeError::InvalidData("a message without an end".to_owned()));
                         }
                         if is_last {
-                            return Ok(match *kind {
-                                TEXT => SocketMessage::Text(String::from_utf8_lossy(all).into_owned()),
+                            return Ok(match self.partial.take() {
+                                Some((TEXT, all)) => SocketMessage::Text(String::from_utf8_lossy(&all).into_owned()),
                                 _ => SocketMessage::Binary,
                             });
                         }
@@ -172,5 +178,65 @@ impl WebSocket {
         let payload = self.buffer.get(start..end)?.to_vec();
         self.buffer.drain(..end);
         Some(Frame { is_last: first & 0x80 != 0, opcode: first & 0x0f, payload })
+    }
+}
+
+/// Returns the value of `Sec-WebSocket-Accept` for a key (RFC 6455, section 4.2.2).
+fn accept_value(key: &str) -> String {
+    let text = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    BASE64_STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::{TcpListener, TcpStream},
+    };
+
+    use super::*;
+
+    /// The time limit for what the server sends at once.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// Accepts a connection and upgrades it with an answer to that key, or to the key of the client. Sends `frame` at the same
+    /// time.
+    async fn upgrade(listener: &TcpListener, key: Option<&str>, frame: &[u8]) -> TcpStream {
+        let (mut socket, _) = listener.accept().await.unwrap();
+        let mut request = vec![0; 4096];
+        let count = socket.read(&mut request).await.unwrap();
+        let request = String::from_utf8_lossy(&request[..count]).into_owned();
+        let sent_key = request.lines().find_map(|line| line.strip_prefix("Sec-WebSocket-Key: ")).unwrap();
+        let accept = accept_value(key.unwrap_or(sent_key));
+        let mut answer = format!("HTTP/1.1 101 x\r\nSec-WebSocket-Accept: {accept}\r\n\r\n").into_bytes();
+        answer.extend_from_slice(frame);
+        socket.write_all(&answer).await.unwrap();
+        socket
+    }
+
+    async fn open(listener: &TcpListener) -> Result<WebSocket, ProbeError> {
+        let url = format!("ws://{}/ws", listener.local_addr().unwrap()).parse().unwrap();
+        WebSocket::open(&url, &[], &[], LIMIT, Arc::default()).await
+    }
+
+    #[tokio::test]
+    async fn partial_message_survives_a_timeout() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (mut server, client) = tokio::join!(upgrade(&listener, None, b"\x01\x02[1"), open(&listener));
+        let mut client = client.unwrap();
+        assert_eq!(client.next_message(Duration::from_millis(100)).await, Ok(None));
+        server.write_all(b"\x80\x02,2").await.unwrap();
+        server.write_all(b"\x81\x01]").await.unwrap();
+        assert_eq!(client.next_message(LIMIT).await, Ok(Some(SocketMessage::Text("[1,2".to_owned()))));
+        assert_eq!(client.next_message(LIMIT).await, Ok(Some(SocketMessage::Text("]".to_owned()))));
+    }
+
+    #[tokio::test]
+    async fn answer_to_another_key_is_invalid() {
+        // The example of RFC 6455, section 1.3.
+        assert_eq!(accept_value("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (_server, client) = tokio::join!(upgrade(&listener, Some("another"), b""), open(&listener));
+        assert!(matches!(client.map(drop), Err(ProbeError::InvalidData(_))));
     }
 }
