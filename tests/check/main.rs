@@ -292,11 +292,27 @@ fn wrong_id_type_is_reported() {
         assert!(found["received"].to_string().contains(r#"\"id\":\"42\""#), "{found}");
     }
     // If no answer belongs to a request, nothing more can be checked.
-    let ran = check_model_server(CheckTarget { transport: "stdio", modern: false }, "run/no-ids");
-    assert_eq!((ran.code, failed_checks(&ran)), (Some(1), BTreeSet::from(["messages/id-integer".to_owned()])));
-    let found = &ran.report["checks"][0];
-    assert!(found["why"].as_str().unwrap().contains("null"), "{found}");
-    assert!(found["received"][0].as_str().unwrap().contains("protocolVersion"), "{found}");
+    for (modern, revision, member) in
+        [(false, "2025-11-25", "protocolVersion"), (true, "2026-07-28", "supportedVersions")]
+    {
+        let ran = check_model_server(CheckTarget { transport: "stdio", modern }, "run/no-ids");
+        assert_eq!((ran.code, failed_checks(&ran)), (Some(1), BTreeSet::from(["messages/id-integer".to_owned()])));
+        assert_eq!(ran.report["revision"], revision);
+        let found = &ran.report["checks"][0];
+        assert!(found["spec"].as_str().unwrap().starts_with(revision), "{found}");
+        assert!(found["why"].as_str().unwrap().contains("null"), "{found}");
+        assert!(found["received"][0].as_str().unwrap().contains(member), "{found}");
+    }
+}
+
+/// A check that a server sends nothing but the answer does not pass if there is no answer.
+#[test]
+fn unanswered_calls_fail_checks() {
+    let options = ["--json", "--timeout", "5", "--only", "utilities", "--revision", "2026-07-28"];
+    let server = ["--", SERVER, "--modern", "--fault", "run/silent-calls"];
+    let ran = run(&[&options[..], &server].concat());
+    let expected = ["utilities/no-requests", "utilities/progress-token"].map(str::to_owned);
+    assert_eq!((ran.code, failed_checks(&ran)), (Some(1), BTreeSet::from(expected)));
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! It shares no code with the gateway or the prober, so that a mistake is not made twice.
 //!
 //! Faults that begin with `run/` concern a whole run instead of one check: ids of another type (after a banner), no
-//! ids, answers of 16 MiB, and answers with the credentials that it received.
+//! ids, answers of 16 MiB, calls without answers, and answers with the credentials that it received.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "test code")]
 
@@ -206,6 +206,9 @@ impl Server {
         }
         let mut all = Vec::new();
         if method == "tools/call" {
+            if self.has("run/silent-calls") {
+                return all;
+            }
             if self.has("utilities/no-requests") {
                 all.push(json!({ "jsonrpc": "2.0", "id": "roots", "method": "roots/list" }).to_string());
             }

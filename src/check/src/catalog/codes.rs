@@ -42,7 +42,7 @@ pub(super) const CHECKS: &[Check] = &[
         .advice("An internal error is a bug in the server: look at its log.")
         .spec(CODES),
     Check::new("codes/reserved", Group::Codes, |probe| Box::pin(check_reserved(probe)))
-        .must("No error has a code that the specification reserves: -32023 to -32099, -32002 and -32042.")
+        .must("No error has a code that the specification reserves: -32023 to -32099, and -32002.")
         .advice("Choose your own codes outside of -32768 to -32000.")
         .spec(CODES)
         .in_revisions(RevisionRange::Modern),
@@ -107,8 +107,8 @@ async fn check_internal_error(probe: Probe) -> Outcome {
 }
 
 async fn check_reserved(probe: Probe) -> Outcome {
-    // -32000 to -32019 are left to older implementations; two codes of older revisions are not reused.
-    let is_reserved = |code: &i64| matches!(code, -32002 | -32042) || (-32099..=-32023).contains(code);
+    // -32000 to -32019 are left to older implementations, except for a code of older revisions, which is not reused.
+    let is_reserved = |code: &i64| *code == -32002 || (-32099..=-32023).contains(code);
     for (method, response) in collect_responses(&probe).await? {
         if let Some(code) = error_code(&response).filter(is_reserved) {
             return fail(format!("{method} is answered with {code}"));

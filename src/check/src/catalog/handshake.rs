@@ -60,9 +60,9 @@ pub(super) const CHECKS: &[Check] = &[
         .spec(INITIALIZATION),
 ];
 
-/// Fails and quotes the value from the server's handshake unless the condition holds.
-fn ensure_handshake(holds: bool, value: &Value) -> Outcome {
-    ensure(holds, || format!("it says {}", compact_json(value)))
+/// Fails and quotes the member of the server's handshake unless the condition holds.
+fn ensure_handshake(holds: bool, member: &str, value: &Value) -> Outcome {
+    ensure(holds, || format!("`{member}` is {}", compact_json(value)))
 }
 
 async fn check_version_format(probe: Probe) -> Outcome {
@@ -72,7 +72,7 @@ async fn check_version_format(probe: Probe) -> Outcome {
         parts.iter().map(|part| part.len()).eq([4, 2, 2])
             && parts.iter().all(|part| part.bytes().all(|b| b.is_ascii_digit()))
     });
-    ensure_handshake(is_date, version)
+    ensure_handshake(is_date, "protocolVersion", version)
 }
 
 async fn check_known_version(probe: Probe) -> Outcome {
@@ -95,12 +95,13 @@ async fn check_unknown_version(probe: Probe) -> Outcome {
 
 async fn check_server_info(probe: Probe) -> Outcome {
     let info = &probe.server_info.handshake_result["serverInfo"];
-    ensure_handshake(info["name"].is_string() && info["version"].is_string(), info)
+    ensure_handshake(info["name"].is_string() && info["version"].is_string(), "serverInfo", info)
 }
 
 async fn check_capabilities(probe: Probe) -> Outcome {
     let all = &probe.server_info.handshake_result["capabilities"];
-    ensure_handshake(all.as_object().is_some_and(|all| all.values().all(Value::is_object)), all)
+    let is_valid = all.as_object().is_some_and(|all| all.values().all(Value::is_object));
+    ensure_handshake(is_valid, "capabilities", all)
 }
 
 async fn check_capabilities_answer(probe: Probe) -> Outcome {

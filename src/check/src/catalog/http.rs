@@ -164,7 +164,7 @@ async fn check_content_type(probe: Probe) -> Outcome {
     let answer = post_harmless(&probe, &[]).await?;
     let kind = answer.header("content-type").unwrap_or_default().to_ascii_lowercase();
     let is_known = kind.starts_with("application/json") || kind.starts_with("text/event-stream");
-    ensure(is_known, || format!("the content type is {kind:?}"))
+    ensure(is_known, || format!("the content type is {}", compact_json(&json!(kind))))
 }
 
 async fn check_notification_accepted(probe: Probe) -> Outcome {
@@ -172,16 +172,16 @@ async fn check_notification_accepted(probe: Probe) -> Outcome {
     let params = json!({ "requestId": "check-none", "reason": "check" });
     let message = probe.message(None, "notifications/cancelled", params);
     let answer = post(&mut probe.connect_ready().await?, &message, &[]).await?;
-    let accepted = answer.status == 202 && answer.body.is_empty();
-    ensure_answer(accepted || (400..500).contains(&answer.status), &answer)
+    let is_accepted = answer.status == 202 && answer.body.is_empty();
+    ensure_answer(is_accepted || (400..500).contains(&answer.status), &answer)
 }
 
 async fn check_origin(probe: Probe) -> Outcome {
     let answer = post_harmless(&probe, &[("Origin", Some("https://evil.example"))]).await?;
     // The status was specified later than the refusal itself.
-    let refused =
+    let is_refused =
         if &*probe.revision < "2025-11-25" { (400..500).contains(&answer.status) } else { answer.status == 403 };
-    ensure_answer(refused, &answer)
+    ensure_answer(is_refused, &answer)
 }
 
 /// The time for which a stream without events is read.
@@ -191,8 +191,8 @@ async fn check_get(probe: Probe) -> Outcome {
     let mut conn = probe.connect_ready().await?;
     let headers = stream_headers(&mut conn);
     let answer = conn.listen(&headers, QUIET_STREAM_LIMIT).await?;
-    let streams = answer.status == 200 && answer.is_stream();
-    ensure_answer(streams || answer.status == 405, &answer)
+    let is_stream = answer.status == 200 && answer.is_stream();
+    ensure_answer(is_stream || answer.status == 405, &answer)
 }
 
 /// Opens a connection with a session, and skips the check if the server has no sessions.
@@ -206,7 +206,8 @@ async fn open_session(probe: &Probe) -> Outcome<(ProbeConnection, String)> {
 
 async fn check_session_id(probe: Probe) -> Outcome {
     let (_, id) = open_session(&probe).await?;
-    ensure(id.bytes().all(|byte| (0x21..=0x7e).contains(&byte)), || format!("it is {id:?}"))
+    let is_visible_ascii = id.bytes().all(|byte| (0x21..=0x7e).contains(&byte));
+    ensure(is_visible_ascii, || format!("the session id is {}", compact_json(&json!(id))))
 }
 
 async fn check_session_required(probe: Probe) -> Outcome {
@@ -279,7 +280,7 @@ async fn check_event_ids(probe: Probe) -> Outcome {
     }
     let mut seen = std::collections::HashSet::new();
     let duplicate = ids.iter().find(|id| !seen.insert(**id));
-    ensure_none(duplicate, |id| format!("{id:?} occurs twice"))
+    ensure_none(duplicate, |id| format!("the event id {} occurs twice", compact_json(&json!(id))))
 }
 
 async fn check_resumed_stream(probe: Probe) -> Outcome {
@@ -295,7 +296,9 @@ async fn check_resumed_stream(probe: Probe) -> Outcome {
     }
     let mut messages = answer.messages().into_iter().filter_map(|text| parse(&text));
     let foreign = messages.find(|message| all.iter().skip(1).any(|(id, _)| message["id"] == *id));
-    ensure_none(foreign, |message| format!("after {last:?} it sends {}", compact_json(&message)))
+    ensure_none(foreign, |message| {
+        format!("after the event {} it sends {}", compact_json(&json!(last)), compact_json(&message))
+    })
 }
 
 async fn check_header_missing(probe: Probe) -> Outcome {
@@ -304,7 +307,9 @@ async fn check_header_missing(probe: Probe) -> Outcome {
 
 async fn check_no_session(probe: Probe) -> Outcome {
     let answer = post_harmless(&probe, &[]).await?;
-    ensure_none(answer.header("mcp-session-id"), |session| format!("it starts the session {session:?}"))
+    ensure_none(answer.header("mcp-session-id"), |session| {
+        format!("it starts the session {}", compact_json(&json!(session)))
+    })
 }
 
 async fn check_method_status(probe: Probe) -> Outcome {

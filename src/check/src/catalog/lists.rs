@@ -85,7 +85,8 @@ async fn check_resource_contents(probe: Probe) -> Outcome {
         let response = conn.ask("resources/read", json!({ "uri": resource["uri"] })).await?;
         let is_valid = response["result"]["contents"].as_array().is_some_and(|all| all.iter().all(is_contents));
         if response.get("error").is_none() && !is_valid {
-            return fail(format!("{} reads as {}", resource["uri"], compact_json(&response["result"])));
+            let (uri, result) = (compact_json(&resource["uri"]), compact_json(&response["result"]));
+            return fail(format!("{uri} reads as {result}"));
         }
     }
     Ok(())
@@ -123,10 +124,10 @@ async fn check_prompts(probe: Probe) -> Outcome {
     let listed = &probe.server_info.prompts;
     skip_unless_listed(&probe, "prompts", listed)?;
     ensure_each(listed, |entry| {
-        let arguments = entry.get("arguments").is_none_or(|all| {
+        let has_valid_arguments = entry.get("arguments").is_none_or(|all| {
             all.as_array().is_some_and(|all| all.iter().all(|argument| argument["name"].is_string()))
         });
-        entry["name"].is_string() && arguments
+        entry["name"].is_string() && has_valid_arguments
     })
 }
 
@@ -146,7 +147,8 @@ async fn check_prompt_messages(probe: Probe) -> Outcome {
             })
         });
         if response.get("error").is_none() && !is_valid {
-            return fail(format!("{} gives {}", prompt["name"], compact_json(&response["result"])));
+            let (name, result) = (compact_json(&prompt["name"]), compact_json(&response["result"]));
+            return fail(format!("{name} gives {result}"));
         }
     }
     Ok(())

@@ -52,12 +52,16 @@ async fn check_discover(probe: Probe) -> Outcome {
     let has_dates = result["supportedVersions"].as_array().is_some_and(|all| {
         !all.is_empty() && all.iter().all(|version| version.as_str().is_some_and(|text| text.len() == 10))
     });
-    ensure(has_dates && result["capabilities"].is_object(), || format!("it says {}", compact_json(result)))
+    ensure(has_dates && result["capabilities"].is_object(), || {
+        format!("the result of `server/discover` is {}", compact_json(result))
+    })
 }
 
 async fn check_server_info(probe: Probe) -> Outcome {
     let info = &probe.server_info.handshake_result["_meta"]["io.modelcontextprotocol/serverInfo"];
-    ensure(info["name"].is_string() && info["version"].is_string(), || format!("it says {}", compact_json(info)))
+    ensure(info["name"].is_string() && info["version"].is_string(), || {
+        format!("`io.modelcontextprotocol/serverInfo` is {}", compact_json(info))
+    })
 }
 
 async fn check_unsupported_version(probe: Probe) -> Outcome {

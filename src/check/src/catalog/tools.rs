@@ -16,6 +16,8 @@ const RESULT: SpecPages = ("server/tools#tool-result", "server/tools#tool-result
 
 /// Maximum number of tools that are called.
 const MAX_CALLED_TOOLS: usize = 5;
+/// Maximum total length in bytes that the schema of a tool may require of the strings in generated arguments.
+const MAX_STRING_BYTES: usize = 64 << 10;
 
 pub(super) const CHECKS: &[Check] = &[
     Check::new("tools/list", Group::Tools, |probe| Box::pin(check_list(probe)))
@@ -80,6 +82,11 @@ fn listed_tools(probe: &Probe) -> Outcome<&[Value]> {
     if probe.server_info.tools.is_empty() { skip("it lists no tools") } else { Ok(&probe.server_info.tools) }
 }
 
+/// Quotes the name of a tool for a reason. A server may list a name of any type and length.
+pub(super) fn quote_name(tool: &Value) -> String {
+    compact_json(&tool["name"])
+}
+
 async fn check_list(probe: Probe) -> Outcome {
     skip_unless_offered(&probe, "tools")?;
     let mut conn = probe.connect_ready().await?;
@@ -98,10 +105,13 @@ async fn check_pages(probe: Probe) -> Outcome {
     }
     let mut seen = HashSet::new();
     while let Some(text) = cursor.as_str() {
-        ensure(seen.insert(text.to_owned()), || format!("the cursor {text:?} is repeated, so the list has no end"))?;
+        let quoted = || compact_json(&json!(text));
+        ensure(seen.insert(text.to_owned()), || {
+            format!("the cursor {} is repeated, so the list has no end", quoted())
+        })?;
         let mut response = conn.ask("tools/list", json!({ "cursor": text })).await?;
         ensure(response["result"]["tools"].is_array(), || {
-            format!("it answers its own cursor {text:?} with {}", compact_json(&response))
+            format!("it answers its own cursor {} with {}", quoted(), compact_json(&response))
         })?;
         cursor = response["result"]["nextCursor"].take();
     }
@@ -111,7 +121,7 @@ async fn check_pages(probe: Probe) -> Outcome {
 async fn check_unique(probe: Probe) -> Outcome {
     let mut seen = HashSet::new();
     let duplicate = listed_tools(&probe)?.iter().find(|tool| !seen.insert(tool["name"].to_string()));
-    ensure_none(duplicate, |tool| format!("{} is listed twice", tool["name"]))
+    ensure_none(duplicate, |tool| format!("{} is listed twice", quote_name(tool)))
 }
 
 async fn check_names(probe: Probe) -> Outcome {
@@ -120,13 +130,13 @@ async fn check_names(probe: Probe) -> Outcome {
             && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.'))
     };
     let invalid = listed_tools(&probe)?.iter().find(|tool| !tool["name"].as_str().is_some_and(is_valid));
-    ensure_none(invalid, |tool| format!("{} is not a valid name", compact_json(&tool["name"])))
+    ensure_none(invalid, |tool| format!("{} is not a valid name", quote_name(tool)))
 }
 
 async fn check_input_schema_root(probe: Probe) -> Outcome {
     let is_wrong = |tool: &&Value| tool["inputSchema"].is_object() && tool["inputSchema"]["type"] != "object";
     ensure_none(listed_tools(&probe)?.iter().find(is_wrong), |tool| {
-        format!("the input schema of {} has the type {}", tool["name"], compact_json(&tool["inputSchema"]["type"]))
+        format!("the input schema of {} has the type {}", quote_name(tool), compact_json(&tool["inputSchema"]["type"]))
     })
 }
 
@@ -138,7 +148,7 @@ async fn check_schemas(probe: Probe) -> Outcome {
             if let Some(schema) = tool.get(key).filter(|schema| schema.is_object() && !has_external_reference(schema))
                 && let Err(error) = jsonschema::validator_for(schema)
             {
-                return fail(format!("{key} of {}: {}", tool["name"], truncate(&error.to_string())));
+                return fail(format!("{key} of {}: {}", quote_name(tool), truncate(&error.to_string())));
             }
         }
     }
@@ -166,7 +176,7 @@ async fn check_annotations(probe: Probe) -> Outcome {
         let all = &tool["annotations"];
         hints.iter().any(|hint| all.get(*hint).is_some_and(|value| !value.is_boolean()))
     });
-    ensure_none(invalid, |tool| format!("{}: {}", tool["name"], compact_json(&tool["annotations"])))
+    ensure_none(invalid, |tool| format!("{}: {}", quote_name(tool), compact_json(&tool["annotations"])))
 }
 
 /// Returns the tools that may be called.
@@ -199,12 +209,16 @@ async fn check_arguments(probe: Probe) -> Outcome {
     };
     let params = json!({ "name": tool["name"], "arguments": wrong });
     let response = probe.connect_ready().await?.ask("tools/call", params).await?;
-    let refused = response.get("error").is_some() || response["result"]["isError"] == true;
-    ensure(refused, || format!("{} accepts {wrong} and answers {}", tool["name"], compact_json(&response["result"])))
+    let is_refused = response.get("error").is_some() || response["result"]["isError"] == true;
+    ensure(is_refused, || {
+        let (wrong, result) = (compact_json(&wrong), compact_json(&response["result"]));
+        format!("{} accepts {wrong} and answers {result}", quote_name(tool))
+    })
 }
 
-/// Generates arguments that match a schema, if possible.
-fn generate_arguments(schema: &Value, depth: u8) -> Option<Value> {
+/// Generates arguments that match a schema, if possible. Subtracts the required lengths of strings from `string_bytes`, because
+/// a hostile schema may require more than fits into memory.
+fn generate_arguments(schema: &Value, depth: u8, string_bytes: &mut usize) -> Option<Value> {
     if depth > 4 {
         return None;
     }
@@ -216,13 +230,21 @@ fn generate_arguments(schema: &Value, depth: u8) -> Option<Value> {
         "object" => {
             let mut object = Map::new();
             for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-                object.insert(name.to_owned(), generate_arguments(&schema["properties"][name], depth + 1)?);
+                // A name that is repeated on each level would multiply the work.
+                if !object.contains_key(name) {
+                    let value = generate_arguments(&schema["properties"][name], depth + 1, string_bytes)?;
+                    object.insert(name.to_owned(), value);
+                }
             }
             Value::Object(object)
         }
         "array" => json!([]),
         "string" if schema.get("pattern").is_some() || schema.get("format").is_some() => return None,
-        "string" => "check".repeat(1 + usize::try_from(schema["minLength"].as_u64().unwrap_or(0)).ok()? / 5).into(),
+        "string" => {
+            let min_length = usize::try_from(schema["minLength"].as_u64().unwrap_or(0)).ok()?;
+            *string_bytes = string_bytes.checked_sub(min_length)?;
+            "check".repeat(1 + min_length / 5).into()
+        }
         "integer" | "number" => schema.get("minimum").cloned().unwrap_or_else(|| json!(1)),
         "boolean" => json!(false),
         "null" => Value::Null,
@@ -233,7 +255,8 @@ fn generate_arguments(schema: &Value, depth: u8) -> Option<Value> {
 /// Returns the tools that may be called and for which arguments can be generated, each with the parameters of a call.
 pub(super) fn possible_calls(probe: &Probe) -> Vec<(&Value, Value)> {
     let call = |tool: &'_ Value| {
-        let arguments = generate_arguments(&tool["inputSchema"], 0)?;
+        let mut string_bytes = MAX_STRING_BYTES;
+        let arguments = generate_arguments(&tool["inputSchema"], 0, &mut string_bytes)?;
         let schema = jsonschema::validator_for(&tool["inputSchema"]).ok()?;
         schema.is_valid(&arguments).then(|| json!({ "name": tool["name"], "arguments": arguments }))
     };
@@ -257,22 +280,22 @@ async fn collect_results(probe: &Probe) -> Outcome<Vec<(&Value, Value)>> {
 async fn check_content(probe: Probe) -> Outcome {
     for (tool, result) in collect_results(&probe).await? {
         let Some(blocks) = result["content"].as_array() else {
-            return fail(format!("{} answers without content: {}", tool["name"], compact_json(&result)));
+            return fail(format!("{} answers without content: {}", quote_name(tool), compact_json(&result)));
         };
         let invalid = blocks.iter().find(|block| !is_block(block));
-        ensure_none(invalid, |block| format!("{} answers with {}", tool["name"], compact_json(block)))?;
+        ensure_none(invalid, |block| format!("{} answers with {}", quote_name(tool), compact_json(block)))?;
     }
     Ok(())
 }
 
 /// Returns `true` for a content block of a known type with all required members.
 pub(super) fn is_block(block: &Value) -> bool {
-    let text = |name: &str| block[name].is_string();
+    let is_string = |name: &str| block[name].is_string();
     match block["type"].as_str() {
-        Some("text") => text("text"),
-        Some("image" | "audio") => text("data") && text("mimeType"),
+        Some("text") => is_string("text"),
+        Some("image" | "audio") => is_string("data") && is_string("mimeType"),
         Some("resource") => lists::is_contents(&block["resource"]),
-        Some("resource_link") => text("uri") && text("name"),
+        Some("resource_link") => is_string("uri") && is_string("name"),
         _ => false,
     }
 }
@@ -280,7 +303,9 @@ pub(super) fn is_block(block: &Value) -> bool {
 async fn check_is_error(probe: Probe) -> Outcome {
     let all = collect_results(&probe).await?;
     let invalid = all.iter().find(|(_, result)| result.get("isError").is_some_and(|value| !value.is_boolean()));
-    ensure_none(invalid, |(tool, result)| format!("{} answers with {}", tool["name"], compact_json(&result["isError"])))
+    ensure_none(invalid, |(tool, result)| {
+        format!("{} answers with {}", quote_name(tool), compact_json(&result["isError"]))
+    })
 }
 
 async fn check_structured(probe: Probe) -> Outcome {
@@ -292,14 +317,71 @@ async fn check_structured(probe: Probe) -> Outcome {
         }
         was_checked = true;
         let Some(structured) = result.get("structuredContent") else {
-            return fail(format!("{} has an output schema, and its result has no structuredContent", tool["name"]));
+            return fail(format!("{} has an output schema, and its result has no structuredContent", quote_name(tool)));
         };
         if let Ok(validator) = jsonschema::validator_for(schema)
             && let Err(error) = validator.validate(structured)
         {
             let reason = truncate(&error.to_string());
-            return fail(format!("the result of {} does not match its output schema: {reason}", tool["name"]));
+            return fail(format!("the result of {} does not match its output schema: {reason}", quote_name(tool)));
         }
     }
     if was_checked { Ok(()) } else { skip("no tool that was called has an output schema") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{Options, Target, catalog::NotPassed, probe::ServerInfo};
+
+    fn generate(schema: &Value) -> Option<Value> {
+        let mut string_bytes = MAX_STRING_BYTES;
+        generate_arguments(schema, 0, &mut string_bytes)
+    }
+
+    #[test]
+    fn required_string_lengths_are_bounded() {
+        let string = |min_length: u64| json!({ "type": "string", "minLength": min_length });
+        assert_eq!(generate(&string(10)), Some("checkcheckcheck".into()));
+        assert_eq!(generate(&string(u64::MAX)), None);
+        let schema = |first: u64, second: u64| {
+            let properties = json!({ "a": string(first), "b": string(second) });
+            json!({ "type": "object", "required": ["a", "b"], "properties": properties })
+        };
+        assert!(generate(&schema(40_000, 20_000)).is_some());
+        assert_eq!(generate(&schema(40_000, 40_000)), None);
+    }
+
+    #[test]
+    fn repeated_names_are_generated_once() {
+        let mut schema = json!({ "type": "string", "minLength": 40_000 });
+        for _ in 0..4 {
+            schema = json!({ "type": "object", "required": ["a", "a"], "properties": { "a": schema } });
+        }
+        assert!(generate(&schema).is_some());
+    }
+
+    #[tokio::test]
+    async fn reasons_are_bounded() {
+        let target = Target::Command { program: "x".into(), arguments: Vec::new(), env: Vec::new(), cwd: None };
+        let mut probe = Probe::new(&target, &Options::default());
+        let tool = json!({
+            "name": "x".repeat(10_000),
+            "inputSchema": { "type": "strin" },
+            "annotations": { "readOnlyHint": "yes" },
+        });
+        probe.server_info = Arc::new(ServerInfo { tools: vec![tool.clone(), tool], ..ServerInfo::default() });
+        for outcome in [
+            check_unique(probe.clone()).await,
+            check_names(probe.clone()).await,
+            check_input_schema_root(probe.clone()).await,
+            check_schemas(probe.clone()).await,
+            check_annotations(probe.clone()).await,
+        ] {
+            let Err(NotPassed::Failed(reason)) = outcome else { panic!("{outcome:?}") };
+            assert!(reason.contains('…') && reason.len() < 1000, "{reason}");
+        }
+    }
 }

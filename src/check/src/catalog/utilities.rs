@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     probe::{Probe, ProbeConnection, QUIET_PERIOD},
-    wire::ProbeError,
+    wire::{ProbeError, is_response},
 };
 
 const CANCELLATION: SpecPages = ("basic/utilities/cancellation", "basic/patterns/cancellation");
@@ -54,8 +54,10 @@ pub(super) const CHECKS: &[Check] = &[
 
 async fn check_cancel_unknown(probe: Probe) -> Outcome {
     let mut conn = probe.connect_ready().await?;
-    conn.ensure_answers_with_result().await?;
-    for params in [json!({ "requestId": "check-never-was" }), json!({ "requestId": 2 }), json!({})] {
+    // Not the id of `initialize`, which a client must not cancel.
+    let completed_id = conn.next_id();
+    conn.exchange(&probe.harmless_request(completed_id.clone())).await?;
+    for params in [json!({ "requestId": "check-never-was" }), json!({ "requestId": completed_id }), json!({})] {
         let message = probe.message(None, "notifications/cancelled", params);
         conn.send(&message.to_string()).await?;
         while let Some(received) = conn.receive(QUIET_PERIOD).await? {
@@ -72,6 +74,12 @@ async fn check_cancel_unknown(probe: Probe) -> Outcome {
 async fn gather_call(conn: &mut ProbeConnection, probe: &Probe, params: Value) -> Outcome<Vec<Value>> {
     let id = conn.next_id();
     Ok(conn.gather(&probe.message(Some(&id), "tools/call", params), probe.answer_timeout()).await?)
+}
+
+/// Fails if the messages of a call do not include its response, because then they do not show that the server would have sent
+/// nothing else.
+fn ensure_call_answered(tool: &Value, messages: &[Value]) -> Outcome {
+    ensure(messages.iter().any(is_response), || format!("the call of {} gets no answer", tools::quote_name(tool)))
 }
 
 /// Calls tools with a progress token, and returns each token with the received progress. Skips the check if no tool reports
@@ -100,12 +108,13 @@ async fn check_progress_token(probe: Probe) -> Outcome {
     for (tool, params) in tools::possible_calls(&probe) {
         let messages = gather_call(&mut conn, &probe, params).await?;
         ensure_none(messages.iter().find(|message| is_progress(message)), |message| {
-            format!("{} had no token, and it says {}", tool["name"], compact_json(message))
+            format!("the call of {} had no token, and it got {}", tools::quote_name(tool), compact_json(message))
         })?;
+        ensure_call_answered(tool, &messages)?;
     }
     for (token, progress) in collect_progress(&mut conn, &probe).await? {
         let wrong = progress.iter().find(|message| message["params"]["progressToken"] != token);
-        ensure_none(wrong, |message| format!("the token was {token}, and it says {}", compact_json(message)))?;
+        ensure_none(wrong, |message| format!("the token was {token}, and the call got {}", compact_json(message)))?;
     }
     Ok(())
 }
@@ -113,8 +122,8 @@ async fn check_progress_token(probe: Probe) -> Outcome {
 async fn check_progress_increases(probe: Probe) -> Outcome {
     for (_, progress) in collect_progress(&mut probe.connect_ready().await?, &probe).await? {
         let values: Vec<Option<f64>> = progress.iter().map(|message| message["params"]["progress"].as_f64()).collect();
-        let increases = !values.contains(&None) && values.windows(2).all(|pair| pair.first() < pair.last());
-        ensure(increases, || format!("one call reported {values:?}"))?;
+        let is_increasing = !values.contains(&None) && values.windows(2).all(|pair| pair.first() < pair.last());
+        ensure(is_increasing, || format!("one call reported {}", compact_json(&json!(values))))?;
     }
     Ok(())
 }
@@ -165,10 +174,10 @@ async fn check_listen(probe: Probe) -> Outcome {
         .iter()
         .find(|message| message["params"]["_meta"].get(SUBSCRIPTION_KEY).is_some() || message["id"] == SUBSCRIPTION_ID);
     let Some(first) = first else { return fail("the subscription gets no message".to_owned()) };
-    let acknowledged = first["method"] == "notifications/subscriptions/acknowledged"
+    let is_acknowledgment = first["method"] == "notifications/subscriptions/acknowledged"
         && first["params"]["_meta"][SUBSCRIPTION_KEY] == SUBSCRIPTION_ID
         && first["params"]["notifications"].is_object();
-    ensure(acknowledged, || format!("the first message is {}", compact_json(first)))
+    ensure(is_acknowledgment, || format!("the first message is {}", compact_json(first)))
 }
 
 async fn check_listen_filter(probe: Probe) -> Outcome {
@@ -189,10 +198,11 @@ async fn check_no_requests(probe: Probe) -> Outcome {
     if calls.is_empty() {
         return tools::skip_without_calls();
     }
-    for (_, params) in calls {
+    for (tool, params) in calls {
         let messages = gather_call(&mut conn, &probe, params).await?;
         let request = messages.iter().find(|message| message.get("method").is_some() && message.get("id").is_some());
         ensure_none(request, |request| format!("it sends the request {}", compact_json(request)))?;
+        ensure_call_answered(tool, &messages)?;
     }
     Ok(())
 }
