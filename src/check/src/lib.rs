@@ -27,8 +27,8 @@ pub const MODERN_REVISION: &str = "2026-07-28";
 /// The handshake revisions, newest first.
 pub const LEGACY_REVISIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
-/// The server to check.
-#[derive(Clone, Debug)]
+/// The server to check. It is not `Debug`, because its variables and headers may be credentials.
+#[derive(Clone)]
 pub enum Target {
     /// A command that is started as a new child for each connection.
     Command {

@@ -13,8 +13,8 @@ const MASK: &str = "[secret]";
 const ELLIPSIS: char = '…';
 
 /// Masks the values of headers and environment variables, and the credentials and query of the URL. A user name counts as a
-/// credential if it has no password, because some services take a token there.
-#[derive(Debug, Default)]
+/// credential if it has no password, because some services take a token there. It is not `Debug`, so that no log shows it.
+#[derive(Default)]
 pub(crate) struct Redactor {
     /// Longest first, so that a secret that contains another one is masked as a whole.
     secrets: Vec<String>,

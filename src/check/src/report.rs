@@ -18,8 +18,11 @@ pub enum Status {
 /// The result of one check.
 #[derive(Clone, Debug, Serialize)]
 pub struct CheckResult {
+    /// The group and the name of the check, as in `tools/list`.
     pub id: &'static str,
+    /// The name of the group, as `--only` selects it.
     pub group: &'static str,
+    /// The level of the requirement. Only a failed *must* fails the run.
     pub level: Level,
     pub status: Status,
     /// The requirement that is checked.
@@ -30,26 +33,34 @@ pub struct CheckResult {
     /// The reason why the check failed or was skipped; empty if it passed.
     #[serde(rename = "why", skip_serializing_if = "String::is_empty")]
     pub reason: String,
+    /// The last messages that were sent, truncated; empty if the check passed.
     pub sent: Vec<String>,
+    /// The last messages that were received, truncated; empty if the check passed.
     pub received: Vec<String>,
     /// The advice for fixing a failure; `None` unless the check failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advice: Option<&'static str>,
+    /// The duration of the check.
     pub milliseconds: u64,
 }
 
 /// The results of a run.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// The command with its arguments, or the URL without user, password and query.
     pub target: String,
+    /// `stdio`, `http` or `websocket`.
     pub transport: &'static str,
+    /// The revision of the protocol that the checks used.
     pub revision: String,
     /// `name version`, as reported by the server.
     pub server: String,
+    /// The duration of the run.
     pub milliseconds: u64,
     /// The reason why the run ended before all checks were complete.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stopped: Option<String>,
+    /// The results in the order in which the checks ran.
     pub checks: Vec<CheckResult>,
 }
 
@@ -195,17 +206,16 @@ mod tests {
         assert!(report(Status::Skipped, Level::Must).complies());
         assert_eq!(report(Status::Failed, Level::Should).to_json()["complies"], true);
         let stopped = Report { stopped: Some("too late".into()), ..report(Status::Passed, Level::Must) };
-        assert!(!stopped.complies() && stopped.to_junit().contains("failures=\"1\""));
+        assert!(!stopped.complies());
+        assert!(stopped.to_junit().contains("failures=\"1\""));
     }
 
     #[test]
     fn junit_escapes_server_text() {
         let xml = report(Status::Failed, Level::Must).to_junit();
-        assert!(
-            xml.contains("failures=\"1\"")
-                && xml.contains("x &amp; y")
-                && xml.contains("&lt;it&gt; is &quot;not&quot;")
-        );
+        for part in ["failures=\"1\"", "x &amp; y", "&lt;it&gt; is &quot;not&quot;"] {
+            assert!(xml.contains(part), "{part}: {xml}");
+        }
         assert!(!xml.contains('\u{1}'));
         assert!(report(Status::Failed, Level::Should).to_junit().contains("failures=\"0\""));
     }
