@@ -148,10 +148,9 @@ fn subschemas<'a>(root: &'a Value, members: &'a Map<String, Value>, named: bool)
                     let pointer = percent_encoding::percent_decode_str(pointer).decode_utf8_lossy();
                     found.extend(root.pointer(&pointer).map(|to| (to, false)));
                 }
-                // The target depends on anchors. The worst case is assumed: two references to the root.
-                _ if named => found.extend([(root, false), (root, false)]),
-                // A reference to another document, which is never fetched.
-                _ => {}
+                // The target depends on anchors, or on what the base of the document is. The worst case is assumed: two
+                // references to the root.
+                _ => found.extend([(root, false), (root, false)]),
             },
             ("$defs" | "definitions" | "enum" | "const" | "default" | "examples", _) => {}
             ("properties", Value::Object(map)) => found.extend(map.values().map(|value| (value, true))),
@@ -249,6 +248,15 @@ mod tests {
         let anchored = json!({ "$ref": "#x", "$defs": { "a": { "$anchor": "x", "type": "object" } } });
         assert!(!is_bounded(&anchored));
         assert!(is_bounded(&json!({ "$id": "https://example.com/a", "properties": { "s": { "$ref": "#/$defs/s" } } })));
-        assert!(is_bounded(&json!({ "properties": { "s": { "$ref": "https://example.com/b" } } })), "never followed");
+    }
+
+    #[test]
+    fn is_bounded_rejects_references_that_are_no_plain_pointers() {
+        let root = "https://example.com/a";
+        for to in ["", root, "https://example.com/a#/$defs/x", "json-schema:///#/$defs/x", "a", "#x", "other.json"] {
+            let schema =
+                json!({ "$id": root, "properties": { "s": { "$ref": to } }, "$defs": { "x": { "type": "object" } } });
+            assert!(!is_bounded(&schema), "{to}");
+        }
     }
 }
