@@ -60,7 +60,7 @@ pub struct Observation {
 }
 
 impl Observation {
-    /// The present state of a target that does not exist yet.
+    /// Creates the observation of a target that does not exist yet.
     pub const fn missing() -> Self {
         Self {
             label: String::new(),
@@ -79,8 +79,7 @@ pub struct Observations {
     /// The present state: one value, or one for each element of the recipe's list.
     pub before: Vec<Observation>,
     pub reads: Vec<Observation>,
-    /// The reason why the recipe's dry run failed.
-    pub note: Option<String>,
+    pub failed_dry_run: Option<Fault>,
     /// The recipe may answer a question of the server.
     pub may_confirm: bool,
 }
@@ -95,7 +94,7 @@ pub fn compose(
     arguments_preview: &Preview,
     observations: Observations,
 ) -> Result<Preview, Fault> {
-    let Observations { dry_run, before, reads, note, may_confirm } = observations;
+    let Observations { dry_run, before, reads, failed_dry_run, may_confirm } = observations;
     let mut hasher = fingerprint_hasher(arguments_preview);
     dry_run.iter().for_each(|observation| hash_observation(&mut hasher, "dry", observation));
     before.iter().for_each(|observation| hash_observation(&mut hasher, "before", observation));
@@ -125,9 +124,10 @@ pub fn compose(
         let field = if n == 0 { "$content".to_owned() } else { format!("$content{}", n + 1) };
         comparison::add_comparison(&mut builder, &field, recipe, arguments, observation)?;
     }
-    if let Some(note) = &note {
+    if let Some(fault) = failed_dry_run {
+        hasher.add_part(b"failed").add_part(fault.kind.as_bytes());
         let fields = builder.len();
-        builder.add_lines("$note", "The dry run", [(LineOp::Note, note.as_str().into())]);
+        builder.add_lines("$note", "The dry run", [(LineOp::Note, fault.reason.into())]);
         builder.restrict_after(fields);
     }
     for (n, observation) in reads.into_iter().enumerate() {
@@ -204,5 +204,35 @@ fn add_observation(builder: &mut DiffBuilder, field: &str, observation: Observat
     }
     if observation.restricted {
         builder.restrict_after(fields);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_domain::changes::{Diff, Target};
+
+    #[test]
+    fn failure_of_a_dry_run_is_part_of_the_fingerprint() {
+        let arguments_preview = Preview {
+            note: PreviewNote::default(),
+            operation: Operation::Call,
+            target: Target { entity_type: String::new(), id: None, label: String::new(), lock_key: String::new() },
+            summary: String::new(),
+            diff: Diff::default(),
+            fingerprint: String::new(),
+        };
+        let fingerprint = |kind: Option<&'static str>| {
+            let failed_dry_run = kind.map(|kind| Fault::new(kind, "it failed"));
+            let observations = Observations { failed_dry_run, ..Observations::default() };
+            let arguments = answers::parse_arguments("{}").unwrap_or_else(|fault| panic!("{}", fault.reason));
+            match compose(&Recipe::default(), &arguments, &arguments_preview, observations) {
+                Ok(preview) => preview.fingerprint,
+                Err(fault) => panic!("{}", fault.reason),
+            }
+        };
+        assert_eq!(fingerprint(Some("answer")), fingerprint(Some("answer")));
+        assert_ne!(fingerprint(Some("answer")), fingerprint(Some("call")));
+        assert_ne!(fingerprint(Some("answer")), fingerprint(None));
     }
 }

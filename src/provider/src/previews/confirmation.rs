@@ -43,7 +43,7 @@ impl ConfirmingInquirer {
     #[must_use]
     pub fn for_call(recipe: &Recipe, arguments: &RawValue, next: Option<Arc<dyn Inquirer>>) -> Option<Self> {
         let parsed = answers::parse_arguments(arguments.get()).ok()?;
-        let confirmation = select_alternative(recipe, &parsed).ok()?.confirm.as_ref()?;
+        let confirmation = select_alternative(recipe, &parsed).ok()?.1.confirm.as_ref()?;
         let answer = to_raw_value(&answer_to(confirmation, &parsed).ok()?).ok()?;
         let capabilities = next.as_ref().map(|next| next.capabilities().clone()).unwrap_or_default();
         Some(Self {
@@ -79,8 +79,9 @@ impl Inquirer for ConfirmingInquirer {
         }
         let asked = if message.is_empty() { &question.method } else { &message };
         let shown: String = asked.chars().take(MAX_QUESTION_CHARS).collect();
-        let shown = self.declined_question.get_or_init(|| format!("it asks: {}", escape_hidden(&shown)));
-        question.reply.answer(Err(RpcError::new(-32601, shown.clone())));
+        let shown = format!("it asks: {}", escape_hidden(&shown));
+        self.declined_question.get_or_init(|| shown.clone());
+        question.reply.answer(Err(RpcError::new(-32601, shown)));
     }
 }
 
@@ -157,9 +158,11 @@ mod tests {
         ask(&inquirer, ELICITATION, r#"{"mode":"url","message":"Delete r?","url":"https://x.example"}"#, &answers);
         ask(&inquirer, ELICITATION, r#"{"message":"Delete r?"}"#, &answers);
         ask(&inquirer, ELICITATION, r#"{"message":"Delete r?"}"#, &answers);
+        ask(&inquirer, ELICITATION, r#"{"message":"Really?"}"#, &answers);
         let answers = answers.lock().unwrap();
         assert_eq!(answers[2], Ok(r#"{"action":"accept","content":{"name":"r"}}"#.to_owned()));
         assert!(answers[0].is_err() && answers[1].is_err() && answers[3].is_err(), "{answers:?}");
+        assert_eq!(answers[4], Err("it asks: Really?".to_owned()));
         assert_eq!(inquirer.declined_question(), Some("it asks: Delete r?"));
     }
 }

@@ -31,8 +31,8 @@ use countersign_protocol::McpError;
 use recipe_runner::RecipeRunner;
 
 /// Previews a call as `context.principal`, and notes whether the preview shows data that this principal may not read
-/// ([`countersign_domain::changes::PreviewNote::restricted`]). It is computed again when a change is approved and just
-/// before it runs, and stays the same until the target changes.
+/// ([`countersign_domain::changes::PreviewNote::restricted`]). The preview is computed again when a change is approved and
+/// just before it runs. Its fingerprint stays the same until the target changes.
 ///
 /// # Errors
 /// As [`Provider::preview`]; `VALIDATION_FAILED` for arguments that could defeat a dry run. A failed recipe is no error

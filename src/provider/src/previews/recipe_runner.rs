@@ -1,7 +1,6 @@
 //! Makes a preview by a recipe: makes its calls on behalf of the proposer, within a time limit.
 
 use std::{
-    ptr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -46,8 +45,8 @@ pub struct RecipeRunner<'a> {
     /// The proposer, limited to the rights of an agent so that every run gives the same preview.
     principal: Arc<Principal>,
     cancel: CancellationToken,
-    /// Set if policy puts one of the calls under review for the proposer. From then on, even the failure of a call
-    /// could reveal restricted data.
+    /// Set if policy reviews or denies one of the calls for the proposer. From then on, even the failure of a call could
+    /// reveal restricted data.
     restricted: AtomicBool,
 }
 
@@ -87,12 +86,10 @@ impl<'a> RecipeRunner<'a> {
             Err(fault) => return compose::preview_of_failure(arguments_preview, fault),
         };
         apply_recipe_labels(recipe, &arguments, &mut arguments_preview);
-        let alternatives = recipe.alternatives();
-        let recipe = match select_alternative(recipe, &arguments) {
+        let (alternative, recipe) = match select_alternative(recipe, &arguments) {
             Ok(selected) => selected,
             Err(fault) => return compose::preview_of_failure(arguments_preview, fault),
         };
-        let alternative = alternatives.iter().position(|other| ptr::eq(*other, recipe)).unwrap_or_default();
         apply_recipe_labels(recipe, &arguments, &mut arguments_preview);
         if let Some(sql) = &recipe.sql {
             return self.run_sql((alternative, recipe, sql), tool, raw, &arguments, arguments_preview).await;
@@ -228,7 +225,7 @@ impl<'a> RecipeRunner<'a> {
                 Ok(observation) => observations.dry_run = Some(observation),
                 Err(fault) if recipe.before.is_none() || fault.transient_error.is_some() => return Err(fault),
                 // The current state is shown instead. The failure may mean that the call itself will fail too.
-                Err(fault) => observations.note = Some(fault.reason),
+                Err(fault) => observations.failed_dry_run = Some(fault),
             }
         }
         if let (None, Some(before)) = (&observations.dry_run, &recipe.before) {
@@ -371,20 +368,26 @@ impl<'a> RecipeRunner<'a> {
     }
 }
 
-/// Returns the recipe of the operation and the variant for these arguments, which is one of [`Recipe::alternatives`].
-pub(super) fn select_alternative<'r>(recipe: &'r Recipe, arguments: &cel::Value) -> Result<&'r Recipe, Fault> {
+/// Returns the recipe of the operation and the variant for these arguments, with its position in [`Recipe::alternatives`].
+pub(super) fn select_alternative<'r>(recipe: &'r Recipe, arguments: &cel::Value) -> Result<(usize, &'r Recipe), Fault> {
     if let Some(dispatcher) = &recipe.dispatcher {
         let operation = dispatcher.operation_in(arguments);
-        let operation = operation.and_then(|operation| dispatcher.operations.get(&operation));
-        let unknown = || Fault::new("operation", "the recipe does not know the operation that the arguments name");
-        return select_alternative(operation.ok_or_else(unknown)?, arguments);
+        let mut position = 0;
+        for (name, recipe) in &dispatcher.operations {
+            if operation.as_ref() == Some(name) {
+                let (inner_position, selected) = select_alternative(recipe, arguments)?;
+                return Ok((position + inner_position, selected));
+            }
+            position += recipe.alternatives().len();
+        }
+        return Err(Fault::new("operation", "the recipe does not know the operation that the arguments name"));
     }
     if recipe.variants.is_empty() {
-        return Ok(recipe);
+        return Ok((0, recipe));
     }
-    for variant in &recipe.variants {
+    for (position, variant) in recipe.variants.iter().enumerate() {
         match answers::evaluate("when", &variant.when, &[("arguments", arguments)])? {
-            Value::Bool(true) => return Ok(&variant.recipe),
+            Value::Bool(true) => return Ok((position, &variant.recipe)),
             Value::Bool(false) => {}
             _ => return Err(Fault::from_expression("when", &ConditionFault::NotBoolean("something else"))),
         }
@@ -402,4 +405,44 @@ pub(super) async fn run_blocking<T: Send + 'static>(
 ) -> Result<T, Fault> {
     let result = tokio::task::spawn_blocking(work).await;
     result.unwrap_or_else(|_| Err(Fault::new("internal", "the preview could not be computed")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use countersign_domain::{
+        policy::Condition,
+        recipes::{Dispatcher, RecipeVariant},
+    };
+
+    #[test]
+    fn selected_alternative_is_at_its_position() {
+        let condition = |text: &str| Condition::compile_for(text, &[("arguments", &[])]).unwrap();
+        let variant = |when: &str| RecipeVariant { when: condition(when), recipe: Recipe::default() };
+        let first =
+            Recipe { variants: vec![variant("arguments.n == 1"), variant("arguments.n == 2")], ..Recipe::default() };
+        let operations: BTreeMap<String, Recipe> =
+            [("a".to_owned(), first), ("b".to_owned(), Recipe::default()), ("c".to_owned(), Recipe::default())].into();
+        let dispatcher = Some(Dispatcher { argument: condition("arguments.call"), operations });
+        let recipe = Recipe { dispatcher, ..Recipe::default() };
+        let alternatives = recipe.alternatives();
+        for (arguments, expected) in [
+            (r#"{"call":"a","n":1}"#, Some(0)),
+            (r#"{"call":"a","n":2}"#, Some(1)),
+            (r#"{"call":"a","n":3}"#, None),
+            (r#"{"call":"b"}"#, Some(2)),
+            (r#"{"call":"c"}"#, Some(3)),
+            (r#"{"call":"d"}"#, None),
+        ] {
+            let parsed = answers::parse_arguments(arguments).unwrap_or_else(|fault| panic!("{}", fault.reason));
+            let selected = select_alternative(&recipe, &parsed).ok();
+            assert_eq!(selected.map(|(position, _)| position), expected, "{arguments}");
+            assert!(
+                selected.is_none_or(|(position, recipe)| std::ptr::eq(alternatives[position], recipe)),
+                "{arguments}"
+            );
+        }
+    }
 }
