@@ -2,7 +2,7 @@
 
 use sqlparser::ast::{Ident, ObjectName, ObjectNamePart, ObjectType, SchemaName, Statement};
 
-use crate::Dialect;
+use crate::{Dialect, names::unquote};
 
 /// The kind of an object, which decides how its definition is queried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,10 +47,10 @@ impl SchemaObject {
     }
 
     fn postgres_query(&self, schema: Option<&Ident>, object: &Ident) -> Option<String> {
-        let name = literal(&postgres_name(object));
+        let name = Dialect::Postgres.literal(&postgres_name(object));
         match self.kind {
             ObjectKind::Relation => {
-                let relation = format!("to_regclass({})", literal(&self.name.to_string()));
+                let relation = format!("to_regclass({})", Dialect::Postgres.literal(&self.name.to_string()));
                 Some(format!(
                     "SELECT 'column' AS part, attname AS name, concat_ws(' ', format_type(atttypid, atttypmod), \
                      CASE WHEN attnotnull THEN 'NOT NULL' END, 'DEFAULT ' || pg_get_expr(adbin, adrelid)) AS definition, \
@@ -82,8 +82,9 @@ impl SchemaObject {
     }
 
     fn mysql_query(&self, schema: Option<&Ident>, object: &Ident) -> Option<String> {
-        let schema = schema.map_or("database()".to_owned(), |schema| literal(&schema.value));
-        let name = literal(&object.value);
+        let quoted = |name: &Ident| Dialect::Mysql.literal(&unquote(name));
+        let schema = schema.map_or("database()".to_owned(), quoted);
+        let name = quoted(object);
         match self.kind {
             ObjectKind::Relation => Some(format!(
                 "SELECT column_name AS name, column_type AS type, is_nullable AS nullable, column_default AS value, extra \
@@ -104,8 +105,8 @@ impl SchemaObject {
 
 /// Returns a query for the statements that created the object and what belongs to it.
 fn sqlite_query(schema: Option<&Ident>, object: &Ident) -> String {
-    let schema = schema.map_or(String::new(), |schema| format!("{}.", Dialect::Sqlite.quote(&schema.value)));
-    let name = literal(&object.value.to_ascii_lowercase());
+    let schema = schema.map_or(String::new(), |schema| format!("{}.", Dialect::Sqlite.quote(&unquote(schema))));
+    let name = Dialect::Sqlite.literal(&unquote(object).to_ascii_lowercase());
     format!(
         "SELECT type, name, sql FROM {schema}sqlite_master WHERE lower(name) = {name} OR lower(tbl_name) = {name} \
          ORDER BY type DESC, name"
@@ -114,19 +115,14 @@ fn sqlite_query(schema: Option<&Ident>, object: &Ident) -> String {
 
 /// Returns the name as PostgreSQL stores it.
 pub fn postgres_name(name: &Ident) -> String {
-    if name.quote_style.is_some() { name.value.clone() } else { name.value.to_lowercase() }
+    if name.quote_style.is_some() { unquote(name) } else { name.value.to_lowercase() }
 }
 
 fn postgres_schema(schema: Option<&Ident>) -> String {
     match schema {
-        Some(schema) => format!("nspname = {}", literal(&postgres_name(schema))),
+        Some(schema) => format!("nspname = {}", Dialect::Postgres.literal(&postgres_name(schema))),
         None => "nspname = ANY (current_schemas(false))".to_owned(),
     }
-}
-
-/// Returns the text as a literal.
-pub fn literal(text: &str) -> String {
-    format!("'{}'", text.replace('\'', "''"))
 }
 
 /// Returns the objects that the statement creates, alters or drops, or `None` if it is no such statement.

@@ -51,6 +51,20 @@ impl Dialect {
         self != Self::Postgres || is_builtin_postgres_type(name)
     }
 
+    /// Returns the text as a literal that means the same under all settings of the database.
+    pub(crate) fn literal(self, text: &str) -> String {
+        let quoted = format!("'{}'", text.replace('\'', "''"));
+        match self {
+            Self::Postgres if text.contains('\\') => format!("E{}", quoted.replace('\\', "\\\\")),
+            // A setting decides what a backslash in a text means.
+            Self::Mysql if text.contains('\\') => {
+                let digits: String = text.bytes().map(|byte| format!("{byte:02X}")).collect();
+                format!("_utf8mb4 X'{digits}'")
+            }
+            _ => quoted,
+        }
+    }
+
     /// Quotes a name.
     pub(crate) fn quote(self, name: &str) -> String {
         let quote = if self == Self::Mysql { '`' } else { '"' };

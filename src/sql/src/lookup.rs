@@ -2,20 +2,16 @@
 
 use sqlparser::ast::{Expr, Ident, ObjectName, ObjectNamePart, Statement, UnaryOperator, Value};
 
-use crate::{
-    Dialect,
-    definitions::{literal, postgres_name},
-    reads,
-};
+use crate::{Dialect, definitions::postgres_name, names::unquote, reads};
 
 /// The method that reads back the effect of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReadBack {
-    /// By the rows of the table that it changes.
+    /// Reads the changed rows again by their keys.
     Rows(TableRows),
-    /// By the definitions of its objects.
+    /// Reads the definitions of its objects again.
     Definitions(DefinitionChange),
-    /// Not at all.
+    /// Reads nothing, because there is no way to find what it changed.
     Nothing,
 }
 
@@ -53,20 +49,20 @@ pub struct TableRows {
     dialect: Dialect,
     /// The name of the table as the statement has it.
     table: String,
-    keys: String,
+    keys_query: String,
 }
 
 impl TableRows {
     /// Returns `None` if the primary key of such a table cannot be asked for.
     pub(crate) fn new(dialect: Dialect, name: &ObjectName) -> Option<Self> {
-        let keys = keys_query(dialect, name)?;
-        reads::is_read(dialect, &keys).then(|| Self { dialect, table: name.to_string(), keys })
+        let keys_query = keys_query(dialect, name)?;
+        reads::is_read(dialect, &keys_query).then(|| Self { dialect, table: name.to_string(), keys_query })
     }
 
     /// Returns the query for the columns of the primary key, whose names are in its only column.
     #[must_use]
     pub fn keys_query(&self) -> &str {
-        &self.keys
+        &self.keys_query
     }
 
     /// Returns a query for the rows that have one of these sets of values, or `None` if it would not only read.
@@ -93,7 +89,7 @@ fn literal_text(dialect: Dialect, value: Literal<'_>) -> String {
         Literal::Null => "NULL".to_owned(),
         Literal::Boolean(value) => value.to_string().to_uppercase(),
         Literal::Number(number) if dialect != Dialect::Postgres => number.to_owned(),
-        Literal::Number(text) | Literal::Text(text) => literal(text),
+        Literal::Number(text) | Literal::Text(text) => dialect.literal(text),
     }
 }
 
@@ -104,22 +100,24 @@ fn keys_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
         [schema, table] => (Some(*schema), *table),
         _ => return None,
     };
+    let text = |name: &Ident| dialect.literal(&unquote(name));
     Some(match dialect {
         Dialect::Postgres => format!(
             "SELECT attname AS name FROM pg_index JOIN pg_attribute ON attrelid = indrelid AND attnum = ANY (indkey) \
              WHERE indrelid = to_regclass({}) AND indisprimary ORDER BY attnum",
-            literal(&[schema, Some(table)].into_iter().flatten().map(quoted_name).collect::<Vec<_>>().join("."))
+            dialect
+                .literal(&[schema, Some(table)].into_iter().flatten().map(quoted_name).collect::<Vec<_>>().join("."))
         ),
         Dialect::Sqlite => {
-            let schema = schema.map_or(String::new(), |schema| format!(", {}", literal(&schema.value)));
-            format!("SELECT name FROM pragma_table_info({}{schema}) WHERE pk > 0 ORDER BY pk", literal(&table.value))
+            let schema = schema.map_or(String::new(), |schema| format!(", {}", text(schema)));
+            format!("SELECT name FROM pragma_table_info({}{schema}) WHERE pk > 0 ORDER BY pk", text(table))
         }
         Dialect::Mysql => {
-            let schema = schema.map_or("database()".to_owned(), |schema| literal(&schema.value));
+            let schema = schema.map_or("database()".to_owned(), text);
             format!(
                 "SELECT column_name AS name FROM information_schema.key_column_usage WHERE constraint_name = 'PRIMARY' \
                  AND table_schema = {schema} AND table_name = {} ORDER BY ordinal_position",
-                literal(&table.value)
+                text(table)
             )
         }
     })
@@ -135,25 +133,25 @@ pub fn given_row_condition(dialect: Dialect, columns: &[String], row: &[Expr]) -
     let conditions: Vec<String> = columns
         .iter()
         .zip(row)
-        .filter_map(|(column, value)| match comparable_literal(value)? {
-            Literal::Null => Some(format!("{column} IS NULL")),
-            value => Some(format!("{column} = {}", literal_text(dialect, value))),
-        })
+        .filter_map(|(column, value)| Some(format!("{column} {}", compare_with_literal(dialect, value)?)))
         .collect();
     (columns.len() == row.len() && !conditions.is_empty()).then(|| format!("({})", conditions.join(" AND ")))
 }
 
-fn comparable_literal(value: &Expr) -> Option<Literal<'_>> {
+/// Returns the comparison of a column with a literal.
+fn compare_with_literal(dialect: Dialect, value: &Expr) -> Option<String> {
     let is_whole = |number: &str| number.bytes().all(|byte| byte.is_ascii_digit());
+    let equals = |value| Some(format!("= {}", literal_text(dialect, value)));
     match value {
         Expr::Value(value) => match &value.value {
-            Value::Null => Some(Literal::Null),
-            Value::Boolean(value) => Some(Literal::Boolean(*value)),
-            Value::Number(number, false) if is_whole(number) => Some(Literal::Number(number)),
-            Value::SingleQuotedString(text) => Some(Literal::Text(text)),
+            Value::Null => Some("IS NULL".to_owned()),
+            Value::Boolean(value) => equals(Literal::Boolean(*value)),
+            Value::Number(number, false) if is_whole(number) => equals(Literal::Number(number)),
+            // It means what it means in the statement.
+            Value::SingleQuotedString(_) => Some(format!("= {value}")),
             _ => None,
         },
-        Expr::UnaryOp { op: UnaryOperator::Plus, expr } => comparable_literal(expr),
+        Expr::UnaryOp { op: UnaryOperator::Plus, expr } => compare_with_literal(dialect, expr),
         _ => None,
     }
 }

@@ -1,13 +1,14 @@
 //! Derives the queries that show what a write would change. There is no preview if one of them is not a read itself.
 
 use sqlparser::ast::{
-    Assignment, AssignmentTarget, Delete, Expr, Insert, ObjectName, Query, SetExpr, Statement, TableFactor,
-    TableWithJoins, Truncate, Update, UpdateTableFromKind, Values,
+    Assignment, AssignmentTarget, Delete, Expr, Insert, ObjectName, ObjectNamePart, Query, SetExpr, Statement,
+    TableFactor, TableWithJoins, Truncate, Update, UpdateTableFromKind, Values,
 };
 
 use crate::{
     ALIAS_PREFIX, ColumnAssignment, Dialect, PreviewSource, RowQueries, Write, WriteKind, definitions,
     lookup::{self, DefinitionChange, ReadBack, TableRows},
+    names::unquote,
     reads::{self, Reason},
     writes,
 };
@@ -21,7 +22,13 @@ pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, m
     if let Some(objects) = definitions::objects(statement) {
         let targets = objects.iter().map(|object| object.name.to_string()).collect();
         let read_back = ReadBack::Definitions(DefinitionChange::of_statement(statement));
-        return Write { kind: WriteKind::Ddl, targets, reason, preview: builder.definitions(&objects), read_back };
+        return Write {
+            kind: WriteKind::Ddl,
+            targets,
+            reason,
+            preview: builder.preview_definitions(&objects),
+            read_back,
+        };
     }
     let (kind, targets) = writes::kind_and_tables(statement);
     let preview = builder.preview(statement).unwrap_or_else(|reason| PreviewSource::None { reason });
@@ -55,18 +62,18 @@ impl PreviewBuilder {
         let (statement, query) = writes::inner_statement(statement);
         let with = query.and_then(|query| query.with.as_ref()).map_or(String::new(), |with| format!("{with} "));
         match statement {
-            Statement::Update(update) => self.update(update, with),
-            Statement::Delete(delete) => self.delete(delete, with),
-            Statement::Insert(insert) => self.insert(insert, &with),
+            Statement::Update(update) => self.preview_update(update, with),
+            Statement::Delete(delete) => self.preview_delete(delete, with),
+            Statement::Insert(insert) => self.preview_insert(insert, &with),
             Statement::Truncate(Truncate { table_names, partitions: None, .. }) => match table_names.as_slice() {
-                [table] => self.whole_table(&table.name),
+                [table] => self.preview_whole_table(&table.name),
                 _ => Err("it empties several tables".to_owned()),
             },
             _ => Err("there is no preview for statements of this kind".to_owned()),
         }
     }
 
-    fn definitions(&self, objects: &[definitions::SchemaObject]) -> PreviewSource {
+    fn preview_definitions(&self, objects: &[definitions::SchemaObject]) -> PreviewSource {
         let queries: Option<Vec<String>> = objects
             .iter()
             .map(|object| object.definition_query(self.dialect).filter(|query| self.is_read(query)))
@@ -81,7 +88,7 @@ impl PreviewBuilder {
         reads::is_read(self.dialect, query)
     }
 
-    fn whole_table(&self, table: &ObjectName) -> Preview {
+    fn preview_whole_table(&self, table: &ObjectName) -> Preview {
         let selection = Selection {
             with: String::new(),
             table: table.to_string(),
@@ -90,10 +97,10 @@ impl PreviewBuilder {
             condition: None,
             own_limit: None,
         };
-        self.rows_of(&selection, Vec::new())
+        self.preview_rows(&selection, Vec::new())
     }
 
-    fn update(&self, update: &Update, with: String) -> Preview {
+    fn preview_update(&self, update: &Update, with: String) -> Preview {
         let Update {
             update_token: _,
             optimizer_hints: _,
@@ -117,17 +124,40 @@ impl PreviewBuilder {
             None => &[],
         };
         let selection =
-            self.selection(with, table, other_tables, selection.as_ref(), own_limit(order_by, limit.as_ref())?)?;
-        let mut values: Vec<ColumnAssignment> = assignments.iter().flat_map(assigned_values).collect();
-        for (index, value) in values.iter_mut().enumerate() {
-            let alias = format!("{ALIAS_PREFIX}after_{index}");
-            let probe = selection.rows_query(self.max_rows, &[(value.expression.as_str(), alias.as_str())]);
-            value.alias = Some(alias).filter(|_| self.is_read(&probe) && !is_default(&value.expression));
+            self.build_selection(with, table, other_tables, selection.as_ref(), own_limit(order_by, limit.as_ref())?)?;
+        let mut values = Vec::new();
+        for assignment in assignments {
+            for (column, own_expression) in assigned_columns(assignment) {
+                let mut value = self.build_assignment(column, own_expression, &assignment.value);
+                let alias = format!("{ALIAS_PREFIX}after_{}", values.len());
+                let probe = selection.rows_query(self.max_rows, &[(value.expression.as_str(), alias.as_str())]);
+                let is_known = own_expression.is_some() && !self.is_field(column) && !is_default(&value.expression);
+                value.alias = Some(alias).filter(|_| is_known && self.is_read(&probe));
+                values.push(value);
+            }
         }
-        self.rows_of(&selection, values)
+        self.preview_rows(&selection, values)
     }
 
-    fn delete(&self, delete: &Delete, with: String) -> Preview {
+    /// Returns the assignment of a value that no query selects.
+    fn build_assignment(&self, column: &ObjectName, own_expression: Option<&Expr>, whole: &Expr) -> ColumnAssignment {
+        let expression = match (own_expression, whole) {
+            (Some(expression), _) => expression.to_string(),
+            (None, Expr::Subquery(query)) => query.to_string(),
+            (None, row) => row.to_string(),
+        };
+        let part = if self.is_field(column) { column.0.first() } else { column.0.last() };
+        let column = part.and_then(ObjectNamePart::as_ident).map_or_else(|| column.to_string(), unquote);
+        ColumnAssignment { column, is_repeatable: is_repeatable(&expression), expression, alias: None }
+    }
+
+    /// Returns `true` if an assignment to the name changes only a field of a column.
+    fn is_field(&self, column: &ObjectName) -> bool {
+        // Other dialects put the table before the column.
+        self.dialect == Dialect::Postgres && column.0.len() > 1
+    }
+
+    fn preview_delete(&self, delete: &Delete, with: String) -> Preview {
         let Delete {
             delete_token: _,
             optimizer_hints: _,
@@ -149,11 +179,12 @@ impl PreviewBuilder {
             return Err("it deletes from several tables".to_owned());
         };
         let using = using.as_deref().unwrap_or_default();
-        let selection = self.selection(with, table, using, selection.as_ref(), own_limit(order_by, limit.as_ref())?)?;
-        self.rows_of(&selection, Vec::new())
+        let selection =
+            self.build_selection(with, table, using, selection.as_ref(), own_limit(order_by, limit.as_ref())?)?;
+        self.preview_rows(&selection, Vec::new())
     }
 
-    fn selection(
+    fn build_selection(
         &self,
         with: String,
         table: &TableWithJoins,
@@ -175,7 +206,7 @@ impl PreviewBuilder {
         })
     }
 
-    fn rows_of(&self, selection: &Selection, assignments: Vec<ColumnAssignment>) -> Preview {
+    fn preview_rows(&self, selection: &Selection, assignments: Vec<ColumnAssignment>) -> Preview {
         let values: Vec<(&str, &str)> =
             assignments.iter().filter_map(|value| Some((value.expression.as_str(), value.alias.as_deref()?))).collect();
         let queries = RowQueries {
@@ -183,7 +214,7 @@ impl PreviewBuilder {
             count: self.plain_query(&selection.with, selection.count_query()),
             assignments,
         };
-        self.checked(queries)
+        self.check_queries(queries)
     }
 
     /// Returns the query in the form that servers for SQLite accept, which want SELECT as its first word.
@@ -194,20 +225,19 @@ impl PreviewBuilder {
         format!("SELECT * FROM ({query}) AS {ALIAS_PREFIX}query")
     }
 
-    fn insert(&self, insert: &Insert, with: &str) -> Preview {
+    fn preview_insert(&self, insert: &Insert, with: &str) -> Preview {
         if insert.multi_table_insert_type.is_some() || insert.overwrite || insert.partitioned.is_some() {
             return Err("the statement has unknown clauses".to_owned());
         }
         let columns: Vec<String> = insert.columns.iter().map(ToString::to_string).collect();
         let Some(source) = &insert.source else {
-            let given: Vec<ColumnAssignment> = insert.assignments.iter().flat_map(assigned_values).collect();
-            return match given.as_slice() {
-                [] => Err("it inserts a row of defaults".to_owned()),
-                given => Ok(PreviewSource::GivenRows {
-                    columns: given.iter().map(|value| value.column.clone()).collect(),
-                    rows: vec![given.iter().map(|value| value.expression.clone()).collect()],
-                    equal: None,
-                }),
+            let given = insert.assignments.iter().flat_map(assigned_columns);
+            let (columns, row): (Vec<String>, Vec<String>) =
+                given.filter_map(|(column, expression)| Some((column.to_string(), expression?.to_string()))).unzip();
+            return if columns.is_empty() {
+                Err("it inserts a row of defaults".to_owned())
+            } else {
+                Ok(PreviewSource::GivenRows { columns, rows: vec![row], equal_count_query: None })
             };
         };
         if let Query { with: None, body, order_by: None, limit_clause: None, .. } = source.as_ref()
@@ -216,21 +246,23 @@ impl PreviewBuilder {
             let texts = |row: &Vec<Expr>| row.iter().map(ToString::to_string).collect();
             let rows = values.rows.iter().map(|row| texts(&row.content)).collect();
             return Ok(PreviewSource::GivenRows {
-                equal: self.equal_rows_query(insert, &columns, values),
+                equal_count_query: self.equal_count_query(insert, &columns, values),
                 columns,
                 rows,
             });
         }
         let rows = format!("{ALIAS_PREFIX}rows");
-        self.checked(RowQueries {
-            rows: format!("{with}SELECT * FROM ({source}) AS {rows} ORDER BY 1 LIMIT {}", self.max_rows + 1),
-            count: format!("{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM ({source}) AS {rows}"),
+        let selected = format!("{with}SELECT * FROM ({source}) AS {rows} ORDER BY 1 LIMIT {}", self.max_rows + 1);
+        let counted = format!("{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM ({source}) AS {rows}");
+        self.check_queries(RowQueries {
+            rows: self.plain_query(with, selected),
+            count: self.plain_query(with, counted),
             assignments: Vec::new(),
         })
     }
 
     /// Returns the query that counts the rows with the values of one of the given rows.
-    fn equal_rows_query(&self, insert: &Insert, columns: &[String], given: &Values) -> Option<String> {
+    fn equal_count_query(&self, insert: &Insert, columns: &[String], given: &Values) -> Option<String> {
         let Insert { or: None, ignore: false, on: None, replace_into: false, .. } = insert else { return None };
         if given.rows.len() > self.max_rows {
             return None;
@@ -243,7 +275,7 @@ impl PreviewBuilder {
     }
 
     /// Returns the queries if all of them only read.
-    fn checked(&self, queries: RowQueries) -> Preview {
+    fn check_queries(&self, queries: RowQueries) -> Preview {
         if self.is_read(&queries.rows) && self.is_read(&queries.count) {
             Ok(PreviewSource::Rows(queries))
         } else {
@@ -306,38 +338,23 @@ fn own_limit(order_by: &[sqlparser::ast::OrderByExpr], limit: Option<&Expr>) -> 
     Ok(Some(format!("{order} LIMIT {limit}")))
 }
 
-/// Returns the values that an assignment assigns, one for each column.
-fn assigned_values(assignment: &Assignment) -> Vec<ColumnAssignment> {
-    let value = |column: &ObjectName, expression: String| ColumnAssignment {
-        column: column.to_string(),
-        is_repeatable: is_repeatable(&expression),
-        expression,
-        alias: None,
-    };
+/// Returns the columns of an assignment, each with its own expression, or `None` if the column gets an element of a row.
+fn assigned_columns(assignment: &Assignment) -> Vec<(&ObjectName, Option<&Expr>)> {
     match (&assignment.target, &assignment.value) {
-        (AssignmentTarget::ColumnName(column), expression) => vec![value(column, expression.to_string())],
+        (AssignmentTarget::ColumnName(column), expression) => vec![(column, Some(expression))],
         (AssignmentTarget::Tuple(columns), Expr::Tuple(expressions)) if columns.len() == expressions.len() => {
-            columns.iter().zip(expressions).map(|(column, expression)| value(column, expression.to_string())).collect()
+            columns.iter().zip(expressions.iter().map(Some)).collect()
         }
-        (AssignmentTarget::Tuple(columns), expression) => {
-            let columns: Vec<String> = columns.iter().map(ToString::to_string).collect();
-            let column = format!("({})", columns.join(", "));
-            // A row cannot be one column of a query.
-            vec![ColumnAssignment {
-                column,
-                expression: format!("ROW {expression}"),
-                alias: None,
-                is_repeatable: false,
-            }]
-        }
+        (AssignmentTarget::Tuple(columns), _) => columns.iter().map(|column| (column, None)).collect(),
     }
 }
 
-/// Words of functions whose value differs from call to call.
+/// Words of functions whose value differs from call to call, or from session to session.
 const UNREPEATABLE_WORDS: &[&str] = &[
     "age",
     "changes",
     "clock_timestamp",
+    "connection_id",
     "curdate",
     "current_date",
     "current_time",
@@ -345,14 +362,18 @@ const UNREPEATABLE_WORDS: &[&str] = &[
     "curtime",
     "date",
     "datetime",
+    "found_rows",
     "gen_random_uuid",
     "julianday",
     "localtime",
     "localtimestamp",
     "now",
+    "pg_backend_pid",
+    "pg_current_snapshot",
     "rand",
     "random",
     "randomblob",
+    "row_count",
     "statement_timestamp",
     "strftime",
     "sysdate",
@@ -360,7 +381,9 @@ const UNREPEATABLE_WORDS: &[&str] = &[
     "timeofday",
     "timestamp",
     "today",
+    "total_changes",
     "transaction_timestamp",
+    "txid_current_snapshot",
     "unix_timestamp",
     "unixepoch",
     "utc_date",

@@ -52,9 +52,9 @@ pub enum WriteKind {
 pub enum PreviewSource {
     /// The rows in the database that the statement changes, removes or inserts.
     Rows(RowQueries),
-    /// The rows that the statement lists, as texts of their expressions. `equal` counts the rows in the database that have the
-    /// values of one of them.
-    GivenRows { columns: Vec<String>, rows: Vec<Vec<String>>, equal: Option<String> },
+    /// The rows that the statement lists, as texts of their expressions. `equal_count_query` counts the rows in the database
+    /// that have the values of one of them.
+    GivenRows { columns: Vec<String>, rows: Vec<Vec<String>>, equal_count_query: Option<String> },
     /// Queries for the definition of each object that the statement defines or changes.
     Definitions(Vec<String>),
     /// There is no preview.
@@ -74,6 +74,7 @@ pub struct RowQueries {
 /// The assignment of a value to a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColumnAssignment {
+    /// The name of the column without quotes.
     pub column: String,
     pub expression: String,
     /// The column of [`RowQueries::rows`] with the value of the expression, or `None` if it cannot be evaluated by a read.

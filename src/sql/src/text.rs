@@ -13,8 +13,7 @@ use crate::Dialect;
 
 /// Maximum bytes of a text.
 const MAX_BYTES: usize = 1 << 20;
-/// Maximum tokens of a text, where each comma takes back one, so that long lists are accepted. It bounds the nesting of
-/// expressions.
+/// Limit of an upper bound for the nesting: tokens minus commas, so that long lists are accepted.
 const MAX_NESTING: usize = 4000;
 
 /// One statement of a text.
@@ -60,7 +59,12 @@ impl Piece {
     /// Fails if the text is not exactly one statement that the parser knows.
     pub fn parse(&self, dialect: Dialect) -> Result<ParsedStatement, String> {
         let grammar = dialect.grammar();
-        let mut tokens = Tokenizer::new(grammar, &self.code).tokenize().map_err(|error| error.to_string())?;
+        // Literals and quoted names stay as they are written, so that a query made from the statement means the same.
+        let mut tokenizer = Tokenizer::new(grammar, &self.code).with_unescape(false);
+        let mut tokens = tokenizer.tokenize().map_err(|error| error.to_string())?;
+        if has_mixed_texts(&tokens) {
+            return Err("adjacent texts have different quotes".to_owned());
+        }
         if dialect == Dialect::Sqlite && self.first_word().eq_ignore_ascii_case("pragma") {
             quote_pragma_value(&mut tokens);
         }
@@ -85,6 +89,24 @@ impl Piece {
         let is_begin = |word: &str| word.eq_ignore_ascii_case("begin");
         self.first_word().eq_ignore_ascii_case("create") && self.code.split_whitespace().any(is_begin)
     }
+
+    /// Returns `true` if the last word of the statement is END.
+    fn ends_body(&self) -> bool {
+        let last_word = self.code.trim_end().rsplit(|c| !is_name_part(c)).next().unwrap_or_default();
+        last_word.eq_ignore_ascii_case("end")
+    }
+}
+
+/// Returns `true` if texts in different quotes follow each other. The parser would join them to one text in the first quotes.
+fn has_mixed_texts(tokens: &[Token]) -> bool {
+    let words: Vec<&Token> = tokens.iter().filter(|token| !matches!(token, Token::Whitespace(_))).collect();
+    words.windows(2).any(|pair| {
+        matches!(
+            pair,
+            [Token::SingleQuotedString(_), Token::DoubleQuotedString(_)]
+                | [Token::DoubleQuotedString(_), Token::SingleQuotedString(_)]
+        )
+    })
 }
 
 /// Quotes the value of a pragma, because the parser knows no words there.
@@ -110,7 +132,7 @@ fn join_bodies(pieces: Vec<Piece>) -> Vec<Piece> {
                 is_inside = !ends;
             }
             None => {
-                is_inside = piece.begins_body() && !piece.code.trim_end().to_ascii_lowercase().ends_with("end");
+                is_inside = piece.begins_body() && !piece.ends_body();
                 joined.push(piece);
             }
         }
@@ -196,6 +218,10 @@ impl<'t> Scanner<'t> {
 
     /// Takes a string or a name in quotes. A doubled quote does not end it.
     fn take_quoted(&mut self, quote: char) -> Result<(), String> {
+        if quote == '"' && self.dialect == Dialect::Postgres && (self.code.ends_with("U&") || self.code.ends_with("u&"))
+        {
+            return Err("the parser knows no names with escapes".to_owned());
+        }
         let has_escapes = quote == '\'' && self.dialect == Dialect::Postgres && self.is_after_escape_prefix();
         let mut previous = '\0';
         let mut characters = self.rest().char_indices().skip(1).peekable();
@@ -348,6 +374,9 @@ mod tests {
         let trigger = "CREATE TRIGGER t AFTER INSERT ON a BEGIN DELETE FROM b; DELETE FROM c; END";
         let found = sources(Dialect::Sqlite, &format!("{trigger}; SELECT 1")).unwrap();
         assert_eq!((found.len(), found[1].as_str()), (2, "SELECT 1"));
+        let trigger = "CREATE TRIGGER t AFTER INSERT ON a BEGIN DELETE FROM legend; DELETE FROM c; END";
+        assert_eq!(sources(Dialect::Sqlite, trigger).unwrap().len(), 1);
+        assert_eq!(sources(Dialect::Mysql, "CREATE PROCEDURE p() BEGIN (SELECT 1)END; SELECT 1").unwrap().len(), 2);
     }
 
     #[test]
@@ -365,6 +394,7 @@ mod tests {
             (Dialect::Postgres, "SELECT 'a\0b'"),
             (Dialect::Postgres, "SELECT 1 /*/*/"),
             (Dialect::Postgres, "SELECT 'a"),
+            (Dialect::Postgres, "SELECT U&\"\\0061\""),
             (Dialect::Sqlite, "SELECT [a'b]"),
             (Dialect::Sqlite, "SELECT $a"),
             (Dialect::Sqlite, "SELECT 1 /* a"),

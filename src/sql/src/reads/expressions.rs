@@ -9,19 +9,19 @@ use sqlparser::ast::{
 };
 
 use super::{Check, QueryChecker, folded};
-use crate::Dialect;
+use crate::{Dialect, names::unquote};
 
 impl QueryChecker {
-    pub(super) fn expressions(&mut self, expressions: &[Expr]) -> Check {
-        expressions.iter().try_for_each(|expression| self.expression(expression))
+    pub(super) fn check_expressions(&mut self, expressions: &[Expr]) -> Check {
+        expressions.iter().try_for_each(|expression| self.check_expression(expression))
     }
 
-    pub(super) fn optional_expression(&mut self, expression: Option<&Expr>) -> Check {
-        expression.map_or(Ok(()), |expression| self.expression(expression))
+    pub(super) fn check_optional_expression(&mut self, expression: Option<&Expr>) -> Check {
+        expression.map_or(Ok(()), |expression| self.check_expression(expression))
     }
 
     #[expect(clippy::too_many_lines, reason = "one arm for each kind of expression")]
-    pub(super) fn expression(&mut self, expression: &Expr) -> Check {
+    pub(super) fn check_expression(&mut self, expression: &Expr) -> Check {
         match expression {
             Expr::Identifier(_) | Expr::Value(_) | Expr::Wildcard(_) | Expr::QualifiedWildcard(..) => Ok(()),
             Expr::CompoundIdentifier(parts) => {
@@ -31,8 +31,8 @@ impl QueryChecker {
                 Ok(())
             }
             Expr::CompoundFieldAccess { root, access_chain } => {
-                self.expression(root)?;
-                access_chain.iter().try_for_each(|access| self.access(access))
+                self.check_expression(root)?;
+                access_chain.iter().try_for_each(|access| self.check_access(access))
             }
             Expr::IsFalse(inner)
             | Expr::IsNotFalse(inner)
@@ -48,17 +48,19 @@ impl QueryChecker {
             | Expr::Ceil { expr: inner, field: _ }
             | Expr::Floor { expr: inner, field: _ }
             | Expr::Collate { expr: inner, collation: _ }
-            | Expr::Prefixed { prefix: _, value: inner } => self.expression(inner),
+            | Expr::Prefixed { prefix: _, value: inner } => self.check_expression(inner),
             Expr::IsDistinctFrom(left, right)
             | Expr::IsNotDistinctFrom(left, right)
             | Expr::AtTimeZone { timestamp: left, time_zone: right }
             | Expr::Position { expr: left, r#in: right }
-            | Expr::RLike { negated: _, expr: left, pattern: right, regexp: _ } => self.expression_pair(left, right),
+            | Expr::RLike { negated: _, expr: left, pattern: right, regexp: _ } => {
+                self.check_expression_pair(left, right)
+            }
             Expr::BinaryOp { left, op, right }
             | Expr::AnyOp { left, compare_op: op, right, is_some: _ }
             | Expr::AllOp { left, compare_op: op, right } => {
                 check_operator(op)?;
-                self.expression_pair(left, right)
+                self.check_expression_pair(left, right)
             }
             Expr::UnaryOp { op, expr } => {
                 if !matches!(
@@ -67,100 +69,100 @@ impl QueryChecker {
                 ) {
                     return Err(format!("it uses the operator {op}"));
                 }
-                self.expression(expr)
+                self.check_expression(expr)
             }
             Expr::Like { negated: _, any: false, expr, pattern, escape_char }
             | Expr::ILike { negated: _, any: false, expr, pattern, escape_char }
             | Expr::SimilarTo { negated: _, expr, pattern, escape_char } => {
-                self.expression_pair(expr, pattern)?;
-                self.optional_expression(escape_char.as_deref())
+                self.check_expression_pair(expr, pattern)?;
+                self.check_optional_expression(escape_char.as_deref())
             }
             Expr::In { expr, target, negated: _, global: false } => {
-                self.expression(expr)?;
+                self.check_expression(expr)?;
                 match target {
-                    InTarget::List(list) => self.expressions(list),
-                    InTarget::Subquery(subquery) => self.query(subquery),
+                    InTarget::List(list) => self.check_expressions(list),
+                    InTarget::Subquery(subquery) => self.check_query(subquery),
                     InTarget::Unnest(_) | InTarget::Table { .. } => Err("it has an unknown form of IN".to_owned()),
                 }
             }
             Expr::Between { expr, negated: _, low, high } => {
-                self.expression(expr)?;
-                self.expression_pair(low, high)
+                self.check_expression(expr)?;
+                self.check_expression_pair(low, high)
             }
             Expr::Cast { kind: _, expr, data_type, format: None } => {
-                self.data_type(data_type)?;
-                self.expression(expr)
+                self.check_data_type(data_type)?;
+                self.check_expression(expr)
             }
             Expr::Convert { is_try: false, expr, data_type, charset: _, target_before_value: false, styles } => {
                 if let Some(data_type) = data_type {
-                    self.data_type(data_type)?;
+                    self.check_data_type(data_type)?;
                 }
-                self.expression(expr)?;
-                self.expressions(styles)
+                self.check_expression(expr)?;
+                self.check_expressions(styles)
             }
             Expr::TypedString(TypedString { data_type, value: _, uses_odbc_syntax: false }) => {
-                self.data_type(data_type)
+                self.check_data_type(data_type)
             }
             Expr::Substring { expr, substring_from, substring_for, special: _, shorthand: _ } => {
-                self.expression(expr)?;
-                self.optional_expression(substring_from.as_deref())?;
-                self.optional_expression(substring_for.as_deref())
+                self.check_expression(expr)?;
+                self.check_optional_expression(substring_from.as_deref())?;
+                self.check_optional_expression(substring_for.as_deref())
             }
             Expr::Trim { trim_where: _, trim_what, expr, trim_characters } => {
-                self.expression(expr)?;
-                self.optional_expression(trim_what.as_deref())?;
-                self.expressions(trim_characters.as_deref().unwrap_or_default())
+                self.check_expression(expr)?;
+                self.check_optional_expression(trim_what.as_deref())?;
+                self.check_expressions(trim_characters.as_deref().unwrap_or_default())
             }
             Expr::Overlay { expr, overlay_what, overlay_from, overlay_for } => {
-                self.expression_pair(expr, overlay_what)?;
-                self.expression(overlay_from)?;
-                self.optional_expression(overlay_for.as_deref())
+                self.check_expression_pair(expr, overlay_what)?;
+                self.check_expression(overlay_from)?;
+                self.check_optional_expression(overlay_for.as_deref())
             }
-            Expr::Function(function) => self.function(function),
+            Expr::Function(function) => self.check_function(function),
             Expr::Case { case_token: _, end_token: _, operand, conditions, else_result } => {
-                self.optional_expression(operand.as_deref())?;
+                self.check_optional_expression(operand.as_deref())?;
                 for CaseWhen { condition, result } in conditions {
-                    self.expression_pair(condition, result)?;
+                    self.check_expression_pair(condition, result)?;
                 }
-                self.optional_expression(else_result.as_deref())
+                self.check_optional_expression(else_result.as_deref())
             }
-            Expr::Exists { subquery, negated: _ } | Expr::Subquery(subquery) => self.query(subquery),
+            Expr::Exists { subquery, negated: _ } | Expr::Subquery(subquery) => self.check_query(subquery),
             Expr::GroupingSets(sets) | Expr::Cube(sets) | Expr::Rollup(sets) => {
-                sets.iter().try_for_each(|set| self.expressions(set))
+                sets.iter().try_for_each(|set| self.check_expressions(set))
             }
-            Expr::Tuple(list) => self.expressions(list),
-            Expr::Array(array) => self.expressions(&array.elem),
-            Expr::Interval(interval) => self.expression(&interval.value),
+            Expr::Tuple(list) => self.check_expressions(list),
+            Expr::Array(array) => self.check_expressions(&array.elem),
+            Expr::Interval(interval) => self.check_expression(&interval.value),
             Expr::MatchAgainst { .. } if self.dialect == Dialect::Mysql => Ok(()),
             _ => Err("it contains an unknown kind of expression".to_owned()),
         }
     }
 
-    fn expression_pair(&mut self, left: &Expr, right: &Expr) -> Check {
-        self.expression(left)?;
-        self.expression(right)
+    fn check_expression_pair(&mut self, left: &Expr, right: &Expr) -> Check {
+        self.check_expression(left)?;
+        self.check_expression(right)
     }
 
     /// Checks an access to an element of an array. The access to a field can call a function in PostgreSQL.
-    fn access(&mut self, access: &AccessExpr) -> Check {
+    fn check_access(&mut self, access: &AccessExpr) -> Check {
         match access {
             AccessExpr::Dot(_) => Err("the access to a field may call a function".to_owned()),
-            AccessExpr::Subscript(Subscript::Index { index }) => self.expression(index),
+            AccessExpr::Subscript(Subscript::Index { index }) => self.check_expression(index),
             AccessExpr::Subscript(Subscript::Slice { lower_bound, upper_bound, stride }) => {
-                self.optional_expression(lower_bound.as_ref())?;
-                self.optional_expression(upper_bound.as_ref())?;
-                self.optional_expression(stride.as_ref())
+                self.check_optional_expression(lower_bound.as_ref())?;
+                self.check_optional_expression(upper_bound.as_ref())?;
+                self.check_optional_expression(stride.as_ref())
             }
         }
     }
 
-    pub(super) fn data_type(&self, data_type: &DataType) -> Check {
+    pub(super) fn check_data_type(&self, data_type: &DataType) -> Check {
         let name = data_type.to_string().to_ascii_lowercase();
         if self.dialect.is_builtin_type(&name) { Ok(()) } else { Err(format!("the type {name} is not built in")) }
     }
 
     /// Checks the name of a function that is called.
-    pub(super) fn function_name(&self, name: &ObjectName) -> Check {
+    pub(super) fn check_function_name(&self, name: &ObjectName) -> Check {
         let is_harmless = match name.0.as_slice() {
             [ObjectNamePart::Identifier(function)] => self.is_harmless(function),
             [ObjectNamePart::Identifier(schema), ObjectNamePart::Identifier(function)] => {
@@ -180,52 +182,52 @@ impl QueryChecker {
     /// Returns a name as the database compares it: PostgreSQL keeps the case of quoted names.
     fn exact_name(&self, name: &Ident) -> String {
         if self.dialect == Dialect::Postgres && name.quote_style.is_some() {
-            name.value.clone()
+            unquote(name)
         } else {
-            name.value.to_ascii_lowercase()
+            unquote(name).to_ascii_lowercase()
         }
     }
 
-    fn function(&mut self, function: &Function) -> Check {
+    fn check_function(&mut self, function: &Function) -> Check {
         let Function { name, uses_odbc_syntax, parameters, args, within_group, filter, null_treatment: _, over } =
             function;
-        self.function_name(name)?;
+        self.check_function_name(name)?;
         if *uses_odbc_syntax || *parameters != FunctionArguments::None {
             return Err(format!("the call of {name} has unknown clauses"));
         }
         match args {
             FunctionArguments::None => {}
-            FunctionArguments::Subquery(subquery) => self.query(subquery)?,
+            FunctionArguments::Subquery(subquery) => self.check_query(subquery)?,
             FunctionArguments::List(list) => {
-                self.function_arguments(&list.args)?;
+                self.check_function_arguments(&list.args)?;
                 for clause in &list.clauses {
                     match clause {
-                        FunctionArgumentClause::OrderBy(order) => self.sort_keys(order)?,
+                        FunctionArgumentClause::OrderBy(order) => self.check_sort_keys(order)?,
                         FunctionArgumentClause::Separator(_) | FunctionArgumentClause::IgnoreOrRespectNulls(_) => {}
                         _ => return Err(format!("the call of {name} has unknown clauses")),
                     }
                 }
             }
         }
-        self.sort_keys(within_group)?;
-        self.optional_expression(filter.as_deref())?;
+        self.check_sort_keys(within_group)?;
+        self.check_optional_expression(filter.as_deref())?;
         match over {
-            Some(WindowType::WindowSpec(window)) => self.window(window),
+            Some(WindowType::WindowSpec(window)) => self.check_window(window),
             Some(WindowType::NamedWindow(_)) | None => Ok(()),
         }
     }
 
-    pub(super) fn function_arguments(&mut self, arguments: &[FunctionArg]) -> Check {
+    pub(super) fn check_function_arguments(&mut self, arguments: &[FunctionArg]) -> Check {
         for argument in arguments {
             let argument = match argument {
                 FunctionArg::Named { name: _, arg, operator: _ } | FunctionArg::Unnamed(arg) => arg,
                 FunctionArg::ExprNamed { name, arg, operator: _ } => {
-                    self.expression(name)?;
+                    self.check_expression(name)?;
                     arg
                 }
             };
             match argument {
-                FunctionArgExpr::Expr(expression) => self.expression(expression)?,
+                FunctionArgExpr::Expr(expression) => self.check_expression(expression)?,
                 FunctionArgExpr::QualifiedWildcard(_) | FunctionArgExpr::Wildcard => {}
                 _ => return Err("a call has an unknown form of argument".to_owned()),
             }
@@ -233,85 +235,85 @@ impl QueryChecker {
         Ok(())
     }
 
-    fn window(&mut self, window: &WindowSpec) -> Check {
+    fn check_window(&mut self, window: &WindowSpec) -> Check {
         let WindowSpec { window_name: _, partition_by, order_by, window_frame } = window;
-        self.expressions(partition_by)?;
-        self.sort_keys(order_by)?;
+        self.check_expressions(partition_by)?;
+        self.check_sort_keys(order_by)?;
         let bounds = window_frame.iter().flat_map(|frame| std::iter::once(&frame.start_bound).chain(&frame.end_bound));
         for bound in bounds {
             match bound {
                 WindowFrameBound::CurrentRow => {}
                 WindowFrameBound::Preceding(offset) | WindowFrameBound::Following(offset) => {
-                    self.optional_expression(offset.as_deref())?
+                    self.check_optional_expression(offset.as_deref())?
                 }
             }
         }
         Ok(())
     }
 
-    pub(super) fn named_window(&mut self, window: &NamedWindowDefinition) -> Check {
+    pub(super) fn check_named_window(&mut self, window: &NamedWindowDefinition) -> Check {
         match &window.1 {
             NamedWindowExpr::NamedWindow(_) => Ok(()),
-            NamedWindowExpr::WindowSpec(window) => self.window(window),
+            NamedWindowExpr::WindowSpec(window) => self.check_window(window),
         }
     }
 
-    pub(super) fn order_by(&mut self, order_by: &OrderBy) -> Check {
+    pub(super) fn check_order_by(&mut self, order_by: &OrderBy) -> Check {
         match order_by {
-            OrderBy { kind: OrderByKind::Expressions(keys), interpolate: None } => self.sort_keys(keys),
+            OrderBy { kind: OrderByKind::Expressions(keys), interpolate: None } => self.check_sort_keys(keys),
             _ => Err("it has an unknown form of ORDER BY".to_owned()),
         }
     }
 
-    fn sort_keys(&mut self, keys: &[OrderByExpr]) -> Check {
+    fn check_sort_keys(&mut self, keys: &[OrderByExpr]) -> Check {
         for OrderByExpr { expr, options, with_fill } in keys {
             if with_fill.is_some() || !matches!(options.sort, None | Some(OrderBySort::Asc | OrderBySort::Desc)) {
                 return Err("it has an unknown form of ORDER BY".to_owned());
             }
-            self.expression(expr)?;
+            self.check_expression(expr)?;
         }
         Ok(())
     }
 
-    pub(super) fn group_by(&mut self, group_by: &GroupByExpr) -> Check {
+    pub(super) fn check_group_by(&mut self, group_by: &GroupByExpr) -> Check {
         match group_by {
             GroupByExpr::Expressions(keys, modifiers)
                 if modifiers.iter().all(|m| *m == GroupByWithModifier::Rollup) =>
             {
-                self.expressions(keys)
+                self.check_expressions(keys)
             }
             _ => Err("it has an unknown form of GROUP BY".to_owned()),
         }
     }
 
-    pub(super) fn distinct(&mut self, distinct: Option<&Distinct>) -> Check {
+    pub(super) fn check_distinct(&mut self, distinct: Option<&Distinct>) -> Check {
         match distinct {
-            Some(Distinct::On(keys)) => self.expressions(keys),
+            Some(Distinct::On(keys)) => self.check_expressions(keys),
             Some(Distinct::All | Distinct::Distinct) | None => Ok(()),
         }
     }
 
-    pub(super) fn limit(&mut self, limit: &LimitClause) -> Check {
+    pub(super) fn check_limit(&mut self, limit: &LimitClause) -> Check {
         match limit {
             LimitClause::LimitOffset { limit, offset, limit_by } => {
-                self.optional_expression(limit.as_ref())?;
-                self.optional_expression(offset.as_ref().map(|offset| &offset.value))?;
-                self.expressions(limit_by)
+                self.check_optional_expression(limit.as_ref())?;
+                self.check_optional_expression(offset.as_ref().map(|offset| &offset.value))?;
+                self.check_expressions(limit_by)
             }
-            LimitClause::OffsetCommaLimit { offset, limit } => self.expression_pair(offset, limit),
+            LimitClause::OffsetCommaLimit { offset, limit } => self.check_expression_pair(offset, limit),
         }
     }
 
-    pub(super) fn select_item(&mut self, item: &SelectItem) -> Check {
+    pub(super) fn check_select_item(&mut self, item: &SelectItem) -> Check {
         match item {
             SelectItem::UnnamedExpr(expression) | SelectItem::ExprWithAlias { expr: expression, alias: _ } => {
-                self.expression(expression)
+                self.check_expression(expression)
             }
             SelectItem::QualifiedWildcard(kind, options) => {
                 check_wildcard(options)?;
                 match kind {
                     SelectItemQualifiedWildcardKind::ObjectName(_) => Ok(()),
-                    SelectItemQualifiedWildcardKind::Expr(expression) => self.expression(expression),
+                    SelectItemQualifiedWildcardKind::Expr(expression) => self.check_expression(expression),
                 }
             }
             SelectItem::Wildcard(options) => check_wildcard(options),

@@ -13,6 +13,7 @@ use sqlparser::{
 
 use crate::{
     Dialect,
+    names::unquote,
     text::{self, ParsedStatement},
 };
 
@@ -20,7 +21,8 @@ use crate::{
 pub type Reason = String;
 type Check = Result<(), Reason>;
 
-/// Keywords without which no query writes. A query that has one is not a read, even if the parser takes it for a name.
+/// Keywords that make a query no read, even if the parser takes one for a name. Every query that writes by itself contains
+/// one of these; functions are checked separately.
 const WRITING_KEYWORDS: &[Keyword] = &[
     Keyword::INSERT,
     Keyword::UPDATE,
@@ -72,7 +74,7 @@ pub fn check(dialect: Dialect, parsed: &ParsedStatement) -> Check {
     match &parsed.statement {
         Statement::Query(query) => {
             refuse_writing_keywords(&parsed.keywords)?;
-            checker.query(query)?;
+            checker.check_query(query)?;
             checker.check_qualified_names()
         }
         Statement::Explain {
@@ -90,14 +92,14 @@ pub fn check(dialect: Dialect, parsed: &ParsedStatement) -> Check {
             let Statement::Query(query) = statement.as_ref() else {
                 return Err("it explains a statement that is not a query".to_owned());
             };
-            checker.query(query)?;
+            checker.check_query(query)?;
             checker.check_qualified_names()
         }
         Statement::Explain { .. } => Err("EXPLAIN ANALYZE runs the statement".to_owned()),
         Statement::Pragma { name, value, is_eq } if dialect == Dialect::Sqlite => {
             let name = last_name(name).ok_or("it is an unknown pragma")?;
             let is_read = match (value, is_eq) {
-                (None, _) => VALUELESS_PRAGMAS.contains(&name.as_str()) || READING_PRAGMAS.contains(&name.as_str()),
+                (None, _) => is_read_without_value(&name),
                 (Some(_), false) => READING_PRAGMAS.contains(&name.as_str()),
                 (Some(_), true) => false,
             };
@@ -174,10 +176,15 @@ fn check_explain_option(option: &UtilityOption) -> Check {
     if is_harmless && is_constant { Ok(()) } else { Err(format!("EXPLAIN has the option {name}")) }
 }
 
+/// Returns `true` if the pragma reads when it is given no value.
+fn is_read_without_value(pragma: &str) -> bool {
+    VALUELESS_PRAGMAS.contains(&pragma) || READING_PRAGMAS.contains(&pragma)
+}
+
 /// Returns the last part of a name in lower case.
 fn last_name(name: &ObjectName) -> Option<String> {
     match name.0.last()? {
-        ObjectNamePart::Identifier(part) => Some(part.value.to_ascii_lowercase()),
+        ObjectNamePart::Identifier(part) => Some(unquote(part).to_ascii_lowercase()),
         ObjectNamePart::Function(_) => None,
     }
 }
@@ -193,7 +200,7 @@ struct QueryChecker {
 }
 
 impl QueryChecker {
-    fn query(&mut self, query: &Query) -> Check {
+    fn check_query(&mut self, query: &Query) -> Check {
         let Query {
             with,
             body,
@@ -216,31 +223,31 @@ impl QueryChecker {
             if cte.from.is_some() {
                 return Err("it has unknown clauses".to_owned());
             }
-            self.alias(Some(&cte.alias))?;
-            self.query(&cte.query)?;
+            self.check_alias(Some(&cte.alias))?;
+            self.check_query(&cte.query)?;
         }
-        self.set_expression(body)?;
+        self.check_set_expression(body)?;
         if let Some(order_by) = order_by {
-            self.order_by(order_by)?;
+            self.check_order_by(order_by)?;
         }
         if let Some(limit) = limit_clause {
-            self.limit(limit)?;
+            self.check_limit(limit)?;
         }
         match fetch.as_ref().and_then(|fetch| fetch.quantity.as_ref()) {
-            Some(quantity) => self.expression(quantity),
+            Some(quantity) => self.check_expression(quantity),
             None => Ok(()),
         }
     }
 
-    fn set_expression(&mut self, body: &SetExpr) -> Check {
+    fn check_set_expression(&mut self, body: &SetExpr) -> Check {
         match body {
-            SetExpr::Select(select) => self.select(select),
-            SetExpr::Query(query) => self.query(query),
+            SetExpr::Select(select) => self.check_select(select),
+            SetExpr::Query(query) => self.check_query(query),
             SetExpr::SetOperation { left, op: _, set_quantifier: _, right } => {
-                self.set_expression(left)?;
-                self.set_expression(right)
+                self.check_set_expression(left)?;
+                self.check_set_expression(right)
             }
-            SetExpr::Values(values) => values.rows.iter().try_for_each(|row| self.expressions(&row.content)),
+            SetExpr::Values(values) => values.rows.iter().try_for_each(|row| self.check_expressions(&row.content)),
             SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) => {
                 Err("it changes data in a part of the query".to_owned())
             }
@@ -248,7 +255,7 @@ impl QueryChecker {
         }
     }
 
-    fn select(&mut self, select: &Select) -> Check {
+    fn check_select(&mut self, select: &Select) -> Check {
         let Select {
             select_token: _,
             optimizer_hints,
@@ -293,13 +300,13 @@ impl QueryChecker {
         if has_unknown_clause {
             return Err("it has unknown clauses".to_owned());
         }
-        self.distinct(distinct.as_ref())?;
-        from.iter().try_for_each(|table| self.table_with_joins(table))?;
-        projection.iter().try_for_each(|item| self.select_item(item))?;
-        self.optional_expression(selection.as_ref())?;
-        self.group_by(group_by)?;
-        self.optional_expression(having.as_ref())?;
-        named_window.iter().try_for_each(|window| self.named_window(window))
+        self.check_distinct(distinct.as_ref())?;
+        from.iter().try_for_each(|table| self.check_table_with_joins(table))?;
+        projection.iter().try_for_each(|item| self.check_select_item(item))?;
+        self.check_optional_expression(selection.as_ref())?;
+        self.check_group_by(group_by)?;
+        self.check_optional_expression(having.as_ref())?;
+        named_window.iter().try_for_each(|window| self.check_named_window(window))
     }
 
     /// Checks that no qualified name calls a function. PostgreSQL takes `f.name` for `name(f)` where `f` is a function in
@@ -319,5 +326,5 @@ impl QueryChecker {
 
 /// Returns a name for comparisons that ignore case.
 fn folded(name: &Ident) -> String {
-    name.value.to_lowercase()
+    unquote(name).to_lowercase()
 }

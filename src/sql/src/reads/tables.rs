@@ -4,7 +4,7 @@ use sqlparser::ast::{
     Join, JoinConstraint, JoinOperator, ObjectName, TableAlias, TableFactor, TableFunctionArgs, TableWithJoins,
 };
 
-use super::{Check, QueryChecker, folded, last_name};
+use super::{Check, QueryChecker, folded, is_read_without_value, last_name};
 use crate::Dialect;
 
 /// Words that PostgreSQL takes for functions in a FROM clause.
@@ -27,14 +27,14 @@ const KEYWORD_FUNCTIONS: &[&str] = &[
 const FILE_TABLES: &[&str] = &["fsdir", "zipfile", "csv", "readfile"];
 
 impl QueryChecker {
-    pub(super) fn table_with_joins(&mut self, table: &TableWithJoins) -> Check {
-        self.table(&table.relation)?;
-        table.joins.iter().try_for_each(|join| self.join(join))
+    pub(super) fn check_table_with_joins(&mut self, table: &TableWithJoins) -> Check {
+        self.check_table(&table.relation)?;
+        table.joins.iter().try_for_each(|join| self.check_join(join))
     }
 
-    fn join(&mut self, join: &Join) -> Check {
+    fn check_join(&mut self, join: &Join) -> Check {
         let Join { relation, global: _, join_operator } = join;
-        self.table(relation)?;
+        self.check_table(relation)?;
         let constraint = match join_operator {
             JoinOperator::Join(constraint)
             | JoinOperator::Inner(constraint)
@@ -48,7 +48,7 @@ impl QueryChecker {
             _ => return Err("it has an unknown kind of join".to_owned()),
         };
         match constraint {
-            JoinConstraint::On(condition) => self.expression(condition),
+            JoinConstraint::On(condition) => self.check_expression(condition),
             JoinConstraint::Using(_)
             | JoinConstraint::UsingAlias(..)
             | JoinConstraint::Natural
@@ -56,7 +56,7 @@ impl QueryChecker {
         }
     }
 
-    fn table(&mut self, table: &TableFactor) -> Check {
+    fn check_table(&mut self, table: &TableFactor) -> Check {
         match table {
             TableFactor::Table {
                 name,
@@ -71,25 +71,25 @@ impl QueryChecker {
                 index_directives: _,
                 inheritance: _,
             } if with_hints.is_empty() => {
-                self.alias(alias.as_ref())?;
+                self.check_alias(alias.as_ref())?;
                 match args {
                     Some(TableFunctionArgs { args, settings: None }) => {
-                        self.function_name(name)?;
-                        self.function_arguments(args)?;
+                        self.check_function_name(name)?;
+                        self.check_function_arguments(args)?;
                         self.add_table_function(name, alias.as_ref())
                     }
                     Some(_) => Err("it has unknown clauses".to_owned()),
-                    None => self.table_name(name),
+                    None => self.check_table_name(name),
                 }
             }
             TableFactor::Derived { lateral: _, subquery, alias, sample: None } => {
-                self.alias(alias.as_ref())?;
-                self.query(subquery)
+                self.check_alias(alias.as_ref())?;
+                self.check_query(subquery)
             }
             TableFactor::Function { lateral: _, name, args, with_ordinality: _, alias } => {
-                self.alias(alias.as_ref())?;
-                self.function_name(name)?;
-                self.function_arguments(args)?;
+                self.check_alias(alias.as_ref())?;
+                self.check_function_name(name)?;
+                self.check_function_arguments(args)?;
                 self.add_table_function(name, alias.as_ref())
             }
             TableFactor::UNNEST {
@@ -99,23 +99,26 @@ impl QueryChecker {
                 with_offset_alias: None,
                 with_ordinality: _,
             } => {
-                self.alias(alias.as_ref())?;
-                self.expressions(array_exprs)?;
+                self.check_alias(alias.as_ref())?;
+                self.check_expressions(array_exprs)?;
                 self.add_table_function(&ObjectName::from(vec!["unnest".into()]), alias.as_ref())
             }
             TableFactor::NestedJoin { table_with_joins, alias } => {
-                self.alias(alias.as_ref())?;
-                self.table_with_joins(table_with_joins)
+                self.check_alias(alias.as_ref())?;
+                self.check_table_with_joins(table_with_joins)
             }
             _ => Err("it reads from an unknown kind of table".to_owned()),
         }
     }
 
-    fn table_name(&self, name: &ObjectName) -> Check {
+    fn check_table_name(&self, name: &ObjectName) -> Check {
         let table = last_name(name).ok_or("it reads from an unknown kind of table")?;
         let is_function = match self.dialect {
             Dialect::Postgres => name.0.len() == 1 && KEYWORD_FUNCTIONS.contains(&table.as_str()),
-            Dialect::Sqlite => FILE_TABLES.contains(&table.as_str()),
+            Dialect::Sqlite => {
+                let is_unknown_pragma = |pragma: &str| !is_read_without_value(pragma);
+                FILE_TABLES.contains(&table.as_str()) || table.strip_prefix("pragma_").is_some_and(is_unknown_pragma)
+            }
             Dialect::Mysql => false,
         };
         if is_function { Err(format!("{table} is a function, not a table")) } else { Ok(()) }
@@ -137,13 +140,13 @@ impl QueryChecker {
     }
 
     /// Checks the types of the columns that an alias declares.
-    pub(super) fn alias(&self, alias: Option<&TableAlias>) -> Check {
+    pub(super) fn check_alias(&self, alias: Option<&TableAlias>) -> Check {
         let Some(TableAlias { explicit: _, name: _, columns, at: None }) = alias else {
             return if alias.is_none() { Ok(()) } else { Err("it has unknown clauses".to_owned()) };
         };
         columns
             .iter()
             .filter_map(|column| column.data_type.as_ref())
-            .try_for_each(|data_type| self.data_type(data_type))
+            .try_for_each(|data_type| self.check_data_type(data_type))
     }
 }

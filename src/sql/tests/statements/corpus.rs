@@ -48,11 +48,11 @@ impl Case {
                 ReadBack::Rows(table) => Some(table.keys_query().to_owned()),
                 _ => None,
             };
-            let equal = match write.preview {
-                PreviewSource::GivenRows { equal, .. } => equal,
+            let equal_count_query = match write.preview {
+                PreviewSource::GivenRows { equal_count_query, .. } => equal_count_query,
                 _ => None,
             };
-            keys.into_iter().chain(equal)
+            keys.into_iter().chain(equal_count_query)
         });
         queries.flatten().collect()
     }
@@ -162,7 +162,9 @@ fn values_after_an_update_are_selected_if_they_are_reads() {
 fn given_rows_are_shown_as_they_are_written() {
     let sql = "INSERT INTO t (a, b) VALUES (1, note('x')), (2, DEFAULT)";
     let Effect::Write(write) = classify(Dialect::Postgres, sql, 50).remove(0).effect else { panic!("it is a write") };
-    let PreviewSource::GivenRows { columns, rows, equal } = write.preview else { panic!("{:?}", write.preview) };
+    let PreviewSource::GivenRows { columns, rows, equal_count_query } = write.preview else {
+        panic!("{:?}", write.preview)
+    };
     assert_eq!(
         (columns, rows),
         (
@@ -171,7 +173,7 @@ fn given_rows_are_shown_as_they_are_written() {
         )
     );
     let counted = "SELECT count(*) AS countersign_count FROM t WHERE (a = '1') OR (a = '2')";
-    assert_eq!(equal.as_deref(), Some(counted), "only literals are compared");
+    assert_eq!(equal_count_query.as_deref(), Some(counted), "only literals are compared");
     for sql in [
         "INSERT INTO t (a) VALUES (now())",
         "INSERT INTO t VALUES (1)",
@@ -179,7 +181,7 @@ fn given_rows_are_shown_as_they_are_written() {
         "INSERT INTO t (a) VALUES (1.5)",
     ] {
         let Effect::Write(write) = classify(Dialect::Postgres, sql, 50).remove(0).effect else { panic!("{sql}") };
-        assert!(matches!(write.preview, PreviewSource::GivenRows { equal: None, .. }), "{sql}");
+        assert!(matches!(write.preview, PreviewSource::GivenRows { equal_count_query: None, .. }), "{sql}");
     }
 }
 
@@ -205,14 +207,69 @@ fn rows_are_found_again_by_their_primary_key() {
     let delete = table(Dialect::Mysql, "DELETE FROM things WHERE id = 7");
     let found = delete.rows_query(&[values]).unwrap();
     assert_eq!(found, "SELECT * FROM things WHERE (`id` = 7 AND `Name` = 'it''s' AND `note` IS NULL AND `on` = TRUE)");
-    assert_eq!(delete.rows_query(&[vec![("id", Literal::Text(r"\' OR 1 = 1 -- "))]]), None, "what it means depends");
+    let found = delete.rows_query(&[vec![("id", Literal::Text(r"C:\'"))]]);
+    assert_eq!(found.unwrap(), "SELECT * FROM things WHERE (`id` = _utf8mb4 X'433A5C27')", "no setting changes it");
+    let found = update.rows_query(&[vec![("id", Literal::Text(r"C:\'"))]]);
+    assert_eq!(found.unwrap(), r#"SELECT * FROM s.Things WHERE ("id" = E'C:\\''')"#);
     let hostile = table(Dialect::Sqlite, "DELETE FROM things WHERE id = 7");
     let found = hostile.rows_query(&[vec![("id\" = 1; DROP TABLE x; --", Literal::Text("'; DROP TABLE x; --"))]]);
     assert_eq!(found.unwrap(), r#"SELECT * FROM things WHERE ("id"" = 1; DROP TABLE x; --" = '''; DROP TABLE x; --')"#);
 }
 
 #[test]
+fn literals_and_names_stay_as_they_are_written() {
+    let condition = "`c````d` = 'a''''b' OR a = 'C:\\\\new' OR a = \"a\"\"\"\"b\"";
+    let sql = format!("DELETE FROM `a````b` WHERE {condition}");
+    let Effect::Write(write) = classify(Dialect::Mysql, &sql, 50).remove(0).effect else { panic!("it is a write") };
+    let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
+    assert_eq!(queries.count, format!("SELECT count(*) AS countersign_count FROM `a````b` WHERE {condition}"));
+    let ReadBack::Rows(table) = write.read_back else { panic!("{:?}", write.read_back) };
+    assert!(table.keys_query().contains("table_name = 'a``b'"), "{}", table.keys_query());
+    let sql = "INSERT INTO t (a) VALUES ('C:\\\\new''''')";
+    let Effect::Write(write) = classify(Dialect::Mysql, sql, 50).remove(0).effect else { panic!("it is a write") };
+    let PreviewSource::GivenRows { equal_count_query, .. } = write.preview else { panic!("{:?}", write.preview) };
+    let counted = "SELECT count(*) AS countersign_count FROM t WHERE (a = 'C:\\\\new''''')";
+    assert_eq!(equal_count_query.as_deref(), Some(counted));
+    let sql = "DROP TABLE \"a\"\"b\"";
+    let Effect::Write(write) = classify(Dialect::Sqlite, sql, 50).remove(0).effect else { panic!("it is a write") };
+    let PreviewSource::Definitions(queries) = write.preview else { panic!("{:?}", write.preview) };
+    assert!(queries[0].contains("lower(name) = 'a\"b'"), "{queries:?}");
+}
+
+#[test]
+fn columns_that_get_the_elements_of_a_row_have_unknown_values() {
+    let assigned = |sql: &str| {
+        let Effect::Write(write) = classify(Dialect::Postgres, sql, 50).remove(0).effect else { panic!("{sql}") };
+        let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
+        let values = queries.assignments.into_iter();
+        values.map(|value| (value.column, value.expression, value.alias.is_some())).collect::<Vec<_>>()
+    };
+    let expected = |column: &str, expression: &str| (column.to_owned(), expression.to_owned(), false);
+    assert_eq!(
+        assigned("UPDATE t SET (a, \"B\"\"c\") = (SELECT x, y FROM z)"),
+        [expected("a", "SELECT x, y FROM z"), expected("B\"c", "SELECT x, y FROM z")]
+    );
+    assert_eq!(assigned("UPDATE t SET (a, b) = ROW(1, 2)"), [expected("a", "ROW(1, 2)"), expected("b", "ROW(1, 2)")]);
+    assert_eq!(assigned("UPDATE t SET place.town = 'x'"), [expected("place", "'x'")], "the rest of the value stays");
+    assert!(assigned("UPDATE t SET (a, b) = (1, 2)").iter().all(|(.., is_known)| *is_known));
+}
+
+#[test]
+fn values_of_the_session_are_not_repeatable() {
+    for expression in ["total_changes()", "pg_backend_pid()", "CONNECTION_ID()", "txid_current_snapshot()", "now()"] {
+        let sql = format!("UPDATE t SET a = {expression}, b = 1");
+        let Effect::Write(write) = classify(Dialect::Postgres, &sql, 50).remove(0).effect else { panic!("{sql}") };
+        let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
+        let are_repeatable: Vec<bool> = queries.assignments.iter().map(|value| value.is_repeatable).collect();
+        assert_eq!(are_repeatable, [false, true], "{sql}");
+    }
+}
+
+#[test]
 fn queries_of_sqlite_begin_with_select() {
+    for (_, queries) in cases_in(Dialect::Sqlite).iter().filter_map(Case::row_queries) {
+        assert!(queries.rows.starts_with("SELECT ") && queries.count.starts_with("SELECT "), "{}", queries.rows);
+    }
     let sql = "WITH x AS (SELECT 1 AS id) DELETE FROM t WHERE id IN (SELECT id FROM x)";
     let Effect::Write(write) = classify(Dialect::Sqlite, sql, 50).remove(0).effect else { panic!("it is a write") };
     let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };

@@ -26,7 +26,7 @@ fn content(connection: &Connection) -> Vec<Vec<Vec<Value>>> {
     let tables = rows(connection, "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY 1");
     for table in tables {
         let [Value::Text(table)] = table.as_slice() else { panic!("{table:?}") };
-        all.push(rows(connection, &format!("SELECT * FROM \"{table}\"")));
+        all.push(rows(connection, &format!("SELECT * FROM \"{}\"", table.replace('"', "\"\""))));
     }
     all
 }

@@ -273,8 +273,7 @@ fn check_values(row: &Row, assignments: &[ColumnAssignment]) -> Result<(), Fault
 /// Returns the columns of a row, with the assigned values in place of the present ones.
 fn assigned_row(row: &Row, assignments: &[ColumnAssignment]) -> Row {
     let columns = row.iter().filter(|(name, _)| !name.starts_with(ALIAS_PREFIX)).map(|(name, value)| {
-        let assignment = assignments.iter().find(|assignment| is_same_column(&assignment.column, name));
-        let assigned = match assignment {
+        let assigned = match find_assignment(assignments, name) {
             None => value.clone(),
             Some(ColumnAssignment { alias: Some(alias), .. }) => row[alias].clone(),
             Some(ColumnAssignment { expression, .. }) => format!("({expression})").into(),
@@ -306,10 +305,9 @@ pub(super) fn add_rows(
     }
 }
 
-/// Compares the column of an assignment, which may be qualified and quoted, with the name of a column.
-pub(super) fn is_same_column(assigned: &str, column: &str) -> bool {
-    let last = assigned.rsplit_once('.').map_or(assigned, |(_, last)| last);
-    last.trim_matches(['"', '`', '[', ']']).eq_ignore_ascii_case(column)
+/// Returns the assignment to the column.
+pub(super) fn find_assignment<'a>(assignments: &'a [ColumnAssignment], column: &str) -> Option<&'a ColumnAssignment> {
+    assignments.iter().find(|assignment| assignment.column.eq_ignore_ascii_case(column))
 }
 
 /// Returns a value as text, which is the same for a number and for its text.
@@ -348,10 +346,8 @@ mod tests {
             alias: alias.map(str::to_owned),
             is_repeatable: true,
         };
-        let values = [
-            assigned("t.\"Balance\"", "balance + 1", Some("countersign_after_0")),
-            assigned("n", "nextval('s')", None),
-        ];
+        let values =
+            [assigned("Balance", "balance + 1", Some("countersign_after_0")), assigned("n", "nextval('s')", None)];
         let mut row = row(json!({"id": 1, "balance": "5", "n": null, "owner": "a, b", "countersign_after_0": 6}));
         let present = json!({"id": 1, "balance": "5", "n": null, "owner": "a, b"});
         assert_eq!(Value::Object(assigned_row(&row, &[])), present);
@@ -361,6 +357,9 @@ mod tests {
         let same = [assigned("balance", "5", Some("countersign_after_1"))];
         row.insert("countersign_after_1".into(), 5.into());
         assert_eq!(Value::Object(assigned_row(&row, &same)), present);
+        let unknown = [assigned("balance", "SELECT x, y", None), assigned("owner", "SELECT x, y", None)];
+        let after = json!({"id": 1, "balance": "(SELECT x, y)", "n": null, "owner": "(SELECT x, y)"});
+        assert_eq!(Value::Object(assigned_row(&row, &unknown)), after);
     }
 
     #[test]

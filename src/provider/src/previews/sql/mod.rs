@@ -69,7 +69,7 @@ pub(super) fn queries(statement: &Statement) -> Vec<&str> {
         Effect::Write(write) => match &write.preview {
             PreviewSource::Rows(queries) => vec![&queries.rows, &queries.count],
             PreviewSource::Definitions(queries) => queries.iter().map(String::as_str).collect(),
-            PreviewSource::GivenRows { equal, .. } => equal.as_deref().into_iter().collect(),
+            PreviewSource::GivenRows { equal_count_query, .. } => equal_count_query.as_deref().into_iter().collect(),
             PreviewSource::None { .. } => Vec::new(),
         },
         Effect::Read | Effect::Unparsed { .. } => Vec::new(),

@@ -1,12 +1,10 @@
 //! Reads back what SQL statements changed: rows by their primary key, given rows by their number, and definitions.
 
-use std::collections::BTreeSet;
-
 use serde_json::Value;
 
 use super::{
     ObservedStatement, QueryAnswer, Row,
-    composition::{add_rows, definition_text, is_same_column, parse_count, plural_rows, rows_text, statement_label},
+    composition::{add_rows, definition_text, find_assignment, parse_count, plural_rows, rows_text, statement_label},
 };
 use crate::previews::{
     answers,
@@ -20,15 +18,27 @@ use countersign_domain::{
 };
 use countersign_sql::{
     ALIAS_PREFIX, ColumnAssignment, DefinitionChange, Effect, Literal, PreviewSource, ReadBack, RowQueries, TableRows,
-    Write, WriteKind,
+    Write, WriteKind, may_be_same_object,
 };
 
-/// Returns `true` if something tells after the run whether the statement had its effect.
+/// Returns `true` if the effect of the statement can be read back after the run.
 pub(in crate::previews) fn is_verifiable(observed: &ObservedStatement) -> bool {
     let Effect::Write(write) = &observed.statement.effect else { return false };
     let is_observed = observed.answers.as_ref().is_ok_and(|answers| !answers.is_empty());
     let is_query = matches!(write.preview, PreviewSource::Rows(_)) && write.kind == WriteKind::Insert;
     is_observed && !is_query && write.read_back != ReadBack::Nothing
+}
+
+/// Returns `true` if another of the statements may change one of the same tables.
+fn has_shared_target(write: &Write, statements: &[ObservedStatement]) -> bool {
+    let has_common_target = |observed: &&ObservedStatement| match &observed.statement.effect {
+        Effect::Write(other) => {
+            other.targets.iter().any(|target| write.targets.iter().any(|own| may_be_same_object(own, target)))
+        }
+        Effect::Read | Effect::Unparsed { .. } => false,
+    };
+    // The write itself is one of the statements.
+    statements.iter().filter(has_common_target).count() > 1
 }
 
 /// Compares what the statements changed with what was approved.
@@ -48,20 +58,15 @@ pub(in crate::previews) async fn verify_statements(
         is_restricted: change.is_restricted(),
         is_single: statements.len() == 1,
     };
-    let mut changed_targets = BTreeSet::new();
     let mut unverified = None;
     for (index, observed) in statements.iter().enumerate() {
         let result = match &observed.statement.effect {
             Effect::Read => continue,
             Effect::Unparsed { .. } => Err(Fault::new("statement", "a statement could not be parsed")),
-            Effect::Write(write) => {
-                let is_first = write.targets.iter().all(|target| changed_targets.insert(target.to_ascii_lowercase()));
-                if is_first {
-                    verifier.verify(index, write, observed).await
-                } else {
-                    Err(Fault::new("statement", "several statements change the same table"))
-                }
+            Effect::Write(write) if has_shared_target(write, statements) => {
+                Err(Fault::new("statement", "several statements change the same table"))
             }
+            Effect::Write(write) => verifier.verify(index, write, observed).await,
         };
         match result {
             Err(fault) if fault.transient_error.is_some() => return Err(fault),
@@ -101,7 +106,7 @@ impl Verifier<'_> {
                     _ => self.verify_deletion(index, write, (table, &keys), queries, shown).await,
                 }
             }
-            (ReadBack::Rows(_), PreviewSource::GivenRows { rows, equal: Some(query), .. }, [counted]) => {
+            (ReadBack::Rows(_), PreviewSource::GivenRows { rows, equal_count_query: Some(query), .. }, [counted]) => {
                 let expected = parse_count(&counted.rows)? + rows.len() as u64;
                 let found = self.query(query).await?;
                 let count = parse_count(&found.rows)?;
@@ -117,7 +122,7 @@ impl Verifier<'_> {
         }
     }
 
-    /// Compares the rows with the values that were shown for after the update. Values that the preview could not know are not
+    /// Compares the rows with the values that the preview showed for after the update. Values that it could not know are not
     /// compared.
     async fn verify_update(
         &mut self,
@@ -137,7 +142,8 @@ impl Verifier<'_> {
         let found = self.find_rows(table, &expected, keys).await?;
         let assigned: Vec<&str> = match expected.first() {
             Some(row) => {
-                row.keys().map(String::as_str).filter(|name| is_assigned(name, &queries.assignments)).collect()
+                let is_assigned = |name: &&str| find_assignment(&queries.assignments, name).is_some();
+                row.keys().map(String::as_str).filter(is_assigned).collect()
             }
             None => Vec::new(),
         };
@@ -288,17 +294,12 @@ fn without_key(write: &Write) -> Fault {
     Fault::new("key", format!("{table} has no primary key by which its rows could be found again"))
 }
 
-fn is_assigned(name: &str, assigned: &[ColumnAssignment]) -> bool {
-    assigned.iter().any(|value| is_same_column(&value.column, name))
-}
-
 /// Returns the values of a row after an update, without those that the preview does not know.
 fn row_after(row: &Row, assigned: &[ColumnAssignment]) -> Row {
     let columns = row.iter().filter(|(name, _)| !name.starts_with(ALIAS_PREFIX));
     columns
         .filter_map(|(name, value)| {
-            let assignment = assigned.iter().find(|value| is_same_column(&value.column, name));
-            let value = match assignment {
+            let value = match find_assignment(assigned, name) {
                 None => value,
                 Some(ColumnAssignment { alias: Some(alias), is_repeatable: true, .. }) => row.get(alias)?,
                 Some(_) => return None,
@@ -336,6 +337,7 @@ fn literal<'a>(text: &'a str, value: &'a Value) -> Option<Literal<'a>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use countersign_sql::Dialect;
     use serde_json::json;
 
     fn row(value: Value) -> Row {
@@ -352,13 +354,31 @@ mod tests {
             is_repeatable,
         };
         let values = [
-            assigned("t.\"A\"", Some("countersign_after_0"), true),
+            assigned("A", Some("countersign_after_0"), true),
             assigned("at", Some("countersign_after_1"), false),
             assigned("n", None, true),
         ];
         let before =
             json!({"id": 1, "a": 5, "at": "then", "n": 1, "countersign_after_0": 6, "countersign_after_1": "now"});
         assert_eq!(row_after(&row(before), &values), row(json!({"id": 1, "a": 6})));
+    }
+
+    #[test]
+    fn statements_for_one_table_share_their_target() {
+        let shared = |text: &str| -> Vec<bool> {
+            let statements: Vec<ObservedStatement> = countersign_sql::classify(Dialect::Postgres, text, 10)
+                .into_iter()
+                .map(|statement| ObservedStatement { statement, answers: Ok(Vec::new()) })
+                .collect();
+            let writes = statements.iter().filter_map(|observed| match &observed.statement.effect {
+                Effect::Write(write) => Some(write),
+                _ => None,
+            });
+            writes.map(|write| has_shared_target(write, &statements)).collect()
+        };
+        assert_eq!(shared("UPDATE t SET a = 1; DELETE FROM u; UPDATE t SET a = 2"), [true, false, true]);
+        assert_eq!(shared("INSERT INTO public.t VALUES (1); DELETE FROM \"t\"; DELETE FROM a.u"), [true, true, false]);
+        assert_eq!(shared("TRUNCATE t, u; DELETE FROM u; SELECT * FROM v; DELETE FROM v"), [true, true, false]);
     }
 
     #[test]
