@@ -133,7 +133,8 @@ impl JudgedCall {
             Verdict::Review => Ok(Admission::Review(self)),
             Verdict::Deny => {
                 let principal = &exchange.identity.principal.name;
-                tracing::info!(%tool, %principal, rule, %reason, "a call was denied");
+                // As a string, because the agent chooses the name of an operation, which may contain line breaks.
+                tracing::info!(tool, %principal, rule, %reason, "a call was denied");
                 Err(denied_error("call", ("tool", tool), self.decision.rule.as_deref(), reason))
             }
         }
@@ -151,7 +152,7 @@ impl JudgedCall {
         if let Some(rule) = &decision.standing_rule {
             rule.uses.increment();
             tracing::info!(
-                rule = %rule.id, %tool, %principal, verdict = decision.intended_verdict().as_str(), uses = rule.uses.get(),
+                rule = %rule.id, tool, %principal, verdict = decision.intended_verdict().as_str(), uses = rule.uses.get(),
                 "a standing rule decided on a call"
             );
             crash_point("after_rule_used");
@@ -159,7 +160,7 @@ impl JudgedCall {
         if let Some(simulated_verdict) = decision.simulated {
             metrics::counter!(telemetry::POLICY_SIMULATED, "verdict" => simulated_verdict.as_str()).increment(1);
             tracing::info!(
-                %tool, %principal, verdict = simulated_verdict.as_str(),
+                tool, %principal, verdict = simulated_verdict.as_str(),
                 rule = decision.rule.as_deref().unwrap_or("policy.default"), reason = %decision.reason,
                 "a call went through because policy.mode is simulate"
             );

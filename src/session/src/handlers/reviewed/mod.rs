@@ -45,7 +45,7 @@ pub(super) async fn review(
     let ToolCallScope { exchange, reviews, .. } = scope;
     let JudgedCall { route, decision, .. } = judged;
     tracing::debug!(
-        tool = %judged.subject(),
+        tool = judged.subject(),
         rule = decision.rule.as_deref().unwrap_or("policy.default"),
         reason = %decision.reason,
         "a call is reviewed"
