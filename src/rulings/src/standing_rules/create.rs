@@ -139,6 +139,17 @@ impl StandingRules {
         if change.terms.require_comment && request.comment.is_none() {
             return invalid("the change requires a comment, so a rule from it requires one too".to_owned());
         }
+        // The rule covers the operation that the recipe now finds in the arguments.
+        let route = self.deps.routes.load().tool_of_provider(&change.tool, &change.provider);
+        let shown = change.preview.tool_operation.as_deref().unwrap_or_default();
+        let is_shown = |route: Arc<ToolRoute>| {
+            let subject = route.subject_of(&change.arguments);
+            subject.get(route.name.len() + 1..).unwrap_or_default() == shown
+        };
+        if !route.is_none_or(is_shown) {
+            let message = "the call counts as another operation than the change shows; propose the change again";
+            return Err(McpError::new(ErrorKind::VersionConflict, message));
+        }
         if !reviewers.may_decide(&change.terms, by) {
             return forbidden("the change requires other reviewers");
         }
