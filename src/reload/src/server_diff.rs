@@ -4,6 +4,7 @@ use globset::Glob;
 
 use super::pending::Loosening;
 use countersign_config::{Serialization, UpstreamConfig};
+use countersign_domain::recipes::Recipes;
 
 /// The configuration key of the servers.
 const SERVERS_KEY: &str = "mcpServers";
@@ -70,12 +71,10 @@ pub(super) fn hold_back_loosening(
         _ => {}
     }
     // The calls of a preview recipe run without review.
-    let recipes = old.map(|old| &old.previews);
-    if new.previews.calls_more_than(recipes.unwrap_or(&Default::default())) {
-        let show_tools =
-            |tools: &[String]| if tools.is_empty() { "no recipes of your own".to_owned() } else { tools.join(", ") };
-        loosen("previews", show_tools(recipes.map_or(&[], |old| &old.written)), show_tools(&new.previews.written));
-        effective.previews = recipes.cloned().unwrap_or_default();
+    let recipes = old.map(|old| old.previews.clone()).unwrap_or_default();
+    if new.previews.calls_more_than(&recipes) {
+        loosen("previews", show_recipes(&recipes), show_recipes(&new.previews));
+        effective.previews = new.previews.hold_back(&recipes);
     }
     let is_per_tool = |config: &UpstreamConfig| config.serialize == Serialization::Tool;
     if is_per_tool(new) && !old.is_some_and(is_per_tool) {
@@ -124,6 +123,16 @@ pub(super) fn hold_back_loosening(
         }
     }
     Some(effective)
+}
+
+fn show_recipes(recipes: &Recipes) -> String {
+    let written = &recipes.written;
+    let own = if written.is_empty() { "no recipes of your own".to_owned() } else { written.join(", ") };
+    let dispatchers = recipes.by_tool.values().filter_map(|recipe| recipe.dispatcher.as_ref());
+    match dispatchers.map(|dispatcher| dispatcher.operations.len()).sum() {
+        0 => own,
+        known => format!("{own}; {known} operations known"),
+    }
 }
 
 /// Returns `true` if `new` may let a tool through that `old` does not. An empty list lets all through.
@@ -294,7 +303,7 @@ mod tests {
 
     #[test]
     fn custom_recipes_wait() {
-        use countersign_domain::recipes::{Recipe, Recipes};
+        use countersign_domain::recipes::Recipe;
         let recipes = |entity: Option<&str>, written: &[&str]| Recipes {
             sets: Vec::new(),
             by_tool: std::sync::Arc::new(

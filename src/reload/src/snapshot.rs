@@ -14,7 +14,12 @@ use countersign_config::{
     reader::Setting,
     show,
 };
-use countersign_domain::{changes::digest::PartHasher, policy::PolicyConfig, principal::Role};
+use countersign_domain::{
+    changes::digest::PartHasher,
+    policy::{Condition, PolicyConfig},
+    principal::Role,
+    recipes::{ARGUMENT_VARIABLES, Dispatcher, Recipe, Recipes},
+};
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -73,6 +78,16 @@ struct SavedServer {
     /// The tools whose dry run needs no acceptance; absent in snapshots of versions in which no dry run needed one.
     #[serde(rename = "vouched")]
     trusted_dry_runs: Option<Vec<String>>,
+    /// The operations of tools that carry many, because rules and the comparison of recipes refer to them.
+    dispatchers: BTreeMap<String, SavedDispatcher>,
+}
+
+/// The operations of a tool.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct SavedDispatcher {
+    argument: String,
+    operations: Vec<String>,
 }
 
 /// The earlier configuration in force. Settings that are not compared are taken from the current configuration.
@@ -152,7 +167,28 @@ fn snapshot_server(config: &UpstreamConfig, salt: &[u8; 16]) -> SavedServer {
         previews: hash_recipes(config),
         tools_with_own_recipe: config.previews.written.clone(),
         trusted_dry_runs: Some(config.previews.trusted_tools()),
+        dispatchers: save_dispatchers(&config.previews),
     }
+}
+
+fn save_dispatchers(recipes: &Recipes) -> BTreeMap<String, SavedDispatcher> {
+    let save = |dispatcher: &Dispatcher| SavedDispatcher {
+        argument: dispatcher.argument.source().to_owned(),
+        operations: dispatcher.operations.keys().cloned().collect(),
+    };
+    let recipes = recipes.by_tool.iter();
+    recipes.filter_map(|(tool, recipe)| Some((tool.clone(), save(recipe.dispatcher.as_ref()?)))).collect()
+}
+
+/// Returns recipes that only tell operations apart.
+fn restore_dispatchers(saved: BTreeMap<String, SavedDispatcher>) -> Recipes {
+    let restore = |SavedDispatcher { argument, operations }| {
+        let argument = Condition::compile_for(&argument, ARGUMENT_VARIABLES).ok()?;
+        let operations = operations.into_iter().map(|name| (name, Recipe::default())).collect();
+        Some(Recipe { dispatcher: Some(Dispatcher { argument, operations }), ..Recipe::default() })
+    };
+    let by_tool: BTreeMap<_, _> = saved.into_iter().filter_map(|(tool, saved)| Some((tool, restore(saved)?))).collect();
+    Recipes { by_tool: by_tool.into(), ..Recipes::default() }
 }
 
 fn hash_recipes(config: &UpstreamConfig) -> String {
@@ -170,6 +206,7 @@ pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Resul
         let target = new.map(|new| &new.target).filter(|target| target_hash(target, salt) == old.target);
         let target = target.cloned().unwrap_or_else(|| unknown_target(old.target));
         let mut previous = UpstreamConfig::new(&name, target);
+        previous.previews = restore_dispatchers(old.dispatchers);
         if let Some(new) = new {
             let previews = if hash_recipes(new) == old.previews { new.previews.clone() } else { previous.previews };
             previous = UpstreamConfig { previews, target: previous.target, ..new.clone() };

@@ -339,3 +339,44 @@ async fn identity_provider_with_consent_elsewhere_counts_here() {
     assert_eq!((auth.oidc.is_some(), auth.tokens.len()), (true, 1));
     assert!(gateway.reloader.status().waiting.is_none());
 }
+
+#[tokio::test]
+async fn operations_are_told_apart_over_restart() {
+    let with = |previews: &str| format!("mcpServers: {{ a: {{ command: x, previews: {previews} }} }}");
+    let own = |summary: &str, operations: &str| {
+        with(&format!("{{ run: {{ operation: arguments.op, summary: {summary}, operations: {{ {operations} }} }} }}"))
+    };
+    let operations = |gateway: &TestGateway| {
+        let recipe = gateway.reloader.config().upstreams[0].previews.get("run").cloned();
+        recipe.and_then(|recipe| recipe.dispatcher).map(|dispatcher| dispatcher.operations.into_keys().collect())
+    };
+    let known = |names: &[&str]| Some(texts(names));
+    let changes = [
+        (own("other", "Get: {}, Delete: {}"), known(&["Delete", "Get"])),
+        (own("one", "Get: {}, Post: {}"), known(&["Get"])),
+        (with("none"), known(&["Delete", "Get"])),
+    ];
+    for (changed, expected) in changes {
+        let gateway = TestGateway::new(&own("one", "Get: {}, Delete: {}"));
+        gateway.reloader.record_start().await.unwrap();
+        let mut gateway = gateway.restart_with(&changed).await;
+        // What waits is still told apart after further restarts.
+        for _ in 0..2 {
+            assert_eq!(
+                keys(&gateway.reloader.status().waiting.unwrap().loosenings),
+                ["mcpServers.a.previews"],
+                "{changed}"
+            );
+            assert_eq!(operations(&gateway), expected, "{changed}");
+            gateway = gateway.restart_with(&changed).await;
+        }
+        gateway.reloader.decide(&gateway.digest(), true, "alice").await.unwrap();
+        let gateway = gateway.restart_with(&changed).await;
+        assert!(gateway.reloader.status().waiting.is_none());
+    }
+    // Operations are told apart before the recipe that names them is consented to.
+    let gateway = TestGateway::new(&with("none"));
+    gateway.reload(&own("one", "Get: {}")).await;
+    assert!(gateway.reloader.status().waiting.is_some());
+    assert_eq!(operations(&gateway), known(&[]));
+}
