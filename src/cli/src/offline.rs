@@ -255,8 +255,9 @@ impl PinSource for StoredSource<Arc<Pins>> {
 }
 
 impl StandingSource for StoredSource<Rules> {
-    fn rules_for_tool(&self, provider: &str, tool: &str) -> Rules {
-        let applies = |rule: &&Arc<StandingRule>| !rule.has_ended() && rule.provider == provider && rule.tool == tool;
+    fn find_rules(&self, provider: &str, concerns: &dyn Fn(&str) -> bool) -> Rules {
+        let applies =
+            |rule: &&Arc<StandingRule>| !rule.has_ended() && rule.provider == provider && concerns(&rule.tool);
         self.0.iter().filter(applies).cloned().collect()
     }
 }

@@ -64,13 +64,13 @@ pub struct StandingRuleCache {
 }
 
 impl StandingSource for StandingRuleCache {
-    fn rules_for_tool(&self, provider: &str, tool: &str) -> Vec<Arc<StandingRule>> {
+    fn find_rules(&self, provider: &str, concerns: &dyn Fn(&str) -> bool) -> Vec<Arc<StandingRule>> {
         let rules = self.rules.load();
         let is_cut_off = self.is_cut_off.load(Ordering::Acquire);
         let applies = |rule: &&Arc<StandingRule>| {
             !rule.has_ended()
                 && rule.provider == provider
-                && rule.tool == tool
+                && concerns(&rule.tool)
                 && !(is_cut_off && rule.verdict == StandingVerdict::Allow)
         };
         rules.iter().filter(applies).cloned().collect()

@@ -66,9 +66,50 @@ impl Globs {
         self.set.is_match(name)
     }
 
+    /// Returns `true` if a pattern that contains `/` matches the name. `*` alone crosses a `/` too, although its author
+    /// thought of whole names.
+    #[must_use]
+    pub fn match_with_slash(&self, name: &str) -> bool {
+        self.set.matches(name).into_iter().any(|index| self.patterns.get(index).is_some_and(|p| p.contains('/')))
+    }
+
+    /// Returns `true` if a pattern may match a name that begins with `prefix`.
+    #[must_use]
+    pub fn may_match_below(&self, prefix: &str) -> bool {
+        self.patterns.iter().any(|pattern| match pattern.find(['*', '?', '[', '{', '\\']) {
+            Some(end) => pattern[..end].starts_with(prefix) || prefix.starts_with(&pattern[..end]),
+            None => pattern.starts_with(prefix),
+        })
+    }
+
     /// Returns `true` if a rule with these patterns covers the name. An empty list covers every name.
     #[must_use]
     pub fn admits(&self, name: &str) -> bool {
         self.is_empty() || self.matches(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_that_may_match_an_operation_are_found() {
+        let may_match = |pattern: &str| Globs::new(vec![pattern.to_owned()]).unwrap().may_match_below("s__run/");
+        for pattern in
+            ["s__run/Get", "s__run/*", "s__run*", "*Delete*", "s__r[u]n/Get", "{s__run/Get,x}", "s__run\\/Get"]
+        {
+            assert!(may_match(pattern), "{pattern}");
+        }
+        for pattern in ["s__run", "s__ru", "s__walk*", "s__running/*", "t__run/Get"] {
+            assert!(!may_match(pattern), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn slash_must_stand_in_the_pattern_that_matches() {
+        let globs = |patterns: &[&str]| Globs::new(patterns.iter().map(|&p| p.to_owned()).collect()).unwrap();
+        assert!(globs(&["*Comment*", "run/*"]).match_with_slash("run/Get"));
+        assert!(!globs(&["*Comment*", "other/*"]).match_with_slash("run/deleteComment"));
     }
 }

@@ -9,6 +9,8 @@
 //!   the default allows it, until a reviewer accepts the definition.
 //! - Tools with which callers manage their own changes are always allowed: a review of `withdraw_change` would itself
 //!   be a change to withdraw.
+//! - Arguments that do not tell which operation of a tool they name may mean any of them: rules and standing denials for
+//!   an operation count as if they might match.
 //! - A standing rule of a reviewer ([`standing_rules`]) allows calls that would be reviewed, or denies calls.
 //! - Reading a resource, getting a prompt and extension methods are not tool calls and cannot be reviewed: [`subjects`]
 //!   decides about them.
@@ -34,7 +36,7 @@ pub mod terms;
 mod tests;
 pub mod values;
 
-use std::{borrow::Cow, iter, sync::Arc};
+use std::sync::Arc;
 
 use serde::Serialize;
 use strum::{IntoStaticStr, VariantArray};
@@ -54,7 +56,7 @@ pub use subjects::{AccessDecision, Requester, Subject};
 use pins::{Definition, NoPins};
 use standing_rules::{NoStandingRules, ToolStandingRules};
 
-use crate::changes::{ReviewNote, Terms, qualified_operation};
+use crate::changes::{ReviewNote, Terms};
 use countersign_protocol::annotations::ToolAnnotations;
 
 /// The verdict on a call, in order of strictness.
@@ -190,23 +192,36 @@ const DEFAULT_ANNOTATIONS: ToolAnnotations =
 /// An operation of a tool that carries many, to which rules refer as `tool/operation`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolOperation {
-    /// The operation's own name.
+    /// The operation's own name; empty if the arguments name none.
     pub name: String,
-    /// The recipe of the tool names the operation. An unknown one is reviewed even where the tool is allowed.
-    pub is_known: bool,
+    pub status: OperationStatus,
+}
+
+/// States what is known about an operation. One that is not known is reviewed even where the tool is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperationStatus {
+    /// The recipe of the tool names it.
+    Known,
+    /// The recipe does not name it.
+    Unknown,
+    /// The arguments do not tell the operation clearly, so it may be any.
+    Unclear,
 }
 
 impl ToolFacts {
-    /// Returns the names by which rules refer to the tool: its own, and `tool/operation`.
-    pub fn names(&self) -> impl Iterator<Item = Cow<'_, str>> {
-        let operation = self.operation.as_ref().map(|operation| qualified_operation(&self.name, &operation.name));
-        iter::once(Cow::Borrowed(self.name.as_str())).chain(operation.map(Cow::Owned))
+    /// Returns `true` if a standing rule for this name concerns the calls. The name is that of a tool or `tool/operation`.
+    fn is_concerned_by(&self, name: &str) -> bool {
+        let Some(rest) = name.strip_prefix(self.name.as_str()) else { return false };
+        rest.is_empty()
+            || rest.strip_prefix('/').zip(self.operation.as_ref()).is_some_and(|(named, operation)| {
+                named == operation.name || operation.status == OperationStatus::Unclear
+            })
     }
 
     /// Returns the reason why calls are reviewed regardless of the rules, if any.
     #[must_use]
     pub fn mark(&self) -> Option<AcceptanceMark> {
-        let is_unknown = self.operation.as_ref().is_some_and(|operation| !operation.is_known);
+        let is_unknown = self.operation.as_ref().is_some_and(|operation| operation.status != OperationStatus::Known);
         self.definition_status.mark().or(is_unknown.then_some(AcceptanceMark::UnknownOperation))
     }
 
@@ -292,7 +307,7 @@ impl Policy {
             let reason = "callers may manage their own changes";
             return Ruling::new(&[], tool, Decision::new(Verdict::Allow, reason, Arc::default()), None, false);
         }
-        let rules = tool.names().flat_map(|name| self.standing_rules.rules_for_tool(&tool.server, &name)).collect();
+        let rules = self.standing_rules.find_rules(&tool.server, &|name| tool.is_concerned_by(name));
         let standing_rules = ToolStandingRules::new(rules, tool, &self.reviewers);
         Ruling::new(&self.rules, tool, self.default_decision(tool), standing_rules, self.mode == PolicyMode::Simulate)
     }

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Condition, Globs, Verdict};
-use crate::{changes::Terms, principal::Role};
+use super::{Condition, Globs, OperationStatus, ToolFacts, ToolOperation, Verdict};
+use crate::{
+    changes::{Terms, qualified_operation},
+    principal::Role,
+};
 use countersign_protocol::annotations::ToolAnnotations;
 
 /// An entry of `policy.rules`. Absent members match everything.
@@ -31,6 +34,15 @@ pub struct Rule {
     pub reason: Option<Arc<str>>,
     /// The terms of a review; those of `policy.review` if the rule sets none.
     pub terms: Arc<Terms>,
+}
+
+/// States how far a rule covers the calls of a tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Coverage {
+    None,
+    /// It depends on the operation, which the arguments do not tell.
+    Possible,
+    Certain,
 }
 
 /// The required annotations of a tool; `None` matches any value.
@@ -116,6 +128,23 @@ impl Rule {
     #[must_use]
     pub fn admits_tool(&self, name: &str) -> bool {
         if self.tools.is_empty() { !self.names_non_tools() } else { self.tools.matches(name) }
+    }
+
+    /// Returns how far the names in the rule cover calls of the tool. A rule that allows covers an operation only if it covers
+    /// the tool or has a pattern with `/`, because a pattern for tools may match an operation by chance.
+    pub(super) fn coverage(&self, tool: &ToolFacts) -> Coverage {
+        if self.admits_tool(&tool.name) {
+            return Coverage::Certain;
+        }
+        let Some(ToolOperation { name, status }) = &tool.operation else { return Coverage::None };
+        let name = qualified_operation(&tool.name, name);
+        match status {
+            OperationStatus::Unclear if self.tools.may_match_below(&name) => Coverage::Possible,
+            OperationStatus::Unclear => Coverage::None,
+            _ if self.then == Verdict::Allow && self.tools.match_with_slash(&name) => Coverage::Certain,
+            _ if self.then != Verdict::Allow && self.tools.matches(&name) => Coverage::Certain,
+            _ => Coverage::None,
+        }
     }
 
     /// Returns `true` if the rule depends on the caller.

@@ -5,8 +5,8 @@ use std::{cell::OnceCell, sync::Arc};
 use serde_json::value::RawValue;
 
 use super::{
-    AcceptanceMark, Condition, ConditionFault, DEFAULT_ANNOTATIONS, Decision, Requester, Rule, StandingRule, ToolFacts,
-    Verdict, condition, standing_rules::ToolStandingRules, values,
+    AcceptanceMark, Condition, ConditionFault, DEFAULT_ANNOTATIONS, Decision, OperationStatus, Requester, Rule,
+    StandingRule, ToolFacts, Verdict, condition, rule::Coverage, standing_rules::ToolStandingRules, values,
 };
 use crate::principal::Principal;
 
@@ -20,6 +20,8 @@ pub struct Ruling {
     standing_rules: Option<Arc<ToolStandingRules>>,
     /// The policy is not enforced: every call is allowed and the verdict is only reported.
     simulates: bool,
+    /// Rulings whose decision counts if it is stricter.
+    alternatives: Vec<Self>,
 }
 
 /// The ruling of the configuration alone.
@@ -50,7 +52,8 @@ struct CandidateRule {
 enum StaticMatch {
     /// The tool matches.
     Matches,
-    /// The match depends on whether the tool's untrusted annotations are true.
+    /// The match depends on whether the tool's untrusted annotations are true, or on the operation that the arguments do
+    /// not tell.
     Uncertain,
     /// The condition reads only the tool, and cannot be evaluated.
     Fault(ConditionFault),
@@ -78,7 +81,14 @@ impl Ruling {
             }
             _ => None,
         };
-        Self { config_ruling, fixed, standing_rules, simulates }
+        Self { config_ruling, fixed, standing_rules, simulates, alternatives: Vec::new() }
+    }
+
+    /// Returns the ruling on a call that this or the other ruling may be about, of which the stricter decides.
+    #[must_use]
+    pub fn or_stricter(mut self, other: Self) -> Self {
+        self.alternatives.push(other);
+        self.for_each_call()
     }
 
     /// Decides about a call.
@@ -87,6 +97,11 @@ impl Ruling {
         if let Some(fixed) = &self.fixed {
             return (**fixed).clone();
         }
+        let decision = self.decide_enforced(requester, arguments);
+        if self.simulates { decision.allow_simulated() } else { decision }
+    }
+
+    fn decide_enforced(&self, requester: &Requester<'_>, arguments: &RawValue) -> Decision {
         let mut decision = match &self.config_ruling {
             ConfigRuling::Fixed(decision) => decision.clone(),
             ConfigRuling::Conditional(conditional) => {
@@ -98,14 +113,17 @@ impl Ruling {
         if let Some(standing_rules) = &self.standing_rules {
             decision = standing_rules.apply(decision, requester.principal, arguments);
         }
-        if self.simulates { decision.allow_simulated() } else { decision }
+        let alternatives = self.alternatives.iter().map(|other| other.decide_enforced(requester, arguments));
+        alternatives.fold(decision, Decision::or_stricter)
     }
 
     /// Returns `true` if the decision on a call of this principal may be slow, because a loop could read its arguments.
     #[must_use]
     pub fn may_take_long(&self, principal: &Principal, arguments: &RawValue) -> bool {
         const MAX_FAST_BYTES: usize = 16 << 10;
-        if self.standing_rules.as_ref().is_some_and(|rules| rules.may_take_long(arguments)) {
+        if self.standing_rules.as_ref().is_some_and(|rules| rules.may_take_long(arguments))
+            || self.alternatives.iter().any(|other| other.may_take_long(principal, arguments))
+        {
             return true;
         }
         let ConfigRuling::Conditional(conditional) = &self.config_ruling else { return false };
@@ -236,17 +254,17 @@ impl ConfigRuling {
 
 /// Evaluates the part of a rule that does not depend on the call; `None` if it does not cover the tool.
 fn match_statically(rule: &Rule, tool: &ToolFacts, value: &cel::Value) -> Option<StaticMatch> {
-    if !tool.names().any(|name| rule.admits_tool(&name)) || !rule.servers.admits(&tool.server) {
+    let coverage = rule.coverage(tool);
+    if coverage == Coverage::None || !rule.servers.admits(&tool.server) {
         return None;
     }
-    let static_match = if tool.has_trusted_annotations() {
-        rule.annotations.matches(&tool.annotations).then_some(StaticMatch::Matches)?
-    } else {
-        match (rule.annotations.matches(&tool.annotations), rule.annotations.matches(&DEFAULT_ANNOTATIONS)) {
-            (true, true) => StaticMatch::Matches,
-            (false, false) => return None,
-            _ => StaticMatch::Uncertain,
-        }
+    let as_declared = rule.annotations.matches(&tool.annotations);
+    let by_default =
+        if tool.has_trusted_annotations() { as_declared } else { rule.annotations.matches(&DEFAULT_ANNOTATIONS) };
+    let static_match = match (as_declared, by_default) {
+        (false, false) => return None,
+        (true, true) if coverage == Coverage::Certain => StaticMatch::Matches,
+        _ => StaticMatch::Uncertain,
     };
     match &rule.when {
         Some(when) if !depends_on_call(rule) => match when.holds(&[("tool", value)]) {
@@ -418,9 +436,17 @@ fn tool_value(tool: &ToolFacts) -> cel::Value {
         ("openWorldHint", effective.open_world_hint),
     ];
     let annotations = condition::map_value(hints.map(|(hint, value)| (hint, cel::Value::Bool(value))));
+    let operation = match &tool.operation {
+        None => cel::Value::from(""),
+        // No comparison of a list with a text has a result, so that a condition that reads the operation has none either.
+        Some(operation) if operation.status == OperationStatus::Unclear => {
+            cel::Value::List(Arc::new(vec![cel::Value::List(Arc::default())]))
+        }
+        Some(operation) => cel::Value::from(operation.name.as_str()),
+    };
     condition::map_value([
         ("name", cel::Value::from(tool.name.as_str())),
-        ("operation", cel::Value::from(tool.operation.as_ref().map_or("", |operation| operation.name.as_str()))),
+        ("operation", operation),
         ("server", cel::Value::from(tool.server.as_str())),
         ("annotations", annotations),
     ])

@@ -213,8 +213,8 @@ impl StandingRule {
 
 /// The source of standing rules.
 pub trait StandingSource: Send + Sync + 'static {
-    /// Returns the rules for a tool that have not ended.
-    fn rules_for_tool(&self, provider: &str, tool: &str) -> Vec<Arc<StandingRule>>;
+    /// Returns the rules of a provider that have not ended and whose tool `concerns` accepts.
+    fn find_rules(&self, provider: &str, concerns: &dyn Fn(&str) -> bool) -> Vec<Arc<StandingRule>>;
 }
 
 /// A source without rules.
@@ -222,7 +222,7 @@ pub trait StandingSource: Send + Sync + 'static {
 pub struct NoStandingRules;
 
 impl StandingSource for NoStandingRules {
-    fn rules_for_tool(&self, _: &str, _: &str) -> Vec<Arc<StandingRule>> {
+    fn find_rules(&self, _: &str, _: &dyn Fn(&str) -> bool) -> Vec<Arc<StandingRule>> {
         Vec::new()
     }
 }

@@ -353,7 +353,10 @@ fn only_conditions_on_arguments_may_take_long() {
 fn rules_name_operations_like_tools() {
     use Verdict as V;
     let operation = |name: &str, is_known: bool| ToolFacts {
-        operation: Some(ToolOperation { name: name.to_owned(), is_known }),
+        operation: Some(ToolOperation {
+            name: name.to_owned(),
+            status: if is_known { OperationStatus::Known } else { OperationStatus::Unknown },
+        }),
         ..tool(false)
     };
     let rule =
@@ -373,4 +376,55 @@ fn rules_name_operations_like_tools() {
     assert_eq!((unknown.verdict, unknown.mark), (V::Review, Some(AcceptanceMark::UnknownOperation)));
     let condition = Rule { when: compiled("tool.operation == 'Post'"), ..Rule::new("r", V::Deny) };
     assert_eq!(verdict(&policy(PolicyDefault::Allow, vec![condition]), "Post", true), V::Deny);
+}
+
+#[test]
+fn only_rules_about_operations_let_one_run() {
+    use Verdict as V;
+    let delete = ToolFacts {
+        operation: Some(ToolOperation { name: "deleteComment".into(), status: OperationStatus::Known }),
+        ..tool(false)
+    };
+    let verdict = |pattern: &str, then| {
+        let rule = Rule { tools: globs(pattern), ..Rule::new("r", then) };
+        decide(&policy(PolicyDefault::ReviewAll, vec![rule]), &delete, "{}").verdict
+    };
+    for pattern in ["fs__write", "fs__*", "*/delete*", "fs__write/*", "{x,fs__write/deleteComment}"] {
+        assert_eq!(verdict(pattern, V::Allow), V::Allow, "{pattern}");
+    }
+    for pattern in ["*Comment*", "fs__write?deleteComment", "*delete*"] {
+        assert_eq!((verdict(pattern, V::Allow), verdict(pattern, V::Deny)), (V::Review, V::Deny), "{pattern}");
+    }
+}
+
+#[test]
+fn unclear_operation_may_be_any() {
+    use Verdict as V;
+    let unclear = ToolFacts {
+        operation: Some(ToolOperation { name: String::new(), status: OperationStatus::Unclear }),
+        ..tool(false)
+    };
+    let decide = |rule: Rule| {
+        let decision = decide(&policy(PolicyDefault::Allow, vec![rule, Rule::new("rest", V::Allow)]), &unclear, "{}");
+        assert_eq!(decision.mark, Some(AcceptanceMark::UnknownOperation));
+        decision.verdict
+    };
+    for pattern in ["fs__write/Delete*", "fs__write/Get", "*Delete*", "fs__write"] {
+        let rule = |then| Rule { tools: globs(pattern), ..Rule::new("r", then) };
+        assert_eq!((decide(rule(V::Deny)), decide(rule(V::Allow))), (V::Deny, V::Review), "{pattern}");
+    }
+    assert_eq!(decide(Rule { tools: globs("fs__read/Delete"), ..Rule::new("r", V::Deny) }), V::Review);
+    for when in [
+        "tool.operation == 'Delete'",
+        "tool.operation != 'Get'",
+        "tool.operation in ['Delete', 'Drop']",
+        "tool.operation.startsWith('Delete')",
+        "tool.operation.matches('^Delete')",
+        "tool['operation'] == 'Delete'",
+        "has(tool.operation) && tool.operation == 'Delete'",
+        "tool.operation == 'Delete' && principal.role == 'agent'",
+    ] {
+        assert_eq!(decide(Rule { when: compiled(when), ..Rule::new("r", V::Deny) }), V::Deny, "{when}");
+    }
+    assert_eq!(decide(Rule { when: compiled("tool.server == 'other'"), ..Rule::new("r", V::Deny) }), V::Review);
 }

@@ -19,7 +19,7 @@ use super::{
     unreached_upstreams::UnreachedUpstreams,
     validate::compile_schema,
 };
-use countersign_domain::policy::{Policy, ToolOperation, pins::ReadConsent};
+use countersign_domain::policy::{OperationStatus, Policy, ToolOperation, pins::ReadConsent};
 use countersign_protocol::{Era, Revision, param_headers::annotated_params};
 use countersign_provider::ToolDef;
 use countersign_upstream::names;
@@ -196,9 +196,10 @@ fn build_tool_route(
     let operations = OperationRoutes::new(policy, provider, &def, &hash, pending_schema);
     let (facts, ruling) = match &operations {
         None => ruling::tool_ruling(policy, provider, &def, &hash, RuledCalls::All),
-        // This ruling is for calls that name no known operation.
+        // This ruling is that on an unknown operation, and describes the tool in lists.
         Some(_) => {
-            let unnamed = RuledCalls::Operation(ToolOperation { name: String::new(), is_known: false });
+            let operation = ToolOperation { name: String::new(), status: OperationStatus::Unknown };
+            let unnamed = RuledCalls::Operation(operation);
             let (facts, ruling) = ruling::tool_ruling(policy, provider, &def, &hash, unnamed);
             (facts, ruling.for_each_call())
         }

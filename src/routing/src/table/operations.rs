@@ -16,10 +16,11 @@ use super::{
 };
 use countersign_domain::{
     changes::qualified_operation,
-    policy::{Policy, Ruling, ToolOperation},
+    policy::{OperationStatus, Policy, Ruling, ToolOperation},
     principal::Principal,
     recipes::Dispatcher,
 };
+use countersign_protocol::outline::fold_case;
 use countersign_provider::ToolDef;
 
 /// Selects by the operation that a call names.
@@ -63,7 +64,7 @@ impl ToolRoute {
         match self.operations.as_ref().map(|operations| operations.find(arguments)) {
             None => Cow::Borrowed(&self.name),
             Some(Ok(route)) => Cow::Borrowed(&route.name),
-            Some(Err(unknown)) => Cow::Owned(qualified_operation(&self.name, &unknown)),
+            Some(Err(unknown)) => Cow::Owned(qualified_operation(&self.name, &unknown.name)),
         }
     }
 
@@ -106,7 +107,8 @@ impl OperationRoutes {
     ) -> Option<Self> {
         let dispatcher = provider.as_provider().recipe(&def.name)?.dispatcher.clone()?;
         let route = |operation: &String| {
-            let calls = RuledCalls::Operation(ToolOperation { name: operation.clone(), is_known: true });
+            let calls =
+                RuledCalls::Operation(ToolOperation { name: operation.clone(), status: OperationStatus::Known });
             let (facts, ruling) = ruling::tool_ruling(policy, provider, def, hash, calls);
             let name = qualified_operation(&def.name, operation);
             let route = ToolRoute {
@@ -144,16 +146,23 @@ impl OperationRoutes {
         self.routes().map(|route| &route.ruling)
     }
 
-    /// Returns the route of the operation that a call names, or the name of an unknown operation.
-    fn find(&self, arguments: &RawValue) -> Result<&Arc<ToolRoute>, String> {
+    /// Returns the route of the operation that a call names, or an operation that is not known.
+    fn find(&self, arguments: &RawValue) -> Result<&Arc<ToolRoute>, ToolOperation> {
         let name = self.dispatcher.operation_of(arguments).unwrap_or_default();
-        self.known.get(&name).ok_or(name)
+        self.known.get(&name).ok_or_else(|| {
+            let status = if name.is_empty() { OperationStatus::Unclear } else { OperationStatus::Unknown };
+            ToolOperation { name, status }
+        })
     }
 
-    /// Returns the ruling on a call of an unknown operation, which rules may still deny by its name.
-    fn unknown_ruling(&self, tool: &ToolRoute, operation: String) -> Ruling {
-        let calls = RuledCalls::Operation(ToolOperation { name: operation, is_known: false });
-        ruling::tool_ruling(&self.policy, &tool.provider, &tool.def, &tool.hash, calls).1
+    /// Returns the ruling on a call of an operation that is not known, which rules may still deny by its name.
+    fn unknown_ruling(&self, tool: &ToolRoute, operation: ToolOperation) -> Ruling {
+        // A server could read such a name as that of the known operation.
+        let is_similar = |(known, _): &(&String, &Arc<ToolRoute>)| are_similar(known, &operation.name);
+        let similar = self.known.iter().filter(is_similar).map(|(_, route)| route.ruling.clone()).collect::<Vec<_>>();
+        let calls = RuledCalls::Operation(operation);
+        let ruling = ruling::tool_ruling(&self.policy, &tool.provider, &tool.def, &tool.hash, calls).1;
+        similar.into_iter().fold(ruling, Ruling::or_stricter)
     }
 
     pub(super) fn may_review(&self) -> bool {
@@ -163,4 +172,11 @@ impl OperationRoutes {
     pub(super) fn are_listed_to(&self, principal: &Principal) -> bool {
         self.rulings().any(|ruling| ruling.is_listed_to(principal))
     }
+}
+
+/// Returns `true` if the names of two operations differ only in case, and in spaces and signs at the ends.
+fn are_similar(a: &str, b: &str) -> bool {
+    let folded =
+        |name: &str| -> String { name.trim_matches(|c: char| !c.is_alphanumeric()).chars().map(fold_case).collect() };
+    folded(a) == folded(b)
 }

@@ -6,7 +6,7 @@ use super::RouteTarget;
 use countersign_domain::{
     changes::qualified_operation,
     policy::{
-        DefinitionStatus, Policy, Ruling, ToolFacts, ToolOperation,
+        DefinitionStatus, OperationStatus, Policy, Ruling, ToolFacts, ToolOperation,
         known_reads::KnownTool,
         pins::{Definition, ReadConsent},
     },
@@ -117,7 +117,9 @@ pub(super) fn tool_ruling(
         let status = |name: &str| policy.pins().status((provider.name(), fingerprint), name, hash);
         definition_status = status(&def.name);
         // An operation can be accepted alone, unless the definition of the tool is new or has changed.
-        let known = operation.as_ref().filter(|operation| operation.is_known && definition_status.mark().is_none());
+        let known = operation
+            .as_ref()
+            .filter(|operation| operation.status == OperationStatus::Known && definition_status.mark().is_none());
         let name = known.map(|operation| qualified_operation(&def.name, &operation.name));
         if let Some(name) = name.filter(|name| status(name) == DefinitionStatus::Accepted) {
             definition_status = DefinitionStatus::Accepted;

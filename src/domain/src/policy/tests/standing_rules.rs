@@ -10,8 +10,8 @@ use countersign_protocol::arguments::canonical_text_hash;
 struct FixedRules(Vec<StandingRule>);
 
 impl StandingSource for FixedRules {
-    fn rules_for_tool(&self, _: &str, _: &str) -> Vec<Arc<StandingRule>> {
-        self.0.iter().cloned().map(Arc::new).collect()
+    fn find_rules(&self, _: &str, concerns: &dyn Fn(&str) -> bool) -> Vec<Arc<StandingRule>> {
+        self.0.iter().filter(|rule| concerns(&rule.tool)).cloned().map(Arc::new).collect()
     }
 }
 
@@ -172,4 +172,21 @@ fn review_terms_come_from_rule_or_policy() {
     // It is unknown whether the first rule matches, so the stricter of it and the next one counts.
     assert_eq!(decided(r#"{"b":false}"#), (Verdict::Review, 3));
     assert_eq!(decided(r#"{"b":true}"#), (Verdict::Review, 3));
+}
+
+#[test]
+fn standing_denial_of_an_operation_covers_unclear_calls() {
+    let on = |tool: &str| StandingRule { tool: tool.into(), ..rule_by_alice(StandingVerdict::Deny) };
+    let verdict_for = |rule: StandingRule, name: &str, status| {
+        let facts = ToolFacts { operation: Some(ToolOperation { name: name.into(), status }), ..tool(false) };
+        verdict(PolicyDefault::Allow.into(), rule, &facts, "{}")
+    };
+    use OperationStatus::{Known, Unclear, Unknown};
+    assert_eq!(verdict_for(on("fs__write/Delete"), "", Unclear), Verdict::Deny);
+    assert_eq!(verdict_for(on("fs__write/Delete"), "Delete", Unknown), Verdict::Deny);
+    assert_eq!(verdict_for(on("fs__write/Delete"), "Get", Known), Verdict::Allow);
+    assert_eq!(verdict_for(on("fs__write"), "Get", Known), Verdict::Deny);
+    assert_eq!(verdict_for(on("fs__writer/Delete"), "", Unclear), Verdict::Review);
+    let allow = StandingRule { tool: "fs__write/Get".into(), ..rule_by_alice(StandingVerdict::Allow) };
+    assert_eq!(verdict_for(allow, "", Unclear), Verdict::Review);
 }

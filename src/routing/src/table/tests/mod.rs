@@ -140,7 +140,7 @@ const LEGACY: Revision = Revision::V2025_11_25;
 
 #[test]
 fn list_entries_preserve_upstream_bytes() {
-    let text = r#"{ "z":[1.0,12345678901234567890123],"name":"t", "description":"\u00e9","inputSchema":{"type":"object","x":1E5} }"#;
+    let text = r#"{ "z":[1.0,98765432109876543210123],"name":"t", "description":"\u00e9","inputSchema":{"type":"object","x":1E5} }"#;
     let prompt = r#"{"x-y":0.10,"name":"p","arguments":[{"name":"a","z":1e1}]}"#;
     let resource = r#"{"uri":"file:///a","v":-0.0,"name":"r"}"#;
     let template = r#"{"name":"r","uriTemplate":"file:///{a}","v":1e-7}"#;
@@ -348,6 +348,25 @@ fn operations_have_their_own_rulings() {
     assert_eq!(decide(&rules, r#"{"op":"Get"}"#).0, Verdict::Allow);
     assert_eq!(decide(&rules, r#"{"op":"Post"}"#).0, Verdict::Review);
     assert_eq!(decide(&rules, r#"{"op":"Delete"}"#).0, Verdict::Deny);
+    let values = vec!["1"; 20_000].join(",");
+    for unreadable in [
+        r#"{"op":"Delete","OP":"Get"}"#,
+        r#"{"op":"Delete","op":"Get"}"#,
+        r#"{"op":"Delete","n":98765432109876543210}"#,
+        r#"{"op":["Delete"]}"#,
+        r#"{"op":{"a":"Delete"}}"#,
+        "{}",
+        &format!(r#"{{"op":"Delete","padding":"{}"}}"#, "x".repeat(1 << 20)),
+        &format!(r#"{{"op":"Delete","padding":[{values}]}}"#),
+    ] {
+        assert_eq!(decide(&rules, unreadable).0, Verdict::Deny, "{}", unreadable.get(..40).unwrap_or(unreadable));
+    }
+    let rules = PolicyConfig { rules: vec![rule("s__run/Post", Verdict::Deny)], ..PolicyDefault::Allow.into() };
+    for similar in ["post", " Post", "POST\\n", "\\u0000post\\u200b"] {
+        let decision = decide(&Policy::new(&rules), &format!(r#"{{"op":"{similar}"}}"#));
+        assert_eq!(decision.0, Verdict::Deny, "{similar}");
+    }
+    assert_eq!(decide(&Policy::new(&rules), r#"{"op":"get"}"#), of(Verdict::Review, "s__run/get"));
     let closed = PolicyConfig { rules: vec![rule("s__run/Get", Verdict::Review)], ..PolicyDefault::Deny.into() };
     assert_eq!(decide(&Policy::new(&closed), r#"{"op":"Get"}"#).0, Verdict::Review, "it is listed for one operation");
 }
