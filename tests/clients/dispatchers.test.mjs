@@ -1,10 +1,11 @@
 // Tools that carry many operations: policy, acceptances, standing rules, metrics and the inbox treat `tool/operation` like a tool.
 import assert from 'node:assert/strict';
+import { readFile, writeFile } from 'node:fs/promises';
 import { test } from 'node:test';
 
 import { CLOUD } from '../fixtures/fakes/atlassian-hosted.mjs';
 import { ACCOUNT } from '../fixtures/fakes/stripe.mjs';
-import { binary, environment, run } from './gateway.mjs';
+import { binary, environment, eventually, run } from './gateway.mjs';
 import { startBehind } from './recipe-suite.mjs';
 
 const write = (stripe_api_operation_id, parameters = {}) => ['stripe_api_write', { stripe_api_operation_id, parameters, stripe_context: ACCOUNT, livemode: true }];
@@ -53,11 +54,29 @@ test('rules name an operation like a tool', async t => {
         assert.deepEqual([unknown.review.mark, unknown.preview.toolOperation], ['OPERATION_UNKNOWN', 'PostPayouts']);
         assert.equal((await outcome(behind, write('postcustomers', { name: 'x' }))).review.mark, 'OPERATION_UNKNOWN');
         assert.match(JSON.stringify(await outcome(behind, write('DeleteAccountsAccount'))), /POLICY_DENIED/);
-        // The server could read either name.
-        const [tool, args] = write('PostCustomers', { name: 'x' });
-        const ambiguous = await outcome(behind, [tool, { ...args, STRIPE_API_OPERATION_ID: 'PostRefunds' }]).catch(String);
-        assert.notEqual(ambiguous, 'ran');
         assert.equal(fake.writes.length, before);
+    });
+    await t.test('a denied operation stays denied if the arguments do not name it clearly', async () => {
+        const before = fake.writes.length;
+        const [tool, args] = write('DeleteCouponsCoupon', { coupon: 'SPRING' });
+        for (const unclear of [
+            { STRIPE_API_OPERATION_ID: 'PostCustomers' },
+            { stripe_api_operation_id: ['DeleteCouponsCoupon'] },
+            { stripe_api_operation_id: undefined },
+            { stripe_api_operation_id: ' deletecouponscoupon' },
+            { extra: 1e20 },
+            { extra: Array(20_000).fill(1) },
+            { extra: 'x'.repeat(1 << 20) }
+        ]) {
+            const answer = await outcome(behind, [tool, { ...args, ...unclear }]).catch(String);
+            assert.match(JSON.stringify(answer), /POLICY_DENIED/, JSON.stringify(unclear).slice(0, 80));
+        }
+        assert.equal(fake.writes.length, before);
+    });
+    await t.test('the name of an operation forges no line of the log', async () => {
+        assert.match(JSON.stringify(await outcome(behind, write('Delete\nforged line'))), /POLICY_DENIED/);
+        await eventually('the denial is logged', () => gateway.log().includes('forged line'));
+        assert.doesNotMatch(gateway.log(), /^forged line/m);
     });
     await t.test('an allowed rule can be tried for an operation', async () => {
         const tried = async operation => (await gateway.api('POST', '/policy/test', { tool: 'stripe_api_write', arguments: write(operation)[1] })).body;
@@ -105,6 +124,15 @@ test('one operation is let run, and one is allowed by a standing rule', async t 
     assert.equal(await outcome(behind, write('PostRefunds', { charge: 'ch_Books', amount: 200 })), 'ran');
     assert.ok(await isPending(write('PostCoupons', { percent_off: 6, duration: 'once' })));
 
+    const coupon = await outcome(behind, write('PostCoupons', { percent_off: 8, duration: 'once' }));
+    const denial = await gateway.api('POST', `/changes/${coupon.id}/rule`, { verdict: 'deny', arguments: 'any', principal: 'same', for: 3600 });
+    assert.equal(denial.status, 200, JSON.stringify(denial.body));
+    const [tool, args] = write('PostCoupons', { percent_off: 9, duration: 'once' });
+    for (const unclear of [{ STRIPE_API_OPERATION_ID: 'PostProducts' }, { extra: 1e20 }, { stripe_api_operation_id: 'POSTCOUPONS' }]) {
+        assert.match(JSON.stringify(await outcome(behind, [tool, { ...args, ...unclear }])), /POLICY_DENIED/);
+    }
+    assert.equal((await gateway.api('POST', `/rules/${denial.body.id}/revoke`, {})).status, 200);
+
     const unknown = await outcome(behind, write('PostPayouts', { amount: 1 }));
     const refused = await gateway.api('POST', `/changes/${unknown.id}/rule`, rule);
     assert.deepEqual([refused.status, refused.body.code], [403, 'FORBIDDEN']);
@@ -137,4 +165,46 @@ test('one operation is accepted alone', async t => {
     await accept('accept', 'executeRead');
     assert.equal(await read('listJiraProjects'), 'ran');
     assert.equal((await read('exportEverything')).review.mark, 'OPERATION_UNKNOWN');
+});
+
+test('a pattern for tools lets no operation run by chance', async t => {
+    const rules = [{ name: 'comments', tools: '*Comment*', then: 'allow' }];
+    const behind = await startBehind(t, 'atlassian-hosted', { settings: { policy: { default: 'review_all', rules } } });
+    const before = behind.fake.writes.length;
+    const change = await outcome(behind, ['executeDestructive', execute('deleteJiraComment', { issueIdOrKey: 'CORE-1', commentId: '1' })]);
+    assert.equal(change.preview.toolOperation, 'deleteJiraComment');
+    assert.equal(behind.fake.writes.length, before);
+});
+
+test('operations are told apart until a reviewer consents to other recipes', async t => {
+    const rules = [
+        { tools: 'stripe_api_write/Delete*', then: 'deny' },
+        { tools: 'stripe_api_write', then: 'allow' }
+    ];
+    const behind = await startBehind(t, 'stripe', { settings: { policy: { default: 'deny', rules } } });
+    const { fake, gateway } = behind;
+    const payout = await outcome(behind, write('PostPayouts', { amount: 100 }));
+    const before = fake.writes.length;
+    const restartWith = async previews => {
+        await gateway.end();
+        const config = JSON.parse(await readFile(gateway.file, 'utf8'));
+        config.mcpServers.stripe.previews = previews;
+        await writeFile(gateway.file, JSON.stringify(config));
+        await gateway.relaunch();
+        await eventually('the tools are listed', async () => ((await gateway.api('GET', '/servers/stripe')).body.tools?.length ?? 0) > 0);
+        return (await gateway.api('GET', '/reload')).body.waiting;
+    };
+    const own = { stripe_api_write: { operation: 'arguments.stripe_api_operation_id', summary: 'Write', operations: { DeleteCouponsCoupon: {} } } };
+    for (const previews of [own, 'none']) {
+        const waiting = await restartWith(previews);
+        assert.deepEqual(waiting.loosenings.map(({ key }) => key), ['mcpServers.stripe.previews']);
+        assert.match(JSON.stringify(await outcome(behind, write('DeleteCouponsCoupon', { coupon: 'SPRING' }))), /POLICY_DENIED/);
+    }
+    assert.equal(fake.writes.length, before);
+
+    const { digest } = (await gateway.api('GET', '/reload')).body.waiting;
+    assert.equal((await gateway.api('POST', '/reload/consent', { digest, verdict: 'accept' })).status, 200);
+    // The change shows an operation that the recipe no longer finds.
+    const refused = await gateway.api('POST', `/changes/${payout.id}/rule`, { verdict: 'deny', arguments: 'any', principal: 'same', for: 3600 });
+    assert.deepEqual([refused.status, refused.body.code], [409, 'VERSION_CONFLICT']);
 });
