@@ -44,6 +44,7 @@ const CALLS = [
     ['manage_task_list, delete', { action: 'delete', task_list_id: 'l1' }, { title: ['-Duties'] }, s => [s.lists.l1, undefined]],
     ['create_drive_folder', { folder_name: 'Bills' }, { name: ['+Bills'] }, s => [newest(s.files).name, 'Bills']],
     ['create_drive_file', { file_name: 'a.txt', content: 'Hello' }, { content: ['+Hello'] }, s => [newest(s.files).content, 'Hello']],
+    ['create_drive_file, in a folder', { file_name: 'b.html', content: 'Hello', mime_type: 'text/html', folder_id: 'root' }, { type: ['+text/html'], folder: ['+root'] }, s => [newest(s.files).name, 'b.html']],
     ['copy_drive_file', { ...FILE, new_name: 'Copy.txt' }, { name: ['+Copy.txt'], File: [' Plan.txt'] }, s => [newest(s.files).name, 'Copy.txt']],
     ['update_drive_file', { ...FILE, name: 'Our plan.txt', add_parents: 'folder1' }, { name: ['-Plan.txt', '+Our plan.txt'], folders: ['+  "folder1",'] }, s => [s.files.d1.parents, ['root', 'folder1']]],
     ['manage_drive_access, grant', { ...FILE, action: 'grant', share_with: 'carol@example.com', role: 'writer' }, { 'People with access': ['+  "User: carol@example.com (writer)"'], File: [' Our plan.txt'] }, s => [s.permissions.d1.at(-1).emailAddress, 'carol@example.com']],

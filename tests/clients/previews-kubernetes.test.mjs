@@ -102,6 +102,38 @@ test('every recipe for mcp-server-kubernetes shows what its tool does', async t 
         assert.deepEqual([read.preview.kind, read.preview.failed, read.review.mark], ['arguments', undefined, undefined]);
         const unknown = await behind.propose('kubectl_generic', { command: 'proxy' });
         assert.deepEqual([unknown.review.mark, unknown.preview.toolOperation], ['OPERATION_UNKNOWN', 'proxy']);
+        const filledIn = await behind.propose('kubectl_generic', { command: 'delete', ...RESOURCE, subCommand: '', allNamespaces: false, flags: {}, args: [] });
+        assert.equal(filledIn.preview.failed, undefined);
+    });
+    for (const [tool, args] of [
+        ['kubectl_generic', { command: 'delete', ...RESOURCE, subCommand: 'namespace' }],
+        ['kubectl_generic', { command: 'delete', ...RESOURCE, flags: { namespace: 'other' } }],
+        ['kubectl_generic', { command: 'delete', ...RESOURCE, allNamespaces: true }],
+        ['kubectl_generic', { command: 'delete', ...RESOURCE, name: '--all' }],
+        ['kubectl_generic', { command: 'delete', resourceType: 'deployment', name: 'web' }],
+        ['kubectl_generic', { command: 'scale', ...RESOURCE, flags: { replicas: 3, selector: 'app=web' } }],
+        ['kubectl_generic', { command: 'scale', ...RESOURCE, flags: { replicas: 3 }, args: ['other'] }],
+        ['kubectl_generic', { command: 'patch', ...RESOURCE, flags: { patch: '{}', subresource: 'scale' } }],
+        ['kubectl_generic', { command: 'patch', ...RESOURCE, flags: { patch: '{}' }, args: ['-n', 'other'] }],
+        ['kubectl_generic', { command: 'set', subCommand: 'image', ...RESOURCE, args: ['*=shop/web:9.0'] }],
+        ['kubectl_generic', { command: 'set', subCommand: 'image', ...RESOURCE, args: ['web=shop/web:9.0', 'deployment/other'] }],
+        ['kubectl_generic', { command: 'set', subCommand: 'image', ...RESOURCE, args: ['web=shop/web:9.0', 'web=other'] }],
+        ['kubectl_generic', { command: 'rollout', subCommand: 'undo', ...RESOURCE, flags: { 'to-revision': 1 } }],
+        ['kubectl_generic', { command: 'cordon', name: 'node-1', flags: { selector: 'a=b' } }],
+        ['kubectl_generic', { command: 'cordon', name: 'node-1', subCommand: 'node-2' }],
+        ['kubectl_delete', { ...RESOURCE, manifest: configMap('settings', {}) }],
+        ['kubectl_delete', { ...RESOURCE, allNamespaces: true }],
+        ['kubectl_create', { resourceType: 'configmap', name: 'harmless', filename: '/tmp/other.yaml' }],
+        ['kubectl_apply', { manifest: '', filename: '/tmp/other.yaml' }]
+    ]) {
+        await t.test(`${tool} has no preview that leaves out a part: ${JSON.stringify(args)}`, async () => {
+            const change = await behind.propose(tool, args);
+            assert.match(change.preview.failed ?? 'it did not fail', /no variant/);
+        });
+    }
+    await t.test('kubectl_create shows what a deployment runs', async () => {
+        const { diff } = await behind.propose('kubectl_create', { resourceType: 'deployment', name: 'miner', namespace: 'shop', image: 'other/miner' });
+        assert.ok(diff.fields.some(({ lines }) => lines?.some(({ text }) => text.includes('image: other/miner'))), JSON.stringify(diff));
     });
     await t.test('exec_in_pod shows its pod', async () => {
         const change = await behind.propose('exec_in_pod', { name: 'literal', namespace: 'shop', command: ['ls', '/'] });

@@ -303,7 +303,7 @@ test('Supabase asks before destructive work, which the approval answers', async 
         ['deploy_edge_function', { ...project, name: 'hello', entrypoint_path: 'index.ts', verify_jwt: true, files }, { 'index.ts': ["-Deno.serve(() => new Response('Hello'))", "+Deno.serve(() => new Response('Hi'))"], 'deno.json': ['+{}'], Function: ['   "version": 1'] }, s => [s.functions.hello.files['index.ts'], files[0].content]],
         ['deploy_edge_function, new', { ...project, name: 'fresh', entrypoint_path: 'index.ts', verify_jwt: false, files: [files[0]] }, { Function: [' (nothing is there)'] }, s => [s.functions.fresh.version, 1]],
         ['create_branch', { ...project, name: 'try' }, { 'Branch: name': ['+try'], Branches: [' main'] }, s => [s.branches.map(({ name }) => name), ['main', 'try']]],
-        ['create_project', { name: 'more', region: 'eu-west-1', organization_id: 'org' }, { 'Project: name': ['+more'] }, s => [s.projects.new.name, 'more']],
+        ['create_project', { name: 'more', region: 'eu-west-1', organization_id: 'org' }, { 'Project: name': ['+more'], Cost: [' $10 monthly'] }, s => [s.projects.new.name, 'more']],
         ['pause_project', project, { 'Project: paused': ['-false', '+true'] }, s => [s.projects[PROJECT].status, 'PAUSING']],
         ['restore_project', project, { 'Project: paused': ['-true', '+false'] }, s => [s.projects[PROJECT].status, 'COMING_UP']],
         ['update_storage_config', { ...project, config: storage }, { 'Storage: fileSizeLimit': ['-1000', '+2000'] }, s => [s.storage, storage]]
