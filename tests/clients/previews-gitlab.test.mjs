@@ -128,6 +128,7 @@ test('strange answers of GitLab give no preview, and nothing is written', async 
         ['create_or_update_file', write, 'odd', /get_file_contents/],
         ['create_or_update_file', { ...write, file_path: 'large.txt' }, 'normal', /get_file_contents|large|long|limit|looks at/],
         ['create_or_update_file', { ...write, branch: 'nowhere' }, 'normal', /Branch Not Found/],
+        ['create_or_update_file', { ...write, previous_path: 'docs/a.md' }, 'normal', /no variant/],
         ['push_files', { ...SHOP, branch: 'main', commit_message: 'm', files: Array.from({ length: 51 }, (_, n) => ({ file_path: `${n}`, content: '' })) }, 'normal', /50/],
         ['update_issue', { ...ISSUE, title: 'x' }, 'nonsense', /get_issue/],
         ['update_label', { ...SHOP, label_id: '71', color: '#000000' }, 'nonsense', /get_label/],

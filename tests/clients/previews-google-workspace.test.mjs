@@ -1,4 +1,5 @@
 // Tries every shipped recipe for Google Workspace with the real server workspace-mcp on a fake of Google's APIs.
+import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
@@ -78,6 +79,12 @@ test('every recipe for Google Workspace shows what its tool does', async t => {
         ['update_drive_file', { ...FILE, name: 'x' }]
     ]));
     const tried = new TriedServer({ title: 'Google Workspace', how: `The real server ${VENDORS.google.package} on a fake of Google's APIs.` });
+    await t.test('a change of all events that follow is shown with its arguments', async () => {
+        const { preview, summary, diff } = await behind.propose('manage_event', { user_google_email: 'ada@example.com', action: 'delete', ...EVENT, this_and_following: true });
+        assert.equal(preview.failed, undefined);
+        assert.match(summary, /and all that follow it/);
+        assert.ok(diff.fields.some(({ field }) => field === 'this_and_following'), JSON.stringify(diff));
+    });
     await tryCalls(t, behind, withAccount(CALLS), tried);
     await t.test('the page about the servers tried says so', () => tried.check());
 });
