@@ -15,14 +15,17 @@ pub(super) const APPLY_UPDATE: &str = "apply_update";
 
 /// The largest whole number that a double holds exactly.
 const MAX_EXACT: i64 = 9_007_199_254_740_991;
+/// The most parts of a path. MongoDB nests no deeper, and dropping a value that is nested deeply would exhaust the stack.
+const MAX_PATH_PARTS: usize = 100;
 
 /// Applies the operators of an update to a document, which is in the relaxed form of Extended JSON.
 pub(super) fn apply_update<'b, 'v>(args: Arguments<'b, 'v>) -> Answer<'b, 'v> {
     let (document, update) = two_values(args)?;
-    let (Ok(mut document), Ok(Json::Object(update))) = (document.json(), update.json()) else {
+    let (Ok(mut document), Ok(update)) = (document.json(), update.json()) else {
         return Err(type_mismatch());
     };
-    budget::spend_for_text(document.to_string().len())?;
+    budget::spend_for_text(document.to_string().len() + update.to_string().len())?;
+    let Json::Object(update) = update else { return Err(type_mismatch()) };
     let misfit = || ExecutionError::FunctionError { function: APPLY_UPDATE.to_owned(), message: String::new() };
     for (operator, changes) in update {
         let Json::Object(changes) = changes else { return Err(misfit()) };
@@ -42,40 +45,51 @@ fn apply_operator(document: &mut Json, operator: &str, path: &str, value: Json) 
         Some((parent, name)) => (parent.split('.').collect(), name),
         None => (Vec::new(), path),
     };
+    if parent.len() >= MAX_PATH_PARTS {
+        return None;
+    }
     if operator == "$unset" {
         return match parent.iter().try_fold(&mut *document, |value, part| member(value, part)) {
             Some(Json::Object(fields)) => {
                 fields.remove(name);
                 Some(())
             }
-            None => Some(()),
-            Some(_) => None,
+            Some(Json::Array(_)) => None,
+            Some(_) | None => Some(()),
         };
     }
     if operator == "$rename" {
+        let new_path = value.as_str()?;
         let moved = document.as_object_mut()?.remove(path).filter(|_| parent.is_empty());
         return match moved {
-            Some(moved) => apply_operator(document, "$set", value.as_str()?, moved),
+            // A chain of these could nest without limit.
+            Some(Json::Object(_) | Json::Array(_)) if new_path.contains('.') => None,
+            Some(moved) => apply_operator(document, "$set", new_path, moved),
             None => parent.is_empty().then_some(()),
         };
     }
-    let field = parent.iter().chain(&[name]).try_fold(document, |value, part| member_or_new(value, part))?;
-    *field = match (operator, field.take()) {
-        ("$set", _) | ("$min" | "$max", Json::Null) | ("$inc", Json::Null) => value,
-        ("$mul", Json::Null) => 0.into(),
-        ("$inc", present) => calculated(&present, &value, i64::checked_add, |a, b| a + b)?,
-        ("$mul", present) => calculated(&present, &value, i64::checked_mul, |a, b| a * b)?,
-        ("$min" | "$max", present) => {
+    let parent = parent.iter().try_fold(document, |value, part| member_or_new(value, part, || Map::new().into()))?;
+    // A field that is null is there. MongoDB refuses most operators for it.
+    let present = member(parent, name).map(Json::take);
+    let changed = match (operator, present) {
+        ("$set", _) | ("$min" | "$max", None) => value,
+        ("$inc", None) if value.is_number() => value,
+        ("$mul", None) if value.is_number() => 0.into(),
+        ("$inc", Some(present)) => calculated(&present, &value, i64::checked_add, |a, b| a + b)?,
+        ("$mul", Some(present)) => calculated(&present, &value, i64::checked_mul, |a, b| a * b)?,
+        ("$min" | "$max", Some(present)) => {
             let is_less = value.as_f64()? < present.as_f64()?;
             if is_less == (operator == "$min") { value } else { present }
         }
-        ("$push" | "$addToSet", Json::Null) => with_elements(Vec::new(), value, operator == "$addToSet")?,
-        ("$push" | "$addToSet", Json::Array(elements)) => with_elements(elements, value, operator == "$addToSet")?,
-        ("$pull", Json::Array(mut elements)) if !value.is_object() && !value.is_array() => {
+        ("$push" | "$addToSet", None) => with_elements(Vec::new(), value, operator == "$addToSet")?,
+        ("$push" | "$addToSet", Some(Json::Array(elements))) => {
+            with_elements(elements, value, operator == "$addToSet")?
+        }
+        ("$pull", Some(Json::Array(mut elements))) if !value.is_object() && !value.is_array() => {
             elements.retain(|element| *element != value);
             elements.into()
         }
-        ("$pop", Json::Array(mut elements)) => {
+        ("$pop", Some(Json::Array(mut elements))) => {
             match value.as_i64()? {
                 1 => drop(elements.pop()),
                 -1 if !elements.is_empty() => drop(elements.remove(0)),
@@ -86,6 +100,7 @@ fn apply_operator(document: &mut Json, operator: &str, path: &str, value: Json) 
         }
         _ => return None,
     };
+    *member_or_new(parent, name, || Json::Null)? = changed;
     Some(())
 }
 
@@ -98,13 +113,10 @@ fn member<'v>(value: &'v mut Json, name: &str) -> Option<&'v mut Json> {
 }
 
 /// Returns the member, and adds it to an object that does not have it. A place in a list is not named by `$`.
-fn member_or_new<'v>(value: &'v mut Json, name: &str) -> Option<&'v mut Json> {
-    if value.is_null() {
-        *value = Map::new().into();
-    }
+fn member_or_new<'v>(value: &'v mut Json, name: &str, new: impl FnOnce() -> Json) -> Option<&'v mut Json> {
     match value {
         Json::Object(fields) => {
-            (!name.is_empty() && !name.starts_with('$')).then(|| fields.entry(name).or_insert(Json::Null))
+            (!name.is_empty() && !name.starts_with('$')).then(|| fields.entry(name).or_insert_with(new))
         }
         Json::Array(elements) => elements.get_mut(name.parse::<usize>().ok()?),
         _ => None,
@@ -122,9 +134,15 @@ fn with_elements(mut elements: Vec<Json>, value: Json, is_set: bool) -> Option<J
         value => vec![value],
     };
     for element in added {
-        if !is_set || !elements.contains(&element) {
-            elements.push(element);
+        if is_set {
+            let steps = 1 + element.to_string().len() / 256;
+            // The evaluation fails with an exhausted budget, whatever this returns.
+            budget::spend(1 + (steps * elements.len()) as u64).ok()?;
+            if elements.contains(&element) {
+                continue;
+            }
         }
+        elements.push(element);
     }
     Some(elements.into())
 }
@@ -230,8 +248,29 @@ mod tests {
     }
 
     #[test]
+    fn fields_that_are_null_are_there() {
+        let document = r#"{"n": null}"#;
+        assert_updated(document, r#"{"$set": {"n": 1}, "$unset": {"n.x": ""}}"#, r#"{"n": 1}"#);
+        assert_updated(document, r#"{"$unset": {"n.x": ""}, "$inc": {"m": 1}}"#, r#"{"n": null, "m": 1}"#);
+    }
+
+    #[test]
+    fn comparing_elements_is_charged() {
+        let numbers = |from: usize, to: usize| (from..to).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
+        let update = format!(r#"{{"$addToSet": {{"t": {{"$each": [{}]}}}}}}"#, numbers(0, 100));
+        assert_updated("{}", &update, &format!(r#"{{"t": [{}]}}"#, numbers(0, 100)));
+        for (held, added) in [(numbers(0, 600), numbers(600, 700)), (String::new(), numbers(0, 400))] {
+            let update = format!(r#"{{"$addToSet": {{"t": {{"$each": [{added}]}}}}}}"#);
+            let arguments = format!(r#"{{"document": {{"t": [{held}]}}, "update": {update}}}"#);
+            let found = fault("apply_update(arguments.document, arguments.update) == {}", &arguments);
+            assert_eq!(found, ConditionFault::Budget);
+        }
+    }
+
+    #[test]
     fn updates_of_unknown_effect_are_refused() {
-        let document = r#"{"a": "text", "t": [1, 2], "n": 9223372036854775807}"#;
+        let document = r#"{"a": "text", "t": [1, 2], "n": 9223372036854775807, "z": null, "o": {}}"#;
+        let deep = format!(r#"{{"$set": {{"{}": 1}}}}"#, "x.".repeat(200_000) + "x");
         for update in [
             r#"{"$inc": {"a": 1}}"#,
             r#"{"$inc": {"n": 1}}"#,
@@ -240,7 +279,17 @@ mod tests {
             r#"{"$set": {"a.b": 1}}"#,
             r#"{"$push": {"t": {"$each": [3], "$slice": 1}}}"#,
             r#"{"$pull": {"t": {"$gt": 1}}}"#,
+            r#"{"$inc": {"z": 1}}"#,
+            r#"{"$mul": {"z": 1}}"#,
+            r#"{"$min": {"z": 1}}"#,
+            r#"{"$push": {"z": 1}}"#,
+            r#"{"$addToSet": {"z": 1}}"#,
+            r#"{"$set": {"z.x": 1}}"#,
+            r#"{"$rename": {"a": "z.x"}}"#,
+            r#"{"$rename": {"o": "p.q"}}"#,
+            r#"{"$inc": {"new": "x"}}"#,
             r#"{"a": 1}"#,
+            &deep,
         ] {
             let arguments = format!(r#"{{"document": {document}, "update": {update}}}"#);
             let found = fault("apply_update(arguments.document, arguments.update) == {}", &arguments);
