@@ -140,9 +140,8 @@ impl StandingRules {
             return invalid("the change requires a comment, so a rule from it requires one too".to_owned());
         }
         // The rule covers the operation that the recipe now finds in the arguments.
-        let route = self.deps.routes.load().tool_of_provider(&change.tool, &change.provider);
         let shown = change.preview.tool_operation.as_deref().unwrap_or_default();
-        let is_shown = |route: Arc<ToolRoute>| {
+        let is_shown = |route: &Arc<ToolRoute>| {
             let subject = route.subject_of(&change.arguments);
             subject.get(route.name.len() + 1..).unwrap_or_default() == shown
         };
