@@ -197,7 +197,7 @@ test('operations are told apart until a reviewer consents to other recipes', asy
     const own = { stripe_api_write: { operation: 'arguments.stripe_api_operation_id', summary: 'Write', operations: { DeleteCouponsCoupon: {} } } };
     for (const previews of [own, 'none']) {
         const waiting = await restartWith(previews);
-        assert.deepEqual(waiting.loosenings.map(({ key }) => key), ['mcpServers.stripe.previews']);
+        assert.deepEqual(waiting.loosens.map(({ key }) => key), ['mcpServers.stripe.previews']);
         assert.match(JSON.stringify(await outcome(behind, write('DeleteCouponsCoupon', { coupon: 'SPRING' }))), /POLICY_DENIED/);
     }
     assert.equal(fake.writes.length, before);
