@@ -59,7 +59,7 @@ impl std::fmt::Display for ImageFacts {
 
 fn kind_and_size(bytes: &[u8]) -> Option<(&'static str, (u32, u32))> {
     if bytes.starts_with(b"\x89PNG\r\n\x1a\n") {
-        let size = |offset| bytes.get(offset..offset + 4).and_then(|b| b.try_into().ok()).map(u32::from_be_bytes);
+        let size = |offset| bytes.get(offset..offset + 4).map(read_be);
         return Some(("PNG", size(16).zip(size(20))?));
     }
     if bytes.starts_with(b"GIF87a") || bytes.starts_with(b"GIF89a") {
@@ -74,12 +74,17 @@ fn kind_and_size(bytes: &[u8]) -> Option<(&'static str, (u32, u32))> {
     None
 }
 
-fn u16_le(bytes: &[u8], offset: usize) -> Option<u32> {
-    bytes.get(offset..offset + 2).map(|b| b.iter().rev().fold(0, |n, byte| (n << 8) | u32::from(*byte)))
+/// Reads a number whose most significant byte comes first.
+fn read_be<'b>(bytes: impl IntoIterator<Item = &'b u8>) -> u32 {
+    bytes.into_iter().fold(0, |n, byte| (n << 8) | u32::from(*byte))
 }
 
 fn u16_be(bytes: &[u8], offset: usize) -> Option<u32> {
-    bytes.get(offset..offset + 2).map(|b| b.iter().fold(0, |n, byte| (n << 8) | u32::from(*byte)))
+    bytes.get(offset..offset + 2).map(read_be)
+}
+
+fn u16_le(bytes: &[u8], offset: usize) -> Option<u32> {
+    bytes.get(offset..offset + 2).map(|b| read_be(b.iter().rev()))
 }
 
 /// Follows the segments to the frame header, which holds the size.
@@ -97,9 +102,7 @@ fn jpeg_size(bytes: &[u8]) -> Option<(u32, u32)> {
 }
 
 fn webp_size(bytes: &[u8]) -> Option<(u32, u32)> {
-    let u24_le = |offset: usize| {
-        bytes.get(offset..offset + 3).map(|b| b.iter().rev().fold(0, |n, byte| (n << 8) | u32::from(*byte)))
-    };
+    let u24_le = |offset: usize| bytes.get(offset..offset + 3).map(|b| read_be(b.iter().rev()));
     match bytes.get(12..16)? {
         b"VP8X" => Some((u24_le(24)? + 1, u24_le(27)? + 1)),
         b"VP8 " => Some((u16_le(bytes, 26)? & 0x3fff, u16_le(bytes, 28)? & 0x3fff)),
