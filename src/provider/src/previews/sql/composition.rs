@@ -141,7 +141,7 @@ impl Composer {
         if count > 0 {
             let label = self.label(index, &write.targets.join(", "));
             let fields = self.builder.len();
-            add_rows(&mut self.builder, (&format!("$rows{index}"), &label), before.as_deref(), after.as_deref());
+            add_row_diff(&mut self.builder, (&format!("$rows{index}"), &label), before.as_deref(), after.as_deref());
             if self.builder.len() == fields {
                 self.add_note(index, "Values", "(nothing would change)");
             }
@@ -181,7 +181,7 @@ impl Composer {
             self.builder.restrict_after(first_field);
         }
         let label = self.label(index, &write.targets.join(", "));
-        add_rows(&mut self.builder, (&format!("$rows{index}"), &label), None, Some(&after));
+        add_row_diff(&mut self.builder, (&format!("$rows{index}"), &label), None, Some(&after));
         Ok(())
     }
 
@@ -291,8 +291,8 @@ pub(super) fn rows_text(rows: impl IntoIterator<Item = Row>) -> String {
     format!("[\n{}\n]\n", rows.join(",\n"))
 }
 
-/// Adds the rows before and after, unless both are the same.
-pub(super) fn add_rows(
+/// Adds a field with the rows before and after, unless both are the same.
+pub(super) fn add_row_diff(
     builder: &mut DiffBuilder,
     (field, label): (&str, &str),
     before: Option<&str>,

@@ -4,7 +4,9 @@ use serde_json::Value;
 
 use super::{
     ObservedStatement, QueryAnswer, Row,
-    composition::{add_rows, definition_text, find_assignment, parse_count, plural_rows, rows_text, statement_label},
+    composition::{
+        add_row_diff, definition_text, find_assignment, parse_count, plural_rows, rows_text, statement_label,
+    },
 };
 use crate::previews::{
     answers,
@@ -136,17 +138,10 @@ impl Verifier<'_> {
             return Err(without_key(write));
         }
         let expected: Vec<Row> = shown.iter().map(|row| row_after(row, &queries.assignments)).collect();
-        if expected.is_empty() {
-            return Ok(());
-        }
+        let Some(first) = expected.first() else { return Ok(()) };
+        let is_assigned = |name: &&str| find_assignment(&queries.assignments, name).is_some();
+        let assigned: Vec<&str> = first.keys().map(String::as_str).filter(is_assigned).collect();
         let found = self.find_rows(table, &expected, keys).await?;
-        let assigned: Vec<&str> = match expected.first() {
-            Some(row) => {
-                let is_assigned = |name: &&str| find_assignment(&queries.assignments, name).is_some();
-                row.keys().map(String::as_str).filter(is_assigned).collect()
-            }
-            None => Vec::new(),
-        };
         let is_unclear = |row: &&Row| {
             let found = found.rows.iter().find(|found| is_same_row(row, found, keys));
             found.is_some_and(|found| assigned.iter().any(|name| !is_same_value(row.get(*name), found.get(*name))))
@@ -246,7 +241,7 @@ impl Verifier<'_> {
         found: &QueryAnswer,
     ) {
         let fields = self.builder.len();
-        add_rows(&mut self.builder, (field, label), approved, present);
+        add_row_diff(&mut self.builder, (field, label), approved, present);
         if self.is_restricted || found.restricted {
             self.builder.restrict_after(fields);
         }
