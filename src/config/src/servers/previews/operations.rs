@@ -13,35 +13,9 @@ use countersign_domain::recipes::{
     ARGUMENT_VARIABLES, Dispatcher, MAX_OPERATION_CHARS, Recipe, RecipeVariant, TextTemplate,
 };
 
-const VARIANT_KEYS: [&str; 12] = [
-    "when",
-    "entity",
-    "operation",
-    "target",
-    "summary",
-    "label",
-    "dry_run",
-    "before",
-    "after",
-    "reads",
-    "verify",
-    "confirm",
-];
-/// The keys of one of `operations`: those of a recipe without `sql`, `tried` and `operations`.
-const OPERATION_KEYS: [&str; 12] = [
-    "entity",
-    "operation",
-    "target",
-    "summary",
-    "label",
-    "dry_run",
-    "before",
-    "after",
-    "reads",
-    "verify",
-    "confirm",
-    "variants",
-];
+/// The keys that variants and `operations` share: those of a recipe without `sql`, `tried`, `variants` and `operations`.
+const SHARED_KEYS: [&str; 11] =
+    ["entity", "operation", "target", "summary", "label", "dry_run", "before", "after", "reads", "verify", "confirm"];
 const MAX_VARIANTS: usize = 30;
 const MAX_OPERATIONS: usize = 500;
 
@@ -71,6 +45,7 @@ pub(super) fn read_dispatcher(f: &mut Fields<'_>, defaults: &Recipe) -> Option<D
             Err((message, "Write { PostRefunds: { … } }.".to_owned()))
         }
     });
+    let keys = [&SHARED_KEYS[..], &["variants"]].concat();
     let mut operations = BTreeMap::new();
     for KeyValue { key, value, .. } in entries.unwrap_or_default() {
         let name = format!("operations.{}", quoted_key(key));
@@ -79,7 +54,7 @@ pub(super) fn read_dispatcher(f: &mut Fields<'_>, defaults: &Recipe) -> Option<D
             f.report_at(value, &name, ("this cannot be the name of an operation".to_owned(), remedy));
             continue;
         }
-        let Some(mut fields) = f.nested(&name, value, &OPERATION_KEYS) else { continue };
+        let Some(mut fields) = f.nested(&name, value, &keys) else { continue };
         let mut recipe = with_defaults(read_keys(&mut fields, false), &defaults);
         // An operation without a method is only known.
         if fields.has("variants") || !recipe.has_no_method() {
@@ -107,8 +82,9 @@ fn read_variants<'a>(f: &mut Fields<'a>, located: &'a LocatedNode, defaults: &Re
             return Vec::new();
         }
     };
+    let keys = [&["when"], &SHARED_KEYS[..]].concat();
     let variants = items.iter().filter_map(|item| {
-        let mut fields = f.nested("variants", item, &VARIANT_KEYS)?;
+        let mut fields = f.nested("variants", item, &keys)?;
         let when = read_expression(&mut fields, "when", ARGUMENT_VARIABLES);
         if !fields.has("when") {
             fields.report("", "the variant has no condition", "Write when: 'arguments.method == \"update\"'.");
