@@ -3,8 +3,8 @@ import assert from 'node:assert/strict';
 import { readFile, writeFile } from 'node:fs/promises';
 import { test } from 'node:test';
 
-import { CLOUD } from '../fixtures/fakes/atlassian-hosted.mjs';
-import { ACCOUNT } from '../fixtures/fakes/stripe.mjs';
+import { CLOUD } from '../fixtures/stand-ins/atlassian.mjs';
+import { ACCOUNT } from '../fixtures/stand-ins/stripe.mjs';
 import { binary, environment, eventually, run } from './gateway.mjs';
 import { startBehind } from './recipe-suite.mjs';
 
@@ -146,7 +146,7 @@ test('one operation is let run, and one is allowed by a standing rule', async t 
 });
 
 test('one operation is accepted alone', async t => {
-    const behind = await startBehind(t, 'atlassian-hosted', { entrySettings: { trust_annotations: false } });
+    const behind = await startBehind(t, 'hostedAtlassian', { entrySettings: { trust_annotations: false } });
     const { gateway } = behind;
     const read = name => outcome(behind, ['executeRead', execute(name)]);
     const accept = async (action, name) => {
@@ -169,7 +169,7 @@ test('one operation is accepted alone', async t => {
 
 test('a pattern for tools lets no operation run by chance', async t => {
     const rules = [{ name: 'comments', tools: '*Comment*', then: 'allow' }];
-    const behind = await startBehind(t, 'atlassian-hosted', { settings: { policy: { default: 'review_all', rules } } });
+    const behind = await startBehind(t, 'hostedAtlassian', { settings: { policy: { default: 'review_all', rules } } });
     const before = behind.fake.writes.length;
     const change = await outcome(behind, ['executeDestructive', execute('deleteJiraComment', { issueIdOrKey: 'CORE-1', commentId: '1' })]);
     assert.equal(change.preview.toolOperation, 'deleteJiraComment');

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { CLOUD } from '../fixtures/fakes/atlassian-hosted.mjs';
+import { CLOUD } from '../fixtures/stand-ins/atlassian.mjs';
 import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 
@@ -14,7 +14,7 @@ const comments = (state, key) => issue(state, key).fields.comment.comments;
 const execute = (name, inputs) => ({ name, cloudId, inputs });
 
 test("every recipe for Atlassian's hosted server shows what its tool does", async t => {
-    const behind = await startBehind(t, 'atlassian-hosted');
+    const behind = await startBehind(t, 'hostedAtlassian');
     const how = 'A stand-in with state, with the names and arguments that were recorded of mcp.atlassian.com, because the server is only hosted. Each operation of `executeWrite` and `executeDestructive` counts as a tool, as for policy.';
     const tried = new TriedServer({ title: 'Atlassian (hosted)', how });
     await tryCalls(t, behind, [
@@ -43,7 +43,7 @@ test("every recipe for Atlassian's hosted server shows what its tool does", asyn
 });
 
 test('changes at Atlassian meanwhile make a change stale', async t => {
-    const behind = await startBehind(t, 'atlassian-hosted');
+    const behind = await startBehind(t, 'hostedAtlassian');
     await tryConcurrentChanges(t, behind, [
         ['editJiraIssue', { ...ISSUE, fields: { summary: 'Mine' } }, s => (issue(s).fields.summary = 'Theirs'), { summary: ['-Theirs', '+Mine'] }],
         ['updateConfluencePage', { ...PAGE, body: 'Mine\n' }, s => (s.pages[0].body = 'Theirs\n'), { body: ['-Theirs', '+Mine'] }],
@@ -57,7 +57,7 @@ test('changes at Atlassian meanwhile make a change stale', async t => {
 });
 
 test("what a recipe for Atlassian's hosted server does not expect gives no preview, and nothing is written", async t => {
-    const behind = await startBehind(t, 'atlassian-hosted');
+    const behind = await startBehind(t, 'hostedAtlassian');
     issue(behind.fake.state, 'SHOP-2').fields.description = 'x'.repeat(6 << 20);
     await tryStrangeAnswers(t, behind, [
         ['editJiraIssue', { ...ISSUE, fields: { summary: 'x' } }, 'nonsense', /JSON/],
@@ -71,7 +71,7 @@ test("what a recipe for Atlassian's hosted server does not expect gives no previ
 });
 
 test('a call that Atlassian accepts without doing anything is noticed', async t => {
-    const behind = await startBehind(t, 'atlassian-hosted');
+    const behind = await startBehind(t, 'hostedAtlassian');
     await trySilentWrites(t, behind, [
         ['editJiraIssue', { ...ISSUE, fields: { summary: 'x' } }],
         ['updateConfluencePage', { ...PAGE, body: 'x' }],

@@ -1,7 +1,7 @@
 // Tries every shipped recipe for Stripe's hosted server on a stand-in with state: each is for one operation of stripe_api_write.
 import { test } from 'node:test';
 
-import { ACCOUNT } from '../fixtures/fakes/stripe.mjs';
+import { ACCOUNT } from '../fixtures/stand-ins/stripe.mjs';
 import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { startGatewayWith } from './fixture.mjs';
 import { eventually } from './gateway.mjs';
 import { connectPeer } from './peer.mjs';
-import { HOSTED, VENDORS } from './vendors.mjs';
+import { VENDORS } from './vendors.mjs';
 
 const MARKS = { equal: ' ', note: ' ', insert: '+', delete: '-', skip: '@' };
 
@@ -31,7 +31,7 @@ export function assertShows(change, shows) {
  * the gateway, and `entrySettings` of the server.
  */
 export async function startBehind(t, vendor, { capabilities, reviewed = [], settings = {}, entrySettings = {} } = {}) {
-    const { set, start } = VENDORS[vendor] ?? HOSTED[vendor];
+    const { set, start } = VENDORS[vendor];
     const { fakes, entry, stop } = await start();
     t.after(stop);
     const server = { ...entry, prefix: '', required: true, trust_annotations: true, previews: set, ...entrySettings };

@@ -3,7 +3,6 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import os from 'node:os';
 import path from 'node:path';
 
-import { startHostedAtlassian } from '../fixtures/fakes/atlassian-hosted.mjs';
 import { startConfluence } from '../fixtures/fakes/confluence.mjs';
 import { startGoogle } from '../fixtures/fakes/google.mjs';
 import { startGitLab } from '../fixtures/fakes/gitlab.mjs';
@@ -12,10 +11,11 @@ import { kubeconfig, startKubernetes } from '../fixtures/fakes/kubernetes.mjs';
 import { startMongoDb } from '../fixtures/fakes/mongodb.mjs';
 import { startNotion } from '../fixtures/fakes/notion.mjs';
 import { startSlack } from '../fixtures/fakes/slack.mjs';
+import { startHostedAtlassian } from '../fixtures/stand-ins/atlassian.mjs';
 import { startLinear } from '../fixtures/stand-ins/linear.mjs';
 import { startHostedNotion } from '../fixtures/stand-ins/notion.mjs';
 import { startHostedSlack } from '../fixtures/stand-ins/slack.mjs';
-import { startStripe } from '../fixtures/fakes/stripe.mjs';
+import { startStripe } from '../fixtures/stand-ins/stripe.mjs';
 import { startShopPage } from '../fixtures/fakes/shop-page.mjs';
 import { command } from './fixture.mjs';
 import { repository } from './gateway.mjs';
@@ -177,11 +177,15 @@ export const VENDORS = {
         package: '@playwright/mcp 0.0.83',
         wrongReads: ['browser_console_messages', 'browser_find', 'browser_network_request', 'browser_network_requests', 'browser_snapshot', 'browser_take_screenshot'],
         start: startBrowser
+    },
+    hostedAtlassian: {
+        set: 'atlassian-hosted',
+        standsFor: 'the tools that were recorded of mcp.atlassian.com',
+        start: () => onFake(startHostedAtlassian, ({ url }) => ({ url }))
+    },
+    stripe: {
+        set: 'stripe',
+        standsFor: 'the tools that were recorded of mcp.stripe.com',
+        start: () => onFake(startStripe, ({ url }) => ({ url }))
     }
-};
-
-/** Stand-ins for servers that are only hosted, like `VENDORS`. No list has the hashes of their definitions. */
-export const HOSTED = {
-    'atlassian-hosted': { set: 'atlassian-hosted', start: () => onFake(startHostedAtlassian, ({ url }) => ({ url })) },
-    stripe: { set: 'stripe', start: () => onFake(startStripe, ({ url }) => ({ url })) }
 };
