@@ -7,5 +7,6 @@ mod change_tasks;
 mod documents;
 mod held_calls;
 mod policy;
+mod stated_reason;
 mod upstream_policy;
 mod verification;

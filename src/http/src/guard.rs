@@ -38,7 +38,7 @@ const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
     "Mcp-Session-Id, MCP-Protocol-Version, WWW-Authenticate, Retry-After, Content-Encoding, Allow",
 );
 /// Request headers that pages may send. `Mcp-Param-*` headers are added by name.
-const ALLOWED_HEADERS: [&str; 9] = [
+const ALLOWED_HEADERS: [&str; 10] = [
     "authorization",
     "content-type",
     "accept",
@@ -48,6 +48,7 @@ const ALLOWED_HEADERS: [&str; 9] = [
     "mcp-method",
     "mcp-name",
     "idempotency-key",
+    "countersign-reason",
 ];
 const ANY_ORIGIN: HeaderValue = HeaderValue::from_static("*");
 const PRIVATE_NETWORK_REQUEST: HeaderName = HeaderName::from_static("access-control-request-private-network");

@@ -307,6 +307,8 @@ pub mod keys {
     pub const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
     /// A key of the gateway: a repeated proposal with the same key returns the same change.
     pub const IDEMPOTENCY_KEY: &str = "dev.countersign/idempotencyKey";
+    /// A key of the gateway: why the agent wants the call. Reviewers see it as the agent's own words.
+    pub const REASON: &str = "dev.countersign/reason";
 }
 
 /// The members of `_meta` that the gateway reads. All of them are optional here. [`crate::headers::check_envelope`] checks the
@@ -322,6 +324,7 @@ pub struct Meta<'a> {
     pub client_capabilities: Option<&'a str>,
     pub log_level: Option<Cow<'a, str>>,
     pub idempotency_key: Option<Cow<'a, str>>,
+    pub reason: Option<Cow<'a, str>>,
 }
 
 impl Meta<'_> {
@@ -400,6 +403,7 @@ fn read_members<'a>(text: &str, members: impl Iterator<Item = Member<'a>>) -> Re
             keys::PROTOCOL_VERSION => meta.protocol_version.replace(string()?).is_some(),
             keys::LOG_LEVEL => meta.log_level.replace(string()?).is_some(),
             keys::IDEMPOTENCY_KEY => meta.idempotency_key.replace(string()?).is_some(),
+            keys::REASON => meta.reason.replace(string()?).is_some(),
             _ => false,
         };
         if is_repeated {

@@ -69,6 +69,8 @@ pub struct Proposal {
     /// cannot be reached at that time.
     pub client_capabilities: Option<Arc<RawValue>>,
     pub idempotency_key: Option<String>,
+    /// The agent's reason for the call, in its own words.
+    pub stated_reason: Option<String>,
     pub expire_after: Duration,
 }
 

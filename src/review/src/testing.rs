@@ -162,6 +162,7 @@ pub fn proposal(
         terms: Terms::default(),
         client_capabilities: None,
         idempotency_key: None,
+        stated_reason: None,
         expire_after: Duration::from_secs(3600),
     }
 }

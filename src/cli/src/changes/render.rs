@@ -158,6 +158,7 @@ pub const fn verification_style(verified: VerificationOutcome) -> Style {
 /// Returns what a reviewer should know about a change beside its diff, as unescaped texts.
 pub fn notes(change: &Change) -> Vec<(Style, String)> {
     let mut notes = Vec::new();
+    notes.extend(change.stated_reason.as_ref().map(|reason| (Style::Plain, format!("The agent’s reason: “{reason}”"))));
     if let Some(note) = &change.review {
         notes.push(match &note.mark {
             Some(mark) => (Style::Yellow, format!("{mark}: reviewed because {}", note.reason)),

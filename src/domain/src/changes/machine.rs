@@ -37,8 +37,8 @@ pub enum ChangeEvent {
     Unapprove { reviewer: Principal, all: bool },
     /// Voids the approvals of reviewers who may no longer decide; those in `valid` stay.
     Void { valid: Vec<ReviewDecision>, reason: String },
-    /// The proposer withdraws the change.
-    Withdraw { proposer: Principal },
+    /// The proposer withdraws the change and may say why.
+    Withdraw { proposer: Principal, reason: Option<String> },
     /// The change expired.
     Expire { reason: String },
     /// The target or the tool differs from what was shown, or cannot be checked.
@@ -219,6 +219,7 @@ impl Change {
             + self.result.as_ref().map_or(0, |r| r.get().len())
             + self.verification.as_ref().and_then(|v| v.diff.as_ref()).map_or(0, diff)
             + self.summary.len()
+            + text(&self.stated_reason)
     }
 
     /// Returns the number of reviewers who approved the current version.
@@ -383,11 +384,11 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             }
             comment = Some(reason);
         }
-        ChangeEvent::Withdraw { proposer } => {
+        ChangeEvent::Withdraw { proposer, reason } => {
             if proposer.name != change.proposer.principal {
                 return Err(IllegalTransition::NotProposer);
             }
-            (actor, key_id) = (proposer.name, proposer.key_id);
+            (actor, key_id, comment) = (proposer.name, proposer.key_id, reason);
         }
         ChangeEvent::Expire { reason } => {
             comment = Some(reason.clone());

@@ -396,6 +396,9 @@ pub struct Change {
     pub review: Option<ReviewNote>,
     #[schema(required)]
     pub idempotency_key: Option<String>,
+    /// The agent's reason for the call, in its own words, at most 1,000 characters. Nothing checks it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stated_reason: Option<String>,
     /// The terms that the rule sets for the review.
     #[serde(default)]
     #[schema(required)]

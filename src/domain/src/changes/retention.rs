@@ -12,7 +12,7 @@ use super::{Change, Diff, Verification, digest::bytes_hash};
 /// The smallest size, in bytes, of a change that may count as large. The index of large changes uses the same limit.
 pub const LARGE_CHANGE_MIN_BYTES: u64 = 64 << 10;
 
-/// Records that the arguments, diffs, answers and result of a change were removed, with the hashes of their bytes
+/// Records that the arguments, reason, diffs, answers and result of a change were removed, with the hashes of their bytes
 /// (`sha256:…`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -49,6 +49,7 @@ pub fn redact(change: &Change, at: Timestamp) -> Change {
         // The arguments of a change must be an object.
         arguments: RawValue::from_string("{}".into()).unwrap_or_default().into(),
         proposed_arguments: None,
+        stated_reason: None,
         diff: Diff::default(),
         previous_diff: None,
         result: None,

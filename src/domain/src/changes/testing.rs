@@ -31,6 +31,7 @@ pub fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Ch
         fingerprint: "sha256:1".into(),
         digest: "sha256:2".into(),
         idempotency_key: None,
+        stated_reason: None,
         terms: Terms::default(),
         duplicate_of: None,
         run_after: None,

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{
     GatewayTools,
-    tools::{ChangeIdArgs, ListArgs, MAX_CURSOR_CHARS, WaitArgs, WaitGoal, wait_bounds},
+    tools::{ChangeIdArgs, ListArgs, MAX_CURSOR_CHARS, WaitArgs, WaitGoal, WithdrawArgs, wait_bounds},
     view::{ChangeLine, change_result, next_step, progress_message, wait_result},
 };
 use crate::ChangeFilter;
@@ -133,9 +133,9 @@ impl GatewayTools {
         arguments: &RawValue,
         ctx: &CallContext,
     ) -> Result<ToolResult, McpError> {
-        let args: ChangeIdArgs = parse_arguments(arguments)?;
+        let args: WithdrawArgs = parse_arguments(arguments)?;
         self.visible_change(&args.change_id, &ctx.principal).await?;
-        match self.changes.withdraw(&args.change_id, &ctx.principal).await {
+        match self.changes.withdraw(&args.change_id, &ctx.principal, args.reason).await {
             Ok(change) => Ok(change_result(&change)),
             Err(refused) => match refused.current {
                 // A repeated withdrawal succeeds.

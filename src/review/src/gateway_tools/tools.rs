@@ -36,6 +36,19 @@ pub(super) struct ChangeIdArgs {
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(super) struct WithdrawArgs {
+    /// # Change
+    /// The id of the change, as the answer to the write gave it: chg_ and 24 characters.
+    #[schemars(length(min = 5, max = 64))]
+    pub change_id: String,
+    /// # Reason
+    /// Why you no longer want the change. Reviewers see it in the change's timeline.
+    #[schemars(length(max = 1000))]
+    pub reason: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct ListArgs {
     /// # Status
     /// Only changes with this status; `open` for all that have not ended.
@@ -140,7 +153,7 @@ pub fn tool_definitions(max_wait: Duration) -> Vec<ToolDef> {
             READ_ONLY,
         ),
         wait,
-        tool_def::<ChangeIdArgs>(
+        tool_def::<WithdrawArgs>(
             "withdraw_change",
             "Withdraw change",
             "Takes back a change that you proposed and that nobody has decided yet. Nothing is altered. Use it when \

@@ -10,6 +10,7 @@ use super::{
         not_found_error, refusal_error, shutting_down_error, to_request_result, version_conflict_error,
         wrong_state_error,
     },
+    propose::shorten_reason,
     refresh::require_same_target,
 };
 use crate::{ChangeDecision, ChangeRequestError, Changes, actor::TransitionError, inner::Inner, upkeep::votes};
@@ -72,12 +73,13 @@ impl Changes {
         to_request_result(inner, &change, transition).await
     }
 
-    /// Withdraws a pending or stale change for its proposer, whose token must permit proposals.
+    /// Withdraws a pending or stale change for its proposer, whose token must permit proposals. The audit trail keeps the
+    /// reason.
     ///
     /// # Errors
     /// `SHUTTING_DOWN`, `FORBIDDEN`, `CHANGE_NOT_FOUND` (also for someone else's change), `CHANGE_NOT_PENDING`,
     /// `CHANGE_EXPIRED`, `VERSION_CONFLICT`, `OVERLOADED`; the errors of the store.
-    pub async fn withdraw(&self, id: &str, principal: &Principal) -> RequestResult {
+    pub async fn withdraw(&self, id: &str, principal: &Principal, reason: Option<String>) -> RequestResult {
         let inner = &*self.inner;
         if inner.shutdown.is_closing() {
             return Err(shutting_down_error().into());
@@ -92,10 +94,9 @@ impl Changes {
             });
         }
         crash_point("before_withdraw");
-        let transition = inner
-            .transitions
-            .apply_event_for_endpoint(&change, ChangeEvent::Withdraw { proposer: principal.clone() })
-            .await;
+        let reason = reason.and_then(shorten_reason);
+        let event = ChangeEvent::Withdraw { proposer: principal.clone(), reason };
+        let transition = inner.transitions.apply_event_for_endpoint(&change, event).await;
         crash_point("after_withdraw");
         to_request_result(inner, &change, transition).await
     }

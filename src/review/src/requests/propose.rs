@@ -19,6 +19,8 @@ use countersign_store::Draft;
 
 /// The maximum number of characters that are kept of each text by which a client names itself.
 const MAX_CLIENT_TEXT_CHARS: usize = 200;
+/// The maximum number of characters that are kept of an agent's reason.
+const MAX_REASON_CHARS: usize = 1000;
 
 impl Changes {
     /// Stores a change durably, then announces it. The same idempotency key by the same principal with the
@@ -145,6 +147,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         terms,
         client_capabilities,
         idempotency_key,
+        stated_reason,
         expire_after,
     } = proposal;
     let preview = recheck::truncate_headlines(preview);
@@ -174,6 +177,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         digest: String::new(),
         review,
         idempotency_key,
+        stated_reason: stated_reason.and_then(shorten_reason),
         terms,
         duplicate_of: None,
         run_after: None,
@@ -209,6 +213,13 @@ fn shorten_texts(mut proposer: Proposer) -> Proposer {
         recheck::truncate_chars(text, MAX_CLIENT_TEXT_CHARS);
     }
     proposer
+}
+
+/// Shortens a reason, or returns `None` if it is empty.
+pub(super) fn shorten_reason(reason: String) -> Option<String> {
+    let mut reason = reason.trim().to_owned();
+    recheck::truncate_chars(&mut reason, MAX_REASON_CHARS);
+    Some(reason).filter(|reason| !reason.is_empty())
 }
 
 /// Answers a repeated proposal with the existing change, if it is the same call.

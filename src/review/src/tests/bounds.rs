@@ -25,7 +25,7 @@ async fn open_changes_of_a_principal_are_limited() {
     // Each way to end a change makes room for another one.
     bench.decide(&stored[0], ReviewVerdict::Reject).await.unwrap();
     let agent = Principal::new("agent", Role::Agent);
-    bench.changes.withdraw(&stored[1].id, &agent).await.unwrap();
+    bench.changes.withdraw(&stored[1].id, &agent, None).await.unwrap();
     bench.decide(&stored[2], ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&stored[2].id, ChangeState::Applied).await;
     for _ in 0..3 {

@@ -141,7 +141,7 @@ async fn stale_change_can_be_rejected_and_withdrawn() {
     assert_eq!(bench.decide(&stale, ReviewVerdict::Reject).await.unwrap().state, ChangeState::Rejected);
     expect_refusal(bench.decide(&second, ReviewVerdict::Approve).await, ErrorKind::ChangeStale);
     let agent = Principal::new("agent", Role::Agent);
-    assert_eq!(bench.changes.withdraw(&second.id, &agent).await.unwrap().state, ChangeState::Withdrawn);
+    assert_eq!(bench.changes.withdraw(&second.id, &agent, None).await.unwrap().state, ChangeState::Withdrawn);
     bench.end().await;
 }
 
@@ -180,14 +180,14 @@ async fn only_the_proposer_withdraws_a_change() {
     let bench = TestBench::new().await;
     let change = bench.propose("{}").await;
     let principal = |name: &str, role| Principal::new(name, role);
-    let other = bench.changes.withdraw(&change.id, &principal("other", Role::Agent)).await;
+    let other = bench.changes.withdraw(&change.id, &principal("other", Role::Agent), None).await;
     expect_refusal(other, ErrorKind::ChangeNotFound);
-    let reviewer = bench.changes.withdraw(&change.id, &principal("alice", Role::Reviewer)).await;
+    let reviewer = bench.changes.withdraw(&change.id, &principal("alice", Role::Reviewer), None).await;
     expect_refusal(reviewer, ErrorKind::Forbidden);
     let agent = principal("agent", Role::Agent);
-    let withdrawn = bench.changes.withdraw(&change.id, &agent).await.unwrap();
+    let withdrawn = bench.changes.withdraw(&change.id, &agent, None).await.unwrap();
     assert_eq!(withdrawn.state, ChangeState::Withdrawn);
-    expect_refusal(bench.changes.withdraw(&change.id, &agent).await, ErrorKind::ChangeNotPending);
+    expect_refusal(bench.changes.withdraw(&change.id, &agent, None).await, ErrorKind::ChangeNotPending);
     expect_refusal(bench.decide(&withdrawn, ReviewVerdict::Approve).await, ErrorKind::ChangeNotPending);
     bench.end().await;
 }

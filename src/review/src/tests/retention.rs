@@ -268,7 +268,7 @@ async fn large_failed_changes_lose_their_contents_after_a_day() {
     let (large, small) = (format!(r#"{{"text":"{}"}}"#, "x".repeat(200_000)), r#"{"text":"x"}"#);
     let withdrawn = bench.propose(&large).await;
     let agent = withdrawn.proposer.to_agent();
-    bench.changes.withdraw(&withdrawn.id, &agent).await.unwrap();
+    bench.changes.withdraw(&withdrawn.id, &agent, None).await.unwrap();
     let rejected = bench.propose(&large).await;
     bench.decide(&rejected, ReviewVerdict::Reject).await.unwrap();
     let small_rejected = bench.propose(small).await;

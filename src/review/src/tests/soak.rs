@@ -30,7 +30,7 @@ async fn make_random_requests(bench: &TestBench, mut choices: Choices, ids: &[St
         match choices.below(40) {
             0..20 => drop(bench.decide(&change, ReviewVerdict::Approve).await),
             20 => drop(bench.decide(&change, ReviewVerdict::Reject).await),
-            21 => drop(bench.changes.withdraw(&change.id, &agent).await),
+            21 => drop(bench.changes.withdraw(&change.id, &agent, None).await),
             22..28 => *bench.fake.state.lock().unwrap() = format!("state {}", choices.below(3)),
             28..32 => {
                 let endings = [CallOutcome::Succeed, CallOutcome::ToolError, CallOutcome::Panic];

@@ -63,6 +63,8 @@ pub(super) struct ToolCall<'a> {
     /// A JSON object. An absent one counts as empty.
     pub arguments: Option<&'a RawValue>,
     pub idempotency_key: Option<Cow<'a, str>>,
+    /// The agent's reason for the call.
+    pub reason: Option<Cow<'a, str>>,
     /// The token as JSON text.
     pub progress_token: Option<&'a str>,
     /// `true` if the client accepts a task as the answer.
@@ -86,6 +88,7 @@ impl<'a> ToolCall<'a> {
         Ok(Self {
             arguments,
             idempotency_key: meta.idempotency_key,
+            reason: meta.reason,
             progress_token: meta.progress_token,
             accepts_task,
             state: retry_member("requestState").and_then(string),

@@ -97,15 +97,14 @@ pub async fn call(
         // A page of another origin can post anything except JSON without a preflight request.
         return Err(Problem::unsupported_media_type());
     }
-    let key = request.headers().get("idempotency-key").and_then(|v| v.to_str().ok());
+    let meta = read_meta(&request);
     let reply = if is_large(body.len()) {
         let (large_messages, principal) =
             (Arc::clone(&endpoint.server.large_messages), Arc::clone(&identity.principal));
-        let key = key.map(str::to_owned);
-        let work = move || async move { call_tool(&endpoint, identity, &name, &body, key.as_deref()).await };
+        let work = move || async move { call_tool(&endpoint, identity, &name, &body, &meta).await };
         large_messages.run(&principal.name, work).await?
     } else {
-        call_tool(&endpoint, identity, &name, &body, key).await
+        call_tool(&endpoint, identity, &name, &body, &meta).await
     };
     match reply {
         Ok(reply) => response(&reply),
@@ -139,13 +138,21 @@ fn response(reply: &Reply) -> Result<HttpResponse, Problem> {
     }
 }
 
-/// Runs a `tools/call` with the body as its arguments.
+/// Returns the members of `_meta` that the headers stand for, as the text of a JSON object.
+fn read_meta(request: &HttpRequest) -> String {
+    let header = |name: &str| request.headers().get(name).and_then(|value| str::from_utf8(value.as_bytes()).ok());
+    let members = [("idempotency-key", keys::IDEMPOTENCY_KEY), ("countersign-reason", keys::REASON)];
+    let members = members.iter().filter_map(|(name, key)| Some(format!("\"{key}\":{}", quoted(header(name)?))));
+    format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+}
+
+/// Runs a `tools/call` with the body as its arguments and `meta` as its `_meta`.
 async fn call_tool(
     endpoint: &Arc<McpEndpoint>,
     identity: Identity,
     name: &str,
     body: &[u8],
-    key: Option<&str>,
+    meta: &str,
 ) -> Result<Reply, McpError> {
     let arguments: Option<&RawValue> = if body.is_empty() {
         None
@@ -161,11 +168,8 @@ async fn call_tool(
             return Err(McpError::new(ErrorKind::InvalidParams, "the arguments must be a JSON object"));
         }
     }
-    let mut params = format!(r#"{{"name":{},"arguments":{}"#, quoted(name), arguments.map_or("{}", RawValue::get));
-    if let Some(key) = key {
-        params.push_str(&format!(r#","_meta":{{"{}":{}}}"#, keys::IDEMPOTENCY_KEY, quoted(key)));
-    }
-    params.push('}');
+    let arguments = arguments.map_or("{}", RawValue::get);
+    let params = format!(r#"{{"name":{},"arguments":{arguments},"_meta":{meta}}}"#, quoted(name));
     let params = RawValue::from_string(params)
         .map_err(|error| McpError::new(ErrorKind::Internal, format!("the parameters are not JSON: {error}")))?;
     let request = Request {

@@ -154,7 +154,7 @@ fn events(change: &Change) -> [(&'static str, ChangeEvent); 18] {
         ("edit", edit_by("alice", None, &format!(r#"{{"a":{}}}"#, change.version))),
         ("unapprove", unapprove("alice")),
         ("void", ChangeEvent::Void { valid: Vec::new(), reason: "revoked".into() }),
-        ("withdraw", ChangeEvent::Withdraw { proposer: principal_named("agent", None) }),
+        ("withdraw", ChangeEvent::Withdraw { proposer: principal_named("agent", None), reason: None }),
         ("expire", ChangeEvent::Expire { reason: "time".into() }),
         ("stale", ChangeEvent::MarkStale { fault: fault() }),
         ("refresh", ChangeEvent::Refresh { preview: preview("fresh"), served_by: ServerIdentity::default() }),
@@ -452,7 +452,10 @@ fn illegal_events_are_refused() {
         err(decision("alice", ReviewVerdict::Approve, 6)),
         IllegalTransition::Version { decided: 6, current: 7 }
     );
-    assert_eq!(err(ChangeEvent::Withdraw { proposer: principal_named("alice", None) }), IllegalTransition::NotProposer);
+    assert_eq!(
+        err(ChangeEvent::Withdraw { proposer: principal_named("alice", None), reason: None }),
+        IllegalTransition::NotProposer
+    );
 }
 
 #[test]

@@ -42,6 +42,11 @@ export function head(change, actions = null) {
 // A fact reads as part of a sentence; screen readers get a list of terms.
 const fact = (name, ...value) => h('div', { class: 'fact' }, h('dt', null, name), h('dd', null, value));
 
+/** Shows the reason that the agent gave, apart from the facts that the gateway knows. */
+export function statedReason({ statedReason: reason }) {
+  return reason ? h('figure', { class: 'stated-reason' }, h('figcaption', { class: 'quiet' }, 'The agent’s reason, unchecked'), h('blockquote', null, longText(reason, { chars: 400, lines: 4 }))) : null;
+}
+
 const MARKS = { TOOL_NEW: 'New tool. ', TOOL_CHANGED: 'Changed tool. ', OPERATION_UNKNOWN: 'Unknown operation. ' };
 
 /** Explains why the policy requires a review. */

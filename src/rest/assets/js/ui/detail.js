@@ -181,7 +181,7 @@ export class Detail {
     const isNewVersion = before !== null && before.change.version !== change.version;
     const hadFocus = this.#bar.element.contains(document.activeElement) || this.#parts.head.contains(document.activeElement);
     this.#rememberFolds();
-    fill(this.#parts.head, content.head(change, this.#actions(change)), content.review(change), content.requirements(change));
+    fill(this.#parts.head, content.head(change, this.#actions(change)), content.statedReason(change), content.review(change), content.requirements(change));
     this.#showNotes(current, { altered, isNewVersion, conflict });
     const source = current.source ?? 'null';
     fill(this.#parts.body, content.outcome(change), content.result(change), content.questions(change), content.changes(change, source), content.edited(change, source, current.proposed), content.args(change, source));

@@ -233,6 +233,7 @@ async fn propose(
         terms: (*decision.terms).clone(),
         review: Some(decision.into()),
         idempotency_key: call.idempotency_key.as_deref().map(str::to_owned),
+        stated_reason: call.reason.as_deref().map(str::to_owned),
     };
     // The change is stored in the background, even if the client disconnects meanwhile.
     let changes = reviews.changes.clone();

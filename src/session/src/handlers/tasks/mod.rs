@@ -248,7 +248,7 @@ async fn ask_while_running(
 /// Answers `tasks/cancel`: withdraws a change that nobody has decided on.
 async fn cancel(exchange: &Exchange, reviews: &Reviews, change: Arc<Change>) -> Result<Reply, McpError> {
     let is_modern = exchange.is_modern();
-    let withdrawn = match reviews.changes.withdraw(&change.id, &exchange.identity.principal).await {
+    let withdrawn = match reviews.changes.withdraw(&change.id, &exchange.identity.principal, None).await {
         Ok(change) => Ok(change),
         Err(refused) => match refused.current {
             Some(current) => Err(current),

@@ -37,7 +37,7 @@ proptest! {
                     terms: Box::new(terms.clone()),
                 },
                 3 => ChangeEvent::Unapprove { reviewer: principal_named(name, owner), all: !right_version },
-                4 => ChangeEvent::Withdraw { proposer: principal_named(name, owner) },
+                4 => ChangeEvent::Withdraw { proposer: principal_named(name, owner), reason: None },
                 _ => events(&current)[event_index].1.clone(),
             };
             let Ok(step) = apply(&current, event, time_at(time)) else { continue };
