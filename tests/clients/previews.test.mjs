@@ -73,7 +73,7 @@ async function startBehind(t, names, { rules = [], era = 'modern', ...more } = {
 
 for (const era of ['legacy', 'modern']) {
     test(`writes of files by a ${era} client are previewed`, async t => {
-        const { gateway, folder, propose, apply, expectStale } = await startBehind(t, ['filesystem'], { era });
+        const { gateway, peer, folder, propose, apply, expectStale } = await startBehind(t, ['filesystem'], { era });
         const file = name => path.join(folder, name);
         const text = name => readFile(file(name), 'utf8');
 
@@ -150,12 +150,24 @@ for (const era of ['legacy', 'modern']) {
             assert.match(now.preview.failed, /Could not find exact match/);
         });
 
-        await t.test('an edit without a match fails its preview with the reason', async () => {
-            const { answer, change } = await propose('edit_file', { path: file('a.txt'), edits: [{ oldText: 'nowhere', newText: 'x' }] });
-            assert.match(change.preview.failed, /the dry run answered: .*Could not find exact match/);
-            assert.equal(change.preview.kind, 'arguments');
-            assert.ok(field(change, 'edits'), 'the arguments are shown');
-            assert.equal(answer.structuredContent.status, 'pending');
+        await t.test('a call that must fail returns to its agent, and nobody is asked', async () => {
+            const open = async () => (await gateway.api('GET', '/changes?limit=200')).body.changes.length;
+            const before = await open();
+            for (const [tool, args, reason] of [
+                ['edit_file', { path: file('a.txt'), edits: [{ oldText: 'nowhere', newText: 'x' }] }, /the dry run answered: .*Could not find exact match/],
+                ['move_file', { source: file('nowhere.txt'), destination: file('x.txt') }, /get_file_info answered: .*ENOENT/],
+                ['write_file', { path: '/etc/countersign-test', content: 'x' }, /read_text_file answered: .*Access denied/]
+            ]) {
+                const answer = await peer.call(tool, args);
+                assert.equal(answer.isError, true, JSON.stringify(answer));
+                const { code, message } = JSON.parse(answer.content[0].text);
+                assert.equal(code, 'CALL_MUST_FAIL');
+                assert.match(message, reason);
+                const { entries } = (await gateway.api('GET', '/audit?event=failing_call_returned&limit=1')).body;
+                assert.equal(entries[0].details.tool, tool);
+                assert.match(entries[0].details.comment, reason);
+            }
+            assert.equal(await open(), before);
         });
 
         await t.test('creating a folder shows the current content', async () => {
@@ -196,12 +208,6 @@ for (const era of ['legacy', 'modern']) {
             assert.equal(await readFile(oddPath, 'utf8'), 'a\u200bb\n');
         });
 
-        await t.test('a forbidden path fails its preview, and the server refuses the call', async () => {
-            const { change } = await propose('write_file', { path: '/etc/countersign-test', content: 'x' });
-            assert.match(change.preview.failed, /Access denied/);
-            await gateway.approve(change.id);
-            await gateway.reached(change.id, 'failed');
-        });
     });
 }
 
@@ -226,6 +232,11 @@ test('the agent sees nothing that it may not read', async t => {
         const edit = await propose('edit_file', { path: file, edits: [{ oldText: 'two', newText: '2' }] });
         assert.ok(linesOf(edit.change, 'Content').includes(' three'));
         assert.ok(!JSON.stringify(edit.answer).includes('three'));
+        // So is why a call must fail.
+        const failing = await propose('edit_file', { path: file, edits: [{ oldText: 'nowhere', newText: 'x' }] });
+        assert.match(failing.change.preview.failed, /Could not find exact match/);
+        assert.equal(failing.change.preview.mustFail, 'restricted');
+        assert.ok(!JSON.stringify(failing.answer).includes('exact match'), JSON.stringify(failing.answer));
         // The existence of a file is hidden too.
         const fresh = await propose('write_file', { path: path.join(folder, 'fresh'), content: 'x' });
         assert.deepEqual([fresh.change.operation, fresh.answer.structuredContent.operation], ['CREATE', 'UPDATE']);

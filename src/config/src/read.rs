@@ -162,6 +162,7 @@ fn review(r: &mut Reader) -> Terms {
         require_comment: r.read("policy.review.require_comment", boolean()),
         edit: r.read("policy.review.edit", variant()),
         preview_required: r.read("policy.review.preview", choice(terms::PREVIEW_CHOICES)),
+        on_failed_preview: r.read("policy.review.on_failed_preview", variant()),
         on_review: r.read("policy.review.on_review", variant()),
         hold_for: r.read("policy.review.hold_for", seconds(terms::HOLD_FOR_RANGE)),
         undo_for: r.read("policy.review.undo_for", seconds(terms::UNDO_FOR_RANGE)),

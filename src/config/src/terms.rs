@@ -18,7 +18,7 @@ use countersign_domain::{
     text::plural,
 };
 
-pub(super) const TERM_KEYS: [&str; 14] = [
+pub(super) const TERM_KEYS: [&str; 15] = [
     "reviewers",
     "quorum",
     "expire_after",
@@ -26,6 +26,7 @@ pub(super) const TERM_KEYS: [&str; 14] = [
     "require_comment",
     "edit",
     "preview",
+    "on_failed_preview",
     "on_review",
     "hold_for",
     "undo_for",
@@ -58,6 +59,7 @@ pub(super) fn read(f: &mut Fields<'_>, review: &Terms) -> Terms {
     f.read_into("require_comment", boolean(), &mut terms.require_comment);
     f.read_into("edit", variant(), &mut terms.edit);
     f.read_into("preview", choice(PREVIEW_CHOICES), &mut terms.preview_required);
+    f.read_into("on_failed_preview", variant(), &mut terms.on_failed_preview);
     f.read_into("on_review", variant(), &mut terms.on_review);
     f.read_into("hold_for", seconds(HOLD_FOR_RANGE), &mut terms.hold_for);
     f.read_into("undo_for", seconds(UNDO_FOR_RANGE), &mut terms.undo_for);
@@ -158,6 +160,7 @@ pub(super) fn format_differences(terms: &Terms, review: &Terms) -> Vec<String> {
         part("require_comment", boolean(), &terms.require_comment, &review.require_comment),
         part("edit", variant(), &terms.edit, &review.edit),
         part("preview", choice(PREVIEW_CHOICES), &terms.preview_required, &review.preview_required),
+        part("on_failed_preview", variant(), &terms.on_failed_preview, &review.on_failed_preview),
         part("on_review", variant(), &terms.on_review, &review.on_review),
         part("hold_for", seconds(HOLD_FOR_RANGE), &terms.hold_for, &review.hold_for),
         part("undo_for", seconds(UNDO_FOR_RANGE), &terms.undo_for, &review.undo_for),

@@ -165,6 +165,7 @@ fn every_key_can_be_set_by_its_variable() {
             "policy.review.edit" => "forbidden",
             "policy.review.preview" => "required",
             "policy.review.on_review" => "hold",
+            "policy.review.on_failed_preview" => "review",
             "policy.review.questions" => "ask",
             "policy.review.own_agents" => "allow",
             "policy.review.sign_in" => "{max_age: 5m, acr: [urn:example:mfa]}",

@@ -129,6 +129,8 @@ error_table! {
     ExternalDocsNotPromotable = -31053, "EXTERNAL_DOCS_NOT_PROMOTABLE", 403;
     /// A file of a project could not be read or written.
     FileSystem = -31054, "FILE_SYSTEM_ERROR", 500;
+    /// The preview of a call showed that it must fail, so nobody was asked to approve it.
+    CallMustFail = -31055, "CALL_MUST_FAIL", 422;
 }
 
 /// An error as a client sees it. Details for the log are logged where the error occurs.

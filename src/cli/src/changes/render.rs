@@ -187,7 +187,8 @@ pub fn notes(change: &Change) -> Vec<(Style, String)> {
 pub fn preview_notes(preview: &PreviewNote) -> Vec<(Style, String)> {
     let mut notes = Vec::new();
     if let Some(failure) = &preview.failed {
-        notes.push((Style::Red, format!("The preview failed, so only the arguments are shown: {failure}")));
+        let problem = if preview.must_fail.is_some() { "The call must fail" } else { "The preview failed" };
+        notes.push((Style::Red, format!("{problem}, so only the arguments are shown: {failure}")));
     } else if preview.kind == PreviewKind::Arguments {
         notes.push((Style::Dim, "No preview is available for this tool: its arguments are shown.".to_owned()));
     }

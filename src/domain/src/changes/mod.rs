@@ -23,9 +23,9 @@ pub mod visible;
 pub use dialogue::Dialogue;
 pub use digest::fingerprint;
 pub use format::FieldFormat;
-pub use preview::{Preview, PreviewKind, PreviewNote, qualified_operation};
+pub use preview::{CertainFailure, Preview, PreviewKind, PreviewNote, qualified_operation};
 pub use proposer::Proposer;
-pub use terms::{Editing, OnExpiry, OnReview, SignInTerms, Terms};
+pub use terms::{Editing, OnExpiry, OnFailedPreview, OnReview, SignInTerms, Terms};
 pub use verification::{Verification, VerificationOutcome};
 
 use std::sync::Arc;

@@ -23,6 +23,16 @@ pub enum PreviewKind {
     Arguments,
 }
 
+/// The failure of a preview that shows that the call must fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CertainFailure {
+    /// The proposer may read itself what the failure tells.
+    Readable,
+    /// The failure may tell what the proposer may not read.
+    Restricted,
+}
+
 /// The source of a preview, and whether it failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]
@@ -32,6 +42,9 @@ pub struct PreviewNote {
     /// The reason why a recipe failed. The diff then shows the arguments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
+    /// Set if the recipe declares that the call itself must fail for the reason in `failed`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub must_fail: Option<CertainFailure>,
     /// The preview was made from state that the proposer could not read, who sees a fixed text instead.
     // The view of `Change::for_proposer` must not depend on that state.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

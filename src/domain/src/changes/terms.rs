@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
 
+use super::{CertainFailure, PreviewNote};
 use crate::principal::Principal;
 
 /// The state of a change after nobody decided on it in time.
@@ -32,6 +33,46 @@ pub enum OnReview {
     Hold,
     /// The call returns a task. Clients without task support cannot propose.
     Task,
+}
+
+/// The fate of a call whose preview shows that it must fail.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    IntoStaticStr,
+    VariantArray,
+    ToSchema,
+)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
+pub enum OnFailedPreview {
+    /// Its agent gets the reason, even if the preview read what the agent may not read.
+    Return,
+    /// Its agent gets the reason if it may read what the preview read. Otherwise the call is reviewed.
+    #[default]
+    Readable,
+    /// It is reviewed.
+    Review,
+}
+
+impl OnFailedPreview {
+    /// Returns `true` if the call is returned to its agent instead of being reviewed.
+    #[must_use]
+    pub const fn returns(self, preview: &PreviewNote) -> bool {
+        match self {
+            Self::Return => preview.must_fail.is_some(),
+            Self::Readable => matches!(preview.must_fail, Some(CertainFailure::Readable)),
+            Self::Review => false,
+        }
+    }
 }
 
 /// Selects the reviewers who may approve arguments that a reviewer has edited.
@@ -147,6 +188,8 @@ pub struct Terms {
     // `PreviewNote::is_live` decides.
     #[schema(required)]
     pub preview_required: bool,
+    #[schema(required)]
+    pub on_failed_preview: OnFailedPreview,
     /// Clients that can show a URL are asked to open the page of the change.
     #[schema(required)]
     pub open_page: bool,
@@ -176,6 +219,7 @@ impl Default for Terms {
             hold_for: 45,
             undo_for: 0,
             preview_required: false,
+            on_failed_preview: OnFailedPreview::Readable,
             open_page: false,
             questions: false,
             own_agents: false,

@@ -26,6 +26,7 @@ pub fn stricter_terms(first: &Terms, second: &Terms) -> Terms {
         hold_for: first.hold_for,
         undo_for: first.undo_for.max(second.undo_for),
         preview_required: first.preview_required || second.preview_required,
+        on_failed_preview: first.on_failed_preview.max(second.on_failed_preview),
         open_page: first.open_page,
         questions: first.questions && second.questions,
         own_agents: first.own_agents && second.own_agents,
@@ -51,7 +52,7 @@ pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
     #[rustfmt::skip]
     let Terms {
         reviewers: _, quorum: _, require_comment: _, edit: _, preview_required: _, questions: _, own_agents: _, undo_for: _,
-        sign_in: _,
+        sign_in: _, on_failed_preview: _,
         expire_after: _, on_expiry: _, on_review: _, hold_for: _, open_page: _,
     } = new;
     let mut differences = Vec::new();
@@ -74,6 +75,8 @@ pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
     };
     add_if(new.edit < old.edit, edits(old), edits(new));
     add_if(old.preview_required && !new.preview_required, "a preview".into(), "no preview".into());
+    let failed = |terms: &Terms| format!("on_failed_preview: {}", <&str>::from(terms.on_failed_preview));
+    add_if(new.on_failed_preview < old.on_failed_preview, failed(old), failed(new));
     add_if(!old.questions && new.questions, "questions declined".into(), "questions asked".into());
     add_if(!old.own_agents && new.own_agents, "own agents forbidden".into(), "own agents allowed".into());
     let sign_in = |terms: &Terms| terms.sign_in.as_ref().map_or_else(|| "any sign-in".to_owned(), ToString::to_string);
@@ -111,6 +114,7 @@ fn narrows_sign_in(old: Option<&SignInTerms>, new: Option<&SignInTerms>) -> bool
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::changes::OnFailedPreview;
 
     fn requiring(reviewers: &[&str]) -> Terms {
         Terms { reviewers: reviewers.iter().map(|r| (*r).to_owned()).collect(), ..Terms::default() }
@@ -126,6 +130,7 @@ mod tests {
             edit: Editing::Forbidden,
             undo_for: 9,
             preview_required: true,
+            on_failed_preview: OnFailedPreview::Review,
             questions: false,
             ..requiring(&["dba"])
         };
@@ -186,11 +191,21 @@ mod tests {
             require_comment: true,
             edit: Editing::Forbidden,
             preview_required: true,
+            on_failed_preview: OnFailedPreview::Review,
             undo_for: 5,
             ..requiring(&["dba", "ops"])
         };
         let all: Vec<String> = loosened_terms(&strict, &Terms::default()).into_iter().map(|(from, _)| from).collect();
-        assert_eq!(all, ["reviewers: dba, ops", "quorum 2", "a comment", "no edits", "a preview", "undo for 5 s"]);
+        let expected = [
+            "reviewers: dba, ops",
+            "quorum 2",
+            "a comment",
+            "no edits",
+            "a preview",
+            "on_failed_preview: review",
+            "undo for 5 s",
+        ];
+        assert_eq!(all, expected);
         let asked = Terms { questions: true, ..strict.clone() };
         assert_eq!(loosened_terms(&strict, &asked), [("questions declined".to_owned(), "questions asked".to_owned())]);
         let own = Terms { own_agents: true, ..strict.clone() };

@@ -173,6 +173,10 @@ pub struct DryRun {
     pub label: Option<String>,
     pub pick: ResultSelector,
     pub display_format: DisplayFormat,
+    /// A pattern for the error of the dry run that means that the call itself must fail.
+    pub must_fail: Option<Pattern>,
+    /// A read that shows the same state as that error. Whoever may make it may know the error. It is never made.
+    pub reads_as: Option<PreviewRead>,
     /// The operator wrote the recipe, or named its set, for this server. Otherwise only a tool with an accepted
     /// definition is called, because the server alone claims that a dry run changes nothing.
     pub is_trusted: bool,
@@ -180,10 +184,14 @@ pub struct DryRun {
 
 impl fmt::Debug for DryRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { arguments, label, pick, display_format, is_trusted: _ } = self;
+        let Self { arguments, label, pick, display_format, must_fail, reads_as, is_trusted: _ } = self;
         let mut fields = f.debug_struct("DryRun");
         fields.field("arguments", arguments).field("label", label).field("pick", pick);
-        fields.field("display_format", display_format).finish()
+        fields
+            .field("display_format", display_format)
+            .field("must_fail", must_fail)
+            .field("reads_as", reads_as)
+            .finish()
     }
 }
 
@@ -220,6 +228,8 @@ pub struct PreviewRead {
     pub display_format: DisplayFormat,
     /// A pattern for the tool's error that means that there is no present state.
     pub missing: Option<Pattern>,
+    /// A pattern for the tool's error that means that the previewed call must fail.
+    pub must_fail: Option<Pattern>,
 }
 
 impl PreviewRead {

@@ -167,8 +167,12 @@ pub fn preview_of_failure(mut arguments_preview: Preview, fault: Fault) -> Compu
     let mut hasher = fingerprint_hasher(&arguments_preview);
     hasher.add_part(b"failed").add_part(fault.kind.as_bytes());
     arguments_preview.fingerprint = hasher.finish();
-    arguments_preview.note =
-        PreviewNote { kind: PreviewKind::Arguments, failed: Some(fault.reason), ..PreviewNote::default() };
+    arguments_preview.note = PreviewNote {
+        kind: PreviewKind::Arguments,
+        failed: Some(fault.reason),
+        must_fail: fault.must_fail,
+        ..PreviewNote::default()
+    };
     ComputedPreview { preview: arguments_preview, transient_error: fault.transient_error, before: None }
 }
 

@@ -67,6 +67,8 @@ mod tests {
             label: None,
             pick: Default::default(),
             display_format: Default::default(),
+            must_fail: None,
+            reads_as: None,
             is_trusted: true,
         };
         let check_arguments =

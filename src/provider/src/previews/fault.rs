@@ -1,6 +1,9 @@
 //! Failures of a recipe.
 
-use countersign_domain::{changes::visible::escape_hidden, policy::ConditionFault};
+use countersign_domain::{
+    changes::{CertainFailure, visible::escape_hidden},
+    policy::ConditionFault,
+};
 use countersign_protocol::{ErrorKind, McpError, redact::redact};
 
 /// Maximum characters of a server's message.
@@ -18,19 +21,21 @@ pub struct Fault {
     pub reason: String,
     /// Set if the failure says nothing about the target, so that reading it may succeed later.
     pub transient_error: Option<McpError>,
+    /// Set if the recipe declares that the previewed call must fail too.
+    pub must_fail: Option<CertainFailure>,
 }
 
 impl Fault {
     /// Creates a fault of the target or the recipe, which counts as its state.
     pub fn new(kind: &'static str, reason: impl Into<String>) -> Self {
-        Self { kind, reason: reason.into(), transient_error: None }
+        Self { kind, reason: reason.into(), transient_error: None, must_fail: None }
     }
 
     /// Creates the fault for a call that failed.
     pub fn from_call_error(tool: &str, error: McpError) -> Self {
         let reason = format!("{tool} could not be called: {}", redacted_line(&error.message));
         if error.kind.is_transient() {
-            return Self { kind: TRANSIENT_KIND, reason, transient_error: Some(error) };
+            return Self { transient_error: Some(error), ..Self::new(TRANSIENT_KIND, reason) };
         }
         Self::new("call", reason)
     }
@@ -38,7 +43,8 @@ impl Fault {
     /// Creates the fault for calls that took longer than `seconds`.
     pub fn timed_out(seconds: u64) -> Self {
         let error = McpError::new(ErrorKind::Timeout, "The preview took too long");
-        Self { kind: TRANSIENT_KIND, reason: format!("it took longer than {seconds} s"), transient_error: Some(error) }
+        let reason = format!("it took longer than {seconds} s");
+        Self { transient_error: Some(error), ..Self::new(TRANSIENT_KIND, reason) }
     }
 
     /// Creates the fault for a tool that answered with an error.

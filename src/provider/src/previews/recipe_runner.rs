@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{CallContext, Provider, ProviderDirectory, ToolDef, ToolResult, text::content_text};
 use countersign_domain::{
-    changes::Preview,
+    changes::{CertainFailure, Preview},
     policy::{ConditionFault, Verdict},
     principal::{Principal, Role},
     recipes::{DryRun, PreviewRead, Recipe, SqlRecipe},
@@ -223,7 +223,11 @@ impl<'a> RecipeRunner<'a> {
         if let Some(dry) = &recipe.dry_run {
             match self.dry_run(dry, tool, &tools, raw, arguments).await {
                 Ok(observation) => observations.dry_run = Some(observation),
-                Err(fault) if recipe.before.is_none() || fault.transient_error.is_some() => return Err(fault),
+                Err(fault)
+                    if recipe.before.is_none() || fault.transient_error.is_some() || fault.must_fail.is_some() =>
+                {
+                    return Err(fault);
+                }
                 // The current state is shown instead. The failure may mean that the call itself will fail too.
                 Err(fault) => observations.failed_dry_run = Some(fault),
             }
@@ -281,12 +285,38 @@ impl<'a> RecipeRunner<'a> {
         let restricted = self.is_restricted(tool, &call)?;
         let result = self.call(tool, &call).await.map_err(|error| Fault::from_call_error(tool, error))?;
         if result.is_error {
-            return Err(Fault::from_error_result("the dry run", &content_text(&result.content)));
+            let text = content_text(&result.content);
+            let must_fail = match &dry.must_fail {
+                Some(pattern) if pattern.0.is_match(&text) => Some(self.dry_run_failure(dry, arguments)?),
+                _ => None,
+            };
+            return Err(Fault { must_fail, ..Fault::from_error_result("the dry run", &text) });
         }
         let variables = answers::variables(arguments, None);
         let value = answers::pick_value("the dry run", &result, (&dry.pick, dry.display_format), &variables)?;
         let label = dry.label.clone().unwrap_or_else(|| "Dry run".to_owned());
         Ok(Observation { label, value: Some(value), display_format: dry.display_format, restricted, element: None })
+    }
+
+    /// Tells whether the proposer may know why the dry run failed. The dry run itself is a call of a reviewed tool, so the
+    /// recipe names a read that shows the same state.
+    fn dry_run_failure(&self, dry: &DryRun, arguments: &cel::Value) -> Result<CertainFailure, Fault> {
+        let Some(read) = &dry.reads_as else { return Ok(CertainFailure::Restricted) };
+        let (tool, call) = self.read_call(read, &answers::variables(arguments, None))?;
+        let verdict = self.directory.verdict(self.provider.name(), &tool, &self.principal, &call);
+        let is_readable = verdict == Verdict::Allow && self.pinned_tool(&tool, &self.provider.tools()).is_ok();
+        Ok(if is_readable { CertainFailure::Readable } else { CertainFailure::Restricted })
+    }
+
+    /// Returns the tool and the arguments of a read.
+    fn read_call(
+        &self,
+        read: &PreviewRead,
+        variables: &[(&str, &cel::Value)],
+    ) -> Result<(String, Box<RawValue>), Fault> {
+        let mut object = answers::render_fields(&read.arguments, variables)?;
+        object.retain(|_, value| !value.is_null());
+        Ok((self.provider.exposed_name(&read.tool), raw_json(Value::Object(object).to_string())?))
     }
 
     /// Makes a read once, or for each element of its list.
@@ -313,12 +343,9 @@ impl<'a> RecipeRunner<'a> {
         read: &PreviewRead,
         variables: &[(&str, &cel::Value)],
     ) -> Result<Observation, Fault> {
-        let tool = self.provider.exposed_name(&read.tool);
+        let (tool, call) = self.read_call(read, variables)?;
         self.pinned_tool(&tool, &self.provider.tools())?;
         let label = answers::display_text(answers::render("label", &read.label, variables)?).unwrap_or_default();
-        let mut object = answers::render_fields(&read.arguments, variables)?;
-        object.retain(|_, value| !value.is_null());
-        let call = raw_json(Value::Object(object).to_string())?;
         let restricted = self.is_restricted(&tool, &call)?;
         let missing = |text: &str| read.missing.as_ref().is_some_and(|pattern| pattern.0.is_match(text));
         let value = match self.call(&tool, &call).await {
@@ -327,7 +354,12 @@ impl<'a> RecipeRunner<'a> {
             Ok(result) if result.is_error => {
                 let text = content_text(&result.content);
                 if !missing(&text) {
-                    return Err(Fault::from_error_result(&tool, &text));
+                    let is_certain = read.must_fail.as_ref().is_some_and(|pattern| pattern.0.is_match(&text));
+                    let must_fail = is_certain.then(|| match self.restricted.load(Ordering::Relaxed) {
+                        true => CertainFailure::Restricted,
+                        false => CertainFailure::Readable,
+                    });
+                    return Err(Fault { must_fail, ..Fault::from_error_result(&tool, &text) });
                 }
                 None
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::SignedDuration;
-use serde_json::value::RawValue;
+use serde_json::{json, value::RawValue};
 
 use super::checks::shutting_down_error;
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
 use countersign_domain::changes::{Change, ChangeState, Dialogue, Proposer, arguments};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::crash::crash_point;
-use countersign_store::Draft;
+use countersign_store::{Draft, Record, WriteRequest, write as write_to_store};
 
 /// The maximum number of characters that are kept of each text by which a client names itself.
 const MAX_CLIENT_TEXT_CHARS: usize = 200;
@@ -44,6 +44,32 @@ impl Changes {
         // twice.
         let draft = prepare(inner, proposal)?;
         write(inner, draft).await.map_err(into_client_error)
+    }
+}
+
+impl Changes {
+    /// Records a call that is returned to its agent because its preview shows that it must fail. It counts toward
+    /// `max_proposals_per_minute`. `tool` is the name by which rules refer to the call.
+    ///
+    /// # Errors
+    /// `RATE_LIMITED`, `STORE_UNAVAILABLE`, `SHUTTING_DOWN`.
+    pub async fn record_failing_call(
+        &self,
+        proposer: Proposer,
+        provider: &str,
+        tool: &str,
+        reason: &str,
+    ) -> Result<(), McpError> {
+        let inner = &*self.inner;
+        if inner.shutdown.is_closing() {
+            return Err(shutting_down_error());
+        }
+        inner.proposal_rate.admit(&proposer.principal, inner.nodes.live_count())?;
+        let proposer = shorten_texts(proposer);
+        let details = json!({ "provider": provider, "tool": tool, "comment": reason, "proposer": proposer });
+        let record = Record::new("failing_call_returned", inner.config.now(), &proposer.principal, details.to_string());
+        let written = write_to_store(&*inner.store, WriteRequest::Record(record)).await;
+        written.map_err(|error| error.to_user_error("the call could not be recorded; nothing was called"))
     }
 }
 

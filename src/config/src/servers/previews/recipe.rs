@@ -41,11 +41,25 @@ pub(super) const RECIPE_KEYS: [&str; 15] = [
     "operations",
 ];
 const CONFIRM_KEYS: [&str; 2] = ["question", "answer"];
-const DRY_RUN_KEYS: [&str; 5] = ["arguments", "label", "text", "lines", "as"];
-const BEFORE_KEYS: [&str; 9] = ["tool", "for_each", "arguments", "text", "as", "keep", "ignore", "lines", "missing"];
+const DRY_RUN_KEYS: [&str; 7] = ["arguments", "label", "text", "lines", "as", "must_fail", "reads_as"];
+const READS_AS_KEYS: [&str; 2] = ["tool", "arguments"];
+const BEFORE_KEYS: [&str; 10] =
+    ["tool", "for_each", "arguments", "text", "as", "keep", "ignore", "lines", "missing", "must_fail"];
 const VERIFY_KEYS: [&str; 9] = ["tool", "arguments", "text", "as", "keep", "ignore", "lines", "missing", "after"];
-const READ_KEYS: [&str; 11] =
-    ["label", "tool", "for_each", "arguments", "text", "as", "keep", "ignore", "lines", "paths", "missing"];
+const READ_KEYS: [&str; 12] = [
+    "label",
+    "tool",
+    "for_each",
+    "arguments",
+    "text",
+    "as",
+    "keep",
+    "ignore",
+    "lines",
+    "paths",
+    "missing",
+    "must_fail",
+];
 
 const SQL_KEYS: [&str; 4] = ["dialect", "statement", "query", "rows"];
 const SQL_QUERY_KEYS: [&str; 3] = ["tool", "argument", "arguments"];
@@ -253,7 +267,10 @@ fn read_dry_run(f: &mut Fields<'_>) -> Option<DryRun> {
     }
     let label = read_text(f, "label");
     let (pick, display_format) = (read_selector(f, ARGUMENT_VARIABLES, SELECTOR_VARIABLES), read_display_format(f));
-    Some(DryRun { arguments, label, pick, display_format, is_trusted: true })
+    let must_fail = f.parse("must_fail", parse_pattern);
+    let reads_as =
+        f.section("reads_as", &READS_AS_KEYS).and_then(|mut read| read_preview_read(&mut read, Moment::Review));
+    Some(DryRun { arguments, label, pick, display_format, must_fail, reads_as, is_trusted: true })
 }
 
 fn read_confirmation(f: &mut Fields<'_>) -> Option<Confirmation> {
@@ -285,7 +302,7 @@ fn read_preview_read(f: &mut Fields<'_>, moment: Moment) -> Option<PreviewRead> 
         Moment::Verification => (RESULT_VARIABLES, RESULT_SELECTOR_VARIABLES),
     };
     let arguments = read_record(f, "arguments", variables);
-    let missing = f.parse("missing", parse_pattern);
+    let (missing, must_fail) = (f.parse("missing", parse_pattern), f.parse("must_fail", parse_pattern));
     let pick = read_selector(f, variables, keep_variables);
     let (label, display_format) = (read_template(f, "label", variables), read_display_format(f));
     if !f.has("tool") {
@@ -294,7 +311,7 @@ fn read_preview_read(f: &mut Fields<'_>, moment: Moment) -> Option<PreviewRead> 
     }
     let tool = read_text(f, "tool")?;
     let label = label.unwrap_or_else(|| TextTemplate::Literal(tool.as_str().into()));
-    Some(PreviewRead { label, tool, for_each, arguments, pick, display_format, missing })
+    Some(PreviewRead { label, tool, for_each, arguments, pick, display_format, missing, must_fail })
 }
 
 fn read_selector(

@@ -97,7 +97,7 @@ export function previewNote(change) {
   if (!preview || preview.kind === 'module' && !preview.failed) return null;
   const obstacle = terms.previewRequired && !showsEffect(change) && ' The rule requires a preview, so this cannot be approved.';
   if (preview.failed) {
-    return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, 'The preview failed. '), 'The arguments are shown below, but not what the call would change.', obstacle, ' Reason: ', quote(preview.failed, 600), tried(preview)));
+    return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, preview.mustFail ? 'This call must fail. ' : 'The preview failed. '), 'The arguments are shown below, but not what the call would change.', obstacle, ' Reason: ', quote(preview.failed, 600), tried(preview)));
   }
   if (preview.kind === 'arguments') {
     return h('p', { class: obstacle ? 'banner tone-amber preview-note' : 'why quiet preview-note' }, icon('info'), h('span', null, 'No preview is available for this tool. Only its arguments are shown.', obstacle));

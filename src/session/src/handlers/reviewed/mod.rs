@@ -20,10 +20,7 @@ use serde_json::{json, value::RawValue};
 use super::tools::{ToolCall, ToolCallScope, ToolOutcome};
 use crate::{policy::JudgedCall, server::Reviews};
 use countersign_bridge::tasks;
-use countersign_domain::{
-    changes::{Change, OnReview, arguments::are_equal},
-    policy::Decision,
-};
+use countersign_domain::changes::{Change, OnReview, arguments::are_equal};
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError, Revision, arguments, params::LoggingLevel};
 use countersign_provider::{CallContext, ProgressSink, previews};
@@ -67,7 +64,7 @@ pub(super) async fn review(
                 None => change,
             }
         }
-        None => propose(scope, route, arguments, call, decision).await?,
+        None => propose(scope, judged, arguments, call).await?,
     };
     answer_reviewed_call(exchange, reviews, call, change).await
 }
@@ -207,17 +204,20 @@ async fn find_named_change(
 /// Proposes the call as a change, and stores the change.
 async fn propose(
     scope: ToolCallScope<'_>,
-    route: &ToolRoute,
+    judged: &JudgedCall,
     arguments: &RawValue,
     call: &ToolCall<'_>,
-    decision: &Decision,
 ) -> Result<Arc<Change>, McpError> {
     let ToolCallScope { exchange, cancel, runner, reviews, .. } = scope;
+    let JudgedCall { route, decision, .. } = judged;
     let meter = Some(runner.limiter.meter(&exchange.identity.principal));
     let context = CallContext { meter, ..exchange.call_context(cancel, None) };
     let provider = route.provider.provider();
     let preview = previews::preview(&reviews.directory, &provider, &route.def.name, arguments, &context);
     let preview = runner.limits.with_timeout(preview).await?;
+    if decision.terms.on_failed_preview.returns(&preview.note) {
+        return Err(return_failing_call(scope, judged, preview.note.failed.unwrap_or_default()).await);
+    }
     let stays_reachable = call.accepts_task || decision.terms.on_review == OnReview::Hold;
     let proposal = Proposal {
         proposer: exchange.proposer(),
@@ -231,7 +231,7 @@ async fn propose(
         expire_after: decision.terms.expire_after.map_or(reviews.expire_after, Duration::from_secs),
         client_capabilities: ask_client::capabilities_for_change(exchange, route, &decision.terms, stays_reachable),
         terms: (*decision.terms).clone(),
-        review: Some(decision.into()),
+        review: Some((&**decision).into()),
         idempotency_key: call.idempotency_key.as_deref().map(str::to_owned),
         stated_reason: call.reason.as_deref().map(str::to_owned),
     };
@@ -244,4 +244,13 @@ async fn propose(
         &json!({ "event": "change.created", "changeId": change.id, "tool": change.tool, "summary": change.for_proposer().summary }),
     );
     Ok(change)
+}
+
+/// Returns the error for a call whose preview shows that it must fail, once the call is recorded.
+async fn return_failing_call(scope: ToolCallScope<'_>, judged: &JudgedCall, reason: String) -> McpError {
+    let ToolCallScope { exchange, reviews, .. } = scope;
+    let provider = judged.route.provider.name();
+    let recorded = reviews.changes.record_failing_call(exchange.proposer(), provider, judged.subject(), &reason).await;
+    let text = format!("This call must fail, so nobody was asked to approve it: {reason}");
+    recorded.err().unwrap_or_else(|| McpError::new(ErrorKind::CallMustFail, text))
 }
