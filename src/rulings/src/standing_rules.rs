@@ -102,7 +102,8 @@ impl StandingRuleCache {
         self.rules.load_full()
     }
 
-    fn insert(&self, rule: &StandingRule) {
+    /// Adds the rule or replaces its earlier state, and removes the oldest ended rules beyond their limit.
+    fn upsert(&self, rule: &StandingRule) {
         self.rules.rcu(|rules| {
             let mut rules: Vec<Arc<StandingRule>> = Vec::clone(rules);
             match rules.iter_mut().find(|known| known.id == rule.id) {
@@ -113,9 +114,11 @@ impl StandingRuleCache {
             let mut excess =
                 ended.saturating_sub(usize::try_from(countersign_store::standing_rules::MAX_ENDED_RULES).unwrap_or(0));
             rules.retain(|rule| {
-                let is_removed = excess > 0 && rule.has_ended();
-                excess -= usize::from(is_removed);
-                !is_removed
+                if excess == 0 || !rule.has_ended() {
+                    return true;
+                }
+                excess -= 1;
+                false
             });
             rules
         });
@@ -227,7 +230,7 @@ impl StandingRules {
         let _one_at_a_time = self.rules_lock.lock().await;
         let rules = self.deps.cache.rules();
         let Some(rule) = rules.iter().find(|rule| rule.id == id) else {
-            return Err(McpError::new(ErrorKind::NotFound, "Standing rule not found"));
+            return Err(McpError::new(ErrorKind::NotFound, "there is no standing rule with this id"));
         };
         if rule.has_ended() {
             let message = "the standing rule has already ended";
@@ -255,12 +258,12 @@ impl StandingRules {
         &self.deps.cache
     }
 
-    /// Ends expired and orphaned rules every second, and records uses every minute, until the gateway shuts down.
+    /// Handles expired and orphaned rules every second, and records uses every minute, until the gateway shuts down.
     pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         let mut checks = 0_u32;
         let mut handled_revocations = None;
         loop {
-            self.end_orphans_after_revocations(&mut handled_revocations).await;
+            self.handle_orphans_after_revocations(&mut handled_revocations).await;
             tokio::select! {
                 () = tokio::time::sleep(CHECK_INTERVAL) => {}
                 () = shutdown.cancelled() => return,
@@ -276,22 +279,12 @@ impl StandingRules {
     /// Ends expired rules. If the end cannot be recorded, the next call tries again; expired rules decide nothing
     /// meanwhile.
     pub async fn expire(&self) {
-        let now = self.now();
-        let rules = self.deps.cache.rules();
-        let due = rules.iter().filter(|rule| !rule.has_ended() && rule.is_expired(now));
-        let ended: Vec<StandingRule> =
-            due.map(|rule| StandingRule { expired_at: Some(now), ..StandingRule::clone(rule) }).collect();
-        if ended.is_empty() {
-            return;
-        }
         let _one_at_a_time = self.rules_lock.lock().await;
-        for rule in ended {
-            // The rule may have been revoked meanwhile.
-            if self.deps.cache.rules().iter().any(|known| known.id == rule.id && known.has_ended()) {
-                continue;
-            }
+        let now = self.now();
+        for rule in self.deps.cache.rules().iter().filter(|rule| !rule.has_ended() && rule.is_expired(now)) {
+            let expired = StandingRule { expired_at: Some(now), ..StandingRule::clone(rule) };
             if let Err(error) =
-                self.store_and_announce(&rule, "standing_rule_expired", "rule.expired", SYSTEM, None).await
+                self.store_and_announce(&expired, "standing_rule_expired", "rule.expired", SYSTEM, None).await
             {
                 tracing::warn!(%error, "the end of a standing rule could not be recorded; trying again");
                 return;
@@ -300,16 +293,16 @@ impl StandingRules {
     }
 
     /// Checks the creators of all rules again if the revocation counter has changed since `handled_revocations`.
-    async fn end_orphans_after_revocations(&self, handled_revocations: &mut Option<u64>) {
+    async fn handle_orphans_after_revocations(&self, handled_revocations: &mut Option<u64>) {
         let Ok(revocations) = self.deps.reviewers.revocations() else { return };
-        if *handled_revocations != Some(revocations) && self.end_orphans().await {
+        if *handled_revocations != Some(revocations) && self.handle_orphans().await {
             *handled_revocations = Some(revocations);
         }
     }
 
     /// Ends rules that allow, and marks rules that deny, if their creator may no longer decide. Returns `false` if
     /// some rules could not be checked or recorded, so that the caller must retry. These rules allow nothing meanwhile.
-    pub async fn end_orphans(&self) -> bool {
+    pub async fn handle_orphans(&self) -> bool {
         let _one_at_a_time = self.rules_lock.lock().await;
         let mut all_handled = true;
         for rule in self.deps.cache.rules().iter().filter(|rule| !rule.has_ended() && rule.orphaned_at.is_none()) {
@@ -369,7 +362,7 @@ impl StandingRules {
     ) -> Result<(), McpError> {
         self.record(rule, event, by, comment).await?;
         crash_point("between_rule_and_routes");
-        self.deps.cache.insert(rule);
+        self.deps.cache.upsert(rule);
         (self.deps.rebuild)().await;
         self.announce(rule, feed_event, by, comment);
         Ok(())
@@ -381,7 +374,7 @@ impl StandingRules {
         self.deps.feed.publish_live(&event);
     }
 
-    /// Stores a rule with an audit entry in the timeline of its change, or of its server if it has none.
+    /// Stores a rule with an audit entry in the timeline of its change. The entry of a rule without a change names its server.
     async fn record(
         &self,
         rule: &StandingRule,

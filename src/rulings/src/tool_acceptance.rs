@@ -240,7 +240,7 @@ impl ToolAcceptances {
         self.pins
             .accept((provider, &target), &definitions, &reviewer.name)
             .await
-            .map_err(|error| to_write_error(&error))?;
+            .map_err(|error| storage_error(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "definitions were accepted");
         self.rebuild_and_announce(provider, AcceptanceAction::Accepted, shown, reviewer).await;
         Ok(())
@@ -299,7 +299,7 @@ impl ToolAcceptances {
         self.pins
             .accept_reads((provider, &target), &definitions, reads, &reviewer.name)
             .await
-            .map_err(|error| to_write_error(&error))?;
+            .map_err(|error| storage_error(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "known reads were accepted, and run without review if policy.default allows reads");
         self.rebuild_and_announce(provider, AcceptanceAction::Accepted, shown, reviewer).await;
         Ok(())
@@ -327,7 +327,7 @@ impl ToolAcceptances {
         reviewer: &Principal,
     ) -> Result<(), McpError> {
         let (_, definitions) = self.current_definitions(provider, shown)?;
-        self.pins.revoke(provider, &definitions, &reviewer.name).await.map_err(|error| to_write_error(&error))?;
+        self.pins.revoke(provider, &definitions, &reviewer.name).await.map_err(|error| storage_error(&error))?;
         tracing::info!(%provider, tools = definitions.len(), by = %reviewer.name, "acceptances were revoked");
         self.rebuild_and_announce(provider, AcceptanceAction::Revoked, shown, reviewer).await;
         Ok(())
@@ -346,8 +346,8 @@ impl ToolAcceptances {
         self.feed.publish_live(&acceptance_event(provider, action, &tools, Some(&reviewer.name)));
     }
 
-    /// Returns the target of the provider, and the definitions that were shown. Fails if a definition has changed
-    /// since.
+    /// Returns the fingerprint of the provider's target, and the definitions that were shown. Fails if a definition has
+    /// changed since.
     fn current_definitions(
         &self,
         provider: &str,
@@ -448,7 +448,8 @@ fn claims_to_read(route: &ToolRoute) -> bool {
         && !is_denied(route)
 }
 
-/// Returns `true` if accepting the server's known reads would change how calls of this tool are decided.
+/// Returns `true` if accepting the server's known reads would have an effect for this tool: on the decision about its calls,
+/// or on whether previews may call it as a dry run.
 fn is_acceptable_known_read(route: &ToolRoute) -> bool {
     if route.is_operation && route.definition_status.mark().is_some() {
         return false;
@@ -479,7 +480,8 @@ pub(crate) fn shorten_name(tool: &str) -> String {
     tool.chars().take(128).collect()
 }
 
-fn to_write_error(error: &WriteError) -> McpError {
+/// Converts an error of the store for a client; the details go to the log.
+fn storage_error(error: &WriteError) -> McpError {
     tracing::error!(%error, "a decision on tool definitions could not be stored");
     error.to_user_error("the decision could not be stored; nothing was accepted or revoked")
 }

@@ -135,7 +135,7 @@ async fn revoked_key_ends_its_allow_rules_and_orphans_its_deny_rules() {
     let deny = json!({ "verdict": "deny", "arguments": "any", "principal": "any" });
     let other = endpoints.propose_write("other", Terms::default()).await;
     assert_eq!(endpoints.test_policy(&key, "ci", ARGUMENTS).await["verdict"], "allow");
-    assert!(endpoints.data.standing_rules.end_orphans().await);
+    assert!(endpoints.data.standing_rules.handle_orphans().await);
     assert_eq!(endpoints.test_policy(&key, "ci", ARGUMENTS).await["verdict"], "allow", "the key is still valid");
 
     let mut events = endpoints.changes.feed().subscribe(None).unwrap();
@@ -143,7 +143,9 @@ async fn revoked_key_ends_its_allow_rules_and_orphans_its_deny_rules() {
     // The rule ends within a second, even if its end was not recorded yet.
     while endpoints.test_policy(&key, "ci", ARGUMENTS).await["verdict"] != "review" {}
     assert!(endpoints.get("/api/rules", &key).await.json()["rules"][0]["revokedAt"].is_null());
-    assert!(endpoints.data.standing_rules.end_orphans().await && endpoints.data.standing_rules.end_orphans().await);
+    assert!(
+        endpoints.data.standing_rules.handle_orphans().await && endpoints.data.standing_rules.handle_orphans().await
+    );
     let rule = endpoints.get("/api/rules", &key).await.json()["rules"][0].clone();
     assert_eq!((&rule["id"], rule["revokedBy"].as_str()), (&allowed["id"], Some("system")), "{rule}");
     assert_eq!(rule["orphanedAt"], rule["revokedAt"]);
@@ -160,7 +162,7 @@ async fn revoked_key_ends_its_allow_rules_and_orphans_its_deny_rules() {
     assert_eq!(endpoints.create_rule(&other, &former_reviewer.secret, &deny).await.status, 200);
     endpoints.stored.writer().revoke(&former_reviewer.key.id, Timestamp::now()).unwrap();
     loop {
-        assert!(endpoints.data.standing_rules.end_orphans().await);
+        assert!(endpoints.data.standing_rules.handle_orphans().await);
         let rule = endpoints.get("/api/rules", &key).await.json()["rules"][0].clone();
         if rule["orphanedAt"].is_string() {
             assert!(rule["revokedAt"].is_null() && rule["verdict"] == "deny", "{rule}");

@@ -94,7 +94,7 @@ impl StandingRules {
             if outcome.is_err() {
                 break;
             }
-            self.deps.cache.insert(rule);
+            self.deps.cache.upsert(rule);
             stored += 1;
         }
         crash_point("after_rule_created");

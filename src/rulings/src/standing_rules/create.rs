@@ -59,7 +59,8 @@ impl StandingRules {
     ///
     /// # Errors
     /// `VALIDATION_FAILED` (no end, too long, or a required comment is missing), `SELF_APPROVAL`, `FORBIDDEN` (the change
-    /// needs more than this reviewer's approval), `VERSION_CONFLICT` (the tool is gone or has changed), `POLICY_DENIED`,
+    /// needs more than this reviewer's approval), `VERSION_CONFLICT` (the tool is gone or has changed, or
+    /// the call now counts as another operation), `POLICY_DENIED`,
     /// `RATE_LIMITED`, `STORE_UNAVAILABLE`.
     pub async fn create(
         self: &Arc<Self>,
@@ -180,7 +181,7 @@ impl StandingRules {
                            address; propose the change again";
             return Err(McpError::new(ErrorKind::VersionConflict, message));
         };
-        let decision = decide_now(route, change).await?;
+        let decision = current_decision(route, change).await?;
         if decision.mark == Some(AcceptanceMark::UnknownOperation) {
             return forbidden("the tool's recipe does not know the operation; name it in `operations` first");
         }
@@ -198,7 +199,7 @@ impl StandingRules {
 }
 
 /// Returns the decision of the current policy on the call of a change.
-async fn decide_now(route: &Arc<ToolRoute>, change: &Arc<Change>) -> Result<Decision, McpError> {
+async fn current_decision(route: &Arc<ToolRoute>, change: &Arc<Change>) -> Result<Decision, McpError> {
     let (route, change) = (Arc::clone(route), Arc::clone(change));
     // Evaluating a condition may take long.
     let decision = tokio::task::spawn_blocking(move || {

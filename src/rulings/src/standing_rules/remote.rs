@@ -1,4 +1,4 @@
-//! Applies changes of standing rules that other nodes have stored, and announces them on this node's feed.
+//! Adopts the standing rules that other nodes have created or ended, and announces that on this node's feed.
 
 use std::sync::{Arc, PoisonError};
 
@@ -12,23 +12,23 @@ use countersign_store::{AuditSearch, StoreError};
 /// The maximum number of audit entries that are searched for the comment on a revocation.
 const MAX_SEARCHED_ENTRIES: usize = 50;
 
-/// A change of a rule by another node: the feed event, the actor and the comment.
+/// The creation or the end of a rule on another node, as this node announces it.
 #[derive(Debug, PartialEq, Eq)]
-struct RemoteRuleChange {
+struct RemoteRuleEvent {
     rule: StandingRule,
     feed_event: &'static str,
     by: String,
     comment: Option<String>,
 }
 
-/// Returns the changes by other nodes, from the known rules and those just read.
-fn diff_rules(known: &[Arc<StandingRule>], read: &[StandingRule]) -> Vec<RemoteRuleChange> {
-    let mut changes = Vec::new();
+/// Compares the known rules with those just read, and returns what other nodes did with them.
+fn find_remote_events(known: &[Arc<StandingRule>], read: &[StandingRule]) -> Vec<RemoteRuleEvent> {
+    let mut events = Vec::new();
     for rule in read {
         let previous = known.iter().find(|known| known.id == rule.id);
         let mut push = |feed_event, by: &str, comment: Option<&str>| {
             let (by, comment) = (by.to_owned(), comment.map(str::to_owned));
-            changes.push(RemoteRuleChange { rule: rule.clone(), feed_event, by, comment });
+            events.push(RemoteRuleEvent { rule: rule.clone(), feed_event, by, comment });
         };
         if previous.is_none() {
             push("rule.created", &rule.created_by, rule.comment.as_deref());
@@ -46,7 +46,7 @@ fn diff_rules(known: &[Arc<StandingRule>], read: &[StandingRule]) -> Vec<RemoteR
             push("rule.orphaned", SYSTEM, Some(super::DENY_RULE_ORPHANED_COMMENT));
         }
     }
-    changes
+    events
 }
 
 impl StandingRuleCache {
@@ -69,21 +69,21 @@ impl StandingRuleCache {
 }
 
 impl StandingRules {
-    /// Reads the changes of rules by other nodes, and announces them once they are in force.
+    /// Reads what other nodes did with rules, and announces it once it is in force.
     ///
     /// # Errors
     /// Errors of the store.
     pub async fn reload(&self) -> Result<(), StoreError> {
-        // Waits for changes of this node, so that they are known before the store is read.
+        // Waits until this node's own rules are in the cache, so that they are not taken for those of another node.
         let _one_at_a_time = self.rules_lock.lock().await;
         let read = self.deps.store.standing_rules().await?;
         let use_counts = read.iter().map(|rule| (rule.id.clone(), rule.uses.get()));
         self.recorded_uses.lock().unwrap_or_else(PoisonError::into_inner).extend(use_counts);
-        let changes = diff_rules(&self.deps.cache.rules(), &read);
+        let events = find_remote_events(&self.deps.cache.rules(), &read);
         if self.deps.cache.merge(read) {
             (self.deps.rebuild)().await;
         }
-        for RemoteRuleChange { rule, feed_event, by, comment } in changes {
+        for RemoteRuleEvent { rule, feed_event, by, comment } in events {
             let comment = match comment {
                 None if feed_event == "rule.revoked" => self.find_revocation_comment(&rule).await,
                 comment => comment,
@@ -126,14 +126,14 @@ mod tests {
         read: [&StandingRule; M],
     ) -> Vec<(String, &'static str, String)> {
         let known = known.map(|rule| Arc::new(rule.clone()));
-        diff_rules(&known, &read.map(Clone::clone))
+        find_remote_events(&known, &read.map(Clone::clone))
             .into_iter()
-            .map(|change| (change.rule.id, change.feed_event, change.by))
+            .map(|event| (event.rule.id, event.feed_event, event.by))
             .collect()
     }
 
     #[test]
-    fn remote_rule_changes_are_announced_once() {
+    fn remote_rule_events_are_announced_once() {
         let (a, b) = (rule("a", StandingVerdict::Allow), rule("b", StandingVerdict::Deny));
         let expected = |id: &str, feed, by: &str| (id.to_owned(), feed, by.to_owned());
         assert_eq!(
@@ -165,9 +165,9 @@ mod tests {
                 revoked_by: Some(by.to_owned()),
                 ..known.clone()
             };
-            let changes = diff_rules(&[Arc::new(known)], &[ended]);
-            assert_eq!(changes.iter().map(|change| change.feed_event).collect::<Vec<_>>(), ["rule.revoked"]);
-            changes.into_iter().find_map(|change| change.comment)
+            let events = find_remote_events(&[Arc::new(known)], &[ended]);
+            assert_eq!(events.iter().map(|event| event.feed_event).collect::<Vec<_>>(), ["rule.revoked"]);
+            events.into_iter().find_map(|event| event.comment)
         };
         assert_eq!(comment(StandingVerdict::Allow, SYSTEM).as_deref(), Some(super::super::ALLOW_RULE_ENDED_COMMENT));
         // The comment of the reviewer is read from the audit trail.
