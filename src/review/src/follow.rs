@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     actor::{AnnounceRemote, remote_transition::RemoteTransition},
-    dialogues::DialogueMessage,
+    dialogue_channels::DialogueMessage,
     inner::Inner,
 };
 use countersign_store::StoreError;
@@ -39,7 +39,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
                 }
                 _ = recount.tick() => {
                     if inner.nodes.live_count() > 1 && let Ok(counts) = inner.store.count_by_state().await {
-                        inner.open.counts.recount(&counts);
+                        inner.shared.counts.recount(&counts);
                     }
                     continue;
                 }
@@ -83,7 +83,7 @@ pub(crate) async fn receive_messages(inner: Arc<Inner>) {
                 received_count = message_count;
                 for (id, body) in messages {
                     let Some(message) = DialogueMessage::from_json(&body) else { continue };
-                    if let Err(error) = inner.dialogues.send(&id, message).await {
+                    if let Err(error) = inner.dialogue_channels.send(&id, message).await {
                         tracing::warn!(
                             ?error,
                             change = id,

@@ -7,10 +7,10 @@ use tokio::sync::Notify;
 
 use super::{
     ReviewConfig,
-    actor::{open_changes::SharedChangeState, proposal_rate::ProposalRate},
-    commit::TransitionWriter,
-    dialogues::Dialogues,
+    actor::{proposal_rate::ProposalRate, shared_state::SharedChangeState},
+    dialogue_channels::DialogueChannels,
     shutdown::Shutdown,
+    transition_writer::TransitionWriter,
     waiting_reasons::WaitingReasons,
 };
 use countersign_feed::Feed;
@@ -23,16 +23,17 @@ pub(super) struct Inner {
     pub nodes: Arc<dyn Nodes>,
     pub directory: Arc<dyn ProviderDirectory>,
     pub transitions: TransitionWriter,
-    pub open: Arc<SharedChangeState>,
+    pub shared: Arc<SharedChangeState>,
     pub feed: Feed,
     /// Notified when the feed must be read, because a transition is missing or the outcome of a write is unknown.
     pub feed_gap: Arc<Notify>,
-    pub dialogues: Dialogues,
+    pub dialogue_channels: DialogueChannels,
     pub waiting_reasons: WaitingReasons,
     pub proposal_rate: ProposalRate,
     pub started: Instant,
     /// The thread of the Executor, of rechecks and decisions, and of the upkeep and the feed.
-    pub executor: ArbiterHandle,
-    pub writer: ArbiterHandle,
+    pub executor_thread: ArbiterHandle,
+    /// The thread of `PendingChanges`.
+    pub actor_thread: ArbiterHandle,
     pub shutdown: Shutdown,
 }

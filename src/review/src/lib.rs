@@ -4,19 +4,18 @@
 //! This crate never runs an unapproved write, never runs a write twice, and never announces a transition that is not
 //! durable.
 //!
-//! `requests` serves the endpoints; `commit.rs` sends a transition to the store through `actor`, which also enforces the
-//! limits; `recheck.rs` compares a change with the live state; `upkeep` expires, prunes and voids votes; `executor`
-//! claims, calls and records. [`gateway_tools`] are the tools with which an agent follows its own changes.
+//! `requests` serves the endpoints; `transition_writer.rs` sends a transition to the store through `actor`, which also
+//! enforces the limits; `recheck.rs` compares a change with the live state; `upkeep` expires and prunes changes, and voids
+//! votes; `executor` claims, calls and records. [`gateway_tools`] are the tools with which an agent follows its own changes.
 
 mod actor;
-mod commit;
-mod dialogues;
+mod dialogue_channels;
+mod draft;
 mod executor;
 mod follow;
 pub mod gateway_tools;
 mod inner;
 mod recheck;
-mod record;
 mod requests;
 mod shutdown;
 mod start;
@@ -24,6 +23,7 @@ mod start;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod transition_writer;
 mod upkeep;
 mod waiting_reasons;
 
@@ -32,6 +32,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::{Timestamp, Unit};
 use serde_json::value::{RawValue, Value};
 
+use self::dialogue_channels::{CONFIRMATION_TIMEOUT, DialogueAnswer, DialogueMessage};
 use countersign_config::{ChangesConfig, RetentionConfig};
 use countersign_domain::{
     changes::{
@@ -47,7 +48,7 @@ use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::{AuditSearch, ChangeCriteria, FoundEntries, FoundEntry, ListQuery, StoreError};
 
 pub use countersign_store::Nodes;
-pub use record::ChangeSummary;
+pub use draft::ChangeSummary;
 pub use start::StartError;
 
 /// A write that policy sent to review, already previewed.
@@ -141,7 +142,7 @@ impl From<McpError> for ChangeRequestError {
 /// The wall clock; tests pass their own.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
 
-/// Limits and timeouts of changes.
+/// The limits, timeouts and retention of changes, their reviewers, and the clock.
 #[derive(Clone)]
 pub struct ReviewConfig {
     /// The maximum number of one principal's changes that are not final, and of their bytes.
@@ -268,7 +269,7 @@ impl Changes {
         let ChangeFilter { states, principals, criteria } = filter;
         let query = ListQuery { states, principals, criteria, before, limit };
         let found = self.inner.store.list(query).await.map_err(|e| store_error(&e))?;
-        let next_cursor = found.items.last().filter(|_| found.more).map(|(no, _)| no.to_string());
+        let next_cursor = found.items.last().filter(|_| found.more).map(|(number, _)| number.to_string());
         let items = found.items.into_iter().map(|(_, change)| self.inner.waiting_reasons.add_to(change)).collect();
         Ok(Page { items, next_cursor })
     }
@@ -276,8 +277,7 @@ impl Changes {
     /// Passes the proposer's answers, by question key, to the tool of a running change. Answers to questions that are not
     /// open are ignored. The token must permit proposals, because the answers decide what the running call writes.
     ///
-    /// Returns once the answers are durable. If the change runs on another node, its next version counts as the
-    /// confirmation.
+    /// Returns once the answers are durable. If the change runs on another node, the next version of the change confirms that.
     ///
     /// # Errors
     /// `FORBIDDEN`, `TOO_LARGE`, `OVERLOADED`, and the errors of the store; `STORE_UNAVAILABLE` with the outcome `unknown` if
@@ -286,27 +286,30 @@ impl Changes {
         &self,
         id: &str,
         principal: &Principal,
-        answers: Vec<(String, dialogues::DialogueAnswer)>,
+        answers: Vec<(String, DialogueAnswer)>,
     ) -> Result<(), McpError> {
         require_scope(principal, Scope::ToolsPropose)?;
-        self.send_dialogue_message(id, dialogues::DialogueMessage::Answers { by: principal.name.clone(), answers })
-            .await
+        self.send_dialogue_message(id, DialogueMessage::Answers { by: principal.name.clone(), answers }).await
     }
 
     /// Delivers a message to the node on which the change runs.
-    async fn send_dialogue_message(&self, id: &str, message: dialogues::DialogueMessage) -> Result<(), McpError> {
-        let Some(own) = self.inner.nodes.claimant() else { return self.inner.dialogues.send(id, message).await };
+    async fn send_dialogue_message(&self, id: &str, message: DialogueMessage) -> Result<(), McpError> {
+        let Some(own_claimant) = self.inner.nodes.claimant() else {
+            return self.inner.dialogue_channels.send(id, message).await;
+        };
         let running = self.get(id).await?.filter(|change| change.state == ChangeState::Executing);
         let Some(change) = running else { return Ok(()) };
-        let Some(by) = change.claimed_by.as_ref().filter(|by| by.node != own.node) else {
-            return self.inner.dialogues.send(id, message).await;
+        let other_claimant = change.claimed_by.as_ref().filter(|claimant| claimant.node != own_claimant.node);
+        let Some(claimant) = other_claimant else {
+            return self.inner.dialogue_channels.send(id, message).await;
         };
         let needs_confirmation = message.closes_question(&change);
-        self.inner.store.send_to_node(&by.node, id, message.to_json()?).await.map_err(|e| store_error(&e))?;
+        self.inner.store.send_to_node(&claimant.node, id, message.to_json()?).await.map_err(|e| store_error(&e))?;
         // The next version of the change confirms the delivery; a change without open questions may ignore it.
-        let current = self.wait(id, change.version, dialogues::ACKNOWLEDGE_TIMEOUT).await?;
+        let current = self.wait(id, change.version, CONFIRMATION_TIMEOUT).await?;
         if needs_confirmation && current.is_some_and(|current| current.version == change.version) {
-            let message = "The node that runs the change did not confirm this in time; check whether it was done";
+            let message =
+                "The node that runs the change did not confirm the message in time; read the change to see its effect";
             return Err(McpError::new(ErrorKind::StoreUnavailable, message).with("outcome", "unknown"));
         }
         Ok(())
@@ -318,7 +321,7 @@ impl Changes {
     /// # Errors
     /// `OVERLOADED`, and the errors of the store as for [`Self::answer`].
     pub async fn cancel_dialogue(&self, id: &str, principal: &Principal) -> Result<(), McpError> {
-        self.send_dialogue_message(id, dialogues::DialogueMessage::Cancel { by: principal.name.clone() }).await
+        self.send_dialogue_message(id, DialogueMessage::Cancel { by: principal.name.clone() }).await
     }
 
     /// Waits until the change's version is above `version`, the change is final, or `timeout` has passed, and returns the
@@ -327,7 +330,7 @@ impl Changes {
     /// # Errors
     /// `OVERLOADED` if too many requests wait already; the errors of the store.
     pub async fn wait(&self, id: &str, version: u64, timeout: Duration) -> Result<Option<Arc<Change>>, McpError> {
-        let watch = self.inner.open.watchers.watch(id);
+        let watch = self.inner.shared.watchers.watch(id);
         let mut watch = watch.ok_or_else(|| {
             McpError::new(ErrorKind::Overloaded, "Too many requests wait for changes; ask again with get_change")
         })?;
@@ -359,7 +362,7 @@ impl Changes {
         }
         let occupants =
             self.inner.store.occupants(targets, self.inner.config.now()).await.map_err(|e| store_error(&e))?;
-        for change in changes.iter_mut().filter(|change| !occupants.is_empty() && approved(change)) {
+        for change in changes.iter_mut().filter(|change| approved(change)) {
             let target = change.target_hash();
             if let Some(occupant) = occupants.iter().find(|occupant| occupant.target == target) {
                 let waits_for = BlockingChange { change: occupant.change.clone(), until: occupant.until };
@@ -384,7 +387,7 @@ impl Changes {
     /// Counts the changes in each state, including states without changes.
     #[must_use]
     pub fn counts(&self) -> Vec<(ChangeState, u64)> {
-        self.inner.open.counts.read()
+        self.inner.shared.counts.read()
     }
 
     /// Returns a page of the audit trail of one change or of all, newest first; `limit` is clamped to 1..=500.

@@ -11,11 +11,15 @@ use countersign_domain::changes::{Change, ChangeFault, Preview, ServerIdentity};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
     CallContext, Provider,
-    previews::compose::{ComputedPreview, StateBefore},
+    previews::{
+        self,
+        compose::{ComputedPreview, StateBefore},
+    },
 };
 
 /// The maximum number of characters of a fault's message.
-const MAX_FAULT_CHARS: usize = 1000;
+pub(super) const MAX_FAULT_CHARS: usize = 1000;
+/// The maximum number of characters of the summary and of the target's label.
 const MAX_HEADLINE_CHARS: usize = 500;
 
 /// The result of comparing a change with its target.
@@ -25,7 +29,7 @@ pub(super) enum Recheck {
     Same(Arc<dyn Provider>, Option<StateBefore>),
     /// The target changed, or another server or definition would run the call.
     Moved(Box<Divergence>),
-    /// The call can no longer be made as shown: the tool's definition changed, or the preview refuses.
+    /// The call can no longer be made as shown: the tool's definition changed, or the preview fails for good.
     Impossible(ChangeFault),
     /// The target cannot be read at the moment.
     Unavailable(McpError),
@@ -80,7 +84,7 @@ pub(super) fn truncate_headlines(mut preview: Preview) -> Preview {
 
 /// The reason why a call cannot be previewed.
 pub(super) enum PreviewFailure {
-    /// The call cannot be made, or the tool's definition changed.
+    /// The call can no longer be made: the tool's definition changed, or the preview fails for good.
     Impossible(McpError),
     /// The provider cannot be asked at the moment.
     Unavailable(McpError),
@@ -146,11 +150,10 @@ impl Inner {
         provider.check_available(&proposer).await.map_err(PreviewFailure::Unavailable)?;
         let cancel = CancellationToken::new();
         // Dropping the guard tells the provider that the answer is no longer needed.
-        let _cancelled = cancel.clone().drop_guard();
+        let _cancel_on_drop = cancel.clone().drop_guard();
         let context = CallContext { cancel, ..CallContext::new(proposer) };
-        let (tool, shown) = (&change.tool, &change.fingerprint);
-        let preview =
-            countersign_provider::previews::recheck(&*self.directory, &provider, tool, arguments, &context, shown);
+        let (tool, shown_state) = (&change.tool, &change.fingerprint);
+        let preview = previews::recheck(&*self.directory, &provider, tool, arguments, &context, shown_state);
         let preview = AssertUnwindSafe(preview).catch_unwind();
         match tokio::time::timeout(self.config.preview_timeout, preview).await {
             Ok(Ok(Ok(computed))) => Ok((provider, computed)),

@@ -29,7 +29,7 @@ impl Shutdown {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// Ends new work, and waits for the Executor. At the deadline it ends the running calls.
+    /// Refuses new work and waits until the Executor has ended. At the deadline, it ends the running calls.
     pub(super) async fn end_work(&self, deadline: Duration) {
         self.closing.store(true, Ordering::Release);
         self.stop.cancel();

@@ -15,15 +15,15 @@ use super::{
         ApprovedChange, Metrics, PendingChanges, TransitionError,
         daily_volume::{self, DailyVolume},
         ledger::Ledger,
-        open_changes::SharedChangeState,
         order::AnnouncementOrder,
         proposal_rate::ProposalRate,
+        shared_state::SharedChangeState,
     },
-    commit::TransitionWriter,
-    dialogues::Dialogues,
+    dialogue_channels::DialogueChannels,
     executor, follow,
     inner::Inner,
     shutdown::Shutdown,
+    transition_writer::TransitionWriter,
     upkeep::{expiry, orphans, prune, votes},
     waiting_reasons::WaitingReasons,
 };
@@ -64,7 +64,7 @@ impl Changes {
         }
         let heads = store.heads().await?;
         let live = store.live_changes().await?;
-        let open = SharedChangeState::new(config.max_waiters, &store.count_by_state().await?);
+        let shared = SharedChangeState::new(config.max_waiters, &store.count_by_state().await?);
         let feed = Feed::new(Arc::clone(&store), heads.event, config.feed_buffer);
         let feed_gap = Arc::new(Notify::new());
         let mut daily = DailyVolume::new(config.max_bytes_per_day);
@@ -72,16 +72,16 @@ impl Changes {
         let mut ledger = Ledger::new(config.max_open, config.max_open_bytes as u64);
         for change in &live {
             ledger.restore(&change.id, &change.principal, change.bytes, change.state);
-            open.counts.record_transition(None, change.state);
-            open.add(&change.id, change.call_hash.as_deref(), change.expires_at, (config.clock)());
+            shared.counts.record_transition(None, change.state);
+            shared.add(&change.id, change.call_hash.as_deref(), change.expires_at, (config.clock)());
         }
-        let (writer, executor) = (Arbiter::try_new()?.handle(), Arbiter::try_new()?.handle());
+        let (actor_thread, executor_thread) = (Arbiter::try_new()?.handle(), Arbiter::try_new()?.handle());
         let (approved_sender, approved) = mpsc::unbounded_channel();
         let (outcomes_sender, mut outcomes) = mpsc::unbounded_channel();
         let actor = PendingChanges {
             store: Arc::clone(&store),
             feed: feed.clone(),
-            open: Arc::clone(&open),
+            shared: Arc::clone(&shared),
             ledger,
             daily,
             clock: Arc::clone(&config.clock),
@@ -92,7 +92,7 @@ impl Changes {
             feed_gap: Arc::clone(&feed_gap),
             metrics: Metrics::new(),
         };
-        let addr = PendingChanges::start_in_arbiter(&writer, move |context| {
+        let addr = PendingChanges::start_in_arbiter(&actor_thread, move |context| {
             context.add_stream(futures_util::stream::poll_fn(move |cx| outcomes.poll_recv(cx)));
             actor
         });
@@ -102,33 +102,33 @@ impl Changes {
             store,
             directory,
             transitions: TransitionWriter::new(&config, addr),
-            open,
+            shared,
             feed,
             feed_gap,
-            dialogues: Dialogues::default(),
+            dialogue_channels: DialogueChannels::default(),
             waiting_reasons: WaitingReasons::default(),
             proposal_rate: ProposalRate::new(config.max_proposals_per_minute),
             started: Instant::now(),
-            executor,
-            writer,
+            executor_thread,
+            actor_thread,
             shutdown: Shutdown::default(),
             config,
         });
-        let executor = &inner.executor;
+        let executor_thread = &inner.executor_thread;
         // Must run before the first write of this node: its announcement waits for earlier events of other nodes, which only
         // this task reads.
-        executor.spawn(follow::run(Arc::clone(&inner)));
+        executor_thread.spawn(follow::run(Arc::clone(&inner)));
         handle_restored_backup(&inner, &live).await?;
         recover(&inner, &live, &approved_sender).await?;
         // The actor holds the last sender, so the Executor ends with it.
         drop(approved_sender);
         let ended = inner.shutdown.executor_ended.clone().drop_guard();
-        executor.spawn(executor::run(Arc::clone(&inner), approved, ended));
-        executor.spawn(expiry::run(Arc::clone(&inner)));
-        executor.spawn(prune::run(Arc::clone(&inner)));
-        executor.spawn(votes::run(Arc::clone(&inner)));
-        executor.spawn(orphans::run(Arc::clone(&inner)));
-        executor.spawn(follow::receive_messages(Arc::clone(&inner)));
+        executor_thread.spawn(executor::run(Arc::clone(&inner), approved, ended));
+        executor_thread.spawn(expiry::run(Arc::clone(&inner)));
+        executor_thread.spawn(prune::run(Arc::clone(&inner)));
+        executor_thread.spawn(votes::run(Arc::clone(&inner)));
+        executor_thread.spawn(orphans::run(Arc::clone(&inner)));
+        executor_thread.spawn(follow::receive_messages(Arc::clone(&inner)));
         Ok(Self { inner })
     }
 
@@ -142,7 +142,7 @@ impl Changes {
     /// Returns the threads of the actor and of the Executor.
     #[must_use]
     pub fn threads(&self) -> [ArbiterHandle; 2] {
-        [self.inner.writer.clone(), self.inner.executor.clone()]
+        [self.inner.actor_thread.clone(), self.inner.executor_thread.clone()]
     }
 
     /// Returns the error that currently keeps the store from working, if any. The store recovers by itself if it can.
@@ -158,7 +158,7 @@ impl Changes {
     /// Waiters end first, because their requests would otherwise stay open for as long as calls are running.
     pub async fn shutdown(&self, deadline: Duration) {
         let inner = &self.inner;
-        inner.open.watchers.close();
+        inner.shared.watchers.close();
         inner.shutdown.end_work(deadline).await;
         // Transitions of endpoints are still written and announced.
         inner.transitions.drain().await;
@@ -175,8 +175,8 @@ impl Changes {
             }
             Err(_) => inner.store.close(),
         }
-        inner.executor.stop();
-        inner.writer.stop();
+        inner.executor_thread.stop();
+        inner.actor_thread.stop();
     }
 }
 

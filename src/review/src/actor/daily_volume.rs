@@ -67,8 +67,8 @@ impl DailyVolume {
         if used.saturating_add(bytes) > max {
             // The wait ends when enough of the counted hours have left the window.
             let mut remaining = used;
-            let last_to_leave = hours.iter().find(|(_, bytes_then)| {
-                remaining -= bytes_then;
+            let last_to_leave = hours.iter().find(|(_, hour_bytes)| {
+                remaining -= hour_bytes;
                 remaining.saturating_add(bytes) <= max
             });
             let wait_seconds = last_to_leave.map_or(WINDOW_HOURS, |(at, _)| at + WINDOW_HOURS - hour)
@@ -94,7 +94,7 @@ impl DailyVolume {
     }
 
     /// Counts a change that another node has written.
-    pub(crate) fn count(&mut self, proposed: ProposalRecord, now: Timestamp) {
+    pub(crate) fn count_remote(&mut self, proposed: ProposalRecord, now: Timestamp) {
         self.remove_idle(now.as_second().div_euclid(SECONDS_PER_HOUR));
         self.restore(&[proposed]);
     }
@@ -164,7 +164,7 @@ mod tests {
         daily.admit("b", 1, time_after(24, 0)).unwrap();
         assert!(!daily.by_principal.contains_key("a"));
         let remote = ProposalRecord { principal: "c".into(), bytes: 1, at: time_after(48, 0) };
-        daily.count(remote, time_after(48, 0));
+        daily.count_remote(remote, time_after(48, 0));
         assert!(daily.by_principal.keys().eq(["c"]), "changes of other nodes remove idle principals, too");
     }
 

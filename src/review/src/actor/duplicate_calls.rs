@@ -26,18 +26,18 @@ pub(crate) struct DuplicateCalls(Mutex<OpenCalls>);
 
 #[derive(Default)]
 struct OpenCalls {
-    /// The ids of the changes with each call, oldest first.
-    changes_by_call: HashMap<String, Vec<String>>,
-    /// The call hash of each change.
-    call_by_change: HashMap<String, String>,
+    /// The ids of the changes by the hash of their call, oldest first.
+    changes_by_hash: HashMap<String, Vec<String>>,
+    /// The hash of each change's call.
+    hash_by_change: HashMap<String, String>,
 }
 
 impl DuplicateCalls {
     /// Adds an open change. Returns the oldest other change that asks for the same call.
-    pub(crate) fn add(&self, call: &str, id: &str) -> Option<String> {
+    pub(crate) fn add(&self, call_hash: &str, id: &str) -> Option<String> {
         let mut open = self.lock();
-        open.call_by_change.insert(id.to_owned(), call.to_owned());
-        let ids = open.changes_by_call.entry(call.to_owned()).or_default();
+        open.hash_by_change.insert(id.to_owned(), call_hash.to_owned());
+        let ids = open.changes_by_hash.entry(call_hash.to_owned()).or_default();
         ids.push(id.to_owned());
         ids.first().filter(|first| *first != id).cloned()
     }
@@ -45,11 +45,11 @@ impl DuplicateCalls {
     /// Removes a change that is final or was not stored.
     pub(crate) fn remove(&self, id: &str) {
         let mut open = self.lock();
-        let Some(call) = open.call_by_change.remove(id) else { return };
-        if let Some(ids) = open.changes_by_call.get_mut(&call) {
+        let Some(call_hash) = open.hash_by_change.remove(id) else { return };
+        if let Some(ids) = open.changes_by_hash.get_mut(&call_hash) {
             ids.retain(|other| other != id);
             if ids.is_empty() {
-                open.changes_by_call.remove(&call);
+                open.changes_by_hash.remove(&call_hash);
             }
         }
     }
@@ -76,7 +76,7 @@ mod tests {
         }
         let open = duplicates.lock();
         assert!(
-            open.changes_by_call.is_empty() && open.call_by_change.is_empty(),
+            open.changes_by_hash.is_empty() && open.hash_by_change.is_empty(),
             "no entry is left for closed changes"
         );
     }

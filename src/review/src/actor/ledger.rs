@@ -53,7 +53,7 @@ impl Ledger {
             None
         };
         if let Some((limit, max, current)) = exceeded {
-            self.forget_idle(principal);
+            self.remove_if_idle(principal);
             return Err(McpError::new(
                 ErrorKind::RateLimited,
                 "This principal has too many open changes, or too large ones; wait until some end, or withdraw some",
@@ -73,7 +73,7 @@ impl Ledger {
             usage.changes = usage.changes.saturating_sub(1);
             usage.bytes = usage.bytes.saturating_sub(bytes);
         }
-        self.forget_idle(principal);
+        self.remove_if_idle(principal);
     }
 
     /// Records that a change with a reservation is durable.
@@ -107,7 +107,7 @@ impl Ledger {
         self.insert(id, principal, bytes, state);
     }
 
-    fn forget_idle(&mut self, principal: &str) {
+    fn remove_if_idle(&mut self, principal: &str) {
         if self.usage.get(principal).is_some_and(|u| u.changes == 0) {
             self.usage.remove(principal);
         }
@@ -153,7 +153,7 @@ impl Counts {
         {
             let counted = counts.iter().find(|(s, _)| s == state).map_or(0, |(_, n)| *n);
             n.store(counted, Ordering::Relaxed);
-            gauge.set(approximate(counted));
+            gauge.set(gauge_value(counted));
         }
     }
 
@@ -172,7 +172,7 @@ impl Counts {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "a gauge")]
-fn approximate(n: u64) -> f64 {
+fn gauge_value(n: u64) -> f64 {
     n as f64
 }
 
@@ -193,11 +193,11 @@ impl Deadlines {
         let remaining = std::time::Duration::try_from(expires_at.duration_since(now)).unwrap_or_default();
         // A time beyond the range of `Instant` is never reached.
         let Some(monotonic) = Instant::now().checked_add(remaining) else { return };
-        let mut times = self.lock();
-        times.remove(id);
-        times.by_wall_clock.insert((expires_at, id.to_owned()));
-        times.by_monotonic_clock.insert((monotonic, id.to_owned()));
-        times.by_id.insert(id.to_owned(), (expires_at, monotonic));
+        let mut deadlines = self.lock();
+        deadlines.remove(id);
+        deadlines.by_wall_clock.insert((expires_at, id.to_owned()));
+        deadlines.by_monotonic_clock.insert((monotonic, id.to_owned()));
+        deadlines.by_id.insert(id.to_owned(), (expires_at, monotonic));
     }
 
     pub(crate) fn remove(&self, id: &str) {
@@ -206,11 +206,16 @@ impl Deadlines {
 
     /// Returns at most `limit` changes that are due. They stay until they are removed.
     pub(crate) fn due(&self, now: Timestamp, limit: usize) -> Vec<String> {
-        let times = self.lock();
+        let deadlines = self.lock();
         let monotonic_now = Instant::now();
-        let mut due: Vec<String> =
-            times.by_wall_clock.iter().take_while(|(at, _)| *at <= now).take(limit).map(|(_, id)| id.clone()).collect();
-        for (_, id) in times.by_monotonic_clock.iter().take_while(|(at, _)| *at <= monotonic_now).take(limit) {
+        let mut due: Vec<String> = deadlines
+            .by_wall_clock
+            .iter()
+            .take_while(|(at, _)| *at <= now)
+            .take(limit)
+            .map(|(_, id)| id.clone())
+            .collect();
+        for (_, id) in deadlines.by_monotonic_clock.iter().take_while(|(at, _)| *at <= monotonic_now).take(limit) {
             if due.len() < limit && !due.contains(id) {
                 due.push(id.clone());
             }

@@ -6,10 +6,10 @@
 pub mod daily_volume;
 pub mod duplicate_calls;
 pub mod ledger;
-pub mod open_changes;
 pub mod order;
 pub mod proposal_rate;
 pub mod remote_transition;
+pub mod shared_state;
 pub mod watch;
 
 use std::{
@@ -22,8 +22,8 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
 
 use self::{
-    daily_volume::DailyVolume, ledger::Ledger, open_changes::SharedChangeState, order::AnnouncementOrder,
-    remote_transition::RemoteTransition,
+    daily_volume::DailyVolume, ledger::Ledger, order::AnnouncementOrder, remote_transition::RemoteTransition,
+    shared_state::SharedChangeState,
 };
 use countersign_domain::changes::{
     Change, ChangeState, Target, Terms,
@@ -72,8 +72,8 @@ pub(crate) type TransitionResult = Result<Arc<Change>, TransitionError>;
 pub(crate) type WriteSlot = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 /// Stores a new change, or takes a change to its next state if it is still at the version the draft was made from. Sent
-/// by `commit.rs`; the reply is the stored change, [`TransitionError::Refused`] over a limit of its principal, or the error of
-/// the store.
+/// by `transition_writer.rs`; the reply is the stored change, [`TransitionError::Refused`] over a limit of its principal, or
+/// the error of the store.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) struct WriteChange {
@@ -138,8 +138,8 @@ impl ApprovedChange {
     }
 }
 
-/// Returns the key by which the Executor serializes changes to one target. Two providers may use the same key of their own for
-/// different targets.
+/// Returns the key by which the Executor serializes changes to one target. It contains the provider, because two providers may
+/// use the same key for different targets.
 pub(super) fn lock_key(provider: &str, target: &Target) -> String {
     format!("{provider}\0{}", target.lock_key)
 }
@@ -154,7 +154,7 @@ pub(super) fn remaining_grace(run_after: Option<Timestamp>, terms: &Terms, now: 
 pub(crate) struct PendingChanges {
     pub store: Arc<dyn Store>,
     pub feed: Feed,
-    pub open: Arc<SharedChangeState>,
+    pub shared: Arc<SharedChangeState>,
     pub ledger: Ledger,
     pub daily: DailyVolume,
     pub clock: crate::Clock,
@@ -218,7 +218,7 @@ impl Handler<WriteChange> for PendingChanges {
             });
             if let Err(error) = reserved {
                 self.metrics.refused.increment(1);
-                self.open.duplicates.remove(&draft.change.id);
+                self.shared.duplicates.remove(&draft.change.id);
                 let _ = reply.send(Err(TransitionError::Refused(error)));
                 return;
             }
@@ -257,9 +257,6 @@ impl StreamHandler<Vec<WriteOutcome>> for PendingChanges {
         }
         self.announce_ready();
     }
-
-    /// Does nothing. The store has ended, and the code that closed the store stops the actor.
-    fn finished(&mut self, _: &mut Self::Context) {}
 }
 
 impl Handler<AnnounceRemote> for PendingChanges {
@@ -295,15 +292,15 @@ impl PendingChanges {
         if is_new {
             self.metrics.proposed.increment(1);
             self.ledger.insert(&change.id, &change.proposer.principal, bytes, change.state);
-            self.open.deadlines.insert(&change.id, change.expires_at, now);
+            self.shared.deadlines.insert(&change.id, change.expires_at, now);
         }
         self.update_state(&change.id, previous_state, change.state, is_new);
         tracing::info!(
             change = %change.id, event = kind.as_str(), version = change.version, seq = written.seq,
-            provider = %change.provider, tool = %change.tool, principal = %change.proposer.principal, "change"
+            provider = %change.provider, tool = %change.tool, principal = %change.proposer.principal, "a transition was stored"
         );
         self.feed.publish(FeedEvent::from_committed(written, kind.feed_type(), &change));
-        self.open.watchers.announce(&change);
+        self.shared.watchers.announce(&change);
         if change.state == ChangeState::Approved {
             // An error means that the Executor has stopped; the next start runs the change.
             let _ = self.approved.send(ApprovedChange::new(&change, now));
@@ -319,18 +316,18 @@ impl PendingChanges {
         if remote.is_new && previous_state.is_none() {
             self.ledger.restore(id, principal, remote.bytes, state);
             let (principal, bytes, at) = (principal.clone(), remote.bytes, remote.change.created_at);
-            self.daily.count(ProposalRecord { principal, bytes, at }, now);
-            self.open.add(id, remote.call_hash.as_deref(), remote.change.expires_at, now);
+            self.daily.count_remote(ProposalRecord { principal, bytes, at }, now);
+            self.shared.add(id, remote.call_hash.as_deref(), remote.change.expires_at, now);
         }
         self.update_state(id, previous_state, state, remote.is_new);
         if state == ChangeState::Approved {
             let _ = self.approved.send(remote.to_approved(now));
         }
-        if self.open.watchers.has_watchers(id) {
-            let watchers = Arc::clone(&self.open.watchers);
+        if self.shared.watchers.has_watchers(id) {
+            let watchers = Arc::clone(&self.shared.watchers);
             actix::spawn(watch::announce_from_store(watchers, Arc::clone(&self.store), id.clone()));
         }
-        tracing::debug!(change = %id, seq = remote.seq, "a change of another node");
+        tracing::debug!(change = %id, seq = remote.seq, "a transition was read from the feed");
         self.feed.publish(remote.event);
     }
 
@@ -338,15 +335,15 @@ impl PendingChanges {
     fn update_state(&mut self, id: &str, previous_state: Option<ChangeState>, state: ChangeState, is_new: bool) {
         // A change that was final when this node started is already counted.
         if (previous_state.is_some() || is_new) && previous_state != Some(state) {
-            self.open.counts.record_transition(previous_state, state);
+            self.shared.counts.record_transition(previous_state, state);
             self.ledger.set_state(id, state);
         }
         if state.is_final() {
             self.ledger.close(id);
-            self.open.duplicates.remove(id);
+            self.shared.duplicates.remove(id);
         }
         if state.is_final() || matches!(state, ChangeState::Executing | ChangeState::OutcomeUnknown) {
-            self.open.deadlines.remove(id);
+            self.shared.deadlines.remove(id);
         }
     }
 
@@ -357,7 +354,7 @@ impl PendingChanges {
         if pending.kind == EventKind::Created {
             self.ledger.release(&pending.change.proposer.principal, pending.bytes);
             self.daily.release(&pending.change.proposer.principal, pending.bytes);
-            self.open.duplicates.remove(&pending.change.id);
+            self.shared.duplicates.remove(&pending.change.id);
         }
         let _ = pending.reply.send(Err(error.into()));
     }

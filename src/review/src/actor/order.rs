@@ -47,7 +47,8 @@ impl<T> AnnouncementOrder<T> {
         }
     }
 
-    /// Adds transitions read from the feed: all that follow a number already read or announced, in order.
+    /// Adds a page of transitions read from the feed, in order. No stored transition may be missing between the page and the
+    /// numbers that were read or announced before.
     pub(crate) fn add_remote(&mut self, transitions: impl IntoIterator<Item = (u64, TransitionId, T)>) {
         for (seq, id, transition) in transitions {
             self.read_to = self.read_to.max(seq);

@@ -12,8 +12,8 @@ use countersign_protocol::{ErrorKind, McpError};
 /// The number of tracked principals at which those without recent proposals are first removed.
 const FIRST_REMOVAL: usize = 1024;
 
-/// One rate limit for each principal. Principals without recent proposals are removed, because those with access tokens are
-/// too many to be kept: each client of a person is one.
+/// One rate limit for each principal. Principals without recent proposals are removed, because there is no bound on their
+/// number: with access tokens, each client of each person is a principal.
 pub(crate) struct ProposalRate {
     limiter: Option<DefaultKeyedRateLimiter<String>>,
     max: u32,
@@ -32,9 +32,9 @@ impl ProposalRate {
     ///
     /// # Errors
     /// `RATE_LIMITED` with `retryAfter` (seconds).
-    pub(crate) fn admit(&self, principal: &str, nodes: usize) -> Result<(), McpError> {
+    pub(crate) fn admit(&self, principal: &str, node_count: usize) -> Result<(), McpError> {
         let Some(limiter) = &self.limiter else { return Ok(()) };
-        let share = u32::try_from(nodes).unwrap_or(u32::MAX).clamp(1, self.max);
+        let share = u32::try_from(node_count).unwrap_or(u32::MAX).clamp(1, self.max);
         let Some(share) = NonZeroU32::new(share) else { return Ok(()) };
         if limiter.len() >= self.next_removal.load(Ordering::Relaxed) {
             limiter.retain_recent();

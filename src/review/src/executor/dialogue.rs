@@ -10,7 +10,7 @@ use tokio::{sync::mpsc, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    dialogues::{DialogueAnswer, DialogueMessage, PendingMessage},
+    dialogue_channels::{DialogueAnswer, DialogueMessage, PendingMessage},
     inner::Inner,
 };
 use countersign_domain::{
@@ -34,7 +34,7 @@ const QUESTION_QUEUE_CAPACITY: usize = 64;
 /// The longest key of a question, in bytes; a longer one is replaced.
 const MAX_KEY_BYTES: usize = 128;
 /// The time after the start of a call in which questions may be open, in multiples of the timeout of one answer.
-const MAX_TOTAL_TIMEOUTS: u32 = 6;
+const DIALOGUE_TIMEOUT_FACTOR: u32 = 6;
 /// The reasons why questions get no answer after the end of the dialogue.
 const CANCELLED_REASON: &str = "its client has cancelled the task";
 const STOPPING_REASON: &str = "the gateway is stopping";
@@ -66,11 +66,11 @@ struct OpenQuestion {
     method: String,
     reply: Replier,
     cancelled: CancellationToken,
-    until: Instant,
+    deadline: Instant,
 }
 
 /// An event in the dialogue of a running change.
-pub(crate) enum DialogueRunEvent {
+pub(crate) enum DialogueEvent {
     Question(UpstreamRequest),
     Message(PendingMessage),
     TimedOut,
@@ -79,7 +79,7 @@ pub(crate) enum DialogueRunEvent {
 }
 
 /// The questions of one running change.
-pub(crate) struct DialogueRun<'a> {
+pub(crate) struct RunningDialogue<'a> {
     inner: &'a Inner,
     /// The change as last stored.
     pub change: Arc<Change>,
@@ -92,13 +92,13 @@ pub(crate) struct DialogueRun<'a> {
     is_stopping: bool,
 }
 
-impl Drop for DialogueRun<'_> {
+impl Drop for RunningDialogue<'_> {
     fn drop(&mut self) {
-        self.inner.dialogues.close(&self.change.id);
+        self.inner.dialogue_channels.close(&self.change.id);
     }
 }
 
-impl<'a> DialogueRun<'a> {
+impl<'a> RunningDialogue<'a> {
     /// Starts the dialogue. Returns `None` for a change whose tool may not ask.
     pub(crate) fn start(inner: &'a Inner, change: &Arc<Change>) -> Option<(Arc<dyn Inquirer>, Self)> {
         let dialogue = change.dialogue.as_ref()?;
@@ -106,19 +106,19 @@ impl<'a> DialogueRun<'a> {
         if capabilities.accepts_no_requests() {
             return None;
         }
-        let (asking, questions) = mpsc::channel(QUESTION_QUEUE_CAPACITY);
-        let messages = inner.dialogues.open(&change.id);
-        let dialogue_run = Self {
+        let (question_sender, questions) = mpsc::channel(QUESTION_QUEUE_CAPACITY);
+        let messages = inner.dialogue_channels.open(&change.id);
+        let running_dialogue = Self {
             inner,
             change: Arc::clone(change),
             questions,
             messages,
             open: Vec::new(),
-            dialogue_deadline: Instant::now() + inner.config.answer_timeout.saturating_mul(MAX_TOTAL_TIMEOUTS),
+            dialogue_deadline: Instant::now() + inner.config.answer_timeout.saturating_mul(DIALOGUE_TIMEOUT_FACTOR),
             paused_since: None,
             is_stopping: false,
         };
-        Some((Arc::new(ToolInquirer { capabilities, questions: asking }), dialogue_run))
+        Some((Arc::new(ToolInquirer { capabilities, questions: question_sender }), running_dialogue))
     }
 
     /// Returns `true` while the call waits for an answer; its timeout is paused then.
@@ -127,8 +127,8 @@ impl<'a> DialogueRun<'a> {
     }
 
     /// Waits for the next event. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> DialogueRunEvent {
-        let due = self.open.iter().map(|open| open.until).min();
+    pub(crate) async fn next(&mut self) -> DialogueEvent {
+        let due = self.open.iter().map(|open| open.deadline).min();
         let tokens: Vec<_> = self.open.iter().map(|open| Box::pin(open.cancelled.clone().cancelled_owned())).collect();
         let withdrawn = async {
             match tokens.is_empty() {
@@ -137,40 +137,40 @@ impl<'a> DialogueRun<'a> {
             }
         };
         tokio::select! {
-            Some(question) = self.questions.recv() => DialogueRunEvent::Question(question),
-            Some(message) = self.messages.recv() => DialogueRunEvent::Message(message),
-            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => DialogueRunEvent::TimedOut,
-            () = withdrawn => DialogueRunEvent::Withdrawn,
-            () = self.inner.shutdown.stop.cancelled(), if !self.is_stopping => DialogueRunEvent::Stopping,
+            Some(question) = self.questions.recv() => DialogueEvent::Question(question),
+            Some(message) = self.messages.recv() => DialogueEvent::Message(message),
+            () = tokio::time::sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => DialogueEvent::TimedOut,
+            () = withdrawn => DialogueEvent::Withdrawn,
+            () = self.inner.shutdown.stop.cancelled(), if !self.is_stopping => DialogueEvent::Stopping,
         }
     }
 
     /// Handles an event completely and stores the result. Returns how long the call was paused if it continues now.
-    pub(crate) async fn handle(&mut self, event: DialogueRunEvent) -> Duration {
+    pub(crate) async fn handle(&mut self, event: DialogueEvent) -> Duration {
         match event {
-            DialogueRunEvent::Question(question) => self.store_question(question).await,
-            DialogueRunEvent::Message((DialogueMessage::Answers { by, answers }, reply)) => {
+            DialogueEvent::Question(question) => self.store_question(question).await,
+            DialogueEvent::Message((DialogueMessage::Answers { by, answers }, reply)) => {
                 let stored = self.store_answers(by, answers).await;
                 let _ = reply.send(stored);
             }
-            DialogueRunEvent::Message((DialogueMessage::Cancel { by }, reply)) => {
+            DialogueEvent::Message((DialogueMessage::Cancel { by }, reply)) => {
                 let reason = CANCELLED_REASON;
                 let stored = self.close_questions(Some(by), |_| Some(Err(reason.to_owned())), true).await;
                 let _ = reply.send(stored);
             }
-            DialogueRunEvent::TimedOut => {
+            DialogueEvent::TimedOut => {
                 let now = Instant::now();
                 let timed_out =
-                    |open: &OpenQuestion| (open.until <= now).then(|| Err("nobody answered in time".to_owned()));
+                    |open: &OpenQuestion| (open.deadline <= now).then(|| Err("nobody answered in time".to_owned()));
                 let _ = self.close_questions(None, timed_out, false).await;
             }
-            DialogueRunEvent::Withdrawn => {
+            DialogueEvent::Withdrawn => {
                 let withdrawn = |open: &OpenQuestion| {
                     open.cancelled.is_cancelled().then(|| Err("the tool withdrew its question".to_owned()))
                 };
                 let _ = self.close_questions(None, withdrawn, false).await;
             }
-            DialogueRunEvent::Stopping => {
+            DialogueEvent::Stopping => {
                 self.is_stopping = true;
                 if self.is_waiting() {
                     let _ = self.close_questions(None, |_| Some(Err(STOPPING_REASON.to_owned())), false).await;
@@ -226,8 +226,8 @@ impl<'a> DialogueRun<'a> {
         if self.apply_event(ChangeEvent::Ask { question: stored }).await.is_err() {
             return refuse(reply, "the question could not be stored");
         }
-        let until = (Instant::now() + self.inner.config.answer_timeout).min(self.dialogue_deadline);
-        self.open.push(OpenQuestion { key, method, reply, cancelled, until });
+        let deadline = (Instant::now() + self.inner.config.answer_timeout).min(self.dialogue_deadline);
+        self.open.push(OpenQuestion { key, method, reply, cancelled, deadline });
     }
 
     async fn store_answers(&mut self, by: String, answers: Vec<(String, DialogueAnswer)>) -> Result<(), McpError> {

@@ -17,7 +17,8 @@ const MAX_RECORDED_ANSWER_BYTES: usize = 16 << 10;
 /// The delay between attempts to record the result.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// Records the result if it is late. Returns `false` if the result is not late.
+/// Records the result beside the change if it is late. Returns `true` for a late result, even if the gateway ends before it
+/// is recorded.
 pub(super) async fn record_late_result(inner: &Inner, claimed: &Change, event: &ChangeEvent) -> bool {
     let Some(claimant) = &claimed.claimed_by else { return false };
     let current = loop {

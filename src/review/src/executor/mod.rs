@@ -29,7 +29,7 @@ use tokio::{
 use tokio_util::sync::DropGuard;
 
 use self::{
-    dialogue::DialogueRun,
+    dialogue::RunningDialogue,
     outcome::{outcome_event, record_outcome},
     verify::verify,
 };
@@ -51,12 +51,15 @@ use countersign_telemetry::metrics as telemetry;
 
 /// The delay between checks whether this node's lease was renewed.
 const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// The number of failed rechecks after which the change goes back to a person.
-const MAX_RECHECKS: u32 = 4;
+/// The maximum number of times that a failed recheck is repeated before the change goes back to a person.
+const MAX_RECHECK_RETRIES: u32 = 4;
 /// The delay for a change whose proposer must connect an account, in multiples of the usual retry delay.
 const ACCOUNT_DELAY_FACTOR: u32 = 2;
-/// The first delay for a provider that is still connecting after the start; it doubles up to the usual retry delay.
+/// The first delay while a provider is still connecting after the start, or another change occupies the target. It doubles up
+/// to the usual retry delay.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(20);
+/// The longest delay between checks of a change that another node should run.
+const MAX_HANDOVER_WAIT: Duration = Duration::from_secs(30);
 
 /// Runs approved changes until the gateway closes, then waits for the running ones and drops the guard.
 pub(crate) async fn run(inner: Arc<Inner>, mut approved: mpsc::UnboundedReceiver<ApprovedChange>, _ended: DropGuard) {
@@ -113,9 +116,6 @@ struct AttemptResult {
     retry: Option<ApprovedChange>,
 }
 
-/// The longest delay between checks of a change that another node should run.
-const MAX_HANDOVER_WAIT: Duration = Duration::from_secs(30);
-
 fn spawn_attempt(
     inner: &Arc<Inner>,
     slots: &Arc<Semaphore>,
@@ -134,8 +134,8 @@ fn spawn_attempt(
     });
 }
 
-/// One of the permits that limit the number of running changes. `None` while the change waits for a client or for another
-/// change, and does not hold one.
+/// One of the permits that limit the number of running changes. A change returns it when it begins to wait for another change
+/// or for a client; after the client's answer, its call goes on without one.
 type Slot = Option<OwnedSemaphorePermit>;
 
 /// Waits for a permit. Returns `None` once the gateway ends.
@@ -190,6 +190,7 @@ enum RetryReason {
     TargetOccupied,
 }
 
+/// Checks, claims and runs the change, if it may run now. An error means that nothing was sent.
 async fn attempt(
     inner: &Inner,
     approved: &ApprovedChange,
@@ -208,25 +209,25 @@ async fn attempt(
     let claim = ChangeEvent::Claim { claimant, call_timeout: tool_timeout.min(inner.config.run_timeout) };
     let Some(claimed) = commit_transition(inner, &change, claim).await? else { return Ok(()) };
     crash_point("after_claim");
-    let (last, mut event) = call_provider(inner, &claimed, &provider, slot).await;
-    let context = CallContext::new(Arc::new(last.proposer.to_agent()));
+    let (latest, mut event) = call_provider(inner, &claimed, &provider, slot).await;
+    let context = CallContext::new(Arc::new(latest.proposer.to_agent()));
     // Dropping the guard tells the provider that the answer is no longer needed.
-    let _cancelled = context.cancel.clone().drop_guard();
+    let _cancel_on_drop = context.cancel.clone().drop_guard();
     let answer;
-    let mut read = None;
+    let mut reading = None;
     if let ChangeEvent::Succeed { result, reads_back } = &mut event {
         answer = Arc::clone(result);
-        let prepare = || read_back(&*inner.directory, &provider, &last, before.as_ref(), &answer, &context);
+        let prepare = || read_back(&*inner.directory, &provider, &latest, before.as_ref(), &answer, &context);
         // The outcome is recorded whatever happens here.
-        read = std::panic::catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_default();
-        *reads_back = read.is_some();
+        reading = std::panic::catch_unwind(AssertUnwindSafe(prepare)).unwrap_or_default();
+        *reads_back = reading.is_some();
     }
     crash_point("before_result");
-    let recorded = record_outcome(inner, Arc::clone(&last), event).await;
+    let recorded = record_outcome(inner, Arc::clone(&latest), event).await;
     crash_point("after_result");
     // The changes that wait for the target would alter what is read, so they run afterwards.
-    if let Some((applied, read)) = recorded.zip(read) {
-        verify(inner, &applied, read).await;
+    if let Some((applied, reading)) = recorded.zip(reading) {
+        verify(inner, &applied, reading).await;
     }
     Ok(())
 }
@@ -303,7 +304,7 @@ async fn check_readiness(
             if is_starting && error.kind == ErrorKind::UpstreamUnavailable {
                 return Err(RetryReason::ProviderStarting);
             }
-            if *failed_rechecks < MAX_RECHECKS {
+            if *failed_rechecks < MAX_RECHECK_RETRIES {
                 *failed_rechecks += 1;
                 return Err(RetryReason::Unavailable);
             }
@@ -352,8 +353,8 @@ async fn commit_transition(
     }
 }
 
-async fn pause(inner: &Inner, time: Duration) {
-    inner.shutdown.stop.run_until_cancelled(tokio::time::sleep(time)).await;
+async fn pause(inner: &Inner, delay: Duration) {
+    inner.shutdown.stop.run_until_cancelled(tokio::time::sleep(delay)).await;
 }
 
 /// Calls the provider once with exactly the approved bytes. The timeout is paused while the tool waits for an answer.
@@ -367,10 +368,10 @@ async fn call_provider(
     let (nodes, claimant, clock) =
         (Arc::clone(&inner.nodes), change.claimed_by.clone(), Arc::clone(&inner.config.clock));
     let last_sent_at = Arc::new(AtomicI64::new(inner.config.now().as_millisecond()));
-    let sending_at = Arc::clone(&last_sent_at);
     // Checked just before the first byte of a call is sent.
+    let permit_sent_at = Arc::clone(&last_sent_at);
     let permit = Permit(Arc::new(move || {
-        sending_at.fetch_max(clock().as_millisecond(), Ordering::Relaxed);
+        permit_sent_at.fetch_max(clock().as_millisecond(), Ordering::Relaxed);
         nodes.holds_claim(claimant.as_ref())
     }));
     // A late renewal is fine as long as the node did not lose its lease in between.
@@ -380,7 +381,7 @@ async fn call_provider(
     if !permit.is_valid() {
         return (Arc::clone(change), ChangeEvent::Fail { fault: to_fault(&Permit::expired_error()), result: None });
     }
-    let (inquirer, mut dialogue_run) = DialogueRun::start(inner, change).unzip();
+    let (inquirer, mut dialogue) = RunningDialogue::start(inner, change).unzip();
     let cancel = inner.shutdown.kill.child_token();
     let context = CallContext {
         cancel: cancel.clone(),
@@ -400,10 +401,10 @@ async fn call_provider(
         last_sent_at,
     };
     let event = loop {
-        let is_waiting = dialogue_run.as_ref().is_some_and(DialogueRun::is_waiting);
+        let is_waiting = dialogue.as_ref().is_some_and(RunningDialogue::is_waiting);
         let next_event = async {
-            match &mut dialogue_run {
-                Some(dialogue_run) => dialogue_run.next().await,
+            match &mut dialogue {
+                Some(dialogue) => dialogue.next().await,
                 None => std::future::pending().await,
             }
         };
@@ -426,9 +427,9 @@ async fn call_provider(
             event = next_event => event,
         };
         // An answer of the tool does not cancel this, because the transition must be complete.
-        if let Some(dialogue_run) = &mut dialogue_run {
-            deadline += dialogue_run.handle(run_event).await;
-            if dialogue_run.is_waiting() {
+        if let Some(dialogue) = &mut dialogue {
+            deadline += dialogue.handle(run_event).await;
+            if dialogue.is_waiting() {
                 drop(slot.take());
             }
         }
@@ -436,8 +437,8 @@ async fn call_provider(
     cancel.cancel();
     crash_point("after_call");
     metrics::histogram!(telemetry::CHANGE_RUN_DURATION).record(began.elapsed().as_secs_f64());
-    let last = dialogue_run.map_or_else(|| Arc::clone(change), |dialogue_run| Arc::clone(&dialogue_run.change));
-    (last, event)
+    let latest = dialogue.map_or_else(|| Arc::clone(change), |dialogue| Arc::clone(&dialogue.change));
+    (latest, event)
 }
 
 /// Returns the time at which a request of the call was last sent, or the start of the call if none was sent.

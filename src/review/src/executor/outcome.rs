@@ -6,7 +6,11 @@ use jiff::Timestamp;
 use serde_json::value::{RawValue, to_raw_value};
 
 use super::late::record_late_result;
-use crate::{actor::TransitionError, inner::Inner, recheck::to_fault};
+use crate::{
+    actor::TransitionError,
+    inner::Inner,
+    recheck::{MAX_FAULT_CHARS, to_fault},
+};
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
 use countersign_protocol::{ErrorKind, McpError, redact::redact};
 use countersign_provider::ToolResult;
@@ -61,7 +65,7 @@ fn result_to_store(inner: &Inner, result: &ToolResult) -> Arc<RawValue> {
     raw.map_or_else(|| Arc::from(Box::<RawValue>::default()), Arc::from)
 }
 
-/// Returns the beginning of the first text block.
+/// Returns the beginning of the first text block, without secrets.
 fn first_text(result: &ToolResult) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Block {
@@ -69,7 +73,7 @@ fn first_text(result: &ToolResult) -> Option<String> {
     }
     let blocks: Vec<Block> = serde_json::from_str(result.content.get()).ok()?;
     let text = blocks.into_iter().find_map(|block| block.text)?;
-    Some(redact(&text).chars().take(1000).collect())
+    Some(redact(&text).chars().take(MAX_FAULT_CHARS).collect())
 }
 
 /// Records the outcome and retries until that succeeds: the call is over and is never made again.

@@ -9,9 +9,9 @@ use crate::inner::Inner;
 use countersign_domain::changes::{Change, Verification, VerificationOutcome, machine::ChangeEvent};
 
 /// Reads the target within the time limit of a preview, and records the result.
-pub(super) async fn verify(inner: &Inner, applied: &Arc<Change>, read: BoxFuture<'_, Verification>) {
-    let read = AssertUnwindSafe(tokio::time::timeout(inner.config.preview_timeout, read)).catch_unwind();
-    let mut verification = match inner.shutdown.stop.run_until_cancelled(read).await {
+pub(super) async fn verify(inner: &Inner, applied: &Arc<Change>, reading: BoxFuture<'_, Verification>) {
+    let reading = AssertUnwindSafe(tokio::time::timeout(inner.config.preview_timeout, reading)).catch_unwind();
+    let mut verification = match inner.shutdown.stop.run_until_cancelled(reading).await {
         Some(Ok(Ok(verification))) => verification,
         Some(Ok(Err(_))) => Verification::unreadable("it took too long"),
         Some(Err(_panic)) => {
@@ -32,7 +32,7 @@ pub(super) async fn verify(inner: &Inner, applied: &Arc<Change>, read: BoxFuture
     }
 }
 
-/// Returns `true` if another change has taken the target since. Changes at other nodes do not wait for the verification.
+/// Returns `true` if another change has taken the target since. Changes on other nodes do not wait for the verification.
 async fn is_target_taken(inner: &Inner, change: &Change) -> bool {
     let occupants = inner.store.occupants(vec![change.target_hash()], inner.config.now()).await;
     occupants.is_ok_and(|occupants| !occupants.is_empty())

@@ -72,8 +72,8 @@ impl Fixture {
         let tracker = Tracker::open(&ModuleStorage::Directory(dir.path().to_owned()), &config).unwrap();
         let store: Arc<dyn Store> = StoreLocation::directory(dir.path()).open().unwrap();
         let directory = Arc::new(OnlyTracker(Arc::clone(&tracker)));
-        let pending = ReviewConfig::from(&Config::default().changes);
-        let changes = Changes::start(store, directory, pending).await.unwrap();
+        let review_config = ReviewConfig::from(&Config::default().changes);
+        let changes = Changes::start(store, directory, review_config).await.unwrap();
         let tools = GatewayTools::new(changes.clone(), Duration::from_secs(300), || 2);
         Self { tracker, changes, tools, _dir: dir }
     }
@@ -300,13 +300,14 @@ async fn list_has_pages_and_filters() {
     let ctx = agent("bob");
     fixture.call(&ctx, "withdraw_change", json!({ "changeId": ids[4] })).await.unwrap();
     let page = fixture.call(&ctx, "list_changes", json!({ "limit": 3 })).await.unwrap().1;
-    let names = |a: &Value| a["changes"].as_array().unwrap().iter().map(|c| c["changeId"].clone()).collect::<Vec<_>>();
-    assert_eq!(names(&page), ids[..3]);
+    let change_ids =
+        |a: &Value| a["changes"].as_array().unwrap().iter().map(|c| c["changeId"].clone()).collect::<Vec<_>>();
+    assert_eq!(change_ids(&page), ids[..3]);
     let rest = fixture.call(&ctx, "list_changes", json!({ "limit": 3, "cursor": page["nextCursor"] })).await.unwrap().1;
-    assert_eq!((names(&rest), &rest["nextCursor"]), (ids[3..].iter().map(|i| json!(i)).collect(), &Value::Null));
-    assert_eq!(names(&fixture.call(&ctx, "list_changes", json!({ "status": "open" })).await.unwrap().1), ids[..4]);
+    assert_eq!((change_ids(&rest), &rest["nextCursor"]), (ids[3..].iter().map(|i| json!(i)).collect(), &Value::Null));
+    assert_eq!(change_ids(&fixture.call(&ctx, "list_changes", json!({ "status": "open" })).await.unwrap().1), ids[..4]);
     let withdrawn = fixture.call(&ctx, "list_changes", json!({ "status": "withdrawn" })).await.unwrap().1;
-    assert_eq!(names(&withdrawn), ids[4..]);
+    assert_eq!(change_ids(&withdrawn), ids[4..]);
     for (arguments, pointer) in [
         (json!({ "status": "lost" }), "/status"),
         (json!({ "limit": 0 }), "/limit"),

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::sync::oneshot;
-
 use super::{
     checks::{
         RequestResult, check_comment, check_decidable, check_request, check_reviewer, check_sign_in, is_proposer, load,
@@ -149,20 +147,6 @@ impl Changes {
         let transition = inner.transitions.apply_event_for_endpoint(&change, event).await;
         crash_point("after_settle");
         to_request_result(inner, &change, transition).await
-    }
-}
-
-impl Inner {
-    /// Runs an endpoint's work to completion on the Executor's thread.
-    pub(crate) async fn run_on_executor(
-        &self,
-        work: impl Future<Output = RequestResult> + Send + 'static,
-    ) -> RequestResult {
-        let (reply, answer) = oneshot::channel();
-        self.executor.spawn(async move {
-            let _ = reply.send(work.await);
-        });
-        answer.await.unwrap_or_else(|_| Err(shutting_down_error().into()))
     }
 }
 

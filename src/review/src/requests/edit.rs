@@ -56,11 +56,11 @@ async fn edit_now(inner: &Inner, edit: ChangeEdit) -> RequestResult {
     check_decidable(inner, &change, version).await?;
     check_sign_in(inner, &reviewer, &change)?;
     let arguments: Arc<RawValue> = arguments.into();
-    let (subject, edited) = (Arc::clone(&change), Arc::clone(&arguments));
+    let (edited_change, edited_arguments) = (Arc::clone(&change), Arc::clone(&arguments));
     let (directory, max) = (Arc::clone(&inner.directory), inner.config.max_change_bytes);
     let bytes = change.arguments.get().len() + arguments.get().len();
     let prepared = async {
-        offload(bytes, move || check_arguments(&*directory, max, &subject, &edited)).await??;
+        offload(bytes, move || check_arguments(&*directory, max, &edited_change, &edited_arguments)).await??;
         let terms = terms_after_edit(inner, &change, &arguments).await?;
         let (provider, ComputedPreview { preview, .. }) =
             inner.preview_as_proposer(&change, &arguments).await.map_err(PreviewFailure::into_error)?;
@@ -76,7 +76,7 @@ async fn edit_now(inner: &Inner, edit: ChangeEdit) -> RequestResult {
     to_request_result(inner, &change, transition).await
 }
 
-/// Checks corrected arguments like those of every reviewed call, and that they differ from the current ones.
+/// Checks edited arguments like those of every reviewed call, and that they differ from the current ones.
 fn check_arguments(
     directory: &dyn ProviderDirectory,
     max: usize,
@@ -113,7 +113,8 @@ async fn terms_after_edit(inner: &Inner, change: &Arc<Change>, edited: &Arc<RawV
             McpError::new(
                 ErrorKind::PolicyDenied,
                 format!(
-                    "With these arguments the call is for other reviewers or sign-ins ({reason}); reject it and say why"
+                    "With these arguments, the call requires other reviewers or another sign-in ({reason}); reject the \
+                     change and say why"
                 ),
             )
             .with("reviewers", current_terms.reviewers.as_slice())

@@ -6,3 +6,22 @@ pub mod decide;
 pub mod edit;
 pub mod propose;
 pub mod refresh;
+
+use tokio::sync::oneshot;
+
+use self::checks::{RequestResult, shutting_down_error};
+use crate::inner::Inner;
+
+impl Inner {
+    /// Runs an endpoint's work to completion on the Executor's thread.
+    pub(crate) async fn run_on_executor(
+        &self,
+        work: impl Future<Output = RequestResult> + Send + 'static,
+    ) -> RequestResult {
+        let (reply, answer) = oneshot::channel();
+        self.executor_thread.spawn(async move {
+            let _ = reply.send(work.await);
+        });
+        answer.await.unwrap_or_else(|_| Err(shutting_down_error().into()))
+    }
+}

@@ -9,8 +9,9 @@ use super::checks::shutting_down_error;
 use crate::{
     Changes, MAX_IDEMPOTENCY_KEY_BYTES, Proposal,
     actor::{TransitionError, TransitionResult, duplicate_calls},
+    draft,
     inner::Inner,
-    recheck, record, store_error,
+    recheck, store_error,
 };
 use countersign_domain::changes::{Change, ChangeState, Dialogue, Proposer, arguments};
 use countersign_protocol::{ErrorKind, McpError};
@@ -43,7 +44,7 @@ impl Changes {
         // The proposal is consumed here, so that many waiting requests do not keep its preview and arguments in memory
         // twice.
         let draft = prepare(inner, proposal)?;
-        write(inner, draft).await.map_err(into_client_error)
+        write_new_change(inner, draft).await.map_err(into_client_error)
     }
 }
 
@@ -75,12 +76,12 @@ impl Changes {
 
 /// Writes a new change, and removes it from the duplicate index if it is refused. The actor removes a change that the store
 /// did not write; after a timeout, the write may still succeed.
-async fn write(inner: &Inner, draft: Draft) -> TransitionResult {
+async fn write_new_change(inner: &Inner, draft: Draft) -> TransitionResult {
     let id = draft.change.id.clone();
     let written = inner.transitions.write_for_endpoint(draft).await;
     crash_point("after_propose");
     if let Err(TransitionError::Refused(_)) = &written {
-        inner.open.duplicates.remove(&id);
+        inner.shared.duplicates.remove(&id);
     }
     written
 }
@@ -97,9 +98,9 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
     }
     inner.proposal_rate.admit(&change.proposer.principal, inner.nodes.live_count())?;
     if let Some(call) = &draft.call_hash {
-        inner.open.duplicates.add(call, &change.id);
+        inner.shared.duplicates.add(call, &change.id);
     }
-    match write(inner, draft).await {
+    match write_new_change(inner, draft).await {
         // Another proposal with the same key was stored at the same moment.
         Err(TransitionError::Duplicate) => {
             answer_repeat(existing().await?.ok_or_else(|| into_client_error(TransitionError::Duplicate))?, &change)
@@ -116,13 +117,13 @@ fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
     let id = change.id.clone();
     // With a key, the caller itself says which calls are the same.
     if change.idempotency_key.is_none() {
-        change.duplicate_of = inner.open.duplicates.add(&call, &id);
+        change.duplicate_of = inner.shared.duplicates.add(&call, &id);
     }
-    let draft = record::to_draft(record::first_transition(change)).and_then(|draft| {
+    let draft = draft::to_draft(draft::first_transition(change)).and_then(|draft| {
         inner.transitions.check_size(&draft)?;
         Ok(Draft { call_hash: Some(call), ..draft })
     });
-    draft.inspect_err(|_| inner.open.duplicates.remove(&id))
+    draft.inspect_err(|_| inner.shared.duplicates.remove(&id))
 }
 
 fn into_client_error(error: TransitionError) -> McpError {
@@ -148,7 +149,8 @@ fn check_proposal(inner: &Inner, proposal: &Proposal) -> Result<(), McpError> {
     Ok(())
 }
 
-/// Checks the size and form of arguments that a reviewer will see; `kind` is the error for arguments of another form.
+/// Checks the size and form of arguments that a reviewer will see; `kind` is the error if they are
+/// ambiguous or not an object.
 pub(super) fn check_reviewable(arguments: &RawValue, max: usize, kind: ErrorKind) -> Result<(), McpError> {
     let size = arguments.get().len();
     if size > max {
@@ -184,7 +186,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         id: format!("chg_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),
         version: 1,
         state: ChangeState::Pending,
-        proposer: shorten_texts(proposer),
+        proposer: shorten_proposer(proposer),
         provider,
         tool,
         tool_title,
@@ -227,7 +229,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
 
 /// Shortens the client's texts and the session id. With the whole id, everyone who may view the change could use the
 /// session.
-fn shorten_texts(mut proposer: Proposer) -> Proposer {
+fn shorten_proposer(mut proposer: Proposer) -> Proposer {
     proposer.session = proposer.session.map(|id| {
         let mut start: String = id.chars().take(8).collect();
         if start.len() < id.len() {

@@ -96,7 +96,7 @@ pub(crate) async fn require_same_target(inner: &Inner, change: &Arc<Change>) -> 
         return Err(wrong_state_error(&current));
     }
     let reason = reason.as_deref().unwrap_or("The target has changed since the diff was made");
-    let message = format!("{reason}; look at its current version and decide again");
+    let message = format!("{reason}; look at the change as it is now and decide again");
     Err(refusal_error(ErrorKind::ChangeStale, message, &current))
 }
 

@@ -119,7 +119,7 @@ async fn waiters_and_write_queue_are_limited() {
     .await;
     let refused = bench.changes.propose(bench.proposal("agent", "{}")).await.unwrap_err();
     assert_eq!(refused.kind, ErrorKind::Overloaded);
-    let watch = || bench.changes.inner.open.watchers.watch("chg");
+    let watch = || bench.changes.inner.shared.watchers.watch("chg");
     let (first, second) = (watch(), watch());
     assert!(first.is_some() && second.is_some());
     let long = std::time::Duration::from_secs(600);
@@ -130,7 +130,7 @@ async fn waiters_and_write_queue_are_limited() {
 }
 
 #[actix::test]
-async fn many_proposals_share_commits_and_lists_show_them() {
+async fn list_pages_show_all_concurrent_proposals() {
     let bench = TestBench::new().await;
     let proposed = join_all((0..500).map(|n| bench.propose(if n % 2 == 0 { "{}" } else { r#"{"a":1}"# }))).await;
     let ids: std::collections::HashSet<_> = proposed.iter().map(|c| c.id.as_str()).collect();

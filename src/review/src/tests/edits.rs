@@ -1,4 +1,4 @@
-//! Reviewers correct the arguments of a change, or refresh its preview.
+//! Reviewers edit the arguments of a change, or refresh its preview.
 
 use std::sync::{Arc, atomic::Ordering};
 
@@ -24,7 +24,7 @@ pub(super) fn edit(change: &Change, reviewer_name: &str, arguments: &str) -> Cha
 }
 
 #[actix::test]
-async fn corrected_arguments_run_and_the_proposal_is_kept() {
+async fn edited_arguments_run_and_the_proposal_is_kept() {
     let bench = TestBench::new().await;
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let mut proposal = bench.proposal("agent", r#"{"target":"one"}"#);

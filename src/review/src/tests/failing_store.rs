@@ -254,7 +254,7 @@ async fn wait_returns_new_version_after_failed_reads() {
     let mut feed = bench.changes.feed().subscribe(None).unwrap();
     let long = std::time::Duration::from_secs(600);
     let mut wait = Box::pin(bench.changes.wait(&change.id, 1, long));
-    while !bench.changes.inner.open.watchers.has_watchers(&change.id) {
+    while !bench.changes.inner.shared.watchers.has_watchers(&change.id) {
         assert!(futures_util::poll!(wait.as_mut()).is_pending());
     }
     bench.decide(&change, ReviewVerdict::Reject).await.unwrap_err();

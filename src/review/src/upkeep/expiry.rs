@@ -31,14 +31,14 @@ pub(crate) async fn run(inner: Arc<Inner>) {
     }
 }
 
-/// Expires due changes and returns their number. A change that the store refuses stays due.
+/// Expires due changes, and returns the number of those that are no longer due. A change that the store refuses stays due.
 pub(crate) async fn expire_due(inner: &Inner) -> usize {
-    let due = inner.open.deadlines.due(inner.config.now(), BATCH_SIZE);
+    let due = inner.shared.deadlines.due(inner.config.now(), BATCH_SIZE);
     let expired = stream::iter(due).map(|id| async move { expire_one(inner, &id).await }).buffer_unordered(32);
     expired.filter(|expired| std::future::ready(*expired)).count().await
 }
 
-/// Expires one change. Returns `true` if it needs no further attempt.
+/// Expires one change, unless it is no longer open. Returns `true` if it needs no further attempt.
 async fn expire_one(inner: &Inner, id: &str) -> bool {
     let change = match inner.store.get(id).await {
         Ok(Some(change))
@@ -47,7 +47,7 @@ async fn expire_one(inner: &Inner, id: &str) -> bool {
             change
         }
         Ok(_) => {
-            inner.open.deadlines.remove(id);
+            inner.shared.deadlines.remove(id);
             return true;
         }
         Err(error) => {

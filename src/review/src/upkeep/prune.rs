@@ -127,7 +127,7 @@ pub(crate) async fn prune_batch(inner: &Inner) -> Result<bool, StoreError> {
         Err(_) => return Ok(prunable.more),
     }
     for (.., state) in &prunable.changes {
-        inner.open.counts.record_deletion(*state);
+        inner.shared.counts.record_deletion(*state);
     }
     tracing::info!(redacted, deleted, events_to = prunable.events_to, "old records were pruned");
     Ok(prunable.more)

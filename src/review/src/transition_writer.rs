@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, oneshot};
 use super::{
     ReviewConfig,
     actor::{PendingChanges, TransitionError, TransitionResult, WriteChange, WriteSlot},
-    record,
+    draft,
 };
 use countersign_domain::changes::{
     Change,
@@ -24,7 +24,8 @@ pub(super) struct TransitionWriter {
     /// The only sender to the actor: each clone of an address would add its own mailbox capacity.
     pub addr: Addr<PendingChanges>,
     slots: Arc<Semaphore>,
-    kibibytes: Arc<Semaphore>,
+    /// One permit for each KiB of drafts that the queue may hold.
+    queue_space: Arc<Semaphore>,
 }
 
 impl TransitionWriter {
@@ -32,7 +33,7 @@ impl TransitionWriter {
         Self {
             addr,
             slots: Arc::new(Semaphore::new(config.max_queued_writes)),
-            kibibytes: Arc::new(Semaphore::new(config.max_queued_bytes / 1024)),
+            queue_space: Arc::new(Semaphore::new(config.max_queued_bytes / 1024)),
             config: Arc::clone(config),
         }
     }
@@ -67,7 +68,7 @@ impl TransitionWriter {
         let (change, now) = (Arc::clone(change), self.config.now());
         let draft = move || {
             let transition = machine::apply(&change, event, now).map_err(TransitionError::Illegal)?;
-            record::to_draft(transition).map_err(TransitionError::Refused)
+            draft::to_draft(transition).map_err(TransitionError::Refused)
         };
         offload(size, draft).await.map_err(TransitionError::Refused)?
     }
@@ -95,8 +96,8 @@ impl TransitionWriter {
             ))
         };
         let slot = Arc::clone(&self.slots).try_acquire_owned().map_err(full)?;
-        let bytes = Arc::clone(&self.kibibytes).try_acquire_many_owned(self.queue_share(&draft)).map_err(full)?;
-        let written = tokio::time::timeout(self.config.write_timeout, self.send(draft, (slot, bytes))).await;
+        let space = Arc::clone(&self.queue_space).try_acquire_many_owned(self.queue_share(&draft)).map_err(full)?;
+        let written = tokio::time::timeout(self.config.write_timeout, self.send(draft, (slot, space))).await;
         // The transition may still be written after the timeout.
         written.unwrap_or(Err(TransitionError::Store(StoreError::OutcomeUnknown)))
     }
@@ -104,8 +105,8 @@ impl TransitionWriter {
     async fn write_without_timeout(&self, draft: Draft) -> TransitionResult {
         let closed = |_| TransitionError::Store(StoreError::Closed);
         let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(closed)?;
-        let bytes = Arc::clone(&self.kibibytes).acquire_many_owned(self.queue_share(&draft)).await.map_err(closed)?;
-        self.send(draft, (slot, bytes)).await
+        let space = Arc::clone(&self.queue_space).acquire_many_owned(self.queue_share(&draft)).await.map_err(closed)?;
+        self.send(draft, (slot, space)).await
     }
 
     async fn send(&self, draft: Draft, write_slot: WriteSlot) -> TransitionResult {

@@ -1,4 +1,4 @@
-//! Routes answers of clients to the running changes whose tools ask questions.
+//! Channels that carry the answers of clients to the running changes whose tools ask questions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use countersign_protocol::{ErrorKind, McpError};
 const MESSAGE_QUEUE_CAPACITY: usize = 64;
 
 /// The longest wait for another node to confirm a message to a change that it runs.
-pub(super) const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An answer, or the reason why there is none.
 pub type DialogueAnswer = Result<Arc<RawValue>, String>;
@@ -59,9 +59,9 @@ pub(super) type PendingMessage = (DialogueMessage, oneshot::Sender<Result<(), Mc
 
 /// Channels to the running changes that may ask questions.
 #[derive(Default)]
-pub(super) struct Dialogues(DashMap<String, mpsc::Sender<PendingMessage>>);
+pub(super) struct DialogueChannels(DashMap<String, mpsc::Sender<PendingMessage>>);
 
-impl Dialogues {
+impl DialogueChannels {
     /// Opens the channel of a change.
     pub(super) fn open(&self, id: &str) -> mpsc::Receiver<PendingMessage> {
         let (sender, messages) = mpsc::channel(MESSAGE_QUEUE_CAPACITY);

@@ -1,4 +1,4 @@
-//! The state of open changes that the actor updates and that all threads read.
+//! The state of changes that the actor updates and that all threads read.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ impl SharedChangeState {
         })
     }
 
-    /// Starts to watch the deadline of an open change, and to find duplicates of its call.
+    /// Adds an open change to the deadlines and to the index of duplicates.
     pub(crate) fn add(&self, id: &str, call_hash: Option<&str>, expires_at: Timestamp, now: Timestamp) {
         self.deadlines.insert(id, expires_at, now);
         if let Some(call) = call_hash {
