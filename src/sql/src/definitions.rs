@@ -31,7 +31,7 @@ impl SchemaObject {
         Self { kind, name: ObjectName::from(vec![name.clone()]) }
     }
 
-    /// Returns the query for the definition of the object.
+    /// Returns the query for the definition of the object, or `None` if it is not shown.
     pub fn definition_query(&self, dialect: Dialect) -> Option<String> {
         let parts: Option<Vec<&Ident>> = self.name.0.iter().map(ObjectNamePart::as_ident).collect();
         let (schema, object) = match parts?.as_slice() {

@@ -1,4 +1,4 @@
-//! The dialects of SQL, with the functions of each that change nothing.
+//! The dialects of SQL, with the functions of each that have no effects.
 
 use std::{collections::BTreeSet, sync::LazyLock};
 
@@ -35,7 +35,7 @@ impl Dialect {
         }
     }
 
-    /// Returns `true` for a built-in function that changes nothing. `name` is in lower case.
+    /// Returns `true` for a built-in function that changes nothing and reads no files. `name` is in lower case.
     pub(crate) fn is_harmless_function(self, name: &str) -> bool {
         let functions = match self {
             Self::Postgres => &POSTGRES_FUNCTIONS,
@@ -47,7 +47,7 @@ impl Dialect {
 
     /// Returns `true` if a cast to the type runs no function of a user. `name` is in lower case.
     pub(crate) fn is_builtin_type(self, name: &str) -> bool {
-        // The types of SQLite and MySQL have no functions.
+        // In SQLite and MySQL, users cannot define types.
         self != Self::Postgres || is_builtin_postgres_type(name)
     }
 

@@ -4,7 +4,8 @@
 //! never a read. This crate runs no statement and knows nothing of the gateway.
 //!
 //! [`classify`] begins in `text`, which splits the text as the database does. `reads` decides what only reads, `writes` says
-//! what a write changes, `previews` derives queries, and `lookup` those that read an effect back. All must be reads themselves.
+//! what a write changes, `previews` derives the queries that show it, and `lookup` those that read its effect back. A derived
+//! query must be a read itself.
 
 mod definitions;
 mod dialect;

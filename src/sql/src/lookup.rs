@@ -25,7 +25,7 @@ pub enum DefinitionChange {
 
 impl DefinitionChange {
     pub(crate) fn of_statement(statement: &Statement) -> Self {
-        // The parser has many kinds of statements, but each begins with one of these words.
+        // The parser has many kinds of such statements, but all that create or drop something begin with these words.
         match statement.to_string().split_whitespace().next() {
             Some("CREATE") => Self::Creation,
             Some("DROP") => Self::Removal,
@@ -56,7 +56,7 @@ impl TableRows {
     /// Returns `None` if the primary key of such a table cannot be asked for.
     pub(crate) fn new(dialect: Dialect, name: &ObjectName) -> Option<Self> {
         let keys_query = keys_query(dialect, name)?;
-        reads::is_read(dialect, &keys_query).then(|| Self { dialect, table: name.to_string(), keys_query })
+        reads::is_single_read(dialect, &keys_query).then(|| Self { dialect, table: name.to_string(), keys_query })
     }
 
     /// Returns the query for the columns of the primary key, whose names are in its only column.
@@ -79,11 +79,12 @@ impl TableRows {
         let all = |values: &Vec<_>| format!("({})", values.iter().map(condition).collect::<Vec<_>>().join(" AND "));
         let conditions: Vec<String> = sets.iter().map(all).collect();
         let query = format!("SELECT * FROM {table} WHERE {}", conditions.join(" OR "));
+        // The caller's thread may have too little stack for the parser.
         crate::is_read(*dialect, &query).then_some(query)
     }
 }
 
-/// Returns a literal that PostgreSQL converts to the type of the column with which it is compared.
+/// Formats a literal. PostgreSQL converts a number in quotes to the type of the column with which it is compared.
 fn literal_text(dialect: Dialect, value: Literal<'_>) -> String {
     match value {
         Literal::Null => "NULL".to_owned(),
@@ -147,7 +148,7 @@ fn compare_with_literal(dialect: Dialect, value: &Expr) -> Option<String> {
             Value::Null => Some("IS NULL".to_owned()),
             Value::Boolean(value) => equals(Literal::Boolean(*value)),
             Value::Number(number, false) if is_whole(number) => equals(Literal::Number(number)),
-            // It means what it means in the statement.
+            // It keeps its quotes, so that it means the same as in the statement.
             Value::SingleQuotedString(_) => Some(format!("= {value}")),
             _ => None,
         },

@@ -31,7 +31,7 @@ pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, m
         };
     }
     let (kind, targets) = writes::kind_and_tables(statement);
-    let preview = builder.preview(statement).unwrap_or_else(|reason| PreviewSource::None { reason });
+    let preview = builder.preview(statement, &reason).unwrap_or_else(|reason| PreviewSource::None { reason });
     let table = writes::changed_table(statement).and_then(|table| TableRows::new(dialect, table));
     Write { kind, targets, reason, preview, read_back: table.map_or(ReadBack::Nothing, ReadBack::Rows) }
 }
@@ -58,7 +58,7 @@ struct Selection {
 type Preview = Result<PreviewSource, Reason>;
 
 impl PreviewBuilder {
-    fn preview(&self, statement: &Statement) -> Preview {
+    fn preview(&self, statement: &Statement, write_reason: &str) -> Preview {
         let (statement, query) = writes::inner_statement(statement);
         let with = query.and_then(|query| query.with.as_ref()).map_or(String::new(), |with| format!("{with} "));
         match statement {
@@ -69,7 +69,9 @@ impl PreviewBuilder {
                 [table] => self.preview_whole_table(&table.name),
                 _ => Err("it empties several tables".to_owned()),
             },
-            _ => Err("there is no preview for statements of this kind".to_owned()),
+            _ => Err(format!(
+                "there is no preview for statements of this kind; this one counts as a write because {write_reason}"
+            )),
         }
     }
 
@@ -85,7 +87,7 @@ impl PreviewBuilder {
     }
 
     fn is_read(&self, query: &str) -> bool {
-        reads::is_read(self.dialect, query)
+        reads::is_single_read(self.dialect, query)
     }
 
     fn preview_whole_table(&self, table: &ObjectName) -> Preview {
@@ -139,7 +141,7 @@ impl PreviewBuilder {
         self.preview_rows(&selection, values)
     }
 
-    /// Returns the assignment of a value that no query selects.
+    /// Builds the assignment, without the alias under which a query selects its value.
     fn build_assignment(&self, column: &ObjectName, own_expression: Option<&Expr>, whole: &Expr) -> ColumnAssignment {
         let expression = match (own_expression, whole) {
             (Some(expression), _) => expression.to_string(),
@@ -210,15 +212,15 @@ impl PreviewBuilder {
         let values: Vec<(&str, &str)> =
             assignments.iter().filter_map(|value| Some((value.expression.as_str(), value.alias.as_deref()?))).collect();
         let queries = RowQueries {
-            rows: self.plain_query(&selection.with, selection.rows_query(self.max_rows, &values)),
-            count: self.plain_query(&selection.with, selection.count_query()),
+            rows: self.begin_with_select(&selection.with, selection.rows_query(self.max_rows, &values)),
+            count: self.begin_with_select(&selection.with, selection.count_query()),
             assignments,
         };
         self.check_queries(queries)
     }
 
-    /// Returns the query in the form that servers for SQLite accept, which want SELECT as its first word.
-    fn plain_query(&self, with: &str, query: String) -> String {
+    /// Wraps a query that begins with CTEs, because servers for SQLite want SELECT as its first word.
+    fn begin_with_select(&self, with: &str, query: String) -> String {
         if self.dialect != Dialect::Sqlite || with.is_empty() {
             return query;
         }
@@ -255,8 +257,8 @@ impl PreviewBuilder {
         let selected = format!("{with}SELECT * FROM ({source}) AS {rows} ORDER BY 1 LIMIT {}", self.max_rows + 1);
         let counted = format!("{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM ({source}) AS {rows}");
         self.check_queries(RowQueries {
-            rows: self.plain_query(with, selected),
-            count: self.plain_query(with, counted),
+            rows: self.begin_with_select(with, selected),
+            count: self.begin_with_select(with, counted),
             assignments: Vec::new(),
         })
     }
@@ -289,12 +291,13 @@ impl Selection {
     fn rows_query(&self, max_rows: usize, values: &[(&str, &str)]) -> String {
         let Self { with, table, alias, other_tables, own_limit, .. } = self;
         let values: String = values.iter().map(|(expression, name)| format!(", {expression} AS {name}")).collect();
+        // The values may use the other tables, which must then be in the FROM clause.
         let tables = if values.is_empty() {
             table.clone()
         } else {
             [std::slice::from_ref(table), other_tables].concat().join(", ")
         };
-        let condition = if values.is_empty() { self.condition_on_table() } else { self.plain_condition() };
+        let condition = if values.is_empty() { self.where_clause_on_table() } else { self.where_clause() };
         let limit = max_rows + 1;
         match own_limit {
             Some(own_limit) => format!(
@@ -306,7 +309,7 @@ impl Selection {
 
     fn count_query(&self) -> String {
         let Self { with, table, own_limit, .. } = self;
-        let condition = self.condition_on_table();
+        let condition = self.where_clause_on_table();
         match own_limit {
             Some(own_limit) => format!(
                 "{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM (SELECT 1 FROM {table}{condition}{own_limit}) AS {ALIAS_PREFIX}rows"
@@ -315,16 +318,16 @@ impl Selection {
         }
     }
 
-    fn plain_condition(&self) -> String {
+    fn where_clause(&self) -> String {
         self.condition.as_ref().map_or(String::new(), |condition| format!(" WHERE {condition}"))
     }
 
-    /// Returns the condition for the table alone, so that a row which several rows of the other tables match counts once.
-    fn condition_on_table(&self) -> String {
+    /// Returns the WHERE clause for the table alone, so that a row which several rows of the other tables match counts once.
+    fn where_clause_on_table(&self) -> String {
         if self.other_tables.is_empty() {
-            return self.plain_condition();
+            return self.where_clause();
         }
-        format!(" WHERE EXISTS (SELECT 1 FROM {}{})", self.other_tables.join(", "), self.plain_condition())
+        format!(" WHERE EXISTS (SELECT 1 FROM {}{})", self.other_tables.join(", "), self.where_clause())
     }
 }
 
@@ -349,7 +352,7 @@ fn assigned_columns(assignment: &Assignment) -> Vec<(&ObjectName, Option<&Expr>)
     }
 }
 
-/// Words of functions whose value differs from call to call, or from session to session.
+/// Words of expressions whose value differs with the time, by chance or from session to session.
 const UNREPEATABLE_WORDS: &[&str] = &[
     "age",
     "changes",
@@ -364,7 +367,9 @@ const UNREPEATABLE_WORDS: &[&str] = &[
     "datetime",
     "found_rows",
     "gen_random_uuid",
+    "inet_client_port",
     "julianday",
+    "last_insert_rowid",
     "localtime",
     "localtimestamp",
     "now",
@@ -381,6 +386,7 @@ const UNREPEATABLE_WORDS: &[&str] = &[
     "timeofday",
     "timestamp",
     "today",
+    "tomorrow",
     "total_changes",
     "transaction_timestamp",
     "txid_current_snapshot",
@@ -390,9 +396,10 @@ const UNREPEATABLE_WORDS: &[&str] = &[
     "utc_time",
     "utc_timestamp",
     "uuid",
+    "yesterday",
 ];
 
-/// Returns `true` if no word of the expression names a function whose value differs from call to call.
+/// Returns `true` if the expression contains none of the [`UNREPEATABLE_WORDS`].
 fn is_repeatable(expression: &str) -> bool {
     let words = expression.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     !words.map(str::to_ascii_lowercase).any(|word| UNREPEATABLE_WORDS.contains(&word.as_str()))

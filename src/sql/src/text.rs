@@ -13,7 +13,9 @@ use crate::Dialect;
 
 /// Maximum bytes of a text.
 const MAX_BYTES: usize = 1 << 20;
-/// Limit of an upper bound for the nesting: tokens minus commas, so that long lists are accepted.
+/// Maximum statements of a text, including those in the bodies of triggers and routines.
+const MAX_STATEMENTS: usize = 1000;
+/// Limit of an upper bound for the nesting in a statement: tokens minus commas, so that long lists are accepted.
 const MAX_NESTING: usize = 4000;
 
 /// One statement of a text.
@@ -45,10 +47,10 @@ pub fn split(dialect: Dialect, text: &str) -> Result<Vec<Piece>, String> {
     while let Some(next) = scanner.peek() {
         scanner.scan(next)?;
         if scanner.nesting > MAX_NESTING {
-            return Err("it is too complex".to_owned());
+            return Err("a statement is too complex".to_owned());
         }
     }
-    scanner.finish_piece(text.len());
+    scanner.finish_piece(text.len())?;
     Ok(join_bodies(scanner.pieces))
 }
 
@@ -62,8 +64,8 @@ impl Piece {
         // Literals and quoted names stay as they are written, so that a query made from the statement means the same.
         let mut tokenizer = Tokenizer::new(grammar, &self.code).with_unescape(false);
         let mut tokens = tokenizer.tokenize().map_err(|error| error.to_string())?;
-        if has_mixed_texts(&tokens) {
-            return Err("adjacent texts have different quotes".to_owned());
+        if has_mixed_quotes(&tokens) {
+            return Err("adjacent strings have different quotes".to_owned());
         }
         if dialect == Dialect::Sqlite && self.first_word().eq_ignore_ascii_case("pragma") {
             quote_pragma_value(&mut tokens);
@@ -97,8 +99,8 @@ impl Piece {
     }
 }
 
-/// Returns `true` if texts in different quotes follow each other. The parser would join them to one text in the first quotes.
-fn has_mixed_texts(tokens: &[Token]) -> bool {
+/// Returns `true` if strings in different quotes follow each other. The parser would join them to one in the first quotes.
+fn has_mixed_quotes(tokens: &[Token]) -> bool {
     let words: Vec<&Token> = tokens.iter().filter(|token| !matches!(token, Token::Whitespace(_))).collect();
     words.windows(2).any(|pair| {
         matches!(
@@ -109,7 +111,7 @@ fn has_mixed_texts(tokens: &[Token]) -> bool {
     })
 }
 
-/// Quotes the value of a pragma, because the parser knows no words there.
+/// Quotes the value of a pragma, because the parser accepts no word there.
 fn quote_pragma_value(tokens: &mut [Token]) {
     let values = tokens.iter_mut().skip_while(|token| !matches!(token, Token::LParen | Token::Eq));
     for token in values {
@@ -127,8 +129,10 @@ fn join_bodies(pieces: Vec<Piece>) -> Vec<Piece> {
         let ends = piece.code.trim().eq_ignore_ascii_case("end");
         match joined.last_mut().filter(|_| is_inside) {
             Some(body) => {
-                body.source = format!("{};\n{}", body.source, piece.source);
-                body.code = format!("{};{}", body.code, piece.code);
+                body.source.push_str(";\n");
+                body.source.push_str(&piece.source);
+                body.code.push(';');
+                body.code.push_str(&piece.code);
                 is_inside = !ends;
             }
             None => {
@@ -147,7 +151,7 @@ struct Scanner<'t> {
     piece_start: usize,
     code: String,
     pieces: Vec<Piece>,
-    /// An upper bound for the nesting of expressions so far (see [`MAX_NESTING`]).
+    /// An upper bound for the nesting in the statement so far (see [`MAX_NESTING`]).
     nesting: usize,
 }
 
@@ -179,12 +183,12 @@ impl<'t> Scanner<'t> {
         self.offset += bytes;
     }
 
+    /// Takes or skips the token or comment that begins with the next character.
     fn scan(&mut self, next: char) -> Result<(), String> {
         let rest = self.rest();
         let is_postgres = self.dialect == Dialect::Postgres;
         match next {
-            '\'' => self.take_quoted(next)?,
-            '"' => self.take_quoted(next)?,
+            '\'' | '"' => self.take_quoted(next)?,
             '`' if !is_postgres => self.take_quoted(next)?,
             '[' if self.dialect == Dialect::Sqlite => self.take_bracketed_name()?,
             '$' if is_postgres => self.take_dollar()?,
@@ -194,7 +198,7 @@ impl<'t> Scanner<'t> {
             ';' => {
                 let end = self.offset;
                 self.offset += 1;
-                self.finish_piece(end);
+                self.finish_piece(end)?;
             }
             ',' => {
                 self.take(1);
@@ -331,13 +335,18 @@ impl<'t> Scanner<'t> {
     }
 
     /// Ends the statement before the offset `end`.
-    fn finish_piece(&mut self, end: usize) {
+    fn finish_piece(&mut self, end: usize) -> Result<(), String> {
         let source = self.text[self.piece_start..end].trim().to_owned();
         let code = std::mem::take(&mut self.code);
         if !code.trim().is_empty() {
             self.pieces.push(Piece { source, code });
         }
+        if self.pieces.len() > MAX_STATEMENTS {
+            return Err(format!("it has more than {MAX_STATEMENTS} statements"));
+        }
         self.piece_start = self.offset;
+        self.nesting = 0;
+        Ok(())
     }
 }
 
@@ -416,5 +425,12 @@ mod tests {
         assert!(split(Dialect::Sqlite, &list).is_ok());
         let chain = format!("SELECT {}", vec!["1"; 20_000].join("+"));
         assert!(split(Dialect::Sqlite, &chain).is_err());
+    }
+
+    #[test]
+    fn complexity_is_limited_for_each_statement() {
+        let statements = |count| "SELECT 1 + 1 + 1;".repeat(count);
+        assert_eq!(split(Dialect::Sqlite, &statements(MAX_STATEMENTS)).map(|pieces| pieces.len()), Ok(MAX_STATEMENTS));
+        assert!(split(Dialect::Sqlite, &statements(MAX_STATEMENTS + 1)).is_err());
     }
 }

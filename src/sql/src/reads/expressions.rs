@@ -8,7 +8,7 @@ use sqlparser::ast::{
     WindowFrameBound, WindowSpec, WindowType,
 };
 
-use super::{Check, QueryChecker, folded};
+use super::{Check, QueryChecker, fold_case};
 use crate::{Dialect, names::unquote};
 
 impl QueryChecker {
@@ -26,7 +26,7 @@ impl QueryChecker {
             Expr::Identifier(_) | Expr::Value(_) | Expr::Wildcard(_) | Expr::QualifiedWildcard(..) => Ok(()),
             Expr::CompoundIdentifier(parts) => {
                 if let [.., table, column] = parts.as_slice() {
-                    self.qualified_names.push((folded(table), folded(column)));
+                    self.qualified_names.push((fold_case(table), fold_case(column)));
                 }
                 Ok(())
             }
@@ -172,7 +172,7 @@ impl QueryChecker {
             }
             _ => false,
         };
-        if is_harmless { Ok(()) } else { Err(format!("the function {name} is not known to only read")) }
+        if is_harmless { Ok(()) } else { Err(format!("the function {name} may do more than read the data")) }
     }
 
     fn is_harmless(&self, function: &Ident) -> bool {

@@ -97,20 +97,20 @@ pub fn check(dialect: Dialect, parsed: &ParsedStatement) -> Check {
         }
         Statement::Explain { .. } => Err("EXPLAIN ANALYZE runs the statement".to_owned()),
         Statement::Pragma { name, value, is_eq } if dialect == Dialect::Sqlite => {
-            let name = last_name(name).ok_or("it is an unknown pragma")?;
+            let name = last_part(name).ok_or("it is an unknown pragma")?;
             let is_read = match (value, is_eq) {
                 (None, _) => is_read_without_value(&name),
                 (Some(_), false) => READING_PRAGMAS.contains(&name.as_str()),
                 (Some(_), true) => false,
             };
-            if is_read { Ok(()) } else { Err(format!("the pragma {name} may change settings or data")) }
+            if is_read { Ok(()) } else { Err(pragma_reason(&name)) }
         }
         other => check_show(dialect, other),
     }
 }
 
-/// Returns `true` if the text is one statement that only reads.
-pub fn is_read(dialect: Dialect, text: &str) -> bool {
+/// Returns `true` if the text is one statement that only reads. It needs a thread with a large stack ([`crate::classify`]).
+pub fn is_single_read(dialect: Dialect, text: &str) -> bool {
     let pieces = text::split(dialect, text).unwrap_or_default();
     let [piece] = pieces.as_slice() else { return false };
     piece.parse(dialect).is_ok_and(|parsed| check(dialect, &parsed).is_ok())
@@ -181,8 +181,12 @@ fn is_read_without_value(pragma: &str) -> bool {
     VALUELESS_PRAGMAS.contains(&pragma) || READING_PRAGMAS.contains(&pragma)
 }
 
+fn pragma_reason(pragma: &str) -> Reason {
+    format!("the pragma {pragma} may change settings or data")
+}
+
 /// Returns the last part of a name in lower case.
-fn last_name(name: &ObjectName) -> Option<String> {
+fn last_part(name: &ObjectName) -> Option<String> {
     match name.0.last()? {
         ObjectNamePart::Identifier(part) => Some(unquote(part).to_ascii_lowercase()),
         ObjectNamePart::Function(_) => None,
@@ -192,8 +196,8 @@ fn last_name(name: &ObjectName) -> Option<String> {
 /// Checks the nodes of a query.
 struct QueryChecker {
     dialect: Dialect,
-    /// Names of the functions in FROM clauses, with the names of their columns. Only PostgreSQL takes names for calls of
-    /// functions, so they are collected for it alone.
+    /// Names of the functions in FROM clauses, with the names of their columns. They are collected for PostgreSQL
+    /// only, because no other database takes a qualified name for a call.
     table_functions: Vec<(String, Vec<String>)>,
     /// Qualified names of columns: the last two parts.
     qualified_names: Vec<(String, String)>,
@@ -325,6 +329,6 @@ impl QueryChecker {
 }
 
 /// Returns a name for comparisons that ignore case.
-fn folded(name: &Ident) -> String {
+fn fold_case(name: &Ident) -> String {
     unquote(name).to_lowercase()
 }

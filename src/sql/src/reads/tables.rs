@@ -1,13 +1,14 @@
 //! Tables, functions and other sources of rows in a query.
 
 use sqlparser::ast::{
-    Join, JoinConstraint, JoinOperator, ObjectName, TableAlias, TableFactor, TableFunctionArgs, TableWithJoins,
+    Join, JoinConstraint, JoinOperator, ObjectName, ObjectNamePart, TableAlias, TableFactor, TableFunctionArgs,
+    TableWithJoins,
 };
 
-use super::{Check, QueryChecker, folded, is_read_without_value, last_name};
+use super::{Check, QueryChecker, fold_case, is_read_without_value, last_part, pragma_reason};
 use crate::Dialect;
 
-/// Words that PostgreSQL takes for functions in a FROM clause.
+/// Words that PostgreSQL takes for functions in a FROM clause, unless they are in quotes.
 const KEYWORD_FUNCTIONS: &[&str] = &[
     "current_catalog",
     "current_date",
@@ -23,7 +24,7 @@ const KEYWORD_FUNCTIONS: &[&str] = &[
     "user",
 ];
 
-/// Virtual tables that the shell of SQLite adds and that read files.
+/// Names of virtual tables that read files, in the shell and the extensions of SQLite.
 const FILE_TABLES: &[&str] = &["fsdir", "zipfile", "csv", "readfile"];
 
 impl QueryChecker {
@@ -112,30 +113,34 @@ impl QueryChecker {
     }
 
     fn check_table_name(&self, name: &ObjectName) -> Check {
-        let table = last_name(name).ok_or("it reads from an unknown kind of table")?;
-        let is_function = match self.dialect {
-            Dialect::Postgres => name.0.len() == 1 && KEYWORD_FUNCTIONS.contains(&table.as_str()),
-            Dialect::Sqlite => {
-                let is_unknown_pragma = |pragma: &str| !is_read_without_value(pragma);
-                FILE_TABLES.contains(&table.as_str()) || table.strip_prefix("pragma_").is_some_and(is_unknown_pragma)
+        let table = last_part(name).ok_or("it reads from an unknown kind of table")?;
+        match self.dialect {
+            Dialect::Postgres if is_unquoted_word(name) && KEYWORD_FUNCTIONS.contains(&table.as_str()) => {
+                Err(format!("{table} is a function, not a table"))
             }
-            Dialect::Mysql => false,
-        };
-        if is_function { Err(format!("{table} is a function, not a table")) } else { Ok(()) }
+            Dialect::Sqlite if FILE_TABLES.contains(&table.as_str()) => {
+                Err(format!("the table {table} may read files"))
+            }
+            Dialect::Sqlite => match table.strip_prefix("pragma_") {
+                Some(pragma) if !is_read_without_value(pragma) => Err(pragma_reason(pragma)),
+                _ => Ok(()),
+            },
+            Dialect::Postgres | Dialect::Mysql => Ok(()),
+        }
     }
 
     /// Records the alias and the columns of a function in the FROM clause.
     fn add_table_function(&mut self, function: &ObjectName, alias: Option<&TableAlias>) -> Check {
-        let function = last_name(function).ok_or("it calls an unknown function")?;
+        let function = last_part(function).ok_or("it calls an unknown function")?;
         if self.dialect != Dialect::Postgres {
             return Ok(());
         }
         let mut columns: Vec<String> =
-            alias.iter().flat_map(|alias| &alias.columns).map(|column| folded(&column.name)).collect();
+            alias.iter().flat_map(|alias| &alias.columns).map(|column| fold_case(&column.name)).collect();
         if function.starts_with("json") && function.contains("_each") {
             columns.extend(["key", "value"].map(str::to_owned));
         }
-        self.table_functions.push((alias.map_or(function, |alias| folded(&alias.name)), columns));
+        self.table_functions.push((alias.map_or(function, |alias| fold_case(&alias.name)), columns));
         Ok(())
     }
 
@@ -149,4 +154,9 @@ impl QueryChecker {
             .filter_map(|column| column.data_type.as_ref())
             .try_for_each(|data_type| self.check_data_type(data_type))
     }
+}
+
+/// Returns `true` for a name that has no schema and no quotes.
+fn is_unquoted_word(name: &ObjectName) -> bool {
+    matches!(name.0.as_slice(), [ObjectNamePart::Identifier(word)] if word.quote_style.is_none())
 }

@@ -256,12 +256,35 @@ fn columns_that_get_the_elements_of_a_row_have_unknown_values() {
 
 #[test]
 fn values_of_the_session_are_not_repeatable() {
-    for expression in ["total_changes()", "pg_backend_pid()", "CONNECTION_ID()", "txid_current_snapshot()", "now()"] {
+    for expression in [
+        "total_changes()",
+        "pg_backend_pid()",
+        "CONNECTION_ID()",
+        "txid_current_snapshot()",
+        "now()",
+        "last_insert_rowid()",
+        "'tomorrow'",
+    ] {
         let sql = format!("UPDATE t SET a = {expression}, b = 1");
         let Effect::Write(write) = classify(Dialect::Postgres, &sql, 50).remove(0).effect else { panic!("{sql}") };
         let PreviewSource::Rows(queries) = write.preview else { panic!("{:?}", write.preview) };
         let are_repeatable: Vec<bool> = queries.assignments.iter().map(|value| value.is_repeatable).collect();
         assert_eq!(are_repeatable, [false, true], "{sql}");
+    }
+}
+
+#[test]
+fn refusals_say_what_a_query_may_do() {
+    for (dialect, sql, reason) in [
+        (Dialect::Sqlite, "SELECT * FROM fsdir WHERE path = '/etc'", "the table fsdir may read files"),
+        (Dialect::Sqlite, "SELECT * FROM pragma_optimize", "the pragma optimize may change settings or data"),
+        (Dialect::Postgres, "SELECT * FROM pg_ls_dir('/')", "the function pg_ls_dir may do more than read the data"),
+        (Dialect::Postgres, "SELECT * FROM current_user", "current_user is a function, not a table"),
+    ] {
+        let Effect::Write(write) = classify(dialect, sql, 50).remove(0).effect else { panic!("{sql}") };
+        assert_eq!(write.reason, reason, "{sql}");
+        let PreviewSource::None { reason: shown } = write.preview else { panic!("{:?}", write.preview) };
+        assert!(shown.contains(reason), "{shown}");
     }
 }
 

@@ -19,6 +19,8 @@ CREATE TABLE "two""quotes" (id int PRIMARY KEY, "a""b" text);
 CREATE TABLE "two""""quotes" (id int PRIMARY KEY, "a""b" text, "a""""b" text);
 INSERT INTO "two""quotes" VALUES (1, 'x'), (2, 'x');
 INSERT INTO "two""""quotes" VALUES (1, 'x', 'y'), (2, 'y', 'x'), (3, 'x', 'it''''s');
+CREATE TABLE "user" (id int PRIMARY KEY, name text);
+INSERT INTO "user" VALUES (1, 'ann'), (2, 'bob');
 INSERT INTO orders VALUES (1, 1, 10, '2026-01-01', '{"a": 1}'), (2, 1, 20, '2026-02-01', '{"a": 2}'), (3, 2, 30, '2026-03-01', NULL);
 INSERT INTO events (text) VALUES ('first');
 SELECT lo_create(4242);
