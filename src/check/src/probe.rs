@@ -166,8 +166,7 @@ impl Probe {
     }
 
     /// Builds a message with the members that the revision requires.
-    pub fn message(&self, id: Option<&Value>, method: &str, params: Value) -> Value {
-        let mut params = params;
+    pub fn message(&self, id: Option<&Value>, method: &str, mut params: Value) -> Value {
         if self.is_modern() {
             if !params.is_object() {
                 params = json!({});
@@ -297,7 +296,7 @@ impl ProbeConnection {
         let mut wrong_id = None;
         loop {
             let Some(received) = self.receive_until(deadline).await? else {
-                return Err(wrong_id.unwrap_or(ProbeError::Timeout(limit)));
+                return Err(wrong_id.unwrap_or_else(|| self.wire.missing_answer(limit)));
             };
             let Some(json) = received.json() else {
                 // An HTTP response without a message is the answer.

@@ -65,6 +65,7 @@ pub struct Report {
 }
 
 impl Report {
+    /// Counts the checks with this status and, unless it is `None`, this level.
     #[must_use]
     pub fn count(&self, status: Status, level: Option<Level>) -> usize {
         let counted = |check: &&CheckResult| check.status == status && level.is_none_or(|level| check.level == level);

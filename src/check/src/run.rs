@@ -185,12 +185,13 @@ async fn discover_server(probe: &Probe) -> Result<Probe, ProbeError> {
             Err(error @ (ProbeError::Unreachable(_) | ProbeError::UpgradeRefused(_) | ProbeError::RunEnded(_))) => {
                 return Err(error);
             }
-            // A server that does not answer the handshake supports no handshake revision, so one timeout is enough.
-            Err(error @ (ProbeError::Timeout(_) | ProbeError::NotRead(_) | ProbeError::WrongId { .. }))
-                if revision != MODERN_REVISION =>
-            {
-                return Err(error);
-            }
+            // A server that does not answer the handshake supports no handshake revision, so one attempt is enough.
+            Err(
+                error @ (ProbeError::Timeout(_)
+                | ProbeError::NoAnswer
+                | ProbeError::NotRead(_)
+                | ProbeError::WrongId { .. }),
+            ) if revision != MODERN_REVISION => return Err(error),
             Err(error) => last_error = Some(error),
         }
     }
@@ -207,7 +208,7 @@ async fn read_handshake_result(probe: &Probe) -> Result<Value, ProbeError> {
     let result = &response["result"];
     match result["supportedVersions"].as_array() {
         Some(versions) if versions.iter().any(|version| version == MODERN_REVISION) => Ok(result.clone()),
-        _ => Err(ProbeError::InvalidData("server/discover names no known revision".to_owned())),
+        _ => Err(ProbeError::InvalidData(format!("server/discover does not name the revision {MODERN_REVISION}"))),
     }
 }
 
@@ -226,4 +227,33 @@ async fn read_server_info(probe: &Probe, handshake_result: Value) -> ServerInfo 
         server.prompts = conn.read_list("prompts/list", "prompts").await.unwrap_or_default();
     }
     server
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::TcpListener,
+    };
+
+    use super::*;
+
+    #[tokio::test]
+    async fn stream_without_an_answer_is_no_timeout() {
+        const RESPONSE: &str = "HTTP/1.1 200 x\r\ncontent-type: text/event-stream\r\ncontent-length: 25\r\n\r\n\
+                                data: {\"method\":\"note\"}\n\n";
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/mcp", listener.local_addr().unwrap()).parse().unwrap();
+        let server = tokio::spawn(async move {
+            loop {
+                let (mut socket, _) = listener.accept().await.unwrap();
+                assert!(socket.read(&mut [0; 4096]).await.unwrap() > 0);
+                socket.write_all(RESPONSE.as_bytes()).await.unwrap();
+            }
+        });
+        let target = Target::Http { url, headers: Vec::new() };
+        let discovered = discover_server(&Probe::new(&target, &Options::default())).await;
+        assert_eq!(discovered.map(drop), Err(ProbeError::NoAnswer));
+        server.abort();
+    }
 }

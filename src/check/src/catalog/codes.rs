@@ -85,7 +85,7 @@ async fn check_unknown_tool(probe: Probe) -> Outcome {
     ensure_response(response.get("error").is_some(), &response)
 }
 
-/// Sends requests that a server must be able to answer without an internal error.
+/// Returns the responses to requests that a server must be able to answer without an internal error, with their methods.
 async fn collect_responses(probe: &Probe) -> Outcome<Vec<(&'static str, Value)>> {
     let mut conn = probe.connect_ready().await?;
     let mut all = Vec::new();

@@ -7,7 +7,6 @@ use super::{
     offered_lists,
 };
 use crate::{
-    LEGACY_REVISIONS,
     probe::{Probe, QUIET_PERIOD, initialize_request},
     wire::ProbeError,
 };
@@ -87,7 +86,7 @@ async fn check_unknown_version(probe: Probe) -> Outcome {
     let mut conn = probe.connect_without_handshake().await?;
     let response = conn.exchange(&initialize_request(&1.into(), "1999-12-31")).await?.json().unwrap_or_default();
     let holds = match response["result"]["protocolVersion"].as_str() {
-        Some(version) => LEGACY_REVISIONS.contains(&version) || version != "1999-12-31" && version.len() == 10,
+        Some(version) => version != "1999-12-31" && version.len() == 10,
         None => response.get("error").is_some(),
     };
     ensure_response(holds, &response)
@@ -110,8 +109,8 @@ async fn check_capabilities_answer(probe: Probe) -> Outcome {
     for method in offered_lists(&probe).chain(templates) {
         let response = conn.ask(method, json!({})).await?;
         // Not all servers with resources have templates.
-        let missing = templates == Some(method) && error_code(&response) == Some(-32601);
-        if response.get("result").is_none() && !missing {
+        let is_missing = templates == Some(method) && error_code(&response) == Some(-32601);
+        if response.get("result").is_none() && !is_missing {
             return fail(format!("{method} is answered with {}", compact_json(&response)));
         }
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{Check, Group, Outcome, SpecPages, compact_json, ensure, ensure_response, fail, skip};
 use crate::{
     probe::{Probe, ProbeConnection, QUIET_PERIOD, ids_match},
-    wire::{ProbeError, Wire},
+    wire::Wire,
 };
 
 const RESPONSES: SpecPages = ("basic/index#responses", "basic/index#responses");
@@ -79,8 +79,8 @@ async fn check_id_echo(probe: Probe, id: Value) -> Outcome {
     let mut conn = probe.connect_ready().await?;
     conn.send(&probe.harmless_request(id.clone()).to_string()).await?;
     // Any response is the answer: waiting for one with the right id would only time out.
-    let answer =
-        conn.next_response(probe.answer_timeout()).await?.ok_or(ProbeError::Timeout(probe.answer_timeout()))?;
+    let limit = probe.answer_timeout();
+    let answer = conn.next_response(limit).await?.ok_or_else(|| conn.wire.missing_answer(limit))?;
     let received_id = &answer.json().unwrap_or_default()["id"];
     ensure(*received_id == id, || format!("the request has the id {id}, the response {}", compact_json(received_id)))
 }

@@ -204,7 +204,7 @@ pub(crate) fn wrong_id_check() -> &'static Check {
     &messages::CHECKS[messages::ID_INTEGER]
 }
 
-/// Formats a value on one line, for the reason of a result.
+/// Formats a value on one line and truncates it, for the reason of a result.
 fn compact_json(value: &Value) -> String {
     truncate(&value.to_string())
 }

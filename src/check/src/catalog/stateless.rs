@@ -84,7 +84,7 @@ async fn check_result_type(probe: Probe) -> Outcome {
     for method in std::iter::once("server/discover").chain(offered_lists(&probe)) {
         let response = conn.ask(method, json!({})).await?;
         if response.get("result").is_some() && !response["result"]["resultType"].is_string() {
-            return fail(format!("the result of {method} has none: {}", compact_json(&response["result"])));
+            return fail(format!("the result of {method} has no `resultType`: {}", compact_json(&response["result"])));
         }
     }
     Ok(())

@@ -134,6 +134,7 @@ async fn check_size(probe: Probe, bytes: usize) -> Outcome {
 
 async fn check_empty_line(probe: Probe) -> Outcome {
     let mut conn = probe.connect_ready().await?;
+    probe.record_sent("\n\n");
     child_process(&mut conn)?.write_bytes(b"\n\n").await?;
     while conn.receive(QUIET_PERIOD).await?.is_some() {}
     Ok(conn.ensure_answers_with_result().await?)
@@ -142,6 +143,7 @@ async fn check_empty_line(probe: Probe) -> Outcome {
 async fn check_crlf(probe: Probe) -> Outcome {
     let mut conn = probe.connect_ready().await?;
     let line = format!("{}\r\n", probe.harmless_request(500));
+    probe.record_sent(&line);
     child_process(&mut conn)?.write_bytes(line.as_bytes()).await?;
     ensure_ids_answered(&mut conn, &probe, &[500]).await
 }

@@ -179,14 +179,10 @@ async fn check_annotations(probe: Probe) -> Outcome {
     ensure_none(invalid, |tool| format!("{}: {}", quote_name(tool), compact_json(&tool["annotations"])))
 }
 
-/// Returns the tools that may be called.
+/// Returns the tools that the checks call: the first ones that may be called.
 fn callable_tools(probe: &Probe) -> Vec<&Value> {
     let may_be_called = |tool: &&Value| probe.options.allow_writes || tool["annotations"]["readOnlyHint"] == true;
     probe.server_info.tools.iter().filter(may_be_called).take(MAX_CALLED_TOOLS).collect()
-}
-
-pub(super) fn skip_without_calls<T>() -> Outcome<T> {
-    skip("no tool declares itself read-only (--allow-writes calls the others too)")
 }
 
 /// Returns arguments that a schema certainly refuses: a required argument is missing, or an argument has a wrong type.
@@ -216,9 +212,9 @@ async fn check_arguments(probe: Probe) -> Outcome {
     })
 }
 
-/// Generates arguments that match a schema, if possible. Subtracts the required lengths of strings from `string_bytes`, because
-/// a hostile schema may require more than fits into memory.
-fn generate_arguments(schema: &Value, depth: u8, string_bytes: &mut usize) -> Option<Value> {
+/// Generates arguments that match a schema, if possible. Takes the required lengths of strings from `string_budget`, in
+/// bytes, because a hostile schema may require more than fits into memory.
+fn generate_arguments(schema: &Value, depth: u8, string_budget: &mut usize) -> Option<Value> {
     if depth > 4 {
         return None;
     }
@@ -232,7 +228,7 @@ fn generate_arguments(schema: &Value, depth: u8, string_bytes: &mut usize) -> Op
             for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
                 // A name that is repeated on each level would multiply the work.
                 if !object.contains_key(name) {
-                    let value = generate_arguments(&schema["properties"][name], depth + 1, string_bytes)?;
+                    let value = generate_arguments(&schema["properties"][name], depth + 1, string_budget)?;
                     object.insert(name.to_owned(), value);
                 }
             }
@@ -242,7 +238,7 @@ fn generate_arguments(schema: &Value, depth: u8, string_bytes: &mut usize) -> Op
         "string" if schema.get("pattern").is_some() || schema.get("format").is_some() => return None,
         "string" => {
             let min_length = usize::try_from(schema["minLength"].as_u64().unwrap_or(0)).ok()?;
-            *string_bytes = string_bytes.checked_sub(min_length)?;
+            *string_budget = string_budget.checked_sub(min_length)?;
             "check".repeat(1 + min_length / 5).into()
         }
         "integer" | "number" => schema.get("minimum").cloned().unwrap_or_else(|| json!(1)),
@@ -252,29 +248,36 @@ fn generate_arguments(schema: &Value, depth: u8, string_bytes: &mut usize) -> Op
     })
 }
 
-/// Returns the tools that may be called and for which arguments can be generated, each with the parameters of a call.
-pub(super) fn possible_calls(probe: &Probe) -> Vec<(&Value, Value)> {
+/// Returns the tools that may be called and for which arguments can be generated, each with the parameters of a call. Skips the
+/// check if there are none.
+pub(super) fn possible_calls(probe: &Probe) -> Outcome<Vec<(&Value, Value)>> {
+    listed_tools(probe)?;
+    let callable = callable_tools(probe);
+    if callable.is_empty() {
+        return skip("no tool declares itself read-only (--allow-writes calls the others too)");
+    }
     let call = |tool: &'_ Value| {
-        let mut string_bytes = MAX_STRING_BYTES;
-        let arguments = generate_arguments(&tool["inputSchema"], 0, &mut string_bytes)?;
+        let mut string_budget = MAX_STRING_BYTES;
+        let arguments = generate_arguments(&tool["inputSchema"], 0, &mut string_budget)?;
         let schema = jsonschema::validator_for(&tool["inputSchema"]).ok()?;
         schema.is_valid(&arguments).then(|| json!({ "name": tool["name"], "arguments": arguments }))
     };
-    callable_tools(probe).into_iter().filter_map(|tool| Some((tool, call(tool)?))).collect()
+    let calls: Vec<_> = callable.into_iter().filter_map(|tool| Some((tool, call(tool)?))).collect();
+    if calls.is_empty() { skip("no arguments could be generated for a tool that may be called") } else { Ok(calls) }
 }
 
-/// Makes the [`possible_calls`] and returns their results. Skips the check if there are none.
+/// Makes the [`possible_calls`] and returns their results. Skips the check if no call has one.
 async fn collect_results(probe: &Probe) -> Outcome<Vec<(&Value, Value)>> {
     let mut conn = probe.connect_ready().await?;
     let mut all = Vec::new();
-    for (tool, params) in possible_calls(probe) {
+    for (tool, params) in possible_calls(probe)? {
         let result = conn.ask("tools/call", params).await?["result"].take();
         // A request for input or a task is not a result yet.
         if result.is_object() && matches!(result["resultType"].as_str(), None | Some("complete")) {
             all.push((tool, result));
         }
     }
-    if all.is_empty() { skip_without_calls() } else { Ok(all) }
+    if all.is_empty() { skip("no call of a tool had a complete result") } else { Ok(all) }
 }
 
 async fn check_content(probe: Probe) -> Outcome {
@@ -337,8 +340,8 @@ mod tests {
     use crate::{Options, Target, catalog::NotPassed, probe::ServerInfo};
 
     fn generate(schema: &Value) -> Option<Value> {
-        let mut string_bytes = MAX_STRING_BYTES;
-        generate_arguments(schema, 0, &mut string_bytes)
+        let mut string_budget = MAX_STRING_BYTES;
+        generate_arguments(schema, 0, &mut string_budget)
     }
 
     #[test]
@@ -363,16 +366,39 @@ mod tests {
         assert!(generate(&schema).is_some());
     }
 
+    fn probe_with_tools(tools: Vec<Value>) -> Probe {
+        let target = Target::Command { program: "x".into(), arguments: Vec::new(), env: Vec::new(), cwd: None };
+        let server_info = Arc::new(ServerInfo { tools, ..ServerInfo::default() });
+        Probe { server_info, ..Probe::new(&target, &Options::default()) }
+    }
+
+    #[test]
+    fn skipped_calls_have_their_own_reasons() {
+        let tool = |is_read_only: bool, argument: Value| {
+            let schema = json!({ "type": "object", "required": ["a"], "properties": { "a": argument } });
+            json!({ "name": "x", "annotations": { "readOnlyHint": is_read_only }, "inputSchema": schema })
+        };
+        for (tools, expected) in [
+            (Vec::new(), "it lists no tools"),
+            (vec![tool(false, json!({ "type": "string" }))], "no tool declares itself read-only"),
+            (vec![tool(true, json!({ "type": "string", "format": "uri" }))], "no arguments could be generated"),
+        ] {
+            let probe = probe_with_tools(tools);
+            let Err(NotPassed::Skipped(reason)) = possible_calls(&probe) else { panic!("{expected}") };
+            assert!(reason.starts_with(expected), "{reason}");
+        }
+        let probe = probe_with_tools(vec![tool(true, json!({ "type": "string" }))]);
+        assert_eq!(possible_calls(&probe).unwrap().len(), 1);
+    }
+
     #[tokio::test]
     async fn reasons_are_bounded() {
-        let target = Target::Command { program: "x".into(), arguments: Vec::new(), env: Vec::new(), cwd: None };
-        let mut probe = Probe::new(&target, &Options::default());
         let tool = json!({
             "name": "x".repeat(10_000),
             "inputSchema": { "type": "strin" },
             "annotations": { "readOnlyHint": "yes" },
         });
-        probe.server_info = Arc::new(ServerInfo { tools: vec![tool.clone(), tool], ..ServerInfo::default() });
+        let probe = probe_with_tools(vec![tool.clone(), tool]);
         for outcome in [
             check_unique(probe.clone()).await,
             check_names(probe.clone()).await,

@@ -6,7 +6,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::{
-    Budget, MAX_HEAD_BYTES, MAX_MESSAGE_BYTES, ProbeError, ReceivedMessage,
+    Budget, MAX_HEAD_BYTES, MAX_MESSAGE_BYTES, ProbeError, ReceivedMessage, is_response,
     net::{Connection, authority, request_target},
     parse,
 };
@@ -146,7 +146,7 @@ impl Http {
         let exchange = self.exchange(method, headers, body, &mut answer);
         match tokio::time::timeout(limit, exchange).await {
             Ok(outcome) => outcome?,
-            // A quiet stream is complete.
+            // What was read of a stream that stays open is its response.
             Err(_) if answer.is_stream() => {}
             Err(_) => return Err(ProbeError::Timeout(limit)),
         }
@@ -215,10 +215,10 @@ pub(super) async fn read_head(socket: &mut Connection, answer: &mut HttpResponse
 
 async fn read_response(socket: &mut Connection, answer: &mut HttpResponse) -> Result<(), ProbeError> {
     let rest = read_head(socket, answer).await?;
-    let chunked =
+    let is_chunked =
         answer.header("transfer-encoding").is_some_and(|value| value.to_ascii_lowercase().contains("chunked"));
     let content_length: Option<usize> = answer.header("content-length").and_then(|value| value.parse().ok());
-    let mut body = Body { chunked, content_length, ..Body::default() };
+    let mut body = Body { is_chunked, content_length, ..Body::default() };
     body.push(&rest);
     loop {
         if answer.is_stream() {
@@ -242,7 +242,7 @@ async fn read_response(socket: &mut Connection, answer: &mut HttpResponse) -> Re
 /// The received part of a body.
 #[derive(Default)]
 struct Body {
-    chunked: bool,
+    is_chunked: bool,
     content_length: Option<usize>,
     /// The body without its transfer encoding.
     decoded: Vec<u8>,
@@ -258,7 +258,7 @@ struct Body {
 
 impl Body {
     fn push(&mut self, bytes: &[u8]) {
-        if !self.chunked {
+        if !self.is_chunked {
             self.decoded.extend_from_slice(bytes);
             return;
         }
@@ -267,7 +267,7 @@ impl Body {
     }
 
     fn is_complete(&self) -> bool {
-        self.has_ended || (!self.chunked && self.content_length.is_some_and(|length| self.decoded.len() >= length))
+        self.has_ended || (!self.is_chunked && self.content_length.is_some_and(|length| self.decoded.len() >= length))
     }
 
     /// Returns the complete events that were not returned before.
@@ -350,15 +350,8 @@ fn parse_events(body: &str) -> Vec<Event> {
     all
 }
 
-/// Returns `true` if a message is a response to any request.
-pub(crate) fn is_response(message: &Value) -> bool {
-    message.get("method").is_none() && (message.get("result").is_some() || message.get("error").is_some())
-}
-
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -375,7 +368,7 @@ mod tests {
     #[test]
     fn partial_chunked_body_is_decoded() {
         let decode = |pieces: &[&[u8]]| {
-            let mut body = Body { chunked: true, ..Body::default() };
+            let mut body = Body { is_chunked: true, ..Body::default() };
             pieces.iter().for_each(|piece| body.push(piece));
             (body.decoded.clone(), body.is_complete())
         };
@@ -403,6 +396,5 @@ mod tests {
             }
             assert_eq!(all, parse_events(text), "{size}");
         }
-        assert!(is_response(&json!({ "id": 1, "result": {} })) && !is_response(&json!({ "method": "x", "id": 1 })));
     }
 }

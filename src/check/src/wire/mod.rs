@@ -15,7 +15,7 @@ use serde_json::Value;
 
 pub(crate) use budget::{Budget, MAX_PARSED_BYTES, estimate_parsed_bytes};
 
-pub(crate) use http::{Http, HttpResponse, is_response};
+pub(crate) use http::{Http, HttpResponse};
 pub(crate) use stdio::Stdio;
 pub(crate) use websocket::{SocketMessage, WebSocket};
 
@@ -35,6 +35,9 @@ pub enum ProbeError {
     Closed,
     #[error("no answer within {0:?}")]
     Timeout(Duration),
+    /// The HTTP response ended, or was read up to the time limit, and has no response to the request.
+    #[error("its HTTP response contains no answer to the request")]
+    NoAnswer,
     /// The server did not take a message from the connection.
     #[error("it did not read the message within {0:?}")]
     NotRead(Duration),
@@ -97,6 +100,11 @@ pub(crate) fn parse(text: &str) -> Option<Value> {
     serde_json::from_str(text).ok()
 }
 
+/// Returns `true` if a message is a response to any request.
+pub(crate) fn is_response(message: &Value) -> bool {
+    message.get("method").is_none() && (message.get("result").is_some() || message.get("error").is_some())
+}
+
 /// A connection to the server.
 pub(crate) enum Wire {
     Stdio(Box<Stdio>),
@@ -136,6 +144,14 @@ impl Wire {
         }
     }
 
+    /// Returns the error for an answer that [`Wire::receive`] did not return within the limit. Over HTTP it does not wait.
+    pub fn missing_answer(&self, limit: Duration) -> ProbeError {
+        match self {
+            Self::Http(_) => ProbeError::NoAnswer,
+            Self::Stdio(_) | Self::WebSocket(_) => ProbeError::Timeout(limit),
+        }
+    }
+
     /// Returns the next message, or `None` if none arrives within the limit.
     pub async fn receive(&mut self, limit: Duration) -> Result<Option<ReceivedMessage>, ProbeError> {
         let received = match self {
@@ -161,6 +177,12 @@ mod tests {
     };
 
     use super::*;
+
+    #[test]
+    fn message_with_a_method_is_no_response() {
+        assert!(is_response(&json!({ "id": 1, "result": {} })) && is_response(&json!({ "error": {} })));
+        assert!(!is_response(&json!({ "method": "x", "id": 1 })) && !is_response(&json!({ "id": 1 })));
+    }
 
     #[tokio::test]
     async fn http_response_to_an_answer_is_dropped() {
