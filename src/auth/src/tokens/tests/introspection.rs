@@ -54,35 +54,38 @@ async fn secret_is_sent_in_the_form_if_the_provider_wants_it() {
     provider.stop().await;
 }
 
-#[actix::test]
-async fn unsuitable_answers_are_refused() {
-    let (provider, verifier) = start().await;
-    let second = now().as_second();
-    let rows = [
-        ("inactive", json!({ "active": false }), "unknown to its issuer"),
-        ("active as text", json!({ "active": "true" }), "unknown to its issuer"),
-        ("no active", json!({ "active": null }), "unknown to its issuer"),
-        ("other issuer", json!({ "iss": "https://id.example" }), "another issuer"),
-        ("other audience", json!({ "aud": "https://gw2.example" }), "another audience"),
-        ("no audience", json!({ "aud": null }), "no `aud`"),
-        ("expired", json!({ "exp": second - 60 }), "expired"),
-        ("not valid yet", json!({ "nbf": second + 61 }), "not valid yet"),
-        ("refresh token", json!({ "token_type": "refresh_token" }), "token_type"),
-        ("bound to a key", json!({ "token_type": "DPoP" }), "token_type"),
-        ("huge", json!({ "x": "x".repeat(MAX_TOKEN_BYTES) }), "too long"),
-        ("nobody", json!({ "sub": null, "client_id": null }), "neither `sub` nor"),
-    ];
-    for (name, changes, reason) in rows {
-        provider.set_token(TOKEN, active(&provider, changes));
-        let error = McpError::from(identify(&verifier, now()).await.unwrap_err());
-        assert!(error.message.contains(reason), "{name}: {}", error.message);
+mod unsuitable_answers_are_refused {
+    use super::*;
+
+    /// Checks an answer that differs from one that is accepted.
+    async fn assert_answer_refused(changes: Value, reason: &str) {
+        let (provider, verifier) = start().await;
+        provider.set_token(TOKEN, active(&provider, json!({})));
+        identify(&verifier, now()).await.unwrap();
         // The answer is forgotten with the configuration.
         verifier.set_issuers(&[]);
         verifier.set_issuers(&[with_introspection(&provider.issuer)]);
+        provider.set_token(TOKEN, active(&provider, changes));
+        let error = McpError::from(identify(&verifier, now()).await.expect_err("the answer is accepted"));
+        assert!(error.message.contains(reason), "{}", error.message);
+        provider.stop().await;
     }
-    provider.set_token(TOKEN, active(&provider, json!({ "scope": "openid" })));
-    assert_eq!(identify(&verifier, now()).await.unwrap_err(), Refusal::NoScope);
-    provider.stop().await;
+
+    test_rows! { async assert_answer_refused;
+        inactive: json!({ "active": false }), "unknown to its issuer";
+        active_as_text: json!({ "active": "true" }), "unknown to its issuer";
+        no_active: json!({ "active": null }), "unknown to its issuer";
+        other_issuer: json!({ "iss": "https://id.example" }), "another issuer";
+        other_audience: json!({ "aud": "https://gw2.example" }), "another audience";
+        no_audience: json!({ "aud": null }), "no `aud`";
+        expired: json!({ "exp": NOW_SECOND - 60 }), "expired";
+        not_yet_valid: json!({ "nbf": NOW_SECOND + 61 }), "not valid yet";
+        refresh_token: json!({ "token_type": "refresh_token" }), "token_type";
+        token_bound_to_a_key: json!({ "token_type": "DPoP" }), "token_type";
+        huge_answer: json!({ "x": "x".repeat(MAX_TOKEN_BYTES) }), "too long";
+        nobody: json!({ "sub": null, "client_id": null }), "neither `sub` nor";
+        no_scope_of_the_gateway: json!({ "scope": "openid" }), "no scope of this gateway";
+    }
 }
 
 #[actix::test]

@@ -19,9 +19,23 @@ const ISSUER: &str = "https://id.example";
 const OTHER_ISSUER: &str = "https://other.example";
 const RESOURCE: &str = "https://gw.example/mcp";
 
-/// The time at which most tests run.
+/// The second in which most tests run.
+const NOW_SECOND: i64 = 1_800_000_000;
+
+/// Defines a test for each row, which calls a function with the values of the row. A failure names the row and hides no
+/// other one.
+macro_rules! test_rows {
+    (async $check:ident; $($name:ident: $($value:expr),+;)+) => {
+        $(#[actix::test] async fn $name() { $check($($value),+).await; })+
+    };
+    ($check:ident; $($name:ident: $($value:expr),+;)+) => {
+        $(#[test] fn $name() { $check($($value),+); })+
+    };
+}
+pub(crate) use test_rows;
+
 pub(crate) fn now() -> Timestamp {
-    Timestamp::from_second(1_800_000_000).unwrap()
+    Timestamp::from_second(NOW_SECOND).unwrap()
 }
 
 pub(crate) fn after(seconds: i64) -> Timestamp {

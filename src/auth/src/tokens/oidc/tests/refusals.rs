@@ -1,8 +1,10 @@
-//! Tokens of the provider that must be refused, one in each row, with a part of the reason.
+//! Tokens of the provider that must be refused, each in a test of its own. They differ from a token that is accepted in
+//! one fault.
 
-use super::*;
+use super::{super::super::tests::test_rows, *};
 
 const ISSUER: &str = "https://id.example";
+const LOGOUT_EVENT: &str = "http://schemas.openid.net/event/backchannel-logout";
 
 /// A provider whose keys the gateway knows, and another key with the same id.
 struct KnownProvider {
@@ -46,11 +48,9 @@ impl KnownProvider {
 }
 
 #[track_caller]
-fn assert_refused<T>(name: &str, checked: Result<T, String>, reason: &str) {
-    match checked {
-        Ok(_) => panic!("{name} is accepted"),
-        Err(message) => assert!(message.contains(reason), "{name}: {message}"),
-    }
+fn assert_refused<T>(checked: Result<T, String>, reason: &str) {
+    let message = checked.err().expect("the token is accepted");
+    assert!(message.contains(reason), "{message}");
 }
 
 #[actix::test]
@@ -72,91 +72,131 @@ async fn good_id_tokens_are_accepted() {
     assert_eq!(known.check(&without_type).await, Ok(()));
 }
 
-#[actix::test]
-async fn id_tokens_with_wrong_claims_are_refused() {
-    let known = KnownProvider::new();
-    let second = now().as_second();
-    for (name, changes, reason) in [
-        ("other issuer", json!({ "iss": "https://other.example" }), "another issuer"),
-        ("issuer with a slash", json!({ "iss": "https://id.example/" }), "another issuer"),
-        ("no issuer", json!({ "iss": null }), "another issuer"),
-        ("other audience", json!({ "aud": "other" }), "another audience"),
-        ("no audience", json!({ "aud": null }), "no `aud`"),
-        ("audience as number", json!({ "aud": 1 }), "neither a string nor an array"),
-        ("several audiences without azp", json!({ "aud": [CLIENT, "other"] }), "no `azp`"),
-        ("several audiences with other azp", json!({ "aud": [CLIENT, "other"], "azp": "other" }), "another client"),
-        ("one audience with other azp", json!({ "azp": "other" }), "another client"),
-        ("expired", json!({ "exp": second - 60 }), "expired"),
-        ("no exp", json!({ "exp": null }), "no `exp`"),
-        ("exp as text", json!({ "exp": "soon" }), "not a time"),
-        ("not yet valid", json!({ "nbf": second + 61 }), "not valid yet"),
-        ("issued in the future", json!({ "iat": second + 61 }), "in the future"),
-        ("no iat", json!({ "iat": null }), "no `iat`"),
-        ("other nonce", json!({ "nonce": "nonce-2" }), "nonce"),
-        ("no nonce", json!({ "nonce": null }), "nonce"),
-        ("nonce as list", json!({ "nonce": [NONCE] }), "nonce"),
-        ("no subject", json!({ "sub": null }), "no `sub`"),
-        ("empty subject", json!({ "sub": "" }), "not a non-empty string"),
-        ("logout token", json!({ "events": { "http://schemas.openid.net/event/backchannel-logout": {} } }), "an event"),
-    ] {
-        let token = known.sign(&merge(&id_claims(ISSUER), changes));
-        assert_refused(name, known.check(&token).await, reason);
+mod id_tokens_with_wrong_claims_are_refused {
+    use super::*;
+
+    async fn assert_claims_refused(changes: Value, reason: &str) {
+        let known = KnownProvider::new();
+        assert_eq!(known.check(&known.sign(&id_claims(ISSUER))).await, Ok(()));
+        assert_refused(known.check(&known.sign(&merge(&id_claims(ISSUER), changes))).await, reason);
+    }
+
+    fn second() -> i64 {
+        now().as_second()
+    }
+
+    test_rows! { async assert_claims_refused;
+        other_issuer: json!({ "iss": "https://other.example" }), "another issuer";
+        issuer_with_a_slash: json!({ "iss": "https://id.example/" }), "another issuer";
+        no_issuer: json!({ "iss": null }), "another issuer";
+        other_audience: json!({ "aud": "other" }), "another audience";
+        no_audience: json!({ "aud": null }), "no `aud`";
+        audience_as_a_number: json!({ "aud": 1 }), "neither a string nor an array";
+        several_audiences_without_azp: json!({ "aud": [CLIENT, "other"] }), "no `azp`";
+        several_audiences_with_other_azp: json!({ "aud": [CLIENT, "other"], "azp": "other" }), "another client";
+        one_audience_with_other_azp: json!({ "azp": "other" }), "another client";
+        expired: json!({ "exp": second() - 60 }), "expired";
+        no_expiry: json!({ "exp": null }), "no `exp`";
+        expiry_as_text: json!({ "exp": "soon" }), "not a time";
+        not_yet_valid: json!({ "nbf": second() + 61 }), "not valid yet";
+        issued_in_the_future: json!({ "iat": second() + 61 }), "in the future";
+        no_time_of_issue: json!({ "iat": null }), "no `iat`";
+        other_nonce: json!({ "nonce": "nonce-2" }), "nonce";
+        no_nonce: json!({ "nonce": null }), "nonce";
+        nonce_as_a_list: json!({ "nonce": [NONCE] }), "nonce";
+        no_subject: json!({ "sub": null }), "no `sub`";
+        empty_subject: json!({ "sub": "" }), "not a non-empty string";
+        logout_token: json!({ "events": { LOGOUT_EVENT: {} } }), "an event";
     }
 }
 
-#[actix::test]
-async fn id_tokens_with_wrong_header_or_signature_are_refused() {
-    let known = KnownProvider::new();
-    let claims = id_claims(ISSUER);
-    let good = known.sign(&claims);
-    for (name, changes, reason) in [
-        ("access token", json!({ "typ": "at+jwt" }), "another kind"),
-        ("logout token", json!({ "typ": "logout+jwt" }), "another kind"),
-        ("none", json!({ "alg": "none" }), "not supported"),
-        ("HS256", json!({ "alg": "HS256" }), "`alg` is not that of its key"),
-        ("RS256", json!({ "alg": "RS256" }), "`alg` is not that of its key"),
-        ("critical extension", json!({ "crit": ["exp"] }), "crit"),
-    ] {
-        assert_refused(name, known.check(&known.key.sign(&known.header(changes), &claims)).await, reason);
+mod id_tokens_with_wrong_headers_are_refused {
+    use super::*;
+
+    async fn assert_header_refused(changes: Value, reason: &str) {
+        let known = KnownProvider::new();
+        let sign = |changes: Value| known.key.sign(&known.header(changes), &id_claims(ISSUER));
+        assert_eq!(known.check(&sign(json!({}))).await, Ok(()));
+        assert_refused(known.check(&sign(changes)).await, reason);
     }
-    let forged = known.other_key.sign(&known.header(json!({})), &claims);
-    assert_refused("key of another with the same id", known.check(&forged).await, "signature is wrong");
-    let (signed, _) = good.rsplit_once('.').unwrap();
-    for (name, token, reason) in [
-        ("empty", String::new(), "three parts"),
-        ("no signature", format!("{signed}."), "signature is wrong"),
-        ("two parts", signed.to_owned(), "three parts"),
-        ("five parts", format!("{good}.a.b"), "three parts"),
-        ("too long", "x".repeat(20_000), "too long"),
-    ] {
-        assert_refused(name, known.check(&token).await, reason);
+
+    test_rows! { async assert_header_refused;
+        access_token: json!({ "typ": "at+jwt" }), "another kind";
+        logout_token: json!({ "typ": "logout+jwt" }), "another kind";
+        alg_none: json!({ "alg": "none" }), "not supported";
+        alg_hs256: json!({ "alg": "HS256" }), "`alg` is not that of its key";
+        alg_rs256: json!({ "alg": "RS256" }), "`alg` is not that of its key";
+        critical_extension: json!({ "crit": ["exp"] }), "crit";
     }
-    let twice = format!("{},\"sub\":\"bob\"}}", claims.to_string().trim_end_matches('}'));
-    let twice = known.key.sign_text(&known.header(json!({})).to_string(), &twice);
-    assert_refused("repeated claim", known.check(&twice).await, "repeated");
+}
+
+mod malformed_id_tokens_are_refused {
+    use super::*;
+
+    /// Checks a token that `change` makes of a good one.
+    async fn assert_changed_refused(change: impl Fn(&KnownProvider, &str) -> String, reason: &str) {
+        let known = KnownProvider::new();
+        let good = known.sign(&id_claims(ISSUER));
+        assert_eq!(known.check(&good).await, Ok(()));
+        assert_refused(known.check(&change(&known, &good)).await, reason);
+    }
+
+    fn unsigned_part(token: &str) -> &str {
+        token.rsplit_once('.').unwrap().0
+    }
+
+    fn with_repeated_claim(known: &KnownProvider) -> String {
+        let claims = format!("{},\"sub\":\"bob\"}}", id_claims(ISSUER).to_string().trim_end_matches('}'));
+        known.key.sign_text(&known.header(json!({})).to_string(), &claims)
+    }
+
+    fn with_key_of_another(known: &KnownProvider) -> String {
+        known.other_key.sign(&known.header(json!({})), &id_claims(ISSUER))
+    }
+
+    test_rows! { async assert_changed_refused;
+        empty_token: |_, _| String::new(), "three parts";
+        empty_signature: |_, good| format!("{}.", unsigned_part(good)), "signature is wrong";
+        two_parts: |_, good| unsigned_part(good).to_owned(), "three parts";
+        five_parts: |_, good| format!("{good}.a.b"), "three parts";
+        huge_token: |_, _| "x".repeat(20_000), "too long";
+        repeated_claim: |known, _| with_repeated_claim(known), "repeated";
+        key_of_another_with_the_same_id: |known, _| with_key_of_another(known), "signature is wrong";
+    }
+}
+
+fn logout_claims() -> Value {
+    json!({
+        "iss": ISSUER, "aud": CLIENT, "iat": now().as_second(), "exp": now().as_second() + 120,
+        "jti": "1", "events": { LOGOUT_EVENT: {} }, "sub": "alice", "sid": "s1",
+    })
+}
+
+mod wrong_logout_tokens_are_refused {
+    use super::*;
+
+    async fn assert_logout_refused(changes: Value, reason: &str) {
+        let known = KnownProvider::new();
+        known.check_logout(&known.sign(&logout_claims())).await.unwrap();
+        assert_refused(known.check_logout(&known.sign(&merge(&logout_claims(), changes))).await, reason);
+    }
+
+    test_rows! { async assert_logout_refused;
+        id_token: json!({ "events": null }), "no logout";
+        other_event: json!({ "events": { "x": {} } }), "no logout";
+        event_as_text: json!({ "events": LOGOUT_EVENT }), "no logout";
+        nonce: json!({ "nonce": "n" }), "nonce";
+        nobody: json!({ "sub": null, "sid": null }), "neither";
+        no_id: json!({ "jti": null }), "no `jti`";
+        other_audience: json!({ "aud": "other" }), "another audience";
+        other_issuer: json!({ "iss": "https://other.example" }), "another issuer";
+        expired: json!({ "exp": now().as_second() - 60 }), "expired";
+    }
 }
 
 #[actix::test]
 async fn logout_tokens_end_what_they_name() {
     let known = KnownProvider::new();
-    let events = json!({ "http://schemas.openid.net/event/backchannel-logout": {} });
-    let good = json!({
-        "iss": ISSUER, "aud": CLIENT, "iat": now().as_second(), "exp": now().as_second() + 120,
-        "jti": "1", "events": events, "sub": "alice", "sid": "s1",
-    });
-    for (name, changes, reason) in [
-        ("ID token", json!({ "events": null }), "no logout"),
-        ("other event", json!({ "events": { "x": {} } }), "no logout"),
-        ("event as text", json!({ "events": "http://schemas.openid.net/event/backchannel-logout" }), "no logout"),
-        ("nonce", json!({ "nonce": "n" }), "nonce"),
-        ("nobody", json!({ "sub": null, "sid": null }), "neither"),
-        ("no id", json!({ "jti": null }), "no `jti`"),
-        ("other audience", json!({ "aud": "other" }), "another audience"),
-        ("other issuer", json!({ "iss": "https://other.example" }), "another issuer"),
-        ("expired", json!({ "exp": now().as_second() - 60 }), "expired"),
-    ] {
-        assert_refused(name, known.check_logout(&known.sign(&merge(&good, changes))).await, reason);
-    }
     let session = |subject: &str, sid: Option<&str>| ProviderSession {
         issuer: ISSUER.into(),
         subject: subject.into(),
@@ -169,7 +209,7 @@ async fn logout_tokens_end_what_they_name() {
     };
     let ends = async |changes: Value| {
         let header = known.header(json!({ "typ": "logout+jwt" }));
-        let notice = known.check_logout(&known.key.sign(&header, &merge(&good, changes))).await.unwrap();
+        let notice = known.check_logout(&known.key.sign(&header, &merge(&logout_claims(), changes))).await.unwrap();
         let sessions = [("alice", Some("s1")), ("alice", Some("s2")), ("bob", Some("s1")), ("alice", None)];
         sessions.map(|(subject, sid)| notice.ends(&session(subject, sid)))
     };
