@@ -142,7 +142,7 @@ export class IdentityProvider {
             clients: this.clients,
             clientDefaults: { grant_types: ['authorization_code', 'refresh_token'] },
             scopes: ['openid', 'offline_access', ...this.scopes],
-            claims: { openid: ['sub', 'sid'], profile: ['name'], email: ['email'], groups: ['groups'] },
+            claims: { openid: ['sub', 'sid'], profile: ['name', 'oid'], email: ['email'], groups: ['groups'] },
             ...(this.rotates && { rotateRefreshToken: true }),
             issueRefreshToken: (_, client) => client.grantTypeAllowed('refresh_token'),
             acrValues: ['urn:example:mfa', 'urn:example:pwd'],

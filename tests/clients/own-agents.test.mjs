@@ -16,7 +16,7 @@ describe('a rule for changes of own agents', () => {
     });
     after(() => it.stop());
 
-    const token = (client_id, scope, subject = 'alice') => it.provider.token(subject, { aud: it.gateway.url, client_id, scope });
+    const token = (client_id, scope, subject = 'alice', claims = {}) => it.provider.token(subject, { aud: it.gateway.url, client_id, scope, ...claims });
     const createKey = async (role, name) => {
         const subject = ['--subject', it.provider.issuer, 'alice'];
         return (await run(binary, ['keys', 'create', '--role', role, '--name', name, ...subject, '--data', it.gateway.data], { env: environment() })).stdout.trim();
@@ -96,6 +96,45 @@ describe('a rule for changes of own agents', () => {
         const decided = await bob.api('POST', `/changes/${id}/decision`, { decision: 'approve', version, digest });
         assert.equal(decided.status, 200, JSON.stringify(decided.body));
         await gateway.reached(id, 'applied');
+    });
+
+    test('another subject of the person in access tokens does not decide either', async () => {
+        const { gateway, provider } = it;
+        // The access tokens of Okta have the login as `sub`, and the `sub` of ID tokens as `uid`.
+        const uid = await propose(await token('robot', 'tools:read tools:propose', 'alice@id.example', { uid: 'alice' }), 'By a token with uid');
+        const alone = await propose(await token('robot', 'tools:read tools:propose', 'alice@id.example', { uid: 'other' }), 'By another uid');
+        // Both tokens of Entra ID have the same `oid`.
+        provider.accounts.dora = { name: 'Dora', groups: ['platform'], oid: 'object-7' };
+        const dora = await new Browser(gateway).signIn(provider, 'dora');
+        const oid = await propose(await token('robot', 'tools:read tools:propose', 'dora-of-robot', { oid: 'object-7' }), 'By a token with oid');
+        await assertSelfApproval(await alice.decide(uid, 'approve'));
+        await assertSelfApproval(await dora.decide(oid, 'approve'));
+        assert.deepEqual((await dora.me()).otherNames, [`${provider.issuer}#object-7`]);
+        // Each of them may decide on the changes of others.
+        await alice.approve(oid);
+        await dora.approve(uid);
+        await alice.approve(alone);
+        for (const id of [uid, oid, alone]) await gateway.reached(id, 'applied');
+        it.dora = dora;
+    });
+
+    test('no standing rule serves another subject of its creator', async () => {
+        const { gateway, dora } = it;
+        const ask = (person, path, body) => person.post(`/api${path}`, body);
+        const any = { arguments: 'any', principal: 'any', for: 3600 };
+        const proposeAs = async (subject, claims, title) => propose(await token('robot', 'tools:read tools:propose', subject, claims), title);
+        const own = await proposeAs('dora-of-robot', { oid: 'object-7' }, 'For a rule');
+        await assertSelfApproval(await ask(dora, `/changes/${own}/rule`, { verdict: 'allow', ...any }));
+        const denial = await ask(alice, `/changes/${own}/rule`, { verdict: 'deny', arguments: 'exact', principal: 'same' });
+        const { id: denied } = await denial.json();
+        await assertSelfApproval(await ask(dora, `/rules/${denied}/revoke`, {}));
+        assert.equal((await ask(alice, `/rules/${denied}/revoke`, {})).status, 200);
+        // The rule that she creates from the change of somebody else does not apply to her own agent.
+        const other = await proposeAs('bob', {}, 'By an agent of bob');
+        const { id: allowed } = await (await ask(dora, `/changes/${other}/rule`, { verdict: 'allow', ...any })).json();
+        assert.equal(await proposeAs('bob', {}, 'Without review'), undefined);
+        assert.match(await proposeAs('dora-of-robot', { oid: 'object-7' }, 'With a review'), /^chg_/);
+        assert.equal((await ask(dora, `/rules/${allowed}/revoke`, {})).status, 200);
     });
 
     test('what the keys of the person propose needs somebody else', async () => {

@@ -20,7 +20,7 @@ import { auditRequest, isNarrowed, readAuditFilter } from '../../src/rest/assets
 import { splitFields } from '../../src/rest/assets/js/ui/callargs.js';
 import { columns, emphasis, foldEqual, pairUp } from '../../src/rest/assets/js/ui/difflines.js';
 import { spanOf } from '../../src/rest/assets/js/ui/export.js';
-import { isReviewerOf } from '../../src/rest/assets/js/ui/terms.js';
+import { isBarredAsProposer, isReviewerOf } from '../../src/rest/assets/js/ui/terms.js';
 import { hasRecipe, unannotatedTools } from '../../src/rest/assets/js/ui/tools.js';
 import { truncatedLength } from '../../src/rest/assets/js/ui/longtext.js';
 import { checkLinks } from '../../src/rest/assets/js/views/audit.js';
@@ -440,6 +440,20 @@ test('a rule lets everybody, a role or a group decide', () => {
     [['dba'], { groups: ['dba'] }, true], [['dba'], { groups: ['dba'], mayDecide: false }, false], [['dba', 'admin'], { role: 'admin' }, true],
   ]) assert.equal(mayDecide(reviewers, me), expected, JSON.stringify([reviewers, me]));
   assert.equal(isReviewerOf({}, { mayDecide: true, role: 'reviewer' }), true);
+});
+
+test('the proposer is recognised by name, owner, key and other claims', () => {
+  const me = { name: 'https://id.example#alice', keyId: 'person:https://id.example#alice', otherNames: ['https://id.example#oid'] };
+  const isBarred = (proposer, terms) => isBarredAsProposer({ proposer: { principal: 'robot', ...proposer }, terms }, me);
+  const agent = { owner: me.name, claims: {} };
+  for (const [proposer, expected] of [
+    [{}, false], [{ principal: me.name }, true], [{ owner: me.name }, true], [{ keyId: me.keyId }, true], [{ keyId: 'key_2' }, false],
+    [{ owner: 'https://id.example#oid' }, true], [{ owner: 'https://id.example#x', claims: { otherNames: me.otherNames } }, true],
+    [{ owner: 'https://id.example#x', claims: { otherNames: [me.name] } }, true],
+    [{ owner: 'https://id.example#x', claims: { otherNames: ['https://id.example#oid-2'] } }, false],
+  ]) assert.equal(isBarred(proposer), expected, JSON.stringify(proposer));
+  assert.deepEqual([isBarred(agent), isBarred(agent, { ownAgents: true })], [true, false]);
+  assert.equal(isBarred({ owner: 'https://id.example#oid', claims: {} }, { ownAgents: true }), true, 'other claims grant nothing');
 });
 
 test('a vote keeps a change selected, a new digest does not', () => {

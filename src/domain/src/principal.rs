@@ -79,6 +79,12 @@ impl Principal {
         self.claims.as_ref()?.display_name.as_deref()
     }
 
+    /// Returns the further names of the person ([`Claims::other_names`]).
+    #[must_use]
+    pub fn other_names(&self) -> &[String] {
+        self.claims.as_ref().map_or(&[], |claims| &claims.other_names)
+    }
+
     /// Returns `true` if the principal's token permits this. Keys and tokens whose role comes from a claim permit all that
     /// their role does.
     #[must_use]
@@ -166,6 +172,10 @@ pub struct Claims {
     /// The groups of the configured claim.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
+    /// Names of the person by other claims than `sub`, which may differ between clients: `ISSUER#ID`. A match with them
+    /// forbids a decision, and grants nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_names: Vec<String>,
     /// The second in which the person authenticated, if the provider says so. It is that of the presented token or sign-in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth_time: Option<i64>,

@@ -179,6 +179,9 @@ struct Me<'a> {
     /// The id of the key, if the caller used one.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_id: Option<&'a str>,
+    /// The caller's names by other claims than `sub`. Nobody may approve a change whose proposer has one of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    other_names: Vec<String>,
     /// The groups of `policy.groups` with this person. A rule may require the approval of one of them.
     groups: Vec<String>,
     /// `true` if they may approve, reject, edit, settle, accept definitions, and create and revoke standing rules, unless
@@ -200,6 +203,7 @@ pub async fn me(caller: Caller, data: web::Data<SignInData>) -> HttpResponse {
         role: *role,
         owner: principal.owner(),
         key_id: key_id.as_deref(),
+        other_names: principal.other_names().to_vec(),
         groups: data.reviewers.groups_of(principal),
         may_decide: role.may_decide(),
         may_undo_all: *role == Role::Admin,

@@ -197,7 +197,7 @@ impl StandingRules {
             return Ok(true);
         }
         if let Some(proposer) = &rule.proposer {
-            return Ok(proposer.person().is_same_as(person));
+            return Ok(proposer.person().may_be_same_as(person));
         }
         let Some(change) = &rule.from_change else { return Ok(false) };
         let change = self.deps.store.get(change).await.map_err(|error| {

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::Timestamp;
+use serde_json::Value;
 
 use super::{Refusal, claims::TokenClaims};
 use countersign_config::TokenIssuer;
@@ -20,6 +21,9 @@ const MAX_DISPLAY_CHARS: usize = 60;
 const MAX_SHOWN_SUBJECT_CHARS: usize = 40;
 /// The maximum number of groups that are read from a token.
 const MAX_GROUPS: usize = 1000;
+/// The claims with an id of the person that is the same for all clients: of Entra ID, whose `sub` differs between
+/// applications, and of Okta, whose `sub` differs between ID and access tokens.
+const PERSON_ID_CLAIMS: [&str; 2] = ["oid", "uid"];
 /// The roles, the strongest first. An agent comes before a viewer, because tokens are for agents.
 const ROLES_BY_STRENGTH: [Role; 4] = [Role::Admin, Role::Reviewer, Role::Agent, Role::Viewer];
 
@@ -51,7 +55,8 @@ pub(super) fn to_principal(
     let groups = groups.into_iter().map(str::to_owned).collect();
     let display_name = display_name(&claims, client, &issuer.issuer, subject);
     let (auth_time, acr) = (claims.auth_time(now.as_second()), claims.acr());
-    let claims = Claims { display_name, scopes, groups, auth_time, acr, json: claims.json };
+    let other_names = other_names(&claims, &issuer.issuer);
+    let claims = Claims { display_name, scopes, groups, other_names, auth_time, acr, json: claims.json };
     Ok(Principal { name, role, key_id: None, owner, claims: Some(Arc::new(claims)) })
 }
 
@@ -86,6 +91,12 @@ pub(super) fn role_of_groups(roles: &BTreeMap<String, Role>, groups: &[&str]) ->
     ROLES_BY_STRENGTH
         .into_iter()
         .find(|strongest| roles.iter().any(|(group, role)| role == strongest && is_member(group)))
+}
+
+/// Returns the names of the person by the claims that are the same for all clients.
+pub(super) fn other_names(claims: &TokenClaims, issuer: &str) -> Vec<String> {
+    let ids = PERSON_ID_CLAIMS.iter().filter_map(|name| claims.get(name).and_then(Value::as_str));
+    ids.filter(|id| !id.is_empty() && id.len() <= MAX_ID_BYTES).map(|id| subject_name(issuer, id)).collect()
 }
 
 /// Returns the name to show, followed by the subject and the issuer's host, because people may choose the same names.

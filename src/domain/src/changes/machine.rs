@@ -234,10 +234,10 @@ impl Change {
         self.proposed_arguments.as_ref().unwrap_or(&self.arguments)
     }
 
-    /// Returns `true` if this person proposed the change, with any of their accounts.
+    /// Returns `true` if this person may have proposed the change, with any of their accounts. It only forbids.
     #[must_use]
     pub fn is_proposed_by(&self, person: Person<'_>) -> bool {
-        Person::from_proposer(&self.proposer).is_same_as(person)
+        Person::from_proposer(&self.proposer).may_be_same_as(person)
     }
 
     /// Returns `true` unless this person proposed the change. If its rule says `own_agents: allow`, a person may also approve
@@ -253,10 +253,10 @@ impl Change {
         is_own_agent || !self.is_proposed_by(person)
     }
 
-    /// Returns `true` if this person edited its arguments.
+    /// Returns `true` if this person may have edited its arguments. It only forbids.
     #[must_use]
     pub fn is_edited_by(&self, person: Person<'_>) -> bool {
-        self.edits.iter().any(|edit| Person::from_editor(edit).is_same_as(person))
+        self.edits.iter().any(|edit| Person::from_editor(edit).may_be_same_as(person))
     }
 
     /// Returns until when an approval at `now` can be undone, or `None` if the change runs at once. The grace period
@@ -323,7 +323,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                     return Err(IllegalTransition::EditedByApprover);
                 }
                 let mut votes = change.decisions.iter().filter(|d| d.verdict == ReviewVerdict::Approve);
-                if votes.any(|vote| Person::from_decision(vote).is_same_as(reviewer)) {
+                if votes.any(|vote| Person::from_decision(vote).may_be_same_as(reviewer)) {
                     return Err(IllegalTransition::AlreadyVoted);
                 }
             }
@@ -351,6 +351,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             (actor, key_id, comment) = (editor.name.clone(), editor.key_id.clone(), edit_comment.clone());
             after.edits.push(Edit {
                 display_name: editor.display_name().map(str::to_owned),
+                other_names: editor.other_names().to_vec(),
                 by: editor.name,
                 owner: editor.owner,
                 key_id: editor.key_id,

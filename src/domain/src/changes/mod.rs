@@ -249,6 +249,9 @@ pub struct ReviewDecision {
     /// The key used for the decision, if any. An approval counts as long as that key is valid.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
+    /// The reviewer's names by other claims than `sub`. They forbid a second vote.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_names: Vec<String>,
     /// The rights of the access token used for the decision, if any. An approval counts as long as they would suffice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<TokenRights>,
@@ -283,6 +286,9 @@ pub struct Edit {
     /// The id of the editor's key. It identifies the person, because editors may not be allowed to approve.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
+    /// The editor's names by other claims than `sub`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_names: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
     pub at: Timestamp,

@@ -2,7 +2,8 @@
 //! --owner`), who decides once, and never on their own proposals.
 //!
 //! Everything that depends on a person's identity uses [`Person::is_same_as`]: decisions, standing rules, settlements,
-//! undone approvals, edits and denials. What a principal may see and withdraw depends on the exact name instead.
+//! undone approvals, edits and denials. Where a match only forbids, [`Person::may_be_same_as`] is used. What a principal
+//! may see and withdraw depends on the exact name instead.
 
 use unicode_normalization::UnicodeNormalization;
 
@@ -17,33 +18,55 @@ pub struct Person<'a> {
     pub owner: Option<&'a str>,
     /// The id of the presented key, if any.
     pub key: Option<&'a str>,
+    /// The names of the person by other claims ([`Claims::other_names`](crate::principal::Claims::other_names)).
+    pub other_names: &'a [String],
 }
 
 impl<'a> Person<'a> {
     /// Creates a person of whom only the name is known.
     #[must_use]
     pub fn from_name(name: &'a str) -> Self {
-        Self { name, owner: None, key: None }
+        Self { name, owner: None, key: None, other_names: &[] }
     }
 
     #[must_use]
     pub fn from_principal(principal: &'a Principal) -> Self {
-        Self { name: &principal.name, owner: principal.owner.as_deref(), key: principal.key_id.as_deref() }
+        Self {
+            name: &principal.name,
+            owner: principal.owner.as_deref(),
+            key: principal.key_id.as_deref(),
+            other_names: principal.other_names(),
+        }
     }
 
     #[must_use]
     pub fn from_proposer(proposer: &'a Proposer) -> Self {
-        Self { name: &proposer.principal, owner: proposer.owner.as_deref(), key: proposer.key_id.as_deref() }
+        Self {
+            name: &proposer.principal,
+            owner: proposer.owner.as_deref(),
+            key: proposer.key_id.as_deref(),
+            other_names: proposer.claims.as_ref().map_or(&[], |claims| &claims.other_names),
+        }
     }
 
     #[must_use]
     pub fn from_decision(decision: &'a ReviewDecision) -> Self {
-        Self { name: &decision.reviewer, owner: decision.owner.as_deref(), key: decision.key_id.as_deref() }
+        Self {
+            name: &decision.reviewer,
+            owner: decision.owner.as_deref(),
+            key: decision.key_id.as_deref(),
+            other_names: &decision.other_names,
+        }
     }
 
     #[must_use]
     pub fn from_editor(edit: &'a Edit) -> Self {
-        Self { name: &edit.by, owner: edit.owner.as_deref(), key: edit.key_id.as_deref() }
+        Self {
+            name: &edit.by,
+            owner: edit.owner.as_deref(),
+            key: edit.key_id.as_deref(),
+            other_names: &edit.other_names,
+        }
     }
 
     /// Returns `true` if the accounts share a key, an owner or a name, or if one is named after the owner of the other.
@@ -54,6 +77,17 @@ impl<'a> Person<'a> {
         let known_as =
             |name: &str| names_match(self.name, name) || self.owner.is_some_and(|owner| names_match(owner, name));
         (self.key.is_some() && self.key == other.key) || known_as(other.name) || other.owner.is_some_and(known_as)
+    }
+
+    /// Returns `true` if the accounts are of the same person, or if another claim than `sub` names one person in both. It
+    /// is used only where a match forbids something, because an issuer need not vouch for such claims.
+    #[must_use]
+    pub fn may_be_same_as(self, other: Person<'_>) -> bool {
+        let is_other_name_of =
+            |person: Person<'_>, name: &String| person.is_named(name) || person.other_names.contains(name);
+        self.is_same_as(other)
+            || self.other_names.iter().any(|name| is_other_name_of(other, name))
+            || other.other_names.iter().any(|name| self.is_named(name))
     }
 
     /// Returns `true` if the person signed in to the dashboard with the identity provider. Keys and access tokens do not count.
@@ -96,7 +130,7 @@ mod tests {
 
     #[test]
     fn accounts_that_share_a_name_or_an_owner_are_one_person() {
-        let person = |name, owner| Person { name, owner, key: None };
+        let person = |name, owner| Person { owner, ..Person::from_name(name) };
         let alice = person("alice", None);
         for same in [
             alice,
@@ -122,6 +156,32 @@ mod tests {
         }
         assert!(!person("a", Some("b")).is_same_as(person("c", Some("d"))));
         assert!(alice.is_named("ALICE") && person("x", Some("Alice")).is_named("alice") && !alice.is_named("x"));
+    }
+
+    #[test]
+    fn other_claims_may_name_the_same_person_of_one_issuer() {
+        let token = "https://id.example#alice-login#agent";
+        let names = |ids: &[&str]| ids.iter().map(|id| format!("https://id.example#{id}")).collect::<Vec<_>>();
+        let (oid, other_oid) = (names(&["oid-1"]), names(&["oid-2"]));
+        let account = |name, owner, other_names| Person { name, owner, key: None, other_names };
+        let agent = account(token, Some("https://id.example#alice-login"), &oid);
+        for same in [
+            account("https://id.example#pairwise", None, &oid),
+            // The claim of one client is the `sub` of the other.
+            account("https://id.example#oid-1", None, &[]),
+            account("laptop", Some("https://id.example#oid-1"), &[]),
+        ] {
+            assert!(agent.may_be_same_as(same) && same.may_be_same_as(agent), "{same:?}");
+            assert!(!agent.is_same_as(same) && !same.is_same_as(agent), "nothing is granted: {same:?}");
+        }
+        for other in [
+            account("https://id.example#pairwise", None, &other_oid),
+            account("https://id.example#pairwise", None, &[]),
+            account("https://other.example#oid-1", None, &[]),
+            account("oid-1", None, &[]),
+        ] {
+            assert!(!agent.may_be_same_as(other) && !other.may_be_same_as(agent), "{other:?}");
+        }
     }
 
     #[test]

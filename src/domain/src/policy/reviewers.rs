@@ -222,6 +222,7 @@ mod tests {
             display_name: None,
             owner: Some("https://id.example#bob".into()),
             key_id: None,
+            other_names: Vec::new(),
             token: Some(TokenRights { role: Role::Reviewer, groups: vec!["db".into()] }),
             verdict: crate::changes::ReviewVerdict::Approve,
             comment: None,

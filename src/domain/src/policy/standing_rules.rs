@@ -125,7 +125,7 @@ pub struct StandingRule {
     pub deadline: Option<Instant>,
 }
 
-/// A reference to an account, by name, owner and key.
+/// A reference to an account, by its names, owner and key.
 #[derive(Clone, Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AccountRef {
@@ -134,12 +134,20 @@ pub struct AccountRef {
     pub owner: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
+    /// Names of the account's person by other claims than `sub`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_names: Vec<String>,
 }
 
 impl AccountRef {
     #[must_use]
     pub fn person(&self) -> Person<'_> {
-        Person { name: &self.name, owner: self.owner.as_deref(), key: self.key_id.as_deref() }
+        Person {
+            name: &self.name,
+            owner: self.owner.as_deref(),
+            key: self.key_id.as_deref(),
+            other_names: &self.other_names,
+        }
     }
 }
 
@@ -333,7 +341,7 @@ impl ToolStandingRules {
             let Ok(Some(creator)) = self.reviewers.current_principal(&rule.creator()) else { return false };
             let has_comment = rule.comment.is_some() || !decision.terms.require_comment;
             has_comment
-                && !Person::from_principal(caller).is_same_as(Person::from_principal(&creator))
+                && !Person::from_principal(caller).may_be_same_as(Person::from_principal(&creator))
                 && can_approve_alone(&self.reviewers, &decision.terms, &creator)
         });
         match allows.find(&mut matches) {

@@ -467,6 +467,7 @@ async fn pruned_arguments_are_not_shown_as_run() {
         display_name: None,
         owner: None,
         key_id: None,
+        other_names: Vec::new(),
         comment: None,
         at: change.created_at,
         from: "sha256:a".into(),

@@ -66,11 +66,11 @@ impl<'a> ChangeView<'a> {
             provider: &change.provider,
             diff,
             duplicate_of: change.duplicate_of.as_deref(),
-            // An agent must not learn which key a reviewer used.
+            // An agent must not learn which key a reviewer used, nor the reviewer's ids.
             decisions: change
                 .decisions
                 .iter()
-                .map(|d| ReviewDecision { key_id: None, token: None, ..d.clone() })
+                .map(|d| ReviewDecision { key_id: None, token: None, other_names: Vec::new(), ..d.clone() })
                 .collect(),
             fault,
             result: change.result.as_deref(),

@@ -40,7 +40,7 @@ pub(crate) fn check_request(
     Ok(())
 }
 
-/// Returns `true` if the reviewer is the proposer, by name, owner or key. It is checked here before a provider is asked;
+/// Returns `true` if the reviewer is the proposer, by name, owner, key or claim. It is checked here before a provider is asked;
 /// [`machine::apply`](countersign_domain::changes::machine::apply) decides at the vote or the edit.
 pub(crate) fn is_proposer(reviewer: &Principal, change: &Change) -> bool {
     change.is_proposed_by(Person::from_principal(reviewer))

@@ -178,6 +178,7 @@ async fn decide_now(inner: &Inner, decision: ChangeDecision) -> RequestResult {
         display_name: reviewer.display_name().map(str::to_owned),
         owner: reviewer.owner.clone(),
         key_id: reviewer.key_id.clone(),
+        other_names: reviewer.other_names().to_vec(),
         token: TokenRights::from_principal(&reviewer),
         verdict,
         comment,

@@ -164,6 +164,7 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
             display_name: None,
             owner: None,
             key_id: None,
+            other_names: Vec::new(),
             token: None,
             verdict: ReviewVerdict::Approve,
             comment: None,

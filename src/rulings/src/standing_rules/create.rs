@@ -98,6 +98,7 @@ impl StandingRules {
                 name: change.proposer.principal.clone(),
                 owner: change.proposer.owner.clone(),
                 key_id: change.proposer.key_id.clone(),
+                other_names: Person::from_proposer(&change.proposer).other_names.to_vec(),
             }),
             arguments_hash: is_exact.then(|| canonical_text_hash(arguments)),
             arguments: (is_exact && arguments.len() <= MAX_KEPT_ARGUMENTS_BYTES).then(|| Arc::clone(&change.arguments)),

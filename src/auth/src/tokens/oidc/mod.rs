@@ -22,6 +22,7 @@ use super::{
     claims::TokenClaims,
     code_flow::{self, AuthorizationResponseError, CodeRequest},
     issuer::{Issuer, IssuerSnapshot},
+    principal::other_names,
 };
 use countersign_config::{Config, OidcConfig, TokenIssuer};
 use countersign_domain::{changes::SignInTerms, principal::Claims};
@@ -166,7 +167,8 @@ impl OidcClient {
             return StoredPerson { role: None, ..person.clone() };
         };
         let (role, groups) = provider.assess(&claims);
-        let claims = Arc::new(Claims { groups, ..(*person.claims).clone() });
+        let other_names = other_names(&claims, &provider.config.issuer);
+        let claims = Arc::new(Claims { groups, other_names, ..(*person.claims).clone() });
         StoredPerson { role, claims, ..person.clone() }
     }
 

@@ -317,7 +317,8 @@ async fn claim_that_left_userinfo_is_lost_despite_old_id_token() {
 #[actix::test]
 async fn people_are_reassessed_by_their_last_claims() {
     let fixture = Fixture::start(|_| {}).await;
-    let person = fixture.sign_in(json!({})).await.unwrap().person;
+    let person = fixture.sign_in(json!({ "oid": "o1" })).await.unwrap().person;
+    assert_eq!(person.claims.other_names, [format!("{}#o1", fixture.provider.issuer)]);
     assert_eq!(fixture.client.reassess(&person), person);
     let mut stricter = fixture.client.config().unwrap();
     stricter.roles = [("platform".to_owned(), Role::Viewer)].into();

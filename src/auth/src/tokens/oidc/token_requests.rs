@@ -12,7 +12,7 @@ use super::{
         issuer::IssuerSnapshot,
         jwt::UnverifiedJwt,
         metadata::SignInEndpoints,
-        principal::{MAX_ID_BYTES, display_name, read_groups, role_of_groups},
+        principal::{MAX_ID_BYTES, display_name, other_names, read_groups, role_of_groups},
         requests::{ClientIdentity, RequestError, get_with_token, post_form},
     },
     ConfiguredIdentityProvider, MAX_SESSION_LIFETIME, SessionTokens, SignInProblem,
@@ -173,10 +173,11 @@ impl ConfiguredIdentityProvider {
         let claims = claims.remove_claims(&PER_TOKEN_CLAIMS);
         let (role, groups) = self.assess(&claims);
         let display_name = display_name(&claims, None, &self.config.issuer, &subject);
+        let other_names = other_names(&claims, &self.config.issuer);
         let person = StoredPerson {
             name: subject_name(&self.config.issuer, &subject),
             role,
-            claims: Arc::new(Claims { display_name, groups, json: claims.json, ..Claims::default() }),
+            claims: Arc::new(Claims { display_name, groups, other_names, json: claims.json, ..Claims::default() }),
             updated_at: now,
             revoked_at: None,
         };

@@ -62,6 +62,22 @@ fn principal_has_the_names_scopes_and_claims_of_its_token() {
 }
 
 #[test]
+fn ids_that_all_clients_see_are_further_names() {
+    let key = TestKey::es256("one");
+    let verifier = verifier(&[issuer_config(ISSUER)], &[&key]);
+    let other_names = |changes: Value| {
+        let token = key.sign(&key.header(), &merge(&claims(now()), changes));
+        principal(&verifier, &token).unwrap().other_names().to_vec()
+    };
+    let name = |id: &str| format!("{ISSUER}#{id}");
+    assert_eq!(other_names(json!({ "oid": "a b", "email": "a@id.example" })), [name("a%20b")]);
+    assert_eq!(other_names(json!({ "uid": "00u1", "oid": "o1" })), [name("o1"), name("00u1")]);
+    for unusable in [json!(null), json!(""), json!(1000), json!(["o1"]), json!("a".repeat(256))] {
+        assert_eq!(other_names(json!({ "oid": unusable })), [""; 0], "{unusable}");
+    }
+}
+
+#[test]
 fn claims_of_common_providers_are_understood() {
     let key = TestKey::es256("one");
     let verifier = verifier(&[issuer_config(ISSUER)], &[&key]);

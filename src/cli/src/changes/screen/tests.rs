@@ -50,8 +50,15 @@ fn change(id: &str, version: u64, state: &str) -> Change {
 fn app(role: &str, changes: &[Change], size: (u16, u16)) -> App {
     let may_decide = role == "reviewer";
     let (owner, key_id) = (Some("alice".into()), Some("key_1".into()));
-    let me =
-        CurrentUser { name: "alice".into(), role: role.into(), owner, key_id, groups: vec!["ops".into()], may_decide };
+    let me = CurrentUser {
+        name: "alice".into(),
+        role: role.into(),
+        owner,
+        key_id,
+        other_names: vec!["https://id.example#alice".into()],
+        groups: vec!["ops".into()],
+        may_decide,
+    };
     let mut app = App::new(me, Theme { colour: false, unicode: true }, now());
     app.size = size;
     app.is_feed_connected = true;
@@ -241,6 +248,8 @@ fn viewer_cannot_decide() {
 fn approval_is_not_offered_to_barred_reviewers() {
     let own = json!({"proposer": {"principal": "alice", "transport": "stdio"}});
     let owned = json!({"proposer": {"principal": "laptop", "owner": "Alice", "transport": "stdio"}});
+    let claims = json!({"otherNames": ["https://id.example#alice"], "json": "{}"});
+    let agent = json!({"proposer": {"principal": "https://id.example#a1#cli", "claims": claims, "transport": "http"}});
     let voted = json!({"terms": {"quorum": 2}, "decisions": [{
         "reviewer": "desk", "owner": "alice", "verdict": "approve", "at": "2027-01-01T00:01:00Z", "version": 1
     }]});
@@ -250,6 +259,7 @@ fn approval_is_not_offered_to_barred_reviewers() {
     for (more, why) in [
         (own, "You proposed this change, so somebody else has to approve it."),
         (owned, "with a key of the same owner as yours, so somebody else has to approve it."),
+        (agent, "An agent proposed this change in your name, so somebody else has to approve it."),
         (voted, "You have approved this. One more approval is needed."),
         (not_asked, "Under this rule only dba can decide, and you are not one of them."),
         (blind, "The rule requires a preview and there is none"),

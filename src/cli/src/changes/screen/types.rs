@@ -25,13 +25,20 @@ pub struct CurrentUser {
     #[serde(default)]
     pub key_id: Option<String>,
     #[serde(default)]
+    pub other_names: Vec<String>,
+    #[serde(default)]
     pub groups: Vec<String>,
     pub may_decide: bool,
 }
 
 impl CurrentUser {
     fn person(&self) -> Person<'_> {
-        Person { name: &self.name, owner: self.owner.as_deref(), key: self.key_id.as_deref() }
+        Person {
+            name: &self.name,
+            owner: self.owner.as_deref(),
+            key: self.key_id.as_deref(),
+            other_names: &self.other_names,
+        }
     }
 
     /// Returns `true` if the rule asks this person to decide, directly or through a role or a group.
@@ -58,16 +65,18 @@ impl CurrentUser {
             let reviewers = terms.reviewers.join(", ");
             return Some(format!("Under this rule only {reviewers} can decide, and you are not one of them."));
         }
-        if Person::from_proposer(&entry.proposer).is_same_as(self.person()) {
+        if Person::from_proposer(&entry.proposer).may_be_same_as(self.person()) {
             let by = if entry.proposer.principal == self.name {
                 "You proposed this change"
+            } else if entry.proposer.claims.is_some() {
+                "An agent proposed this change in your name"
             } else {
                 "This change was proposed with a key of the same owner as yours"
             };
             return Some(format!("{by}, so somebody else has to approve it."));
         }
         let mut votes = entry.decisions.iter().filter(|decision| decision.verdict == ReviewVerdict::Approve);
-        if votes.any(|vote| Person::from_decision(vote).is_same_as(self.person())) {
+        if votes.any(|vote| Person::from_decision(vote).may_be_same_as(self.person())) {
             let quorum = usize::try_from(terms.quorum).unwrap_or(usize::MAX);
             let missing = match quorum.saturating_sub(entry.approvals()) {
                 1 => "One more approval is".to_owned(),

@@ -1,5 +1,6 @@
 //! The whole table of states and events, written by hand.
 
+mod people;
 mod properties;
 mod verification;
 
@@ -10,7 +11,7 @@ use serde_json::value::RawValue;
 use super::*;
 use crate::{
     changes::{Operation, PreviewNote, ServerIdentity, Target, Terms, diff::DiffBuilder, testing},
-    principal::{Role, person_key_id, subject_client_name, subject_name},
+    principal::Role,
 };
 
 fn time_at(second: i64) -> Timestamp {
@@ -61,6 +62,7 @@ fn vote(reviewer: &str, owner: Option<&str>, verdict: ReviewVerdict, version: u6
         display_name: None,
         owner,
         key_id: None,
+        other_names: Vec::new(),
         token: None,
         verdict,
         comment: None,
@@ -298,94 +300,6 @@ fn grace_period_ends_before_expiry() {
         |now| apply(&pending, decision("alice", ReviewVerdict::Approve, 7), time_at(now)).unwrap().after.run_after;
     assert_eq!(approve(1), Some(time_at(3595)));
     assert_eq!(approve(3597), None, "there is no time left to wait");
-}
-
-#[test]
-fn editor_cannot_approve_if_other_required() {
-    let approve = |change: &Change, name: &str, owner| {
-        apply(change, ChangeEvent::Decide(vote(name, owner, ReviewVerdict::Approve, change.version)), time_at(2))
-            .map(|t| t.after.state)
-    };
-    let edited_under = |terms: Terms| {
-        let pending = Change { terms: terms.clone(), ..change(ChangeState::Pending) };
-        let ChangeEvent::Edit { editor, comment, arguments, preview, served_by, .. } =
-            edit_by("phone", Some("alice"), r#"{"a":1}"#)
-        else {
-            unreachable!()
-        };
-        let edit = ChangeEvent::Edit { editor, comment, arguments, preview, served_by, terms: Box::new(terms) };
-        apply(&pending, edit, time_at(1)).unwrap().after
-    };
-    let allowed = edited_under(Terms::default());
-    assert_eq!(approve(&allowed, "phone", Some("alice")), Ok(ChangeState::Approved));
-    let other = edited_under(Terms { edit: Editing::Other, ..Terms::default() });
-    let two = edited_under(Terms { quorum: 2, ..Terms::default() });
-    for change in [&other, &two] {
-        for (name, owner) in [("phone", Some("alice")), ("ALICE", None), ("desk", Some("Alice"))] {
-            assert_eq!(approve(change, name, owner), Err(IllegalTransition::EditedByApprover), "{name}");
-        }
-        let rejection = vote("alice", None, ReviewVerdict::Reject, change.version);
-        assert!(apply(change, ChangeEvent::Decide(rejection), time_at(2)).is_ok());
-    }
-    assert_eq!(approve(&other, "bob", None), Ok(ChangeState::Approved));
-    assert_eq!(approve(&two, "bob", None), Ok(ChangeState::Pending));
-}
-
-#[test]
-fn sign_in_approves_own_agent_where_rule_allows_it() {
-    let person = subject_name("https://id.example", "ada");
-    let mut pending = change(ChangeState::Pending);
-    pending.proposer = Proposer {
-        principal: subject_client_name("https://id.example", "ada", "cli"),
-        owner: Some(person.clone()),
-        key_id: None,
-        claims: Some(Arc::default()),
-        ..pending.proposer
-    };
-    let approve = |change: &Change, name: &str, owner, key: Option<&str>| {
-        let key_id = key.map(str::to_owned);
-        let vote = ReviewDecision { key_id, ..vote(name, owner, ReviewVerdict::Approve, change.version) };
-        apply(change, ChangeEvent::Decide(vote), time_at(1)).map(|transition| transition.after.state)
-    };
-    let signed_in = person_key_id(&person);
-    assert_eq!(approve(&pending, &person, None, Some(&signed_in)), Err(IllegalTransition::SelfApproval));
-    pending.terms.own_agents = true;
-    let other_person = person_key_id("https://id.example#bob");
-    for (name, owner, key) in [
-        (person.as_str(), None, None),
-        (&person, None, Some("key_1")),
-        (&person, None, Some(other_person.as_str())),
-        ("laptop", Some(person.as_str()), Some("key_1")),
-        ("laptop", Some(person.as_str()), Some(signed_in.as_str())),
-        (&pending.proposer.principal, Some(person.as_str()), None),
-    ] {
-        assert_eq!(approve(&pending, name, owner, key), Err(IllegalTransition::SelfApproval), "{name} {key:?}");
-    }
-    assert_eq!(approve(&pending, &person, None, Some(&signed_in)), Ok(ChangeState::Approved));
-    let with_key = Proposer { key_id: Some("key_2".into()), claims: None, ..pending.proposer.clone() };
-    let by_key = Change { proposer: with_key, ..pending.clone() };
-    assert_eq!(approve(&by_key, &person, None, Some(&signed_in)), Err(IllegalTransition::SelfApproval));
-    let in_person = Proposer { principal: person.clone(), owner: None, ..pending.proposer.clone() };
-    let by_person = Change { proposer: in_person, ..pending.clone() };
-    assert_eq!(approve(&by_person, &person, None, Some(&signed_in)), Err(IllegalTransition::SelfApproval));
-}
-
-#[test]
-fn person_has_one_vote_and_none_on_own_change() {
-    let mut pending = change(ChangeState::Pending);
-    pending.proposer.owner = Some("carol".into());
-    pending.terms.quorum = 3;
-    let approve = |change: &Change, name, owner| {
-        apply(change, ChangeEvent::Decide(vote(name, owner, ReviewVerdict::Approve, change.version)), time_at(1))
-    };
-    for (name, owner) in [("carol", None), ("desk", Some("carol")), ("agent", None), ("agent", Some("dave"))] {
-        assert_eq!(approve(&pending, name, owner).unwrap_err(), IllegalTransition::SelfApproval, "{name} {owner:?}");
-    }
-    let voted = approve(&pending, "desk", Some("alice")).unwrap().after;
-    for (name, owner) in [("alice", None), ("laptop", Some("alice")), ("desk", None)] {
-        assert_eq!(approve(&voted, name, owner).unwrap_err(), IllegalTransition::AlreadyVoted, "{name} {owner:?}");
-    }
-    assert_eq!(approve(&voted, "bob", None).unwrap().after.approvals(), 2);
 }
 
 #[test]

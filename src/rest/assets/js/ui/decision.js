@@ -175,7 +175,9 @@ export class DecisionBar {
     const change = this.#change;
     if (!isReviewerOf(change, this.#me)) return ['person', `Under this rule only ${change.terms.reviewers.join(', ')} can decide, and you are not one of them.`];
     if (isBarredAsProposer(change, this.#me)) {
-      const by = change.proposer.principal === this.#me.name ? 'You proposed this change' : 'This change was proposed with a key of the same owner as yours';
+      const { principal, claims } = change.proposer;
+      const byOther = claims ? 'An agent proposed this change in your name' : 'This change was proposed with a key of the same owner as yours';
+      const by = principal === this.#me.name ? 'You proposed this change' : byOther;
       return ['person', `${by}, so somebody else has to approve it.`];
     }
     if (hasVoted(change, this.#me)) {

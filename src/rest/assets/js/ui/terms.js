@@ -19,10 +19,12 @@ export const approvalsOf = (change) => change.decisions.filter((d) => d.verdict 
 /** Returns true if the preview shows the effect of the change and not only its arguments. */
 export const showsEffect = ({ preview }) => !preview?.failed && preview?.kind !== 'arguments';
 
-/** Returns true if the user proposed the change, judged by name, owner or key. */
+/** Returns true if the user proposed the change, judged by name, owner, key or another claim of the identity provider. */
 function isOwn(change, me) {
-  const { principal, owner, keyId } = change.proposer;
-  return principal === me.name || (owner ?? principal) === (me.owner ?? me.name) || Boolean(keyId && me.keyId && keyId === me.keyId);
+  const { principal, owner, keyId, claims } = change.proposer;
+  const names = [owner ?? principal, ...(claims?.otherNames ?? [])];
+  const isName = (name) => names.includes(name);
+  return principal === me.name || [me.owner ?? me.name, ...(me.otherNames ?? [])].some(isName) || Boolean(keyId && me.keyId && keyId === me.keyId);
 }
 
 /** Returns true if the rule forbids the user to approve the change, because they or their own agent proposed it. */
