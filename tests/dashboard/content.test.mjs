@@ -18,7 +18,8 @@ let browser;
 let gateway;
 before(async () => {
   browser = await launch();
-  const write = { entity: 'file', target: 'arguments.name', before: { tool: 'read', arguments: { name: 'arguments.name' }, missing: 'no such text' }, after: 'arguments.value' };
+  const write = { entity: 'file', target: 'arguments.name', before: { tool: 'read', arguments: { name: 'arguments.name' }, missing: 'no such text' }, after: 'arguments.value',
+    reads: [{ for_each: 'has(arguments.about) ? [arguments.about] : []', label: 'File', tool: 'read', arguments: { name: 'element' }, as: 'json' }] };
   gateway = await Gateway.start({ servers: { box: { command: process.execPath, args: [SERVER], trust_annotations: true, previews: [{ write }] } } });
   await eventually('the server is connected', async () => (await gateway.api('servers/box')).value.tools?.length === 3);
 });
@@ -29,14 +30,14 @@ after(async () => {
 
 const send = (args) => gateway.propose('box__send', args);
 
-/** Proposes to replace a text, whose earlier value is written first. */
-async function replace(name, was, now) {
+/** Proposes to replace a text, whose earlier value is written first. `about` names a text that is read beside it. */
+async function replace(name, was, now, about = {}) {
   if (was !== null) {
     const id = await gateway.propose('box__write', { name, value: was });
     await gateway.decide(id, 'approve');
     await gateway.reaches(id, 'applied');
   }
-  return gateway.propose('box__write', { name, value: now });
+  return gateway.propose('box__write', { name, value: now, ...about });
 }
 
 async function show(id, options = {}) {
@@ -122,6 +123,27 @@ test('rows are a table with the changed cells marked', async () => {
   await page.getByRole('button', { name: 'JSON' }).first().click();
   await page.locator('.lines', { hasText: '"plan"' }).waitFor();
   await close(page, 'rows');
+});
+
+test('lists and what was read beside the change need no JSON', async () => {
+  await gateway.decide(await replace('facts', null, '{"title":"The plan","labels":["a","b"],"draft":false}'), 'approve');
+  await holds(async () => (await gateway.tool('box__read', { name: 'facts' })).content[0].text, (text) => text.includes('The plan'));
+  const page = await show(await replace('labels', '["bug","web"]', `["bug",${JSON.stringify(ATTACK)}]`, { about: 'facts' }));
+  const cells = page.locator('.fields.both tr', { hasText: 'Content' }).locator('td');
+  await becomes(() => cells.nth(0).locator('.item').allInnerTexts(), ['bug', 'web']);
+  await becomes(() => cells.nth(1).locator('ins mark').allInnerTexts(), [ATTACK]);
+  await becomes(() => page.locator('.target-name').innerText(), 'File: The plan');
+  await becomes(() => page.locator('.read-facts dd').allInnerTexts(), ['The plan', 'a\nb', 'false']);
+  await close(page, 'list');
+  const records = await show(await replace('records', '[{"type":"x","name":"Ada","notes":["a","b"]},{"type":"x","name":"Bob","notes":[]}]', '[{"type":"x","name":"Ada","notes":["b","c"]}]'));
+  await records.locator('tr.update td.changed del', { hasText: 'a' }).waitFor();
+  await records.locator('tr.update td.changed ins', { hasText: 'c' }).waitFor();
+  await records.locator('tr.delete', { hasText: 'Bob' }).waitFor();
+  await close(records, 'records');
+  const long = await show(await replace('long', JSON.stringify(Array.from({ length: 40 }, (_, n) => `line ${n}`)), JSON.stringify(Array.from({ length: 41 }, (_, n) => `line ${n}`))));
+  await becomes(() => long.locator('.line.insert .code').allInnerTexts(), ['line 40']);
+  await long.getByRole('button', { name: /unchanged lines/ }).waitFor();
+  await close(long, 'long-list');
 });
 
 test('rows that are not compared need a second press', async () => {

@@ -3,10 +3,14 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { argumentText, imageOf, MAX_IMAGE_BYTES, wholeValue } from '../../src/rest/assets/js/core/images.js';
+import { compareItems, itemsOf, itemTexts, recordOf } from '../../src/rest/assets/js/core/lists.js';
 import { parseInline, parseMarkdown } from '../../src/rest/assets/js/core/markdown.js';
 import { compareRecipients } from '../../src/rest/assets/js/core/recipients.js';
 import { cellText, compareRows, hasRowsBeyond, MAX_ROWS } from '../../src/rest/assets/js/core/rowtable.js';
 import { addTokens, tokenize, tokensOfParts } from '../../src/rest/assets/js/core/tokens.js';
+import { joinFileHeaders } from '../../src/rest/assets/js/ui/difflines.js';
+import { nameOfTarget } from '../../src/rest/assets/js/ui/facts.js';
+import { computesEffect } from '../../src/rest/assets/js/ui/terms.js';
 
 const LANGUAGES = ['javascript', 'typescript', 'rust', 'go', 'java', 'kotlin', 'swift', 'c', 'csharp', 'php', 'css', 'python', 'ruby', 'shell', 'hcl', 'toml', 'yaml', 'json', 'html', 'sql', 'unknown'];
 const kinds = (line, language) => tokenize(line, language).tokens.filter((t) => t.kind).map((t) => `${t.kind}:${t.text}`);
@@ -82,6 +86,63 @@ test('rows are paired by their first value, or else by position', () => {
   assert.deepEqual(compareRows('[{"a":1},{"a":1}]', '[{"a":2},{"a":1}]').rows.map((r) => r.op), ['update', 'equal']);
   for (const text of ['', '[]', '{}', '[1]', '[{"a":1,"a":2}]', '[{}]', '[{"a":1}…', 'null']) assert.equal(compareRows(null, text), null, text);
   assert.deepEqual(['"x"', '"1"', '""', '"true"', 'true', '"a\\nb"'].map(cellText), ['x', '"1"', '""', '"true"', 'true', 'a\nb']);
+});
+
+test('quotes of a column that has only texts are left out', () => {
+  const texts = (before, after) => compareRows(before, after).rows.map(({ cells }) => cells.map(({ was, now, isText }) => cellText(now ?? was, { isText })));
+  assert.deepEqual(texts('[{"id":1,"price":"5.00"},{"id":2,"price":null}]', '[{"id":1,"price":"6.00"},{"id":2,"price":"null"}]'), [['1', '6.00'], ['2', '"null"']]);
+  assert.deepEqual(texts('[{"id":1,"price":"5.00"},{"id":2,"price":7}]', null), [['1', '"5.00"'], ['2', '7']]);
+});
+
+test('records are paired by their name where the first value is no identity', () => {
+  const before = '[{"type":"person","name":"Ada"},{"type":"person","name":"Bob"}]';
+  const ops = (names) => compareRows(before, '[{"type":"person","name":"Bob"}]', names).rows.map((r) => r.op);
+  assert.deepEqual(ops(['name']), ['delete', 'equal']);
+  assert.deepEqual(ops([]), ['update', 'delete']);
+});
+
+test('lists are compared item by item, and numbers keep their digits', () => {
+  const ops = (before, after) => compareItems(before, after)?.map(({ op, text }) => `${op} ${text}`);
+  assert.deepEqual(ops('["bug","web"]', '[\n  "bug",\n  "urgent",\n  "web"\n]'), ['equal bug', 'insert urgent', 'equal web']);
+  assert.deepEqual(ops('[]', '["1","2"]'), ['insert 1', 'insert 2']);
+  assert.deepEqual(ops('["1"]', '[1]'), ['delete "1"', 'insert 1']);
+  assert.deepEqual(ops('[12345678901234567890]', null), ['delete 12345678901234567890']);
+  assert.deepEqual(itemTexts(itemsOf('["a\\nb","","null"]')), ['"a\\nb"', '""', '"null"']);
+  for (const text of ['', '{}', '[{}]', '[[1]]', '["a…', 'null']) assert.equal(compareItems(null, text), null, text);
+});
+
+test('a record of single values and lists is read in its order', () => {
+  assert.deepEqual(recordOf('{"title":"A","open":true,"labels":["x","y"],"none":[]}'), [{ name: 'title', items: ['A'] }, { name: 'open', items: ['true'] }, { name: 'labels', items: ['x', 'y'] }, { name: 'none', items: [] }]);
+  for (const text of ['{}', '[]', '1', '{"a":{}}', '{"a":[{}]}', '{"a":1,"a":2}', '{"a":']) assert.equal(recordOf(text), null, text);
+});
+
+test('the header of a file in a unified diff becomes one line', () => {
+  const note = (text) => ({ op: 'note', text });
+  const shown = (...lines) => joinFileHeaders([...lines.map(note), { op: 'insert', text: '--- x' }]).map(({ text, file }) => (file ? `file ${text}` : text));
+  assert.deepEqual(shown('Staged changes:', 'diff --git a/src/a b/src/a', 'index 12ab..34cd 100644', '--- a/src/a', '+++ b/src/a'), ['Staged changes:', 'file src/a', '--- x']);
+  assert.deepEqual(shown('Index: /a', '=====', '--- /a\toriginal', '+++ /a\tmodified'), ['file /a', '--- x']);
+  assert.deepEqual(shown('--- /dev/null', '+++ b'), ['file b (new file)', '--- x']);
+  assert.deepEqual(shown('--- a/x', '+++ /dev/null'), ['file a/x (removed)', '--- x']);
+  assert.deepEqual(shown('diff --git a/x b/y', '--- a/x', '+++ b/y'), ['file x → y', '--- x']);
+  const mode = ['diff --git a/x b/x', 'old mode 100644', 'new mode 100755'];
+  assert.deepEqual(shown(...mode), [...mode, '--- x'], 'what changes something is kept');
+});
+
+test('the target is called by what was read of it', () => {
+  const line = (op, ...texts) => texts.map((text) => ({ op, text }));
+  const name = (...fields) => nameOfTarget({ target: { entityType: 'page' }, diff: { fields } });
+  assert.equal(name({ field: '$read1', label: 'Page', lines: line('equal', 'Plan') }), 'Plan');
+  assert.equal(name({ field: '$read1', label: 'Page', lines: line('equal', '{', '  "state": "open",', '  "title": "Plan"', '}') }), 'Plan');
+  assert.equal(name({ field: '$content.title', label: 'title', lines: line('note', 'Plan') }, { field: '$content.body', label: 'body', before: 'a', after: 'b' }), 'Plan');
+  assert.equal(name({ field: '$read1', label: 'Parent', lines: line('equal', 'Plan') }), null);
+  assert.equal(name({ field: '$read1', label: 'Page', lines: line('note', '(nothing is there)') }), null);
+  assert.equal(name({ field: '$content.title', label: 'title', before: 'Plan', after: 'Plans' }), null);
+});
+
+test('a preview of reads alone computes no effect', () => {
+  const effect = (kind, ...fields) => computesEffect({ preview: { kind }, diff: { fields: fields.map((field) => ({ field })) } });
+  assert.deepEqual([effect('before_after', 'path', '$read1'), effect('before_after', '$statement0', '$definition0.0')], [false, false]);
+  assert.deepEqual([effect('before_after', '$content.title'), effect('before_after', '$rows0'), effect('dry_run', '$dryRun'), effect('module', 'title')], [true, true, true, true]);
 });
 
 test('rows beyond the limit are counted', () => {

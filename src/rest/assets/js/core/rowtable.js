@@ -9,18 +9,20 @@ const MAX_COLUMNS = 40;
 
 /**
  * Returns `{columns, rows, counts, beyond}`, or null if a text is not an array of objects. Rows are `{op, cells}` with the
- * ops `equal`, `update`, `insert` and `delete`; cells are `{was, now}`, where a missing value is null. `beyond` is the number
- * of rows that are not compared.
+ * ops `equal`, `update`, `insert` and `delete`; cells are `{was, now, isText}`, where a missing value is null and `isText`
+ * means that the column has only strings. `beyond` is the number of rows that are not compared. Columns among `names` identify
+ * rows if the first column does not.
  */
-export function compareRows(before, after) {
+export function compareRows(before, after, names = []) {
   const old = before === null ? [] : parseRows(before);
   const current = after === null ? [] : parseRows(after);
   if (!old || !current || old.length + current.length === 0) return null;
   const columns = [...new Set([...old, ...current].flatMap((row) => [...row.keys()]))];
   if (columns.length === 0 || columns.length > MAX_COLUMNS) return null;
-  const pairs = pairRows(old, current);
+  const pairs = pairRows(old, current, names);
+  const texts = columns.map((name) => [...old, ...current].every((row) => (row.get(name) ?? 'null') === 'null' || row.get(name).startsWith('"')));
   const rows = pairs.slice(0, MAX_ROWS).map(([was, now]) => {
-    const cells = columns.map((name) => ({ was: was?.get(name) ?? null, now: now?.get(name) ?? null }));
+    const cells = columns.map((name, n) => ({ was: was?.get(name) ?? null, now: now?.get(name) ?? null, isText: texts[n] }));
     const op = !was ? 'insert' : !now ? 'delete' : cells.some((cell) => cell.was !== cell.now) ? 'update' : 'equal';
     return { op, cells };
   });
@@ -45,22 +47,26 @@ function parseRows(text) {
   return rows.includes(null) ? null : rows;
 }
 
-// Pairs rows by their first value if that identifies them on both sides, or else by their position.
-function pairRows(old, current) {
-  const key = [...(old[0] ?? current[0]).keys()][0];
-  const identities = (rows) => new Map(rows.map((row) => [row.get(key), row]));
-  const byKey = identities(current);
-  const isIdentity = [old, current].every((rows) => rows.every((row) => row.has(key)) && identities(rows).size === rows.length);
-  if (!isIdentity) return Array.from({ length: Math.max(old.length, current.length) }, (_, n) => [old[n] ?? null, current[n] ?? null]);
-  const known = identities(old);
+// Pairs rows by their first value or one of `names` if that identifies them on both sides, or else by their position.
+function pairRows(old, current, names) {
+  const identities = (rows, key) => new Map(rows.map((row) => [row.get(key), row]));
+  const isIdentity = (key) => [old, current].every((rows) => rows.every((row) => row.has(key)) && identities(rows, key).size === rows.length);
+  const key = [[...(old[0] ?? current[0]).keys()][0], ...names].find(isIdentity);
+  if (key === undefined) return Array.from({ length: Math.max(old.length, current.length) }, (_, n) => [old[n] ?? null, current[n] ?? null]);
+  const known = identities(old, key);
+  const byKey = identities(current, key);
   return [...old.map((row) => [row, byKey.get(row.get(key)) ?? null]), ...current.filter((row) => !known.has(row.get(key))).map((row) => [null, row])];
 }
 
-/** Returns the text of a cell: a string without quotes, unless it could be mistaken for another value. */
-export function cellText(source) {
+/**
+ * Returns the text of a cell: a string without quotes, unless it could be mistaken for another value. With `isText`, all values
+ * beside it are strings or null.
+ */
+export function cellText(source, { isText = false } = {}) {
   if (!source.startsWith('"')) return source;
   const text = JSON.parse(source);
-  return text === '' || /^(?:-?\d|true$|false$|null$|[[{"])/.test(text) ? source : text;
+  const isAmbiguous = isText ? /^(?:null$|")/ : /^(?:-?\d|true$|false$|null$|[[{"])/;
+  return text === '' || isAmbiguous.test(text) ? source : text;
 }
 
 /** Returns true if a table of the diff does not show all rows. */

@@ -32,9 +32,9 @@ export function proposerLine(proposer) {
   return proposer.clientName ? h('span', { class: 'proposer' }, name, ' via ', quote(proposer.clientName, 40)) : h('span', { class: 'proposer' }, name);
 }
 
-/** Creates a line such as `WebSocket · 2025-11-25`. */
+/** Creates a line such as `WebSocket · MCP 2025-11-25`. Without its name, the revision could be taken for a date. */
 export function throughLine({ transport, revision }) {
-  return h('span', null, visibleString(short(transportOf(transport), 40)), revision && [' · ', h('span', { class: 'nowrap' }, quote(revision, 20))]);
+  return h('span', null, visibleString(short(transportOf(transport), 40)), revision && [' · ', h('span', { class: 'nowrap' }, 'MCP ', quote(revision, 20))]);
 }
 
 /** Shows the beginning of a session id only, because the whole id gives access to the session. */

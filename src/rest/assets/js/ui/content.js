@@ -11,10 +11,11 @@ import { isDecidable, proposerName, reviewerName, shownOperation, stateOf, toolN
 import { copyButton, operationBadge, stateBadge, throughLine } from './badges.js';
 import { callArguments, toolDescription } from './callargs.js';
 import { diffView } from './diff.js';
+import { factOf, nameOfTarget } from './facts.js';
 import { jsonBlock } from './json.js';
 import { lineDiff } from './lines.js';
 import { longText } from './longtext.js';
-import { previewNote, quorumLine, termsLine } from './terms.js';
+import { computesEffect, previewNote, quorumLine, termsLine } from './terms.js';
 import { waitsFor } from './timeline.js';
 
 /** Builds the badges, the title and the proposer. The heading takes the focus when a change is opened. */
@@ -30,6 +31,7 @@ export function head(change, actions = null) {
       h('span', { class: 'change-id' }, h('code', { class: 'id brief', title: visibleString(change.id) }, visibleString(change.id)),
         copyButton(change.id, 'Copy the change’s id'), h('span', { class: 'nowrap' }, `version ${count(change.version)}`)), actions),
     h('h2', { id: 'change-title', tabindex: '-1' }, longText(change.summary, { chars: 280, lines: 3, inline: true })),
+    targetName(change),
     h('dl', { class: 'facts' },
       fact('by', h('strong', null, quote(proposerName(proposer), 80)), !proposer.claims && proposer.owner && proposer.owner !== proposer.principal && h('span', { class: 'quiet' }, ' of ', quote(proposer.owner, 60))),
       proposer.clientName && fact('via', quote(proposer.clientName, 80), proposer.clientVersion && h('span', { class: 'quiet' }, ' ', quote(proposer.clientVersion, 40))),
@@ -37,6 +39,15 @@ export function head(change, actions = null) {
       fact('proposed', time(change.createdAt)),
       waits ? fact('expires', expires) : fact('updated', time(change.updatedAt))),
   ];
+}
+
+const capitalized = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+// A title often has only the id or the number of the target.
+function targetName(change) {
+  const name = nameOfTarget(change);
+  return name === null || change.summary.includes(name) ? null
+    : h('p', { class: 'target-name' }, h('span', { class: 'quiet' }, quote(capitalized(change.target.entityType), 40), ': '), quote(name, 160));
 }
 
 // A fact reads as part of a sentence; screen readers get a list of terms.
@@ -94,12 +105,33 @@ function verification({ verification: found }) {
 export function result(change) {
   if (!change.result) return null;
   const { content = [], structuredContent, isError } = change.result;
-  const texts = content.map((block) => (block?.type === 'text' ? longText(String(block.text), { chars: 2000, lines: 14, className: 'block' })
+  const texts = content.map((block) => (block?.type === 'text' ? resultText(String(block.text))
     : h('p', { class: 'quiet' }, `A content block of type ${visibleString(block?.type ?? 'unknown')}.`)));
+  const isRepeated = content.some((block) => block?.type === 'text' && isSameJson(block.text, structuredContent));
   return section('Result', isError ? 'the tool reported an error' : null, texts,
-    structuredContent !== undefined && structuredContent !== null
+    structuredContent !== undefined && structuredContent !== null && !isRepeated
       && h('details', { class: 'fold-section' }, h('summary', null, 'Structured content'), h('div', { class: 'args' }, jsonBlock(JSON.stringify(structuredContent), 'Structured content'))));
 }
+
+// Shows a text of the result: a short record by its values, other JSON with its structure, and everything else as text.
+function resultText(text) {
+  if (!isJson(text)) return longText(text, { chars: 2000, lines: 14, className: 'block' });
+  const fact = factOf({ field: 'result', lines: [{ op: 'equal', text }] });
+  return fact ? h('div', { class: 'args result-record' }, fact) : h('div', { class: 'args' }, jsonBlock(text, 'Result'));
+}
+
+function isJson(text) {
+  try {
+    return typeof JSON.parse(text) === 'object';
+  } catch {
+    return false;
+  }
+}
+
+const isSameJson = (text, value) => isJson(String(text)) && JSON.stringify(JSON.parse(text)) === JSON.stringify(value);
+
+/** Returns true if the result says more about the outcome than the changes do. */
+export const resultComesFirst = ({ state, result: found }) => state !== 'applied' || Boolean(found?.isError);
 
 const ASKED_FOR = { 'elicitation/create': 'input', 'sampling/createMessage': 'a model completion', 'roots/list': 'its root folders' };
 
@@ -122,16 +154,21 @@ export function changes(change, source) {
     return section('Arguments', [h('span', null, toolNote(change)), switcher], previewNote(change),
       h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, parts), previous(change)), toolDescription(change));
   }
-  const n = change.diff.fields.length;
-  return section('Changes', n ? plural(n, 'field') : null, previewNote(change),
-    h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, diffView(change.diff, columnsOf(change), source)), previous(change)));
+  const note = previewNote(change);
+  const diff = h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, diffView(change.diff, columnsOf(change), source)), previous(change));
+  // How an effect was computed comes after it; that it was not computed comes first.
+  return section('Changes', null, computesEffect(change) ? [diff, note] : [note, diff]);
 }
 
 // Only the arguments can be shown if there is no recipe or if it failed.
 const onlyArguments = ({ preview }) => preview?.kind === 'arguments' || Boolean(preview?.failed);
 
-// Values of a call that is not previewed by a module are arguments and have no earlier value.
-const columnsOf = ({ operation, preview }) => (['UPDATE', 'CALL'].includes(operation) && preview && preview.kind !== 'module' ? 'ARGUMENTS' : operation);
+// Values of a call that is not previewed by a module are arguments and have no earlier value, unless an effect is computed.
+function columnsOf(change) {
+  const { operation, preview } = change;
+  if (!preview || preview.kind === 'module') return operation;
+  return ['UPDATE', 'CALL'].includes(operation) || !computesEffect(change) ? 'ARGUMENTS' : operation;
+}
 
 // While a change can be decided, the outdated diff is shown beside the current one.
 function previous(change) {

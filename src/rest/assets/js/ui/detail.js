@@ -184,7 +184,9 @@ export class Detail {
     fill(this.#parts.head, content.head(change, this.#actions(change)), content.statedReason(change), content.review(change), content.requirements(change));
     this.#showNotes(current, { altered, isNewVersion, conflict });
     const source = current.source ?? 'null';
-    fill(this.#parts.body, content.outcome(change), content.result(change), content.questions(change), content.changes(change, source), content.edited(change, source, current.proposed), content.args(change, source));
+    const result = content.result(change);
+    const first = content.resultComesFirst(change);
+    fill(this.#parts.body, content.outcome(change), first && result, content.questions(change), content.changes(change, source), !first && result, content.edited(change, source, current.proposed), content.args(change, source));
     this.#restoreFolds();
     if (this.#focusWanted) this.focus();
     this.#bar.show(change, { altered, sudden: sudden && (isNewVersion || before === null), afterConflict: altered && conflict });

@@ -3,14 +3,20 @@
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { compareItems } from '../core/lists.js';
 import { quote } from '../core/text.js';
 import { emphasis } from './difflines.js';
+import { factOf, factsTable } from './facts.js';
 import { comesFirst, specialForm, textForm } from './forms.js';
 import { emphasized } from './lines.js';
 import { longText } from './longtext.js';
 
 // A longer text is shown line by line.
 const MAX_SHORT_LENGTH = 100;
+// A longer list is compared line by line.
+const MAX_SHORT_ITEMS = 12;
+// The note of a target that does not exist yet. Its fields are marked as new instead.
+const MISSING = '(does not exist)';
 
 /**
  * Shows the whole diff of a change: recipients first, then short fields, then long ones. With the `operation` `ARGUMENTS`,
@@ -19,15 +25,29 @@ const MAX_SHORT_LENGTH = 100;
  */
 export function diffView(diff, operation, source) {
   const view = h('div', { class: 'diff' });
-  const options = (field) => ({ isArgument: isArgument(field, operation), note: restricted(field), source });
-  const shown = diff.fields.map((field) => ({ field, form: specialForm(field, options(field)) }));
+  const missing = diff.fields.filter(isMissingNote).map(({ field }) => field.replace(/\.before$/, ''));
+  const isNew = ({ field }) => missing.some((name) => field === name || field.startsWith(`${name}.`));
+  const notes = (field) => [isNew(field) && h('span', { class: 'new-mark' }, 'new'), restricted(field)];
+  const options = (field) => ({ isArgument: isArgument(field, operation), note: notes(field), source });
+  const shown = diff.fields.filter((field) => !isMissingNote(field))
+    .map((field) => ({ field, fact: factOf(field), isShort: !isLong(field), form: isShortList(field) ? null : specialForm(field, options(field)) }));
   view.append(...shown.filter(({ field, form }) => form && comesFirst(field)).map(({ form }) => form));
-  const shortFields = shown.filter(({ field, form }) => !form && !isLong(field)).map(({ field }) => field);
+  const shortFields = shown.filter(({ form, fact, isShort }) => !form && !fact && isShort).map(({ field }) => field);
   if (shortFields.length) view.append(fieldTable(shortFields, operation));
-  for (const { field, form } of shown) {
-    if (form && !comesFirst(field)) view.append(form);
-    else if (!form && isLong(field)) view.append(textForm(field, options(field)));
+  let facts = [];
+  const flush = () => {
+    if (facts.length) view.append(factsTable(facts));
+    facts = [];
+  };
+  for (const { field, form, fact, isShort } of shown) {
+    if (fact) {
+      facts.push({ field, fact, note: restricted(field) });
+    } else if (form ? !comesFirst(field) : !isShort) {
+      flush();
+      view.append(form ?? textForm(field, options(field)));
+    }
   }
+  flush();
   if (!diff.fields.length) view.append(h('p', { class: 'quiet pad' }, 'No field differs.'));
   if (diff.truncated) {
     view.append(h('p', { class: 'banner tone-amber' }, icon('alert'),
@@ -42,9 +62,21 @@ function restricted(field) {
 }
 
 // Returns true for an argument of the call, as opposed to a current or resulting value.
-const isArgument = ({ field, before, after, format }, operation) => operation === 'ARGUMENTS' && !isKnown(before) && (isKnown(after) || format === 'image') && field !== '$content';
+const isArgument = ({ field, before, after, format }, operation) => operation === 'ARGUMENTS' && !isKnown(before) && (isKnown(after) || format === 'image') && !field.startsWith('$');
 
-function isLong({ before, after, lines }) {
+const isMissingNote = ({ field, lines }) => field.startsWith('$content') && field.endsWith('.before') && lines?.length === 1 && lines[0].text === MISSING;
+
+// Returns the items of a short list before and after, or null.
+function shortItems({ format, before = null, after = null }) {
+  const items = format === 'json' && (before !== null || after !== null) ? compareItems(before, after) : null;
+  return items && items.length > 0 && items.length <= MAX_SHORT_ITEMS && items.every(({ text }) => text.length <= MAX_SHORT_LENGTH) ? items : null;
+}
+
+const isShortList = (field) => shortItems(field) !== null;
+
+function isLong(field) {
+  if (isShortList(field)) return false;
+  const { before, after, lines } = field;
   if (lines?.length) return true;
   return [before, after].some((text) => text !== null && text !== undefined && (text.length > MAX_SHORT_LENGTH || text.includes('\n')));
 }
@@ -52,21 +84,51 @@ function isLong({ before, after, lines }) {
 /** Shows short fields in a table with one row each. */
 function fieldTable(fields, operation) {
   const hasBothSides = operation === 'UPDATE' || operation === 'VERIFICATION' || fields.some((f) => isKnown(f.before) && isKnown(f.after));
-  const columns = operation === 'VERIFICATION' ? ['Approved', 'Found'] : hasBothSides ? ['Before', 'After'] : [{ DELETE: 'Removed', ARGUMENTS: 'Value' }[operation] ?? 'Added'];
+  const columns = operation === 'VERIFICATION' ? ['Approved', 'Found'] : hasBothSides ? ['Before', 'After'] : [sideOf(fields, operation)];
   const body = fields.map((field) => {
     const [was, now] = emphasis(field.before, field.after);
-    if (isArgument(field, operation)) return h('tr', null, h('th', { scope: 'row' }, quote(field.label || field.field, 80)), hasBothSides && h('td', { class: 'none' }), h('td', { class: 'argument' }, value(field.after ?? '')));
+    const items = shortItems(field);
+    if (isArgument(field, operation)) return h('tr', null, h('th', { scope: 'row' }, nameOf(field)), hasBothSides && h('td', { class: 'none' }), h('td', { class: 'argument' }, items ? items.map((item) => createItem(item)) : value(field.after ?? '')));
+    const before = items ? (otherKnown) => itemsCell(field.before, items, 'delete', otherKnown) : (otherKnown) => valueCell(field.before, was, 'delete', otherKnown);
+    const after = items ? (otherKnown) => itemsCell(field.after, items, 'insert', otherKnown) : (otherKnown) => valueCell(field.after, now, 'insert', otherKnown);
     const cells = hasBothSides
-      ? [valueCell(field.before, was, 'delete', isKnown(field.after)), valueCell(field.after, now, 'insert', operation !== 'VERIFICATION' && isKnown(field.before))]
-      : [isKnown(field.after) ? valueCell(field.after, now, 'insert', false) : valueCell(field.before, was, 'delete', false)];
-    return h('tr', null, h('th', { scope: 'row' }, quote(field.label || field.field, 80), restricted(field)), cells);
+      ? [before(isKnown(field.after)), after(operation !== 'VERIFICATION' && isKnown(field.before))]
+      : [isKnown(field.after) ? after(false) : before(false)];
+    return h('tr', null, h('th', { scope: 'row' }, nameOf(field), restricted(field)), cells);
   });
   return h('table', { class: `fields ${hasBothSides ? 'both' : 'one'}` },
     h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Field'), columns.map((c) => h('th', { scope: 'col' }, c)))),
     h('tbody', null, body));
 }
 
+// Returns the heading of the only column.
+function sideOf(fields, operation) {
+  if (fields.some((field) => isArgument(field, operation))) return 'Value';
+  if (fields.every(({ before }) => !isKnown(before))) return 'Added';
+  return fields.every(({ after }) => !isKnown(after)) ? 'Removed' : 'Value';
+}
+
 const isKnown = (value) => value !== null && value !== undefined;
+
+// Long names of fields break after the names of the records that they are in.
+function nameOf({ label, field }) {
+  const name = quote(label || field, 80);
+  for (const node of [...name.childNodes].filter(({ nodeType }) => nodeType === Node.TEXT_NODE)) {
+    node.replaceWith(...node.data.split(/(?<=[._/:])(?=\w)/).flatMap((part, n) => (n ? [document.createElement('wbr'), part] : [part])));
+  }
+  return name;
+}
+
+// Shows the items of a list on one side: those that stay, and those that are added or removed.
+function itemsCell(text, items, op, otherKnown) {
+  const shown = isKnown(text) ? items.filter((item) => item.op === op || item.op === 'equal') : [];
+  if (!shown.length) return valueCell(null, null, op, isKnown(text) ? false : otherKnown);
+  const isMixed = items.some((item) => item.op === 'equal');
+  return h('td', { class: op }, h('span', { class: 'sign', 'aria-hidden': 'true' }, op === 'insert' ? '+' : '−'),
+    shown.map((item) => createItem(item, isMixed)));
+}
+
+const createItem = ({ op, text }, isMixed = false) => h({ insert: 'ins', delete: 'del' }[op] ?? 'span', { class: 'item' }, emphasized(text, isMixed && op !== 'equal' ? ['', text] : null));
 
 function valueCell(text, parts, op, otherKnown) {
   if (!isKnown(text)) {

@@ -7,6 +7,39 @@ const MAX_EMPHASIS = 2000;
 const MAX_WORD_PAIRS = 60_000;
 const MAX_LINE_PAIRS = 10_000;
 
+const FILE_HEADER = /^(?:diff --git |index [0-9a-f]+\.\.|--- |\+\+\+ |Index: |=+$)/;
+
+/** Returns the lines of a unified diff with one note, marked as `file`, in place of the notes that only name a file. */
+export function joinFileHeaders(lines) {
+  const out = [];
+  for (let i = 0; i < lines.length; i += 1) {
+    let end = i;
+    while (lines[end]?.op === 'note' && FILE_HEADER.test(lines[end].text)) end += 1;
+    const header = lines.slice(i, end).map(({ text }) => text);
+    const name = nameOfFile(header);
+    if (name === null) {
+      out.push(lines[i]);
+    } else {
+      out.push({ op: 'note', text: name, file: true });
+      i = end - 1;
+    }
+  }
+  return out;
+}
+
+// Returns the name of the file before and after, or null if the notes do not give both.
+function nameOfFile(header) {
+  const isGit = header.some((text) => text.startsWith('diff --git '));
+  const [old, current] = [['--- ', 'a/'], ['+++ ', 'b/']].map(([mark, side]) => {
+    const path = header.find((text) => text.startsWith(mark))?.slice(mark.length).split('\t')[0];
+    return isGit && path?.startsWith(side) ? path.slice(side.length) : path;
+  });
+  if (old === undefined || current === undefined) return null;
+  if (old === '/dev/null') return `${current} (new file)`;
+  if (current === '/dev/null') return `${old} (removed)`;
+  return old === current ? current : `${old} → ${current}`;
+}
+
 /**
  * Numbers lines and folds long runs of unchanged ones. Rows are `{op, text, oldNo, newNo}` or
  * `{op: 'fold', size, rows}`; `rows` is null where the folded text is not known. Notes have no number.
@@ -38,8 +71,8 @@ export function foldEqual(lines, before) {
     if (line.op === 'note') {
       flush(false);
       // Headers of a file in a unified diff restart the line numbers. Lines of the file itself are never notes.
-      if (/^(diff |--- |Index: )/.test(line.text)) oldNo = newNo = 1;
-      rows.push({ op: 'note', text: line.text });
+      if (line.file || /^(diff |--- |Index: )/.test(line.text)) oldNo = newNo = 1;
+      rows.push({ op: 'note', text: line.text, file: line.file });
       return;
     }
     if (line.op === 'skip') {

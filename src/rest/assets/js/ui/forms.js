@@ -3,6 +3,7 @@
 
 import { fill, h } from '../core/dom.js';
 import { argumentText, imageOf, wholeValue } from '../core/images.js';
+import { compareItems, itemsOf } from '../core/lists.js';
 import { compareRecipients } from '../core/recipients.js';
 import { compareRows } from '../core/rowtable.js';
 import { quote } from '../core/text.js';
@@ -12,7 +13,9 @@ import { markdownView } from './markdown.js';
 import { recipientsView } from './recipients.js';
 import { rowCounts, rowsView } from './rows.js';
 
-const FORMS = { recipients: recipientsForm, rows: rowsForm, image: imageForm };
+const FORMS = { recipients: recipientsForm, rows: rowsForm, image: imageForm, json: listForm };
+// The names of columns that identify a record in a list.
+const IDENTITIES = ['name', 'id', 'key', 'path'];
 
 /** Returns true for a field that is shown before all others. */
 export const comesFirst = (field) => field.format === 'recipients' && compareRecipients(field.before, field.after) !== null;
@@ -83,6 +86,22 @@ function rowsForm(field, options) {
   if (!table) return null;
   return orText(namedSection(field, options.note, rowCounts(table, options.isArgument), rowsView(table, options.isArgument), 'rows-form'), field, options, 'Table', 'JSON');
 }
+
+// Shows an array of values item by item, and an array of records whose values are lists at most as a table.
+function listForm(field, options) {
+  const [before, after] = [field.before ?? null, field.after ?? null];
+  if (before === null && after === null) return null;
+  const items = compareItems(before, after);
+  if (items?.length) {
+    const shown = { ...field, format: 'text', before: null, after: null, lines: items };
+    return orText(options.isArgument ? plainText({ ...shown, after: items.map(({ text }) => text).join('\n') }) : lineDiff(shown, options.note), field, options, 'List', 'JSON');
+  }
+  const table = compareRows(before, after, IDENTITIES);
+  if (!table || table.beyond > 0 || table.rows.some(({ cells }) => cells.some(({ was, now }) => !isCell(was) || !isCell(now)))) return null;
+  return orText(namedSection(field, options.note, rowCounts(table, options.isArgument), rowsView(table, options.isArgument), 'rows-form'), field, options, 'Table', 'JSON');
+}
+
+const isCell = (source) => source === null || !/^[[{]/.test(source) || itemsOf(source) !== null;
 
 function imageForm(field, options) {
   const texts = field.before === null && field.after === null ? { after: argumentText(field.field, options.source) } : { before: wholeValue(field.before, options.source), after: wholeValue(field.after, options.source) };

@@ -4,12 +4,14 @@ import { preference, setPreference } from '../core/prefs.js';
 import { fill, h } from '../core/dom.js';
 import { count, linesOf, plural, quote, short, visible, visibleString } from '../core/text.js';
 import { addTokens, isKnownLanguage, tokensOfParts } from '../core/tokens.js';
-import { columns, foldEqual, pairUp } from './difflines.js';
+import { columns, foldEqual, joinFileHeaders, pairUp } from './difflines.js';
 import { longText } from './longtext.js';
 
 const FIRST_ROWS = 120;
 const STEP_ROWS = 600;
 const FOLD_STEP = 200;
+// A longer description of the target is folded after so many lines.
+const FIRST_DESCRIPTION_LINES = 14;
 // Longer lines are shown in parts.
 const MAX_HIGHLIGHTED = 800;
 const LAYOUTS = ['unified', 'split'];
@@ -31,11 +33,12 @@ export function emphasized(text, parts, options) {
 /** Shows one field line by line; `note` stands beside its name. */
 export function lineDiff(field, note = null) {
   const lines = field.lines?.length ? field.lines : wholeText(field);
-  const rows = withTokens(pairUp(foldEqual(lines, field.before)), field);
   const added = lines.filter((l) => l.op === 'insert').length;
   const removed = lines.filter((l) => l.op === 'delete').length;
   // A mere description of the target has no lines to count.
   const isDescription = added === 0 && removed === 0 && field.before === null && field.after === null;
+  const folded = isDescription ? foldDescription(lines) : foldEqual(joinFileHeaders(lines), field.before);
+  const rows = withTokens(pairUp(folded), field);
   const body = h('div', { class: `lines${isDescription ? ' description' : ''}`, role: 'group', 'aria-label': visibleString(`${short(field.label || field.field, 80)}, line by line`), tabindex: '0' });
   // Two columns need lines on both sides.
   const layouts = added > 0 && removed > 0 ? switcher(() => paint()) : null;
@@ -51,6 +54,20 @@ export function lineDiff(field, note = null) {
         added > 0 && h('span', { class: 'plus' }, `+${count(added)}`), added > 0 && h('span', { class: 'sr-only' }, ' added '),
         removed > 0 && h('span', { class: 'minus' }, `−${count(removed)}`), removed > 0 && h('span', { class: 'sr-only' }, ' removed'), layouts)),
     body);
+}
+
+// Numbers no lines, and folds what comes after the first ones.
+function foldDescription(lines) {
+  const rows = lines.map(({ op, text }) => (op === 'skip' ? { op: 'fold', size: Number.parseInt(text, 10) || 0, rows: null } : { op, text, oldNo: null, newNo: null }));
+  if (rows.length <= FIRST_DESCRIPTION_LINES + 4) return rows;
+  const rest = rows.slice(FIRST_DESCRIPTION_LINES);
+  return [...rows.slice(0, FIRST_DESCRIPTION_LINES), { op: 'fold', size: rest.length, rows: rest, noun: 'more line' }];
+}
+
+/** Shows a field of one line without its frame. */
+export function singleLine(field) {
+  const [row] = withTokens([{ op: 'equal', text: field.lines[0].text }], field);
+  return createText(row);
 }
 
 /** Shows the text of a field without marking lines as added or removed. */
@@ -167,12 +184,12 @@ function createPair(pair) {
 }
 
 // A note is about the lines and has no number and no side.
-const createNote = (row) => h('div', { class: 'line note' }, h('span', { class: 'code' }, longText(row.text, { chars: 800, lines: 10, inline: true, tabs: true })));
+const createNote = (row) => h('div', { class: `line note${row.file ? ' file' : ''}` }, h('span', { class: 'code' }, longText(row.text, { chars: 800, lines: 10, inline: true, tabs: true })));
 
 function createFold(row, render) {
   const fold = h('div', { class: 'line fold' });
   const paint = (rows) => {
-    const label = plural(rows ? rows.length : row.size, 'unchanged line');
+    const label = plural(rows ? rows.length : row.size, row.noun ?? 'unchanged line');
     if (!rows) return fill(fold, h('span', { class: 'fold-label' }, `⋯ ${label}`));
     return fill(fold, h('button', {
       type: 'button', class: 'link fold-label', 'aria-label': rows.length > FOLD_STEP ? `Show ${FOLD_STEP} of ${label}` : `Show ${label}`,

@@ -2,6 +2,7 @@
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { compareItems, itemTexts, itemsOf } from '../core/lists.js';
 import { cellText, MAX_ROWS } from '../core/rowtable.js';
 import { count, plural, quote, visibleString } from '../core/text.js';
 import { longText } from './longtext.js';
@@ -34,16 +35,20 @@ function createRow({ op, cells }, columns, marks) {
     cells.map((cell, n) => h('td', { class: op === 'update' && cell.was !== cell.now ? 'changed' : null, data: { label: visibleString(columns[n]) } }, h('span', { class: 'cell' }, createCell(op, cell, marks)))));
 }
 
-function createCell(op, { was, now }, marks) {
+function createCell(op, { was, now, isText }, marks) {
   if (op !== 'update' || was === now) {
-    const value = createValue(now ?? was);
+    const value = createValue(now ?? was, isText);
     return !marks || op === 'equal' || op === 'update' ? value : h(op === 'insert' ? 'ins' : 'del', null, value);
   }
-  return [was !== null && h('del', null, createValue(was)), ' ', h('ins', null, createValue(now))];
+  const items = was !== null && now !== null ? compareItems(was, now) : null;
+  if (items) return items.map((item) => h({ insert: 'ins', delete: 'del' }[item.op] ?? 'span', { class: 'item' }, longText(item.text, CELL)));
+  return [was !== null && h('del', null, createValue(was, isText)), ' ', h('ins', null, createValue(now, isText))];
 }
 
-function createValue(source) {
-  if (source === null) return h('span', { class: 'quiet' }, 'none');
-  const text = cellText(source);
+function createValue(source, isText) {
+  const items = source === null ? [] : itemsOf(source);
+  if (items?.length === 0) return h('span', { class: 'quiet' }, 'none');
+  if (items) return itemTexts(items).map((item) => h('span', { class: 'item' }, longText(item, CELL)));
+  const text = cellText(source, { isText });
   return text === source && !source.startsWith('"') ? h('span', { class: 'cell-value' }, longText(text, CELL)) : longText(text, CELL);
 }

@@ -85,10 +85,14 @@ export function quorumLine(change) {
       votes.length > 0 && [': ', votes.map((d, n) => [n > 0 && ', ', quote(reviewerName(d), 60), h('span', { class: 'quiet' }, ' ', time(d.at))])]));
 }
 
+/** Returns true if the preview has the state after the call, and not only the state now. */
+export const computesEffect = ({ preview, diff }) => preview?.kind !== 'before_after' || (diff?.fields ?? []).some(({ field }) => /^\$(?:content|rows)/.test(field));
+
 const KINDS = {
   dry_run: 'This preview is the result of the tool’s own dry run.',
   before_after: 'This preview compares the current state with the result of these arguments.',
 };
+const STATE_ONLY = 'This preview shows the current state. What the call changes in it is not computed.';
 
 /** Tells which packages and versions the recipe of the preview was tried with. */
 const tried = (preview) => (preview.tried ? [' Recipe tried: ', visibleString(preview.tried), '.'] : null);
@@ -99,10 +103,10 @@ export function previewNote(change) {
   if (!preview || preview.kind === 'module' && !preview.failed) return null;
   const obstacle = terms.previewRequired && !showsEffect(change) && ' The rule requires a preview, so this cannot be approved.';
   if (preview.failed) {
-    return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, preview.mustFail ? 'This call must fail. ' : 'The preview failed. '), 'The arguments are shown below, but not what the call would change.', obstacle, ' Reason: ', quote(preview.failed, 600), tried(preview)));
+    return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, preview.mustFail ? 'This call must fail. ' : 'The preview failed. '), 'The arguments are shown below, but not what the call would change.', obstacle, ' Reason: ', quote(preview.failed, 600), !/[.!?…]$/.test(preview.failed) && '.', tried(preview)));
   }
   if (preview.kind === 'arguments') {
     return h('p', { class: obstacle ? 'banner tone-amber preview-note' : 'why quiet preview-note' }, icon('info'), h('span', null, 'No preview is available for this tool. Only its arguments are shown.', obstacle));
   }
-  return h('p', { class: 'why quiet preview-note' }, icon('eye'), h('span', null, visibleString(KINDS[preview.kind] ?? preview.kind), tried(preview)));
+  return h('p', { class: 'why quiet preview-note' }, icon('eye'), h('span', null, computesEffect(change) ? visibleString(KINDS[preview.kind] ?? preview.kind) : STATE_ONLY, tried(preview)));
 }
