@@ -133,7 +133,7 @@ test('lists and what was read beside the change need no JSON', async () => {
   await becomes(() => cells.nth(0).locator('.item').allInnerTexts(), ['bug', 'web']);
   await becomes(() => cells.nth(1).locator('ins mark').allInnerTexts(), [ATTACK]);
   await becomes(() => page.locator('.target-name').innerText(), 'File: The plan');
-  await becomes(() => page.locator('.read-facts dd').allInnerTexts(), ['The plan', 'a\nb', 'false']);
+  await becomes(() => page.locator('.read-facts dd').allInnerTexts(), ['false', 'a\nb', 'The plan']);
   await close(page, 'list');
   const records = await show(await replace('records', '[{"type":"x","name":"Ada","notes":["a","b"]},{"type":"x","name":"Bob","notes":[]}]', '[{"type":"x","name":"Ada","notes":["b","c"]}]'));
   await records.locator('tr.update td.changed del', { hasText: 'a' }).waitFor();

@@ -289,7 +289,7 @@ test('staging, committing and checking out are previewed and approved', async ()
   assert.equal(await git('diff', '--cached', '--name-only'), 'a.txt');
   const { text: answerText } = await approveAfter('git_commit', { message: 'Second' }, async () => {
     await shows(page, 'What is committed', ['-one', '+two']);
-    await shows(page, 'Branch', [' On branch main']);
+    await page.locator('.beside-now .read-facts tr', { hasText: 'Branch' }).getByText('On branch main').waitFor();
   });
   assert.equal(await git('log', '-1', '--format=%s by %an'), 'Second by Ada');
   assert.match(answerText, new RegExp(await git('rev-parse', 'HEAD')));

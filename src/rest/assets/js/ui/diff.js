@@ -26,11 +26,16 @@ const MISSING = '(does not exist)';
 export function diffView(diff, operation, source) {
   const view = h('div', { class: 'diff' });
   const missing = diff.fields.filter(isMissingNote).map(({ field }) => field.replace(/\.before$/, ''));
-  const isNew = ({ field }) => missing.some((name) => field === name || field.startsWith(`${name}.`));
+  const isNew = (field) => !isMissingNote(field) && missing.some((name) => field.field === name || field.field.startsWith(`${name}.`));
+  // Without fields that can be marked, the note itself is shown.
+  const isMarked = diff.fields.some(isNew);
   const notes = (field) => [isNew(field) && h('span', { class: 'new-mark' }, 'new'), restricted(field)];
   const options = (field) => ({ isArgument: isArgument(field, operation), note: notes(field), source });
-  const shown = diff.fields.filter((field) => !isMissingNote(field))
-    .map((field) => ({ field, fact: factOf(field), isShort: !isLong(field), form: isShortList(field) ? null : specialForm(field, options(field)) }));
+  const shown = diff.fields.filter((field) => !isMarked || !isMissingNote(field))
+    .map((field) => {
+      const form = isShortList(field) ? null : specialForm(field, options(field));
+      return { field, form, fact: form ? null : factOf(field), isShort: !isLong(field) };
+    });
   view.append(...shown.filter(({ field, form }) => form && comesFirst(field)).map(({ form }) => form));
   const shortFields = shown.filter(({ form, fact, isShort }) => !form && !fact && isShort).map(({ field }) => field);
   if (shortFields.length) view.append(fieldTable(shortFields, operation));
