@@ -27,7 +27,7 @@ const CALLS = [
         jira => [[issue(jira).summary, issue(jira).description, issue(jira).duedate], ['Prices are far too low', 'Please *look*.', '2030-01-31']]],
     ['jira_assign_issue', { ...ISSUE, assignee: 'bob' }, { assignee: ['+bob'] }, jira => [issue(jira).assignee.name, 'bob']],
     ['jira_assign_issue, nobody', ISSUE, { assignee: ['-Bob Ross'] }, jira => [issue(jira).assignee, null]],
-    ['jira_transition_issue', { ...ISSUE, transition_id: '21', comment: 'Going' }, { status: ['-To Do'], Transition: [' Start'] }, jira => [issue(jira).status.name, 'In Progress']],
+    ['jira_transition_issue', { ...ISSUE, transition_id: '21', comment: 'Going' }, { status: ['-To Do', '+set by the transition'], Transition: [' Start'] }, jira => [issue(jira).status.name, 'In Progress']],
     ['jira_link_to_epic', { ...ISSUE, epic_key: 'SHOP-3' }, { epic: ['+SHOP-3'] }, jira => [issue(jira).parent.key, 'SHOP-3'], ADDITIVE],
     ['jira_create_issue_link', { link_type: 'Relates', inward_issue_key: 'SHOP-1', outward_issue_key: 'SHOP-3' }, { Links: ['+  "Relates SHOP-3"'] }, jira => [jira.links.at(-1).to, 'SHOP-3']],
     ['jira_create_remote_issue_link', { ...ISSUE, url: 'https://example.com/a', title: 'Example' }, { 'Links to other sites': ['+  "Example: https://example.com/a"'] }, jira => [jira.remoteLinks['SHOP-1'][0].object.title, 'Example']],
@@ -47,7 +47,7 @@ const CALLS = [
 
     ['confluence_create_page', { space_key: 'DOC', title: 'Return', content: '# Ask\n\nWrite *to* us.', parent_id: '101' }, { title: ['+Return'], content: ['+Write *to* us.'] }, (jira, wiki) => [titled(wiki, 'Return').parent, '101']],
     ['confluence_update_page', { ...PAGE, title: 'Deploy', content: '# Prepare\n\nTell nobody.\n\n# Run\n\nPress the button.' }, { content: ['-Tell everybody.', '+Tell nobody.'], version: ['-1', '+2'] }, (jira, wiki) => [page(wiki).storage.includes('Tell nobody.'), true]],
-    ['confluence_update_page_section', { ...PAGE, heading_text: 'Run', new_content: 'Press **both** buttons.' }, { 'new text': ['+Press **both** buttons.'], 'Page now': [' Press the button.'] }, (jira, wiki) => [page(wiki).storage.includes('<strong>both</strong>'), true]],
+    ['confluence_update_page_section', { ...PAGE, heading_text: 'Run', new_content: 'Press **both** buttons.' }, { 'new text': ['+Press **both** buttons.'], 'Page now': [' Press the button.'], Page: ['   "title": "Deploy"'] }, (jira, wiki) => [page(wiki).storage.includes('<strong>both</strong>'), true]],
     ['confluence_move_page', { ...PAGE, target_parent_id: '103' }, { parent: ['-101', '+103'] }, (jira, wiki) => [page(wiki).parent, '103']],
     ['confluence_copy_page', { source_page_id: '102', destination_space_key: 'OPS', new_title: 'Deploy again' }, { title: ['+Deploy again'], space: ['+OPS'] }, (jira, wiki) => [titled(wiki, 'Deploy again').space, 'OPS'], ADDITIVE],
     ['confluence_set_page_restrictions', { ...PAGE, read_users: ['ada'], edit_groups: ['staff'] }, { readers: ['+  "ada"'], 'editing groups': ['+  "staff"'] }, (jira, wiki) => [page(wiki).restrictions.read.user[0].username, 'ada']],

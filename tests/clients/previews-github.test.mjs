@@ -64,13 +64,13 @@ const REPLACES = '`destructiveHint: false`';
  */
 const CALLS = [
     ['create_or_update_file', g => ({ ...SHOP, path: 'README.md', branch: 'main', content: '# Shop\n\nOne\n2\nThree\n', message: 'Shorten', sha: blobSha(file(g, 'README.md')) }),
-        { Content: ['-Two', '+2'] }, g => [file(g, 'README.md'), '# Shop\n\nOne\n2\nThree\n']],
-    ['create_or_update_file, new', { ...SHOP, path: 'docs/price.js', branch: 'main', content: 'x\n', message: 'Add' }, { Content: ['+x'] }, g => [file(g, 'docs/price.js'), 'x\n']],
+        { 'README.md': ['-Two', '+2'] }, g => [file(g, 'README.md'), '# Shop\n\nOne\n2\nThree\n']],
+    ['create_or_update_file, new', { ...SHOP, path: 'docs/price.js', branch: 'main', content: 'x\n', message: 'Add' }, { 'docs/price.js': ['+x'] }, g => [file(g, 'docs/price.js'), 'x\n']],
     // Its name ends like that of another file.
-    ['create_or_update_file, similar', { ...SHOP, path: 'price.js', branch: 'main', content: 'y\n', message: 'Add' }, { Content: ['+y'] }, g => [file(g, 'price.js'), 'y\n']],
+    ['create_or_update_file, similar', { ...SHOP, path: 'price.js', branch: 'main', content: 'y\n', message: 'Add' }, { 'price.js': ['+y'] }, g => [file(g, 'price.js'), 'y\n']],
     ['push_files', { ...SHOP, branch: 'main', message: 'Both', files: [{ path: 'price.js', content: 'z\n' }, { path: 'new.txt', content: 'new\n' }] },
         { 'price.js': ['-y', '+z'], 'new.txt': ['+new'] }, g => [[file(g, 'price.js'), file(g, 'new.txt')], ['z\n', 'new\n']]],
-    ['delete_file', { ...SHOP, path: 'docs/old.md', branch: 'main', message: 'Remove' }, { Content: ['-Outdated'] }, g => [file(g, 'docs/old.md'), undefined]],
+    ['delete_file', { ...SHOP, path: 'docs/old.md', branch: 'main', message: 'Remove' }, { 'docs/old.md': ['-Outdated'] }, g => [file(g, 'docs/old.md'), undefined]],
     ['create_branch', { ...SHOP, branch: 'topic', from_branch: 'feature' }, { 'newest commit': ['+that of feature'] },
         g => [g.repository().branches.get('topic'), g.repository().branches.get('feature')]],
     ['create_repository', { name: 'fresh', organization: 'acme', description: 'New', private: false }, { name: ['+fresh'], private: ['+false'] }, g => [g.repository('acme/fresh').private, false]],
@@ -222,7 +222,7 @@ test('a change of what a review showed makes it outdated', async t => {
     /** Each call, what somebody else does meanwhile, and a line that the new review shows. */
     const cases = [
         ['create_or_update_file', { ...SHOP, path: 'README.md', branch: 'main', content: 'Mine\n', message: 'Write', sha: blobSha(file(github, 'README.md')) },
-            () => commit(github.state, github.repository(), 'main', { 'README.md': 'Theirs\n' }, 'Rewrite'), 'Content', '-Theirs'],
+            () => commit(github.state, github.repository(), 'main', { 'README.md': 'Theirs\n' }, 'Rewrite'), 'README.md', '-Theirs'],
         ['push_files', { ...SHOP, branch: 'main', message: 'Push', files: [{ path: 'docs/new.md', content: 'Mine\n' }] },
             () => commit(github.state, github.repository(), 'main', { 'docs/new.md': 'Theirs\n' }, 'Be first'), 'docs/new.md', '-Theirs'],
         ['issue_write', { ...ISSUE, method: 'update', title: 'Mine' }, () => github.call('issue_write', { ...ISSUE, method: 'update', title: 'Theirs' }), 'title', '-Theirs'],

@@ -23,13 +23,13 @@ const NOT_READ_BACK = { isReadBack: false };
 
 const CALLS = [
     ['create_or_update_file', { ...SHOP, file_path: 'README.md', branch: 'main', content: '# Shop\n\nSells books.\n', commit_message: 'Say what' },
-        { Content: ['-Sells things.', '+Sells books.'] }, s => [s.branches.main['README.md'], '# Shop\n\nSells books.\n']],
-    ['create_or_update_file, new', { ...SHOP, file_path: 'docs/a.md', branch: 'main', content: 'new\n', commit_message: 'Add' }, { Content: ['+new'] }, s => [s.branches.main['docs/a.md'], 'new\n']],
+        { 'README.md': ['-Sells things.', '+Sells books.'] }, s => [s.branches.main['README.md'], '# Shop\n\nSells books.\n']],
+    ['create_or_update_file, new', { ...SHOP, file_path: 'docs/a.md', branch: 'main', content: 'new\n', commit_message: 'Add' }, { 'docs/a.md': ['+new'] }, s => [s.branches.main['docs/a.md'], 'new\n']],
     ['push_files', { ...SHOP, branch: 'add-tax', commit_message: 'All', files: [{ file_path: 'src/price.txt', content: '12\n', action: 'update' }, { file_path: 'new.txt', content: 'new\n' }, { file_path: 'README.md', action: 'delete' }] },
         { 'src/price.txt': ['-10', '+12'], 'new.txt': ['+new'], 'README.md': ['-Sells things.'] },
         s => [[s.branches['add-tax']['src/price.txt'], s.branches['add-tax']['new.txt'], s.branches['add-tax']['README.md']], ['12\n', 'new\n', undefined]]],
     ['create_branch', { ...SHOP, branch: 'topic', ref: 'main' }, { name: ['+topic'] }, s => [s.branches.topic, s.branches.main]],
-    ['protect_branch', { ...SHOP, branch_name: 'topic', push_access_level: 30 }, { 'push access': ['+  30'] }, s => [named(s.protected, 'topic').push_access_levels[0].access_level, 30]],
+    ['protect_branch', { ...SHOP, branch_name: 'topic', push_access_level: 30 }, { 'push access': ['+  "developers, maintainers"'], 'merge access': ['+  "maintainers"'] }, s => [named(s.protected, 'topic').push_access_levels[0].access_level, 30]],
     ['unprotect_branch', { ...SHOP, branch_name: 'topic' }, { name: ['-topic'] }, s => [s.protected, []]],
     ['update_default_branch', { ...SHOP, default_branch: 'topic' }, { default_branch: ['-main', '+topic'] }, s => [s.project.default_branch, 'topic']],
     ['create_commit_status', { ...SHOP, sha: 'main', state: 'success', name: 'build' }, { status: ['+success'] }, s => [named(s.statuses, 'build').status, 'success']],
@@ -41,7 +41,7 @@ const CALLS = [
 
     ['create_issue', { ...SHOP, title: 'Refunds', description: 'Missing', labels: ['web', 'bug'], assignee_ids: [2] }, { title: ['+Refunds'] }, s => [titled(s.issues, 'Refunds').labels, ['web', 'bug']]],
     ['update_issue', { ...ISSUE, title: 'Prices are far too low', labels: ['bug', 'urgent'], assignee_ids: [2], state_event: 'close' },
-        { title: ['-Prices are wrong', '+Prices are far too low'], labels: ['+  "urgent"'], state: ['-opened', '+closed'] }, s => [[issue(s).title, issue(s).state], ['Prices are far too low', 'closed']]],
+        { title: ['-Prices are wrong', '+Prices are far too low'], labels: ['+  "urgent"'], state: ['-opened', '+closed'], 'New assignees': ['   "2 is Bob Ross"'] }, s => [[issue(s).title, issue(s).state], ['Prices are far too low', 'closed']]],
     ['update_issue_description_patch', { ...ISSUE, patch_type: 'search_replace', patch: '<<<<<<< SEARCH\ntoo low\n=======\nfar too low\n>>>>>>> REPLACE' },
         { 'Description now': [' They are too low.'] }, s => [issue(s).description, 'They are far too low.\nPlease look.\n'], NOT_READ_BACK],
     ['create_issue_link', { ...ISSUE, target_project_id: 'acme/shop', target_issue_iid: '3', link_type: 'blocks' }, { link: ['+blocks'] }, s => [s.links.at(-1).target, 3]],
@@ -110,7 +110,7 @@ test('changes in GitLab meanwhile make a change stale', async t => {
     const behind = await startBehind(t, 'gitlab');
     const write = { ...SHOP, file_path: 'README.md', branch: 'main', content: 'Mine\n', commit_message: 'm' };
     await tryConcurrentChanges(t, behind, [
-        ['create_or_update_file', write, s => (s.branches.main['README.md'] = 'Theirs\n'), { Content: ['-Theirs'] }],
+        ['create_or_update_file', write, s => (s.branches.main['README.md'] = 'Theirs\n'), { 'README.md': ['-Theirs'] }],
         ['push_files', { ...SHOP, branch: 'main', commit_message: 'm', files: [{ file_path: 'x.txt', content: 'Mine\n' }] }, s => (s.branches.main['x.txt'] = 'Theirs\n'), { 'x.txt': ['-Theirs'] }],
         ['update_issue', { ...ISSUE, title: 'Mine' }, s => (issue(s).title = 'Theirs'), { title: ['-Theirs'] }],
         ['merge_merge_request', REQUEST, s => (s.branches['add-tax']['src/tax.txt'] = '100 %\n'), { state: ['+merged'] }],

@@ -55,6 +55,7 @@ test('every recipe for kubernetes-mcp-server shows what its tool does', async t 
         const change = await behind.propose('pods_exec', { name: 'web-1', namespace: 'shop', command: ['ls', '/'] });
         assert.equal(change.preview.failed, undefined);
         assert.ok(change.diff.fields.some(({ label }) => label === 'Pod'));
+        assert.equal(change.summary, 'Run in the pod web-1 in shop: ls /');
     });
 });
 

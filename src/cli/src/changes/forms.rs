@@ -1,5 +1,5 @@
-//! Shows fields of a diff in the form that suits their format: recipients first and one by one, rows as a table, images by
-//! their size. The lines are not escaped: the caller makes hidden characters visible.
+//! Shows fields of a diff in the form that suits their format: recipients first and one by one, rows as a table, lists item by
+//! item, images by their size. The lines are not escaped: the caller makes hidden characters visible.
 
 use super::rows::RowTable;
 use countersign_domain::changes::{Diff, DiffLine, FieldDiff, FieldFormat, LineOp, image::ImageFacts};
@@ -18,6 +18,7 @@ pub fn formatted_lines(field: &FieldDiff) -> Option<Vec<DiffLine>> {
     match field.format {
         FieldFormat::Recipients => recipient_lines(before, after),
         FieldFormat::Rows => RowTable::compare(before, after).map(|table| table.lines()),
+        FieldFormat::Json => item_lines(before, after),
         FieldFormat::Image => image_lines(before, after),
         _ => None,
     }
@@ -59,6 +60,45 @@ fn recipients(text: Option<&str>) -> Option<Vec<String>> {
     Some(text.split([',', ';', '\n']).map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
+/// Returns each item of an array of single values as unchanged, added or removed, without the marks of JSON.
+fn item_lines(before: Option<&str>, after: Option<&str>) -> Option<Vec<DiffLine>> {
+    let (old, new) = (items(before)?, items(after)?);
+    // Where everything is a text, its quotes tell nothing.
+    let are_texts = old.iter().chain(&new).all(|source| source.starts_with('"'));
+    let texts = |sources: Vec<&str>| sources.into_iter().map(|source| item_text(source, are_texts)).collect::<Vec<_>>();
+    let (old, new) = (texts(old), texts(new));
+    let (mut start, mut end) = (0, 0);
+    let shorter = old.len().min(new.len());
+    while start < shorter && old[start] == new[start] {
+        start += 1;
+    }
+    while end < shorter - start && old[old.len() - 1 - end] == new[new.len() - 1 - end] {
+        end += 1;
+    }
+    let lines = |op, items: &[String]| items.iter().map(|text| DiffLine { op, text: text.clone() }).collect::<Vec<_>>();
+    let lines = [
+        lines(LineOp::Equal, &new[..start]),
+        lines(LineOp::Delete, &old[start..old.len() - end]),
+        lines(LineOp::Insert, &new[start..new.len() - end]),
+        lines(LineOp::Equal, &new[new.len() - end..]),
+    ];
+    Some(lines.concat()).filter(|lines| !lines.is_empty())
+}
+
+/// Returns the JSON of each element of an array of single values.
+fn items(text: Option<&str>) -> Option<Vec<&str>> {
+    let Some(text) = text else { return Some(Vec::new()) };
+    let values: Vec<serde_json::Value> = serde_json::from_str(text).ok()?;
+    let are_single = values.iter().all(|value| !value.is_object() && !value.is_array());
+    are_single.then(|| json::elements(text.trim()).map(|(_, source)| source).collect())
+}
+
+/// Returns a text without its quotes if it has no escapes, and everything else as its JSON.
+fn item_text(source: &str, is_text: bool) -> String {
+    let plain = source.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    plain.filter(|text| is_text && !text.is_empty() && !text.contains('\\')).unwrap_or(source).to_owned()
+}
+
 fn image_lines(before: Option<&str>, after: Option<&str>) -> Option<Vec<DiffLine>> {
     let line = |op, text: Option<&str>| match text {
         Some(text) => Some(vec![DiffLine { op, text: ImageFacts::from_text(text)?.to_string() }]),
@@ -91,6 +131,22 @@ mod tests {
         assert_eq!(lines_of(r#"["a@x","c, d"]"#).unwrap(), expected.map(|(op, text)| (op, text.to_owned())));
         assert_eq!(lines_of(r#"["a@x",1]"#), None);
         assert_eq!(lines_of(r#"["a@x"…"#), None);
+    }
+
+    #[test]
+    fn items_are_compared_one_by_one() {
+        let lines_of = |before, after| lines(before, after, FieldFormat::Json);
+        let expected = [(LineOp::Equal, "bug"), (LineOp::Insert, "urgent"), (LineOp::Equal, "web")];
+        let lines = lines_of(Some(r#"["bug","web"]"#), Some(r#"["bug","urgent","web"]"#));
+        assert_eq!(lines.unwrap(), expected.map(|(op, text)| (op, text.to_owned())));
+        let expected = [(LineOp::Delete, "12345678901234567890"), (LineOp::Delete, r#""a\nb""#)];
+        let lines = lines_of(Some(r#"[12345678901234567890, "a\nb"]"#), Some("[]"));
+        assert_eq!(lines.unwrap(), expected.map(|(op, text)| (op, text.to_owned())));
+        let lines = lines_of(Some(r#"["1"]"#), Some("[1]")).unwrap();
+        assert_eq!(lines, [(LineOp::Delete, r#""1""#.to_owned()), (LineOp::Insert, "1".to_owned())]);
+        for text in ["[]", "{}", "[{}]", "[1", "[[1]]"] {
+            assert_eq!(lines_of(None, Some(text)), None, "{text}");
+        }
     }
 
     #[test]

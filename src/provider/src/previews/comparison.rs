@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::{answers, compose::Observation, fault::Fault};
 use countersign_domain::{
-    changes::{LineOp, diff::DiffBuilder},
+    changes::{FieldFormat, LineOp, diff::DiffBuilder},
     recipes::{DisplayFormat, Recipe, ResultSelector, StateAfter},
 };
 
@@ -14,6 +14,8 @@ use countersign_domain::{
 const MAX_DEPTH: usize = 6;
 /// The label of a compared text if the recipe names none.
 const DEFAULT_LABEL: &str = "Content";
+/// The fields by which records are called. Reviewers see one of them even if it stays as it is.
+const NAME_FIELDS: [&str; 4] = ["title", "name", "summary", "subject"];
 
 /// The fields of a JSON object.
 type Record = Map<String, Value>;
@@ -45,6 +47,7 @@ pub(super) fn add_comparison(
         let label = label.as_ref().map_or_else(|| "Now".to_owned(), |label| format!("{label} (now)"));
         writer.add_note(&format!("{field}.before"), &label, "(does not exist)");
     }
+    writer.add_unchanged_name(field, observation.value.as_ref(), after.as_ref());
     let fields = writer.builder.len();
     writer.add_values(field, label.as_deref(), observation.value.as_ref(), after.as_ref());
     if writer.builder.len() == fields {
@@ -174,7 +177,20 @@ impl ComparisonWriter<'_> {
         } else {
             self.builder.add(field, label, before.as_deref(), after.as_deref());
         }
+        if self.format == DisplayFormat::Yaml {
+            self.builder.set_format_after(fields, FieldFormat::Yaml);
+        }
         self.restrict_after(fields);
+    }
+
+    /// Adds the name of a record that keeps it, because the arguments often have only an id.
+    fn add_unchanged_name(&mut self, field: &str, before: Option<&Value>, after: Option<&Value>) {
+        if let (true, Some(Value::Object(before)), Some(Value::Object(after))) = (self.compares_fields(), before, after)
+            && let Some(key) = NAME_FIELDS.iter().find(|key| before.get(**key).is_some_and(Value::is_string))
+            && let Some(name) = before.get(*key).filter(|name| after.get(*key) == Some(name)).and_then(Value::as_str)
+        {
+            self.add_note(&format!("{field}.{key}"), key, name);
+        }
     }
 
     fn add_note(&mut self, field: &str, label: &str, note: &str) {

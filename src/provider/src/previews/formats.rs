@@ -32,6 +32,8 @@ const CONTENT_ARGUMENTS: [&str; 9] =
     ["content", "contents", "text", "file_text", "new_content", "new_str", "old_str", "body", "code"];
 /// Ends of names of arguments that name a file.
 const PATH_ARGUMENTS: [&str; 6] = ["path", "file", "filename", "file_name", "filepath", "file_path"];
+/// Names of a recipe's fields that hold Markdown in most servers. Reviewers see its source first in any case.
+const MARKDOWN_FIELDS: [&str; 5] = ["body", "comment", "content", "description", "reply"];
 const SQL_ARGUMENTS: [&str; 4] = ["sql", "query", "statement", "statements"];
 /// The first words of SQL statements.
 const SQL_WORDS: [&str; 16] = [
@@ -80,8 +82,20 @@ pub(super) fn set_formats_of_recipe(diff: &mut Diff, arguments: &Diff, target: &
             if !is_file {
                 let text = field.after.as_deref().or(field.before.as_deref());
                 field.format = text.map_or(FieldFormat::Text, format_of_content);
+                if field.format.is_text() && is_markdown_field(field) {
+                    field.format = FieldFormat::Markdown;
+                }
             }
         }
+    }
+}
+
+/// Returns `true` for a field of a record, or for a whole text with a label, that is called like one of [`MARKDOWN_FIELDS`].
+fn is_markdown_field(field: &FieldDiff) -> bool {
+    match field.field.rsplit_once('.') {
+        Some((_, name)) => MARKDOWN_FIELDS.contains(&name),
+        // `Content` is also the label of files of any kind.
+        None => field.label != "Content" && MARKDOWN_FIELDS.contains(&field.label.to_ascii_lowercase().as_str()),
     }
 }
 
@@ -202,21 +216,27 @@ mod tests {
     #[test]
     fn format_of_a_recipe_follows_from_its_label_or_target() {
         let mut builder = DiffBuilder::new();
-        builder.add("$content", "Content", Some("# a"), Some("# b"));
+        builder.add("$content", "README.md", Some("# a"), Some("# b"));
         builder.add("$content2", "src/main.rs", None, Some("fn main() {}"));
         builder.add("$content.sha", "sha", Some("1"), Some("2"));
+        builder.add("$content.body", "body", None, Some("# a"));
+        builder.add("$content3", "Content", None, Some("# a"));
+        builder.add("$content4", "Comment", None, Some("# a"));
         builder.add("$read1", "notes.md", None, Some("x"));
         builder.add("cc", "cc", None, Some("a@example.com"));
         let mut arguments = DiffBuilder::new();
         arguments.add("cc", "cc", None, Some("a@example.com"));
         arguments.set_format_after(0, FieldFormat::Recipients);
         let mut diff = builder.finish();
-        set_formats_of_recipe(&mut diff, &arguments.finish(), "docs/README.md");
+        set_formats_of_recipe(&mut diff, &arguments.finish(), "docs/README");
         let formats: Vec<_> = diff.fields.iter().map(|field| (field.format, field.language.as_deref())).collect();
         let expected = [
             (FieldFormat::Markdown, None),
             (FieldFormat::Code, Some("rust")),
             (FieldFormat::Text, None),
+            (FieldFormat::Markdown, None),
+            (FieldFormat::Text, None),
+            (FieldFormat::Markdown, None),
             (FieldFormat::Text, None),
             (FieldFormat::Recipients, None),
         ];

@@ -6,7 +6,7 @@ use super::{ObservedStatement, QueryAnswer, Row};
 use crate::previews::{compose, fault::Fault, formats::format_of_content};
 use countersign_domain::{
     changes::{
-        LineOp, Preview, PreviewKind, PreviewNote,
+        FieldFormat, LineOp, Preview, PreviewKind, PreviewNote,
         diff::{DiffBuilder, text_lines},
         digest::PartHasher,
     },
@@ -70,7 +70,9 @@ impl Composer {
     ) -> Result<(), Fault> {
         let ObservedStatement { statement: Statement { text, effect }, answers } = observed;
         let label = self.label(index, "Statement");
+        let fields = self.builder.len();
         self.builder.add_lines(&format!("$statement{index}"), &label, equal_lines(text));
+        self.builder.set_format_after(fields, FieldFormat::Sql);
         let write = match effect {
             Effect::Read => {
                 self.add_note(index, "Effect", "only reads");

@@ -85,12 +85,10 @@ pub(super) fn apply_statement_labels(recipe: &Recipe, statements: &[Statement], 
         Effect::Read | Effect::Unparsed { .. } => None,
     });
     let writes: Vec<_> = writes.collect();
-    let kinds: Vec<Option<WriteKind>> = writes.iter().map(|write| write.map(|write| write.kind)).collect();
     if recipe.operation.is_none() {
-        preview.operation = match kinds.first() {
-            Some(first) if kinds.iter().all(|kind| kind == first) => operation_of(*first),
-            _ => Operation::Call,
-        };
+        let mut operations = statements.iter().map(operation_of);
+        let first = operations.next().unwrap_or(Operation::Call);
+        preview.operation = if operations.all(|operation| operation == first) { first } else { Operation::Call };
     }
     let mut targets: Vec<&str> = writes.iter().flatten().flat_map(|write| &write.targets).map(String::as_str).collect();
     let mut named = HashSet::new();
@@ -101,12 +99,21 @@ pub(super) fn apply_statement_labels(recipe: &Recipe, statements: &[Statement], 
     }
 }
 
-fn operation_of(kind: Option<WriteKind>) -> Operation {
-    match kind {
-        Some(WriteKind::Insert) => Operation::Create,
-        Some(WriteKind::Update) => Operation::Update,
-        Some(WriteKind::Delete) => Operation::Delete,
-        Some(WriteKind::Ddl | WriteKind::Other) | None => Operation::Call,
+/// Returns what a statement does to its target. A statement that begins with a comment counts as a call if it defines something.
+fn operation_of(statement: &Statement) -> Operation {
+    let Effect::Write(write) = &statement.effect else { return Operation::Call };
+    let first_word = || statement.text.split_whitespace().next().unwrap_or_default().to_ascii_lowercase();
+    match write.kind {
+        WriteKind::Insert => Operation::Create,
+        WriteKind::Update => Operation::Update,
+        WriteKind::Delete => Operation::Delete,
+        WriteKind::Ddl => match first_word().as_str() {
+            "create" => Operation::Create,
+            "alter" => Operation::Update,
+            "drop" => Operation::Delete,
+            _ => Operation::Call,
+        },
+        WriteKind::Other => Operation::Call,
     }
 }
 
@@ -116,9 +123,7 @@ mod tests {
     use countersign_domain::changes::{Diff, PreviewNote, Target};
     use countersign_sql::Dialect;
 
-    #[test]
-    fn target_names_each_table_once() {
-        let text = "UPDATE a SET x = 1; UPDATE b SET x = 1; UPDATE a SET x = 2";
+    fn labelled(text: &str) -> Preview {
         let mut preview = Preview {
             note: PreviewNote::default(),
             operation: Operation::Call,
@@ -129,6 +134,24 @@ mod tests {
         };
         let statements = countersign_sql::classify(Dialect::Sqlite, text, 10);
         apply_statement_labels(&Recipe::default(), &statements, &mut preview);
+        preview
+    }
+
+    #[test]
+    fn target_names_each_table_once() {
+        let preview = labelled("UPDATE a SET x = 1; UPDATE b SET x = 1; UPDATE a SET x = 2");
         assert_eq!((preview.target.label.as_str(), preview.operation), ("a, b", Operation::Update));
+    }
+
+    #[test]
+    fn statement_that_defines_an_object_has_an_operation() {
+        for (text, operation) in [
+            ("CREATE TABLE a (x INTEGER)", Operation::Create),
+            ("ALTER TABLE a ADD COLUMN y TEXT; UPDATE a SET y = ''", Operation::Update),
+            ("DROP TABLE a", Operation::Delete),
+            ("-- all of it\nDROP TABLE a; INSERT INTO b VALUES (1)", Operation::Call),
+        ] {
+            assert_eq!(labelled(text).operation, operation, "{text}");
+        }
     }
 }
