@@ -64,7 +64,7 @@ test('strange answers of Notion give no preview, and nothing is written', async 
         ['API-update-page-markdown', { ...replace, page_id: IDS.block }, 'normal', /markdown/],
         ['API-update-page-markdown', { ...PAGE, type: 'update_content', update_content: { content_updates: [{ old_str: 'nowhere', new_str: 'x' }] } }, 'normal', /after|text/],
         ['API-update-page-markdown', { ...PAGE, type: 'replace_content' }, 'normal', /replace_content/],
-        ['API-patch-page', { page_id: IDS.block, in_trash: true }, 'normal', /properties/]
+        ['API-patch-page', { page_id: IDS.block, in_trash: true }, 'normal', /in_trash/]
     ]);
 });
 
