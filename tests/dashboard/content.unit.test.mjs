@@ -130,13 +130,16 @@ test('the header of a file in a unified diff becomes one line', () => {
 
 test('the target is called by what was read of it', () => {
   const line = (op, ...texts) => texts.map((text) => ({ op, text }));
-  const name = (...fields) => nameOfTarget({ target: { entityType: 'page' }, diff: { fields } });
-  assert.equal(name({ field: '$read1', label: 'Page', lines: line('equal', 'Plan') }), 'Plan');
-  assert.equal(name({ field: '$read1', label: 'Page', lines: line('equal', '{', '  "state": "open",', '  "title": "Plan"', '}') }), 'Plan');
-  assert.equal(name({ field: '$content.title', label: 'title', lines: line('note', 'Plan') }, { field: '$content.body', label: 'body', before: 'a', after: 'b' }), 'Plan');
-  assert.equal(name({ field: '$read1', label: 'Parent', lines: line('equal', 'Plan') }), null);
-  assert.equal(name({ field: '$read1', label: 'Page', lines: line('note', '(nothing is there)') }), null);
-  assert.equal(name({ field: '$content.title', label: 'title', before: 'Plan', after: 'Plans' }), null);
+  const name = (...fields) => {
+    const found = nameOfTarget({ target: { entityType: 'page' }, diff: { fields } });
+    return found && [found.name, fields.indexOf(found.field), found.isWhole];
+  };
+  assert.deepEqual(name({ field: '$read1', label: 'Page', lines: line('equal', 'Plan') }), ['Plan', 0, true]);
+  assert.deepEqual(name({ field: '$read1', label: 'Page', lines: line('equal', '{', '  "state": "open",', '  "title": "Plan"', '}') }), ['Plan', 0, false]);
+  assert.deepEqual(name({ field: '$content.title', label: 'title', lines: line('note', 'Plan') }, { field: '$content.body', label: 'body', before: 'a', after: 'b' }), ['Plan', 0, true]);
+  assert.deepEqual(name({ field: '$read1', label: 'Parent', lines: line('equal', 'Plan') }), null);
+  assert.deepEqual(name({ field: '$read1', label: 'Page', lines: line('note', '(nothing is there)') }), null);
+  assert.deepEqual(name({ field: '$content.title', label: 'title', before: 'Plan', after: 'Plans' }), null);
 });
 
 test('a preview of reads alone computes no effect', () => {

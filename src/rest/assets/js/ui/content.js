@@ -45,8 +45,8 @@ const capitalized = (text) => text.charAt(0).toUpperCase() + text.slice(1);
 
 // A title often has only the id or the number of the target.
 function targetName(change) {
-  const name = nameOfTarget(change);
-  return name === null || change.summary.includes(name) ? null
+  const name = nameOfTarget(change)?.name;
+  return name === undefined || change.summary.includes(name) ? null
     : h('p', { class: 'target-name' }, h('span', { class: 'quiet' }, quote(capitalized(change.target.entityType), 40), ': '), quote(name, 160));
 }
 
@@ -155,7 +155,9 @@ export function changes(change, source) {
       h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, parts), previous(change)), toolDescription(change));
   }
   const note = previewNote(change);
-  const diff = h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, diffView(change.diff, columnsOf(change), source)), previous(change));
+  // The name of the target already stands below the title or in it.
+  const named = nameOfTarget(change);
+  const diff = h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, diffView(change.diff, columnsOf(change), source, named?.isWhole ? named.field : null)), previous(change));
   // How an effect was computed comes after it; that it was not computed comes first.
   return section('Changes', null, computesEffect(change) ? [diff, note] : [note, diff]);
 }

@@ -21,9 +21,9 @@ const MISSING = '(does not exist)';
 /**
  * Shows the whole diff of a change: recipients first, then short fields, then long ones. With the `operation` `ARGUMENTS`,
  * fields without an earlier value are arguments, and `source` is their JSON; with `VERIFICATION`, the diff leads from what
- * was approved to what was found.
+ * was approved to what was found. The field `omitted` is shown elsewhere.
  */
-export function diffView(diff, operation, source) {
+export function diffView(diff, operation, source, omitted = null) {
   const view = h('div', { class: 'diff' });
   const missing = diff.fields.filter(isMissingNote).map(({ field }) => field.replace(/\.before$/, ''));
   const isNew = (field) => !isMissingNote(field) && missing.some((name) => field.field === name || field.field.startsWith(`${name}.`));
@@ -31,7 +31,7 @@ export function diffView(diff, operation, source) {
   const isMarked = diff.fields.some(isNew);
   const notes = (field) => [isNew(field) && h('span', { class: 'new-mark' }, 'new'), restricted(field)];
   const options = (field) => ({ isArgument: isArgument(field, operation), note: notes(field), source });
-  const shown = diff.fields.filter((field) => !isMarked || !isMissingNote(field))
+  const shown = diff.fields.filter((field) => field !== omitted && (!isMarked || !isMissingNote(field)))
     .map((field) => {
       const form = isShortList(field) ? null : specialForm(field, options(field));
       return { field, form, fact: form ? null : factOf(field), isShort: !isLong(field) };

@@ -20,19 +20,20 @@ export function descriptionOf({ before = null, after = null, lines = [] }) {
 const NAMES = ['title', 'name', 'summary', 'subject'];
 
 /**
- * Returns the name of the target if the preview has read it and the title of the change need not contain it: an unchanged field of
- * the target, or the name in what was read under the name of the entity.
+ * Returns `{name, field}` if the preview has read what the target is called: an unchanged field of the target, or the name in what was
+ * read under the name of the entity. `isWhole` means that the field holds nothing else.
  */
 export function nameOfTarget({ target, diff }) {
   const fields = diff?.fields ?? [];
   const own = fields.find(({ field, label, lines }) => field.startsWith('$content.') && NAMES.includes(label) && lines?.length === 1 && lines[0].op === 'note');
-  if (own) return own.lines[0].text;
+  if (own) return { name: own.lines[0].text, field: own, isWhole: true };
   const read = fields.find(({ field, label }) => field.startsWith('$read') && label.toLowerCase() === target.entityType.toLowerCase());
   const text = read ? descriptionOf(read) : null;
   if (text === null || text.length > MAX_LENGTH * 2) return null;
   const record = recordOf(text);
-  if (record) return record.find(({ name }) => NAMES.includes(name))?.items[0] ?? null;
-  return text.includes('\n') || read.lines[0].op === 'note' ? null : text;
+  const name = record ? record.find((entry) => NAMES.includes(entry.name))?.items[0] : text;
+  const isName = name !== undefined && !name.includes('\n') && read.lines[0].op !== 'note';
+  return isName ? { name, field: read, isWhole: !record } : null;
 }
 
 /** Shows a description in few words, or returns null if it needs a section of its own. */
