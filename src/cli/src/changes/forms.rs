@@ -14,7 +14,9 @@ pub fn recipients_first(diff: &Diff) -> impl Iterator<Item = &FieldDiff> {
 /// Returns the lines of a field in its own form, or `None` if it is shown as text.
 pub fn formatted_lines(field: &FieldDiff) -> Option<Vec<DiffLine>> {
     let (before, after) = (field.before.as_deref(), field.after.as_deref());
-    before.or(after)?;
+    if before.or(after).is_none() {
+        return description_lines(&field.lines);
+    }
     match field.format {
         FieldFormat::Recipients => recipient_lines(before, after),
         FieldFormat::Rows => RowTable::compare(before, after).map(|table| table.lines()),
@@ -99,6 +101,31 @@ fn item_text(source: &str, is_text: bool) -> String {
     plain.filter(|text| is_text && !text.is_empty() && !text.contains('\\')).unwrap_or(source).to_owned()
 }
 
+/// Returns what was read beside a change without the marks of JSON: an array item by item, a record by its fields.
+fn description_lines(lines: &[DiffLine]) -> Option<Vec<DiffLine>> {
+    let texts: Option<Vec<&str>> =
+        lines.iter().map(|line| (line.op == LineOp::Equal).then_some(line.text.as_str())).collect();
+    let text = texts?.join("\n");
+    let texts = |items: Vec<&str>| items.into_iter().map(|source| item_text(source, true)).collect::<Vec<_>>();
+    let shown: Vec<String> = match items(Some(&text)) {
+        Some(items) => texts(items),
+        None => {
+            let record: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text).ok()?;
+            let members: Vec<_> = json::members(&text).collect();
+            let value = |source: &str| match items(Some(source)) {
+                Some(items) => Some(texts(items).join(", ")),
+                None => (!source.starts_with(['{', '['])).then(|| item_text(source, true)),
+            };
+            let fields = members.iter().map(|member| Some(format!("{}: {}", member.key, value(member.value)?)));
+            fields.collect::<Option<Vec<_>>>().filter(|fields| fields.len() == record.len())?
+        }
+    };
+    if shown.is_empty() {
+        return Some(vec![DiffLine { op: LineOp::Note, text: "(none)".to_owned() }]);
+    }
+    Some(shown.into_iter().map(|text| DiffLine { op: LineOp::Equal, text }).collect())
+}
+
 fn image_lines(before: Option<&str>, after: Option<&str>) -> Option<Vec<DiffLine>> {
     let line = |op, text: Option<&str>| match text {
         Some(text) => Some(vec![DiffLine { op, text: ImageFacts::from_text(text)?.to_string() }]),
@@ -146,6 +173,22 @@ mod tests {
         assert_eq!(lines, [(LineOp::Delete, r#""1""#.to_owned()), (LineOp::Insert, "1".to_owned())]);
         for text in ["[]", "{}", "[{}]", "[1", "[[1]]"] {
             assert_eq!(lines_of(None, Some(text)), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_was_read_has_no_marks_of_json() {
+        let shown = |text: &str| {
+            let lines: Vec<DiffLine> =
+                text.lines().map(|line| DiffLine { op: LineOp::Equal, text: line.to_owned() }).collect();
+            description_lines(&lines).map(|lines| lines.into_iter().map(|line| line.text).collect::<Vec<_>>())
+        };
+        assert_eq!(shown("[\n  \"a, b\",\n  \"c\"\n]").unwrap(), ["a, b", "c"]);
+        assert_eq!(shown("[]").unwrap(), ["(none)"]);
+        let record = "{\n  \"title\": \"The plan\",\n  \"labels\": [\"x\", \"y\"],\n  \"open\": true\n}";
+        assert_eq!(shown(record).unwrap(), ["title: The plan", "labels: x, y", "open: true"]);
+        for text in ["On branch main", "{\"a\": {}}", "{\"a\": [{}]}", "{\"a\": 1, \"a\": 2}", "[{}]", "12"] {
+            assert_eq!(shown(text), None, "{text}");
         }
     }
 

@@ -63,13 +63,14 @@ async fn records_are_compared_by_field() {
     let arguments = json!({ "method": "update", "number": 7, "state": "closed", "labels": ["bug", "new"] });
     let seen = preview(&server, ISSUE_RECIPE, &arguments).await;
     let labels: Vec<_> = fields(&seen).iter().map(|field| field.0).collect();
-    assert_eq!(labels, ["labels", "state"]);
+    assert_eq!(labels, ["title", "labels", "state"], "a title that stays as it is names the record");
+    assert_eq!(lines(&seen, 0), ["#Old"]);
     assert_eq!(
-        lines(&seen, 0),
+        lines(&seen, 1),
         [" [", "   {", "     \"name\": \"bug\"", "+  },", "+  {", "+    \"name\": \"new\"", "   }", " ]"]
     );
     let same = preview(&server, ISSUE_RECIPE, &json!({ "method": "update", "number": 7, "title": "Old" })).await;
-    assert_eq!(lines(&same, 0), ["#(nothing would change)"]);
+    assert_eq!(lines(&same, 1), ["#(nothing would change)"]);
 
     let nested = "{before: {tool: read, arguments: {id: '7'}, as: json, keep: [user, state]}, \
                    after: 'merge_deep(before, {\"user\": {\"login\": arguments.login}, \"title\": 1})'}";

@@ -119,7 +119,7 @@ const isKnown = (value) => value !== null && value !== undefined;
 function nameOf({ label, field }) {
   const name = quote(label || field, 80);
   for (const node of [...name.childNodes].filter(({ nodeType }) => nodeType === Node.TEXT_NODE)) {
-    node.replaceWith(...node.data.split(/(?<=[._/:])(?=\w)/).flatMap((part, n) => (n ? [document.createElement('wbr'), part] : [part])));
+    node.replaceWith(...node.data.split(/(?<=[._/:])(?=\w)|(?<=[a-z])(?=[A-Z])/).flatMap((part, n) => (n ? [document.createElement('wbr'), part] : [part])));
   }
   return name;
 }
