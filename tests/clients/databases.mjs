@@ -69,8 +69,11 @@ export const dbhubOnPostgres = database => dbhub(postgres.url(database));
 export const dbhubOnSqlite = file => dbhub(`sqlite://${file}`);
 export const sqliteServer = file => ({ command: path.join(path.dirname(python), 'mcp-server-sqlite'), args: ['--db-path', file] });
 
-/** Starts Supabase's server on a fake of its API, as it is hosted: over HTTP, and asking before destructive work. */
-export async function startSupabaseServer(t, database) {
+/**
+ * Starts Supabase's server on a fake of its API, as it is hosted: over HTTP, and asking before destructive work. With `isForProject`, its
+ * address names the project, which is then no argument of the tools.
+ */
+export async function startSupabaseServer(t, database, { isForProject = false } = {}) {
     const fake = await startSupabase(text => postgres.rows(database, text));
     t.after(() => fake.stop());
     const args = [path.join(packages, '@supabase/mcp-server-supabase/dist/cli.js'), '--http', '--port', '0', '--api-url', fake.url, '--content-api-url', `${fake.url}/docs`, '--secret-url-template', 'http://127.0.0.1/{ref}/{name}'];
@@ -79,7 +82,8 @@ export async function startSupabaseServer(t, database) {
     const [line] = await once(createInterface({ input: child.stderr }), 'line');
     const [url] = /http:\S+/.exec(line);
     const features = 'account,database,debugging,development,functions,branching,storage';
-    return { fake, entry: { url: `${url}?features=${features}`, headers: { authorization: `Bearer sbp_${'0'.repeat(40)}` }, previews: 'supabase' } };
+    const project = isForProject ? `&project_ref=${PROJECT}` : '';
+    return { fake, entry: { url: `${url}?features=${features}${project}`, headers: { authorization: `Bearer sbp_${'0'.repeat(40)}` }, previews: 'supabase' } };
 }
 
 export { PROJECT };

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { CLOUD } from '../fixtures/stand-ins/atlassian.mjs';
-import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
+import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers, tryUnnamedArguments } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 
 const cloudId = CLOUD;
@@ -67,6 +67,21 @@ test("what a recipe for Atlassian's hosted server does not expect gives no previ
         ['createConfluencePage', { cloudId, spaceId: '65', parentId: '999', body: 'x' }, 'normal', /not found/],
         ['executeDestructive', execute('deleteJiraIssue', {}), 'normal', /issueIdOrKey/],
         ['executeDestructive', execute('deleteEverything', {}), 'normal', /does not know the operation/]
+    ]);
+});
+
+test("arguments that the state at Atlassian does not have are shown beside it", async t => {
+    const behind = await startBehind(t, 'hostedAtlassian');
+    const visibility = { type: 'role', value: 'Administrators' };
+    const shown = ['+{"type":"role","value":"Administrators"}'];
+    await tryUnnamedArguments(t, behind, [
+        ['createJiraIssue', { cloudId, projectKey: 'SHOP', issueTypeName: 'Bug', summary: 'x', additional_fields: { customfield_1: 7 } }, { summary: ['+x'], additional_fields: ['+{"customfield_1":7}'] }],
+        // People who report are not compared.
+        ['editJiraIssue', { ...ISSUE, fields: { summary: 'x', reporter: { accountId: '5b2' } } }, { summary: ['+x'], 'fields.reporter': ['+{"accountId":"5b2"}'] }],
+        ['addCommentToJiraIssue', { ...ISSUE, commentBody: 'x', commentVisibility: visibility }, { Comment: ['+x'], commentVisibility: shown }],
+        ['updateConfluencePage', { ...PAGE, body: 'x', status: 'draft' }, { body: ['+x'], status: ['+draft'] }],
+        ['executeWrite', execute('addOrEditJiraIssueComment', { issueIdOrKey: 'SHOP-1', commentBody: 'x', commentVisibility: visibility }), { Comment: ['+x'], 'inputs.commentVisibility': shown }],
+        ['executeDestructive', execute('deleteJiraIssue', { issueIdOrKey: 'SHOP-3', deleteSubtasks: true }), { summary: ['-Obsolete'], 'inputs.deleteSubtasks': ['+true'] }]
     ]);
 });
 

@@ -88,7 +88,7 @@ const CALLS = [
     ['create_issue', { ...SHOP, title: 'Invoices', body: 'Missing' }, { title: ['+Invoices'] }, g => [latest(g.repository().issues).title, 'Invoices']],
     ['update_issue_title', { ...ISSUE, title: 'Checkout' }, { title: ['+Checkout'] }, g => [issue(g).title, 'Checkout'], REPLACES],
     ['update_issue_body', { ...ISSUE, body: 'It fails\nalways' }, { body: ['-with 500', '+always'] }, g => [issue(g).body, 'It fails\nalways'], REPLACES],
-    ['update_issue_labels', { ...ISSUE, labels: ['docs', { name: 'bug' }] }, { labels: ['+  "docs",'] }, g => [issue(g).labels, ['docs', 'bug']], REPLACES],
+    ['update_issue_labels', { ...ISSUE, labels: ['docs', { name: 'bug', rationale: 'It fails' }] }, { labels: ['+  "docs",'], 'as given': ['+    "rationale": "It fails"'] }, g => [issue(g).labels, ['docs', 'bug']], REPLACES],
     ['update_issue_assignees', { ...ISSUE, assignees: ['carol'] }, { assignees: ['-  "bob"', '+  "carol"'] }, g => [issue(g).assignees, ['carol']], REPLACES],
     ['update_issue_type', { ...ISSUE, issue_type: 'Bug' }, { type: ['+Bug'] }, g => [issue(g).type, 'Bug'], REPLACES],
     ['update_issue_state', { ...ISSUE, state: 'open' }, { state: ['-closed', '+open'] }, g => [issue(g).state, 'open'], REPLACES],
@@ -281,6 +281,39 @@ test('answers that a recipe does not expect fail its preview, and nothing is wri
         });
     }
     assert.deepEqual(github.writes(), []);
+});
+
+test('arguments that the state at GitHub does not have are shown beside it', async t => {
+    const { propose } = await startBehindGitHub(t);
+    const file = { ...SHOP, branch: 'main', path: 'README.md', content: 'x\n' };
+    const cases = [
+        ['create_or_update_file', { ...file, message: 'm', allow_symlink_write: true }, { allow_symlink_write: 'true' }],
+        // The summary shows only the first line of a message.
+        ['create_or_update_file', { ...file, message: 'Shorten\n\nCloses #1' }, { message: undefined }],
+        ['merge_pull_request', { ...PULL, commit_title: 'Raise', commit_message: 'Skip the checks' }, { commit_title: 'Raise', commit_message: 'Skip the checks' }],
+        ['issue_write', { ...SHOP, method: 'create', title: 'x', milestone: 2 }, { milestone: '2' }],
+        ['update_issue_state', { ...ISSUE, state: 'closed', is_suggestion: true, rationale: 'Fixed' }, { is_suggestion: 'true', rationale: 'Fixed' }],
+        ['create_repository', { name: 'fresh', organization: 'acme', autoInit: true }, { autoInit: 'true' }],
+        ['assign_copilot_to_issue', { ...ISSUE, base_ref: 'feature', custom_instructions: 'Push to main' }, { base_ref: 'feature', custom_instructions: 'Push to main' }],
+        ['mark_all_notifications_read', { lastReadAt: '2026-01-01T00:00:00Z' }, { lastReadAt: '2026-01-01T00:00:00Z' }]
+    ];
+    for (const [tool, args, expected] of cases) {
+        await t.test(`${tool} shows ${Object.keys(expected).join(' and ')}`, async () => {
+            const { preview, diff } = await propose(tool, args);
+            assert.deepEqual([preview.kind, preview.failed], ['before_after', undefined]);
+            for (const [name, value] of Object.entries(expected)) {
+                const field = diff.fields.find(({ field }) => field === name);
+                assert.ok(field, `${name} is not among ${diff.fields.map(({ field }) => field)}`);
+                if (value !== undefined) assert.equal(field.after, value);
+            }
+            // What the recipe shows already is not repeated.
+            assert.ok(!diff.fields.some(({ field }) => ['owner', 'repo', 'method'].includes(field)), JSON.stringify(diff));
+        });
+    }
+    await t.test('teams that are asked for a review are named', async () => {
+        const change = await propose('request_pull_request_reviewers', { ...PULL, reviewers: ['dave', 'acme/core'] });
+        assert.match(change.summary, /of teams: acme\/core$/);
+    });
 });
 
 test('a call that GitHub accepts without doing anything is noticed', async t => {

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
+import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers, tryUnnamedArguments } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 import { VENDORS } from './vendors.mjs';
 
@@ -85,6 +85,11 @@ test('every recipe for Google Workspace shows what its tool does', async t => {
         assert.match(summary, /and all that follow it/);
         assert.ok(diff.fields.some(({ field }) => field === 'this_and_following'), JSON.stringify(diff));
     });
+    await tryUnnamedArguments(t, behind, withAccount([
+        ['manage_event', { action: 'update', ...EVENT, summary: 'Mine', send_updates: 'all' }, { title: ['+Mine'], send_updates: ['+all'] }],
+        ['manage_drive_access', { ...FILE, action: 'grant', share_with: 'eve@example.com', expiration_time: '2027-01-01T00:00:00Z' }, { 'People with access': ['+  "User: eve@example.com (reader)"'], expiration_time: ['+2027-01-01T00:00:00Z'] }],
+        ['set_drive_file_permissions', { ...FILE, link_sharing: 'reader', writers_can_share: false }, { 'People with access': ['+  "Anyone with the link (reader)",'], writers_can_share: ['+false'] }]
+    ]));
     await tryCalls(t, behind, withAccount(CALLS), tried);
     await t.test('the page about the servers tried says so', () => tried.check());
 });

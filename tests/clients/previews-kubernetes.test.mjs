@@ -92,7 +92,7 @@ test('every recipe for mcp-server-kubernetes shows what its tool does', async t 
         ['kubectl_generic/uncordon', { command: 'uncordon', name: 'node-1' }, { Node: ['-schedulable: false', '+schedulable: true'] }, s => [node(s).spec.unschedulable ?? false, false]],
         ['kubectl_generic/delete', { command: 'delete', resourceType: 'configmap', name: 'literal', namespace: 'shop' }, { Object: ['-  a: b'] }, s => [object(s, 'v1', 'configmaps', 'literal'), undefined]],
         ['install_helm_chart', { name: 'demo', chart, namespace: 'shop' }, { Revisions: ['+  "sh.helm.release.v1.demo.v1"'] }, s => [object(s, 'v1', 'configmaps', 'demo').data.greeting, 'hello']],
-        ['upgrade_helm_chart', { name: 'demo', chart, namespace: 'shop', values: { greeting: 'hi' } }, { Revisions: ['+  "sh.helm.release.v1.demo.v2"'], Arguments: ['     "greeting": "hi"'] }, s => [object(s, 'v1', 'configmaps', 'demo').data.greeting, 'hi']],
+        ['upgrade_helm_chart', { name: 'demo', chart, namespace: 'shop', values: { greeting: 'hi' } }, { Revisions: ['+  "sh.helm.release.v1.demo.v2"'], values: ['+{"greeting":"hi"}'] }, s => [object(s, 'v1', 'configmaps', 'demo').data.greeting, 'hi']],
         ['uninstall_helm_chart', { name: 'demo', namespace: 'shop' }, { Revisions: ['-  "sh.helm.release.v1.demo.v1",'] }, s => [revisions(s), []]]
     ], tried);
     await t.test('the page about the servers tried says so', () => tried.check());

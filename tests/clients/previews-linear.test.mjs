@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
+import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers, tryUnnamedArguments } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 import { VENDORS } from './vendors.mjs';
 
@@ -78,16 +78,25 @@ test('strange answers of Linear give no preview, and nothing is written', async 
         ['save_issue', { id: 'SHOP-404', title: 'x' }, 'normal', /Entity not found: Issue/],
         ['save_issue', { title: 'x' }, 'normal', /team/],
         ['save_issue', { ...ISSUE, description: 'x', patch: [{ op: 'append', text: 'y' }] }, 'normal', /no variant/],
-        ['save_project', { id: 'p1', name: 'x', links: [{ url: 'https://example.com', title: 'x' }] }, 'normal', /no variant/],
-        ['save_initiative', { id: 'i1', name: 'x', parentInitiatives: [] }, 'normal', /no variant/],
-        ['save_document', { id: 'd1', content: 'x', issue: 'SHOP-2' }, 'normal', /no variant/],
-        ['save_release', { id: 'r1', name: 'x', completedAt: null }, 'normal', /no variant/],
-        ['save_release_note', { id: 'n1', content: 'x', releases: [] }, 'normal', /no variant/],
+        ['save_project', { id: 'p1', description: 'x', patch: [{ op: 'append', text: 'y' }] }, 'normal', /no variant/],
+        ['save_document', { id: 'd1', content: 'x', patch: [{ op: 'append', text: 'y' }] }, 'normal', /no variant/],
         ['save_issue', { ...ISSUE, patch: [{ op: 'replace', old_string: 'nowhere', new_string: 'x' }] }, 'normal', /edits/],
         ['save_comment', { issueId: 'SHOP-1', body: 'x' }, 'odd', /id/],
         ['save_document', { id: 'd1', content: 'x' }, 'odd', /title/],
         ['save_project', { id: 'p1', name: 'x' }, 'odd', /name/],
         ['delete_status_update', { type: 'project', id: 'u1' }, 'odd', /body/]
+    ]);
+});
+
+test('arguments that the state of Linear does not have are shown beside it', async t => {
+    const behind = await startBehind(t, 'linear');
+    await tryUnnamedArguments(t, behind, [
+        ['save_issue', { ...ISSUE, links: [{ url: 'https://example.com', title: 'Look' }] }, { links: ['+  "https://example.com"'], 'links[0].title': ['+Look'] }],
+        ['save_project', { id: 'p1', name: 'x', links: [{ url: 'https://example.com', title: 'x' }] }, { name: ['+x'], links: ['+[{"url":"https://example.com","title":"x"}]'] }],
+        ['save_initiative', { id: 'i1', name: 'x', parentInitiatives: ['i2'] }, { name: ['+x'], parentInitiatives: ['+["i2"]'] }],
+        ['save_document', { id: 'd1', content: 'x', issue: 'SHOP-2' }, { content: ['+x'], issue: ['+SHOP-2'] }],
+        ['save_release', { id: 'r1', name: 'x', completedAt: null }, { name: ['+x'], completedAt: ['+null'] }],
+        ['save_release_note', { id: 'n1', content: 'x', releases: ['r1'] }, { content: ['+x'], releases: ['+["r1"]'] }]
     ]);
 });
 

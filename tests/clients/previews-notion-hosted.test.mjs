@@ -3,7 +3,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
 import { IDS } from '../fixtures/stand-ins/notion.mjs';
-import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
+import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers, tryUnnamedArguments } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 import { VENDORS } from './vendors.mjs';
 
@@ -70,6 +70,17 @@ test('strange answers of hosted Notion give no preview, and nothing is written',
         ['notion-create-pages', { parent: { page_id: 'x' }, pages: [{ properties: {} }] }, 'normal', /object_not_found/],
         ['notion-update-data-source', { data_source_id: IDS.source, title: 'x' }, 'odd', /text/],
         ['notion-create-comment', { ...PAGE, markdown: 'x' }, 'odd', /title/]
+    ]);
+});
+
+test('arguments that the state of hosted Notion does not have are shown beside it', async t => {
+    const behind = await startBehind(t, 'hostedNotion');
+    await tryUnnamedArguments(t, behind, [
+        ['notion-update-page', replace('x', { allow_deleting_content: true }), { Content: ['+x'], allow_deleting_content: ['+true'] }],
+        ['notion-create-pages', { pages: [{ properties: { title: 'x' }, icon: '📚', template_id: IDS.template }] }, { title: ['+x'], 'pages[0].icon': ['+📚'], 'pages[0].template_id': [`+${IDS.template}`] }],
+        ['notion-create-pages', { pages: [{ properties: { title: 'x' } }, { properties: { title: 'y' }, cover: 'https://example.com/a.png' }] }, { Pages: ['+      "title": "y"'], 'pages[1].cover': ['+https://example.com/a.png'] }],
+        ['notion-update-data-source', { data_source_id: IDS.source, title: 'x', description: 'All of them', is_inline: true }, { title: ['+x'], description: ['+All of them'], is_inline: ['+true'] }],
+        ['notion-create-comment', { ...PAGE, rich_text: [{ text: { content: 'here', link: { url: 'https://example.com' } } }] }, { Comment: ['+here'], 'rich_text[0].text.link': ['+{"url":"https://example.com"}'] }]
     ]);
 });
 

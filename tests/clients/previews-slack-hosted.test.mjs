@@ -1,7 +1,7 @@
 // Tries every shipped recipe for Slack's hosted server on a stand-in with state.
 import { test } from 'node:test';
 
-import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
+import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers, tryUnnamedArguments } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 import { VENDORS } from './vendors.mjs';
 
@@ -22,7 +22,8 @@ const CALLS = [
     ['slack_create_conversation', { channel_name: 'makers', is_private: true, user_ids: ['U00000002'] }, { channel: ['+makers'], private: ['+true'], People: [' Bob Noyce <bob@example.com> (U00000002)'] }, s => [Object.values(s.channels).at(-1), '#makers']],
     ['slack_create_canvas', { title: 'Notes', content: '# Notes\n\nNothing yet' }, { content: ['+Nothing yet'] }, s => [Object.values(s.canvases).at(-1).title, 'Notes']],
     ['slack_update_canvas', { ...CANVAS, sections: [{ edit_type: 'replace', section_id: 'temp:C:2', content: 'Ask Ada.' }] }, { Sections: ['-Ask everybody.', '+Ask Ada.'] }, s => [sections(s), ['# Plan', 'Ask Ada.']]],
-    ['slack_update_canvas, append', { ...CANVAS, action: 'append', content: 'Then raise them.' }, { Sections: ['+Then raise them.'] }, s => [sections(s).at(-1), 'Then raise them.']]
+    ['slack_update_canvas, append', { ...CANVAS, action: 'append', content: 'Then raise them.' }, { Sections: ['+Then raise them.'] }, s => [sections(s).at(-1), 'Then raise them.']],
+    ['slack_update_canvas, mixed', { ...CANVAS, sections: [{ edit_type: 'append', content: 'Soon.' }, { edit_type: 'replace', section_id: 'temp:C:1', content: '# Plans' }] }, { 'Canvas now': [' Then raise them.'], sections: ['+    "section_id": "temp:C:1",'] }, s => [sections(s)[0], '# Plans'], { isReadBack: false }]
 ];
 
 test("every recipe for Slack's hosted server shows what its tool does", async t => {
@@ -50,6 +51,15 @@ test('strange answers of hosted Slack give no preview, and nothing is written', 
         ['slack_update_canvas', { ...CANVAS, action: 'append', content: 'x' }, 'odd', /markdown_content/],
         ['slack_update_canvas', { ...CANVAS, sections: [{ edit_type: 'delete', section_id: 'temp:C:9' }] }, 'normal', /keep/],
         ['slack_create_conversation', { user_ids: ['U404'] }, 'normal', /user_not_found/]
+    ]);
+});
+
+test('arguments that the state of hosted Slack does not have are shown beside it', async t => {
+    const behind = await startBehind(t, 'hostedSlack');
+    await tryUnnamedArguments(t, behind, [
+        ['slack_send_message', { ...SALES, message: 'x', draft_id: 'D1', unfurl_app_links: true }, { message: ['+x'], draft_id: ['+D1'], unfurl_app_links: ['+true'] }],
+        ['slack_update_canvas', { ...CANVAS, sections: [{ edit_type: 'prepend', section_id: 'temp:C:2', content: 'First' }] }, { Sections: ['+First'], 'sections[0].edit_type': ['+prepend'], 'sections[0].section_id': ['+temp:C:2'] }],
+        ['slack_update_canvas', { ...CANVAS, action: 'replace', content: 'All' }, { 'Canvas now': [' # Plan'], action: ['+replace'], content: ['+All'] }]
     ]);
 });
 

@@ -20,7 +20,7 @@ const ADDS = { wrong: '`destructiveHint: true`, but it only adds' };
 const CALLS = [
     ['conversations_add_message', { channel_id: SALES, text: 'Prices rise on **Monday**.\n\nTell everybody.' }, { channel: [`+${SALES}`], message: ['+Prices rise on **Monday**.'], Channel: [` #sales (${SALES})`] }, s => [last(s, SALES).text.startsWith('Prices rise on'), true], ADDS],
     ['conversations_add_message, in a thread', { channel_id: '#general', thread_ts: HELLO.timestamp, text: 'Good,\nmorning', content_type: 'text/plain' },
-        { message: ['+Good,'], Channel: [` #general (${GENERAL})`], 'In the thread of': [' Bob Noyce: "Hello, all"'] }, s => [[last(s).text, last(s).thread_ts], ['Good,\nmorning', HELLO.timestamp]], ADDS],
+        { message: ['+Good,'], content_type: ['+text/plain'], Channel: [` #general (${GENERAL})`], 'In the thread of': [' Bob Noyce: "Hello, all"'] }, s => [[last(s).text, last(s).thread_ts], ['Good,\nmorning', HELLO.timestamp]], ADDS],
     ['reactions_add', { ...HELLO, emoji: 'wave' }, { 'people who reacted': ['-2', '+3'], Message: [' Bob Noyce: "Hello, all"'] }, s => [reactions(s, 'wave'), 3], ADDS],
     ['reactions_add, first', { ...HELLO, emoji: 'heart' }, { 'people who reacted': ['-0', '+1'] }, s => [reactions(s, 'heart'), 1], ADDS],
     ['reactions_remove', { ...HELLO, emoji: 'wave' }, { 'people who reacted': ['-3', '+2'] }, s => [reactions(s, 'wave'), 2]],

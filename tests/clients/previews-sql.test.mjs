@@ -308,7 +308,39 @@ test('Supabase asks before destructive work, which the approval answers', async 
         ['restore_project', project, { 'Project: paused': ['-true', '+false'] }, s => [s.projects[PROJECT].status, 'COMING_UP']],
         ['update_storage_config', { ...project, config: storage }, { 'Storage: fileSizeLimit': ['-1000', '+2000'] }, s => [s.storage, storage]]
     ], tried);
+    await t.test('branches are shown if the address of the server names the project', () => tryBranches(t, tried));
     await t.test('the page about the servers tried says so', () => tried.check());
+    await t.test('a branch of an unknown project has no preview', async () => {
+        const { preview } = await propose('delete_branch', { branch_id: 'b1' });
+        assert.match(preview.failed ?? 'it did not fail', /list_branches.*project_id/s);
+    });
     const silent = { ...suite, apply: change => behind.apply(change, 'differs') };
     await trySilentWrites(t, silent, [['update_storage_config', { ...project, config: { ...storage, fileSizeLimit: 3000 } }], ['create_branch', { ...project, name: 'lost' }]]);
 });
+
+/** Tries the tools for a branch, which take its id alone. */
+async function tryBranches(t, tried) {
+    const { fake, entry } = await startSupabaseServer(t, undefined, { isForProject: true });
+    const [main] = fake.state.branches;
+    const branch = (id, name) => ({ ...main, id, name, project_ref: `${name}reference`, is_default: false, persistent: false });
+    fake.state.branches.push(branch('b2', 'try'), branch('b3', 'old'));
+    fake.state.migrations.push({ version: '20260101', name: 'create_accounts' });
+    const behind = await startBehind(t, ['supabase'], entry);
+    const apply = async change => {
+        await behind.gateway.approve(change.id);
+        return behind.gateway.reached(change.id, 'applied');
+    };
+    const shown = { Branch: ['   "name": "try",'], 'Migrations of the project': ['   "20260101 create_accounts"'] };
+    const last = operation => s => [s.branches[1].last?.operation, operation];
+    const suite = { ...behind, fakes: [fake], writes: () => fake.writes };
+    await tryCalls(t, { ...suite, apply }, [
+        ['merge_branch', { branch_id: 'b2' }, shown, last('merge'), { isReadBack: false }],
+        ['rebase_branch', { branch_id: 'b2' }, shown, last('push'), { isReadBack: false }],
+        ['reset_branch', { branch_id: 'tryreference', migration_version: '20260101' }, { ...shown, migration_version: ['+20260101'] }, s => [s.branches[1].last.migration_version, '20260101'], { isReadBack: false }]
+    ], tried);
+    await tryCalls(t, suite, [
+        ['delete_branch', { branch_id: 'b3' }, { 'Branch: name': ['-old'], 'Branch: main': ['-false'] }, s => [s.branches.map(({ name }) => name), ['main', 'try']]]
+    ], tried);
+    const { preview } = await behind.propose('delete_branch', { branch_id: 'b9' });
+    assert.equal(preview.failed, undefined);
+}

@@ -2,7 +2,7 @@
 import { test } from 'node:test';
 
 import { ACCOUNT } from '../fixtures/stand-ins/stripe.mjs';
-import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers } from './recipe-suite.mjs';
+import { startBehind, tryCalls, tryConcurrentChanges, trySilentWrites, tryStrangeAnswers, tryUnnamedArguments } from './recipe-suite.mjs';
 import { TriedServer } from './servers-tried.mjs';
 
 const write = (stripe_api_operation_id, parameters) => ({ stripe_api_operation_id, parameters, stripe_context: ACCOUNT, livemode: true });
@@ -76,6 +76,18 @@ test('what a recipe for Stripe does not expect gives no preview, and nothing is 
         ['stripe_api_write', write('PostCustomersCustomer', { name: 'Ada' }), 'normal', /customer/],
         ['stripe_api_write', write('PostCustomersCustomer', { customer: 'cus_Ada', name: 'Ada' }), 'normal', /larger|large|long|many/],
         ['stripe_api_write', write('PostPayouts', { amount: 100 }), 'normal', /does not know the operation/]
+    ]);
+});
+
+test('parameters that the state at Stripe does not have are shown beside it', async t => {
+    const behind = await startBehind(t, 'stripe');
+    await tryUnnamedArguments(t, behind, [
+        ['stripe_api_write', write('PostRefunds', { charge: 'ch_Books', amount: 1500, reverse_transfer: true, metadata: { by: 'Ada' } }), { refunded: ['-0', '+1500'], 'parameters.reverse_transfer': ['+true'], 'parameters.metadata': ['+{"by":"Ada"}'] }],
+        ['stripe_api_write', write('DeleteSubscriptionsSubscriptionExposedId', { subscription_exposed_id: 'sub_Club', invoice_now: true }), { status: ['+canceled'], 'parameters.invoice_now': ['+true'] }],
+        ['stripe_api_write', write('PostSubscriptions', { customer: 'cus_Bob', trial_period_days: 30, items: [{ price: 'price_Club', discounts: [{ coupon: 'SPRING' }] }] }), { trial_period_days: ['+30'], 'parameters.items[0].discounts': ['+[{"coupon":"SPRING"}]'] }],
+        // The comparison leaves out the fields of an object that change by themselves.
+        ['stripe_api_write', write('PostPaymentLinksPaymentLink', { payment_link: 'plink_Book', active: false, line_items: [{ id: 'li_1', quantity: 2 }] }), { active: ['+false'], 'parameters.line_items': ['+[{"id":"li_1","quantity":2}]'] }],
+        ['stripe_api_write', { ...write('PostDisputesDisputeClose', { dispute: 'du_1' }), human_confirmation: { approval_token: 't' } }, { status: ['+lost'], human_confirmation: ['+{"approval_token":"t"}'] }]
     ]);
 });
 

@@ -88,6 +88,18 @@ export async function tryCalls(t, { fakes, propose, apply, writes }, calls, trie
     }
 }
 
+/** Proposes each call: `[tool, arguments, what the review shows by label]`, among them arguments that its recipe does not name. */
+export async function tryUnnamedArguments(t, { fakes, propose }, cases) {
+    for (const [tool, args, shows] of cases) {
+        await t.test(`${tool} shows ${Object.keys(shows).join(' and ')}`, async () => {
+            const change = await propose(tool, await given(args, fakes));
+            assert.equal(change.preview.failed, undefined);
+            assert.equal(change.preview.kind, 'before_after');
+            assertShows(change, shows);
+        });
+    }
+}
+
 /** Makes each change stale: `[tool, arguments, what somebody else does to the states, what the new review shows]`. */
 export async function tryConcurrentChanges(t, { fakes, gateway, propose, writes }, cases) {
     const before = writes().length;

@@ -2,6 +2,7 @@
 //! in this crate.
 
 mod language;
+mod unnamed_arguments;
 
 use std::sync::{
     Arc, Mutex,

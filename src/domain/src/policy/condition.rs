@@ -6,6 +6,7 @@
 
 mod budget;
 mod compare;
+mod compiler;
 mod document_update;
 mod errors;
 mod functions;
@@ -13,6 +14,7 @@ mod paths;
 #[cfg(test)]
 mod tests;
 mod text_functions;
+mod value_paths;
 
 use std::{
     collections::HashMap,
@@ -23,16 +25,16 @@ use std::{
 
 use cel::{
     Context, Env, ExecutionError, IdedExpr, Value,
-    common::{
-        ast::{CallExpr, EntryExpr, Expr, LiteralValue, operators},
-        types::DYN_TYPE,
-        value::CowVal,
-    },
+    common::{types::DYN_TYPE, value::CowVal},
     parser::Parser,
 };
 
-use self::budget::{CHARGE, CHARGE_ELEMENTS, CHARGE_REGEX, MAX_STEPS, charge, run_within_budget};
-use countersign_protocol::suggest;
+use self::{
+    budget::{CHARGE, CHARGE_ELEMENTS, CHARGE_REGEX, MAX_STEPS, run_within_budget},
+    compiler::Compiler,
+};
+
+pub use value_paths::{MergedPath, ValuePath, ValueStep};
 
 /// The most bytes of an expression.
 pub const MAX_SOURCE_BYTES: usize = 4096;
@@ -47,31 +49,6 @@ const VARIABLES: &Variables = &[
     ("session", &["transport", "revision", "client"]),
     ("tool", &["name", "operation", "server", "annotations"]),
 ];
-
-const FUNCTIONS: [&str; 19] = [
-    "size",
-    "contains",
-    "startsWith",
-    "endsWith",
-    "matches",
-    "string",
-    "int",
-    "uint",
-    "double",
-    "bytes",
-    "bool",
-    "dyn",
-    "type",
-    paths::PATH_WITHIN,
-    functions::JSON,
-    functions::YAML,
-    functions::YAML_DOCUMENTS,
-    functions::MERGE,
-    functions::MERGE_DEEP,
-];
-
-const TYPES: [&str; 11] =
-    ["int", "uint", "double", "string", "bytes", "bool", "list", "map", "null_type", "type", "dyn"];
 
 /// The reason why an expression is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -128,6 +105,10 @@ pub struct Condition {
     paths_as_text: Arc<[String]>,
     /// The result of [`Condition::arguments`].
     arguments: Arc<[String]>,
+    /// The result of [`Condition::value_paths`].
+    value_paths: Arc<[ValuePath]>,
+    /// The result of [`Condition::merged_paths`].
+    merged_paths: Arc<[MergedPath]>,
 }
 
 impl fmt::Debug for Condition {
@@ -176,11 +157,12 @@ impl Condition {
             Ok(Err(parse_errors)) => return Err(errors::from_parser(source, &parse_errors.errors)),
             Err(_) => return Err(errors::without_position("it is not an expression")),
         };
-        let mut compiler = Compiler { variables, ..Compiler::default() };
+        let merged_paths = value_paths::merged_paths(&expression);
+        let mut compiler = Compiler::new(variables);
         if let Err(message) = compiler.visit(&mut expression) {
             return Err(errors::at_node(message, compiler.failed_node, &info));
         }
-        let Compiler { used_names, has_loops, paths_as_text, arguments, .. } = compiler;
+        let Compiler { used_names, has_loops, paths_as_text, arguments, value_paths, .. } = compiler;
         Ok(Self {
             source: source.into(),
             expression: Arc::new(expression),
@@ -188,6 +170,8 @@ impl Condition {
             has_loops,
             paths_as_text: paths_as_text.into(),
             arguments: arguments.into(),
+            value_paths: value_paths.into(),
+            merged_paths: merged_paths.into(),
         })
     }
 
@@ -195,6 +179,18 @@ impl Condition {
     #[must_use]
     pub fn arguments(&self) -> &[String] {
         &self.arguments
+    }
+
+    /// Returns the parts of the arguments, and of the element of a list, whose values the expression uses.
+    #[must_use]
+    pub fn value_paths(&self) -> &[ValuePath] {
+        &self.value_paths
+    }
+
+    /// Returns the parts whose fields become fields of the result, because the expression returns or merges them.
+    #[must_use]
+    pub fn merged_paths(&self) -> &[MergedPath] {
+        &self.merged_paths
     }
 
     /// Returns arguments that are named like paths, but whose prefix is compared as plain text. A `..` in such a path
@@ -280,172 +276,6 @@ fn fault_from_error(error: &ExecutionError) -> ConditionFault {
         | E::UnsupportedBinaryOperator(..)
         | E::UnsupportedIndex(..) => ConditionFault::Types,
         _ => ConditionFault::Other,
-    }
-}
-
-/// Checks names, inserts the charging calls, and replaces comparisons by those of [`compare`].
-#[derive(Default)]
-struct Compiler {
-    variables: &'static Variables,
-    used_names: Vec<&'static str>,
-    has_loops: bool,
-    /// The variables of the enclosing loops.
-    loop_variables: Vec<String>,
-    /// The loop variables that hold paths.
-    path_variables: Vec<String>,
-    paths_as_text: Vec<String>,
-    arguments: Vec<String>,
-    /// The innermost node with an error.
-    failed_node: Option<u64>,
-}
-
-impl Compiler {
-    fn visit(&mut self, node: &mut IdedExpr) -> Result<(), String> {
-        let id = node.id;
-        self.visit_node(node).inspect_err(|_| {
-            self.failed_node.get_or_insert(id);
-        })
-    }
-
-    fn visit_node(&mut self, node: &mut IdedExpr) -> Result<(), String> {
-        match &mut node.expr {
-            Expr::Unspecified | Expr::Literal(_) => Ok(()),
-            Expr::Ident(name) => self.check_name(name),
-            Expr::Select(select) => {
-                if let Expr::Ident(name) = &select.operand.expr
-                    && !self.loop_variables.contains(name)
-                    && let Some((_, members)) = self.variables.iter().find(|(variable, _)| variable == name)
-                    && !members.is_empty()
-                    && !members.contains(&select.field.as_str())
-                {
-                    let hint = did_you_mean(&select.field, members);
-                    return Err(format!("`{name}` has no `{}`{hint}; it has {}", select.field, members.join(", ")));
-                }
-                self.record_argument(&select.operand, &select.field);
-                self.visit(&mut select.operand)
-            }
-            Expr::Call(call) => self.visit_call(call),
-            Expr::List(list) => list.elements.iter_mut().try_for_each(|element| self.visit(element)),
-            Expr::Map(map) => map.entries.iter_mut().try_for_each(|entry| match &mut entry.expr {
-                EntryExpr::MapEntry(entry) => {
-                    self.visit(&mut entry.key)?;
-                    self.visit(&mut entry.value)
-                }
-                EntryExpr::StructField(field) => self.visit(&mut field.value),
-            }),
-            Expr::Struct(_) => Err("an expression cannot create structures".to_owned()),
-            Expr::Comprehension(comprehension) => {
-                self.has_loops = true;
-                self.visit(&mut comprehension.iter_range)?;
-                charge(&mut comprehension.iter_range, CHARGE_ELEMENTS);
-                self.visit(&mut comprehension.accu_init)?;
-                let (before, paths_before) = (self.loop_variables.len(), self.path_variables.len());
-                if paths::path_expression(&comprehension.iter_range, &self.path_variables).is_some() {
-                    self.path_variables.push(comprehension.iter_var.clone());
-                }
-                self.loop_variables.push(comprehension.iter_var.clone());
-                self.loop_variables.extend(comprehension.iter_var2.clone());
-                self.loop_variables.push(comprehension.accu_var.clone());
-                self.visit(&mut comprehension.loop_cond)?;
-                self.visit(&mut comprehension.loop_step)?;
-                self.visit(&mut comprehension.result)?;
-                self.loop_variables.truncate(before);
-                self.path_variables.truncate(paths_before);
-                Ok(())
-            }
-        }
-    }
-
-    fn check_name(&mut self, name: &str) -> Result<(), String> {
-        if self.loop_variables.iter().any(|bound| bound == name) || TYPES.contains(&name) {
-            return Ok(());
-        }
-        let Some((known, _)) = self.variables.iter().find(|(variable, _)| *variable == name) else {
-            let known: Vec<&str> = self.variables.iter().map(|(name, _)| *name).collect();
-            let hint = did_you_mean(name, &known);
-            return Err(format!("there is no `{name}`{hint}; a condition may look at {}", known.join(", ")));
-        };
-        if !self.used_names.contains(known) {
-            self.used_names.push(known);
-        }
-        Ok(())
-    }
-
-    /// Records a read of a member of `arguments`.
-    fn record_argument(&mut self, holder: &IdedExpr, name: &str) {
-        if matches!(&holder.expr, Expr::Ident(holder) if holder == "arguments")
-            && !self.loop_variables.iter().any(|bound| bound == "arguments")
-            && !self.arguments.iter().any(|known| known == name)
-        {
-            self.arguments.push(name.to_owned());
-        }
-    }
-
-    fn visit_call(&mut self, call: &mut CallExpr) -> Result<(), String> {
-        let is_operator = call.func_name.starts_with(['_', '@', '!', '-']);
-        let functions = [&FUNCTIONS[..], &text_functions::NAMES[..]].concat();
-        if !is_operator && !functions.contains(&call.func_name.as_str()) {
-            let hint = did_you_mean(&call.func_name, &functions);
-            return Err(format!("there is no function `{}`{hint}; there are {}", call.func_name, functions.join(", ")));
-        }
-        if call.func_name == "matches" {
-            check_regex_literal(call)?;
-        }
-        if call.func_name == paths::PATH_WITHIN {
-            paths::check_call(call)?;
-        }
-        if let (operators::INDEX, [holder, key]) = (call.func_name.as_str(), call.args.as_slice())
-            && let Expr::Literal(LiteralValue::String(key)) = &key.expr
-        {
-            self.record_argument(holder, key.inner());
-        }
-        if let Some(path) = paths::path_compared_as_text(call, &self.path_variables)
-            && !self.paths_as_text.contains(&path)
-        {
-            self.paths_as_text.push(path);
-        }
-        for operand in call.target.as_deref_mut().into_iter().chain(&mut call.args) {
-            self.visit(operand)?;
-        }
-        let charge_fn = if call.func_name == "matches" { CHARGE_REGEX } else { CHARGE };
-        if is_costly(&call.func_name, is_operator) {
-            for operand in call.target.as_deref_mut().into_iter().chain(&mut call.args) {
-                // The length of a literal is bounded by the expression.
-                if !matches!(operand.expr, Expr::Literal(_)) {
-                    charge(operand, charge_fn);
-                }
-            }
-        }
-        if let Some(replacement) = compare::replacement_for(&call.func_name) {
-            replacement.clone_into(&mut call.func_name);
-        }
-        Ok(())
-    }
-}
-
-/// Returns `true` if the cost of the function depends on the size of its operands.
-fn is_costly(function: &str, is_operator: bool) -> bool {
-    use operators::{ADD, EQUALS, GREATER, GREATER_EQUALS, IN, LESS, LESS_EQUALS, NOT_EQUALS};
-    match function {
-        EQUALS | NOT_EQUALS | IN | ADD | LESS | LESS_EQUALS | GREATER | GREATER_EQUALS => true,
-        "dyn" | "type" => false,
-        _ => !is_operator,
-    }
-}
-
-fn did_you_mean(name: &str, known: &[&str]) -> String {
-    let near = suggest::nearest(name, known.iter().copied());
-    near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default()
-}
-
-/// Requires a literal pattern: an agent's text as a regular expression could be expensive.
-fn check_regex_literal(call: &CallExpr) -> Result<(), String> {
-    match call.args.last().map(|pattern| &pattern.expr) {
-        Some(Expr::Literal(LiteralValue::String(pattern))) => match regex::Regex::new(pattern.inner()) {
-            Ok(_) => Ok(()),
-            Err(_) => Err("the pattern of `matches` is not a regular expression".to_owned()),
-        },
-        _ => Err("the pattern of `matches` must be written out as a text".to_owned()),
     }
 }
 

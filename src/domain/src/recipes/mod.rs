@@ -2,6 +2,7 @@
 
 mod dispatcher;
 mod fields;
+mod named_arguments;
 mod sql;
 mod template;
 
@@ -16,6 +17,7 @@ use crate::policy::{Condition, condition::Variables};
 pub use countersign_sql::Dialect;
 pub use dispatcher::{Dispatcher, MAX_OPERATION_CHARS};
 pub use fields::{FieldFilter, FieldPath};
+pub use named_arguments::{NamedArguments, UnnamedArgument};
 pub use sql::{SqlDialect, SqlQuery, SqlRecipe};
 pub use template::{RecordField, TemplateError, TextPart, TextTemplate};
 

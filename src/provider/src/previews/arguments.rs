@@ -1,5 +1,7 @@
 //! The preview that shows the arguments of a call to an upstream's tool, with the tool's own description.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, value::RawValue};
 
 use super::formats::set_formats_of_arguments;
@@ -19,18 +21,8 @@ use countersign_protocol::{McpError, arguments::canonical_text_hash, json};
 pub fn preview_arguments(upstream: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> Result<Preview, McpError> {
     let mut diff = DiffBuilder::new();
     for json::Member { key, value, .. } in json::members(arguments.get()) {
-        // Shown verbatim, because exactly these bytes are approved.
-        let shown = json::string(value).map_or_else(|| pretty_if_lossless(value), |text| text.into_owned());
         let title = def.input_schema.pointer("/properties").and_then(|p| p.get(&*key)).and_then(|p| p.get("title"));
-        let label = title.and_then(Value::as_str).unwrap_or(&key);
-        if let Some(image) = ImageFacts::from_text(&shown) {
-            // The bytes are part of the arguments and need not be repeated.
-            let fields = diff.len();
-            diff.add_lines(&key, label, [(LineOp::Note, image.to_string().into())]);
-            diff.set_format_after(fields, FieldFormat::Image);
-        } else {
-            diff.add(&key, label, None, Some(&shown));
-        }
+        add_argument(&mut diff, &key, title.and_then(Value::as_str).unwrap_or(&key), value);
     }
     if !def.description.is_empty() {
         diff.add("$description", "Tool description", None, Some(&def.description));
@@ -50,6 +42,26 @@ pub fn preview_arguments(upstream: &str, tool: &str, def: &ToolDef, arguments: &
         diff,
         fingerprint: definition_fingerprint(def),
     })
+}
+
+/// Adds a field for an argument. `value` is its JSON text.
+pub(super) fn add_argument(diff: &mut DiffBuilder, name: &str, label: &str, value: &str) {
+    let field = field_name(name);
+    // Shown verbatim, because exactly these bytes are approved.
+    let shown = json::string(value).map_or_else(|| pretty_if_lossless(value), |text| text.into_owned());
+    if let Some(image) = ImageFacts::from_text(&shown) {
+        // The bytes are part of the arguments and need not be repeated.
+        let fields = diff.len();
+        diff.add_lines(&field, label, [(LineOp::Note, image.to_string().into())]);
+        diff.set_format_after(fields, FieldFormat::Image);
+    } else {
+        diff.add(&field, label, None, Some(&shown));
+    }
+}
+
+/// Returns the name of an argument's field. Names that begin with `$` belong to fields that are no arguments.
+pub(super) fn field_name(argument: &str) -> Cow<'_, str> {
+    if argument.starts_with('$') { format!("arguments.{argument}").into() } else { argument.into() }
 }
 
 /// Names of arguments that describe a call best, in order of preference.
@@ -245,6 +257,19 @@ mod tests {
         );
         assert_eq!((preview.summary.as_str(), preview.target.lock_key.as_str()), (r"fs / write: a …", "fs"));
         assert_eq!((preview.operation, preview.target.label.as_str()), (Operation::Call, "fs / write"));
+    }
+
+    #[test]
+    fn argument_cannot_take_the_place_of_another_field() {
+        let arguments = RawValue::from_string(r#"{"$description":"Reads a file.","$content":"x"}"#.into()).unwrap();
+        let preview = preview_arguments("fs", "write", &def(), &arguments).unwrap();
+        let fields: Vec<_> = preview.diff.fields.iter().map(|f| (f.field.as_str(), f.label.as_str())).collect();
+        let expected = [
+            ("arguments.$description", "$description"),
+            ("arguments.$content", "$content"),
+            ("$description", "Tool description"),
+        ];
+        assert_eq!(fields, expected);
     }
 
     #[test]

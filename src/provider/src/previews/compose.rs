@@ -6,16 +6,23 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use super::{
-    answers, comparison, confirmation, fault::Fault, formats::set_formats_of_recipe, labels, sql::ObservedStatement,
+    answers,
+    arguments::{add_argument, field_name},
+    comparison, confirmation,
+    fault::Fault,
+    formats::set_formats_of_recipe,
+    labels,
+    sql::ObservedStatement,
     unified_diff,
 };
 use countersign_domain::{
     changes::{
-        FieldDiff, LineOp, Operation, Preview, PreviewKind, PreviewNote,
+        LineOp, Operation, Preview, PreviewKind, PreviewNote,
         diff::{DiffBuilder, text_lines},
         digest::PartHasher,
     },
-    recipes::{DisplayFormat, Recipe},
+    policy::Condition,
+    recipes::{DisplayFormat, NamedArguments, Recipe, UnnamedArgument},
 };
 use countersign_protocol::McpError;
 
@@ -87,13 +94,25 @@ pub struct Observations {
 /// Prefix of the preview's fields that show the recipe's reads.
 const READ_FIELD_PREFIX: &str = "$read";
 
-/// Builds the preview from the values that the recipe has read.
+/// The call that a preview is for.
+#[derive(Clone, Copy)]
+pub struct ProposedCall<'a> {
+    /// The JSON text of the arguments.
+    pub text: &'a str,
+    /// The parsed arguments.
+    pub arguments: &'a cel::Value,
+    /// The preview that shows the arguments.
+    pub arguments_preview: &'a Preview,
+}
+
+/// Builds the preview from the values that the recipe has read. `conditions` are those that chose it among others.
 pub fn compose(
     recipe: &Recipe,
-    arguments: &cel::Value,
-    arguments_preview: &Preview,
+    conditions: &[&Condition],
+    call: ProposedCall<'_>,
     observations: Observations,
 ) -> Result<Preview, Fault> {
+    let ProposedCall { arguments, arguments_preview, .. } = call;
     let Observations { dry_run, before, reads, failed_dry_run, may_confirm } = observations;
     let mut hasher = fingerprint_hasher(arguments_preview);
     dry_run.iter().for_each(|observation| hash_observation(&mut hasher, "dry", observation));
@@ -104,18 +123,10 @@ pub fn compose(
     let kind = if dry_run.is_some() { PreviewKind::DryRun } else { PreviewKind::BeforeAfter };
     let creates = !before.is_empty() && before.iter().all(|observation| observation.value.is_none());
     let default_operation = if creates { Operation::Create } else { Operation::Update };
-    if dry_run.is_none() && before.is_empty() {
+    let compares = !before.is_empty();
+    if dry_run.is_none() && !compares {
         // The result cannot be computed, so the preview shows the requested values beside the current state.
-        for FieldDiff { field, label, before, after, lines, .. } in &arguments_preview.diff.fields {
-            if field.starts_with('$') {
-                continue;
-            }
-            if before.is_none() && after.is_none() {
-                builder.add_lines(field, label, lines.iter().map(|line| (line.op, line.text.as_str().into())));
-            } else {
-                builder.add(field, label, before.as_deref(), after.as_deref());
-            }
-        }
+        add_unnamed_arguments(&mut builder, &NamedArguments::default(), call);
     }
     if let Some(observation) = dry_run {
         add_observation(&mut builder, "$dryRun", observation);
@@ -123,6 +134,12 @@ pub fn compose(
     for (n, observation) in before.into_iter().enumerate() {
         let field = if n == 0 { "$content".to_owned() } else { format!("$content{}", n + 1) };
         comparison::add_comparison(&mut builder, &field, recipe, arguments, observation)?;
+    }
+    // A dry run is the server's own account of the whole call.
+    if compares {
+        let is_summary_whole = labels::is_summary_whole(recipe, arguments);
+        let named = NamedArguments::of_recipe(recipe, conditions, is_summary_whole);
+        add_unnamed_arguments(&mut builder, &named, call);
     }
     if let Some(fault) = failed_dry_run {
         hasher.add_part(b"failed").add_part(fault.kind.as_bytes());
@@ -144,6 +161,16 @@ pub fn compose(
         diff,
         fingerprint: hasher.finish(),
     })
+}
+
+/// Adds a field for each argument that the recipe does not name, so that no part of the call is invisible.
+pub(super) fn add_unnamed_arguments(builder: &mut DiffBuilder, named: &NamedArguments<'_>, call: ProposedCall<'_>) {
+    for UnnamedArgument { name, value } in named.unnamed(call.text) {
+        let field = field_name(&name);
+        let of_argument = call.arguments_preview.diff.fields.iter().find(|known| known.field == field);
+        let label = of_argument.map_or(name.as_str(), |known| &known.label);
+        add_argument(builder, &name, label, value);
+    }
 }
 
 /// Shows whether and how a question of the server is answered, if the recipe names one.
@@ -230,7 +257,8 @@ mod tests {
             let failed_dry_run = kind.map(|kind| Fault::new(kind, "it failed"));
             let observations = Observations { failed_dry_run, ..Observations::default() };
             let arguments = answers::parse_arguments("{}").unwrap_or_else(|fault| panic!("{}", fault.reason));
-            match compose(&Recipe::default(), &arguments, &arguments_preview, observations) {
+            let call = ProposedCall { text: "{}", arguments: &arguments, arguments_preview: &arguments_preview };
+            match compose(&Recipe::default(), &[], call, observations) {
                 Ok(preview) => preview.fingerprint,
                 Err(fault) => panic!("{}", fault.reason),
             }

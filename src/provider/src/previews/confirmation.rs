@@ -43,7 +43,7 @@ impl ConfirmingInquirer {
     #[must_use]
     pub fn for_call(recipe: &Recipe, arguments: &RawValue, next: Option<Arc<dyn Inquirer>>) -> Option<Self> {
         let parsed = answers::parse_arguments(arguments.get()).ok()?;
-        let confirmation = select_alternative(recipe, &parsed).ok()?.1.confirm.as_ref()?;
+        let confirmation = select_alternative(recipe, &parsed).ok()?.recipe.confirm.as_ref()?;
         let answer = to_raw_value(&answer_to(confirmation, &parsed).ok()?).ok()?;
         let capabilities = next.as_ref().map(|next| next.capabilities().clone()).unwrap_or_default();
         Some(Self {

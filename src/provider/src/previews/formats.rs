@@ -86,6 +86,9 @@ pub(super) fn set_formats_of_recipe(diff: &mut Diff, arguments: &Diff, target: &
                     field.format = FieldFormat::Markdown;
                 }
             }
+        } else if !field.field.starts_with('$') {
+            // A part of an argument.
+            field.format = field.after.as_deref().map_or(FieldFormat::Text, format_of_content);
         }
     }
 }

@@ -11,6 +11,8 @@ use countersign_domain::{
 
 /// Maximum characters of a lock key. Longer targets are truncated, so a few of them may share a key.
 const MAX_LOCK_KEY_CHARS: usize = 1000;
+/// The name of summaries in errors.
+const SUMMARY: &str = "summary";
 /// Maximum characters of a summary.
 const MAX_SUMMARY_CHARS: usize = 300;
 
@@ -30,7 +32,7 @@ pub(super) fn apply_recipe_labels(recipe: &Recipe, arguments: &cel::Value, argum
     if let Some(entity) = &recipe.entity {
         arguments_preview.target.entity_type.clone_from(entity);
     }
-    if let Some(summary) = text("summary", &recipe.summary) {
+    if let Some(summary) = text(SUMMARY, &recipe.summary) {
         arguments_preview.summary = summary_line(&summary);
     }
 }
@@ -44,6 +46,13 @@ pub(super) fn operation_of(recipe: &Recipe, arguments: &cel::Value) -> Option<Op
     let name = value.as_ref().ok().and_then(Value::as_str).unwrap_or_default();
     let operation = Operation::VARIANTS.iter().find(|operation| name.eq_ignore_ascii_case(operation.as_str()));
     Some(operation.copied().unwrap_or(Operation::Call))
+}
+
+/// Returns `true` if the recipe's summary is shown as it is, without being cut.
+pub(super) fn is_summary_whole(recipe: &Recipe, arguments: &cel::Value) -> bool {
+    let Some(summary) = &recipe.summary else { return true };
+    let text = answers::render(SUMMARY, summary, &[("arguments", arguments)]).ok().and_then(answers::display_text);
+    text.is_some_and(|text| summary_line(&text) == text.trim_end())
 }
 
 /// Returns the first line that is not blank, truncated.

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     answers,
-    compose::{self, ComputedPreview, Observation, Observations, StateBefore},
+    compose::{self, ComputedPreview, Observation, Observations, ProposedCall, StateBefore},
     fault::Fault,
     labels::apply_recipe_labels,
     sql::{self, ObservedStatement, QueryAnswer},
@@ -22,7 +22,7 @@ use super::{
 use crate::{CallContext, Provider, ProviderDirectory, ToolDef, ToolResult, text::content_text};
 use countersign_domain::{
     changes::{CertainFailure, Preview},
-    policy::{ConditionFault, Verdict},
+    policy::{Condition, ConditionFault, Verdict},
     principal::{Principal, Role},
     recipes::{DryRun, PreviewRead, Recipe, SqlRecipe},
 };
@@ -86,13 +86,14 @@ impl<'a> RecipeRunner<'a> {
             Err(fault) => return compose::preview_of_failure(arguments_preview, fault),
         };
         apply_recipe_labels(recipe, &arguments, &mut arguments_preview);
-        let (alternative, recipe) = match select_alternative(recipe, &arguments) {
+        let selected = match select_alternative(recipe, &arguments) {
             Ok(selected) => selected,
             Err(fault) => return compose::preview_of_failure(arguments_preview, fault),
         };
+        let SelectedAlternative { position: alternative, recipe, .. } = selected;
         apply_recipe_labels(recipe, &arguments, &mut arguments_preview);
         if let Some(sql) = &recipe.sql {
-            return self.run_sql((alternative, recipe, sql), tool, raw, &arguments, arguments_preview).await;
+            return self.run_sql((&selected, sql), tool, raw, &arguments, arguments_preview).await;
         }
         if recipe.has_no_method() {
             return ComputedPreview { preview: arguments_preview, transient_error: None, before: None };
@@ -107,8 +108,13 @@ impl<'a> RecipeRunner<'a> {
         };
         let values = observations.before.iter().map(|observation| observation.value.clone()).collect();
         let before = Some(StateBefore { alternative, values, statements: Vec::new() });
-        let (recipe, fallback) = (recipe.clone(), arguments_preview.clone());
-        match run_blocking(move || compose::compose(&recipe, &arguments, &fallback, observations)).await {
+        let (recipe, text, fallback) = (recipe.clone(), raw.get().to_owned(), arguments_preview.clone());
+        let conditions: Vec<Condition> = selected.conditions.into_iter().cloned().collect();
+        let compose = move || {
+            let call = ProposedCall { text: &text, arguments: &arguments, arguments_preview: &fallback };
+            compose::compose(&recipe, &conditions.iter().collect::<Vec<_>>(), call, observations)
+        };
+        match run_blocking(compose).await {
             Ok(preview) => ComputedPreview { preview, transient_error: None, before },
             Err(fault) => compose::preview_of_failure(arguments_preview, fault),
         }
@@ -117,12 +123,13 @@ impl<'a> RecipeRunner<'a> {
     /// Shows what the SQL statements of the call change.
     async fn run_sql(
         &self,
-        (alternative, recipe, sql): (usize, &Recipe, &SqlRecipe),
+        (selected, sql): (&SelectedAlternative<'_>, &SqlRecipe),
         tool: &str,
         raw: &RawValue,
         arguments: &cel::Value,
         mut arguments_preview: Preview,
     ) -> ComputedPreview {
+        let recipe = selected.recipe;
         let observed = async {
             let statements = sql::parse_statements(sql, &self.tool_title(tool), arguments).await?;
             sql::apply_statement_labels(recipe, &statements, &mut arguments_preview);
@@ -132,9 +139,9 @@ impl<'a> RecipeRunner<'a> {
         let observed = observed.unwrap_or_else(|_| Err(Fault::timed_out(MAX_PREVIEW_TIME.as_secs())));
         let may_confirm = self.may_confirm(recipe, tool, raw);
         let composed = observed.and_then(|statements| {
-            let preview =
-                sql::compose_statements((recipe, sql, may_confirm), arguments, &arguments_preview, &statements)?;
-            Ok((preview, StateBefore { alternative, values: Vec::new(), statements }))
+            let call = ProposedCall { text: raw.get(), arguments, arguments_preview: &arguments_preview };
+            let preview = sql::compose_statements((recipe, sql, may_confirm), &selected.conditions, call, &statements)?;
+            Ok((preview, StateBefore { alternative: selected.position, values: Vec::new(), statements }))
         });
         match composed {
             Ok((preview, before)) => ComputedPreview { preview, transient_error: None, before: Some(before) },
@@ -400,26 +407,42 @@ impl<'a> RecipeRunner<'a> {
     }
 }
 
-/// Returns the recipe of the operation and the variant for these arguments, with its position in [`Recipe::alternatives`].
-pub(super) fn select_alternative<'r>(recipe: &'r Recipe, arguments: &cel::Value) -> Result<(usize, &'r Recipe), Fault> {
+/// The recipe of an operation or a variant that makes the preview.
+pub(super) struct SelectedAlternative<'r> {
+    /// The position in [`Recipe::alternatives`].
+    position: usize,
+    pub(super) recipe: &'r Recipe,
+    /// The expressions that chose it.
+    conditions: Vec<&'r Condition>,
+}
+
+/// Returns the recipe of the operation and the variant for these arguments.
+pub(super) fn select_alternative<'r>(
+    recipe: &'r Recipe,
+    arguments: &cel::Value,
+) -> Result<SelectedAlternative<'r>, Fault> {
     if let Some(dispatcher) = &recipe.dispatcher {
         let operation = dispatcher.operation_in(arguments);
         let mut position = 0;
         for (name, recipe) in &dispatcher.operations {
             if operation.as_ref() == Some(name) {
-                let (inner_position, selected) = select_alternative(recipe, arguments)?;
-                return Ok((position + inner_position, selected));
+                let mut selected = select_alternative(recipe, arguments)?;
+                selected.position += position;
+                selected.conditions.push(&dispatcher.argument);
+                return Ok(selected);
             }
             position += recipe.alternatives().len();
         }
         return Err(Fault::new("operation", "the recipe does not know the operation that the arguments name"));
     }
     if recipe.variants.is_empty() {
-        return Ok((0, recipe));
+        return Ok(SelectedAlternative { position: 0, recipe, conditions: Vec::new() });
     }
     for (position, variant) in recipe.variants.iter().enumerate() {
         match answers::evaluate("when", &variant.when, &[("arguments", arguments)])? {
-            Value::Bool(true) => return Ok((position, &variant.recipe)),
+            Value::Bool(true) => {
+                return Ok(SelectedAlternative { position, recipe: &variant.recipe, conditions: vec![&variant.when] });
+            }
             Value::Bool(false) => {}
             _ => return Err(Fault::from_expression("when", &ConditionFault::NotBoolean("something else"))),
         }
@@ -444,10 +467,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use countersign_domain::{
-        policy::Condition,
-        recipes::{Dispatcher, RecipeVariant},
-    };
+    use countersign_domain::recipes::{Dispatcher, RecipeVariant};
 
     #[test]
     fn selected_alternative_is_at_its_position() {
@@ -470,9 +490,9 @@ mod tests {
         ] {
             let parsed = answers::parse_arguments(arguments).unwrap_or_else(|fault| panic!("{}", fault.reason));
             let selected = select_alternative(&recipe, &parsed).ok();
-            assert_eq!(selected.map(|(position, _)| position), expected, "{arguments}");
+            assert_eq!(selected.as_ref().map(|selected| selected.position), expected, "{arguments}");
             assert!(
-                selected.is_none_or(|(position, recipe)| std::ptr::eq(alternatives[position], recipe)),
+                selected.is_none_or(|selected| std::ptr::eq(alternatives[selected.position], selected.recipe)),
                 "{arguments}"
             );
         }

@@ -66,7 +66,7 @@ impl Changes {
             return Err(shutting_down_error());
         }
         inner.proposal_rate.admit(&proposer.principal, inner.nodes.live_count())?;
-        let proposer = shorten_texts(proposer);
+        let proposer = shorten_proposer(proposer);
         let details = json!({ "provider": provider, "tool": tool, "comment": reason, "proposer": proposer });
         let record = Record::new("failing_call_returned", inner.config.now(), &proposer.principal, details.to_string());
         let written = write_to_store(&*inner.store, WriteRequest::Record(record)).await;

@@ -21,7 +21,7 @@ const JOIN: &str = "join";
 const SPLIT: &str = "split";
 const REPLACE_IN: &str = "replace_in";
 const ATX_HEADINGS: &str = "atx_headings";
-const MERGE_PATCH: &str = "merge_patch";
+pub(super) const MERGE_PATCH: &str = "merge_patch";
 const INCLUDES: &str = "includes";
 
 /// The names of all these functions.

@@ -3,14 +3,20 @@
 use serde_json::Value;
 
 use super::{ObservedStatement, QueryAnswer, Row};
-use crate::previews::{compose, fault::Fault, formats::format_of_content};
+use crate::previews::{
+    compose::{self, ProposedCall},
+    fault::Fault,
+    formats::format_of_content,
+    labels,
+};
 use countersign_domain::{
     changes::{
         FieldFormat, LineOp, Preview, PreviewKind, PreviewNote,
         diff::{DiffBuilder, text_lines},
         digest::PartHasher,
     },
-    recipes::{Recipe, SqlRecipe},
+    policy::Condition,
+    recipes::{NamedArguments, Recipe, SqlRecipe},
     text::plural,
 };
 use countersign_sql::{ALIAS_PREFIX, ColumnAssignment, Effect, PreviewSource, RowQueries, Statement, Write, WriteKind};
@@ -21,10 +27,11 @@ use countersign_sql::{ALIAS_PREFIX, ColumnAssignment, Effect, PreviewSource, Row
 /// Fails if no statement has a preview, with the reason of the first one.
 pub(in crate::previews) fn compose_statements(
     (recipe, sql, may_confirm): (&Recipe, &SqlRecipe, bool),
-    arguments: &cel::Value,
-    arguments_preview: &Preview,
+    conditions: &[&Condition],
+    call: ProposedCall<'_>,
     statements: &[ObservedStatement],
 ) -> Result<Preview, Fault> {
+    let ProposedCall { arguments, arguments_preview, .. } = call;
     let mut hasher = compose::fingerprint_hasher(arguments_preview);
     let mut composer = Composer { builder: DiffBuilder::new(), max_rows: sql.rows, is_single: statements.len() == 1 };
     let mut first_fault = None;
@@ -41,8 +48,11 @@ pub(in crate::previews) fn compose_statements(
     }
     match first_fault {
         Some(fault) if !has_preview => return Err(fault),
-        _ => compose::add_confirmation(&mut composer.builder, &mut hasher, recipe, may_confirm, arguments)?,
+        _ => {}
     }
+    let named = NamedArguments::of_recipe(recipe, conditions, labels::is_summary_whole(recipe, arguments));
+    compose::add_unnamed_arguments(&mut composer.builder, &named, call);
+    compose::add_confirmation(&mut composer.builder, &mut hasher, recipe, may_confirm, arguments)?;
     Ok(Preview {
         note: PreviewNote { kind: PreviewKind::BeforeAfter, confirms: may_confirm, ..PreviewNote::default() },
         operation: arguments_preview.operation,

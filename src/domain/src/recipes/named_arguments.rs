@@ -1,0 +1,214 @@
+//! Finds the arguments of a call that nothing in a recipe names. A preview shows them beside what the recipe shows, so that
+//! no argument is invisible to a reviewer.
+
+use countersign_protocol::json;
+use serde_json::{Map, Value};
+
+use super::{FieldFilter, PreviewRead, Recipe, StateAfter, TextTemplate};
+use crate::policy::{
+    Condition,
+    condition::{MergedPath, ValuePath, ValueStep},
+};
+
+/// The parts of the arguments whose values the recipe of a preview uses.
+#[derive(Debug, Default)]
+pub struct NamedArguments<'r> {
+    parts: Vec<NamedPart<'r>>,
+}
+
+/// A part of the arguments that is named.
+#[derive(Debug)]
+struct NamedPart<'r> {
+    steps: Vec<ValueStep>,
+    /// Set if the members of the part are fields of the state after the call.
+    merged: Option<MergedMembers<'r>>,
+}
+
+/// Which members of a part are shown as fields of the state after the call.
+#[derive(Clone, Copy, Debug)]
+struct MergedMembers<'r> {
+    /// Removes fields from the state.
+    filter: Option<&'r FieldFilter>,
+    /// The fields that have other values.
+    replaced: &'r [String],
+}
+
+impl MergedMembers<'_> {
+    fn shows(&self, name: &str) -> bool {
+        self.filter.is_none_or(|filter| is_shown(filter, name)) && !self.replaced.iter().any(|other| other == name)
+    }
+}
+
+/// An argument, or a part of one, that is not named.
+#[derive(Debug, PartialEq, Eq)]
+pub struct UnnamedArgument<'a> {
+    /// The name of the argument, or a path such as `pages[0].icon`.
+    pub name: String,
+    /// The value as it is written.
+    pub value: &'a str,
+}
+
+impl<'r> NamedArguments<'r> {
+    /// Collects what the state before and after, the reads and the labels of the recipe name, and the conditions that chose
+    /// it. The verification is not shown, so it does not count, and neither does a summary that was cut.
+    #[must_use]
+    pub fn of_recipe(recipe: &'r Recipe, conditions: &[&'r Condition], is_summary_whole: bool) -> Self {
+        let Recipe { operation, target, summary, label, before, after, reads, sql, confirm, .. } = recipe;
+        let mut named = Self::default();
+        let base = before.as_ref().and_then(element_path);
+        conditions.iter().for_each(|condition| named.add(condition, None));
+        named.add_texts([operation, target], None);
+        named.add_texts(Some(summary).filter(|_| is_summary_whole), None);
+        named.add_texts([label], base);
+        for read in before.iter().chain(reads) {
+            named.add_read(read);
+        }
+        if let Some(after) = after {
+            named.add_after(after, before.as_ref().map(|before| &before.pick.fields), base);
+        }
+        if let Some(sql) = sql {
+            named.add(&sql.statement, None);
+            sql.query.arguments.iter().for_each(|field| named.add_text(&field.value, None));
+        }
+        let answers = confirm.iter().flat_map(|confirmation| &confirmation.answer);
+        answers.for_each(|field| named.add_text(&field.value, None));
+        named
+    }
+
+    /// Returns what is not named of the JSON text of a call's arguments.
+    #[must_use]
+    pub fn unnamed<'a>(&self, arguments: &'a str) -> Vec<UnnamedArgument<'a>> {
+        let mut unnamed = Vec::new();
+        for member in json::members(arguments) {
+            self.collect(&[Position::Member(&member.key)], member.key.to_string(), member.value, &mut unnamed);
+        }
+        unnamed
+    }
+
+    /// Collects what is not named of the value at this path.
+    fn collect<'a>(&self, path: &[Position<'_>], name: String, value: &'a str, unnamed: &mut Vec<UnnamedArgument<'a>>) {
+        let is_container = value.starts_with(['{', '[']);
+        if self.parts.iter().any(|part| part.covers(path, is_container)) {
+            return;
+        }
+        if !(is_container && self.parts.iter().any(|part| part.is_within(path))) {
+            unnamed.push(UnnamedArgument { name, value });
+            return;
+        }
+        for member in json::members(value) {
+            let path = [path, &[Position::Member(&member.key)]].concat();
+            self.collect(&path, format!("{name}.{}", member.key), member.value, unnamed);
+        }
+        for (n, (_, element)) in json::elements(value).enumerate() {
+            self.collect(&[path, &[Position::Element]].concat(), format!("{name}[{n}]"), element, unnamed);
+        }
+    }
+
+    fn add_texts<'t>(&mut self, texts: impl IntoIterator<Item = &'t Option<TextTemplate>>, base: Option<&ValuePath>) {
+        texts.into_iter().flatten().for_each(|text| self.add_text(text, base));
+    }
+
+    fn add_text(&mut self, text: &TextTemplate, base: Option<&ValuePath>) {
+        text.expressions().into_iter().for_each(|expression| self.add(expression, base));
+    }
+
+    fn add_read(&mut self, read: &PreviewRead) {
+        let base = element_path(read);
+        // Of a list of arguments, what is used of its elements counts.
+        read.for_each.iter().filter(|_| base.is_none()).for_each(|expression| self.add(expression, None));
+        self.add_text(&read.label, base);
+        read.arguments.iter().for_each(|field| self.add_text(&field.value, base));
+        read.pick.keep.iter().chain(&read.pick.paths).for_each(|expression| self.add(expression, base));
+    }
+
+    /// Adds what the state after the call shows. `filter` removes fields from it.
+    fn add_after(&mut self, after: &'r StateAfter, filter: Option<&'r FieldFilter>, base: Option<&ValuePath>) {
+        let filter = filter.filter(|filter| !filter.is_empty());
+        match after {
+            StateAfter::Expression(expression) => {
+                let merged = expression.merged_paths();
+                let is_merged = |path: &&ValuePath| merged.iter().any(|other| other.path == **path);
+                let others = expression.value_paths().iter().filter(|path| !is_merged(path));
+                others.for_each(|path| self.add_path(path, base, None));
+                for MergedPath { path, replaced } in merged {
+                    let members = MergedMembers { filter, replaced };
+                    let is_whole = filter.is_none() && replaced.is_empty();
+                    self.add_path(path, base, Some(members).filter(|_| !is_whole));
+                }
+            }
+            StateAfter::Fields(fields) => {
+                let shown = fields.iter().filter(|field| filter.is_none_or(|filter| is_shown(filter, &field.name)));
+                shown.for_each(|field| self.add_text(&field.value, base));
+            }
+        }
+    }
+
+    fn add(&mut self, expression: &Condition, base: Option<&ValuePath>) {
+        expression.value_paths().iter().for_each(|path| self.add_path(path, base, None));
+    }
+
+    /// Adds a part of the arguments, or of the elements of the list `base`.
+    fn add_path(&mut self, path: &ValuePath, base: Option<&ValuePath>, merged: Option<MergedMembers<'r>>) {
+        let steps = match (path.variable, base) {
+            ("arguments", _) => path.steps.clone(),
+            (_, Some(base)) => [base.steps.as_slice(), &[ValueStep::Element], &path.steps].concat(),
+            _ => return,
+        };
+        self.parts.push(NamedPart { steps, merged });
+    }
+}
+
+/// The position of a value in the value that it is in.
+#[derive(Clone, Copy)]
+enum Position<'a> {
+    Member(&'a str),
+    Element,
+}
+
+impl NamedPart<'_> {
+    /// Returns `true` if the value at the path is shown as a part of this one. `is_container` tells whether it has parts itself.
+    fn covers(&self, path: &[Position<'_>], is_container: bool) -> bool {
+        if path.len() < self.steps.len() || !self.agrees_with(path) {
+            return false;
+        }
+        let Some(members) = self.merged else { return true };
+        let member = path.iter().skip(self.steps.len()).find_map(|position| match position {
+            Position::Member(name) => Some(*name),
+            Position::Element => None,
+        });
+        // Of a record, or of those in a list, only the members that are left are shown.
+        member.map_or(!is_container, |name| members.shows(name))
+    }
+
+    /// Returns `true` if the value at the path can have parts that are shown.
+    fn is_within(&self, path: &[Position<'_>]) -> bool {
+        let is_element = |position: &Position<'_>| matches!(position, Position::Element);
+        let leads_on = match self.merged {
+            Some(_) => path.iter().skip(self.steps.len()).all(is_element),
+            None => path.len() < self.steps.len(),
+        };
+        leads_on && self.agrees_with(path)
+    }
+
+    fn agrees_with(&self, path: &[Position<'_>]) -> bool {
+        self.steps.iter().zip(path).all(|(step, position)| match (step, position) {
+            (ValueStep::Member(name), Position::Member(key)) => name == key,
+            (ValueStep::Element, Position::Element) => true,
+            _ => false,
+        })
+    }
+}
+
+/// Returns the list of arguments for each of which the call is made, if it is nothing but arguments.
+fn element_path(read: &PreviewRead) -> Option<&ValuePath> {
+    match read.for_each.as_ref()?.merged_paths() {
+        [MergedPath { path, .. }] if path.variable == "arguments" && !path.steps.is_empty() => Some(path),
+        _ => None,
+    }
+}
+
+/// Returns `true` if the filter keeps a field of this name whatever is in it.
+fn is_shown(filter: &FieldFilter, name: &str) -> bool {
+    let field = Map::from_iter([(name.to_owned(), Value::Bool(true))]);
+    filter.apply(Value::Object(field)).get(name).is_some()
+}
