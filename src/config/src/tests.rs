@@ -125,6 +125,7 @@ fn every_key_is_documented_in_the_default_file() {
 
 #[test]
 fn every_key_can_be_set_by_its_variable() {
+    const TIME_ENDINGS: [&str; 6] = ["timeout", "alive", "interval", "drain", "wait", "first_connection"];
     let variables: BTreeSet<String> = list_keys().into_iter().map(variable_name).collect();
     assert_eq!(variables.len(), list_keys().len());
     assert!(NON_KEY_VARIABLES.iter().all(|v| !variables.contains(*v)));
@@ -162,10 +163,10 @@ fn every_key_can_be_set_by_its_variable() {
             "policy.mode" => "simulate",
             "policy.review.reviewers" => "admin",
             "policy.review.on_expiry" => "reject",
+            "policy.review.on_failed_preview" => "review",
             "policy.review.edit" => "forbidden",
             "policy.review.preview" => "required",
             "policy.review.on_review" => "hold",
-            "policy.review.on_failed_preview" => "review",
             "policy.review.questions" => "ask",
             "policy.review.own_agents" => "allow",
             "policy.review.sign_in" => "{max_age: 5m, acr: [urn:example:mfa]}",
@@ -180,12 +181,7 @@ fn every_key_can_be_set_by_its_variable() {
             _ if key.ends_with("_bytes") || key.ends_with("max_body") || key.ends_with("_size") => "2MiB",
             _ if key.starts_with("changes.retention") => "7 days",
             _ if key.starts_with("changes.expire") || key.ends_with("linger") || key.ends_with("idle") => "2 days",
-            _ if ["timeout", "alive", "interval", "drain", "wait", "first_connection"]
-                .iter()
-                .any(|e| key.ends_with(e)) =>
-            {
-                "7s"
-            }
+            _ if TIME_ENDINGS.iter().any(|ending| key.ends_with(ending)) => "7s",
             _ => "7",
         };
         let mut case = Case::new().var(&variable_name(key), value);
