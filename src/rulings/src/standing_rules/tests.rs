@@ -1,4 +1,4 @@
-//! Tests of interrupted decisions: the request is dropped, or the store fails.
+//! Tests of interrupted decisions: the request is dropped, the store fails, or another decision comes first.
 
 use countersign_domain::principal::Role;
 use countersign_routing::table::RouteTable;
@@ -71,4 +71,24 @@ async fn rules_stored_before_a_failure_are_in_force() {
     assert_eq!((&*created.kind, events.next().await.is_none()), ("rule.created", true));
     let created: Value = serde_json::from_slice(&created.json).unwrap();
     assert_eq!(created["rule"]["tool"], "read");
+}
+
+#[tokio::test]
+async fn expiry_keeps_what_happened_while_it_waited() {
+    let dir = tempfile::tempdir().unwrap();
+    let store: Arc<dyn Store> = StoreLocation::directory(dir.path()).open().unwrap();
+    let alice = Principal::new("alice", Role::Reviewer);
+    let (rules, _) = open_rules(&store).await;
+    let past = Timestamp::UNIX_EPOCH;
+    let rule = StandingRule { verdict: StandingVerdict::Deny, expires_at: Some(past), ..allow("write", &alice) };
+    rules.cache().upsert(&rule);
+    let other_decision = rules.rules_lock.lock().await;
+    let mut expiring = std::pin::pin!(rules.expire());
+    assert!(expiring.as_mut().now_or_never().is_none());
+    rules.cache().upsert(&StandingRule { orphaned_at: Some(past), ..rule });
+    drop(other_decision);
+    expiring.await;
+    let rule = &rules.list()[0];
+    assert!(rule.has_ended() && rule.orphaned_at == Some(past), "{rule:?}");
+    store.close();
 }
