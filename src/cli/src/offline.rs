@@ -233,7 +233,7 @@ impl Provider for PinnedServer {
     fn target_fingerprint(&self) -> &str {
         &self.target
     }
-    fn trust_annotations(&self) -> bool {
+    fn has_trusted_annotations(&self) -> bool {
         self.trusted
     }
 }

@@ -49,7 +49,7 @@ impl SessionNotes {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(module).cloned()
     }
 
-    /// Replaces the note of the module, which must not be longer than some hundred bytes.
+    /// Replaces the note of the module, which must not be longer than a few hundred bytes.
     pub fn set(&self, module: &'static str, note: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(module, note.into());
     }
@@ -72,8 +72,8 @@ pub struct CallContext {
     pub permit: Option<Permit>,
     /// The approved fingerprint of the change that is run, which a module compares when it writes.
     pub approved_state: Option<String>,
-    /// The approved preview showed how to answer the question with which the server confirms the call, so the gateway may
-    /// answer it.
+    /// Set if the approved preview showed how the question is answered with which the server confirms the call, so that
+    /// the gateway may answer it.
     pub answers_confirmation: bool,
     /// Charges the time that a module's thread spends on the call to the caller's rate limit; `None` if no caller is
     /// charged.
@@ -102,7 +102,7 @@ impl CallContext {
         }
     }
 
-    /// Does work whose cost grows with what the caller sent or requested, and charges its time to the caller.
+    /// Runs work whose cost grows with what the caller sent or requested, and charges its time to the caller.
     pub fn run_charged<T>(&self, work: impl FnOnce() -> T) -> T {
         let began = Instant::now();
         let result = work();

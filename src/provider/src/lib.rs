@@ -163,8 +163,8 @@ pub enum List {
     Resources,
 }
 
-/// Maps each list to the notification that announces its changes.
 impl List {
+    /// Returns the method of the notification that announces changes of the list.
     #[must_use]
     pub const fn notification(self) -> &'static str {
         match self {
@@ -349,8 +349,8 @@ pub trait Provider: Send + Sync + 'static {
         ""
     }
 
-    /// Returns the server behind the name in the form that is stored with a change.
-    fn served_by(&self) -> ServerIdentity {
+    /// Returns the identity of the server behind the name, as it is stored with a change.
+    fn server_identity(&self) -> ServerIdentity {
         ServerIdentity { fingerprint: self.target_fingerprint().to_owned(), label: "built in".to_owned() }
     }
 
@@ -360,7 +360,7 @@ pub trait Provider: Send + Sync + 'static {
     }
 
     /// Returns `true` if the operator vouches for the provider's annotations (`trust_annotations`).
-    fn trust_annotations(&self) -> bool {
+    fn has_trusted_annotations(&self) -> bool {
         false
     }
 

@@ -119,11 +119,11 @@ impl SchemaGraph {
             node.successors().for_each(|to| predecessors[to].push(index));
         }
         let mut remaining = vec![true; count];
-        let mut peel = |next: &dyn Fn(usize) -> Vec<usize>, mut degrees: Vec<usize>| {
+        let mut peel = |neighbours: &dyn Fn(usize) -> Vec<usize>, mut degrees: Vec<usize>| {
             let mut ready: Vec<usize> = (0..count).filter(|&index| degrees[index] == 0).collect();
             while let Some(index) = ready.pop() {
                 remaining[index] = false;
-                for next in next(index) {
+                for next in neighbours(index) {
                     degrees[next] -= 1;
                     if degrees[next] == 0 {
                         ready.push(next);
@@ -138,13 +138,13 @@ impl SchemaGraph {
     }
 }
 
-/// Returns the schemas that a schema applies, each with whether it applies to a value of its own.
-fn subschemas<'a>(root: &'a Value, members: &'a Map<String, Value>, named: bool) -> Vec<(&'a Value, bool)> {
+/// Returns the schemas that a schema applies, each with `true` if it applies to a single member of the value.
+fn subschemas<'a>(root: &'a Value, members: &'a Map<String, Value>, has_anchors: bool) -> Vec<(&'a Value, bool)> {
     let mut found: Vec<(&Value, bool)> = Vec::new();
     for (key, value) in members {
         match (key.as_str(), value) {
             ("$ref" | "$dynamicRef" | "$recursiveRef", Value::String(to)) => match to.strip_prefix('#') {
-                Some(pointer) if !named && (pointer.is_empty() || pointer.starts_with('/')) => {
+                Some(pointer) if !has_anchors && (pointer.is_empty() || pointer.starts_with('/')) => {
                     let pointer = percent_encoding::percent_decode_str(pointer).decode_utf8_lossy();
                     found.extend(root.pointer(&pointer).map(|to| (to, false)));
                 }
@@ -169,14 +169,14 @@ fn subschemas<'a>(root: &'a Value, members: &'a Map<String, Value>, named: bool)
 /// Returns `true` if the schema has anchors or nested ids, which can redirect any reference.
 fn has_named_anchors(root: &Value) -> bool {
     let mut pending = vec![(root, true)];
-    while let Some((value, first)) = pending.pop() {
+    while let Some((value, is_root)) = pending.pop() {
         match value {
             Value::Object(members) => {
                 for (key, value) in members {
-                    let name =
+                    let can_redirect =
                         matches!(key.as_str(), "$anchor" | "$dynamicAnchor" | "$recursiveAnchor" | "$dynamicRef")
-                            || (matches!(key.as_str(), "$id" | "id") && !first);
-                    if name && !value.is_object() {
+                            || (matches!(key.as_str(), "$id" | "id") && !is_root);
+                    if can_redirect && !value.is_object() {
                         return true;
                     }
                     pending.push((value, false));

@@ -56,6 +56,7 @@ pub struct FakeProvider {
     /// The live state that previews are computed against.
     pub state: Mutex<String>,
     pub tool_hash: Mutex<String>,
+    /// The directory finds the provider.
     pub present: AtomicBool,
     /// The provider is an upstream that is disconnected now.
     pub unavailable: AtomicBool,
@@ -83,7 +84,8 @@ pub struct FakeProvider {
     pub max_running: AtomicUsize,
     /// Each call takes a permit; a test holds calls back by removing all permits.
     pub gate: Semaphore,
-    pub previews: AtomicUsize,
+    /// The number of previews made.
+    pub preview_count: AtomicUsize,
     /// The server behind the name, as stored with a change.
     pub served_by: Mutex<ServerIdentity>,
     /// The policy's verdict on every call.
@@ -128,7 +130,7 @@ impl FakeProvider {
             running: AtomicUsize::new(0),
             max_running: AtomicUsize::new(0),
             gate: Semaphore::new(1_000_000),
-            previews: AtomicUsize::new(0),
+            preview_count: AtomicUsize::new(0),
             served_by: Mutex::default(),
             verdict: Mutex::new(Verdict::Allow),
             judged_principals: Mutex::default(),
@@ -262,7 +264,7 @@ impl Provider for FakeProvider {
     fn events(&self) -> broadcast::Receiver<ProviderEvent> {
         self.events.subscribe()
     }
-    fn served_by(&self) -> ServerIdentity {
+    fn server_identity(&self) -> ServerIdentity {
         self.served_by.lock().unwrap().clone()
     }
     fn call<'a>(
@@ -294,7 +296,7 @@ impl Provider for FakeProvider {
         arguments: &'a RawValue,
         _: &'a CallContext,
     ) -> BoxFuture<'a, Result<Preview, McpError>> {
-        self.previews.fetch_add(1, Ordering::SeqCst);
+        self.preview_count.fetch_add(1, Ordering::SeqCst);
         Box::pin(ready(match (*self.preview_error.lock().unwrap(), &self.preview_script) {
             (Some(kind), _) => Err(McpError::new(kind, "no preview")),
             (None, Some(script)) => script(tool, arguments),

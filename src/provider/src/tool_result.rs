@@ -91,8 +91,8 @@ impl ToolResult {
             None | Some("complete") => {}
             Some("input_required") => return Err(AnswerFault::InputRequired),
             Some(other) => {
-                let kind: String = other.chars().take(64).collect();
-                return Err(AnswerFault::Unreadable(format!("its kind is {kind:?}")));
+                let result_type: String = other.chars().take(64).collect();
+                return Err(AnswerFault::Unreadable(format!("its resultType is {result_type:?}")));
             }
         }
         let content = match answer.content {

@@ -103,7 +103,7 @@ impl Inner {
     pub(super) async fn recheck(&self, change: &Change) -> Recheck {
         match self.preview_as_proposer(change, &change.arguments).await {
             Ok((provider, ComputedPreview { preview, before, .. })) => {
-                let served_by = provider.served_by();
+                let served_by = provider.server_identity();
                 let same_server = change.served_by.fingerprint == served_by.fingerprint;
                 let same_target =
                     preview.fingerprint == change.fingerprint && preview.target.lock_key == change.target.lock_key;

@@ -444,7 +444,7 @@ impl ToolAcceptances {
 fn claims_to_read(route: &ToolRoute) -> bool {
     route.definition_status == DefinitionStatus::Seen
         && route.def.annotations.read_only_hint
-        && !route.provider.as_provider().trust_annotations()
+        && !route.provider.as_provider().has_trusted_annotations()
         && !is_denied(route)
 }
 

@@ -148,9 +148,9 @@ impl Provider for Upstream {
         Box::pin(async move {
             let def = def?;
             offload(arguments.get().len(), move || {
-                preview::preview_arguments(&name, &upstream_name, &def, &arguments).map(with_lock_key)
+                with_lock_key(preview::preview_arguments(&name, &upstream_name, &def, &arguments))
             })
-            .await?
+            .await
         })
     }
 
@@ -170,7 +170,7 @@ impl Provider for Upstream {
         &self.target
     }
 
-    fn served_by(&self) -> ServerIdentity {
+    fn server_identity(&self) -> ServerIdentity {
         ServerIdentity { fingerprint: self.target.clone(), label: self.config.label.clone() }
     }
 
@@ -181,7 +181,7 @@ impl Provider for Upstream {
         self.negotiated()?.instructions.clone()
     }
 
-    fn trust_annotations(&self) -> bool {
+    fn has_trusted_annotations(&self) -> bool {
         self.config.trust_annotations
     }
 

@@ -41,7 +41,7 @@ impl FakeServer {
                 answers(tool, &serde_json::from_str(arguments.get()).unwrap())
             })),
             preview_script: Some(Box::new(move |_, arguments| {
-                countersign_provider::previews::arguments::preview_arguments("s", "write", &write, arguments)
+                Ok(countersign_provider::previews::arguments::preview_arguments("s", "write", &write, arguments))
             })),
             ..FakeProvider::new("s")
         }))

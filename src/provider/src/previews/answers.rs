@@ -1,4 +1,5 @@
-//! Answers of tools: as values for expressions, and as text for reviewers.
+//! Evaluates the expressions of recipes, picks values from the answers of tools, and formats values as text for
+//! reviewers.
 
 use serde_json::{Map, Value};
 

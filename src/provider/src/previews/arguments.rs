@@ -12,13 +12,11 @@ use countersign_domain::changes::{
     image::ImageFacts,
     visible::{escape_hidden, is_hidden},
 };
-use countersign_protocol::{McpError, arguments::canonical_text_hash, json};
+use countersign_protocol::{arguments::canonical_text_hash, json};
 
 /// Returns a preview with the arguments of the call, because only the upstream knows its effect.
-///
-/// # Errors
-/// Never fails; the `Result` is that of [`crate::Provider::preview`], which calls it.
-pub fn preview_arguments(upstream: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> Result<Preview, McpError> {
+#[must_use]
+pub fn preview_arguments(upstream: &str, tool: &str, def: &ToolDef, arguments: &RawValue) -> Preview {
     let mut diff = DiffBuilder::new();
     for json::Member { key, value, .. } in json::members(arguments.get()) {
         let title = def.input_schema.pointer("/properties").and_then(|p| p.get(&*key)).and_then(|p| p.get("title"));
@@ -29,7 +27,7 @@ pub fn preview_arguments(upstream: &str, tool: &str, def: &ToolDef, arguments: &
     }
     let mut diff = diff.finish();
     set_formats_of_arguments(&mut diff);
-    Ok(Preview {
+    Preview {
         note: PreviewNote { kind: PreviewKind::Arguments, ..PreviewNote::default() },
         operation: Operation::Call,
         target: Target {
@@ -41,7 +39,7 @@ pub fn preview_arguments(upstream: &str, tool: &str, def: &ToolDef, arguments: &
         summary: summary(upstream, tool, def, arguments),
         diff,
         fingerprint: definition_fingerprint(def),
-    })
+    }
 }
 
 /// Adds a field for an argument. `value` is its JSON text.
@@ -182,8 +180,8 @@ fn title_text(value: &str) -> Option<String> {
     let line = whole.lines().map(str::trim).find(is_visible)?;
     let escaped = escape_hidden(line);
     let cut: String = escaped.chars().take(MAX_TITLE_CHARS).collect();
-    let more = cut.len() < escaped.len() || whole.trim() != line;
-    Some(if more { format!("{cut} …") } else { cut })
+    let is_cut = cut.len() < escaped.len() || whole.trim() != line;
+    Some(if is_cut { format!("{cut} …") } else { cut })
 }
 
 /// Returns the texts of a list, escaped and truncated like one text.
@@ -243,7 +241,7 @@ mod tests {
     fn preview_shows_arguments_verbatim() {
         let arguments = r#"{"path":"a\nb","n":12345678901234567890123,"list":[1, 2]}"#;
         let arguments = RawValue::from_string(arguments.into()).unwrap();
-        let preview = preview_arguments("fs", "write", &def(), &arguments).unwrap();
+        let preview = preview_arguments("fs", "write", &def(), &arguments);
         let fields: Vec<_> =
             preview.diff.fields.iter().map(|f| (f.label.as_str(), f.after.as_deref().unwrap_or_default())).collect();
         assert_eq!(
@@ -277,7 +275,7 @@ mod tests {
         let title = |required: &str, arguments: &str| {
             let schema = format!(r#"{{"type":"object","required":{required}}}"#);
             let def = ToolDef { input_schema: serde_json::from_str(&schema).unwrap(), ..def() };
-            preview_arguments("s", "t", &def, &RawValue::from_string(arguments.into()).unwrap()).unwrap().summary
+            preview_arguments("s", "t", &def, &RawValue::from_string(arguments.into()).unwrap()).summary
         };
         assert_eq!(title("[]", r#"{"note":"x","title":"Fix the login"}"#), "s / t: Fix the login");
         assert_eq!(
@@ -303,10 +301,10 @@ mod tests {
     #[test]
     fn fingerprint_changes_with_tool_definition() {
         let arguments = RawValue::from_string("{}".into()).unwrap();
-        let one = preview_arguments("fs", "write", &def(), &arguments).unwrap().fingerprint;
+        let one = preview_arguments("fs", "write", &def(), &arguments).fingerprint;
         let mut other = def();
         other.raw = Some(std::sync::Arc::from(RawValue::from_string(r#"{"name":"fs__write","x":1}"#.into()).unwrap()));
-        assert_ne!(one, preview_arguments("fs", "write", &other, &arguments).unwrap().fingerprint);
+        assert_ne!(one, preview_arguments("fs", "write", &other, &arguments).fingerprint);
     }
 
     #[test]

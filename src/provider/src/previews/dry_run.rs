@@ -10,22 +10,25 @@ use crate::{schema::push_to_pointer, text::invalid_argument};
 use countersign_domain::{changes::person::fold_name, recipes::DryRun};
 use countersign_protocol::{McpError, json};
 
+/// Maximum characters of an argument's name in an error.
+const MAX_NAME_CHARS: usize = 100;
+
 /// Checks the call's arguments against those that the recipe sets.
 ///
 /// # Errors
 /// `VALIDATION_FAILED` naming the argument, if it is given twice or differs from one of the recipe's only in case,
 /// width, hyphens or underscores.
-pub(super) fn check_arguments(dry: &DryRun, arguments: &RawValue) -> Result<(), McpError> {
-    for (name, _) in &dry.arguments {
+pub(super) fn check_arguments(dry_run: &DryRun, arguments: &RawValue) -> Result<(), McpError> {
+    for (name, _) in &dry_run.arguments {
         let normalized = normalized_name(name);
-        let mut found = false;
+        let mut is_given = false;
         for member in json::members(arguments.get()) {
             if member.key == name.as_str() {
-                if found {
+                if is_given {
                     let message = format!("`{name}` is given twice; give it once, or leave it to the gateway");
                     return Err(refusal(&member.key, "duplicate", message));
                 }
-                found = true;
+                is_given = true;
             } else if normalized_name(&member.key) == normalized {
                 let displayable = displayable_name(&member.key);
                 let message = format!(
@@ -45,7 +48,8 @@ fn normalized_name(name: &str) -> String {
 }
 
 fn displayable_name(name: &str) -> String {
-    countersign_domain::changes::visible::escape_hidden(&name.chars().take(100).collect::<String>()).into_owned()
+    countersign_domain::changes::visible::escape_hidden(&name.chars().take(MAX_NAME_CHARS).collect::<String>())
+        .into_owned()
 }
 
 fn refusal(name: &str, rule: &str, message: String) -> McpError {
@@ -62,7 +66,7 @@ mod tests {
 
     #[test]
     fn arguments_similar_to_dry_run_flag_are_refused() {
-        let dry = |name: &str| DryRun {
+        let dry_run = |name: &str| DryRun {
             arguments: vec![(name.to_owned(), json!(true))],
             label: None,
             pick: Default::default(),
@@ -72,7 +76,7 @@ mod tests {
             is_trusted: true,
         };
         let check_arguments =
-            |name: &str, raw: &str| check_arguments(&dry(name), &RawValue::from_string(raw.into()).unwrap());
+            |name: &str, raw: &str| check_arguments(&dry_run(name), &RawValue::from_string(raw.into()).unwrap());
         for bad in [
             r#"{"dryrun":false}"#,
             r#"{"DryRun":false,"dryRun":true}"#,

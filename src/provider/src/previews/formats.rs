@@ -30,7 +30,7 @@ const RECIPIENT_ARGUMENTS: [&str; 15] = [
 /// Names of arguments that hold the content of the file which another argument names.
 const CONTENT_ARGUMENTS: [&str; 9] =
     ["content", "contents", "text", "file_text", "new_content", "new_str", "old_str", "body", "code"];
-/// Ends of names of arguments that name a file.
+/// Names of arguments that name a file.
 const PATH_ARGUMENTS: [&str; 6] = ["path", "file", "filename", "file_name", "filepath", "file_path"];
 /// Names of a recipe's fields that hold Markdown in most servers. Reviewers see its source first in any case.
 const MARKDOWN_FIELDS: [&str; 5] = ["body", "comment", "content", "description", "reply"];
@@ -59,8 +59,9 @@ pub(super) fn set_formats_of_arguments(diff: &mut Diff) {
         } else {
             format_of_content(text)
         };
-        if let (true, true, Some(path)) =
-            (field.format.is_text(), CONTENT_ARGUMENTS.contains(&name.as_str()), path.as_deref())
+        if field.format.is_text()
+            && CONTENT_ARGUMENTS.contains(&name.as_str())
+            && let Some(path) = path.as_deref()
         {
             set_format_by_path(field, path);
         }

@@ -78,8 +78,8 @@ async fn compute(
         return module::preview_module_call(directory, provider, tool, arguments, context).await;
     }
     let recipe = provider.recipe(tool);
-    for dry in recipe.iter().flat_map(|recipe| recipe.alternatives()).filter_map(|recipe| recipe.dry_run.as_ref()) {
-        dry_run::check_arguments(dry, arguments)?;
+    for dry_run in recipe.iter().flat_map(|recipe| recipe.alternatives()).filter_map(|recipe| recipe.dry_run.as_ref()) {
+        dry_run::check_arguments(dry_run, arguments)?;
     }
     let arguments_preview = provider.preview(tool, arguments, context).await?;
     let Some(recipe) = recipe else {

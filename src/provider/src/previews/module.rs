@@ -26,17 +26,17 @@ pub(super) async fn preview_module_call(
 ) -> Result<ComputedPreview, McpError> {
     let principal = Principal { role: Role::Agent, ..(*context.principal).clone() };
     let mut restricted = false;
-    for (read, call) in provider.preview_reads(tool, arguments)? {
+    for (read_tool, read_arguments) in provider.preview_reads(tool, arguments)? {
         let encode_error = |_| McpError::new(ErrorKind::Internal, "the arguments of a call could not be written");
-        let call = to_raw_value(&call).map_err(encode_error)?;
-        restricted |= directory.verdict(provider.name(), read, &principal, &call) != Verdict::Allow;
+        let read_arguments = to_raw_value(&read_arguments).map_err(encode_error)?;
+        restricted |= directory.verdict(provider.name(), read_tool, &principal, &read_arguments) != Verdict::Allow;
     }
     let mut computed = match provider.preview(tool, arguments, context).await {
         Ok(preview) => ComputedPreview { preview, transient_error: None, before: None },
         Err(error) if restricted && !error.kind.is_transient() => {
             let def = provider.tools().into_iter().find(|def| def.name == tool).ok_or_else(|| error.clone())?;
             let fault = Fault::from_error_result(tool, &error.message);
-            compose::preview_of_failure(preview_arguments(provider.name(), tool, &def, arguments)?, fault)
+            compose::preview_of_failure(preview_arguments(provider.name(), tool, &def, arguments), fault)
         }
         Err(error) => return Err(error),
     };

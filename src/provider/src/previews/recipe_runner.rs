@@ -62,14 +62,14 @@ impl<'a> RecipeRunner<'a> {
         &self,
         recipe: &Recipe,
         tool: &str,
-        raw: &RawValue,
+        raw_arguments: &RawValue,
         arguments_preview: Preview,
     ) -> ComputedPreview {
-        let mut computed = self.run_recipe(recipe, tool, raw, arguments_preview).await;
+        let mut computed = self.run_recipe(recipe, tool, raw_arguments, arguments_preview).await;
         computed.preview.note.restricted = self.restricted.load(Ordering::Relaxed);
         computed.preview.note.tried = Some(recipe.tried_text());
         computed.preview.note.tool_operation =
-            recipe.dispatcher.as_ref().and_then(|dispatcher| dispatcher.operation_of(raw));
+            recipe.dispatcher.as_ref().and_then(|dispatcher| dispatcher.operation_of(raw_arguments));
         computed
     }
 
@@ -77,10 +77,10 @@ impl<'a> RecipeRunner<'a> {
         &self,
         recipe: &Recipe,
         tool: &str,
-        raw: &RawValue,
+        raw_arguments: &RawValue,
         mut arguments_preview: Preview,
     ) -> ComputedPreview {
-        let text = raw.get().to_owned();
+        let text = raw_arguments.get().to_owned();
         let arguments = match run_blocking(move || answers::parse_arguments(&text)).await {
             Ok(arguments) => arguments,
             Err(fault) => return compose::preview_of_failure(arguments_preview, fault),
@@ -93,12 +93,13 @@ impl<'a> RecipeRunner<'a> {
         let SelectedAlternative { position: alternative, recipe, .. } = selected;
         apply_recipe_labels(recipe, &arguments, &mut arguments_preview);
         if let Some(sql) = &recipe.sql {
-            return self.run_sql((&selected, sql), tool, raw, &arguments, arguments_preview).await;
+            return self.run_sql((&selected, sql), tool, raw_arguments, &arguments, arguments_preview).await;
         }
         if recipe.has_no_method() {
             return ComputedPreview { preview: arguments_preview, transient_error: None, before: None };
         }
-        let observations = tokio::time::timeout(MAX_PREVIEW_TIME, self.observe(recipe, tool, raw, &arguments)).await;
+        let observations =
+            tokio::time::timeout(MAX_PREVIEW_TIME, self.observe(recipe, tool, raw_arguments, &arguments)).await;
         let observations = match observations {
             Ok(Ok(observations)) => observations,
             Ok(Err(fault)) => return compose::preview_of_failure(arguments_preview, fault),
@@ -125,7 +126,7 @@ impl<'a> RecipeRunner<'a> {
         &self,
         (selected, sql): (&SelectedAlternative<'_>, &SqlRecipe),
         tool: &str,
-        raw: &RawValue,
+        raw_arguments: &RawValue,
         arguments: &cel::Value,
         mut arguments_preview: Preview,
     ) -> ComputedPreview {
@@ -137,9 +138,9 @@ impl<'a> RecipeRunner<'a> {
         };
         let observed = tokio::time::timeout(MAX_PREVIEW_TIME, observed).await;
         let observed = observed.unwrap_or_else(|_| Err(Fault::timed_out(MAX_PREVIEW_TIME.as_secs())));
-        let may_confirm = self.may_confirm(recipe, tool, raw);
+        let may_confirm = self.may_confirm(recipe, tool, raw_arguments);
         let composed = observed.and_then(|statements| {
-            let call = ProposedCall { text: raw.get(), arguments, arguments_preview: &arguments_preview };
+            let call = ProposedCall { text: raw_arguments.get(), arguments, arguments_preview: &arguments_preview };
             let preview = sql::compose_statements((recipe, sql, may_confirm), &selected.conditions, call, &statements)?;
             Ok((preview, StateBefore { alternative: selected.position, values: Vec::new(), statements }))
         });
@@ -190,10 +191,10 @@ impl<'a> RecipeRunner<'a> {
         let tool = self.provider.exposed_name(&sql.query.tool);
         let definition = self.pinned_tool(&tool, &tools)?;
         let server = self.provider.name();
-        let mut object = answers::render_fields(&sql.query.arguments, &[("arguments", arguments)])?;
-        object.retain(|_, value| !value.is_null());
-        object.insert(sql.query.argument.clone(), query.into());
-        let call = raw_json(Value::Object(object).to_string())?;
+        let mut fields = answers::render_fields(&sql.query.arguments, &[("arguments", arguments)])?;
+        fields.retain(|_, value| !value.is_null());
+        fields.insert(sql.query.argument.clone(), query.into());
+        let call = raw_json(Value::Object(fields).to_string())?;
         if !sql.is_trusted && !self.directory.is_accepted(server, &tool, &call) {
             let reason = format!(
                 "the preview's query calls {tool}, and nobody has accepted its definition: accept the known reads of \
@@ -221,14 +222,14 @@ impl<'a> RecipeRunner<'a> {
         &self,
         recipe: &Recipe,
         tool: &str,
-        raw: &RawValue,
+        raw_arguments: &RawValue,
         arguments: &cel::Value,
     ) -> Result<Observations, Fault> {
         let tools = self.provider.tools();
-        let may_confirm = self.may_confirm(recipe, tool, raw);
+        let may_confirm = self.may_confirm(recipe, tool, raw_arguments);
         let mut observations = Observations { may_confirm, ..Observations::default() };
-        if let Some(dry) = &recipe.dry_run {
-            match self.dry_run(dry, tool, &tools, raw, arguments).await {
+        if let Some(dry_run) = &recipe.dry_run {
+            match self.dry_run(dry_run, tool, &tools, raw_arguments, arguments).await {
                 Ok(observation) => observations.dry_run = Some(observation),
                 Err(fault)
                     if recipe.before.is_none() || fault.transient_error.is_some() || fault.must_fail.is_some() =>
@@ -255,21 +256,21 @@ impl<'a> RecipeRunner<'a> {
     }
 
     /// Returns `true` if the recipe may answer a question of the server.
-    fn may_confirm(&self, recipe: &Recipe, tool: &str, raw: &RawValue) -> bool {
-        let is_accepted = || self.directory.is_accepted(self.provider.name(), tool, raw);
+    fn may_confirm(&self, recipe: &Recipe, tool: &str, raw_arguments: &RawValue) -> bool {
+        let is_accepted = || self.directory.is_accepted(self.provider.name(), tool, raw_arguments);
         recipe.confirm.as_ref().is_some_and(|confirm| confirm.is_trusted || is_accepted())
     }
 
     async fn dry_run(
         &self,
-        dry: &DryRun,
+        dry_run: &DryRun,
         tool: &str,
         tools: &[ToolDef],
-        raw: &RawValue,
+        raw_arguments: &RawValue,
         arguments: &cel::Value,
     ) -> Result<Observation, Fault> {
         let definition = self.pinned_tool(tool, tools)?;
-        if !dry.is_trusted && !self.directory.is_accepted(self.provider.name(), tool, raw) {
+        if !dry_run.is_trusted && !self.directory.is_accepted(self.provider.name(), tool, raw_arguments) {
             let server = self.provider.name();
             return Err(Fault::new(
                 "acceptance",
@@ -281,34 +282,34 @@ impl<'a> RecipeRunner<'a> {
         }
         let has_argument =
             |name: &str| definition.input_schema.get("properties").is_some_and(|all| all.get(name).is_some());
-        if let Some((name, _)) = dry.arguments.iter().find(|(name, _)| !has_argument(name)) {
+        if let Some((name, _)) = dry_run.arguments.iter().find(|(name, _)| !has_argument(name)) {
             return Err(Fault::new("schema", format!("there is no dry run: {tool} has no argument `{name}`")));
         }
         let added_arguments: Vec<(&str, String)> =
-            dry.arguments.iter().map(|(name, value)| (name.as_str(), value.to_string())).collect();
+            dry_run.arguments.iter().map(|(name, value)| (name.as_str(), value.to_string())).collect();
         let edits: Vec<(&str, MemberEdit<'_>)> =
             added_arguments.iter().map(|(name, value)| (*name, MemberEdit::Set(value))).collect();
-        let call = raw_json(json::edit(raw.get(), &edits))?;
+        let call = raw_json(json::edit(raw_arguments.get(), &edits))?;
         let restricted = self.is_restricted(tool, &call)?;
         let result = self.call(tool, &call).await.map_err(|error| Fault::from_call_error(tool, error))?;
         if result.is_error {
             let text = content_text(&result.content);
-            let must_fail = match &dry.must_fail {
-                Some(pattern) if pattern.0.is_match(&text) => Some(self.dry_run_failure(dry, arguments)?),
+            let must_fail = match &dry_run.must_fail {
+                Some(pattern) if pattern.0.is_match(&text) => Some(self.dry_run_failure(dry_run, arguments)?),
                 _ => None,
             };
             return Err(Fault { must_fail, ..Fault::from_error_result("the dry run", &text) });
         }
         let variables = answers::variables(arguments, None);
-        let value = answers::pick_value("the dry run", &result, (&dry.pick, dry.display_format), &variables)?;
-        let label = dry.label.clone().unwrap_or_else(|| "Dry run".to_owned());
-        Ok(Observation { label, value: Some(value), display_format: dry.display_format, restricted, element: None })
+        let value = answers::pick_value("the dry run", &result, (&dry_run.pick, dry_run.display_format), &variables)?;
+        let label = dry_run.label.clone().unwrap_or_else(|| "Dry run".to_owned());
+        Ok(Observation { label, value: Some(value), display_format: dry_run.display_format, restricted, element: None })
     }
 
     /// Tells whether the proposer may know why the dry run failed. The dry run itself is a call of a reviewed tool, so the
     /// recipe names a read that shows the same state.
-    fn dry_run_failure(&self, dry: &DryRun, arguments: &cel::Value) -> Result<CertainFailure, Fault> {
-        let Some(read) = &dry.reads_as else { return Ok(CertainFailure::Restricted) };
+    fn dry_run_failure(&self, dry_run: &DryRun, arguments: &cel::Value) -> Result<CertainFailure, Fault> {
+        let Some(read) = &dry_run.reads_as else { return Ok(CertainFailure::Restricted) };
         let (tool, call) = self.read_call(read, &answers::variables(arguments, None))?;
         let verdict = self.directory.verdict(self.provider.name(), &tool, &self.principal, &call);
         let is_readable = verdict == Verdict::Allow && self.pinned_tool(&tool, &self.provider.tools()).is_ok();
@@ -321,9 +322,9 @@ impl<'a> RecipeRunner<'a> {
         read: &PreviewRead,
         variables: &[(&str, &cel::Value)],
     ) -> Result<(String, Box<RawValue>), Fault> {
-        let mut object = answers::render_fields(&read.arguments, variables)?;
-        object.retain(|_, value| !value.is_null());
-        Ok((self.provider.exposed_name(&read.tool), raw_json(Value::Object(object).to_string())?))
+        let mut fields = answers::render_fields(&read.arguments, variables)?;
+        fields.retain(|_, value| !value.is_null());
+        Ok((self.provider.exposed_name(&read.tool), raw_json(Value::Object(fields).to_string())?))
     }
 
     /// Makes a read once, or for each element of its list.

@@ -11,15 +11,15 @@ use countersign_domain::changes::LineOp;
 pub fn parse_lines(text: &str) -> Vec<(LineOp, Cow<'_, str>)> {
     let mut out: Vec<(LineOp, Cow<'_, str>)> = Vec::new();
     // The lines of the current hunk that are still to come, in the old and in the new version.
-    let (mut old_left, mut new_left) = (0_u64, 0_u64);
+    let (mut old_remaining, mut new_remaining) = (0_u64, 0_u64);
     let mut next_old_line = 1_u64;
     for line in unfenced(text).split('\n') {
-        if (old_left, new_left) == (0, 0) {
+        if (old_remaining, new_remaining) == (0, 0) {
             if let Some(hunk) = Hunk::parse(line) {
                 if hunk.old_start > next_old_line {
                     out.push((LineOp::Skip, (hunk.old_start - next_old_line).to_string().into()));
                 }
-                (old_left, new_left) = (hunk.old_lines, hunk.new_lines);
+                (old_remaining, new_remaining) = (hunk.old_lines, hunk.new_lines);
                 next_old_line = hunk.old_start.saturating_add(hunk.old_lines);
                 // The hunk's section, usually the name of a function.
                 if !hunk.section.is_empty() {
@@ -46,13 +46,13 @@ pub fn parse_lines(text: &str) -> Vec<(LineOp, Cow<'_, str>)> {
             None => (LineOp::Equal, line),
             Some(_) => {
                 // Not a diff after all, so the rest is shown as it is.
-                (old_left, new_left) = (0, 0);
+                (old_remaining, new_remaining) = (0, 0);
                 out.push((LineOp::Note, line.into()));
                 continue;
             }
         };
-        old_left = old_left.saturating_sub(u64::from(op != LineOp::Insert));
-        new_left = new_left.saturating_sub(u64::from(op != LineOp::Delete));
+        old_remaining = old_remaining.saturating_sub(u64::from(op != LineOp::Insert));
+        new_remaining = new_remaining.saturating_sub(u64::from(op != LineOp::Delete));
         out.push((op, rest.into()));
     }
     while out.last().is_some_and(|(op, line)| matches!(op, LineOp::Equal | LineOp::Note) && line.is_empty()) {
@@ -84,12 +84,12 @@ struct Hunk<'a> {
 impl<'a> Hunk<'a> {
     fn parse(line: &'a str) -> Option<Self> {
         let (ranges, section) = line.strip_prefix("@@ -")?.split_once(" @@")?;
-        let (old_lines, new_lines) = ranges.split_once(" +")?;
+        let (old_range, new_range) = ranges.split_once(" +")?;
         let range = |text: &str| -> Option<(u64, u64)> {
             let (start, count) = text.split_once(',').unwrap_or((text, "1"));
             Some((start.parse().ok()?, count.parse().ok()?))
         };
-        let ((old_start, old_lines), (_, new_lines)) = (range(old_lines)?, range(new_lines)?);
+        let ((old_start, old_lines), (_, new_lines)) = (range(old_range)?, range(new_range)?);
         Some(Self { old_start, old_lines, new_lines, section: section.trim() })
     }
 }

@@ -24,7 +24,7 @@ use countersign_domain::{
 };
 
 /// Returns the limits of the differences that are shown.
-pub(super) fn limits() -> DiffLimits {
+pub(super) fn diff_limits() -> DiffLimits {
     DiffLimits { fields: 50, value_bytes: 16 << 10, total_bytes: 64 << 10, lines: 400, ..DiffLimits::default() }
 }
 
@@ -85,7 +85,7 @@ async fn finish_in_time<T>(work: impl Future<Output = Result<T, Fault>>) -> Resu
 
 /// Compares the present values of a module with those of the approved diff.
 fn compare_fields(approved: &Diff, present: &PresentValues) -> Verification {
-    let mut builder = DiffBuilder::with_limits(limits());
+    let mut builder = DiffBuilder::with_limits(diff_limits());
     let mut compared = 0;
     for field in &approved.fields {
         let Some((_, value)) = present.iter().find(|(name, _)| *name == field.field) else { continue };
@@ -153,7 +153,7 @@ impl<'a> Expectation<'a> {
         let (recipe, after, pick) = (self.recipe.clone(), self.after.cloned(), self.read.pick.clone());
         let is_restricted = change.is_restricted();
         run_blocking(move || {
-            let mut builder = DiffBuilder::with_limits(limits());
+            let mut builder = DiffBuilder::with_limits(diff_limits());
             for (n, observation) in observations.iter().enumerate() {
                 let mut variables = answers::variables(&arguments, observation.element.as_ref());
                 let label = comparison::label_of(&recipe, &variables)?;

@@ -64,7 +64,7 @@ async fn edit_now(inner: &Inner, edit: ChangeEdit) -> RequestResult {
         let terms = terms_after_edit(inner, &change, &arguments).await?;
         let (provider, ComputedPreview { preview, .. }) =
             inner.preview_as_proposer(&change, &arguments).await.map_err(PreviewFailure::into_error)?;
-        Ok((terms, truncate_headlines(preview), provider.served_by()))
+        Ok((terms, truncate_headlines(preview), provider.server_identity()))
     };
     let (terms, preview, served_by) =
         prepared.await.map_err(|error| ChangeRequestError { error, current: Some(Arc::clone(&change)) })?;

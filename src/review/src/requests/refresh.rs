@@ -55,7 +55,7 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
         Recheck::Same(..) if !is_stale => TargetCheck::AsShown,
         // The change is no longer stale, but reviewers were shown that it cannot be approved.
         Recheck::Same(provider, _) => {
-            TargetCheck::NotAsShown(refresh_unchanged(inner, change, provider.served_by()).await, None)
+            TargetCheck::NotAsShown(refresh_unchanged(inner, change, provider.server_identity()).await, None)
         }
         Recheck::Moved(moved) => {
             let Divergence { preview, served_by, fault } = *moved;

@@ -209,6 +209,6 @@ async fn refresh_shows_the_new_diff_and_voids_votes() {
     assert_eq!(fresh.state, ChangeState::Pending);
     bench.decide(&fresh, ReviewVerdict::Reject).await.unwrap();
     expect_refusal(bench.changes.refresh(&change.id, &alice, fresh.version + 1).await, ErrorKind::ChangeNotPending);
-    assert!(bench.fake.previews.load(Ordering::SeqCst) >= 6);
+    assert!(bench.fake.preview_count.load(Ordering::SeqCst) >= 6);
     bench.end().await;
 }

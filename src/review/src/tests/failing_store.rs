@@ -225,7 +225,7 @@ async fn nothing_runs_before_the_claim_is_durable() {
     let change = bench.propose("{}").await;
     bench.decide(&change, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
-    let previews = bench.fake.previews.load(Ordering::SeqCst);
+    let previews = bench.fake.preview_count.load(Ordering::SeqCst);
     assert_eq!((previews, bench.fake.call_count()), (7, 1), "the target is rechecked before each claim");
     for kind in ["change.created", "change.approved", "change.executing", "change.applied"] {
         assert_eq!(feed.next().await.unwrap().kind, kind);

@@ -43,12 +43,12 @@ async fn one_person_has_one_vote_and_none_on_own_changes() {
     let voted = bench.changes.decide(approval_by(&change, "laptop", Some("alice"))).await.unwrap();
     assert_eq!((voted.state, voted.approvals()), (ChangeState::Pending, 1));
     assert_eq!(voted.decisions[0].owner.as_deref(), Some("alice"));
-    let previews = bench.fake.previews.load(std::sync::atomic::Ordering::SeqCst);
+    let previews = bench.fake.preview_count.load(std::sync::atomic::Ordering::SeqCst);
     for (name, owner) in [("phone", Some("alice")), ("alice", None), ("laptop", None)] {
         expect_refusal(bench.changes.decide(approval_by(&voted, name, owner)).await, ErrorKind::AlreadyVoted);
     }
     assert_eq!(
-        bench.fake.previews.load(std::sync::atomic::Ordering::SeqCst),
+        bench.fake.preview_count.load(std::sync::atomic::Ordering::SeqCst),
         previews,
         "a refused vote asks no server for a preview"
     );

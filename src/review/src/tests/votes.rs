@@ -122,7 +122,7 @@ async fn vote_of_a_revoked_key_is_void_after_restart() {
     keys.unreadable.store(true, Ordering::SeqCst);
     let config = crate::ReviewConfig { reviewers: reviewers(&keys), ..config(&skew) };
     let bench = TestBench::in_directory(dir, fake, skew, config).await;
-    while bench.fake.previews.load(Ordering::SeqCst) < 3 {
+    while bench.fake.preview_count.load(Ordering::SeqCst) < 3 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert!(!votes::void_invalid_votes(&bench.changes.inner).await);

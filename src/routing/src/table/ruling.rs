@@ -143,7 +143,7 @@ pub(super) fn tool_ruling(
         hash: hash.to_owned(),
         server_fingerprint: fingerprint.to_owned(),
         definition_status,
-        server_is_trusted: provider.as_provider().trust_annotations(),
+        server_is_trusted: provider.as_provider().has_trusted_annotations(),
         // Definitions that an upstream wrote are never the gateway's own.
         self_service: def.self_service && def.raw.is_none(),
     };

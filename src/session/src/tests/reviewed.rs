@@ -38,7 +38,7 @@ async fn reviewed_call_is_previewed_and_runs_once_approved() {
     let change = bench.change().await;
     assert_eq!((pending(&result), change.state), (change.id.as_str(), ChangeState::Pending));
     assert_eq!((change.proposer.principal.as_str(), change.arguments.get()), ("ann", r#"{"target":"t"}"#));
-    assert_eq!((bench.fake.call_count(), bench.fake.previews.load(std::sync::atomic::Ordering::SeqCst)), (0, 1));
+    assert_eq!((bench.fake.call_count(), bench.fake.preview_count.load(std::sync::atomic::Ordering::SeqCst)), (0, 1));
     bench.decide(&change, ReviewVerdict::Approve).await;
     bench.wait_for_state(&change.id, ChangeState::Applied).await;
     assert_eq!(*bench.fake.received_calls.lock().unwrap(), [("write".to_owned(), r#"{"target":"t"}"#.to_owned())]);

@@ -95,7 +95,7 @@ impl Composer {
         };
         let answers = match (answers, &write.preview) {
             (Ok(answers), _) => answers.as_slice(),
-            // They are known without the query, which only counts equal rows.
+            // The given rows are known without the query, which only counts equal rows.
             (Err(_), PreviewSource::GivenRows { .. }) => &[],
             (Err(fault), _) => return Err(fault.clone()),
         };
@@ -169,7 +169,7 @@ impl Composer {
         index: usize,
         write: &Write,
         (columns, rows): (&[String], &[Vec<String>]),
-        equal: Option<&QueryAnswer>,
+        equal_count: Option<&QueryAnswer>,
     ) -> Result<(), Fault> {
         let given_row = |values: &Vec<String>| -> Row {
             let name = |n: usize| columns.get(n).cloned().unwrap_or_else(|| format!("value {}", n + 1));
@@ -180,8 +180,8 @@ impl Composer {
         if rows.len() > self.max_rows {
             note.push_str(&format!("; the first {} are shown", self.max_rows));
         }
-        if let Some(equal) = equal {
-            let count = parse_count(&equal.rows)?;
+        if let Some(equal_count) = equal_count {
+            let count = parse_count(&equal_count.rows)?;
             note.push_str(&match count {
                 0 => "; none is there yet".to_owned(),
                 count => format!("; there already: {} with such values", plural_rows(count)),
@@ -189,7 +189,7 @@ impl Composer {
         }
         let first_field = self.builder.len();
         self.add_note(index, "Rows", &note);
-        if equal.is_some_and(|equal| equal.restricted) {
+        if equal_count.is_some_and(|answer| answer.restricted) {
             self.builder.restrict_after(first_field);
         }
         let label = self.label(index, &write.targets.join(", "));
@@ -247,11 +247,11 @@ fn hash_row(hasher: &mut PartHasher, row: &Row, preview: &PreviewSource) {
         PreviewSource::Rows(queries) => queries.assignments.as_slice(),
         _ => &[],
     };
-    let differs = |name: &str| {
+    let varies = |name: &str| {
         let is_value = |assignment: &ColumnAssignment| assignment.alias.as_deref() == Some(name);
         assignments.iter().any(|assignment| !assignment.is_repeatable && is_value(assignment))
     };
-    for (name, value) in row.iter().filter(|(name, _)| !differs(name)) {
+    for (name, value) in row.iter().filter(|(name, _)| !varies(name)) {
         hasher.add_part(name.as_bytes()).add_part(value.to_string().as_bytes());
     }
 }

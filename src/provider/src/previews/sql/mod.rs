@@ -91,8 +91,8 @@ pub(super) fn apply_statement_labels(recipe: &Recipe, statements: &[Statement], 
         preview.operation = if operations.all(|operation| operation == first) { first } else { Operation::Call };
     }
     let mut targets: Vec<&str> = writes.iter().flatten().flat_map(|write| &write.targets).map(String::as_str).collect();
-    let mut named = HashSet::new();
-    targets.retain(|target| named.insert(*target));
+    let mut seen = HashSet::new();
+    targets.retain(|target| seen.insert(*target));
     if recipe.target.is_none() && (1..=MAX_TARGETS).contains(&targets.len()) {
         preview.target.label = targets.join(", ");
         preview.target.entity_type = "table".to_owned();

@@ -12,7 +12,7 @@ use crate::previews::{
     answers,
     fault::Fault,
     recipe_runner::{RecipeRunner, run_blocking},
-    verification::limits,
+    verification::diff_limits,
 };
 use countersign_domain::{
     changes::{Change, Verification, diff::DiffBuilder},
@@ -27,8 +27,8 @@ use countersign_sql::{
 pub(in crate::previews) fn is_verifiable(observed: &ObservedStatement) -> bool {
     let Effect::Write(write) = &observed.statement.effect else { return false };
     let is_observed = observed.answers.as_ref().is_ok_and(|answers| !answers.is_empty());
-    let is_query = matches!(write.preview, PreviewSource::Rows(_)) && write.kind == WriteKind::Insert;
-    is_observed && !is_query && write.read_back != ReadBack::Nothing
+    let inserts_query_result = matches!(write.preview, PreviewSource::Rows(_)) && write.kind == WriteKind::Insert;
+    is_observed && !inserts_query_result && write.read_back != ReadBack::Nothing
 }
 
 /// Returns `true` if another of the statements may change one of the same tables.
@@ -56,7 +56,7 @@ pub(in crate::previews) async fn verify_statements(
         runner,
         sql,
         arguments,
-        builder: DiffBuilder::with_limits(limits()),
+        builder: DiffBuilder::with_limits(diff_limits()),
         is_restricted: change.is_restricted(),
         is_single: statements.len() == 1,
     };
@@ -135,7 +135,7 @@ impl Verifier<'_> {
         shown: &[Row],
     ) -> Result<(), Fault> {
         if keys.is_empty() {
-            return Err(without_key(write));
+            return Err(missing_key_fault(write));
         }
         let expected: Vec<Row> = shown.iter().map(|row| row_after(row, &queries.assignments)).collect();
         let Some(first) = expected.first() else { return Ok(()) };
@@ -166,7 +166,7 @@ impl Verifier<'_> {
             let has_equal_values = equal.iter().any(|equal| is_same_row(row, equal, keys));
             let merged = found.iter().map(|(name, value)| {
                 let is_equal = match row.get(name) {
-                    // It could not be known.
+                    // The preview could not know the value.
                     None => true,
                     Some(expected) if assigned.contains(&name.as_str()) => {
                         has_equal_values || is_same_value(Some(expected), Some(value))
@@ -198,7 +198,7 @@ impl Verifier<'_> {
         }
         if keys.is_empty() {
             let remaining = self.query(&queries.count).await?;
-            return if parse_count(&remaining.rows)? == 0 { Ok(()) } else { Err(without_key(write)) };
+            return if parse_count(&remaining.rows)? == 0 { Ok(()) } else { Err(missing_key_fault(write)) };
         }
         let found = self.find_rows(table, shown, keys).await?;
         let present = (!found.rows.is_empty()).then(|| rows_text(found.rows.clone()));
@@ -284,7 +284,7 @@ impl Verifier<'_> {
     }
 }
 
-fn without_key(write: &Write) -> Fault {
+fn missing_key_fault(write: &Write) -> Fault {
     let table = write.targets.join(", ");
     Fault::new("key", format!("{table} has no primary key by which its rows could be found again"))
 }

@@ -225,7 +225,7 @@ async fn propose(
         tool: route.def.name.clone(),
         tool_title: route.def.title.clone(),
         tool_hash: route.hash.clone(),
-        served_by: route.provider.as_provider().served_by(),
+        served_by: route.provider.as_provider().server_identity(),
         arguments: arguments.to_owned().into(),
         preview,
         expire_after: decision.terms.expire_after.map_or(reviews.expire_after, Duration::from_secs),
