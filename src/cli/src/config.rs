@@ -192,7 +192,7 @@ fn print_values(waiting: &PendingPolicy, out: &mut Output) -> Result<(), Failure
             out.write_styled_line(style, &format!("{sign} {}", one_line(text)))?;
         }
         if *truncated {
-            out.write_line("  (There are more lines; see the file.)")?;
+            out.write_line("  (Not everything is shown; see the file.)")?;
         }
         if !lines.iter().any(|line| line.op != ConfigLineOp::Same) {
             out.write_line("  (The difference is in a value that is hidden here, such as one of `env` or `headers`.)")?;

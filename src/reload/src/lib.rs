@@ -47,7 +47,7 @@ pub use self::{
 use self::{
     diff::compare,
     settings_view::{ActiveSetting, SettingsView},
-    status::Problem,
+    status::{Problem, ReloadEffect, log_changes},
 };
 use countersign_config::{
     Config, ConfigError, Environment, Flags, LoadedConfig, UpstreamConfig, load, reader::Setting,
@@ -110,10 +110,11 @@ pub struct Reloader {
 struct State {
     in_force: Arc<Config>,
     generation: u64,
+    /// The pending changes, with the configuration that consent puts into force.
     pending: Option<(PendingPolicy, Arc<Config>)>,
-    /// The digests and verdicts of the latest decisions made on this node whose audit entries have not come back yet. They
-    /// are skipped in [`Reloader::apply_remote_decision`].
-    own_decisions: Vec<(String, bool)>,
+    /// The latest decisions made on this node whose audit entries have not come back yet. They are skipped in
+    /// [`Reloader::apply_remote_decision`].
+    own_decisions: Vec<Decision>,
     needs_restart: Vec<String>,
     last: Option<ReloadOutcome>,
     settings_view: SettingsView,
@@ -123,6 +124,13 @@ struct State {
     saved: Option<PolicySnapshot>,
     /// `true` if the policy in force could not be saved.
     is_unsaved: bool,
+}
+
+/// A reviewer's decision on the pending changes with this digest.
+#[derive(Debug, PartialEq, Eq)]
+struct Decision {
+    digest: String,
+    accept: bool,
 }
 
 impl Reloader {
@@ -205,7 +213,7 @@ impl Reloader {
 
     /// Reads and validates the configuration again, and applies everything that needs no consent.
     pub async fn reload(&self, cause: ReloadCause) {
-        let _turn = self.reload_lock.lock().await;
+        let _guard = self.reload_lock.lock().await;
         match self.read_config().await {
             Ok(loaded) => self.apply_loaded(cause, loaded).await,
             Err(problems) => self.reject(cause, problems),
@@ -217,7 +225,7 @@ impl Reloader {
     /// # Errors
     /// Returns a [`ConsentError`]. With `NotInForce` the decision is recorded, but the old configuration stays in force.
     pub async fn decide(&self, digest: &str, accept: bool, by: &str) -> Result<(), ConsentError> {
-        let _turn = self.reload_lock.lock().await;
+        let _guard = self.reload_lock.lock().await;
         let (pending, config) = self.lock().pending.clone().ok_or(ConsentError::NothingPending)?;
         if pending.digest != digest {
             return Err(ConsentError::Superseded);
@@ -230,7 +238,7 @@ impl Reloader {
         self.gateway.record(event, by, details).await.map_err(ConsentError::NotRecorded)?;
         {
             let mut state = self.lock();
-            state.own_decisions.insert(0, (digest.to_owned(), accept));
+            state.own_decisions.insert(0, Decision { digest: digest.to_owned(), accept });
             state.own_decisions.truncate(MAX_OWN_DECISIONS);
         }
         tracing::warn!(target: "countersign::audit", event, by, digest, keys, "a reviewer decided on a looser policy");
@@ -240,11 +248,12 @@ impl Reloader {
     /// Carries out a decision that the audit trail of the store records, if it was made at another node and the same
     /// changes are pending here.
     pub async fn apply_remote_decision(&self, digest: &str, accept: bool, by: &str) {
-        let _turn = self.reload_lock.lock().await;
+        let _guard = self.reload_lock.lock().await;
         let pending = {
             let mut state = self.lock();
-            if let Some(own) = state.own_decisions.iter().position(|own| own.0 == digest && own.1 == accept) {
-                state.own_decisions.swap_remove(own);
+            let is_same = |own: &Decision| own.digest == digest && own.accept == accept;
+            if let Some(index) = state.own_decisions.iter().position(is_same) {
+                state.own_decisions.remove(index);
                 return;
             }
             state.pending.clone().filter(|(pending, _)| pending.digest == digest)
@@ -268,7 +277,7 @@ impl Reloader {
         let digest = pending.digest.as_str();
         let by = Some(by.to_owned());
         if !accept {
-            let outcome = ReloadOutcome { by, ..new_outcome(ReloadCause::Consent, status::ReloadEffect::Refused) };
+            let outcome = ReloadOutcome { by, ..ReloadOutcome::new(ReloadCause::Consent, ReloadEffect::Refused) };
             {
                 let mut state = self.lock();
                 state.pending = None;
@@ -283,7 +292,7 @@ impl Reloader {
         let before = self.config();
         apply::put_in_force(&*self.gateway, &before, &config).await.map_err(ConsentError::NotInForce)?;
         let (changes, _) = compare(&before, &config);
-        let outcome = ReloadOutcome { by, changes, ..new_outcome(ReloadCause::Consent, status::ReloadEffect::Applied) };
+        let outcome = ReloadOutcome { by, changes, ..ReloadOutcome::new(ReloadCause::Consent, ReloadEffect::Applied) };
         {
             let mut state = self.lock();
             state.in_force = config;
@@ -344,7 +353,7 @@ impl Reloader {
         let has_changes = !changes.is_empty();
         let changes =
             Diff { needs_restart: diff::keys_that_need_restart(&self.settings_at_start, &loaded.settings), ..changes };
-        let outcome = ReloadOutcome { changes, ..new_outcome(cause, status::ReloadEffect::Applied) };
+        let outcome = ReloadOutcome { changes, ..ReloadOutcome::new(cause, ReloadEffect::Applied) };
         let needs_restart = &outcome.changes.needs_restart;
         // Readers see all changes of a reload or none of them.
         let (has_news, was_invalid, new_pending) = {
@@ -409,14 +418,13 @@ impl Reloader {
         (PendingPolicy { digest, since: Timestamp::now(), loosenings, content }, Arc::new(config))
     }
 
-    /// Reports nothing about a file that was only touched or is read for the first time, unless a person asked for the reload
-    /// or the file was invalid before.
+    /// Reports that the file changes nothing, if a person asked for the reload or the file was invalid before.
     fn report_unchanged(&self, cause: ReloadCause, outcome: ReloadOutcome, was_invalid: bool) {
         if !was_invalid && cause != ReloadCause::Signal {
             return;
         }
         tracing::info!("the configuration is unchanged");
-        let outcome = ReloadOutcome { result: status::ReloadEffect::Unchanged, ..outcome };
+        let outcome = ReloadOutcome { result: ReloadEffect::Unchanged, ..outcome };
         self.lock().last = Some(outcome.clone());
         if was_invalid {
             self.publish_outcome(&outcome, None);
@@ -445,14 +453,14 @@ impl Reloader {
                 key.as_ref().map_or(String::new(), |key| format!("{key}: "))
             );
         }
-        let outcome = ReloadOutcome { problems, ..new_outcome(cause, status::ReloadEffect::Refused) };
+        let outcome = ReloadOutcome { problems, ..ReloadOutcome::new(cause, ReloadEffect::Refused) };
         self.lock().last = Some(outcome.clone());
         self.publish_outcome(&outcome, None);
     }
 
     /// Publishes an outcome that the status shows already.
     fn publish_outcome(&self, outcome: &ReloadOutcome, digest: Option<&str>) {
-        let kind = if outcome.result == status::ReloadEffect::Refused { "config.refused" } else { "config.applied" };
+        let kind = if outcome.result == ReloadEffect::Refused { "config.refused" } else { "config.applied" };
         let mut event = json!({ "type": kind });
         if let (Value::Object(event), Ok(Value::Object(fields))) = (&mut event, serde_json::to_value(outcome)) {
             event.extend(fields);
@@ -463,34 +471,5 @@ impl Reloader {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn new_outcome(cause: ReloadCause, result: status::ReloadEffect) -> ReloadOutcome {
-    ReloadOutcome { at: Timestamp::now(), why: cause, result, problems: Vec::new(), changes: Diff::default(), by: None }
-}
-
-fn log_changes(cause: ReloadCause, changes: &Diff) {
-    let Diff { upstreams_added, upstreams_removed, upstreams_changed, needs_restart, .. } = changes;
-    let Diff { webhooks_added, webhooks_removed, webhooks_changed, .. } = changes;
-    tracing::info!(
-        why = ?cause,
-        ?upstreams_added,
-        ?upstreams_removed,
-        ?upstreams_changed,
-        ?webhooks_added,
-        ?webhooks_removed,
-        ?webhooks_changed,
-        policy = changes.policy_changed,
-        routes = changes.routes_changed,
-        log = changes.log_changed,
-        auth = changes.auth_changed,
-        "the new configuration is in force"
-    );
-    for tightened in &changes.policy_tightened {
-        tracing::info!("policy is stricter: {tightened}");
-    }
-    if !needs_restart.is_empty() {
-        tracing::warn!(keys = ?needs_restart, "these keys take effect at the next start");
     }
 }

@@ -56,7 +56,7 @@ pub struct ValueDiff {
     pub key: String,
     /// The lines of the diff. If none is added or removed, the difference is in a hidden value.
     pub lines: Vec<DiffLine>,
-    /// Set if added or removed lines were left out.
+    /// Set if added or removed lines were left out or shortened.
     #[serde(rename = "cut")]
     pub truncated: bool,
 }

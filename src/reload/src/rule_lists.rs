@@ -181,18 +181,18 @@ mod tests {
     /// Returns the rules of the text: `a+` allows the tool `a`, `a?` reviews it, and `a-` denies it.
     fn list(text: &str) -> Vec<Rule> {
         let rule = |word: &str| {
-            let (asks, then) = word.split_at(word.len() - 1);
+            let (tool, then) = word.split_at(word.len() - 1);
             let then = match then {
                 "+" => Verdict::Allow,
                 "?" => Verdict::Review,
                 _ => Verdict::Deny,
             };
-            Rule { tools: globs(asks), ..Rule::new(asks, then) }
+            Rule { tools: globs(tool), ..Rule::new(tool, then) }
         };
         text.split_whitespace().map(rule).collect()
     }
 
-    fn otherwise(default: PolicyDefault) -> DefaultDecision {
+    fn default_decision(default: PolicyDefault) -> DefaultDecision {
         DefaultDecision { default, terms: Arc::default() }
     }
 
@@ -201,7 +201,7 @@ mod tests {
         for names_methods in [false, true] {
             let methods = if names_methods { globs("tasks/*") } else { Globs::default() };
             let new: Vec<_> = list("a+").into_iter().map(|rule| Rule { methods: methods.clone(), ..rule }).collect();
-            let merged = merge(&[], &new, &otherwise(PolicyDefault::Allow));
+            let merged = merge(&[], &new, &default_decision(PolicyDefault::Allow));
             assert_eq!(merged.loosened.len(), usize::from(names_methods));
             assert_eq!(merged.effective.is_empty(), names_methods);
         }
@@ -210,12 +210,16 @@ mod tests {
     #[test]
     fn review_terms_loosen_and_tighten() {
         let rules_with = |text: &str, quorums: &[u32]| -> Vec<Rule> {
-            let asks = |quorum: &u32| Arc::new(Terms { quorum: *quorum, ..Terms::default() });
-            list(text).into_iter().zip(quorums).map(|(rule, quorum)| Rule { terms: asks(quorum), ..rule }).collect()
+            let terms_with = |quorum: &u32| Arc::new(Terms { quorum: *quorum, ..Terms::default() });
+            list(text)
+                .into_iter()
+                .zip(quorums)
+                .map(|(rule, quorum)| Rule { terms: terms_with(quorum), ..rule })
+                .collect()
         };
         let default = |quorum| DefaultDecision {
             terms: Arc::new(Terms { quorum, ..Terms::default() }),
-            ..otherwise(PolicyDefault::ReviewWrites)
+            ..default_decision(PolicyDefault::ReviewWrites)
         };
         // (old, new, the default's quorum, loosened, tightened, the new list takes effect at once)
         for (old, new, quorum, loosened, tightened, is_new) in [
@@ -278,10 +282,10 @@ mod tests {
         ];
         for (old, new, default, loosened, effective) in cases {
             let (o, n) = (list(old), list(new));
-            let merged = merge(&o, &n, &otherwise(default));
+            let merged = merge(&o, &n, &default_decision(default));
             assert_eq!((merged.loosened.len(), format_rules(&merged).as_str()), (loosened, effective), "{old} → {new}");
         }
-        let merged = merge(&list("a-"), &list("a+"), &otherwise(ReviewWrites));
+        let merged = merge(&list("a-"), &list("a+"), &default_decision(ReviewWrites));
         let expected = Loosening { key: "policy.rules".into(), from: "a (deny)".into(), to: "a (allow)".into() };
         assert_eq!(merged.loosened, [expected]);
     }
@@ -302,7 +306,7 @@ mod tests {
                 (PolicyDefault::ReviewAll, Verdict::Review),
                 (PolicyDefault::Deny, Verdict::Deny),
             ][default];
-            let merged = merge(&old, &new, &DefaultDecision { default, terms: Arc::default() });
+            let merged = merge(&old, &new, &default_decision(default));
             let effective: Vec<&Rule> = merged.effective.iter().collect();
             let (old, new): (Vec<&Rule>, Vec<&Rule>) = (old.iter().collect(), new.iter().collect());
             for matching in ["", "a", "b", "c", "ab", "ac", "bc", "abc"] {

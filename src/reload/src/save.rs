@@ -14,7 +14,7 @@ impl Reloader {
     /// # Errors
     /// Fails if the record cannot be written.
     pub async fn record_start(&self) -> Result<(), String> {
-        let _turn = self.reload_lock.lock().await;
+        let _guard = self.reload_lock.lock().await;
         if let Some(reason) = &self.unreadable_reason {
             tracing::warn!(target: "countersign::audit", reason, "started without knowing the policy that was in force");
             let details =
@@ -34,7 +34,7 @@ impl Reloader {
 
     /// Saves the policy if the last attempt failed.
     pub async fn retry_save(&self) {
-        let _turn = self.reload_lock.lock().await;
+        let _guard = self.reload_lock.lock().await;
         if self.lock().is_unsaved {
             // Another node may have saved a newer policy by now, which only a consent here may replace.
             self.save_policy(false).await;

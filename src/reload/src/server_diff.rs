@@ -1,16 +1,18 @@
 //! Compares the old and the new configuration of one server, and holds back the changes that loosen policy.
 
+use std::collections::BTreeSet;
+
 use globset::Glob;
 
 use super::pending::Loosening;
 use countersign_config::{Serialization, UpstreamConfig};
-use countersign_domain::recipes::Recipes;
+use countersign_domain::recipes::{Recipe, Recipes};
 
 /// The configuration key of the servers.
 const SERVERS_KEY: &str = "mcpServers";
 
-/// Returns the new server with the changes that may take effect at once, or `None` if it may not be started. Adding a
-/// server loosens nothing, because its tools are reviewed like those of other servers.
+/// Returns the new server with the changes that may take effect at once, or `None` if it may not be started. A server
+/// that is added loosens nothing by itself, because its tools are reviewed like those of other servers.
 ///
 /// Changes that loosen policy are added to `loosened`, and stricter ones to `tightened`. `has_restrictive_rules` is `true`
 /// if the old policy has a rule that reviews or denies.
@@ -73,7 +75,7 @@ pub(super) fn hold_back_loosening(
     // The calls of a preview recipe run without review.
     let recipes = old.map(|old| old.previews.clone()).unwrap_or_default();
     if new.previews.calls_more_than(&recipes) {
-        loosen("previews", show_recipes(&recipes), show_recipes(&new.previews));
+        loosen("previews", describe_recipes(&recipes, None), describe_recipes(&new.previews, Some(&recipes)));
         effective.previews = new.previews.hold_back(&recipes);
     }
     let is_per_tool = |config: &UpstreamConfig| config.serialize == Serialization::Tool;
@@ -125,14 +127,32 @@ pub(super) fn hold_back_loosening(
     Some(effective)
 }
 
-fn show_recipes(recipes: &Recipes) -> String {
-    let written = &recipes.written;
-    let own = if written.is_empty() { "no recipes of your own".to_owned() } else { written.join(", ") };
+/// Names the tools whose recipes need consent, with the parts of each recipe. Marks those that changed since `before`.
+fn describe_recipes(recipes: &Recipes, before: Option<&Recipes>) -> String {
+    let describe = |tool: &String| {
+        let recipe = recipes.get(tool);
+        let alternatives = recipe.into_iter().flat_map(Recipe::alternatives);
+        let mut notes: Vec<&str> =
+            alternatives.flat_map(Recipe::method_keys).collect::<BTreeSet<_>>().into_iter().collect();
+        let is_changed =
+            |before: &Recipes| tools_that_need_consent(before).contains(tool) && before.get(tool) != recipe;
+        if before.is_some_and(is_changed) {
+            notes.push("changed");
+        }
+        if notes.is_empty() { tool.clone() } else { format!("{tool} ({})", notes.join(", ")) }
+    };
+    let described: Vec<String> = tools_that_need_consent(recipes).iter().map(describe).collect();
+    let described = if described.is_empty() { "no recipe that needs consent".to_owned() } else { described.join("; ") };
     let dispatchers = recipes.by_tool.values().filter_map(|recipe| recipe.dispatcher.as_ref());
     match dispatchers.map(|dispatcher| dispatcher.operations.len()).sum() {
-        0 => own,
-        known => format!("{own}; {known} operations known"),
+        0 => described,
+        known => format!("{described}; {known} operations known"),
     }
+}
+
+/// Returns the tools with a recipe that the operator wrote, or for whose calls the operator vouches by naming a set.
+fn tools_that_need_consent(recipes: &Recipes) -> BTreeSet<String> {
+    recipes.written.iter().cloned().chain(recipes.trusted_tools()).collect()
 }
 
 /// Returns `true` if `new` may let a tool through that `old` does not. An empty list lets all through.
@@ -186,7 +206,7 @@ mod tests {
     }
 
     /// The patterns before and after, `true` if the change loosens, and the patterns that take effect at once.
-    type Row = (&'static [&'static str], &'static [&'static str], bool, &'static [&'static str]);
+    type PatternCase = (&'static [&'static str], &'static [&'static str], bool, &'static [&'static str]);
 
     fn texts(patterns: &[&str]) -> Vec<String> {
         patterns.iter().map(|pattern| (*pattern).to_owned()).collect()
@@ -276,7 +296,7 @@ mod tests {
     #[test]
     fn newly_allowed_tools_wait() {
         let allow = |patterns: &[&str]| server(|s| s.tools_allow = texts(patterns));
-        let cases: &[Row] = &[
+        let cases: &[PatternCase] = &[
             (&[], &["a"], false, &["a"]),
             (&["a"], &[], true, &["a"]),
             (&["a"], &["a", "b"], true, &["a"]),
@@ -303,7 +323,6 @@ mod tests {
 
     #[test]
     fn custom_recipes_wait() {
-        use countersign_domain::recipes::Recipe;
         let recipes = |entity: Option<&str>, written: &[&str]| Recipes {
             sets: Vec::new(),
             by_tool: std::sync::Arc::new(
@@ -330,7 +349,7 @@ mod tests {
     #[test]
     fn undenied_tools_wait_for_consent() {
         let deny = |patterns: &[&str]| server(|s| s.tools_deny = texts(patterns));
-        let cases: &[Row] = &[
+        let cases: &[PatternCase] = &[
             (&[], &["a"], false, &["a"]),
             (&["a"], &["a", "b"], false, &["a", "b"]),
             (&["a"], &["*"], false, &["*"]),

@@ -157,7 +157,10 @@ impl SettingsView {
 }
 
 fn value_diff(key: &str, before: &str, after: &str) -> ValueDiff {
-    let mut lines: Vec<DiffLine> = compare_lines(before, after)
+    let mut has_cut_line = false;
+    // Without a line break at its end, the last line would differ if another line follows it.
+    let with_line_break = |text: &str| if text.is_empty() { String::new() } else { format!("{text}\n") };
+    let mut lines: Vec<DiffLine> = compare_lines(&with_line_break(before), &with_line_break(after))
         .into_iter()
         .map(|(op, line)| {
             let op = match op {
@@ -169,6 +172,7 @@ fn value_diff(key: &str, before: &str, after: &str) -> ValueDiff {
             let mut shown: String = text.chars().take(MAX_LINE_CHARS).collect();
             if shown.len() < text.len() {
                 shown.push('…');
+                has_cut_line |= op != ConfigLineOp::Same;
             }
             DiffLine { op, text: shown }
         })
@@ -177,7 +181,7 @@ fn value_diff(key: &str, before: &str, after: &str) -> ValueDiff {
     if lines.len() > MAX_LINES {
         lines.retain(|line| line.op != ConfigLineOp::Same);
     }
-    let truncated = lines.len() > MAX_LINES;
+    let truncated = has_cut_line || lines.len() > MAX_LINES;
     lines.truncate(MAX_LINES);
     ValueDiff { key: key.to_owned(), lines, truncated }
 }
@@ -195,6 +199,14 @@ mod tests {
         std::fs::write(&file, yaml).unwrap();
         let flags = Flags { config: Some(file), data: Some("d".into()), ..Flags::default() };
         load(&flags, &Environment::new(Path::new("/"), &[])).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    #[test]
+    fn shortened_lines_are_reported_only_if_they_differ() {
+        let long = "x".repeat(MAX_LINE_CHARS);
+        assert!(value_diff("k", &format!("{long}a"), &format!("{long}b")).truncated);
+        let same = value_diff("k", &format!("{long}a\nb"), &format!("{long}a\nc"));
+        assert!(!same.truncated && same.lines[0].text.ends_with('…'), "{same:?}");
     }
 
     #[test]

@@ -75,9 +75,10 @@ struct SavedServer {
     /// The tools with a recipe of the operator.
     #[serde(rename = "written")]
     tools_with_own_recipe: Vec<String>,
-    /// The tools whose dry run needs no acceptance; absent in snapshots of versions in which no dry run needed one.
+    /// The tools whose SQL queries, dry run or confirmation need no acceptance; absent in snapshots of versions in which none
+    /// needed one.
     #[serde(rename = "vouched")]
-    trusted_dry_runs: Option<Vec<String>>,
+    trusted_tools: Option<Vec<String>>,
     /// The operations of tools that carry many, because rules and the comparison of recipes refer to them.
     dispatchers: BTreeMap<String, SavedDispatcher>,
 }
@@ -166,7 +167,7 @@ fn snapshot_server(config: &UpstreamConfig, salt: &[u8; 16]) -> SavedServer {
         serialize_by_tool: config.serialize == Serialization::Tool,
         previews: hash_recipes(config),
         tools_with_own_recipe: config.previews.written.clone(),
-        trusted_dry_runs: Some(config.previews.trusted_tools()),
+        trusted_tools: Some(config.previews.trusted_tools()),
         dispatchers: save_dispatchers(&config.previews),
     }
 }
@@ -211,10 +212,9 @@ pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Resul
             let previews = if hash_recipes(new) == old.previews { new.previews.clone() } else { previous.previews };
             previous = UpstreamConfig { previews, target: previous.target, ..new.clone() };
         }
-        // Of the operator's earlier recipes, only the names are restored, so that changed ones wait again. Shipped recipes
-        // call nothing that needs consent.
+        // Of the operator's earlier recipes, only the names are restored, so that changed ones wait again.
         previous.previews.written = old.tools_with_own_recipe;
-        if let Some(trusted) = old.trusted_dry_runs {
+        if let Some(trusted) = old.trusted_tools {
             previous.previews.trust_only(&trusted);
         }
         let serialize = if old.serialize_by_tool { Serialization::Tool } else { Serialization::Server };

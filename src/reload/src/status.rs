@@ -1,4 +1,4 @@
-//! Reports about reloads, for `GET /api/reload` and the feed.
+//! Reports about reloads, for `GET /api/reload`, the feed and the log.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -77,6 +77,13 @@ pub struct ReloadStatus {
     pub last: Option<ReloadOutcome>,
 }
 
+impl ReloadOutcome {
+    /// Creates an outcome of this moment without problems and changes.
+    pub(super) fn new(cause: ReloadCause, result: ReloadEffect) -> Self {
+        Self { at: Timestamp::now(), why: cause, result, problems: Vec::new(), changes: Diff::default(), by: None }
+    }
+}
+
 impl From<&error::Problem> for Problem {
     fn from(problem: &error::Problem) -> Self {
         Self {
@@ -97,5 +104,31 @@ impl Problem {
 
     pub(super) fn from_config_error(error: &ConfigError) -> Vec<Self> {
         error.problems.iter().map(Self::from).collect()
+    }
+}
+
+/// Writes the changes that took effect to the log.
+pub(super) fn log_changes(cause: ReloadCause, changes: &Diff) {
+    let Diff { upstreams_added, upstreams_removed, upstreams_changed, needs_restart, .. } = changes;
+    let Diff { webhooks_added, webhooks_removed, webhooks_changed, .. } = changes;
+    tracing::info!(
+        why = ?cause,
+        ?upstreams_added,
+        ?upstreams_removed,
+        ?upstreams_changed,
+        ?webhooks_added,
+        ?webhooks_removed,
+        ?webhooks_changed,
+        policy = changes.policy_changed,
+        routes = changes.routes_changed,
+        log = changes.log_changed,
+        auth = changes.auth_changed,
+        "the new configuration is in force"
+    );
+    for tightened in &changes.policy_tightened {
+        tracing::info!("policy is stricter: {tightened}");
+    }
+    if !needs_restart.is_empty() {
+        tracing::warn!(keys = ?needs_restart, "these keys take effect at the next start");
     }
 }

@@ -9,6 +9,10 @@ use crate::{
     values::{yaml_list, yaml_map, yaml_secret, yaml_text},
 };
 
+/// Maximum bytes of a value on one line. A longer value takes a line for each element, so that a diff shows which of them
+/// changed.
+const MAX_FLOW_BYTES: usize = 100;
+
 /// Formats the lines below `mcpServers:`.
 pub(super) fn format_servers(servers: &[KeyValue]) -> String {
     format_block(servers, format_value)
@@ -25,7 +29,9 @@ pub(crate) fn format_block(map: &[KeyValue], format_value: fn(&str, &Node) -> St
         match &value.node {
             Node::Map(entries) if !entries.is_empty() => {
                 for KeyValue { key, value, .. } in entries {
-                    out.push_str(&format!("\n    {}: {}", yaml_text(key), format_value(key, &value.node)));
+                    let value = format_value(key, &value.node);
+                    let space = if value.starts_with('\n') { "" } else { " " };
+                    out.push_str(&format!("\n    {}:{space}{value}", yaml_text(key)));
                 }
             }
             other => out.push_str(&format!(" {}", format_flow(other, &yaml_text))),
@@ -47,7 +53,26 @@ fn format_value(key: &str, node: &Node) -> String {
             (entry.key.as_str(), format_flow(&entry.value.node, format_text))
         })),
         ("url" | "serverUrl" | "httpUrl" | "replicas", _) => format_flow(node, &|text| yaml_text(&redact_url(text))),
-        _ => format_flow(node, &yaml_text),
+        _ => format_nested(node, 6),
+    }
+}
+
+/// Formats a value on one line if it is short, and otherwise as lines of this indentation, each after a line break.
+fn format_nested(node: &Node, indentation: usize) -> String {
+    let flow = format_flow(node, &yaml_text);
+    let format_line = |name: &str, value: &Node| {
+        let value = format_nested(value, indentation + 2);
+        let space = if value.starts_with('\n') { "" } else { " " };
+        format!("\n{:indentation$}{name}{space}{value}", "")
+    };
+    match node {
+        Node::Map(entries) if flow.len() > MAX_FLOW_BYTES => {
+            entries.iter().map(|entry| format_line(&format!("{}:", yaml_text(&entry.key)), &entry.value.node)).collect()
+        }
+        Node::List(items) if flow.len() > MAX_FLOW_BYTES => {
+            items.iter().map(|item| format_line("-", &item.node)).collect()
+        }
+        _ => flow,
     }
 }
 
@@ -71,5 +96,31 @@ pub(crate) fn format_flow(node: &Node, text: &dyn Fn(&str) -> String) -> String 
         Node::Map(entries) => {
             yaml_map(entries.iter().map(|entry| (entry.key.as_str(), format_flow(&entry.value.node, text))))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::{LocatedNode, parse};
+
+    fn format(text: &str) -> String {
+        match parse(text) {
+            Ok(LocatedNode { node: Node::Map(servers), .. }) => format_servers(&servers),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn long_value_takes_a_line_for_each_element() {
+        let text = "a: { command: x, tools: { deny: [z] }, previews: { run: { entity: page, reads: [\
+                    { tool: get_page, arguments: { id: arguments.id, space: arguments.space } },\
+                    { tool: get_history_and_comments_of_page, arguments: { id: arguments.id, space: arguments.space }, as: json }] } } }";
+        let expected = "\n  a:\n    command: x\n    tools: { deny: [z] }\n    previews:\n      run:\n        entity: page\n        reads:\
+                        \n          - { tool: get_page, arguments: { id: arguments.id, space: arguments.space } }\
+                        \n          -\n            tool: get_history_and_comments_of_page\
+                        \n            arguments: { id: arguments.id, space: arguments.space }\n            as: json";
+        assert_eq!(format(text), expected);
+        assert_eq!(format(expected), expected);
     }
 }

@@ -130,9 +130,23 @@ impl Recipe {
     /// Returns `true` if the recipe says nothing about the state, so that reviewers see the arguments.
     #[must_use]
     pub fn has_no_method(&self) -> bool {
+        self.method_keys().is_empty()
+    }
+
+    /// Returns the keys of the recipe that say what it reads, compares or confirms.
+    #[must_use]
+    pub fn method_keys(&self) -> Vec<&'static str> {
         let Self { dry_run, before, after, reads, verify, sql, confirm, .. } = self;
-        let shows_nothing = dry_run.is_none() && before.is_none() && after.is_none() && reads.is_empty();
-        shows_nothing && verify.is_none() && sql.is_none() && confirm.is_none()
+        let methods = [
+            ("dry_run", dry_run.is_some()),
+            ("before", before.is_some()),
+            ("after", after.is_some()),
+            ("reads", !reads.is_empty()),
+            ("verify", verify.is_some()),
+            ("sql", sql.is_some()),
+            ("confirm", confirm.is_some()),
+        ];
+        methods.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| key).collect()
     }
 
     /// Returns what the recipe was tried with, or `none`.

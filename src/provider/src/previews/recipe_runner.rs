@@ -109,7 +109,7 @@ impl<'a> RecipeRunner<'a> {
         };
         let values = observations.before.iter().map(|observation| observation.value.clone()).collect();
         let before = Some(StateBefore { alternative, values, statements: Vec::new() });
-        let (recipe, text, fallback) = (recipe.clone(), raw.get().to_owned(), arguments_preview.clone());
+        let (recipe, text, fallback) = (recipe.clone(), raw_arguments.get().to_owned(), arguments_preview.clone());
         let conditions: Vec<Condition> = selected.conditions.into_iter().cloned().collect();
         let compose = move || {
             let call = ProposedCall { text: &text, arguments: &arguments, arguments_preview: &fallback };

@@ -365,7 +365,7 @@ async fn changed_start_only_keys_are_reported_only() {
 }
 
 #[tokio::test]
-async fn webhooks_are_restored_if_a_later_step_fails() {
+async fn failed_webhooks_undo_earlier_steps() {
     let hook = |name: &str| format!("webhooks: {{ {name}: {{ url: 'https://x.example', format: text }} }}\n");
     let gateway = TestGateway::new(&hook("a"));
     let (actions, events) = gateway.reload(&hook("a").replace("x.example", "y.example")).await;

@@ -1,6 +1,6 @@
 //! Tests of the policy that the store keeps over a restart, and of its comparison with the file at the next start.
 
-use super::*;
+use super::{super::pending::ConfigLineOp, *};
 
 fn keys(all: &[Loosening]) -> Vec<&str> {
     all.iter().map(|loosening| loosening.key.as_str()).collect()
@@ -174,12 +174,13 @@ async fn unreadable_policy_is_recorded_and_locks_nobody_out() {
         };
         assert!(changed);
         let gateway = gateway.restart_with(loose).await;
-        let mut waits: Vec<String> =
-            gateway.reloader.status().waiting.map_or(vec![], |w| w.loosenings.into_iter().map(|one| one.key).collect());
-        waits.sort();
+        let waiting = gateway.reloader.status().waiting;
+        let loosenings = waiting.map_or(Vec::new(), |waiting| waiting.loosenings);
+        let mut pending_keys: Vec<String> = loosenings.into_iter().map(|loosening| loosening.key).collect();
+        pending_keys.sort();
         let mut expected = texts(&expected);
         expected.sort();
-        assert_eq!(waits, expected);
+        assert_eq!(pending_keys, expected);
         assert_eq!(gateway.take_actions().0, texts(&["record configuration_started system 0"]));
         // From then on the policy is known again.
         let gateway = gateway.restart_with(loose).await;
@@ -379,4 +380,38 @@ async fn operations_are_told_apart_over_restart() {
     gateway.reload(&own("one", "Get: {}")).await;
     assert!(gateway.reloader.status().waiting.is_some());
     assert_eq!(operations(&gateway), known(&[]));
+}
+
+#[tokio::test]
+async fn changed_sql_recipe_is_shown_with_its_confirmation() {
+    let with = |confirm: &str| {
+        let sql = "sql: { dialect: postgres, statement: arguments.sql, query: { tool: execute_sql, argument: sql } }";
+        let summary = "x".repeat(500);
+        format!(
+            "mcpServers: {{ a: {{ command: x, previews: {{ run_sql: {{ summary: {summary}, {sql}{confirm} }} }} }} }}"
+        )
+    };
+    let confirm = |answer: &str| format!(", confirm: {{ question: Sure, answer: {{ sure: {answer} }} }}");
+    let shown = |gateway: &TestGateway| {
+        let waiting = gateway.reloader.status().waiting.unwrap();
+        let Loosening { key, from, to } = waiting.loosenings[0].clone();
+        assert_eq!((waiting.loosenings.len(), key.as_str()), (1, "mcpServers.a.previews"));
+        let lines = waiting.content.into_iter().flat_map(|content| content.lines);
+        let changed = lines.filter(|line| line.op != ConfigLineOp::Same).map(|line| line.text.trim().to_owned());
+        ((from, to), changed.collect::<Vec<_>>())
+    };
+    let gateway = TestGateway::new(&with(""));
+    gateway.reloader.record_start().await.unwrap();
+    gateway.reload(&with(&confirm("arguments.yes"))).await;
+    let line = |answer: &str| format!("confirm: {{ question: Sure, answer: {{ sure: {answer} }} }}");
+    let change = ("run_sql (sql)".to_owned(), "run_sql (confirm, sql, changed)".to_owned());
+    assert_eq!(shown(&gateway), (change, vec![line("arguments.yes")]));
+    gateway.reloader.decide(&gateway.digest(), true, "alice").await.unwrap();
+    gateway.reload(&with(&confirm("arguments.no"))).await;
+    let change = ("run_sql (confirm, sql)".to_owned(), "run_sql (confirm, sql, changed)".to_owned());
+    assert_eq!(shown(&gateway), (change, vec![line("arguments.yes"), line("arguments.no")]));
+    // After a restart, the earlier recipe is not known.
+    let gateway = gateway.restart_with(&with(&confirm("arguments.no"))).await;
+    let change = ("run_sql".to_owned(), "run_sql (confirm, sql, changed)".to_owned());
+    assert_eq!(shown(&gateway), (change, Vec::new()));
 }

@@ -122,7 +122,7 @@ function contentOf({ key, lines, cut }) {
   return h('div', { class: 'reload-content' },
     lineDiff({ field: key, label: key, before: null, after: null, lines: lines.map(({ op, text }) => ({ op: OPS[op] ?? 'note', text })) }),
     !altered && h('p', { class: 'quiet' }, 'The difference is in a value that is not shown here, such as one of env or headers.'),
-    cut && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, 'There are more lines. Read the file before you apply it, or run ', h('code', null, 'countersign config pending'), '.')));
+    cut && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, 'Not everything is shown. Read the file before you apply it.')));
 }
 
 function cell(value, op) {
