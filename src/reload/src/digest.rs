@@ -22,8 +22,13 @@ pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
     }
     hasher.add_number(config.upstreams.len() as u64);
     for server in &config.upstreams {
-        // The `Debug` form has everything except possible secrets.
+        // The `Debug` form has everything except possible secrets, and the trust in recipes.
         hasher.add_part(format!("{server:?}").as_bytes());
+        let trusted_tools = server.previews.trusted_tools();
+        hasher.add_number(trusted_tools.len() as u64);
+        for tool in trusted_tools {
+            hasher.add_part(tool.as_bytes());
+        }
         hash_target(&mut hasher, &server.target);
         for Secret(value) in server.oauth.iter().flat_map(UpstreamOAuth::secrets) {
             hasher.add_part(value.as_bytes());

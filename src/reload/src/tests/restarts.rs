@@ -383,6 +383,30 @@ async fn operations_are_told_apart_over_restart() {
 }
 
 #[tokio::test]
+async fn named_set_waits_even_if_it_was_recognized_before() {
+    let with = |previews: &str| {
+        format!("mcpServers: {{ a: {{ command: uvx, args: [mcp-server-sqlite], previews: {previews} }} }}")
+    };
+    let gateway = TestGateway::new(&with("auto"));
+    gateway.reloader.record_start().await.unwrap();
+    let trusted_tools = |gateway: &TestGateway| gateway.reloader.config().upstreams[0].previews.trusted_tools();
+    gateway.reload(&with("sqlite")).await;
+    let waiting = gateway.reloader.status().waiting.unwrap();
+    assert_eq!(keys(&waiting.loosenings), ["mcpServers.a.previews"]);
+    let Loosening { from, to, .. } = &waiting.loosenings[0];
+    assert_eq!((from.as_str(), to.as_str()), ("no recipe that needs consent", "create_table (sql); write_query (sql)"));
+    assert!(trusted_tools(&gateway).is_empty());
+    let gateway = gateway.restart_with(&with("auto")).await;
+    assert!(gateway.reloader.status().waiting.is_none());
+    let gateway = gateway.restart_with(&with("sqlite")).await;
+    assert!(trusted_tools(&gateway).is_empty());
+    gateway.reloader.decide(&gateway.digest(), true, "alice").await.unwrap();
+    let gateway = gateway.restart_with(&with("sqlite")).await;
+    assert_eq!(trusted_tools(&gateway), ["create_table", "write_query"]);
+    assert!(gateway.reloader.status().waiting.is_none());
+}
+
+#[tokio::test]
 async fn changed_sql_recipe_is_shown_with_its_confirmation() {
     let with = |confirm: &str| {
         let sql = "sql: { dialect: postgres, statement: arguments.sql, query: { tool: execute_sql, argument: sql } }";
