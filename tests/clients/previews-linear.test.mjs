@@ -91,7 +91,7 @@ test('strange answers of Linear give no preview, and nothing is written', async 
 test('arguments that the state of Linear does not have are shown beside it', async t => {
     const behind = await startBehind(t, 'linear');
     await tryUnnamedArguments(t, behind, [
-        ['save_issue', { ...ISSUE, links: [{ url: 'https://example.com', title: 'Look' }] }, { links: ['+  "https://example.com"'], 'links[0].title': ['+Look'] }],
+        ['save_issue', { ...ISSUE, links: [{ url: 'https://example.com', title: 'Look' }] }, { links: ['+  "https://example.com",'], 'links[0].title': ['+Look'] }],
         ['save_project', { id: 'p1', name: 'x', links: [{ url: 'https://example.com', title: 'x' }] }, { name: ['+x'], links: ['+[{"url":"https://example.com","title":"x"}]'] }],
         ['save_initiative', { id: 'i1', name: 'x', parentInitiatives: ['i2'] }, { name: ['+x'], parentInitiatives: ['+["i2"]'] }],
         ['save_document', { id: 'd1', content: 'x', issue: 'SHOP-2' }, { content: ['+x'], issue: ['+SHOP-2'] }],

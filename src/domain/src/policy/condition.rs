@@ -109,6 +109,8 @@ pub struct Condition {
     value_paths: Arc<[ValuePath]>,
     /// The result of [`Condition::merged_paths`].
     merged_paths: Arc<[MergedPath]>,
+    /// The result of [`Condition::stated_paths`].
+    stated_paths: Arc<[ValuePath]>,
 }
 
 impl fmt::Debug for Condition {
@@ -158,6 +160,7 @@ impl Condition {
             Err(_) => return Err(errors::without_position("it is not an expression")),
         };
         let merged_paths = value_paths::merged_paths(&expression);
+        let stated_paths = value_paths::stated_paths(&expression);
         let mut compiler = Compiler::new(variables);
         if let Err(message) = compiler.visit(&mut expression) {
             return Err(errors::at_node(message, compiler.failed_node, &info));
@@ -172,6 +175,7 @@ impl Condition {
             arguments: arguments.into(),
             value_paths: value_paths.into(),
             merged_paths: merged_paths.into(),
+            stated_paths: stated_paths.into(),
         })
     }
 
@@ -191,6 +195,12 @@ impl Condition {
     #[must_use]
     pub fn merged_paths(&self) -> &[MergedPath] {
         &self.merged_paths
+    }
+
+    /// Returns the parts that have a value which the condition states, or one of a few, wherever it holds.
+    #[must_use]
+    pub fn stated_paths(&self) -> &[ValuePath] {
+        &self.stated_paths
     }
 
     /// Returns arguments that are named like paths, but whose prefix is compared as plain text. A `..` in such a path

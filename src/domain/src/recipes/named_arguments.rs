@@ -49,14 +49,16 @@ pub struct UnnamedArgument<'a> {
 }
 
 impl<'r> NamedArguments<'r> {
-    /// Collects what the state before and after, the reads and the labels of the recipe name, and the conditions that chose
-    /// it. The verification is not shown, so it does not count, and neither does a summary that was cut.
+    /// Collects what the state before and after, the reads and the labels of the recipe name, and the values that the
+    /// conditions state which chose it. The verification is not shown, so it does not count, and neither does a summary that
+    /// was cut.
     #[must_use]
     pub fn of_recipe(recipe: &'r Recipe, conditions: &[&'r Condition], is_summary_whole: bool) -> Self {
         let Recipe { operation, target, summary, label, before, after, reads, sql, confirm, .. } = recipe;
         let mut named = Self::default();
         let base = before.as_ref().and_then(element_path);
-        conditions.iter().for_each(|condition| named.add(condition, None));
+        let stated = conditions.iter().flat_map(|condition| condition.stated_paths());
+        stated.for_each(|path| named.add_path(path, None, None));
         named.add_texts([operation, target], None);
         named.add_texts(Some(summary).filter(|_| is_summary_whole), None);
         named.add_texts([label], base);

@@ -62,13 +62,14 @@ async fn long_argument_is_bounded_and_marked_as_truncated() {
 }
 
 #[tokio::test]
-async fn condition_names_only_the_arguments_whose_values_it_uses() {
+async fn condition_names_only_the_arguments_whose_values_it_states() {
     let yaml = format!(
         "{{{BEFORE}, variants: [{{when: 'has(arguments.draft) && size(arguments.tags) > 0 && arguments.all(k, k != \"x\") \
-         && arguments.method == \"update\"', after: {{title: arguments.title}}}}]}}"
+         && arguments.method == \"update\" && arguments.mode != \"test\"', after: {{title: arguments.title}}}}]}}"
     );
-    let arguments = json!({ "id": 1, "title": "New", "draft": false, "tags": ["a"], "method": "update" });
-    let expected = pairs(&[("$content.title", "New"), ("draft", "false"), ("tags", r#"["a"]"#)]);
+    let arguments =
+        json!({ "id": 1, "title": "New", "draft": false, "tags": ["a"], "method": "update", "mode": "fast" });
+    let expected = pairs(&[("$content.title", "New"), ("draft", "false"), ("tags", r#"["a"]"#), ("mode", "fast")]);
     assert_eq!(shown(&yaml, arguments).await, expected);
 }
 

@@ -101,6 +101,43 @@ fn literal_keys(node: &IdedExpr) -> Vec<String> {
     keys.collect()
 }
 
+/// Returns the parts that have a value which the condition states, or one of a few, wherever it holds.
+pub(super) fn stated_paths(condition: &IdedExpr) -> Vec<ValuePath> {
+    let Expr::Call(call) = &condition.expr else { return path_of(condition, &[]).into_iter().collect() };
+    match (call.func_name.as_str(), call.args.as_slice()) {
+        (operators::LOGICAL_AND, [first, second]) => [stated_paths(first), stated_paths(second)].concat(),
+        (operators::LOGICAL_OR, [first, second]) => {
+            let (in_first, in_second) = (stated_paths(first), stated_paths(second));
+            let is_in_both = |path: &ValuePath| {
+                (in_first.contains(path) || states_absence(first, path))
+                    && (in_second.contains(path) || states_absence(second, path))
+            };
+            in_first.iter().chain(&in_second).filter(|path| is_in_both(path)).cloned().collect()
+        }
+        (operators::LOGICAL_NOT, [negated]) => path_of(negated, &[]).into_iter().collect(),
+        (operators::EQUALS, [first, second]) => match (&first.expr, &second.expr) {
+            (_, Expr::Literal(_)) => path_of(first, &[]).into_iter().collect(),
+            (Expr::Literal(_), _) => path_of(second, &[]).into_iter().collect(),
+            _ => Vec::new(),
+        },
+        (operators::IN, [element, list]) if matches!(list.expr, Expr::List(_)) => {
+            path_of(element, &[]).into_iter().collect()
+        }
+        _ => path_of(condition, &[]).into_iter().collect(),
+    }
+}
+
+/// Returns `true` for the condition that the part is not there.
+fn states_absence(condition: &IdedExpr, path: &ValuePath) -> bool {
+    let negated = match &condition.expr {
+        Expr::Call(call) if call.func_name == operators::LOGICAL_NOT => call.args.first(),
+        _ => None,
+    };
+    let Some(Expr::Select(select)) = negated.map(|negated| &negated.expr) else { return false };
+    let holder = path_of(&select.operand, &[]).filter(|_| select.test);
+    holder.is_some_and(|holder| holder.with(ValueStep::Member(select.field.clone())) == *path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,6 +177,23 @@ mod tests {
             ("merge(before, arguments)", &[]),
         ] {
             let paths: Vec<String> = compiled(source).value_paths().iter().map(text).collect();
+            assert_eq!(paths, expected, "{source}");
+        }
+    }
+
+    #[test]
+    fn condition_states_values() {
+        for (source, expected) in [
+            (r#"arguments.method == "update""#, &["arguments.method"][..]),
+            (r#"has(arguments.a) && arguments.b.c in ["x", "y"]"#, &["arguments.b.c"]),
+            ("!has(arguments.force) || !arguments.force", &["arguments.force"]),
+            (r#"arguments.a == "x" || arguments.a == "y" || arguments.b"#, &[]),
+            (r#"arguments.a != "x" && arguments.b == arguments.c && arguments.d.startsWith("x")"#, &[]),
+            (r#"!(arguments.a == "x") && arguments.list.all(l, l == 1) && arguments.n > 3"#, &[]),
+            ("arguments.flag && !arguments.other", &["arguments.flag", "arguments.other"]),
+            ("true", &[]),
+        ] {
+            let paths: Vec<String> = compiled(source).stated_paths().iter().map(text).collect();
             assert_eq!(paths, expected, "{source}");
         }
     }
