@@ -308,7 +308,7 @@ test('Supabase asks before destructive work, which the approval answers', async 
         ['restore_project', project, { 'Project: paused': ['-true', '+false'] }, s => [s.projects[PROJECT].status, 'COMING_UP']],
         ['update_storage_config', { ...project, config: storage }, { 'Storage: fileSizeLimit': ['-1000', '+2000'] }, s => [s.storage, storage]]
     ], tried);
-    await t.test('branches are shown if the address of the server names the project', () => tryBranches(t, tried));
+    await t.test('branches are shown if the address of the server names the project', branches => tryBranches(branches, tried));
     await t.test('the page about the servers tried says so', () => tried.check());
     await t.test('a branch of an unknown project has no preview', async () => {
         const { preview } = await propose('delete_branch', { branch_id: 'b1' });
