@@ -6,12 +6,13 @@
 //!
 //! `config/countersign.yaml` documents every key and is the source of the defaults, and `read.rs` maps keys to fields.
 //! [`load`] merges file, environment and flags, [`upstreams`] and `servers` hold `mcpServers`, `rules.rs` reads the
-//! rules of the policy, and [`show`] prints the effective configuration.
+//! rules of the policy, and [`show`] prints the effective configuration. [`edit`] changes servers in the text of a file.
 
 mod auth;
 mod authorities;
 mod check;
 mod docs;
+pub mod edit;
 pub mod environment;
 pub mod error;
 mod groups;
@@ -44,11 +45,13 @@ use std::{
 pub use auth::{AuthConfig, AuthMode, IntrospectionClient, OidcConfig, TokenIssuer};
 use countersign_domain::policy::PolicyConfig;
 use countersign_telemetry::logs::LogConfig;
+use strum::{IntoStaticStr, VariantArray};
+
 pub use docs::{DocsConfig, DocsProject, ModelEndpoint};
 pub use environment::Environment;
 pub use error::ConfigError;
 pub use load::{Flags, LoadedConfig, load};
-pub use loopback::is_loopback;
+pub use loopback::{is_loopback, is_loopback_host};
 pub use upstreams::{
     AccountKind, Authorities, BreakerConfig, Isolation, ListsConfig, OAuthGrant, Secret, Serialization, UpstreamConfig,
     UpstreamOAuth, UpstreamTarget, UrlTransport,
@@ -79,6 +82,8 @@ pub struct Config {
     pub modules: ModulesConfig,
     /// `mcpServers`, in the order of the file.
     pub upstreams: Vec<UpstreamConfig>,
+    /// Whether servers may be edited on the dashboard.
+    pub dashboard_edit: DashboardEdit,
     pub routes: RoutesConfig,
     pub policy: PolicyConfig,
     pub changes: ChangesConfig,
@@ -100,11 +105,34 @@ impl Config {
         self.public_url.as_ref().map(|url| format!("{}/mcp", url.trim_end_matches('/')))
     }
 
+    /// Returns `true` if servers may be edited on the dashboard. A store on a server may have several gateways, each with a
+    /// file of its own, which must not drift apart.
+    #[must_use]
+    pub fn may_edit_on_dashboard(&self) -> bool {
+        let is_on = match self.dashboard_edit {
+            DashboardEdit::Auto => self.auth.mode == AuthMode::Local,
+            DashboardEdit::Off => false,
+            DashboardEdit::On => true,
+        };
+        is_on && self.store.is_none()
+    }
+
     /// Returns the URL and the certificate authorities of the store's server, if the store is on one.
     #[must_use]
     pub fn store_server(&self) -> Option<(&str, Option<&Path>)> {
         self.store.as_ref().map(StoreServer::address)
     }
+}
+
+/// Whether servers may be edited on the dashboard (`dashboard.edit`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
+pub enum DashboardEdit {
+    /// Only with `auth.mode: local`.
+    #[default]
+    Auto,
+    Off,
+    On,
 }
 
 /// A database of a PostgreSQL server.

@@ -32,7 +32,7 @@ pub const VARIABLE_PREFIX: &str = "COUNTERSIGN_";
 pub const NON_KEY_VARIABLES: [&str; 4] =
     ["COUNTERSIGN_CONFIG", "COUNTERSIGN_KEY", "COUNTERSIGN_AGENT_KEY", "COUNTERSIGN_URL"];
 /// The largest configuration file in bytes.
-const MAX_FILE_BYTES: u64 = 1 << 20;
+pub const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// The configuration flags of the command line.
 #[derive(Clone, Debug, Default)]
@@ -266,10 +266,28 @@ pub fn policy_from_values(values: &BTreeMap<String, String>) -> Result<(PolicyCo
 /// All problems, each with its origin, key and remedy.
 pub fn load(flags: &Flags, env: &Environment) -> Result<LoadedConfig, ConfigError> {
     let file = find_file(flags, env)?;
+    let text = file.as_ref().map(|(path, named_by)| read_file(path, named_by)).transpose()?;
+    load_file(file.map(|(path, _)| path).zip(text), flags, env)
+}
+
+/// Loads and validates the configuration as if the file at `path` had this text.
+///
+/// # Errors
+/// As [`load`].
+pub fn load_text(path: &Path, text: &str, flags: &Flags, env: &Environment) -> Result<LoadedConfig, ConfigError> {
+    if text.len() as u64 > MAX_FILE_BYTES {
+        let origin = Origin::File { path: Arc::new(path.to_owned()), line: 0, column: 0 };
+        let message = "the configuration file would be larger than 1 MiB".to_owned();
+        return Err(Problem { origin, key: None, message, remedy: "Take something out.".to_owned() }.into());
+    }
+    load_file(Some((path.to_owned(), without_mark(text))), flags, env)
+}
+
+fn load_file(file: Option<(PathBuf, String)>, flags: &Flags, env: &Environment) -> Result<LoadedConfig, ConfigError> {
     let lookup_path = file.as_ref().map(|(path, _)| path.clone()).or_else(|| default_config_path(env));
     let mut layers = Layers::new();
-    if let Some((path, named_by)) = &file {
-        layers.add_config_file(path, &read_file(path, named_by)?);
+    if let Some((path, text)) = &file {
+        layers.add_config_file(path, text);
     }
     layers.add_overrides(flags, env);
     let mut reader = Reader::new(layers.values, env.clone());
@@ -317,6 +335,14 @@ fn find_file(flags: &Flags, env: &Environment) -> Result<Option<(PathBuf, Origin
     Ok(default_config_path(env).filter(|path| path.exists()).map(|path| (path, Origin::Default)))
 }
 
+/// Returns the path of the configuration file: the named one, or the default one, whether it exists or not.
+///
+/// # Errors
+/// The path cannot be determined.
+pub fn config_path(flags: &Flags, env: &Environment) -> Result<Option<PathBuf>, ConfigError> {
+    Ok(find_file(flags, env)?.map(|(path, _)| path).or_else(|| default_config_path(env)))
+}
+
 /// Returns the default path of the configuration file.
 fn default_config_path(env: &Environment) -> Option<PathBuf> {
     env.config_home().map(|home| home.join("countersign/countersign.yaml"))
@@ -347,8 +373,12 @@ fn read_file(path: &Path, named_by: &Origin) -> Result<String, ConfigError> {
     let bytes = std::fs::read(path).map_err(failed)?;
     let text = String::from_utf8(bytes)
         .map_err(|_| wrong(format!("the configuration file is not UTF-8{named_by_note}"), "Save it as UTF-8."))?;
-    // Some editors begin files with a byte order mark.
-    Ok(text.strip_prefix('\u{feff}').map_or(text.clone(), str::to_owned))
+    Ok(without_mark(&text))
+}
+
+/// Returns the text without the byte order mark with which some editors begin files.
+fn without_mark(text: &str) -> String {
+    text.strip_prefix('\u{feff}').unwrap_or(text).to_owned()
 }
 
 fn not_unicode(name: &str, key: Option<&str>) -> Problem {

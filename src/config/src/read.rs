@@ -62,6 +62,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
         transports: TransportsConfig { http: http(r), websocket: websocket(r), stdio: stdio(r) },
         modules: ModulesConfig { tracker: tracker(r), docs: docs::read(r) },
         upstreams: servers::read(r),
+        dashboard_edit: r.read("dashboard.edit", variant()),
         routes: routes(r),
         policy: policy(r),
         changes: changes(r),

@@ -56,6 +56,84 @@ impl Node {
             Self::Map(_) => "a map",
         }
     }
+
+    /// Returns the text, unless the value is of another type.
+    #[must_use]
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Returns `true` if both values are equal, wherever they are written.
+    #[must_use]
+    pub fn has_same_value(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Float(one), Self::Float(two)) => one.to_bits() == two.to_bits(),
+            (Self::List(one), Self::List(two)) => {
+                one.len() == two.len() && one.iter().zip(two).all(|(one, two)| one.node.has_same_value(&two.node))
+            }
+            (Self::Map(one), Self::Map(two)) => {
+                let is_same = |(one, two): (&KeyValue, &KeyValue)| {
+                    one.key == two.key && one.value.node.has_same_value(&two.value.node)
+                };
+                one.len() == two.len() && one.iter().zip(two).all(is_same)
+            }
+            (one, two) => one == two,
+        }
+    }
+
+    /// Converts a JSON value.
+    #[must_use]
+    pub fn from_json(value: &serde_json::Value) -> Self {
+        use serde_json::Value;
+        match value {
+            Value::Null => Self::Null,
+            Value::Bool(value) => Self::Bool(*value),
+            Value::Number(number) => match number.as_i128() {
+                Some(number) => Self::Int(number),
+                None => Self::Float(number.as_f64().unwrap_or_default()),
+            },
+            Value::String(text) => Self::Text(text.clone()),
+            Value::Array(items) => Self::List(items.iter().map(|item| Self::from_json(item).without_place()).collect()),
+            Value::Object(members) => {
+                let entry = |(key, value): (&String, &Value)| KeyValue::new(key, Self::from_json(value));
+                Self::Map(members.iter().map(entry).collect())
+            }
+        }
+    }
+
+    /// Converts the value to JSON. Numbers that JSON lacks become `null`.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        use serde_json::{Number, Value};
+        match self {
+            Self::Null => Value::Null,
+            Self::Bool(value) => Value::Bool(*value),
+            Self::Int(number) => Number::from_i128(*number).map_or(Value::Null, Value::Number),
+            Self::Float(number) => Number::from_f64(*number).map_or(Value::Null, Value::Number),
+            Self::Text(text) => Value::String(text.clone()),
+            Self::List(items) => items.iter().map(|item| item.node.to_json()).collect(),
+            Self::Map(entries) => {
+                Value::Object(entries.iter().map(|entry| (entry.key.clone(), entry.value.node.to_json())).collect())
+            }
+        }
+    }
+
+    /// Returns the value as one that is not written anywhere.
+    #[must_use]
+    pub const fn without_place(self) -> LocatedNode {
+        LocatedNode { node: self, line: 0, column: 0 }
+    }
+}
+
+impl KeyValue {
+    /// Creates an entry that is not written anywhere.
+    #[must_use]
+    pub fn new(key: &str, node: Node) -> Self {
+        Self { key: key.to_owned(), line: 0, column: 0, value: node.without_place() }
+    }
 }
 
 /// Parses one YAML document, which may also be JSON. An empty document is [`Node::Null`].

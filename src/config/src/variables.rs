@@ -44,6 +44,16 @@ pub fn is_safe_to_show(text: &str) -> bool {
     found || text.is_empty()
 }
 
+/// Returns the names of the variables without a default that the text refers to.
+#[must_use]
+pub fn required_variables(text: &str) -> Vec<String> {
+    let names = parse_pieces(text).unwrap_or_default().into_iter().filter_map(|piece| match piece {
+        Piece::Value { source: Source::Variable(name), default: None } => Some(name.to_owned()),
+        Piece::Value { .. } | Piece::Literal(_) => None,
+    });
+    names.collect()
+}
+
 /// Returns the text with the names of its variables and credentials, without their values and defaults.
 #[must_use]
 pub fn hide_values(text: &str) -> String {

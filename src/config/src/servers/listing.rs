@@ -43,7 +43,7 @@ pub(crate) fn format_block(map: &[KeyValue], format_value: fn(&str, &Node) -> St
 fn format_value(key: &str, node: &Node) -> String {
     match (key, node) {
         ("args", Node::List(items)) => {
-            let texts: Option<Vec<&str>> = items.iter().map(|item| as_text(&item.node)).collect();
+            let texts: Option<Vec<&str>> = items.iter().map(|item| item.node.as_text()).collect();
             texts.map_or_else(|| format_flow(node, &yaml_text), |texts| yaml_list(&redact_arguments(&texts)))
         }
         ("env" | "headers", _) => format_flow(node, &yaml_secret),
@@ -73,13 +73,6 @@ fn format_nested(node: &Node, indentation: usize) -> String {
             items.iter().map(|item| format_line("-", &item.node)).collect()
         }
         _ => flow,
-    }
-}
-
-fn as_text(node: &Node) -> Option<&str> {
-    match node {
-        Node::Text(text) => Some(text),
-        _ => None,
     }
 }
 

@@ -8,7 +8,7 @@ mod oauth;
 mod previews;
 #[cfg(test)]
 mod recipes_tests;
-mod redaction;
+pub(crate) mod redaction;
 mod shipped_recipes;
 mod target;
 #[cfg(test)]
@@ -31,10 +31,10 @@ use super::{
 };
 use countersign_domain::BUILT_IN_PROVIDERS;
 
-pub(super) const KEY: &str = "mcpServers";
+pub(crate) const KEY: &str = "mcpServers";
 
 /// The keys of a server. Tests check that `config/countersign.yaml` documents them.
-pub(super) const KEYS: [&str; 37] = [
+pub(crate) const KEYS: [&str; 37] = [
     "command",
     "args",
     "env",
@@ -92,6 +92,11 @@ const MAP: NamedMap = NamedMap {
     check_name,
     show: listing::format_servers,
 };
+
+/// Returns the keys of `oauth` that hold secrets.
+pub(crate) const fn oauth_secret_keys() -> &'static [&'static str] {
+    &oauth::SECRET_KEYS
+}
 
 /// Reads every server that is not disabled.
 pub(super) fn read(r: &mut Reader) -> Vec<UpstreamConfig> {

@@ -4,7 +4,7 @@
 use crate::variables;
 
 /// The replacement of a secret.
-pub(super) const SECRET_PLACEHOLDER: &str = "[secret]";
+pub(crate) const SECRET_PLACEHOLDER: &str = "[secret]";
 
 /// Maximum characters of one word, and of the whole line.
 const MAX_WORD_CHARS: usize = 160;
@@ -54,7 +54,7 @@ pub(super) fn redact_command<'a>(command: &str, arguments: impl Iterator<Item = 
 }
 
 /// Returns the arguments as written, with secrets redacted.
-pub(super) fn redact_arguments(written: &[&str]) -> Vec<String> {
+pub(crate) fn redact_arguments(written: &[&str]) -> Vec<String> {
     let previous = std::iter::once("").chain(written.iter().copied());
     let each = written.iter().zip(previous).map(|(argument, previous)| {
         let redacted = redact_argument(argument, previous);
@@ -64,7 +64,7 @@ pub(super) fn redact_arguments(written: &[&str]) -> Vec<String> {
 }
 
 /// Redacts the user and password of a URL, and its query unless all values are variables.
-pub(super) fn redact_url(text: &str) -> String {
+pub(crate) fn redact_url(text: &str) -> String {
     let (address, query) = text.split_once('?').map_or((text, None), |(address, query)| (address, Some(query)));
     let address = match address.split_once("://") {
         Some((scheme, rest)) => {
@@ -89,7 +89,7 @@ pub(super) fn redact_url(text: &str) -> String {
 }
 
 /// Redacts an argument that follows the argument `before`.
-fn redact_argument(argument: &str, before: &str) -> String {
+pub(crate) fn redact_argument(argument: &str, before: &str) -> String {
     if variables::is_safe_to_show(argument) {
         return variables::hide_values(argument);
     }
@@ -114,7 +114,7 @@ fn redact_argument(argument: &str, before: &str) -> String {
 
 /// Returns the text before the first value with a secret name: `--env=API_KEY=` of `--env=API_KEY=a b`, or `{"apiKey":`
 /// of a JSON object. Everything after it may belong to the secret.
-fn text_before_secret(text: &str) -> Option<&str> {
+pub(crate) fn text_before_secret(text: &str) -> Option<&str> {
     let mut from = 0;
     while let Some(start) = text.get(from..)?.find(is_token_char).map(|offset| from + offset) {
         let behind = text.get(start..)?;
@@ -194,11 +194,11 @@ const fn is_token_char(c: char) -> bool {
 }
 
 /// Returns `true` for flags such as `--api-key`, whose value is the next argument.
-fn is_secret_flag(text: &str) -> bool {
+pub(crate) fn is_secret_flag(text: &str) -> bool {
     text.starts_with('-') && !text.contains(['=', ':', ' ']) && is_secret_name(text)
 }
 
-fn is_secret_name(name: &str) -> bool {
+pub(crate) fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let is_name = name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
     is_name
@@ -207,7 +207,7 @@ fn is_secret_name(name: &str) -> bool {
 }
 
 /// Redacts words that look like credentials.
-fn redact_credentials(text: &str) -> String {
+pub(crate) fn redact_credentials(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while !rest.is_empty() {

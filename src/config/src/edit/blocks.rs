@@ -1,0 +1,170 @@
+//! Finds the lines of the entries of a map in block style, and replaces lines.
+
+use crate::tree::KeyValue;
+
+/// The reason why the lines cannot be edited, as the end of a sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NotEditable(pub String);
+
+impl NotEditable {
+    pub(super) fn new(reason: &str) -> Self {
+        Self(reason.to_owned())
+    }
+}
+
+/// The lines of a text, each with its line break.
+pub(super) struct Lines(Vec<String>);
+
+/// The lines of one entry: from the line of its key up to the line after its last one. Comments and empty lines behind an entry are
+/// not part of it, unless they are indented further than its key.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub start: usize,
+    pub end: usize,
+}
+
+/// The places of the entries of a map.
+#[derive(Debug)]
+pub(super) struct Block {
+    /// The number of spaces before each key.
+    pub indent: usize,
+    pub entries: Vec<Place>,
+}
+
+impl Lines {
+    /// Splits a text into lines.
+    pub(super) fn new(text: &str) -> Result<Self, NotEditable> {
+        if text.replace("\r\n", "\n").contains('\r') {
+            return Err(NotEditable::new("it has line breaks of an unusual kind"));
+        }
+        Ok(Self(text.split_inclusive('\n').map(str::to_owned).collect()))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(super) fn join(self) -> String {
+        self.0.concat()
+    }
+
+    fn line(&self, index: usize) -> &str {
+        self.0.get(index).map_or("", String::as_str)
+    }
+
+    /// Inserts lines before the line at `index`. The line before them gets the line break that the last line of a file may lack.
+    pub(super) fn insert(&mut self, index: usize, text: &str, line_break: &str) {
+        if text.is_empty() {
+            return;
+        }
+        if let Some(before) = index.checked_sub(1).and_then(|before| self.0.get_mut(before))
+            && !before.ends_with('\n')
+        {
+            before.push_str(line_break);
+        }
+        self.0.insert(index.min(self.0.len()), text.to_owned());
+    }
+
+    /// Replaces the lines from `start` up to `end` by a text.
+    pub(super) fn replace(&mut self, start: usize, end: usize, text: &str) {
+        let text = (!text.is_empty()).then(|| text.to_owned());
+        self.0.splice(start..end.min(self.0.len()), text);
+    }
+
+    /// Checks that nothing but a comment follows the key on its line, so that its value begins on the next one.
+    pub(super) fn check_block_key(&self, index: usize, key: &str) -> Result<(), NotEditable> {
+        match self.split_key_line(index, key)? {
+            (_, "", _) => Ok(()),
+            _ => Err(NotEditable(format!("{key} is not written as indented lines"))),
+        }
+    }
+
+    /// Removes an empty value from the line of the key, so that lines may follow.
+    pub(super) fn open_empty_map(&mut self, index: usize, key: &str) -> Result<(), NotEditable> {
+        self.rewrite_key_line(index, key, "")
+    }
+
+    /// Gives the key the empty map as its value.
+    pub(super) fn close_empty_map(&mut self, index: usize, key: &str) -> Result<(), NotEditable> {
+        self.rewrite_key_line(index, key, " {}")
+    }
+
+    fn rewrite_key_line(&mut self, index: usize, key: &str, value: &str) -> Result<(), NotEditable> {
+        let (start, old, rest) = self.split_key_line(index, key)?;
+        let is_empty = old.is_empty() || matches!(old, "null" | "~") || old.replace(' ', "") == "{}";
+        if !is_empty {
+            return Err(NotEditable(format!("{key} is not written as indented lines")));
+        }
+        let line = format!("{start}{value}{rest}");
+        if let Some(place) = self.0.get_mut(index) {
+            *place = line;
+        }
+        Ok(())
+    }
+
+    /// Splits the line of a key into the part up to its colon, its value without spaces around it, and the rest with comment and line
+    /// break.
+    fn split_key_line(&self, index: usize, key: &str) -> Result<(&str, &str, &str), NotEditable> {
+        let line = self.line(index);
+        let body = line.trim_start_matches(' ');
+        let spellings = [key.to_owned(), format!("\"{key}\""), format!("'{key}'"), super::format::format_text(key)];
+        let behind =
+            spellings.iter().find_map(|spelling| body.strip_prefix(spelling.as_str())?.trim_start().strip_prefix(':'));
+        let behind = behind.ok_or_else(|| NotEditable(format!("the key {key} is written in an unusual form")))?;
+        let start = line.split_at(line.len() - behind.len()).0;
+        let comment = behind.find(" #").or_else(|| behind.find("\t#")).unwrap_or(behind.trim_end().len());
+        // The spaces before the comment stay with it.
+        let value = behind.split_at(comment).0.trim_end();
+        Ok((start, value.trim_start(), behind.split_at(value.len()).1))
+    }
+}
+
+impl Block {
+    /// Finds the lines of the entries of a map between the lines `first` and `end`.
+    pub(super) fn find(lines: &Lines, map: &[KeyValue], first: usize, end: usize) -> Result<Self, NotEditable> {
+        let position = |entry: &KeyValue| {
+            let line = usize::try_from(entry.line).ok()?.checked_sub(1)?;
+            Some((line, usize::try_from(entry.column).ok()?.checked_sub(1)?))
+        };
+        let starts: Option<Vec<(usize, usize)>> = map.iter().map(position).collect();
+        let starts = starts.ok_or_else(|| NotEditable::new("the place of a key is unknown"))?;
+        let indent = starts.first().map_or(0, |(_, column)| *column);
+        let is_alone = |(line, column): &(usize, usize)| {
+            *column == indent && lines.line(*line).get(..indent).is_some_and(|before| before.bytes().all(|b| b == b' '))
+        };
+        let is_ascending = starts.windows(2).all(|pair| matches!(pair, [before, next] if before.0 < next.0));
+        let is_inside = starts.iter().all(|(line, _)| (first..end).contains(line));
+        if !is_ascending || !is_inside || !starts.iter().all(is_alone) {
+            return Err(NotEditable::new("not every entry is on lines of its own"));
+        }
+        let ends = starts.iter().skip(1).map(|(line, _)| *line).chain([end]);
+        let entries = starts.iter().zip(ends);
+        let entries =
+            entries.map(|((start, _), end)| Place { start: *start, end: content_end(lines, *start, end, indent) });
+        Ok(Self { indent, entries: entries.collect() })
+    }
+
+    /// Returns the lines of the entry at `index` of the map.
+    pub(super) fn place(&self, index: usize) -> Result<Place, NotEditable> {
+        self.entries.get(index).cloned().ok_or_else(|| NotEditable::new("the place of a key is unknown"))
+    }
+
+    /// Returns the line after the last entry.
+    pub(super) fn end(&self) -> usize {
+        self.entries.last().map_or(0, |place| place.end)
+    }
+}
+
+/// Returns the end of an entry without the comments and empty lines behind it.
+fn content_end(lines: &Lines, start: usize, end: usize, indent: usize) -> usize {
+    let is_behind = |line: &str| {
+        let body = line.trim_start_matches([' ', '\t']);
+        let is_document_end = line.trim_end() == "...";
+        body.trim().is_empty() || is_document_end || (body.starts_with('#') && line.len() - body.len() <= indent)
+    };
+    let mut end = end;
+    while end > start + 1 && is_behind(lines.line(end - 1)) {
+        end -= 1;
+    }
+    end
+}

@@ -1,0 +1,142 @@
+//! Shows the settings of a server without its secrets, and puts them back into settings that came from a form.
+
+use crate::{
+    servers::{
+        oauth_secret_keys,
+        redaction::{SECRET_PLACEHOLDER, redact_arguments, redact_url},
+    },
+    tree::{KeyValue, Node},
+    variables,
+};
+
+/// Returns the settings with a placeholder for each value that could be a secret.
+#[must_use]
+pub fn hide_secrets(settings: &[KeyValue]) -> Vec<KeyValue> {
+    let hide = |setting: &KeyValue| KeyValue::new(&setting.key, hide_value(&setting.key, &setting.value.node));
+    settings.iter().map(hide).collect()
+}
+
+fn hide_value(key: &str, node: &Node) -> Node {
+    match (key, node) {
+        ("args", Node::List(items)) => {
+            let texts: Option<Vec<&str>> = items.iter().map(|item| item.node.as_text()).collect();
+            let Some(texts) = texts else { return node.clone() };
+            let hidden = redact_arguments(&texts).into_iter().map(|text| Node::Text(text).without_place());
+            Node::List(hidden.collect())
+        }
+        ("env" | "headers", Node::Map(entries)) => hide_texts(entries, |_| true),
+        ("oauth", Node::Map(entries)) => hide_texts(entries, |key| oauth_secret_keys().contains(&key)),
+        ("url" | "serverUrl" | "httpUrl", Node::Text(text)) => Node::Text(redact_url(text)),
+        ("replicas", Node::List(items)) => {
+            let hidden = items.iter().map(|item| match &item.node {
+                Node::Text(text) => Node::Text(redact_url(text)).without_place(),
+                _ => item.clone(),
+            });
+            Node::List(hidden.collect())
+        }
+        _ => node.clone(),
+    }
+}
+
+fn hide_texts(entries: &[KeyValue], is_secret: impl Fn(&str) -> bool) -> Node {
+    let hide = |entry: &KeyValue| match &entry.value.node {
+        Node::Text(text) if is_secret(&entry.key) && !variables::is_safe_to_show(text) => {
+            KeyValue::new(&entry.key, Node::Text(SECRET_PLACEHOLDER.to_owned()))
+        }
+        _ => entry.clone(),
+    };
+    Node::Map(entries.iter().map(hide).collect())
+}
+
+/// Puts the values of the old settings in place of the placeholders that [`hide_secrets`] made of them.
+///
+/// # Errors
+/// Returns the key at which a placeholder stands for nothing.
+pub fn restore_secrets(new: &mut [KeyValue], old: &[KeyValue]) -> Result<(), String> {
+    for setting in new {
+        let before = old.iter().find(|old| old.key == setting.key);
+        if let Some(before) = before {
+            restore(&mut setting.value.node, &hide_value(&before.key, &before.value.node), &before.value.node);
+        }
+        if has_placeholder(&setting.value.node) {
+            return Err(setting.key.clone());
+        }
+    }
+    Ok(())
+}
+
+fn restore(new: &mut Node, hidden: &Node, old: &Node) {
+    match (new, hidden, old) {
+        (Node::Text(new), Node::Text(hidden), Node::Text(old)) if new == hidden => new.clone_from(old),
+        (Node::Map(new), Node::Map(hidden), Node::Map(old)) => {
+            for entry in new {
+                let same = |other: &&KeyValue| other.key == entry.key;
+                if let Some((hidden, old)) = hidden.iter().find(same).zip(old.iter().find(same)) {
+                    restore(&mut entry.value.node, &hidden.value.node, &old.value.node);
+                }
+            }
+        }
+        (Node::List(new), Node::List(hidden), Node::List(old)) => {
+            for (index, item) in new.iter_mut().enumerate() {
+                // An item that moved is found only if it cannot be confused with another one.
+                let is_same = |at: &usize| hidden.get(*at).is_some_and(|hidden| hidden.node == item.node);
+                let mut matches = (0..hidden.len()).filter(is_same);
+                let only = matches.next().filter(|_| matches.next().is_none());
+                let found = Some(index).filter(is_same).or(only);
+                if let Some((hidden, old)) = found.and_then(|at| hidden.get(at).zip(old.get(at))) {
+                    let (hidden, old) = (hidden.node.clone(), old.node.clone());
+                    restore(&mut item.node, &hidden, &old);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn has_placeholder(node: &Node) -> bool {
+    match node {
+        Node::Text(text) => text.contains(SECRET_PLACEHOLDER),
+        Node::List(items) => items.iter().any(|item| has_placeholder(&item.node)),
+        Node::Map(entries) => entries.iter().any(|entry| has_placeholder(&entry.value.node)),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::edit::paste::parse_servers;
+
+    fn settings(text: &str) -> Vec<KeyValue> {
+        parse_servers(text, Some("x")).unwrap().remove(0).settings
+    }
+
+    const OLD: &str = r#"{"command": "x", "args": ["--token", "t0p", "b"], "env": {"A": "s3cret", "B": "${B}"}}"#;
+
+    #[test]
+    fn hidden_secrets_come_back_where_they_stood() {
+        let old = settings(OLD);
+        let mut shown = hide_secrets(&old);
+        assert!(!format!("{shown:?}").contains("s3cret") && !format!("{shown:?}").contains("t0p"));
+        assert!(format!("{shown:?}").contains("${B}"));
+        restore_secrets(&mut shown, &old).unwrap();
+        assert_eq!(
+            shown,
+            hide_secrets(&old)
+                .iter()
+                .map(|s| KeyValue::new(&s.key, old.iter().find(|o| o.key == s.key).unwrap().value.node.clone()))
+                .collect::<Vec<_>>()
+        );
+        let mut moved =
+            settings(r#"{"command": "x", "args": ["-v", "--token", "[secret]"], "env": {"A": "[secret]"}}"#);
+        restore_secrets(&mut moved, &old).unwrap();
+        assert!(format!("{moved:?}").contains("t0p") && format!("{moved:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn placeholder_that_stands_for_nothing_is_refused() {
+        let old = settings(OLD);
+        let mut new = settings(r#"{"command": "x", "env": {"C": "[secret]"}}"#);
+        assert_eq!(restore_secrets(&mut new, &old), Err("env".to_owned()));
+    }
+}

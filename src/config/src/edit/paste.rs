@@ -1,0 +1,371 @@
+//! Reads servers from what people have at hand: an `mcpServers` block, a file of another client, or an entry of the MCP
+//! registry (`server.json`). What the gateway does not know is left out, and a note says so.
+
+use super::registry_entry;
+use crate::{
+    error::quoted,
+    servers::KEYS,
+    tree::{self, KeyValue, Node},
+};
+
+/// Maximum size in bytes of a text with servers.
+pub const MAX_PASTE_BYTES: usize = 256 << 10;
+/// Maximum number of servers in a text.
+pub const MAX_PASTED_SERVERS: usize = 100;
+
+/// The keys below which clients keep their servers.
+const SECTION_KEYS: [&str; 5] = ["mcpServers", "mcp_servers", "servers", "context_servers", "extensions"];
+/// The keys that make a map a server.
+const TARGET_KEYS: [&str; 6] = ["command", "cmd", "url", "serverUrl", "httpUrl", "uri"];
+/// The name of this program, which is not a server of itself.
+const OWN_PROGRAM: &str = "countersign";
+
+/// A server as it was read.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PastedServer {
+    pub name: String,
+    /// Keys as in the configuration file.
+    pub settings: Vec<KeyValue>,
+    /// What was left out, and what a person should know.
+    pub notes: Vec<String>,
+}
+
+impl PastedServer {
+    /// Returns `true` if the server is this gateway itself, as a client starts it.
+    #[must_use]
+    pub fn is_gateway(&self) -> bool {
+        let texts = |key: &str| match self.settings.iter().find(|setting| setting.key == key).map(|s| &s.value.node) {
+            Some(Node::Text(text)) => vec![text.as_str()],
+            Some(Node::List(items)) => items.iter().filter_map(|item| item.node.as_text()).collect(),
+            _ => Vec::new(),
+        };
+        let words = texts("command").into_iter().chain(texts("args"));
+        words.filter_map(|word| word.rsplit('/').next()).any(|name| name.split('@').next() == Some(OWN_PROGRAM))
+    }
+}
+
+/// The reason why no server could be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PasteError {
+    #[error("this is neither JSON nor YAML: {0}")]
+    Syntax(String),
+    #[error("the text is longer than {MAX_PASTE_BYTES} bytes")]
+    TooLarge,
+    #[error("these are more than {MAX_PASTED_SERVERS} servers")]
+    TooMany,
+    #[error("no server was found; paste an `mcpServers` block, one server with `command` or `url`, or a `server.json`")]
+    NothingFound,
+    #[error("the server has no name; give one")]
+    NameMissing,
+    #[error("{0}")]
+    Unusable(String),
+}
+
+/// Reads the servers of a text. `name` is the name of a server that has none of its own.
+///
+/// # Errors
+/// The text is not JSON or YAML, is too large, or contains no server.
+pub fn parse_servers(text: &str, name: Option<&str>) -> Result<Vec<PastedServer>, PasteError> {
+    if text.len() > MAX_PASTE_BYTES {
+        return Err(PasteError::TooLarge);
+    }
+    read_servers(&parse(text)?, name)
+}
+
+/// Reads the servers of a parsed text ([`parse_servers`]).
+///
+/// # Errors
+/// There are too many servers, or none.
+pub fn read_servers(root: &Node, name: Option<&str>) -> Result<Vec<PastedServer>, PasteError> {
+    let Node::Map(entries) = root else { return Err(PasteError::NothingFound) };
+    let find = |key: &str| entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value.node);
+    if let Some(registry_entry) = registry_entry::find(entries) {
+        return Ok(vec![registry_entry::read(registry_entry, name)?]);
+    }
+    for key in SECTION_KEYS {
+        if let Some(Node::Map(servers)) = find(key) {
+            return read_map(servers);
+        }
+    }
+    if let Some(section @ Node::Map(_)) = find("mcp") {
+        return read_servers(section, name);
+    }
+    if is_server(root) {
+        let own_name = find("name").and_then(Node::as_text);
+        let name = name.or(own_name).ok_or(PasteError::NameMissing)?;
+        return Ok(vec![read_server(name, entries)]);
+    }
+    read_map(entries)
+}
+
+fn read_map(servers: &[KeyValue]) -> Result<Vec<PastedServer>, PasteError> {
+    if servers.len() > MAX_PASTED_SERVERS {
+        return Err(PasteError::TooMany);
+    }
+    let found = servers.iter().filter(|server| is_server(&server.value.node));
+    let found: Vec<PastedServer> = found
+        .filter_map(|server| match &server.value.node {
+            Node::Map(entries) => Some(read_server(&server.key, entries)),
+            _ => None,
+        })
+        .collect();
+    if found.is_empty() { Err(PasteError::NothingFound) } else { Ok(found) }
+}
+
+fn is_server(node: &Node) -> bool {
+    let Node::Map(entries) = node else { return false };
+    entries.iter().any(|entry| TARGET_KEYS.contains(&entry.key.as_str()) && entry.value.node.as_text().is_some())
+}
+
+/// Parses YAML, JSON, or JSON with comments and trailing commas.
+fn parse(text: &str) -> Result<Node, PasteError> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let error = match tree::parse(text) {
+        Ok(tree) => return Ok(tree.node),
+        Err(error) => error,
+    };
+    if let Ok(tree) = tree::parse(&without_json_comments(text)) {
+        return Ok(tree.node);
+    }
+    // JSON may write characters as pairs of escapes, which YAML does not know.
+    parse_json(text).map(|value| Node::from_json(&value)).ok_or(PasteError::Syntax(error.message))
+}
+
+/// Parses JSON that may have comments and trailing commas.
+#[must_use]
+pub fn parse_json(text: &str) -> Option<serde_json::Value> {
+    let plain = without_json_comments(text.strip_prefix('\u{feff}').unwrap_or(text));
+    serde_json::from_str(&plain).or_else(|_| serde_json::from_str(&without_trailing_commas(&plain))).ok()
+}
+
+/// Returns JSON without commas before a closing bracket.
+fn without_trailing_commas(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(['"', ',']) {
+        let (before, from) = rest.split_at(at);
+        out.push_str(before);
+        let taken = if from.starts_with('"') { quoted_len(from) } else { 1 };
+        let (taken, behind) = from.split_at(taken);
+        if taken != "," || !behind.trim_start().starts_with(['}', ']']) {
+            out.push_str(taken);
+        }
+        rest = behind;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Returns the text without `//` and `/* */` comments outside of quoted strings.
+fn without_json_comments(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(['"', '/']) {
+        let (before, from) = rest.split_at(at);
+        out.push_str(before);
+        let taken = if from.starts_with("//") {
+            from.find('\n').unwrap_or(from.len())
+        } else if from.starts_with("/*") {
+            out.push(' ');
+            from.get(2..).and_then(|inside| inside.find("*/")).map_or(from.len(), |end| end + 4)
+        } else {
+            let taken = if from.starts_with('"') { quoted_len(from) } else { 1 };
+            out.push_str(from.get(..taken).unwrap_or_default());
+            taken
+        };
+        rest = from.get(taken..).unwrap_or_default();
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Returns the length of the quoted string at the beginning of the text.
+fn quoted_len(text: &str) -> usize {
+    let mut is_escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = true,
+            '"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// Converts the settings of any client to those of the configuration file.
+fn read_server(name: &str, entries: &[KeyValue]) -> PastedServer {
+    let mut server = PastedServer { name: name.to_owned(), settings: Vec::new(), notes: Vec::new() };
+    let mut left_out = Vec::new();
+    for KeyValue { key, value, .. } in entries {
+        let node = &value.node;
+        match (key.as_str(), node) {
+            ("name" | "description" | "display_name" | "$schema", _) | ("disabled", Node::Bool(false)) => {}
+            ("type" | "transport", Node::Text(kind)) if kind.eq_ignore_ascii_case("stdio") => {}
+            ("type", Node::Text(kind)) if matches!(kind.as_str(), "streamableHttp" | "streamable_http") => {
+                server.set("type", Node::Text("streamable-http".to_owned()));
+            }
+            ("enabled", Node::Bool(enabled)) => {
+                if !enabled {
+                    server.set("disabled", Node::Bool(true));
+                }
+            }
+            ("autoApprove" | "alwaysAllow" | "trust", _) => {
+                server.notes.push(format!("{key} is left out: the policy decides what runs without review"));
+            }
+            // Clients count it in milliseconds or in seconds.
+            ("timeout", Node::Int(_) | Node::Float(_)) => left_out.push(key.as_str()),
+            ("cmd", _) => server.set("command", as_texts(node)),
+            ("uri", _) => server.set("url", as_texts(node)),
+            ("env" | "envs", Node::Map(variables)) => {
+                variables.iter().for_each(|entry| server.set_below("env", &entry.key, as_texts(&entry.value.node)));
+            }
+            ("env_keys" | "env_vars", Node::List(names)) => {
+                for name in names.iter().filter_map(|item| item.node.as_text()) {
+                    server.set_below("env", name, Node::Text(format!("${{{name}}}")));
+                }
+            }
+            ("headers" | "http_headers" | "requestHeaders", Node::Map(headers)) => {
+                headers.iter().for_each(|entry| server.set_below("headers", &entry.key, as_texts(&entry.value.node)));
+            }
+            ("env_http_headers", Node::Map(headers)) => {
+                for (header, variable) in headers.iter().filter_map(|e| Some((&e.key, e.value.node.as_text()?))) {
+                    server.set_below("headers", header, Node::Text(format!("${{{variable}}}")));
+                }
+            }
+            ("bearer_token_env_var", Node::Text(variable)) => {
+                server.set_below("headers", "Authorization", Node::Text(format!("Bearer ${{{variable}}}")));
+            }
+            ("includeTools" | "enabled_tools", Node::List(_)) => server.set_below("tools", "allow", node.clone()),
+            ("excludeTools" | "disabled_tools", Node::List(_)) => server.set_below("tools", "deny", node.clone()),
+            (known, _) if KEYS.contains(&known) => server.set(known, as_texts(node)),
+            (other, _) => left_out.push(other),
+        }
+    }
+    if !left_out.is_empty() {
+        let names: Vec<String> = left_out.iter().take(10).map(|key| quoted(key)).collect();
+        server.notes.push(format!("left out, because the gateway does not know it: {}", names.join(", ")));
+    }
+    server
+}
+
+impl PastedServer {
+    fn set(&mut self, key: &str, node: Node) {
+        match self.settings.iter_mut().find(|setting| setting.key == key) {
+            Some(setting) => setting.value.node = node,
+            None => self.settings.push(KeyValue::new(key, node)),
+        }
+    }
+
+    fn set_below(&mut self, section: &str, key: &str, node: Node) {
+        if !self.settings.iter().any(|setting| setting.key == section) {
+            self.settings.push(KeyValue::new(section, Node::Map(Vec::new())));
+        }
+        let section = self.settings.iter_mut().find(|setting| setting.key == section);
+        if let Some(Node::Map(entries)) = section.map(|section| &mut section.value.node) {
+            entries.retain(|entry| entry.key != key);
+            entries.push(KeyValue::new(key, node));
+        }
+    }
+}
+
+/// Returns the value with texts in place of numbers and booleans within `args`, `env` and `headers`, and with variables in place
+/// of the questions that some clients ask (`${input:NAME}`).
+fn as_texts(node: &Node) -> Node {
+    match node {
+        Node::List(items) => {
+            let text = |node: &Node| match node {
+                Node::Int(number) => Node::Text(number.to_string()),
+                other => as_texts(other),
+            };
+            Node::List(items.iter().map(|item| text(&item.node).without_place()).collect())
+        }
+        Node::Map(entries) => {
+            Node::Map(entries.iter().map(|entry| KeyValue::new(&entry.key, as_texts(&entry.value.node))).collect())
+        }
+        Node::Text(text) => Node::Text(answer_inputs(text)),
+        other => other.clone(),
+    }
+}
+
+/// Replaces `${input:api-key}` by `${API_KEY}`.
+fn answer_inputs(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, from)) = rest.split_once("${input:") {
+        let Some((name, behind)) = from.split_once('}') else { break };
+        out.push_str(&format!("{before}${{{}}}", super::references::variable_name(&[name])));
+        rest = behind;
+    }
+    out.push_str(rest);
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::edit::to_yaml;
+
+    fn yaml(text: &str) -> String {
+        let servers = parse_servers(text, Some("given")).unwrap_or_else(|error| panic!("{error}: {text}"));
+        servers.iter().map(|server| to_yaml(&server.name, &server.settings).replace("mcpServers:\n", "")).collect()
+    }
+
+    #[test]
+    fn blocks_of_all_clients_are_read() {
+        let expected = "  files:\n    command: npx\n    args: [\"-y\", server, \"7\"]\n    env:\n      A: b\n";
+        let server = r#""files": {"command": "npx", "args": ["-y", "server", 7], "env": {"A": "b"}}"#;
+        for text in [
+            format!("{{\"mcpServers\": {{{server}}}}}"),
+            format!("{{\"servers\": {{{server}}}, \"inputs\": []}}"),
+            format!("{{\"mcp\": {{\"servers\": {{{server}}}}}}}"),
+            format!("{{{server}}}"),
+            server.to_owned(),
+            format!("// a comment\n{{ /* and \" one */ \"mcpServers\": {{{server},}},}}"),
+            "mcpServers:\n  files: { command: npx, args: [-y, server, 7], env: { A: b } }\n".to_owned(),
+            "extensions:\n  files: { type: stdio, enabled: true, cmd: npx, args: [-y, server, 7], envs: { A: b } }\n"
+                .to_owned(),
+        ] {
+            assert_eq!(yaml(&text), expected, "{text}");
+        }
+        assert_eq!(
+            yaml(r#"{"url": "https://a.example/mcp", "type": "streamableHttp"}"#).lines().next(),
+            Some("  given:")
+        );
+    }
+
+    #[test]
+    fn client_settings_become_ours() {
+        let text = r#"{"mcpServers": {"a": {"httpUrl": "https://a.example/mcp", "timeout": 30000, "trust": true,
+            "headers": {"X": "${input:api-key}"}, "includeTools": ["get_*"], "excludeTools": ["b"], "enabled": false,
+            "bearer_token_env_var": "TOKEN", "odd": 1}}}"#;
+        let server = parse_servers(text, None).unwrap().remove(0);
+        let expected = "mcpServers:\n  a:\n    httpUrl: https://a.example/mcp\n    headers:\n      X: \"${API_KEY}\"\n      \
+                        Authorization: \"Bearer ${TOKEN}\"\n    tools:\n      allow: [\"get_*\"]\n      deny: [b]\n    \
+                        disabled: true\n";
+        assert_eq!(to_yaml("a", &server.settings), expected);
+        assert!(server.notes[0].starts_with("trust is left out"), "{:?}", server.notes);
+        assert!(server.notes[1].ends_with("`timeout`, `odd`"), "{:?}", server.notes);
+    }
+
+    #[test]
+    fn gateway_itself_is_recognised() {
+        let is_gateway = |text: &str| parse_servers(text, Some("x")).unwrap()[0].is_gateway();
+        assert!(is_gateway(r#"{"command": "/usr/bin/countersign", "args": ["stdio"]}"#));
+        assert!(is_gateway(r#"{"command": "npx", "args": ["-y", "countersign@0.1.0", "stdio"]}"#));
+        assert!(!is_gateway(r#"{"command": "npx", "args": ["-y", "countersign-helper"]}"#));
+    }
+
+    #[test]
+    fn texts_without_servers_are_refused() {
+        for text in ["", "7", "{}", "[]", "{\"mcpServers\": {}}", "{\"a\": {\"b\": 1}}", "mcpServers: text"] {
+            assert_eq!(parse_servers(text, None), Err(PasteError::NothingFound), "{text}");
+        }
+        assert!(matches!(parse_servers("{\"a\": ", None), Err(PasteError::Syntax(_))));
+        assert_eq!(parse_servers("{\"command\": \"x\"}", None), Err(PasteError::NameMissing));
+        assert_eq!(parse_servers(&" ".repeat(MAX_PASTE_BYTES + 1), None), Err(PasteError::TooLarge));
+        let many: String = (0..=MAX_PASTED_SERVERS).map(|n| format!("a{n}: {{command: x}}\n")).collect();
+        assert_eq!(parse_servers(&many, None), Err(PasteError::TooMany));
+        assert!(parse_servers(&"[".repeat(10_000), None).is_err());
+    }
+}

@@ -1,0 +1,240 @@
+//! Replaces secrets that are written out by references to variables, so that the configuration file holds none.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    environment::Environment,
+    servers::{
+        oauth_secret_keys,
+        redaction::{
+            SECRET_PLACEHOLDER, is_secret_flag, is_secret_name, redact_argument, redact_credentials, redact_url,
+            text_before_secret,
+        },
+    },
+    tree::{KeyValue, Node},
+    variables,
+};
+
+/// Words before a credential in a header.
+const SCHEMES: [&str; 6] = ["Bearer ", "bearer ", "Basic ", "basic ", "Token ", "token "];
+
+/// A secret that was replaced by a reference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretReference {
+    /// The variable that must hold the secret.
+    pub variable: String,
+    /// The key of the server at which the secret stood, such as `env.API_KEY`.
+    pub key: String,
+}
+
+/// Returns a variable for these parts of a name, in capitals: `GITHUB_API_KEY` for `github` and `api-key`.
+pub(super) fn variable_name(parts: &[&str]) -> String {
+    let parts = parts.iter().map(|part| {
+        let words = part.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+        words.map(str::to_ascii_uppercase).collect::<Vec<_>>().join("_")
+    });
+    let name = parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("_");
+    // Variables of the gateway itself set keys of the configuration.
+    match name.as_str() {
+        "" => "SECRET".to_owned(),
+        _ if name.starts_with(|c: char| c.is_ascii_digit()) || name.starts_with("COUNTERSIGN") => format!("MCP_{name}"),
+        _ => name,
+    }
+}
+
+/// Returns the names of all variables that a text refers to.
+#[must_use]
+pub fn variables_in(text: &str) -> BTreeSet<String> {
+    let names = text.split("${").skip(1).map(|part| {
+        let part = part.strip_prefix("env:").unwrap_or(part);
+        part.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default().to_owned()
+    });
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+/// Returns the variables without a default in the settings of a server that the environment does not set.
+#[must_use]
+pub fn unset_variables(settings: &[KeyValue], env: &Environment) -> Vec<String> {
+    let mut names = BTreeSet::new();
+    for setting in settings {
+        for_each_text(&setting.value.node, &mut |text| names.extend(variables::required_variables(text)));
+    }
+    names.into_iter().filter(|name| !matches!(env.var_or_empty(name), Ok(Some(_)))).collect()
+}
+
+fn for_each_text(node: &Node, visit: &mut dyn FnMut(&str)) {
+    match node {
+        Node::Text(text) => visit(text),
+        Node::List(items) => items.iter().for_each(|item| for_each_text(&item.node, visit)),
+        Node::Map(entries) => entries.iter().for_each(|entry| for_each_text(&entry.value.node, visit)),
+        _ => {}
+    }
+}
+
+/// Replaces everything in the settings of a server that looks like a secret. `taken` holds the variables that other servers
+/// use, which get no second meaning.
+pub fn replace_secrets(server: &str, settings: &mut [KeyValue], taken: &BTreeSet<String>) -> Vec<SecretReference> {
+    let mut replacer = Replacer { server, taken: taken.clone(), replaced: Vec::new() };
+    for KeyValue { key, value, .. } in settings {
+        match (key.as_str(), &mut value.node) {
+            ("env", Node::Map(entries)) => replacer.replace_values("env", entries, is_secret_value),
+            ("headers", Node::Map(entries)) => replacer.replace_values("headers", entries, |name, text| {
+                name.eq_ignore_ascii_case("authorization") || is_secret_value(name, text)
+            }),
+            ("oauth", Node::Map(entries)) => {
+                replacer.replace_values("oauth", entries, |name, _| oauth_secret_keys().contains(&name))
+            }
+            ("args", Node::List(items)) => {
+                let mut previous = String::new();
+                for item in items {
+                    let Node::Text(text) = &mut item.node else { continue };
+                    let before = std::mem::replace(&mut previous, text.clone());
+                    replacer.replace_argument(text, &before);
+                }
+            }
+            ("url" | "serverUrl" | "httpUrl", Node::Text(text)) => replacer.replace_query(key, text),
+            _ => {}
+        }
+    }
+    replacer.replaced
+}
+
+fn is_secret_value(name: &str, text: &str) -> bool {
+    let has_address = text.contains("://") && redact_url(text) != text;
+    is_secret_name(name) || redact_credentials(text) != text || has_address
+}
+
+/// Returns `true` if the text has a variable, or the placeholder of a secret that is put back later.
+fn stands_for_value(text: &str) -> bool {
+    text.contains("${") || text.contains(SECRET_PLACEHOLDER)
+}
+
+struct Replacer<'a> {
+    server: &'a str,
+    taken: BTreeSet<String>,
+    replaced: Vec<SecretReference>,
+}
+
+impl Replacer<'_> {
+    /// Returns a reference to a variable that nothing else uses, preferably of the first name.
+    fn reference(&mut self, key: String, names: &[String]) -> String {
+        let numbered = (2..).map(|number| format!("{}_{number}", names.last().map_or("SECRET", String::as_str)));
+        let mut names = names.iter().cloned().chain(numbered);
+        let variable = names.find(|name| !self.taken.contains(name)).unwrap_or_default();
+        self.taken.insert(variable.clone());
+        let reference = format!("${{{variable}}}");
+        self.replaced.push(SecretReference { variable, key });
+        reference
+    }
+
+    fn replace_values(&mut self, section: &str, entries: &mut [KeyValue], is_secret: impl Fn(&str, &str) -> bool) {
+        for KeyValue { key: name, value, .. } in entries {
+            let Node::Text(text) = &mut value.node else { continue };
+            if text.is_empty() || stands_for_value(text) || !is_secret(name, text) {
+                continue;
+            }
+            let scheme = SCHEMES.iter().find(|scheme| text.starts_with(**scheme)).copied().unwrap_or_default();
+            let own = variable_name(&[self.server, name]);
+            let names = if section == "env" { vec![variable_name(&[name]), own] } else { vec![own] };
+            *text = format!("{scheme}{}", self.reference(format!("{section}.{name}"), &names));
+        }
+    }
+
+    fn replace_argument(&mut self, text: &mut String, before: &str) {
+        if stands_for_value(text) || redact_argument(text, before) == *text {
+            return;
+        }
+        let follows_flag = is_secret_flag(before) && !text.starts_with('-');
+        let start = if follows_flag || text.contains("://") { None } else { text_before_secret(text) };
+        let start = start.unwrap_or_default().to_owned();
+        let flag = Some(before).filter(|before| before.starts_with('-') && !before.contains(['=', ':', ' ']));
+        let name = Some(start.as_str()).filter(|start| !start.is_empty()).or(flag);
+        let name = name.filter(|name| !name.contains(char::is_whitespace) && name.len() < 64).unwrap_or("secret");
+        let names = [variable_name(&[self.server, name])];
+        *text = format!("{start}{}", self.reference("args".to_owned(), &names));
+    }
+
+    fn replace_query(&mut self, key: &str, text: &mut String) {
+        let Some((address, query)) = text.split_once('?') else { return };
+        if stands_for_value(text) {
+            return;
+        }
+        let pairs: Vec<String> = query
+            .split('&')
+            .map(|pair| match pair.split_once('=') {
+                Some((name, value)) if !value.is_empty() && is_secret_value(name, value) => {
+                    let names = [variable_name(&[self.server, name])];
+                    format!("{name}={}", self.reference(key.to_owned(), &names))
+                }
+                _ => pair.to_owned(),
+            })
+            .collect();
+        *text = format!("{address}?{}", pairs.join("&"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::edit::{paste::parse_servers, to_yaml};
+
+    fn replaced(text: &str, taken: &[&str]) -> (String, Vec<String>) {
+        let mut server = parse_servers(text, Some("a-b")).unwrap().remove(0);
+        let taken = taken.iter().map(|name| (*name).to_owned()).collect();
+        let references = replace_secrets("a-b", &mut server.settings, &taken);
+        let yaml = to_yaml("a-b", &server.settings);
+        (yaml, references.into_iter().map(|reference| format!("{} {}", reference.key, reference.variable)).collect())
+    }
+
+    #[test]
+    fn secrets_become_references() {
+        let text = r#"{"command": "npx", "args": ["-y", "server", "--api-key", "hunter2", "--token=abc", "--port", "80",
+            "postgres://u:p@h/d", "ghp_0123456789abcdef"], "env": {"API_TOKEN": "x1", "LEVEL": "warn", "KEPT": "${KEPT}",
+            "OTHER": "sk-0123456789abcdef", "MAX_TOKENS_NOTE": ""}}"#;
+        let (yaml, references) = replaced(text, &[]);
+        for secret in ["hunter2", "abc", "u:p@h", "ghp_", "x1", "sk-"] {
+            assert!(!yaml.contains(secret), "{secret}: {yaml}");
+        }
+        assert!(yaml.contains(r#""--token=${A_B_TOKEN}""#) && yaml.contains("LEVEL: warn"), "{yaml}");
+        assert_eq!(
+            references,
+            [
+                "args A_B_API_KEY",
+                "args A_B_TOKEN",
+                "args A_B_SECRET",
+                "args A_B_SECRET_2",
+                "env.API_TOKEN API_TOKEN",
+                "env.OTHER OTHER"
+            ]
+        );
+    }
+
+    #[test]
+    fn headers_and_queries_keep_what_is_not_secret() {
+        let text = r#"{"url": "https://a.example/mcp?region=eu&api_key=k1", "headers": {"Authorization": "Bearer t1",
+            "X-Api-Key": "k2", "X-Region": "eu"}}"#;
+        let (yaml, references) = replaced(text, &["A_B_API_KEY"]);
+        assert!(yaml.contains("?region=eu&api_key=${A_B_API_KEY_2}"), "{yaml}");
+        assert!(
+            yaml.contains(r#"Authorization: "Bearer ${A_B_AUTHORIZATION}""#) && yaml.contains("X-Region: eu"),
+            "{yaml}"
+        );
+        assert_eq!(references.len(), 3, "{references:?}");
+    }
+
+    #[test]
+    fn taken_variable_gets_no_second_meaning() {
+        let (yaml, _) = replaced(r#"{"command": "x", "env": {"API_KEY": "one"}}"#, &["API_KEY"]);
+        assert!(yaml.contains("API_KEY: \"${A_B_API_KEY}\""), "{yaml}");
+        assert_eq!(variables_in("a: ${ONE} b: ${env:TWO:-x} $${"), ["ONE", "TWO"].map(str::to_owned).into());
+        assert_eq!(variable_name(&["countersign-key"]), "MCP_COUNTERSIGN_KEY");
+    }
+
+    #[test]
+    fn variables_that_nobody_sets_are_named() {
+        let server =
+            parse_servers(r#"{"command": "x", "args": ["${A}", "${B:-c}", "$${C}"], "env": {"D": "${D}"}}"#, Some("x"));
+        let env = Environment::new(std::path::Path::new("/"), &[("D", "")]);
+        assert_eq!(unset_variables(&server.unwrap()[0].settings, &env), ["A"]);
+    }
+}

@@ -1,0 +1,200 @@
+//! Reads an entry of the MCP registry (`server.json`): a package that a runner starts, or a remote address.
+
+use super::{
+    paste::{PasteError, PastedServer},
+    references::variable_name,
+};
+use crate::{
+    error::quoted,
+    tree::{KeyValue, Node},
+};
+
+fn find_in<'a>(entries: &'a [KeyValue], key: &str) -> Option<&'a Node> {
+    entries.iter().find(|entry| entry.key == key).map(|entry| &entry.value.node)
+}
+
+fn text_in<'a>(entries: &'a [KeyValue], key: &str) -> Option<&'a str> {
+    find_in(entries, key).and_then(Node::as_text).filter(|text| !text.is_empty())
+}
+
+/// Returns the maps of a list.
+fn maps_in<'a>(entries: &'a [KeyValue], key: &str) -> Vec<&'a [KeyValue]> {
+    let Some(Node::List(items)) = find_in(entries, key) else { return Vec::new() };
+    let maps = items.iter().filter_map(|item| match &item.node {
+        Node::Map(entries) => Some(entries.as_slice()),
+        _ => None,
+    });
+    maps.collect()
+}
+
+/// Returns the entry of the registry, if the text is one, or a response of the registry with one.
+pub(super) fn find(entries: &[KeyValue]) -> Option<&[KeyValue]> {
+    if let Some(Node::Map(server)) = find_in(entries, "server") {
+        return find(server);
+    }
+    let has_list = |key| matches!(find_in(entries, key), Some(Node::List(_)));
+    (has_list("packages") || has_list("remotes")).then_some(entries)
+}
+
+/// Reads the first package that the gateway can start, or else the first remote address.
+pub(super) fn read(entries: &[KeyValue], name: Option<&str>) -> Result<PastedServer, PasteError> {
+    let own_name = text_in(entries, "name").and_then(|name| name.rsplit('/').next());
+    let name = name.or(own_name).ok_or(PasteError::NameMissing)?;
+    let mut server = PastedServer { name: name.to_owned(), settings: Vec::new(), notes: Vec::new() };
+    let packages = maps_in(entries, "packages");
+    let package = packages.iter().find_map(|package| Some((*package, Runner::find(package)?)));
+    if let Some((package, runner)) = package {
+        server.settings = read_package(package, &runner)?;
+    } else if let Some(remote) = maps_in(entries, "remotes").first() {
+        let url = text_in(remote, "url").ok_or(PasteError::NothingFound)?;
+        server.settings.push(KeyValue::new("url", Node::Text(url.to_owned())));
+        if text_in(remote, "type") == Some("sse") {
+            server.settings.push(KeyValue::new("type", Node::Text("sse".to_owned())));
+        }
+        let headers = read_variables(&maps_in(remote, "headers"), |header| variable_name(&[name, header]));
+        if !headers.is_empty() {
+            server.settings.push(KeyValue::new("headers", Node::Map(headers)));
+        }
+    } else {
+        let message = "the entry has no package of npm, PyPI or a container registry, and no remote address";
+        return Err(PasteError::Unusable(message.to_owned()));
+    }
+    Ok(server)
+}
+
+/// The program that starts a package.
+struct Runner {
+    command: &'static str,
+    /// The arguments before those of the entry.
+    first: &'static [&'static str],
+    /// The text between package and version.
+    version_sign: &'static str,
+}
+
+impl Runner {
+    fn find(package: &[KeyValue]) -> Option<Self> {
+        let registry = text_in(package, "registryType").or_else(|| text_in(package, "registry_name"))?;
+        let (command, first, version_sign): (_, &[&str], _) = match registry {
+            "npm" => ("npx", &["-y"], "@"),
+            "pypi" => ("uvx", &[], "=="),
+            "oci" | "docker" => ("docker", &["run", "-i", "--rm"], ":"),
+            _ => return None,
+        };
+        Some(Self { command, first, version_sign })
+    }
+}
+
+fn read_package(package: &[KeyValue], runner: &Runner) -> Result<Vec<KeyValue>, PasteError> {
+    let identifier = text_in(package, "identifier").or_else(|| text_in(package, "name"));
+    let identifier = identifier.ok_or(PasteError::NothingFound)?;
+    let variables = read_variables(&maps_in(package, "environmentVariables"), |name| variable_name(&[name]));
+    let mut args: Vec<String> = runner.first.iter().map(|arg| (*arg).to_owned()).collect();
+    if runner.command == "docker" {
+        args.extend(variables.iter().flat_map(|variable| ["-e".to_owned(), variable.key.clone()]));
+    }
+    args.extend(read_arguments(&maps_in(package, "runtimeArguments"))?);
+    args.push(match text_in(package, "version").filter(|version| *version != "latest") {
+        Some(version) if !identifier.contains([':', '@']) || identifier.starts_with('@') => {
+            format!("{identifier}{}{version}", runner.version_sign)
+        }
+        _ => identifier.to_owned(),
+    });
+    args.extend(read_arguments(&maps_in(package, "packageArguments"))?);
+    let args = args.into_iter().map(|arg| Node::Text(arg).without_place()).collect();
+    let mut settings =
+        vec![KeyValue::new("command", Node::Text(runner.command.to_owned())), KeyValue::new("args", Node::List(args))];
+    if !variables.is_empty() {
+        settings.push(KeyValue::new("env", Node::Map(variables)));
+    }
+    Ok(settings)
+}
+
+/// Returns the words of the arguments that have a value.
+fn read_arguments(arguments: &[&[KeyValue]]) -> Result<Vec<String>, PasteError> {
+    let mut words = Vec::new();
+    for argument in arguments {
+        let name = text_in(argument, "name").filter(|_| text_in(argument, "type") == Some("named"));
+        let value = text_in(argument, "value").or_else(|| text_in(argument, "default"));
+        let is_required = find_in(argument, "isRequired") == Some(&Node::Bool(true));
+        if value.is_none() && is_required {
+            let label = name.or_else(|| text_in(argument, "valueHint")).unwrap_or("an argument");
+            let message = format!("the entry leaves {} to you; add the server by its command instead", quoted(label));
+            return Err(PasteError::Unusable(message));
+        }
+        // An optional argument without a value is left out, and so is a flag that a person would have to choose.
+        if let Some(value) = value {
+            words.extend(name.map(str::to_owned));
+            words.push(value.to_owned());
+        }
+    }
+    Ok(words)
+}
+
+/// Returns the variables or headers that are secret, required or have a default. Secret ones become references.
+fn read_variables(all: &[&[KeyValue]], variable: impl Fn(&str) -> String) -> Vec<KeyValue> {
+    let is_set = |entry: &[KeyValue], key: &str| find_in(entry, key) == Some(&Node::Bool(true));
+    let values = all.iter().filter_map(|entry| {
+        let name = text_in(entry, "name")?;
+        let fixed = text_in(entry, "value").or_else(|| text_in(entry, "default")).filter(|value| !value.contains('{'));
+        let value = match fixed {
+            Some(value) if !is_set(entry, "isSecret") => value.to_owned(),
+            _ if is_set(entry, "isRequired") => format!("${{{}}}", variable(name)),
+            _ => return None,
+        };
+        Some(KeyValue::new(name, Node::Text(value)))
+    });
+    values.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{paste::parse_servers, to_yaml};
+
+    #[test]
+    fn package_of_a_registry_entry_is_started_by_its_runner() {
+        let entry = |registry: &str, identifier: &str| {
+            format!(
+                r#"{{"$schema": "x", "name": "io.github.a/files", "version": "1.2.0", "packages": [{{"registryType": "mcpb",
+                "identifier": "https://x"}}, {{"registryType": "{registry}", "identifier": "{identifier}", "version": "1.2.0",
+                "transport": {{"type": "stdio"}},
+                "packageArguments": [{{"type": "positional", "value": "/srv"}}, {{"type": "named", "name": "--mode", "default": "ro"}},
+                    {{"type": "named", "name": "--optional"}}],
+                "environmentVariables": [{{"name": "API_KEY", "isSecret": true, "isRequired": true}},
+                    {{"name": "LEVEL", "default": "warn"}}, {{"name": "UNUSED"}}]}}]}}"#
+            )
+        };
+        let yaml = |text: &str| {
+            let server = parse_servers(text, None).unwrap().remove(0);
+            to_yaml(&server.name, &server.settings)
+        };
+        let env = "    env:\n      API_KEY: \"${API_KEY}\"\n      LEVEL: warn\n";
+        for (registry, identifier, command) in [
+            ("npm", "@a/files", "npx\n    args: [\"-y\", \"@a/files@1.2.0\", /srv, \"--mode\", ro]\n"),
+            ("pypi", "files", "uvx\n    args: [files==1.2.0, /srv, \"--mode\", ro]\n"),
+            (
+                "oci",
+                "ghcr.io/a/files",
+                "docker\n    args: [run, \"-i\", \"--rm\", \"-e\", API_KEY, \"-e\", LEVEL, ghcr.io/a/files:1.2.0, /srv, \
+                 \"--mode\", ro]\n",
+            ),
+        ] {
+            let expected = format!("mcpServers:\n  files:\n    command: {command}{env}");
+            assert_eq!(yaml(&entry(registry, identifier)), expected);
+        }
+        let remote = r#"{"server": {"name": "com.a/notes", "remotes": [{"type": "sse", "url": "https://a.example/sse",
+            "headers": [{"name": "X-Key", "isSecret": true, "isRequired": true}]}]}}"#;
+        assert_eq!(
+            yaml(remote),
+            "mcpServers:\n  notes:\n    url: https://a.example/sse\n    type: sse\n    headers:\n      X-Key: \"${NOTES_X_KEY}\"\n"
+        );
+    }
+
+    #[test]
+    fn entry_that_leaves_a_choice_is_refused() {
+        let text = r#"{"name": "a/b", "packages": [{"registryType": "npm", "identifier": "b",
+            "packageArguments": [{"type": "positional", "valueHint": "folder", "isRequired": true}]}]}"#;
+        let error = parse_servers(text, None).unwrap_err().to_string();
+        assert!(error.contains("`folder`"), "{error}");
+        assert!(parse_servers(r#"{"name": "a/b", "packages": [{"registryType": "nuget"}]}"#, None).is_err());
+    }
+}
