@@ -4,7 +4,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{identity_providers, pending::Loosening, rule_lists, server_diff};
-use countersign_config::{AuthConfig, Config, reader::Setting};
+use countersign_config::{AuthConfig, Config, DashboardEdit, reader::Setting};
 use countersign_domain::policy::{GroupMember, PolicyConfig, PolicyDefault, PolicyMode, Verdict, terms};
 
 /// The differences between two configurations.
@@ -52,6 +52,7 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
         routes: new.routes.clone(),
         webhooks: new.webhooks.clone(),
         policy: new.policy.clone(),
+        dashboard_edit: new.dashboard_edit,
         log: countersign_telemetry::logs::LogConfig { filter: new.log.filter.clone(), ..old.log.clone() },
         ..old.clone()
     };
@@ -62,6 +63,12 @@ pub fn compare(old: &Config, new: &Config) -> (Diff, Config) {
         server_diff::hold_back_loosening(before, server, has_restrictive_rules, loosened, tightened)
     });
     effective.upstreams = servers.collect();
+    if effective.may_edit_on_dashboard() && !old.may_edit_on_dashboard() {
+        let show = |edit: DashboardEdit| <&str>::from(edit).to_owned();
+        let (from, to) = (show(old.dashboard_edit), show(new.dashboard_edit));
+        loosened.push(Loosening { key: "dashboard.edit".to_owned(), from, to });
+        effective.dashboard_edit = old.dashboard_edit;
+    }
     let (old, new) = (&old.auth, &new.auth);
     effective.auth.oidc =
         identity_providers::hold_back_identity_provider(old.oidc.as_ref(), new.oidc.as_ref(), loosened, tightened);
@@ -75,6 +82,7 @@ pub fn apply_consent(in_force: &Config, new: &Config) -> Config {
     Config {
         upstreams: new.upstreams.clone(),
         policy: new.policy.clone(),
+        dashboard_edit: new.dashboard_edit,
         auth: AuthConfig { mode: in_force.auth.mode, ..new.auth.clone() },
         ..in_force.clone()
     }
@@ -93,7 +101,7 @@ fn find_changes(old: &Config, new: &Config) -> Diff {
         webhooks_added,
         webhooks_removed,
         webhooks_changed,
-        policy_changed: old.policy != new.policy,
+        policy_changed: (&old.policy, old.dashboard_edit) != (&new.policy, new.dashboard_edit),
         routes_changed: old.routes != new.routes,
         log_changed: old.log.filter != new.log.filter,
         auth_changed: (&old.auth.oidc, &old.auth.tokens) != (&new.auth.oidc, &new.auth.tokens),
@@ -219,7 +227,7 @@ const fn strictness(default: PolicyDefault) -> u8 {
 #[must_use]
 pub fn keys_that_need_restart(settings_at_start: &[Setting], now: &[Setting]) -> Vec<String> {
     let is_live = |key: &str| {
-        ["mcpServers", "webhooks", "log.filter", "auth.oidc", "auth.tokens"].contains(&key)
+        ["mcpServers", "webhooks", "dashboard.edit", "log.filter", "auth.oidc", "auth.tokens"].contains(&key)
             || ["policy.", "routes."].iter().any(|part| key.starts_with(part))
     };
     let differs = |setting: &&Setting| {
@@ -393,6 +401,30 @@ mod tests {
         let (again, same) = compare(&effective, &new);
         assert_eq!(again.policy_loosened, compare(&old, &new).0.policy_loosened);
         assert_eq!(same, effective);
+    }
+
+    #[test]
+    fn editing_on_the_dashboard_waits_where_it_is_turned_on() {
+        use DashboardEdit::{Auto, Off, On};
+        use countersign_config::AuthMode;
+        let config = |mode: AuthMode, edit: DashboardEdit| config(|c| (c.auth.mode, c.dashboard_edit) = (mode, edit));
+        for (mode, old, new, waits) in [
+            (AuthMode::Local, Off, Auto, true),
+            (AuthMode::Local, Off, On, true),
+            (AuthMode::Local, Auto, On, false),
+            (AuthMode::Local, Auto, Off, false),
+            (AuthMode::Keys, Auto, On, true),
+            (AuthMode::Keys, Auto, Off, false),
+            (AuthMode::Keys, On, Auto, false),
+        ] {
+            let (old, new) = (config(mode, old), config(mode, new));
+            let (diff, effective) = compare(&old, &new);
+            let keys: Vec<&str> = diff.policy_loosened.iter().map(|loosening| loosening.key.as_str()).collect();
+            assert_eq!(keys, if waits { vec!["dashboard.edit"] } else { vec![] }, "{mode:?} {old:?} {new:?}");
+            assert_eq!(effective.dashboard_edit, if waits { old.dashboard_edit } else { new.dashboard_edit });
+            assert!(diff.policy_changed);
+            assert_eq!(apply_consent(&effective, &new).dashboard_edit, new.dashboard_edit);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Computes the hash of everything that a reviewer's consent to a configuration covers.
 
-use countersign_config::{Config, OidcConfig, Secret, UpstreamOAuth, UpstreamTarget};
+use countersign_config::{Config, DashboardEdit, OidcConfig, Secret, UpstreamOAuth, UpstreamTarget};
 use countersign_domain::changes::digest::{PartHasher, hex};
 
 /// Returns the SHA-256 of a configuration's policy, identity provider, token issuers and servers, with the secrets of servers.
@@ -11,6 +11,10 @@ pub fn digest(config: &Config, salt: &[u8; 16]) -> String {
     let mut hasher = PartHasher::new("countersign.reload.1");
     hasher.add_part(salt).add_part(format!("{:?}", config.policy).as_bytes());
     hasher.add_optional(config.auth.oidc.as_ref().map(OidcConfig::show).as_deref());
+    // Left out where nothing is set, so that digests of earlier versions stay valid.
+    if config.dashboard_edit != DashboardEdit::Auto {
+        hasher.add_part(b"dashboard.edit").add_part(<&str>::from(config.dashboard_edit).as_bytes());
+    }
     hasher.add_number(config.auth.tokens.len() as u64);
     for issuer in &config.auth.tokens {
         hasher.add_part(issuer.show().as_bytes());
@@ -102,7 +106,8 @@ mod tests {
             |secret: &str| UpstreamOAuth { client_secret: Some(Secret(secret.to_owned())), ..UpstreamOAuth::default() };
         let digest_with_secret = |secret| digest_after(&|config| config.upstreams[0].oauth = Some(oauth(secret)));
         assert_ne!(digest_with_secret("1"), digest_with_secret("2"));
-        let changes: [&dyn Fn(&mut Config); 7] = [
+        let changes: [&dyn Fn(&mut Config); 8] = [
+            &|c| c.dashboard_edit = DashboardEdit::On,
             &|c| c.policy.default = PolicyDefault::Allow,
             &|c| c.upstreams[0].trust_annotations = true,
             &|c| c.upstreams[0].tools_deny = vec!["x".into()],

@@ -7,8 +7,10 @@
 //!
 //! [`initial`] determines the configuration at the start, [`watch`] notices a changed file, [`diff`] and [`rule_lists`]
 //! compare it with the one in force, [`apply`] puts it into force, and [`settings_view`] and [`status`] report to people.
+//! [`server_edits`] edits servers in the file ([`config_file`]).
 
 pub mod apply;
+pub mod config_file;
 pub mod diff;
 mod digest;
 mod identity_providers;
@@ -17,6 +19,7 @@ pub mod pending;
 pub mod rule_lists;
 mod save;
 mod server_diff;
+pub mod server_edits;
 pub mod settings_view;
 mod snapshot;
 pub mod status;

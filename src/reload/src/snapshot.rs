@@ -6,10 +6,12 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use strum::VariantArray as _;
 
 use super::{diff::compare, digest::target_digest, settings_view::ActiveSetting};
 use countersign_config::{
-    AuthConfig, Authorities, Config, OidcConfig, Serialization, TokenIssuer, UpstreamConfig, UpstreamTarget,
+    AuthConfig, Authorities, Config, DashboardEdit, OidcConfig, Serialization, TokenIssuer, UpstreamConfig,
+    UpstreamTarget,
     load::{list_keys, policy_from_values},
     reader::Setting,
     show,
@@ -30,6 +32,8 @@ struct SnapshotBody {
     issuers: BTreeMap<String, SavedIssuer>,
     #[serde(rename = "provider")]
     identity_provider: Option<SavedIdentityProvider>,
+    /// The value of `dashboard.edit`; empty in snapshots of versions without that key.
+    dashboard_edit: String,
 }
 
 /// The identity provider with which people sign in.
@@ -130,7 +134,9 @@ pub(super) fn serialize_policy(
     let servers = config.upstreams.iter().map(|server| (server.name.clone(), snapshot_server(server, salt))).collect();
     let issuers = config.auth.tokens.iter().map(|issuer| (issuer.issuer.clone(), snapshot_issuer(issuer))).collect();
     let identity_provider = config.auth.oidc.as_ref().map(snapshot_identity_provider);
-    let body = serde_json::to_string(&SnapshotBody { policy, servers, issuers, identity_provider })?;
+    let dashboard_edit = <&str>::from(config.dashboard_edit).to_owned();
+    let body = SnapshotBody { policy, servers, issuers, identity_provider, dashboard_edit };
+    let body = serde_json::to_string(&body)?;
     let PreviousConfig { config: read_back, unreadable_reason, .. } = parse_previous(&body, config, salt)?;
     if let Some(reason) = unreadable_reason {
         return Err(SavePolicyError::Unreadable(reason));
@@ -247,7 +253,10 @@ pub(super) fn parse_previous(body: &str, now: &Config, salt: &[u8; 16]) -> Resul
     };
     let oidc = body.identity_provider.map(restore_identity_provider);
     let auth = AuthConfig { oidc, tokens: body.issuers.into_iter().map(restore_issuer).collect(), ..now.auth.clone() };
-    Ok(PreviousConfig { config: Config { policy, upstreams, auth, ..now.clone() }, settings, unreadable_reason })
+    let dashboard_edit = DashboardEdit::VARIANTS.iter().find(|edit| <&str>::from(**edit) == body.dashboard_edit);
+    let dashboard_edit = dashboard_edit.copied().unwrap_or_default();
+    let config = Config { policy, upstreams, auth, dashboard_edit, ..now.clone() };
+    Ok(PreviousConfig { config, settings, unreadable_reason })
 }
 
 /// Returns the authorities if they are the previous ones. Others are not stored, and count as if there had been none.

@@ -1,9 +1,9 @@
 //! Replaces files so that readers find the old or the whole new content, even after a crash.
 
 use std::{
-    fs::{File, Permissions},
+    fs::{File, Metadata, Permissions},
     io::{self, Write as _},
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _, fchown},
     path::Path,
 };
 
@@ -15,6 +15,26 @@ pub fn replace_file(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut file = tempfile::Builder::new().permissions(Permissions::from_mode(mode)).tempfile_in(folder)?;
     file.write_all(bytes)?;
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    File::open(folder)?.sync_all()
+}
+
+/// Writes a file durably, in place of an existing one, with the mode and the owner of `like`.
+///
+/// # Errors
+/// Those of the file system, and of a change of the owner that is not permitted. The old file remains, unless only the sync of
+/// its folder failed.
+pub fn replace_file_like(path: &Path, bytes: &[u8], like: &Metadata) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = tempfile::Builder::new().permissions(Permissions::from_mode(0o600)).tempfile_in(folder)?;
+    let own = file.as_file().metadata()?;
+    if (own.uid(), own.gid()) != (like.uid(), like.gid()) {
+        fchown(file.as_file(), Some(like.uid()), Some(like.gid()))?;
+    }
+    file.write_all(bytes)?;
+    // A change of the owner may clear bits of the mode.
+    file.as_file().set_permissions(Permissions::from_mode(like.mode() & 0o7777))?;
     file.as_file().sync_all()?;
     file.persist(path)?;
     File::open(folder)?.sync_all()
@@ -35,6 +55,19 @@ mod tests {
         replace_file(&path, b"new", 0o600).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn file_keeps_the_mode_of_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        fs::write(&path, "old").unwrap();
+        // The umask would clear these bits of a new file.
+        fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        let like = fs::metadata(&path).unwrap();
+        replace_file_like(&path, b"new", &like).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"new");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o666);
     }
 
     #[test]

@@ -1,0 +1,260 @@
+//! Edits of the servers in the configuration file: what an edit would change, and the edit itself.
+//!
+//! The edited text is proved as a whole configuration before it is written, and takes effect like any other change of
+//! the file: what loosens policy waits for consent.
+
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::{
+    ConfigSource, ReloadCause, Reloader,
+    config_file::{ConfigFile, FileError},
+    diff::compare,
+    pending::{ConfigLineOp, DiffLine, Loosening},
+    status::Problem,
+};
+use countersign_config::{
+    Environment, Flags, LoadedConfig,
+    edit::{EditError, ServerChange, apply_changes},
+    load::load_text,
+};
+use countersign_domain::changes::{LineOp, diff::compare_lines};
+use countersign_protocol::redact::redact;
+
+/// The number of unchanged lines that are shown around a change.
+const CONTEXT_LINES: usize = 3;
+
+/// The reason why servers can or cannot be edited on the dashboard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EditingState {
+    On,
+    /// `dashboard.edit` turns it off.
+    Off,
+    /// Several gateways may serve the store, each with a file of its own.
+    SharedStore,
+    /// The gateway reads no file, and none would be found at a default path.
+    NoFile,
+}
+
+/// The reason why servers were not edited.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerEditError {
+    #[error("{0}")]
+    File(#[from] FileError),
+    #[error("{0}")]
+    Edit(#[from] EditError),
+    #[error("the configuration would not be valid: {}", show_problems(.0))]
+    Invalid(Vec<Problem>),
+    #[error("mcpServers is set by {0}, so an edit of the file would have no effect")]
+    Overridden(String),
+    #[error("the gateway reads no configuration file")]
+    NoFile,
+    #[error("the edit could not be recorded: {0}")]
+    NotRecorded(String),
+}
+
+fn show_problems(problems: &[Problem]) -> String {
+    let show = |Problem { key, message, remedy, .. }: &Problem| {
+        let key = key.as_ref().map_or(String::new(), |key| format!("{key}: "));
+        format!("{key}{message}. {remedy}")
+    };
+    problems.iter().map(show).collect::<Vec<_>>().join(" ")
+}
+
+/// An edit of the file that was proved, but not made.
+#[derive(Debug)]
+pub struct PreparedEdit {
+    pub text: String,
+    /// The configuration with the edit. `None` if the file cannot be loaded here without the edit either, as where variables are
+    /// set only for the gateway.
+    pub loaded: Option<LoadedConfig>,
+    /// The changed lines with those around them, without secrets.
+    pub lines: Vec<DiffLine>,
+}
+
+/// Makes the changes in the text of the file, and proves that the result has no problem that the file does not have already.
+///
+/// # Errors
+/// Fails if the text cannot be edited, or if the edit would make the configuration invalid.
+pub fn prepare_edit(
+    file: &ConfigFile,
+    changes: &[ServerChange],
+    flags: &Flags,
+    env: &Environment,
+) -> Result<PreparedEdit, ServerEditError> {
+    let text = apply_changes(file.text(), changes)?;
+    let loaded = match prove(file.path(), &text, flags, env) {
+        Ok(loaded) => Some(loaded),
+        Err(ServerEditError::Invalid(problems)) => {
+            let old = load_text(file.path(), file.text(), flags, env).err();
+            let old = old.map(|error| Problem::from_config_error(&error)).unwrap_or_default();
+            let is_new =
+                |problem: &Problem| !old.iter().any(|old| (&old.key, &old.message) == (&problem.key, &problem.message));
+            if problems.iter().any(is_new) {
+                return Err(ServerEditError::Invalid(problems.into_iter().filter(is_new).collect()));
+            }
+            None
+        }
+        Err(error) => return Err(error),
+    };
+    let lines = diff_lines(file.text(), &text);
+    Ok(PreparedEdit { text, loaded, lines })
+}
+
+/// Loads the configuration as if the file had this text.
+fn prove(path: &Path, text: &str, flags: &Flags, env: &Environment) -> Result<LoadedConfig, ServerEditError> {
+    let loaded = load_text(path, text, flags, env)
+        .map_err(|error| ServerEditError::Invalid(Problem::from_config_error(&error)))?;
+    if loaded.source_file("mcpServers").is_none() {
+        let setting = loaded.settings.iter().find(|setting| setting.key == "mcpServers");
+        return Err(ServerEditError::Overridden(setting.map_or(String::new(), |setting| setting.origin.to_string())));
+    }
+    Ok(loaded)
+}
+
+/// Returns the changed lines with those around them. Known secrets are masked.
+fn diff_lines(before: &str, after: &str) -> Vec<DiffLine> {
+    let lines = compare_lines(before, after);
+    let is_changed: Vec<bool> = lines.iter().map(|(op, _)| *op != LineOp::Equal).collect();
+    let is_near = |index: usize| {
+        let end = (index + CONTEXT_LINES + 1).min(is_changed.len());
+        is_changed.get(index.saturating_sub(CONTEXT_LINES)..end).is_some_and(|near| near.contains(&true))
+    };
+    let shown = lines.iter().enumerate().filter(|(index, _)| is_near(*index));
+    let shown = shown.map(|(_, (op, line))| DiffLine {
+        op: match op {
+            LineOp::Delete => ConfigLineOp::Removed,
+            LineOp::Insert => ConfigLineOp::Added,
+            _ => ConfigLineOp::Same,
+        },
+        text: redact(line.trim_end_matches(['\n', '\r'])).into_owned(),
+    });
+    shown.collect()
+}
+
+/// What an edit changes, for people.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = ServerEdit)]
+pub struct EditSummary {
+    pub file: String,
+    /// The version of the file after the edit, or the present one if it was not made.
+    pub version: String,
+    /// The changed lines of the file with those around them.
+    pub lines: Vec<DiffLine>,
+    /// What waits for a reviewer's consent.
+    pub loosens: Vec<Loosening>,
+    /// `true` if the file was written.
+    pub saved: bool,
+}
+
+impl Reloader {
+    /// Returns whether servers may be edited on the dashboard.
+    #[must_use]
+    pub fn editing(&self) -> EditingState {
+        let config = self.config();
+        if self.file().is_none() {
+            EditingState::NoFile
+        } else if config.store.is_some() {
+            EditingState::SharedStore
+        } else if config.may_edit_on_dashboard() {
+            EditingState::On
+        } else {
+            EditingState::Off
+        }
+    }
+
+    /// Reads the configuration file.
+    ///
+    /// # Errors
+    /// [`ServerEditError::NoFile`], [`ServerEditError::File`]
+    pub async fn read_file(&self) -> Result<ConfigFile, ServerEditError> {
+        let path = self.file().cloned().ok_or(ServerEditError::NoFile)?;
+        let read = tokio::task::spawn_blocking(move || ConfigFile::read(&path)).await;
+        Ok(read.map_err(|error| ServerEditError::NotRecorded(error.to_string()))??)
+    }
+
+    /// Returns the flags and the environment with which the file is read.
+    #[must_use]
+    pub const fn source(&self) -> &ConfigSource {
+        &self.source
+    }
+
+    /// Writes an entry about servers to the audit trail; `details` is a JSON object.
+    ///
+    /// # Errors
+    /// [`ServerEditError::NotRecorded`]
+    pub async fn record(&self, event: &'static str, by: &str, details: &Value) -> Result<(), ServerEditError> {
+        self.gateway.record(event, by, details.to_string()).await.map_err(ServerEditError::NotRecorded)
+    }
+
+    /// Returns what an edit of the file would change.
+    ///
+    /// # Errors
+    /// As [`prepare_edit`].
+    pub fn preview_edit(&self, file: &ConfigFile, changes: &[ServerChange]) -> Result<EditSummary, ServerEditError> {
+        Ok(self.prove_edit(file, changes)?.2)
+    }
+
+    /// Returns the edited text, its configuration and what it changes.
+    fn prove_edit(
+        &self,
+        file: &ConfigFile,
+        changes: &[ServerChange],
+    ) -> Result<(String, LoadedConfig, EditSummary), ServerEditError> {
+        let ConfigSource { flags, env } = &self.source;
+        let PreparedEdit { text, loaded, lines } = prepare_edit(file, changes, flags, env)?;
+        let loaded = match loaded {
+            Some(loaded) => loaded,
+            None => prove(file.path(), &text, flags, env)?,
+        };
+        let loosens = compare(&self.config(), &loaded.config).0.policy_loosened;
+        let shown = self.file().map_or(String::new(), |path| path.display().to_string());
+        Ok((text, loaded, EditSummary { file: shown, version: file.version(), lines, loosens, saved: false }))
+    }
+
+    /// Edits the file if it still has this version, and applies the result as a reload does. The caller has checked that `by`
+    /// may edit it.
+    ///
+    /// # Errors
+    /// Fails as [`prepare_edit`], if the file has another version ([`FileError::Changed`]), or if it cannot be written. The file is
+    /// then as it was.
+    pub async fn edit_servers(
+        &self,
+        changes: &[ServerChange],
+        version: &str,
+        by: &str,
+    ) -> Result<EditSummary, ServerEditError> {
+        let _turn = self.reload_lock.lock().await;
+        let file = self.read_file().await?;
+        if file.version() != version {
+            return Err(FileError::Changed(file.path().to_owned()).into());
+        }
+        let (text, loaded, summary) = self.prove_edit(&file, changes)?;
+        // The entry precedes the edit, which may start a program.
+        self.record("servers_edited", by, &describe_changes(changes)).await?;
+        let names: Vec<&str> = changes.iter().map(ServerChange::name).collect();
+        tracing::warn!(target: "countersign::audit", by, servers = ?names, "servers are edited in the configuration file");
+        let saved = tokio::task::spawn_blocking(move || file.save(&text)).await;
+        saved.map_err(|error| ServerEditError::NotRecorded(error.to_string()))??;
+        self.apply_loaded(ReloadCause::File, loaded).await;
+        Ok(EditSummary { version: self.read_file().await?.version(), saved: true, ..summary })
+    }
+}
+
+/// Describes the changes for the audit trail, without commands and values.
+fn describe_changes(changes: &[ServerChange]) -> Value {
+    let describe = |change: &ServerChange| {
+        let action = match change {
+            ServerChange::Add { .. } => "added",
+            ServerChange::Replace { .. } => "changed",
+            ServerChange::Remove { .. } => "removed",
+        };
+        json!({ "server": change.name(), "action": action })
+    };
+    json!({ "servers": changes.iter().map(describe).collect::<Vec<_>>() })
+}
