@@ -7,7 +7,7 @@
 //! their eras, and the attribution of messages. [`catalog`]: lists, and names as clients see them. [`server`]: the
 //! endpoints, pools, circuit breakers and limits of one [`Upstream`]. `calls`: sending calls, retries, and approved
 //! changes. `upkeep`: staying connected and keeping lists fresh. `accounts`: an [`Upstream`] for each person, where
-//! each uses an account of their own.
+//! each uses an account of their own. [`trial`]: trying a server that is not in use.
 
 mod accounts;
 mod calls;
@@ -21,6 +21,7 @@ pub mod server;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+pub mod trial;
 mod upkeep;
 
 pub use calls::rounds;

@@ -211,9 +211,14 @@ pub trait Connector: Send + Sync + 'static {
     /// Returns the command without secrets, or the URL without user, password and query, for the status.
     fn describe(&self) -> String;
 
-    /// Returns the last lines that the server wrote to its stderr.
+    /// Returns the lines on stderr that say most about the state of the server.
     fn stderr(&self) -> StderrSummary {
         StderrSummary::default()
+    }
+
+    /// Returns the last lines that the server wrote to its stderr, without secrets and control characters.
+    fn recent_stderr(&self) -> Vec<String> {
+        Vec::new()
     }
 }
 

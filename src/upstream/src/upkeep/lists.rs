@@ -249,29 +249,34 @@ async fn read_list(
 }
 
 /// The remaining budget for a list.
-struct ListBudget {
-    entries: usize,
-    bytes: usize,
+pub(crate) struct ListBudget {
+    pub entries: usize,
+    pub bytes: usize,
 }
 
 /// The limit that was exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum BudgetExceeded {
+pub(crate) enum BudgetExceeded {
     Entries,
     Bytes,
 }
 
 /// A page of a list without its entries.
-struct Page {
-    next_cursor: Option<String>,
+pub(crate) struct Page {
+    pub next_cursor: Option<String>,
     ttl: Duration,
     /// Set if not all entries of the page fit into the budget.
-    exceeded: Option<BudgetExceeded>,
+    pub exceeded: Option<BudgetExceeded>,
 }
 
 impl Page {
     /// Appends the entries of a page to `all`, as long as the budget lasts. Returns `None` for a malformed page.
-    fn read(result: &RawValue, member: &str, budget: &mut ListBudget, all: &mut Vec<Arc<RawValue>>) -> Option<Self> {
+    pub(crate) fn read(
+        result: &RawValue,
+        member: &str,
+        budget: &mut ListBudget,
+        all: &mut Vec<Arc<RawValue>>,
+    ) -> Option<Self> {
         let members: HashMap<Cow<'_, str>, &RawValue> = serde_json::from_str(result.get()).ok()?;
         let entries: Vec<&RawValue> = serde_json::from_str(members.get(member)?.get()).ok()?;
         let next_cursor = match members.get("nextCursor") {

@@ -1,6 +1,6 @@
 //! Keeps a configured upstream connected and its lists fresh. Runs on the upstreams' thread.
 
-mod lists;
+pub(crate) mod lists;
 mod lists_connection;
 mod personal_lists;
 mod subscriptions;

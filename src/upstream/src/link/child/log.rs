@@ -3,7 +3,7 @@
 
 use std::{
     borrow::Cow,
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     hash::{DefaultHasher, Hash, Hasher},
     sync::Arc,
     time::{Duration, Instant},
@@ -28,6 +28,8 @@ const THROTTLE_WINDOW: Duration = Duration::from_secs(10);
 /// The minimum number of bytes of a secret. Redacting shorter values (`1`, `no`) would make the log illegible.
 const MIN_SECRET_BYTES: usize = 4;
 
+/// The number of last lines that are kept of all processes of a server.
+const MAX_RECENT_LINES: usize = 20;
 /// The maximum number of characters of a line in the status of a server.
 const MAX_STDERR_CHARS: usize = 500;
 /// A process that exits by itself before it is this old has failed to start. Several in a row are a crash loop.
@@ -42,6 +44,7 @@ const ERROR_GROUP_TIME: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct StderrHistory {
     pub(super) stderr: StderrSummary,
+    pub(super) recent_lines: VecDeque<String>,
     /// The process and time of the last line that looks like an error.
     last_error: Option<(u64, Instant)>,
     /// Fingerprints of the lines of starting processes, each with the number of the first process that wrote it.
@@ -65,6 +68,10 @@ impl StderrHistory {
                 self.stderr.error = Some(line.clone());
             }
         }
+        if self.recent_lines.len() == MAX_RECENT_LINES {
+            self.recent_lines.pop_front();
+        }
+        self.recent_lines.push_back(line.clone());
         self.stderr.last = Some(line);
     }
 
@@ -346,6 +353,17 @@ mod tests {
         for line in ["npm ERR! code E404", "FATAL: no", "java.lang.Exception", "thread 'main' panicked at x.rs:1:2"] {
             assert!(looks_like_error(line), "{line}");
         }
+    }
+
+    #[test]
+    fn only_the_last_lines_are_kept() {
+        let history = Arc::new(Mutex::new(StderrHistory::default()));
+        let log = ServerLog::new("s", std::iter::empty(), Arc::clone(&history));
+        for number in 0..=MAX_RECENT_LINES {
+            log.log_line(format!("line {number}").as_bytes(), &mut OutputState::default());
+        }
+        let history = history.lock();
+        assert_eq!((history.recent_lines.len(), history.recent_lines[0].as_str()), (MAX_RECENT_LINES, "line 1"));
     }
 
     #[test]

@@ -103,6 +103,10 @@ impl Connector for ChildConnector {
         self.history.lock().stderr.clone()
     }
 
+    fn recent_stderr(&self) -> Vec<String> {
+        self.history.lock().recent_lines.iter().cloned().collect()
+    }
+
     fn describe(&self) -> String {
         self.config.label.clone()
     }

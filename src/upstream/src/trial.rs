@@ -1,0 +1,215 @@
+//! Tries a server beside the running ones: opens one link, reads the tools and ends the link. It calls no tool, and
+//! nothing of the gateway changes.
+
+use std::{path::Path, sync::Arc, time::Duration};
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use crate::{
+    catalog::{Names, is_tool_allowed},
+    link::{
+        Connector, Link, LinkError, Listener, NegotiatedSession, OutgoingRequest, Response, UpstreamNotification,
+        child::ChildConnector, detect, escape_excerpt, handshake::add_meta_for, http,
+    },
+    upkeep::lists::{ListBudget, Page},
+};
+use countersign_config::{UpstreamConfig, UpstreamTarget};
+use countersign_protocol::{
+    Era,
+    json::{member, string},
+    negotiate::ClientCapabilities,
+    redact::redact,
+};
+use countersign_provider::request::UpstreamRequest;
+
+/// The time for the last lines on stderr to arrive after the end of a server.
+const STDERR_GRACE: Duration = Duration::from_millis(300);
+/// The time for a server to end before its folder is removed.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// The maximum number of characters that are kept of a text of the server.
+const MAX_TEXT_CHARS: usize = 300;
+/// The maximum number of tools in a report.
+const MAX_TOOLS: usize = 500;
+
+/// What a trial of a server showed.
+#[derive(Clone, Debug, Default, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = ServerTrial)]
+pub struct TrialReport {
+    /// `true` if the server answered and listed its tools.
+    pub works: bool,
+    /// The reason why it does not work, as the end of a sentence that begins with the name of the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// `true` if the server is there, but asks for an account, which people connect once it is configured.
+    pub needs_account: bool,
+    /// `stateless` or `handshake`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub era: Option<&'static str>,
+    /// The name and version that the server gives itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own_name: Option<String>,
+    pub tools: Vec<TrialTool>,
+    /// Tools and problems that are not listed.
+    pub notes: Vec<String>,
+    /// The last lines on stderr, without secrets.
+    pub stderr: Vec<String>,
+}
+
+/// A tool of a server that was tried.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TrialTool {
+    /// The server's own name of the tool.
+    pub name: String,
+    pub title: String,
+    /// `true` if the tool says that it only reads.
+    pub claims_read: bool,
+    /// `false` if `tools` of the configuration leaves it out.
+    pub offered: bool,
+}
+
+/// Ignores messages outside of requests.
+struct DeafListener;
+
+impl Listener for DeafListener {
+    fn handle_notification(&self, _: UpstreamNotification) {}
+    // Dropping the request declines it.
+    fn handle_request(&self, _: UpstreamRequest) {}
+}
+
+/// Tries a server for at most `limit`. A command without `cwd` runs in a folder of its own below `data`, which the caller may
+/// remove afterwards. Runs on an actix thread.
+pub async fn try_server(config: &Arc<UpstreamConfig>, data: &Path, max_message: usize, limit: Duration) -> TrialReport {
+    let connector: Arc<dyn Connector> = match &config.target {
+        UpstreamTarget::Command { .. } => Arc::new(ChildConnector::new(config, data, max_message)),
+        UpstreamTarget::Url { urls, .. } => match urls.first() {
+            Some(url) => http::connector(url, config, None),
+            None => return failure("has no address".to_owned()),
+        },
+    };
+    try_connector(config, connector, limit).await
+}
+
+fn failure(error: String) -> TrialReport {
+    TrialReport { error: Some(error), ..TrialReport::default() }
+}
+
+pub(crate) async fn try_connector(
+    config: &Arc<UpstreamConfig>,
+    connector: Arc<dyn Connector>,
+    limit: Duration,
+) -> TrialReport {
+    let mut report = match tokio::time::timeout(limit, read_tools(config, &connector)).await {
+        Ok(Ok(report)) => report,
+        Ok(Err(error)) => {
+            let is_about_access = matches!(&error, LinkError::Unauthorized(_) | LinkError::Status { status: 401, .. });
+            let needs_account = is_about_access && config.oauth.is_some();
+            TrialReport { needs_account, ..failure(describe(&error)) }
+        }
+        Err(_) => failure(format!("did not answer within {} s", limit.as_secs())),
+    };
+    if report.error.is_some() {
+        tokio::time::sleep(STDERR_GRACE).await;
+    }
+    report.stderr = connector.recent_stderr();
+    report
+}
+
+/// Describes an error with the beginning of what the server sent.
+fn describe(error: &LinkError) -> String {
+    let text = match error {
+        LinkError::Status { body, .. } if !body.trim().is_empty() => format!("{error}: {body}"),
+        _ => error.to_string(),
+    };
+    shorten(&text)
+}
+
+/// Returns a text of the server without secrets, and not longer than a few lines.
+fn shorten(text: &str) -> String {
+    redact(text).chars().take(MAX_TEXT_CHARS).collect()
+}
+
+async fn read_tools(config: &UpstreamConfig, connector: &Arc<dyn Connector>) -> Result<TrialReport, LinkError> {
+    let listener = || Arc::new(DeafListener) as Arc<dyn Listener>;
+    let detected = detect::detect(Arc::clone(connector), &listener).await?;
+    let listed = list_tools(config, &*detected.link, &detected.negotiated).await;
+    detected.link.close();
+    let _ = tokio::time::timeout(END_TIMEOUT, detected.link.closed().cancelled()).await;
+    let (tools, notes) = listed?;
+    Ok(TrialReport {
+        works: true,
+        era: Some(match detected.era() {
+            Era::Modern => "stateless",
+            Era::Legacy => "handshake",
+        }),
+        own_name: own_name(&detected.negotiated),
+        tools,
+        notes,
+        ..TrialReport::default()
+    })
+}
+
+async fn list_tools(
+    config: &UpstreamConfig,
+    link: &dyn Link,
+    negotiated: &NegotiatedSession,
+) -> Result<(Vec<TrialTool>, Vec<String>), LinkError> {
+    let mut budget = ListBudget { entries: config.lists.entries.min(MAX_TOOLS), bytes: config.lists.bytes };
+    let (mut raw, mut notes) = (Vec::new(), Vec::new());
+    let mut cursor: Option<String> = None;
+    for id in 1..=config.lists.pages as u64 {
+        let params = match &cursor {
+            Some(cursor) => serde_json::json!({ "cursor": cursor }).to_string(),
+            None => "{}".to_owned(),
+        };
+        let params = match negotiated.revision.era() {
+            Era::Modern => add_meta_for(&params, &ClientCapabilities::default()),
+            Era::Legacy => params,
+        };
+        let outgoing = OutgoingRequest { is_repeatable: true, ..OutgoingRequest::new(id, "tools/list", Some(&params)) };
+        let result: Box<RawValue> = match link.request(&outgoing, Arc::new(DeafListener)).await? {
+            Response::Result(result) => result,
+            // The server has no tools.
+            Response::Error(error) if error.code == -32601 => break,
+            Response::Error(error) => {
+                let message = escape_excerpt(error.message.as_bytes());
+                return Err(LinkError::Protocol(format!("it refuses `tools/list`: {message} ({})", error.code)));
+            }
+        };
+        let malformed = || LinkError::Protocol("its answer to tools/list is not a list".to_owned());
+        let page = Page::read(&result, "tools", &mut budget, &mut raw).ok_or_else(malformed)?;
+        if page.exceeded.is_some() {
+            notes.push("It has more tools than are listed here.".to_owned());
+        }
+        match page.next_cursor {
+            Some(next) if page.exceeded.is_none() && cursor.as_ref() != Some(&next) => cursor = Some(next),
+            _ => break,
+        }
+    }
+    let names = Names::new(&UpstreamConfig { prefix: String::new(), ..config.clone() });
+    let mut tools = Vec::new();
+    for definition in &raw {
+        match names.parse_tool(definition) {
+            Ok(tool) => tools.push(TrialTool {
+                offered: is_tool_allowed(config, &tool.name),
+                claims_read: tool.annotations.read_only_hint,
+                title: shorten(&tool.title),
+                name: shorten(&tool.name),
+            }),
+            Err(error) => notes.push(shorten(&error.to_string())),
+        }
+    }
+    notes.truncate(20);
+    Ok((tools, notes))
+}
+
+/// Returns the name and version that the server gives itself.
+fn own_name(negotiated: &NegotiatedSession) -> Option<String> {
+    let info = negotiated.server_info.as_ref()?;
+    let text = |key| member(info.get(), key).and_then(string);
+    let name = text("name")?;
+    Some(shorten(&text("version").map_or(name.to_string(), |version| format!("{name} {version}"))))
+}
