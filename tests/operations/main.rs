@@ -13,6 +13,7 @@ mod operator;
 mod program;
 mod reload;
 mod replacement;
+mod servers;
 mod service;
 mod terminal;
 mod user_service;

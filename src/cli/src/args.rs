@@ -125,7 +125,7 @@ pub enum Command {
     /// List, show and decide on changes in the terminal
     #[command(after_long_help = changes::HELP)]
     Changes(ChangesArgs),
-    /// List servers and their tools, accept tool definitions, let tools run without review, connect accounts
+    /// List, add, test and remove servers, accept tool definitions, let tools run without review, connect accounts
     #[command(after_long_help = servers::HELP)]
     Servers(ServersArgs),
     /// List and revoke standing rules, which allow or deny calls without review

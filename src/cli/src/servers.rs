@@ -1,9 +1,12 @@
 //! `servers [list]|show|accept|revoke|allow|connect|disconnect`: servers, the definitions of their tools, tools that run
-//! without review, and accounts, over REST.
+//! without review, and accounts, over REST. `servers add|edit|remove|import|test` work on the configuration file.
 
 mod accept;
 mod connect;
+mod edit;
+mod import;
 mod tools;
+mod trial;
 
 use std::time::Duration;
 
@@ -29,17 +32,25 @@ const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const MAX_PUBLISH_DELAY: Duration = Duration::from_secs(2);
 
 pub fn run(args: &ServersArgs, out: &mut Output) -> Result<Exit, Failure> {
+    match &args.command {
+        Some(ServersCommand::Add(add)) => return edit::add(add, &args.connect, out),
+        Some(ServersCommand::Edit(changed)) => return edit::edit(changed, &args.connect, out),
+        Some(ServersCommand::Remove(remove)) => return edit::remove(remove, &args.connect, out),
+        Some(ServersCommand::Test(test)) => return trial::test(test, &args.connect, out),
+        Some(ServersCommand::Import(import)) => return import::import(import, &args.connect, out),
+        _ => {}
+    }
     client::run(&args.connect, async |client| match &args.command {
-        None | Some(ServersCommand::List) => {
-            let answer = client.get(&["servers"], &[]).await?;
-            client.print(&answer, out, print_servers)
-        }
         Some(ServersCommand::Show { name, wait }) => show(&client, name, wait.limit(), out).await,
         Some(ServersCommand::Accept(args)) => accept::accept(&client, args, out).await,
         Some(ServersCommand::Allow(args)) => accept::allow(&client, args, out).await,
         Some(ServersCommand::Revoke { name, tools }) => accept::revoke(&client, name, tools, out).await,
         Some(ServersCommand::Connect(args)) => connect::connect(&client, args, out).await,
         Some(ServersCommand::Disconnect { name }) => connect::disconnect(&client, name, out).await,
+        _ => {
+            let answer = client.get(&["servers"], &[]).await?;
+            client.print(&answer, out, print_servers)
+        }
     })
 }
 

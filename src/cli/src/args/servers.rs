@@ -1,8 +1,8 @@
 //! Defines `countersign servers`.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::ConnectArgs;
 
@@ -15,6 +15,11 @@ Examples:
   countersign servers accept github 'github__get_*' github__search
   countersign servers allow github 'github__list_*' --reason 'only reads'
   countersign servers connect notion         Connect your account at a server that requires one
+  countersign servers add files --package npm:@modelcontextprotocol/server-filesystem -- /srv/documents
+  countersign servers add search --url https://mcp.example.com/mcp
+  countersign servers add --from-json -      Add the servers of an mcpServers block or a server.json
+  countersign servers test files             Start the server, and list its tools
+  countersign servers import                 Choose from the servers of desktop clients on this machine
 
 `accept`, `allow` and `revoke` take tool names, and patterns (* ? [ab] {one,two}) in quotes. The tools that a pattern \
 matches are listed before you are asked. With --wait, `show`, `accept` and `allow` wait for a server that is still connecting.
@@ -31,7 +36,13 @@ has lists of them for widely used servers, by the hashes of their definitions; `
 
 `allow` lets a tool run without review, whatever it declares: it creates a standing rule for exactly this definition, which \
 lasts until it is revoked (`countersign rules`). Configured rules take precedence, and it does not apply to your own calls. \
-Without a terminal, --all-reads, --known-reads, patterns and allowing several tools need --yes.";
+Without a terminal, --all-reads, --known-reads, patterns and allowing several tools need --yes.
+
+`add`, `edit`, `remove` and `import` change mcpServers in the configuration file and need no key. Comments and order stay, and \
+the previous file is kept as FILE.bak. What looks like a secret is replaced by a reference to a variable, ${NAME}; a server \
+whose variables are not set here is added as disabled. A running gateway reads the file at once, and what loosens the policy \
+waits for consent. `test` starts a server in a process of its own, shows its tools or its last lines on stderr, and changes \
+nothing.";
 
 #[derive(Debug, Args)]
 pub struct ServersArgs {
@@ -67,6 +78,120 @@ pub enum ServersCommand {
     Connect(ConnectAccountArgs),
     /// Disconnect your account at a server, and forget its tokens
     Disconnect { name: String },
+    /// Add a server to the configuration file
+    Add(AddArgs),
+    /// Change a server in the configuration file
+    Edit(EditArgs),
+    /// Remove a server from the configuration file
+    Remove(RemoveArgs),
+    /// Start a configured server, or one that is not configured yet, and list its tools; nothing changes
+    Test(TestArgs),
+    /// Add servers that desktop clients on this machine have
+    ///
+    /// Reads the files of Claude Desktop, Claude Code, Cursor, VS Code, Codex, Gemini CLI and Goose, and changes none of them. Lists
+    /// the servers that the configuration file lacks, asks which to add, and shows the changes first. Without a terminal, name
+    /// them and give --yes.
+    Import(ImportArgs),
+}
+
+/// What a server is: a package, an address, a command, or a text that describes it.
+#[derive(Debug, Args)]
+pub struct TargetArgs {
+    /// A package: npm:NAME, pypi:NAME or docker:IMAGE, run by npx, uvx or docker; arguments follow --
+    #[arg(long, value_name = "PACKAGE", conflicts_with_all = ["url", "from_json"])]
+    pub package: Option<String>,
+    /// The address of a remote server
+    #[arg(long, value_name = "URL", conflicts_with_all = ["from_json", "command"])]
+    pub url: Option<String>,
+    /// A file with an mcpServers block, one server or a server.json; - reads stdin
+    #[arg(long, value_name = "FILE", conflicts_with = "command")]
+    pub from_json: Option<PathBuf>,
+    /// A variable of the server: KEY=${NAME} refers to a variable of the gateway
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub env: Vec<String>,
+    /// A header for a remote server; refer to secrets as ${NAME}
+    #[arg(long, value_name = "NAME: VALUE")]
+    pub header: Vec<String>,
+    /// The command with its arguments, or the arguments of the package
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct AddArgs {
+    /// The name of the server; optional with --from-json
+    #[arg(required_unless_present = "from_json")]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// Do not ask for confirmation; required without a terminal for --from-json
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct EditArgs {
+    /// The server
+    pub name: String,
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// Remove a variable of the server
+    #[arg(long, value_name = "KEY")]
+    pub remove_env: Vec<String>,
+    /// Use a server that was disabled
+    #[arg(long, conflicts_with = "disable")]
+    pub enable: bool,
+    /// Keep the server in the file without using it
+    #[arg(long)]
+    pub disable: bool,
+    /// Do not ask for confirmation; required without a terminal for --from-json
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct RemoveArgs {
+    /// The server
+    pub name: String,
+    /// Do not ask for confirmation; required without a terminal
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct TestArgs {
+    /// The server
+    #[arg(required_unless_present = "from_json")]
+    pub name: Option<String>,
+    #[command(flatten)]
+    pub target: TargetArgs,
+    /// The seconds to wait for the server, which may have to install itself first
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub timeout: u64,
+}
+
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// The servers to add: names as they are listed
+    pub names: Vec<String>,
+    /// Only from this client
+    #[arg(long, value_enum, value_name = "CLIENT")]
+    pub from: Option<ClientName>,
+    /// Do not ask; required without a terminal
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+/// A client whose servers can be imported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ClientName {
+    ClaudeDesktop,
+    ClaudeCode,
+    Cursor,
+    Vscode,
+    Codex,
+    Gemini,
+    Goose,
 }
 
 #[derive(Debug, Args)]

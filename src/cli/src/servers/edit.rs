@@ -1,0 +1,398 @@
+//! `servers add|edit|remove`: changes servers in the configuration file, without a gateway.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{self, Read as _},
+    path::Path,
+};
+
+use serde_json::json;
+
+use crate::{
+    args::{
+        ConnectArgs,
+        servers::{AddArgs, EditArgs, RemoveArgs, TargetArgs},
+    },
+    exit::{Exit, Failure},
+    output::{Output, Style, confirm, one_line, print_note, should_ask},
+};
+use countersign_config::{
+    Environment, Flags,
+    edit::{
+        EditError, ServerChange, find_server,
+        hidden::{hide_secrets, restore_secrets},
+        paste::{MAX_PASTE_BYTES, PastedServer, parse_servers},
+        references::{replace_secrets, unset_variables, variables_in},
+        to_yaml,
+    },
+    load::config_path,
+    tree::{KeyValue, Node},
+};
+use countersign_reload::{
+    config_file::{ConfigFile, FileError},
+    pending::{ConfigLineOp, DiffLine},
+    server_edits::{PreparedEdit, ServerEditError, prepare_edit},
+};
+
+/// The keys that say what a server is.
+const TARGET_KEYS: [&str; 7] = ["command", "args", "url", "serverUrl", "httpUrl", "type", "transport"];
+
+/// The configuration file with what it is read with.
+pub(super) struct Editor {
+    pub file: ConfigFile,
+    pub flags: Flags,
+    pub env: Environment,
+    json: bool,
+}
+
+impl Editor {
+    pub(super) fn open(args: &ConnectArgs) -> Result<Self, Failure> {
+        let (flags, env) = (args.data.flags(), Environment::from_process());
+        let path = config_path(&flags, &env)?.ok_or_else(|| {
+            Failure::new(Exit::Usage, "there is no home directory, so name the configuration file with --config FILE")
+        })?;
+        let file = ConfigFile::read(&path).map_err(file_failure)?;
+        Ok(Self { file, flags, env, json: args.json })
+    }
+
+    /// Replaces secrets by references, and disables a server that refers to variables that are not set here, except for those
+    /// that it refers to already. Returns the variables to set.
+    fn secure(
+        &self,
+        server: &mut PastedServer,
+        taken: &BTreeSet<String>,
+        known: &BTreeSet<String>,
+        keeps_enabled: bool,
+    ) -> Vec<String> {
+        let own = variables_in(&to_yaml(&server.name, &server.settings));
+        replace_secrets(&server.name, &mut server.settings, &taken.difference(&own).cloned().collect());
+        let mut unset = unset_variables(&server.settings, &self.env);
+        unset.retain(|variable| !known.contains(variable));
+        if !unset.is_empty() && !keeps_enabled {
+            set(&mut server.settings, "disabled", Node::Bool(true));
+        }
+        unset
+    }
+
+    /// Shows the changes, asks, and saves them.
+    pub(super) fn save(&self, edit: &Edit, asks: bool, out: &mut Output) -> Result<Exit, Failure> {
+        let PreparedEdit { text, loaded, lines } = prepare_edit(&self.file, &edit.changes, &self.flags, &self.env)
+            .map_err(|error| edit_failure(error, &edit.changes))?;
+        if !self.json {
+            out.write_styled_line(Style::Bold, &one_line(&self.file.path().to_string_lossy()))?;
+            print_diff(&lines, out)?;
+            for note in &edit.notes {
+                out.write_styled_line(Style::Yellow, &format!("! {}", one_line(note)))?;
+            }
+            out.finish()?;
+        }
+        if asks && !confirm("\nWrite this?", "write the file")? {
+            print_note("Nothing was changed.");
+            return Ok(Exit::Failed);
+        }
+        self.file.save(&text).map_err(|error| edit_failure(error.into(), &edit.changes))?;
+        let names: Vec<&str> = edit.changes.iter().map(ServerChange::name).collect();
+        if self.json {
+            let answer = json!({ "file": self.file.path(), "servers": names, "unsetVariables": edit.unset, "notes": edit.notes });
+            out.write_json(&answer.to_string())?;
+            return Ok(Exit::Ok);
+        }
+        out.write_line(&format!("\nSaved. A running gateway reads the file at once; {}.", self.backup_note()))?;
+        for server in loaded.iter().flat_map(|loaded| &loaded.config.upstreams) {
+            if names.contains(&server.name.as_str()) && !server.previews.sets.is_empty() {
+                out.write_line(&format!(
+                    "{name} is the {} server, so its writes have previews; `countersign servers accept {name} --known-reads` lets \
+                     its known reads run without review.",
+                    server.previews.sets.join(", "),
+                    name = one_line(&server.name),
+                ))?;
+            }
+        }
+        Ok(Exit::Ok)
+    }
+
+    fn backup_note(&self) -> String {
+        let backup = self.file.backup_path();
+        if backup.exists() {
+            format!("the previous one is {}", one_line(&backup.to_string_lossy()))
+        } else {
+            "there was none before".to_owned()
+        }
+    }
+}
+
+/// Changes to make, with what a person should know about them.
+#[derive(Default)]
+pub(super) struct Edit {
+    pub changes: Vec<ServerChange>,
+    pub notes: Vec<String>,
+    /// The variables that are not set here.
+    pub unset: BTreeSet<String>,
+}
+
+impl Edit {
+    /// Adds servers, with references in place of their secrets.
+    pub(super) fn add(editor: &Editor, servers: Vec<PastedServer>) -> Self {
+        let mut edit = Self::default();
+        let mut taken = variables_in(editor.file.text());
+        for mut server in servers {
+            let unset = editor.secure(&mut server, &taken, &BTreeSet::new(), false);
+            taken.extend(variables_in(&to_yaml(&server.name, &server.settings)));
+            edit.note(&server, unset);
+            edit.changes.push(ServerChange::Add { name: server.name, settings: server.settings });
+        }
+        edit
+    }
+
+    fn note(&mut self, server: &PastedServer, unset: Vec<String>) {
+        let name = &server.name;
+        self.notes.extend(server.notes.iter().map(|note| format!("{name}: {note}")));
+        if unset.is_empty() {
+            return;
+        }
+        self.notes.push(format!(
+            "{name} is disabled until {} {} set where the gateway is started; then: countersign servers edit {name} --enable",
+            unset.join(", "),
+            if unset.len() == 1 { "is" } else { "are" }
+        ));
+        self.unset.extend(unset);
+    }
+}
+
+pub(super) fn add(args: &AddArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let editor = Editor::open(connect)?;
+    let servers = read_target(&args.target, args.name.as_deref())?;
+    let edit = Edit::add(&editor, servers);
+    let asks =
+        args.target.from_json.is_some() && should_ask(connect.json, args.yes, Some("adding the servers of a text"))?;
+    editor.save(&edit, asks, out)
+}
+
+pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let editor = Editor::open(connect)?;
+    let target = &args.target;
+    let old = find_server(editor.file.text(), &args.name).map_err(|error| edit_failure(error.into(), &[]))?;
+    // The secrets that the file has stay as they are; only new ones are replaced.
+    let mut server = PastedServer { name: args.name.clone(), settings: hide_secrets(&old), notes: Vec::new() };
+    let has_target = target.package.is_some() || target.url.is_some() || !target.command.is_empty();
+    if target.from_json.is_some() {
+        server = only_server(read_target(target, Some(&args.name))?, &args.name)?;
+    } else if has_target {
+        let new = only_server(read_target(target, Some(&args.name))?, &args.name)?;
+        server.settings.retain(|setting| !TARGET_KEYS.contains(&setting.key.as_str()));
+        server.settings.splice(0..0, new.settings);
+    }
+    add_values(&mut server.settings, target)?;
+    for key in &args.remove_env {
+        remove_below(&mut server.settings, "env", key);
+    }
+    if args.enable {
+        server.settings.retain(|setting| setting.key != "disabled");
+    }
+    if args.disable {
+        set(&mut server.settings, "disabled", Node::Bool(true));
+    }
+    let known = variables_in(&to_yaml(&args.name, &old));
+    let unset = editor.secure(&mut server, &variables_in(editor.file.text()), &known, args.enable);
+    restore_secrets(&mut server.settings, &old)
+        .map_err(|key| Failure::new(Exit::Usage, format!("give the values of {} again", one_line(&key))))?;
+    if Node::Map(server.settings.clone()).has_same_value(&Node::Map(old)) {
+        return Err(Failure::new(Exit::Usage, "nothing to change; see `countersign servers edit --help`"));
+    }
+    let mut edit = Edit::default();
+    edit.note(&server, if args.enable { Vec::new() } else { unset });
+    edit.changes.push(ServerChange::Replace { name: server.name, settings: server.settings });
+    let asks =
+        target.from_json.is_some() && should_ask(connect.json, args.yes, Some("changing a server to that of a text"))?;
+    editor.save(&edit, asks, out)
+}
+
+pub(super) fn remove(args: &RemoveArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let editor = Editor::open(connect)?;
+    find_server(editor.file.text(), &args.name).map_err(|error| edit_failure(error.into(), &[]))?;
+    let asks = should_ask(connect.json, args.yes, Some("removing a server"))?;
+    let change = ServerChange::Remove { name: args.name.clone() };
+    editor.save(&Edit { changes: vec![change], ..Edit::default() }, asks, out)
+}
+
+/// Reads the servers that the arguments describe.
+pub(super) fn read_target(target: &TargetArgs, name: Option<&str>) -> Result<Vec<PastedServer>, Failure> {
+    let usage = |message: &str| Failure::new(Exit::Usage, message);
+    if let Some(source) = &target.from_json {
+        let servers = parse_servers(&read_text(source)?, name)
+            .map_err(|error| Failure::new(Exit::Failed, one_line(&error.to_string()).into_owned()))?;
+        return match name {
+            Some(name) if servers.len() == 1 => {
+                Ok(servers.into_iter().map(|server| PastedServer { name: name.to_owned(), ..server }).collect())
+            }
+            Some(_) => Err(usage("the text has several servers, so give no name")),
+            None => Ok(servers),
+        };
+    }
+    let name = name.ok_or_else(|| usage("name the server"))?;
+    let mut settings = Vec::new();
+    let words =
+        |words: &[String]| Node::List(words.iter().map(|word| Node::Text(word.clone()).without_place()).collect());
+    match (&target.package, &target.url, target.command.split_first()) {
+        (Some(package), None, _) => {
+            let (command, mut args) = runner(package)?;
+            args.extend(target.command.iter().cloned());
+            settings.push(KeyValue::new("command", Node::Text(command.to_owned())));
+            settings.push(KeyValue::new("args", words(&args)));
+        }
+        (None, Some(url), None) => settings.push(KeyValue::new("url", Node::Text(url.clone()))),
+        (None, None, Some((command, args))) => {
+            settings.push(KeyValue::new("command", Node::Text(command.clone())));
+            if !args.is_empty() {
+                settings.push(KeyValue::new("args", words(args)));
+            }
+        }
+        _ => {
+            return Err(usage(
+                "say what the server is: --package PACKAGE, --url URL, --from-json FILE, or -- COMMAND ARGS",
+            ));
+        }
+    }
+    add_values(&mut settings, target)?;
+    Ok(vec![PastedServer { name: name.to_owned(), settings, notes: Vec::new() }])
+}
+
+/// Returns the command that runs a package, and its first arguments.
+fn runner(package: &str) -> Result<(&'static str, Vec<String>), Failure> {
+    let (kind, name) = match package.split_once(':') {
+        Some((kind @ ("npm" | "pypi" | "docker"), name)) => (kind, name),
+        _ if package.starts_with('@') => ("npm", package),
+        _ => ("", package),
+    };
+    if name.is_empty() || name.starts_with('-') {
+        return Err(Failure::new(Exit::Usage, format!("{} is not the name of a package", one_line(package))));
+    }
+    let (command, first): (_, &[&str]) = match kind {
+        "npm" => ("npx", &["-y"]),
+        "pypi" => ("uvx", &[]),
+        "docker" => ("docker", &["run", "-i", "--rm"]),
+        _ => {
+            let message = format!("say where the package is: npm:{name}, pypi:{name} or docker:{name}");
+            return Err(Failure::new(Exit::Usage, one_line(&message).into_owned()));
+        }
+    };
+    Ok((command, first.iter().copied().chain([name]).map(str::to_owned).collect()))
+}
+
+/// Adds the variables and headers of the arguments.
+fn add_values(settings: &mut Vec<KeyValue>, target: &TargetArgs) -> Result<(), Failure> {
+    for pair in &target.env {
+        let (key, value) = pair
+            .split_once('=')
+            .ok_or_else(|| Failure::new(Exit::Usage, "write --env KEY=VALUE, or --env 'KEY=${NAME}' for a secret"))?;
+        set_below(settings, "env", key, value);
+    }
+    for pair in &target.header {
+        let (key, value) =
+            pair.split_once(':').ok_or_else(|| Failure::new(Exit::Usage, "write --header 'NAME: VALUE'"))?;
+        set_below(settings, "headers", key.trim(), value.trim());
+    }
+    Ok(())
+}
+
+fn read_text(source: &Path) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    let limit = MAX_PASTE_BYTES as u64 + 1;
+    let read = if source == Path::new("-") {
+        io::stdin().lock().take(limit).read_to_end(&mut bytes)
+    } else {
+        fs::File::open(source).and_then(|file| file.take(limit).read_to_end(&mut bytes))
+    };
+    read.map_err(|error| Failure::new(Exit::Unavailable, format!("{}: {error}", one_line(&source.to_string_lossy()))))?;
+    String::from_utf8(bytes).map_err(|_| Failure::new(Exit::Failed, "the text is not UTF-8"))
+}
+
+fn only_server(servers: Vec<PastedServer>, name: &str) -> Result<PastedServer, Failure> {
+    let mut servers = servers.into_iter();
+    match (servers.next(), servers.next()) {
+        (Some(server), None) => Ok(PastedServer { name: name.to_owned(), ..server }),
+        _ => Err(Failure::new(Exit::Usage, "the text has several servers")),
+    }
+}
+
+fn set(settings: &mut Vec<KeyValue>, key: &str, node: Node) {
+    match settings.iter_mut().find(|setting| setting.key == key) {
+        Some(setting) => setting.value.node = node,
+        None => settings.push(KeyValue::new(key, node)),
+    }
+}
+
+fn set_below(settings: &mut Vec<KeyValue>, section: &str, key: &str, value: &str) {
+    remove_below(settings, section, key);
+    if !settings.iter().any(|setting| setting.key == section) {
+        settings.push(KeyValue::new(section, Node::Map(Vec::new())));
+    }
+    let section = settings.iter_mut().find(|setting| setting.key == section);
+    if let Some(Node::Map(entries)) = section.map(|section| &mut section.value.node) {
+        entries.push(KeyValue::new(key, Node::Text(value.to_owned())));
+    }
+}
+
+fn remove_below(settings: &mut Vec<KeyValue>, section: &str, key: &str) {
+    for setting in settings.iter_mut().filter(|setting| setting.key == section) {
+        if let Node::Map(entries) = &mut setting.value.node {
+            entries.retain(|entry| entry.key != key);
+        }
+    }
+    settings.retain(|setting| setting.key != section || setting.value.node != Node::Map(Vec::new()));
+}
+
+fn print_diff(lines: &[DiffLine], out: &mut Output) -> Result<(), Failure> {
+    for DiffLine { op, text } in lines {
+        let (sign, style) = match op {
+            ConfigLineOp::Removed => ('-', Style::Red),
+            ConfigLineOp::Added => ('+', Style::Green),
+            ConfigLineOp::Same => (' ', Style::Plain),
+        };
+        out.write_styled_line(style, &format!("{sign} {}", one_line(text)))?;
+    }
+    Ok(())
+}
+
+fn file_failure(error: FileError) -> Failure {
+    let exit = match &error {
+        FileError::Changed(_) => Exit::Conflict,
+        FileError::Unreadable { .. } | FileError::NotText(_) | FileError::Busy(_) | FileError::ReadOnly { .. } => {
+            Exit::Unavailable
+        }
+    };
+    Failure::new(exit, one_line(&error.to_string()).into_owned())
+}
+
+/// Describes why a file was not edited, with the lines to paste where that helps.
+fn edit_failure(error: ServerEditError, changes: &[ServerChange]) -> Failure {
+    let exit = match &error {
+        ServerEditError::File(FileError::Changed(_)) => Exit::Conflict,
+        ServerEditError::File(_) | ServerEditError::NotRecorded(_) => Exit::Unavailable,
+        ServerEditError::Edit(EditError::NoSuchServer(_)) => Exit::NotFound,
+        ServerEditError::Edit(EditError::Syntax { .. }) | ServerEditError::Invalid(_) => Exit::Config,
+        ServerEditError::Edit(_) | ServerEditError::Overridden(_) | ServerEditError::NoFile => Exit::Failed,
+    };
+    let lines = match &error {
+        ServerEditError::Edit(EditError::NotEditable { yaml, .. }) => yaml.clone(),
+        ServerEditError::File(FileError::ReadOnly { .. }) => {
+            let yaml = changes.iter().filter_map(|change| match change {
+                ServerChange::Add { name, settings } | ServerChange::Replace { name, settings } => {
+                    Some(to_yaml(name, settings))
+                }
+                ServerChange::Remove { .. } => None,
+            });
+            yaml.collect()
+        }
+        _ => String::new(),
+    };
+    let mut message = one_line(&error.to_string()).into_owned();
+    if !lines.is_empty() {
+        message.push_str("\nWrite this into it:\n\n");
+        for line in lines.lines() {
+            message.push_str(&format!("{}\n", one_line(line)));
+        }
+    }
+    Failure::new(exit, message.trim_end().to_owned())
+}

@@ -1,0 +1,117 @@
+//! `servers import`: adds servers that desktop clients on this machine have.
+
+mod clients;
+
+use std::io::{self, BufRead as _, Write as _};
+
+use self::clients::{FoundServer, find_servers};
+use super::edit::{Edit, Editor};
+use crate::{
+    args::{ConnectArgs, servers::ImportArgs},
+    exit::{Exit, Failure},
+    output::{Output, Style, cell, one_line, print_note, print_table, should_ask},
+};
+use countersign_config::{
+    edit::{hidden::hide_secrets, server_names},
+    tree::{KeyValue, Node},
+};
+
+pub(super) fn import(args: &ImportArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let editor = Editor::open(connect)?;
+    let known = server_names(editor.file.text())
+        .map_err(|error| Failure::new(Exit::Config, one_line(&error.to_string()).into_owned()))?;
+    let (found, notes) = find_servers(&editor.env, args.from);
+    for note in notes {
+        print_note(&one_line(&note));
+    }
+    let (present, new): (Vec<FoundServer>, Vec<FoundServer>) = found
+        .into_iter()
+        .filter(|found| !found.server.is_gateway())
+        .partition(|found| known.contains(&found.server.name));
+    for found in &present {
+        print_note(&format!("{} of {} is in the file already.", one_line(&found.server.name), found.client));
+    }
+    if new.is_empty() {
+        print_note("There is nothing to import.");
+        return Ok(Exit::Ok);
+    }
+    let asks = should_ask(connect.json, args.yes, Some("importing servers"))?;
+    let chosen = match &args.names[..] {
+        [] if !asks => return Err(Failure::new(Exit::Usage, "name the servers to import")),
+        [] => {
+            print_choices(&new, out)?;
+            choose(&new)?
+        }
+        names => named(&new, names)?,
+    };
+    if chosen.is_empty() {
+        print_note("Nothing was changed.");
+        return Ok(Exit::Failed);
+    }
+    let servers = chosen.into_iter().filter_map(|index| new.get(index)).map(|found| found.server.clone());
+    let edit = Edit::add(&editor, servers.collect());
+    editor.save(&edit, asks, out)
+}
+
+fn print_choices(found: &[FoundServer], out: &mut Output) -> Result<(), Failure> {
+    let row = |(number, found): (usize, &FoundServer)| {
+        [
+            cell(Style::Bold, &(number + 1).to_string()),
+            cell(Style::Plain, &found.server.name),
+            cell(Style::Plain, &found.client),
+            cell(Style::Dim, &describe(&found.server.settings)),
+        ]
+    };
+    let rows = found.iter().enumerate().map(row).collect();
+    print_table(["", "NAME", "CLIENT", "COMMAND OR ADDRESS"], rows, out.width(), out)?;
+    Ok(out.finish()?)
+}
+
+/// Returns the command or address of a server without secrets.
+fn describe(settings: &[KeyValue]) -> String {
+    let hidden = hide_secrets(settings);
+    let texts = hidden
+        .iter()
+        .filter(|setting| ["command", "args", "url", "httpUrl", "serverUrl"].contains(&setting.key.as_str()));
+    let words = texts.flat_map(|setting| match &setting.value.node {
+        Node::Text(text) => vec![text.clone()],
+        Node::List(items) => items.iter().filter_map(|item| item.node.as_text()).map(str::to_owned).collect(),
+        _ => Vec::new(),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// Asks which servers to add.
+fn choose(found: &[FoundServer]) -> Result<Vec<usize>, Failure> {
+    let mut stderr = io::stderr().lock();
+    let _ = write!(stderr, "Which ones? Numbers or names, or all: ");
+    let _ = stderr.flush();
+    let mut line = String::new();
+    io::stdin()
+        .lock()
+        .read_line(&mut line)
+        .map_err(|error| Failure::new(Exit::Failed, format!("your answer cannot be read: {error}")))?;
+    let words: Vec<String> =
+        line.split([',', ' ', '\n', '\t']).filter(|word| !word.is_empty()).map(str::to_owned).collect();
+    if words.len() == 1 && words.first().is_some_and(|word| word.eq_ignore_ascii_case("all")) {
+        return Ok((0..found.len()).collect());
+    }
+    named(found, &words)
+}
+
+/// Returns the servers with these names or numbers.
+fn named(found: &[FoundServer], words: &[String]) -> Result<Vec<usize>, Failure> {
+    let mut chosen = Vec::new();
+    for word in words {
+        let by_name = found.iter().position(|found| found.server.name == *word);
+        let by_number = || word.parse::<usize>().ok()?.checked_sub(1).filter(|index| *index < found.len());
+        let index = by_name.or_else(by_number).ok_or_else(|| {
+            let names: Vec<String> = found.iter().map(|found| one_line(&found.server.name).into_owned()).collect();
+            Failure::new(Exit::NotFound, format!("no client has {}; there are {}", one_line(word), names.join(", ")))
+        })?;
+        if !chosen.contains(&index) {
+            chosen.push(index);
+        }
+    }
+    Ok(chosen)
+}

@@ -1,0 +1,93 @@
+//! `servers test`: starts a server in a process of its own and lists its tools, without a gateway.
+
+use std::{sync::Arc, time::Duration};
+
+use super::edit::{Editor, read_target};
+use crate::{
+    args::{ConnectArgs, servers::TestArgs},
+    exit::{Exit, Failure},
+    output::{Output, Style, cell, one_line, print_note, print_table},
+};
+use countersign_config::edit::{find_server, server_for_trial};
+use countersign_domain::text::plural;
+use countersign_upstream::trial::{TrialReport, try_server};
+
+/// The size limit of one message from the server, in bytes.
+const MAX_MESSAGE_BYTES: usize = 16 << 20;
+
+pub(super) fn test(args: &TestArgs, connect: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
+    let editor = Editor::open(connect)?;
+    let target = &args.target;
+    let is_described =
+        target.package.is_some() || target.url.is_some() || target.from_json.is_some() || !target.command.is_empty();
+    let servers = if is_described {
+        read_target(target, args.name.as_deref())?
+    } else {
+        let name = args.name.clone().unwrap_or_default();
+        let settings = find_server(editor.file.text(), &name)
+            .map_err(|error| Failure::new(Exit::NotFound, one_line(&error.to_string()).into_owned()))?;
+        vec![countersign_config::edit::paste::PastedServer { name, settings, notes: Vec::new() }]
+    };
+    let mut exit = Exit::Ok;
+    for server in servers {
+        let path = editor.file.path();
+        let config = server_for_trial(path, &server.name, &server.settings, &editor.flags, &editor.env)?;
+        let report = run_trial(config, Duration::from_secs(args.timeout))?;
+        if !report.works {
+            exit = Exit::Failed;
+        }
+        if connect.json {
+            out.write_json(&serde_json::to_string(&report).unwrap_or_default())?;
+        } else {
+            print_report(&server.name, &report, out)?;
+        }
+    }
+    Ok(exit)
+}
+
+fn run_trial(config: countersign_config::UpstreamConfig, limit: Duration) -> Result<TrialReport, Failure> {
+    // The folder in which a server without `cwd` runs.
+    let data = tempfile::tempdir().map_err(|error| Failure::new(Exit::Unavailable, error.to_string()))?;
+    let config = Arc::new(config);
+    let trial = try_server(&config, data.path(), MAX_MESSAGE_BYTES, limit);
+    Ok(actix_web::rt::System::new().block_on(trial))
+}
+
+fn print_report(name: &str, report: &TrialReport, out: &mut Output) -> Result<(), Failure> {
+    let name = one_line(name);
+    match &report.error {
+        None => {
+            let about = [
+                report.own_name.as_deref(),
+                report.era.map(|era| if era == "stateless" { "stateless era" } else { "handshake era" }),
+            ];
+            let about: Vec<String> = about.into_iter().flatten().map(|text| one_line(text).into_owned()).collect();
+            let tools = plural(report.tools.len(), "tool");
+            out.write_styled_line(Style::Green, &format!("{name} works: {}, {tools}", about.join(", ")))?;
+        }
+        Some(error) => out.write_styled_line(Style::Red, &format!("{name} {}", one_line(error)))?,
+    }
+    if report.needs_account {
+        out.write_line("It asks for an account, which people connect once the server is configured.")?;
+    }
+    if !report.tools.is_empty() {
+        let rows = report.tools.iter().map(|tool| {
+            let claim = if tool.claims_read { "says that it only reads" } else { "may write" };
+            let offered = if tool.offered { "" } else { "left out by `tools`" };
+            [cell(Style::Plain, &tool.name), cell(Style::Plain, claim), cell(Style::Dim, offered)]
+        });
+        print_table(["TOOL", "EFFECT", ""], rows.collect(), out.width(), out)?;
+    }
+    for note in &report.notes {
+        out.write_styled_line(Style::Yellow, &format!("! {}", one_line(note)))?;
+    }
+    if report.error.is_some() && !report.stderr.is_empty() {
+        out.write_line("Its last lines on stderr:")?;
+        for line in &report.stderr {
+            out.write_styled_line(Style::Dim, &format!("  {}", one_line(line)))?;
+        }
+    }
+    out.finish()?;
+    print_note("Nothing was changed.");
+    Ok(())
+}
