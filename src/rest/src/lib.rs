@@ -26,6 +26,8 @@ pub mod query;
 pub mod reload;
 pub mod rules;
 pub mod server_accounts;
+pub mod server_edits;
+pub mod server_trials;
 pub mod servers;
 pub mod views;
 pub mod webhooks;
@@ -52,6 +54,7 @@ pub use caller::{AccessData, Caller};
 pub use events::FeedAccess;
 pub use query::Query;
 pub use server_accounts::ServerAccounts;
+pub use server_trials::ServerTrials;
 pub use views::{RoutedServers, ServerInfo, ServersView, SessionsView};
 
 use countersign_exchange::slots::StreamSlots;
@@ -77,6 +80,7 @@ pub struct RestData {
     pub reloader: web::Data<Reloader>,
     pub acceptances: web::Data<ToolAcceptances>,
     pub standing_rules: web::Data<StandingRules>,
+    pub trials: web::Data<ServerTrials>,
     pub webhooks: web::Data<Webhooks>,
 }
 
@@ -140,10 +144,34 @@ pub const ROUTES: &[Route] = &[
     route!(POST "/api/webhooks/{name}/test", webhooks::test),
     route!(READ "/api/sessions", views::sessions),
     route!(READ "/api/nodes", nodes::list),
-    route!(READ "/api/servers", servers::list),
+    Route {
+        path: "/api/servers",
+        allow: "GET, HEAD, POST",
+        build: |r| {
+            r.route(web::post().to(server_edits::add)).route(web::route().guard(get_or_head()).to(servers::list))
+        },
+    },
+    route!(READ "/api/server-file", server_edits::file),
+    Route {
+        path: "/api/server-trials",
+        allow: "GET, HEAD, POST",
+        build: |r| {
+            r.route(web::post().to(server_trials::start))
+                .route(web::route().guard(get_or_head()).to(server_trials::list))
+        },
+    },
+    route!(POST "/api/server-trials/{id}/decision", server_trials::decide),
     // Before the servers' own paths, one of which may have this form.
     route!(READ "/api/servers/callback", server_accounts::finish),
-    route!(READ "/api/servers/{name}", servers::get),
+    Route {
+        path: "/api/servers/{name}",
+        allow: "GET, HEAD, PUT, DELETE",
+        build: |r| {
+            r.route(web::put().to(server_edits::replace))
+                .route(web::delete().to(server_edits::remove))
+                .route(web::route().guard(get_or_head()).to(servers::get))
+        },
+    },
     route!(POST "/api/servers/{name}/accept", servers::accept),
     route!(POST "/api/servers/{name}/accept-known-reads", servers::accept_known_reads),
     route!(POST "/api/servers/{name}/revoke", servers::revoke),
@@ -176,11 +204,12 @@ pub fn routes(data: &RestData, config: &mut ServiceConfig) {
         reloader,
         acceptances,
         standing_rules,
+        trials,
         webhooks,
     } = data.clone();
     config.app_data(access).app_data(sign_in).app_data(feed).app_data(streams).app_data(changes).app_data(sessions);
     config.app_data(servers).app_data(reloader).app_data(acceptances).app_data(standing_rules).app_data(webhooks);
-    config.app_data(server_accounts);
+    config.app_data(server_accounts).app_data(trials);
     for route in ROUTES {
         let allow = route.allow;
         let refuse = move |request: HttpRequest| {

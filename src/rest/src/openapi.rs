@@ -22,7 +22,8 @@ use utoipa::OpenApi;
 
 use super::{
     account, audit_export, changes, decisions, events, events_ws, identity_provider, nodes, policy, previews,
-    problem_document::ProblemDocument, reload, rules, server_accounts, servers, views, webhooks,
+    problem_document::ProblemDocument, reload, rules, server_accounts, server_edits, server_trials, servers, views,
+    webhooks,
 };
 
 #[derive(OpenApi)]
@@ -67,6 +68,13 @@ use super::{
         server_accounts::finish,
         server_accounts::disconnect,
         server_accounts::client_metadata,
+        server_edits::file,
+        server_edits::add,
+        server_edits::replace,
+        server_edits::remove,
+        server_trials::list,
+        server_trials::start,
+        server_trials::decide,
         views::sessions,
         webhooks::list,
         webhooks::deliveries,

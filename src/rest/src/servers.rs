@@ -21,6 +21,7 @@ use countersign_rulings::{
     standing_rules::{MAX_RULES_PER_OWNER, StandingRules},
     tool_acceptance::{
         KnownReadsInfo, MAX_TOOLS_PER_ACCEPTANCE, PendingToolCounts, ShownDefinition, ToolAcceptances, ToolInfo,
+        VerdictCounts,
     },
 };
 
@@ -35,6 +36,8 @@ struct ServerEntry {
     info: ServerInfo,
     /// Number of tools that wait for a reviewer.
     review: PendingToolCounts,
+    /// Number of tools by what the policy decides about their calls.
+    verdicts: VerdictCounts,
     /// The caller's account, if the server requires one.
     #[serde(skip_serializing_if = "Option::is_none")]
     account: Option<AccountInfo>,
@@ -65,9 +68,10 @@ pub async fn list(
     let statuses = accounts.list_statuses(&caller.principal).await?;
     let mut accounts: BTreeMap<String, AccountInfo> =
         statuses.into_iter().map(|status| (status.server.clone(), status.into())).collect();
-    let mut pending = acceptances.pending_counts();
+    let (mut pending, mut verdicts) = (acceptances.pending_counts(), acceptances.verdict_counts());
     let entry = |info: ServerInfo| ServerEntry {
         review: pending.remove(&info.name).unwrap_or_default(),
+        verdicts: verdicts.remove(&info.name).unwrap_or_default(),
         account: accounts.remove(&info.name),
         info,
     };

@@ -1,5 +1,7 @@
 //! Tool definitions of upstream servers and their acceptance by reviewers: listing, acceptance and revocation.
 
+mod counts;
+
 use std::{collections::HashMap, sync::Arc};
 
 use futures_util::future::BoxFuture;
@@ -8,6 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
+pub use self::counts::VerdictCounts;
 use crate::completion::run_to_completion;
 use countersign_domain::{
     policy::{

@@ -41,7 +41,8 @@ use countersign_http::{
 };
 use countersign_reload::{ConfigSource, InitialConfig, Reloader};
 use countersign_rest::{
-    AccessData, FeedAccess, RestData, RoutedServers, ServerAccounts, ServersView, SessionsView, SignInData, dashboard,
+    AccessData, FeedAccess, RestData, RoutedServers, ServerAccounts, ServerTrials, ServersView, SessionsView,
+    SignInData, dashboard,
 };
 use countersign_review::{
     Changes, ReviewConfig,
@@ -290,6 +291,7 @@ pub async fn start(
         reloader: web::Data::from(Arc::clone(&reloader)),
         acceptances: web::Data::from(acceptances),
         standing_rules: web::Data::from(Arc::clone(&standing_rules)),
+        trials: web::Data::new(ServerTrials::new(config.transports.stdio.max_message_size)),
         webhooks: web::Data::from(Arc::clone(&webhooks)),
     };
     let front = Front::new(authentication, memory);

@@ -8,6 +8,7 @@ mod routes;
 mod rules;
 mod security;
 mod server_accounts;
+mod server_edits;
 mod servers;
 
 use std::{
@@ -259,6 +260,7 @@ impl Endpoints {
             reloader: web::Data::from(reloader),
             acceptances: web::Data::new(ToolAcceptances::new(routes, pins, rebuild(), changes.feed().clone())),
             standing_rules: web::Data::new(standing_rules),
+            trials: web::Data::new(ServerTrials::new(1 << 20)),
             webhooks: web::Data::new(Webhooks::new(changes.feed().clone())),
         };
         let served = data.clone();

@@ -94,6 +94,8 @@ async fn responses_match_the_description() {
     check("Me", &endpoints.get("/api/me", &key).await.json());
     check("Session", &endpoints.get("/api/sessions", &key).await.json()["sessions"][0]);
     check("Provider", &endpoints.get("/api/servers", &key).await.json()["servers"][0]);
+    check("ServerFile", &endpoints.get("/api/server-file", &key).await.json());
+    check("Trials", &endpoints.get("/api/server-trials", &key).await.json());
     let deny = json!({ "verdict": "deny", "arguments": "exact", "principal": "same", "comment": "no" });
     let rule = endpoints.post(&format!("/api/changes/{}/rule", change.id), &key, &deny).await.json();
     check("StandingRule", &rule);

@@ -1,0 +1,402 @@
+//! Adding, changing and removing servers in the configuration file, for admins, where `dashboard.edit` permits it.
+//!
+//! An edit names the version of the file that it is based on. Secrets go into the file only as references to variables, and
+//! are never sent to a page.
+
+use std::collections::BTreeSet;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::{IntoParams, ToSchema};
+
+use super::{
+    Caller, Problem, Query,
+    body::{Body, Submission},
+    json_ok, path_name,
+};
+use countersign_auth::codes::local_reviewer;
+use countersign_config::{
+    AuthMode, HttpConfig,
+    edit::{
+        self, EditError, ServerChange,
+        hidden::{hide_secrets, restore_secrets},
+        paste::{MAX_PASTE_BYTES, PastedServer, parse_servers},
+        references::{replace_secrets, unset_variables, variables_in},
+    },
+    is_loopback_host,
+    tree::{KeyValue, Node},
+};
+use countersign_domain::{
+    changes::visible::quoted,
+    principal::{Principal, Role},
+};
+use countersign_http::connections::Connection;
+use countersign_protocol::ErrorKind;
+use countersign_reload::{
+    Reloader,
+    config_file::{ConfigFile, FileError},
+    server_edits::{EditSummary, EditingState, ServerEditError},
+};
+
+/// Maximum size in bytes of a body with servers.
+const MAX_EDIT_BYTES: usize = MAX_PASTE_BYTES + 4096;
+
+const NEEDS_ADMIN: &str = "editing servers needs the role admin";
+
+/// The servers of the configuration file.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+#[schema(as = ServerFile)]
+struct FileView {
+    editing: EditingState,
+    /// `true` if the caller may edit servers here.
+    may_edit: bool,
+    /// `true` if the caller may try a server without anybody's consent.
+    may_test: bool,
+    #[schema(required)]
+    file: Option<String>,
+    /// The version of the file, which an edit names.
+    #[schema(required)]
+    version: Option<String>,
+    /// The servers as they are written in the file, including disabled ones.
+    servers: Vec<ConfiguredServer>,
+}
+
+/// A server as it is written in the file.
+#[derive(Serialize, ToSchema)]
+struct ConfiguredServer {
+    name: String,
+    /// Its keys, with placeholders for values that could be secret.
+    #[schema(value_type = Object)]
+    settings: Value,
+}
+
+/// Returns the servers of the configuration file, and whether they can be edited here.
+///
+/// Values that could be secret are replaced by `[secret]`. An edit that sends such a placeholder back keeps the value.
+#[utoipa::path(get, path = "/api/server-file", operation_id = "getServerFile", responses(
+    (status = 200, description = "The servers of the file", body = FileView)))]
+pub async fn file(
+    caller: Caller,
+    request: HttpRequest,
+    reloader: web::Data<Reloader>,
+) -> Result<HttpResponse, Problem> {
+    let editing = reloader.editing();
+    let may_edit = editing == EditingState::On && may_edit(&caller.principal, &request, &reloader);
+    let read = match editing {
+        EditingState::NoFile => None,
+        // The page also shows what to write where it cannot be edited.
+        _ => Some(reloader.read_file().await.map_err(to_problem)?),
+    };
+    let servers = read.as_ref().map(|file| list_servers(file.text())).unwrap_or_default();
+    Ok(json_ok(&FileView {
+        editing,
+        may_edit,
+        may_test: may_edit && is_at_machine(&request, &reloader),
+        file: reloader.file().map(|file| file.display().to_string()),
+        version: read.as_ref().map(ConfigFile::version),
+        servers,
+    }))
+}
+
+fn list_servers(text: &str) -> Vec<ConfiguredServer> {
+    let names = edit::server_names(text).unwrap_or_default();
+    let server = |name: String| {
+        let settings = Node::Map(hide_secrets(&edit::find_server(text, &name).unwrap_or_default())).to_json();
+        ConfiguredServer { name, settings }
+    };
+    names.into_iter().map(server).collect()
+}
+
+/// Checks that servers are edited here, and that the principal may do it.
+///
+/// # Errors
+/// `FORBIDDEN`
+pub(super) fn check_may_edit(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> Result<(), Problem> {
+    let refuse = |reason: &'static str| Err(Problem::new(ErrorKind::Forbidden, reason));
+    match reloader.editing() {
+        EditingState::Off => return refuse("servers are not edited here: `dashboard.edit` is off"),
+        EditingState::SharedStore => {
+            return refuse("servers are not edited here: other gateways of this store have files of their own");
+        }
+        EditingState::NoFile => return refuse("the gateway reads no configuration file"),
+        EditingState::On => {}
+    }
+    if may_edit(principal, request, reloader) {
+        return Ok(());
+    }
+    refuse(NEEDS_ADMIN)
+}
+
+/// Returns `true` for an admin, and for the person of this machine who signed in with `countersign open`: whoever can do that owns
+/// the file.
+fn may_edit(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> bool {
+    let is_own_sign_in = || {
+        principal.role == Role::Reviewer
+            && principal.key_id.is_none()
+            && principal.claims.is_none()
+            && principal.name == local_reviewer()
+    };
+    principal.role == Role::Admin || (is_at_machine(request, reloader) && is_own_sign_in())
+}
+
+/// Returns `true` if the request comes from this machine itself in `auth.mode: local`, and not through a proxy.
+pub(super) fn is_at_machine(request: &HttpRequest, reloader: &Reloader) -> bool {
+    let config = reloader.config();
+    if config.auth.mode != AuthMode::Local || config.behind_tls_proxy {
+        return false;
+    }
+    let peer = Connection::for_request(request).and_then(|connection| connection.peer).or_else(|| request.peer_addr());
+    let is_forwarded = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
+    let is_forwarded = is_forwarded.iter().any(|name| request.headers().contains_key(*name));
+    let host = request.connection_info().host().to_owned();
+    peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback()) && !is_forwarded && is_loopback_host(&host)
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct AddServersRequest {
+    /// The version of the file that was shown.
+    version: String,
+    /// An `mcpServers` block, one server or a `server.json`, as JSON or YAML.
+    #[schema(max_length = 262144)]
+    text: String,
+    /// The name of a server that has none of its own.
+    name: Option<String>,
+    /// Only shows what would change.
+    #[serde(default)]
+    preview: bool,
+}
+
+impl Body for AddServersRequest {
+    const NOT_FOUND: (&'static str, ErrorKind) = ("Server", ErrorKind::NotFound);
+
+    fn max_bytes(_: &HttpConfig) -> usize {
+        MAX_EDIT_BYTES
+    }
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct EditServerRequest {
+    /// The version of the file that was shown.
+    version: String,
+    /// The keys of the server, as in the file.
+    #[schema(value_type = Object)]
+    settings: serde_json::Map<String, Value>,
+    /// Only shows what would change.
+    #[serde(default)]
+    preview: bool,
+}
+
+impl Body for EditServerRequest {
+    const NOT_FOUND: (&'static str, ErrorKind) = ("Server", ErrorKind::NotFound);
+
+    fn max_bytes(_: &HttpConfig) -> usize {
+        MAX_EDIT_BYTES
+    }
+}
+
+/// The result of an edit, or of its preview.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct EditResult {
+    #[serde(flatten)]
+    summary: EditSummary,
+    servers: Vec<String>,
+    /// The lines of the file for a person who edits it by hand.
+    yaml: String,
+    /// Variables that the gateway's environment lacks. A server that needs one is disabled.
+    unset_variables: Vec<String>,
+    /// What was left out or replaced.
+    notes: Vec<String>,
+}
+
+/// Adds servers to the configuration file.
+///
+/// Requires the role admin, or the sign-in of the gateway's own user at the machine, and `dashboard.edit`. Secrets that are written out are replaced by
+/// references to variables. If the gateway does not have a variable, the server is added as disabled. The response is 409 if the
+/// file has another version. With `preview`, nothing is written, and the response shows the changed lines.
+#[utoipa::path(post, path = "/api/servers", operation_id = "addServers", request_body = AddServersRequest,
+    responses((status = 200, description = "The edit", body = EditResult), (status = 409)))]
+pub async fn add(
+    submission: Submission<AddServersRequest>,
+    request: HttpRequest,
+    reloader: web::Data<Reloader>,
+) -> Result<HttpResponse, Problem> {
+    let Submission { principal, body, .. } = submission;
+    let servers = parse_servers(&body.text, body.name.as_deref())
+        .map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
+    let file = reloader.read_file().await.map_err(to_problem)?;
+    let mut taken = variables_in(file.text());
+    let mut draft = Draft::default();
+    for mut server in servers {
+        let own = variables_in(&edit::to_yaml(&server.name, &server.settings));
+        let replaced = replace_secrets(&server.name, &mut server.settings, &taken.difference(&own).cloned().collect());
+        for reference in replaced {
+            let (name, key, variable) = (&server.name, reference.key, reference.variable);
+            server.notes.push(format!("the secret in {key} of {} is now ${{{variable}}}", quoted(name)));
+        }
+        draft.disable_without_variables(&mut server, &BTreeSet::new(), &reloader);
+        taken.extend(variables_in(&edit::to_yaml(&server.name, &server.settings)));
+        draft.notes.append(&mut server.notes);
+        draft.changes.push(ServerChange::Add { name: server.name, settings: server.settings });
+    }
+    draft.finish(&principal, &request, &reloader, &file, (&body.version, body.preview)).await
+}
+
+/// Changes a server in the configuration file.
+///
+/// The server then has exactly these keys, and the lines of unchanged keys stay as they are. As for [`add`] otherwise.
+#[utoipa::path(put, path = "/api/servers/{name}", operation_id = "editServer", request_body = EditServerRequest,
+    responses((status = 200, description = "The edit", body = EditResult), (status = 409)))]
+pub async fn replace(
+    submission: Submission<EditServerRequest>,
+    request: HttpRequest,
+    reloader: web::Data<Reloader>,
+) -> Result<HttpResponse, Problem> {
+    let Submission { principal, path_parameter: name, body } = submission;
+    let file = reloader.read_file().await.map_err(to_problem)?;
+    let old = edit::find_server(file.text(), &name).map_err(|error| to_problem(error.into()))?;
+    let settings = read_settings(&name, &body.settings, &old, file.text())?;
+    let mut server = PastedServer { name, settings, notes: Vec::new() };
+    let mut draft = Draft::default();
+    let known = variables_in(&edit::to_yaml(&server.name, &old));
+    draft.disable_without_variables(&mut server, &known, &reloader);
+    draft.changes.push(ServerChange::Replace { name: server.name, settings: server.settings });
+    draft.finish(&principal, &request, &reloader, &file, (&body.version, body.preview)).await
+}
+
+/// The keys that decide who receives the secrets of a server.
+const RECIPIENT_KEYS: [&str; 5] = ["command", "url", "serverUrl", "httpUrl", "replicas"];
+
+/// Returns the settings of a form, with references in place of new secrets and with the old secrets that were hidden. Another
+/// command or address does not get the old secrets.
+pub(super) fn read_settings(
+    name: &str,
+    settings: &serde_json::Map<String, Value>,
+    old: &[KeyValue],
+    text: &str,
+) -> Result<Vec<KeyValue>, Problem> {
+    let entry = |(key, value): (&String, &Value)| KeyValue::new(key, Node::from_json(value));
+    let mut settings: Vec<KeyValue> = settings.iter().map(entry).collect();
+    let own = variables_in(&edit::to_yaml(name, &settings));
+    replace_secrets(name, &mut settings, &variables_in(text).difference(&own).cloned().collect());
+    let recipient = |settings: &[KeyValue]| {
+        let keys = settings.iter().filter(|setting| RECIPIENT_KEYS.contains(&setting.key.as_str()));
+        keys.map(|setting| (setting.key.clone(), setting.value.node.to_json())).collect::<Vec<_>>()
+    };
+    let old = if recipient(&settings) == recipient(&hide_secrets(old)) { old } else { &[] };
+    restore_secrets(&mut settings, old).map_err(|key| {
+        let message = format!(
+            "`{key}` has a placeholder for a secret that is not there, or of another command; enter the value again"
+        );
+        Problem::new(ErrorKind::ValidationFailed, message)
+    })?;
+    Ok(settings)
+}
+
+/// The parameters of a removal.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Query)]
+#[allow(dead_code, reason = "it only describes the parameters")]
+pub struct RemovalParams {
+    /// The version of the file that was shown.
+    version: String,
+    /// `true` to see only what would change.
+    preview: Option<bool>,
+}
+
+/// Removes a server from the configuration file.
+///
+/// As for [`add`].
+#[utoipa::path(delete, path = "/api/servers/{name}", operation_id = "removeServer", params(RemovalParams),
+    responses((status = 200, description = "The edit", body = EditResult), (status = 409), (status = 422)))]
+pub async fn remove(
+    caller: Caller,
+    request: HttpRequest,
+    reloader: web::Data<Reloader>,
+) -> Result<HttpResponse, Problem> {
+    let principal = caller.reviewer()?;
+    let query = Query::read(&request, &["version", "preview"])?;
+    let version = query.get("version").unwrap_or_default();
+    let name = path_name(&request).to_owned();
+    let file = reloader.read_file().await.map_err(to_problem)?;
+    let draft = Draft { changes: vec![ServerChange::Remove { name }], ..Draft::default() };
+    draft.finish(principal, &request, &reloader, &file, (version, query.get("preview") == Some("true"))).await
+}
+
+/// An edit that is not made yet.
+#[derive(Default)]
+struct Draft {
+    changes: Vec<ServerChange>,
+    unset_variables: BTreeSet<String>,
+    notes: Vec<String>,
+}
+
+impl Draft {
+    /// Disables a server that refers to variables that the gateway does not have, because the file would be refused otherwise.
+    fn disable_without_variables(&mut self, server: &mut PastedServer, known: &BTreeSet<String>, reloader: &Reloader) {
+        let mut unset = unset_variables(&server.settings, &reloader.source().env);
+        unset.retain(|variable| !known.contains(variable));
+        if unset.is_empty() {
+            return;
+        }
+        server.settings.retain(|setting| setting.key != "disabled");
+        server.settings.push(KeyValue::new("disabled", Node::Bool(true)));
+        self.unset_variables.extend(unset);
+    }
+
+    /// Makes the edit, or only shows what it would change.
+    async fn finish(
+        self,
+        principal: &Principal,
+        request: &HttpRequest,
+        reloader: &web::Data<Reloader>,
+        file: &ConfigFile,
+        (version, is_preview): (&str, bool),
+    ) -> Result<HttpResponse, Problem> {
+        let servers = self.changes.iter().map(|change| change.name().to_owned()).collect();
+        let yaml: String = self.changes.iter().map(ServerChange::to_yaml).collect();
+        let yaml = yaml.replace("\nmcpServers:\n", "\n");
+        let with_yaml = |problem: Problem| problem.with("yaml", yaml.clone());
+        if !may_edit(principal, request, reloader) {
+            return Err(Problem::new(ErrorKind::Forbidden, NEEDS_ADMIN));
+        }
+        let summary = if is_preview {
+            reloader.preview_edit(file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?
+        } else {
+            check_may_edit(principal, request, reloader)?;
+            let (editing, changes) = (web::Data::clone(reloader), self.changes);
+            let (version, by) = (version.to_owned(), principal.name.clone());
+            // The edit runs in its own task, so that a client that disconnects cannot interrupt it half-way.
+            let edited = actix_web::rt::spawn(async move { editing.edit_servers(&changes, &version, &by).await }).await;
+            edited
+                .map_err(|_| Problem::new(ErrorKind::Internal, "the edit was not carried out"))?
+                .map_err(|error| with_yaml(to_problem(error)))?
+        };
+        Ok(json_ok(&EditResult {
+            summary,
+            servers,
+            yaml,
+            unset_variables: self.unset_variables.into_iter().collect(),
+            notes: self.notes,
+        }))
+    }
+}
+
+/// Returns the problem of an edit that was not made.
+pub(super) fn to_problem(error: ServerEditError) -> Problem {
+    let kind = match &error {
+        ServerEditError::File(FileError::Changed(_)) => ErrorKind::VersionConflict,
+        ServerEditError::File(FileError::Busy(_)) | ServerEditError::NotRecorded(_) => ErrorKind::StoreUnavailable,
+        ServerEditError::Edit(EditError::NoSuchServer(_)) => ErrorKind::NotFound,
+        ServerEditError::NoFile => ErrorKind::Forbidden,
+        ServerEditError::File(_)
+        | ServerEditError::Edit(_)
+        | ServerEditError::Invalid(_)
+        | ServerEditError::Overridden(_) => ErrorKind::ValidationFailed,
+    };
+    Problem::new(kind, error.to_string())
+}

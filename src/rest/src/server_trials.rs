@@ -1,0 +1,343 @@
+//! Trials of servers: a server is started beside the running ones, its tools are listed, and it is stopped.
+//!
+//! A trial executes a command of its requester. It therefore needs the consent of another person, unless the file has exactly
+//! this server already, or the requester is at the machine itself. Trials are kept in memory only.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+use super::{
+    Caller, Problem,
+    body::{Body, Submission},
+    json_ok,
+    server_edits::{check_may_edit, is_at_machine, read_settings, to_problem},
+};
+use countersign_config::{
+    HttpConfig, UpstreamConfig,
+    edit::{
+        self,
+        hidden::hide_secrets,
+        paste::{MAX_PASTE_BYTES, parse_servers},
+    },
+    tree::{KeyValue, Node},
+};
+use countersign_domain::principal::Principal;
+use countersign_protocol::ErrorKind;
+use countersign_reload::{Reloader, server_edits::EditingState};
+use countersign_runtime::secret;
+use countersign_upstream::trial::{TrialReport, try_server};
+
+/// The time that a server has to answer. Many install themselves first.
+const TRIAL_TIMEOUT: Duration = Duration::from_secs(60);
+/// The time for which a trial waits for consent, and for which its report is kept.
+const MAX_AGE: SignedDuration = SignedDuration::from_mins(30);
+/// The maximum number of trials that are kept, and of those that run at a time.
+const MAX_TRIALS: usize = 20;
+const MAX_RUNNING: usize = 3;
+
+/// The state of a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum TrialState {
+    /// Waits for the consent of another person.
+    Waiting,
+    Running,
+    Finished,
+    Refused,
+}
+
+/// A trial of a server.
+#[derive(Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct Trial {
+    id: String,
+    server: String,
+    /// The command with its arguments, or the address, without secrets.
+    target: String,
+    /// The variables of its environment, or its headers, with references in place of values that could be secret.
+    values: Vec<String>,
+    by: String,
+    at: Timestamp,
+    state: TrialState,
+    /// Who consented or refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decided_by: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    report: Option<TrialReport>,
+    #[serde(skip)]
+    person: String,
+    #[serde(skip)]
+    config: Option<Arc<UpstreamConfig>>,
+}
+
+/// The trials of this gateway, newest first.
+pub struct ServerTrials {
+    all: Mutex<VecDeque<Trial>>,
+    max_message: usize,
+}
+
+impl ServerTrials {
+    /// Creates an empty list. `max_message` limits the messages of servers, in bytes.
+    #[must_use]
+    pub fn new(max_message: usize) -> Self {
+        Self { all: Mutex::default(), max_message }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Trial>> {
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let oldest = Timestamp::now().checked_sub(MAX_AGE).unwrap_or(Timestamp::MIN);
+        all.retain(|trial| trial.state == TrialState::Running || trial.at > oldest);
+        all
+    }
+
+    fn find(&self, id: &str) -> Option<Trial> {
+        self.lock().iter().find(|trial| trial.id == id).cloned()
+    }
+
+    /// Adds a trial, in place of the oldest one that does not run.
+    fn add(&self, trial: Trial) -> Result<(), Problem> {
+        let mut all = self.lock();
+        if all.len() >= MAX_TRIALS {
+            let oldest =
+                all.iter().rposition(|trial| !matches!(trial.state, TrialState::Running | TrialState::Waiting));
+            let Some(oldest) = oldest else {
+                return Err(Problem::new(ErrorKind::RateLimited, "too many servers are being tried; try again later"));
+            };
+            all.remove(oldest);
+        }
+        all.push_front(trial);
+        Ok(())
+    }
+
+    /// Moves a waiting trial to another state, once. Returns it in its new state.
+    fn begin(&self, id: &str, state: TrialState, by: Option<&Principal>) -> Result<Trial, Problem> {
+        let mut all = self.lock();
+        let running = all.iter().filter(|trial| trial.state == TrialState::Running).count();
+        if state == TrialState::Running && running >= MAX_RUNNING {
+            return Err(Problem::new(ErrorKind::RateLimited, "other servers are being tried; try again in a minute"));
+        }
+        let trial = all.iter_mut().find(|trial| trial.id == id && trial.state == TrialState::Waiting);
+        let trial =
+            trial.ok_or_else(|| Problem::new(ErrorKind::VersionConflict, "the trial does not wait any more"))?;
+        trial.state = state;
+        trial.decided_by = by.map(|by| by.name.clone());
+        Ok(trial.clone())
+    }
+
+    fn finish(&self, id: &str, report: TrialReport) {
+        if let Some(trial) = self.lock().iter_mut().find(|trial| trial.id == id) {
+            trial.state = TrialState::Finished;
+            trial.report = Some(report);
+        }
+    }
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TrialRequest {
+    /// The name of the server. If neither `settings` nor `text` is given, the server of the file is tried.
+    name: String,
+    /// The keys of the server, as in the file.
+    #[schema(value_type = Option<Object>)]
+    settings: Option<serde_json::Map<String, Value>>,
+    /// A text with one server, as for `POST /api/servers`.
+    text: Option<String>,
+}
+
+impl Body for TrialRequest {
+    const NOT_FOUND: (&'static str, ErrorKind) = ("Server", ErrorKind::NotFound);
+
+    fn max_bytes(_: &HttpConfig) -> usize {
+        MAX_PASTE_BYTES + 4096
+    }
+}
+
+/// The trials of the last half hour.
+#[derive(Serialize, ToSchema)]
+struct Trials {
+    trials: Vec<Trial>,
+}
+
+/// Tries a server.
+///
+/// Requires the same rights as an edit. Starts the server beside the running ones, lists its tools and stops it; no tool is
+/// called, and nothing is written. A command or address that the file does not have waits for the consent of another person,
+/// unless the request comes from the machine itself in `auth.mode: local`. `GET /api/server-trials` has the result.
+#[utoipa::path(post, path = "/api/server-trials", operation_id = "tryServer", request_body = TrialRequest,
+    responses((status = 200, description = "The trial", body = Trial), (status = 429)))]
+pub async fn start(
+    submission: Submission<TrialRequest>,
+    request: HttpRequest,
+    reloader: web::Data<Reloader>,
+    trials: web::Data<ServerTrials>,
+) -> Result<HttpResponse, Problem> {
+    let Submission { principal, body, .. } = submission;
+    check_may_edit(&principal, &request, &reloader)?;
+    let file = reloader.read_file().await.map_err(to_problem)?;
+    let old = edit::find_server(file.text(), &body.name);
+    let settings = match (body.settings, body.text) {
+        (Some(settings), None) => {
+            read_settings(&body.name, &settings, old.as_deref().unwrap_or_default(), file.text())?
+        }
+        (None, Some(text)) => {
+            let mut servers = parse_servers(&text, Some(&body.name))
+                .map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
+            if servers.len() > 1 {
+                return Err(Problem::new(ErrorKind::ValidationFailed, "the text has several servers; try one of them"));
+            }
+            servers.pop().map(|server| server.settings).unwrap_or_default()
+        }
+        (None, None) => old.clone().map_err(|error| to_problem(error.into()))?,
+        (Some(_), Some(_)) => {
+            return Err(Problem::new(ErrorKind::ValidationFailed, "give either `settings` or `text`"));
+        }
+    };
+    let source = reloader.source();
+    let prepare =
+        |settings: &[KeyValue]| edit::server_for_trial(file.path(), &body.name, settings, &source.flags, &source.env);
+    let config = prepare(&settings).map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
+    let is_configured = old.is_ok_and(|old| prepare(&old).is_ok_and(|old| has_same_target(&old, &config)));
+    let trial = Trial {
+        id: secret::generate("trl_")?,
+        server: body.name,
+        target: config.label.clone(),
+        values: show_values(&settings),
+        by: principal.name.clone(),
+        at: Timestamp::now(),
+        state: TrialState::Waiting,
+        decided_by: None,
+        report: None,
+        person: principal.owner().to_owned(),
+        config: Some(Arc::new(config)),
+    };
+    let id = trial.id.clone();
+    trials.add(trial)?;
+    if is_configured || is_at_machine(&request, &reloader) {
+        run(&id, None, &principal, &reloader, &trials).await?;
+    } else {
+        record(&reloader, "server_trial_requested", &principal, &id, &trials).await?;
+    }
+    respond(&id, &trials)
+}
+
+/// Returns `true` if both configurations execute the same: also with the same values of the environment and headers.
+fn has_same_target(one: &UpstreamConfig, two: &UpstreamConfig) -> bool {
+    one.target == two.target && one.authorities == two.authorities && one.oauth == two.oauth
+}
+
+/// Returns the variables and headers of a server, with references in place of values that could be secret.
+fn show_values(settings: &[KeyValue]) -> Vec<String> {
+    let hidden = hide_secrets(settings);
+    let sections = hidden.iter().filter(|setting| matches!(setting.key.as_str(), "env" | "headers"));
+    let entries = sections.flat_map(|section| match &section.value.node {
+        Node::Map(entries) => entries.as_slice(),
+        _ => &[],
+    });
+    let show = |entry: &KeyValue| format!("{}={}", entry.key, entry.value.node.as_text().unwrap_or_default());
+    entries.map(show).collect()
+}
+
+/// Lists the trials of the last half hour, newest first.
+#[utoipa::path(get, path = "/api/server-trials", operation_id = "listServerTrials", responses(
+    (status = 200, description = "The trials", body = Trials)))]
+pub async fn list(_: Caller, trials: web::Data<ServerTrials>) -> HttpResponse {
+    let trials = trials.lock().iter().cloned().collect();
+    json_ok(&Trials { trials })
+}
+
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum TrialVerdict {
+    Run,
+    Refuse,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct TrialDecision {
+    verdict: TrialVerdict,
+}
+
+impl Body for TrialDecision {
+    const NOT_FOUND: (&'static str, ErrorKind) = ("Trial", ErrorKind::NotFound);
+}
+
+/// Decides on a trial of somebody else.
+///
+/// Requires the role reviewer or admin. The requester may only refuse it (403 `SELF_APPROVAL`).
+#[utoipa::path(post, path = "/api/server-trials/{id}/decision", operation_id = "decideServerTrial",
+    request_body = TrialDecision, responses((status = 200, description = "The trial", body = Trial), (status = 409)))]
+pub async fn decide(
+    submission: Submission<TrialDecision>,
+    reloader: web::Data<Reloader>,
+    trials: web::Data<ServerTrials>,
+) -> Result<HttpResponse, Problem> {
+    let Submission { principal, path_parameter: id, body } = submission;
+    let trial = trials.find(&id).ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no such trial"))?;
+    if body.verdict == TrialVerdict::Refuse {
+        trials.begin(&id, TrialState::Refused, Some(&*principal))?;
+        record(&reloader, "server_trial_refused", &principal, &id, &trials).await?;
+        return respond(&id, &trials);
+    }
+    if trial.person == principal.owner() || trial.by == principal.name {
+        return Err(Problem::new(ErrorKind::SelfApproval, "somebody else must consent to your trial"));
+    }
+    // Editing may have been turned off since the trial was requested.
+    if reloader.editing() != EditingState::On {
+        return Err(Problem::new(ErrorKind::Forbidden, "servers are not tried here any more"));
+    }
+    run(&id, Some(&*principal), &principal, &reloader, &trials).await?;
+    respond(&id, &trials)
+}
+
+fn respond(id: &str, trials: &ServerTrials) -> Result<HttpResponse, Problem> {
+    let trial = trials.find(id).ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no such trial"))?;
+    Ok(json_ok(&trial))
+}
+
+async fn record(
+    reloader: &Reloader,
+    event: &'static str,
+    by: &Principal,
+    id: &str,
+    trials: &ServerTrials,
+) -> Result<(), Problem> {
+    let Some(trial) = trials.find(id) else { return Ok(()) };
+    let details = json!({ "server": trial.server, "target": trial.target, "requestedBy": trial.by });
+    reloader.record(event, &by.name, &details).await.map_err(to_problem)
+}
+
+/// Starts a trial that waits. The entry in the audit trail precedes it.
+async fn run(
+    id: &str,
+    decided_by: Option<&Principal>,
+    by: &Principal,
+    reloader: &Reloader,
+    trials: &web::Data<ServerTrials>,
+) -> Result<(), Problem> {
+    let trial = trials.begin(id, TrialState::Running, decided_by)?;
+    let Some(config) = trial.config else { return Ok(()) };
+    let fail = |error: String| TrialReport { error: Some(error), ..TrialReport::default() };
+    if let Err(problem) = record(reloader, "server_tried", by, id, trials).await {
+        trials.finish(id, fail("was not started, because that could not be recorded".to_owned()));
+        return Err(problem);
+    }
+    let (trials, id) = (web::Data::clone(trials), id.to_owned());
+    actix_web::rt::spawn(async move {
+        let report = match tempfile::tempdir() {
+            Ok(folder) => try_server(&config, folder.path(), trials.max_message, TRIAL_TIMEOUT).await,
+            Err(error) => fail(format!("was not started: {error}")),
+        };
+        trials.finish(&id, report);
+    });
+    Ok(())
+}

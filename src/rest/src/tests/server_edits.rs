@@ -1,0 +1,216 @@
+//! Tests of editing servers over REST: roles, versions, secrets, and consent to trials.
+
+use super::*;
+use countersign_config::{AuthMode, DashboardEdit};
+
+impl Endpoints {
+    fn config_file(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("c.yaml")).unwrap()
+    }
+
+    async fn file(&self, key: &str) -> Value {
+        let reply = self.get("/api/server-file", key).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.json()
+    }
+
+    async fn version(&self, key: &str) -> String {
+        self.file(key).await["version"].as_str().unwrap().to_owned()
+    }
+
+    async fn edit(&self, method: &str, path: &str, key: &str, body: &Value) -> Reply {
+        let authorization = format!("Bearer {key}");
+        let headers = [("Authorization", authorization.as_str()), ("Content-Type", "application/json")];
+        self.send(method, path, &headers, Some(&body.to_string())).await
+    }
+}
+
+const FILE: &str = "# mine\ndashboard: { edit: on }\nmcpServers:\n  a: # first\n    command: x\n    env: { TOKEN: hidden-value, LEVEL: info }\n";
+const BLOCK: &str =
+    r#"{"mcpServers": {"b": {"command": "sh", "args": ["-c", "exit 3"], "env": {"B_TOKEN": "s3cret-b"}}}}"#;
+
+#[actix::test]
+async fn admin_adds_changes_and_removes_a_server() {
+    let endpoints = Endpoints::open().await;
+    endpoints.configure(FILE).await;
+    let key = endpoints.key("root", Role::Admin);
+    let file = endpoints.file(&key).await;
+    assert_eq!((&file["editing"], &file["mayEdit"]), (&json!("on"), &json!(true)));
+    assert_eq!(file["servers"][0]["settings"]["env"], json!({ "TOKEN": "[secret]", "LEVEL": "[secret]" }));
+    let version = endpoints.version(&key).await;
+
+    let preview =
+        endpoints.post("/api/servers", &key, &json!({ "version": version, "text": BLOCK, "preview": true })).await;
+    assert_eq!((preview.status, endpoints.config_file().as_str()), (200, FILE), "{preview:?}");
+    let preview = preview.json();
+    assert_eq!((&preview["saved"], &preview["unsetVariables"]), (&json!(false), &json!(["B_TOKEN"])));
+    assert!(!preview.to_string().contains("s3cret-b") && !preview.to_string().contains("hidden-value"), "{preview}");
+    assert!(preview["yaml"].as_str().unwrap().contains("B_TOKEN: \"${B_TOKEN}\""), "{preview}");
+
+    let added = endpoints.post("/api/servers", &key, &json!({ "version": version, "text": BLOCK })).await;
+    assert_eq!((added.status, &added.json()["saved"]), (200, &json!(true)), "{added:?}");
+    let text = endpoints.config_file();
+    assert!(text.starts_with(FILE) && text.contains("disabled: true") && !text.contains("s3cret-b"), "{text}");
+    assert_eq!(std::fs::read_to_string(endpoints.dir.path().join("c.yaml.bak")).unwrap(), FILE);
+
+    // The version that was shown is outdated now.
+    let conflict =
+        endpoints.post("/api/servers", &key, &json!({ "version": version, "text": "c: {command: y}" })).await;
+    assert_eq!(conflict.problem(409), "VERSION_CONFLICT");
+
+    // A placeholder keeps the secret of the file.
+    let version = endpoints.version(&key).await;
+    let settings = json!({ "command": "x", "args": ["-v"], "env": { "TOKEN": "[secret]" } });
+    let changed =
+        endpoints.edit("PUT", "/api/servers/a", &key, &json!({ "version": version, "settings": settings })).await;
+    assert_eq!(changed.status, 200, "{changed:?}");
+    let text = endpoints.config_file();
+    assert!(text.contains("  a: # first\n    command: x\n") && text.contains("TOKEN: hidden-value"), "{text}");
+    assert!(!text.contains("LEVEL"), "{text}");
+    assert_eq!(endpoints.data.reloader.config().upstreams.len(), 1);
+
+    // Another command does not get the secret.
+    let version = endpoints.version(&key).await;
+    let settings = json!({ "command": "y", "env": { "TOKEN": "[secret]" } });
+    let moved =
+        endpoints.edit("PUT", "/api/servers/a", &key, &json!({ "version": version, "settings": settings })).await;
+    assert_eq!(moved.problem(422), "VALIDATION_FAILED");
+
+    let removed = endpoints.edit("DELETE", &format!("/api/servers/a?version={version}"), &key, &json!({})).await;
+    assert_eq!(removed.status, 200, "{removed:?}");
+    assert!(!endpoints.config_file().contains("  a:"));
+    assert!(endpoints.data.reloader.config().upstreams.is_empty());
+    let version = endpoints.version(&key).await;
+    let gone = endpoints.edit("DELETE", &format!("/api/servers/a?version={version}"), &key, &json!({})).await;
+    assert_eq!(gone.problem(404), "NOT_FOUND");
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn only_admins_edit_and_only_where_it_is_on() {
+    let endpoints = Endpoints::open().await;
+    endpoints.configure(FILE).await;
+    let admin = endpoints.key("root", Role::Admin);
+    let version = endpoints.version(&admin).await;
+    let body = json!({ "version": version, "text": BLOCK });
+    for role in [Role::Reviewer, Role::Viewer, Role::Agent] {
+        let key = endpoints.key(role.as_str(), role);
+        assert_eq!(endpoints.post("/api/servers", &key, &body).await.problem(403), "FORBIDDEN");
+        let trial = json!({ "name": "b", "text": BLOCK });
+        assert_eq!(endpoints.post("/api/server-trials", &key, &trial).await.problem(403), "FORBIDDEN");
+    }
+    let text = endpoints.config_file().replace("edit: on", "edit: off");
+    endpoints.configure(&text).await;
+    let file = endpoints.file(&admin).await;
+    assert_eq!((&file["editing"], &file["mayEdit"], &file["mayTest"]), (&json!("off"), &json!(false), &json!(false)));
+    let body = json!({ "version": file["version"], "text": BLOCK });
+    assert_eq!(endpoints.post("/api/servers", &admin, &body).await.problem(403), "FORBIDDEN");
+    // The lines are shown all the same.
+    let body = json!({ "version": file["version"], "text": BLOCK, "preview": true });
+    assert!(endpoints.post("/api/servers", &admin, &body).await.json()["yaml"].as_str().unwrap().contains("  b:\n"));
+    assert_eq!(endpoints.config_file(), text);
+    // Turning it on again waits for consent.
+    endpoints.configure(FILE).await;
+    assert_eq!(endpoints.file(&admin).await["editing"], "off");
+    let status = endpoints.get("/api/reload", &admin).await.json();
+    assert_eq!(status["waiting"]["loosens"][0]["key"], "dashboard.edit");
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn invalid_servers_are_refused_before_anything_is_written() {
+    let endpoints = Endpoints::open().await;
+    endpoints.configure(FILE).await;
+    let key = endpoints.key("root", Role::Admin);
+    let version = endpoints.version(&key).await;
+    for text in [
+        "",
+        "{\"mcpServers\": {}}",
+        "{\"mcpServers\": {\"a\": {\"command\": \"y\"}}}",
+        "{\"mcpServers\": {\"tracker\": {\"command\": \"y\"}}}",
+        "{\"mcpServers\": {\"b\": {\"command\": \"y\\u202e\"}}}",
+        "{\"mcpServers\": {\"b\": {\"url\": \"file:///etc/passwd\"}}}",
+    ] {
+        let reply = endpoints.post("/api/servers", &key, &json!({ "version": version, "text": text })).await;
+        assert_eq!(reply.problem(422), "VALIDATION_FAILED", "{text}");
+    }
+    let huge = json!({ "version": version, "text": "x".repeat(300 << 10) });
+    assert_eq!(endpoints.post("/api/servers", &key, &huge).await.problem(413), "TOO_LARGE");
+    // A file that is not edited is answered with the lines to paste.
+    let flow = "dashboard: { edit: on }\nmcpServers: { a: { command: x } }\n";
+    endpoints.configure(flow).await;
+    let version = endpoints.version(&key).await;
+    let reply = endpoints.post("/api/servers", &key, &json!({ "version": version, "text": "b: {command: y}" })).await;
+    assert_eq!(reply.problem(422), "VALIDATION_FAILED");
+    assert_eq!(reply.json()["yaml"], "mcpServers:\n  b:\n    command: y\n");
+    assert_eq!(endpoints.config_file(), flow);
+    endpoints.close().await;
+}
+
+async fn finished_trial(endpoints: &Endpoints, key: &str, id: &str) -> Value {
+    loop {
+        let all = endpoints.get("/api/server-trials", key).await.json();
+        let trial = all["trials"].as_array().unwrap().iter().find(|trial| trial["id"] == id).unwrap().clone();
+        if trial["state"] != "running" {
+            return trial;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[actix::test]
+async fn trial_of_a_new_command_needs_somebody_else() {
+    let endpoints = Endpoints::open().await;
+    endpoints.configure(FILE).await;
+    let (root, bob) = (endpoints.key("root", Role::Admin), endpoints.key("bob", Role::Reviewer));
+    // The keys of these tests come over loopback, but a proxy may be in between.
+    let authorization = format!("Bearer {root}");
+    let headers = [
+        ("Authorization", authorization.as_str()),
+        ("Content-Type", "application/json"),
+        ("X-Forwarded-For", "192.0.2.1"),
+    ];
+    let request = json!({ "name": "b", "text": "{\"command\": \"sh\", \"args\": [\"-c\", \"exit 3\"]}" }).to_string();
+    let trial = endpoints.send("POST", "/api/server-trials", &headers, Some(&request)).await;
+    assert_eq!((trial.status, &trial.json()["state"]), (200, &json!("waiting")), "{trial:?}");
+    let id = trial.json()["id"].as_str().unwrap().to_owned();
+    let decide = async |key: &str, verdict: &str| {
+        endpoints.post(&format!("/api/server-trials/{id}/decision"), key, &json!({ "verdict": verdict })).await
+    };
+    assert_eq!(decide(&root, "run").await.problem(403), "SELF_APPROVAL");
+    let viewer = endpoints.key("vic", Role::Viewer);
+    assert_eq!(decide(&viewer, "run").await.problem(403), "FORBIDDEN");
+    assert_eq!(decide(&bob, "run").await.status, 200);
+    assert_eq!(decide(&bob, "run").await.problem(409), "VERSION_CONFLICT");
+    let trial = finished_trial(&endpoints, &bob, &id).await;
+    assert_eq!(
+        (&trial["state"], &trial["decidedBy"], &trial["report"]["works"]),
+        (&json!("finished"), &json!("bob"), &json!(false))
+    );
+    assert_eq!(endpoints.config_file(), FILE);
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn trial_at_the_machine_itself_starts_at_once() {
+    let endpoints = Endpoints::open().await;
+    endpoints.configure(FILE).await;
+    let root = endpoints.key("root", Role::Admin);
+    assert_eq!(endpoints.data.reloader.config().auth.mode, AuthMode::Local);
+    assert_eq!(endpoints.data.reloader.config().dashboard_edit, DashboardEdit::On);
+    let text = "{\"command\": \"sh\", \"args\": [\"-c\", \"exit 3\"]}";
+    let trial = endpoints.post("/api/server-trials", &root, &json!({ "name": "b", "text": text })).await.json();
+    assert_ne!(trial["state"], "waiting", "{trial}");
+    let trial = finished_trial(&endpoints, &root, trial["id"].as_str().unwrap()).await;
+    assert_eq!(trial["state"], "finished");
+    // A name alone means the server of the file.
+    let trial = endpoints.post("/api/server-trials", &root, &json!({ "name": "a" })).await;
+    assert_eq!(
+        (trial.status, &trial.json()["values"]),
+        (200, &json!(["TOKEN=[secret]", "LEVEL=[secret]"])),
+        "{trial:?}"
+    );
+    assert!(!trial.text.contains("hidden-value"));
+    assert_eq!(endpoints.post("/api/server-trials", &root, &json!({ "name": "none" })).await.problem(404), "NOT_FOUND");
+    endpoints.close().await;
+}
