@@ -12,6 +12,7 @@ import { groupRows } from '../../src/rest/assets/js/core/groups.js';
 import { compareLines } from '../../src/rest/assets/js/core/linediff.js';
 import { compose, elementsOf, layout, members, pretty, sourceOf } from '../../src/rest/assets/js/core/rawjson.js';
 import { parseRoute, routeTo } from '../../src/rest/assets/js/core/router.js';
+import { fieldsOf, settingsOf } from '../../src/rest/assets/js/core/servertarget.js';
 import { SseParser } from '../../src/rest/assets/js/core/sse.js';
 import { cut, escapeHidden, linesOf, visibleString } from '../../src/rest/assets/js/core/text.js';
 import { Triage } from '../../src/rest/assets/js/core/triage.js';
@@ -25,6 +26,21 @@ import { hasRecipe, unannotatedTools } from '../../src/rest/assets/js/ui/tools.j
 import { truncatedLength } from '../../src/rest/assets/js/ui/longtext.js';
 import { checkLinks } from '../../src/rest/assets/js/views/audit.js';
 import { stateOfRule } from '../../src/rest/assets/js/views/rules.js';
+
+test('a form keeps what it does not show or what was not changed', () => {
+  const old = { command: 'npx', args: ['-y', '@a/b', 'one\ntwo'], env: { K: '[secret]' }, timeout: '5s' };
+  const fields = fieldsOf(old);
+  assert.deepEqual(fields, { kind: 'npm', target: '@a/b', args: 'one\ntwo', pairs: 'K=[secret]' });
+  assert.deepEqual(settingsOf(fields, old).settings, old);
+  assert.deepEqual(settingsOf({ ...fields, args: 'x\n\n y', pairs: ' A = b=c ' }, old).settings, { command: 'npx', args: ['-y', '@a/b', 'x', ' y'], env: { A: 'b=c' }, timeout: '5s' });
+  const hosted = { httpUrl: 'https://a.example/mcp', headers: { A: 'b' } };
+  assert.deepEqual(settingsOf(fieldsOf(hosted), hosted).settings, hosted);
+  assert.deepEqual(settingsOf({ kind: 'url', target: ' https://b.example ', args: 'x', pairs: 'A: b:c' }).settings, { url: 'https://b.example', headers: { A: 'b:c' } });
+  assert.deepEqual(settingsOf({ kind: 'docker', target: 'i', args: '', pairs: '' }).settings, { command: 'docker', args: ['run', '-i', '--rm', 'i'] });
+  for (const wrong of [{ kind: 'npm', target: ' ', args: '', pairs: '' }, { kind: 'npm', target: '-x', args: '', pairs: '' }, { kind: 'command', target: 'x', args: '', pairs: 'A' }, { kind: 'url', target: 'x', args: '', pairs: ':a' }]) {
+    assert.ok(settingsOf(wrong).problem);
+  }
+});
 
 test('visibleString replaces invisible characters with marks', () => {
   const cases = [

@@ -8,7 +8,7 @@ import { filterRows, readFilter, requestOf } from './core/filters.js';
 import { brand, icon } from './core/icons.js';
 import { queueNotification } from './core/notify.js';
 import { go, parseRoute, replaceRoute, routeTo } from './core/router.js';
-import { count, quote, short } from './core/text.js';
+import { count, plural, quote, short } from './core/text.js';
 import { nextTheme, theme } from './core/theme.js';
 import { now } from './core/time.js';
 import { Triage } from './core/triage.js';
@@ -20,6 +20,7 @@ import { AuditView } from './views/audit.js';
 import { ChangesView } from './views/changes.js';
 import { ReloadBar } from './ui/reload.js';
 import { RulesView } from './views/rules.js';
+import { isBroken } from './ui/servertable.js';
 import { ServersView, reviewCount } from './views/servers.js';
 import { SessionsView } from './views/sessions.js';
 import { WebhooksView } from './views/webhooks.js';
@@ -36,7 +37,7 @@ const MENU = VIEWS.slice(2);
 // Creates the links to all views. On a large screen the links of the menu stand beside the others.
 function viewLinks() {
   const badge = () => h('span', { class: 'count', hidden: true });
-  const link = ([name, title]) => h('a', { href: routeTo(name), data: { view: name } }, icon(name === 'rules' ? 'rule' : name), h('span', null, title), (name === 'inbox' || name === 'servers') && badge());
+  const link = ([name, title]) => h('a', { href: routeTo(name), data: { view: name } }, icon(name === 'rules' ? 'rule' : name), h('span', null, title), (name === 'inbox' || name === 'servers') && badge(), name === 'servers' && h('span', { class: 'alarm', hidden: true }));
   return h('nav', { 'aria-label': 'Views' }, VIEWS.slice(0, 2).map(link),
     h('div', { id: 'more-views', class: 'menu', popover: '' }, MENU.map(link)),
     h('button', { type: 'button', class: 'more-views', popovertarget: 'more-views' }, icon('more'), h('span', null, 'More'), badge()));
@@ -262,6 +263,10 @@ export class App {
     try {
       const servers = await this.#api.servers(this.#abort.signal);
       this.#reviewCount = servers.reduce((sum, server) => sum + reviewCount(server), 0);
+      const broken = servers.filter(isBroken).length;
+      const alarm = this.#parts.nav.querySelector('[data-view=servers] .alarm');
+      alarm.hidden = broken === 0;
+      fill(alarm, icon('alert'), h('span', { class: 'sr-only' }, ` ${plural(broken, 'server does', 'servers do')} not work`));
     } catch {
       return; // The next poll tries again.
     }

@@ -241,6 +241,40 @@ export class Api {
     return (await this.#call('DELETE', `/api/servers/${encodeURIComponent(name)}/connection`)).value;
   }
 
+  /** Returns the servers of the configuration file, its version, and whether the user may edit them. */
+  async serverFile(signal) {
+    return (await this.#call('GET', '/api/server-file', { signal })).value;
+  }
+
+  /** Adds the servers of a text to the file, or only shows what would change: `{version, text, name, preview}`. */
+  async addServers(edit) {
+    return (await this.#call('POST', '/api/servers', { body: edit })).value;
+  }
+
+  /** Changes a server of the file: `{version, settings, preview}`. */
+  async editServer(name, edit) {
+    return (await this.#call('PUT', `/api/servers/${encodeURIComponent(name)}`, { body: edit })).value;
+  }
+
+  /** Removes a server from the file, or only shows what would change. */
+  async removeServer(name, version, preview) {
+    return (await this.#call('DELETE', `/api/servers/${encodeURIComponent(name)}?version=${encodeURIComponent(version)}&preview=${preview}`)).value;
+  }
+
+  /** Tries a server: `{name}`, with its `settings` or a `text` if it is not the one of the file. */
+  async tryServer(request) {
+    return (await this.#call('POST', '/api/server-trials', { body: request })).value;
+  }
+
+  async trials(signal) {
+    return (await this.#call('GET', '/api/server-trials', { signal })).value.trials;
+  }
+
+  /** Decides on a trial. `verdict` is `run` or `refuse`. */
+  async decideTrial(id, verdict) {
+    return (await this.#call('POST', `/api/server-trials/${encodeURIComponent(id)}/decision`, { body: { verdict } })).value;
+  }
+
   /** Returns the last reload of the configuration, and the change of it that waits for consent. */
   async reloadStatus(signal) {
     return (await this.#call('GET', '/api/reload', { signal })).value;

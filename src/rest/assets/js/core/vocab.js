@@ -56,6 +56,10 @@ export const EVENTS = {
   configuration_accepted: { label: 'approved a configuration change', icon: 'check', tone: 'green' },
   configuration_refused: { label: 'rejected a configuration change', icon: 'cross', tone: 'red' },
   configuration_started: { label: 'started with a configuration nobody approved', icon: 'alert', tone: 'amber' },
+  servers_edited: { label: 'edited servers in the configuration file', icon: 'servers', tone: 'accent' },
+  server_tried: { label: 'tested a server', icon: 'servers', tone: 'grey' },
+  server_trial_requested: { label: 'asked to test a server', icon: 'eye', tone: 'amber' },
+  server_trial_refused: { label: 'refused the test of a server', icon: 'cross', tone: 'red' },
   key_created: { label: 'created a key', icon: 'person', tone: 'accent' },
   key_revoked: { label: 'revoked a key', icon: 'undo', tone: 'amber' },
   person_revoked: { label: 'revoked a person', icon: 'undo', tone: 'amber' },
@@ -86,7 +90,7 @@ export const EVENT_GROUPS = [
   ['Changes', ['created', 'failing_call_returned', 'edited', 'stale', 'refreshed', 'withdrawn', 'expired']],
   ['Execution', ['executing', 'asked', 'answered', 'applied', 'failed', 'outcome_unknown', 'late_result', 'settled', 'verified']],
   ['Standing rules', ['standing_rule_created', 'standing_rule_revoked', 'standing_rule_expired', 'standing_rule_orphaned', 'standing_rule_used', 'standing_rules_used']],
-  ['Configuration, keys and data', ['configuration_accepted', 'configuration_refused', 'configuration_started', 'key_created', 'key_revoked', 'person_revoked', 'account_connected', 'account_disconnected', 'policy_recorded', 'records_anchored', 'redacted', 'restored']],
+  ['Configuration, keys and data', ['configuration_accepted', 'configuration_refused', 'configuration_started', 'servers_edited', 'server_tried', 'server_trial_requested', 'server_trial_refused', 'key_created', 'key_revoked', 'person_revoked', 'account_connected', 'account_disconnected', 'policy_recorded', 'records_anchored', 'redacted', 'restored']],
   ['Tool definitions', ['definitions_seen', 'definitions_accepted', 'definitions_accepted_as_reads', 'definitions_bound', 'definitions_revoked']],
 ];
 

@@ -116,11 +116,14 @@ export class ReloadBar {
 
 const OPS = { same: 'equal', removed: 'delete', added: 'insert' };
 
+/** Shows changed lines of the configuration. */
+export const configLines = (name, lines) => lineDiff({ field: name, label: name, before: null, after: null, lines: lines.map(({ op, text }) => ({ op: OPS[op] ?? 'note', text })) });
+
 /** Shows the lines of a key that change, because they are what a reviewer approves. */
 function contentOf({ key, lines, cut }) {
   const altered = lines.some(({ op }) => op !== 'same');
   return h('div', { class: 'reload-content' },
-    lineDiff({ field: key, label: key, before: null, after: null, lines: lines.map(({ op, text }) => ({ op: OPS[op] ?? 'note', text })) }),
+    configLines(key, lines),
     !altered && h('p', { class: 'quiet' }, 'The difference is in a value that is not shown here, such as one of env or headers.'),
     cut && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, 'Not everything is shown. Read the file before you apply it.')));
 }

@@ -6,9 +6,14 @@ import { Poller } from '../core/poller.js';
 import { replaceRoute, routeTo } from '../core/router.js';
 import { count, plural, quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
+import { notice } from '../core/announce.js';
+import { explain } from '../core/api.js';
 import { accountSection, connectProblem, connectRoute } from '../ui/account.js';
+import { openRemoval, openServerForm } from '../ui/serverform.js';
+import { serverTable } from '../ui/servertable.js';
 import { emptyState, errorState, problemBanner, skeleton } from '../ui/states.js';
 import { ToolsPanel } from '../ui/tools.js';
+import { runTrial, waitingTrials } from '../ui/trial.js';
 import { ConnectPage, takeConnecting } from './connect.js';
 
 const POLL_INTERVAL = 10_000;
@@ -53,14 +58,25 @@ export class ServersView {
   // The name of the problem with which the last connection ended.
   #connectProblem = null;
   #problemBar = h('div', { class: 'connect-problem', role: 'alert' });
+  // The servers of the configuration file, and whether they can be edited here.
+  #file = null;
+  #add = h('button', { type: 'button', class: 'add-server', hidden: true, onclick: () => this.#openForm(null) }, icon('plus'), 'Add a server');
+  #trials = h('div', { class: 'trials' });
+  #trialsText = '';
+  #table = h('div', { class: 'server-overview' });
+  #tableText = '';
+  #disabled = h('div', { class: 'disabled-servers' });
 
   constructor({ api, me }) {
     this.#api = api;
     this.#me = me;
-    this.#page = [h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Servers'), this.#count), h('p', { class: 'quiet' }, 'The servers behind this gateway, their tools, and how the policy treats calls to each tool.'), meanings()), this.#problemBar, this.#body];
+    this.#page = [h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Servers'), this.#count, this.#add), h('p', { class: 'quiet' }, 'The servers behind this gateway, their tools, and how the policy treats calls to each tool.'), meanings()), this.#problemBar, this.#trials, this.#table, this.#body, this.#disabled];
     this.element = h('div', { class: 'page' }, this.#page);
     this.#poller = new Poller({
-      read: (signal) => this.#api.servers(signal),
+      read: async (signal) => {
+        const [servers] = await Promise.all([this.#api.servers(signal), this.#readFile(signal)]);
+        return servers;
+      },
       show: (servers) => this.#paint(servers),
       failed: (error) => fill(this.#body, errorState(error, () => this.#poller.poll())),
       every: POLL_INTERVAL,
@@ -114,13 +130,90 @@ export class ServersView {
     this.#poller.poll();
   }
 
+  // The list is shown even if the file cannot be read.
+  async #readFile(signal) {
+    try {
+      const [file, trials] = await Promise.all([this.#api.serverFile(signal), this.#api.trials(signal)]);
+      this.#file = file;
+      this.#add.hidden = !this.#me.mayDecide;
+      const text = JSON.stringify(trials);
+      if (text !== this.#trialsText) {
+        this.#trialsText = text;
+        fill(this.#trials, waitingTrials(trials, this.#me, (id, verdict) => this.#decideTrial(id, verdict)));
+      }
+    } catch (error) {
+      if (!signal.aborted) this.#file = null;
+    }
+  }
+
+  async #decideTrial(id, verdict) {
+    try {
+      await this.#api.decideTrial(id, verdict);
+      notice(verdict === 'run' ? 'The test runs; its result is shown to whoever asked for it.' : 'The test will not run.', { tone: 'green', iconName: 'check' });
+    } catch (error) {
+      notice(visibleString(explain(error)), { tone: 'red', iconName: 'alert' });
+    }
+    this.#poller.poll();
+  }
+
+  // Opens the form with the file as it is now. Without a name, it adds a server.
+  async #openForm(name) {
+    try {
+      const file = await this.#api.serverFile(this.#poller.signal);
+      const server = file.servers.find((configured) => configured.name === name) ?? null;
+      openServerForm({ api: this.#api, file, server: name && server, saved: (result) => this.#announceSaved(result) });
+    } catch (error) {
+      if (!this.#poller.signal.aborted) notice(visibleString(explain(error)), { tone: 'red', iconName: 'alert' });
+    }
+  }
+
+  async #openRemoval(name) {
+    const file = await this.#api.serverFile(this.#poller.signal);
+    openRemoval({ api: this.#api, file, name, saved: (result) => this.#announceSaved(result) });
+  }
+
+  // Enables a disabled server.
+  async #enable(name) {
+    try {
+      const file = await this.#api.serverFile(this.#poller.signal);
+      const { disabled, ...settings } = file.servers.find((server) => server.name === name)?.settings ?? {};
+      this.#announceSaved(await this.#api.editServer(name, { version: file.version, settings, preview: false }));
+    } catch (error) {
+      if (!this.#poller.signal.aborted) notice(visibleString(explain(error)), { tone: 'red', iconName: 'alert' });
+    }
+  }
+
+  #announceSaved(result) {
+    notice(`Written to ${visibleString(result.file)}.`, { tone: 'green', iconName: 'check' });
+    this.#poller.poll();
+  }
+
+  // Lists the servers that the file has but the gateway does not use.
+  #paintDisabled(servers) {
+    const disabled = (this.#file?.servers ?? []).filter(({ name, settings }) => settings?.disabled === true && !servers.some((server) => server.name === name));
+    fill(this.#disabled, disabled.length > 0 && h('details', { class: 'fold-section', open: true }, h('summary', null, `${plural(disabled.length, 'disabled server')} in the configuration file`),
+      h('ul', { class: 'disabled-list' }, disabled.map(({ name }) => h('li', null, h('span', null, quote(name, 64)),
+        this.#file.mayEdit && h('span', { class: 'server-actions' },
+          h('button', { type: 'button', onclick: () => this.#enable(name) }, 'Enable'),
+          h('button', { type: 'button', onclick: () => this.#openForm(name) }, 'Change'),
+          h('button', { type: 'button', onclick: () => this.#openRemoval(name) }, 'Remove')))))));
+  }
+
   #paint(servers) {
     this.#servers = servers;
     if (this.#connectPage) return this.#connectPage.show(servers.find((server) => server.name === this.#chosen));
     this.#count.textContent = count(servers.length);
+    this.#paintDisabled(servers);
     if (!servers.length) {
       fill(this.#body, emptyState('servers', 'No servers', 'Paste the mcpServers block of your MCP client into the configuration, or enable a module.'));
       return;
+    }
+    const text = JSON.stringify(servers);
+    if (text !== this.#tableText) {
+      this.#tableText = text;
+      const focused = this.#table.contains(document.activeElement) ? document.activeElement.getAttribute('href') : null;
+      fill(this.#table, serverTable(servers, STATUS));
+      if (focused) [...this.#table.querySelectorAll('a')].find((link) => link.getAttribute('href') === focused)?.focus();
     }
     if (!this.#list.isConnected) fill(this.#body, this.#list);
     for (const [name, card] of this.#cards) {
@@ -133,11 +226,11 @@ export class ServersView {
     for (const server of sorted) {
       let card = this.#cards.get(server.name);
       if (!card) {
-        card = new ServerCard(server.name, this.#api, this.#me, this.#poller);
+        card = new ServerCard(server.name, this.#api, this.#me, this.#poller, { change: () => this.#openForm(server.name), remove: () => this.#openRemoval(server.name) });
         this.#cards.set(server.name, card);
         this.#list.append(card.element);
       }
-      card.show(server, server.name === this.#justConnected);
+      card.show(server, server.name === this.#justConnected, this.#file?.mayEdit === true && this.#file.servers.some(({ name }) => name === server.name));
     }
     const chosen = this.#cards.get(this.#chosen);
     this.#chosen = null;
@@ -167,7 +260,10 @@ class ServerCard {
   #api;
   #me;
   #poller;
+  #actions;
   #isJustConnected = false;
+  #mayEdit = false;
+  #trial = h('div', { class: 'server-trial', 'aria-live': 'polite' });
   #head = h('div', { class: 'server-head' });
   #rest = h('div', { class: 'server-rest' });
   #panel;
@@ -176,7 +272,8 @@ class ServerCard {
   #isLoading = false;
   #more = h('button', { type: 'button', class: 'link server-more', onclick: () => this.#open() }, 'Tools and policy', icon('chevron'));
 
-  constructor(name, api, me, poller) {
+  constructor(name, api, me, poller, actions) {
+    this.#actions = actions;
     this.#name = name;
     this.#api = api;
     this.#me = me;
@@ -193,14 +290,21 @@ class ServerCard {
         }
       },
     });
-    this.element = h('li', { class: 'card server' }, this.#head, this.#rest);
+    this.element = h('li', { class: 'card server' }, this.#head, this.#trial, this.#rest);
   }
 
-  /** Shows the server; `isJustConnected` is true if its account was connected just now. */
-  show(server, isJustConnected) {
+  async #test(button) {
+    button.disabled = true;
+    await runTrial({ api: this.#api, request: { name: this.#name }, place: this.#trial, signal: this.#poller.signal });
+    button.disabled = false;
+  }
+
+  /** Shows the server; `isJustConnected` is true if its account was connected just now, and `mayEdit` if the user may change it. */
+  show(server, isJustConnected, mayEdit) {
     const text = JSON.stringify(server);
-    if (text !== this.#text || isJustConnected !== this.#isJustConnected) {
+    if (text !== this.#text || isJustConnected !== this.#isJustConnected || mayEdit !== this.#mayEdit) {
       this.#text = text;
+      this.#mayEdit = mayEdit;
       this.#isJustConnected = isJustConnected;
       this.#paint(server);
       // Offers about a server's tools are shown without a click.
@@ -268,7 +372,11 @@ class ServerCard {
       server.details?.length > 0 && h('ul', { class: 'quiet server-line' }, server.details.slice(0, 100).map((text) => h('li', null, quote(text, 300)))),
       server.warnings?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, plural(server.warnings.length, 'warning')), h('ul', { class: 'left-out' }, server.warnings.slice(0, 100).map((text) => h('li', null, quote(text, 300))))),
       h('dl', { class: 'figures' }, [['Tools', server.tools], ['Resources', server.resources], ['Prompts', server.prompts], ['In flight', server.inFlight], ['Restarts', server.restarts]]
-        .filter(([, value]) => typeof value === 'number').map(([label_, value]) => h('div', null, h('dt', null, label_), h('dd', null, count(value))))));
+        .filter(([, value]) => typeof value === 'number').map(([label_, value]) => h('div', null, h('dt', null, label_), h('dd', null, count(value))))),
+      this.#mayEdit && h('div', { class: 'server-actions' },
+        h('button', { type: 'button', onclick: (event) => this.#test(event.currentTarget) }, 'Test'),
+        h('button', { type: 'button', onclick: this.#actions.change }, 'Change'),
+        h('button', { type: 'button', onclick: this.#actions.remove }, 'Remove')));
     if (!this.#rest.hasChildNodes() && server.tools > 0) fill(this.#rest, this.#more);
   }
 }

@@ -1,0 +1,213 @@
+// The form that adds a server or changes one. It tests the server, and shows the changed lines of the configuration file
+// before it writes them. Where the file is not edited here, it shows the lines to write.
+
+import { explain } from '../core/api.js';
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { fieldsOf, KINDS, settingsOf } from '../core/servertarget.js';
+import { plural, quote, visibleString } from '../core/text.js';
+import { openDialog } from './dialog.js';
+import { configLines } from './reload.js';
+import { runTrial } from './trial.js';
+
+const HINTS = {
+  npm: ['Package', '@modelcontextprotocol/server-filesystem'],
+  pypi: ['Package', 'mcp-server-git'],
+  docker: ['Image', 'ghcr.io/github/github-mcp-server'],
+  command: ['Command', '/usr/local/bin/server'],
+  url: ['Address', 'https://mcp.example.com/mcp'],
+};
+
+const WHY_NOT = {
+  off: 'Servers are not edited here, because dashboard.edit is off. Write these lines into the configuration file:',
+  shared_store: 'Several gateways may share this store, each with a file of its own. Write these lines into the file of each:',
+  no_file: 'The gateway reads no configuration file. Write these lines into one:',
+  on: 'Only an admin edits servers here. Write these lines into the configuration file, or ask one:',
+};
+
+let number = 0;
+
+function field(label, control, hint) {
+  const id = `server-field-${number += 1}`;
+  control.id = id;
+  if (hint) control.setAttribute('aria-describedby', `${id}-hint`);
+  return h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: id }, label), control, hint && h('p', { class: 'quiet', id: `${id}-hint` }, hint));
+}
+
+/**
+ * Opens the form. `file` is the answer of `api.serverFile()`, `server` the configured server to change, or null to add one.
+ * `saved(result)` is called after the file was written.
+ */
+export function openServerForm({ api, file, server = null, saved }) {
+  const abort = new AbortController();
+  const old = server?.settings ?? {};
+  const shown = server ? fieldsOf(old) : { kind: 'npm', target: '', args: '', pairs: '' };
+  const name = h('input', { type: 'text', maxlength: '64', autocomplete: 'off', spellcheck: 'false', disabled: server !== null, value: server?.name ?? '' });
+  const kind = h('select', null, KINDS.filter(([value]) => !server || value !== 'paste').map(([value, label]) => h('option', { value, selected: value === shown.kind }, label)));
+  const target = h('input', { type: 'text', autocomplete: 'off', spellcheck: 'false', value: shown.target });
+  const args = h('textarea', { rows: '3', spellcheck: 'false' }, shown.args);
+  const pairs = h('textarea', { rows: '2', spellcheck: 'false' }, shown.pairs);
+  const text = h('textarea', { rows: '9', spellcheck: 'false', placeholder: '{ "mcpServers": { … } }' });
+  const fields = h('div', { class: 'server-fields' });
+  const report = h('div', { class: 'server-report', 'aria-live': 'polite' });
+  const error = h('p', { class: 'edit-errors', role: 'alert' });
+  const test = h('button', { type: 'button', onclick: () => runTest() }, icon('refresh'), 'Test');
+  const next = h('button', { type: 'submit', class: 'approve' }, 'Show the change');
+  const foot = h('div', { class: 'sheet-foot' });
+
+  const paintFields = () => {
+    const isPaste = kind.value === 'paste';
+    const [label, example] = HINTS[kind.value] ?? [];
+    if (example) target.placeholder = example;
+    const isUrl = kind.value === 'url';
+    fill(fields,
+      !isPaste && field(label, target),
+      isPaste && field('Text', text, 'An mcpServers block, one server, or a server.json, as JSON or YAML.'),
+      !isPaste && !isUrl && field('Arguments', args, 'One on each line.'),
+      !isPaste && field(isUrl ? 'Headers' : 'Variables', pairs, isUrl ? 'Name: value, one on each line. Refer to secrets as ${NAME}.' : 'KEY=value, one on each line. Refer to secrets as ${NAME}: the file never holds them.'));
+  };
+
+  // Returns the servers of the form for a request, or shows what is missing.
+  const read = () => {
+    fill(error);
+    const complain = (problem) => {
+      fill(error, icon('alert'), problem);
+      return null;
+    };
+    const given = name.value.trim();
+    if (kind.value === 'paste') {
+      if (text.value.trim() === '') return complain('Paste the text.');
+      return { name: given, text: text.value };
+    }
+    if (given === '') return complain('Give the server a name.');
+    const { settings, problem } = settingsOf({ kind: kind.value, target: target.value, args: args.value, pairs: pairs.value }, old);
+    return problem ? complain(problem) : { name: given, settings };
+  };
+
+  async function runTest() {
+    const given = read();
+    if (!given) return;
+    if (given.name === '') {
+      fill(error, icon('alert'), 'Give the server a name for the test.');
+      return;
+    }
+    test.disabled = true;
+    await runTrial({ api, request: given, place: report, signal: abort.signal });
+    test.disabled = false;
+  }
+
+  const send = ({ name: given, settings, text: pasted }, preview) => {
+    const common = { version: file.version, preview };
+    if (server) return api.editServer(server.name, { ...common, settings });
+    return api.addServers({ ...common, text: pasted ?? JSON.stringify({ mcpServers: { [given]: settings } }), ...(given ? { name: given } : {}) });
+  };
+
+  const fail = (problem) => {
+    if (problem.status === 409) {
+      fill(error, icon('alert'), 'The file has changed since this form was opened. Close it and open it again.');
+    } else {
+      fill(error, icon('alert'), visibleString(explain(problem)));
+    }
+    if (problem.problem?.yaml) fill(report, yamlBlock(problem.problem.yaml));
+  };
+
+  async function showChange(given) {
+    next.disabled = true;
+    try {
+      const result = await send(given, true);
+      fill(report,
+        result.notes.map((note) => h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, quote(note, 400)))),
+        result.unsetVariables.length > 0 && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, `It will be disabled: set ${result.unsetVariables.map((v) => visibleString(v)).join(', ')} where the gateway is started, restart it, and then enable the server here.`)),
+        result.loosens.length > 0 && h('p', { class: 'banner tone-amber' }, icon('eye'), h('span', null, `${plural(result.loosens.length, 'setting')} will wait for a reviewer’s consent.`)),
+        file.mayEdit ? [h('p', { class: 'quiet' }, 'Changes to ', h('code', null, quote(result.file, 300))), configLines(result.file, result.lines)]
+          : [h('p', null, WHY_NOT[file.editing]), yamlBlock(result.yaml)]);
+      if (file.mayEdit) {
+        const write = h('button', { type: 'button', class: 'approve', onclick: () => save(given, write) }, icon('check'), 'Write the file');
+        fill(foot, h('button', { type: 'button', onclick: back }, 'Back'), write);
+        setDisabled(true);
+        write.focus();
+      }
+    } catch (problem) {
+      fail(problem);
+    } finally {
+      next.disabled = false;
+    }
+  }
+
+  async function save(given, button) {
+    button.disabled = true;
+    try {
+      const result = await send(given, false);
+      dialog.close();
+      saved(result);
+    } catch (problem) {
+      button.disabled = false;
+      fail(problem);
+    }
+  }
+
+  const setDisabled = (disabled) => {
+    for (const control of [kind, target, args, pairs, text]) control.disabled = disabled;
+    name.disabled = disabled || server !== null;
+  };
+
+  function back() {
+    setDisabled(false);
+    fill(report);
+    fill(error);
+    paintFoot();
+    next.focus();
+  }
+
+  const paintFoot = () => fill(foot, h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'), file.mayEdit && test, next);
+
+  const dialog = openDialog({
+    title: server ? `Change ${visibleString(server.name)}` : 'Add a server',
+    className: 'server-form',
+    closed: () => abort.abort(),
+    build: () => h('form', { class: 'sheet-body', novalidate: true, onsubmit: (event) => {
+      event.preventDefault();
+      const given = read();
+      if (given) showChange(given);
+    } },
+    !file.mayEdit && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, file.editing === 'on' ? 'Only an admin edits servers here; you see the lines to write.' : 'Servers are not edited here; you see the lines to write.')),
+    field('Name', name, server ? null : 'Begins the names of its tools.'), field('Kind', kind), fields, report, error, foot),
+  });
+  kind.addEventListener('change', () => {
+    fill(report);
+    paintFields();
+  });
+  paintFields();
+  paintFoot();
+  (server ? target : name).focus();
+  return dialog;
+}
+
+const yamlBlock = (yaml) => h('pre', { class: 'server-yaml', tabindex: '0', 'aria-label': 'Lines for the file' }, h('code', null, quote(yaml, 20000)));
+
+/** Asks before a server is removed, and shows the changed lines. */
+export async function openRemoval({ api, file, name, saved }) {
+  const error = h('p', { class: 'edit-errors', role: 'alert' });
+  const body = h('div', { class: 'sheet-body' });
+  const dialog = openDialog({ title: `Remove ${visibleString(name)}`, className: 'server-form', build: () => body });
+  const remove = h('button', { type: 'button', class: 'reject', onclick: async () => {
+    remove.disabled = true;
+    try {
+      const result = await api.removeServer(name, file.version, false);
+      dialog.close();
+      saved(result);
+    } catch (problem) {
+      remove.disabled = false;
+      fill(error, icon('alert'), visibleString(problem.status === 409 ? 'The file has changed since. Close this and try again.' : explain(problem)));
+    }
+  } }, icon('cross'), 'Remove it from the file');
+  try {
+    const result = await api.removeServer(name, file.version, true);
+    fill(body, h('p', null, 'Agents lose its tools at once. The previous file is kept beside it, as .bak.'), configLines(result.file, result.lines), error,
+      h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'), remove));
+    remove.focus();
+  } catch (problem) {
+    fill(body, error);
+    fill(error, icon('alert'), visibleString(explain(problem)));
+  }
+}

@@ -1,0 +1,153 @@
+// Tests adding, testing, changing and removing servers on the dashboard, which edits the configuration file.
+
+import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { fileURLToPath } from 'node:url';
+import { assertClean, becomes, dashboard, fitsScreen, launch, matches } from './lib/browser.mjs';
+import { eventually, Gateway } from './lib/gateway.mjs';
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+const SERVER = fileURLToPath(new URL('./lib/altering-server.mjs', import.meta.url));
+const FILE = '# The servers of our team.\nmcpServers:\n  broken: { command: sh, args: ["-c", "echo error: no licence >&2; exit 3"] }   # known\n';
+
+let browser;
+let gateway;
+let file;
+let tools;
+const server = (page, name) => page.locator('.server', { has: page.getByRole('heading', { name, exact: true }) });
+const text = () => readFileSync(file, 'utf8');
+
+before(async () => {
+  browser = await launch();
+  gateway = await Gateway.start();
+  file = join(gateway.data, 'config.yaml');
+  writeFileSync(file, FILE);
+  process.kill(gateway.child.pid, 'SIGHUP');
+  tools = join(gateway.data, 'tools');
+  writeFileSync(tools, '{"name":"look","description":"Looks","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}\n{"name":"write","description":"Writes","inputSchema":{"type":"object"}}');
+});
+after(async () => {
+  await browser?.close();
+  await gateway?.end();
+});
+
+async function looks(page, name) {
+  await fitsScreen(page, name);
+  await page.evaluate(AXE);
+  const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
+  assert.deepEqual(violations.map((v) => [v.id, v.nodes.map((n) => n.html.slice(0, 120))]), [], name);
+  if (process.env.SHOTS) await page.screenshot({ path: `${process.env.SHOTS}/${name}.png` });
+}
+
+test('a server is tested, added with its diff, changed and removed', async () => {
+  const page = await dashboard(browser, gateway, { key: gateway.key('admin', 'root'), route: '/#/servers' });
+  await page.getByRole('button', { name: 'Add a server' }).click();
+  const form = page.getByRole('dialog', { name: 'Add a server' });
+  await form.getByRole('button', { name: 'Show the change' }).click();
+  await form.getByText('Give the server a name.').waitFor();
+  await form.getByLabel('Name').fill('notes');
+  await form.getByLabel('Kind').selectOption('command');
+  await form.getByLabel('Command').fill(process.execPath);
+  await form.getByLabel('Arguments').fill(`${SERVER}\n${tools}.missing`);
+  await form.getByRole('button', { name: 'Test' }).click();
+  await form.getByText('Its last lines on stderr:').waitFor();
+  await matches(() => form.locator('.trial-stderr').innerText(), /ENOENT|no such file/);
+  await form.getByLabel('Arguments').fill(`${SERVER}\n${tools}`);
+  await form.getByRole('button', { name: 'Test' }).click();
+  await form.getByText('It works: 2 tools').waitFor();
+  await becomes(() => form.locator('.trial-tools code').allInnerTexts(), ['look', 'write']);
+  assert.equal(text(), FILE, 'a test writes nothing');
+
+  await form.getByRole('button', { name: 'Show the change' }).click();
+  await matches(async () => (await form.locator('.line.insert .code').allInnerTexts()).join('\n'), /^ {2}notes:\n {4}command: /);
+  await form.getByRole('button', { name: 'Write the file' }).click();
+  await form.waitFor({ state: 'detached' });
+  await server(page, 'notes').getByText('1 tool says that it only reads').waitFor();
+  assert.ok(text().startsWith(FILE), 'all other lines are as before');
+
+  await server(page, 'notes').getByRole('button', { name: 'Change' }).click();
+  const change = page.getByRole('dialog', { name: 'Change notes' });
+  await change.getByLabel('Variables').fill('LOG=debug\nNOTES_TOKEN=s3cret-value');
+  await change.getByRole('button', { name: 'Show the change' }).click();
+  await change.getByText('It will be disabled: set NOTES_TOKEN').waitFor();
+  await matches(async () => (await change.locator('.line.insert .code').allInnerTexts()).join('\n'), /NOTES_TOKEN: "\$\{NOTES_TOKEN\}"/);
+  await change.getByRole('button', { name: 'Back' }).click();
+  await change.getByLabel('Variables').fill('LOG=debug');
+  await change.getByRole('button', { name: 'Show the change' }).click();
+  await change.getByRole('button', { name: 'Write the file' }).click();
+  await change.waitFor({ state: 'detached' });
+  await eventually('the variable is in the file', () => text().includes('      LOG: debug\n'));
+  assert.ok(!text().includes('s3cret'));
+
+  await server(page, 'notes').getByRole('button', { name: 'Remove' }).click();
+  await page.getByRole('button', { name: 'Remove it from the file' }).click();
+  await server(page, 'notes').waitFor({ state: 'detached' });
+  assert.equal(text(), FILE);
+  assertClean(page);
+  await page.context().close();
+});
+
+test('a pasted block is added without its secrets', async () => {
+  const page = await dashboard(browser, gateway, { key: gateway.key('admin', 'root'), route: '/#/servers' });
+  await page.getByRole('button', { name: 'Add a server' }).click();
+  const form = page.getByRole('dialog', { name: 'Add a server' });
+  await form.getByLabel('Kind').selectOption('paste');
+  await form.getByLabel('Text').fill('{"mcpServers": {"crm": {"command": "crm", "env": {"CRM_TOKEN": "s3cret-value"}}, "web": {"url": "https://mcp.example.com/mcp", "disabled": true}}}');
+  await form.getByRole('button', { name: 'Show the change' }).click();
+  await form.getByText('is now ${CRM_TOKEN}').waitFor();
+  await form.getByRole('button', { name: 'Write the file' }).click();
+  await form.waitFor({ state: 'detached' });
+  await page.getByText('2 disabled servers in the configuration file').waitFor();
+  assert.ok(!text().includes('s3cret') && text().includes('disabled: true'), text());
+  assertClean(page);
+  await page.context().close();
+});
+
+test('broken servers come first and mark the navigation', async () => {
+  const page = await dashboard(browser, gateway, { route: '/#/servers' });
+  const row = page.locator('.server-table tbody tr').first();
+  await matches(() => row.innerText(), /broken[^]*status 3/);
+  await page.locator('nav a[data-view=servers] .alarm', { hasText: '1 server does not work' }).waitFor({ state: 'attached' });
+  await row.getByRole('link', { name: 'broken' }).press('Enter');
+  await becomes(() => page.evaluate(() => location.hash), '#/servers/broken');
+  // A reviewer sees the lines to write, and edits nothing.
+  await page.getByRole('button', { name: 'Add a server' }).click();
+  const form = page.getByRole('dialog', { name: 'Add a server' });
+  await form.getByText('Only an admin edits servers here').waitFor();
+  await becomes(() => form.getByRole('button', { name: 'Test' }).count(), 0);
+  assertClean(page);
+  await page.context().close();
+});
+
+test('a test of a new command waits for somebody else behind a proxy', async () => {
+  const key = gateway.key('admin', 'root');
+  const request = { name: 'other', settings: { command: 'sh', args: ['-c', 'exit 3'] } };
+  const response = await fetch(`${gateway.url}/api/server-trials`, { method: 'POST', headers: { Authorization: `Bearer ${key}`, 'Content-Type': 'application/json', 'X-Forwarded-For': '192.0.2.1' }, body: JSON.stringify(request) });
+  assert.equal((await response.json()).state, 'waiting');
+  const page = await dashboard(browser, gateway, { key: gateway.key('reviewer', 'bob'), route: '/#/servers' });
+  const offer = page.getByRole('region', { name: 'Test of other' });
+  await matches(() => offer.innerText(), /root wants to test the server other[^]*sh -c 'exit 3'/);
+  await offer.getByRole('button', { name: 'Run the test' }).click();
+  await offer.waitFor({ state: 'detached' });
+  await eventually('the test has ended', async () => (await gateway.api('server-trials')).value.trials[0].state === 'finished');
+  assertClean(page);
+  await page.context().close();
+});
+
+test('the form and the table fit all screens and pass axe', async () => {
+  for (const [width, dark] of [[360, false], [360, true], [1280, false], [1280, true]]) {
+    const page = await dashboard(browser, gateway, { key: gateway.key('admin', 'root'), width, height: 800, dark, route: '/#/servers', bypassCSP: true });
+    await page.locator('.server-table').waitFor();
+    const name = `${width}${dark ? '-dark' : ''}`;
+    await looks(page, `server-table-${name}`);
+    await page.getByRole('button', { name: 'Add a server' }).click();
+    await page.getByLabel('Kind').waitFor();
+    await looks(page, `server-form-${name}`);
+    await page.keyboard.press('Escape');
+    await page.getByRole('dialog').waitFor({ state: 'detached' });
+    await page.context().close();
+  }
+});
