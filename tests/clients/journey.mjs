@@ -17,7 +17,7 @@ export const WRITES = [
     'delete_issue'
 ];
 export const READS = ['list_projects', 'list_issues', 'get_issue', 'search_issues'];
-export const OWN = ['get_change', 'list_changes', 'wait_for_change', 'withdraw_change'];
+export const OWN = ['get_change', 'list_changes', 'propose_plan', 'wait_for_change', 'withdraw_change'];
 const FINAL = new Set(['applied', 'failed', 'rejected', 'expired', 'withdrawn']);
 
 const text = result => result.content.map(block => block.text ?? '').join('\n');
@@ -90,7 +90,7 @@ export const journey = [
                 ajv.compile(tool.inputSchema);
                 assert.ok(tool.outputSchema, `${tool.name} has an output schema`);
                 ajv.compile(tool.outputSchema);
-                assert.equal(tool.annotations.readOnlyHint === true, !WRITES.includes(tool.name) && tool.name !== 'withdraw_change', tool.name);
+                assert.equal(tool.annotations.readOnlyHint === true, !WRITES.includes(tool.name) && !['withdraw_change', 'propose_plan'].includes(tool.name), tool.name);
             }
             const write = tools.find(tool => tool.name === 'delete_issue');
             assert.equal(write.annotations.destructiveHint, true);

@@ -115,6 +115,8 @@ error_table! {
     Truncated = -31043, "TRUNCATED", 409;
     /// A person has one vote, whichever of their keys they use.
     AlreadyVoted = -31044, "ALREADY_VOTED", 409;
+    /// The plan of a step has stopped.
+    PlanStopped = -31055, "PLAN_STOPPED", 409;
     /// A call about documents names no project, and its session has no active project.
     ProjectNotActive = -31046, "PROJECT_NOT_ACTIVE", 409;
     /// A project, branch or root is not configured, not checked out or not active.

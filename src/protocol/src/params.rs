@@ -309,6 +309,8 @@ pub mod keys {
     pub const IDEMPOTENCY_KEY: &str = "dev.countersign/idempotencyKey";
     /// A key of the gateway: why the agent wants the call. Reviewers see it as the agent's own words.
     pub const REASON: &str = "dev.countersign/reason";
+    /// A key of the gateway: the call is a step of a plan.
+    pub const PLAN: &str = "dev.countersign/plan";
 }
 
 /// The members of `_meta` that the gateway reads. All of them are optional here. [`crate::headers::check_envelope`] checks the
@@ -325,6 +327,8 @@ pub struct Meta<'a> {
     pub log_level: Option<Cow<'a, str>>,
     pub idempotency_key: Option<Cow<'a, str>>,
     pub reason: Option<Cow<'a, str>>,
+    /// The text of a JSON object.
+    pub plan: Option<&'a str>,
 }
 
 impl Meta<'_> {
@@ -394,7 +398,7 @@ fn read_members<'a>(text: &str, members: impl Iterator<Item = Member<'a>>) -> Re
             keys::PROGRESS_TOKEN if !is_string_or_integer(raw) => {
                 return Err(invalid_member(key, "must be a string or an integer"));
             }
-            keys::CLIENT_INFO | keys::CLIENT_CAPABILITIES if !raw.starts_with('{') => {
+            keys::CLIENT_INFO | keys::CLIENT_CAPABILITIES | keys::PLAN if !raw.starts_with('{') => {
                 return Err(invalid_member(key, "must be an object"));
             }
             keys::PROGRESS_TOKEN => meta.progress_token.replace(raw).is_some(),
@@ -404,6 +408,7 @@ fn read_members<'a>(text: &str, members: impl Iterator<Item = Member<'a>>) -> Re
             keys::LOG_LEVEL => meta.log_level.replace(string()?).is_some(),
             keys::IDEMPOTENCY_KEY => meta.idempotency_key.replace(string()?).is_some(),
             keys::REASON => meta.reason.replace(string()?).is_some(),
+            keys::PLAN => meta.plan.replace(raw).is_some(),
             _ => false,
         };
         if is_repeated {

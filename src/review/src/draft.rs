@@ -5,8 +5,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use countersign_domain::changes::{
-    Change, ChangeFault, ChangeState, Operation, PreviewKind, Proposer, ReviewDecision, ReviewVerdict, Target, Terms,
-    Verification, VerificationOutcome,
+    Change, ChangeFault, ChangeState, Operation, PlanStep, PreviewKind, Proposer, ReviewDecision, ReviewVerdict,
+    Target, Terms, Verification, VerificationOutcome,
     digest::{arguments_hash, body_hash},
     machine::{EventKind, Transition},
 };
@@ -49,6 +49,9 @@ pub struct ChangeSummary<'a> {
     /// An earlier open change for the same call.
     #[serde(skip_serializing_if = "Option::is_none")]
     duplicate_of: Option<&'a str>,
+    /// The place of the change in a plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<&'a PlanStep>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<&'a ChangeFault>,
     /// The verification without its reason and differences.
@@ -122,6 +125,7 @@ impl<'a> ChangeSummary<'a> {
             },
             run_after: change.run_after,
             duplicate_of: change.duplicate_of.as_deref(),
+            plan: change.plan.as_ref(),
             fault: change.fault.as_ref(),
             verification: change.verification.as_ref().map(Verification::without_details),
         }

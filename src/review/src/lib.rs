@@ -15,6 +15,7 @@ mod executor;
 mod follow;
 pub mod gateway_tools;
 mod inner;
+mod plan_steps;
 mod recheck;
 mod requests;
 mod shutdown;
@@ -36,7 +37,8 @@ use self::dialogue_channels::{CONFIRMATION_TIMEOUT, DialogueAnswer, DialogueMess
 use countersign_config::{ChangesConfig, RetentionConfig};
 use countersign_domain::{
     changes::{
-        BlockingChange, Change, ChangeState, Preview, Proposer, ReviewNote, ReviewVerdict, ServerIdentity, Terms,
+        BlockingChange, Change, ChangeState, PlanStep, Preview, Proposer, ReviewNote, ReviewVerdict, ServerIdentity,
+        Terms,
         audit::{AuditEntry, AuditHead},
     },
     policy::Reviewers,
@@ -49,9 +51,14 @@ use countersign_store::{AuditSearch, ChangeCriteria, FoundEntries, FoundEntry, L
 
 pub use countersign_store::Nodes;
 pub use draft::ChangeSummary;
+pub use requests::{
+    plan::PlanAnnouncement,
+    plan_decision::{Plan, PlanDecision},
+};
 pub use start::StartError;
 
 /// A write that policy sent to review, already previewed.
+#[derive(Clone)]
 pub struct Proposal {
     pub proposer: Proposer,
     pub provider: String,
@@ -73,6 +80,8 @@ pub struct Proposal {
     /// The agent's reason for the call, in its own words.
     pub stated_reason: Option<String>,
     pub expire_after: Duration,
+    /// The place in a plan, if the call is a step of one.
+    pub plan: Option<PlanStep>,
 }
 
 /// A filter for lists of changes; `None` and empty lists match any.

@@ -6,7 +6,11 @@ use futures_util::FutureExt;
 use serde_json::value::RawValue;
 use tokio_util::sync::CancellationToken;
 
-use super::inner::Inner;
+use super::{
+    inner::Inner,
+    plan_steps::{self, PlanState},
+    store_error,
+};
 use countersign_domain::changes::{Change, ChangeFault, Preview, ServerIdentity};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{
@@ -24,15 +28,24 @@ const MAX_HEADLINE_CHARS: usize = 500;
 
 /// The result of comparing a change with its target.
 pub(super) enum Recheck {
-    /// The target and the server are as shown. The provider may run the call. The state that its recipe has read, if any,
-    /// serves the verification.
-    Same(Arc<dyn Provider>, Option<StateBefore>),
+    /// The target and the server are as shown. The provider may run the call.
+    Same(SameTarget),
     /// The target changed, or another server or definition would run the call.
     Moved(Box<Divergence>),
     /// The call can no longer be made as shown: the tool's definition changed, or the preview fails for good.
     Impossible(ChangeFault),
     /// The target cannot be read at the moment.
     Unavailable(McpError),
+}
+
+/// A change that shows what its target and its server are.
+pub(super) struct SameTarget {
+    pub provider: Arc<dyn Provider>,
+    /// The state that the provider's recipe has read, if any. It serves the verification.
+    pub before: Option<StateBefore>,
+    /// The hash of the present state, if it differs from the state that the diff was made from: an earlier step of the same
+    /// plan has written the target since, as the diff shows.
+    pub moved_fingerprint: Option<String>,
 }
 
 /// The current preview of a change whose target or server is no longer the one that was shown.
@@ -103,18 +116,31 @@ impl Inner {
     pub(super) async fn recheck(&self, change: &Change) -> Recheck {
         match self.preview_as_proposer(change, &change.arguments).await {
             Ok((provider, ComputedPreview { preview, before, .. })) => {
+                let mut preview = truncate_headlines(preview);
+                let plan_state = match plan_steps::compose_over_plan(self, change, &mut preview).await {
+                    Ok(plan_state) => plan_state,
+                    Err(error) => return Recheck::Unavailable(store_error(&error)),
+                };
                 let served_by = provider.server_identity();
                 let same_server = change.served_by.fingerprint == served_by.fingerprint;
-                let same_target =
+                let is_unmoved =
                     preview.fingerprint == change.fingerprint && preview.target.lock_key == change.target.lock_key;
+                let same_target = match plan_state {
+                    PlanState::Independent => is_unmoved,
+                    PlanState::BeforeEarlierSteps => is_unmoved || change.shows(&preview),
+                    PlanState::AfterEarlierSteps => change.shows(&preview),
+                };
                 // The message names no addresses, because the proposer reads it.
                 let message = match (same_server, same_target) {
-                    (true, true) => return Recheck::Same(provider, before),
+                    (true, true) => {
+                        let moved_fingerprint = (!is_unmoved).then_some(preview.fingerprint);
+                        return Recheck::Same(SameTarget { provider, before, moved_fingerprint });
+                    }
                     (true, false) => "The target has changed since the diff was made",
                     (false, _) => "The server has another command or address than when the diff was made",
                 };
                 let fault = ChangeFault::new(ErrorKind::ChangeStale, message);
-                Recheck::Moved(Box::new(Divergence { preview: truncate_headlines(preview), served_by, fault }))
+                Recheck::Moved(Box::new(Divergence { preview, served_by, fault }))
             }
             Err(PreviewFailure::Impossible(error)) => Recheck::Impossible(to_fault(&error)),
             Err(PreviewFailure::Unavailable(error)) => Recheck::Unavailable(error),
@@ -153,7 +179,14 @@ impl Inner {
         let _cancel_on_drop = cancel.clone().drop_guard();
         let context = CallContext { cancel, ..CallContext::new(proposer) };
         let (tool, shown_state) = (&change.tool, &change.fingerprint);
-        let preview = previews::recheck(&*self.directory, &provider, tool, arguments, &context, shown_state);
+        let arguments_only = change.plan.is_some() && previews::shows_arguments_only(&provider, tool, arguments);
+        let preview = async {
+            if arguments_only {
+                let preview = previews::preview_arguments_only(&provider, tool, arguments, &context).await?;
+                return Ok(ComputedPreview { preview, transient_error: None, before: None });
+            }
+            previews::recheck(&*self.directory, &provider, tool, arguments, &context, shown_state).await
+        };
         let preview = AssertUnwindSafe(preview).catch_unwind();
         match tokio::time::timeout(self.config.preview_timeout, preview).await {
             Ok(Ok(Ok(computed))) => Ok((provider, computed)),

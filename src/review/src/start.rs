@@ -24,7 +24,7 @@ use super::{
     inner::Inner,
     shutdown::Shutdown,
     transition_writer::TransitionWriter,
-    upkeep::{expiry, orphans, prune, votes},
+    upkeep::{expiry, orphans, plans, prune, votes},
     waiting_reasons::WaitingReasons,
 };
 use countersign_domain::changes::{
@@ -77,6 +77,7 @@ impl Changes {
         }
         let (actor_thread, executor_thread) = (Arbiter::try_new()?.handle(), Arbiter::try_new()?.handle());
         let (approved_sender, approved) = mpsc::unbounded_channel();
+        let (moved_sender, moved_plans) = mpsc::unbounded_channel();
         let (outcomes_sender, mut outcomes) = mpsc::unbounded_channel();
         let actor = PendingChanges {
             store: Arc::clone(&store),
@@ -86,6 +87,7 @@ impl Changes {
             daily,
             clock: Arc::clone(&config.clock),
             approved: approved_sender.clone(),
+            moved_plans: moved_sender,
             outcomes: outcomes_sender,
             collected: Arc::default(),
             announcements: AnnouncementOrder::new(heads.event),
@@ -120,10 +122,9 @@ impl Changes {
         executor_thread.spawn(follow::run(Arc::clone(&inner)));
         handle_restored_backup(&inner, &live).await?;
         recover(&inner, &live, &approved_sender).await?;
-        // The actor holds the last sender, so the Executor ends with it.
-        drop(approved_sender);
         let ended = inner.shutdown.executor_ended.clone().drop_guard();
         executor_thread.spawn(executor::run(Arc::clone(&inner), approved, ended));
+        executor_thread.spawn(plans::run(Arc::clone(&inner), moved_plans, approved_sender));
         executor_thread.spawn(expiry::run(Arc::clone(&inner)));
         executor_thread.spawn(prune::run(Arc::clone(&inner)));
         executor_thread.spawn(votes::run(Arc::clone(&inner)));
@@ -216,7 +217,9 @@ async fn recover(
 ) -> Result<(), StartError> {
     orphans::mark_orphans_unknown(inner).await?;
     let has_other_nodes = inner.nodes.live_count() > 1;
-    for live_change in live.iter().filter(|change| change.state == ChangeState::Approved) {
+    // `plans` finds the steps of plans that may run.
+    let approved_changes = live.iter().filter(|change| change.state == ChangeState::Approved && change.plan.is_none());
+    for live_change in approved_changes {
         // A change from a restored backup is no longer approved.
         if let Some(change) = inner.store.get(&live_change.id).await?.filter(|c| c.state == ChangeState::Approved) {
             let queued = ApprovedChange::new(&change, inner.config.now());

@@ -164,6 +164,7 @@ pub fn proposal(
         idempotency_key: None,
         stated_reason: None,
         expire_after: Duration::from_secs(3600),
+        plan: None,
     }
 }
 

@@ -56,6 +56,7 @@ use countersign_domain::{
         Change, ChangeState, Claimant,
         audit::{AuditEntry, AuditHead},
         machine::EventKind,
+        plan::StepState,
     },
     policy::{Pins, StandingRule},
 };
@@ -173,8 +174,9 @@ pub enum WriteError {
     /// A change with this id exists, or one of the same principal with this idempotency key.
     #[error("a change with this id or idempotency key exists already")]
     Duplicate,
-    /// Another change holds the target, because it is running on some node or its outcome is unknown.
-    #[error("another change holds the same target")]
+    /// Another change holds the target, because it is running on some node or its outcome is unknown. Or the plan of the change
+    /// does not let it run yet.
+    #[error("another change holds the same target, or the plan of the change does not let it run yet")]
     Busy,
     /// The lease of this node has expired since the change was claimed, or the lease of the claiming node has not
     /// expired yet.
@@ -199,6 +201,8 @@ pub struct LiveChange {
     pub expires_at: Timestamp,
     /// The hash of the call ([`Draft::call_hash`]); older changes have none.
     pub call_hash: Option<String>,
+    /// The plan of which it is a step.
+    pub plan: Option<String>,
 }
 
 /// A proposal as it was made: its principal, its size and its time.
@@ -353,6 +357,12 @@ pub trait Store: StoreBackend {
     fn live_changes(&self) -> StoreFuture<Vec<LiveChange>>;
     /// Returns the proposals since the given time whose changes are still stored, in any state, oldest first.
     fn proposals_since(&self, since: Timestamp) -> StoreFuture<Vec<ProposalRecord>>;
+    /// Returns the changes that are the steps of a plan, in its order.
+    fn plan(&self, plan: &str) -> StoreFuture<Vec<Arc<Change>>>;
+    /// Returns the states of the steps of a plan, in its order.
+    fn plan_states(&self, plan: &str) -> StoreFuture<Vec<StepState>>;
+    /// Returns the ids of the plans with steps that wait for a decision or for their turn.
+    fn open_plans(&self) -> StoreFuture<Vec<String>>;
     /// Returns the ids of pending and approved changes that have votes.
     fn changes_with_votes(&self) -> StoreFuture<Vec<String>>;
     /// Returns the number of changes by state. States without changes may be missing.

@@ -39,7 +39,8 @@ const fn table(name: &'static str, columns: &'static str, page: Option<usize>) -
 pub(crate) const TABLES: &[Table] = &[
     table(
         "changes",
-        "no, id, version, state, principal, idempotency_key, bytes, expires_at, body, finished_at, redacted",
+        "no, id, version, state, principal, idempotency_key, bytes, expires_at, body, finished_at, redacted, plan_id, \
+         plan_index, plan_last, run_after_ms",
         Some(16),
     ),
     table("change_search", "no, provider, tool, created_ms, call_hash, needle", Some(500)),

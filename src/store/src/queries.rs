@@ -9,10 +9,10 @@ use crate::{
     PruningCutoffs, Store, StoreBackend, StoreError, StoreFuture, StoredEvent, WriteCallback, WriteRequest,
     queue::WriteQueue,
     sql::Sql,
-    statements::{changes, claims, facts, pins, retention, standing_rules, trail},
+    statements::{changes, claims, facts, pins, plans, retention, standing_rules, trail},
 };
 use countersign_domain::{
-    changes::{Change, ChangeState, audit::AuditEntry},
+    changes::{Change, ChangeState, audit::AuditEntry, plan::StepState},
     policy::{Pins, StandingRule},
 };
 
@@ -81,6 +81,20 @@ impl<B: Queries> Store for B {
 
     fn proposals_since(&self, since: Timestamp) -> StoreFuture<Vec<ProposalRecord>> {
         self.read(async move |db| changes::proposals_since(db, since).await)
+    }
+
+    fn plan(&self, plan: &str) -> StoreFuture<Vec<Arc<Change>>> {
+        let plan = plan.to_owned();
+        self.read_and_parse(async move |db| plans::steps(db, &plan).await, plans::Bodies::parse)
+    }
+
+    fn plan_states(&self, plan: &str) -> StoreFuture<Vec<StepState>> {
+        let plan = plan.to_owned();
+        self.read(async move |db| plans::step_states(db, &plan).await)
+    }
+
+    fn open_plans(&self) -> StoreFuture<Vec<String>> {
+        self.read(async |db| plans::list_open(db).await)
     }
 
     fn changes_with_votes(&self) -> StoreFuture<Vec<String>> {

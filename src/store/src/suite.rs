@@ -5,6 +5,7 @@ mod credentials;
 mod deliveries;
 mod moving;
 mod people;
+mod plans;
 mod queries;
 mod records;
 mod writes;
@@ -18,7 +19,7 @@ use std::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use self::{accounts::*, credentials::*, deliveries::*, people::*, queries::*, records::*, writes::*};
+use self::{accounts::*, credentials::*, deliveries::*, people::*, plans::*, queries::*, records::*, writes::*};
 use super::{
     accounts::{AccountKey, AccountStore, StoredAccount},
     drafts::{claim_draft, create_approved, created_draft, draft_for, submit, transition_draft, updated_draft, write},
@@ -61,7 +62,7 @@ macro_rules! suite {
                 live_changes_and_counts_match_states, audit_pages_form_a_valid_chain, searches_find_changes_and_entries,
                 any_character_is_stored, pruning_removes_old_records_once,
                 pins_and_rules_are_kept_with_entries, policy_is_kept_after_reopening,
-                target_stays_taken_after_an_unknown_outcome, verification_is_kept_with_its_event);
+                target_stays_taken_after_an_unknown_outcome, steps_of_a_plan_are_claimed_in_order, verification_is_kept_with_its_event);
             suite!(@plain $at;
                 store_behaves_like_the_model, key_is_found_by_hash_until_revoked,
                 key_use_is_recorded_once_a_minute, sign_in_is_kept_until_deleted, code_is_taken_by_one_caller, key_changes_have_audit_entries,

@@ -27,7 +27,7 @@ WRITES = {
     "delete_issue",
 }
 READS = {"list_projects", "list_issues", "get_issue", "search_issues"}
-OWN = {"get_change", "list_changes", "wait_for_change", "withdraw_change"}
+OWN = {"get_change", "list_changes", "propose_plan", "wait_for_change", "withdraw_change"}
 
 
 def wire(model: Any) -> dict[str, Any]:

@@ -3,11 +3,15 @@
 //! The functions are pure: no I/O, and the clock is passed in. Every transition increments the version. Roles, shown
 //! versions and expiry are checked by the caller; rules that hold for everyone are checked here.
 
+mod event_kind;
+mod plan_steps;
+
+pub use event_kind::EventKind;
+
 use std::{sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::value::RawValue;
-use strum::{IntoStaticStr, VariantArray};
 
 use super::{
     Change, ChangeFault, ChangeState, Claimant, Diff, Edit, Editing, FieldDiff, OnExpiry, Preview, Proposer,
@@ -48,6 +52,13 @@ pub enum ChangeEvent {
     /// The executor claims the change before anything is sent. `claimant` names the node if there may be
     /// several, and `call_timeout` bounds the call once it is sent.
     Claim { claimant: Option<Claimant>, call_timeout: Duration },
+    /// Like [`Self::Claim`], for a step of a plan whose target an earlier step has written. It shows what was approved, and
+    /// `fingerprint` is the hash of the present state.
+    ClaimStep { claimant: Option<Claimant>, call_timeout: Duration, fingerprint: String },
+    /// The gateway fills in the references of a step to results of earlier steps, or policy now asks for a review of it.
+    Fill { comment: String, arguments: Arc<RawValue>, preview: Preview, served_by: ServerIdentity, terms: Box<Terms> },
+    /// The plan of the step stopped before the step ran.
+    StopPlan { reason: String },
     /// The tool asks the proposer's client.
     Ask { question: Question },
     /// Questions ended, either with an answer or because the client cancelled its task.
@@ -63,46 +74,6 @@ pub enum ChangeEvent {
     LoseTrack { fault: ChangeFault, last_sent_at: Timestamp },
     /// A person checked the outcome and reports it.
     Settle { reviewer: Principal, applied: bool, comment: Option<String> },
-}
-
-/// The transitions of the state machine, by their names on the feed and in the audit trail.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
-#[strum(serialize_all = "snake_case", prefix = "change.")]
-pub enum EventKind {
-    Created,
-    Voted,
-    Edited,
-    Approved,
-    Unapproved,
-    Rejected,
-    Expired,
-    Withdrawn,
-    Stale,
-    Refreshed,
-    Executing,
-    Asked,
-    Answered,
-    Applied,
-    Failed,
-    OutcomeUnknown,
-    Settled,
-    Verified,
-}
-
-impl EventKind {
-    pub const VARIANTS: &[Self] = <Self as VariantArray>::VARIANTS;
-
-    /// Returns the name in the audit trail.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        self.feed_type().trim_start_matches("change.")
-    }
-
-    /// Returns the event type on the feed.
-    #[must_use]
-    pub fn feed_type(self) -> &'static str {
-        self.into()
-    }
 }
 
 /// A transition that was made.
@@ -165,6 +136,8 @@ pub enum IllegalTransition {
     NoOpenQuestion,
     #[error("the change does not wait to be read back")]
     NotReadBack,
+    #[error("the change is no step of a plan")]
+    NotInPlan,
 }
 
 impl ChangeEvent {
@@ -190,7 +163,11 @@ impl ChangeEvent {
             Self::Expire { .. } => (EventKind::Expired, &[S::Pending, S::Approved, S::Stale], S::Expired),
             Self::MarkStale { .. } => (EventKind::Stale, &[S::Pending, S::Approved], S::Stale),
             Self::Refresh { .. } => (EventKind::Refreshed, &[S::Stale], S::Pending),
-            Self::Claim { .. } => (EventKind::Executing, &[S::Approved], S::Executing),
+            Self::Claim { .. } | Self::ClaimStep { .. } => (EventKind::Executing, &[S::Approved], S::Executing),
+            // Policy allows the call as it is now.
+            Self::Fill { terms, .. } if terms.quorum == 0 => (EventKind::Edited, &[S::Approved], S::Approved),
+            Self::Fill { .. } => (EventKind::Edited, &[S::Approved], S::Pending),
+            Self::StopPlan { .. } => (EventKind::Withdrawn, &[S::Pending, S::Stale, S::Approved], S::Withdrawn),
             Self::Ask { .. } => (EventKind::Asked, &[S::Executing], S::Executing),
             Self::Answer { .. } => (EventKind::Answered, &[S::Executing], S::Executing),
             Self::Succeed { .. } => (EventKind::Applied, &[S::Executing], S::Applied),
@@ -302,6 +279,11 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
     if !from.contains(&change.state) {
         return Err(IllegalTransition::State { from: change.state, event: kind });
     }
+    let is_of_plan =
+        matches!(event, ChangeEvent::ClaimStep { .. } | ChangeEvent::Fill { .. } | ChangeEvent::StopPlan { .. });
+    if is_of_plan && change.plan.is_none() {
+        return Err(IllegalTransition::NotInPlan);
+    }
     let mut after = change.clone();
     after.version += 1;
     after.state = to;
@@ -405,6 +387,18 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
         ChangeEvent::Claim { claimant, call_timeout } => {
             after.claimed_by = claimant;
             after.call_timeout_ms = Some(u64::try_from(call_timeout.as_millis()).unwrap_or(u64::MAX));
+        }
+        ChangeEvent::ClaimStep { claimant, call_timeout, fingerprint } => {
+            let claimed = apply(change, ChangeEvent::Claim { claimant, call_timeout }, now)?;
+            return Ok(Transition { after: Change { fingerprint, ..claimed.after }, ..claimed });
+        }
+        ChangeEvent::Fill { comment: reason, arguments, preview, served_by, terms } => {
+            comment = Some(reason);
+            after.fill(comment.clone(), arguments, preview, served_by, *terms);
+        }
+        ChangeEvent::StopPlan { reason } => {
+            comment = Some(format!("plan_stopped: {reason}"));
+            after.fault = Some(ChangeFault::new(ErrorKind::PlanStopped, format!("Not run, because {reason}")));
         }
         ChangeEvent::Ask { question } => {
             let Some(dialogue) = after.dialogue.as_mut().filter(|dialogue| !dialogue.has_question(&question.key))

@@ -10,6 +10,7 @@ mod format;
 pub mod image;
 pub mod machine;
 pub mod person;
+pub mod plan;
 mod preview;
 mod proposer;
 pub mod proposer_view;
@@ -23,6 +24,7 @@ pub mod visible;
 pub use dialogue::Dialogue;
 pub use digest::fingerprint;
 pub use format::FieldFormat;
+pub use plan::PlanStep;
 pub use preview::{CertainFailure, Preview, PreviewKind, PreviewNote, qualified_operation};
 pub use proposer::Proposer;
 pub use terms::{Editing, OnExpiry, OnFailedPreview, OnReview, SignInTerms, Terms};
@@ -412,6 +414,9 @@ pub struct Change {
     /// Another open change with the same principal, tool and arguments, at the time of the proposal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duplicate_of: Option<String>,
+    /// The place of the change in a plan, if it is a step of one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<PlanStep>,
     pub decisions: Vec<ReviewDecision>,
     /// The time at which an approved change runs. Until then the approval can be undone.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -162,8 +162,8 @@ pub struct Terms {
     /// Roles and groups (`policy.groups`) whose members may decide. Empty means every reviewer.
     #[schema(required)]
     pub reviewers: Vec<String>,
-    /// The number of required approvals, each by another owner.
-    #[schema(required, minimum = 1)]
+    /// The number of required approvals, each by another owner; 0 for a step of a plan that policy allows.
+    #[schema(required)]
     pub quorum: u32,
     /// Time until the change expires, if it is not `changes.expire_after`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -34,6 +34,7 @@ pub fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Ch
         stated_reason: None,
         terms: Terms::default(),
         duplicate_of: None,
+        plan: None,
         run_after: None,
         proposed_arguments: None,
         edits: Vec::new(),

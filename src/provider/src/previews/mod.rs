@@ -24,10 +24,10 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use crate::{CallContext, Provider, ProviderDirectory};
+use crate::{CallContext, Provider, ProviderDirectory, ToolDef};
 use compose::ComputedPreview;
-use countersign_domain::changes::Preview;
-use countersign_protocol::McpError;
+use countersign_domain::changes::{Preview, plan::has_references};
+use countersign_protocol::{ErrorKind, McpError};
 use recipe_runner::RecipeRunner;
 
 /// Previews a call as `context.principal`, and notes whether the preview shows data that this principal may not read
@@ -65,6 +65,35 @@ pub async fn recheck(
         Some(error) if computed.preview.fingerprint != shown_fingerprint => Err(error),
         _ => Ok(computed),
     }
+}
+
+/// Returns `true` if a step of a plan shows only its arguments: those refer to results of earlier steps, or the tool is one of
+/// a module and only reads, so that there is no effect to preview.
+#[must_use]
+pub fn shows_arguments_only(provider: &Arc<dyn Provider>, tool: &str, arguments: &RawValue) -> bool {
+    let only_reads = |def: &ToolDef| {
+        def.annotations.read_only_hint || def.read_only_when.is_some_and(|only_reads| only_reads(arguments))
+    };
+    has_references(arguments)
+        || (provider.is_module() && provider.tools().iter().any(|def| def.name == tool && only_reads(def)))
+}
+
+/// Shows only the arguments of a call, without reading its target.
+///
+/// # Errors
+/// `TOOL_NOT_FOUND` if the provider has no such tool.
+pub async fn preview_arguments_only(
+    provider: &Arc<dyn Provider>,
+    tool: &str,
+    arguments: &RawValue,
+    context: &CallContext,
+) -> Result<Preview, McpError> {
+    if !provider.is_module() {
+        return provider.preview(tool, arguments, context).await;
+    }
+    let def = provider.tools().into_iter().find(|def| def.name == tool);
+    let def = def.ok_or_else(|| McpError::new(ErrorKind::ToolNotFound, "The provider has no such tool"))?;
+    arguments::preview_arguments(provider.name(), tool, &def, arguments)
 }
 
 async fn compute(

@@ -6,6 +6,7 @@
 pub mod daily_volume;
 pub mod duplicate_calls;
 pub mod ledger;
+pub mod moved_plan;
 pub mod order;
 pub mod proposal_rate;
 pub mod remote_transition;
@@ -22,8 +23,8 @@ use jiff::Timestamp;
 use tokio::sync::{Notify, OwnedSemaphorePermit, mpsc, oneshot};
 
 use self::{
-    daily_volume::DailyVolume, ledger::Ledger, order::AnnouncementOrder, remote_transition::RemoteTransition,
-    shared_state::SharedChangeState,
+    daily_volume::DailyVolume, ledger::Ledger, moved_plan::MovedPlan, order::AnnouncementOrder,
+    remote_transition::RemoteTransition, shared_state::SharedChangeState,
 };
 use countersign_domain::changes::{
     Change, ChangeState, Target, Terms,
@@ -131,6 +132,12 @@ impl ApprovedChange {
         }
     }
 
+    /// Returns a step of a plan, to be run at `at` at the earliest.
+    pub(crate) fn for_step(step: &Change, at: Option<Timestamp>, now: Timestamp) -> Self {
+        let delay = at.and_then(|at| Duration::try_from(at.duration_since(now)).ok()).unwrap_or_default();
+        Self { delay, ..Self::new(step, now) }
+    }
+
     /// Delays the change, because another node may have approved it and should run it.
     pub(crate) fn with_handover_delay(self) -> Self {
         let delay = self.delay + Self::HANDOVER_DELAY;
@@ -160,6 +167,8 @@ pub(crate) struct PendingChanges {
     pub clock: crate::Clock,
     /// Bounded by the number of changes that are not final.
     pub approved: mpsc::UnboundedSender<ApprovedChange>,
+    /// Plans one of whose steps has moved. Bounded like `approved`, because equal entries are read together.
+    pub moved_plans: mpsc::UnboundedSender<MovedPlan>,
     /// Bounded by the write slots.
     pub outcomes: mpsc::UnboundedSender<Vec<WriteOutcome>>,
     /// Outcomes of the current commit, collected by the store's thread so that it wakes the actor once.
@@ -301,7 +310,10 @@ impl PendingChanges {
         );
         self.feed.publish(FeedEvent::from_committed(written, kind.feed_type(), &change));
         self.shared.watchers.announce(&change);
-        if change.state == ChangeState::Approved {
+        if let Some(plan) = &change.plan {
+            // The next step to run may be another one. An error means that the gateway ends.
+            let _ = self.moved_plans.send(MovedPlan { id: plan.id.clone(), is_own: true });
+        } else if change.state == ChangeState::Approved {
             // An error means that the Executor has stopped; the next start runs the change.
             let _ = self.approved.send(ApprovedChange::new(&change, now));
         }
@@ -320,7 +332,9 @@ impl PendingChanges {
             self.shared.add(id, remote.call_hash.as_deref(), remote.change.expires_at, now);
         }
         self.update_state(id, previous_state, state, remote.is_new);
-        if state == ChangeState::Approved {
+        if let Some(plan) = &remote.change.plan {
+            let _ = self.moved_plans.send(MovedPlan { id: plan.id.clone(), is_own: false });
+        } else if state == ChangeState::Approved {
             let _ = self.approved.send(remote.to_approved(now));
         }
         if self.shared.watchers.has_watchers(id) {

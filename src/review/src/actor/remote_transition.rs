@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::{ApprovedChange, lock_key, order::TransitionId, remaining_grace};
-use countersign_domain::changes::{ChangeState, Target, Terms, machine::EventKind};
+use countersign_domain::changes::{ChangeState, PlanStep, Target, Terms, machine::EventKind};
 use countersign_feed::{FeedChange, FeedEvent};
 use countersign_store::{RemoteEvent, StoreError};
 
@@ -23,6 +23,8 @@ pub(crate) struct RemoteChange {
     pub terms: Terms,
     #[serde(default)]
     pub run_after: Option<Timestamp>,
+    #[serde(default)]
+    pub plan: Option<PlanStep>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -8,6 +8,7 @@
 mod dialogue;
 mod late;
 mod outcome;
+mod plan_step;
 mod verify;
 
 use std::{
@@ -31,20 +32,18 @@ use tokio_util::sync::DropGuard;
 use self::{
     dialogue::RunningDialogue,
     outcome::{outcome_event, record_outcome},
+    plan_step::{Preparation, prepare},
     verify::verify,
 };
 use crate::{
     actor::{ApprovedChange, TransitionError},
     inner::Inner,
-    recheck::{Divergence, Recheck, to_fault},
+    recheck::{Divergence, Recheck, SameTarget, to_fault},
     upkeep::{expiry, votes},
 };
 use countersign_domain::changes::{Change, ChangeFault, ChangeState, machine::ChangeEvent};
 use countersign_protocol::ErrorKind;
-use countersign_provider::{
-    CallContext, Permit, Provider,
-    previews::{compose::StateBefore, verification::read_back},
-};
+use countersign_provider::{CallContext, Permit, Provider, previews::verification::read_back};
 use countersign_runtime::crash::crash_point;
 use countersign_store::StoreError;
 use countersign_telemetry::metrics as telemetry;
@@ -197,7 +196,9 @@ async fn attempt(
     failed_rechecks: &mut u32,
     slot: &mut Slot,
 ) -> Result<(), RetryReason> {
-    let Some((change, provider, before)) = check_readiness(inner, approved, failed_rechecks).await? else {
+    let Some((change, SameTarget { provider, before, moved_fingerprint })) =
+        check_readiness(inner, approved, failed_rechecks).await?
+    else {
         return Ok(());
     };
     crash_point("before_claim");
@@ -206,7 +207,11 @@ async fn attempt(
         return Err(RetryReason::Unavailable);
     }
     let tool_timeout = provider.call_timeout(&change.tool).unwrap_or(inner.config.run_timeout);
-    let claim = ChangeEvent::Claim { claimant, call_timeout: tool_timeout.min(inner.config.run_timeout) };
+    let call_timeout = tool_timeout.min(inner.config.run_timeout);
+    let claim = match moved_fingerprint {
+        Some(fingerprint) => ChangeEvent::ClaimStep { claimant, call_timeout, fingerprint },
+        None => ChangeEvent::Claim { claimant, call_timeout },
+    };
     let Some(claimed) = commit_transition(inner, &change, claim).await? else { return Ok(()) };
     crash_point("after_claim");
     let (latest, mut event) = call_provider(inner, &claimed, &provider, slot).await;
@@ -232,8 +237,8 @@ async fn attempt(
     Ok(())
 }
 
-/// A change that may run now, its provider, and the state that the provider's recipe has read.
-type ReadyChange = (Arc<Change>, Arc<dyn Provider>, Option<StateBefore>);
+/// A change that may run now, and the comparison with its target.
+type ReadyChange = (Arc<Change>, SameTarget);
 
 /// Returns the change if it may run now.
 ///
@@ -276,13 +281,24 @@ async fn check_readiness(
             return Err(RetryReason::Unavailable);
         }
     }
-    let recheck = inner.recheck(&change).await;
+    let recheck = match prepare(inner, &change, is_own).await? {
+        Preparation::AsApproved => inner.recheck(&change).await,
+        Preparation::NotItsTurn => {
+            inner.waiting_reasons.remove(id);
+            return Ok(None);
+        }
+        Preparation::Unavailable(error) => Recheck::Unavailable(error),
+        Preparation::Needs(event) => {
+            commit_transition(inner, &change, *event).await?;
+            return Ok(None);
+        }
+    };
     let reason_to_wait = recheck.reason_to_wait();
     let needs_account = reason_to_wait.is_some();
     inner.waiting_reasons.update(&change, reason_to_wait);
     let event = match recheck {
-        Recheck::Same(provider, before) => match votes::void_event(inner, &change) {
-            Ok(None) => return Ok(Some((change, provider, before))),
+        Recheck::Same(same) => match votes::void_event(inner, &change) {
+            Ok(None) => return Ok(Some((change, same))),
             // Keys are the same on all nodes. Another node that is alive does this itself.
             Ok(Some(void)) if is_own || inner.nodes.live_count() == 1 => void,
             Ok(Some(_)) => return Err(RetryReason::Unavailable),

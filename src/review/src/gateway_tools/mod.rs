@@ -1,9 +1,13 @@
-//! The gateway's own tools, with which an agent follows, awaits and withdraws the changes it proposed.
+//! The gateway's own tools, with which an agent follows, awaits and withdraws the changes it proposed, and proposes several
+//! calls as a plan.
 //!
-//! An agent never sees changes of other principals. Nothing here decides on a change.
+//! An agent never sees changes of other principals. Nothing here decides on a change. The session carries out `propose_plan`,
+//! because only it knows the policy for the calls.
 
 mod calls;
+mod plan_view;
 mod resources;
+mod schema;
 #[cfg(test)]
 mod tests;
 mod tools;
@@ -16,10 +20,11 @@ use serde_json::{Map, Value, value::RawValue};
 use tokio::sync::broadcast;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-pub use tools::tool_definitions;
+pub use plan_view::plan_result;
+pub use schema::change_output_schema;
+pub use tools::{PROPOSE_PLAN, PlannedCall, ProposePlanArgs, tool_definitions};
 pub use view::{
-    change_output_schema, change_result, change_result_with_hint, change_text, edits_note, progress_message,
-    task_status_message,
+    change_result, change_result_with_hint, change_text, edits_note, progress_message, task_status_message,
 };
 
 use crate::Changes;
@@ -130,6 +135,10 @@ impl Provider for GatewayTools {
                 "list_changes" => self.list_changes(arguments, ctx).await,
                 "wait_for_change" => self.wait_for_change(arguments, ctx).await,
                 "withdraw_change" => self.withdraw_change(arguments, ctx).await,
+                PROPOSE_PLAN => Err(McpError::new(
+                    ErrorKind::InvalidRequest,
+                    "A plan cannot be proposed here; the session that receives the call does it.",
+                )),
                 _ => Err(unknown_tool(tool)),
             }
         })

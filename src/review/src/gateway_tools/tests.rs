@@ -381,7 +381,8 @@ async fn tools_manage_the_callers_own_changes() {
     let fixture = Fixture::new().await;
     for tool in fixture.tools.tools() {
         assert!(tool.self_service, "{}", tool.name);
-        assert_eq!(tool.annotations.read_only_hint, tool.name != "withdraw_change");
+        let writes = ["propose_plan", "withdraw_change"].contains(&tool.name.as_str());
+        assert_eq!(tool.annotations.read_only_hint, !writes, "{}", tool.name);
         assert_eq!(tool.long_running, tool.name == "wait_for_change");
         assert_eq!(tool.input_schema["additionalProperties"], false);
         jsonschema::draft202012::meta::validate(&tool.input_schema).unwrap();

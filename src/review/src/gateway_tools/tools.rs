@@ -4,10 +4,16 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json, value::RawValue};
 
-use super::view::{change_output_schema, line_schema};
-use countersign_domain::changes::ChangeState;
+use super::{
+    plan_view::plan_schema,
+    schema::{change_output_schema, line_schema},
+};
+use countersign_domain::changes::{
+    ChangeState,
+    plan::{MAX_REASON_BYTES, MAX_STEPS, MAX_TITLE_BYTES},
+};
 use countersign_protocol::annotations::ToolAnnotations;
 use countersign_provider::{ToolDef, schema::Limit};
 
@@ -79,6 +85,41 @@ pub(super) struct WaitArgs {
     /// `done` waits for the outcome, `decided` only for the person's decision.
     #[serde(default)]
     pub until: WaitGoal,
+}
+
+/// The name of the tool with which an agent proposes several calls together.
+pub const PROPOSE_PLAN: &str = "propose_plan";
+
+/// The arguments of [`PROPOSE_PLAN`].
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ProposePlanArgs {
+    /// # Title
+    /// What the plan achieves, in a few words for the reviewer.
+    #[schemars(length(min = 1, max = MAX_TITLE_BYTES))]
+    pub title: String,
+    /// # Reason
+    /// Why it is wanted, for the reviewer.
+    #[schemars(length(max = MAX_REASON_BYTES))]
+    pub reason: Option<String>,
+    /// # Calls
+    /// The calls, in the order in which they run.
+    #[schemars(length(min = 1, max = MAX_STEPS))]
+    pub calls: Vec<PlannedCall>,
+}
+
+/// One call of a plan.
+#[derive(Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PlannedCall {
+    /// # Tool
+    /// The name of the tool, as in the list of tools.
+    #[schemars(length(min = 1))]
+    pub name: String,
+    /// # Arguments
+    /// The arguments of the call.
+    #[schemars(with = "Option<Map<String, Value>>")]
+    pub arguments: Option<Box<RawValue>>,
 }
 
 /// The state that ends a wait.
@@ -160,6 +201,21 @@ pub fn tool_definitions(max_wait: Duration) -> Vec<ToolDef> {
              the change is no longer wanted, or before you propose a corrected one.",
             change_output_schema(),
             ToolAnnotations { read_only_hint: false, ..READ_ONLY },
+        ),
+        tool_def::<ProposePlanArgs>(
+            PROPOSE_PLAN,
+            "Propose plan",
+            "Proposes several calls that belong together, so that a person reviews them as one plan. Nothing runs until all \
+             of them are approved; then they run in the order of `calls`, and the first failure ends the plan. An argument \
+             can stand for a string or a number that an earlier call returns: {\"$from\": 0, \"pointer\": \"/id\"} is the \
+             member `id` of the first call's structured result. A call that the policy denies refuses the whole plan.",
+            plan_schema(),
+            ToolAnnotations {
+                read_only_hint: false,
+                destructive_hint: true,
+                idempotent_hint: false,
+                open_world_hint: true,
+            },
         ),
     ]
 }

@@ -7,13 +7,14 @@ use std::{borrow::Cow, fmt::Write as _};
 
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::{Value, json, value::RawValue};
+use serde_json::value::RawValue;
 
+use super::plan_view::{PlanPlace, plan_note};
 use crate::recheck::truncate_chars;
 use countersign_domain::{
     changes::{
         Change, ChangeFault, ChangeState, Diff, DiffLine, LineOp, Operation, ReviewDecision, ReviewVerdict,
-        proposer_view::ProposerView, visible::has_visible_text,
+        machine::SYSTEM, proposer_view::ProposerView, visible::has_visible_text,
     },
     text::plural,
 };
@@ -49,6 +50,8 @@ pub(super) struct ChangeView<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<Cow<'a, ChangeFault>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    plan: Option<PlanPlace<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<&'a RawValue>,
     next_step: String,
     /// Only set in answers to a wait: the wait ended before the change reached the requested state.
@@ -73,6 +76,7 @@ impl<'a> ChangeView<'a> {
                 .map(|d| ReviewDecision { key_id: None, token: None, other_names: Vec::new(), ..d.clone() })
                 .collect(),
             fault,
+            plan: change.plan.as_ref().map(PlanPlace::new),
             result: change.result.as_deref(),
             next_step: next_step(change),
             timed_out: None,
@@ -114,116 +118,6 @@ impl<'a> ChangeLine<'a> {
     }
 }
 
-fn status_schema() -> Value {
-    json!({ "type": "string", "enum": ChangeState::VARIANTS, "description": "Where the change stands. `pending` and `stale` wait for a person; `applied`, `failed`, `rejected`, `expired` and `withdrawn` are final; `outcome_unknown` waits for a person to say how it ended." })
-}
-
-/// Returns the properties that a listing and a single change have in common.
-fn common_properties() -> serde_json::Map<String, Value> {
-    let time = |description: &str| json!({ "type": "string", "format": "date-time", "description": description });
-    let text = |description: &str| json!({ "type": "string", "description": description });
-    let mut properties = serde_json::Map::new();
-    for (name, schema) in [
-        ("changeId", text("The id of the change (`chg_…`), for get_change, wait_for_change and withdraw_change.")),
-        ("status", status_schema()),
-        ("operation", json!({ "type": "string", "enum": Operation::VARIANTS })),
-        ("entityType", text("What kind of thing it would alter, such as `issue`.")),
-        ("label", text("What a person calls the thing it would alter.")),
-        ("summary", text("What the change would do, in one sentence.")),
-        ("tool", text("The tool that was called.")),
-        ("createdAt", time("When it was proposed.")),
-        ("updatedAt", time("When its status changed last.")),
-        ("expiresAt", time("When it expires if nobody has decided.")),
-    ] {
-        properties.insert(name.into(), schema);
-    }
-    properties
-}
-
-/// Returns the schema of one line of `list_changes`.
-pub(super) fn line_schema() -> Value {
-    let properties = common_properties();
-    let required: Vec<&String> = properties.keys().collect();
-    json!({ "type": "object", "properties": properties, "required": required })
-}
-
-/// Returns the JSON Schema of a change as `structuredContent`: the answer to a reviewed write, and to `get_change`,
-/// `wait_for_change` and `withdraw_change`. Its root is an object.
-#[must_use]
-pub fn change_output_schema() -> Value {
-    let line = json!({
-        "type": "object",
-        "properties": {
-            "op": { "type": "string", "enum": ["equal", "insert", "delete", "skip", "note"] },
-            "text": { "type": "string" }
-        },
-        "required": ["op", "text"]
-    });
-    let field = json!({
-        "type": "object",
-        "properties": {
-            "field": { "type": "string" },
-            "label": { "type": "string" },
-            "before": { "type": ["string", "null"] },
-            "after": { "type": ["string", "null"] },
-            "lines": { "type": "array", "items": line }
-        },
-        "required": ["field", "label", "before", "after"]
-    });
-    let decision = json!({
-        "type": "object",
-        "properties": {
-            "reviewer": { "type": "string" },
-            "verdict": { "type": "string", "enum": ["approve", "reject"] },
-            "comment": { "type": ["string", "null"], "description": "Why, in the reviewer's words." },
-            "at": { "type": "string", "format": "date-time" },
-            "version": { "type": "integer", "minimum": 0 }
-        },
-        "required": ["reviewer", "verdict", "at"]
-    });
-    let text = |description: &str| json!({ "type": "string", "description": description });
-    let mut properties = common_properties();
-    for (name, schema) in [
-        ("version", json!({ "type": "integer", "minimum": 0 })),
-        ("entityId", json!({ "type": ["string", "null"], "description": "null for a thing that does not exist yet." })),
-        ("provider", json!({ "type": "string" })),
-        (
-            "diff",
-            json!({
-                "type": "object",
-                "description": "Before and after, field by field.",
-                "properties": {
-                    "fields": { "type": "array", "items": field },
-                    "truncated": { "type": "boolean" }
-                },
-                "required": ["fields"]
-            }),
-        ),
-        ("duplicateOf", text("Your open change that asked for the same call when this one was proposed.")),
-        ("decisions", json!({ "type": "array", "items": decision, "description": "Who decided, and why." })),
-        (
-            "fault",
-            json!({
-                "type": "object",
-                "description": "Why it failed, expired, went stale or ended unknown.",
-                "properties": { "code": { "type": "string" }, "message": { "type": "string" } },
-                "required": ["code", "message"]
-            }),
-        ),
-        ("result", json!({ "type": "object", "description": "What the tool answered, once the change was applied." })),
-        ("nextStep", json!({ "type": "string", "description": "What to do now." })),
-    ] {
-        properties.insert(name.into(), schema);
-    }
-    json!({
-        "type": "object",
-        "title": "Change",
-        "description": "A proposed write, and where it stands.",
-        "properties": properties,
-        "required": ["changeId", "status", "operation", "entityType", "summary", "diff", "expiresAt"]
-    })
-}
-
 /// Returns the answer to a reviewed or repeated write, for a change in any state.
 #[must_use]
 pub fn change_result(change: &Change) -> ToolResult {
@@ -249,7 +143,11 @@ pub fn edits_note(change: &Change) -> Option<String> {
     }
     let mut out = String::new();
     for edit in &change.edits {
-        let _ = write!(out, "The reviewer {} changed the arguments at {}", one_line(&edit.by, 128), edit.at);
+        let editor = match edit.by == SYSTEM && edit.key_id.is_none() {
+            true => "The gateway".to_owned(),
+            false => format!("The reviewer {}", one_line(&edit.by, 128)),
+        };
+        let _ = write!(out, "{editor} changed the arguments at {}", edit.at);
         let _ = writeln!(out, "{}", quoted_comment(edit.comment.as_deref(), 4_000).as_deref().unwrap_or("."));
     }
     if change.redacted.is_some() {
@@ -387,6 +285,9 @@ pub fn change_text(change: &Change) -> String {
     if let Some(answer) = answer_text(change) {
         out.push_str("Answer of the tool:\n");
         let _ = writeln!(out, "{answer}");
+    }
+    if let Some(plan) = &change.plan {
+        let _ = writeln!(out, "{}", plan_note(plan));
     }
     if change.state == ChangeState::Pending {
         if let Some(first) = &change.duplicate_of {

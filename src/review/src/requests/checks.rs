@@ -158,6 +158,7 @@ const fn error_kind(illegal: IllegalTransition) -> ErrorKind {
         | IllegalTransition::NothingToVoid
         | IllegalTransition::NoOpenQuestion
         | IllegalTransition::NotReadBack
+        | IllegalTransition::NotInPlan
         | IllegalTransition::State { .. } => ErrorKind::ChangeNotPending,
     }
 }

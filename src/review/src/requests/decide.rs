@@ -151,12 +151,21 @@ impl Changes {
 }
 
 async fn decide_now(inner: &Inner, decision: ChangeDecision) -> RequestResult {
+    let (change, event) = check_decision(inner, decision).await?;
+    record_decision(inner, &change, event).await
+}
+
+/// Checks a decision as far as possible without making it. Returns the change with the event that makes it.
+pub(super) async fn check_decision(
+    inner: &Inner,
+    decision: ChangeDecision,
+) -> Result<(Arc<Change>, ChangeEvent), ChangeRequestError> {
     let ChangeDecision { id, reviewer, verdict, comment, version, digest, bulk } = decision;
     let comment = visible::visible_comment(comment);
     let change = load(inner, &id).await?;
     let approves = verdict == ReviewVerdict::Approve;
     if approves && !change.may_be_approved_by(Person::from_principal(&reviewer)) {
-        return to_request_result(inner, &change, Err(TransitionError::Illegal(IllegalTransition::SelfApproval))).await;
+        return refuse(inner, &change, IllegalTransition::SelfApproval).await;
     }
     check_reviewer(inner, &reviewer, &change)?;
     check_decidable(inner, &change, version).await?;
@@ -191,13 +200,26 @@ async fn decide_now(inner: &Inner, decision: ChangeDecision) -> RequestResult {
         if change.state == ChangeState::Pending
             && let Err(illegal) = machine::apply(&change, event.clone(), inner.config.now())
         {
-            return to_request_result(inner, &change, Err(TransitionError::Illegal(illegal))).await;
+            return refuse(inner, &change, illegal).await;
         }
         require_same_target(inner, &change).await?;
     }
-    let decided = inner.transitions.apply_event_for_endpoint(&change, event).await;
+    Ok((change, event))
+}
+
+/// Makes a decision that was checked.
+pub(super) async fn record_decision(inner: &Inner, change: &Arc<Change>, event: ChangeEvent) -> RequestResult {
+    let decided = inner.transitions.apply_event_for_endpoint(change, event).await;
     crash_point("after_decide");
-    to_request_result(inner, &change, decided).await
+    to_request_result(inner, change, decided).await
+}
+
+/// Returns the refusal of a decision that is not legal.
+async fn refuse<T>(inner: &Inner, change: &Arc<Change>, illegal: IllegalTransition) -> Result<T, ChangeRequestError> {
+    match to_request_result(inner, change, Err(TransitionError::Illegal(illegal))).await {
+        Ok(change) => Err(version_conflict_error(&change)),
+        Err(refused) => Err(refused),
+    }
 }
 
 /// Checks the rule's conditions for an approval.

@@ -15,10 +15,17 @@ use super::{
 use crate::{
     ChangeEdit, ChangeRequestError, Changes,
     inner::Inner,
+    plan_steps::compose_over_plan,
     recheck::{PreviewFailure, truncate_headlines},
+    store_error,
 };
 use countersign_domain::{
-    changes::{Change, Editing, SignInTerms, Terms, arguments, machine::ChangeEvent, visible},
+    changes::{
+        Change, Editing, SignInTerms, Terms, arguments,
+        machine::ChangeEvent,
+        plan::{has_references, references},
+        visible,
+    },
     policy::{Decision, Verdict, terms::stricter_terms},
 };
 use countersign_protocol::{ErrorKind, McpError};
@@ -64,7 +71,9 @@ async fn edit_now(inner: &Inner, edit: ChangeEdit) -> RequestResult {
         let terms = terms_after_edit(inner, &change, &arguments).await?;
         let (provider, ComputedPreview { preview, .. }) =
             inner.preview_as_proposer(&change, &arguments).await.map_err(PreviewFailure::into_error)?;
-        Ok((terms, truncate_headlines(preview), provider.server_identity()))
+        let mut preview = truncate_headlines(preview);
+        compose_over_plan(inner, &change, &mut preview).await.map_err(|e| store_error(&e))?;
+        Ok((terms, preview, provider.server_identity()))
     };
     let (terms, preview, served_by) =
         prepared.await.map_err(|error| ChangeRequestError { error, current: Some(Arc::clone(&change)) })?;
@@ -90,12 +99,22 @@ fn check_arguments(
             "The change already has these arguments; approve it without an edit",
         ));
     }
+    if let Some(plan) = change.plan.as_ref().filter(|_| has_references(edited)) {
+        // The schema is checked once the references are filled in.
+        return references(edited, plan.index as usize)
+            .map(drop)
+            .map_err(|e| McpError::new(ErrorKind::ValidationFailed, e.to_string()));
+    }
     directory.validate(&change.provider, &change.tool, edited)
 }
 
 /// Returns the review terms of the edited call: those of the proposal combined with those that policy sets for the edited
 /// call now, so that an edit cannot avoid a rule.
-async fn terms_after_edit(inner: &Inner, change: &Arc<Change>, edited: &Arc<RawValue>) -> Result<Terms, McpError> {
+pub(crate) async fn terms_after_edit(
+    inner: &Inner,
+    change: &Arc<Change>,
+    edited: &Arc<RawValue>,
+) -> Result<Terms, McpError> {
     let (directory, proposed, arguments) = (Arc::clone(&inner.directory), Arc::clone(change), Arc::clone(edited));
     // Evaluating a condition may take long.
     let decision = tokio::task::spawn_blocking(move || directory.judge_edited_arguments(&proposed, &arguments)).await;

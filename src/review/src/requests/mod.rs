@@ -4,6 +4,8 @@
 mod checks;
 pub mod decide;
 pub mod edit;
+pub mod plan;
+pub mod plan_decision;
 pub mod propose;
 pub mod refresh;
 

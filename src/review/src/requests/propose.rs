@@ -76,7 +76,7 @@ impl Changes {
 
 /// Writes a new change, and removes it from the duplicate index if it is refused. The actor removes a change that the store
 /// did not write; after a timeout, the write may still succeed.
-async fn write_new_change(inner: &Inner, draft: Draft) -> TransitionResult {
+pub(super) async fn write_new_change(inner: &Inner, draft: Draft) -> TransitionResult {
     let id = draft.change.id.clone();
     let written = inner.transitions.write_for_endpoint(draft).await;
     crash_point("after_propose");
@@ -109,7 +109,7 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
     }
 }
 
-fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
+pub(super) fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
     check_proposal(inner, &proposal)?;
     let mut change = new_change(inner, proposal);
     let call =
@@ -126,7 +126,7 @@ fn prepare(inner: &Inner, proposal: Proposal) -> Result<Draft, McpError> {
     draft.inspect_err(|_| inner.shared.duplicates.remove(&id))
 }
 
-fn into_client_error(error: TransitionError) -> McpError {
+pub(super) fn into_client_error(error: TransitionError) -> McpError {
     match error {
         TransitionError::Refused(error) => error,
         TransitionError::Store(error) => store_error(&error),
@@ -151,7 +151,7 @@ fn check_proposal(inner: &Inner, proposal: &Proposal) -> Result<(), McpError> {
 
 /// Checks the size and form of arguments that a reviewer will see; `kind` is the error if they are
 /// ambiguous or not an object.
-pub(super) fn check_reviewable(arguments: &RawValue, max: usize, kind: ErrorKind) -> Result<(), McpError> {
+pub(crate) fn check_reviewable(arguments: &RawValue, max: usize, kind: ErrorKind) -> Result<(), McpError> {
     let size = arguments.get().len();
     if size > max {
         return Err(McpError::new(ErrorKind::TooLarge, "The arguments are too large to be reviewed")
@@ -177,6 +177,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         idempotency_key,
         stated_reason,
         expire_after,
+        plan,
     } = proposal;
     let preview = recheck::truncate_headlines(preview);
     let dialogue = client_capabilities.filter(|_| terms.questions).map(Dialogue::new);
@@ -208,6 +209,7 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         stated_reason: stated_reason.and_then(shorten_reason),
         terms,
         duplicate_of: None,
+        plan,
         run_after: None,
         claimed_by: None,
         call_timeout_ms: None,
@@ -224,6 +226,9 @@ fn new_change(inner: &Inner, proposal: Proposal) -> Change {
         redacted: None,
     };
     change.digest = change.review_digest();
+    if change.is_allowed_step() {
+        change.state = ChangeState::Approved;
+    }
     change
 }
 
@@ -251,7 +256,7 @@ pub(super) fn shorten_reason(reason: String) -> Option<String> {
 }
 
 /// Answers a repeated proposal with the existing change, if it is the same call.
-fn answer_repeat(existing: Arc<Change>, repeat: &Change) -> Result<Arc<Change>, McpError> {
+pub(super) fn answer_repeat(existing: Arc<Change>, repeat: &Change) -> Result<Arc<Change>, McpError> {
     let is_same_call = existing.provider == repeat.provider
         && existing.tool == repeat.tool
         && match &existing.redacted {

@@ -54,8 +54,8 @@ async fn recheck_target(inner: &Inner, change: &Arc<Change>) -> Result<TargetChe
     Ok(match inner.recheck(change).await {
         Recheck::Same(..) if !is_stale => TargetCheck::AsShown,
         // The change is no longer stale, but reviewers were shown that it cannot be approved.
-        Recheck::Same(provider, _) => {
-            TargetCheck::NotAsShown(refresh_unchanged(inner, change, provider.server_identity()).await, None)
+        Recheck::Same(same) => {
+            TargetCheck::NotAsShown(refresh_unchanged(inner, change, same.provider.server_identity()).await, None)
         }
         Recheck::Moved(moved) => {
             let Divergence { preview, served_by, fault } = *moved;

@@ -101,6 +101,15 @@ impl Store for FaultyStore {
     fn proposals_since(&self, since: jiff::Timestamp) -> StoreFuture<Vec<countersign_store::ProposalRecord>> {
         self.store.proposals_since(since)
     }
+    fn plan(&self, plan: &str) -> StoreFuture<Vec<Arc<Change>>> {
+        self.store.plan(plan)
+    }
+    fn plan_states(&self, plan: &str) -> StoreFuture<Vec<countersign_domain::changes::plan::StepState>> {
+        self.store.plan_states(plan)
+    }
+    fn open_plans(&self) -> StoreFuture<Vec<String>> {
+        self.store.open_plans()
+    }
     fn changes_with_votes(&self) -> StoreFuture<Vec<String>> {
         self.store.changes_with_votes()
     }

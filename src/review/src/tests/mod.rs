@@ -9,6 +9,8 @@ mod execution;
 mod failing_store;
 mod feed;
 mod lifecycle;
+mod plan_crashes;
+mod plans;
 mod restored_backup;
 mod retention;
 mod review_terms;

@@ -1,8 +1,9 @@
 //! Periodic work on changes: expires them, voids votes that are no longer valid, marks the outcome of changes whose node is
-//! gone as unknown, and prunes old changes. The leading node does it until the gateway closes.
+//! gone as unknown, moves plans on, and prunes old changes. The leading node does it until the gateway closes.
 
 pub mod expiry;
 pub mod orphans;
+pub mod plans;
 pub mod prune;
 pub mod votes;
 

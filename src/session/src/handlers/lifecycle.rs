@@ -16,7 +16,7 @@ pub const INSTRUCTIONS: &str = "Countersign lets you read freely and puts a pers
 A tool that writes answers at once with a pending change and its id: nothing has happened yet. A person sees the \
 change as a diff and approves or rejects it. Call `wait_for_change` with the id to wait for the decision, or \
 `get_change` to look; a rejection carries the reviewer's reason. Do not repeat a write because it is pending; \
-withdraw it with `withdraw_change` if you no longer want it.";
+withdraw it with `withdraw_change` if you no longer want it. Propose writes that belong together with `propose_plan`.";
 
 /// Returns the capabilities of the gateway in one revision.
 #[must_use]

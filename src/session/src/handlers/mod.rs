@@ -10,6 +10,7 @@ mod client_questions;
 pub mod lifecycle;
 pub mod listen;
 pub mod lists;
+mod module_call;
 pub mod prompts;
 pub mod resources;
 pub mod reviewed;
@@ -32,10 +33,10 @@ pub struct ItemRequest<'a> {
     pub limits: &'a RequestLimits,
 }
 
-/// Returns `true` if one call may answer several equal requests of a batch: it only reads and has no progress token.
+/// Returns `true` if one call may answer several equal requests of a batch: it only reads, and has no progress token and no plan.
 #[must_use]
 pub fn is_shareable_read(table: &RouteTable, request: &Request<'_>) -> bool {
-    if !request.meta().is_ok_and(|meta| meta.progress_token.is_none()) {
+    if !request.meta().is_ok_and(|meta| meta.progress_token.is_none() && meta.plan.is_none()) {
         return false;
     }
     match Method::parse(&request.method) {

@@ -6,19 +6,19 @@ use serde_json::value::RawValue;
 
 use super::{
     account_connection,
-    client_questions::ClientQuestions,
     lists::{hint_for_tools, render_page},
+    module_call::run_module,
     reviewed::{
         self,
         dashboard_hint::dashboard_hint,
         finished_call::{FinishedCall, is_tool_failure},
         missing_arguments::{self, MissingArguments},
+        plans,
     },
     tasks,
     upstream_wait::RouteFinder,
 };
 use crate::{
-    long_requests::interrupted_wait_error,
     owned::OwnedRequest,
     policy::{self, Admission, AdmittedCall, Counting, JudgedCall},
     server::{CallRunner, Reviews},
@@ -37,8 +37,11 @@ use countersign_protocol::{
     json::{MemberEdit, member, string, trusted_raw_value},
     params,
 };
-use countersign_provider::{CallContext, ToolResult};
-use countersign_review::gateway_tools::{change_result, change_result_with_hint};
+use countersign_provider::ToolResult;
+use countersign_review::{
+    PlanAnnouncement,
+    gateway_tools::{change_result, change_result_with_hint},
+};
 use countersign_routing::{RouteTable, ToolRoute, validate};
 use countersign_telemetry::metrics::Transport;
 
@@ -73,6 +76,8 @@ pub(super) struct ToolCall<'a> {
     pub state: Option<Cow<'a, str>>,
     /// `inputResponses` of a repeated call, as JSON.
     pub responses: Option<&'a str>,
+    /// The plan of which the call is a step.
+    pub plan: Option<PlanAnnouncement>,
 }
 
 impl<'a> ToolCall<'a> {
@@ -93,6 +98,7 @@ impl<'a> ToolCall<'a> {
             accepts_task,
             state: retry_member("requestState").and_then(string),
             responses: retry_member("inputResponses").filter(|responses| responses.starts_with('{')),
+            plan: meta.plan.map(|plan| plans::parse_announcement(exchange, plan)).transpose()?,
         })
     }
 }
@@ -170,7 +176,8 @@ async fn answer_call(
 ) -> Result<Reply, McpError> {
     let ToolCallScope { exchange, cancel, table, runner, .. } = scope;
     let params = request.tool_call()?;
-    let route = find_route(finder, &params.name).await?;
+    let mut finder = finder;
+    let route = find_route(&mut finder, &params.name).await?;
     let is_module = route.provider.upstream().is_none();
     let completed_owned;
     let completed_request;
@@ -188,7 +195,11 @@ async fn answer_call(
         CallPlan::for_tool(exchange, &request.outlined_params().object, upstream)
     };
     let plan = classify(&route);
-    if is_module && !plan.wants_task {
+    if plans::is_plan_tool(&route) && !plan.wants_task {
+        let outcome = Box::pin(plans::propose_plan(scope, &mut finder, &route, params.arguments)).await;
+        return to_tool_failure(outcome, &route)?.into_reply(exchange.revision());
+    }
+    if (is_module && !plan.wants_task) || plans::is_step(request) {
         return run_or_review(scope, request, &route, None, params.arguments).await;
     }
     if is_module && !route.ruling.may_review() {
@@ -297,7 +308,11 @@ async fn run_or_review(
 ) -> Result<Reply, McpError> {
     let ToolCallScope { exchange, reviews, .. } = scope;
     let call = ToolCall::new(exchange, request, arguments)?;
-    match check_arguments_and_run(scope, &call, route, judged).await? {
+    let outcome = match &call.plan {
+        Some(plan) => to_tool_failure(Box::pin(plans::propose_step(scope, &call, route, plan)).await, route),
+        None => check_arguments_and_run(scope, &call, route, judged).await,
+    };
+    match outcome? {
         ToolOutcome::Pending(change) if call.accepts_task => {
             Ok(Reply { is_pending: true, ..tasks::creation_reply(exchange, reviews, &change, call.progress_token) })
         }
@@ -333,7 +348,11 @@ impl ToolOutcome {
 
 /// Returns the outcome of a call with invalid arguments. They are a protocol error in old revisions and for plain HTTP
 /// clients. In newer revisions they are a result that a model can read (2025-11-25/server/tools#error-handling).
-fn invalid_arguments(exchange: &Exchange, route: &ToolRoute, error: McpError) -> Result<ToolOutcome, McpError> {
+pub(super) fn invalid_arguments(
+    exchange: &Exchange,
+    route: &ToolRoute,
+    error: McpError,
+) -> Result<ToolOutcome, McpError> {
     let is_result =
         exchange.transport != Transport::Rest && exchange.revision().rules().invalid_arguments_are_tool_errors;
     if is_result { to_tool_failure(Err(error), route) } else { Err(error) }
@@ -372,13 +391,13 @@ async fn judge_with_fallback(
 }
 
 /// Returns the arguments of a call. They may be omitted, which counts as an empty object.
-fn arguments_or_empty(arguments: Option<&RawValue>) -> Result<&RawValue, McpError> {
+pub(super) fn arguments_or_empty(arguments: Option<&RawValue>) -> Result<&RawValue, McpError> {
     arguments
         .or_else(|| trusted_raw_value("{}"))
         .ok_or_else(|| McpError::new(ErrorKind::Internal, "an empty object is not JSON"))
 }
 
-async fn find_route(mut finder: RouteFinder<'_>, name: &str) -> Result<Arc<ToolRoute>, McpError> {
+pub(super) async fn find_route(finder: &mut RouteFinder<'_>, name: &str) -> Result<Arc<ToolRoute>, McpError> {
     if let Some(route) = finder.table.find_tool(name) {
         return Ok(route);
     }
@@ -457,44 +476,4 @@ async fn decide_and_run(
 /// Returns `true` if the error becomes a result that the model reads.
 fn is_for_model(error: &McpError) -> bool {
     is_tool_failure(error.kind) && account_connection::connect_url(error).is_none()
-}
-
-/// Runs a call of a module's tool.
-async fn run_module(
-    exchange: &Exchange,
-    runner: &CallRunner,
-    admitted: &AdmittedCall,
-    arguments: &RawValue,
-    call: &ToolCall<'_>,
-    cancel: &Cancellation,
-) -> Result<ToolOutcome, McpError> {
-    let route = admitted.route();
-    let questions = route.def.long_running.then(|| ClientQuestions::for_call(exchange, call.responses)).flatten();
-    let (inquirer, mut questions) = questions.unzip();
-    let meter = Some(runner.limiter.meter(&exchange.identity.principal));
-    let context = CallContext { inquirer, meter, ..exchange.call_context(cancel, call.progress_token) };
-    let work = route.provider.as_provider().call(&route.def.name, arguments, &context);
-    let result = if route.def.long_running {
-        // The tool may wait for a person, so there is no timeout. The gateway bounds only the number of such calls.
-        let _slot = runner.long_requests.admit(&exchange.identity.principal)?;
-        let asking = async {
-            match &mut questions {
-                Some(questions) => questions.serve().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            result = work => result?,
-            result = asking => return Ok(ToolOutcome::NeedsInput { result, pending: false }),
-            () = runner.long_requests.shutdown.cancelled() => {
-                return Err(interrupted_wait_error());
-            }
-            revoked = runner.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
-        }
-    } else {
-        runner.limits.with_timeout(work).await?
-    };
-    let failure = result.is_error.then_some(ErrorKind::ToolExecution);
-    let fits_output_schema = failure.is_none() || route.allows_structured_error();
-    Ok(ToolOutcome::Finished(FinishedCall { result, failure, fits_output_schema }, None))
 }

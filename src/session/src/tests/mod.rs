@@ -6,6 +6,7 @@ mod inbound;
 mod lifecycle;
 mod lists;
 mod middleware;
+mod plans;
 mod reviewed;
 mod scopes;
 mod subscriptions;

@@ -12,6 +12,7 @@ use super::rows::{self, execute, query, query_opt};
 use crate::{
     Draft, LateCall, StoreError, WriteError,
     rows::{parse_moment, signed},
+    statements::claims::plan_condition,
 };
 use countersign_domain::changes::{Change, ChangeState, Claimant, machine::EventKind};
 
@@ -54,35 +55,44 @@ pub(super) const TARGET_TAKEN_MS: &str =
 
 /// Updates an existing change. Callers append `RETURNING`.
 pub(super) const UPDATE_CHANGE: &str =
-    "UPDATE changes SET version = $3, state = $4, expires_at = $5, body = $6, finished_at = $7, votes = $8, title = $9
+    "UPDATE changes SET version = $3, state = $4, expires_at = $5, body = $6, finished_at = $7, votes = $8, title = $9,
+                        run_after_ms = $10
      WHERE id = $1 AND version = $2";
 
 /// Writes a transition and its claim in one statement, and returns the change's number. A new claim needs the expected
-/// version, a valid lease and a free target. Other transitions need the claim itself.
+/// version, a valid lease, a free target, and a plan that lets the change run if it has one. Other transitions need the claim itself.
 pub(super) async fn write_with_claim(
     client: &ClientWrapper,
-    values: [rows::Value<'_>; 9],
+    values: [rows::Value<'_>; 10],
     effect: &ClaimEffect<'_>,
-    change: &Change,
+    draft: &Draft,
     claimant: &Claimant,
 ) -> Result<Result<i64, WriteError>, StoreError> {
+    let change = &draft.change;
     let epoch = signed(claimant.epoch);
     let target = change.target_hash();
     let taken_until = change.target_taken_until.map(Timestamp::as_millisecond);
     let ready = "ready AS MATERIALIZED (SELECT 1 FROM changes WHERE id = $1 AND version = $2 FOR UPDATE)";
-    let own_claim = "change_id = $1 AND node = $10 AND epoch = $11 AND lapsed_until IS NULL AND taken_ms IS NULL
+    let own_claim = "change_id = $1 AND node = $11 AND epoch = $12 AND lapsed_until IS NULL AND taken_ms IS NULL
                AND EXISTS (SELECT FROM ready)";
+    let plan = change.plan.as_ref().map(|plan| (&plan.id, i64::from(plan.index)));
+    let at = draft.at.as_millisecond();
     let mut parameters = values.to_vec();
     parameters.extend([&claimant.node as rows::Value<'_>, &epoch]);
     let (alive, claim) = match effect {
         ClaimEffect::Makes(_) => {
             parameters.push(&target);
-            let alive = "SELECT 1 FROM nodes WHERE id = $10 AND epoch = $11 AND lease_until > clock_timestamp()";
+            let plan_allows = plan.as_ref().map_or_else(String::new, |(id, index)| {
+                parameters.extend([id as rows::Value<'_>, index, &at]);
+                format!("AND {}", plan_condition("$14", "$15::bigint", "$16::bigint"))
+            });
+            let alive = "SELECT 1 FROM nodes WHERE id = $11 AND epoch = $12 AND lease_until > clock_timestamp()";
             let claim = format!(
                 "INSERT INTO claims (change_id, target, node, epoch)
-                 SELECT $1, $12, $10, $11 WHERE EXISTS (SELECT FROM alive) AND EXISTS (SELECT FROM ready)
+                 SELECT $1, $13, $11, $12 WHERE EXISTS (SELECT FROM alive) AND EXISTS (SELECT FROM ready)
+                   {plan_allows}
                    -- Checked first, so that a refused claim does not lock the row of the present holder.
-                   AND NOT EXISTS (SELECT FROM claims WHERE target = $12 AND coalesce({TARGET_TAKEN_MS} > {NOW_MS}, true))
+                   AND NOT EXISTS (SELECT FROM claims WHERE target = $13 AND coalesce({TARGET_TAKEN_MS} > {NOW_MS}, true))
                  ON CONFLICT (target) DO UPDATE SET change_id = excluded.change_id, node = excluded.node,
                      epoch = excluded.epoch, lapsed_until = NULL, taken_ms = NULL
                  WHERE {TARGET_TAKEN_MS} <= {NOW_MS} RETURNING 1"
@@ -94,7 +104,7 @@ pub(super) async fn write_with_claim(
         }
         _ if taken_until.is_some() => {
             parameters.push(&taken_until);
-            ("SELECT 1", format!("UPDATE claims SET taken_ms = $12 WHERE {own_claim} RETURNING 1"))
+            ("SELECT 1", format!("UPDATE claims SET taken_ms = $13 WHERE {own_claim} RETURNING 1"))
         }
         _ => ("SELECT 1", format!("DELETE FROM claims WHERE {own_claim} RETURNING 1")),
     };

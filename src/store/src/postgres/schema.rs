@@ -27,6 +27,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0007_targets_taken.sql"),
     include_str!("migrations/0008_people.sql"),
     include_str!("migrations/0009_accounts.sql"),
+    include_str!("migrations/0010_plans.sql"),
 ];
 /// The first schema version that several gateways can share. A gateway with an older schema must end before the
 /// migration.

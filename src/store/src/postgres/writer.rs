@@ -19,6 +19,7 @@ use std::{
 use bytes::Bytes;
 use deadpool_postgres::ClientWrapper;
 use futures_util::future::{join, join_all};
+use jiff::Timestamp;
 use tokio::sync::mpsc::Receiver;
 
 use super::{
@@ -48,8 +49,9 @@ use countersign_domain::changes::{audit::AuditHead, machine::EventKind};
 use countersign_runtime::crash::crash_point;
 
 const INSERT_CHANGE: &str =
-    "INSERT INTO changes (id, version, state, principal, idempotency_key, bytes, expires_at, body, votes, title)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) ON CONFLICT DO NOTHING RETURNING no";
+    "INSERT INTO changes (id, version, state, principal, idempotency_key, bytes, expires_at, body, votes, title,
+                          plan_id, plan_index, plan_last)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) ON CONFLICT DO NOTHING RETURNING no";
 
 /// The limits for an idle transaction: the default (see [`connect`]), and a longer one for large statements, whose
 /// transfer takes time. The longer limit applies only until the heads are locked.
@@ -352,18 +354,22 @@ async fn write_transitions(
                 let (bytes, principal) =
                     (signed(draft.body.len() as u64), to_postgres_text(&change.proposer.principal));
                 let key = change.idempotency_key.as_deref().map(to_postgres_text);
-                let values: &[rows::Value<'_>] =
-                    &[&change.id, &version, &state, &principal, &key, &bytes, &expires_at, &draft.body, &votes, &title];
-                client.query_opt(insert, values).await
+                let plan = change.plan.as_ref();
+                let (plan_id, index) = (plan.map(|plan| &plan.id), plan.map(|plan| i64::from(plan.index)));
+                let last = plan.map(|plan| plan.last);
+                let mut values = vec![&change.id as rows::Value<'_>, &version, &state, &principal, &key, &bytes];
+                values.extend([&expires_at as rows::Value<'_>, &draft.body, &votes, &title, &plan_id, &index, &last]);
+                client.query_opt(insert, &values).await
             }
             Some(expected) => {
                 let finished = change.state.is_final().then(|| change.updated_at.as_second());
                 let expected = signed(expected);
-                let values: [rows::Value<'_>; 9] =
-                    [&change.id, &expected, &version, &state, &expires_at, &draft.body, &finished, &votes, &title];
+                let (id, body, run_after) = (&change.id, &draft.body, change.run_after.map(Timestamp::as_millisecond));
+                let values: [rows::Value<'_>; 10] =
+                    [id, &expected, &version, &state, &expires_at, body, &finished, &votes, &title, &run_after];
                 let effect = ClaimEffect::for_draft(draft);
                 if let ClaimEffect::Makes(by) | ClaimEffect::Needs(by) = effect {
-                    return claims::write_with_claim(client, values, &effect, change, by)
+                    return claims::write_with_claim(client, values, &effect, draft, by)
                         .await
                         .map(|no| no.map(WriteEffect::Transition));
                 }

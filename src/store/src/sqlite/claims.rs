@@ -3,23 +3,30 @@
 use rusqlite::Connection;
 
 use super::sql::{execute, rows};
-use crate::{Draft, StoreError, WriteError, values};
+use crate::{Draft, StoreError, WriteError, sql::Value, statements::claims::plan_condition, values};
 use countersign_domain::changes::{ChangeState, machine::EventKind};
 
 /// Takes the target of a change that becomes executing. Called before the rest of the transition is written.
 ///
 /// # Errors
-/// [`WriteError::Busy`] if another change holds the target; [`WriteError::Conflict`] if the change has another
+/// [`WriteError::Busy`] if another change holds the target, or if the plan of the change does not let it run yet; [`WriteError::Conflict`] if the change has another
 /// version.
 pub(super) fn take_target(conn: &Connection, draft: &Draft) -> Result<(), WriteError> {
     let (EventKind::Executing, Some(expected)) = (draft.kind, draft.expected) else { return Ok(()) };
     let change = &draft.change;
     let ready = "SELECT 1 FROM changes WHERE id = ?1 AND version = ?2";
+    let target = change.target_hash();
+    let mut parameters = values![&change.id, expected, &target, draft.at.as_millisecond()].to_vec();
+    let mut plan_allows = String::new();
+    if let Some(plan) = &change.plan {
+        plan_allows = format!(" AND {}", plan_condition("?5", "?6", "?4"));
+        parameters.extend([Value::from(&plan.id), Value::from(plan.index)]);
+    }
     let sql = format!(
-        "INSERT INTO claims (change_id, target) SELECT ?1, ?3 WHERE EXISTS ({ready})
+        "INSERT INTO claims (change_id, target) SELECT ?1, ?3 WHERE EXISTS ({ready}){plan_allows}
          ON CONFLICT (target) DO UPDATE SET change_id = excluded.change_id, taken_ms = NULL WHERE taken_ms <= ?4"
     );
-    if execute(conn, &sql, values![&change.id, expected, &change.target_hash(), draft.at.as_millisecond()])? == 1 {
+    if execute(conn, &sql, &parameters)? == 1 {
         return Ok(());
     }
     let is_ready = !rows(conn, ready, values![&change.id, expected])?.is_empty();

@@ -38,6 +38,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0013_sign_in_codes.sql"),
     include_str!("migrations/0014_people.sql"),
     include_str!("migrations/0015_accounts.sql"),
+    include_str!("migrations/0016_plans.sql"),
 ];
 
 /// The maximum wait for a write of another process, such as `countersign keys create` beside the gateway.

@@ -18,6 +18,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use jiff::Timestamp;
 use rusqlite::{Connection, ErrorCode};
 
 use super::{
@@ -211,8 +212,10 @@ impl Writer {
         match draft.expected {
             None => {
                 let sql = "INSERT INTO changes
-                               (id, version, state, principal, idempotency_key, bytes, expires_at, body)
-                           VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8) ON CONFLICT DO NOTHING";
+                               (id, version, state, principal, idempotency_key, bytes, expires_at, body,
+                                plan_id, plan_index, plan_last)
+                           VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11) ON CONFLICT DO NOTHING";
+                let plan = change.plan.as_ref();
                 let (principal, key) = (&change.proposer.principal, change.idempotency_key.as_ref());
                 let state = change.state.as_str();
                 let values = values![
@@ -223,7 +226,10 @@ impl Writer {
                     key,
                     draft.body.len(),
                     &expires_at,
-                    &draft.body
+                    &draft.body,
+                    plan.map(|plan| &plan.id),
+                    plan.map(|plan| plan.index),
+                    plan.map(|plan| plan.last),
                 ];
                 if execute(conn, sql, values)? != 1 {
                     return Err(WriteError::Duplicate);
@@ -231,11 +237,15 @@ impl Writer {
             }
             Some(expected) => {
                 claims::take_target(conn, draft)?;
-                let sql = "UPDATE changes SET version = ?3, state = ?4, expires_at = ?5, body = ?6, finished_at = ?7
+                let sql = "UPDATE changes SET version = ?3, state = ?4, expires_at = ?5, body = ?6, finished_at = ?7,
+                               run_after_ms = ?8
                            WHERE id = ?1 AND version = ?2";
                 let finished = change.state.is_final().then(|| change.updated_at.as_second());
                 let state = change.state.as_str();
-                let values = values![&change.id, expected, change.version, state, &expires_at, &draft.body, finished];
+                let run_after = change.run_after.map(Timestamp::as_millisecond);
+                let body = &draft.body;
+                let values =
+                    values![&change.id, expected, change.version, state, &expires_at, body, finished, run_after];
                 if execute(conn, sql, values)? != 1 {
                     return Err(WriteError::Conflict);
                 }

@@ -42,7 +42,7 @@ pub async fn list_live<S: Sql>(db: &S) -> Result<Vec<LiveChange>, StoreError> {
     let mut parameters = Parameters::default();
     let open = ChangeState::VARIANTS.iter().filter(|state| !state.is_final()).map(|state| state.as_str());
     let sql = format!(
-        "SELECT c.id, c.state, c.principal, c.bytes, c.expires_at, s.call_hash
+        "SELECT c.id, c.state, c.principal, c.bytes, c.expires_at, s.call_hash, c.plan_id
          FROM changes c LEFT JOIN change_search s ON s.no = c.no WHERE c.state IN {} ORDER BY c.no",
         parameters.add_all(open)
     );
@@ -54,6 +54,7 @@ pub async fn list_live<S: Sql>(db: &S) -> Result<Vec<LiveChange>, StoreError> {
             bytes: row.get(3)?,
             expires_at: row.get(4)?,
             call_hash: row.get(5)?,
+            plan: row.get(6)?,
         })
     };
     db.rows(&sql, &parameters.values()).await?.iter().map(read).collect()

@@ -1,4 +1,4 @@
-//! Reads which changes hold which targets.
+//! Reads which changes hold which targets, and states when a step of a plan may be claimed.
 
 use jiff::Timestamp;
 
@@ -23,4 +23,17 @@ pub async fn occupants<S: Sql>(db: &S, targets: &[String], now: Timestamp) -> Re
     );
     let read = |row: &Row| Ok(Occupant { target: row.get(0)?, change: row.get(1)?, until: row.get(2)? });
     db.rows(&sql, &parameters.values()).await?.iter().map(read).collect()
+}
+
+/// Returns the condition under which a step of a plan may run, given the parameters with the id of the plan, the position of
+/// the step and the present time in milliseconds: the plan is complete, all earlier steps are applied, and the step and all
+/// later ones are approved for good.
+pub fn plan_condition(plan: &str, index: &str, now_ms: &str) -> String {
+    let steps = format!("FROM changes s WHERE s.plan_id = {plan}");
+    format!(
+        "(SELECT count(*) {steps} AND s.plan_index < {index} AND s.state = 'applied') = {index}
+         AND (SELECT count(*) {steps}) = (SELECT max(s.plan_index) + 1 {steps} AND s.plan_last)
+         AND NOT EXISTS (SELECT 1 {steps} AND s.plan_index >= {index}
+                         AND (s.state <> 'approved' OR coalesce(s.run_after_ms, 0) > {now_ms}))"
+    )
 }

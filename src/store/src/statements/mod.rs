@@ -7,6 +7,7 @@ pub mod facts;
 pub mod keys;
 pub mod people;
 pub mod pins;
+pub mod plans;
 pub mod records;
 pub mod retention;
 pub mod standing_rules;

@@ -1,6 +1,7 @@
 //! Moves of a store between backends.
 
 use super::*;
+use countersign_domain::changes::PlanStep;
 
 /// Moves a store with all kinds of records, and checks both stores after the move.
 async fn check_move(from: LocationOf, to: LocationOf) {
@@ -14,6 +15,8 @@ async fn check_move(from: LocationOf, to: LocationOf) {
     for n in 0..40 {
         let mut change = change(&format!("chg_{n}"), "agent", 1, ChangeState::Pending);
         change.idempotency_key = (n % 2 == 0).then(|| format!("key {n}"));
+        let plan = PlanStep { id: "plan_1".into(), title: "t".into(), reason: None, index: 0, last: true };
+        change.plan = (n == 7).then_some(plan);
         write(&*store, Draft { call_hash: Some(n.to_string()), ..draft_for(change, None) }).await.unwrap();
     }
     write(&*store, finished_draft("chg_3", 10, ChangeState::Applied)).await.unwrap();
@@ -86,6 +89,8 @@ async fn check_move(from: LocationOf, to: LocationOf) {
     let now = store.list(ListQuery { limit: 100, ..ListQuery::default() }).await.unwrap();
     let text = |listing: &Listing| serde_json::to_string(&listing.items).unwrap();
     assert_eq!(text(&now), text(&listed));
+    let steps = store.plan_states("plan_1").await.unwrap();
+    assert_eq!(steps.iter().map(|step| (step.change.as_str(), step.last)).collect::<Vec<_>>(), [("chg_7", true)]);
     assert_eq!(store.find_idempotent("agent", "key 8").await.unwrap().unwrap().id, "chg_8");
     assert_eq!(store.events_after(38, 9).await.unwrap().len(), 4);
     assert_eq!(store.standing_rules().await.unwrap().len(), 1);

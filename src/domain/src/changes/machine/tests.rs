@@ -1,6 +1,7 @@
-//! The whole table of states and events, written by hand.
+//! The whole table of states and events, written by hand. `plans.rs` has the events of steps of plans.
 
 mod people;
+mod plans;
 mod properties;
 mod verification;
 

@@ -9,6 +9,7 @@ pub mod dashboard_hint;
 pub mod finished_call;
 pub mod long_poll;
 pub mod missing_arguments;
+pub mod plans;
 
 use std::{
     sync::Arc,
@@ -234,6 +235,7 @@ async fn propose(
         review: Some((&**decision).into()),
         idempotency_key: call.idempotency_key.as_deref().map(str::to_owned),
         stated_reason: call.reason.as_deref().map(str::to_owned),
+        plan: None,
     };
     // The change is stored in the background, even if the client disconnects meanwhile.
     let changes = reviews.changes.clone();

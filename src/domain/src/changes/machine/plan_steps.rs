@@ -1,0 +1,38 @@
+//! Transitions of steps of plans that alter what the step shows.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use super::SYSTEM;
+use crate::changes::{Change, Edit, Preview, ServerIdentity, Terms, digest::arguments_hash};
+
+impl Change {
+    /// Sets the arguments that the gateway has filled in, with their preview and terms. The edit is recorded like one of a
+    /// reviewer, by the system.
+    pub(super) fn fill(
+        &mut self,
+        comment: Option<String>,
+        arguments: Arc<RawValue>,
+        preview: Preview,
+        served_by: ServerIdentity,
+        terms: Terms,
+    ) {
+        self.edits.push(Edit {
+            by: SYSTEM.to_owned(),
+            display_name: None,
+            owner: None,
+            key_id: None,
+            comment,
+            at: self.updated_at,
+            from: arguments_hash(&self.arguments),
+            to: arguments_hash(&arguments),
+        });
+        let before = std::mem::replace(&mut self.arguments, arguments);
+        self.proposed_arguments.get_or_insert(before);
+        self.terms = terms;
+        self.set_preview(preview, served_by);
+        // A diff between different arguments would not show whether the target changed.
+        self.previous_diff = None;
+    }
+}

@@ -1,0 +1,97 @@
+//! The events of steps of plans.
+
+use super::*;
+use crate::changes::PlanStep;
+
+fn step(state: ChangeState) -> Change {
+    let plan = PlanStep { id: "plan_1".into(), title: "Move".into(), reason: None, index: 1, last: true };
+    Change { plan: Some(plan), ..change(state) }
+}
+
+fn fill(arguments: &str, terms: Terms) -> ChangeEvent {
+    ChangeEvent::Fill {
+        comment: "Filled".into(),
+        arguments: raw(arguments),
+        preview: preview("filled"),
+        served_by: ServerIdentity::default(),
+        terms: Box::new(terms),
+    }
+}
+
+fn stop() -> ChangeEvent {
+    ChangeEvent::StopPlan { reason: "step 1 of its plan (chg_0) failed".into() }
+}
+
+fn claim_step() -> ChangeEvent {
+    let call_timeout = Duration::from_secs(30);
+    ChangeEvent::ClaimStep { claimant: None, call_timeout, fingerprint: "sha256:present".into() }
+}
+
+#[test]
+fn events_of_steps_are_accepted_as_in_table() {
+    use ChangeState as S;
+    for &state in S::VARIANTS {
+        let outcome = |event: ChangeEvent| apply(&step(state), event, time_at(5)).map(|t| (t.kind, t.after.state));
+        let stopped = matches!(state, S::Pending | S::Stale | S::Approved);
+        assert_eq!(outcome(stop()).ok(), stopped.then_some((EventKind::Withdrawn, S::Withdrawn)), "{state:?}");
+        let is_approved = state == S::Approved;
+        let filled = outcome(fill(r#"{"a":1}"#, Terms::default())).ok();
+        assert_eq!(filled, is_approved.then_some((EventKind::Edited, S::Pending)), "{state:?}");
+        let allowed = outcome(fill(r#"{"a":1}"#, Terms { quorum: 0, ..Terms::default() })).ok();
+        assert_eq!(allowed, is_approved.then_some((EventKind::Edited, S::Approved)), "{state:?}");
+        let claimed = outcome(claim_step()).ok();
+        assert_eq!(claimed, is_approved.then_some((EventKind::Executing, S::Executing)), "{state:?}");
+        for event in [stop(), fill("{}", Terms::default()), claim_step()] {
+            assert!(apply(&change(state), event, time_at(5)).is_err(), "{state:?}: only steps of plans have the event");
+        }
+    }
+}
+
+#[test]
+fn stopped_step_says_why() {
+    let mut approved = step(ChangeState::Approved);
+    approved.run_after = Some(time_at(60));
+    let stopped = apply(&approved, stop(), time_at(5)).unwrap();
+    assert_eq!(stopped.actor, SYSTEM);
+    assert_eq!(stopped.comment.as_deref(), Some("plan_stopped: step 1 of its plan (chg_0) failed"));
+    let fault = ChangeFault {
+        code: "PLAN_STOPPED".into(),
+        message: "Not run, because step 1 of its plan (chg_0) failed".into(),
+    };
+    assert_eq!((stopped.after.fault, stopped.after.run_after), (Some(fault), None));
+}
+
+#[test]
+fn filled_step_needs_a_new_look_and_keeps_what_was_proposed() {
+    let mut approved = step(ChangeState::Approved);
+    approved.decisions.push(vote("alice", None, ReviewVerdict::Approve, 6));
+    let filled = apply(&approved, fill(r#"{"a":1}"#, Terms::default()), time_at(5)).unwrap();
+    assert_eq!((filled.actor.as_str(), filled.comment.as_deref()), (SYSTEM, Some("Filled")));
+    let after = filled.after;
+    assert!(after.decisions.is_empty(), "the votes were for other arguments");
+    assert_eq!((after.original_arguments().get(), after.arguments.get()), ("{}", r#"{"a":1}"#));
+    assert_eq!((after.edits[0].by.as_str(), &after.edits[0].to), (SYSTEM, &arguments_hash(&after.arguments)));
+    assert_eq!((after.digest.clone(), after.fingerprint.as_str()), (after.review_digest(), "sha256:filled"));
+    let approve = apply(&after, decision("alice", ReviewVerdict::Approve, after.version), time_at(6)).unwrap();
+    assert_eq!(approve.after.state, ChangeState::Approved);
+}
+
+#[test]
+fn claimed_step_has_the_fingerprint_of_the_present_state() {
+    let approved = step(ChangeState::Approved);
+    let claimed = apply(&approved, claim_step(), time_at(5)).unwrap();
+    assert_eq!((claimed.from, claimed.after.version), (Some(ChangeState::Approved), approved.version + 1));
+    assert_eq!(claimed.after.fingerprint, "sha256:present");
+    assert_eq!((claimed.after.digest, claimed.after.call_timeout_ms), (approved.digest, Some(30_000)));
+}
+
+#[test]
+fn allowed_step_that_needs_a_look_needs_one_approval() {
+    let mut stale = step(ChangeState::Stale);
+    stale.terms.quorum = 0;
+    assert!(stale.is_allowed_step());
+    let fresh = ChangeEvent::Refresh { preview: preview("new"), served_by: ServerIdentity::default() };
+    let pending = apply(&stale, fresh, time_at(1)).unwrap().after;
+    let approved = apply(&pending, decision("alice", ReviewVerdict::Approve, pending.version), time_at(2)).unwrap();
+    assert_eq!((approved.kind, approved.after.state), (EventKind::Approved, ChangeState::Approved));
+}

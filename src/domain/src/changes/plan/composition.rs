@@ -1,0 +1,166 @@
+//! The preview of a step whose target an earlier step of its plan writes: it begins where the earlier step ends.
+
+use crate::changes::{Change, Diff, FieldDiff, LineOp, Preview, PreviewKind, diff::DiffBuilder};
+
+/// The field of a note in a diff.
+const NOTE_FIELD: &str = "$plan";
+
+/// Returns `true` if the earlier step writes what the preview of a later call has read. A preview of the arguments alone has
+/// read nothing.
+#[must_use]
+pub fn is_written_by(earlier: &Change, provider: &str, preview: &Preview) -> bool {
+    preview.note.kind != PreviewKind::Arguments
+        && earlier.provider == provider
+        && earlier.target.lock_key == preview.target.lock_key
+}
+
+/// Shows a preview as it will be after the earlier steps have run, which write the same target and are in the order of the
+/// plan. A field's value before becomes the value that they leave. If that cannot be computed, a note says so; the note
+/// also makes sure that the preview differs from the one at its turn, so that a person looks at it then.
+pub fn compose_over<'a>(preview: &mut Preview, earlier: impl IntoIterator<Item = &'a Change>) {
+    // Steps of other entities with the same lock key may alter the preview too, which shows at its turn.
+    let is_same_entity = |step: &&Change| step.target.id.is_some() && step.target.id == preview.target.id;
+    let earlier: Vec<&Change> = earlier.into_iter().filter(is_same_entity).collect();
+    for step in earlier {
+        preview.note.restricted |= step.is_restricted();
+        if !compose_over_step(preview, step) {
+            let number = step.plan.as_ref().map_or(0, super::PlanStep::number);
+            let text = format!(
+                "Step {number} writes the same target. This shows the state before it, and a person is asked again once it \
+                 has run."
+            );
+            let mut note = DiffBuilder::new();
+            note.add_lines(NOTE_FIELD, "Earlier step", [(LineOp::Note, text.into())]);
+            preview.diff.fields.splice(0..0, note.finish().fields);
+            return;
+        }
+    }
+}
+
+/// Returns `false`, and leaves the preview as it is, if the result of the earlier step is not known completely.
+fn compose_over_step(preview: &mut Preview, step: &Change) -> bool {
+    let are_complete = is_complete(&preview.diff, preview.note.is_live(), preview.note.kind)
+        && is_complete(&step.diff, step.preview.is_live(), step.preview.kind);
+    if !are_complete {
+        return false;
+    }
+    let mut composed = Vec::with_capacity(preview.diff.fields.len());
+    for field in &preview.diff.fields {
+        let Some(earlier) = step.diff.fields.iter().find(|earlier| earlier.field == field.field) else {
+            composed.push(field.clone());
+            continue;
+        };
+        if earlier.before != field.before || earlier.format != field.format {
+            return false;
+        }
+        let diff = DiffBuilder::new()
+            .field(&field.field, &field.label, earlier.after.as_deref(), field.after.as_deref())
+            .finish();
+        if diff.truncated {
+            return false;
+        }
+        composed.extend(diff.fields.into_iter().map(|composed| FieldDiff {
+            format: field.format,
+            language: field.language.clone(),
+            restricted: field.restricted || earlier.restricted,
+            ..composed
+        }));
+    }
+    preview.diff.fields = composed;
+    true
+}
+
+/// Returns `true` if the diff has the whole value of each field before and after.
+fn is_complete(diff: &Diff, is_live: bool, kind: PreviewKind) -> bool {
+    let is_plain =
+        |field: &FieldDiff| (field.before.is_some() || field.after.is_some()) && !field.field.starts_with('$');
+    is_live && kind == PreviewKind::Module && !diff.truncated && diff.fields.iter().all(is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::changes::{ChangeState, Operation, PreviewNote, Target, plan::PlanStep, testing};
+
+    fn preview(fields: &[(&str, Option<&str>, Option<&str>)]) -> Preview {
+        let mut diff = DiffBuilder::new();
+        for (field, before, after) in fields {
+            diff.add(field, field, *before, *after);
+        }
+        Preview {
+            note: PreviewNote::default(),
+            operation: Operation::Update,
+            target: Target {
+                entity_type: "issue".into(),
+                id: Some("7".into()),
+                label: "x".into(),
+                lock_key: "x".into(),
+            },
+            summary: "Update".into(),
+            diff: diff.finish(),
+            fingerprint: "sha256:1".into(),
+        }
+    }
+
+    fn step(number: u32, fields: &[(&str, Option<&str>, Option<&str>)]) -> Change {
+        let plan = PlanStep { id: "plan_1".into(), title: "t".into(), reason: None, index: number - 1, last: false };
+        let Preview { diff, target, .. } = preview(fields);
+        Change { plan: Some(plan), diff, target, ..testing::change("chg_1", "agent", 1, ChangeState::Pending) }
+    }
+
+    #[test]
+    fn later_step_begins_where_earlier_steps_end() {
+        let mut later = preview(&[("title", Some("a"), Some("d")), ("type", Some("Bug"), Some("Task"))]);
+        let earlier = [
+            step(1, &[("title", Some("a"), Some("b")), ("points", None, Some("3"))]),
+            // The second step was composed over the first one.
+            step(2, &[("title", Some("b"), Some("c"))]),
+        ];
+        compose_over(&mut later, &earlier);
+        assert_eq!(later.diff, preview(&[("title", Some("c"), Some("d")), ("type", Some("Bug"), Some("Task"))]).diff);
+        let mut same = preview(&[("title", Some("a"), Some("b"))]);
+        compose_over(&mut same, &earlier[..1]);
+        assert!(same.diff.fields.is_empty(), "the step no longer changes the field");
+        let mut other = preview(&[("title", None, Some("b"))]);
+        other.target.id = None;
+        compose_over(&mut other, &earlier);
+        assert_eq!(other.diff, preview(&[("title", None, Some("b"))]).diff, "it creates another entity");
+    }
+
+    #[test]
+    fn only_what_was_read_can_be_written_by_an_earlier_step() {
+        let (earlier, mut later) = (step(1, &[]), preview(&[]));
+        assert!(is_written_by(&earlier, "tracker", &later) && !is_written_by(&earlier, "docs", &later));
+        later.target.lock_key = "y".into();
+        assert!(!is_written_by(&earlier, "tracker", &later));
+        let arguments = PreviewNote { kind: PreviewKind::Arguments, ..PreviewNote::default() };
+        assert!(!is_written_by(&earlier, "tracker", &Preview { note: arguments, ..preview(&[]) }));
+    }
+
+    #[test]
+    fn incomplete_values_are_noted_and_hidden_state_stays_hidden() {
+        let earlier = step(1, &[("title", Some("a"), Some("b"))]);
+        let note = |preview: &Preview| {
+            let note = &preview.diff.fields[0];
+            (note.field == NOTE_FIELD).then(|| note.lines[0].text.clone())
+        };
+        let cases: [&dyn Fn(&mut Change, &mut Preview); 5] = [
+            &|_, later| later.diff.truncated = true,
+            &|earlier, _| earlier.diff.truncated = true,
+            &|earlier, _| earlier.diff.fields[0].before = Some("other".into()),
+            &|_, later| later.note.kind = PreviewKind::Arguments,
+            &|earlier, _| earlier.preview.failed = Some("no".into()),
+        ];
+        for alter in cases {
+            let (mut earlier, mut later) = (earlier.clone(), preview(&[("title", Some("a"), Some("c"))]));
+            alter(&mut earlier, &mut later);
+            compose_over(&mut later, [&earlier]);
+            assert!(note(&later).unwrap().starts_with("Step 1 writes the same target."), "{later:?}");
+        }
+        let mut later = preview(&[("title", Some("a"), Some("c"))]);
+        let mut hidden = earlier;
+        hidden.diff.fields[0].restricted = true;
+        compose_over(&mut later, [&hidden]);
+        assert!(later.note.restricted && later.diff.fields[0].restricted);
+    }
+}

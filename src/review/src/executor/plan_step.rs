@@ -1,0 +1,122 @@
+//! Prepares an approved step of a plan: its turn, its references to results of earlier steps, and the policy that allows it.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use super::RetryReason;
+use crate::{
+    inner::Inner,
+    recheck::{PreviewFailure, truncate_headlines},
+    requests::{edit::terms_after_edit, propose::check_reviewable},
+    store_error,
+};
+use countersign_domain::changes::{
+    Change, Terms,
+    machine::ChangeEvent,
+    plan::{PlanProgress, fill_references},
+};
+use countersign_protocol::{ErrorKind, McpError, json};
+
+/// The result of preparing an approved change.
+pub(super) enum Preparation {
+    /// The change may run as it was approved.
+    AsApproved,
+    /// The plan does not let the step run now. `upkeep::plans` passes it on again when the plan moves.
+    NotItsTurn,
+    /// The step cannot be prepared at the moment.
+    Unavailable(McpError),
+    /// The step must be shown again, or its plan stops.
+    Needs(Box<ChangeEvent>),
+}
+
+/// Prepares a step of a plan. Other changes are as they were approved.
+pub(super) async fn prepare(inner: &Inner, change: &Arc<Change>, is_own: bool) -> Result<Preparation, RetryReason> {
+    let Some(plan) = &change.plan else { return Ok(Preparation::AsApproved) };
+    let steps = match inner.store.plan_states(&plan.id).await {
+        Ok(steps) => steps,
+        Err(error) => return Ok(Preparation::Unavailable(store_error(&error))),
+    };
+    match PlanProgress::from_steps(&steps) {
+        PlanProgress::Ready { step, at } if steps.get(step).is_some_and(|step| step.change == change.id) => {
+            // The store would refuse the claim.
+            if at.is_some_and(|at| at > inner.config.now()) {
+                return Err(RetryReason::TargetOccupied);
+            }
+        }
+        _ => return Ok(Preparation::NotItsTurn),
+    }
+    let has_references = change.has_open_references();
+    if !has_references && !change.is_allowed_step() {
+        return Ok(Preparation::AsApproved);
+    }
+    let prepared = if has_references { fill(inner, change).await } else { check_policy(inner, change).await };
+    match prepared {
+        Ok(None) => Ok(Preparation::AsApproved),
+        // Another node that is alive does this itself.
+        Ok(Some(_)) if !is_own && inner.nodes.live_count() > 1 => Err(RetryReason::Unavailable),
+        Ok(Some(event)) => Ok(Preparation::Needs(Box::new(event))),
+        Err(error) if error.kind.is_transient() => Ok(Preparation::Unavailable(error)),
+        Err(error) => {
+            let reason = format!("it could not be prepared: {}", error.message);
+            Ok(Preparation::Needs(Box::new(ChangeEvent::StopPlan { reason })))
+        }
+    }
+}
+
+/// Fills in the results of earlier steps, and previews the call that this gives.
+async fn fill(inner: &Inner, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
+    let Some(plan) = &change.plan else { return Ok(None) };
+    let steps = inner.store.plan(&plan.id).await.map_err(|e| store_error(&e))?;
+    let results: Vec<Option<String>> = steps.iter().map(|step| result_value(step)).collect();
+    let invalid = |text: String| McpError::new(ErrorKind::ValidationFailed, text);
+    let filled = fill_references(&change.arguments, plan.index as usize, |from| results.get(from)?.as_deref());
+    let filled = filled.map_err(|e| invalid(e.to_string()))?;
+    let arguments: Arc<RawValue> = RawValue::from_string(filled).map_err(|e| invalid(e.to_string()))?.into();
+    check_reviewable(&arguments, inner.config.max_change_bytes, ErrorKind::ValidationFailed)?;
+    inner.directory.validate(&change.provider, &change.tool, &arguments)?;
+    let terms = terms_after_edit(inner, change, &arguments).await?;
+    let comment = "Filled in the results of earlier steps of its plan";
+    preview_again(inner, change, comment, arguments, terms).await.map(Some)
+}
+
+/// Returns an event if policy no longer allows a step that it allowed when the plan was proposed.
+async fn check_policy(inner: &Inner, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
+    let terms = terms_after_edit(inner, change, &change.arguments).await?;
+    if terms.quorum == 0 {
+        return Ok(None);
+    }
+    let arguments = Arc::clone(&change.arguments);
+    let comment = "The policy asks for a review of this step now";
+    preview_again(inner, change, comment, arguments, terms).await.map(Some)
+}
+
+async fn preview_again(
+    inner: &Inner,
+    change: &Change,
+    comment: &str,
+    arguments: Arc<RawValue>,
+    terms: Terms,
+) -> Result<ChangeEvent, McpError> {
+    let (provider, computed) =
+        inner.preview_as_proposer(change, &arguments).await.map_err(PreviewFailure::into_error)?;
+    Ok(ChangeEvent::Fill {
+        comment: comment.to_owned(),
+        arguments,
+        preview: truncate_headlines(computed.preview),
+        served_by: provider.server_identity(),
+        terms: Box::new(terms),
+    })
+}
+
+/// Returns the value of a step's result to which references point: the structured content, or else the JSON of its only text.
+fn result_value(step: &Change) -> Option<String> {
+    let result = step.result.as_ref()?.get();
+    if let Some(structured) = json::member(result, "structuredContent").filter(|value| *value != "null") {
+        return Some(structured.to_owned());
+    }
+    let mut blocks = json::elements(json::member(result, "content")?);
+    let (Some((_, block)), None) = (blocks.next(), blocks.next()) else { return None };
+    let text = json::string(json::member(block, "text")?)?;
+    serde_json::from_str::<&RawValue>(&text).ok().map(|value| value.get().to_owned())
+}

@@ -1,0 +1,82 @@
+//! A plan as the agent that proposed it sees it.
+
+use std::{fmt::Write as _, sync::Arc};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{schema::line_schema, view::ChangeLine};
+use countersign_domain::changes::{Change, PlanStep};
+use countersign_provider::{
+    ToolResult,
+    text::{one_line, tool_result},
+};
+
+/// The place of a change in its plan.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct PlanPlace<'a> {
+    plan_id: &'a str,
+    title: &'a str,
+    step: u32,
+    last: bool,
+}
+
+impl<'a> PlanPlace<'a> {
+    pub(super) fn new(plan: &'a PlanStep) -> Self {
+        Self { plan_id: &plan.id, title: &plan.title, step: plan.index, last: plan.last }
+    }
+}
+
+/// Describes the place of a change in its plan for a model.
+pub(super) fn plan_note(plan: &PlanStep) -> String {
+    let place = format!("It is step {} (counted from 0) of the plan {}.", plan.index, plan.id);
+    let rule =
+        "Nothing of a plan runs before all its steps are approved; they run in order, and the first failure ends it.";
+    if plan.last {
+        return format!("{place} {rule}");
+    }
+    format!("{place} {rule} Its other steps follow.")
+}
+
+/// The `structuredContent` of the answer to `propose_plan`.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PlanView<'a> {
+    plan_id: &'a str,
+    changes: Vec<ChangeLine<'a>>,
+    next_step: &'a str,
+}
+
+/// Returns the answer to `propose_plan`, with the steps of the plan in order.
+#[must_use]
+pub fn plan_result(steps: &[Arc<Change>]) -> ToolResult {
+    let plan_id = steps.first().and_then(|step| step.plan.as_ref()).map_or("", |plan| &plan.id);
+    let mut text = format!("Plan proposed. ID: {plan_id}\n");
+    for (position, step) in steps.iter().enumerate() {
+        let summary = one_line(&step.for_proposer().summary, 400).into_owned();
+        let _ = writeln!(text, "- step {position}: {} [{}] {summary}", step.id, step.state.as_str());
+    }
+    let last = steps.last().map_or("", |step| &step.id);
+    let next_step = format!(
+        "call wait_for_change with {{\"changeId\": \"{last}\"}} to wait for the last step, and get_change for the others. The \
+         steps run in order once all of them are approved. Do not propose the same calls again."
+    );
+    let _ = write!(text, "Nothing has been changed yet.\nNext: {next_step}");
+    let changes = steps.iter().map(|step| ChangeLine::new(step)).collect();
+    let view = PlanView { plan_id, changes, next_step: &next_step };
+    tool_result(&text, &view).unwrap_or_else(|_| ToolResult::text(&text, None))
+}
+
+/// Returns the schema of the answer to `propose_plan`.
+pub(super) fn plan_schema() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "planId": { "type": "string", "description": "The id of the plan (`plan_…`)." },
+            "changes": { "type": "array", "items": line_schema(), "description": "The steps, in order." },
+            "nextStep": { "type": "string", "description": "What to do now." }
+        },
+        "required": ["planId", "changes", "nextStep"]
+    })
+}

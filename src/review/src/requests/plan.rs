@@ -1,0 +1,199 @@
+//! Turns the calls of a plan into changes: all at once, or one by one.
+
+use std::sync::Arc;
+
+use super::{
+    checks::shutting_down_error,
+    propose::{answer_repeat, into_client_error, prepare, write_new_change},
+};
+use crate::{Changes, Proposal, actor::TransitionError, inner::Inner, store_error};
+use countersign_domain::changes::{
+    Change, PlanStep,
+    machine::ChangeEvent,
+    plan::{
+        MAX_REASON_BYTES, MAX_STEPS, MAX_TITLE_BYTES, PlanProgress, StepState, compose_over, is_written_by, references,
+    },
+    visible::has_visible_text,
+};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_runtime::crash::crash_point;
+
+/// The number of times that a step looks for its place, if other steps of its plan arrive at the same time.
+const MAX_ATTEMPTS: usize = 8;
+
+/// A plan as an agent announces it with one of its calls.
+#[derive(Clone, Debug)]
+pub struct PlanAnnouncement {
+    /// See [`countersign_domain::changes::plan::plan_id`].
+    pub id: String,
+    pub title: String,
+    /// No call of the plan follows.
+    pub last: bool,
+}
+
+impl Changes {
+    /// Stores the steps of a new plan, in this order. A crash in between leaves a plan without its last step, which never runs
+    /// and expires.
+    ///
+    /// # Errors
+    /// The errors of [`Changes::propose`]; the steps that were stored before are withdrawn. `INVALID_PARAMS` for a plan without
+    /// steps or with too many, or for a title or reason that is too long.
+    pub async fn propose_plan(
+        &self,
+        title: &str,
+        reason: Option<&str>,
+        mut proposals: Vec<Proposal>,
+    ) -> Result<Vec<Arc<Change>>, McpError> {
+        let inner = &*self.inner;
+        if inner.shutdown.is_closing() {
+            return Err(shutting_down_error());
+        }
+        check_texts(title, reason)?;
+        if !(1..=MAX_STEPS).contains(&proposals.len()) {
+            return Err(invalid(format!("A plan has 1 to {MAX_STEPS} calls")));
+        }
+        crash_point("before_propose");
+        inner.proposal_rate.admit(&proposals[0].proposer.principal, inner.nodes.live_count())?;
+        let id = format!("plan_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..]));
+        let count = proposals.len();
+        let mut drafts: Vec<countersign_store::Draft> = Vec::with_capacity(count);
+        for (position, mut proposal) in proposals.drain(..).enumerate() {
+            compose(&mut proposal, drafts.iter().map(|draft| &*draft.change));
+            proposal.plan = Some(PlanStep {
+                id: id.clone(),
+                title: title.to_owned(),
+                reason: reason.map(str::to_owned),
+                index: u32::try_from(position).unwrap_or(u32::MAX),
+                last: position + 1 == count,
+            });
+            match prepare(inner, proposal) {
+                Ok(draft) => drafts.push(draft),
+                Err(error) => {
+                    drafts.iter().for_each(|draft| inner.shared.duplicates.remove(&draft.change.id));
+                    return Err(error.with("step", position));
+                }
+            }
+        }
+        let mut stored: Vec<Arc<Change>> = Vec::with_capacity(count);
+        let mut drafts = drafts.into_iter();
+        while let Some(draft) = drafts.next() {
+            match write_new_change(inner, draft).await {
+                Ok(change) => stored.push(change),
+                Err(error) => {
+                    drafts.for_each(|draft| inner.shared.duplicates.remove(&draft.change.id));
+                    withdraw(inner, &stored, "the plan could not be stored as a whole").await;
+                    return Err(into_client_error(error).with("step", stored.len()));
+                }
+            }
+        }
+        Ok(stored)
+    }
+
+    /// Stores the next step of a plan whose calls come one by one. Nothing of the plan runs before its last step is stored.
+    ///
+    /// # Errors
+    /// The errors of [`Changes::propose`]; `PLAN_STOPPED` if a step has ended without being applied; `INVALID_PARAMS` if the plan is
+    /// complete or has too many steps.
+    pub async fn propose_step(
+        &self,
+        mut proposal: Proposal,
+        announcement: PlanAnnouncement,
+    ) -> Result<Arc<Change>, McpError> {
+        let inner = &*self.inner;
+        if inner.shutdown.is_closing() {
+            return Err(shutting_down_error());
+        }
+        check_texts(&announcement.title, None)?;
+        crash_point("before_propose");
+        let principal = proposal.proposer.principal.clone();
+        if let Some(key) = proposal.idempotency_key.clone() {
+            let existing = inner.store.find_idempotent(&principal, &key).await.map_err(|e| store_error(&e))?;
+            if let Some(existing) = existing {
+                let repeat = prepare(inner, proposal)?.change;
+                return answer_repeat(existing, &repeat);
+            }
+        }
+        inner.proposal_rate.admit(&principal, inner.nodes.live_count())?;
+        let PlanAnnouncement { id, title, last } = announcement;
+        let shown = proposal.preview.clone();
+        for _ in 0..MAX_ATTEMPTS {
+            let steps = inner.store.plan(&id).await.map_err(|e| store_error(&e))?;
+            let index = next_index(&steps)?;
+            if index as usize + 1 == MAX_STEPS && !last {
+                return Err(invalid(format!("A plan has at most {MAX_STEPS} calls; this must be the last one")));
+            }
+            references(&proposal.arguments, index as usize)
+                .map_err(|error| McpError::new(ErrorKind::ValidationFailed, error.to_string()))?;
+            proposal.preview = shown.clone();
+            compose(&mut proposal, steps.iter().map(|step| &**step));
+            proposal.plan = Some(PlanStep { id: id.clone(), title: title.clone(), reason: None, index, last });
+            match write_new_change(inner, prepare(inner, proposal.clone())?).await {
+                // Another call of the plan took the place, or has the same idempotency key.
+                Err(TransitionError::Duplicate) => {}
+                written => return written.map_err(into_client_error),
+            }
+        }
+        Err(McpError::new(
+            ErrorKind::Overloaded,
+            "Too many calls of the plan arrive at the same time; send them in order",
+        ))
+    }
+
+    /// Stops a plan of the principal, because one of its calls was refused: the steps that were stored are withdrawn.
+    pub async fn refuse_plan(&self, id: &str, principal: &str, reason: &str) {
+        match self.inner.store.plan(id).await {
+            Ok(mut steps) => {
+                steps.retain(|step| step.proposer.principal == principal);
+                withdraw(&self.inner, &steps, reason).await;
+            }
+            Err(error) => tracing::warn!(%error, plan = id, "the steps of a refused plan could not be read"),
+        }
+    }
+}
+
+/// Returns the position of the next step.
+fn next_index(steps: &[Arc<Change>]) -> Result<u32, McpError> {
+    let states: Vec<StepState> = steps.iter().filter_map(|step| StepState::from_change(step)).collect();
+    let Some(newest) = states.last() else { return Ok(0) };
+    if newest.last {
+        return Err(invalid("The plan is complete: a call of it was marked as the last one"));
+    }
+    // Old steps may have been deleted.
+    let has_all = newest.index as usize + 1 == states.len();
+    if matches!(PlanProgress::from_steps(&states), PlanProgress::Stopped { .. }) || !has_all {
+        return Err(McpError::new(ErrorKind::PlanStopped, "The plan has stopped; propose a new one with another id"));
+    }
+    Ok(newest.index + 1)
+}
+
+/// Shows the preview of a proposal as it will be after the earlier steps.
+fn compose<'a>(proposal: &mut Proposal, earlier: impl Iterator<Item = &'a Change>) {
+    let writers: Vec<&Change> =
+        earlier.filter(|step| is_written_by(step, &proposal.provider, &proposal.preview)).collect();
+    compose_over(&mut proposal.preview, writers);
+}
+
+/// Withdraws the first of these steps that can be withdrawn. That stops the plan, so that the others follow.
+async fn withdraw(inner: &Inner, steps: &[Arc<Change>], reason: &str) {
+    for step in steps {
+        let event = ChangeEvent::StopPlan { reason: reason.to_owned() };
+        match inner.transitions.apply_event(step, event).await {
+            Ok(_) => return,
+            Err(error) => tracing::debug!(?error, change = %step.id, "a step of a refused plan could not be withdrawn"),
+        }
+    }
+}
+
+fn check_texts(title: &str, reason: Option<&str>) -> Result<(), McpError> {
+    if title.len() > MAX_TITLE_BYTES || !has_visible_text(title) {
+        return Err(invalid(format!("The title of a plan has 1 to {MAX_TITLE_BYTES} bytes")));
+    }
+    if reason.is_some_and(|reason| reason.len() > MAX_REASON_BYTES) {
+        return Err(invalid(format!("The reason for a plan has at most {MAX_REASON_BYTES} bytes")));
+    }
+    Ok(())
+}
+
+fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> McpError {
+    McpError::new(ErrorKind::InvalidParams, message)
+}

@@ -1,0 +1,183 @@
+//! Plans as reviewers see them, and decisions on all steps of a plan at once.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{
+    checks::{check_request, refusal_error, version_conflict_error},
+    decide::{check_decision, record_decision},
+};
+use crate::{ChangeDecision, ChangeRequestError, Changes, MAX_ID_BYTES, inner::Inner, store_error};
+use countersign_domain::{
+    changes::{Change, Proposer, ReviewVerdict, person::Person, plan::StepState},
+    principal::Principal,
+};
+use countersign_protocol::{ErrorKind, McpError};
+
+/// A plan: the calls that an agent announced together, as changes in the order in which they run.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Plan {
+    /// `plan_` and 24 characters.
+    pub id: String,
+    pub title: String,
+    /// The agent's reason for the plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    pub proposer: Proposer,
+    /// The sum of the versions of its changes, which grows with each of their transitions.
+    pub version: u64,
+    /// The last step is there. Before, nothing of the plan runs.
+    pub is_complete: bool,
+    /// The reason why the rest of the plan does not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<String>,
+    /// The steps, in order.
+    pub changes: Vec<Arc<Change>>,
+}
+
+/// A decision on a plan as it comes from an endpoint.
+#[derive(Clone, Debug)]
+pub struct PlanDecision {
+    pub id: String,
+    pub reviewer: Arc<Principal>,
+    pub verdict: ReviewVerdict,
+    pub comment: Option<String>,
+    /// The version of the plan that was shown, if the endpoint has it.
+    pub version: Option<u64>,
+    /// The digests of all steps that were shown, by the id of the change.
+    pub digests: BTreeMap<String, String>,
+}
+
+impl Plan {
+    /// Creates the view of the plan with these steps, or returns `None` if there are none.
+    fn new(id: &str, changes: Vec<Arc<Change>>) -> Option<Self> {
+        let states: Vec<StepState> = changes.iter().filter_map(|change| StepState::from_change(change)).collect();
+        // The step that ended first stopped the plan; others were withdrawn for that reason.
+        let ended = states.iter().zip(&changes).filter(|(step, _)| step.stops_plan());
+        let stopped = ended.min_by_key(|(_, change)| change.updated_at).map(|(step, _)| step.describe_end());
+        let first = changes.first()?;
+        let step = first.plan.as_ref()?;
+        Some(Self {
+            id: id.to_owned(),
+            title: step.title.clone(),
+            reason: step.reason.clone(),
+            proposer: first.proposer.clone(),
+            version: changes.iter().map(|change| change.version).sum(),
+            is_complete: states.last().is_some_and(|step| step.last),
+            stopped,
+            changes,
+        })
+    }
+}
+
+impl Changes {
+    /// Returns a plan, or `None` if there is none with that id.
+    ///
+    /// # Errors
+    /// The errors of the store.
+    pub async fn plan(&self, id: &str) -> Result<Option<Plan>, McpError> {
+        let found = load(&self.inner, id).await?;
+        Ok(found.map(|mut plan| {
+            plan.changes = plan.changes.into_iter().map(|change| self.inner.waiting_reasons.add_to(change)).collect();
+            plan
+        }))
+    }
+
+    /// Approves or rejects all steps of a plan that wait for this reviewer, each with the checks of [`Changes::decide`]. If a
+    /// check fails, or a step is not as it was shown, nothing is decided.
+    ///
+    /// # Errors
+    /// Those of [`Changes::decide`], about the first step that fails; `NOT_FOUND`; `VERSION_CONFLICT` if the steps that were
+    /// shown are not all steps as they are; `CHANGE_NOT_PENDING` if no step waits, if the plan has stopped, or for an approval of
+    /// a plan without its last step; `FORBIDDEN` if the waiting steps are for other reviewers.
+    pub async fn decide_plan(&self, decision: PlanDecision) -> Result<Plan, ChangeRequestError> {
+        check_request(&self.inner, &decision.reviewer, decision.comment.as_deref())?;
+        let inner = Arc::clone(&self.inner);
+        self.inner.run_on_executor(async move { decide_now(&inner, decision).await }).await
+    }
+}
+
+async fn load(inner: &Inner, id: &str) -> Result<Option<Plan>, McpError> {
+    if id.len() > MAX_ID_BYTES {
+        return Ok(None);
+    }
+    let steps = inner.store.plan(id).await.map_err(|e| store_error(&e))?;
+    Ok(Plan::new(id, steps))
+}
+
+async fn decide_now(inner: &Inner, decision: PlanDecision) -> Result<Plan, ChangeRequestError> {
+    let PlanDecision { id, reviewer, verdict, comment, version, digests } = decision;
+    let not_found = || McpError::new(ErrorKind::NotFound, "Plan not found");
+    let plan = load(inner, &id).await?.ok_or_else(not_found)?;
+    check_shown(&plan, version, &digests)?;
+    let approves = verdict == ReviewVerdict::Approve;
+    let not_pending = |message: String| Err(McpError::new(ErrorKind::ChangeNotPending, message).into());
+    if let Some(reason) = &plan.stopped {
+        return not_pending(format!("The plan has stopped: {reason}"));
+    }
+    if approves && !plan.is_complete {
+        return not_pending("The plan is not complete: the agent has not sent its last call yet".into());
+    }
+    let waiting: Vec<&Arc<Change>> = plan.changes.iter().filter(|step| step.state.awaits_decision()).collect();
+    let own: Vec<&Arc<Change>> =
+        waiting.iter().copied().filter(|step| waits_for(inner, step, &reviewer, approves)).collect();
+    if own.is_empty() {
+        let Some(step) = waiting.first() else { return not_pending("No step of the plan waits for a decision".into()) };
+        let message = "No step of the plan waits for you: the rest is for other reviewers, or has your vote";
+        return Err(refusal_error(ErrorKind::Forbidden, message, step));
+    }
+    let mut checked = Vec::with_capacity(own.len());
+    for step in own {
+        let decision = ChangeDecision {
+            id: step.id.clone(),
+            reviewer: Arc::clone(&reviewer),
+            verdict,
+            comment: comment.clone(),
+            version: step.version,
+            digest: Some(step.digest.clone()),
+            bulk: true,
+        };
+        checked.push(check_decision(inner, decision).await?);
+    }
+    let mut is_first = true;
+    for (step, event) in checked {
+        match record_decision(inner, &step, event).await {
+            // The first rejection stops the plan, so that other steps may be withdrawn already.
+            Err(refused)
+                if !is_first && !approves && refused.current.as_ref().is_some_and(|now| now.state.is_final()) => {}
+            decided => _ = decided?,
+        }
+        is_first = false;
+    }
+    load(inner, &id).await?.ok_or_else(|| not_found().into())
+}
+
+/// Rejects a decision unless exactly these steps were shown, as they are now.
+fn check_shown(
+    plan: &Plan,
+    version: Option<u64>,
+    digests: &BTreeMap<String, String>,
+) -> Result<(), ChangeRequestError> {
+    let differs = |step: &&Arc<Change>| digests.get(&step.id) != Some(&step.digest);
+    if let Some(step) = plan.changes.iter().find(differs) {
+        return Err(version_conflict_error(step));
+    }
+    if digests.len() != plan.changes.len() || version.is_some_and(|version| version != plan.version) {
+        let message = "The plan is no longer as it was shown; look at it again and decide then";
+        return Err(McpError::new(ErrorKind::VersionConflict, message).with("version", plan.version).into());
+    }
+    Ok(())
+}
+
+/// Returns `true` if a decision of this reviewer on the step is still open.
+fn waits_for(inner: &Inner, step: &Change, reviewer: &Principal, approves: bool) -> bool {
+    let person = Person::from_principal(reviewer);
+    let has_voted = step
+        .decisions
+        .iter()
+        .any(|vote| vote.verdict == ReviewVerdict::Approve && Person::from_decision(vote).is_same_as(person));
+    inner.config.reviewers.may_decide(&step.terms, reviewer) && !(approves && has_voted)
+}

@@ -1,0 +1,130 @@
+//! Moves plans on. The next step of a plan goes to the Executor once all steps are approved, and the rest of a plan is
+//! withdrawn once a step has failed. Every node does it; the versions of the changes decide who comes first.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
+
+use crate::{
+    actor::{ApprovedChange, TransitionError, moved_plan::MovedPlan},
+    inner::Inner,
+};
+use countersign_domain::changes::{
+    machine::ChangeEvent,
+    plan::{PlanProgress, StepState},
+};
+use countersign_runtime::crash::crash_point;
+use countersign_store::StoreError;
+
+/// The interval at which all open plans are checked for steps to withdraw.
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
+
+/// Moves on the plans that have moved, and all plans at the start, until the gateway closes.
+pub(crate) async fn run(
+    inner: Arc<Inner>,
+    mut moved: UnboundedReceiver<MovedPlan>,
+    approved: UnboundedSender<ApprovedChange>,
+) {
+    // Plans to move on, and whether this node runs their next step.
+    let mut plans: BTreeMap<String, bool> = BTreeMap::new();
+    let mut check = tokio::time::interval(CHECK_INTERVAL);
+    let mut is_start = true;
+    loop {
+        if plans.is_empty() {
+            tokio::select! {
+                () = inner.shutdown.stop.cancelled() => return,
+                next = moved.recv() => match next {
+                    Some(next) => _ = plans.insert(next.id, next.is_own),
+                    None => return,
+                },
+                _ = check.tick() => {
+                    match inner.store.open_plans().await {
+                        Ok(open) if is_start => {
+                            is_start = false;
+                            let is_alone = inner.nodes.live_count() <= 1;
+                            plans.extend(open.into_iter().map(|plan| (plan, is_alone)));
+                        }
+                        Ok(open) => {
+                            for plan in open {
+                                if let Err(error) = withdraw_rest(&inner, &plan).await {
+                                    tracing::warn!(%error, plan, "a plan could not be checked; trying again later");
+                                }
+                            }
+                        }
+                        Err(error) => {
+                            tracing::warn!(%error, "the open plans could not be read; trying again");
+                            check.reset_after(inner.config.retry_delay);
+                        }
+                    }
+                }
+            }
+        }
+        while let Ok(next) = moved.try_recv() {
+            *plans.entry(next.id).or_default() |= next.is_own;
+        }
+        for (plan, is_own) in std::mem::take(&mut plans) {
+            if let Err(error) = advance(&inner, &plan, is_own, &approved).await {
+                if matches!(error, StoreError::Closed) {
+                    return;
+                }
+                tracing::warn!(%error, plan, "a plan could not be moved on; trying again");
+                plans.insert(plan, is_own);
+            }
+        }
+        if !plans.is_empty()
+            && inner.shutdown.stop.run_until_cancelled(tokio::time::sleep(inner.config.retry_delay)).await.is_none()
+        {
+            return;
+        }
+    }
+}
+
+/// Passes the next step to the Executor if it may run, or withdraws the rest of the plan if it has stopped.
+async fn advance(
+    inner: &Inner,
+    plan: &str,
+    is_own: bool,
+    approved: &UnboundedSender<ApprovedChange>,
+) -> Result<(), StoreError> {
+    let steps = inner.store.plan_states(plan).await?;
+    match PlanProgress::from_steps(&steps) {
+        PlanProgress::Stopped { .. } => withdraw_rest(inner, plan).await,
+        PlanProgress::Ready { step, at } => {
+            let Some(StepState { change, version, .. }) = steps.get(step) else { return Ok(()) };
+            let Some(change) = inner.store.get(change).await?.filter(|change| change.version == *version) else {
+                return Ok(());
+            };
+            let next = ApprovedChange::for_step(&change, at, inner.config.now());
+            // An error means that the Executor has stopped; the next start runs the step.
+            let _ = approved.send(if is_own { next } else { next.with_handover_delay() });
+            Ok(())
+        }
+        PlanProgress::Waiting | PlanProgress::Finished => Ok(()),
+    }
+}
+
+/// Withdraws the steps of a stopped plan that have not run. Does nothing if the plan has not stopped.
+async fn withdraw_rest(inner: &Inner, plan: &str) -> Result<(), StoreError> {
+    let steps = inner.store.plan_states(plan).await?;
+    let PlanProgress::Stopped { reason } = PlanProgress::from_steps(&steps) else { return Ok(()) };
+    for step in steps.iter().filter(|step| step.can_be_withdrawn()) {
+        let mut is_open = true;
+        // A decision that comes at the same time changes the version.
+        while is_open {
+            let Some(change) = inner.store.get(&step.change).await? else { break };
+            is_open = StepState::from_change(&change).is_some_and(|step| step.can_be_withdrawn());
+            if !is_open {
+                break;
+            }
+            crash_point("before_plan_stop");
+            match inner.transitions.apply_event(&change, ChangeEvent::StopPlan { reason: reason.clone() }).await {
+                Ok(_) => is_open = false,
+                Err(TransitionError::Conflict) => {}
+                Err(TransitionError::Store(error)) => return Err(error),
+                Err(error) => return Err(StoreError::BadRecord(format!("{}: {error:?}", change.id))),
+            }
+            crash_point("after_plan_stop");
+        }
+    }
+    Ok(())
+}

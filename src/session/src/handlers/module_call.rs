@@ -1,0 +1,53 @@
+//! Runs admitted calls of modules within their limits.
+
+use serde_json::value::RawValue;
+
+use super::{
+    client_questions::ClientQuestions,
+    reviewed::finished_call::FinishedCall,
+    tools::{ToolCall, ToolOutcome},
+};
+use crate::{long_requests::interrupted_wait_error, policy::AdmittedCall, server::CallRunner};
+use countersign_exchange::{context::Exchange, shared::Cancellation};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::CallContext;
+
+/// Runs a call of a module's tool.
+pub(super) async fn run_module(
+    exchange: &Exchange,
+    runner: &CallRunner,
+    admitted: &AdmittedCall,
+    arguments: &RawValue,
+    call: &ToolCall<'_>,
+    cancel: &Cancellation,
+) -> Result<ToolOutcome, McpError> {
+    let route = admitted.route();
+    let questions = route.def.long_running.then(|| ClientQuestions::for_call(exchange, call.responses)).flatten();
+    let (inquirer, mut questions) = questions.unzip();
+    let meter = Some(runner.limiter.meter(&exchange.identity.principal));
+    let context = CallContext { inquirer, meter, ..exchange.call_context(cancel, call.progress_token) };
+    let work = route.provider.as_provider().call(&route.def.name, arguments, &context);
+    let result = if route.def.long_running {
+        // The tool may wait for a person, so there is no timeout. The gateway bounds only the number of such calls.
+        let _slot = runner.long_requests.admit(&exchange.identity.principal)?;
+        let asking = async {
+            match &mut questions {
+                Some(questions) => questions.serve().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            result = work => result?,
+            result = asking => return Ok(ToolOutcome::NeedsInput { result, pending: false }),
+            () = runner.long_requests.shutdown.cancelled() => {
+                return Err(interrupted_wait_error());
+            }
+            revoked = runner.long_requests.wait_until_revoked(&exchange.identity) => return Err(revoked),
+        }
+    } else {
+        runner.limits.with_timeout(work).await?
+    };
+    let failure = result.is_error.then_some(ErrorKind::ToolExecution);
+    let fits_output_schema = failure.is_none() || route.allows_structured_error();
+    Ok(ToolOutcome::Finished(FinishedCall { result, failure, fits_output_schema }, None))
+}

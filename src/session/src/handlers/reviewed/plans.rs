@@ -1,0 +1,256 @@
+//! Plans of calls: `propose_plan` with all calls at once, and single calls that name their plan. Every call becomes a change,
+//! also one that the policy allows, and none of them runs before all are approved.
+
+use std::{borrow::Cow, sync::Arc, time::Duration};
+
+use serde::Deserialize;
+use serde_json::{json, value::RawValue};
+
+use super::{
+    super::{
+        account_connection,
+        tools::{ToolCall, ToolCallScope, ToolOutcome, arguments_or_empty, find_route, invalid_arguments},
+        upstream_wait::RouteFinder,
+    },
+    finished_call::FinishedCall,
+};
+use crate::policy::{self, Counting, JudgedCall};
+use countersign_domain::{
+    changes::{
+        Change, ReviewNote, Terms,
+        plan::{MAX_CLIENT_ID_BYTES, MAX_TITLE_BYTES, plan_id, references},
+    },
+    policy::{Decision, Verdict},
+    principal::Scope,
+    scopes::require_scope,
+};
+use countersign_exchange::context::Exchange;
+use countersign_protocol::{ErrorKind, McpError, arguments, envelope::Request, params::LoggingLevel, params::keys};
+use countersign_provider::{CallContext, previews};
+use countersign_review::{
+    PlanAnnouncement, Proposal,
+    gateway_tools::{PROPOSE_PLAN, ProposePlanArgs, plan_result},
+};
+use countersign_routing::{ToolRoute, validate};
+
+/// The plan that a call names in its `_meta`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlanMeta<'a> {
+    /// The agent's id of the plan.
+    #[serde(borrow)]
+    id: Cow<'a, str>,
+    #[serde(borrow)]
+    title: Cow<'a, str>,
+    #[serde(default)]
+    last: bool,
+}
+
+/// Returns `true` for the tool that proposes a whole plan.
+pub fn is_plan_tool(route: &ToolRoute) -> bool {
+    route.def.self_service && route.def.name == PROPOSE_PLAN && route.provider.is_module()
+}
+
+/// Returns `true` if the call names a plan, valid or not.
+pub fn is_step(request: &Request<'_>) -> bool {
+    request.outlined_params().meta.is_some_and(|meta| meta.member(keys::PLAN).is_some())
+}
+
+/// Parses the plan that a call names. `json` is the text of an object.
+///
+/// # Errors
+/// `INVALID_PARAMS` if it has another form, or a text in it is empty or too long.
+pub fn parse_announcement(exchange: &Exchange, json: &str) -> Result<PlanAnnouncement, McpError> {
+    let invalid = |problem: String| {
+        let member = format!("_meta.{}", keys::PLAN);
+        McpError::new(ErrorKind::InvalidParams, format!("`params.{member}` {problem}")).with("member", member)
+    };
+    let plan: PlanMeta<'_> = serde_json::from_str(json)
+        .map_err(|_| invalid("must have `id` and `title`, both strings, and may have `last`, a boolean".into()))?;
+    for (name, text, max) in [("id", &plan.id, MAX_CLIENT_ID_BYTES), ("title", &plan.title, MAX_TITLE_BYTES)] {
+        if !(1..=max).contains(&text.len()) {
+            return Err(invalid(format!("must have a `{name}` of 1 to {max} bytes")));
+        }
+    }
+    let id = plan_id(&exchange.identity.principal.name, &plan.id);
+    Ok(PlanAnnouncement { id, title: plan.title.into_owned(), last: plan.last })
+}
+
+/// Proposes all calls of a plan. If one of them is refused, nothing is stored.
+///
+/// # Errors
+/// The error of the first call that is denied or cannot be checked or previewed, with its position in `step`; the errors of
+/// storing the plan.
+pub(in crate::handlers) async fn propose_plan(
+    scope: ToolCallScope<'_>,
+    finder: &mut RouteFinder<'_>,
+    route: &Arc<ToolRoute>,
+    arguments: Option<&RawValue>,
+) -> Result<ToolOutcome, McpError> {
+    let ToolCallScope { exchange, reviews, .. } = scope;
+    let arguments = arguments_or_empty(arguments)?;
+    if let Err(error) = validate::check_arguments(route, arguments) {
+        return invalid_arguments(exchange, route, error);
+    }
+    policy::judge(exchange, route, arguments).await?.apply_decision(exchange, Counting::Count)?;
+    require_scope(&exchange.identity.principal, Scope::ToolsPropose)?;
+    let plan: ProposePlanArgs = countersign_provider::schema::parse_arguments(arguments)?;
+    let mut judged = Vec::with_capacity(plan.calls.len());
+    for (step, call) in plan.calls.iter().enumerate() {
+        let judging = async {
+            let route = find_route(finder, &call.name).await?;
+            let arguments = complete(exchange, &route, arguments_or_empty(call.arguments.as_deref())?)?;
+            let judged = judge_step(scope, &route, &arguments, step).await?;
+            Ok((judged, arguments))
+        };
+        judged.push(judging.await.map_err(|error| at_step(error, step, &call.name))?);
+    }
+    // Decisions are counted once it is certain that no call is denied.
+    let mut admitted = Vec::with_capacity(judged.len());
+    for (step, (judged, arguments)) in judged.into_iter().enumerate() {
+        let (route, decision) = (Arc::clone(&judged.route), Arc::clone(&judged.decision));
+        judged.apply_decision(exchange, Counting::Count).map_err(|error| at_step(error, step, &route.name))?;
+        admitted.push((route, decision, arguments));
+    }
+    let mut proposals = Vec::with_capacity(admitted.len());
+    for (step, (route, decision, arguments)) in admitted.iter().enumerate() {
+        let proposal = step_proposal(scope, route, decision, arguments).await;
+        proposals.push(proposal.map_err(|error| at_step(error, step, &route.name))?);
+    }
+    // The plan is stored in the background, even if the client disconnects meanwhile.
+    let (changes, title, reason) = (reviews.changes.clone(), plan.title, plan.reason);
+    let stored = actix::spawn(async move { changes.propose_plan(&title, reason.as_deref(), proposals).await }).await;
+    let steps = stored.map_err(|_| not_stored_error())??;
+    steps.iter().for_each(|step| log_created(exchange, step));
+    let finished = FinishedCall { result: plan_result(&steps), failure: None, fits_output_schema: true };
+    Ok(ToolOutcome::Finished(finished, None))
+}
+
+/// Proposes a call as the next step of the plan that it names.
+///
+/// # Errors
+/// `POLICY_DENIED`, which also ends the plan; otherwise as for every reviewed call, and the errors of storing the step.
+pub(in crate::handlers) async fn propose_step(
+    scope: ToolCallScope<'_>,
+    call: &ToolCall<'_>,
+    route: &Arc<ToolRoute>,
+    plan: &PlanAnnouncement,
+) -> Result<ToolOutcome, McpError> {
+    let ToolCallScope { exchange, reviews, .. } = scope;
+    require_scope(&exchange.identity.principal, Scope::ToolsPropose)?;
+    let arguments = arguments_or_empty(call.arguments)?;
+    let judged = judge_step(scope, route, arguments, countersign_domain::changes::plan::MAX_STEPS).await?;
+    let (route, decision) = (Arc::clone(&judged.route), Arc::clone(&judged.decision));
+    if let Err(denied) = judged.apply_decision(exchange, Counting::Count) {
+        let reason = format!("a later call of its plan ({}) was denied", route.name);
+        reviews.changes.refuse_plan(&plan.id, &exchange.identity.principal.name, &reason).await;
+        return Err(denied);
+    }
+    let idempotency_key = call.idempotency_key.as_deref().map(str::to_owned);
+    let proposal = Proposal { idempotency_key, ..step_proposal(scope, &route, &decision, arguments).await? };
+    let (changes, plan) = (reviews.changes.clone(), plan.clone());
+    let stored = actix::spawn(async move { changes.propose_step(proposal, plan).await }).await;
+    let change = stored.map_err(|_| not_stored_error())??;
+    log_created(exchange, &change);
+    Ok(ToolOutcome::Pending(change))
+}
+
+/// Returns the arguments of a call with what its module has noted for the session.
+fn complete<'a>(
+    exchange: &Exchange,
+    route: &ToolRoute,
+    arguments: &'a RawValue,
+) -> Result<Cow<'a, RawValue>, McpError> {
+    let Some(notes) = exchange.notes().filter(|_| route.provider.is_module()) else {
+        return Ok(Cow::Borrowed(arguments));
+    };
+    let completed = route.provider.as_provider().complete_arguments(&route.def.name, arguments, notes)?;
+    Ok(completed.map_or(Cow::Borrowed(arguments), Cow::Owned))
+}
+
+/// Checks a call of a plan, and asks the policy about it without counting the decision. The schema of arguments with references
+/// is checked when these are filled in.
+async fn judge_step(
+    scope: ToolCallScope<'_>,
+    route: &Arc<ToolRoute>,
+    arguments: &RawValue,
+    step: usize,
+) -> Result<JudgedCall, McpError> {
+    let ToolCallScope { exchange, runner, .. } = scope;
+    if route.def.self_service || route.is_connect_tool() {
+        return Err(McpError::new(ErrorKind::ValidationFailed, "The gateway's own tools cannot be calls of a plan"));
+    }
+    arguments::check(arguments, runner.limits.envelope.max_depth)?;
+    let references =
+        references(arguments, step).map_err(|error| McpError::new(ErrorKind::ValidationFailed, error.to_string()))?;
+    if references.is_empty() {
+        validate::check_arguments(route, arguments)?;
+    }
+    let judged = policy::judge(exchange, route, arguments).await?;
+    if judged.verdict() != Verdict::Deny {
+        account_connection::check_connected(exchange, route).await?;
+    }
+    Ok(judged)
+}
+
+/// Previews a call of a plan, and returns its proposal. What the policy allows needs no approval.
+async fn step_proposal(
+    scope: ToolCallScope<'_>,
+    route: &ToolRoute,
+    decision: &Decision,
+    arguments: &RawValue,
+) -> Result<Proposal, McpError> {
+    let ToolCallScope { exchange, cancel, runner, reviews, .. } = scope;
+    let meter = Some(runner.limiter.meter(&exchange.identity.principal));
+    let context = CallContext { meter, ..exchange.call_context(cancel, None) };
+    let (provider, tool) = (route.provider.provider(), &route.def.name);
+    let preview = async {
+        if previews::shows_arguments_only(&provider, tool, arguments) {
+            return previews::preview_arguments_only(&provider, tool, arguments, &context).await;
+        }
+        previews::preview(&reviews.directory, &provider, tool, arguments, &context).await
+    };
+    let preview = runner.limits.with_timeout(preview).await?;
+    let (terms, review) = match decision.verdict {
+        Verdict::Allow => {
+            let reason = format!("the policy allows this step without a review ({})", decision.reason);
+            (Terms { quorum: 0, ..Terms::default() }, ReviewNote { reason, mark: None, ..decision.into() })
+        }
+        _ => ((*decision.terms).clone(), decision.into()),
+    };
+    Ok(Proposal {
+        proposer: exchange.proposer(),
+        provider: route.provider.name().to_owned(),
+        tool: tool.clone(),
+        tool_title: route.def.title.clone(),
+        tool_hash: route.hash.clone(),
+        served_by: provider.served_by(),
+        arguments: arguments.to_owned().into(),
+        preview,
+        expire_after: terms.expire_after.map_or(reviews.expire_after, Duration::from_secs),
+        // The steps run when nobody may be there to answer.
+        client_capabilities: None,
+        terms,
+        review: Some(review),
+        idempotency_key: None,
+        plan: None,
+    })
+}
+
+/// Adds the position of the refused call to its error.
+fn at_step(mut error: McpError, step: usize, tool: &str) -> McpError {
+    let tool: String = tool.chars().take(128).collect();
+    error.message = format!("Call {step} of the plan ({tool}): {}", error.message).into();
+    error.with("step", step)
+}
+
+fn not_stored_error() -> McpError {
+    McpError::new(ErrorKind::Internal, "the change could not be stored")
+}
+
+fn log_created(exchange: &Exchange, change: &Change) {
+    exchange.log(
+        LoggingLevel::Notice,
+        &json!({ "event": "change.created", "changeId": change.id, "tool": change.tool, "summary": change.for_proposer().summary }),
+    );
+}

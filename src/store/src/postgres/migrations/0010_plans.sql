@@ -1,0 +1,5 @@
+-- The plan of a change that is a step of one, its position from 0, and whether no step follows. `run_after_ms` is the time in
+-- milliseconds of the Unix epoch until which the approval of the change can be undone.
+ALTER TABLE changes ADD COLUMN plan_id TEXT, ADD COLUMN plan_index BIGINT, ADD COLUMN plan_last BOOLEAN,
+    ADD COLUMN run_after_ms BIGINT;
+CREATE UNIQUE INDEX changes_by_plan ON changes (plan_id, plan_index) WHERE plan_id IS NOT NULL;
