@@ -19,6 +19,7 @@ pub mod identity_provider;
 pub mod nodes;
 pub mod openapi;
 pub mod page;
+pub mod plans;
 pub mod policy;
 pub mod previews;
 pub mod problem_document;
@@ -129,6 +130,8 @@ pub const ROUTES: &[Route] = &[
     route!(POST "/api/changes/{id}/edit", changes::edit),
     route!(POST "/api/changes/{id}/undo", changes::undo),
     route!(POST "/api/changes/{id}/refresh", changes::refresh),
+    route!(READ "/api/plans/{id}", plans::get),
+    route!(POST "/api/plans/{id}/decision", plans::decide),
     route!(POST "/api/decisions", decisions::decide),
     route!(POST "/api/changes/{id}/settle", changes::settle),
     route!(POST "/api/changes/{id}/rule", rules::create),

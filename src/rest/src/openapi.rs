@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use super::{
-    account, audit_export, changes, decisions, events, events_ws, identity_provider, nodes, policy, previews,
+    account, audit_export, changes, decisions, events, events_ws, identity_provider, nodes, plans, policy, previews,
     problem_document::ProblemDocument, reload, rules, server_accounts, server_edits, server_trials, servers, views,
     webhooks,
 };
@@ -46,6 +46,8 @@ use super::{
         events::stream,
         events_ws::upgrade,
         nodes::list,
+        plans::get,
+        plans::decide,
         policy::test,
         previews::test,
         identity_provider::options,

@@ -3,6 +3,7 @@
 mod api;
 mod decisions;
 mod feed;
+mod plans;
 mod previews;
 mod routes;
 mod rules;

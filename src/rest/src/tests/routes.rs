@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::openapi;
+use countersign_review::PlanAnnouncement;
 
 fn documented() -> Value {
     serde_json::from_str(&openapi::OPENAPI).unwrap()
@@ -90,6 +91,16 @@ async fn responses_match_the_description() {
     };
     check("ChangePage", &endpoints.get("/api/changes", &key).await.json());
     check("Change", &endpoints.get(&format!("/api/changes/{}", change.id), &key).await.json());
+    let step = |last: bool| {
+        let announcement = PlanAnnouncement { id: "plan_1".into(), title: "Move".into(), last };
+        let arguments = RawValue::from_string("{}".into()).unwrap();
+        let preview = endpoints.provider.current_preview(&arguments);
+        let proposal = proposal(proposer("ci"), (endpoints.provider.name, "write"), arguments, preview);
+        endpoints.changes.propose_step(proposal, announcement)
+    };
+    step(false).await.unwrap();
+    step(true).await.unwrap();
+    check("Plan", &endpoints.get("/api/plans/plan_1", &key).await.json());
     check("AuditPage", &endpoints.get("/api/audit", &key).await.json());
     check("Me", &endpoints.get("/api/me", &key).await.json());
     check("Session", &endpoints.get("/api/sessions", &key).await.json()["sessions"][0]);

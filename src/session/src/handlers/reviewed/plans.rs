@@ -224,7 +224,7 @@ async fn step_proposal(
         tool: tool.clone(),
         tool_title: route.def.title.clone(),
         tool_hash: route.hash.clone(),
-        served_by: provider.served_by(),
+        served_by: provider.server_identity(),
         arguments: arguments.to_owned().into(),
         preview,
         expire_after: terms.expire_after.map_or(reviews.expire_after, Duration::from_secs),

@@ -1,0 +1,91 @@
+//! Plans: calls of one agent that are reviewed together.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::{
+    Caller, Problem,
+    body::{self, Body, Submission},
+    changes::request_problem,
+    json_ok_sized, path_id,
+};
+use countersign_domain::changes::{ReviewVerdict, plan::MAX_STEPS};
+use countersign_protocol::ErrorKind;
+use countersign_review::{Changes, Plan, PlanDecision};
+
+fn plan_not_found() -> Problem {
+    Problem::new(ErrorKind::NotFound, "Plan not found")
+}
+
+async fn plan_response(mut plan: Plan, changes: &Changes) -> Result<HttpResponse, Problem> {
+    changes.set_waits_for(&mut plan.changes).await?;
+    let bytes = plan.changes.iter().map(|change| change.estimated_size()).sum();
+    json_ok_sized(bytes, plan).await
+}
+
+/// Returns a plan with all its changes, in order.
+#[utoipa::path(get, path = "/api/plans/{id}", operation_id = "getPlan", responses(
+    (status = 200, description = "The plan", body = Plan)))]
+pub async fn get(_: Caller, request: HttpRequest, changes: web::Data<Changes>) -> Result<HttpResponse, Problem> {
+    let id = path_id(&request).ok_or_else(plan_not_found)?;
+    let plan = changes.plan(id).await?.ok_or_else(plan_not_found)?;
+    plan_response(plan, &changes).await
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PlanDecisionRequest {
+    decision: ReviewVerdict,
+    #[schema(max_length = 4096)]
+    comment: Option<String>,
+    /// The version of the plan that was shown. If given, it must still be the same.
+    version: Option<u64>,
+    /// All steps as they were shown.
+    #[schema(min_items = 1, max_items = 50)]
+    digests: Vec<ShownStep>,
+}
+
+/// A step of a plan as it was shown.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ShownStep {
+    /// The id of the change.
+    change: String,
+    /// The digest of the content that was shown.
+    digest: String,
+}
+
+impl Body for PlanDecisionRequest {
+    const NOT_FOUND: (&'static str, ErrorKind) = ("Plan", ErrorKind::NotFound);
+}
+
+/// Approves or rejects all steps of a plan that wait for this reviewer.
+///
+/// Each step is decided as by `decideChange`, with its own rule's reviewers, approvals and comment. The digests of all steps must
+/// be those that were shown; if a step differs, or a check of one fails, nothing is decided (409 with that change). Steps that
+/// were not shown completely are not approved this way (409 `TRUNCATED`). A rejection stops the plan.
+#[utoipa::path(post, path = "/api/plans/{id}/decision", operation_id = "decidePlan", request_body = PlanDecisionRequest,
+    responses((status = 200, description = "The plan after the decision", body = Plan), (status = 409)))]
+pub async fn decide(
+    submission: Submission<PlanDecisionRequest>,
+    changes: web::Data<Changes>,
+) -> Result<HttpResponse, Problem> {
+    let Submission { principal, path_parameter: id, body } = submission;
+    if !(1..=MAX_STEPS).contains(&body.digests.len()) {
+        let reason = format!("`digests` must name 1 to {MAX_STEPS} steps");
+        return Err(Problem::new(ErrorKind::ValidationFailed, reason));
+    }
+    let decision = PlanDecision {
+        id,
+        reviewer: Arc::clone(&principal),
+        verdict: body.decision,
+        comment: body::normalize_comment(body.comment)?,
+        version: body.version,
+        digests: body.digests.into_iter().map(|step| (step.change, step.digest)).collect::<BTreeMap<_, _>>(),
+    };
+    let plan = changes.decide_plan(decision).await.map_err(request_problem)?;
+    plan_response(plan, &changes).await
+}
