@@ -18,6 +18,7 @@ import { isBarredAsProposer, isReviewerOf } from './ui/terms.js';
 import { UndoStack } from './ui/undo.js';
 import { AuditView } from './views/audit.js';
 import { ChangesView } from './views/changes.js';
+import { PlanView } from './views/plan.js';
 import { ReloadBar } from './ui/reload.js';
 import { RulesView } from './views/rules.js';
 import { isBroken } from './ui/servertable.js';
@@ -138,7 +139,8 @@ export class App {
     const route = parseRoute(location.hash);
     // External links use `#/changes/…`, which does not name a view.
     if (route.view === 'changes') return replaceRoute(routeTo('inbox', route.id, Object.fromEntries(route.query)));
-    const name = VIEWS.some(([v]) => v === route.view) ? route.view : 'inbox';
+    // A plan has no link of its own in the navigation.
+    const name = route.view === 'plans' || VIEWS.some(([v]) => v === route.view) ? route.view : 'inbox';
     const filter = readFilter(route.query, name === 'history' ? HISTORY_STATES : undefined);
     if (name !== this.#viewName) {
       const switched = this.#viewName !== null;
@@ -167,6 +169,7 @@ export class App {
     if (name === 'audit') return new AuditView({ api });
     if (name === 'rules') return new RulesView({ api, me: this.#me });
     if (name === 'webhooks') return new WebhooksView({ api, me: this.#me });
+    if (name === 'plans') return new PlanView({ api, me: this.#me });
     if (name === 'sessions') return new SessionsView({ api });
     if (name === 'servers') return new ServersView({ api, me: this.#me });
     const common = { name, api, me: this.#me, triage: this.#triage, undos: this.#undos, filter };
@@ -335,7 +338,7 @@ export class App {
 
   #updateTitle() {
     const n = this.#inbox.size(INBOX_STATES);
-    const view = VIEWS.find(([name]) => name === this.#viewName)?.[1] ?? 'Inbox';
+    const view = VIEWS.find(([name]) => name === this.#viewName)?.[1] ?? (this.#viewName === 'plans' ? 'Plan' : 'Inbox');
     document.title = `${n > 0 ? `(${count(n)}) ` : ''}${view} · Countersign`;
   }
 

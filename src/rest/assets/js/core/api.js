@@ -128,6 +128,16 @@ export class Api {
     return (await this.#call('POST', '/api/decisions', { body: { decision, comment: comment || undefined, changes } })).value.results;
   }
 
+  /** Returns a plan with `steps: [{change, source}]` in order. */
+  async plan(id, signal) {
+    return withSteps(await this.#call('GET', `/api/plans/${encodeURIComponent(id)}`, { signal }));
+  }
+
+  /** Decides all steps of a plan that wait for the user. `decision` holds the version and the digests that were shown. */
+  async decidePlan(id, decision) {
+    return withSteps(await this.#call('POST', `/api/plans/${encodeURIComponent(id)}/decision`, { body: decision }));
+  }
+
   async createRule(id, rule) {
     return (await this.#call('POST', `/api/changes/${encodeURIComponent(id)}/rule`, { body: rule })).value;
   }
@@ -294,6 +304,12 @@ export class Api {
 
 // Adds the exact JSON text of the arguments that will run (`source`) and, after an edit, of those proposed (`proposed`).
 const withSources = (change, text) => ({ change, source: sourceOf(text, ['arguments']), proposed: sourceOf(text, ['proposedArguments']) });
+
+// Adds each change of a plan with the exact JSON text of its arguments.
+function withSteps({ value, text }) {
+  const sources = elementsOf(sourceOf(text, ['changes']));
+  return { ...value, steps: value.changes.map((change, i) => ({ change, source: sourceOf(sources[i], ['arguments']) })) };
+}
 
 /** Returns the change that a 409 carries, as `withSources` does, or null. */
 export function conflictOf(error) {

@@ -261,6 +261,7 @@ function rowOf(change, known = null) {
   const { digest = known?.digest, duplicateOf = known?.duplicateOf ?? null } = change;
   const toolOperation = preview ? preview.toolOperation : known?.toolOperation;
   const row = { id, version, state, provider, tool, toolTitle, toolOperation, operation, summary, target, proposer, createdAt, updatedAt, expiresAt, digest, duplicateOf, isWhole };
+  row.plan = change.plan ?? known?.plan ?? null;
   row.quorum = change.terms?.quorum ?? known?.quorum ?? 1;
   row.approvals = change.decisions ? change.decisions.filter((d) => d.verdict === 'approve').length : known?.approvals ?? 0;
   row.edited = change.edits ? change.edits.length > 0 : change.editCount === undefined ? Boolean(known?.edited) : change.editCount > 0;

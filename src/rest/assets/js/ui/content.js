@@ -73,15 +73,19 @@ export function review({ review: cause }) {
 
 /** Shows the requirements of the rule, the approvals so far and a hint about a duplicate. */
 export function requirements(change) {
+  const { plan } = change;
+  const step = plan && h('p', { class: 'banner tone-accent in-plan' }, icon('stack'),
+    h('span', null, `Step ${count(plan.index + 1)} of the plan “`, quote(plan.title, 200), '”. Nothing of it runs before all its steps are approved. ', h('a', { href: routeTo('plans', plan.id) }, 'Open the plan')));
   const duplicate = change.duplicateOf && h('p', { class: 'banner tone-accent duplicate' }, icon('duplicate'),
     h('span', null, 'The same agent had already proposed the same call: ', h('a', { href: routeTo('inbox', change.duplicateOf) }, 'open the other change'), '. Approving both runs it twice.'));
-  return [duplicate, isDecidable(change.state) || change.state === 'approved' ? quorumLine(change) : null, isDecidable(change.state) ? termsLine(change) : null];
+  return [step, duplicate, isDecidable(change.state) || change.state === 'approved' ? quorumLine(change) : null, isDecidable(change.state) ? termsLine(change) : null];
 }
 
 /** Shows the outcome or the current state, except of a pending change. */
 export function outcome(change) {
   if (change.state === 'pending') return null;
-  const { label, tone, icon: name, explanation } = stateOf(change.state);
+  const { label, tone, icon: name, explanation: usual } = stateOf(change.state);
+  const explanation = change.fault?.code === 'PLAN_STOPPED' ? 'Its plan stopped before it ran. Nothing was changed.' : usual;
   const last = change.decisions.at(-1);
   const earlierApprovals = last?.verdict === 'approve' ? change.decisions.filter((d) => d.verdict === 'approve' && d !== last) : [];
   return h('section', { class: `outcome tone-${tone}`, 'aria-label': 'Outcome' },

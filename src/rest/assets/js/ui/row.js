@@ -2,7 +2,7 @@
 
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { count, plural, quote } from '../core/text.js';
+import { count, plural, quote, visibleString } from '../core/text.js';
 import { EXPIRY_WARNING_MS, time, until } from '../core/time.js';
 import { operationGlyph, proposerLine, stateBadge } from './badges.js';
 
@@ -29,11 +29,12 @@ export function changeRow(change, href, quietState, old = null) {
   const failed = waits && change.previewFailed;
   part(link, 'glyph', `${change.operation}\n${change.summary}`, () => operationGlyph(change.operation, change.summary));
   part(link, 'title', change.summary, () => quote(change.summary, 240));
-  part(link, 'marks', [change.state, quietState, voting && `${change.approvals}/${change.quorum}`, change.duplicateOf && 1, change.edited, failed, change.waitsFor, change.differs, soon && change.expiresAt].join(), () => [
+  part(link, 'marks', [change.state, quietState, voting && `${change.approvals}/${change.quorum}`, change.duplicateOf && 1, change.edited, failed, change.plan?.index, change.waitsFor, change.differs, soon && change.expiresAt].join(), () => [
     change.state !== quietState && stateBadge(change.state),
     voting && badge('accent', 'check', `${change.approvals}/${change.quorum}`, ' approvals'),
+    change.plan && badge('grey', 'stack', `Step ${change.plan.index + 1}`, ` of the plan “${visibleString(change.plan.title)}”`),
     change.duplicateOf && badge('accent', 'duplicate', 'Duplicate', ' of another pending change'),
-    change.edited && badge('grey', 'pencil', 'Edited', ' by a reviewer'),
+    change.edited && badge('grey', 'pencil', 'Edited', change.plan ? ' since it was proposed' : ' by a reviewer'),
     change.waitsFor && badge('grey', 'clock', `Waits for ${change.waitsFor}`, ', which has the same target'),
     change.differs && badge('red', 'alert', 'Differs', ' from what was approved'),
     failed && badge('red', 'alert', 'No preview', ': it failed'),
@@ -54,7 +55,7 @@ function blankRow() {
 const badge = (tone, name, text, more) => h('span', { class: `badge tone-${tone}`, title: `${text}${more}` }, icon(name), text, h('span', { class: 'sr-only' }, more));
 
 /** Creates the heading of a group, a button that opens and closes it with `toggle(id)`. */
-export function groupRow({ id, rows, open }, toggle, old = null) {
+export function groupRow({ id, plan, rows, open }, toggle, old = null) {
   const button = old ?? blankHeading(toggle);
   contents.get(button).id = id;
   button.setAttribute('aria-expanded', String(open));
@@ -62,7 +63,7 @@ export function groupRow({ id, rows, open }, toggle, old = null) {
   const duplicates = rows.reduce((n, r) => n + (r.duplicateOf ? 1 : 0), 0);
   part(button, 'count', rows.length, () => count(rows.length));
   const tool = (first.toolTitle || first.tool) + (first.toolOperation ? ` / ${first.toolOperation}` : '');
-  part(button, 'title', `${tool}\n${first.provider}`, () => [quote(tool, 80), h('span', { class: 'quiet' }, ' · ', quote(first.provider, 40))]);
+  part(button, 'title', plan ? `plan ${plan.title}` : `${tool}\n${first.provider}`, () => (plan ? [h('span', { class: 'quiet' }, 'Plan: '), quote(plan.title, 80)] : [quote(tool, 80), h('span', { class: 'quiet' }, ' · ', quote(first.provider, 40))]));
   part(button, 'who', `${first.proposer.principal}\n${first.proposer.clientName ?? ''}`, () => proposerLine(first.proposer));
   part(button, 'marks', duplicates, () => duplicates > 0 && badge('accent', 'duplicate', plural(duplicates, 'duplicate'), ' among them'));
   part(button, 'time', first.createdAt, () => time(first.createdAt, 'brief'));

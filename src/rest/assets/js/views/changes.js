@@ -81,7 +81,7 @@ export class ChangesView {
     this.#list = new VirtualList({
       label: title,
       render: (item, old) => (item.group ? groupRow(item, (id) => this.#toggleGroup(id), old) : this.#row(item, old)),
-      beside: (item, current) => (item.group || !selecting ? null : this.#selection.box(() => current().id)),
+      beside: (item, current) => (item.group ? h('a', { class: 'plan-link', hidden: true }, 'Open plan') : selecting ? this.#selection.box(() => current().id) : null),
       decorate: (row, item) => this.#decorate(row, item),
       move: (step) => this.#move(step, true),
       nearEnd: () => this.#collection.more(),
@@ -266,8 +266,15 @@ export class ChangesView {
 
   #decorate(row, item) {
     toggleMark(row, 'head', Boolean(item.group));
+    if (item.group) this.#linkPlan(row.beside, item.plan);
     toggleMark(row, 'in-group', !item.group && this.#groupIds.size > 0 && this.#groupIds.has(groupKey(item)));
     if (!item.group) this.#selection.decorate(row, item);
+  }
+
+  #linkPlan(link, plan) {
+    link.hidden = !plan;
+    const href = plan ? routeTo('plans', plan.id) : '#/inbox';
+    if (link.getAttribute('href') !== href) link.setAttribute('href', href);
   }
 
   // ── Notifications ──

@@ -1,0 +1,147 @@
+// Shows several changes with all their diffs one below the other, under a table of contents. It notes which of them were
+// shown to the end, so that they can be decided together.
+
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { count, plural, quote } from '../core/text.js';
+import { isDecidable, shownOperation, stateOf, toolName } from '../core/vocab.js';
+import { routeTo } from '../core/router.js';
+import { operationGlyph, stateBadge } from './badges.js';
+import * as content from './content.js';
+
+export class ChangeList {
+  element;
+  #seen = new Map();
+  #items = new Map();
+  #onSeen;
+  #linkTo;
+  #waits;
+  #progress = h('p', { class: 'list-progress quiet', role: 'status' });
+  #contents = h('ol', { class: 'list-contents' });
+  #sections = h('div', { class: 'list-sections' });
+  #observer = new IntersectionObserver((entries) => this.#note(entries));
+
+  /**
+   * `linkTo(position)` returns the route of the change at a position, `waits(change)` what it waits for, or null. `seen()` is
+   * called when another change was shown to its end, or when one has to be shown again.
+   */
+  constructor({ label, linkTo, waits = () => null, seen = () => {} }) {
+    this.#onSeen = seen;
+    this.#linkTo = linkTo;
+    this.#waits = waits;
+    this.element = h('div', { class: 'change-list' },
+      h('nav', { class: 'card list-nav', 'aria-label': label }, h('h2', null, label), this.#contents, this.#progress), this.#sections);
+  }
+
+  dispose() {
+    this.#observer.disconnect();
+  }
+
+  /** The number of changes that were not yet shown to the end as they are now. */
+  get unseen() {
+    return [...this.#items.values()].filter(({ change }) => !this.#hasSeen(change)).length;
+  }
+
+  /** Shows the changes `[{change, source}]`. One that is the same as before stays as it is on the screen. */
+  show(list) {
+    const ids = new Set(list.map(({ change }) => change.id));
+    for (const [id, item] of this.#items) {
+      if (ids.has(id)) continue;
+      this.#observer.unobserve(item.end);
+      item.section.remove();
+      this.#items.delete(id);
+    }
+    for (const [position, entry] of list.entries()) {
+      let item = this.#items.get(entry.change.id);
+      if (!item) {
+        item = this.#create(position, entry.change.id);
+        this.#items.set(entry.change.id, item);
+      }
+      this.#paint(item, entry, position);
+      if (this.#sections.children[position] !== item.section) this.#sections.insertBefore(item.section, this.#sections.children[position] ?? null);
+    }
+    this.#paintContents();
+  }
+
+  /** Scrolls to the change at a position and moves the focus to its heading. */
+  reveal(position) {
+    const heading = this.#sections.children[position]?.querySelector('h2');
+    heading?.scrollIntoView({ block: 'start' });
+    heading?.focus({ preventScroll: true });
+  }
+
+  #create(position, id) {
+    const end = h('div', { class: 'list-end', data: { id } });
+    const body = h('div', { class: 'list-body' });
+    const fold = h('details', { class: 'list-fold', open: true }, h('summary', null, 'Diff and arguments'), body, end);
+    const head = h('div', { class: 'list-head' });
+    this.#observer.observe(end);
+    return { section: h('section', { class: 'card list-item' }, head, fold), head, body, end, key: null, change: null };
+  }
+
+  #paint(item, { change, source }, position) {
+    item.change = change;
+    const waits = this.#waits(change);
+    const key = `${change.version} ${waits} ${change.waitsFor?.change} ${this.#hasSeen(change)}`;
+    if (item.key === key) return;
+    const digest = item.digest;
+    item.key = key;
+    item.digest = change.digest;
+    const hadFocus = item.head.contains(document.activeElement);
+    fill(item.head,
+      h('div', { class: 'list-marks' }, operationGlyph(shownOperation(change), change.summary), stateBadge(change.state),
+        change.terms.quorum === 0 && isDecidable(change.state) === false && h('span', { class: 'badge tone-grey' }, icon('check'), 'Allowed by policy'),
+        h('span', { class: 'quiet' }, quote(toolName(change), 120), ' · ', quote(change.provider, 60)),
+        this.#hasSeen(change) && h('span', { class: 'badge tone-green seen-mark' }, icon('eye'), 'Seen'),
+        h('a', { href: routeTo('changes', change.id) }, 'Open')),
+      h('h2', { tabindex: '-1' }, `${count(position + 1)}. `, quote(change.summary, 280)),
+      waits && h('p', { class: 'list-waits quiet' }, icon('clock'), waits),
+      content.review(change), content.requirements(change), content.outcome(change));
+    if (hadFocus) item.head.querySelector('h2').focus({ preventScroll: true });
+    const text = source ?? 'null';
+    if (digest !== change.digest || !item.body.firstChild) fill(item.body, content.changes(change, text), content.args(change, text));
+    // An end that is in sight already does not come into sight again.
+    this.#observer.unobserve(item.end);
+    this.#observer.observe(item.end);
+  }
+
+  #hasSeen({ id, digest }) {
+    return this.#seen.get(id) === digest;
+  }
+
+  // The end of a closed part has no height, so it is not in sight.
+  #note(entries) {
+    let isNew = false;
+    for (const { isIntersecting, target } of entries) {
+      const item = this.#items.get(target.dataset.id);
+      if (!isIntersecting || !item || this.#hasSeen(item.change)) continue;
+      this.#seen.set(item.change.id, item.change.digest);
+      item.key = null;
+      isNew = true;
+    }
+    if (!isNew) return;
+    const all = [...this.#items.values()];
+    for (const [position, item] of all.entries()) if (item.key === null) this.#markSeen(item, position);
+    this.#paintContents();
+    this.#onSeen();
+  }
+
+  #markSeen(item) {
+    item.key = `${item.change.version} ${this.#waits(item.change)} ${item.change.waitsFor?.change} true`;
+    const marks = item.head.querySelector('.list-marks');
+    if (!marks.querySelector('.seen-mark')) marks.lastChild.before(h('span', { class: 'badge tone-green seen-mark' }, icon('eye'), 'Seen'));
+  }
+
+  #paintContents() {
+    const all = [...this.#items.values()].sort((a, b) => [...this.#sections.children].indexOf(a.section) - [...this.#sections.children].indexOf(b.section));
+    const focused = [...this.#contents.querySelectorAll('a')].indexOf(document.activeElement);
+    fill(this.#contents, all.map(({ change }, position) => h('li', null,
+      h('a', { href: this.#linkTo(position) }, quote(change.summary, 120)), ' ',
+      h('span', { class: `quiet tone-${stateOf(change.state).tone}` }, stateOf(change.state).label),
+      this.#hasSeen(change) && h('span', { class: 'seen-mark' }, icon('eye'), h('span', { class: 'sr-only' }, 'seen')))));
+    if (focused !== -1) this.#contents.querySelectorAll('a')[focused]?.focus({ preventScroll: true });
+    const { unseen } = this;
+    this.#progress.textContent = unseen === 0 ? 'You have seen all of them.' : `${count(all.length - unseen)} of ${plural(all.length, 'change')} seen to the end.`;
+  }
+}
+

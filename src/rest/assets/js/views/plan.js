@@ -1,0 +1,213 @@
+// Shows one plan: its steps in order with all diffs, what each waits for, and the decision on all of them at the end.
+
+import { explain } from '../core/api.js';
+import { announce, notice } from '../core/announce.js';
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { routeTo } from '../core/router.js';
+import { plural, quote, visibleString } from '../core/text.js';
+import { isDecidable, proposerName } from '../core/vocab.js';
+import { ChangeList } from '../ui/changelist.js';
+import { needsSignIn, signInButton } from '../ui/signinagain.js';
+import { emptyState, errorState, skeleton } from '../ui/states.js';
+import { hasVoted, isBarredAsProposer, isReviewerOf } from '../ui/terms.js';
+
+const MAX_COMMENT = 4000;
+
+export class PlanView {
+  element;
+  #api;
+  #me;
+  #id = null;
+  #plan = null;
+  #abort = null;
+  #busy = null;
+  #error = null;
+  #pending = null;
+  #head = h('div', { class: 'page-head' }, h('h1', { tabindex: '-1' }, 'Plan'));
+  #status = h('div');
+  #list;
+  #comment = h('textarea', { id: 'plan-comment', rows: '2', maxlength: String(MAX_COMMENT) });
+  #decision = h('section', { class: 'card plan-decision', 'aria-label': 'Decision on the plan' });
+
+  constructor({ api, me }) {
+    this.#api = api;
+    this.#me = me;
+    this.#list = new ChangeList({
+      label: 'Steps',
+      linkTo: (position) => routeTo('plans', `${this.#id}`) + `/${position + 1}`,
+      waits: (change) => this.#waitsFor(change),
+      seen: () => this.#paintDecision(),
+    });
+    this.element = h('div', { class: 'page plan' }, this.#head, h('div', { class: 'page-body' }, this.#status, this.#list.element, this.#decision));
+    this.#list.element.hidden = true;
+    this.#decision.hidden = true;
+  }
+
+  dispose() {
+    this.#abort?.abort();
+    this.#list.dispose();
+  }
+
+  /** Opens the plan of a route. The part is the number of a step. */
+  async route({ id, part }) {
+    if (id !== this.#id) {
+      this.#id = id;
+      this.#plan = null;
+      this.#error = null;
+      fill(this.#status, skeleton());
+      await this.#load();
+    }
+    if (part && this.#plan) this.#list.reveal(Number(part) - 1);
+  }
+
+  event({ change }) {
+    if (change.plan?.id === this.#id) this.#load();
+  }
+
+  refresh() {
+    this.#load();
+  }
+
+  // Only one read runs at a time; events in between lead to one more.
+  async #load() {
+    if (this.#id === null) {
+      fill(this.#status, emptyState('stack', 'No plan selected', 'Open a plan from one of its changes.'));
+      return;
+    }
+    if (this.#pending) {
+      this.#pending.again = true;
+      return;
+    }
+    const pending = { again: false };
+    this.#pending = pending;
+    const id = this.#id;
+    this.#abort = new AbortController();
+    try {
+      const plan = await this.#api.plan(id, this.#abort.signal);
+      if (this.#id === id) this.#show(plan);
+    } catch (error) {
+      if (!this.#abort.signal.aborted && error.status !== 401 && !this.#plan) fill(this.#status, errorState(error, () => this.#load()));
+    } finally {
+      this.#pending = null;
+      if (pending.again || this.#id !== id) this.#load();
+    }
+  }
+
+  #show(plan) {
+    const isFirst = this.#plan === null;
+    this.#plan = plan;
+    const { title, reason, proposer, isComplete, stopped, steps } = plan;
+    const applied = steps.filter(({ change }) => change.state === 'applied').length;
+    const heading = h('h1', { tabindex: '-1' }, 'Plan: ', quote(title, 200));
+    const hadFocus = document.activeElement?.tagName === 'H1';
+    fill(this.#head, h('div', { class: 'pane-title' }, heading),
+      h('p', { class: 'quiet' }, 'Proposed by ', h('strong', null, quote(proposerName(proposer), 80)), proposer.clientName && [' via ', quote(proposer.clientName, 80)],
+        `. ${plural(steps.length, 'step')}${isComplete ? '' : ' so far'}, ${applied} applied.`),
+      reason && h('p', { class: 'plan-reason' }, 'The agent says: ', h('q', null, quote(reason, 2000))));
+    if (hadFocus || isFirst) heading.focus({ preventScroll: true });
+    fill(this.#status,
+      stopped && h('p', { class: 'banner tone-red' }, icon('alert'), h('span', null, h('strong', null, 'The plan has stopped: '), visibleString(stopped), '. The rest of it does not run.')),
+      !stopped && !isComplete && h('p', { class: 'banner tone-amber' }, icon('clock'), h('span', null, 'The agent has not sent the last step yet. Nothing of the plan runs before it is there and all steps are approved.')));
+    this.#list.element.hidden = false;
+    this.#list.show(steps);
+    this.#paintDecision();
+  }
+
+  #waitsFor(change) {
+    const { plan } = change;
+    const steps = this.#plan?.steps ?? [];
+    if (isDecidable(change.state)) return change.state === 'stale' ? 'Waits for a refreshed preview and a decision.' : 'Waits for a decision.';
+    if (change.state === 'outcome_unknown') return 'Waits until somebody settles its outcome.';
+    if (change.state !== 'approved') return null;
+    if (!this.#plan?.isComplete) return 'Waits for the last step of the plan.';
+    const undecided = steps.find((step) => isDecidable(step.change.state));
+    if (undecided) return `Waits for the approval of step ${undecided.change.plan.index + 1}.`;
+    const earlier = steps.find((step) => step.change.plan.index < plan.index && step.change.state !== 'applied');
+    return earlier ? `Waits for step ${earlier.change.plan.index + 1}.` : null;
+  }
+
+  // The steps on which this user can still decide.
+  #ownSteps() {
+    return this.#plan.steps.filter(({ change }) => isDecidable(change.state) && isReviewerOf(change, this.#me) && !hasVoted(change, this.#me));
+  }
+
+  #paintDecision() {
+    if (!this.#plan) return;
+    const { stopped, isComplete, steps } = this.#plan;
+    const waiting = steps.filter(({ change }) => isDecidable(change.state));
+    this.#decision.hidden = Boolean(stopped) || waiting.length === 0;
+    if (this.#decision.hidden) {
+      this.#decision.replaceChildren();
+      return;
+    }
+    if (!this.#me.mayDecide) {
+      fill(this.#decision, h('p', { class: 'decision-note' }, icon('eye'), 'You are signed in as a viewer: you can see plans but not decide on them.'));
+      return;
+    }
+    const own = this.#ownSteps();
+    const obstacle = this.#obstacle(own, isComplete);
+    const needsComment = own.some(({ change }) => change.terms.requireComment);
+    const { unseen } = this.#list;
+    const busy = this.#busy !== null;
+    const active = this.#decision.contains(document.activeElement) ? document.activeElement : null;
+    const act = active?.dataset.act;
+    this.#comment.placeholder = needsComment ? 'Comment (required)' : 'Comment (optional)';
+    this.#comment.disabled = busy;
+    fill(this.#decision,
+      this.#error && h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error.text)), this.#error.remedy),
+      h('p', { class: 'decision-note' }, icon(obstacle ? 'person' : unseen ? 'eye' : 'check'),
+        h('span', null, obstacle ?? (unseen > 0 ? `Read all steps to the end to approve them together: ${plural(unseen, 'step is', 'steps are')} left.` : `This approves ${plural(own.length, 'step')}. ${isLast(own, waiting) ? 'The plan then runs in order; the first failure ends it.' : 'The other steps wait for other reviewers.'}`))),
+      h('label', { class: 'sr-only', for: 'plan-comment' }, 'Comment'), this.#comment,
+      h('div', { class: 'buttons' },
+        h('button', { type: 'button', class: 'reject', disabled: busy || own.length === 0, data: { act: 'reject' }, onclick: () => this.#decide('reject') }, icon('cross'), this.#busy === 'reject' ? 'Rejecting…' : 'Reject plan'),
+        h('button', { type: 'button', class: 'approve', disabled: busy || Boolean(obstacle) || unseen > 0, data: { act: 'approve' }, onclick: () => this.#decide('approve') }, icon('check'), this.#busy === 'approve' ? 'Approving…' : 'Approve all')));
+    if (active === this.#comment) this.#comment.focus({ preventScroll: true });
+    else if (act) this.#decision.querySelector(`[data-act=${act}]`)?.focus({ preventScroll: true });
+  }
+
+  // Tells why this person cannot approve, or returns null. The gateway enforces the same rules.
+  #obstacle(own, isComplete) {
+    const barred = this.#plan.steps.some(({ change }) => isBarredAsProposer(change, this.#me));
+    if (barred) return 'You proposed this plan, or it was proposed with a key of the same owner as yours, so somebody else has to approve it.';
+    if (own.length === 0) return 'No step waits for you: the rest is for other reviewers, or has your approval.';
+    if (!isComplete) return 'The plan can be approved once its last step is there. Single steps can be approved on their own pages.';
+    const stale = own.find(({ change }) => change.state === 'stale');
+    if (stale) return `The preview of step ${stale.change.plan.index + 1} is out of date. Open it to refresh it.`;
+    const cut = own.find(({ change }) => change.diff.truncated);
+    if (cut) return `Step ${cut.change.plan.index + 1} is too large to be shown completely. Open it to approve it alone.`;
+    return null;
+  }
+
+  async #decide(decision) {
+    if (this.#busy || !this.#plan) return;
+    const comment = this.#comment.value.trim();
+    if (!comment && this.#ownSteps().some(({ change }) => change.terms.requireComment)) {
+      this.#error = { text: 'The rule of a step requires a comment with each decision.' };
+      this.#paintDecision();
+      this.#comment.focus();
+      return;
+    }
+    this.#busy = decision;
+    this.#error = null;
+    this.#paintDecision();
+    const { id, version, steps } = this.#plan;
+    try {
+      const plan = await this.#api.decidePlan(id, { decision, comment: comment || undefined, version, digests: steps.map(({ change }) => ({ change: change.id, digest: change.digest })) });
+      this.#comment.value = '';
+      this.#busy = null;
+      const text = decision === 'approve' ? 'You approved the plan.' : 'You rejected the plan.';
+      announce(text);
+      notice(text, { tone: decision === 'approve' ? 'green' : 'red', iconName: decision === 'approve' ? 'check' : 'cross' });
+      if (this.#id === id) this.#show(plan);
+    } catch (error) {
+      this.#busy = null;
+      const remedy = needsSignIn(error) ? await signInButton(this.#api, steps[0].change.id) : null;
+      this.#error = { text: error.code === 'VERSION_CONFLICT' ? 'The plan was updated while you were reading. Read what is marked as not seen, and decide again.' : explain(error), remedy };
+      this.#paintDecision();
+      this.#load();
+    }
+  }
+}
+
+const isLast = (own, waiting) => own.length === waiting.length && own.every(({ change }) => change.terms.quorum - change.decisions.filter((d) => d.verdict === 'approve').length <= 1);

@@ -1,0 +1,93 @@
+// Tests plans: the inbox shows their changes together, and their page decides on all of them once they were seen.
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { assertClean, becomes, dashboard, fitsScreen, launch, row } from './lib/browser.mjs';
+import { Gateway } from './lib/gateway.mjs';
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+const DESCRIPTION = Array.from({ length: 60 }, (_, n) => `Line ${n + 1}`).join('\n');
+
+let browser;
+let gateway;
+before(async () => {
+  browser = await launch();
+  gateway = await Gateway.start({});
+});
+after(async () => {
+  await browser?.close();
+  await gateway?.end();
+});
+
+/** Proposes a plan of issues with these titles, and returns its id. */
+async function propose(title, titles) {
+  const projectId = await gateway.project();
+  const calls = titles.map((name) => ({ name: 'create_issue', arguments: { projectId, title: name, type: 'Bug', description: DESCRIPTION } }));
+  return (await gateway.tool('propose_plan', { title, reason: 'because <b>they</b> belong together', calls })).structuredContent.planId;
+}
+
+const plan = async (id) => (await gateway.api(`plans/${id}`)).value;
+const shot = (page, name) => (process.env.SHOTS ? page.screenshot({ path: join(process.env.SHOTS, `${name}.png`) }) : null);
+const decision = (page, name) => page.locator('.plan-decision').getByRole('button', { name });
+
+/** Scrolls to the end of each step. */
+async function readAll(page) {
+  for (const end of await page.locator('.list-end').all()) await end.scrollIntoViewIfNeeded();
+}
+
+test('a plan is opened from the inbox and approved once all was seen', async () => {
+  const id = await propose('Three issues', ['First of the plan', 'Second of the plan', 'Third of the plan']);
+  const page = await dashboard(browser, gateway, {});
+  await page.locator('.group-row', { hasText: 'Plan: Three issues' }).waitFor();
+  await row(page, 'Second of the plan').locator('.badge', { hasText: 'Step 2' }).waitFor();
+  await page.getByRole('link', { name: 'Open plan' }).click();
+  await page.getByRole('heading', { name: 'Plan: Three issues' }).waitFor();
+  await page.locator('.plan-reason', { hasText: 'because <b>they</b> belong together' }).waitFor();
+  await becomes(() => page.locator('.list-contents li').count(), 3);
+  await page.locator('.list-item', { hasText: 'Line 60' }).first().waitFor();
+  await decision(page, 'Approve all').waitFor();
+  // Nobody has read the steps yet.
+  await becomes(() => decision(page, 'Approve all').isDisabled(), true);
+  await shot(page, 'plan-unseen');
+  await readAll(page);
+  await page.locator('.list-progress', { hasText: 'You have seen all of them.' }).waitFor();
+  await shot(page, 'plan-seen');
+  await decision(page, 'Approve all').click();
+  await becomes(async () => (await plan(id)).changes.map(({ state }) => state), ['applied', 'applied', 'applied']);
+  await becomes(() => page.locator('.list-item .badge.state', { hasText: 'Applied' }).count(), 3);
+  await becomes(() => page.locator('.plan-decision').isVisible(), false);
+  assertClean(page);
+  await page.context().close();
+});
+
+test('a plan is rejected as a whole, and an open step leads to its plan', async () => {
+  const id = await propose('Two issues', ['One to reject', 'Another to reject']);
+  const page = await dashboard(browser, gateway, {});
+  await row(page, 'One to reject').first().click();
+  await page.locator('.in-plan', { hasText: 'Step 1 of the plan “Two issues”' }).getByRole('link', { name: 'Open the plan' }).click();
+  await page.locator('#plan-comment').fill('Not now');
+  await decision(page, 'Reject plan').click();
+  await page.locator('.banner', { hasText: 'The plan has stopped' }).waitFor();
+  await becomes(async () => (await plan(id)).changes.every(({ state }) => state === 'rejected' || state === 'withdrawn'), true);
+  assert.equal((await plan(id)).changes[0].decisions[0].comment, 'Not now');
+  assertClean(page);
+  await page.context().close();
+});
+
+for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['small', { width: 360, height: 740 }]]) {
+  test(`the page of a plan is accessible and fits the screen, ${name}`, async () => {
+    const id = await propose(`Looks ${name}`, ['A title that is quite long, so that it needs more than one line on a small screen', 'A short title']);
+    const page = await dashboard(browser, gateway, { ...options, route: `/#/plans/${id}`, bypassCSP: true });
+    await page.locator('.list-item').nth(1).waitFor();
+    await fitsScreen(page, 'the plan is wider than the screen');
+    await page.evaluate(AXE);
+    const found = await page.evaluate(async () => (await window.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'] })).violations.map((v) => `${v.id}: ${v.nodes.map((n) => n.html).join(' ').slice(0, 300)}`));
+    assert.deepEqual(found, []);
+    await shot(page, `plan-${name}`);
+    assertClean(page);
+    await page.context().close();
+  });
+}
