@@ -17,6 +17,7 @@ mod deployment;
 mod node_availability;
 mod nodes;
 mod nodes_that_differ;
+mod plans;
 mod postgres;
 mod store_faults;
 mod upgrade;
