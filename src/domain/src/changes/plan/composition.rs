@@ -82,6 +82,8 @@ mod tests {
     use super::*;
     use crate::changes::{ChangeState, Operation, PreviewNote, Target, plan::PlanStep, testing};
 
+    type Alter = fn(&mut Change, &mut Preview);
+
     fn preview(fields: &[(&str, Option<&str>, Option<&str>)]) -> Preview {
         let mut diff = DiffBuilder::new();
         for (field, before, after) in fields {
@@ -144,12 +146,12 @@ mod tests {
             let note = &preview.diff.fields[0];
             (note.field == NOTE_FIELD).then(|| note.lines[0].text.clone())
         };
-        let cases: [&dyn Fn(&mut Change, &mut Preview); 5] = [
-            &|_, later| later.diff.truncated = true,
-            &|earlier, _| earlier.diff.truncated = true,
-            &|earlier, _| earlier.diff.fields[0].before = Some("other".into()),
-            &|_, later| later.note.kind = PreviewKind::Arguments,
-            &|earlier, _| earlier.preview.failed = Some("no".into()),
+        let cases: [Alter; 5] = [
+            |_, later| later.diff.truncated = true,
+            |earlier, _| earlier.diff.truncated = true,
+            |earlier, _| earlier.diff.fields[0].before = Some("other".into()),
+            |_, later| later.note.kind = PreviewKind::Arguments,
+            |earlier, _| earlier.preview.failed = Some("no".into()),
         ];
         for alter in cases {
             let (mut earlier, mut later) = (earlier.clone(), preview(&[("title", Some("a"), Some("c"))]));
