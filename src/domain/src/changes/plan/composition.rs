@@ -18,12 +18,12 @@ pub fn is_written_by(earlier: &Change, provider: &str, preview: &Preview) -> boo
 /// plan. A field's value before becomes the value that they leave. If that cannot be computed, a note says so; the note
 /// also makes sure that the preview differs from the one at its turn, so that a person looks at it then.
 pub fn compose_over<'a>(preview: &mut Preview, earlier: impl IntoIterator<Item = &'a Change>) {
-    // Steps of other entities with the same lock key may alter the preview too, which shows at its turn.
-    let is_same_entity = |step: &&Change| step.target.id.is_some() && step.target.id == preview.target.id;
-    let earlier: Vec<&Change> = earlier.into_iter().filter(is_same_entity).collect();
     for step in earlier {
         preview.note.restricted |= step.is_restricted();
-        if !compose_over_step(preview, step) {
+        // A step of another entity with the same lock key may alter the preview too, which shows at its turn.
+        let is_same_entity = step.target.id.is_some() && step.target.id == preview.target.id;
+        compose_headline(preview, step);
+        if is_same_entity && !compose_over_step(preview, step) {
             let number = step.plan.as_ref().map_or(0, super::PlanStep::number);
             let text = format!(
                 "Step {number} writes the same target. This shows the state before it, and a person is asked again once it \
@@ -34,6 +34,18 @@ pub fn compose_over<'a>(preview: &mut Preview, earlier: impl IntoIterator<Item =
             preview.diff.fields.splice(0..0, note.finish().fields);
             return;
         }
+    }
+}
+
+/// Renames the target in the label and the summary as the earlier step does. A module's labels end with the name, and its
+/// summaries quote it.
+fn compose_headline(preview: &mut Preview, step: &Change) {
+    let values = step.diff.fields.iter().filter_map(|field| field.before.as_deref().zip(field.after.as_deref()));
+    for (before, after) in values.filter(|(before, _)| !before.is_empty()) {
+        if let Some(start) = preview.target.label.strip_suffix(before).filter(|start| start.ends_with(' ')) {
+            preview.target.label = format!("{start}{after}");
+        }
+        preview.summary = preview.summary.replace(&format!("“{before}”"), &format!("“{after}”"));
     }
 }
 
@@ -123,6 +135,12 @@ mod tests {
         let mut same = preview(&[("title", Some("a"), Some("b"))]);
         compose_over(&mut same, &earlier[..1]);
         assert!(same.diff.fields.is_empty(), "the step no longer changes the field");
+        let mut comment = preview(&[("text", None, Some("yes"))]);
+        (comment.target.id, comment.target.label) = (None, "on X-1 a".into());
+        comment.summary = "Comment on X-1 “a”: a".into();
+        compose_over(&mut comment, &earlier);
+        let headline = (comment.target.label.as_str(), comment.summary.as_str());
+        assert_eq!(headline, ("on X-1 c", "Comment on X-1 “c”: a"), "the target has another name then");
         let mut other = preview(&[("title", None, Some("b"))]);
         other.target.id = None;
         compose_over(&mut other, &earlier);
