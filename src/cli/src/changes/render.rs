@@ -165,6 +165,10 @@ pub fn notes(change: &Change) -> Vec<(Style, String)> {
             None => (Style::Dim, format!("reviewed because {}", note.reason)),
         });
     }
+    notes.extend(change.plan.as_ref().map(|plan| {
+        let place = format!("step {} of the plan “{}” ({})", plan.number(), plan.title, plan.id);
+        (Style::Dim, format!("{place}; nothing of it runs before all its steps are approved"))
+    }));
     notes.extend(change.waits_for.as_ref().map(|waits| (Style::Yellow, waits.describe())));
     notes.extend(change.fault.as_ref().map(|fault| (Style::Yellow, format!("{}: {}", fault.code, fault.message))));
     notes.extend(

@@ -213,7 +213,7 @@ async fn step_proposal(
     let preview = runner.limits.with_timeout(preview).await?;
     let (terms, review) = match decision.verdict {
         Verdict::Allow => {
-            let reason = format!("the policy allows this step without a review ({})", decision.reason);
+            let reason = format!("it is a step of a plan; the policy allows it without a review ({})", decision.reason);
             (Terms { quorum: 0, ..Terms::default() }, ReviewNote { reason, mark: None, ..decision.into() })
         }
         _ => ((*decision.terms).clone(), decision.into()),
