@@ -260,7 +260,7 @@ mod tests {
     #[test]
     fn argument_cannot_take_the_place_of_another_field() {
         let arguments = RawValue::from_string(r#"{"$description":"Reads a file.","$content":"x"}"#.into()).unwrap();
-        let preview = preview_arguments("fs", "write", &def(), &arguments).unwrap();
+        let preview = preview_arguments("fs", "write", &def(), &arguments);
         let fields: Vec<_> = preview.diff.fields.iter().map(|f| (f.field.as_str(), f.label.as_str())).collect();
         let expected = [
             ("arguments.$description", "$description"),

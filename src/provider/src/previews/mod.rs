@@ -93,7 +93,7 @@ pub async fn preview_arguments_only(
     }
     let def = provider.tools().into_iter().find(|def| def.name == tool);
     let def = def.ok_or_else(|| McpError::new(ErrorKind::ToolNotFound, "The provider has no such tool"))?;
-    arguments::preview_arguments(provider.name(), tool, &def, arguments)
+    Ok(arguments::preview_arguments(provider.name(), tool, &def, arguments))
 }
 
 async fn compute(

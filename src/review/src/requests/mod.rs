@@ -11,15 +11,15 @@ pub mod refresh;
 
 use tokio::sync::oneshot;
 
-use self::checks::{RequestResult, shutting_down_error};
-use crate::inner::Inner;
+use self::checks::shutting_down_error;
+use crate::{ChangeRequestError, inner::Inner};
 
 impl Inner {
     /// Runs an endpoint's work to completion on the Executor's thread.
-    pub(crate) async fn run_on_executor(
+    pub(crate) async fn run_on_executor<T: Send + 'static>(
         &self,
-        work: impl Future<Output = RequestResult> + Send + 'static,
-    ) -> RequestResult {
+        work: impl Future<Output = Result<T, ChangeRequestError>> + Send + 'static,
+    ) -> Result<T, ChangeRequestError> {
         let (reply, answer) = oneshot::channel();
         self.executor_thread.spawn(async move {
             let _ = reply.send(work.await);

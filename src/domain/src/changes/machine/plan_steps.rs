@@ -19,6 +19,7 @@ impl Change {
         terms: Terms,
     ) {
         self.edits.push(Edit {
+            other_names: Vec::new(),
             by: SYSTEM.to_owned(),
             display_name: None,
             owner: None,

@@ -147,7 +147,9 @@ pub(in crate::handlers) async fn propose_step(
         return Err(denied);
     }
     let idempotency_key = call.idempotency_key.as_deref().map(str::to_owned);
-    let proposal = Proposal { idempotency_key, ..step_proposal(scope, &route, &decision, arguments).await? };
+    let stated_reason = call.reason.as_deref().map(str::to_owned);
+    let proposal = step_proposal(scope, &route, &decision, arguments).await?;
+    let proposal = Proposal { idempotency_key, stated_reason, ..proposal };
     let (changes, plan) = (reviews.changes.clone(), plan.clone());
     let stored = actix::spawn(async move { changes.propose_step(proposal, plan).await }).await;
     let change = stored.map_err(|_| not_stored_error())??;
@@ -233,6 +235,7 @@ async fn step_proposal(
         terms,
         review: Some(review),
         idempotency_key: None,
+        stated_reason: None,
         plan: None,
     })
 }
