@@ -24,7 +24,7 @@ struct NamedPart<'r> {
     merged: Option<MergedMembers<'r>>,
 }
 
-/// Which members of a part are shown as fields of the state after the call.
+/// Decides which members of a part are shown as fields of the state after the call.
 #[derive(Clone, Copy, Debug)]
 struct MergedMembers<'r> {
     /// Removes fields from the state.

@@ -12,7 +12,7 @@ fn page_server() -> FakeServer {
 }
 
 /// Returns the fields of the preview: the name, and the value after.
-async fn shown(yaml: &str, arguments: Value) -> Vec<(String, String)> {
+async fn shown_fields(yaml: &str, arguments: Value) -> Vec<(String, String)> {
     let preview = preview(&page_server(), yaml, &arguments).await;
     assert_eq!(preview.note.failed, None, "{yaml}");
     let fields = preview.diff.fields.into_iter();
@@ -39,10 +39,10 @@ async fn unnamed_argument_is_shown_beside_the_comparison() {
     let arguments = json!({ "$content": "x", "force": true, "id": 1, "notify": ["a"], "title": "New" });
     let expected =
         pairs(&[("$content.title", "New"), ("arguments.$content", "x"), ("force", "true"), ("notify", r#"["a"]"#)]);
-    assert_eq!(shown(&yaml, arguments.clone()).await, expected);
+    assert_eq!(shown_fields(&yaml, arguments.clone()).await, expected);
     // Without a state after, all arguments are shown already.
     let reads = "{reads: [{tool: read, arguments: {id: arguments.id}}]}";
-    let all = shown(reads, arguments).await;
+    let all = shown_fields(reads, arguments).await;
     assert_eq!(
         all.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(),
         ["arguments.$content", "force", "id", "notify", "title", "$read1"]
@@ -70,23 +70,23 @@ async fn condition_names_only_the_arguments_whose_values_it_states() {
     let arguments =
         json!({ "id": 1, "title": "New", "draft": false, "tags": ["a"], "method": "update", "mode": "fast" });
     let expected = pairs(&[("$content.title", "New"), ("draft", "false"), ("tags", r#"["a"]"#), ("mode", "fast")]);
-    assert_eq!(shown(&yaml, arguments).await, expected);
+    assert_eq!(shown_fields(&yaml, arguments).await, expected);
 }
 
 #[tokio::test]
 async fn argument_that_is_only_in_a_cut_summary_is_shown() {
     let yaml = format!("{{summary: 'Save: {{arguments.message}}', {BEFORE}, after: {{title: arguments.title}}}}");
     let arguments = |message: &str| json!({ "id": 1, "title": "New", "message": message });
-    assert_eq!(shown(&yaml, arguments("Short\n")).await, pairs(&[("$content.title", "New")]));
+    assert_eq!(shown_fields(&yaml, arguments("Short\n")).await, pairs(&[("$content.title", "New")]));
     let long = "First line\n\nCloses #7";
-    assert_eq!(shown(&yaml, arguments(long)).await.pop().unwrap().0, "message");
-    assert_eq!(shown(&yaml, arguments(&"x".repeat(500))).await.pop().unwrap().0, "message");
+    assert_eq!(shown_fields(&yaml, arguments(long)).await.pop().unwrap().0, "message");
+    assert_eq!(shown_fields(&yaml, arguments(&"x".repeat(500))).await.pop().unwrap().0, "message");
 }
 
 #[tokio::test]
 async fn dry_run_accounts_for_the_whole_call() {
     let yaml = "{dry_run: {arguments: {dryRun: true}}}";
-    assert_eq!(shown(yaml, json!({ "path": "p", "text": "t" })).await.len(), 1);
+    assert_eq!(shown_fields(yaml, json!({ "path": "p", "text": "t" })).await.len(), 1);
 }
 
 #[test]
