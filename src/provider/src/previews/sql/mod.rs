@@ -123,7 +123,7 @@ mod tests {
     use countersign_domain::changes::{Diff, PreviewNote, Target};
     use countersign_sql::Dialect;
 
-    fn labelled(text: &str) -> Preview {
+    fn label_statements(text: &str) -> Preview {
         let mut preview = Preview {
             note: PreviewNote::default(),
             operation: Operation::Call,
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn target_names_each_table_once() {
-        let preview = labelled("UPDATE a SET x = 1; UPDATE b SET x = 1; UPDATE a SET x = 2");
+        let preview = label_statements("UPDATE a SET x = 1; UPDATE b SET x = 1; UPDATE a SET x = 2");
         assert_eq!((preview.target.label.as_str(), preview.operation), ("a, b", Operation::Update));
     }
 
@@ -151,7 +151,7 @@ mod tests {
             ("DROP TABLE a", Operation::Delete),
             ("-- all of it\nDROP TABLE a; INSERT INTO b VALUES (1)", Operation::Call),
         ] {
-            assert_eq!(labelled(text).operation, operation, "{text}");
+            assert_eq!(label_statements(text).operation, operation, "{text}");
         }
     }
 }
