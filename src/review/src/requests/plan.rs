@@ -56,9 +56,14 @@ impl Changes {
         inner.proposal_rate.admit(&proposals[0].proposer.principal, inner.nodes.live_count())?;
         let id = format!("plan_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..]));
         let count = proposals.len();
+        let longest_expiry = proposals.iter().map(|proposal| proposal.expire_after).max().unwrap_or_default();
         let mut drafts: Vec<countersign_store::Draft> = Vec::with_capacity(count);
         for (position, mut proposal) in proposals.drain(..).enumerate() {
             compose(&mut proposal, drafts.iter().map(|draft| &*draft.change));
+            if proposal.terms.quorum == 0 {
+                // An allowed step waits as long as those that people decide on.
+                proposal.expire_after = longest_expiry;
+            }
             proposal.plan = Some(PlanStep {
                 id: id.clone(),
                 title: title.to_owned(),

@@ -112,11 +112,15 @@ const ABC: [&str; 3] = [r#"{"target":"a"}"#, r#"{"target":"b"}"#, r#"{"target":"
 async fn steps_run_in_order_once_all_are_approved() {
     let bench = bench().await;
     let allowed = |step, proposal: &mut Proposal| {
-        if step != 1 {
+        if step == 1 {
+            proposal.expire_after = Duration::from_secs(100_000);
+        } else {
             proposal.terms.quorum = 0;
         }
     };
     let steps = propose_with(&bench, &ABC, allowed).await;
+    let expiry = |step: &Change| step.expires_at.duration_since(step.created_at).as_secs();
+    assert_eq!(steps.iter().map(|step| expiry(step)).collect::<Vec<_>>(), [100_000; 3], "allowed steps wait as long");
     let states_at_first: Vec<_> = steps.iter().map(|step| step.state).collect();
     assert_eq!(states_at_first, [ChangeState::Approved, ChangeState::Pending, ChangeState::Approved]);
     let places: Vec<_> = steps.iter().map(|step| step.plan.clone().unwrap()).collect();
