@@ -1,8 +1,9 @@
 // Tests adding, testing, changing and removing servers on the dashboard, which edits the configuration file.
 
 import assert from 'node:assert/strict';
-import { readFileSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
@@ -16,6 +17,7 @@ const FILE = '# The servers of our team.\nmcpServers:\n  broken: { command: sh, 
 let browser;
 let gateway;
 let file;
+let folder;
 let tools;
 const server = (page, name) => page.locator('.server', { has: page.getByRole('heading', { name, exact: true }) });
 const text = () => readFileSync(file, 'utf8');
@@ -26,12 +28,15 @@ before(async () => {
   file = join(gateway.data, 'config.yaml');
   writeFileSync(file, FILE);
   process.kill(gateway.child.pid, 'SIGHUP');
-  tools = join(gateway.data, 'tools');
+  // A server may not get at the data of the gateway.
+  folder = mkdtempSync(join(tmpdir(), 'countersign-tools-'));
+  tools = join(folder, 'tools');
   writeFileSync(tools, '{"name":"look","description":"Looks","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}\n{"name":"write","description":"Writes","inputSchema":{"type":"object"}}');
 });
 after(async () => {
   await browser?.close();
   await gateway?.end();
+  if (folder) rmSync(folder, { recursive: true });
 });
 
 async function looks(page, name) {

@@ -82,7 +82,7 @@ pub struct Config {
     pub modules: ModulesConfig,
     /// `mcpServers`, in the order of the file.
     pub upstreams: Vec<UpstreamConfig>,
-    /// Whether servers may be edited on the dashboard.
+    /// The permission to edit servers on the dashboard.
     pub dashboard_edit: DashboardEdit,
     pub routes: RoutesConfig,
     pub policy: PolicyConfig,
@@ -124,7 +124,7 @@ impl Config {
     }
 }
 
-/// Whether servers may be edited on the dashboard (`dashboard.edit`).
+/// The permission to edit servers on the dashboard (`dashboard.edit`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "lowercase")]
 pub enum DashboardEdit {

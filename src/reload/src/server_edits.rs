@@ -136,7 +136,7 @@ fn diff_lines(before: &str, after: &str) -> Vec<DiffLine> {
     shown.collect()
 }
 
-/// What an edit changes, for people.
+/// The changes of an edit, for people.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = ServerEdit)]
@@ -146,7 +146,7 @@ pub struct EditSummary {
     pub version: String,
     /// The changed lines of the file with those around them.
     pub lines: Vec<DiffLine>,
-    /// What waits for a reviewer's consent.
+    /// The changes that wait for a reviewer's consent.
     pub loosens: Vec<Loosening>,
     /// `true` if the file was written.
     pub saved: bool,

@@ -209,7 +209,7 @@ struct EditResult {
     yaml: String,
     /// Variables that the gateway's environment lacks. A server that needs one is disabled.
     unset_variables: Vec<String>,
-    /// What was left out or replaced.
+    /// Notes about keys that were left out or replaced.
     notes: Vec<String>,
 }
 

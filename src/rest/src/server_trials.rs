@@ -68,7 +68,7 @@ struct Trial {
     by: String,
     at: Timestamp,
     state: TrialState,
-    /// Who consented or refused.
+    /// The person who consented or refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     decided_by: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -33,7 +33,7 @@ const MAX_TEXT_CHARS: usize = 300;
 /// The maximum number of tools in a report.
 const MAX_TOOLS: usize = 500;
 
-/// What a trial of a server showed.
+/// The result of a trial of a server.
 #[derive(Clone, Debug, Default, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = ServerTrial)]

@@ -94,7 +94,7 @@ pub enum ServersCommand {
     Import(ImportArgs),
 }
 
-/// What a server is: a package, an address, a command, or a text that describes it.
+/// The description of a server: a package, an address, a command, or a text.
 #[derive(Debug, Args)]
 pub struct TargetArgs {
     /// A package: npm:NAME, pypi:NAME or docker:IMAGE, run by npx, uvx or docker; arguments follow --

@@ -42,7 +42,7 @@ pub(super) fn import(args: &ImportArgs, connect: &ConnectArgs, out: &mut Output)
             print_choices(&new, out)?;
             choose(&new)?
         }
-        names => named(&new, names)?,
+        names => find_chosen(&new, names)?,
     };
     if chosen.is_empty() {
         print_note("Nothing was changed.");
@@ -96,11 +96,11 @@ fn choose(found: &[FoundServer]) -> Result<Vec<usize>, Failure> {
     if words.len() == 1 && words.first().is_some_and(|word| word.eq_ignore_ascii_case("all")) {
         return Ok((0..found.len()).collect());
     }
-    named(found, &words)
+    find_chosen(found, &words)
 }
 
 /// Returns the servers with these names or numbers.
-fn named(found: &[FoundServer], words: &[String]) -> Result<Vec<usize>, Failure> {
+fn find_chosen(found: &[FoundServer], words: &[String]) -> Result<Vec<usize>, Failure> {
     let mut chosen = Vec::new();
     for word in words {
         let by_name = found.iter().position(|found| found.server.name == *word);

@@ -18,7 +18,7 @@ pub(super) struct Lines(Vec<String>);
 /// The lines of one entry: from the line of its key up to the line after its last one. Comments and empty lines behind an entry are
 /// not part of it, unless they are indented further than its key.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(super) struct LineRange {
     pub start: usize,
     pub end: usize,
 }
@@ -28,7 +28,7 @@ pub(super) struct Place {
 pub(super) struct Block {
     /// The number of spaces before each key.
     pub indent: usize,
-    pub entries: Vec<Place>,
+    pub entries: Vec<LineRange>,
 }
 
 impl Lines {
@@ -140,12 +140,12 @@ impl Block {
         let ends = starts.iter().skip(1).map(|(line, _)| *line).chain([end]);
         let entries = starts.iter().zip(ends);
         let entries =
-            entries.map(|((start, _), end)| Place { start: *start, end: content_end(lines, *start, end, indent) });
+            entries.map(|((start, _), end)| LineRange { start: *start, end: content_end(lines, *start, end, indent) });
         Ok(Self { indent, entries: entries.collect() })
     }
 
     /// Returns the lines of the entry at `index` of the map.
-    pub(super) fn place(&self, index: usize) -> Result<Place, NotEditable> {
+    pub(super) fn place(&self, index: usize) -> Result<LineRange, NotEditable> {
         self.entries.get(index).cloned().ok_or_else(|| NotEditable::new("the place of a key is unknown"))
     }
 

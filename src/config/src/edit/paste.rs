@@ -26,7 +26,7 @@ pub struct PastedServer {
     pub name: String,
     /// Keys as in the configuration file.
     pub settings: Vec<KeyValue>,
-    /// What was left out, and what a person should know.
+    /// Notes for a person, such as the keys that were left out.
     pub notes: Vec<String>,
 }
 
