@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { readdirSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
+import { agentSetups, shellWord } from '../../src/rest/assets/js/core/agentsetup.js';
 import { fieldOf, formOf, sourceOfForm } from '../../src/rest/assets/js/core/argform.js';
 import { differences } from '../../src/rest/assets/js/core/compare.js';
 import { Collection, matchingRows } from '../../src/rest/assets/js/core/collection.js';
@@ -160,6 +161,22 @@ test('routes keep special characters in ids', () => {
   assert.equal(parseRoute('#/servers/a%20b/connect?x').part, 'connect');
   assert.equal(parseRoute('').view, 'inbox');
   assert.equal(parseRoute('#/inbox/%E0%A4%A').id, null);
+});
+
+test('the setup of each client names the program, the address and the key', () => {
+  const common = { program: '/opt/my tools/countersign', args: ['stdio', '--data', '/d'], url: 'http://h/mcp' };
+  const setup = (key) => Object.fromEntries(agentSetups({ ...common, key }).map(({ id, text }) => [id, text]));
+  const open = setup(null);
+  assert.deepEqual(Object.keys(open), ['claude-desktop', 'claude-code', 'cursor', 'vscode', 'codex', 'gemini', 'goose', 'stdio', 'http']);
+  assert.deepEqual(JSON.parse(open.cursor), { mcpServers: { countersign: { command: common.program, args: common.args } } });
+  assert.equal(open['claude-code'], "claude mcp add --scope user countersign -- '/opt/my tools/countersign' stdio --data /d");
+  assert.ok(!Object.values(open).some((text) => text.includes('COUNTERSIGN_AGENT_KEY')));
+  const keyed = setup('csk_x');
+  assert.equal(keyed.codex, "codex mcp add countersign --env COUNTERSIGN_AGENT_KEY=csk_x -- '/opt/my tools/countersign' stdio --data /d");
+  assert.equal(JSON.parse(keyed.vscode).servers.countersign.env.COUNTERSIGN_AGENT_KEY, 'csk_x');
+  assert.deepEqual(JSON.parse(keyed.http).mcpServers.countersign.headers, { Authorization: 'Bearer csk_x' });
+  assert.ok(Object.values(keyed).every((text) => text.includes('csk_x')));
+  assert.equal(shellWord("it's"), "'it'\\''s'");
 });
 
 const change = (n, more = {}) => ({ id: `chg_${n}`, version: 1, state: 'pending', summary: `Change ${n}`, createdAt: new Date(1e12 + n * 1000).toISOString(), ...more });

@@ -18,9 +18,11 @@ use countersign_store::keys::ApiKey;
 
 /// The prefix of every key, by which scanners for leaked secrets recognise it.
 pub const KEY_PREFIX: &str = "csk_";
-/// Names that keys, owners and reviewers must not have, because they denote the gateway itself in decisions and the
-/// audit trail.
-pub const RESERVED_NAMES: [&str; 5] = ["local-agent", SYSTEM, GATEWAY, OPERATOR, TERMINAL];
+/// The agent that proposes the test change of the dashboard. Only the gateway acts as it.
+pub const TEST_AGENT: &str = "countersign-test-agent";
+/// Names that keys, owners and reviewers must not have, because they denote the gateway itself in proposals, decisions and
+/// the audit trail.
+pub const RESERVED_NAMES: [&str; 6] = ["local-agent", TEST_AGENT, SYSTEM, GATEWAY, OPERATOR, TERMINAL];
 
 /// A newly created key.
 pub struct NewKey {

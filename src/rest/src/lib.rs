@@ -15,7 +15,9 @@ pub mod dashboard;
 pub mod decisions;
 pub mod events;
 pub mod events_ws;
+pub mod first_steps;
 pub mod identity_provider;
+pub mod keys;
 pub mod nodes;
 pub mod openapi;
 pub mod page;
@@ -53,6 +55,7 @@ use serde::Serialize;
 pub use account::SignInData;
 pub use caller::{AccessData, Caller};
 pub use events::FeedAccess;
+pub use first_steps::AgentCommand;
 pub use query::Query;
 pub use server_accounts::ServerAccounts;
 pub use server_trials::ServerTrials;
@@ -74,6 +77,7 @@ pub struct RestData {
     pub sign_in: web::Data<SignInData>,
     pub server_accounts: web::Data<dyn ServerAccounts>,
     pub feed: web::Data<FeedAccess>,
+    pub agent_command: web::Data<AgentCommand>,
     pub streams: web::Data<StreamSlots>,
     pub changes: web::Data<Changes>,
     pub sessions: web::Data<dyn SessionsView>,
@@ -124,6 +128,9 @@ pub const ROUTES: &[Route] = &[
     route!(POST "/api/sign-in/back-channel-logout", identity_provider::back_channel_logout),
     route!(POST "/api/sign-out", account::sign_out),
     route!(READ "/api/me", account::me),
+    route!(READ "/api/first-steps", first_steps::get),
+    route!(POST "/api/test-change", first_steps::propose_test_change),
+    route!(POST "/api/keys", keys::create),
     route!(READ "/api/changes", changes::list),
     route!(READ "/api/changes/{id}", changes::get),
     route!(POST "/api/changes/{id}/decision", changes::decide),
@@ -200,6 +207,7 @@ pub fn routes(data: &RestData, config: &mut ServiceConfig) {
         sign_in,
         server_accounts,
         feed,
+        agent_command,
         streams,
         changes,
         sessions,
@@ -212,7 +220,7 @@ pub fn routes(data: &RestData, config: &mut ServiceConfig) {
     } = data.clone();
     config.app_data(access).app_data(sign_in).app_data(feed).app_data(streams).app_data(changes).app_data(sessions);
     config.app_data(servers).app_data(reloader).app_data(acceptances).app_data(standing_rules).app_data(webhooks);
-    config.app_data(server_accounts).app_data(trials);
+    config.app_data(server_accounts).app_data(trials).app_data(agent_command);
     for route in ROUTES {
         let allow = route.allow;
         let refuse = move |request: HttpRequest| {

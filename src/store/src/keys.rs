@@ -8,7 +8,10 @@ use super::{
     StoreError,
     people::{Holders, People, ProviderSession},
 };
-use countersign_domain::principal::{Principal, Role, SecretHash};
+use countersign_domain::{
+    changes::machine::TERMINAL,
+    principal::{Principal, Role, SecretHash},
+};
 
 /// A stored key, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,11 +60,19 @@ pub enum CodeOutcome {
 /// API keys, sign-ins and sign-in codes. The gateway and command-line processes may use them at the same time, each
 /// through its own instance.
 pub trait Credentials: People {
-    /// Stores a key.
+    /// Stores a key that was created directly in the store.
+    ///
+    /// # Errors
+    /// The errors of [`Credentials::insert_by`].
+    fn insert(&self, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError> {
+        self.insert_by(key, hash, TERMINAL)
+    }
+
+    /// Stores a key. `actor` is its creator in the audit trail.
     ///
     /// # Errors
     /// Those of the database, also if the id or the hash already exists.
-    fn insert(&self, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError>;
+    fn insert_by(&self, key: &ApiKey, hash: &SecretHash, actor: &str) -> Result<(), StoreError>;
 
     /// Returns all keys, including revoked ones, oldest first.
     ///

@@ -23,10 +23,10 @@ use countersign_domain::{changes::machine::TERMINAL, principal::SecretHash};
 pub(crate) struct StoredKeys<D>(pub D);
 
 impl<D: Database> Credentials for StoredKeys<D> {
-    fn insert(&self, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError> {
+    fn insert_by(&self, key: &ApiKey, hash: &SecretHash, actor: &str) -> Result<(), StoreError> {
         self.0.transaction(async |db| {
             keys::insert(db, key, hash).await?;
-            db.append_entry(KEY_CREATED, TERMINAL, &key_details(db, &key.id, &[]).await?).await
+            db.append_entry(KEY_CREATED, actor, &key_details(db, &key.id, &[]).await?).await
         })
     }
 

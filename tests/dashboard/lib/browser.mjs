@@ -13,12 +13,13 @@ export const launch = () => chromium.launch({ executablePath: process.env.CHROMI
 
 /**
  * Opens a page in its own context. `problems` collects errors on the console, exceptions, dialogs and requests to other
- * hosts; see `assertClean`.
+ * hosts; see `assertClean`. The first steps of a new gateway are hidden unless `firstSteps` is true.
  */
-export async function newPage(browser, gateway, { width = 1280, height = 800, dark = false, reducedMotion = 'reduce', bypassCSP = false, context = null, patience = WAIT } = {}) {
+export async function newPage(browser, gateway, { width = 1280, height = 800, dark = false, reducedMotion = 'reduce', bypassCSP = false, context = null, patience = WAIT, firstSteps = false } = {}) {
   const own = context ?? await browser.newContext({ viewport: { width, height }, colorScheme: dark ? 'dark' : 'light', reducedMotion, bypassCSP });
   const page = await own.newPage();
   page.setDefaultTimeout(patience);
+  if (!firstSteps) await page.addInitScript(() => location.protocol === 'http:' && localStorage.setItem('countersign.first-steps', 'hidden'));
   page.problems = [];
   page.on('console', (message) => message.type() === 'error' && page.problems.push(`console: ${message.text()}`));
   page.on('pageerror', (error) => page.problems.push(`exception: ${error.stack}`));

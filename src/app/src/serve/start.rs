@@ -1,6 +1,7 @@
 //! Starts a gateway: takes the lock, then opens the store, the changes, the providers and at last the endpoints.
 
 use std::{
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -28,7 +29,7 @@ use countersign_auth::{
 };
 use countersign_bridge::Bridge;
 use countersign_cluster::StoreCluster;
-use countersign_config::{Config, LoadedConfig};
+use countersign_config::{AuthMode, Config, LoadedConfig, load::variable_name};
 use countersign_docs::Docs;
 use countersign_domain::policy::{Policy, Reviewers};
 use countersign_exchange::{memory::Memory, slots::StreamSlots};
@@ -41,8 +42,8 @@ use countersign_http::{
 };
 use countersign_reload::{ConfigSource, InitialConfig, Reloader};
 use countersign_rest::{
-    AccessData, FeedAccess, RestData, RoutedServers, ServerAccounts, ServerTrials, ServersView, SessionsView,
-    SignInData, dashboard,
+    AccessData, AgentCommand, FeedAccess, RestData, RoutedServers, ServerAccounts, ServerTrials, ServersView,
+    SessionsView, SignInData, dashboard,
 };
 use countersign_review::{
     Changes, ReviewConfig,
@@ -101,6 +102,7 @@ pub async fn start(
     location.claim_directory(loaded.source_file("store.url"))?;
     let credentials = Arc::new(StoredCredentials::open(&location)?);
     let sealers = Sealers::open(config, token_secret, &*store, &credentials).await?;
+    let agent_command = agent_command(&source, config);
     let initial = InitialConfig::new(loaded, sealers.consent_salt, store.policies().await?, options.accept_policy);
     let config = Arc::new(initial.config().clone());
     let shutdown = CancellationToken::new();
@@ -284,6 +286,7 @@ pub async fn start(
             ping_interval: config.transports.websocket.ping_interval,
             sse_keep_alive: config.transports.http.sse_keep_alive,
         }),
+        agent_command: web::Data::new(agent_command),
         streams: web::Data::from(Arc::clone(&endpoint.server.long_requests.slots)),
         changes: web::Data::new(changes.clone()),
         sessions: web::Data::from(Arc::clone(&sessions.registry) as Arc<dyn SessionsView>),
@@ -325,6 +328,22 @@ pub async fn start(
         gateway_file: Some(published_file),
         _lock: lock,
     })
+}
+
+/// Returns the command with which agents of this machine attach to this gateway. It names the configuration file and the data
+/// directory if they are not the default ones.
+fn agent_command(source: &ConfigSource, config: &Config) -> AgentCommand {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
+    let mut arguments = vec!["stdio".to_owned()];
+    let file = source.env.var("COUNTERSIGN_CONFIG").ok().flatten().map(PathBuf::from);
+    if let Some(file) = source.flags.config.clone().or(file) {
+        arguments.extend(["--config".to_owned(), absolute(&file)]);
+    }
+    if source.flags.data.is_some() || matches!(source.env.var(&variable_name("data")), Ok(Some(_))) {
+        arguments.extend(["--data".to_owned(), absolute(&config.data)]);
+    }
+    let program = std::env::current_exe().unwrap_or_else(|_| "countersign".into());
+    AgentCommand { program, arguments, needs_key: config.auth.mode == AuthMode::Keys }
 }
 
 /// Catches SIGXFSZ, so that a write beyond the limit on file sizes fails instead of ending the process.

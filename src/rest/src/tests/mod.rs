@@ -3,6 +3,7 @@
 mod api;
 mod decisions;
 mod feed;
+mod first_steps;
 mod plans;
 mod previews;
 mod routes;
@@ -253,6 +254,11 @@ impl Endpoints {
                 outbox_bytes: config.limits.outbox_bytes,
                 ping_interval: config.transports.websocket.ping_interval,
                 sse_keep_alive: config.transports.http.sse_keep_alive,
+            }),
+            agent_command: web::Data::new(AgentCommand {
+                program: "/usr/bin/countersign".into(),
+                arguments: vec!["stdio".into()],
+                needs_key: false,
             }),
             streams: web::Data::from(streams),
             changes: web::Data::new(changes.clone()),

@@ -159,8 +159,8 @@ async fn read_records(client: &ClientWrapper) -> Result<Records, StoreError> {
 }
 
 impl Credentials for Keys {
-    fn insert(&self, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError> {
-        let inserted = self.stored.insert(key, hash);
+    fn insert_by(&self, key: &ApiKey, hash: &SecretHash, actor: &str) -> Result<(), StoreError> {
+        let inserted = self.stored.insert_by(key, hash, actor);
         self.resolve_outcome(inserted.map(|()| true), &key.id, None)?;
         let mut copy = self.copy.write();
         copy.changed_at = Some(Instant::now());

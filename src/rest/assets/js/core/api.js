@@ -213,6 +213,21 @@ export class Api {
     return (await this.#call('POST', `/api/webhooks/${encodeURIComponent(name)}/test`)).value ?? {};
   }
 
+  /** Returns which of the first steps are done, and how agents connect. */
+  async firstSteps(signal) {
+    return (await this.#call('GET', '/api/first-steps', { signal })).value;
+  }
+
+  /** Returns the test change, which is proposed unless it is pending already. */
+  async proposeTestChange() {
+    return (await this.#call('POST', '/api/test-change')).value;
+  }
+
+  /** Creates a key of an agent. Returns `{id, name, role, secret}`; nothing returns the secret again. */
+  async createKey(key) {
+    return (await this.#call('POST', '/api/keys', { body: key })).value;
+  }
+
   /** Returns the gateways that share this store. */
   async nodes(signal) {
     return (await this.#call('GET', '/api/nodes', { signal })).value.nodes;

@@ -14,6 +14,7 @@ import { copyButton } from '../ui/badges.js';
 import { densityButton } from '../ui/density.js';
 import { Detail } from '../ui/detail.js';
 import { FilterBar } from '../ui/filterbar.js';
+import { FirstSteps } from '../ui/firststeps.js';
 import { switchLayout } from '../ui/lines.js';
 import { toggleMark, VirtualList } from '../ui/list.js';
 import { changeRow, groupRow } from '../ui/row.js';
@@ -41,6 +42,8 @@ export class ChangesView {
   #groupIds = new Set();
   #toggled = new Map();
   #selection;
+  // The first steps of a new gateway, in place of an empty inbox.
+  #steps = null;
   #unsubscribe;
   #parts;
   #loaded = false;
@@ -107,7 +110,8 @@ export class ChangesView {
           h('span', { class: 'pane-tools' }, selecting && this.#selection.toggleButton, densityButton(), name === 'inbox' && notificationState() !== 'none' && this.#parts.bell)),
         this.#bar.element),
       this.#parts.status, this.#list.element, selecting && this.#selection.element);
-    this.element = h('div', { class: 'split' }, pane, this.#detail.element);
+    if (selecting) this.#steps = FirstSteps.create({ api, changed: () => this.#paint() });
+    this.element = h('div', { class: 'split' }, pane, this.#detail.element, this.#steps?.element);
     this.#unsubscribe = collection.subscribe(() => this.#paint());
     this.#paintBell();
     this.#paint();
@@ -129,6 +133,7 @@ export class ChangesView {
     this.#undos.hide(null);
     this.#detail.close();
     this.#bar.dispose();
+    this.#steps?.dispose();
     this.#unsubscribe();
   }
 
@@ -179,6 +184,15 @@ export class ChangesView {
   /** Handles an event, which the collection has already applied. */
   event(event) {
     this.#detail.changed(event);
+    this.#steps?.refresh();
+  }
+
+  sessionEvent() {
+    this.#steps?.sawAgent();
+  }
+
+  serverEvent() {
+    this.#steps?.refresh();
   }
 
   refresh() {
@@ -207,6 +221,7 @@ export class ChangesView {
     this.#bar.show(this.#filter, () => (this.#onFilter ? seenChoices(this.#collection.items, this.#filter) : facets(this.#collection.items, this.#filter, now())), counts);
     this.#status(status, all.length);
     this.element.classList.toggle('nothing', this.#shown.length === 0);
+    this.element.classList.toggle('starting', this.#detail.id === null && all.length === 0 && status === 'ready' && !isFiltered && this.#steps?.isActive === true);
     if (status === 'ready') this.#selection.deselectModified();
     // The first page contains the newest change.
     if (status === 'ready' || status === 'partial' || all.length) this.#loaded = true;
@@ -227,7 +242,7 @@ export class ChangesView {
   #status(status, loadedCount) {
     const box = this.#parts.status;
     if (status === 'failed') return fill(box, errorState(this.#collection.error, () => this.#collection.reload()));
-    if (loadedCount === 0 && (status === 'loading' || status === 'idle')) return fill(box, skeleton(5));
+    if (loadedCount === 0 && (status === 'loading' || status === 'idle' || this.#steps?.isActive === null)) return fill(box, skeleton(5));
     if (this.#shown.length) return box.firstChild ? fill(box) : box;
     if (this.#filter.q || this.#filter.state || countCriteria(this.#filter)) {
       if (box.querySelector('.no-match')) return box;
@@ -236,11 +251,14 @@ export class ChangesView {
       return fill(box, empty);
     }
     if (this.#name === 'history') return fill(box, emptyState('history', 'Nothing here yet', 'Decided changes appear here with their outcome.'));
-    if (box.querySelector('.all-clear')) return box;
+    const hasSteps = this.#steps?.isActive === true;
+    if (box.querySelector('.all-clear')?.classList.contains('with-steps') === hasSteps) return box;
     const endpoint = `${location.origin}/mcp`;
     const empty = emptyState('check', 'You\'re all caught up', 'When an agent proposes a change, it appears here right away.',
-      h('p', { class: 'endpoint' }, 'Agents connect to'), h('p', { class: 'with-copy' }, h('code', null, endpoint), copyButton(endpoint, 'Copy the address for agents')));
+      h('p', { class: 'endpoint' }, 'Agents connect to'), h('p', { class: 'with-copy' }, h('code', null, endpoint), copyButton(endpoint, 'Copy the address for agents')),
+      hasSteps && h('p', null, h('a', { href: routeTo('inbox') }, 'Back to the first steps')));
     empty.classList.add('all-clear');
+    empty.classList.toggle('with-steps', hasSteps);
     return fill(box, empty);
   }
 

@@ -1,0 +1,192 @@
+//! The first steps of a new gateway: connect an agent, add a server, and decide on a change.
+//!
+//! The test change is an ordinary change, proposed by an agent that only the gateway acts as, so that the reviewer who asked
+//! for it may approve it.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use actix_web::{HttpResponse, web};
+use serde::Serialize;
+use serde_json::{Value, json, value::RawValue};
+use utoipa::ToSchema;
+
+use super::{Caller, Problem, ServersView, SessionsView, json_ok, json_ok_sized, keys};
+use countersign_auth::keys::TEST_AGENT;
+use countersign_domain::{
+    changes::{Change, ChangeState, Proposer},
+    policy::{Requester, Verdict},
+};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_provider::{CallContext, ProviderDirectory as _, previews};
+use countersign_reload::Reloader;
+use countersign_review::{ChangeFilter, Changes, Proposal};
+use countersign_routing::RouteDirectory;
+use countersign_rulings::standing_rules::StandingRules;
+
+/// The module of the test change.
+const TRACKER: &str = "tracker";
+/// Maximum time of the preview and of the read before it.
+const MAX_PREVIEW_TIME: Duration = Duration::from_secs(15);
+/// The number of the newest changes among which an agent's change is looked for.
+const INSPECTED_CHANGES: usize = 10;
+
+/// The command with which agents of this machine connect to this gateway.
+pub struct AgentCommand {
+    pub program: PathBuf,
+    pub arguments: Vec<String>,
+    /// `true` if agents need a key (`auth.mode: keys`).
+    pub needs_key: bool,
+}
+
+/// The first steps, and the command with which agents connect.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct FirstSteps {
+    /// The path of the program on the gateway's machine.
+    program: String,
+    arguments: Vec<String>,
+    /// `true` if agents need a key.
+    needs_key: bool,
+    /// `true` if the caller may create keys of agents.
+    may_create_agent_keys: bool,
+    /// `true` if an agent is connected or has proposed a change.
+    agent_seen: bool,
+    /// `true` if a server is configured.
+    server_added: bool,
+    /// `true` if the gateway can propose a test change.
+    can_propose_test_change: bool,
+    /// `true` if somebody has decided on a change.
+    change_decided: bool,
+}
+
+/// Returns which of the first steps are done, and how agents connect.
+#[utoipa::path(get, path = "/api/first-steps", operation_id = "getFirstSteps", responses(
+    (status = 200, description = "The first steps", body = FirstSteps)))]
+pub async fn get(
+    caller: Caller,
+    command: web::Data<AgentCommand>,
+    sessions: web::Data<dyn SessionsView>,
+    servers: web::Data<dyn ServersView>,
+    standing_rules: web::Data<StandingRules>,
+    changes: web::Data<Changes>,
+) -> Result<HttpResponse, Problem> {
+    let newest = changes.list(ChangeFilter::default(), INSPECTED_CHANGES, None).await?.items;
+    let is_from_agent = |change: &Arc<Change>| change.proposer.principal != TEST_AGENT;
+    let directory = RouteDirectory(Arc::clone(standing_rules.routes()));
+    Ok(json_ok(&FirstSteps {
+        program: command.program.display().to_string(),
+        arguments: command.arguments.clone(),
+        needs_key: command.needs_key,
+        may_create_agent_keys: keys::may_create_agent_keys(&caller),
+        agent_seen: !sessions.sessions().is_empty() || newest.iter().any(is_from_agent),
+        server_added: servers.servers().await.iter().any(|server| server.kind == "upstream"),
+        can_propose_test_change: directory.tool_hash(TRACKER, "create_issue").is_some(),
+        change_decided: changes.counts().into_iter().any(|(state, count)| count > 0 && is_decided(state)),
+    }))
+}
+
+/// Returns `true` if somebody has decided on changes in this state.
+const fn is_decided(state: ChangeState) -> bool {
+    !matches!(state, ChangeState::Pending | ChangeState::Stale | ChangeState::Expired | ChangeState::Withdrawn)
+}
+
+/// Proposes a test change.
+///
+/// Requires the role reviewer or admin. The agent `countersign-test-agent`, which only the gateway acts as, proposes an issue
+/// in the tracker. The change is reviewed, decided and run like any other. If a test change is pending already, the response is
+/// that change. It is 404 if the tracker is off, and 403 if the policy denies the call.
+#[utoipa::path(post, path = "/api/test-change", operation_id = "proposeTestChange", responses(
+    (status = 200, description = "The pending change", body = Change), (status = 404), (status = 429)))]
+pub async fn propose_test_change(
+    caller: Caller,
+    standing_rules: web::Data<StandingRules>,
+    changes: web::Data<Changes>,
+    reloader: web::Data<Reloader>,
+) -> Result<HttpResponse, Problem> {
+    caller.reviewer()?;
+    let pending = ChangeFilter {
+        states: vec![ChangeState::Pending, ChangeState::Stale],
+        principals: vec![TEST_AGENT.to_owned()],
+        ..ChangeFilter::default()
+    };
+    let change = match changes.list(pending, 1, None).await?.items.pop() {
+        Some(pending) => pending,
+        None => {
+            let directory = RouteDirectory(Arc::clone(standing_rules.routes()));
+            let proposal = prepare_proposal(&directory, reloader.config().changes.expire_after);
+            let proposal = tokio::time::timeout(MAX_PREVIEW_TIME, proposal).await;
+            let proposal = proposal.map_err(|_| Problem::new(ErrorKind::Timeout, "the preview took too long"))??;
+            changes.propose(proposal).await?
+        }
+    };
+    json_ok_sized(change.estimated_size(), change).await
+}
+
+/// Returns the proposal of the test change, which waits for a reviewer even if the policy would allow the call.
+async fn prepare_proposal(directory: &RouteDirectory, expire_after: Duration) -> Result<Proposal, McpError> {
+    let off = || McpError::new(ErrorKind::NotFound, "the tracker is off (`modules.tracker.enabled`)");
+    let provider = directory.provider(TRACKER).ok_or_else(off)?;
+    let proposer = test_agent();
+    let principal = Arc::new(proposer.to_agent());
+    let context = CallContext::new(Arc::clone(&principal));
+    let projects = provider.call("list_projects", &*to_arguments(&json!({ "limit": 1 }))?, &context).await?;
+    let projects: Value = projects
+        .structured_content
+        .map_or(Ok(Value::Null), |text| serde_json::from_str(text.get()))
+        .map_err(|error| McpError::new(ErrorKind::Internal, error.to_string()))?;
+    let (tool, arguments) = match projects["projects"][0]["id"].as_str() {
+        Some(project) => (
+            "create_issue",
+            json!({
+                "projectId": project,
+                "title": "Say hello to Countersign",
+                "type": "Story",
+                "description": "This is a test change. It is safe to approve, and you can delete the issue later.",
+            }),
+        ),
+        None => ("create_project", json!({ "name": "First steps" })),
+    };
+    let arguments = to_arguments(&arguments)?;
+    directory.validate(TRACKER, tool, &arguments)?;
+    let route = directory.0.load().tool_of_provider(tool, TRACKER).ok_or_else(off)?;
+    let decision = route.ruling_for(&arguments).decide(&Requester::for_proposer(&proposer, &principal), &arguments);
+    if decision.intended_verdict() == Verdict::Deny {
+        let text = format!("the policy denies the test change: {}", decision.reason);
+        return Err(McpError::new(ErrorKind::PolicyDenied, text));
+    }
+    let preview = previews::preview(directory, &provider, tool, &arguments, &context).await?;
+    Ok(Proposal {
+        proposer,
+        provider: TRACKER.to_owned(),
+        tool: tool.to_owned(),
+        tool_title: route.def.title.clone(),
+        tool_hash: route.hash.clone(),
+        served_by: provider.served_by(),
+        arguments,
+        preview,
+        expire_after: decision.terms.expire_after.map_or(expire_after, Duration::from_secs),
+        client_capabilities: None,
+        terms: (*decision.terms).clone(),
+        review: Some((&decision).into()),
+        idempotency_key: None,
+        stated_reason: None,
+    })
+}
+
+fn to_arguments(arguments: &Value) -> Result<Box<RawValue>, McpError> {
+    RawValue::from_string(arguments.to_string()).map_err(|error| McpError::new(ErrorKind::Internal, error.to_string()))
+}
+
+fn test_agent() -> Proposer {
+    Proposer {
+        principal: TEST_AGENT.to_owned(),
+        owner: None,
+        key_id: None,
+        claims: None,
+        client_name: None,
+        client_version: None,
+        session: None,
+        transport: "rest".to_owned(),
+        revision: None,
+    }
+}

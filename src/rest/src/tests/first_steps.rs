@@ -1,0 +1,77 @@
+//! Tests the first steps of a new gateway, and the creation of keys.
+
+use super::*;
+
+#[actix::test]
+async fn first_steps_are_done_by_agents_and_decisions() {
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("alice", Role::Reviewer);
+    let steps = endpoints.get("/api/first-steps", &key).await.json();
+    let expected = json!({
+        "program": "/usr/bin/countersign", "arguments": ["stdio"], "needsKey": false, "mayCreateAgentKeys": false,
+        "agentSeen": true, "serverAdded": false, "canProposeTestChange": false, "changeDecided": false,
+    });
+    assert_eq!(steps, expected, "a session is open, and the only server is a module");
+    let change = endpoints.propose_by("ci").await;
+    let is_decided = async || endpoints.get("/api/first-steps", &key).await.json()["changeDecided"].clone();
+    assert_eq!(is_decided().await, false);
+    endpoints.post(&format!("/api/changes/{}/decision", change.id), &key, &decision("reject", &change)).await;
+    assert_eq!(is_decided().await, true);
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn test_change_needs_a_reviewer_and_the_tracker() {
+    let endpoints = Endpoints::open().await;
+    let viewer = endpoints.key("vic", Role::Viewer);
+    let reviewer = endpoints.key("alice", Role::Reviewer);
+    assert_eq!(endpoints.post("/api/test-change", &viewer, &json!({})).await.problem(403), "FORBIDDEN");
+    assert_eq!(endpoints.post("/api/test-change", &reviewer, &json!({})).await.problem(404), "NOT_FOUND");
+    assert_eq!(endpoints.changes.counts().values().sum::<u64>(), 0);
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn created_key_is_an_agents_and_the_trail_names_its_creator() {
+    let endpoints = Endpoints::open().await;
+    let reviewer = endpoints.key("alice", Role::Reviewer);
+    let admin = endpoints.key("root", Role::Admin);
+    let request = json!({ "name": "desk" });
+    assert_eq!(endpoints.post("/api/keys", &reviewer, &request).await.problem(403), "FORBIDDEN");
+    let created = endpoints.post("/api/keys", &admin, &request).await;
+    assert_eq!((created.status, created.header("cache-control")), (200, Some("no-store")));
+    let created = created.json();
+    assert_eq!((created["name"].as_str(), created["role"].as_str()), (Some("desk"), Some("agent")));
+    let secret = created["secret"].as_str().unwrap();
+    assert_eq!(endpoints.get("/api/me", secret).await.problem(403), "FORBIDDEN", "it is valid, but an agent's");
+    let trail = endpoints.get("/api/audit", &reviewer).await;
+    assert!(!trail.text.contains(secret));
+    let entry = trail.json()["entries"][0].clone();
+    assert_eq!((entry["event"].as_str(), entry["actor"].as_str()), (Some("key_created"), Some("root")));
+    // Reserved, malformed and confusable names are refused.
+    for name in ["countersign-test-agent", "a b", "a1ice", ""] {
+        let reply = endpoints.post("/api/keys", &admin, &json!({ "name": name })).await;
+        assert_eq!(reply.problem(422), "VALIDATION_FAILED", "{name:?}");
+    }
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn code_sign_in_creates_keys_of_agents() {
+    let endpoints = Endpoints::open().await;
+    for (body, status) in
+        [(json!({ "code": endpoints.code() }), 200), (json!({ "key": endpoints.key("alice", Role::Reviewer) }), 403)]
+    {
+        let (cookie, secret) = endpoints.sign_in(&body).await;
+        let origin = endpoints.origin();
+        let headers = [
+            ("Cookie", cookie.as_str()),
+            ("X-Countersign-Secret", &secret),
+            ("Origin", &origin),
+            ("Content-Type", "application/json"),
+        ];
+        let reply = endpoints.send("POST", "/api/keys", &headers, Some(r#"{"name":"desk"}"#)).await;
+        assert_eq!(reply.status, status, "{reply:?}");
+    }
+    endpoints.close().await;
+}
