@@ -37,7 +37,7 @@ after(async () => {
   await gateway?.end();
 });
 
-const routes = () => ['/#/inbox', `/#/inbox/${changes.create}`, `/#/inbox/${changes.update}`, `/#/inbox/${changes.remove}`, '/#/history', `/#/history/${changes.rejected}`, '/#/rules', '/#/audit', `/#/audit/${changes.rejected}`, '/#/sessions', '/#/servers', '/#/webhooks'];
+const routes = () => ['/#/inbox', `/#/inbox/${changes.create}`, `/#/inbox/${changes.update}`, `/#/inbox/${changes.remove}`, '/#/history', '/#/overview', `/#/history/${changes.rejected}`, '/#/rules', '/#/audit', `/#/audit/${changes.rejected}`, '/#/sessions', '/#/servers', '/#/webhooks'];
 
 async function show(page, route) {
   await page.goto(`${gateway.url}${route}`);
@@ -47,6 +47,7 @@ async function show(page, route) {
     await page.locator(`.change-id code[title="${route.split('/').at(-1)}"]`).waitFor();
     await page.locator('.timeline').waitFor();
   } else if (/audit|sessions/.test(route)) await page.locator('.records').waitFor();
+  else if (route.includes('overview')) await page.locator('.tile').first().waitFor();
   else if (route.includes('rules')) await page.locator('.rule').nth(1).waitFor();
   else if (route.includes('hooks')) await page.locator('.hook').waitFor();
   else if (route.includes('servers')) await page.locator('.card').first().waitFor();

@@ -20,6 +20,7 @@ pub mod identity_provider;
 pub mod keys;
 pub mod nodes;
 pub mod openapi;
+pub mod overview;
 pub mod page;
 pub mod plans;
 pub mod policy;
@@ -128,6 +129,7 @@ pub const ROUTES: &[Route] = &[
     route!(POST "/api/sign-in/back-channel-logout", identity_provider::back_channel_logout),
     route!(POST "/api/sign-out", account::sign_out),
     route!(READ "/api/me", account::me),
+    route!(READ "/api/overview", overview::get),
     route!(READ "/api/first-steps", first_steps::get),
     route!(POST "/api/test-change", first_steps::propose_test_change),
     route!(POST "/api/keys", keys::create),

@@ -21,9 +21,9 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use super::{
-    account, audit_export, changes, decisions, events, events_ws, first_steps, identity_provider, keys, nodes, plans,
-    policy, previews, problem_document::ProblemDocument, reload, rules, server_accounts, server_edits, server_trials,
-    servers, views, webhooks,
+    account, audit_export, changes, decisions, events, events_ws, first_steps, identity_provider, keys, nodes,
+    overview, plans, policy, previews, problem_document::ProblemDocument, reload, rules, server_accounts, server_edits,
+    server_trials, servers, views, webhooks,
 };
 
 #[derive(OpenApi)]
@@ -49,6 +49,7 @@ use super::{
         first_steps::propose_test_change,
         keys::create,
         nodes::list,
+        overview::get,
         plans::get,
         plans::decide,
         policy::test,

@@ -47,7 +47,9 @@ use countersign_domain::{
 };
 use countersign_feed::Feed;
 use countersign_protocol::{ErrorKind, McpError};
-use countersign_store::{AuditSearch, ChangeCriteria, FoundEntries, FoundEntry, ListQuery, StoreError};
+use countersign_store::{
+    AuditSearch, ChangeCriteria, FoundEntries, FoundEntry, ListQuery, OverviewRecords, StoreError,
+};
 
 pub use countersign_store::Nodes;
 pub use draft::ChangeSummary;
@@ -435,6 +437,14 @@ impl Changes {
         let found = self.inner.store.search_audit(search, before, limit.clamp(1, MAX_PAGE_SIZE));
         let FoundEntries { entries, next } = found.await.map_err(|e| store_error(&e))?;
         Ok(Page { items: entries, next_cursor: next.map(|next| next.to_string()) })
+    }
+
+    /// Returns the transitions of changes since the given time, and the changes that wait for a decision.
+    ///
+    /// # Errors
+    /// The errors of the store.
+    pub async fn overview(&self, since: Timestamp) -> Result<OverviewRecords, McpError> {
+        self.inner.store.overview(since).await.map_err(|e| store_error(&e))
     }
 
     /// Returns the head of the audit trail, for export.

@@ -213,6 +213,33 @@ pub struct ProposalRecord {
     pub at: Timestamp,
 }
 
+/// A transition of a change, with what the overview counts by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TransitionRecord {
+    pub at: Timestamp,
+    pub change_id: String,
+    /// The state before; `None` for the proposal.
+    pub from: Option<ChangeState>,
+    pub to: ChangeState,
+    /// The proposer of the change.
+    pub principal: String,
+    pub provider: String,
+    pub tool: String,
+    /// The time of the proposal.
+    pub created_at: Timestamp,
+}
+
+/// What the overview shows of the changes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OverviewRecords {
+    /// The transitions, newest first.
+    pub transitions: Vec<TransitionRecord>,
+    /// The times of the proposals that wait for a decision, oldest first.
+    pub waiting_since: Vec<Timestamp>,
+    /// `false` if there were too many transitions to read all of them.
+    pub is_complete: bool,
+}
+
 /// A stored feed event.
 #[derive(Clone, Debug)]
 pub struct StoredEvent {
@@ -357,6 +384,8 @@ pub trait Store: StoreBackend {
     fn live_changes(&self) -> StoreFuture<Vec<LiveChange>>;
     /// Returns the proposals since the given time whose changes are still stored, in any state, oldest first.
     fn proposals_since(&self, since: Timestamp) -> StoreFuture<Vec<ProposalRecord>>;
+    /// Returns the transitions of changes since the given time, and the changes that wait for a decision. Both are bounded.
+    fn overview(&self, since: Timestamp) -> StoreFuture<OverviewRecords>;
     /// Returns the changes that are the steps of a plan, in its order.
     fn plan(&self, plan: &str) -> StoreFuture<Vec<Arc<Change>>>;
     /// Returns the states of the steps of a plan, in its order.

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::{
-    AuditSearch, FoundEntries, Heads, ListQuery, Listing, LiveChange, Occupant, ProposalRecord, PrunableRecords,
-    PruningCutoffs, Store, StoreBackend, StoreError, StoreFuture, StoredEvent, WriteCallback, WriteRequest,
+    AuditSearch, FoundEntries, Heads, ListQuery, Listing, LiveChange, Occupant, OverviewRecords, ProposalRecord,
+    PrunableRecords, PruningCutoffs, Store, StoreBackend, StoreError, StoreFuture, StoredEvent, WriteCallback,
+    WriteRequest,
     queue::WriteQueue,
     sql::Sql,
-    statements::{changes, claims, facts, pins, plans, retention, standing_rules, trail},
+    statements::{changes, claims, facts, overview, pins, plans, retention, standing_rules, trail},
 };
 use countersign_domain::{
     changes::{Change, ChangeState, audit::AuditEntry, plan::StepState},
@@ -81,6 +82,10 @@ impl<B: Queries> Store for B {
 
     fn proposals_since(&self, since: Timestamp) -> StoreFuture<Vec<ProposalRecord>> {
         self.read(async move |db| changes::proposals_since(db, since).await)
+    }
+
+    fn overview(&self, since: Timestamp) -> StoreFuture<OverviewRecords> {
+        self.read(async move |db| overview::overview(db, since).await)
     }
 
     fn plan(&self, plan: &str) -> StoreFuture<Vec<Arc<Change>>> {

@@ -3,9 +3,11 @@
 //!
 //! Label values come from closed sets: client input never becomes a label.
 
+mod call_history;
 mod names;
 mod table;
 
+pub use call_history::{CallHistory, MinuteOfCalls};
 pub use names::ConfiguredName;
 pub use table::*;
 
@@ -15,7 +17,7 @@ use std::{
         Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
@@ -141,6 +143,7 @@ impl Metrics {
     /// Adds recorded durations to the histograms, and recomputes the ratios.
     fn refresh(&self) {
         self.prometheus.run_upkeep();
+        CallHistory::get().update(SystemTime::now());
         gauge!(ERROR_RATIO).set(error_ratio());
         for cache in Cache::ALL {
             gauge!(CACHE_HIT_RATIO, "cache" => cache.as_str()).set(CacheMetrics::for_cache(*cache).ratio());
@@ -363,6 +366,9 @@ impl RequestMetrics {
             series.duration.record(duration.as_secs_f64());
         }
         self.requests.fetch_add(1, Ordering::Relaxed);
+        if method == MethodLabel(Some(Method::ToolsCall)) {
+            CallHistory::get().record(outcome, duration);
+        }
         if outcome.is_error() {
             self.failed.fetch_add(1, Ordering::Relaxed);
         }

@@ -18,6 +18,7 @@ import { isBarredAsProposer, isReviewerOf } from './ui/terms.js';
 import { UndoStack } from './ui/undo.js';
 import { AuditView } from './views/audit.js';
 import { ChangesView } from './views/changes.js';
+import { OverviewView } from './views/overview.js';
 import { PlanView } from './views/plan.js';
 import { ReloadBar } from './ui/reload.js';
 import { RulesView } from './views/rules.js';
@@ -27,7 +28,7 @@ import { SessionsView } from './views/sessions.js';
 import { WebhooksView } from './views/webhooks.js';
 
 // On a small screen, all views except the first two are in a menu.
-const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['rules', 'Rules'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['servers', 'Servers'], ['webhooks', 'Webhooks']];
+const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['overview', 'Overview'], ['rules', 'Rules'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['servers', 'Servers'], ['webhooks', 'Webhooks']];
 // Servers and the configuration can change without an event.
 const POLL_INTERVAL = 30_000;
 // A shorter interruption shows no banner.
@@ -108,7 +109,7 @@ export class App {
     });
     keys.bind('app', {
       '?': openHelp, 'g i': () => go(routeTo('inbox')), 'g h': () => go(routeTo('history')), 'g a': () => go(routeTo('audit')),
-      'g s': () => go(routeTo('sessions')), 'g v': () => go(routeTo('servers')), 'g w': () => go(routeTo('webhooks')), 'g r': () => go(routeTo('rules')),
+      'g s': () => go(routeTo('sessions')), 'g v': () => go(routeTo('servers')), 'g w': () => go(routeTo('webhooks')), 'g r': () => go(routeTo('rules')), 'g o': () => go(routeTo('overview')),
     });
   }
 
@@ -167,6 +168,7 @@ export class App {
     const api = this.#api;
     this.#history = null;
     if (name === 'audit') return new AuditView({ api });
+    if (name === 'overview') return new OverviewView({ api });
     if (name === 'rules') return new RulesView({ api, me: this.#me });
     if (name === 'webhooks') return new WebhooksView({ api, me: this.#me });
     if (name === 'plans') return new PlanView({ api, me: this.#me });

@@ -103,6 +103,7 @@ async fn responses_match_the_description() {
     check("Plan", &endpoints.get("/api/plans/plan_1", &key).await.json());
     check("AuditPage", &endpoints.get("/api/audit", &key).await.json());
     check("Me", &endpoints.get("/api/me", &key).await.json());
+    check("Overview", &endpoints.get("/api/overview?range=30d", &key).await.json());
     check("FirstSteps", &endpoints.get("/api/first-steps", &key).await.json());
     let admin = endpoints.key("root", Role::Admin);
     check("CreatedKey", &endpoints.post("/api/keys", &admin, &json!({ "name": "desk" })).await.json());

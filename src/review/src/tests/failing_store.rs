@@ -101,6 +101,9 @@ impl Store for FaultyStore {
     fn proposals_since(&self, since: jiff::Timestamp) -> StoreFuture<Vec<countersign_store::ProposalRecord>> {
         self.store.proposals_since(since)
     }
+    fn overview(&self, since: jiff::Timestamp) -> StoreFuture<countersign_store::OverviewRecords> {
+        self.store.overview(since)
+    }
     fn plan(&self, plan: &str) -> StoreFuture<Vec<Arc<Change>>> {
         self.store.plan(plan)
     }

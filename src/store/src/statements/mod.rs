@@ -5,6 +5,7 @@ pub mod changes;
 pub mod claims;
 pub mod facts;
 pub mod keys;
+pub mod overview;
 pub mod people;
 pub mod pins;
 pub mod plans;

@@ -71,6 +71,30 @@ pub(super) async fn live_changes_and_counts_match_states(location_of: LocationOf
     assert_eq!(live.len() as u64, counts.iter().map(|(_, n)| n).sum::<u64>() - finals);
 }
 
+pub(super) async fn overview_has_transitions_and_waiting_changes(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
+    for id in ["approved", "waiting"] {
+        write(&*store, created_draft(id)).await.unwrap();
+    }
+    write(&*store, updated_draft("approved", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+    let overview = store.overview(Timestamp::UNIX_EPOCH).await.unwrap();
+    assert!(overview.is_complete);
+    let transitions: Vec<_> = overview.transitions.iter().map(|t| (t.change_id.as_str(), t.from, t.to)).collect();
+    let expected = [
+        ("approved", Some(ChangeState::Pending), ChangeState::Approved),
+        ("waiting", None, ChangeState::Pending),
+        ("approved", None, ChangeState::Pending),
+    ];
+    assert_eq!(transitions, expected, "newest first");
+    let stored = store.get("waiting").await.unwrap().unwrap();
+    let proposal = &overview.transitions[1];
+    assert_eq!((&proposal.principal, &proposal.tool), (&stored.proposer.principal, &stored.tool));
+    assert_eq!(overview.waiting_since, [proposal.created_at]);
+    let later = store.overview(Timestamp::MAX).await.unwrap();
+    assert!(later.transitions.is_empty() && later.waiting_since.len() == 1, "only the transitions have a start");
+}
+
 pub(super) async fn audit_pages_form_a_valid_chain(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
     let store = location_of(dir.path()).open().unwrap();

@@ -223,6 +223,11 @@ export class Api {
     return (await this.#call('POST', '/api/test-change')).value;
   }
 
+  /** Returns the overview of a range, `24h` or `30d`. */
+  async overview(range, signal) {
+    return (await this.#call('GET', `/api/overview?range=${range}`, { signal })).value;
+  }
+
   /** Creates a key of an agent. Returns `{id, name, role, secret}`; nothing returns the secret again. */
   async createKey(key) {
     return (await this.#call('POST', '/api/keys', { body: key })).value;

@@ -6,7 +6,7 @@ import { STATES } from './vocab.js';
 const HOUR = 3_600_000;
 /** Ages by name, in milliseconds: `within` for younger changes, `beyond` for older ones. */
 export const AGES = {
-  '1h': { label: 'Last hour', within: HOUR }, '24h': { label: 'Last 24 hours', within: 24 * HOUR }, '7d': { label: 'Last 7 days', within: 168 * HOUR },
+  '1h': { label: 'Last hour', within: HOUR }, '24h': { label: 'Last 24 hours', within: 24 * HOUR }, '7d': { label: 'Last 7 days', within: 168 * HOUR }, '30d': { label: 'Last 30 days', within: 720 * HOUR },
   'over-1h': { label: 'Older than an hour', beyond: HOUR }, 'over-24h': { label: 'Older than a day', beyond: 24 * HOUR },
 };
 /** The criteria that are chosen from a list, with their labels. */

@@ -1,0 +1,89 @@
+// Tests the overview: its numbers lead to the changes behind them, and it follows what happens.
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { assertClean, becomes, dashboard, fitsScreen, launch, matches, row } from './lib/browser.mjs';
+import { Gateway } from './lib/gateway.mjs';
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+
+let browser;
+let gateway;
+
+before(async () => {
+  browser = await launch();
+  gateway = await Gateway.start({ servers: { broken: { command: process.execPath, args: ['-e', 'process.exit(3)'] } } });
+});
+after(async () => {
+  await browser?.close();
+  await gateway?.end();
+});
+
+const tile = (page, name) => page.locator('.tile', { hasText: name });
+const value = (page, name) => tile(page, name).locator('.tile-value').innerText();
+
+async function shoot(page, name) {
+  if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, `${name}.png`), fullPage: true });
+}
+
+test('numbers follow what happens and lead to the changes behind them', async () => {
+  const empty = await Gateway.start();
+  try {
+    const page = await dashboard(browser, empty, { route: '/#/overview' });
+    await page.getByText('Nothing to show yet').waitFor();
+    assertClean(page);
+    await page.context().close();
+  } finally {
+    await empty.end();
+  }
+  const page = await dashboard(browser, gateway, { route: '/#/overview' });
+  await becomes(() => value(page, 'Servers down'), '1');
+  const [rejected, approved] = [await gateway.proposeIssue('To reject'), await gateway.proposeIssue('To approve')];
+  await gateway.proposeIssue('To wait');
+  await becomes(() => value(page, 'Waiting'), '3');
+  await gateway.decide(rejected, 'reject', 'No');
+  await gateway.decide(approved, 'approve');
+  await becomes(() => value(page, 'Rejected'), '1');
+  await becomes(() => value(page, 'Approved'), '1');
+  await becomes(() => value(page, 'Waiting'), '1');
+  await matches(() => value(page, 'Time to decision'), /^[\d.]+ (ms|s|min)$/);
+  const table = page.locator('section', { has: page.getByRole('heading', { name: 'By tool' }) });
+  await becomes(() => table.locator('tbody td').allInnerTexts(), ['tracker / create_issue', '3 proposed', '1 approved', '1 rejected', '0']);
+  // The numbers are also in a table.
+  const chart = page.locator('.chart', { hasText: 'Rejected' });
+  await chart.locator('summary').click();
+  await becomes(() => chart.locator('tbody tr').count(), 24);
+  await becomes(() => chart.locator('tbody tr').last().locator('td').allInnerTexts(), ['1', '1', '0']);
+  await page.getByRole('button', { name: 'Last 30 days' }).click();
+  await becomes(() => page.locator('.chart', { hasText: 'Rejected' }).locator('tbody tr').count(), 30);
+  await becomes(() => page.evaluate(() => location.hash), '#/overview?range=30d');
+  await tile(page, 'Rejected').click();
+  await row(page, 'To reject').waitFor();
+  await becomes(() => row(page, 'To approve').count(), 0);
+  assertClean(page);
+  await page.context().close();
+});
+
+for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['360', { width: 360, height: 740 }]]) {
+  test(`the overview is readable and accessible, ${name}`, async () => {
+    const page = await dashboard(browser, gateway, { ...options, bypassCSP: true, route: '/#/overview' });
+    await tile(page, 'Waiting').waitFor();
+    await page.locator('.chart summary').first().click();
+    await page.evaluate(AXE);
+    const found = await page.evaluate(async () => (await window.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'] })).violations
+      .filter((v) => v.impact === 'serious' || v.impact === 'critical').map((v) => ({ id: v.id, nodes: v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160)) })));
+    assert.deepEqual(found, []);
+    await fitsScreen(page, 'the overview is wider than the screen');
+    await shoot(page, `overview-${name}`);
+    assertClean(page);
+    await page.context().close();
+  });
+}
+
+test('an unknown range is refused', async () => {
+  const { status, value: problem } = await gateway.api('overview?range=1y');
+  assert.deepEqual([status, problem.code], [400, 'INVALID_PARAMS']);
+});
