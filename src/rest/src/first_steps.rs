@@ -77,7 +77,7 @@ pub async fn get(
         program: command.program.display().to_string(),
         arguments: command.arguments.clone(),
         needs_key: command.needs_key,
-        may_create_agent_keys: keys::may_create_agent_keys(&caller),
+        may_create_agent_keys: keys::may_manage_agent_keys(&caller),
         agent_seen: !sessions.sessions().is_empty() || newest.iter().any(is_from_agent),
         server_added: servers.servers().await.iter().any(|server| server.kind == "upstream"),
         can_propose_test_change: directory.tool_hash(TRACKER, "create_issue").is_some(),

@@ -1,4 +1,7 @@
-//! Creates API keys.
+//! Lists, creates and revokes API keys.
+//!
+//! Only keys that cannot decide on changes are created here. Those of reviewers and admins come from the command line, on the
+//! gateway's machine, so that nobody gives themselves a second vote.
 
 use std::sync::Arc;
 
@@ -7,19 +10,23 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Caller, Problem, SignInData, body, json_ok};
+use super::{Caller, Problem, SignInData, body, json_ok, path_id};
 use countersign_auth::{confusable_names, keys};
+use countersign_config::Config;
 use countersign_domain::{
     policy::GroupMember,
     principal::{Credential, Role},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_reload::Reloader;
-use countersign_store::StoreError;
+use countersign_store::{
+    StoreError,
+    keys::{ApiKey, Credentials},
+};
 
-/// Returns `true` if the caller may create keys of agents: an admin, or a person who signed in with a code of
-/// `countersign open`, who can create keys on the gateway's machine as well.
-pub fn may_create_agent_keys(caller: &Caller) -> bool {
+/// Returns `true` if the caller may manage the keys of agents: an admin, or a person who signed in with a code of
+/// `countersign open`, who can manage keys on the gateway's machine as well.
+pub fn may_manage_agent_keys(caller: &Caller) -> bool {
     let principal = &caller.principal;
     let is_code_sign_in = matches!(caller.credential, Credential::SignIn(_))
         && principal.key_id.is_none()
@@ -28,11 +35,72 @@ pub fn may_create_agent_keys(caller: &Caller) -> bool {
     principal.role == Role::Admin || is_code_sign_in
 }
 
+/// Returns `true` if the caller may revoke keys of the role. Only admins revoke keys that may decide.
+fn may_revoke(caller: &Caller, role: Role) -> bool {
+    caller.principal.role == Role::Admin || (may_manage_agent_keys(caller) && !role.may_decide())
+}
+
+fn check_manager(caller: &Caller) -> Result<(), Problem> {
+    if may_manage_agent_keys(caller) {
+        return Ok(());
+    }
+    Err(Problem::new(ErrorKind::Forbidden, "an admin manages keys, or `countersign keys` on the gateway's machine"))
+}
+
+/// A key without its secret.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct Key {
+    id: String,
+    name: String,
+    role: Role,
+    /// The person who owns the key.
+    owner: String,
+    created_at: Timestamp,
+    /// The last use, to the minute.
+    #[schema(required)]
+    last_used_at: Option<Timestamp>,
+    #[schema(required)]
+    revoked_at: Option<Timestamp>,
+    /// `true` if the caller may revoke the key.
+    may_revoke: bool,
+}
+
+#[derive(Serialize, ToSchema)]
+struct KeyList {
+    keys: Vec<Key>,
+}
+
+/// Lists all keys, newest first, including revoked ones.
+///
+/// Requires the role admin, or a sign-in with a code of `countersign open`.
+#[utoipa::path(get, path = "/api/keys", operation_id = "listKeys", responses(
+    (status = 200, description = "The keys", body = KeyList)))]
+pub async fn list(caller: Caller, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
+    check_manager(&caller)?;
+    let keys = use_store(&data, |store| store.list().map_err(|error| unavailable(&error))).await?;
+    let entry = |key: ApiKey| Key {
+        may_revoke: key.revoked_at.is_none() && may_revoke(&caller, key.role),
+        owner: key.owner.unwrap_or_else(|| key.name.clone()),
+        id: key.id,
+        name: key.name,
+        role: key.role,
+        created_at: key.created_at,
+        last_used_at: key.last_used_at,
+        revoked_at: key.revoked_at,
+    };
+    Ok(json_ok(&KeyList { keys: keys.into_iter().rev().map(entry).collect() }))
+}
+
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct KeyRequest {
+struct KeyRequest {
     /// 1 to 64 letters, digits, `.`, `_`, `-`, `@` or `+`.
     name: String,
+    /// `agent` (the default) or `viewer`.
+    role: Option<Role>,
+    /// The person who owns the key, if that is not its name.
+    owner: Option<String>,
 }
 
 /// A new key. The secret is shown only here.
@@ -44,10 +112,11 @@ struct CreatedKey<'a> {
     secret: &'a str,
 }
 
-/// Creates a key of an agent.
+/// Creates a key of an agent or a viewer.
 ///
 /// Requires the role admin, or a sign-in with a code of `countersign open`. The secret is in this response only; the store has its
-/// hash. The audit trail records who created the key. The response is 422 if the name is not allowed or looks like another one.
+/// hash. The audit trail records who created the key. The response is 422 if the name or the owner is not allowed or looks like
+/// another one. Keys that may decide on changes are created with `countersign keys create` (403).
 #[utoipa::path(post, path = "/api/keys", operation_id = "createKey", request_body = KeyRequest,
     responses((status = 200, description = "The key with its secret", body = CreatedKey)))]
 pub async fn create(
@@ -57,34 +126,87 @@ pub async fn create(
     data: web::Data<SignInData>,
     reloader: web::Data<Reloader>,
 ) -> Result<HttpResponse, Problem> {
-    if !may_create_agent_keys(&caller) {
-        return Err(Problem::new(ErrorKind::Forbidden, "an admin creates keys, or `countersign keys create`"));
+    check_manager(&caller)?;
+    let body: KeyRequest = body::read_json(body::MAX_BODY_BYTES, &request, payload, data.request_timeout).await?;
+    let role = body.role.unwrap_or(Role::Agent);
+    if role.may_decide() {
+        let text =
+            format!("`countersign keys create --role {}` creates such a key on the gateway's machine", role.as_str());
+        return Err(Problem::new(ErrorKind::Forbidden, text));
     }
-    let KeyRequest { name } = body::read_json(body::MAX_BODY_BYTES, &request, payload, data.request_timeout).await?;
-    let invalid = |error: McpError| Problem::new(ErrorKind::ValidationFailed, error.message);
-    let new = keys::create(&name, Role::Agent, Timestamp::now()).map_err(invalid)?;
-    let (key, hash, actor) = (new.key.clone(), new.hash, caller.principal.name.clone());
-    let config = reloader.config();
-    let credentials = Arc::clone(&data.credentials);
-    // Each call of the store blocks.
-    let stored = web::block(move || {
-        let writer = credentials.writer();
-        let keys = writer.list().map_err(unavailable)?;
-        let names = keys.iter().flat_map(|key| std::iter::once(&key.name).chain(&key.owner));
-        let members = config.policy.groups.values().flatten().filter_map(|member| match member {
-            GroupMember::Name(name) => Some(name),
-            GroupMember::Subject { .. } | GroupMember::ClaimGroup { .. } => None,
-        });
-        let known = names.chain(members).map(String::as_str);
-        confusable_names::check_is_distinguishable(&key.name, known).map_err(invalid)?;
-        writer.insert_by(&key, &hash, &actor).map_err(unavailable)
-    });
-    stored.await.map_err(|_| Problem::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))??;
-    tracing::info!(key = new.key.id, name, by = caller.principal.name, "a key was created");
+    let new = keys::create(&body.name, role, Timestamp::now()).and_then(|new| new.owned_by(body.owner.as_deref()));
+    let new = new.map_err(|error| invalid(&error))?;
+    let (key, hash, actor, config) = (new.key.clone(), new.hash, caller.principal.name.clone(), reloader.config());
+    use_store(&data, move |store| {
+        check_names(store, &key, &config)?;
+        store.insert_by(&key, &hash, &actor).map_err(|error| unavailable(&error))
+    })
+    .await?;
+    tracing::info!(key = new.key.id, name = new.key.name, by = caller.principal.name, "a key was created");
     Ok(json_ok(&CreatedKey { id: &new.key.id, name: &new.key.name, role: new.key.role, secret: &new.secret }))
 }
 
-fn unavailable(error: StoreError) -> Problem {
+/// Refuses a name or an owner that looks like another one of a key or a group.
+fn check_names(store: &dyn Credentials, key: &ApiKey, config: &Config) -> Result<(), Problem> {
+    let keys = store.list().map_err(|error| unavailable(&error))?;
+    let names = keys.iter().flat_map(|key| std::iter::once(&key.name).chain(&key.owner));
+    let members = config.policy.groups.values().flatten().filter_map(|member| match member {
+        GroupMember::Name(name) => Some(name),
+        GroupMember::Subject { .. } | GroupMember::ClaimGroup { .. } => None,
+    });
+    let known: Vec<&str> = names.chain(members).map(String::as_str).collect();
+    std::iter::once(&key.name).chain(&key.owner).try_for_each(|name| {
+        confusable_names::check_is_distinguishable(name, known.iter().copied()).map_err(|error| invalid(&error))
+    })
+}
+
+/// Revokes a key.
+///
+/// Requires the role admin; the keys of agents and viewers can also be revoked after a sign-in with a code of `countersign open`.
+/// The response is 404 if there is no such key, or if it was revoked already.
+#[utoipa::path(delete, path = "/api/keys/{id}", operation_id = "revokeKey", responses(
+    (status = 200, description = "The remaining keys", body = KeyList)))]
+pub async fn revoke(
+    caller: Caller,
+    request: HttpRequest,
+    data: web::Data<SignInData>,
+) -> Result<HttpResponse, Problem> {
+    check_manager(&caller)?;
+    let not_found = || Problem::new(ErrorKind::NotFound, "there is no such key, or it was revoked already");
+    let id = path_id(&request).ok_or_else(not_found)?.to_owned();
+    let (is_admin, actor) = (caller.principal.role == Role::Admin, caller.principal.name.clone());
+    let revoked = id.clone();
+    let is_revoked = use_store(&data, move |store| {
+        let keys = store.list().map_err(|error| unavailable(&error))?;
+        let key = keys.into_iter().find(|key| key.id == id).ok_or_else(not_found)?;
+        if !is_admin && key.role.may_decide() {
+            return Err(Problem::new(ErrorKind::Forbidden, "only an admin revokes a key that may decide on changes"));
+        }
+        store.revoke_by(&id, Timestamp::now(), &actor).map_err(|error| unavailable(&error))
+    })
+    .await?;
+    if !is_revoked {
+        return Err(not_found());
+    }
+    tracing::info!(key = revoked, by = caller.principal.name, "a key was revoked");
+    list(caller, data).await
+}
+
+/// Uses the store on another thread, because its calls block.
+async fn use_store<T: Send + 'static>(
+    data: &SignInData,
+    work: impl FnOnce(&dyn Credentials) -> Result<T, Problem> + Send + 'static,
+) -> Result<T, Problem> {
+    let credentials = Arc::clone(&data.credentials);
+    let done = web::block(move || work(credentials.writer())).await;
+    done.map_err(|_| Problem::new(ErrorKind::ShuttingDown, "the gateway is shutting down"))?
+}
+
+fn invalid(error: &McpError) -> Problem {
+    Problem::new(ErrorKind::ValidationFailed, error.message.clone())
+}
+
+fn unavailable(error: &StoreError) -> Problem {
     tracing::warn!(%error, "the keys cannot be read or written");
     Problem::from(error.to_mcp())
 }

@@ -132,7 +132,12 @@ pub const ROUTES: &[Route] = &[
     route!(READ "/api/overview", overview::get),
     route!(READ "/api/first-steps", first_steps::get),
     route!(POST "/api/test-change", first_steps::propose_test_change),
-    route!(POST "/api/keys", keys::create),
+    Route {
+        path: "/api/keys",
+        allow: "GET, HEAD, POST",
+        build: |r| r.route(web::post().to(keys::create)).route(web::route().guard(get_or_head()).to(keys::list)),
+    },
+    Route { path: "/api/keys/{id}", allow: "DELETE", build: |r| r.route(web::delete().to(keys::revoke)) },
     route!(READ "/api/changes", changes::list),
     route!(READ "/api/changes/{id}", changes::get),
     route!(POST "/api/changes/{id}/decision", changes::decide),

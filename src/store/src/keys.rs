@@ -93,12 +93,20 @@ pub trait Credentials: People {
     /// Those of the database.
     fn find(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, StoreError>;
 
+    /// Revokes a key directly in the store.
+    ///
+    /// # Errors
+    /// The errors of [`Credentials::revoke_by`].
+    fn revoke(&self, id: &str, now: Timestamp) -> Result<bool, StoreError> {
+        self.revoke_by(id, now, TERMINAL)
+    }
+
     /// Revokes the key with the given id, and removes the accounts of its owner at servers if it was their last key. Returns
-    /// `false` if the key does not exist or was already revoked.
+    /// `false` if the key does not exist or was already revoked. `actor` revokes it in the audit trail.
     ///
     /// # Errors
     /// Those of the database.
-    fn revoke(&self, id: &str, now: Timestamp) -> Result<bool, StoreError>;
+    fn revoke_by(&self, id: &str, now: Timestamp, actor: &str) -> Result<bool, StoreError>;
 
     /// Records a use of the key, at most once a minute for each key, because it is a durable write.
     ///

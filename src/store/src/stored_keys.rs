@@ -17,7 +17,7 @@ use super::{
         trail::key_details,
     },
 };
-use countersign_domain::{changes::machine::TERMINAL, principal::SecretHash};
+use countersign_domain::principal::SecretHash;
 
 /// The keys, sign-ins, codes and accounts of a database.
 pub(crate) struct StoredKeys<D>(pub D);
@@ -43,10 +43,10 @@ impl<D: Database> Credentials for StoredKeys<D> {
         self.0.read(REQUEST_TIMEOUT, async |db| keys::find(db, hash).await)
     }
 
-    fn revoke(&self, id: &str, now: Timestamp) -> Result<bool, StoreError> {
+    fn revoke_by(&self, id: &str, now: Timestamp, actor: &str) -> Result<bool, StoreError> {
         self.0.transaction(async |db| {
             let Some(servers) = keys::revoke(db, id, now).await? else { return Ok(false) };
-            db.append_entry(KEY_REVOKED, TERMINAL, &key_details(db, id, &servers).await?).await?;
+            db.append_entry(KEY_REVOKED, actor, &key_details(db, id, &servers).await?).await?;
             Ok(true)
         })
     }

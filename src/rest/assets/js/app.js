@@ -18,6 +18,7 @@ import { isBarredAsProposer, isReviewerOf } from './ui/terms.js';
 import { UndoStack } from './ui/undo.js';
 import { AuditView } from './views/audit.js';
 import { ChangesView } from './views/changes.js';
+import { KeysView } from './views/keys.js';
 import { OverviewView } from './views/overview.js';
 import { PlanView } from './views/plan.js';
 import { ReloadBar } from './ui/reload.js';
@@ -28,18 +29,19 @@ import { SessionsView } from './views/sessions.js';
 import { WebhooksView } from './views/webhooks.js';
 
 // On a small screen, all views except the first two are in a menu.
-const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['overview', 'Overview'], ['rules', 'Rules'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['servers', 'Servers'], ['webhooks', 'Webhooks']];
+const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['overview', 'Overview'], ['rules', 'Rules'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['keys', 'Keys'], ['servers', 'Servers'], ['webhooks', 'Webhooks']];
 // Servers and the configuration can change without an event.
 const POLL_INTERVAL = 30_000;
 // A shorter interruption shows no banner.
 const BANNER_DELAY = 2500;
 
 const MENU = VIEWS.slice(2);
+const VIEW_ICONS = { rules: 'rule', keys: 'key' };
 
 // Creates the links to all views. On a large screen the links of the menu stand beside the others.
 function viewLinks() {
   const badge = () => h('span', { class: 'count', hidden: true });
-  const link = ([name, title]) => h('a', { href: routeTo(name), data: { view: name } }, icon(name === 'rules' ? 'rule' : name), h('span', null, title), (name === 'inbox' || name === 'servers') && badge(), name === 'servers' && h('span', { class: 'alarm', hidden: true }));
+  const link = ([name, title]) => h('a', { href: routeTo(name), data: { view: name } }, icon(VIEW_ICONS[name] ?? name), h('span', null, title), (name === 'inbox' || name === 'servers') && badge(), name === 'servers' && h('span', { class: 'alarm', hidden: true }));
   return h('nav', { 'aria-label': 'Views' }, VIEWS.slice(0, 2).map(link),
     h('div', { id: 'more-views', class: 'menu', popover: '' }, MENU.map(link)),
     h('button', { type: 'button', class: 'more-views', popovertarget: 'more-views' }, icon('more'), h('span', null, 'More'), badge()));
@@ -109,7 +111,7 @@ export class App {
     });
     keys.bind('app', {
       '?': openHelp, 'g i': () => go(routeTo('inbox')), 'g h': () => go(routeTo('history')), 'g a': () => go(routeTo('audit')),
-      'g s': () => go(routeTo('sessions')), 'g v': () => go(routeTo('servers')), 'g w': () => go(routeTo('webhooks')), 'g r': () => go(routeTo('rules')), 'g o': () => go(routeTo('overview')),
+      'g s': () => go(routeTo('sessions')), 'g v': () => go(routeTo('servers')), 'g w': () => go(routeTo('webhooks')), 'g r': () => go(routeTo('rules')), 'g o': () => go(routeTo('overview')), 'g k': () => go(routeTo('keys')),
     });
   }
 
@@ -168,6 +170,7 @@ export class App {
     const api = this.#api;
     this.#history = null;
     if (name === 'audit') return new AuditView({ api });
+    if (name === 'keys') return new KeysView({ api });
     if (name === 'overview') return new OverviewView({ api });
     if (name === 'rules') return new RulesView({ api, me: this.#me });
     if (name === 'webhooks') return new WebhooksView({ api, me: this.#me });

@@ -75,3 +75,36 @@ async fn code_sign_in_creates_keys_of_agents() {
     }
     endpoints.close().await;
 }
+
+#[actix::test]
+async fn keys_are_listed_and_revoked_by_admins() {
+    let endpoints = Endpoints::open().await;
+    let admin = endpoints.key("root", Role::Admin);
+    let reviewer = endpoints.key("alice", Role::Reviewer);
+    let request = json!({ "name": "desk", "role": "viewer", "owner": "Bob" });
+    let viewer = endpoints.post("/api/keys", &admin, &request).await.json()["secret"].as_str().unwrap().to_owned();
+    assert_eq!(endpoints.get("/api/me", &viewer).await.json()["owner"], "Bob");
+    let decider = json!({ "name": "second", "role": "reviewer" });
+    assert_eq!(
+        endpoints.post("/api/keys", &admin, &decider).await.problem(403),
+        "FORBIDDEN",
+        "nobody gets a second vote"
+    );
+    assert_eq!(endpoints.get("/api/keys", &reviewer).await.problem(403), "FORBIDDEN");
+    let listed = endpoints.get("/api/keys", &admin).await;
+    assert!(!listed.text.contains(&viewer) && !listed.text.contains("hash"), "{}", listed.text);
+    let newest = listed.json()["keys"][0].clone();
+    assert_eq!((newest["name"].as_str(), newest["mayRevoke"].as_bool()), (Some("desk"), Some(true)));
+    let path = format!("/api/keys/{}", newest["id"].as_str().unwrap());
+    let delete =
+        async |key: &str| endpoints.send("DELETE", &path, &[("Authorization", &format!("Bearer {key}"))], None).await;
+    assert_eq!(delete(&reviewer).await.problem(403), "FORBIDDEN");
+    let remaining = delete(&admin).await;
+    assert_eq!(remaining.status, 200, "{remaining:?}");
+    assert!(remaining.json()["keys"][0]["revokedAt"].is_string());
+    assert_eq!(endpoints.get("/api/me", &viewer).await.problem(401), "UNAUTHORIZED");
+    assert_eq!(delete(&admin).await.problem(404), "NOT_FOUND", "it is revoked once");
+    let entry = endpoints.get("/api/audit", &reviewer).await.json()["entries"][0].clone();
+    assert_eq!((entry["event"].as_str(), entry["actor"].as_str()), (Some("key_revoked"), Some("root")));
+    endpoints.close().await;
+}

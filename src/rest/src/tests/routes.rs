@@ -106,6 +106,7 @@ async fn responses_match_the_description() {
     check("Overview", &endpoints.get("/api/overview?range=30d", &key).await.json());
     check("FirstSteps", &endpoints.get("/api/first-steps", &key).await.json());
     let admin = endpoints.key("root", Role::Admin);
+    check("KeyList", &endpoints.get("/api/keys", &admin).await.json());
     check("CreatedKey", &endpoints.post("/api/keys", &admin, &json!({ "name": "desk" })).await.json());
     check("Session", &endpoints.get("/api/sessions", &key).await.json()["sessions"][0]);
     check("Provider", &endpoints.get("/api/servers", &key).await.json()["servers"][0]);

@@ -192,8 +192,8 @@ impl Credentials for Keys {
         Ok(found)
     }
 
-    fn revoke(&self, id: &str, now: Timestamp) -> Result<bool, StoreError> {
-        let is_revoked = self.resolve_outcome(self.stored.revoke(id, now), id, Some(now.to_string()))?;
+    fn revoke_by(&self, id: &str, now: Timestamp, actor: &str) -> Result<bool, StoreError> {
+        let is_revoked = self.resolve_outcome(self.stored.revoke_by(id, now, actor), id, Some(now.to_string()))?;
         let mut copy = self.copy.write();
         if is_revoked && let Some(key) = copy.keys.values_mut().find(|key| key.id == id) {
             key.revoked_at = Some(now);

@@ -228,7 +228,17 @@ export class Api {
     return (await this.#call('GET', `/api/overview?range=${range}`, { signal })).value;
   }
 
-  /** Creates a key of an agent. Returns `{id, name, role, secret}`; nothing returns the secret again. */
+  /** Returns all keys, newest first. */
+  async keys(signal) {
+    return (await this.#call('GET', '/api/keys', { signal })).value.keys;
+  }
+
+  /** Revokes a key, and returns all keys. */
+  async revokeKey(id) {
+    return (await this.#call('DELETE', `/api/keys/${encodeURIComponent(id)}`)).value.keys;
+  }
+
+  /** Creates a key: `{name, role, owner}`, by default of an agent. Returns `{id, name, role, secret}`; nothing returns the secret again. */
   async createKey(key) {
     return (await this.#call('POST', '/api/keys', { body: key })).value;
   }

@@ -47,5 +47,5 @@ export const HELP = [
   ['Move', [['j', 'Next change'], ['k', 'Previous change'], ['Enter', 'Open the change'], ['Esc', 'Back, or cancel'], ['/', 'Search'], ['c', 'Expand or collapse the group'], ['d', 'Switch the diff layout']]],
   ['Decide', [['a', 'Approve'], ['r', 'Reject, with a comment'], ['Ctrl Enter', 'Send the rejection'], ['e', 'Edit the arguments'], ['u', 'Undo the last approval'], ['f', 'Refresh the preview']]],
   ['Many at once', [['x', 'Select the open change'], ['a', 'Approve all selected'], ['r', 'Reject all selected'], ['Esc', 'Clear the selection']]],
-  ['Go to', [['g i', 'Inbox'], ['g h', 'History'], ['g o', 'Overview'], ['g r', 'Standing rules'], ['g a', 'Audit'], ['g s', 'Sessions'], ['g v', 'Servers'], ['g w', 'Webhooks'], ['?', 'These shortcuts']]],
+  ['Go to', [['g i', 'Inbox'], ['g h', 'History'], ['g o', 'Overview'], ['g r', 'Standing rules'], ['g a', 'Audit'], ['g s', 'Sessions'], ['g k', 'Keys'], ['g v', 'Servers'], ['g w', 'Webhooks'], ['?', 'These shortcuts']]],
 ];

@@ -2,6 +2,7 @@
 
 import { h, fill } from '../core/dom.js';
 import { Poller } from '../core/poller.js';
+import { routeTo } from '../core/router.js';
 import { count, plural, quote, visible, visibleString } from '../core/text.js';
 import { now, time } from '../core/time.js';
 import { transportOf } from '../core/vocab.js';
@@ -81,7 +82,7 @@ export class SessionsView {
         h('thead', null, h('tr', null, ['Client', 'Principal', 'Transport', 'Opened', 'Last active', 'In flight', 'Session'].map((c) => h('th', { scope: 'col' }, c)))),
         h('tbody', null, shown.map((session) => h('tr', null,
           h('td', { data: { label: 'Client' } }, session.clientName ? h('span', null, quote(session.clientName, 60), session.clientVersion && [' ', h('span', { class: 'quiet' }, quote(session.clientVersion, 30))]) : h('span', { class: 'quiet' }, 'not named')),
-          h('td', { data: { label: 'Principal' } }, quote(session.principal ?? '', 60)),
+          h('td', { data: { label: 'Principal' } }, h('a', { href: routeTo('history', null, { principal: session.principal }), title: 'Changes that it proposed' }, quote(session.principal ?? '', 60))),
           h('td', { data: { label: 'Transport' } }, visibleString(transportOf(session.transport)), session.revision && h('span', { class: 'quiet nowrap' }, ' · ', quote(session.revision, 20))),
           h('td', { class: 'nowrap', data: { label: 'Opened' } }, time(session.createdAt)),
           h('td', { class: 'nowrap', data: { label: 'Last active' } }, time(session.lastActiveAt), isGone(session) && h('span', { class: 'quiet', title: 'The client has no connection open. Its session is kept for a while in case it comes back.' }, ' · not connected')),

@@ -1,0 +1,92 @@
+// Tests the page of keys: creating, showing once, using and revoking a key.
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { assertClean, becomes, dashboard, fitsScreen, launch, live, newPage, row, status } from './lib/browser.mjs';
+import { eventually, Gateway } from './lib/gateway.mjs';
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+
+let browser;
+let gateway;
+
+before(async () => {
+  browser = await launch();
+  gateway = await Gateway.start({ config: { auth: { mode: 'keys' } } });
+});
+after(async () => {
+  await browser?.close();
+  await gateway?.end();
+});
+
+const key = (page, name) => page.locator('.records.keys tbody tr', { hasText: name });
+
+test('an admin creates a key, sees what it proposed, and revokes it', async () => {
+  const page = await dashboard(browser, gateway, { key: gateway.key('admin', 'root'), route: '/#/keys' });
+  await key(page, 'root').waitFor();
+  await page.getByRole('button', { name: 'Create key' }).click();
+  const dialog = page.getByRole('dialog', { name: 'Create a key' });
+  await dialog.getByLabel('Name').fill('r00t');
+  await dialog.getByRole('button', { name: 'Create key' }).click();
+  await dialog.getByText('looks like "root"').waitFor();
+  await dialog.getByLabel('Name').fill('desk');
+  await dialog.getByLabel('Owner (optional)').fill('Bob');
+  await dialog.getByRole('button', { name: 'Create key' }).click();
+  const secret = await page.locator('.secret').innerText();
+  assert.match(secret, /^csk_[\w-]{43}$/);
+  await key(page, 'desk').filter({ hasText: 'Bob' }).waitFor();
+  if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, 'keys.png') });
+  await page.getByRole('button', { name: 'Done' }).click();
+  await becomes(() => page.locator('.secret').count(), 0);
+  assert.ok(!page.url().includes(secret) && !gateway.log.includes(secret));
+  // The key is an agent's, and the page leads to what it proposed.
+  const { structuredContent } = await gateway.tool('list_projects', {}, { key: secret });
+  const propose = () => gateway.tool('create_issue', { projectId: structuredContent.projects[0].id, title: 'From the desk', type: 'Bug' }, { key: secret });
+  const { structuredContent: { changeId } } = await propose();
+  await gateway.decide(changeId, 'reject', 'No');
+  await key(page, 'desk').getByRole('link', { name: 'Changes of desk' }).click();
+  await row(page, 'From the desk').waitFor();
+  await page.getByRole('link', { name: 'Keys' }).click();
+  await key(page, 'desk').getByRole('button', { name: 'Revoke… desk' }).click();
+  await page.getByRole('dialog').getByRole('button', { name: 'Revoke the key' }).click();
+  await key(page, 'desk').getByText('Revoked').waitFor();
+  await eventually('the key is refused', () => propose().then(() => false, (error) => error.message.includes('401')));
+  const { value } = await gateway.api('audit?limit=50');
+  assert.deepEqual(value.entries.filter((entry) => entry.actor === 'root').map((entry) => entry.event), ['key_revoked', 'key_created']);
+  assertClean(page, status(422));
+  await page.context().close();
+});
+
+test('a code sign-in manages keys of agents only, and a reviewer none', async () => {
+  const page = await newPage(browser, gateway);
+  await page.goto(gateway.link());
+  await live(page);
+  await page.goto(`${gateway.url}/#/keys`);
+  gateway.key('agent', 'bot');
+  await page.reload();
+  await key(page, 'bot').getByRole('button', { name: /^Revoke/ }).waitFor();
+  await becomes(() => key(page, 'root').getByRole('button', { name: /^Revoke/ }).count(), 0);
+  const alice = await dashboard(browser, gateway, { route: '/#/keys' });
+  await alice.getByText('Keys are managed by admins').waitFor();
+  assertClean(page);
+  assertClean(alice, status(403));
+  for (const p of [page, alice]) await p.context().close();
+});
+
+for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['360', { width: 360, height: 740 }]]) {
+  test(`keys are readable and accessible, ${name}`, async () => {
+    const page = await dashboard(browser, gateway, { ...options, bypassCSP: true, key: gateway.key('admin', 'root'), route: '/#/keys' });
+    await key(page, 'root').waitFor();
+    await page.evaluate(AXE);
+    const found = await page.evaluate(async () => (await window.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'] })).violations
+      .filter((v) => v.impact === 'serious' || v.impact === 'critical').map((v) => ({ id: v.id, nodes: v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160)) })));
+    assert.deepEqual(found, []);
+    await fitsScreen(page, 'the keys are wider than the screen');
+    if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, `keys-${name}.png`) });
+    assertClean(page);
+    await page.context().close();
+  });
+}
