@@ -162,7 +162,7 @@ async fn prepare_proposal(directory: &RouteDirectory, expire_after: Duration) ->
         tool_title: route.def.title.clone(),
         tool_hash: route.hash.clone(),
         served_by: provider.served_by(),
-        arguments,
+        arguments: arguments.into(),
         preview,
         expire_after: decision.terms.expire_after.map_or(expire_after, Duration::from_secs),
         client_capabilities: None,
@@ -170,6 +170,7 @@ async fn prepare_proposal(directory: &RouteDirectory, expire_after: Duration) ->
         review: Some((&decision).into()),
         idempotency_key: None,
         stated_reason: None,
+        plan: None,
     })
 }
 

@@ -290,7 +290,7 @@ fn summarize_calls(minutes: &[MinuteOfCalls], now: Timestamp) -> Vec<CallPeriod>
     let first = (current + 1).saturating_sub(CALL_PERIODS);
     (first..=current)
         .map(|period| {
-            let (mut calls, mut failed, mut timed, mut micros) = (0, 0, 0, 0);
+            let (mut calls, mut failed, mut timed, mut micros) = (0_u64, 0_u64, 0_u64, 0_u64);
             for minute in minutes.iter().filter(|minute| minute.minute / CALL_PERIOD_MINUTES == period) {
                 calls += minute.calls;
                 failed += minute.failed;
