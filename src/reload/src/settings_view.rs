@@ -159,7 +159,8 @@ impl SettingsView {
 fn value_diff(key: &str, before: &str, after: &str) -> ValueDiff {
     let mut has_cut_line = false;
     // Without a line break at its end, the last line would differ if another line follows it.
-    let with_line_break = |text: &str| if text.is_empty() { String::new() } else { format!("{text}\n") };
+    let with_line_break =
+        |text: &str| if text.is_empty() || text.ends_with('\n') { text.to_owned() } else { format!("{text}\n") };
     let mut lines: Vec<DiffLine> = compare_lines(&with_line_break(before), &with_line_break(after))
         .into_iter()
         .map(|(op, line)| {
