@@ -129,7 +129,7 @@ async fn prepare_proposal(directory: &RouteDirectory, expire_after: Duration) ->
     let proposer = test_agent();
     let principal = Arc::new(proposer.to_agent());
     let context = CallContext::new(Arc::clone(&principal));
-    let projects = provider.call("list_projects", &*to_arguments(&json!({ "limit": 1 }))?, &context).await?;
+    let projects = provider.call("list_projects", &to_arguments(&json!({ "limit": 1 }))?, &context).await?;
     let projects: Value = projects
         .structured_content
         .map_or(Ok(Value::Null), |text| serde_json::from_str(text.get()))
@@ -161,7 +161,7 @@ async fn prepare_proposal(directory: &RouteDirectory, expire_after: Duration) ->
         tool: tool.to_owned(),
         tool_title: route.def.title.clone(),
         tool_hash: route.hash.clone(),
-        served_by: provider.served_by(),
+        served_by: provider.server_identity(),
         arguments: arguments.into(),
         preview,
         expire_after: decision.terms.expire_after.map_or(expire_after, Duration::from_secs),
