@@ -229,7 +229,7 @@ pub struct TransitionRecord {
     pub created_at: Timestamp,
 }
 
-/// What the overview shows of the changes.
+/// The transitions and waiting changes that the overview counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OverviewRecords {
     /// The transitions, newest first.

@@ -33,6 +33,13 @@ pub enum CertainFailure {
     Restricted,
 }
 
+impl CertainFailure {
+    #[must_use]
+    pub const fn new(is_readable: bool) -> Self {
+        if is_readable { Self::Readable } else { Self::Restricted }
+    }
+}
+
 /// The source of a preview, and whether it failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase", default)]

@@ -313,7 +313,7 @@ impl<'a> RecipeRunner<'a> {
         let (tool, call) = self.read_call(read, &answers::variables(arguments, None))?;
         let verdict = self.directory.verdict(self.provider.name(), &tool, &self.principal, &call);
         let is_readable = verdict == Verdict::Allow && self.pinned_tool(&tool, &self.provider.tools()).is_ok();
-        Ok(if is_readable { CertainFailure::Readable } else { CertainFailure::Restricted })
+        Ok(CertainFailure::new(is_readable))
     }
 
     /// Returns the tool and the arguments of a read.
@@ -363,10 +363,8 @@ impl<'a> RecipeRunner<'a> {
                 let text = content_text(&result.content);
                 if !missing(&text) {
                     let is_certain = read.must_fail.as_ref().is_some_and(|pattern| pattern.0.is_match(&text));
-                    let must_fail = is_certain.then(|| match self.restricted.load(Ordering::Relaxed) {
-                        true => CertainFailure::Restricted,
-                        false => CertainFailure::Readable,
-                    });
+                    let is_readable = !self.restricted.load(Ordering::Relaxed);
+                    let must_fail = is_certain.then(|| CertainFailure::new(is_readable));
                     return Err(Fault { must_fail, ..Fault::from_error_result(&tool, &text) });
                 }
                 None
