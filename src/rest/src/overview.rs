@@ -177,7 +177,7 @@ fn summarize(
     let mut counted = HashSet::new();
     // The newest transition comes first, so a change counts by its last decision and its last outcome.
     for transition in &records.transitions {
-        let Some(kind) = kind_of(transition) else { continue };
+        let Some(kind) = classify(transition) else { continue };
         if !counted.insert((transition.change_id.as_str(), kind.group())) {
             continue;
         }
@@ -200,8 +200,8 @@ fn summarize(
         decision_times: summarize_times(times),
         totals,
         periods,
-        agents: largest(agents).into_iter().map(|(name, outcomes)| AgentOutcomes { name, outcomes }).collect(),
-        tools: largest(tools)
+        agents: select_largest(agents).into_iter().map(|(name, outcomes)| AgentOutcomes { name, outcomes }).collect(),
+        tools: select_largest(tools)
             .into_iter()
             .map(|((server, name), outcomes)| ToolOutcomes { server, name, outcomes })
             .collect(),
@@ -243,7 +243,7 @@ impl Kind {
     }
 }
 
-fn kind_of(transition: &TransitionRecord) -> Option<Kind> {
+fn classify(transition: &TransitionRecord) -> Option<Kind> {
     match (transition.from, transition.to) {
         (None, _) => Some(Kind::Proposed),
         (Some(from), to) if from == to => None,
@@ -255,7 +255,7 @@ fn kind_of(transition: &TransitionRecord) -> Option<Kind> {
 }
 
 /// Returns the groups with the most changes, the largest first.
-fn largest<K: Ord>(groups: BTreeMap<K, Outcomes>) -> Vec<(K, Outcomes)> {
+fn select_largest<K: Ord>(groups: BTreeMap<K, Outcomes>) -> Vec<(K, Outcomes)> {
     let size = |outcomes: &Outcomes| outcomes.proposed + outcomes.approved + outcomes.rejected + outcomes.failed;
     let mut groups: Vec<_> = groups.into_iter().collect();
     groups.sort_by_key(|(_, outcomes)| std::cmp::Reverse(size(outcomes)));
