@@ -51,7 +51,7 @@ test('numbers follow what happens and lead to the changes behind them', async ()
   await becomes(() => value(page, 'Waiting'), '1');
   await matches(() => value(page, 'Time to decision'), /^[\d.]+ (ms|s|min)$/);
   const table = page.locator('section', { has: page.getByRole('heading', { name: 'By tool' }) });
-  await becomes(() => table.locator('tbody td').allInnerTexts(), ['tracker / create_issue', '3 proposed', '1 approved', '1 rejected', '0']);
+  await becomes(() => table.locator('tbody td').allTextContents(), ['tracker / create_issue', '3 proposed', '1 approved', '1 rejected', '0']);
   // The numbers are also in a table.
   const chart = page.locator('.chart', { hasText: 'Rejected' });
   await chart.locator('summary').click();

@@ -28,8 +28,8 @@ pub async fn overview<S: Sql>(db: &S, since: Timestamp) -> Result<OverviewRecord
             is_complete = true;
             break;
         }
-        // Entries about keys and definitions, and about changes that were pruned, have no change.
-        if row.get::<Option<&str>>(4)?.is_some() {
+        // Entries about keys, definitions and rules have no state, and those about pruned changes have no change.
+        if row.get::<Option<&str>>(4)?.is_some() && !row.get::<&str>(3)?.is_empty() {
             transitions.push(read_transition(row)?);
         }
     }

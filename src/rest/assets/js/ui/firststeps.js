@@ -99,14 +99,16 @@ export class FirstSteps {
   }
 
   #tick(name, { element, mark, state, number }, isDone, isFirst) {
-    if (element.dataset.done === String(isDone)) return;
-    element.dataset.done = String(isDone);
-    fill(mark, isDone ? icon('check') : String(number));
-    state.textContent = isDone ? ', done' : '';
-    if (!isDone) return;
-    if (!isFirst) announce(`Done: ${TITLES[name]}`);
-    // A step with the focus stays open.
-    if (!element.contains(document.activeElement)) element.open = false;
+    if (element.dataset.done !== String(isDone)) {
+      element.dataset.done = String(isDone);
+      fill(mark, isDone ? icon('check') : String(number));
+      state.textContent = isDone ? ', done' : '';
+      if (isDone && !isFirst) announce(`Done: ${TITLES[name]}`);
+    }
+    // A step closes once it is done, but not while it has the focus.
+    if (!isDone || element.dataset.closed === 'yes' || element.contains(document.activeElement)) return;
+    element.dataset.closed = 'yes';
+    element.open = false;
   }
 
   #build(steps) {

@@ -221,7 +221,11 @@ export class ChangesView {
     this.#bar.show(this.#filter, () => (this.#onFilter ? seenChoices(this.#collection.items, this.#filter) : facets(this.#collection.items, this.#filter, now())), counts);
     this.#status(status, all.length);
     this.element.classList.toggle('nothing', this.#shown.length === 0);
-    this.element.classList.toggle('starting', this.#detail.id === null && all.length === 0 && status === 'ready' && !isFiltered && this.#steps?.isActive === true);
+    const isStarting = this.#detail.id === null && all.length === 0 && status === 'ready' && !isFiltered && this.#steps?.isActive === true;
+    if (this.element.classList.contains('starting') !== isStarting) {
+      this.element.classList.toggle('starting', isStarting);
+      if (isStarting) this.#steps.element.scrollTop = 0;
+    }
     if (status === 'ready') this.#selection.deselectModified();
     // The first page contains the newest change.
     if (status === 'ready' || status === 'partial' || all.length) this.#loaded = true;
