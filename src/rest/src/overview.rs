@@ -308,20 +308,20 @@ fn summarize_calls(minutes: &[MinuteOfCalls], now: Timestamp) -> Vec<CallPeriod>
 mod tests {
     use super::*;
 
-    fn at(second: i64) -> Timestamp {
+    fn time_at(second: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
     }
 
     fn transition(second: i64, id: &str, from: Option<ChangeState>, to: ChangeState) -> TransitionRecord {
         TransitionRecord {
-            at: at(second),
+            at: time_at(second),
             change_id: id.into(),
             from,
             to,
             principal: format!("agent of {id}"),
             provider: "tracker".into(),
             tool: "create_issue".into(),
-            created_at: at(0),
+            created_at: time_at(0),
         }
     }
 
@@ -338,21 +338,22 @@ mod tests {
             transition(0, "b", None, Pending),
             transition(0, "a", None, Pending),
         ];
-        let records = OverviewRecords { transitions, waiting_since: vec![at(-90_000), at(80)], is_complete: true };
-        let overview = summarize(&records, RANGES[0], at(100), vec![], vec![]);
+        let records =
+            OverviewRecords { transitions, waiting_since: vec![time_at(-90_000), time_at(80)], is_complete: true };
+        let overview = summarize(&records, RANGES[0], time_at(100), vec![], vec![]);
         let totals = Outcomes { proposed: 2, approved: 1, rejected: 1, failed: 1 };
         assert_eq!((overview.totals, overview.tools[0].outcomes), (totals, totals));
         assert_eq!(overview.periods.last().map(|period| period.outcomes), Some(totals));
         assert_eq!(overview.agents[0].name, "agent of a", "the largest group is first");
         let times = (overview.decision_times.count, overview.decision_times.median_ms, overview.decision_times.p90_ms);
         assert_eq!(times, (2, Some(70_000), Some(80_000)));
-        assert_eq!((overview.waiting.count, overview.waiting.oldest_at), (2, Some(at(-90_000))));
+        assert_eq!((overview.waiting.count, overview.waiting.oldest_at), (2, Some(time_at(-90_000))));
         assert_eq!(overview.waiting.ages.iter().map(|age| age.count).collect::<Vec<_>>(), [1, 0, 0, 1]);
     }
 
     #[test]
     fn empty_store_has_an_overview() {
-        let overview = summarize(&OverviewRecords::default(), RANGES[1], at(0), vec![], vec![]);
+        let overview = summarize(&OverviewRecords::default(), RANGES[1], time_at(0), vec![], vec![]);
         assert_eq!((overview.periods.len(), overview.totals), (30, Outcomes::default()));
         assert_eq!((overview.decision_times.median_ms, overview.waiting.oldest_at), (None, None));
     }
