@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::RetryReason;
+use super::{RetryReason, commit_transition};
 use crate::{
     inner::Inner,
-    recheck::{PreviewFailure, truncate_headlines},
+    recheck::{PreviewFailure, to_fault, truncate_headlines},
     requests::{edit::terms_after_edit, propose::check_reviewable},
     store_error,
+    upkeep::votes,
 };
 use countersign_domain::changes::{
-    Change, Terms,
+    Change, PlanStep, Terms,
     machine::ChangeEvent,
     plan::{PlanProgress, fill_references},
 };
@@ -46,6 +47,9 @@ pub(super) async fn prepare(inner: &Inner, change: &Arc<Change>, is_own: bool) -
         }
         _ => return Ok(Preparation::NotItsTurn),
     }
+    if !has_valid_votes(inner, plan, is_own).await? {
+        return Ok(Preparation::NotItsTurn);
+    }
     let has_references = change.has_open_references();
     if !has_references && !change.is_allowed_step() {
         return Ok(Preparation::AsApproved);
@@ -53,15 +57,38 @@ pub(super) async fn prepare(inner: &Inner, change: &Arc<Change>, is_own: bool) -
     let prepared = if has_references { fill(inner, change).await } else { check_policy(inner, change).await };
     match prepared {
         Ok(None) => Ok(Preparation::AsApproved),
-        // Another node that is alive does this itself.
-        Ok(Some(_)) if !is_own && inner.nodes.live_count() > 1 => Err(RetryReason::Unavailable),
-        Ok(Some(event)) => Ok(Preparation::Needs(Box::new(event))),
         Err(error) if error.kind.is_transient() => Ok(Preparation::Unavailable(error)),
+        // Another node does this itself if it is alive, and otherwise the leader, later than this step's own node.
+        Ok(Some(_)) | Err(_) if !is_own && !inner.nodes.is_leader() => Err(RetryReason::Unavailable),
+        Ok(Some(event)) => Ok(Preparation::Needs(Box::new(event))),
         Err(error) => {
-            let reason = format!("it could not be prepared: {}", error.message);
+            let reason = format!("it could not be prepared: {}", to_fault(&error).message);
             Ok(Preparation::Needs(Box::new(ChangeEvent::StopPlan { reason })))
         }
     }
+}
+
+/// Returns `true` if the approvals of all later steps are valid, which let this one run. Removes those that are not.
+async fn has_valid_votes(inner: &Inner, plan: &PlanStep, is_own: bool) -> Result<bool, RetryReason> {
+    if plan.last {
+        return Ok(true);
+    }
+    let unreadable = |error: McpError| {
+        tracing::error!(%error, plan = %plan.id, "the approvals of a plan cannot be checked; trying again");
+        RetryReason::Unavailable
+    };
+    let steps = inner.store.plan(&plan.id).await.map_err(|error| unreadable(store_error(&error)))?;
+    let mut are_valid = true;
+    for step in steps.iter().filter(|step| step.plan.as_ref().is_some_and(|later| later.index > plan.index)) {
+        let Some(void) = votes::void_event(inner, step).map_err(unreadable)? else { continue };
+        if !is_own && inner.nodes.live_count() > 1 {
+            // Another node that is alive does this itself.
+            return Err(RetryReason::Unavailable);
+        }
+        commit_transition(inner, step, void).await?;
+        are_valid = false;
+    }
+    Ok(are_valid)
 }
 
 /// Fills in the results of earlier steps, and previews the call that this gives.
@@ -82,6 +109,13 @@ async fn fill(inner: &Inner, change: &Arc<Change>) -> Result<Option<ChangeEvent>
 
 /// Returns an event if policy no longer allows a step that it allowed when the plan was proposed.
 async fn check_policy(inner: &Inner, change: &Arc<Change>) -> Result<Option<ChangeEvent>, McpError> {
+    if inner.directory.tool_hash(&change.provider, &change.tool).is_none() {
+        // The policy cannot be asked about a tool that is not known yet.
+        return Err(McpError::new(
+            ErrorKind::UpstreamUnavailable,
+            "The provider of this step does not offer its tool now",
+        ));
+    }
     let terms = terms_after_edit(inner, change, &change.arguments).await?;
     if terms.quorum == 0 {
         return Ok(None);

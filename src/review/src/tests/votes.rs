@@ -148,3 +148,25 @@ async fn votes_are_checked_when_a_key_is_revoked() {
     assert_eq!((now.version, now.approvals()), (3, 0));
     bench.end().await;
 }
+
+#[actix::test]
+async fn revoked_vote_for_a_later_step_holds_back_the_plan() {
+    let keys = Arc::new(RevocableKeys::default());
+    let bench = bench(&keys).await;
+    let proposal =
+        |arguments| Proposal { expire_after: Duration::from_secs(100_000), ..bench.proposal("agent", arguments) };
+    let calls = vec![proposal(r#"{"target":"a"}"#), proposal(r#"{"target":"b"}"#)];
+    let steps = bench.changes.propose_plan("Move", None, calls).await.unwrap();
+    approve(&bench, &steps[1], "mallory").await.unwrap();
+    keys.revoke("key_mallory");
+    approve(&bench, &steps[0], "alice").await.unwrap();
+    let mut later = bench.get(&steps[1].id).await;
+    while later.state != ChangeState::Pending {
+        later = bench.changes.wait(&later.id, later.version, Duration::from_secs(60)).await.unwrap().unwrap();
+    }
+    assert_eq!((later.approvals(), bench.fake.call_count()), (0, 0), "the first step waits, too");
+    approve(&bench, &later, "bob").await.unwrap();
+    bench.wait_for_state(&later.id, ChangeState::Applied).await;
+    assert_eq!(bench.fake.call_count(), 2);
+    bench.end().await;
+}
