@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::{Change, Diff, Verification, digest::bytes_hash};
+use super::{Change, Diff, PlanStep, Verification, digest::bytes_hash};
 
 /// The smallest size, in bytes, of a change that may count as large. The index of large changes uses the same limit.
 pub const LARGE_CHANGE_MIN_BYTES: u64 = 64 << 10;
@@ -50,6 +50,7 @@ pub fn redact(change: &Change, at: Timestamp) -> Change {
         arguments: RawValue::from_string("{}".into()).unwrap_or_default().into(),
         proposed_arguments: None,
         stated_reason: None,
+        plan: change.plan.clone().map(|plan| PlanStep { reason: None, ..plan }),
         diff: Diff::default(),
         previous_diff: None,
         result: None,

@@ -12,14 +12,21 @@ use crate::{
     values,
 };
 
+/// The condition that no step of the change's plan is open. Until then, later steps need the finished ones: their number, their
+/// order and their results.
+const HAS_NO_OPEN_PLAN: &str = "(plan_id IS NULL OR NOT EXISTS
+    (SELECT 1 FROM changes step WHERE step.plan_id = changes.plan_id AND step.finished_at IS NULL))";
+
 /// Reads the oldest prunable records.
 pub async fn find_prunable<S: Sql>(db: &S, before: PruningCutoffs) -> Result<PrunableRecords, StoreError> {
     let mut old = PrunableRecords::default();
     if let Some(at) = before.contents {
-        let sql = "SELECT no, octet_length(body) FROM changes
-                   WHERE redacted = ?1 AND finished_at IS NOT NULL AND finished_at < ?2
-                   ORDER BY finished_at, no LIMIT ?3";
-        add_contents(db, sql, values![false, at.as_second(), MAX_CHANGES], &mut old).await?;
+        let sql = format!(
+            "SELECT no, octet_length(body) FROM changes
+             WHERE redacted = ?1 AND finished_at IS NOT NULL AND finished_at < ?2 AND {HAS_NO_OPEN_PLAN}
+             ORDER BY finished_at, no LIMIT ?3"
+        );
+        add_contents(db, &sql, values![false, at.as_second(), MAX_CHANGES], &mut old).await?;
     }
     if let Some((at, min_bytes)) = before.large {
         // Only changes that were not applied. The index is used only if the statement repeats its condition, with the
@@ -38,10 +45,12 @@ pub async fn find_prunable<S: Sql>(db: &S, before: PruningCutoffs) -> Result<Pru
         // One query for each value of `redacted` makes use of the index.
         for redacted in [true, false] {
             let remaining = MAX_CHANGES.saturating_sub(old.changes.len());
-            let sql = "SELECT id, version, state FROM changes
-                       WHERE redacted = ?1 AND finished_at IS NOT NULL AND finished_at < ?2
-                       ORDER BY finished_at, no LIMIT ?3";
-            for row in db.rows(sql, values![redacted, at.as_second(), remaining]).await? {
+            let sql = format!(
+                "SELECT id, version, state FROM changes
+                 WHERE redacted = ?1 AND finished_at IS NOT NULL AND finished_at < ?2 AND {HAS_NO_OPEN_PLAN}
+                 ORDER BY finished_at, no LIMIT ?3"
+            );
+            for row in db.rows(&sql, values![redacted, at.as_second(), remaining]).await? {
                 old.changes.push((row.get(0)?, row.get(1)?, parse_state(row.get(2)?)?));
             }
         }

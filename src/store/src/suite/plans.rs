@@ -69,6 +69,16 @@ pub(super) async fn steps_of_a_plan_are_claimed_in_order(location_of: LocationOf
     assert_eq!(store.open_plans().await.unwrap(), [PLAN]);
     let live = store.live_changes().await.unwrap();
     assert_eq!(live.iter().map(|live| live.plan.as_deref()).collect::<Vec<_>>(), [Some(PLAN)]);
+    let later = Timestamp::from_second(Timestamp::now().as_second() + 60).unwrap();
+    let all = PruningCutoffs { contents: Some(later), large: None, changes: None, events: None };
+    let finished = PruningCutoffs { contents: None, changes: Some(later), ..all };
+    let count = async |cutoffs| {
+        let found = store.find_prunable(cutoffs).await.unwrap();
+        found.contents.len() + found.changes.len()
+    };
+    assert_eq!((count(all).await, count(finished).await), (0, 0), "the last step needs the earlier ones");
+    move_on(2, 5, Approved, ChangeState::Withdrawn, EventKind::Withdrawn).await;
+    assert_eq!((count(all).await, count(finished).await), (3, 3));
     assert!(store.plan("plan_b").await.unwrap().is_empty() && store.plan_states("plan_b").await.unwrap().is_empty());
     store.close();
 }
