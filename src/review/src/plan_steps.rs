@@ -16,6 +16,9 @@ pub(super) enum PlanState {
     BeforeEarlierSteps,
     /// Earlier steps do, and some have run, so that the target has moved.
     AfterEarlierSteps,
+    /// No earlier step that does has run, but the arguments of one were edited, so that the step may show what other calls
+    /// would have left.
+    AfterEdits,
 }
 
 /// Shows the preview of a step as it will be after the earlier steps that have not run yet.
@@ -26,15 +29,15 @@ pub(super) async fn compose_over_plan(
 ) -> Result<PlanState, StoreError> {
     let Some(plan) = change.plan.as_ref().filter(|plan| plan.index > 0) else { return Ok(PlanState::Independent) };
     let mut writers = inner.store.plan(&plan.id).await?;
-    writers.retain(|step| {
-        step.plan.as_ref().is_some_and(|earlier| earlier.index < plan.index)
-            && is_written_by(step, &change.provider, preview)
-    });
-    if writers.is_empty() {
-        return Ok(PlanState::Independent);
-    }
+    writers.retain(|step| step.plan.as_ref().is_some_and(|earlier| earlier.index < plan.index));
+    let is_edited = writers.iter().any(|step| !step.edits.is_empty());
+    writers.retain(|step| is_written_by(step, &change.provider, preview));
     let has_run = |step: &Change| step.state == ChangeState::Applied;
     compose_over(preview, writers.iter().filter(|step| !has_run(step)).map(|step| &**step));
-    let some_ran = writers.iter().any(|step| has_run(step));
-    Ok(if some_ran { PlanState::AfterEarlierSteps } else { PlanState::BeforeEarlierSteps })
+    Ok(match writers.iter().any(|step| has_run(step)) {
+        true => PlanState::AfterEarlierSteps,
+        false if is_edited => PlanState::AfterEdits,
+        false if writers.is_empty() => PlanState::Independent,
+        false => PlanState::BeforeEarlierSteps,
+    })
 }

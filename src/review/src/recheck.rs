@@ -129,6 +129,7 @@ impl Inner {
                     PlanState::Independent => is_unmoved,
                     PlanState::BeforeEarlierSteps => is_unmoved || change.shows(&preview),
                     PlanState::AfterEarlierSteps => change.shows(&preview),
+                    PlanState::AfterEdits => is_unmoved && change.shows(&preview),
                 };
                 // The message names no addresses, because the proposer reads it.
                 let message = match (same_server, same_target) {

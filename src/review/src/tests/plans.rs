@@ -417,6 +417,23 @@ async fn step_whose_target_is_not_as_shown_waits_for_a_new_look() {
 }
 
 #[actix::test]
+async fn step_shown_after_a_call_that_was_edited_since_waits_for_a_new_look() {
+    let bench = start(texts()).await;
+    let steps = propose_texts(&bench, &[r#"{"set":"two"}"#, r#"{"set":"three"}"#]).await;
+    let approved = bench.decide(&steps[1], ReviewVerdict::Approve).await.unwrap();
+    // The edited call has another target, so that the text stays as it was.
+    let edit = super::edits::edit(&steps[0], "bob", r#"{"target":"b","set":"two","odd":"one"}"#);
+    let edited = bench.changes.edit(edit).await.unwrap();
+    bench.decide(&edited, ReviewVerdict::Approve).await.unwrap();
+    let mut change = approved;
+    while change.state != ChangeState::Pending {
+        change = bench.changes.wait(&change.id, change.version, Duration::from_secs(60)).await.unwrap().unwrap();
+    }
+    assert_eq!((shown_values(&change), bench.fake.call_count()), ((Some("one"), Some("three")), 1));
+    bench.end().await;
+}
+
+#[actix::test]
 async fn references_are_filled_in_and_shown_again() {
     let bench = bench().await;
     let second = r#"{ "target":"b", "n" : 1.10, "id":{"$from":0,"pointer":"/id"} }"#;
