@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use super::SYSTEM;
-use crate::changes::{Change, Edit, Preview, ServerIdentity, Terms, digest::arguments_hash};
+use crate::changes::{Change, Edit, Preview, ReviewNote, ServerIdentity, Terms, digest::arguments_hash};
 
 impl Change {
     /// Sets the arguments that the gateway has filled in, with their preview and terms. The edit is recorded like one of a
@@ -31,6 +31,10 @@ impl Change {
         });
         let before = std::mem::replace(&mut self.arguments, arguments);
         self.proposed_arguments.get_or_insert(before);
+        if self.terms.quorum == 0 && terms.quorum > 0 {
+            let reason = "the policy, which allowed this step of a plan, asks for a review of it as it is now".into();
+            self.review = Some(ReviewNote { rule: None, reason, mark: None });
+        }
         self.terms = terms;
         self.set_preview(preview, served_by);
         // A diff between different arguments would not show whether the target changed.

@@ -1,7 +1,7 @@
 //! The events of steps of plans.
 
 use super::*;
-use crate::changes::PlanStep;
+use crate::changes::{PlanStep, ReviewNote, retention::redact};
 
 fn step(state: ChangeState) -> Change {
     let plan = PlanStep { id: "plan_1".into(), title: "Move".into(), reason: None, index: 1, last: true };
@@ -94,4 +94,22 @@ fn allowed_step_that_needs_a_look_needs_one_approval() {
     let pending = apply(&stale, fresh, time_at(1)).unwrap().after;
     let approved = apply(&pending, decision("alice", ReviewVerdict::Approve, pending.version), time_at(2)).unwrap();
     assert_eq!((approved.kind, approved.after.state), (EventKind::Approved, ChangeState::Approved));
+}
+
+#[test]
+fn allowed_step_that_policy_reviews_now_no_longer_says_that_it_is_allowed() {
+    let mut allowed = step(ChangeState::Approved);
+    allowed.terms.quorum = 0;
+    allowed.review = Some(ReviewNote { rule: None, reason: "the policy allows it".into(), mark: None });
+    let reason = |terms| apply(&allowed, fill("{}", terms), time_at(1)).unwrap().after.review.unwrap().reason;
+    assert_eq!(reason(allowed.terms.clone()), "the policy allows it");
+    assert!(reason(Terms::default()).contains("asks for a review"));
+}
+
+#[test]
+fn reason_for_a_plan_is_removed_with_the_contents_of_its_steps() {
+    let mut step = step(ChangeState::Applied);
+    step.plan.as_mut().unwrap().reason = Some("because".into());
+    let plan = redact(&step, time_at(9)).plan.unwrap();
+    assert_eq!((plan.title.as_str(), plan.reason), ("Move", None));
 }
