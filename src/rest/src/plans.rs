@@ -78,13 +78,18 @@ pub async fn decide(
         let reason = format!("`digests` must name 1 to {MAX_STEPS} steps");
         return Err(Problem::new(ErrorKind::ValidationFailed, reason));
     }
+    let count = body.digests.len();
+    let digests: BTreeMap<_, _> = body.digests.into_iter().map(|step| (step.change, step.digest)).collect();
+    if digests.len() != count {
+        return Err(Problem::new(ErrorKind::ValidationFailed, "`digests` names a step more than once"));
+    }
     let decision = PlanDecision {
         id,
         reviewer: Arc::clone(&principal),
         verdict: body.decision,
         comment: body::normalize_comment(body.comment)?,
         version: body.version,
-        digests: body.digests.into_iter().map(|step| (step.change, step.digest)).collect::<BTreeMap<_, _>>(),
+        digests,
     };
     let plan = changes.decide_plan(decision).await.map_err(request_problem)?;
     plan_response(plan, &changes).await

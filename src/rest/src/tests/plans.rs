@@ -42,7 +42,13 @@ async fn plan_is_read_and_decided_as_a_whole() {
     let conflict = endpoints.post(&decide, &key, &one).await;
     assert_eq!(conflict.problem(409), "VERSION_CONFLICT");
     assert_eq!(conflict.json()["change"]["id"], steps[1].id.as_str(), "the step that was not shown");
-    for bad in [json!({ "decision": "approve" }), json!({ "decision": "approve", "digests": [] })] {
+    let mut repeated = digests_of(&plan);
+    repeated.insert(0, json!({ "change": plan["changes"][0]["id"], "digest": "sha256:other" }));
+    for bad in [
+        json!({ "decision": "approve" }),
+        json!({ "decision": "approve", "digests": [] }),
+        json!({ "decision": "approve", "digests": repeated }),
+    ] {
         assert_eq!(endpoints.post(&decide, &key, &bad).await.problem(422), "VALIDATION_FAILED");
     }
     let decided = endpoints.post(&decide, &key, &body).await;
