@@ -28,19 +28,20 @@ impl ProposalRate {
         Self { limiter, max: per_minute, next_removal: AtomicUsize::new(FIRST_REMOVAL) }
     }
 
-    /// Admits one change. Each node counts the change once for every live node, so that all nodes share the limit.
+    /// Admits changes that are proposed together. Each node counts them once for every live node, so that all nodes share the
+    /// limit. More changes than the limit use all of it.
     ///
     /// # Errors
     /// `RATE_LIMITED` with `retryAfter` (seconds).
-    pub(crate) fn admit(&self, principal: &str, node_count: usize) -> Result<(), McpError> {
+    pub(crate) fn admit(&self, principal: &str, changes: usize, node_count: usize) -> Result<(), McpError> {
         let Some(limiter) = &self.limiter else { return Ok(()) };
-        let share = u32::try_from(node_count).unwrap_or(u32::MAX).clamp(1, self.max);
+        let share = u32::try_from(changes.saturating_mul(node_count)).unwrap_or(u32::MAX).clamp(1, self.max);
         let Some(share) = NonZeroU32::new(share) else { return Ok(()) };
         if limiter.len() >= self.next_removal.load(Ordering::Relaxed) {
             limiter.retain_recent();
             self.next_removal.store(limiter.len().saturating_mul(2).max(FIRST_REMOVAL), Ordering::Relaxed);
         }
-        // The share is never above the limit, so one change always fits.
+        // The share is never above the limit, so it always fits.
         let Ok(checked) = limiter.check_key_n(&principal.to_owned(), share) else { return Ok(()) };
         checked.map_err(|until| {
             let wait = until.wait_time_from(governor::clock::DefaultClock::default().now());
@@ -63,14 +64,17 @@ mod tests {
     fn rate_limits_one_principal_only() {
         let limited = ProposalRate::new(3);
         for _ in 0..3 {
-            limited.admit("a", 1).unwrap();
+            limited.admit("a", 1, 1).unwrap();
         }
-        let refused = limited.admit("a", 1).unwrap_err();
+        let refused = limited.admit("a", 1, 1).unwrap_err();
         assert_eq!(refused.kind, ErrorKind::RateLimited);
         assert!((1..=60).contains(&refused.data["retryAfter"].as_u64().unwrap()), "{refused:?}");
-        limited.admit("b", 1).unwrap();
+        limited.admit("b", 2, 1).unwrap();
+        assert!(limited.admit("b", 2, 1).is_err(), "calls of a plan count one by one");
+        limited.admit("c", 50, 2).unwrap();
+        assert!(limited.admit("c", 1, 1).is_err(), "a plan of more calls than the limit uses all of it");
         let unlimited = ProposalRate::new(0);
-        assert!((0..10_000).all(|_| unlimited.admit("a", 1).is_ok()));
+        assert!((0..10_000).all(|_| unlimited.admit("a", 1, 1).is_ok()));
     }
 
     #[test]
@@ -78,7 +82,7 @@ mod tests {
         // At this rate, a proposal is no longer recent after some nanoseconds.
         let limited = ProposalRate::new(u32::MAX);
         for n in 0..2 * FIRST_REMOVAL {
-            limited.admit(&format!("https://idp.example#person#client{n}"), 1).unwrap();
+            limited.admit(&format!("https://idp.example#person#client{n}"), 1, 1).unwrap();
         }
         assert!(limited.limiter.unwrap().len() <= FIRST_REMOVAL);
     }

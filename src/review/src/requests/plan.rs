@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     checks::shutting_down_error,
-    propose::{answer_repeat, into_client_error, prepare, write_new_change},
+    propose::{answer_repeat, into_client_error, is_same_call, key_conflict_error, prepare, write_new_change},
 };
 use crate::{Changes, Proposal, actor::TransitionError, inner::Inner, store_error};
 use countersign_domain::changes::{
@@ -33,7 +33,7 @@ pub struct PlanAnnouncement {
 
 impl Changes {
     /// Stores the steps of a new plan, in this order. A crash in between leaves a plan without its last step, which never runs
-    /// and expires.
+    /// and expires. The same idempotency key of the first step with the same calls returns the same plan.
     ///
     /// # Errors
     /// The errors of [`Changes::propose`]; the steps that were stored before are withdrawn. `INVALID_PARAMS` for a plan without
@@ -53,7 +53,10 @@ impl Changes {
             return Err(invalid(format!("A plan has 1 to {MAX_STEPS} calls")));
         }
         crash_point("before_propose");
-        inner.proposal_rate.admit(&proposals[0].proposer.principal, inner.nodes.live_count())?;
+        if let Some(first) = find_repeated(inner, &proposals[0]).await? {
+            return find_repeated_plan(inner, &first, &proposals).await;
+        }
+        inner.proposal_rate.admit(&proposals[0].proposer.principal, proposals.len(), inner.nodes.live_count())?;
         let id = format!("plan_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..]));
         let count = proposals.len();
         let longest_expiry = proposals.iter().map(|proposal| proposal.expire_after).max().unwrap_or_default();
@@ -111,14 +114,10 @@ impl Changes {
         check_texts(&announcement.title, None)?;
         crash_point("before_propose");
         let principal = proposal.proposer.principal.clone();
-        if let Some(key) = proposal.idempotency_key.clone() {
-            let existing = inner.store.find_idempotent(&principal, &key).await.map_err(|e| store_error(&e))?;
-            if let Some(existing) = existing {
-                let repeat = prepare(inner, proposal)?.change;
-                return answer_repeat(existing, &repeat);
-            }
+        if let Some(existing) = find_repeated(inner, &proposal).await? {
+            return answer_repeat(existing, &prepare(inner, proposal)?.change);
         }
-        inner.proposal_rate.admit(&principal, inner.nodes.live_count())?;
+        inner.proposal_rate.admit(&principal, 1, inner.nodes.live_count())?;
         let PlanAnnouncement { id, title, last } = announcement;
         let shown = proposal.preview.clone();
         for _ in 0..MAX_ATTEMPTS {
@@ -133,8 +132,12 @@ impl Changes {
             compose(&mut proposal, steps.iter().map(|step| &**step));
             proposal.plan = Some(PlanStep { id: id.clone(), title: title.clone(), reason: None, index, last });
             match write_new_change(inner, prepare(inner, proposal.clone())?).await {
-                // Another call of the plan took the place, or has the same idempotency key.
-                Err(TransitionError::Duplicate) => {}
+                Err(TransitionError::Duplicate) => {
+                    // Another call of the plan took the place, unless it was this call.
+                    if let Some(existing) = find_repeated(inner, &proposal).await? {
+                        return answer_repeat(existing, &prepare(inner, proposal)?.change);
+                    }
+                }
                 written => return written.map_err(into_client_error),
             }
         }
@@ -154,6 +157,36 @@ impl Changes {
             Err(error) => tracing::warn!(%error, plan = id, "the steps of a refused plan could not be read"),
         }
     }
+}
+
+/// Returns the change that has the same principal and idempotency key.
+async fn find_repeated(inner: &Inner, proposal: &Proposal) -> Result<Option<Arc<Change>>, McpError> {
+    let Some(key) = &proposal.idempotency_key else { return Ok(None) };
+    inner.store.find_idempotent(&proposal.proposer.principal, key).await.map_err(|e| store_error(&e))
+}
+
+/// Returns the plan that was proposed with the same idempotency key, if it has the same calls.
+async fn find_repeated_plan(
+    inner: &Inner,
+    first: &Change,
+    proposals: &[Proposal],
+) -> Result<Vec<Arc<Change>>, McpError> {
+    let steps = match &first.plan {
+        Some(plan) => inner.store.plan(&plan.id).await.map_err(|e| store_error(&e))?,
+        None => Vec::new(),
+    };
+    let is_same = |(step, proposal): (&Arc<Change>, &Proposal)| {
+        is_same_call(step, &proposal.provider, &proposal.tool, &proposal.arguments)
+    };
+    if steps.is_empty() || !steps.iter().zip(proposals).all(is_same) || steps.len() > proposals.len() {
+        return Err(key_conflict_error(first));
+    }
+    if steps.len() < proposals.len() {
+        let message =
+            "The plan is not stored as a whole: repeat the call, or propose the plan with another idempotency key";
+        return Err(McpError::new(ErrorKind::Overloaded, message));
+    }
+    Ok(steps)
 }
 
 /// Returns the position of the next step.

@@ -40,7 +40,7 @@ impl Changes {
         if proposal.idempotency_key.is_some() {
             return Box::pin(propose_with_key(inner, proposal)).await;
         }
-        inner.proposal_rate.admit(&proposal.proposer.principal, inner.nodes.live_count())?;
+        inner.proposal_rate.admit(&proposal.proposer.principal, 1, inner.nodes.live_count())?;
         // The proposal is consumed here, so that many waiting requests do not keep its preview and arguments in memory
         // twice.
         let draft = prepare(inner, proposal)?;
@@ -65,7 +65,7 @@ impl Changes {
         if inner.shutdown.is_closing() {
             return Err(shutting_down_error());
         }
-        inner.proposal_rate.admit(&proposer.principal, inner.nodes.live_count())?;
+        inner.proposal_rate.admit(&proposer.principal, 1, inner.nodes.live_count())?;
         let proposer = shorten_proposer(proposer);
         let details = json!({ "provider": provider, "tool": tool, "comment": reason, "proposer": proposer });
         let record = Record::new("failing_call_returned", inner.config.now(), &proposer.principal, details.to_string());
@@ -96,7 +96,7 @@ async fn propose_with_key(inner: &Inner, proposal: Proposal) -> Result<Arc<Chang
     if let Some(existing) = existing().await? {
         return answer_repeat(existing, &change);
     }
-    inner.proposal_rate.admit(&change.proposer.principal, inner.nodes.live_count())?;
+    inner.proposal_rate.admit(&change.proposer.principal, 1, inner.nodes.live_count())?;
     if let Some(call) = &draft.call_hash {
         inner.shared.duplicates.add(call, &change.id);
     }
@@ -257,15 +257,23 @@ pub(super) fn shorten_reason(reason: String) -> Option<String> {
 
 /// Answers a repeated proposal with the existing change, if it is the same call.
 pub(super) fn answer_repeat(existing: Arc<Change>, repeat: &Change) -> Result<Arc<Change>, McpError> {
-    let is_same_call = existing.provider == repeat.provider
-        && existing.tool == repeat.tool
-        && match &existing.redacted {
-            Some(redacted) => redacted.was_proposed_with(&repeat.arguments),
-            None => arguments::are_equal(existing.original_arguments(), &repeat.arguments),
-        };
-    if is_same_call {
+    if is_same_call(&existing, &repeat.provider, &repeat.tool, &repeat.arguments) {
         return Ok(existing);
     }
-    Err(McpError::new(ErrorKind::IdempotencyConflict, "This idempotency key was used for another call")
-        .with("changeId", existing.id.as_str()))
+    Err(key_conflict_error(&existing))
+}
+
+/// Returns `true` if the change was proposed as this call.
+pub(super) fn is_same_call(existing: &Change, provider: &str, tool: &str, arguments: &RawValue) -> bool {
+    existing.provider == provider
+        && existing.tool == tool
+        && match &existing.redacted {
+            Some(redacted) => redacted.was_proposed_with(arguments),
+            None => arguments::are_equal(existing.original_arguments(), arguments),
+        }
+}
+
+pub(super) fn key_conflict_error(existing: &Change) -> McpError {
+    McpError::new(ErrorKind::IdempotencyConflict, "This idempotency key was used for another call")
+        .with("changeId", existing.id.as_str())
 }

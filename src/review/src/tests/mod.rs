@@ -10,6 +10,7 @@ mod failing_store;
 mod feed;
 mod lifecycle;
 mod plan_crashes;
+mod plan_repeats;
 mod plans;
 mod restored_backup;
 mod retention;

@@ -196,7 +196,8 @@ async fn answer_call(
     };
     let plan = classify(&route);
     if plans::is_plan_tool(&route) && !plan.wants_task {
-        let outcome = Box::pin(plans::propose_plan(scope, &mut finder, &route, params.arguments)).await;
+        let key = request.meta()?.idempotency_key;
+        let outcome = Box::pin(plans::propose_plan(scope, &mut finder, &route, params.arguments, key)).await;
         return to_tool_failure(outcome, &route)?.into_reply(exchange.revision());
     }
     if (is_module && !plan.wants_task) || plans::is_step(request) {

@@ -130,3 +130,16 @@ async fn denied_call_ends_the_plan_that_it_names() {
     let withdrawn = bench.wait_for_state(&step.id, ChangeState::Withdrawn).await;
     assert_eq!(withdrawn.fault.as_ref().unwrap().code, "PLAN_STOPPED");
 }
+
+#[actix::test]
+async fn plan_with_an_idempotency_key_is_proposed_once() {
+    let bench = bench("").await;
+    let client = bench.client(LEGACY, "{}");
+    let arguments = json!({ "title": "Move", "calls": [write("t")] });
+    let meta = json!({ "dev.countersign/idempotencyKey": "k" });
+    let params = json!({ "name": PROPOSE_PLAN, "arguments": arguments, "_meta": meta });
+    let first = ask(&client, "tools/call", &params).await;
+    let again = ask(&client, "tools/call", &params).await;
+    assert_eq!(first["structuredContent"]["planId"], again["structuredContent"]["planId"], "{again}");
+    assert_eq!(bench.changes().await.len(), 1);
+}

@@ -76,7 +76,7 @@ pub fn parse_announcement(exchange: &Exchange, json: &str) -> Result<PlanAnnounc
     Ok(PlanAnnouncement { id, title: plan.title.into_owned(), last: plan.last })
 }
 
-/// Proposes all calls of a plan. If one of them is refused, nothing is stored.
+/// Proposes all calls of a plan. If one of them is refused, nothing is stored. The idempotency key becomes that of the first step.
 ///
 /// # Errors
 /// The error of the first call that is denied or cannot be checked or previewed, with its position in `step`; the errors of
@@ -86,6 +86,7 @@ pub(in crate::handlers) async fn propose_plan(
     finder: &mut RouteFinder<'_>,
     route: &Arc<ToolRoute>,
     arguments: Option<&RawValue>,
+    idempotency_key: Option<Cow<'_, str>>,
 ) -> Result<ToolOutcome, McpError> {
     let ToolCallScope { exchange, reviews, .. } = scope;
     let arguments = arguments_or_empty(arguments)?;
@@ -116,6 +117,9 @@ pub(in crate::handlers) async fn propose_plan(
     for (step, (route, decision, arguments)) in admitted.iter().enumerate() {
         let proposal = step_proposal(scope, route, decision, arguments).await;
         proposals.push(proposal.map_err(|error| at_step(error, step, &route.name))?);
+    }
+    if let Some(first) = proposals.first_mut() {
+        first.idempotency_key = idempotency_key.map(Cow::into_owned);
     }
     // The plan is stored in the background, even if the client disconnects meanwhile.
     let (changes, title, reason) = (reviews.changes.clone(), plan.title, plan.reason);
