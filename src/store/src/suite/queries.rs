@@ -78,6 +78,10 @@ pub(super) async fn overview_has_transitions_and_waiting_changes(location_of: Lo
         write(&*store, created_draft(id)).await.unwrap();
     }
     write(&*store, updated_draft("approved", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+    // An entry about a change that is no transition of it.
+    let record = Record::new("standing_rule_created", Timestamp::UNIX_EPOCH, "alice", "{}".into());
+    let record = Record { change: "approved".into(), ..record };
+    write_record(&*store, record, false).await.unwrap();
     let overview = store.overview(Timestamp::UNIX_EPOCH).await.unwrap();
     assert!(overview.is_complete);
     let transitions: Vec<_> = overview.transitions.iter().map(|t| (t.change_id.as_str(), t.from, t.to)).collect();
