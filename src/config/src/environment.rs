@@ -65,6 +65,11 @@ impl Environment {
         self.used_values.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), value.to_owned());
     }
 
+    /// Returns the environment with its own record of used variables.
+    pub(super) fn with_own_record(&self) -> Self {
+        Self { used_values: Arc::default(), ..self.clone() }
+    }
+
     /// Returns the variables that were expanded in texts, with their values.
     pub(super) fn used_variables(&self) -> BTreeMap<String, String> {
         self.used_values.lock().unwrap_or_else(PoisonError::into_inner).clone()

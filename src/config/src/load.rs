@@ -70,6 +70,11 @@ impl LoadedConfig {
             _ => None,
         }
     }
+
+    /// Masks the secrets from now on in everything that quotes other parties ([`countersign_protocol::redact`]).
+    pub fn register_secrets(&self) {
+        register_secrets(self.secrets.iter().map(|Secret(value)| value.clone()));
+    }
 }
 
 /// Returns every key in the order of the default file, which names all of them.
@@ -267,10 +272,14 @@ pub fn policy_from_values(values: &BTreeMap<String, String>) -> Result<(PolicyCo
 pub fn load(flags: &Flags, env: &Environment) -> Result<LoadedConfig, ConfigError> {
     let file = find_file(flags, env)?;
     let text = file.as_ref().map(|(path, named_by)| read_file(path, named_by)).transpose()?;
-    load_file(file.map(|(path, _)| path).zip(text), flags, env)
+    let loaded = load_file(file.map(|(path, _)| path).zip(text), flags, env)?;
+    // Registered here so that no caller can forget it.
+    loaded.register_secrets();
+    Ok(loaded)
 }
 
-/// Loads and validates the configuration as if the file at `path` had this text.
+/// Loads and validates the configuration as if the file at `path` had this text. Its secrets are not registered, because the
+/// text may be anybody's, and what is registered is masked everywhere: a caller that uses the configuration registers them.
 ///
 /// # Errors
 /// As [`load`].
@@ -280,7 +289,7 @@ pub fn load_text(path: &Path, text: &str, flags: &Flags, env: &Environment) -> R
         let message = "the configuration file would be larger than 1 MiB".to_owned();
         return Err(Problem { origin, key: None, message, remedy: "Take something out.".to_owned() }.into());
     }
-    load_file(Some((path.to_owned(), without_mark(text))), flags, env)
+    load_file(Some((path.to_owned(), without_mark(text))), flags, &env.with_own_record())
 }
 
 fn load_file(file: Option<(PathBuf, String)>, flags: &Flags, env: &Environment) -> Result<LoadedConfig, ConfigError> {
@@ -304,8 +313,6 @@ fn load_file(file: Option<(PathBuf, String)>, flags: &Flags, env: &Environment) 
     let mut warnings = check::warnings(&config, &reader);
     warnings.append(&mut reader.warnings);
     let secrets = secrets::collect_secrets(&config, &reader.env);
-    // Registered here so that no caller can forget it.
-    register_secrets(secrets.iter().map(|Secret(value)| value.clone()));
     Ok(LoadedConfig {
         config,
         file: file.map(|(path, _)| path),

@@ -81,7 +81,8 @@ fn secrets_in_url(url: &Url) -> impl Iterator<Item = String> {
 mod tests {
     use std::path::Path;
 
-    use crate::{Environment, Flags, Secret, load};
+    use crate::{Environment, Flags, Secret, load, load::load_text};
+    use countersign_protocol::redact::redact;
 
     #[test]
     fn secrets_are_collected_from_variables_headers_and_names() {
@@ -102,5 +103,17 @@ mod tests {
         found.dedup();
         let expected = ["Bearer key-one", "key-one", "literal-one", "pass-one", "query-one", "where-one"];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn texts_that_are_only_proved_mask_nothing() {
+        let flags = Flags { data: Some("d".into()), ..Flags::default() };
+        let env = Environment::new(Path::new("/"), &[("NAME", "not-masked-2")]);
+        let text = "mcpServers: { a: { command: x, args: ['${NAME}'], env: { MY_KEY: not-masked-1 } } }";
+        let loaded = load_text(Path::new("/c.yaml"), text, &flags, &env).unwrap_or_else(|error| panic!("{error}"));
+        assert!(env.used_variables().is_empty());
+        assert_eq!(redact("not-masked-1 not-masked-2"), "not-masked-1 not-masked-2");
+        loaded.register_secrets();
+        assert_eq!(redact("not-masked-1 not-masked-2"), "[secret] [secret]");
     }
 }

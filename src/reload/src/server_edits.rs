@@ -241,6 +241,7 @@ impl Reloader {
         tracing::warn!(target: "countersign::audit", by, servers = ?names, "servers are edited in the configuration file");
         let saved = tokio::task::spawn_blocking(move || file.save(&text)).await;
         saved.map_err(|error| ServerEditError::NotRecorded(error.to_string()))??;
+        loaded.register_secrets();
         self.apply_loaded(ReloadCause::File, loaded).await;
         Ok(EditSummary { version: self.read_file().await?.version(), saved: true, ..summary })
     }

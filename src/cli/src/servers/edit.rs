@@ -26,7 +26,7 @@ use countersign_config::{
         references::{replace_secrets, unset_variables, variables_in},
         to_yaml,
     },
-    load::config_path,
+    load::{config_path, load_text},
     tree::{KeyValue, Node},
 };
 use countersign_reload::{
@@ -53,6 +53,10 @@ impl Editor {
             Failure::new(Exit::Usage, "there is no home directory, so name the configuration file with --config FILE")
         })?;
         let file = ConfigFile::read(&path).map_err(file_failure)?;
+        // What the file has is masked in the lines that are shown, if it can be loaded here.
+        if let Ok(loaded) = load_text(&path, file.text(), &flags, &env) {
+            loaded.register_secrets();
+        }
         Ok(Self { file, flags, env, json: args.json })
     }
 

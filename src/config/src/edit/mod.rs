@@ -115,6 +115,12 @@ const CONNECTION_KEYS: [&str; 13] = [
     "tools",
 ];
 
+/// Returns the settings that matter for a connection to a server.
+#[must_use]
+pub fn connection_settings(settings: &[KeyValue]) -> Vec<KeyValue> {
+    settings.iter().filter(|setting| CONNECTION_KEYS.contains(&setting.key.as_str())).cloned().collect()
+}
+
 /// Returns a server with these settings as it would be configured, without what concerns other servers or the policy. It is
 /// not disabled. Relative paths are resolved as in the file at `path`.
 ///
@@ -127,8 +133,8 @@ pub fn server_for_trial(
     flags: &Flags,
     env: &Environment,
 ) -> Result<UpstreamConfig, ConfigError> {
-    let settings = settings.iter().filter(|setting| CONNECTION_KEYS.contains(&setting.key.as_str()));
-    let loaded = load_text(path, &to_yaml(name, &settings.cloned().collect::<Vec<_>>()), flags, env)?;
+    let loaded = load_text(path, &to_yaml(name, &connection_settings(settings)), flags, env)?;
+    loaded.register_secrets();
     let found = loaded.config.upstreams.into_iter().find(|server| server.name == name);
     found.ok_or_else(|| {
         let (message, remedy) = (format!("{KEY} is set elsewhere"), "Unset the variable that sets it.".to_owned());
