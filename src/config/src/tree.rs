@@ -84,6 +84,12 @@ impl Node {
         }
     }
 
+    /// Returns a text as it is, and any other value as JSON.
+    #[must_use]
+    pub fn to_scalar_text(&self) -> String {
+        self.as_text().map_or_else(|| self.to_json().to_string(), str::to_owned)
+    }
+
     /// Converts a JSON value.
     #[must_use]
     pub fn from_json(value: &serde_json::Value) -> Self {

@@ -1,11 +1,12 @@
 //! Shows the settings of a server without its secrets, and puts them back into settings that came from a form.
 
+use super::{EditError, ServerChange, apply_changes, entries_of, servers_of, without_mark};
 use crate::{
     servers::{
         oauth_secret_keys,
-        redaction::{SECRET_PLACEHOLDER, redact_arguments, redact_url},
+        redaction::{SECRET_PLACEHOLDER, redact_address, redact_arguments},
     },
-    tree::{KeyValue, Node},
+    tree::{self, KeyValue, Node},
     variables,
 };
 
@@ -16,20 +17,39 @@ pub fn hide_secrets(settings: &[KeyValue]) -> Vec<KeyValue> {
     settings.iter().map(hide).collect()
 }
 
+/// Returns the text of a file with a placeholder for each value of a server that could be a secret.
+///
+/// # Errors
+/// The text is not YAML, or is written in a way that this module does not edit.
+pub fn hide_secrets_in_file(text: &str) -> Result<String, EditError> {
+    let tree = tree::parse(without_mark(text))?;
+    let hide = |server: &KeyValue| {
+        let settings = entries_of(&server.value.node);
+        let hidden = hide_secrets(settings);
+        let is_same = Node::Map(hidden.clone()).has_same_value(&Node::Map(settings.to_vec()));
+        (!is_same).then(|| ServerChange::Replace { name: server.key.clone(), settings: hidden })
+    };
+    apply_changes(text, &servers_of(&tree.node).iter().filter_map(hide).collect::<Vec<_>>())
+}
+
 fn hide_value(key: &str, node: &Node) -> Node {
     match (key, node) {
+        ("command", Node::Text(text)) => Node::Text(redact_arguments(&[text]).concat()),
         ("args", Node::List(items)) => {
-            let texts: Option<Vec<&str>> = items.iter().map(|item| item.node.as_text()).collect();
-            let Some(texts) = texts else { return node.clone() };
-            let hidden = redact_arguments(&texts).into_iter().map(|text| Node::Text(text).without_place());
+            // Numbers are no valid arguments, but a file may have them.
+            let texts: Vec<String> = items.iter().map(|item| item.node.to_scalar_text()).collect();
+            let hidden = redact_arguments(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+            let hidden = hidden.into_iter().zip(texts).zip(items).map(|((hidden, text), item)| {
+                if hidden == text { item.clone() } else { Node::Text(hidden).without_place() }
+            });
             Node::List(hidden.collect())
         }
         ("env" | "headers", Node::Map(entries)) => hide_texts(entries, |_| true),
         ("oauth", Node::Map(entries)) => hide_texts(entries, |key| oauth_secret_keys().contains(&key)),
-        ("url" | "serverUrl" | "httpUrl", Node::Text(text)) => Node::Text(redact_url(text)),
+        ("url" | "serverUrl" | "httpUrl", Node::Text(text)) => Node::Text(redact_address(text)),
         ("replicas", Node::List(items)) => {
             let hidden = items.iter().map(|item| match &item.node {
-                Node::Text(text) => Node::Text(redact_url(text)).without_place(),
+                Node::Text(text) => Node::Text(redact_address(text)).without_place(),
                 _ => item.clone(),
             });
             Node::List(hidden.collect())
@@ -40,9 +60,9 @@ fn hide_value(key: &str, node: &Node) -> Node {
 
 fn hide_texts(entries: &[KeyValue], is_secret: impl Fn(&str) -> bool) -> Node {
     let hide = |entry: &KeyValue| match &entry.value.node {
-        Node::Text(text) if is_secret(&entry.key) && !variables::is_safe_to_show(text) => {
-            KeyValue::new(&entry.key, Node::Text(SECRET_PLACEHOLDER.to_owned()))
-        }
+        Node::Text(text) if variables::is_safe_to_show(text) => entry.clone(),
+        Node::Null | Node::Bool(_) => entry.clone(),
+        _ if is_secret(&entry.key) => KeyValue::new(&entry.key, Node::Text(SECRET_PLACEHOLDER.to_owned())),
         _ => entry.clone(),
     };
     Node::Map(entries.iter().map(hide).collect())
@@ -66,8 +86,13 @@ pub fn restore_secrets(new: &mut [KeyValue], old: &[KeyValue]) -> Result<(), Str
 }
 
 fn restore(new: &mut Node, hidden: &Node, old: &Node) {
+    if let (Node::Text(text), Node::Text(shown)) = (&*new, hidden) {
+        if text == shown {
+            new.clone_from(old);
+        }
+        return;
+    }
     match (new, hidden, old) {
-        (Node::Text(new), Node::Text(hidden), Node::Text(old)) if new == hidden => new.clone_from(old),
         (Node::Map(new), Node::Map(hidden), Node::Map(old)) => {
             for entry in new {
                 let same = |other: &&KeyValue| other.key == entry.key;
@@ -131,6 +156,26 @@ mod tests {
             settings(r#"{"command": "x", "args": ["-v", "--token", "[secret]"], "env": {"A": "[secret]"}}"#);
         restore_secrets(&mut moved, &old).unwrap();
         assert!(format!("{moved:?}").contains("t0p") && format!("{moved:?}").contains("s3cret"));
+    }
+
+    #[test]
+    fn numbers_and_mixed_arguments_hide_secrets_too() {
+        let old =
+            tree::parse("command: x\nargs: [--token, s3cret, 8080]\nenv: { PIN: 12345678, DEBUG: true }\n").unwrap();
+        let old = entries_of(&old.node);
+        let mut shown = hide_secrets(old);
+        assert!(!format!("{shown:?}").contains("s3cret") && !format!("{shown:?}").contains("12345678"), "{shown:?}");
+        assert!(format!("{shown:?}").contains("8080"), "{shown:?}");
+        restore_secrets(&mut shown, old).unwrap();
+        assert!(Node::Map(shown).has_same_value(&Node::Map(old.to_vec())));
+    }
+
+    #[test]
+    fn file_is_shown_without_secrets() {
+        let text = "# mine\nmcpServers:\n  a: # first\n    command: x\n    args: [--token, s3cret]\n  b:\n    url: https://b.example/mcp\n";
+        let shown = hide_secrets_in_file(text).unwrap();
+        assert_eq!(shown, text.replace("[--token, s3cret]", "[\"--token\", \"[secret]\"]"));
+        assert!(hide_secrets_in_file("mcpServers: { a: { command: x, env: { A: b } } }").is_err());
     }
 
     #[test]

@@ -7,8 +7,8 @@ use crate::{
     servers::{
         oauth_secret_keys,
         redaction::{
-            SECRET_PLACEHOLDER, is_secret_flag, is_secret_name, redact_argument, redact_credentials, redact_url,
-            text_before_secret,
+            SECRET_PLACEHOLDER, is_secret_flag, is_secret_name, path_start, redact_argument, redact_credentials,
+            redact_url, text_before_secret,
         },
     },
     tree::{KeyValue, Node},
@@ -92,7 +92,13 @@ pub fn replace_secrets(server: &str, settings: &mut [KeyValue], taken: &BTreeSet
                     replacer.replace_argument(text, &before);
                 }
             }
-            ("url" | "serverUrl" | "httpUrl", Node::Text(text)) => replacer.replace_query(key, text),
+            ("url" | "serverUrl" | "httpUrl", Node::Text(text)) => replacer.replace_address(key, text),
+            ("replicas", Node::List(items)) => {
+                for item in items {
+                    let Node::Text(text) = &mut item.node else { continue };
+                    replacer.replace_address(key, text);
+                }
+            }
             _ => {}
         }
     }
@@ -129,6 +135,11 @@ impl Replacer<'_> {
 
     fn replace_values(&mut self, section: &str, entries: &mut [KeyValue], is_secret: impl Fn(&str, &str) -> bool) {
         for KeyValue { key: name, value, .. } in entries {
+            if let node @ (Node::Int(_) | Node::Float(_)) = &mut value.node
+                && is_secret(name, &node.to_scalar_text())
+            {
+                *node = Node::Text(node.to_scalar_text());
+            }
             let Node::Text(text) = &mut value.node else { continue };
             if text.is_empty() || stands_for_value(text) || !is_secret(name, text) {
                 continue;
@@ -154,11 +165,26 @@ impl Replacer<'_> {
         *text = format!("{start}{}", self.reference("args".to_owned(), &names));
     }
 
-    fn replace_query(&mut self, key: &str, text: &mut String) {
-        let Some((address, query)) = text.split_once('?') else { return };
+    /// Replaces secrets in the path and the query of a URL.
+    fn replace_address(&mut self, key: &str, text: &mut String) {
         if stands_for_value(text) {
             return;
         }
+        let (address, query) = text.split_at(text.find('?').unwrap_or(text.len()));
+        let (origin, path) = address.split_at(path_start(address));
+        let names = [variable_name(&[self.server, "secret"])];
+        let parts: Vec<String> = path
+            .split('/')
+            .map(|part| match redact_credentials(part) == part {
+                true => part.to_owned(),
+                false => self.reference(key.to_owned(), &names),
+            })
+            .collect();
+        let address = format!("{origin}{}", parts.join("/"));
+        let Some(query) = query.strip_prefix('?') else {
+            *text = address;
+            return;
+        };
         let pairs: Vec<String> = query
             .split('&')
             .map(|pair| match pair.split_once('=') {
@@ -220,6 +246,15 @@ mod tests {
             "{yaml}"
         );
         assert_eq!(references.len(), 3, "{references:?}");
+    }
+
+    #[test]
+    fn secrets_in_paths_and_numbers_are_replaced() {
+        let text = r#"{"url": "https://a0123456789bcdef01234.example/s/a0123456789bcdef01234/mcp", "headers": {"X-Api-Key": 12345678, "N": 1}}"#;
+        let (yaml, references) = replaced(text, &[]);
+        assert!(yaml.contains("https://a0123456789bcdef01234.example/s/${A_B_SECRET}/mcp"), "{yaml}");
+        assert!(yaml.contains("${A_B_X_API_KEY}") && yaml.contains("N: 1"), "{yaml}");
+        assert_eq!(references.len(), 2, "{references:?}");
     }
 
     #[test]

@@ -88,6 +88,19 @@ pub(crate) fn redact_url(text: &str) -> String {
     }
 }
 
+/// Redacts the URL of a server as [`redact_url`] does, and what looks like a credential in its path.
+pub(crate) fn redact_address(text: &str) -> String {
+    let text = redact_url(text);
+    let (address, query) = text.split_at(text.find('?').unwrap_or(text.len()));
+    let (origin, path) = address.split_at(path_start(address));
+    format!("{origin}{}{query}", redact_credentials(path))
+}
+
+/// Returns the position of the path in a URL.
+pub(crate) fn path_start(address: &str) -> usize {
+    address.match_indices('/').nth(2).map_or(address.len(), |(start, _)| start)
+}
+
 /// Redacts an argument that follows the argument `before`.
 pub(crate) fn redact_argument(argument: &str, before: &str) -> String {
     if variables::is_safe_to_show(argument) {
