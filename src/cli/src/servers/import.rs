@@ -103,9 +103,11 @@ fn choose(found: &[FoundServer]) -> Result<Vec<usize>, Failure> {
 fn find_chosen(found: &[FoundServer], words: &[String]) -> Result<Vec<usize>, Failure> {
     let mut chosen = Vec::new();
     for word in words {
-        let by_name = found.iter().position(|found| found.server.name == *word);
-        let by_number = || word.parse::<usize>().ok()?.checked_sub(1).filter(|index| *index < found.len());
-        let index = by_name.or_else(by_number).ok_or_else(|| {
+        let by_number = word.parse::<usize>().ok().and_then(|number| number.checked_sub(1));
+        let by_number = by_number.filter(|index| *index < found.len());
+        let by_name = || found.iter().position(|found| found.server.name == *word);
+        // The number first, because a file may call a server by the number of another one.
+        let index = by_number.or_else(by_name).ok_or_else(|| {
             let names: Vec<String> = found.iter().map(|found| one_line(&found.server.name).into_owned()).collect();
             Failure::new(Exit::NotFound, format!("no client has {}; there are {}", one_line(word), names.join(", ")))
         })?;
