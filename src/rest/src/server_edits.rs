@@ -42,8 +42,6 @@ use countersign_reload::{
 /// Maximum size in bytes of a body with servers.
 const MAX_EDIT_BYTES: usize = MAX_PASTE_BYTES + 4096;
 
-const NEEDS_ADMIN: &str = "editing servers needs the role admin";
-
 /// The servers of the configuration file.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -123,10 +121,15 @@ pub(super) fn check_may_edit(principal: &Principal, request: &HttpRequest, reloa
         EditingState::NoFile => return refuse("the gateway reads no configuration file"),
         EditingState::On => {}
     }
+    check_role(principal, request, reloader)
+}
+
+/// Checks that the principal may edit servers where they are edited, and see elsewhere what to write.
+fn check_role(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> Result<(), Problem> {
     if may_edit(principal, request, reloader) {
         return Ok(());
     }
-    refuse(NEEDS_ADMIN)
+    Err(Problem::new(ErrorKind::Forbidden, "editing servers needs the role admin"))
 }
 
 /// Returns `true` for an admin, and for the person of this machine who signed in with `countersign open`: whoever can do that owns
@@ -226,6 +229,7 @@ pub async fn add(
     reloader: web::Data<Reloader>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body, .. } = submission;
+    check_role(&principal, &request, &reloader)?;
     let servers = parse_servers(&body.text, body.name.as_deref())
         .map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
     let file = reloader.read_file().await.map_err(to_problem)?;
@@ -257,6 +261,7 @@ pub async fn replace(
     reloader: web::Data<Reloader>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, path_parameter: name, body } = submission;
+    check_role(&principal, &request, &reloader)?;
     let file = reloader.read_file().await.map_err(to_problem)?;
     let old = edit::find_server(file.text(), &name).map_err(|error| to_problem(error.into()))?;
     let settings = read_settings(&name, &body.settings, &old, file.text())?;
@@ -319,6 +324,7 @@ pub async fn remove(
     reloader: web::Data<Reloader>,
 ) -> Result<HttpResponse, Problem> {
     let principal = caller.reviewer()?;
+    check_role(principal, &request, &reloader)?;
     let query = Query::read(&request, &["version", "preview"])?;
     let version = query.get("version").unwrap_or_default();
     let name = path_name(&request).to_owned();
@@ -361,9 +367,6 @@ impl Draft {
         let yaml: String = self.changes.iter().map(ServerChange::to_yaml).collect();
         let yaml = yaml.replace("\nmcpServers:\n", "\n");
         let with_yaml = |problem: Problem| problem.with("yaml", yaml.clone());
-        if !may_edit(principal, request, reloader) {
-            return Err(Problem::new(ErrorKind::Forbidden, NEEDS_ADMIN));
-        }
         let summary = if is_preview {
             reloader.preview_edit(file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?
         } else {
