@@ -144,6 +144,9 @@ fn may_edit(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -
     principal.role == Role::Admin || (is_at_machine(request, reloader) && is_own_sign_in())
 }
 
+/// Headers that proxies add, besides `X-Forwarded-*`.
+const PROXY_HEADERS: [&str; 6] = ["forwarded", "via", "x-real-ip", "x-client-ip", "cf-connecting-ip", "true-client-ip"];
+
 /// Returns `true` if the request comes from this machine itself in `auth.mode: local`, and not through a proxy.
 pub(super) fn is_at_machine(request: &HttpRequest, reloader: &Reloader) -> bool {
     let config = reloader.config();
@@ -151,8 +154,8 @@ pub(super) fn is_at_machine(request: &HttpRequest, reloader: &Reloader) -> bool 
         return false;
     }
     let peer = Connection::for_request(request).and_then(|connection| connection.peer).or_else(|| request.peer_addr());
-    let is_forwarded = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
-    let is_forwarded = is_forwarded.iter().any(|name| request.headers().contains_key(*name));
+    let is_from_proxy = |name: &str| name.starts_with("x-forwarded") || PROXY_HEADERS.contains(&name);
+    let is_forwarded = request.headers().keys().any(|name| is_from_proxy(name.as_str()));
     let host = request.connection_info().host().to_owned();
     peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback()) && !is_forwarded && is_loopback_host(&host)
 }
