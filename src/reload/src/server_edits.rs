@@ -18,7 +18,7 @@ use super::{
 };
 use countersign_config::{
     Environment, Flags, LoadedConfig,
-    edit::{EditError, ServerChange, apply_changes},
+    edit::{EditError, ServerChange, apply_changes, hidden::hide_secrets_in_file},
     load::load_text,
 };
 use countersign_domain::changes::{LineOp, diff::compare_lines};
@@ -76,17 +76,41 @@ pub struct PreparedEdit {
     pub lines: Vec<DiffLine>,
 }
 
+/// Changes of servers.
+#[derive(Clone, Debug, Default)]
+pub struct ServerChanges {
+    /// The changes to make.
+    pub made: Vec<ServerChange>,
+    /// The same changes as people may see them: with placeholders for the secrets that the file has.
+    pub shown: Vec<ServerChange>,
+}
+
+impl ServerChanges {
+    /// Adds a change without secrets of the file.
+    pub fn push(&mut self, change: ServerChange) {
+        self.shown.push(change.clone());
+        self.made.push(change);
+    }
+
+    /// Returns the lines of the file for a person who edits it by hand.
+    #[must_use]
+    pub fn to_yaml(&self) -> String {
+        let yaml: String = self.shown.iter().map(ServerChange::to_yaml).collect();
+        yaml.replace("\nmcpServers:\n", "\n")
+    }
+}
+
 /// Makes the changes in the text of the file, and proves that the result has no problem that the file does not have already.
 ///
 /// # Errors
 /// Fails if the text cannot be edited, or if the edit would make the configuration invalid.
 pub fn prepare_edit(
     file: &ConfigFile,
-    changes: &[ServerChange],
+    changes: &ServerChanges,
     flags: &Flags,
     env: &Environment,
 ) -> Result<PreparedEdit, ServerEditError> {
-    let text = apply_changes(file.text(), changes)?;
+    let text = apply_changes(file.text(), &changes.made)?;
     let loaded = match prove(file.path(), &text, flags, env) {
         Ok(loaded) => Some(loaded),
         Err(ServerEditError::Invalid(problems)) => {
@@ -101,7 +125,7 @@ pub fn prepare_edit(
         }
         Err(error) => return Err(error),
     };
-    let lines = diff_lines(file.text(), &text);
+    let lines = diff_lines(file.text(), changes);
     Ok(PreparedEdit { text, loaded, lines })
 }
 
@@ -116,9 +140,12 @@ fn prove(path: &Path, text: &str, flags: &Flags, env: &Environment) -> Result<Lo
     Ok(loaded)
 }
 
-/// Returns the changed lines with those around them. Known secrets are masked.
-fn diff_lines(before: &str, after: &str) -> Vec<DiffLine> {
-    let lines = compare_lines(before, after);
+/// Returns the changed lines with those around them. What the file has that could be a secret is masked.
+fn diff_lines(text: &str, changes: &ServerChanges) -> Vec<DiffLine> {
+    let hidden = hide_secrets_in_file(text).and_then(|before| Ok((apply_changes(&before, &changes.shown)?, before)));
+    // In a file whose secrets cannot be masked, only the new lines are shown.
+    let (after, before) = hidden.unwrap_or_else(|_| (changes.to_yaml(), String::new()));
+    let lines = compare_lines(&before, &after);
     let is_changed: Vec<bool> = lines.iter().map(|(op, _)| *op != LineOp::Equal).collect();
     let is_near = |index: usize| {
         let end = (index + CONTEXT_LINES + 1).min(is_changed.len());
@@ -196,7 +223,7 @@ impl Reloader {
     ///
     /// # Errors
     /// As [`prepare_edit`].
-    pub fn preview_edit(&self, file: &ConfigFile, changes: &[ServerChange]) -> Result<EditSummary, ServerEditError> {
+    pub fn preview_edit(&self, file: &ConfigFile, changes: &ServerChanges) -> Result<EditSummary, ServerEditError> {
         Ok(self.prove_edit(file, changes)?.2)
     }
 
@@ -204,7 +231,7 @@ impl Reloader {
     fn prove_edit(
         &self,
         file: &ConfigFile,
-        changes: &[ServerChange],
+        changes: &ServerChanges,
     ) -> Result<(String, LoadedConfig, EditSummary), ServerEditError> {
         let ConfigSource { flags, env } = &self.source;
         let PreparedEdit { text, loaded, lines } = prepare_edit(file, changes, flags, env)?;
@@ -225,7 +252,7 @@ impl Reloader {
     /// then as it was.
     pub async fn edit_servers(
         &self,
-        changes: &[ServerChange],
+        changes: &ServerChanges,
         version: &str,
         by: &str,
     ) -> Result<EditSummary, ServerEditError> {
@@ -236,8 +263,8 @@ impl Reloader {
         }
         let (text, loaded, summary) = self.prove_edit(&file, changes)?;
         // The entry precedes the edit, which may start a program.
-        self.record("servers_edited", by, &describe_changes(changes)).await?;
-        let names: Vec<&str> = changes.iter().map(ServerChange::name).collect();
+        self.record("servers_edited", by, &describe_changes(&changes.made)).await?;
+        let names: Vec<&str> = changes.made.iter().map(ServerChange::name).collect();
         tracing::warn!(target: "countersign::audit", by, servers = ?names, "servers are edited in the configuration file");
         let saved = tokio::task::spawn_blocking(move || file.save(&text)).await;
         saved.map_err(|error| ServerEditError::NotRecorded(error.to_string()))??;

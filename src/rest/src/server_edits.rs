@@ -36,7 +36,7 @@ use countersign_protocol::ErrorKind;
 use countersign_reload::{
     Reloader,
     config_file::{ConfigFile, FileError},
-    server_edits::{EditSummary, EditingState, ServerEditError},
+    server_edits::{EditSummary, EditingState, ServerChanges, ServerEditError},
 };
 
 /// Maximum size in bytes of a body with servers.
@@ -267,30 +267,33 @@ pub async fn replace(
     check_role(&principal, &request, &reloader)?;
     let file = reloader.read_file().await.map_err(to_problem)?;
     let old = edit::find_server(file.text(), &name).map_err(|error| to_problem(error.into()))?;
-    let settings = read_settings(&name, &body.settings, &old, file.text())?;
+    let settings = read_form(&name, &body.settings, file.text());
     let mut server = PastedServer { name, settings, notes: Vec::new() };
     let mut draft = Draft::default();
     let known = variables_in(&edit::to_yaml(&server.name, &old));
     draft.disable_without_variables(&mut server, &known, &reloader);
-    draft.changes.push(ServerChange::Replace { name: server.name, settings: server.settings });
+    let PastedServer { name, settings: shown, .. } = server;
+    let settings = with_old_secrets(&shown, &old)?;
+    draft.changes.made.push(ServerChange::Replace { name: name.clone(), settings });
+    draft.changes.shown.push(ServerChange::Replace { name, settings: shown });
     draft.finish(&principal, &request, &reloader, &file, (&body.version, body.preview)).await
 }
 
 /// The keys that decide who receives the secrets of a server.
 const RECIPIENT_KEYS: [&str; 5] = ["command", "url", "serverUrl", "httpUrl", "replicas"];
 
-/// Returns the settings of a form, with references in place of new secrets and with the old secrets that were hidden. Another
-/// command or address does not get the old secrets.
-pub(super) fn read_settings(
-    name: &str,
-    settings: &serde_json::Map<String, Value>,
-    old: &[KeyValue],
-    text: &str,
-) -> Result<Vec<KeyValue>, Problem> {
+/// Returns the settings of a form, with references in place of new secrets. Those of the file are still hidden.
+pub(super) fn read_form(name: &str, settings: &serde_json::Map<String, Value>, text: &str) -> Vec<KeyValue> {
     let entry = |(key, value): (&String, &Value)| KeyValue::new(key, Node::from_json(value));
     let mut settings: Vec<KeyValue> = settings.iter().map(entry).collect();
     let own = variables_in(&edit::to_yaml(name, &settings));
     replace_secrets(name, &mut settings, &variables_in(text).difference(&own).cloned().collect());
+    settings
+}
+
+/// Returns the settings of a form with the old secrets that were hidden. Another command or address does not get them.
+pub(super) fn with_old_secrets(shown: &[KeyValue], old: &[KeyValue]) -> Result<Vec<KeyValue>, Problem> {
+    let mut settings = shown.to_vec();
     let recipient = |settings: &[KeyValue]| {
         let keys = settings.iter().filter(|setting| RECIPIENT_KEYS.contains(&setting.key.as_str()));
         keys.map(|setting| (setting.key.clone(), setting.value.node.to_json())).collect::<Vec<_>>()
@@ -332,14 +335,15 @@ pub async fn remove(
     let version = query.get("version").unwrap_or_default();
     let name = path_name(&request).to_owned();
     let file = reloader.read_file().await.map_err(to_problem)?;
-    let draft = Draft { changes: vec![ServerChange::Remove { name }], ..Draft::default() };
+    let mut draft = Draft::default();
+    draft.changes.push(ServerChange::Remove { name });
     draft.finish(principal, &request, &reloader, &file, (version, query.get("preview") == Some("true"))).await
 }
 
 /// An edit that is not made yet.
 #[derive(Default)]
 struct Draft {
-    changes: Vec<ServerChange>,
+    changes: ServerChanges,
     unset_variables: BTreeSet<String>,
     notes: Vec<String>,
 }
@@ -366,9 +370,8 @@ impl Draft {
         file: &ConfigFile,
         (version, is_preview): (&str, bool),
     ) -> Result<HttpResponse, Problem> {
-        let servers = self.changes.iter().map(|change| change.name().to_owned()).collect();
-        let yaml: String = self.changes.iter().map(ServerChange::to_yaml).collect();
-        let yaml = yaml.replace("\nmcpServers:\n", "\n");
+        let servers = self.changes.made.iter().map(|change| change.name().to_owned()).collect();
+        let yaml = self.changes.to_yaml();
         let with_yaml = |problem: Problem| problem.with("yaml", yaml.clone());
         let summary = if is_preview {
             reloader.preview_edit(file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?

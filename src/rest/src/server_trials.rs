@@ -19,7 +19,7 @@ use super::{
     Caller, Problem,
     body::{Body, Submission},
     json_ok,
-    server_edits::{check_may_edit, is_at_machine, read_settings, to_problem},
+    server_edits::{check_may_edit, is_at_machine, read_form, to_problem, with_old_secrets},
 };
 use countersign_config::{
     HttpConfig, UpstreamConfig,
@@ -27,10 +27,11 @@ use countersign_config::{
         self,
         hidden::hide_secrets,
         paste::{MAX_PASTE_BYTES, parse_servers},
+        references::{replace_secrets, variables_in},
     },
-    tree::{KeyValue, Node},
+    tree::KeyValue,
 };
-use countersign_domain::principal::Principal;
+use countersign_domain::{changes::person::Person, principal::Principal};
 use countersign_protocol::ErrorKind;
 use countersign_reload::{Reloader, server_edits::EditingState};
 use countersign_runtime::secret;
@@ -43,6 +44,8 @@ const MAX_AGE: SignedDuration = SignedDuration::from_mins(30);
 /// The maximum number of trials that are kept, and of those that run at a time.
 const MAX_TRIALS: usize = 20;
 const MAX_RUNNING: usize = 3;
+/// The maximum size in bytes of the lines that a person consents to.
+const MAX_CONSENT_BYTES: usize = 8 << 10;
 
 /// The state of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -61,10 +64,10 @@ enum TrialState {
 struct Trial {
     id: String,
     server: String,
-    /// The command with its arguments, or the address, without secrets.
+    /// The beginning of the command, or the host of the address, without secrets.
     target: String,
-    /// The variables of its environment, or its headers, with references in place of values that could be secret.
-    values: Vec<String>,
+    /// Everything that decides what is executed, as lines of the file. A placeholder stands for a value that the file has.
+    yaml: String,
     by: String,
     at: Timestamp,
     state: TrialState,
@@ -74,7 +77,7 @@ struct Trial {
     #[serde(skip_serializing_if = "Option::is_none")]
     report: Option<TrialReport>,
     #[serde(skip)]
-    person: String,
+    requester: Arc<Principal>,
     #[serde(skip)]
     config: Option<Arc<UpstreamConfig>>,
 }
@@ -184,9 +187,11 @@ pub async fn start(
     check_may_edit(&principal, &request, &reloader)?;
     let file = reloader.read_file().await.map_err(to_problem)?;
     let old = edit::find_server(file.text(), &body.name);
-    let settings = match (body.settings, body.text) {
+    let is_at_machine = is_at_machine(&request, &reloader);
+    let (settings, shown) = match (body.settings, body.text) {
         (Some(settings), None) => {
-            read_settings(&body.name, &settings, old.as_deref().unwrap_or_default(), file.text())?
+            let shown = read_form(&body.name, &settings, file.text());
+            (with_old_secrets(&shown, old.as_deref().unwrap_or_default())?, shown)
         }
         (None, Some(text)) => {
             let mut servers = parse_servers(&text, Some(&body.name))
@@ -194,9 +199,19 @@ pub async fn start(
             if servers.len() > 1 {
                 return Err(Problem::new(ErrorKind::ValidationFailed, "the text has several servers; try one of them"));
             }
-            servers.pop().map(|server| server.settings).unwrap_or_default()
+            let mut settings = servers.pop().map(|server| server.settings).unwrap_or_default();
+            if !is_at_machine {
+                // Nobody can consent to what is hidden from them.
+                let own = variables_in(&edit::to_yaml(&body.name, &settings));
+                let taken = variables_in(file.text()).difference(&own).cloned().collect();
+                replace_secrets(&body.name, &mut settings, &taken);
+            }
+            (settings.clone(), settings)
         }
-        (None, None) => old.clone().map_err(|error| to_problem(error.into()))?,
+        (None, None) => {
+            let settings = old.clone().map_err(|error| to_problem(error.into()))?;
+            (settings.clone(), settings)
+        }
         (Some(_), Some(_)) => {
             return Err(Problem::new(ErrorKind::ValidationFailed, "give either `settings` or `text`"));
         }
@@ -206,25 +221,32 @@ pub async fn start(
         |settings: &[KeyValue]| edit::server_for_trial(file.path(), &body.name, settings, &source.flags, &source.env);
     let config = prepare(&settings).map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
     let is_configured = old.is_ok_and(|old| prepare(&old).is_ok_and(|old| has_same_target(&old, &config)));
+    let needs_consent = !is_configured && !is_at_machine;
+    let shown = if needs_consent { shown } else { hide_secrets(&shown) };
+    let yaml = edit::to_yaml(&body.name, &edit::connection_settings(&shown));
+    if needs_consent && yaml.len() > MAX_CONSENT_BYTES {
+        let message = format!("the server has more than {MAX_CONSENT_BYTES} bytes, which nobody could read");
+        return Err(Problem::new(ErrorKind::ValidationFailed, message));
+    }
     let trial = Trial {
         id: secret::generate("trl_")?,
         server: body.name,
         target: config.label.clone(),
-        values: show_values(&settings),
+        yaml,
         by: principal.name.clone(),
         at: Timestamp::now(),
         state: TrialState::Waiting,
         decided_by: None,
         report: None,
-        person: principal.owner().to_owned(),
+        requester: Arc::clone(&principal),
         config: Some(Arc::new(config)),
     };
     let id = trial.id.clone();
     trials.add(trial)?;
-    if is_configured || is_at_machine(&request, &reloader) {
-        run(&id, None, &principal, &reloader, &trials).await?;
-    } else {
+    if needs_consent {
         record(&reloader, "server_trial_requested", &principal, &id, &trials).await?;
+    } else {
+        run(&id, None, &principal, &reloader, &trials).await?;
     }
     respond(&id, &trials)
 }
@@ -232,18 +254,6 @@ pub async fn start(
 /// Returns `true` if both configurations execute the same: also with the same values of the environment and headers.
 fn has_same_target(one: &UpstreamConfig, two: &UpstreamConfig) -> bool {
     one.target == two.target && one.authorities == two.authorities && one.oauth == two.oauth
-}
-
-/// Returns the variables and headers of a server, with references in place of values that could be secret.
-fn show_values(settings: &[KeyValue]) -> Vec<String> {
-    let hidden = hide_secrets(settings);
-    let sections = hidden.iter().filter(|setting| matches!(setting.key.as_str(), "env" | "headers"));
-    let entries = sections.flat_map(|section| match &section.value.node {
-        Node::Map(entries) => entries.as_slice(),
-        _ => &[],
-    });
-    let show = |entry: &KeyValue| format!("{}={}", entry.key, entry.value.node.as_text().unwrap_or_default());
-    entries.map(show).collect()
 }
 
 /// Lists the trials of the last half hour, newest first.
@@ -288,7 +298,7 @@ pub async fn decide(
         record(&reloader, "server_trial_refused", &principal, &id, &trials).await?;
         return respond(&id, &trials);
     }
-    if trial.person == principal.owner() || trial.by == principal.name {
+    if Person::from_principal(&trial.requester).may_be_same_as(Person::from_principal(&principal)) {
         return Err(Problem::new(ErrorKind::SelfApproval, "somebody else must consent to your trial"));
     }
     // Editing may have been turned off since the trial was requested.

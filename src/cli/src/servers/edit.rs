@@ -32,7 +32,7 @@ use countersign_config::{
 use countersign_reload::{
     config_file::{ConfigFile, FileError},
     pending::{ConfigLineOp, DiffLine},
-    server_edits::{PreparedEdit, ServerEditError, prepare_edit},
+    server_edits::{PreparedEdit, ServerChanges, ServerEditError, prepare_edit},
 };
 
 /// The keys that say what a server is.
@@ -82,7 +82,7 @@ impl Editor {
     /// Shows the changes, asks, and saves them.
     pub(super) fn save(&self, edit: &Edit, asks: bool, out: &mut Output) -> Result<Exit, Failure> {
         let PreparedEdit { text, loaded, lines } = prepare_edit(&self.file, &edit.changes, &self.flags, &self.env)
-            .map_err(|error| edit_failure(error, &edit.changes))?;
+            .map_err(|error| edit_failure(error, &edit.changes.made))?;
         if !self.json {
             out.write_styled_line(Style::Bold, &one_line(&self.file.path().to_string_lossy()))?;
             print_diff(&lines, out)?;
@@ -95,8 +95,8 @@ impl Editor {
             print_note("Nothing was changed.");
             return Ok(Exit::Failed);
         }
-        self.file.save(&text).map_err(|error| edit_failure(error.into(), &edit.changes))?;
-        let names: Vec<&str> = edit.changes.iter().map(ServerChange::name).collect();
+        self.file.save(&text).map_err(|error| edit_failure(error.into(), &edit.changes.made))?;
+        let names: Vec<&str> = edit.changes.made.iter().map(ServerChange::name).collect();
         if self.json {
             let answer = json!({ "file": self.file.path(), "servers": names, "unsetVariables": edit.unset, "notes": edit.notes });
             out.write_json(&answer.to_string())?;
@@ -129,7 +129,7 @@ impl Editor {
 /// Changes to make, with what a person should know about them.
 #[derive(Default)]
 pub(super) struct Edit {
-    pub changes: Vec<ServerChange>,
+    pub changes: ServerChanges,
     pub notes: Vec<String>,
     /// The variables that are not set here.
     pub unset: BTreeSet<String>,
@@ -199,6 +199,7 @@ pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> 
     }
     let known = variables_in(&to_yaml(&args.name, &old));
     let unset = editor.secure(&mut server, &variables_in(editor.file.text()), &known, args.enable);
+    let shown = server.settings.clone();
     restore_secrets(&mut server.settings, &old)
         .map_err(|key| Failure::new(Exit::Usage, format!("give the values of {} again", one_line(&key))))?;
     if Node::Map(server.settings.clone()).has_same_value(&Node::Map(old)) {
@@ -206,7 +207,8 @@ pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> 
     }
     let mut edit = Edit::default();
     edit.note(&server, if args.enable { Vec::new() } else { unset });
-    edit.changes.push(ServerChange::Replace { name: server.name, settings: server.settings });
+    edit.changes.shown.push(ServerChange::Replace { name: server.name.clone(), settings: shown });
+    edit.changes.made.push(ServerChange::Replace { name: server.name, settings: server.settings });
     let asks =
         target.from_json.is_some() && should_ask(connect.json, args.yes, Some("changing a server to that of a text"))?;
     editor.save(&edit, asks, out)
@@ -216,8 +218,9 @@ pub(super) fn remove(args: &RemoveArgs, connect: &ConnectArgs, out: &mut Output)
     let editor = Editor::open(connect)?;
     find_server(editor.file.text(), &args.name).map_err(|error| edit_failure(error.into(), &[]))?;
     let asks = should_ask(connect.json, args.yes, Some("removing a server"))?;
-    let change = ServerChange::Remove { name: args.name.clone() };
-    editor.save(&Edit { changes: vec![change], ..Edit::default() }, asks, out)
+    let mut edit = Edit::default();
+    edit.changes.push(ServerChange::Remove { name: args.name.clone() });
+    editor.save(&edit, asks, out)
 }
 
 /// Reads the servers that the arguments describe.

@@ -58,12 +58,23 @@ async fn admin_adds_changes_and_removes_a_server() {
         endpoints.post("/api/servers", &key, &json!({ "version": version, "text": "c: {command: y}" })).await;
     assert_eq!(conflict.problem(409), "VERSION_CONFLICT");
 
-    // A placeholder keeps the secret of the file.
+    // A placeholder keeps the secret of the file, which no answer has.
     let version = endpoints.version(&key).await;
+    let settings = json!({ "command": "x", "args": ["-v"], "env": { "TOKEN": "[secret]", "LEVEL": "warn" } });
+    let preview = json!({ "version": version, "settings": settings, "preview": true });
+    let preview = endpoints.edit("PUT", "/api/servers/a", &key, &preview).await;
+    assert!(preview.json()["yaml"].as_str().unwrap().contains("TOKEN: \"[secret]\""), "{preview:?}");
+    assert!(preview.text.contains("LEVEL: warn"), "{preview:?}");
+    let removal =
+        endpoints.edit("DELETE", &format!("/api/servers/a?version={version}&preview=true"), &key, &json!({})).await;
+    assert_eq!(removal.status, 200, "{removal:?}");
+    for reply in [preview, removal] {
+        assert!(!reply.text.contains("hidden-value") && !reply.text.contains("info"), "{reply:?}");
+    }
     let settings = json!({ "command": "x", "args": ["-v"], "env": { "TOKEN": "[secret]" } });
     let changed =
         endpoints.edit("PUT", "/api/servers/a", &key, &json!({ "version": version, "settings": settings })).await;
-    assert_eq!(changed.status, 200, "{changed:?}");
+    assert!(changed.status == 200 && !changed.text.contains("hidden-value"), "{changed:?}");
     let text = endpoints.config_file();
     assert!(text.contains("  a: # first\n    command: x\n") && text.contains("TOKEN: hidden-value"), "{text}");
     assert!(!text.contains("LEVEL"), "{text}");
@@ -192,6 +203,37 @@ async fn trial_of_a_new_command_needs_somebody_else() {
 }
 
 #[actix::test]
+async fn person_consents_to_the_whole_command_of_somebody_else() {
+    let endpoints = Endpoints::open().await;
+    endpoints.configure(FILE).await;
+    let root = endpoints.key("root", Role::Admin);
+    let authorization = format!("Bearer {root}");
+    let headers = [
+        ("Authorization", authorization.as_str()),
+        ("Content-Type", "application/json"),
+        ("X-Forwarded-For", "192.0.2.1"),
+    ];
+    let request = async |settings: Value| {
+        let body = json!({ "name": "b", "text": settings.to_string() }).to_string();
+        endpoints.send("POST", "/api/server-trials", &headers, Some(&body)).await
+    };
+    // Neither the end of a long argument nor a variable that loads code is left out.
+    let script = format!("{} && touch /end", "true; ".repeat(100));
+    let settings = json!({ "command": "sh", "args": ["-c", script], "env": { "LD_PRELOAD": "/x.so" }, "cwd": "/tmp" });
+    let trial = request(settings).await.json();
+    let yaml = trial["yaml"].as_str().unwrap();
+    assert!(!yaml.contains("[secret]"), "{yaml}");
+    assert!(yaml.contains("touch /end") && yaml.contains("LD_PRELOAD: /x.so") && yaml.contains("cwd: /tmp"), "{yaml}");
+    let huge = json!({ "command": "sh", "args": ["-c", "x".repeat(9_000)] });
+    assert_eq!(request(huge).await.problem(422), "VALIDATION_FAILED");
+    // Another account of the same person does not count as somebody else.
+    let same = endpoints.key("Root", Role::Reviewer);
+    let path = format!("/api/server-trials/{}/decision", trial["id"].as_str().unwrap());
+    assert_eq!(endpoints.post(&path, &same, &json!({ "verdict": "run" })).await.problem(403), "SELF_APPROVAL");
+    endpoints.close().await;
+}
+
+#[actix::test]
 async fn trial_at_the_machine_itself_starts_at_once() {
     let endpoints = Endpoints::open().await;
     endpoints.configure(FILE).await;
@@ -205,11 +247,8 @@ async fn trial_at_the_machine_itself_starts_at_once() {
     assert_eq!(trial["state"], "finished");
     // A name alone means the server of the file.
     let trial = endpoints.post("/api/server-trials", &root, &json!({ "name": "a" })).await;
-    assert_eq!(
-        (trial.status, &trial.json()["values"]),
-        (200, &json!(["TOKEN=[secret]", "LEVEL=[secret]"])),
-        "{trial:?}"
-    );
+    let yaml = "mcpServers:\n  a:\n    command: x\n    env:\n      TOKEN: \"[secret]\"\n      LEVEL: \"[secret]\"\n";
+    assert_eq!((trial.status, &trial.json()["yaml"]), (200, &json!(yaml)), "{trial:?}");
     assert!(!trial.text.contains("hidden-value"));
     assert_eq!(endpoints.post("/api/server-trials", &root, &json!({ "name": "none" })).await.problem(404), "NOT_FOUND");
     endpoints.close().await;

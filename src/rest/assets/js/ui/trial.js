@@ -62,8 +62,8 @@ export function waitingTrials(trials, me, decide) {
     return h('section', { class: 'offer trial-offer', 'aria-label': `Test of ${visibleString(trial.server)}` },
       h('div', { class: 'offer-head' }, icon('eye'), h('div', null, h('h3', null, quote(trial.by, 60), ' wants to test the server ', quote(trial.server, 64)),
         h('p', { class: 'quiet' }, isOwn ? 'Somebody else must allow it, because the gateway would execute this.' : 'The gateway would execute this on its machine, as its own user.'))),
-      h('div', { class: 'offer-body' }, h('p', { class: 'server-target' }, h('code', null, quote(trial.target, 400))),
-        trial.values.length > 0 && h('p', { class: 'quiet' }, 'With ', trial.values.map((value, at) => [at > 0 && ', ', h('code', null, quote(value, 120))]), '.')),
+      // Whole, because somebody consents to it.
+      h('div', { class: 'offer-body' }, h('pre', { class: 'server-yaml', tabindex: '0', 'aria-label': 'Configuration' }, trial.yaml.split('\n').map((line) => [quote(line, Infinity), '\n']))),
       me.mayDecide && h('div', { class: 'offer-foot' },
         !isOwn && h('button', { type: 'button', class: 'approve', onclick: () => decide(trial.id, 'run') }, icon('check'), 'Run the test'),
         h('button', { type: 'button', class: 'reject', onclick: () => decide(trial.id, 'refuse') }, icon('cross'), isOwn ? 'Withdraw' : 'Refuse')));
