@@ -4,6 +4,8 @@ use crate::changes::{Change, Diff, FieldDiff, LineOp, Preview, PreviewKind, diff
 
 /// The field of a note in a diff.
 const NOTE_FIELD: &str = "$plan";
+/// The fields that name the target.
+const NAME_FIELDS: [&str; 2] = ["title", "name"];
 
 /// Returns `true` if the earlier step writes what the preview of a later call has read. A preview of the arguments alone has
 /// read nothing.
@@ -38,9 +40,10 @@ pub fn compose_over<'a>(preview: &mut Preview, earlier: impl IntoIterator<Item =
 }
 
 /// Renames the target in the label and the summary as the earlier step does. A module's labels end with the name, and its
-/// summaries quote it.
+/// summaries quote it. The values of other fields may end a label too, without naming the target.
 fn compose_headline(preview: &mut Preview, step: &Change) {
-    let values = step.diff.fields.iter().filter_map(|field| field.before.as_deref().zip(field.after.as_deref()));
+    let names = step.diff.fields.iter().filter(|field| NAME_FIELDS.contains(&field.field.as_str()));
+    let values = names.filter_map(|field| field.before.as_deref().zip(field.after.as_deref()));
     for (before, after) in values.filter(|(before, _)| !before.is_empty()) {
         if let Some(start) = preview.target.label.strip_suffix(before).filter(|start| start.ends_with(' ')) {
             preview.target.label = format!("{start}{after}");
@@ -141,6 +144,12 @@ mod tests {
         compose_over(&mut comment, &earlier);
         let headline = (comment.target.label.as_str(), comment.summary.as_str());
         assert_eq!(headline, ("on X-1 c", "Comment on X-1 “c”: a"), "the target has another name then");
+        let mut typed = preview(&[("points", None, Some("3"))]);
+        typed.target.label = "X-1 Fix Bug".into();
+        typed.summary = "Update X-1 “Bug”: points".into();
+        let headline = (typed.target.label.clone(), typed.summary.clone());
+        compose_over(&mut typed, &[step(1, &[("type", Some("Bug"), Some("Task"))])]);
+        assert_eq!((typed.target.label, typed.summary), headline, "another type is no other name");
         let mut other = preview(&[("title", None, Some("b"))]);
         other.target.id = None;
         compose_over(&mut other, &earlier);
