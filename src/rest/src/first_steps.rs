@@ -27,7 +27,7 @@ use countersign_rulings::standing_rules::StandingRules;
 const TRACKER: &str = "tracker";
 /// Maximum time of the preview and of the read before it.
 const MAX_PREVIEW_TIME: Duration = Duration::from_secs(15);
-/// The number of the newest changes among which an agent's change is looked for.
+/// The number of the newest changes among which an agent's change, or a decided one, is looked for.
 const INSPECTED_CHANGES: usize = 10;
 
 /// The command with which agents of this machine connect to this gateway.
@@ -72,6 +72,9 @@ pub async fn get(
 ) -> Result<HttpResponse, Problem> {
     let newest = changes.list(ChangeFilter::default(), INSPECTED_CHANGES, None).await?.items;
     let is_from_agent = |change: &Arc<Change>| change.proposer.principal != TEST_AGENT;
+    let states = ChangeState::VARIANTS.iter().copied().filter(|state| can_be_decided(*state)).collect();
+    let decided = ChangeFilter { states, ..ChangeFilter::default() };
+    let decided = changes.list(decided, INSPECTED_CHANGES, None).await?.items;
     let directory = RouteDirectory(Arc::clone(standing_rules.routes()));
     Ok(json_ok(&FirstSteps {
         program: command.program.display().to_string(),
@@ -81,12 +84,13 @@ pub async fn get(
         agent_seen: !sessions.sessions().is_empty() || newest.iter().any(is_from_agent),
         server_added: servers.servers().await.iter().any(|server| server.kind == "upstream"),
         can_propose_test_change: directory.tool_hash(TRACKER, "create_issue").is_some(),
-        change_decided: changes.counts().into_iter().any(|(state, count)| count > 0 && is_decided(state)),
+        change_decided: decided.iter().any(|change| !change.decisions.is_empty()),
     }))
 }
 
-/// Returns `true` if somebody has decided on changes in this state.
-const fn is_decided(state: ChangeState) -> bool {
+/// Returns `true` if somebody may have decided on changes in this state. Plans have steps that the policy allows, and changes
+/// may be rejected because they expire.
+const fn can_be_decided(state: ChangeState) -> bool {
     !matches!(state, ChangeState::Pending | ChangeState::Stale | ChangeState::Expired | ChangeState::Withdrawn)
 }
 
