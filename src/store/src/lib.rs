@@ -236,7 +236,7 @@ pub struct OverviewRecords {
     pub transitions: Vec<TransitionRecord>,
     /// The times of the proposals that wait for a decision, oldest first.
     pub waiting_since: Vec<Timestamp>,
-    /// `false` if there were too many transitions to read all of them.
+    /// `false` if there were too many transitions or waiting changes to read all of them.
     pub is_complete: bool,
 }
 

@@ -36,6 +36,7 @@ pub async fn overview<S: Sql>(db: &S, since: Timestamp) -> Result<OverviewRecord
     let sql = "SELECT s.created_ms FROM changes c JOIN change_search s ON s.no = c.no
                WHERE c.state IN ('pending', 'stale') ORDER BY c.no LIMIT ?1";
     let waiting = db.rows(sql, values![MAX_WAITING]).await?;
+    is_complete &= waiting.len() < MAX_WAITING;
     let waiting_since = waiting.iter().map(|row| row.get(0)).collect::<Result<_, StoreError>>()?;
     Ok(OverviewRecords { transitions, waiting_since, is_complete })
 }
