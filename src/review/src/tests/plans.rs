@@ -341,6 +341,11 @@ async fn concurrent_calls_of_a_plan_get_different_places() {
     let mut places: Vec<u32> = steps.iter().map(|step| step.plan.as_ref().unwrap().index).collect();
     places.sort_unstable();
     assert_eq!(places, [0, 1, 2, 3, 4, 5]);
+    // A call that did not get a place at first leaves nothing behind.
+    for step in &steps {
+        let again = bench.propose(step.arguments.get()).await;
+        assert_eq!(again.duplicate_of.as_ref(), Some(&step.id));
+    }
     bench.end().await;
 }
 
