@@ -114,7 +114,7 @@ export class FirstSteps {
   #build(steps) {
     const contents = {
       agent: [h('p', null, 'Choose your client. This step is ticked when its agent connects.'), agentSetup({ api: this.#api, steps })],
-      server: [h('p', null, 'Put an MCP server behind the gateway, so that its writes wait for you.'), h('p', null, h('a', { class: 'button', href: routeTo('servers') }, 'Add a server'))],
+      server: [h('p', null, 'Put an MCP server behind the gateway, so that its writes wait for you. An admin, or whoever signed in at this machine, adds it.'), h('p', null, h('a', { class: 'button', href: routeTo('servers') }, 'Add a server'))],
       change: this.#changeStep(steps),
     };
     const items = Object.fromEntries(Object.entries(contents).map(([name, content], n) => {

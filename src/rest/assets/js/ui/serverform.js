@@ -22,7 +22,6 @@ const WHY_NOT = {
   off: 'Servers are not edited here, because dashboard.edit is off. Write these lines into the configuration file:',
   shared_store: 'Several gateways may share this store, each with a file of its own. Write these lines into the file of each:',
   no_file: 'The gateway reads no configuration file. Write these lines into one:',
-  on: 'Only an admin edits servers here. Write these lines into the configuration file, or ask one:',
 };
 
 let number = 0;
@@ -170,7 +169,7 @@ export function openServerForm({ api, file, server = null, saved }) {
       const given = read();
       if (given) showChange(given);
     } },
-    !file.mayEdit && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, file.editing === 'on' ? 'Only an admin edits servers here; you see the lines to write.' : 'Servers are not edited here; you see the lines to write.')),
+    !file.mayEdit && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, 'Servers are not edited here; you see the lines to write.')),
     field('Name', name, server ? null : 'Begins the names of its tools.'), field('Kind', kind), fields, report, error, foot),
   });
   kind.addEventListener('change', () => {

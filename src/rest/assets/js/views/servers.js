@@ -135,7 +135,7 @@ export class ServersView {
     try {
       const [file, trials] = await Promise.all([this.#api.serverFile(signal), this.#api.trials(signal)]);
       this.#file = file;
-      this.#add.hidden = !this.#me.mayDecide;
+      this.#add.hidden = !file.mayEdit && this.#me.role !== 'admin';
       const text = JSON.stringify(trials);
       if (text !== this.#trialsText) {
         this.#trialsText = text;
