@@ -197,7 +197,7 @@ impl Condition {
         &self.merged_paths
     }
 
-    /// Returns the parts that have a value which the condition states, or one of a few, wherever it holds.
+    /// Returns the paths whose value is fixed to one or a few literals whenever the condition is true.
     #[must_use]
     pub fn stated_paths(&self) -> &[ValuePath] {
         &self.stated_paths

@@ -1,5 +1,7 @@
-//! Finds the arguments of a call that nothing in a recipe names. A preview shows them beside what the recipe shows, so that
-//! no argument is invisible to a reviewer.
+//! Finds the arguments of a call that its recipe does not name. A preview shows them beside what the recipe shows, so that no
+//! argument is invisible to a reviewer.
+//!
+//! A recipe names an argument, or a part of one, if its value decides what the preview shows.
 
 use countersign_protocol::json;
 use serde_json::{Map, Value};
@@ -10,16 +12,15 @@ use crate::policy::{
     condition::{MergedPath, ValuePath, ValueStep},
 };
 
-/// The parts of the arguments whose values the recipe of a preview uses.
+/// The parts of the arguments that the recipe of a preview names.
 #[derive(Debug, Default)]
 pub struct NamedArguments<'r> {
     parts: Vec<NamedPart<'r>>,
 }
 
-/// A part of the arguments that is named.
 #[derive(Debug)]
 struct NamedPart<'r> {
-    steps: Vec<ValueStep>,
+    path: Vec<ValueStep>,
     /// Set if the members of the part are fields of the state after the call.
     merged: Option<MergedMembers<'r>>,
 }
@@ -34,12 +35,12 @@ struct MergedMembers<'r> {
 }
 
 impl MergedMembers<'_> {
-    fn shows(&self, name: &str) -> bool {
-        self.filter.is_none_or(|filter| is_shown(filter, name)) && !self.replaced.iter().any(|other| other == name)
+    fn keeps_member(&self, name: &str) -> bool {
+        self.filter.is_none_or(|filter| keeps_field(filter, name)) && !self.replaced.iter().any(|other| other == name)
     }
 }
 
-/// An argument, or a part of one, that is not named.
+/// An argument, or a part of one, that the recipe does not name.
 #[derive(Debug, PartialEq, Eq)]
 pub struct UnnamedArgument<'a> {
     /// The name of the argument, or a path such as `pages[0].icon`.
@@ -49,24 +50,23 @@ pub struct UnnamedArgument<'a> {
 }
 
 impl<'r> NamedArguments<'r> {
-    /// Collects what the state before and after, the reads and the labels of the recipe name, and the values that the
-    /// conditions state which chose it. The verification is not shown, so it does not count, and neither does a summary that
-    /// was cut.
+    /// Collects the arguments that the recipe shows: in its reads, labels and state after, and in the conditions that chose it.
+    /// The verification is not shown. A summary counts only if it is whole.
     #[must_use]
-    pub fn of_recipe(recipe: &'r Recipe, conditions: &[&'r Condition], is_summary_whole: bool) -> Self {
+    pub fn for_recipe(recipe: &'r Recipe, conditions: &[&'r Condition], is_summary_whole: bool) -> Self {
         let Recipe { operation, target, summary, label, before, after, reads, sql, confirm, .. } = recipe;
         let mut named = Self::default();
-        let base = before.as_ref().and_then(element_path);
+        let list_path = before.as_ref().and_then(element_path);
         let stated = conditions.iter().flat_map(|condition| condition.stated_paths());
         stated.for_each(|path| named.add_path(path, None, None));
         named.add_texts([operation, target], None);
         named.add_texts(Some(summary).filter(|_| is_summary_whole), None);
-        named.add_texts([label], base);
+        named.add_texts([label], list_path);
         for read in before.iter().chain(reads) {
             named.add_read(read);
         }
         if let Some(after) = after {
-            named.add_after(after, before.as_ref().map(|before| &before.pick.fields), base);
+            named.add_after(after, before.as_ref().map(|before| &before.pick.fields), list_path);
         }
         if let Some(sql) = sql {
             named.add(&sql.statement, None);
@@ -77,18 +77,24 @@ impl<'r> NamedArguments<'r> {
         named
     }
 
-    /// Returns what is not named of the JSON text of a call's arguments.
+    /// Returns the parts of the arguments, a JSON text, that the recipe does not name.
     #[must_use]
     pub fn unnamed<'a>(&self, arguments: &'a str) -> Vec<UnnamedArgument<'a>> {
         let mut unnamed = Vec::new();
         for member in json::members(arguments) {
-            self.collect(&[Position::Member(&member.key)], member.key.to_string(), member.value, &mut unnamed);
+            self.collect_unnamed(&[Position::Member(&member.key)], member.key.to_string(), member.value, &mut unnamed);
         }
         unnamed
     }
 
-    /// Collects what is not named of the value at this path.
-    fn collect<'a>(&self, path: &[Position<'_>], name: String, value: &'a str, unnamed: &mut Vec<UnnamedArgument<'a>>) {
+    /// Adds the parts of the value at this path that the recipe does not name.
+    fn collect_unnamed<'a>(
+        &self,
+        path: &[Position<'_>],
+        name: String,
+        value: &'a str,
+        unnamed: &mut Vec<UnnamedArgument<'a>>,
+    ) {
         let is_container = value.starts_with(['{', '[']);
         if self.parts.iter().any(|part| part.covers(path, is_container)) {
             return;
@@ -99,64 +105,68 @@ impl<'r> NamedArguments<'r> {
         }
         for member in json::members(value) {
             let path = [path, &[Position::Member(&member.key)]].concat();
-            self.collect(&path, format!("{name}.{}", member.key), member.value, unnamed);
+            self.collect_unnamed(&path, format!("{name}.{}", member.key), member.value, unnamed);
         }
         for (n, (_, element)) in json::elements(value).enumerate() {
-            self.collect(&[path, &[Position::Element]].concat(), format!("{name}[{n}]"), element, unnamed);
+            self.collect_unnamed(&[path, &[Position::Element]].concat(), format!("{name}[{n}]"), element, unnamed);
         }
     }
 
-    fn add_texts<'t>(&mut self, texts: impl IntoIterator<Item = &'t Option<TextTemplate>>, base: Option<&ValuePath>) {
-        texts.into_iter().flatten().for_each(|text| self.add_text(text, base));
+    fn add_texts<'t>(
+        &mut self,
+        texts: impl IntoIterator<Item = &'t Option<TextTemplate>>,
+        list_path: Option<&ValuePath>,
+    ) {
+        texts.into_iter().flatten().for_each(|text| self.add_text(text, list_path));
     }
 
-    fn add_text(&mut self, text: &TextTemplate, base: Option<&ValuePath>) {
-        text.expressions().into_iter().for_each(|expression| self.add(expression, base));
+    fn add_text(&mut self, text: &TextTemplate, list_path: Option<&ValuePath>) {
+        text.expressions().into_iter().for_each(|expression| self.add(expression, list_path));
     }
 
     fn add_read(&mut self, read: &PreviewRead) {
-        let base = element_path(read);
-        // Of a list of arguments, what is used of its elements counts.
-        read.for_each.iter().filter(|_| base.is_none()).for_each(|expression| self.add(expression, None));
-        self.add_text(&read.label, base);
-        read.arguments.iter().for_each(|field| self.add_text(&field.value, base));
-        read.pick.keep.iter().chain(&read.pick.paths).for_each(|expression| self.add(expression, base));
+        let list_path = element_path(read);
+        // For a list of arguments, the used parts of its elements are added instead of the whole list.
+        read.for_each.iter().filter(|_| list_path.is_none()).for_each(|expression| self.add(expression, None));
+        self.add_text(&read.label, list_path);
+        read.arguments.iter().for_each(|field| self.add_text(&field.value, list_path));
+        read.pick.keep.iter().chain(&read.pick.paths).for_each(|expression| self.add(expression, list_path));
     }
 
     /// Adds what the state after the call shows. `filter` removes fields from it.
-    fn add_after(&mut self, after: &'r StateAfter, filter: Option<&'r FieldFilter>, base: Option<&ValuePath>) {
+    fn add_after(&mut self, after: &'r StateAfter, filter: Option<&'r FieldFilter>, list_path: Option<&ValuePath>) {
         let filter = filter.filter(|filter| !filter.is_empty());
         match after {
             StateAfter::Expression(expression) => {
                 let merged = expression.merged_paths();
                 let is_merged = |path: &&ValuePath| merged.iter().any(|other| other.path == **path);
                 let others = expression.value_paths().iter().filter(|path| !is_merged(path));
-                others.for_each(|path| self.add_path(path, base, None));
+                others.for_each(|path| self.add_path(path, list_path, None));
                 for MergedPath { path, replaced } in merged {
                     let members = MergedMembers { filter, replaced };
                     let is_whole = filter.is_none() && replaced.is_empty();
-                    self.add_path(path, base, Some(members).filter(|_| !is_whole));
+                    self.add_path(path, list_path, Some(members).filter(|_| !is_whole));
                 }
             }
             StateAfter::Fields(fields) => {
-                let shown = fields.iter().filter(|field| filter.is_none_or(|filter| is_shown(filter, &field.name)));
-                shown.for_each(|field| self.add_text(&field.value, base));
+                let shown = fields.iter().filter(|field| filter.is_none_or(|filter| keeps_field(filter, &field.name)));
+                shown.for_each(|field| self.add_text(&field.value, list_path));
             }
         }
     }
 
-    fn add(&mut self, expression: &Condition, base: Option<&ValuePath>) {
-        expression.value_paths().iter().for_each(|path| self.add_path(path, base, None));
+    fn add(&mut self, expression: &Condition, list_path: Option<&ValuePath>) {
+        expression.value_paths().iter().for_each(|path| self.add_path(path, list_path, None));
     }
 
-    /// Adds a part of the arguments, or of the elements of the list `base`.
-    fn add_path(&mut self, path: &ValuePath, base: Option<&ValuePath>, merged: Option<MergedMembers<'r>>) {
-        let steps = match (path.variable, base) {
+    /// Adds a part of the arguments, or of the elements of the list.
+    fn add_path(&mut self, path: &ValuePath, list_path: Option<&ValuePath>, merged: Option<MergedMembers<'r>>) {
+        let path = match (path.variable, list_path) {
             ("arguments", _) => path.steps.clone(),
-            (_, Some(base)) => [base.steps.as_slice(), &[ValueStep::Element], &path.steps].concat(),
+            (_, Some(list_path)) => [list_path.steps.as_slice(), &[ValueStep::Element], &path.steps].concat(),
             _ => return,
         };
-        self.parts.push(NamedPart { steps, merged });
+        self.parts.push(NamedPart { path, merged });
     }
 }
 
@@ -170,30 +180,30 @@ enum Position<'a> {
 impl NamedPart<'_> {
     /// Returns `true` if the value at the path is shown as a part of this one. `is_container` tells whether it has parts itself.
     fn covers(&self, path: &[Position<'_>], is_container: bool) -> bool {
-        if path.len() < self.steps.len() || !self.agrees_with(path) {
+        if path.len() < self.path.len() || !self.agrees_with(path) {
             return false;
         }
         let Some(members) = self.merged else { return true };
-        let member = path.iter().skip(self.steps.len()).find_map(|position| match position {
+        let member = path.iter().skip(self.path.len()).find_map(|position| match position {
             Position::Member(name) => Some(*name),
             Position::Element => None,
         });
-        // Of a record, or of those in a list, only the members that are left are shown.
-        member.map_or(!is_container, |name| members.shows(name))
+        // A merged object, or each one in a merged list, shows only the members that are kept.
+        member.map_or(!is_container, |name| members.keeps_member(name))
     }
 
     /// Returns `true` if the value at the path can have parts that are shown.
     fn is_within(&self, path: &[Position<'_>]) -> bool {
         let is_element = |position: &Position<'_>| matches!(position, Position::Element);
-        let leads_on = match self.merged {
-            Some(_) => path.iter().skip(self.steps.len()).all(is_element),
-            None => path.len() < self.steps.len(),
+        let may_continue = match self.merged {
+            Some(_) => path.iter().skip(self.path.len()).all(is_element),
+            None => path.len() < self.path.len(),
         };
-        leads_on && self.agrees_with(path)
+        may_continue && self.agrees_with(path)
     }
 
     fn agrees_with(&self, path: &[Position<'_>]) -> bool {
-        self.steps.iter().zip(path).all(|(step, position)| match (step, position) {
+        self.path.iter().zip(path).all(|(step, position)| match (step, position) {
             (ValueStep::Member(name), Position::Member(key)) => name == key,
             (ValueStep::Element, Position::Element) => true,
             _ => false,
@@ -210,7 +220,7 @@ fn element_path(read: &PreviewRead) -> Option<&ValuePath> {
 }
 
 /// Returns `true` if the filter keeps a field of this name whatever is in it.
-fn is_shown(filter: &FieldFilter, name: &str) -> bool {
+fn keeps_field(filter: &FieldFilter, name: &str) -> bool {
     let field = Map::from_iter([(name.to_owned(), Value::Bool(true))]);
     filter.apply(Value::Object(field)).get(name).is_some()
 }

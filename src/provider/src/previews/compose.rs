@@ -138,7 +138,7 @@ pub fn compose(
     // A dry run is the server's own account of the whole call.
     if compares {
         let is_summary_whole = labels::is_summary_whole(recipe, arguments);
-        let named = NamedArguments::of_recipe(recipe, conditions, is_summary_whole);
+        let named = NamedArguments::for_recipe(recipe, conditions, is_summary_whole);
         add_unnamed_arguments(&mut builder, &named, call);
     }
     if let Some(fault) = failed_dry_run {

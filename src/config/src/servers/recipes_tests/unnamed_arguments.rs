@@ -23,7 +23,7 @@ async fn shown_fields(yaml: &str, arguments: Value) -> Vec<(String, String)> {
 fn unnamed(yaml: &str, arguments: &Value) -> Vec<String> {
     let recipe = recipe(yaml);
     let text = arguments.to_string();
-    let unnamed = NamedArguments::of_recipe(&recipe, &[], true).unnamed(&text);
+    let unnamed = NamedArguments::for_recipe(&recipe, &[], true).unnamed(&text);
     let mut names: Vec<String> = unnamed.into_iter().map(|argument| argument.name).collect();
     names.sort();
     names

@@ -136,7 +136,7 @@ impl Compiler {
         self.loop_variables.iter().any(|variable| variable.name == name)
     }
 
-    /// Visits an operand, of which the value is used or not.
+    /// Visits an operand. Its path is recorded only if the expression uses its value.
     fn visit_operand(&mut self, operand: &mut IdedExpr, is_used: bool) -> Result<(), String> {
         self.unused_depth += usize::from(!is_used);
         let visited = self.visit(operand);
@@ -144,8 +144,8 @@ impl Compiler {
         visited
     }
 
-    /// Records the part of the arguments that the node stands for. All arguments together are only recorded as merged, and a
-    /// loop over them goes through their names.
+    /// Records the path that the node stands for. `arguments` itself is not recorded: `merged_paths` covers it, and a loop over
+    /// it yields names.
     fn record_value(&mut self, node: &IdedExpr) {
         let is_part =
             |path: &ValuePath| path.variable != "arguments" || matches!(path.steps.first(), Some(ValueStep::Member(_)));

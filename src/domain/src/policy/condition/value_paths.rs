@@ -101,7 +101,7 @@ fn literal_keys(node: &IdedExpr) -> Vec<String> {
     keys.collect()
 }
 
-/// Returns the parts that have a value which the condition states, or one of a few, wherever it holds.
+/// Returns the paths whose value is fixed to one or a few literals whenever the condition is true.
 pub(super) fn stated_paths(condition: &IdedExpr) -> Vec<ValuePath> {
     let Expr::Call(call) = &condition.expr else { return path_of(condition, &[]).into_iter().collect() };
     match (call.func_name.as_str(), call.args.as_slice()) {

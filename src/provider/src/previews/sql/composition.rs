@@ -50,7 +50,7 @@ pub(in crate::previews) fn compose_statements(
         Some(fault) if !has_preview => return Err(fault),
         _ => {}
     }
-    let named = NamedArguments::of_recipe(recipe, conditions, labels::is_summary_whole(recipe, arguments));
+    let named = NamedArguments::for_recipe(recipe, conditions, labels::is_summary_whole(recipe, arguments));
     compose::add_unnamed_arguments(&mut composer.builder, &named, call);
     compose::add_confirmation(&mut composer.builder, &mut hasher, recipe, may_confirm, arguments)?;
     Ok(Preview {
