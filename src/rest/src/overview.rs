@@ -12,7 +12,7 @@ use countersign_domain::changes::ChangeState;
 use countersign_protocol::ErrorKind;
 use countersign_review::Changes;
 use countersign_store::{OverviewRecords, TransitionRecord};
-use countersign_telemetry::metrics::{CallHistory, MinuteOfCalls};
+use countersign_telemetry::metrics::{CallHistory, CallsPerMinute};
 
 /// The ages by which waiting changes are counted, in seconds.
 const AGE_LIMITS: [i64; 3] = [5 * 60, 60 * 60, 24 * 60 * 60];
@@ -118,18 +118,18 @@ struct CallPeriod {
 struct Overview {
     range: &'static str,
     since: Timestamp,
-    /// `false` if there were too many transitions to count all of them.
+    /// `false` if there were too many transitions or waiting changes to count all of them.
     complete: bool,
     waiting: Waiting,
     decision_times: DecisionTimes,
     totals: Outcomes,
     /// The periods of the range, oldest first.
     periods: Vec<Period>,
-    /// The agents with the most changes.
+    /// The agents with the highest sums of these numbers.
     agents: Vec<AgentOutcomes>,
-    /// The tools with the most changes.
+    /// The tools with the highest sums of these numbers.
     tools: Vec<ToolOutcomes>,
-    /// The servers that are down.
+    /// The servers that are down, or to which a connection is being made.
     servers_down: Vec<String>,
     /// The tool calls of the last six hours, oldest first.
     calls: Vec<CallPeriod>,
@@ -157,7 +157,7 @@ pub async fn get(
     let servers = servers.servers().await;
     let is_down = |status: &str| matches!(status, "down" | "connecting");
     let servers_down = servers.into_iter().filter(|server| is_down(server.status)).map(|server| server.name).collect();
-    let calls = summarize_calls(&CallHistory::get().minutes(), now);
+    let calls = summarize_calls(&CallHistory::global().minutes(), now);
     Ok(json_ok(&summarize(&records, range, now, servers_down, calls)))
 }
 
@@ -212,19 +212,19 @@ fn summarize(
 
 /// A transition that the overview counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum CountedTransition {
     Proposed,
     Approved,
     Rejected,
     Failed,
 }
 
-impl Kind {
+impl CountedTransition {
     const fn is_decision(self) -> bool {
         matches!(self, Self::Approved | Self::Rejected)
     }
 
-    /// Returns the group of which a change counts only the newest.
+    /// Returns a number that is equal for transitions of which only the newest of a change counts.
     const fn group(self) -> u8 {
         match self {
             Self::Proposed => 0,
@@ -243,18 +243,18 @@ impl Kind {
     }
 }
 
-fn classify(transition: &TransitionRecord) -> Option<Kind> {
+fn classify(transition: &TransitionRecord) -> Option<CountedTransition> {
     match (transition.from, transition.to) {
-        (None, _) => Some(Kind::Proposed),
+        (None, _) => Some(CountedTransition::Proposed),
         (Some(from), to) if from == to => None,
-        (_, ChangeState::Approved) => Some(Kind::Approved),
-        (_, ChangeState::Rejected) => Some(Kind::Rejected),
-        (_, ChangeState::Failed | ChangeState::OutcomeUnknown) => Some(Kind::Failed),
+        (_, ChangeState::Approved) => Some(CountedTransition::Approved),
+        (_, ChangeState::Rejected) => Some(CountedTransition::Rejected),
+        (_, ChangeState::Failed | ChangeState::OutcomeUnknown) => Some(CountedTransition::Failed),
         _ => None,
     }
 }
 
-/// Returns the groups with the most changes, the largest first.
+/// Returns the groups with the highest sums of their numbers, the largest first.
 fn select_largest<K: Ord>(groups: BTreeMap<K, Outcomes>) -> Vec<(K, Outcomes)> {
     let size = |outcomes: &Outcomes| outcomes.proposed + outcomes.approved + outcomes.rejected + outcomes.failed;
     let mut groups: Vec<_> = groups.into_iter().collect();
@@ -285,7 +285,7 @@ fn summarize_times(mut times: Vec<SignedDuration>) -> DecisionTimes {
     DecisionTimes { count: times.len(), median_ms: quantile(5), p90_ms: quantile(9) }
 }
 
-fn summarize_calls(minutes: &[MinuteOfCalls], now: Timestamp) -> Vec<CallPeriod> {
+fn summarize_calls(minutes: &[CallsPerMinute], now: Timestamp) -> Vec<CallPeriod> {
     let current = u64::try_from(now.as_second()).unwrap_or_default() / 60 / CALL_PERIOD_MINUTES;
     let first = (current + 1).saturating_sub(CALL_PERIODS);
     (first..=current)
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn calls_are_summed_by_ten_minutes() {
         let now = Timestamp::from_second(6_000 * 60).unwrap();
-        let minute = |minute, timed| MinuteOfCalls { minute, calls: 2, failed: 1, timed, micros: 30 * timed };
+        let minute = |minute, timed| CallsPerMinute { minute, calls: 2, failed: 1, timed, micros: 30 * timed };
         let periods = summarize_calls(&[minute(5_000, 1), minute(5_998, 0), minute(6_000, 2)], now);
         assert_eq!((periods.len(), periods.iter().map(|period| period.calls).sum::<u64>()), (36, 4));
         let last = CallPeriod { from: now, calls: 2, failed: 1, average_us: Some(30) };

@@ -7,7 +7,7 @@ mod call_history;
 mod names;
 mod table;
 
-pub use call_history::{CallHistory, MinuteOfCalls};
+pub use call_history::{CallHistory, CallsPerMinute};
 pub use names::ConfiguredName;
 pub use table::*;
 
@@ -143,7 +143,7 @@ impl Metrics {
     /// Adds recorded durations to the histograms, and recomputes the ratios.
     fn refresh(&self) {
         self.prometheus.run_upkeep();
-        CallHistory::get().update(SystemTime::now());
+        CallHistory::global().update(SystemTime::now());
         gauge!(ERROR_RATIO).set(error_ratio());
         for cache in Cache::ALL {
             gauge!(CACHE_HIT_RATIO, "cache" => cache.as_str()).set(CacheMetrics::for_cache(*cache).ratio());
@@ -367,7 +367,7 @@ impl RequestMetrics {
         }
         self.requests.fetch_add(1, Ordering::Relaxed);
         if method == MethodLabel(Some(Method::ToolsCall)) {
-            CallHistory::get().record(outcome, duration);
+            CallHistory::global().record(outcome, duration);
         }
         if outcome.is_error() {
             self.failed.fetch_add(1, Ordering::Relaxed);

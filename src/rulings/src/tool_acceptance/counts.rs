@@ -15,7 +15,7 @@ pub struct VerdictCounts {
     pub allow: usize,
     pub review: usize,
     pub deny: usize,
-    /// Tools of whose calls the arguments decide.
+    /// Tools for which the arguments of each call decide.
     pub depends: usize,
 }
 

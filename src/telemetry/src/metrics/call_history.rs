@@ -16,7 +16,7 @@ const MAX_MINUTES: usize = 6 * 60;
 
 /// The tool calls of one minute. Calls that became pending changes are counted but not timed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MinuteOfCalls {
+pub struct CallsPerMinute {
     /// The number of the minute since the Unix epoch.
     pub minute: u64,
     pub calls: u64,
@@ -26,7 +26,7 @@ pub struct MinuteOfCalls {
     pub micros: u64,
 }
 
-/// The tool calls of the last hours. [`CallHistory::get`] returns the only instance.
+/// The tool calls of the last hours. [`CallHistory::global`] returns the only instance.
 #[derive(Default)]
 pub struct CallHistory {
     calls: AtomicU64,
@@ -34,17 +34,17 @@ pub struct CallHistory {
     timed: AtomicU64,
     micros: AtomicU64,
     /// The minutes with calls, oldest first.
-    minutes: Mutex<VecDeque<MinuteOfCalls>>,
+    minutes: Mutex<VecDeque<CallsPerMinute>>,
 }
 
 impl CallHistory {
     #[must_use]
-    pub fn get() -> &'static Self {
+    pub fn global() -> &'static Self {
         static CALL_HISTORY: OnceLock<CallHistory> = OnceLock::new();
         CALL_HISTORY.get_or_init(Self::default)
     }
 
-    /// Counts a call until the next update.
+    /// Counts a call, which the next update adds to its minute.
     pub(super) fn record(&self, outcome: RequestOutcome, duration: Duration) {
         self.calls.fetch_add(1, Ordering::Relaxed);
         if outcome.is_error() {
@@ -70,7 +70,7 @@ impl CallHistory {
             return;
         }
         if minutes.back().is_none_or(|last| last.minute < minute) {
-            minutes.push_back(MinuteOfCalls { minute, ..MinuteOfCalls::default() });
+            minutes.push_back(CallsPerMinute { minute, ..CallsPerMinute::default() });
         }
         if let Some(last) = minutes.back_mut() {
             last.calls += calls;
@@ -82,7 +82,7 @@ impl CallHistory {
 
     /// Returns the minutes with calls, oldest first.
     #[must_use]
-    pub fn minutes(&self) -> Vec<MinuteOfCalls> {
+    pub fn minutes(&self) -> Vec<CallsPerMinute> {
         self.minutes.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
 }
@@ -100,13 +100,13 @@ mod tests {
         history.update(at(100));
         history.record(RequestOutcome::Pending, Duration::from_secs(9));
         history.update(at(100));
-        let first = MinuteOfCalls { minute: 100, calls: 3, failed: 1, timed: 2, micros: 40 };
+        let first = CallsPerMinute { minute: 100, calls: 3, failed: 1, timed: 2, micros: 40 };
         assert_eq!(history.minutes(), [first]);
         history.record(RequestOutcome::Ok, Duration::from_micros(5));
         history.update(at(101));
         history.update(at(459));
         assert_eq!(history.minutes().len(), 2);
         history.update(at(460));
-        assert_eq!(history.minutes(), [MinuteOfCalls { minute: 101, calls: 1, failed: 0, timed: 1, micros: 5 }]);
+        assert_eq!(history.minutes(), [CallsPerMinute { minute: 101, calls: 1, failed: 0, timed: 1, micros: 5 }]);
     }
 }

@@ -87,12 +87,12 @@ export class OverviewView {
     const age = this.#range;
     const history = (more) => routeTo('history', null, { age, ...more });
     fill(this.#parts.body,
-      !complete && h('p', { class: 'quiet' }, 'There were too many changes to count all of them. The numbers cover the newest ones.'),
+      !complete && h('p', { class: 'quiet' }, 'There were too many changes to count all of them, so that some numbers are too small.'),
       h('ul', { class: 'tiles' },
         tile('Waiting', count(waiting.count), routeTo('inbox'), waiting.oldestAt ? `oldest ${relative(Date.parse(waiting.oldestAt))}` : 'nothing waits', waiting.count > 0 && 'amber'),
         tile('Time to decision', duration(decisionTimes.medianMs), history(), decisionTimes.count ? `median; 9 of 10 within ${duration(decisionTimes.p90Ms)}` : 'no decisions'),
         tile('Approved', count(totals.approved), history({ state: 'applied' }), `of ${count(totals.proposed)} proposed`),
-        tile('Rejected', count(totals.rejected), history({ state: 'rejected' }), 'by reviewers'),
+        tile('Rejected', count(totals.rejected), history({ state: 'rejected' }), 'by reviewers or on expiry'),
         tile('Failed', count(totals.failed), history({ state: 'failed' }), 'or outcome unknown', totals.failed > 0 && 'red'),
         tile('Servers down', count(serversDown.length), routeTo('servers'), serversDown.length ? quote(serversDown.join(', '), 60) : 'all reached', serversDown.length > 0 && 'red')),
       waiting.count > 0 && h('section', { class: 'waiting-ages' }, h('h2', null, 'Waiting by age'),
@@ -118,7 +118,7 @@ export class OverviewView {
 const tile = (name, value, href, detail, tone) => h('li', null, h('a', { class: `tile${tone ? ` tone-${tone}` : ''}`, href },
   h('span', { class: 'tile-name' }, name), h('span', { class: 'tile-value' }, value), h('span', { class: 'tile-detail' }, detail)));
 
-// Shows a table of outcomes. Each number leads to the changes behind it.
+// Shows a table of outcomes. Each number leads to the history, which has the states of changes instead of their decisions.
 function groups(title, column, rows, nameOf, filterOf, history) {
   if (!rows.length) return null;
   const columns = [['Proposed', 'proposed', {}], ['Approved', 'approved', { state: 'applied' }], ['Rejected', 'rejected', { state: 'rejected' }], ['Failed', 'failed', { state: 'failed' }]];
