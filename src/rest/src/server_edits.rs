@@ -3,7 +3,7 @@
 //! An edit names the version of the file that it is based on. Secrets go into the file only as references to variables, and
 //! are never sent to a page.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
@@ -279,8 +279,8 @@ pub async fn replace(
     draft.finish(&principal, &request, &reloader, &file, (&body.version, body.preview)).await
 }
 
-/// The keys that decide who receives the secrets of a server.
-const RECIPIENT_KEYS: [&str; 5] = ["command", "url", "serverUrl", "httpUrl", "replicas"];
+/// The keys that decide who receives the secrets of a server. The arguments of `npx` or `docker` name the program.
+const RECIPIENT_KEYS: [&str; 9] = ["command", "args", "cwd", "url", "serverUrl", "httpUrl", "replicas", "tls", "oauth"];
 
 /// Returns the settings of a form, with references in place of new secrets. Those of the file are still hidden.
 pub(super) fn read_form(name: &str, settings: &serde_json::Map<String, Value>, text: &str) -> Vec<KeyValue> {
@@ -296,12 +296,12 @@ pub(super) fn with_old_secrets(shown: &[KeyValue], old: &[KeyValue]) -> Result<V
     let mut settings = shown.to_vec();
     let recipient = |settings: &[KeyValue]| {
         let keys = settings.iter().filter(|setting| RECIPIENT_KEYS.contains(&setting.key.as_str()));
-        keys.map(|setting| (setting.key.clone(), setting.value.node.to_json())).collect::<Vec<_>>()
+        keys.map(|setting| (setting.key.clone(), setting.value.node.to_json())).collect::<BTreeMap<_, _>>()
     };
     let old = if recipient(&settings) == recipient(&hide_secrets(old)) { old } else { &[] };
     restore_secrets(&mut settings, old).map_err(|key| {
         let message = format!(
-            "`{key}` has a placeholder for a secret that is not there, or of another command; enter the value again"
+            "`{key}` has a placeholder for a secret that is missing, or that another program would get; enter it again"
         );
         Problem::new(ErrorKind::ValidationFailed, message)
     })?;

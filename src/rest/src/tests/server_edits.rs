@@ -60,7 +60,7 @@ async fn admin_adds_changes_and_removes_a_server() {
 
     // A placeholder keeps the secret of the file, which no answer has.
     let version = endpoints.version(&key).await;
-    let settings = json!({ "command": "x", "args": ["-v"], "env": { "TOKEN": "[secret]", "LEVEL": "warn" } });
+    let settings = json!({ "command": "x", "timeout": "5s", "env": { "TOKEN": "[secret]", "LEVEL": "warn" } });
     let preview = json!({ "version": version, "settings": settings, "preview": true });
     let preview = endpoints.edit("PUT", "/api/servers/a", &key, &preview).await;
     assert!(preview.json()["yaml"].as_str().unwrap().contains("TOKEN: \"[secret]\""), "{preview:?}");
@@ -71,7 +71,7 @@ async fn admin_adds_changes_and_removes_a_server() {
     for reply in [preview, removal] {
         assert!(!reply.text.contains("hidden-value") && !reply.text.contains("info"), "{reply:?}");
     }
-    let settings = json!({ "command": "x", "args": ["-v"], "env": { "TOKEN": "[secret]" } });
+    let settings = json!({ "command": "x", "timeout": "5s", "env": { "TOKEN": "[secret]" } });
     let changed =
         endpoints.edit("PUT", "/api/servers/a", &key, &json!({ "version": version, "settings": settings })).await;
     assert!(changed.status == 200 && !changed.text.contains("hidden-value"), "{changed:?}");
@@ -251,5 +251,28 @@ async fn trial_at_the_machine_itself_starts_at_once() {
     assert_eq!((trial.status, &trial.json()["yaml"]), (200, &json!(yaml)), "{trial:?}");
     assert!(!trial.text.contains("hidden-value"));
     assert_eq!(endpoints.post("/api/server-trials", &root, &json!({ "name": "none" })).await.problem(404), "NOT_FOUND");
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn placeholder_keeps_its_secret_only_for_the_same_program() {
+    let endpoints = Endpoints::open().await;
+    let server = "  a:\n    cwd: /usr\n    args: [-y, pkg]\n    command: npx\n    env: { TOKEN: hidden-value }\n";
+    endpoints.configure(&format!("dashboard: {{ edit: on }}\nmcpServers:\n{server}")).await;
+    let root = endpoints.key("root", Role::Admin);
+    let version = endpoints.version(&root).await;
+    let env = json!({ "TOKEN": "[secret]", "LEVEL": "x" });
+    let settings = |args: [&str; 2], cwd: &str| json!({ "command": "npx", "args": args, "cwd": cwd, "env": env });
+    let edit = async |settings: &Value| {
+        let body = json!({ "version": version, "settings": settings, "preview": true });
+        endpoints.edit("PUT", "/api/servers/a", &root, &body).await
+    };
+    let same = edit(&settings(["-y", "pkg"], "/usr")).await;
+    assert_eq!(same.status, 200, "the order of the keys does not matter: {same:?}");
+    for other in [settings(["-y", "other"], "/usr"), settings(["-y", "pkg"], "/usr/lib")] {
+        assert_eq!(edit(&other).await.problem(422), "VALIDATION_FAILED", "{other}");
+        let trial = endpoints.post("/api/server-trials", &root, &json!({ "name": "a", "settings": other })).await;
+        assert_eq!(trial.problem(422), "VALIDATION_FAILED", "{other}");
+    }
     endpoints.close().await;
 }
