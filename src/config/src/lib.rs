@@ -84,6 +84,8 @@ pub struct Config {
     pub upstreams: Vec<UpstreamConfig>,
     /// The permission to edit servers on the dashboard.
     pub dashboard_edit: DashboardEdit,
+    /// The longest time between two proposals that form one bundle. Zero forms none.
+    pub bundle_window: Duration,
     pub routes: RoutesConfig,
     pub policy: PolicyConfig,
     pub changes: ChangesConfig,

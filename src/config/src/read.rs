@@ -63,6 +63,7 @@ pub(super) fn config(r: &mut Reader) -> Config {
         modules: ModulesConfig { tracker: tracker(r), docs: docs::read(r) },
         upstreams: servers::read(r),
         dashboard_edit: r.read("dashboard.edit", variant()),
+        bundle_window: r.read("dashboard.bundle_window", duration(Duration::ZERO..=DAY)),
         routes: routes(r),
         policy: policy(r),
         changes: changes(r),

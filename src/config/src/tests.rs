@@ -137,6 +137,7 @@ fn every_key_can_be_set_by_its_variable() {
             "data" => "/elsewhere",
             "auth.mode" => "keys",
             "dashboard.edit" => "on",
+            "dashboard.bundle_window" => "7s",
             "auth.oidc" => "{issuer: 'https://id.example', client_id: gateway}",
             "auth.tokens" => "[{issuer: 'https://id.example'}]",
             "secrets.key_file" => "/etc/countersign/key",

@@ -9,6 +9,7 @@
 pub mod account;
 pub mod audit_export;
 pub mod body;
+pub mod bundles;
 pub mod caller;
 pub mod changes;
 pub mod dashboard;
@@ -144,6 +145,8 @@ pub const ROUTES: &[Route] = &[
     route!(POST "/api/changes/{id}/edit", changes::edit),
     route!(POST "/api/changes/{id}/undo", changes::undo),
     route!(POST "/api/changes/{id}/refresh", changes::refresh),
+    route!(READ "/api/bundles", bundles::list),
+    route!(READ "/api/bundles/{id}", bundles::get),
     route!(READ "/api/plans/{id}", plans::get),
     route!(POST "/api/plans/{id}/decision", plans::decide),
     route!(POST "/api/decisions", decisions::decide),

@@ -21,7 +21,7 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use super::{
-    account, audit_export, changes, decisions, events, events_ws, first_steps, identity_provider, keys, nodes,
+    account, audit_export, bundles, changes, decisions, events, events_ws, first_steps, identity_provider, keys, nodes,
     overview, plans, policy, previews, problem_document::ProblemDocument, reload, rules, server_accounts, server_edits,
     server_trials, servers, views, webhooks,
 };
@@ -42,6 +42,8 @@ use super::{
         changes::settle,
         changes::audit,
         audit_export::export,
+        bundles::list,
+        bundles::get,
         decisions::decide,
         events::stream,
         events_ws::upgrade,

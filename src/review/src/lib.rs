@@ -9,6 +9,7 @@
 //! votes; `executor` claims, calls and records. [`gateway_tools`] are the tools with which an agent follows its own changes.
 
 mod actor;
+mod bundles;
 mod dialogue_channels;
 mod draft;
 mod executor;
@@ -51,6 +52,7 @@ use countersign_store::{
     AuditSearch, ChangeCriteria, FoundEntries, FoundEntry, ListQuery, OverviewRecords, StoreError,
 };
 
+pub use bundles::Bundle;
 pub use countersign_store::Nodes;
 pub use draft::ChangeSummary;
 pub use requests::{
@@ -191,6 +193,8 @@ pub struct ReviewConfig {
     pub retention: RetentionConfig,
     /// The number of events that the feed keeps in memory.
     pub feed_buffer: usize,
+    /// The longest time between two proposals of one bundle. Zero forms none.
+    pub bundle_window: Duration,
     /// Determines which reviewers may decide on which changes.
     pub reviewers: Arc<Reviewers>,
     pub clock: Clock,
@@ -231,6 +235,7 @@ impl From<&ChangesConfig> for ReviewConfig {
             expiry_interval: Duration::from_secs(1),
             retention: config.retention,
             feed_buffer: 4096,
+            bundle_window: Duration::from_secs(300),
             reviewers: Arc::default(),
             clock: Arc::new(Timestamp::now),
         }

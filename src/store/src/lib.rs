@@ -213,6 +213,18 @@ pub struct ProposalRecord {
     pub at: Timestamp,
 }
 
+/// A proposal with the current state of its change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredProposal {
+    pub id: String,
+    pub state: ChangeState,
+    pub principal: String,
+    pub provider: String,
+    pub tool: String,
+    /// The time of the proposal.
+    pub at: Timestamp,
+}
+
 /// A transition of a change, with what the overview counts by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransitionRecord {
@@ -386,6 +398,9 @@ pub trait Store: StoreBackend {
     fn proposals_since(&self, since: Timestamp) -> StoreFuture<Vec<ProposalRecord>>;
     /// Returns the transitions of changes since the given time, and the changes that wait for a decision. Both are bounded.
     fn overview(&self, since: Timestamp) -> StoreFuture<OverviewRecords>;
+    /// Returns the proposals in any state since a day before the oldest that waits for a decision, oldest first, without the
+    /// steps of plans. Their number is bounded.
+    fn proposals_of_bundles(&self) -> StoreFuture<Vec<StoredProposal>>;
     /// Returns the changes that are the steps of a plan, in its order.
     fn plan(&self, plan: &str) -> StoreFuture<Vec<Arc<Change>>>;
     /// Returns the states of the steps of a plan, in its order.

@@ -6,11 +6,11 @@ use jiff::Timestamp;
 
 use crate::{
     AuditSearch, FoundEntries, Heads, ListQuery, Listing, LiveChange, Occupant, OverviewRecords, ProposalRecord,
-    PrunableRecords, PruningCutoffs, Store, StoreBackend, StoreError, StoreFuture, StoredEvent, WriteCallback,
-    WriteRequest,
+    PrunableRecords, PruningCutoffs, Store, StoreBackend, StoreError, StoreFuture, StoredEvent, StoredProposal,
+    WriteCallback, WriteRequest,
     queue::WriteQueue,
     sql::Sql,
-    statements::{changes, claims, facts, overview, pins, plans, retention, standing_rules, trail},
+    statements::{bundles, changes, claims, facts, overview, pins, plans, retention, standing_rules, trail},
 };
 use countersign_domain::{
     changes::{Change, ChangeState, audit::AuditEntry, plan::StepState},
@@ -86,6 +86,10 @@ impl<B: Queries> Store for B {
 
     fn overview(&self, since: Timestamp) -> StoreFuture<OverviewRecords> {
         self.read(async move |db| overview::overview(db, since).await)
+    }
+
+    fn proposals_of_bundles(&self) -> StoreFuture<Vec<StoredProposal>> {
+        self.read(async |db| bundles::proposals(db).await)
     }
 
     fn plan(&self, plan: &str) -> StoreFuture<Vec<Arc<Change>>> {

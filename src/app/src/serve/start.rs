@@ -118,6 +118,7 @@ pub async fn start(
     let review_config = ReviewConfig {
         reviewers: Arc::clone(&reviewers),
         clock: Arc::new(move || nodes.now()),
+        bundle_window: config.bundle_window,
         ..(&config.changes).into()
     };
     let changes = Changes::start(Arc::clone(&store), directory, review_config).await?;

@@ -1,6 +1,7 @@
 //! Tests the endpoints over real sockets, with real changes and a fake provider.
 
 mod api;
+mod bundles;
 mod decisions;
 mod feed;
 mod first_steps;
@@ -194,7 +195,11 @@ impl Endpoints {
             route_builder(table, routed, rules, Arc::clone(&pins), Arc::clone(&rule_cache), Arc::clone(&people));
         rebuild_routes();
         let directory = Arc::new(FakeDirectory(Arc::clone(&provider)));
-        let review_config = ReviewConfig { reviewers: Arc::clone(&people), ..ReviewConfig::from(&config.changes) };
+        let review_config = ReviewConfig {
+            reviewers: Arc::clone(&people),
+            bundle_window: config.bundle_window,
+            ..ReviewConfig::from(&config.changes)
+        };
         let changes = Changes::start(Arc::clone(&store), directory, review_config).await.unwrap();
         let authenticator = Arc::new(Authenticator::new(&config, Arc::clone(&stored) as Arc<dyn KeyStore>));
         let origins = Arc::new(OriginRules::new(&config));

@@ -101,6 +101,12 @@ async fn responses_match_the_description() {
     step(false).await.unwrap();
     step(true).await.unwrap();
     check("Plan", &endpoints.get("/api/plans/plan_1", &key).await.json());
+    endpoints.propose_by("ci").await;
+    endpoints.propose_by("ci").await;
+    let bundles = endpoints.get("/api/bundles", &key).await.json();
+    check("BundleList", &bundles);
+    let path = format!("/api/bundles/{}", bundles["bundles"][0]["id"].as_str().unwrap());
+    check("BundleContent", &endpoints.get(&path, &key).await.json());
     check("AuditPage", &endpoints.get("/api/audit", &key).await.json());
     check("Me", &endpoints.get("/api/me", &key).await.json());
     check("Overview", &endpoints.get("/api/overview?range=30d", &key).await.json());

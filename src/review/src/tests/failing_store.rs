@@ -104,6 +104,9 @@ impl Store for FaultyStore {
     fn overview(&self, since: jiff::Timestamp) -> StoreFuture<countersign_store::OverviewRecords> {
         self.store.overview(since)
     }
+    fn proposals_of_bundles(&self) -> StoreFuture<Vec<countersign_store::StoredProposal>> {
+        self.store.proposals_of_bundles()
+    }
     fn plan(&self, plan: &str) -> StoreFuture<Vec<Arc<Change>>> {
         self.store.plan(plan)
     }

@@ -1,6 +1,7 @@
 //! Statements that both backends share: all statements except those that write changes and the audit trail.
 
 pub mod accounts;
+pub mod bundles;
 pub mod changes;
 pub mod claims;
 pub mod facts;

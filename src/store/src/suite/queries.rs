@@ -99,6 +99,30 @@ pub(super) async fn overview_has_transitions_and_waiting_changes(location_of: Lo
     assert!(later.transitions.is_empty() && later.waiting_since.len() == 1, "only the transitions have a start");
 }
 
+pub(super) async fn bundles_are_found_among_recent_proposals(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
+    assert_eq!(store.proposals_of_bundles().await.unwrap(), []);
+    for id in ["waiting", "approved", "later"] {
+        write(&*store, created_draft(id)).await.unwrap();
+    }
+    write(&*store, updated_draft("approved", 2, ChangeState::Pending, ChangeState::Approved)).await.unwrap();
+    let proposals = store.proposals_of_bundles().await.unwrap();
+    let states: Vec<_> = proposals.iter().map(|proposal| (proposal.id.as_str(), proposal.state)).collect();
+    let (pending, approved) = (ChangeState::Pending, ChangeState::Approved);
+    assert_eq!(
+        states,
+        [("waiting", pending), ("approved", approved), ("later", pending)],
+        "oldest first, in any state"
+    );
+    let stored = store.get("later").await.unwrap().unwrap();
+    let last = &proposals[2];
+    assert_eq!(
+        (&last.principal, &last.tool, &last.provider),
+        (&stored.proposer.principal, &stored.tool, &stored.provider)
+    );
+}
+
 pub(super) async fn audit_pages_form_a_valid_chain(location_of: LocationOf) {
     let dir = tempfile::tempdir().unwrap();
     let store = location_of(dir.path()).open().unwrap();
