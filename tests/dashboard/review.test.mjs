@@ -15,9 +15,9 @@ after(async () => {
 });
 
 /** Defines a test with its own gateway whose `policy.review` is `review`. */
-function testWithRule(name, review, body, { groups } = {}) {
+function testWithRule(name, review, body, { groups, rules } = {}) {
   test(name, async () => {
-    const gateway = await Gateway.start({ review, groups });
+    const gateway = await Gateway.start({ review, groups, rules });
     try {
       await body(gateway);
     } finally {
@@ -89,6 +89,31 @@ testWithRule('a rule can require a comment and name its reviewers', { requireCom
   await page.context().close();
   await carol.context().close();
 }, { groups: { dba: ['alice'] } });
+
+testWithRule('others may decide once nobody has for the time of the rule', { reviewers: ['dba'], escalate: { after: '1h', to: ['oncall'] } }, async (gateway) => {
+  const later = await gateway.proposeIssue('Later');
+  const carol = await dashboard(browser, gateway, { key: gateway.key('reviewer', 'carol'), route: `/#/inbox/${later}` });
+  await carol.locator('.terms', { hasText: /Decided by dba, in \d+ (min|h) also by oncall/ }).waitFor();
+  await carol.locator('.decision-note', { hasText: 'Under this rule only dba can decide, and you are not one of them.' }).waitFor();
+  await button(carol, 'Approve').waitFor({ state: 'detached' });
+  // The open page notices the moment.
+  const soon = await gateway.proposeIssue('Soon it escalates');
+  await open(carol, 'Soon it escalates');
+  await carol.locator('.terms', { hasText: 'Decided by dba, now also by oncall' }).waitFor();
+  await carol.locator('.timeline', { hasText: 'Countersign let further people decide' }).waitFor();
+  await carol.locator('.detail-actions [data-act=rule]').waitFor({ state: 'detached' });
+  assert.match(gateway.cli('changes', 'show', soon), /decided by dba; now also by oncall/);
+  if (process.env.SHOTS) await carol.screenshot({ path: `${process.env.SHOTS}/escalated.png` });
+  await armed(carol);
+  await button(carol, 'Approve').click();
+  await carol.locator('.outcome', { hasText: 'Applied' }).waitFor();
+  assert.equal((await gateway.reaches(soon, 'applied')).decisions[0].reviewer, 'carol');
+  assertClean(carol);
+  await carol.context().close();
+}, {
+  groups: { dba: ['alice'], oncall: ['carol'] },
+  rules: [{ tools: '*create_issue', when: 'arguments.title.startsWith("Soon")', then: 'review', escalate: { after: '5s', to: ['oncall'] } }],
+});
 
 testWithRule('edited fields are validated, previewed and shown beside the proposed ones', {}, async (gateway) => {
   const id = await gateway.proposeIssue('Tpyo in the title', { priority: 'Low', description: 'Kept\nas it is' });

@@ -19,7 +19,7 @@ import { auditRequest, isNarrowed, readAuditFilter } from '../../src/rest/assets
 import { splitFields } from '../../src/rest/assets/js/ui/callargs.js';
 import { columns, emphasis, foldEqual, pairUp } from '../../src/rest/assets/js/ui/difflines.js';
 import { spanOf } from '../../src/rest/assets/js/ui/export.js';
-import { isBarredAsProposer, isReviewerOf } from '../../src/rest/assets/js/ui/terms.js';
+import { isBarredAsProposer, isReviewerOf, reviewersOf } from '../../src/rest/assets/js/ui/terms.js';
 import { hasRecipe, unannotatedTools } from '../../src/rest/assets/js/ui/tools.js';
 import { truncatedLength } from '../../src/rest/assets/js/ui/longtext.js';
 import { checkLinks } from '../../src/rest/assets/js/views/audit.js';
@@ -388,6 +388,15 @@ test('a rule lets everybody, a role or a group decide', () => {
     [['dba'], { groups: ['dba'] }, true], [['dba'], { groups: ['dba'], mayDecide: false }, false], [['dba', 'admin'], { role: 'admin' }, true],
   ]) assert.equal(mayDecide(reviewers, me), expected, JSON.stringify([reviewers, me]));
   assert.equal(isReviewerOf({}, { mayDecide: true, role: 'reviewer' }), true);
+});
+
+test('an escalation lets further people decide from its time on', () => {
+  const me = { mayDecide: true, role: 'reviewer', groups: ['oncall'] };
+  const ago = (seconds, reviewers = ['dba']) => ({ createdAt: new Date(Date.now() - seconds * 1000).toISOString(), terms: { reviewers, escalate: { after: 600, to: ['oncall', 'dba'] } } });
+  assert.deepEqual([isReviewerOf(ago(590), me), isReviewerOf(ago(601), me)], [false, true]);
+  assert.deepEqual([reviewersOf(ago(590)), reviewersOf(ago(601))], [['dba'], ['dba', 'oncall']]);
+  assert.deepEqual(reviewersOf(ago(601, [])), [], 'every reviewer may decide anyway');
+  assert.equal(isReviewerOf({ terms: ago(601).terms }, me), false, 'without a time there is no escalation');
 });
 
 test('the proposer is recognised by name, owner, key and other claims', () => {

@@ -172,6 +172,10 @@ fn describe_terms(terms: &countersign_domain::changes::Terms) -> Vec<String> {
         (terms.questions, "questions of the running tool are passed on to the client".to_owned()),
     ];
     lines.extend(terms.sign_in.as_ref().map(|sign_in| format!("after {sign_in}")));
+    let escalation = terms.escalate.as_ref().filter(|_| !terms.reviewers.is_empty());
+    lines.extend(
+        escalation.map(|escalation| format!("after {} also by {}", time(escalation.after), escalation.to.join(", "))),
+    );
     lines.extend(flags.into_iter().filter(|(is, _)| *is).map(|(_, line)| line));
     lines
 }

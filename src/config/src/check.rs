@@ -241,6 +241,9 @@ pub(super) fn combinations(config: &Config, r: &Reader) -> Vec<Problem> {
         let quorum = r.origin("policy.review.reviewers") == Origin::Default;
         wrong(if quorum { "policy.review.quorum" } else { "policy.review.reviewers" }, message, &remedy);
     }
+    if let Err((message, remedy)) = terms::check_escalation(&config.policy.review, &config.policy.groups) {
+        wrong("policy.review.escalate", message, &remedy);
+    }
 
     // Of two conflicting keys, the error names the one that was set.
     let set_one = |first: &'static str, second: &'static str| {

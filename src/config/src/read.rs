@@ -172,6 +172,7 @@ fn review(r: &mut Reader) -> Terms {
         questions: r.read("policy.review.questions", choice(terms::QUESTIONS_CHOICES)),
         own_agents: r.read("policy.review.own_agents", choice(terms::OWN_AGENTS_CHOICES)),
         sign_in: r.read("policy.review.sign_in", terms::sign_in().or_null()),
+        escalate: r.read("policy.review.escalate", terms::escalation().or_null()),
     }
 }
 

@@ -101,6 +101,9 @@ fn read_rule(f: &mut Fields<'_>, number: usize, review: &Arc<Terms>, groups: &Gr
             if let Some(key) = f.given_of(["reviewers", "quorum"]).first() {
                 f.accept(key, terms::check_reviewers(&rule.terms, groups));
             }
+            if f.has("escalate") {
+                f.accept("escalate", terms::check_escalation(&rule.terms, groups));
+            }
         }
         None => {}
     }

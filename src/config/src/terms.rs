@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, ops::RangeInclusive, time::Duration};
 
 use super::{
+    check,
     error::quoted,
     reader::fields::Fields,
     tree::Node,
@@ -12,13 +13,13 @@ use super::{
     },
 };
 use countersign_domain::{
-    changes::{SignInTerms, Terms, person::fold_name},
+    changes::{Escalation, SignInTerms, Terms, person::fold_name},
     policy::{GroupMember, Groups},
     principal::Role,
     text::plural,
 };
 
-pub(super) const TERM_KEYS: [&str; 15] = [
+pub(super) const TERM_KEYS: [&str; 16] = [
     "reviewers",
     "quorum",
     "expire_after",
@@ -34,6 +35,7 @@ pub(super) const TERM_KEYS: [&str; 15] = [
     "questions",
     "own_agents",
     "sign_in",
+    "escalate",
 ];
 
 const S: Duration = Duration::from_secs(1);
@@ -67,6 +69,7 @@ pub(super) fn read(f: &mut Fields<'_>, review: &Terms) -> Terms {
     f.read_into("questions", choice(QUESTIONS_CHOICES), &mut terms.questions);
     f.read_into("own_agents", choice(OWN_AGENTS_CHOICES), &mut terms.own_agents);
     f.read_into("sign_in", sign_in().or_null(), &mut terms.sign_in);
+    f.read_into("escalate", escalation().or_null(), &mut terms.escalate);
     terms
 }
 
@@ -100,6 +103,64 @@ pub(super) fn sign_in() -> Kind<SignInTerms> {
     })
 }
 
+/// Returns the kind of an escalation.
+pub(super) fn escalation() -> Kind<Escalation> {
+    const EXAMPLE: &str = "Write { after: 30m, to: [oncall] }.";
+    let (time, names) = (seconds(EXPIRE_AFTER_RANGE), list(check::member));
+    let read = move |value: &Value<'_>| {
+        let node = value.structured()?;
+        let Node::Map(entries) = &*node else {
+            return Err((format!("expected a map, found {}", describe(&node)), EXAMPLE.to_owned()));
+        };
+        let (mut after, mut to) = (None, Vec::new());
+        for entry in entries {
+            let part = Value { node: &entry.value.node, is_textual: false, ..*value };
+            match entry.key.as_str() {
+                "after" => after = Some(time.read(&part)?),
+                "to" => to = names.read(&part)?,
+                other => return Err((format!("unknown key {}", quoted(other)), EXAMPLE.to_owned())),
+            }
+        }
+        match after {
+            Some(after) if !to.is_empty() => Ok(Escalation { after, to }),
+            _ => Err(("after or to is missing".to_owned(), EXAMPLE.to_owned())),
+        }
+    };
+    Kind::new(read, |Escalation { after, to }| {
+        yaml_map([("after", seconds(EXPIRE_AFTER_RANGE).show(after)), ("to", yaml_list(to))].into_iter())
+    })
+}
+
+/// Checks that the escalation adds reviewers who exist and may decide, before the change expires.
+pub(super) fn check_escalation(terms: &Terms, groups: &Groups) -> Result<(), ValueError> {
+    let Some(Escalation { after, to }) = &terms.escalate else { return Ok(()) };
+    for name in to {
+        match Role::parse(name) {
+            Some(role) => check_role(role)?,
+            None if groups.contains_key(name) => {}
+            None => return Err(unknown_group(name, groups)),
+        }
+    }
+    if terms.expire_after.is_some_and(|expire_after| expire_after <= *after) {
+        let message = "a change expires before it escalates".to_owned();
+        return Err((message, "Choose a shorter `after`, or a longer expire_after.".to_owned()));
+    }
+    Ok(())
+}
+
+/// Checks that the role may decide on changes.
+fn check_role(role: Role) -> Result<(), ValueError> {
+    if role.may_decide() {
+        return Ok(());
+    }
+    let message = format!("{} may not decide on changes", quoted(role.as_str()));
+    Err((message, "Write reviewer, admin, or a group of policy.groups.".to_owned()))
+}
+
+fn unknown_group(name: &str, groups: &Groups) -> ValueError {
+    (format!("there is no group {}", quoted(name)), format!("Write reviewer, admin, or {}.", list_groups(groups)))
+}
+
 /// Checks a kind of authentication, which a request lists between spaces.
 fn check_acr(text: &str) -> Result<(), ValueError> {
     if is_visible_text(text, 200) && !text.contains(char::is_whitespace) {
@@ -116,20 +177,16 @@ pub(super) fn check_reviewers(terms: &Terms, groups: &Groups) -> Result<(), Valu
     let mut countable = !terms.reviewers.is_empty();
     for reviewer in &terms.reviewers {
         match (Role::parse(reviewer), groups.get(reviewer)) {
-            (Some(role), _) if role.may_decide() => countable = false,
-            (Some(_), _) => {
-                let message = format!("{} may not decide on changes", quoted(reviewer));
-                return Err((message, "Write reviewer, admin, or a group of policy.groups.".to_owned()));
+            (Some(role), _) => {
+                check_role(role)?;
+                countable = false;
             }
             (None, Some(group)) => {
                 // The identity provider alone knows how many people are in its groups.
                 countable &= !group.iter().any(|member| matches!(member, GroupMember::ClaimGroup { .. }));
                 members.extend(group.iter().map(|member| fold_name(&member.to_string())));
             }
-            (None, None) => {
-                let message = format!("there is no group {}", quoted(reviewer));
-                return Err((message, format!("Write reviewer, admin, or {}.", list_groups(groups))));
-            }
+            (None, None) => return Err(unknown_group(reviewer, groups)),
         }
     }
     if countable && members.len() < terms.quorum as usize {
@@ -168,6 +225,7 @@ pub(super) fn format_differences(terms: &Terms, review: &Terms) -> Vec<String> {
         part("questions", choice(QUESTIONS_CHOICES), &terms.questions, &review.questions),
         part("own_agents", choice(OWN_AGENTS_CHOICES), &terms.own_agents, &review.own_agents),
         part("sign_in", sign_in().or_null(), &terms.sign_in, &review.sign_in),
+        part("escalate", escalation().or_null(), &terms.escalate, &review.escalate),
     ];
     parts.into_iter().flatten().collect()
 }
@@ -200,6 +258,43 @@ mod tests {
         let shown = shown("policy.rules");
         assert!(shown.contains("sign_in: { max_age: 5m, acr: [urn:example:mfa] }"), "{shown}");
         assert!(shown.matches("sign_in").count() == 2 && shown.contains("sign_in: null"), "{shown}");
+    }
+
+    #[test]
+    fn escalation_is_read_inherited_and_shown() {
+        let rules = "{ tools: a, then: review, reviewers: [dba] }, \
+                     { tools: b, then: review, reviewers: [dba], escalate: { after: 1h, to: [reviewer] } }, \
+                     { tools: c, then: review, escalate: null }";
+        let policy = "{ groups: { dba: [ann], oncall: [bob] }, review: { escalate: { to: [oncall], after: 30m } }";
+        let loaded = load_policy(&format!("{policy}, rules: [{rules}] }}")).unwrap();
+        let escalation = |after, to: &str| Some(Escalation { after, to: vec![to.to_owned()] });
+        let all: Vec<_> = loaded.config.policy.rules.iter().map(|rule| rule.terms.escalate.clone()).collect();
+        assert_eq!(all, [escalation(1800, "oncall"), escalation(3600, "reviewer"), None]);
+        let shown = |key: &str| loaded.settings.iter().find(|setting| setting.key == key).unwrap().value.clone();
+        assert_eq!(shown("policy.review.escalate"), "{ after: 30m, to: [oncall] }");
+        assert!(shown("policy.rules").contains("escalate: { after: 1h, to: [reviewer] }"), "{}", shown("policy.rules"));
+    }
+
+    #[test]
+    fn wrong_escalations_are_refused() {
+        for (escalate, part) in [
+            ("30m", "expected a map"),
+            ("{ after: 30m }", "after or to is missing"),
+            ("{ to: [admin] }", "after or to is missing"),
+            ("{ after: 0s, to: [admin] }", "out of range"),
+            ("{ after: 30m, to: [oncall] }", "there is no group `oncall`"),
+            ("{ after: 30m, to: [viewer] }", "`viewer` may not decide"),
+            ("{ after: 30m, to: [admin], for: 1h }", "unknown key"),
+            ("{ after: 30m, to: [admin] }, expire_after: 30m", "expires before it escalates"),
+        ] {
+            for policy in [
+                format!("{{ review: {{ escalate: {escalate} }} }}"),
+                format!("{{ rules: [{{ tools: a, then: review, escalate: {escalate} }}] }}"),
+            ] {
+                let error = load_policy(&policy).unwrap_err().to_string();
+                assert!(error.contains(part) && error.contains("escalate"), "{error}");
+            }
+        }
     }
 
     #[test]

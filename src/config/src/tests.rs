@@ -171,6 +171,7 @@ fn every_key_can_be_set_by_its_variable() {
             "policy.review.questions" => "ask",
             "policy.review.own_agents" => "allow",
             "policy.review.sign_in" => "{max_age: 5m, acr: [urn:example:mfa]}",
+            "policy.review.escalate" => "{after: 30m, to: [admin]}",
             "policy.review.require_comment" | "policy.review.open_page" => "true",
             _ if key.starts_with("policy.review.") && !key.ends_with("quorum") => "2m",
             "policy.rules" => "[{ tools: 'db__*', when: 'arguments.n > 1', then: deny }]",

@@ -5,7 +5,10 @@ use utoipa::ToSchema;
 
 use super::{identity_providers, pending::Loosening, rule_lists, server_diff};
 use countersign_config::{AuthConfig, Config, DashboardEdit, reader::Setting};
-use countersign_domain::policy::{GroupMember, PolicyConfig, PolicyDefault, PolicyMode, Verdict, terms};
+use countersign_domain::{
+    changes::Terms,
+    policy::{GroupMember, PolicyConfig, PolicyDefault, PolicyMode, Verdict, terms},
+};
 
 /// The differences between two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, ToSchema)]
@@ -185,7 +188,9 @@ fn hold_back_review(old: &PolicyConfig, new: &PolicyConfig, effective: &mut Poli
 fn hold_back_groups(old: &PolicyConfig, new: &PolicyConfig, effective: &mut PolicyConfig, diff: &mut Diff) {
     let is_asked_to_review = |name: &str| {
         let mut terms = old.rules.iter().map(|rule| &rule.terms).chain([&old.review]);
-        terms.any(|terms| terms.reviewers.iter().any(|reviewer| reviewer == name))
+        let further =
+            |terms: &Terms| terms.escalate.as_ref().is_some_and(|escalation| escalation.to.iter().any(|to| to == name));
+        terms.any(|terms| terms.reviewers.iter().any(|reviewer| reviewer == name) || further(terms))
     };
     for (name, now) in &new.groups {
         let no_members = Vec::new();

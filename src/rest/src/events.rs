@@ -186,6 +186,7 @@ impl FeedSubscriber {
 #[schema(as = FeedEvent)]
 pub enum FeedEventBody {
     Change(Box<ChangeEventSchema>),
+    Escalation(Box<EscalationEvent>),
     Session(SessionEvent),
     Hello(HelloEvent),
     Reset(ResetEvent),
@@ -206,6 +207,20 @@ pub struct ChangeEventSchema {
     pub seq: u64,
     pub at: Timestamp,
     /// A principal, or `system`.
+    pub actor: String,
+    #[schema(required)]
+    pub comment: Option<String>,
+    /// The change without its arguments and diff.
+    pub change: ChangeSummary<'static>,
+}
+
+/// Further reviewers may decide on a change, because nobody has for some time. The change is not modified. Live only.
+#[derive(ToSchema)]
+pub struct EscalationEvent {
+    #[schema(pattern = r"^change\.escalated$")]
+    pub r#type: String,
+    pub at: Timestamp,
+    /// Always `system`.
     pub actor: String,
     #[schema(required)]
     pub comment: Option<String>,

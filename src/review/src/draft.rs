@@ -8,7 +8,7 @@ use countersign_domain::changes::{
     Change, ChangeFault, ChangeState, Operation, PlanStep, PreviewKind, Proposer, ReviewDecision, ReviewVerdict,
     Target, Terms, Verification, VerificationOutcome,
     digest::{arguments_hash, body_hash},
-    machine::{EventKind, Transition},
+    machine::{EventKind, SYSTEM, Transition},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::Draft;
@@ -139,6 +139,13 @@ struct EventTail<'a> {
     actor: &'a str,
     comment: Option<&'a str>,
     change: ChangeSummary<'a>,
+}
+
+/// Returns a live event about a change that no transition has modified, by the system.
+pub(super) fn live_event(kind: &str, change: &Change, at: Timestamp) -> serde_json::Value {
+    serde_json::json!({
+        "type": kind, "at": at, "actor": SYSTEM, "comment": null, "change": ChangeSummary::new(change),
+    })
 }
 
 /// The details of an audit entry.

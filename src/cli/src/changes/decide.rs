@@ -220,8 +220,8 @@ fn print_quorum(change: &Change, out: &mut Output) -> Result<(), Failure> {
     if terms.quorum <= 1 && terms.reviewers.is_empty() {
         return Ok(());
     }
-    let reviewers =
-        if terms.reviewers.is_empty() { String::new() } else { format!(" of {}", terms.reviewers.join(", ")) };
+    let reviewers = terms.reviewers_at(change.created_at, Timestamp::now());
+    let reviewers = if reviewers.is_empty() { String::new() } else { format!(" of {}", reviewers.join(", ")) };
     let needed = plural(usize::try_from(terms.quorum.max(1)).unwrap_or(usize::MAX), "approval");
     let line = format!("It has {} of the {needed}{reviewers} that it needs.", change.approvals());
     out.write_line("")?;

@@ -15,7 +15,7 @@ use crate::{
 use countersign_domain::{
     changes::{
         Change, ChangeState, Diff, DiffLine, FieldDiff, LineOp, Operation, PreviewKind, PreviewNote, ReviewVerdict,
-        VerificationOutcome, diff::text_lines, retention::Redaction, visible::escape_hidden,
+        Terms, VerificationOutcome, diff::text_lines, retention::Redaction, visible::escape_hidden,
     },
     text::plural,
 };
@@ -111,6 +111,13 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
     for (style, text) in notes(change) {
         out.write_styled_line(style, &one_line(&text))?;
     }
+    if matches!(change.state, ChangeState::Pending | ChangeState::Stale) && !change.terms.reviewers.is_empty() {
+        let mut line = format!("decided by {}", change.terms.reviewers.join(", "));
+        if let Some(escalation) = describe_escalation(&change.terms, change.created_at, now) {
+            line.push_str(&format!("; {escalation}"));
+        }
+        out.write_styled_line(Style::Cyan, &one_line(&line))?;
+    }
     if change.previous_diff.is_some() {
         out.write_styled_line(
             Style::Yellow,
@@ -185,6 +192,17 @@ pub fn notes(change: &Change) -> Vec<(Style, String)> {
         notes.push((Style::Red, "The rule lets nobody approve it without a preview.".to_owned()));
     }
     notes
+}
+
+/// Describes who else may decide, and from when on; `None` if the rule names nobody else. The names are unescaped.
+pub fn describe_escalation(terms: &Terms, created_at: Timestamp, now: Timestamp) -> Option<String> {
+    let (at, to) = (terms.escalates_at(created_at)?, terms.escalate.as_ref()?.to.join(", "));
+    let remaining = at.duration_since(now);
+    Some(if at <= now {
+        format!("now also by {to}")
+    } else {
+        format!("in {} also by {to}", format_duration(remaining))
+    })
 }
 
 /// Returns how a preview was made, as unescaped texts.

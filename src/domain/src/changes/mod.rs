@@ -5,6 +5,7 @@ pub mod audit;
 pub mod dialogue;
 pub mod diff;
 pub mod digest;
+mod escalation;
 pub mod export;
 mod format;
 pub mod image;
@@ -23,6 +24,7 @@ pub mod visible;
 
 pub use dialogue::Dialogue;
 pub use digest::fingerprint;
+pub use escalation::Escalation;
 pub use format::FieldFormat;
 pub use plan::PlanStep;
 pub use preview::{CertainFailure, Preview, PreviewKind, PreviewNote, qualified_operation};

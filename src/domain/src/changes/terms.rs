@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use strum::{IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
 
-use super::{CertainFailure, PreviewNote};
+use super::{CertainFailure, Escalation, PreviewNote};
 use crate::principal::Principal;
 
 /// The state of a change after nobody decided on it in time.
@@ -204,6 +204,9 @@ pub struct Terms {
     /// The sign-in with the identity provider that an approval, an edit and the settling of an outcome require.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sign_in: Option<SignInTerms>,
+    /// Further reviewers, who may decide if nobody has for some time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub escalate: Option<Escalation>,
 }
 
 impl Default for Terms {
@@ -224,6 +227,7 @@ impl Default for Terms {
             questions: false,
             own_agents: false,
             sign_in: None,
+            escalate: None,
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use arc_swap::ArcSwap;
 
 use crate::{
-    changes::{ReviewDecision, Terms, person::Person},
+    changes::{ReviewDecision, person::Person},
     principal::{Claims, Principal, Role, TokenRights, is_subject_name, is_subject_of, subject_name},
 };
 use countersign_protocol::McpError;
@@ -133,16 +133,16 @@ impl Reviewers {
         groups.iter().filter(|(_, group)| is_member(group, principal)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Returns `true` if the principal is among the reviewers of the terms. It does not consider who proposed the
-    /// change.
+    /// Returns `true` if the principal is among these roles and groups ([`Terms::reviewers_at`](crate::changes::Terms::reviewers_at)),
+    /// of which none means every reviewer. It does not consider who proposed the change.
     #[must_use]
-    pub fn may_decide(&self, terms: &Terms, principal: &Principal) -> bool {
+    pub fn may_decide<N: AsRef<str>>(&self, reviewers: &[N], principal: &Principal) -> bool {
         if !principal.role.may_decide() {
             return false;
         }
         let groups = self.groups.load();
-        terms.reviewers.is_empty()
-            || terms.reviewers.iter().any(|required| match Role::parse(required) {
+        reviewers.is_empty()
+            || reviewers.iter().map(AsRef::as_ref).any(|required| match Role::parse(required) {
                 Some(Role::Admin) => principal.role == Role::Admin,
                 Some(role) => role.may_decide(),
                 None => groups.get(required).is_some_and(|group| is_member(group, principal)),
@@ -173,12 +173,12 @@ impl Reviewers {
         Ok(keys + self.generation.load(Ordering::Acquire))
     }
 
-    /// Returns `true` if an approval is still valid: its reviewer could give it again with the same key, or with a token of
-    /// the same rights. An approval from a sign-in by code, which ends with the process, stays valid.
+    /// Returns `true` if an approval is still valid: its reviewer, who must be among `reviewers`, could give it again with the
+    /// same key, or with a token of the same rights. An approval from a sign-in by code, which ends with the process, stays valid.
     ///
     /// # Errors
     /// The errors of [`Reviewers::current_principal`].
-    pub fn is_vote_valid(&self, terms: &Terms, vote: &ReviewDecision) -> Result<bool, McpError> {
+    pub fn is_vote_valid<N: AsRef<str>>(&self, reviewers: &[N], vote: &ReviewDecision) -> Result<bool, McpError> {
         let is_accepted = |issuer: &String| is_subject_of(&vote.reviewer, issuer);
         if vote.token.is_some() && !self.issuers.load().iter().any(is_accepted) {
             return Ok(false);
@@ -193,7 +193,7 @@ impl Reviewers {
         };
         let is_checked = vote.key_id.is_some() || vote.token.is_some();
         let current = self.current_principal(&decided_as)?;
-        Ok(current.is_some_and(|now| !is_checked || self.may_decide(terms, &now)))
+        Ok(current.is_some_and(|now| !is_checked || self.may_decide(reviewers, &now)))
     }
 }
 
@@ -216,7 +216,6 @@ mod tests {
             Groups::from([("dba".to_owned(), vec![GroupMember::ClaimGroup { issuer: None, group: group.into() }])])
         };
         let reviewers = Reviewers::new(&claim_group("db"));
-        let terms = Terms { reviewers: vec!["dba".into()], ..Terms::default() };
         let vote = ReviewDecision {
             reviewer: "https://id.example#bob#cli".into(),
             display_name: None,
@@ -229,7 +228,7 @@ mod tests {
             at: jiff::Timestamp::UNIX_EPOCH,
             version: 1,
         };
-        let is_valid = || reviewers.is_vote_valid(&terms, &vote).unwrap();
+        let is_valid = || reviewers.is_vote_valid(&["dba"], &vote).unwrap();
         let before = reviewers.revocations().unwrap();
         reviewers.set_issuers(["https://other.example", "https://id.example"].into_iter());
         assert!(is_valid());
@@ -247,12 +246,7 @@ mod tests {
             Groups::from([("dba".to_owned(), members.iter().map(|m| GroupMember::Name((*m).into())).collect())])
         };
         let dba_reviewers = Reviewers::new(&groups(&["alice", "bob"]));
-        let terms_for = |reviewers: &[&str]| Terms {
-            reviewers: reviewers.iter().map(|r| (*r).to_owned()).collect(),
-            ..Terms::default()
-        };
-        let may =
-            |reviewers: &[&str], principal: &Principal| dba_reviewers.may_decide(&terms_for(reviewers), principal);
+        let may = |reviewers: &[&str], principal: &Principal| dba_reviewers.may_decide(reviewers, principal);
         let carol = principal("carol", Role::Reviewer, None);
         let root = principal("root", Role::Admin, None);
         let laptop = principal("laptop", Role::Reviewer, Some("bob"));
@@ -284,10 +278,7 @@ mod tests {
         let db = principal("db", Role::Reviewer, Some("db"));
         assert!(!may(&["dba"], &db), "a group of the identity provider is not the name of a key");
         dba_reviewers.set_groups(&groups(&["carol"]));
-        assert!(
-            dba_reviewers.may_decide(&terms_for(&["dba"]), &carol)
-                && !dba_reviewers.may_decide(&terms_for(&["dba"]), &laptop)
-        );
-        assert!(!dba_reviewers.may_decide(&terms_for(&["gone"]), &root), "a removed group has no members");
+        assert!(may(&["dba"], &carol) && !may(&["dba"], &laptop));
+        assert!(!may(&["gone"], &root), "a removed group has no members");
     }
 }

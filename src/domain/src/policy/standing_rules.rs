@@ -238,7 +238,7 @@ impl StandingSource for NoStandingRules {
 /// Returns `true` if this reviewer alone may approve a call under these terms.
 #[must_use]
 pub fn can_approve_alone(reviewers: &Reviewers, terms: &Terms, reviewer: &Principal) -> bool {
-    terms.single_approval_suffices() && reviewers.may_decide(terms, reviewer)
+    terms.single_approval_suffices() && reviewers.may_decide(&terms.reviewers, reviewer)
 }
 
 /// The standing rules of one tool.

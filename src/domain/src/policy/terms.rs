@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::{
-    changes::{Editing, OnExpiry, SignInTerms, Terms},
+    changes::{Editing, Escalation, OnExpiry, SignInTerms, Terms},
     principal::Role,
 };
 
@@ -31,6 +31,20 @@ pub fn stricter_terms(first: &Terms, second: &Terms) -> Terms {
         questions: first.questions && second.questions,
         own_agents: first.own_agents && second.own_agents,
         sign_in: stricter_sign_in(first.sign_in.as_ref(), second.sign_in.as_ref()),
+        escalate: stricter_escalation(first, second),
+    }
+}
+
+/// Returns the further reviewers whom both terms admit, at the later time. Terms that admit every reviewer do not count.
+fn stricter_escalation(first: &Terms, second: &Terms) -> Option<Escalation> {
+    match (first.reviewers.is_empty(), second.reviewers.is_empty()) {
+        (true, _) => second.escalate.clone(),
+        (false, true) => first.escalate.clone(),
+        (false, false) => {
+            let (first, second) = (first.escalate.as_ref()?, second.escalate.as_ref()?);
+            let to: Vec<_> = first.to.iter().filter(|name| second.to.contains(name)).cloned().collect();
+            (!to.is_empty()).then(|| Escalation { after: first.after.max(second.after), to })
+        }
     }
 }
 
@@ -52,7 +66,7 @@ pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
     #[rustfmt::skip]
     let Terms {
         reviewers: _, quorum: _, require_comment: _, edit: _, preview_required: _, questions: _, own_agents: _, undo_for: _,
-        sign_in: _, on_failed_preview: _,
+        sign_in: _, on_failed_preview: _, escalate: _,
         expire_after: _, on_expiry: _, on_review: _, hold_for: _, open_page: _,
     } = new;
     let mut differences = Vec::new();
@@ -66,6 +80,11 @@ pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
         some => format!("reviewers: {}", some.join(", ")),
     };
     add_if(!narrows_reviewers(old, new), names(old), names(new));
+    let escalation = |terms: &Terms| match &terms.escalate {
+        None => "no escalation".to_owned(),
+        Some(Escalation { after, to }) => format!("escalation to {} after {after} s", to.join(", ")),
+    };
+    add_if(!narrows_escalation(old, new), escalation(old), escalation(new));
     add_if(new.quorum < old.quorum, format!("quorum {}", old.quorum), format!("quorum {}", new.quorum));
     add_if(old.require_comment && !new.require_comment, "a comment".into(), "no comment".into());
     let edits = |terms: &Terms| match terms.edit {
@@ -86,15 +105,31 @@ pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
     differences
 }
 
+/// Returns the roles and groups that may decide before an escalation, or `None` if every reviewer may.
+fn restricted_to(terms: &Terms) -> Option<BTreeSet<&str>> {
+    // Every principal who may decide is a reviewer or more.
+    let is_unrestricted =
+        terms.reviewers.is_empty() || terms.reviewers.iter().any(|name| name == Role::Reviewer.as_str());
+    (!is_unrestricted).then(|| terms.reviewers.iter().map(String::as_str).collect())
+}
+
+/// Returns `true` if the escalation of `new` admits nobody who could not decide at the same time by `old`.
+fn narrows_escalation(old: &Terms, new: &Terms) -> bool {
+    let (Some(escalation), Some(before)) = (&new.escalate, restricted_to(old)) else { return true };
+    // Where every reviewer may decide, an escalation adds nobody.
+    if restricted_to(new).is_none() {
+        return true;
+    }
+    let earlier = old.escalate.iter().filter(|earlier| earlier.after <= escalation.after);
+    let admitted: Vec<&String> = earlier.flat_map(|earlier| &earlier.to).collect();
+    let is_reviewer_role = |name: &&String| name.as_str() == Role::Reviewer.as_str();
+    admitted.iter().any(is_reviewer_role)
+        || escalation.to.iter().all(|name| before.contains(name.as_str()) || admitted.contains(&name))
+}
+
 /// Returns `true` if `new` admits no reviewer that `old` excludes. Groups are assumed to share no members with each
 /// other or with roles.
 fn narrows_reviewers(old: &Terms, new: &Terms) -> bool {
-    fn restricted_to(terms: &Terms) -> Option<BTreeSet<&str>> {
-        // Every principal who may decide is a reviewer or more.
-        let is_unrestricted =
-            terms.reviewers.is_empty() || terms.reviewers.iter().any(|name| name == Role::Reviewer.as_str());
-        (!is_unrestricted).then(|| terms.reviewers.iter().map(String::as_str).collect())
-    }
     match (restricted_to(old), restricted_to(new)) {
         (None, _) => true,
         (Some(_), None) => false,
@@ -182,6 +217,42 @@ mod tests {
         }
         let texts = ("a sign-in with the identity provider at most 300 s ago".to_owned(), "any sign-in".to_owned());
         assert_eq!(loosened_terms(&recent, &none), [texts]);
+    }
+
+    fn escalating(reviewers: &[&str], after: u64, to: &[&str]) -> Terms {
+        let to = to.iter().map(|name| (*name).to_owned()).collect();
+        Terms { escalate: Some(Escalation { after, to }), ..requiring(reviewers) }
+    }
+
+    #[test]
+    fn added_earlier_or_wider_escalation_loosens() {
+        let old = escalating(&["dba"], 60, &["oncall"]);
+        for (old, new, looser) in [
+            (&requiring(&["dba"]), &old, true),
+            (&old, &requiring(&["dba"]), false),
+            (&old, &escalating(&["dba"], 59, &["oncall"]), true),
+            (&old, &escalating(&["dba"], 61, &["oncall"]), false),
+            (&old, &escalating(&["dba"], 60, &["oncall", "dba"]), false),
+            (&old, &escalating(&["dba"], 60, &["oncall", "ops"]), true),
+            (&escalating(&["dba"], 60, &["reviewer"]), &escalating(&["dba"], 60, &["ops"]), false),
+            (&requiring(&[]), &old, false),
+            (&requiring(&["dba", "oncall"]), &old, false),
+        ] {
+            assert_eq!(!loosened_terms(old, new).is_empty(), looser, "{old:?} → {new:?}");
+        }
+        let texts = ("no escalation".to_owned(), "escalation to oncall after 60 s".to_owned());
+        assert_eq!(loosened_terms(&requiring(&["dba"]), &old), [texts]);
+    }
+
+    #[test]
+    fn stricter_escalation_is_later_and_to_whom_both_admit() {
+        let first = escalating(&["dba"], 60, &["oncall", "ops"]);
+        let stricter = |second: &Terms| stricter_terms(&first, second).escalate;
+        assert_eq!(stricter(&escalating(&["dba"], 30, &["ops"])), escalating(&[], 60, &["ops"]).escalate);
+        assert_eq!(stricter(&escalating(&["dba"], 30, &["legal"])), None);
+        assert_eq!(stricter(&requiring(&["dba"])), None);
+        assert_eq!(stricter(&requiring(&[])), first.escalate, "the other terms admit every reviewer");
+        assert_eq!(stricter_terms(&requiring(&[]), &first).escalate, first.escalate);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The subject of a feed event, the patterns for its type, and the JSON that is sent.
 //!
-//! Events of changes are durable in the feed. Other events (`rule.*`, `provider.*`, `config.*`, `webhook.*`) reach only
-//! current subscribers: a webhook stores the events that it receives, and misses events that occur while the gateway
+//! Transitions of changes are durable in the feed. Other events (`change.escalated`, `rule.*`, `provider.*`, `config.*`,
+//! `webhook.*`) reach only current subscribers: a webhook stores the events that it receives, and misses events that occur while the gateway
 //! is down.
 
 use globset::{Glob, GlobSet, GlobSetBuilder};
@@ -10,8 +10,9 @@ use serde_json::Value;
 
 use crate::changes::{ChangeState, machine::EventKind};
 
-/// The event types besides those of changes ([`EventKind::feed_type`]).
-const OTHER_EVENT_TYPES: [&str; 15] = [
+/// The event types besides those of transitions ([`EventKind::feed_type`]).
+const OTHER_EVENT_TYPES: [&str; 16] = [
+    "change.escalated",
     "rule.created",
     "rule.revoked",
     "rule.expired",

@@ -22,6 +22,10 @@ pub fn event_clause(values: &TemplateValues<'_>) -> String {
         "change.unapproved" => format!("{actor} took back the approval"),
         "change.rejected" => format!("Rejected by {actor}"),
         "change.expired" => "Expired without a decision".to_owned(),
+        "change.escalated" => match values.names("/change/terms/escalate/to").as_str() {
+            "" => "Nobody has decided yet, so others may decide too".to_owned(),
+            names => format!("Nobody has decided yet, so {names} may decide too"),
+        },
         "change.withdrawn" => format!("Withdrawn by {actor}"),
         "change.stale" => "Stale, its target has changed".to_owned(),
         "change.refreshed" => "Previewed again, needs a decision".to_owned(),

@@ -157,6 +157,12 @@ impl<'a> TemplateValues<'a> {
         self.link
     }
 
+    /// Returns the names of a JSON array on one line. Empty if the event does not have it.
+    #[must_use]
+    pub fn names(&self, pointer: &str) -> String {
+        self.event.pointer(pointer).map_or_else(String::new, summary::join_names)
+    }
+
     /// Returns a value, truncated and on one line but not escaped. Empty if the event does not have it.
     #[must_use]
     pub fn get(&self, name: &str) -> String {

@@ -245,6 +245,28 @@ async fn failed_apply_leaves_everything_unchanged() {
 }
 
 #[tokio::test]
+async fn added_or_earlier_escalation_waits_for_consent() {
+    let policy = |groups: &str, review: &str| {
+        format!("policy: {{ groups: {{ dba: [ann], {groups} }}, review: {{ reviewers: [dba], {review} }} }}\n")
+    };
+    let gateway = TestGateway::new(&policy("oncall: [bob]", ""));
+    let escalation = || gateway.reloader.config().policy.review.escalate.as_ref().map(|escalation| escalation.after);
+    gateway.reload(&policy("oncall: [bob]", "escalate: { after: 30m, to: [oncall] }")).await;
+    let waiting = gateway.reloader.status().waiting.unwrap();
+    let texts: Vec<_> = waiting.loosenings.iter().map(|l| (l.key.as_str(), l.from.as_str(), l.to.as_str())).collect();
+    assert_eq!(texts, [("policy.review", "no escalation", "escalation to oncall after 1800 s")]);
+    assert_eq!(escalation(), None);
+    gateway.reloader.decide(&waiting.digest, true, "alice").await.unwrap();
+    assert_eq!(escalation(), Some(1800));
+    gateway.reload(&policy("oncall: [bob]", "escalate: { after: 1h, to: [oncall] }")).await;
+    assert_eq!((gateway.reloader.status().waiting.is_none(), escalation()), (true, Some(3600)));
+    gateway.reload(&policy("oncall: [bob]", "escalate: { after: 10m, to: [oncall] }")).await;
+    assert_eq!((gateway.reloader.status().waiting.is_some(), escalation()), (true, Some(3600)));
+    gateway.reload(&policy("oncall: [bob, eve]", "escalate: { after: 1h, to: [oncall] }")).await;
+    assert_eq!(gateway.reloader.status().waiting.unwrap().loosenings[0].key, "policy.groups.oncall");
+}
+
+#[tokio::test]
 async fn looser_changes_wait_and_the_rest_applies() {
     let gateway = TestGateway::new(SERVERS);
     let looser = "mcpServers: { b: { command: y, trust_annotations: true }, c: { command: z, env: { T: '${TOKEN}' } } }\n\

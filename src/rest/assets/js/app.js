@@ -229,6 +229,10 @@ export class App {
       announce(`New change: ${event.change.summary}`);
       if (isReviewerOf(event.change, this.#me) && !isBarredAsProposer(event.change, this.#me)) queueNotification(event.change, (id) => go(routeTo('inbox', id)));
     }
+    if (name === 'escalated' && isReviewerOf(event.change, this.#me) && !isBarredAsProposer(event.change, this.#me)) {
+      announce(`Nobody has decided yet: ${event.change.summary}`);
+      queueNotification(event.change, (id) => go(routeTo('inbox', id)));
+    }
     if (name === 'outcome_unknown') notice(`Outcome unknown: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'question', action: { label: 'Open', run: () => go(routeTo('inbox', event.change.id)) } });
     if (name === 'failed') notice(`Failed: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'alert', action: { label: 'Open', run: () => go(routeTo('history', event.change.id)) } });
   }

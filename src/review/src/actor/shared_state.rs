@@ -15,6 +15,8 @@ pub(crate) struct SharedChangeState {
     pub watchers: Arc<Watchers>,
     pub counts: Counts,
     pub deadlines: Deadlines,
+    /// The times from which further reviewers may decide on undecided changes, until they are recorded.
+    pub escalations: Deadlines,
     pub duplicates: DuplicateCalls,
 }
 
@@ -24,8 +26,23 @@ impl SharedChangeState {
             watchers: Watchers::new(max_waiters),
             counts: Counts::new(counts),
             deadlines: Deadlines::default(),
+            escalations: Deadlines::default(),
             duplicates: DuplicateCalls::default(),
         })
+    }
+
+    /// Schedules the escalation of a change while it waits for a decision.
+    pub(crate) fn schedule_escalation(
+        &self,
+        id: &str,
+        state: ChangeState,
+        escalates_at: Option<Timestamp>,
+        now: Timestamp,
+    ) {
+        match escalates_at.filter(|_| matches!(state, ChangeState::Pending | ChangeState::Stale)) {
+            Some(at) => self.escalations.insert(id, at, now),
+            None => self.escalations.remove(id),
+        }
     }
 
     /// Adds an open change to the deadlines and to the index of duplicates.

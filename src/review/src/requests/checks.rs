@@ -55,17 +55,23 @@ pub(crate) fn check_comment(change: &Arc<Change>, comment: Option<&str>) -> Resu
     Err(refusal_error(ErrorKind::CommentRequired, message, change))
 }
 
-/// Rejects a reviewer whom the rule does not admit.
+/// Rejects a reviewer whom the rule does not admit at this time.
 pub(crate) fn check_reviewer(
     inner: &Inner,
     reviewer: &Principal,
     change: &Arc<Change>,
 ) -> Result<(), ChangeRequestError> {
-    if inner.config.reviewers.may_decide(&change.terms, reviewer) {
+    let now = inner.config.now();
+    let reviewers = change.terms.reviewers_at(change.created_at, now);
+    if inner.config.reviewers.may_decide(&reviewers, reviewer) {
         return Ok(());
     }
-    Err(refusal_error(ErrorKind::Forbidden, "The rule for this change asks for other reviewers", change)
-        .with("reviewers", change.terms.reviewers.as_slice()))
+    let refused = refusal_error(ErrorKind::Forbidden, "The rule for this change asks for other reviewers", change)
+        .with("reviewers", reviewers);
+    Err(match change.terms.escalates_at(change.created_at).filter(|at| *at > now) {
+        Some(at) => refused.with("escalatesAt", at.to_string()),
+        None => refused,
+    })
 }
 
 /// Rejects a reviewer who did not sign in as recently or as strongly as the rule requires.

@@ -179,5 +179,6 @@ fn waits_for(inner: &Inner, step: &Change, reviewer: &Principal, approves: bool)
         .decisions
         .iter()
         .any(|vote| vote.verdict == ReviewVerdict::Approve && Person::from_decision(vote).is_same_as(person));
-    inner.config.reviewers.may_decide(&step.terms, reviewer) && !(approves && has_voted)
+    let reviewers = step.terms.reviewers_at(step.created_at, inner.config.now());
+    inner.config.reviewers.may_decide(&reviewers, reviewer) && !(approves && has_voted)
 }

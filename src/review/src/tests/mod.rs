@@ -5,6 +5,7 @@ mod crashes;
 mod decisions;
 mod dialogues;
 mod edits;
+mod escalation;
 mod execution;
 mod failing_store;
 mod feed;

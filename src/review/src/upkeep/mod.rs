@@ -1,6 +1,7 @@
-//! Periodic work on changes: expires them, voids votes that are no longer valid, marks the outcome of changes whose node is
+//! Periodic work on changes: expires them, records when further reviewers may decide, voids votes that are no longer valid, marks the outcome of changes whose node is
 //! gone as unknown, moves plans on, and prunes old changes. The leading node does it until the gateway closes.
 
+pub mod escalation;
 pub mod expiry;
 pub mod orphans;
 pub mod plans;

@@ -14,9 +14,10 @@ const MAX_NAMES: usize = 10;
 /// Returns the event that removes approvals that are no longer valid, or `None` if all are valid.
 pub(crate) fn void_event(inner: &Inner, change: &Change) -> Result<Option<ChangeEvent>, McpError> {
     let (mut valid, mut void) = (Vec::new(), Vec::new());
+    let reviewers = change.terms.reviewers_at(change.created_at, inner.config.now());
     for vote in &change.decisions {
         let is_valid =
-            vote.verdict != ReviewVerdict::Approve || inner.config.reviewers.is_vote_valid(&change.terms, vote)?;
+            vote.verdict != ReviewVerdict::Approve || inner.config.reviewers.is_vote_valid(&reviewers, vote)?;
         if is_valid { valid.push(vote.clone()) } else { void.push(vote) }
     }
     Ok((!void.is_empty()).then(|| ChangeEvent::Void { reason: reason(&void), valid }))

@@ -151,7 +151,8 @@ impl StandingRules {
             let message = "the call counts as another operation than the change shows; propose the change again";
             return Err(McpError::new(ErrorKind::VersionConflict, message));
         }
-        if !reviewers.may_decide(&change.terms, by) {
+        // A rule outlasts the change, so those who may decide only because the change has waited long do not create one.
+        if !reviewers.may_decide(&change.terms.reviewers, by) {
             return forbidden("the change requires other reviewers");
         }
         if request.verdict == StandingVerdict::Deny {

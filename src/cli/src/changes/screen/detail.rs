@@ -186,6 +186,8 @@ fn write_summary(out: &mut DetailWriter, change: &Change, now: Timestamp) {
     }
     if !terms.reviewers.is_empty() {
         conditions.push(format!("decided by {}", terms.reviewers.join(", ")));
+        let escalation = render::describe_escalation(terms, change.created_at, now);
+        conditions.extend(escalation.filter(|_| matches!(change.state, ChangeState::Pending | ChangeState::Stale)));
     }
     if terms.require_comment {
         conditions.push("needs a comment".to_owned());

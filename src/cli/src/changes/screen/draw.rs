@@ -279,7 +279,7 @@ fn hints(app: &App) -> String {
     {
         return format!("{more} approved: u undoes it, {}s left", remaining.as_secs() + 1);
     }
-    let is_barred = app.me.current_approval_barrier(&detail.change).is_some();
+    let is_barred = app.me.current_approval_barrier(&detail.change, app.now).is_some();
     let keys = match detail.change.state {
         ChangeState::Pending if is_barred => "r reject  e edit  j k next  q back  ? help",
         ChangeState::Pending if app.me.may_decide && detail.change.preview.failed.is_some() => {

@@ -232,7 +232,7 @@ impl App {
 
     /// Returns `true` and reports why if somebody else has to approve the change.
     fn report_approval_barrier(&mut self, change: &Change) -> bool {
-        let barrier = self.me.approval_barrier(&ListedChange::from_change(change));
+        let barrier = self.me.approval_barrier(&ListedChange::from_change(change), self.now);
         if let Some(barrier) = &barrier {
             self.set_status(Tone::Bad, barrier.as_str());
         }
@@ -345,7 +345,8 @@ impl App {
         if selected.is_empty() {
             return self.report_problem("Nothing is selected; x selects.");
         }
-        let barrier = selected.iter().find_map(|entry| Some((entry.id.clone(), self.me.approval_barrier(entry)?)));
+        let barrier =
+            selected.iter().find_map(|entry| Some((entry.id.clone(), self.me.approval_barrier(entry, self.now)?)));
         if let Some((id, reason)) = barrier {
             self.arrange(Some(&id));
             return self.report_problem(format!("{reason} x deselects it."));

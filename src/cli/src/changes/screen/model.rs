@@ -258,7 +258,7 @@ impl App {
         if let Some(detail) = &mut self.detail {
             let minute = self.now.as_second() / 60;
             if detail.layout_key != Some((layout, minute)) {
-                let approval_barrier = self.me.current_approval_barrier(&detail.change);
+                let approval_barrier = self.me.current_approval_barrier(&detail.change, self.now);
                 let view = detail::DetailView { change: &detail.change, timeline: &detail.timeline, approval_barrier };
                 let (lines, end) = detail::render(&view, self.now, layout, self.theme);
                 if detail.diff_end != 0 && detail.diff_end != end {

@@ -254,6 +254,7 @@ fn approval_is_not_offered_to_barred_reviewers() {
         "reviewer": "desk", "owner": "alice", "verdict": "approve", "at": "2027-01-01T00:01:00Z", "version": 1
     }]});
     let not_asked = json!({"terms": {"reviewers": ["dba"]}});
+    let escalating = json!({"terms": {"reviewers": ["dba"], "escalate": {"after": 9_000_000_000_u64, "to": ["ops"]}}});
     let blind = json!({"terms": {"previewRequired": true}, "preview": {"kind": "arguments"}});
     let sign_in = json!({"terms": {"signIn": {"maxAge": 300}}});
     for (more, why) in [
@@ -262,6 +263,7 @@ fn approval_is_not_offered_to_barred_reviewers() {
         (agent, "An agent proposed this change in your name, so somebody else has to approve it."),
         (voted, "You have approved this. One more approval is needed."),
         (not_asked, "Under this rule only dba can decide, and you are not one of them."),
+        (escalating, "Under this rule only dba can decide, and you are not one of them."),
         (blind, "The rule requires a preview and there is none"),
         (sign_in, "The rule requires another sign-in, so this can only be approved in the dashboard."),
     ] {
@@ -277,7 +279,8 @@ fn approval_is_not_offered_to_barred_reviewers() {
         assert_eq!(type_keys(&mut app, "qxA"), None);
         assert!(app.status.0.contains(why) && app.status.0.ends_with("x deselects it."), "{:?}", app.status);
     }
-    for terms in [json!({"reviewers": ["ops"]}), json!({"reviewers": ["reviewer"]})] {
+    let escalated = json!({"reviewers": ["dba"], "escalate": {"after": 1, "to": ["ops"]}});
+    for terms in [json!({"reviewers": ["ops"]}), json!({"reviewers": ["reviewer"]}), escalated] {
         let change = change_with("chg_1", 1, "pending", &json!({"terms": terms}));
         let mut app = app("reviewer", std::slice::from_ref(&change), (120, 24));
         open(&mut app, change);

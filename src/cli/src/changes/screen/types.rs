@@ -41,28 +41,29 @@ impl CurrentUser {
         }
     }
 
-    /// Returns `true` if the rule asks this person to decide, directly or through a role or a group.
-    fn is_asked(&self, terms: &Terms) -> bool {
-        let includes_user = |name: &String| match Role::parse(name) {
+    /// Returns `true` if this person is one of the reviewers, directly or through a role or a group.
+    fn is_asked(&self, reviewers: &[&str]) -> bool {
+        let includes_user = |name: &&str| match Role::parse(name) {
             Some(Role::Admin) => self.role == Role::Admin.as_str(),
             Some(_) => true,
-            None => self.groups.contains(name),
+            None => self.groups.iter().any(|group| group == name),
         };
-        terms.reviewers.is_empty() || terms.reviewers.iter().any(includes_user)
+        reviewers.is_empty() || reviewers.iter().any(includes_user)
     }
 
     /// Returns why the current user cannot approve a change that still needs approvals.
-    pub fn current_approval_barrier(&self, change: &Change) -> Option<String> {
+    pub fn current_approval_barrier(&self, change: &Change, now: Timestamp) -> Option<String> {
         let waits = self.may_decide && change.state == ChangeState::Pending;
-        waits.then(|| self.approval_barrier(&ListedChange::from_change(change))).flatten()
+        waits.then(|| self.approval_barrier(&ListedChange::from_change(change), now)).flatten()
     }
 
     /// Returns why the current user cannot approve a pending change, in the words of the dashboard; `None` if they can.
     /// The gateway checks the same.
-    pub fn approval_barrier(&self, entry: &ListedChange) -> Option<String> {
+    pub fn approval_barrier(&self, entry: &ListedChange, now: Timestamp) -> Option<String> {
         let terms = &entry.terms;
-        if !self.is_asked(terms) {
-            let reviewers = terms.reviewers.join(", ");
+        let reviewers = terms.reviewers_at(entry.created_at, now);
+        if !self.is_asked(&reviewers) {
+            let reviewers = reviewers.join(", ");
             return Some(format!("Under this rule only {reviewers} can decide, and you are not one of them."));
         }
         if Person::from_proposer(&entry.proposer).may_be_same_as(self.person()) {

@@ -112,6 +112,22 @@ fn question(key: &str) -> Question {
 }
 
 #[test]
+fn nothing_but_a_vote_approves_however_late() {
+    for &state in ChangeState::VARIANTS.iter().filter(|state| **state != ChangeState::Approved) {
+        let mut change = change(state);
+        change.terms.reviewers = vec!["dba".into()];
+        change.terms.escalate = Some(crate::changes::Escalation { after: 60, to: vec!["oncall".into()] });
+        for (name, event) in events(&change) {
+            let is_vote = matches!(event, ChangeEvent::Decide(_));
+            for second in [0, 60, 3600, 400_000_000] {
+                let after = apply(&change, event.clone(), time_at(second)).map(|step| step.after.state);
+                assert!(is_vote || after != Ok(ChangeState::Approved), "{name} in {state:?} at {second}");
+            }
+        }
+    }
+}
+
+#[test]
 fn questions_end_once_or_with_the_call() {
     let ask = |change: &Change, key| apply(change, ChangeEvent::Ask { question: question(key) }, time_at(3));
     let answer = |change: &Change, key: &str| {

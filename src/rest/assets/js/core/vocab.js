@@ -30,6 +30,7 @@ export const EVENTS = {
   created: { label: 'proposed this change', icon: 'plus', tone: 'grey' },
   voted: { label: 'voted', icon: 'check', tone: 'accent' },
   failing_call_returned: { label: 'proposed a call that must fail, and got it back', icon: 'undo', tone: 'grey' },
+  escalated: { label: 'let further people decide, because nobody had', icon: 'person', tone: 'amber' },
   edited: { label: 'edited the change', icon: 'pencil', tone: 'grey' },
   approved: { label: 'approved', icon: 'check', tone: 'green' },
   unapproved: { label: 'undid the approval', icon: 'undo', tone: 'amber' },
@@ -87,7 +88,7 @@ export const VERIFICATIONS = {
 /** The events by topic, for the filter of the audit trail. */
 export const EVENT_GROUPS = [
   ['Decisions', ['voted', 'approved', 'rejected', 'unapproved']],
-  ['Changes', ['created', 'failing_call_returned', 'edited', 'stale', 'refreshed', 'withdrawn', 'expired']],
+  ['Changes', ['created', 'failing_call_returned', 'escalated', 'edited', 'stale', 'refreshed', 'withdrawn', 'expired']],
   ['Execution', ['executing', 'asked', 'answered', 'applied', 'failed', 'outcome_unknown', 'late_result', 'settled', 'verified']],
   ['Standing rules', ['standing_rule_created', 'standing_rule_revoked', 'standing_rule_expired', 'standing_rule_orphaned', 'standing_rule_used', 'standing_rules_used']],
   ['Configuration, keys and data', ['configuration_accepted', 'configuration_refused', 'configuration_started', 'servers_edited', 'server_tried', 'server_trial_requested', 'server_trial_refused', 'key_created', 'key_revoked', 'person_revoked', 'account_connected', 'account_disconnected', 'policy_recorded', 'records_anchored', 'redacted', 'restored']],

@@ -9,7 +9,7 @@ import { hasRowsBeyond } from '../core/rowtable.js';
 import { count, plural, quote, visibleString } from '../core/text.js';
 import { PRESS_GUARD_MS, time, until } from '../core/time.js';
 import { isDecidable } from '../core/vocab.js';
-import { approvalsOf, hasVoted, isReviewerOf, isBarredAsProposer, showsEffect } from './terms.js';
+import { approvalsOf, hasVoted, isReviewerOf, isBarredAsProposer, reviewersOf, showsEffect } from './terms.js';
 import { isUndoable } from './undo.js';
 
 // A faster second press is part of a double click.
@@ -70,6 +70,11 @@ export class DecisionBar {
     this.#altered = altered && !afterConflict;
     this.#afterConflict = afterConflict;
     this.#render();
+  }
+
+  /** Shows again what the user may do, which time may have changed. */
+  refresh() {
+    if (this.#change !== null) this.#render();
   }
 
   // Disables the button for a moment.
@@ -173,7 +178,7 @@ export class DecisionBar {
   // Returns the icon and text that tell why this person cannot approve, or null. The gateway enforces the same rules.
   #obstacle() {
     const change = this.#change;
-    if (!isReviewerOf(change, this.#me)) return ['person', `Under this rule only ${change.terms.reviewers.join(', ')} can decide, and you are not one of them.`];
+    if (!isReviewerOf(change, this.#me)) return ['person', `Under this rule only ${reviewersOf(change).join(', ')} can decide, and you are not one of them.`];
     if (isBarredAsProposer(change, this.#me)) {
       const { principal, claims } = change.proposer;
       const byOther = claims ? 'An agent proposed this change in your name' : 'This change was proposed with a key of the same owner as yours';

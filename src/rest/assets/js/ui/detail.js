@@ -6,6 +6,7 @@ import { differences } from '../core/compare.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { visibleString } from '../core/text.js';
+import { now } from '../core/time.js';
 import { isDecidable, eventOf, stateOf } from '../core/vocab.js';
 import { go, routeTo } from '../core/router.js';
 import * as content from './content.js';
@@ -15,12 +16,14 @@ import { openEdit } from './edit.js';
 import { openRule } from './rule.js';
 import { needsSignIn, signInButton } from './signinagain.js';
 import { emptyState, errorState, skeleton } from './states.js';
-import { isReviewerOf, mayEdit } from './terms.js';
+import { escalationTime, isReviewerOf, mayEdit } from './terms.js';
 import { actor, timeline } from './timeline.js';
 
 const MAX_UNFOLDED = 60;
 // The interval in milliseconds at which an approved change is read again.
 const POLL_INTERVAL = 2000;
+// Browsers run timers with a longer delay at once.
+const MAX_TIMEOUT = 2 ** 31 - 1;
 
 export class Detail {
   element;
@@ -40,6 +43,7 @@ export class Detail {
   #fetching = null;
   #fetchAgain = false;
   #pollTimer = null;
+  #escalationTimer = null;
   #focusWanted = false;
   #openFolds = new Set();
   #parts;
@@ -121,6 +125,7 @@ export class Detail {
 
   changed(event) {
     if (event.change.id !== this.#id) return;
+    if (event.type === 'change.escalated') this.#showEscalation(this.#id);
     if (this.#shown && this.#shown.change.version >= event.change.version) return;
     this.#cause = event;
     this.#fetch(true);
@@ -172,6 +177,7 @@ export class Detail {
     // The same version is painted again only if there is a message to show.
     const same = before && before.change.version === current.change.version && before.change.waitsFor?.change === current.change.waitsFor?.change;
     this.#pollApproved(current.change);
+    this.#awaitEscalation(current.change);
     if (before && (before.change.version > current.change.version || (same && !conflict && !own))) return;
     this.#shown = current;
     const { change } = current;
@@ -181,7 +187,7 @@ export class Detail {
     const isNewVersion = before !== null && before.change.version !== change.version;
     const hadFocus = this.#bar.element.contains(document.activeElement) || this.#parts.head.contains(document.activeElement);
     this.#rememberFolds();
-    fill(this.#parts.head, content.head(change, this.#actions(change)), content.statedReason(change), content.review(change), content.requirements(change));
+    this.#showHead(change);
     this.#showNotes(current, { altered, isNewVersion, conflict });
     const source = current.source ?? 'null';
     const result = content.result(change);
@@ -196,6 +202,29 @@ export class Detail {
     this.#seen(change);
   }
 
+  #showHead(change) {
+    fill(this.#parts.head, content.head(change, this.#actions(change)), content.statedReason(change), content.review(change), content.requirements(change));
+  }
+
+  // Time lets further reviewers decide. The event of that moment arrives only if the leading node is this one.
+  #awaitEscalation(change) {
+    clearTimeout(this.#escalationTimer);
+    const at = escalationTime(change);
+    const wait = at === null || !isDecidable(change.state) ? 0 : at - now();
+    if (wait > 0 && wait < MAX_TIMEOUT) this.#escalationTimer = setTimeout(() => this.#showEscalation(change.id), wait);
+  }
+
+  #showEscalation(id) {
+    if (this.#id !== id || !this.#shown) return;
+    const hadFocus = this.#parts.head.contains(document.activeElement);
+    this.#rememberFolds();
+    this.#showHead(this.#shown.change);
+    this.#restoreFolds();
+    if (hadFocus) this.focus();
+    this.#bar.refresh();
+    this.#loadTimeline(id);
+  }
+
   // There is no event for a change that starts to wait for another one, so approved changes are polled.
   #pollApproved({ id, state }) {
     clearTimeout(this.#pollTimer);
@@ -208,7 +237,8 @@ export class Detail {
     const button = (act, iconName, text, key, run) => h('button', { type: 'button', class: 'ghost small', data: { act }, 'aria-keyshortcuts': key, title: key ? `${text} (${key})` : text, onclick: run }, icon(iconName), h('span', null, text));
     return h('span', { class: 'detail-actions' },
       isReviewer && isDecidable(change.state) && mayEdit(change.terms) && button('edit', 'pencil', 'Edit', 'e', () => this.edit()),
-      isReviewer && button('rule', 'rule', 'Create standing rule…', null, () => this.#rule()),
+      // A rule outlasts the change, so an escalation does not let anybody create one.
+      isReviewerOf({ terms: change.terms }, this.#me) && button('rule', 'rule', 'Create standing rule…', null, () => this.#rule()),
       button('print', 'print', 'Print', null, () => {
         this.#unfold();
         print();

@@ -3,7 +3,7 @@
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { count, quote, visibleString } from '../core/text.js';
-import { time } from '../core/time.js';
+import { now, time } from '../core/time.js';
 import { reviewerName } from '../core/vocab.js';
 
 const UNITS = [[86_400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
@@ -36,9 +36,23 @@ export function isBarredAsProposer(change, me) {
 
 const ROLES = ['agent', 'viewer', 'reviewer', 'admin'];
 
-/** Returns true if the rule lets this user decide: it names no reviewers, or a role or group of the user. */
-export function isReviewerOf({ terms }, me) {
-  const reviewers = terms?.reviewers ?? [];
+/** Returns the time in milliseconds from which further reviewers may decide, or null if the rule names none. */
+export function escalationTime({ terms, createdAt }) {
+  if (!terms?.escalate || !terms.reviewers?.length) return null;
+  const at = Date.parse(createdAt) + terms.escalate.after * 1000;
+  return Number.isFinite(at) ? at : null;
+}
+
+/** Returns the roles and groups that may decide now. None means every reviewer. */
+export function reviewersOf(change) {
+  const reviewers = change.terms?.reviewers ?? [];
+  const at = escalationTime(change);
+  return at === null || at > now() ? reviewers : [...new Set([...reviewers, ...change.terms.escalate.to])];
+}
+
+/** Returns true if this user may decide now: the rule names no reviewers, or a role or group of the user. */
+export function isReviewerOf(change, me) {
+  const reviewers = reviewersOf(change);
   if (!me.mayDecide) return false;
   return reviewers.length === 0 || reviewers.some((name) => (name === 'admin' ? me.role === 'admin' : ROLES.includes(name) || (me.groups ?? []).includes(name)));
 }
@@ -53,7 +67,9 @@ export const hasVoted = (change, me) => approvalsOf(change).some((d) => (d.owner
 export function termsLine(change) {
   const { terms } = change;
   const parts = [];
-  if (terms.reviewers?.length) parts.push(part('person', 'Decided by ', terms.reviewers.slice(0, 8).map((name, n) => [n > 0 && ', ', h('strong', null, quote(name, 60))])));
+  const names = (all) => all.slice(0, 8).map((name, n) => [n > 0 && ', ', h('strong', null, quote(name, 60))]);
+  const escalation = escalationTime(change);
+  if (terms.reviewers?.length) parts.push(part('person', 'Decided by ', names(terms.reviewers), escalation !== null && [', ', time(new Date(escalation).toISOString(), 'countdown'), ' also by ', names(terms.escalate.to)]));
   if (terms.quorum > 1) parts.push(part('check', `${count(terms.quorum)} people have to approve`));
   if (terms.requireComment) parts.push(part('pencil', 'Each decision needs a comment'));
   if (terms.previewRequired) parts.push(part('eye', 'Needs a preview'));

@@ -1,0 +1,91 @@
+//! Records and announces that further reviewers may decide on a change, because nobody has for some time. They may from that
+//! time on in any case ([`Terms::reviewers_at`](countersign_domain::changes::Terms::reviewers_at)); nothing here touches the
+//! change, and time never approves anything.
+
+use std::sync::Arc;
+
+use futures_util::{StreamExt, stream};
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::wait_for_turn;
+use crate::{draft::live_event, inner::Inner};
+use countersign_domain::changes::{Change, ChangeState, machine::SYSTEM};
+use countersign_store::{AuditSearch, Record, StoreError, WriteError, WriteRequest, write};
+
+/// The audit entry of an escalation.
+const EVENT: &str = "escalated";
+/// The live event on the feed.
+const FEED_EVENT: &str = "change.escalated";
+/// The maximum number of changes read in one round.
+const BATCH_SIZE: usize = 256;
+
+/// Records due escalations until the gateway closes.
+pub(crate) async fn run(inner: Arc<Inner>) {
+    while wait_for_turn(&inner, inner.config.expiry_interval).await {
+        while escalate_due(&inner).await == BATCH_SIZE && !inner.shutdown.stop.is_cancelled() {}
+    }
+}
+
+/// Records due escalations, and returns the number of changes that were dealt with. A change that cannot be read or recorded
+/// stays due.
+pub(crate) async fn escalate_due(inner: &Inner) -> usize {
+    let due = inner.shared.escalations.due(inner.config.now(), BATCH_SIZE);
+    let checked = stream::iter(due).map(|id| async move {
+        match escalate(inner, &id).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(%error, change = id, "the escalation of a change could not be recorded yet");
+                false
+            }
+        }
+    });
+    checked.buffer_unordered(32).filter(|is_done| std::future::ready(*is_done)).count().await
+}
+
+/// Records the escalation of one change, unless it is decided, recorded already or not due yet.
+async fn escalate(inner: &Inner, id: &str) -> Result<(), StoreError> {
+    let (change, now) = (inner.store.get(id).await?, inner.config.now());
+    let undecided = change.filter(|change| matches!(change.state, ChangeState::Pending | ChangeState::Stale));
+    let due = undecided.and_then(|change| Some((change.terms.escalates_at(change.created_at)?, change)));
+    match due {
+        Some((at, change)) if at > now => inner.shared.schedule_escalation(id, change.state, Some(at), now),
+        Some((_, change)) => {
+            if !is_recorded(inner, id).await? {
+                record(inner, &change, now).await?;
+            }
+            inner.shared.escalations.remove(id);
+        }
+        None => inner.shared.escalations.remove(id),
+    }
+    Ok(())
+}
+
+async fn is_recorded(inner: &Inner, id: &str) -> Result<bool, StoreError> {
+    let search = AuditSearch { change: Some(id.to_owned()), events: vec![EVENT.to_owned()], ..AuditSearch::default() };
+    let mut before = None;
+    loop {
+        let found = inner.store.search_audit(search.clone(), before, 1).await?;
+        if !found.entries.is_empty() {
+            return Ok(true);
+        }
+        before = found.next;
+        if before.is_none() {
+            return Ok(false);
+        }
+    }
+}
+
+/// Records the escalation in the audit trail, and then announces it on the feed.
+async fn record(inner: &Inner, change: &Change, now: Timestamp) -> Result<(), StoreError> {
+    let to = change.terms.escalate.as_ref().map(|escalation| &escalation.to);
+    let details = json!({ "version": change.version, "to": to }).to_string();
+    let record = Record { change: change.id.clone(), ..Record::new(EVENT, now, SYSTEM, details) };
+    match write(&*inner.store, WriteRequest::Record(record)).await {
+        Ok(()) => {}
+        Err(WriteError::Store(error)) => return Err(error),
+        Err(error) => return Err(StoreError::BadRecord(format!("{}: {error}", change.id))),
+    }
+    inner.feed.publish_live(&live_event(FEED_EVENT, change, now));
+    Ok(())
+}
