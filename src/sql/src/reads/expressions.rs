@@ -8,8 +8,8 @@ use sqlparser::ast::{
     WindowFrameBound, WindowSpec, WindowType,
 };
 
-use super::{Check, QueryChecker, fold_case};
-use crate::{Dialect, names::unquote};
+use super::{Check, QueryChecker};
+use crate::Dialect;
 
 impl QueryChecker {
     pub(super) fn check_expressions(&mut self, expressions: &[Expr]) -> Check {
@@ -26,7 +26,7 @@ impl QueryChecker {
             Expr::Identifier(_) | Expr::Value(_) | Expr::Wildcard(_) | Expr::QualifiedWildcard(..) => Ok(()),
             Expr::CompoundIdentifier(parts) => {
                 if let [.., table, column] = parts.as_slice() {
-                    self.qualified_names.push((fold_case(table), fold_case(column)));
+                    self.qualified_names.push((self.exact_name(table), self.exact_name(column)));
                 }
                 Ok(())
             }
@@ -177,15 +177,6 @@ impl QueryChecker {
 
     fn is_harmless(&self, function: &Ident) -> bool {
         self.dialect.is_harmless_function(&self.exact_name(function))
-    }
-
-    /// Returns a name as the database compares it: PostgreSQL keeps the case of quoted names.
-    fn exact_name(&self, name: &Ident) -> String {
-        if self.dialect == Dialect::Postgres && name.quote_style.is_some() {
-            unquote(name)
-        } else {
-            unquote(name).to_ascii_lowercase()
-        }
     }
 
     fn check_function(&mut self, function: &Function) -> Check {

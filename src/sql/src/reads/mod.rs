@@ -11,6 +11,7 @@ use sqlparser::{
     keywords::Keyword,
 };
 
+use self::tables::RowSource;
 use crate::{
     Dialect,
     names::unquote,
@@ -70,7 +71,7 @@ const VALUELESS_PRAGMAS: &[&str] = &[
 /// # Errors
 /// Returns the reason why it may do more.
 pub fn check(dialect: Dialect, parsed: &ParsedStatement) -> Check {
-    let mut checker = QueryChecker { dialect, table_functions: Vec::new(), qualified_names: Vec::new() };
+    let mut checker = QueryChecker { dialect, row_sources: Vec::new(), qualified_names: Vec::new() };
     match &parsed.statement {
         Statement::Query(query) => {
             refuse_writing_keywords(&parsed.keywords)?;
@@ -196,9 +197,8 @@ fn last_part(name: &ObjectName) -> Option<String> {
 /// Checks the nodes of a query.
 struct QueryChecker {
     dialect: Dialect,
-    /// Names of the functions in FROM clauses, with the names of their columns. They are collected for PostgreSQL
-    /// only, because no other database takes a qualified name for a call.
-    table_functions: Vec<(String, Vec<String>)>,
+    /// The sources of rows in FROM clauses.
+    row_sources: Vec<RowSource>,
     /// Qualified names of columns: the last two parts.
     qualified_names: Vec<(String, String)>,
 }
@@ -313,22 +313,27 @@ impl QueryChecker {
         named_window.iter().try_for_each(|window| self.check_named_window(window))
     }
 
-    /// Checks that no qualified name calls a function. PostgreSQL takes `f.name` for `name(f)` where `f` is a function in
-    /// FROM and has no such column.
+    /// Checks that every qualified name means a column. PostgreSQL takes `f.name` for `name(f)` where `f` is a function in
+    /// FROM and has no such column; no other database does.
     fn check_qualified_names(&self) -> Check {
-        let is_call = |(table, column): &&(String, String)| {
-            self.table_functions
-                .iter()
-                .any(|(name, columns)| name == table && name != column && !columns.contains(column))
+        let is_column = |(table, column): &(String, String)| {
+            let mut sources = self.row_sources.iter().filter(|source| source.name == *table).peekable();
+            sources.peek().is_some() && sources.all(|source| source.may_have_column(column))
         };
-        match self.qualified_names.iter().find(is_call) {
-            Some((table, column)) => Err(format!("{table}.{column} may call a function")),
-            None => Ok(()),
+        match self.qualified_names.iter().find(|name| !is_column(name)) {
+            Some((table, column)) if self.dialect == Dialect::Postgres => {
+                Err(format!("{table}.{column} may call a function"))
+            }
+            _ => Ok(()),
         }
     }
-}
 
-/// Returns a name for comparisons that ignore case.
-fn fold_case(name: &Ident) -> String {
-    unquote(name).to_lowercase()
+    /// Returns a name as the database compares it: PostgreSQL keeps the case of quoted names.
+    fn exact_name(&self, name: &Ident) -> String {
+        if self.dialect == Dialect::Postgres && name.quote_style.is_some() {
+            unquote(name)
+        } else {
+            unquote(name).to_ascii_lowercase()
+        }
+    }
 }

@@ -1,11 +1,11 @@
 //! Tables, functions and other sources of rows in a query.
 
 use sqlparser::ast::{
-    Join, JoinConstraint, JoinOperator, ObjectName, ObjectNamePart, TableAlias, TableFactor, TableFunctionArgs,
+    Ident, Join, JoinConstraint, JoinOperator, ObjectName, ObjectNamePart, TableAlias, TableFactor, TableFunctionArgs,
     TableWithJoins,
 };
 
-use super::{Check, QueryChecker, fold_case, is_read_without_value, last_part, pragma_reason};
+use super::{Check, QueryChecker, is_read_without_value, last_part, pragma_reason};
 use crate::Dialect;
 
 /// Words that PostgreSQL takes for functions in a FROM clause, unless they are in quotes.
@@ -26,6 +26,22 @@ const KEYWORD_FUNCTIONS: &[&str] = &[
 
 /// Names of virtual tables that read files, in the shell and the extensions of SQLite.
 const FILE_TABLES: &[&str] = &["fsdir", "zipfile", "csv", "readfile"];
+
+/// Bytes after which PostgreSQL cuts off a name.
+const MAX_NAME_BYTES: usize = 63;
+
+/// A source of rows in a FROM clause.
+pub(super) struct RowSource {
+    pub(super) name: String,
+    /// The known columns of a function, or `None` for a table or a query. Only functions of users take rows of these.
+    columns: Option<Vec<String>>,
+}
+
+impl RowSource {
+    pub(super) fn may_have_column(&self, name: &str) -> bool {
+        self.columns.as_ref().is_none_or(|columns| columns.iter().any(|column| column == name))
+    }
+}
 
 impl QueryChecker {
     pub(super) fn check_table_with_joins(&mut self, table: &TableWithJoins) -> Check {
@@ -50,10 +66,11 @@ impl QueryChecker {
         };
         match constraint {
             JoinConstraint::On(condition) => self.check_expression(condition),
-            JoinConstraint::Using(_)
-            | JoinConstraint::UsingAlias(..)
-            | JoinConstraint::Natural
-            | JoinConstraint::None => Ok(()),
+            JoinConstraint::UsingAlias(_, alias) => {
+                self.add_rows(Some(alias));
+                Ok(())
+            }
+            JoinConstraint::Using(_) | JoinConstraint::Natural | JoinConstraint::None => Ok(()),
         }
     }
 
@@ -80,11 +97,16 @@ impl QueryChecker {
                         self.add_table_function(name, alias.as_ref())
                     }
                     Some(_) => Err("it has unknown clauses".to_owned()),
-                    None => self.check_table_name(name),
+                    None => {
+                        let own_name = name.0.last().and_then(ObjectNamePart::as_ident);
+                        self.add_rows(alias.as_ref().map(|alias| &alias.name).or(own_name));
+                        self.check_table_name(name)
+                    }
                 }
             }
             TableFactor::Derived { lateral: _, subquery, alias, sample: None } => {
                 self.check_alias(alias.as_ref())?;
+                self.add_rows(alias.as_ref().map(|alias| &alias.name));
                 self.check_query(subquery)
             }
             TableFactor::Function { lateral: _, name, args, with_ordinality: _, alias } => {
@@ -106,6 +128,7 @@ impl QueryChecker {
             }
             TableFactor::NestedJoin { table_with_joins, alias } => {
                 self.check_alias(alias.as_ref())?;
+                self.add_rows(alias.as_ref().map(|alias| &alias.name));
                 self.check_table_with_joins(table_with_joins)
             }
             _ => Err("it reads from an unknown kind of table".to_owned()),
@@ -129,18 +152,28 @@ impl QueryChecker {
         }
     }
 
-    /// Records the alias and the columns of a function in the FROM clause.
+    /// Records the name of a table, a query or a join in the FROM clause.
+    fn add_rows(&mut self, name: Option<&Ident>) {
+        if let Some(name) = name {
+            self.row_sources.push(RowSource { name: self.exact_name(name), columns: None });
+        }
+    }
+
+    /// Records the name and the columns of a function in the FROM clause.
     fn add_table_function(&mut self, function: &ObjectName, alias: Option<&TableAlias>) -> Check {
         let function = last_part(function).ok_or("it calls an unknown function")?;
-        if self.dialect != Dialect::Postgres {
-            return Ok(());
-        }
+        let name = alias.map_or_else(|| function.clone(), |alias| self.exact_name(&alias.name));
         let mut columns: Vec<String> =
-            alias.iter().flat_map(|alias| &alias.columns).map(|column| fold_case(&column.name)).collect();
-        if function.starts_with("json") && function.contains("_each") {
-            columns.extend(["key", "value"].map(str::to_owned));
+            alias.iter().flat_map(|alias| &alias.columns).map(|column| self.exact_name(&column.name)).collect();
+        columns.extend(own_columns(&function, &name).iter().skip(columns.len()).map(|&column| column.to_owned()));
+        if self.dialect == Dialect::Postgres {
+            // The encoding decides about other letters, and a longer name may be cut off to another one.
+            if !name.is_ascii() || name.len() >= MAX_NAME_BYTES {
+                return Err(format!("another name may mean the function {name}"));
+            }
+            columns.retain(|column| column.is_ascii());
         }
-        self.table_functions.push((alias.map_or(function, |alias| fold_case(&alias.name)), columns));
+        self.row_sources.push(RowSource { name, columns: Some(columns) });
         Ok(())
     }
 
@@ -153,6 +186,26 @@ impl QueryChecker {
             .iter()
             .filter_map(|column| column.data_type.as_ref())
             .try_for_each(|data_type| self.check_data_type(data_type))
+    }
+}
+
+/// Returns the known columns of a function that its alias does not name, where `source` is the alias or the function. A
+/// single column has the name of the output parameter of the function, or else that of the source.
+fn own_columns<'a>(function: &str, source: &'a str) -> Vec<&'a str> {
+    match function {
+        "json_each" | "json_each_text" | "jsonb_each" | "jsonb_each_text" => vec!["key", "value"],
+        "json_array_elements" | "json_array_elements_text" | "jsonb_array_elements" | "jsonb_array_elements_text" => {
+            vec!["value"]
+        }
+        "generate_series"
+        | "generate_subscripts"
+        | "json_object_keys"
+        | "jsonb_object_keys"
+        | "jsonb_path_query"
+        | "regexp_split_to_table"
+        | "string_to_table"
+        | "unnest" => vec![source],
+        _ => Vec::new(),
     }
 }
 

@@ -9,6 +9,7 @@ CREATE VIEW counting AS SELECT nextval('numbers') AS number;
 CREATE TYPE mood AS ENUM ('sad', 'happy');
 CREATE FUNCTION note(text) RETURNS text LANGUAGE sql VOLATILE AS $$ INSERT INTO events (text) VALUES ($1) RETURNING text $$;
 CREATE FUNCTION remove_account(int) RETURNS int LANGUAGE sql VOLATILE AS $$ DELETE FROM events; SELECT $1 $$;
+CREATE FUNCTION "Charge"(int) RETURNS int LANGUAGE sql VOLATILE AS $$ DELETE FROM events; SELECT $1 $$;
 CREATE FUNCTION hidden(text) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT note($1) $$;
 CREATE PROCEDURE clean() LANGUAGE sql AS $$ DELETE FROM events $$;
 CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NEW; END $$;
