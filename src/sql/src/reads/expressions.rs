@@ -47,8 +47,9 @@ impl QueryChecker {
             | Expr::Extract { field: _, syntax: _, expr: inner }
             | Expr::Ceil { expr: inner, field: _ }
             | Expr::Floor { expr: inner, field: _ }
-            | Expr::Collate { expr: inner, collation: _ }
-            | Expr::Prefixed { prefix: _, value: inner } => self.check_expression(inner),
+            | Expr::Collate { expr: inner, collation: _ } => self.check_expression(inner),
+            // In PostgreSQL, the prefix is the type of an array, perhaps one of a domain that runs a function.
+            Expr::Prefixed { prefix: _, value } if self.dialect != Dialect::Postgres => self.check_expression(value),
             Expr::IsDistinctFrom(left, right)
             | Expr::IsNotDistinctFrom(left, right)
             | Expr::AtTimeZone { timestamp: left, time_zone: right }
