@@ -261,6 +261,8 @@ fn values_of_the_session_are_not_repeatable() {
         "pg_backend_pid()",
         "CONNECTION_ID()",
         "txid_current_snapshot()",
+        "txid_current_if_assigned()",
+        "pg_current_xact_id_if_assigned()",
         "now()",
         "last_insert_rowid()",
         "'tomorrow'",
