@@ -1,6 +1,7 @@
 // The page of a signed-in user: the header, the views and the live feed.
 
 import { announce, notice } from './core/announce.js';
+import { Bundles } from './core/bundles.js';
 import { Collection } from './core/collection.js';
 import { fill, h } from './core/dom.js';
 import { Feed } from './core/feed.js';
@@ -17,6 +18,7 @@ import { openHelp } from './ui/help.js';
 import { isBarredAsProposer, isReviewerOf } from './ui/terms.js';
 import { UndoStack } from './ui/undo.js';
 import { AuditView } from './views/audit.js';
+import { BundleView } from './views/bundle.js';
 import { ChangesView } from './views/changes.js';
 import { KeysView } from './views/keys.js';
 import { OverviewView } from './views/overview.js';
@@ -34,6 +36,9 @@ const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['overview', 'Overvie
 const POLL_INTERVAL = 30_000;
 // A shorter interruption shows no banner.
 const BANNER_DELAY = 2500;
+
+// The pages of changes that are reviewed together.
+const RELATED = { plans: 'Plan', bundles: 'Bundle' };
 
 const MENU = VIEWS.slice(2);
 const VIEW_ICONS = { rules: 'rule', keys: 'key' };
@@ -54,6 +59,7 @@ export class App {
   #keys;
   #feed;
   #inbox;
+  #bundles;
   #history = null;
   #loadedRequest = null;
   #triage = new Triage();
@@ -82,6 +88,7 @@ export class App {
     this.#keys = keys;
     this.#inbox = new Collection({ load: (page) => api.changes({ ...page, states: INBOX_STATES }), accepts: (c) => INBOX_STATES.includes(c.state), eager: true });
     this.#inbox.subscribe(() => this.#updateCount());
+    this.#bundles = new Bundles(() => api.bundles(this.#abort.signal));
     this.#parts = {
       nav: viewLinks(),
       state: h('div', { class: 'connection', role: 'status', data: { state: 'connecting' } }),
@@ -103,7 +110,10 @@ export class App {
       this.#parts.banner, this.#reload.element, this.#parts.main, this.#undos.element);
     this.#paintThemeButton();
     this.#feed = new Feed((signal, seq) => api.events(signal, seq), {
-      hello: () => this.#inbox.reload(),
+      hello: () => {
+        this.#inbox.reload();
+        this.#bundles.refresh();
+      },
       reset: () => this.#resync(),
       event: (event) => this.#handleEvent(event),
       state: (state, info) => this.#showConnection(state, info),
@@ -130,6 +140,7 @@ export class App {
     clearInterval(this.#pollTimer);
     removeEventListener('hashchange', this.#onHash);
     this.#feed.stop();
+    this.#bundles.stop();
     this.#view?.dispose();
     this.#undos.clear();
     clearTimeout(this.#bannerTimer);
@@ -142,8 +153,8 @@ export class App {
     const route = parseRoute(location.hash);
     // External links use `#/changes/…`, which does not name a view.
     if (route.view === 'changes') return replaceRoute(routeTo('inbox', route.id, Object.fromEntries(route.query)));
-    // A plan has no link of its own in the navigation.
-    const name = route.view === 'plans' || VIEWS.some(([v]) => v === route.view) ? route.view : 'inbox';
+    // A plan or a bundle has no link of its own in the navigation.
+    const name = Object.hasOwn(RELATED, route.view) || VIEWS.some(([v]) => v === route.view) ? route.view : 'inbox';
     const filter = readFilter(route.query, name === 'history' ? HISTORY_STATES : undefined);
     if (name !== this.#viewName) {
       const switched = this.#viewName !== null;
@@ -175,9 +186,10 @@ export class App {
     if (name === 'rules') return new RulesView({ api, me: this.#me });
     if (name === 'webhooks') return new WebhooksView({ api, me: this.#me });
     if (name === 'plans') return new PlanView({ api, me: this.#me });
+    if (name === 'bundles') return new BundleView({ api, me: this.#me, undos: this.#undos, decided: (change) => this.#inbox.apply(change, false) });
     if (name === 'sessions') return new SessionsView({ api });
     if (name === 'servers') return new ServersView({ api, me: this.#me });
-    const common = { name, api, me: this.#me, triage: this.#triage, undos: this.#undos, filter };
+    const common = { name, api, me: this.#me, triage: this.#triage, undos: this.#undos, bundles: this.#bundles, filter };
     if (name === 'inbox') return new ChangesView({ ...common, title: 'Inbox', collection: this.#inbox });
     return new ChangesView({ ...common, title: 'History', collection: this.#loadHistory(filter), onFilter: (chosen) => go(routeTo('history', null, chosen)) });
   }
@@ -221,6 +233,7 @@ export class App {
     }
     if (!event.change) return;
     this.#inbox.apply(event.change);
+    this.#bundles.refresh();
     if (this.#history?.apply(event.change)) this.#recount();
     this.#view?.event(event);
     const name = eventName(event.type);
@@ -264,6 +277,7 @@ export class App {
   // Reads everything again after the feed has lost its position.
   #resync() {
     this.#inbox.reload();
+    this.#bundles.refresh();
     this.#history?.reload();
     this.#view?.refresh();
     this.#poll();
@@ -347,7 +361,7 @@ export class App {
 
   #updateTitle() {
     const n = this.#inbox.size(INBOX_STATES);
-    const view = VIEWS.find(([name]) => name === this.#viewName)?.[1] ?? (this.#viewName === 'plans' ? 'Plan' : 'Inbox');
+    const view = VIEWS.find(([name]) => name === this.#viewName)?.[1] ?? RELATED[this.#viewName] ?? 'Inbox';
     document.title = `${n > 0 ? `(${count(n)}) ` : ''}${view} · Countersign`;
   }
 

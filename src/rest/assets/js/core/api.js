@@ -128,6 +128,17 @@ export class Api {
     return (await this.#call('POST', '/api/decisions', { body: { decision, comment: comment || undefined, changes } })).value.results;
   }
 
+  /** Returns the bundles of changes that wait for a decision, oldest first. */
+  async bundles(signal) {
+    return (await this.#call('GET', '/api/bundles', { signal })).value.bundles;
+  }
+
+  /** Returns the bundle that contains a change, with `steps: [{change, source}]` in order. */
+  async bundle(id, signal) {
+    const { bundle, steps } = withSteps(await this.#call('GET', `/api/bundles/${encodeURIComponent(id)}`, { signal }));
+    return { ...bundle, steps };
+  }
+
   /** Returns a plan with `steps: [{change, source}]` in order. */
   async plan(id, signal) {
     return withSteps(await this.#call('GET', `/api/plans/${encodeURIComponent(id)}`, { signal }));
@@ -335,7 +346,7 @@ export class Api {
 // Adds the exact JSON text of the arguments that will run (`source`) and, after an edit, of those proposed (`proposed`).
 const withSources = (change, text) => ({ change, source: sourceOf(text, ['arguments']), proposed: sourceOf(text, ['proposedArguments']) });
 
-// Adds each change of a plan with the exact JSON text of its arguments.
+// Adds each change of a plan or a bundle with the exact JSON text of its arguments.
 function withSteps({ value, text }) {
   const sources = elementsOf(sourceOf(text, ['changes']));
   return { ...value, steps: value.changes.map((change, i) => ({ change, source: sourceOf(sources[i], ['arguments']) })) };

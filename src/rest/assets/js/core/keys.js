@@ -47,5 +47,6 @@ export const HELP = [
   ['Move', [['j', 'Next change'], ['k', 'Previous change'], ['Enter', 'Open the change'], ['Esc', 'Back, or cancel'], ['/', 'Search'], ['c', 'Expand or collapse the group'], ['d', 'Switch the diff layout']]],
   ['Decide', [['a', 'Approve'], ['r', 'Reject, with a comment'], ['Ctrl Enter', 'Send the rejection'], ['e', 'Edit the arguments'], ['u', 'Undo the last approval'], ['f', 'Refresh the preview']]],
   ['Many at once', [['x', 'Select the open change'], ['a', 'Approve all selected'], ['r', 'Reject all selected'], ['Esc', 'Clear the selection']]],
+  ['In a bundle', [['Space', 'Show or hide the diff'], ['x', 'Take out of “Approve all”'], ['Shift A', 'Approve all, once all were seen']]],
   ['Go to', [['g i', 'Inbox'], ['g h', 'History'], ['g o', 'Overview'], ['g r', 'Standing rules'], ['g a', 'Audit'], ['g s', 'Sessions'], ['g k', 'Keys'], ['g v', 'Servers'], ['g w', 'Webhooks'], ['?', 'These shortcuts']]],
 ];

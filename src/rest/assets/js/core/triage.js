@@ -8,15 +8,20 @@ const MAX_SEEN = 5000;
 /** The gateway decides at most this many changes at once. */
 export const MAX_SELECTED = 100;
 
+/** Returns what a decision on several changes needs of one of them, as it is on the screen. */
+export function shownOf(change) {
+  const { id, version, digest, summary, state } = change;
+  return { id, version, digest, truncated: change.diff.truncated || hasRowsBeyond(change.diff), requireComment: change.terms?.requireComment === true, operation: shownOperation(change), summary, state, previewFailed: Boolean(change.preview?.failed) };
+}
+
 export class Triage {
   #seen = new Map();
   #selected = new Map();
 
   /** Records that the whole change is on the screen. */
   markSeen(change) {
-    const { id, version, digest } = change;
-    this.#seen.delete(id);
-    this.#seen.set(id, { id, version, digest, truncated: change.diff.truncated || hasRowsBeyond(change.diff), requireComment: change.terms?.requireComment === true, operation: shownOperation(change), summary: change.summary, state: change.state, previewFailed: Boolean(change.preview?.failed) });
+    this.#seen.delete(change.id);
+    this.#seen.set(change.id, shownOf(change));
     if (this.#seen.size > MAX_SEEN) this.#seen.delete(this.#seen.keys().next().value);
   }
 

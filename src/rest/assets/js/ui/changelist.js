@@ -9,6 +9,12 @@ import { routeTo } from '../core/router.js';
 import { operationGlyph, stateBadge } from './badges.js';
 import * as content from './content.js';
 
+// The diffs of later changes are built when they come near the screen.
+const EAGER_ITEMS = 20;
+// The height in pixels from which a change counts as the first on the screen, below the header.
+const MIN_VISIBLE = 120;
+const NEAR = '1500px 0px';
+
 export class ChangeList {
   element;
   #seen = new Map();
@@ -16,25 +22,62 @@ export class ChangeList {
   #onSeen;
   #linkTo;
   #waits;
-  #progress = h('p', { class: 'list-progress quiet', role: 'status' });
+  #tools;
+  #progress = h('p', { class: 'quiet', role: 'status' });
+  #meter = h('progress', { 'aria-hidden': 'true', max: '1', value: '0' });
   #contents = h('ol', { class: 'list-contents' });
   #sections = h('div', { class: 'list-sections' });
   #observer = new IntersectionObserver((entries) => this.#note(entries));
+  #nearObserver = new IntersectionObserver((entries) => this.#fillNear(entries), { rootMargin: NEAR });
 
   /**
    * `linkTo(position)` returns the route of the change at a position, `waits(change)` what it waits for, or null. `seen()` is
-   * called when another change was shown to its end, or when one has to be shown again.
+   * called when another change was shown to its end, or when one has to be shown again. `tools(change)` returns `{key, nodes}`:
+   * what stands below the diff of a change, and a key of everything that it depends on.
    */
-  constructor({ label, linkTo, waits = () => null, seen = () => {} }) {
+  constructor({ label, linkTo, waits = () => null, seen = () => {}, tools = () => ({ key: '', nodes: null }) }) {
     this.#onSeen = seen;
     this.#linkTo = linkTo;
     this.#waits = waits;
+    this.#tools = tools;
     this.element = h('div', { class: 'change-list' },
-      h('nav', { class: 'card list-nav', 'aria-label': label }, h('h2', null, label), this.#contents, this.#progress), this.#sections);
+      h('nav', { class: 'card list-nav', 'aria-label': label }, h('h2', null, label), h('div', { class: 'list-progress' }, this.#meter, this.#progress), this.#contents), this.#sections);
   }
 
   dispose() {
     this.#observer.disconnect();
+    this.#nearObserver.disconnect();
+  }
+
+  /** Returns true if the change was shown to its end as it is now. */
+  hasSeen(id) {
+    const item = this.#items.get(id);
+    return item !== undefined && this.#hasSeen(item.change);
+  }
+
+  /** Returns the id of the change that has the focus or is the first on the screen, or null. */
+  get current() {
+    const sections = [...this.#sections.children];
+    const section = document.activeElement?.closest?.('.list-item') ?? sections.find((s) => s.getBoundingClientRect().bottom > MIN_VISIBLE);
+    return section?.dataset.id ?? null;
+  }
+
+  /** Moves the focus by so many changes. */
+  move(step) {
+    const sections = [...this.#sections.children];
+    const at = sections.indexOf(document.activeElement?.closest?.('.list-item'));
+    this.reveal(at === -1 ? sections.findIndex((s) => s.dataset.id === this.current) : Math.min(Math.max(0, at + step), sections.length - 1));
+  }
+
+  /** Opens or closes the diff of a change. */
+  toggle(id) {
+    const fold = this.#items.get(id)?.section.querySelector('.list-fold');
+    if (fold) fold.open = !fold.open;
+  }
+
+  /** Paints again what stands below each diff. */
+  repaintTools() {
+    for (const item of this.#items.values()) this.#paintTools(item);
   }
 
   /** The number of changes that were not yet shown to the end as they are now. */
@@ -48,6 +91,7 @@ export class ChangeList {
     for (const [id, item] of this.#items) {
       if (ids.has(id)) continue;
       this.#observer.unobserve(item.end);
+      this.#nearObserver.unobserve(item.section);
       item.section.remove();
       this.#items.delete(id);
     }
@@ -75,8 +119,11 @@ export class ChangeList {
     const body = h('div', { class: 'list-body' });
     const fold = h('details', { class: 'list-fold', open: true }, h('summary', null, 'Diff and arguments'), body, end);
     const head = h('div', { class: 'list-head' });
-    this.#observer.observe(end);
-    return { section: h('section', { class: 'card list-item' }, head, fold), head, body, end, key: null, change: null };
+    const tools = h('div', { class: 'list-tools' });
+    const section = h('section', { class: 'card list-item', 'aria-label': `Change ${position + 1}`, data: { id } }, head, fold, tools);
+    const isNear = position < EAGER_ITEMS;
+    if (!isNear) this.#nearObserver.observe(section);
+    return { section, head, body, end, tools, isNear, key: null, toolsKey: null, change: null, text: 'null' };
   }
 
   #paint(item, { change, source }, position) {
@@ -98,11 +145,38 @@ export class ChangeList {
       waits && h('p', { class: 'list-waits quiet' }, icon('clock'), waits),
       content.review(change), content.requirements(change), content.outcome(change));
     if (hadFocus) item.head.querySelector('h2').focus({ preventScroll: true });
-    const text = source ?? 'null';
-    if (digest !== change.digest || !item.body.firstChild) fill(item.body, content.changes(change, text), content.args(change, text));
+    item.text = source ?? 'null';
+    this.#paintTools(item);
+    if (digest !== change.digest) item.body.replaceChildren();
+    this.#fillBody(item);
+  }
+
+  #fillBody(item) {
+    if (!item.isNear) return;
+    const { change, text } = item;
+    if (!item.body.firstChild) fill(item.body, content.changes(change, text), content.args(change, text));
     // An end that is in sight already does not come into sight again.
     this.#observer.unobserve(item.end);
     this.#observer.observe(item.end);
+  }
+
+  #fillNear(entries) {
+    for (const { isIntersecting, target } of entries) {
+      const item = this.#items.get(target.dataset.id);
+      if (!isIntersecting || !item || item.isNear) continue;
+      item.isNear = true;
+      this.#nearObserver.unobserve(target);
+      this.#fillBody(item);
+    }
+  }
+
+  #paintTools(item) {
+    const { key, nodes } = this.#tools(item.change);
+    if (item.toolsKey === key) return;
+    item.toolsKey = key;
+    const act = item.tools.contains(document.activeElement) ? document.activeElement.dataset.act : null;
+    fill(item.tools, nodes);
+    if (act) item.tools.querySelector(`[data-act="${act}"]`)?.focus({ preventScroll: true });
   }
 
   #hasSeen({ id, digest }) {
@@ -133,14 +207,16 @@ export class ChangeList {
   }
 
   #paintContents() {
-    const all = [...this.#items.values()].sort((a, b) => [...this.#sections.children].indexOf(a.section) - [...this.#sections.children].indexOf(b.section));
+    const all = [...this.#sections.children].map((section) => this.#items.get(section.dataset.id));
     const focused = [...this.#contents.querySelectorAll('a')].indexOf(document.activeElement);
-    fill(this.#contents, all.map(({ change }, position) => h('li', null,
-      h('a', { href: this.#linkTo(position) }, quote(change.summary, 120)), ' ',
-      h('span', { class: `quiet tone-${stateOf(change.state).tone}` }, stateOf(change.state).label),
+    fill(this.#contents, all.map(({ change }, position) => h('li', { class: this.#hasSeen(change) ? 'seen' : '' },
+      operationGlyph(shownOperation(change), change.summary), h('a', { href: this.#linkTo(position) }, quote(change.summary, 120)), ' ',
+      h('span', { class: change.state === 'pending' ? 'sr-only' : `list-state tone-${stateOf(change.state).tone}` }, stateOf(change.state).label),
       this.#hasSeen(change) && h('span', { class: 'seen-mark' }, icon('eye'), h('span', { class: 'sr-only' }, 'seen')))));
     if (focused !== -1) this.#contents.querySelectorAll('a')[focused]?.focus({ preventScroll: true });
     const { unseen } = this;
+    this.#meter.max = Math.max(1, all.length);
+    this.#meter.value = all.length - unseen;
     this.#progress.textContent = unseen === 0 ? 'You have seen all of them.' : `${count(all.length - unseen)} of ${plural(all.length, 'change')} seen to the end.`;
   }
 }

@@ -12,7 +12,7 @@ import { go, routeTo } from '../core/router.js';
 import * as content from './content.js';
 import { DecisionBar } from './decision.js';
 import { comparison } from './diff.js';
-import { openEdit } from './edit.js';
+import { inputSchemaOf, openEdit } from './edit.js';
 import { openRule } from './rule.js';
 import { needsSignIn, signInButton } from './signinagain.js';
 import { emptyState, errorState, skeleton } from './states.js';
@@ -266,7 +266,7 @@ export class Detail {
     }
     openEdit({
       open: { change, source: open.source ?? 'null' },
-      schema: () => this.#schema(change),
+      schema: () => inputSchemaOf(this.#api, change),
       send: async (source, comment) => {
         // The editor knows that the change is modified.
         this.#deciding(change.id);
@@ -291,17 +291,6 @@ export class Detail {
       },
     });
     return true;
-  }
-
-  // Returns the input schema from the server's list of tools. Without one, the arguments are edited as JSON.
-  async #schema({ provider, tool }) {
-    try {
-      const { tools } = await this.#api.server(provider);
-      const found = tools.find((t) => t.name === tool) ?? tools.find((t) => t.name.endsWith(`__${tool}`));
-      return found ? JSON.parse(found.definition).inputSchema ?? null : null;
-    } catch {
-      return null;
-    }
   }
 
   #rule() {

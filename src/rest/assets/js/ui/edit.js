@@ -218,3 +218,14 @@ function nameHiddenChars(input, note) {
   const names = [...new Set(hidden.map((s) => `U+${s.code.toString(16).toUpperCase().padStart(4, '0')} (${s.name})`))];
   return fill(note, icon('alert'), `Contains invisible characters: ${names.slice(0, 6).join(', ')}${names.length > 6 ? ', …' : ''}.`);
 }
+
+/** Returns the input schema of a change's tool from the server's list of tools. Without one, the arguments are edited as JSON. */
+export async function inputSchemaOf(api, { provider, tool }) {
+  try {
+    const { tools } = await api.server(provider);
+    const found = tools.find((t) => t.name === tool) ?? tools.find((t) => t.name.endsWith(`__${tool}`));
+    return found ? JSON.parse(found.definition).inputSchema ?? null : null;
+  } catch {
+    return null;
+  }
+}

@@ -55,7 +55,7 @@ function blankRow() {
 const badge = (tone, name, text, more) => h('span', { class: `badge tone-${tone}`, title: `${text}${more}` }, icon(name), text, h('span', { class: 'sr-only' }, more));
 
 /** Creates the heading of a group, a button that opens and closes it with `toggle(id)`. */
-export function groupRow({ id, plan, rows, open }, toggle, old = null) {
+export function groupRow({ id, plan, bundle, rows, open }, toggle, old = null) {
   const button = old ?? blankHeading(toggle);
   contents.get(button).id = id;
   button.setAttribute('aria-expanded', String(open));
@@ -63,12 +63,15 @@ export function groupRow({ id, plan, rows, open }, toggle, old = null) {
   const duplicates = rows.reduce((n, r) => n + (r.duplicateOf ? 1 : 0), 0);
   part(button, 'count', rows.length, () => count(rows.length));
   const tool = (first.toolTitle || first.tool) + (first.toolOperation ? ` / ${first.toolOperation}` : '');
-  part(button, 'title', plan ? `plan ${plan.title}` : `${tool}\n${first.provider}`, () => (plan ? [h('span', { class: 'quiet' }, 'Plan: '), quote(plan.title, 80)] : [quote(tool, 80), h('span', { class: 'quiet' }, ' · ', quote(first.provider, 40))]));
+  const tools = new Set(rows.map((row) => `${row.provider}\n${row.tool}\n${row.toolOperation}`)).size;
+  part(button, 'title', plan ? `plan ${plan.title}` : `${tools} ${tool}\n${first.provider}`, () => (plan ? [h('span', { class: 'quiet' }, 'Plan: '), quote(plan.title, 80)] : tools > 1 ? bundleTitle(bundle, tools) : [quote(tool, 80), h('span', { class: 'quiet' }, ' · ', quote(first.provider, 40))]));
   part(button, 'who', `${first.proposer.principal}\n${first.proposer.clientName ?? ''}`, () => proposerLine(first.proposer));
   part(button, 'marks', duplicates, () => duplicates > 0 && badge('accent', 'duplicate', plural(duplicates, 'duplicate'), ' among them'));
   part(button, 'time', first.createdAt, () => time(first.createdAt, 'brief'));
   return button;
 }
+
+const bundleTitle = ({ servers }, tools) => [plural(tools, 'tool'), h('span', { class: 'quiet' }, ' · ', servers.length === 1 ? quote(servers[0], 40) : plural(servers.length, 'server'))];
 
 function blankHeading(toggle) {
   const span = (name) => h('span', { class: name });

@@ -35,6 +35,7 @@ export class ChangesView {
   #list;
   #bar;
   #undos;
+  #bundles;
   #filter;
   #loadedFilter;
   #shown = [];
@@ -45,6 +46,7 @@ export class ChangesView {
   // The first steps of a new gateway, in place of an empty inbox.
   #steps = null;
   #unsubscribe;
+  #leaveBundles;
   #parts;
   #loaded = false;
   // The route that follows moves the focus to the open change.
@@ -55,17 +57,19 @@ export class ChangesView {
   #cursorId = null;
   #onFilter;
   #query = {};
+  #bundleOf = (id) => this.#bundles.of(id);
 
   /**
-   * `name` is `inbox` or `history`. `triage` and `undos` outlive the view. In the history the gateway filters: then
+   * `name` is `inbox` or `history`. `triage`, `undos` and `bundles` outlive the view. In the history the gateway filters: then
    * `onFilter(filter)` requests another collection, and `filter` is that of the given one.
    */
-  constructor({ name, title, api, me, collection, triage, undos, filter, onFilter = null }) {
+  constructor({ name, title, api, me, collection, triage, undos, bundles, filter, onFilter = null }) {
     this.#name = name;
     this.#api = api;
     this.#me = me;
     this.#collection = collection;
     this.#undos = undos;
+    this.#bundles = bundles;
     this.#filter = filter;
     this.#loadedFilter = filter;
     this.#onFilter = onFilter;
@@ -84,7 +88,7 @@ export class ChangesView {
     this.#list = new VirtualList({
       label: title,
       render: (item, old) => (item.group ? groupRow(item, (id) => this.#toggleGroup(id), old) : this.#row(item, old)),
-      beside: (item, current) => (item.group ? h('a', { class: 'plan-link', hidden: true }, 'Open plan') : selecting ? this.#selection.box(() => current().id) : null),
+      beside: (item, current) => (item.group ? h('a', { class: 'review-link', hidden: true }) : selecting ? this.#selection.box(() => current().id) : null),
       decorate: (row, item) => this.#decorate(row, item),
       move: (step) => this.#move(step, true),
       nearEnd: () => this.#collection.more(),
@@ -113,6 +117,7 @@ export class ChangesView {
     if (selecting) this.#steps = FirstSteps.create({ api, changed: () => this.#paint() });
     this.element = h('div', { class: 'split' }, pane, this.#detail.element, this.#steps?.element);
     this.#unsubscribe = collection.subscribe(() => this.#paint());
+    this.#leaveBundles = bundles.subscribe(() => this.#paint());
     this.#paintBell();
     this.#paint();
   }
@@ -135,6 +140,11 @@ export class ChangesView {
     this.#bar.dispose();
     this.#steps?.dispose();
     this.#unsubscribe();
+    this.#leaveBundles();
+  }
+
+  #groupKey(row) {
+    return groupKey(row, this.#bundleOf);
   }
 
   #href(id) {
@@ -178,7 +188,7 @@ export class ChangesView {
   // Opens the group of the open change.
   #reveal(id) {
     const row = id === null ? null : this.#collection.get(id);
-    if (row) this.#toggled.set(groupKey(row), this.#toggled.get(groupKey(row)) ?? true);
+    if (row) this.#toggled.set(this.#groupKey(row), this.#toggled.get(this.#groupKey(row)) ?? true);
   }
 
   /** Handles an event, which the collection has already applied. */
@@ -210,7 +220,7 @@ export class ChangesView {
     const openRow = isFiltered && this.#detail.id !== null && !this.#filter.q && !this.#shown.some((r) => r.id === this.#detail.id) ? this.#collection.get(this.#detail.id) : null;
     if (openRow && !INBOX_STATES.includes(openRow.state) && !countCriteria(this.#filter)) this.#shown = [...this.#shown, openRow].sort((a, b) => b.at - a.at);
     // Search results and the history are not grouped.
-    this.#items = this.#onFilter || this.#filter.group === 'none' || this.#filter.q ? this.#shown : groupRows(this.#shown, this.#toggled);
+    this.#items = this.#onFilter || this.#filter.group === 'none' || this.#filter.q ? this.#shown : groupRows(this.#shown, this.#toggled, this.#bundleOf);
     this.#groupIds = this.#items === this.#shown ? NO_GROUPS : new Set(this.#items.filter((item) => item.group).map((item) => item.id));
     this.#list.setItems(this.#items, this.#detail.id);
     const { status } = this.#collection;
@@ -282,21 +292,23 @@ export class ChangesView {
   // Handles the key `c`, which toggles the group of the open change.
   #toggleOpenGroup() {
     const row = this.#detail.id === null ? null : this.#collection.get(this.#detail.id);
-    if (!row || !this.#groupIds.has(groupKey(row))) return false;
-    return this.#toggleGroup(groupKey(row));
+    if (!row || !this.#groupIds.has(this.#groupKey(row))) return false;
+    return this.#toggleGroup(this.#groupKey(row));
   }
 
   #decorate(row, item) {
     toggleMark(row, 'head', Boolean(item.group));
-    if (item.group) this.#linkPlan(row.beside, item.plan);
-    toggleMark(row, 'in-group', !item.group && this.#groupIds.size > 0 && this.#groupIds.has(groupKey(item)));
+    if (item.group) this.#linkReview(row.beside, item);
+    toggleMark(row, 'in-group', !item.group && this.#groupIds.size > 0 && this.#groupIds.has(this.#groupKey(item)));
     if (!item.group) this.#selection.decorate(row, item);
   }
 
-  #linkPlan(link, plan) {
-    link.hidden = !plan;
-    const href = plan ? routeTo('plans', plan.id) : '#/inbox';
-    if (link.getAttribute('href') !== href) link.setAttribute('href', href);
+  #linkReview(link, { plan, bundle }) {
+    link.hidden = !plan && !bundle;
+    const href = plan ? routeTo('plans', plan.id) : bundle ? routeTo('bundles', bundle.id) : '#/inbox';
+    if (link.getAttribute('href') === href) return;
+    link.setAttribute('href', href);
+    link.textContent = plan ? 'Open plan' : 'Review together';
   }
 
   // ── Notifications ──

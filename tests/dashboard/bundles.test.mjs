@@ -1,0 +1,151 @@
+// Tests bundles: the inbox shows related changes as one entry, and their page decides on those that were seen.
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { assertClean, becomes, dashboard, fitsScreen, focused, holds, launch, matches } from './lib/browser.mjs';
+import { eventually, Gateway } from './lib/gateway.mjs';
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+const DESCRIPTION = Array.from({ length: 60 }, (_, n) => `Line ${n + 1}`).join('\n');
+const SERVER = new URL('lib/content-server.mjs', import.meta.url).pathname;
+// More than a diff holds.
+const TOO_LONG = Array.from({ length: 60_000 }, (_, n) => `Line ${n + 1} of a text`).join('\n');
+
+let browser;
+let gateway;
+before(async () => {
+  browser = await launch();
+  gateway = await Gateway.start({ flood: true, servers: { box: { command: process.execPath, args: [SERVER], trust_annotations: true } } });
+  await eventually('the server is connected', async () => (await gateway.api('servers/box')).value.tools?.length === 3);
+});
+after(async () => {
+  await browser?.close();
+  await gateway?.end();
+});
+
+/** Proposes an issue for each title as one agent, and returns the ids of the changes. */
+async function propose(agent, titles, more = {}) {
+  const ids = [];
+  for (const title of titles) ids.push(await gateway.proposeIssue(title, { description: DESCRIPTION, ...more }, { key: gateway.key('agent', agent) }));
+  return ids;
+}
+
+const shot = (page, name) => (process.env.SHOTS ? page.screenshot({ path: join(process.env.SHOTS, `${name}.png`) }) : null);
+const decision = (page) => page.locator('.plan-decision');
+const approveAll = (page) => decision(page).locator('[data-act=approve-all]');
+const item = (page, title) => page.locator('.list-item', { hasText: title });
+const states = async (ids) => (await Promise.all(ids.map((id) => gateway.change(id)))).map(({ state }) => state);
+
+/** Scrolls each change to its end. */
+async function readAll(page) {
+  const total = await page.locator('.list-end').count();
+  for (let n = 0; n < total; n += 1) {
+    // A new state paints the change again.
+    await holds(() => page.locator('.list-end').nth(n).evaluate((end) => end.scrollIntoView({ block: 'center' })).then(() => page.locator('.list-item').nth(n).locator('.seen-mark').count()), (marks) => marks > 0);
+  }
+}
+
+test('a bundle of twelve is opened from the inbox and approved once all was seen', async () => {
+  const titles = Array.from({ length: 11 }, (_, n) => `Bundled ${n + 1}`);
+  const ids = await propose('twelve-bot', titles);
+  const large = await gateway.propose('box__send', { text: TOO_LONG }, { key: gateway.key('agent', 'twelve-bot') });
+  const page = await dashboard(browser, gateway, {});
+  const group = page.locator('.group-row', { hasText: 'twelve-bot' });
+  await becomes(() => group.locator('.group-count').innerText(), '12');
+  await shot(page, 'bundle-inbox');
+  await page.getByRole('link', { name: 'Review together' }).click();
+  await page.getByRole('heading', { name: '12 changes by twelve-bot' }).waitFor();
+  await becomes(() => page.locator('.list-contents li').count(), 12);
+  await becomes(() => approveAll(page).isDisabled(), true, 'nobody has read the changes yet');
+  await item(page, 'box / send').locator('.list-note', { hasText: 'incomplete' }).waitFor();
+  await shot(page, 'bundle-unseen');
+
+  // One is taken out, one is rejected by somebody else, and one is edited while it is being read.
+  await item(page, 'Bundled 3').last().getByLabel('Include in').uncheck();
+  await gateway.decide(ids[4], 'reject', 'not this one', gateway.key('reviewer', 'bob'));
+  await item(page, 'Bundled 5').locator('.badge.state', { hasText: 'Rejected' }).waitFor();
+  await readAll(page);
+  await page.locator('.list-progress', { hasText: 'You have seen all of them.' }).waitFor();
+  await becomes(() => approveAll(page).innerText().then((text) => text.trim().split('\n')[0]), 'Approve all 9');
+  const edited = await gateway.change(ids[6]);
+  await gateway.api(`changes/${ids[6]}/edit`, { body: { version: edited.version, arguments: { ...edited.arguments, title: 'Edited meanwhile' } } });
+  await item(page, 'Edited meanwhile').waitFor();
+  await becomes(() => approveAll(page).isDisabled(), true, 'the new content was not seen');
+  await decision(page).getByRole('button', { name: 'Go to the next one' }).click();
+  await item(page, 'Edited meanwhile').locator('.list-end').scrollIntoViewIfNeeded();
+  await becomes(() => approveAll(page).isEnabled(), true);
+  await approveAll(page).scrollIntoViewIfNeeded();
+  await shot(page, 'bundle-seen');
+  await approveAll(page).click();
+  await page.locator('dialog').getByRole('button', { name: 'Approve 9 changes' }).click();
+  await page.locator('.bulk-summary', { hasText: 'All 9 changes decided.' }).waitFor();
+  await page.locator('dialog .sheet-foot').getByRole('button', { name: 'Close' }).click();
+  const others = ids.filter((_, n) => n !== 2 && n !== 4);
+  await becomes(() => states(others), others.map(() => 'applied'));
+  assert.deepEqual(await states([ids[2], ids[4], large]), ['pending', 'rejected', 'pending'], 'what was left out still waits');
+  await becomes(() => page.locator('.list-item .badge.state').allTextContents().then((all) => all.filter((state) => state === 'Applied').length), 9);
+  await matches(() => page.locator('.page-head').innerText(), /2 waiting/);
+  await shot(page, 'bundle-decided');
+  assertClean(page);
+  await page.context().close();
+});
+
+test('a bundle is worked through with the keyboard, and grows while it is open', async () => {
+  const ids = await propose('keyboard-bot', ['By keyboard one', 'By keyboard two']);
+  const page = await dashboard(browser, gateway, { route: `/#/bundles/${ids[1]}` });
+  await page.getByRole('heading', { name: '2 changes by keyboard-bot' }).waitFor();
+  const [third] = await propose('keyboard-bot', ['By keyboard three']);
+  await page.getByRole('heading', { name: '3 changes by keyboard-bot' }).waitFor();
+  await page.keyboard.press('j');
+  await focused(page, '.list-item h2');
+  await page.keyboard.press('j');
+  await becomes(() => page.evaluate(() => document.activeElement.textContent), '2. Create Bug “By keyboard two” in CORE');
+  const fold = item(page, 'By keyboard two').locator('.list-fold');
+  await page.keyboard.press(' ');
+  await becomes(() => fold.evaluate((element) => element.open), false);
+  await page.keyboard.press(' ');
+  await becomes(() => fold.evaluate((element) => element.open), true);
+  await page.keyboard.press('r');
+  await page.locator('#bulk-comment').fill('Not this');
+  await page.locator('dialog').getByRole('button', { name: 'Reject 1 change' }).click();
+  await page.locator('dialog .sheet-foot').getByRole('button', { name: 'Close' }).click();
+  await becomes(() => states([ids[1]]), ['rejected']);
+  await readAll(page);
+  await becomes(() => approveAll(page).isEnabled(), true);
+  await page.keyboard.press('Shift+A');
+  await page.locator('dialog').getByRole('button', { name: 'Approve 2 changes' }).click();
+  await becomes(() => states([ids[0], third]), ['applied', 'applied']);
+  await page.locator('dialog .sheet-foot').getByRole('button', { name: 'Close' }).click();
+  await page.locator('.banner', { hasText: 'Everything on this page is decided.' }).waitFor();
+  assertClean(page, /status of 404/);
+  await page.context().close();
+});
+
+test('a viewer sees a bundle and cannot decide', async () => {
+  const ids = await propose('viewed-bot', ['Only looked at', 'Also only looked at']);
+  const page = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera'), route: `/#/bundles/${ids[0]}` });
+  await decision(page).getByText('You are signed in as a viewer').waitFor();
+  await becomes(() => page.locator('.list-tools button').count(), 0);
+  assertClean(page);
+  await page.context().close();
+});
+
+for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['small', { width: 360, height: 740 }]]) {
+  test(`the page of a bundle is accessible and fits the screen (${name})`, async () => {
+    const ids = await propose(`look-bot-${name}`, ['Rename the build job', 'Split the release checklist', 'Close what was fixed in 2.4']);
+    const page = await dashboard(browser, gateway, { route: `/#/bundles/${ids[0]}`, bypassCSP: true, ...options });
+    await page.getByRole('heading', { name: `3 changes by look-bot-${name}` }).waitFor();
+    await fitsScreen(page, name);
+    await page.addScriptTag({ content: AXE });
+    const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ['violations'] }));
+    assert.deepEqual(violations.map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 160)}`), []);
+    await shot(page, `bundle-${name}`);
+    await readAll(page);
+    await approveAll(page).scrollIntoViewIfNeeded();
+    await shot(page, `bundle-${name}-end`);
+    await page.context().close();
+  });
+}
