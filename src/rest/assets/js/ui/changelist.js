@@ -212,7 +212,7 @@ export class ChangeList {
     fill(this.#contents, all.map(({ change }, position) => h('li', { class: this.#hasSeen(change) ? 'seen' : '' },
       operationGlyph(shownOperation(change), change.summary), h('a', { href: this.#linkTo(position) }, quote(change.summary, 120)), ' ',
       h('span', { class: change.state === 'pending' ? 'sr-only' : `list-state tone-${stateOf(change.state).tone}` }, stateOf(change.state).label),
-      this.#hasSeen(change) && h('span', { class: 'seen-mark' }, icon('eye'), h('span', { class: 'sr-only' }, 'seen')))));
+      this.#hasSeen(change) && (isDecidable(change.state) || change.state === 'approved') && h('span', { class: 'seen-mark' }, icon('eye'), h('span', { class: 'sr-only' }, 'seen')))));
     if (focused !== -1) this.#contents.querySelectorAll('a')[focused]?.focus({ preventScroll: true });
     const { unseen } = this;
     this.#meter.max = Math.max(1, all.length);

@@ -258,7 +258,7 @@ export class BundleView {
       : unseen.length > 0 ? `Read all selected changes to the end to approve them together: ${plural(unseen.length, 'change is', 'changes are')} left.`
         : `You have seen all ${plural(selected.length, 'selected change')}.`;
     fill(this.#decision,
-      h('p', { class: 'decision-note' }, icon(unseen.length > 0 ? 'eye' : 'check'), h('span', null, text,
+      h('p', { class: 'decision-note' }, icon(selected.length === 0 ? 'info' : unseen.length > 0 ? 'eye' : 'check'), h('span', null, text,
         unseen.length > 0 && [' ', h('button', { type: 'button', class: 'link', data: { act: 'next-unseen' }, onclick: () => this.#revealUnseen() }, 'Go to the next one')])),
       h('ul', { class: 'bundle-kinds', 'aria-label': 'What “Approve all” approves' }, kindsOf(selected).map(([operation, n]) => {
         const { label, icon: name, tone } = operationOf(operation);
@@ -266,7 +266,7 @@ export class BundleView {
       }), leftOut > 0 && h('li', { class: 'quiet' }, `${count(leftOut)} left out`)),
       h('div', { class: 'buttons' },
         h('button', { type: 'button', class: 'reject', disabled: selected.length === 0, data: { act: 'reject-all' }, onclick: () => this.#decide('reject', this.#selected()) }, icon('cross'), 'Reject all'),
-        h('button', { type: 'button', class: 'approve', disabled: selected.length === 0 || unseen.length > 0, data: { act: 'approve-all' }, onclick: () => this.#approveAll() }, icon('check'), `Approve all ${count(selected.length)}`, h('kbd', { 'aria-hidden': 'true' }, 'Shift A'))));
+        h('button', { type: 'button', class: 'approve', disabled: selected.length === 0 || unseen.length > 0, data: { act: 'approve-all' }, onclick: () => this.#approveAll() }, icon('check'), selected.length > 0 ? `Approve all ${count(selected.length)}` : 'Approve all', h('kbd', { 'aria-hidden': 'true' }, 'Shift A'))));
     if (act) this.#decision.querySelector(`[data-act="${act}"]`)?.focus({ preventScroll: true });
   }
 
