@@ -11,7 +11,7 @@ use ratatui::{
 
 use super::{
     keys::HELP,
-    model::{App, Grouping, ListedChange, Question, Row, Tone},
+    model::{App, ListedChange, Question, Row, Tone},
     paint::{Theme, truncate},
 };
 use crate::{
@@ -78,10 +78,12 @@ fn head_line(app: &App, width: u16) -> Line<'static> {
         (format!(" unknown {} ", count(ChangeState::OutcomeUnknown)), Style::new()),
     ];
     if !app.selected.is_empty() {
-        pieces.push((format!(" selected {} ", app.selected.len()), theme.info()));
+        let selected = app.selected_changes();
+        let seen = selected.iter().filter(|entry| app.is_fully_seen(entry)).count();
+        pieces.push((format!(" selected {}, {seen} read ", app.selected.len()), theme.info()));
     }
     let mut view = format!(" [{}]", app.view.name());
-    if app.grouping != Grouping::None {
+    if !app.grouping.name().is_empty() {
         view.push_str(&format!(" {}", app.grouping.name()));
     }
     if !app.search.is_empty() {

@@ -20,6 +20,7 @@ pub const HELP: &[(&str, &str)] = &[
     ("f", "preview a stale change again"),
     ("o", "settle an unknown outcome"),
     ("x", "select, A approve all selected (opened ones only)"),
+    ("b", "review the bundle: selects it and opens what is unread, A at the end"),
     ("X", "clear the selection; r in the list rejects all selected"),
     ("/", "search: words, tool: server: by: state: newer:2h older:1d"),
     ("s", "next view: inbox, pending, stale, unknown, all"),
@@ -62,6 +63,7 @@ impl App {
             KeyCode::Char('r') => return self.reject(),
             KeyCode::Char('u') => return self.undo(),
             KeyCode::Char('x') => self.toggle_selection(),
+            KeyCode::Char('b') => return self.review_bundle(),
             KeyCode::Char('X') => self.selected.clear(),
             KeyCode::Char('A') => return self.approve_selected(),
             KeyCode::Char('R') => {
@@ -323,6 +325,35 @@ impl App {
         }
         let done_message = "Previewed again; a approves what is shown now";
         Some(Action::for_change(&change.id, "refresh", &json!({ "version": change.version }), done_message))
+    }
+
+    /// Selects the waiting changes of the bundle at the cursor, and opens the first that was not read to its end. A press in a
+    /// change goes on to the next one.
+    fn review_bundle(&mut self) -> Option<Action> {
+        let current = self.detail.as_ref().map(|detail| detail.change.id.as_str());
+        let current = current.or_else(|| self.at_cursor().map(|entry| entry.id.as_str()))?.to_owned();
+        let Some(bundle) = self.bundles.iter().find(|bundle| bundle.waiting.contains(&current)) else {
+            return self.report_problem("This change is in no bundle.");
+        };
+        let members = bundle.waiting.clone();
+        // What was taken out of a bundle that is being reviewed stays out.
+        if !members.iter().any(|id| self.selected.contains(id)) {
+            self.selected.clear();
+            self.selected.extend(members.iter().cloned());
+        }
+        let listed = |id: &String| self.changes.iter().find(|entry| entry.id == *id);
+        let unread = members.iter().filter(|id| self.selected.contains(*id));
+        let unread = unread.filter_map(listed).find(|entry| !self.is_fully_seen(entry)).map(|entry| entry.id.clone());
+        let Some(next) = unread else {
+            self.set_status(
+                Tone::Good,
+                format!("All {} are read: A approves them, x takes out, X clears.", self.selected.len()),
+            );
+            return None;
+        };
+        self.detail = None;
+        self.arrange(Some(&next));
+        Some(Action::Open(next))
     }
 
     /// Returns the selected changes in the order of the list.

@@ -178,6 +178,7 @@ impl Inbox {
         }
         self.request += 1;
         (self.reload_list, self.app.loading) = (false, true);
+        self.net.load_bundles();
         self.list = Some(self.net.load_list(self.request, self.app.query()));
     }
 
@@ -199,6 +200,7 @@ impl Inbox {
             self.net.load_change(id, false, with_timeline);
         }
         self.net.load_counts();
+        self.net.load_bundles();
     }
 
     fn handle_event(&mut self, event: GatewayEvent) -> Result<(), Failure> {
@@ -213,6 +215,7 @@ impl Inbox {
             }
             GatewayEvent::Listed { .. } | GatewayEvent::ListFailed { .. } => {}
             GatewayEvent::Counts(counts) => app.counts = counts,
+            GatewayEvent::Bundles(bundles) => app.set_bundles(bundles),
             GatewayEvent::Change { change, show } => app.update_change(*change, show),
             GatewayEvent::Timeline { id, entries } => app.set_timeline(&id, entries),
             GatewayEvent::Done { answer, done_message, is_bulk } => {

@@ -30,6 +30,7 @@ pub struct App {
     pub view: View,
     pub grouping: Grouping,
     pub search: String,
+    pub bundles: Vec<ListedBundle>,
     pub rows: Vec<Row>,
     /// The index of the row under the cursor.
     pub cursor: usize,
@@ -69,8 +70,9 @@ impl App {
             loading: true,
             is_feed_connected: false,
             view: View::Inbox,
-            grouping: Grouping::None,
+            grouping: Grouping::Bundle,
             search: String::new(),
+            bundles: Vec::new(),
             rows: Vec::new(),
             cursor: 0,
             first_row: 0,
@@ -114,10 +116,15 @@ impl App {
 
     /// Rebuilds the rows, with the cursor on the same change if it is still there.
     pub fn arrange(&mut self, keep: Option<&str>) {
+        let bundle_labels = self.bundle_labels();
         let mut groups: Vec<(Option<String>, Vec<usize>)> = Vec::new();
         let mut group_indexes: HashMap<Option<String>, usize> = HashMap::new();
         for (at, entry) in self.changes.iter().enumerate() {
-            let key = self.grouping.group_label(entry);
+            let key = match bundle_labels.get(entry.id.as_str()) {
+                Some(label) => Some(label.clone()),
+                None if !bundle_labels.is_empty() => Some("Other changes".to_owned()),
+                None => self.grouping.group_label(entry),
+            };
             let group = *group_indexes.entry(key.clone()).or_insert_with(|| {
                 groups.push((key, Vec::new()));
                 groups.len() - 1
@@ -140,6 +147,24 @@ impl App {
         if matches!(self.rows.get(self.cursor), Some(Row::Group(..))) {
             self.step(1);
         }
+    }
+
+    /// Returns the labels of the bundles by their changes, if the list is grouped by bundles.
+    fn bundle_labels(&self) -> HashMap<&str, String> {
+        let bundles = self.bundles.iter().filter(|_| self.grouping == Grouping::Bundle);
+        bundles
+            .flat_map(|bundle| {
+                let label = bundle.label();
+                bundle.waiting.iter().map(move |id| (id.as_str(), label.clone()))
+            })
+            .collect()
+    }
+
+    /// Replaces the bundles, with the cursor on the same change.
+    pub fn set_bundles(&mut self, bundles: Vec<ListedBundle>) {
+        self.bundles = bundles;
+        let keep = self.at_cursor().map(|entry| entry.id.clone());
+        self.arrange(keep.as_deref());
     }
 
     /// Moves the cursor by this number of changes.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::mpsc::Sender;
 
-use super::model::{ListedChange, MAX_LISTED};
+use super::model::{ListedBundle, ListedChange, MAX_LISTED};
 use crate::{
     changes::feed::{self, Event, FeedUpdate},
     client::{Client, ResponseBody},
@@ -29,6 +29,7 @@ pub enum GatewayEvent {
         has_more: bool,
     },
     Counts(BTreeMap<ChangeState, u64>),
+    Bundles(Vec<ListedBundle>),
     /// The current state of a change; `show` is set if the user asked to open it.
     Change {
         change: Box<Change>,
@@ -115,6 +116,22 @@ impl Net {
                 cursor = page.next_cursor;
             }
         })
+    }
+
+    /// Fetches the bundles. A gateway of an earlier version has none.
+    pub fn load_bundles(&self) {
+        #[derive(Deserialize)]
+        struct BundleList {
+            bundles: Vec<ListedBundle>,
+        }
+        let net = self.clone();
+        actix_web::rt::spawn(async move {
+            if let Ok(answer) = net.client.get(&["bundles"], &[]).await
+                && let Ok(list) = answer.read::<BundleList>()
+            {
+                net.send(GatewayEvent::Bundles(list.bundles)).await;
+            }
+        });
     }
 
     /// Fetches the number of changes in each state.

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::{
     draw,
-    model::{Action, App, CurrentUser, ListedChange, View},
+    model::{Action, App, CurrentUser, ListedBundle, ListedChange, View},
     paint::Theme,
 };
 use countersign_domain::changes::{Change, ChangeState};
@@ -108,7 +108,7 @@ fn list_shows_changes_and_counts() {
     let quorum = change_with("chg_2", 1, "pending", &json!({"terms": {"quorum": 2}, "duplicateOf": "chg_1"}));
     let mut app = app("reviewer", &[change("chg_1", 1, "pending"), quorum], (90, 6));
     app.selected.insert("chg_1".into());
-    let expected = r" ● live  pending 2  stale 0  unknown 0  selected 1  [inbox]  alice (reviewer)
+    let expected = r" ● live  pending 2  stale 0  unknown 0  selected 1, 0 read  [inbox]  alice (reviewer)
 x pending    5m local-agent    Write “a\u{202e}b”\nforged
   pending    5m local-agent    0/2 duplicate Write “a\u{202e}b”\nforged
 
@@ -476,4 +476,28 @@ fn failed_preview_is_shown_and_approved_by_its_own_key() {
     app.status.0.clear();
     let shown = screen(&mut app);
     assert!(shown.contains("No preview is available for this tool") && shown.contains("a approve"), "{shown}");
+}
+
+#[test]
+fn bundle_is_selected_read_and_approved() {
+    let changes = [change("chg_3", 1, "pending"), change("chg_2", 1, "pending"), change("chg_1", 1, "pending")];
+    let mut app = app("reviewer", &changes, (90, 24));
+    let waiting = vec!["chg_1".into(), "chg_2".into()];
+    app.set_bundles(vec![ListedBundle { principal: "ci".into(), first_at: now(), waiting }]);
+    assert!(screen(&mut app).contains("Bundle of ci, "), "{}", screen(&mut app));
+    assert_eq!(press(&mut app, KeyCode::Char('b')), None, "it is in no bundle");
+    press(&mut app, KeyCode::Down);
+    for (id, progress) in [("chg_1", "selected 2, 1 read"), ("chg_2", "selected 2, 2 read")] {
+        assert_eq!(press(&mut app, KeyCode::Char('b')), Some(Action::Open(id.into())));
+        app.update_change(change(id, 1, "pending"), true);
+        assert!(screen(&mut app).contains(progress));
+    }
+    press(&mut app, KeyCode::Char('b'));
+    assert!(screen(&mut app).contains("All 2 are read"));
+    type_keys(&mut app, "A");
+    let (path, body) = post(press(&mut app, KeyCode::Enter));
+    assert_eq!((path.as_str(), body["changes"].as_array().map(Vec::len)), ("decisions", Some(2)));
+    app.selected.remove("chg_2");
+    press(&mut app, KeyCode::Char('b'));
+    assert!(!app.selected.contains("chg_2"), "what was taken out stays out");
 }

@@ -211,6 +211,8 @@ impl View {
 /// The grouping of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grouping {
+    /// By the bundles of the gateway.
+    Bundle,
     None,
     Target,
     Tool,
@@ -220,16 +222,19 @@ pub enum Grouping {
 impl Grouping {
     pub const fn next(self) -> Self {
         match self {
-            Self::None => Self::Target,
+            Self::Bundle => Self::Target,
             Self::Target => Self::Tool,
             Self::Tool => Self::Principal,
             Self::Principal => Self::None,
+            Self::None => Self::Bundle,
         }
     }
 
     pub const fn name(self) -> &'static str {
         match self {
-            Self::None => "",
+            // The usual grouping needs no name.
+            Self::Bundle => "",
+            Self::None => "not grouped",
             Self::Target => "by target",
             Self::Tool => "by tool",
             Self::Principal => "by proposer",
@@ -238,11 +243,28 @@ impl Grouping {
 
     pub(super) fn group_label(self, entry: &ListedChange) -> Option<String> {
         match self {
-            Self::None => None,
+            Self::Bundle | Self::None => None,
             Self::Target => Some(format!("{}: {}", entry.provider, entry.target.label)),
             Self::Tool => Some(format!("{}.{}", entry.provider, entry.preview.subject(&entry.tool))),
             Self::Principal => Some(entry.proposer.principal.clone()),
         }
+    }
+}
+
+/// Changes that belong together, as the gateway found them.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListedBundle {
+    pub principal: String,
+    pub first_at: Timestamp,
+    /// The ids of its changes that wait for a decision, in order.
+    pub waiting: Vec<String>,
+}
+
+impl ListedBundle {
+    pub(super) fn label(&self) -> String {
+        let at = self.first_at.to_zoned(jiff::tz::TimeZone::system()).strftime("%m-%d %H:%M:%S").to_string();
+        format!("Bundle of {}, {at}", self.principal)
     }
 }
 
