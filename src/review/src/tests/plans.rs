@@ -422,7 +422,7 @@ async fn step_whose_target_is_not_as_shown_waits_for_a_new_look() {
 }
 
 #[actix::test]
-async fn step_shown_after_a_call_that_was_edited_since_waits_for_a_new_look() {
+async fn step_shown_after_an_edited_call_waits_for_a_new_look() {
     let bench = start(texts()).await;
     let steps = propose_texts(&bench, &[r#"{"set":"two"}"#, r#"{"set":"three"}"#]).await;
     let approved = bench.decide(&steps[1], ReviewVerdict::Approve).await.unwrap();

@@ -97,7 +97,7 @@ fn allowed_step_that_needs_a_look_needs_one_approval() {
 }
 
 #[test]
-fn allowed_step_that_policy_reviews_now_no_longer_says_that_it_is_allowed() {
+fn allowed_step_says_when_policy_asks_for_a_review() {
     let mut allowed = step(ChangeState::Approved);
     allowed.terms.quorum = 0;
     allowed.review = Some(ReviewNote { rule: None, reason: "the policy allows it".into(), mark: None });
