@@ -113,9 +113,9 @@ fn sqlite_query(schema: Option<&Ident>, object: &Ident) -> String {
     )
 }
 
-/// Returns the name as PostgreSQL stores it.
+/// Returns the name as PostgreSQL stores it in encodings such as UTF-8, where it folds the case of ASCII letters only.
 pub fn postgres_name(name: &Ident) -> String {
-    if name.quote_style.is_some() { unquote(name) } else { name.value.to_lowercase() }
+    if name.quote_style.is_some() { unquote(name) } else { name.value.to_ascii_lowercase() }
 }
 
 fn postgres_schema(schema: Option<&Ident>) -> String {

@@ -204,6 +204,8 @@ fn rows_are_found_again_by_their_primary_key() {
         update.rows_query(&[values.clone(), vec![("id", Literal::Number("8"))]]).unwrap(),
         r#"SELECT * FROM s.Things WHERE ("id" = '7' AND "Name" = 'it''s' AND "note" IS NULL AND "on" = TRUE) OR ("id" = '8')"#
     );
+    let doctors = table(Dialect::Postgres, "UPDATE ÄRZTE SET a = 1");
+    assert!(doctors.keys_query().contains(r#"to_regclass('"Ärzte"')"#), "{}", doctors.keys_query());
     let delete = table(Dialect::Mysql, "DELETE FROM things WHERE id = 7");
     let found = delete.rows_query(&[values]).unwrap();
     assert_eq!(found, "SELECT * FROM things WHERE (`id` = 7 AND `Name` = 'it''s' AND `note` IS NULL AND `on` = TRUE)");
