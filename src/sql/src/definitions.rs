@@ -105,7 +105,7 @@ impl SchemaObject {
 
 /// Returns a query for the statements that created the object and what belongs to it.
 fn sqlite_query(schema: Option<&Ident>, object: &Ident) -> String {
-    let schema = schema.map_or(String::new(), |schema| format!("{}.", Dialect::Sqlite.quote(&unquote(schema))));
+    let schema = schema.map_or(String::new(), |schema| format!("{}.", Dialect::Sqlite.quote_name(&unquote(schema))));
     let name = Dialect::Sqlite.literal(&unquote(object).to_ascii_lowercase());
     format!(
         "SELECT type, name, sql FROM {schema}sqlite_master WHERE lower(name) = {name} OR lower(tbl_name) = {name} \
@@ -125,8 +125,9 @@ fn postgres_schema(schema: Option<&Ident>) -> String {
     }
 }
 
-/// Returns the objects that the statement creates, alters or drops, or `None` if it is no such statement.
-pub fn objects(statement: &Statement) -> Option<Vec<SchemaObject>> {
+/// Returns the objects that the statement creates, alters or drops: for a new index or trigger its table, and none for roles,
+/// policies and others. Returns `None` if it is no such statement.
+pub fn defined_objects(statement: &Statement) -> Option<Vec<SchemaObject>> {
     use ObjectKind::{Relation, Routine, Trigger, Unknown};
     let one = |kind, name: &ObjectName| Some(vec![SchemaObject::new(kind, name)]);
     match statement {

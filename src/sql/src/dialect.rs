@@ -66,7 +66,7 @@ impl Dialect {
     }
 
     /// Quotes a name.
-    pub(crate) fn quote(self, name: &str) -> String {
+    pub(crate) fn quote_name(self, name: &str) -> String {
         let quote = if self == Self::Mysql { '`' } else { '"' };
         format!("{quote}{}{quote}", name.replace(quote, &format!("{quote}{quote}")))
     }

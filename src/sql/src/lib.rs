@@ -36,7 +36,7 @@ pub fn classify(dialect: Dialect, text: &str, max_rows: usize) -> Vec<Statement>
     let owned = text.to_owned();
     let parse = move || {
         text::split(dialect, &owned)
-            .map(|pieces| pieces.iter().map(|piece| classify_piece(dialect, piece, max_rows)).collect())
+            .map(|pieces| pieces.iter().map(|piece| classify_statement(dialect, piece, max_rows)).collect())
     };
     let parser = thread::Builder::new().name("sql".to_owned()).stack_size(STACK_BYTES).spawn(parse);
     let result = match parser.map(thread::JoinHandle::join) {
@@ -54,7 +54,7 @@ pub fn is_read(dialect: Dialect, text: &str) -> bool {
     !statements.is_empty() && statements.iter().all(|statement| statement.effect == Effect::Read)
 }
 
-fn classify_piece(dialect: Dialect, piece: &text::Piece, max_rows: usize) -> Statement {
+fn classify_statement(dialect: Dialect, piece: &text::StatementText, max_rows: usize) -> Statement {
     let effect = match piece.parse(dialect) {
         Err(reason) => Effect::Unparsed { reason },
         Ok(parsed) => match reads::check(dialect, &parsed) {

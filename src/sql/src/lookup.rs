@@ -24,7 +24,7 @@ pub enum DefinitionChange {
 }
 
 impl DefinitionChange {
-    pub(crate) fn of_statement(statement: &Statement) -> Self {
+    pub(crate) fn for_statement(statement: &Statement) -> Self {
         // The parser has many kinds of such statements, but all that create or drop something begin with these words.
         match statement.to_string().split_whitespace().next() {
             Some("CREATE") => Self::Creation,
@@ -70,7 +70,7 @@ impl TableRows {
     pub fn rows_query(&self, sets: &[Vec<(&str, Literal<'_>)>]) -> Option<String> {
         let Self { dialect, table, .. } = self;
         let condition = |(column, value): &(&str, Literal<'_>)| {
-            let column = dialect.quote(column);
+            let column = dialect.quote_name(column);
             match value {
                 Literal::Null => format!("{column} IS NULL"),
                 value => format!("{column} = {}", literal_text(*dialect, *value)),
@@ -125,7 +125,7 @@ fn keys_query(dialect: Dialect, name: &ObjectName) -> Option<String> {
 }
 
 fn quoted_name(name: &Ident) -> String {
-    Dialect::Postgres.quote(&postgres_name(name))
+    Dialect::Postgres.quote_name(&postgres_name(name))
 }
 
 /// Returns the condition for rows with the values of this given row, or `None` if none of them can be compared. Values

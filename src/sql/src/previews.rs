@@ -19,9 +19,9 @@ const MAX_DEFINITIONS: usize = 10;
 /// Describes a statement that is not a read for this reason.
 pub fn describe_write(dialect: Dialect, statement: &Statement, reason: Reason, max_rows: usize) -> Write {
     let builder = PreviewBuilder { dialect, max_rows };
-    if let Some(objects) = definitions::objects(statement) {
+    if let Some(objects) = definitions::defined_objects(statement) {
         let targets = objects.iter().map(|object| object.name.to_string()).collect();
-        let read_back = ReadBack::Definitions(DefinitionChange::of_statement(statement));
+        let read_back = ReadBack::Definitions(DefinitionChange::for_statement(statement));
         return Write {
             kind: WriteKind::Ddl,
             targets,
@@ -51,8 +51,8 @@ struct Selection {
     /// Further tables that the condition uses.
     other_tables: Vec<String>,
     condition: Option<String>,
-    /// The ORDER BY and LIMIT clauses of the statement itself.
-    own_limit: Option<String>,
+    /// The LIMIT clause of the statement itself, after its ORDER BY.
+    limit_clause: Option<String>,
 }
 
 type Preview = Result<PreviewSource, Reason>;
@@ -97,7 +97,7 @@ impl PreviewBuilder {
             alias: table.to_string(),
             other_tables: Vec::new(),
             condition: None,
-            own_limit: None,
+            limit_clause: None,
         };
         self.preview_rows(&selection, Vec::new())
     }
@@ -125,16 +125,21 @@ impl PreviewBuilder {
             Some(UpdateTableFromKind::BeforeSet(tables) | UpdateTableFromKind::AfterSet(tables)) => tables.as_slice(),
             None => &[],
         };
-        let selection =
-            self.build_selection(with, table, other_tables, selection.as_ref(), own_limit(order_by, limit.as_ref())?)?;
+        let selection = self.build_selection(
+            with,
+            table,
+            other_tables,
+            selection.as_ref(),
+            limit_clause(order_by, limit.as_ref())?,
+        )?;
         let mut values = Vec::new();
         for assignment in assignments {
-            for (column, own_expression) in assigned_columns(assignment) {
-                let mut value = self.build_assignment(column, own_expression, &assignment.value);
+            for (column, element) in assigned_columns(assignment) {
+                let mut value = self.build_assignment(column, element, &assignment.value);
                 let alias = format!("{ALIAS_PREFIX}after_{}", values.len());
-                let probe = selection.rows_query(self.max_rows, &[(value.expression.as_str(), alias.as_str())]);
-                let is_known = own_expression.is_some() && !self.is_field(column) && !is_default(&value.expression);
-                value.alias = Some(alias).filter(|_| is_known && self.is_read(&probe));
+                let test_query = selection.rows_query(self.max_rows, &[(value.expression.as_str(), alias.as_str())]);
+                let is_evaluable = element.is_some() && !self.is_field(column) && !is_default(&value.expression);
+                value.alias = Some(alias).filter(|_| is_evaluable && self.is_read(&test_query));
                 values.push(value);
             }
         }
@@ -142,8 +147,8 @@ impl PreviewBuilder {
     }
 
     /// Builds the assignment, without the alias under which a query selects its value.
-    fn build_assignment(&self, column: &ObjectName, own_expression: Option<&Expr>, whole: &Expr) -> ColumnAssignment {
-        let expression = match (own_expression, whole) {
+    fn build_assignment(&self, column: &ObjectName, element: Option<&Expr>, right_side: &Expr) -> ColumnAssignment {
+        let expression = match (element, right_side) {
             (Some(expression), _) => expression.to_string(),
             (None, Expr::Subquery(query)) => query.to_string(),
             (None, row) => row.to_string(),
@@ -182,7 +187,7 @@ impl PreviewBuilder {
         };
         let using = using.as_deref().unwrap_or_default();
         let selection =
-            self.build_selection(with, table, using, selection.as_ref(), own_limit(order_by, limit.as_ref())?)?;
+            self.build_selection(with, table, using, selection.as_ref(), limit_clause(order_by, limit.as_ref())?)?;
         self.preview_rows(&selection, Vec::new())
     }
 
@@ -192,7 +197,7 @@ impl PreviewBuilder {
         table: &TableWithJoins,
         other_tables: &[TableWithJoins],
         condition: Option<&Expr>,
-        own_limit: Option<String>,
+        limit_clause: Option<String>,
     ) -> Result<Selection, Reason> {
         let name = writes::table_name(table).ok_or("it changes several tables")?;
         let TableFactor::Table { alias, .. } = &table.relation else { return Err("it changes no table".to_owned()) };
@@ -204,7 +209,7 @@ impl PreviewBuilder {
             alias,
             other_tables: other_tables.iter().map(ToString::to_string).collect(),
             condition: condition.map(ToString::to_string),
-            own_limit,
+            limit_clause,
         })
     }
 
@@ -212,15 +217,15 @@ impl PreviewBuilder {
         let values: Vec<(&str, &str)> =
             assignments.iter().filter_map(|value| Some((value.expression.as_str(), value.alias.as_deref()?))).collect();
         let queries = RowQueries {
-            rows: self.begin_with_select(&selection.with, selection.rows_query(self.max_rows, &values)),
-            count: self.begin_with_select(&selection.with, selection.count_query()),
+            rows: self.wrap_ctes_for_sqlite(&selection.with, selection.rows_query(self.max_rows, &values)),
+            count: self.wrap_ctes_for_sqlite(&selection.with, selection.count_query()),
             assignments,
         };
         self.check_queries(queries)
     }
 
     /// Wraps a query that begins with CTEs, because servers for SQLite want SELECT as its first word.
-    fn begin_with_select(&self, with: &str, query: String) -> String {
+    fn wrap_ctes_for_sqlite(&self, with: &str, query: String) -> String {
         if self.dialect != Dialect::Sqlite || with.is_empty() {
             return query;
         }
@@ -257,8 +262,8 @@ impl PreviewBuilder {
         let selected = format!("{with}SELECT * FROM ({source}) AS {rows} ORDER BY 1 LIMIT {}", self.max_rows + 1);
         let counted = format!("{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM ({source}) AS {rows}");
         self.check_queries(RowQueries {
-            rows: self.begin_with_select(with, selected),
-            count: self.begin_with_select(with, counted),
+            rows: self.wrap_ctes_for_sqlite(with, selected),
+            count: self.wrap_ctes_for_sqlite(with, counted),
             assignments: Vec::new(),
         })
     }
@@ -289,7 +294,7 @@ impl PreviewBuilder {
 impl Selection {
     /// Returns the query for the rows, with these expressions and their aliases.
     fn rows_query(&self, max_rows: usize, values: &[(&str, &str)]) -> String {
-        let Self { with, table, alias, other_tables, own_limit, .. } = self;
+        let Self { with, table, alias, other_tables, limit_clause, .. } = self;
         let values: String = values.iter().map(|(expression, name)| format!(", {expression} AS {name}")).collect();
         // The values may use the other tables, which must then be in the FROM clause.
         let tables = if values.is_empty() {
@@ -299,20 +304,20 @@ impl Selection {
         };
         let condition = if values.is_empty() { self.where_clause_on_table() } else { self.where_clause() };
         let limit = max_rows + 1;
-        match own_limit {
-            Some(own_limit) => format!(
-                "{with}SELECT * FROM (SELECT {alias}.*{values} FROM {tables}{condition}{own_limit}) AS {ALIAS_PREFIX}rows LIMIT {limit}"
+        match limit_clause {
+            Some(limit_clause) => format!(
+                "{with}SELECT * FROM (SELECT {alias}.*{values} FROM {tables}{condition}{limit_clause}) AS {ALIAS_PREFIX}rows LIMIT {limit}"
             ),
             None => format!("{with}SELECT {alias}.*{values} FROM {tables}{condition} ORDER BY 1 LIMIT {limit}"),
         }
     }
 
     fn count_query(&self) -> String {
-        let Self { with, table, own_limit, .. } = self;
+        let Self { with, table, limit_clause, .. } = self;
         let condition = self.where_clause_on_table();
-        match own_limit {
-            Some(own_limit) => format!(
-                "{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM (SELECT 1 FROM {table}{condition}{own_limit}) AS {ALIAS_PREFIX}rows"
+        match limit_clause {
+            Some(limit_clause) => format!(
+                "{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM (SELECT 1 FROM {table}{condition}{limit_clause}) AS {ALIAS_PREFIX}rows"
             ),
             None => format!("{with}SELECT count(*) AS {ALIAS_PREFIX}count FROM {table}{condition}"),
         }
@@ -331,7 +336,7 @@ impl Selection {
     }
 }
 
-fn own_limit(order_by: &[sqlparser::ast::OrderByExpr], limit: Option<&Expr>) -> Result<Option<String>, Reason> {
+fn limit_clause(order_by: &[sqlparser::ast::OrderByExpr], limit: Option<&Expr>) -> Result<Option<String>, Reason> {
     let Some(limit) = limit else { return Ok(None) };
     if !matches!(limit, Expr::Value(_)) {
         return Err("its limit is not a number".to_owned());

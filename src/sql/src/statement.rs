@@ -53,7 +53,7 @@ pub enum PreviewSource {
     /// The rows in the database that the statement changes, removes or inserts.
     Rows(RowQueries),
     /// The rows that the statement lists, as texts of their expressions. `equal_count_query` counts the rows in the database
-    /// that have the values of one of them.
+    /// that have the literals of one of them; other values are not compared.
     GivenRows { columns: Vec<String>, rows: Vec<Vec<String>>, equal_count_query: Option<String> },
     /// Queries for the definition of each object that the statement defines or changes.
     Definitions(Vec<String>),

@@ -15,12 +15,12 @@ use crate::Dialect;
 const MAX_BYTES: usize = 1 << 20;
 /// Maximum statements of a text, including those in the bodies of triggers and routines.
 const MAX_STATEMENTS: usize = 1000;
-/// Limit of an upper bound for the nesting in a statement: tokens minus commas, so that long lists are accepted.
-const MAX_NESTING: usize = 4000;
+/// Maximum complexity of a statement: its tokens minus its commas, so that long lists are accepted.
+const MAX_COMPLEXITY: usize = 4000;
 
 /// One statement of a text.
 #[derive(Debug, Default)]
-pub struct Piece {
+pub struct StatementText {
     /// The statement as it was given, without surrounding whitespace.
     pub source: String,
     /// The statement without comments.
@@ -37,24 +37,24 @@ pub struct ParsedStatement {
 /// Splits the text at its semicolons.
 ///
 /// # Errors
-/// Fails if the text is not read alike everywhere, with the reason.
-pub fn split(dialect: Dialect, text: &str) -> Result<Vec<Piece>, String> {
+/// Fails if the text means different things to databases and the parser, with the reason.
+pub fn split(dialect: Dialect, text: &str) -> Result<Vec<StatementText>, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("it has more than {MAX_BYTES} bytes"));
     }
     let mut scanner =
-        Scanner { dialect, text, offset: 0, piece_start: 0, code: String::new(), pieces: Vec::new(), nesting: 0 };
+        Scanner { dialect, text, offset: 0, piece_start: 0, code: String::new(), pieces: Vec::new(), complexity: 0 };
     while let Some(next) = scanner.peek() {
         scanner.scan(next)?;
-        if scanner.nesting > MAX_NESTING {
+        if scanner.complexity > MAX_COMPLEXITY {
             return Err("a statement is too complex".to_owned());
         }
     }
-    scanner.finish_piece(text.len())?;
+    scanner.finish_statement(text.len())?;
     Ok(join_bodies(scanner.pieces))
 }
 
-impl Piece {
+impl StatementText {
     /// Parses the statement.
     ///
     /// # Errors
@@ -122,8 +122,8 @@ fn quote_pragma_value(tokens: &mut [Token]) {
 }
 
 /// Joins the statements of a trigger or a routine to the statement that creates it.
-fn join_bodies(pieces: Vec<Piece>) -> Vec<Piece> {
-    let mut joined: Vec<Piece> = Vec::new();
+fn join_bodies(pieces: Vec<StatementText>) -> Vec<StatementText> {
+    let mut joined: Vec<StatementText> = Vec::new();
     let mut is_inside = false;
     for piece in pieces {
         let ends = piece.code.trim().eq_ignore_ascii_case("end");
@@ -150,9 +150,9 @@ struct Scanner<'t> {
     offset: usize,
     piece_start: usize,
     code: String,
-    pieces: Vec<Piece>,
-    /// An upper bound for the nesting in the statement so far (see [`MAX_NESTING`]).
-    nesting: usize,
+    pieces: Vec<StatementText>,
+    /// The complexity of the statement so far (see [`MAX_COMPLEXITY`]).
+    complexity: usize,
 }
 
 impl<'t> Scanner<'t> {
@@ -174,7 +174,7 @@ impl<'t> Scanner<'t> {
     /// Takes a token of this length, which may be an operand.
     fn take_token(&mut self, bytes: usize) {
         self.take(bytes);
-        self.nesting += 1;
+        self.complexity += 1;
     }
 
     /// Replaces the next `bytes` of the text by a space.
@@ -198,11 +198,11 @@ impl<'t> Scanner<'t> {
             ';' => {
                 let end = self.offset;
                 self.offset += 1;
-                self.finish_piece(end)?;
+                self.finish_statement(end)?;
             }
             ',' => {
                 self.take(1);
-                self.nesting = self.nesting.saturating_sub(1);
+                self.complexity = self.complexity.saturating_sub(1);
             }
             '\r' if rest.starts_with("\r\n") => self.skip(1),
             ' ' | '\t' | '\n' => self.take(1),
@@ -335,17 +335,17 @@ impl<'t> Scanner<'t> {
     }
 
     /// Ends the statement before the offset `end`.
-    fn finish_piece(&mut self, end: usize) -> Result<(), String> {
+    fn finish_statement(&mut self, end: usize) -> Result<(), String> {
         let source = self.text[self.piece_start..end].trim().to_owned();
         let code = std::mem::take(&mut self.code);
         if !code.trim().is_empty() {
-            self.pieces.push(Piece { source, code });
+            self.pieces.push(StatementText { source, code });
         }
         if self.pieces.len() > MAX_STATEMENTS {
             return Err(format!("it has more than {MAX_STATEMENTS} statements"));
         }
         self.piece_start = self.offset;
-        self.nesting = 0;
+        self.complexity = 0;
         Ok(())
     }
 }
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lists_are_parsed_and_long_chains_are_not() {
+    fn long_lists_are_accepted_and_long_chains_are_rejected() {
         let list = format!("SELECT 1 IN ({})", vec!["1"; 20_000].join(","));
         assert!(split(Dialect::Sqlite, &list).is_ok());
         let chain = format!("SELECT {}", vec!["1"; 20_000].join("+"));

@@ -25,7 +25,7 @@ const KEYWORD_FUNCTIONS: &[&str] = &[
 ];
 
 /// Names of virtual tables that read files, in the shell and the extensions of SQLite.
-const FILE_TABLES: &[&str] = &["fsdir", "zipfile", "csv", "readfile"];
+const FILE_TABLES: &[&str] = &["fsdir", "zipfile", "csv"];
 
 /// Bytes after which PostgreSQL cuts off a name.
 const MAX_NAME_BYTES: usize = 63;

@@ -10,7 +10,7 @@ pub struct Case {
     /// The effect of each statement, with the targets of writes.
     pub effects: Vec<String>,
     /// The text changes the test database.
-    pub changes: bool,
+    pub is_marked_as_changing: bool,
     /// The text changes the test database by something that parsing cannot see, such as the function of a view.
     pub is_deceptive: bool,
     pub sql: String,
@@ -79,12 +79,12 @@ fn parse_case(line: &str) -> Case {
     let parts: Vec<&str> = line.splitn(3, " | ").collect();
     let [dialect, effects, sql] = parts.as_slice() else { panic!("{line}") };
     let without = |mark: &str| effects.strip_suffix(mark).unwrap_or(effects);
-    let (changes, is_deceptive) = (effects.ends_with(" !"), effects.ends_with(" ~"));
-    let effects = without(if changes { " !" } else { " ~" });
+    let (is_marked_as_changing, is_deceptive) = (effects.ends_with(" !"), effects.ends_with(" ~"));
+    let effects = without(if is_marked_as_changing { " !" } else { " ~" });
     Case {
         dialect: dialect.parse().unwrap(),
         effects: effects.split("; ").map(str::to_owned).collect(),
-        changes,
+        is_marked_as_changing,
         is_deceptive,
         sql: sql.replace('⏎', "\n"),
     }
@@ -119,7 +119,7 @@ fn every_statement_has_its_expected_effect() {
 
 #[test]
 fn no_statement_that_changes_data_is_a_read() {
-    for case in cases().iter().filter(|case| case.changes) {
+    for case in cases().iter().filter(|case| case.is_marked_as_changing) {
         assert!(!case.is_read(), "{}", case.sql);
     }
     for text in ["", " ; ", "-- nothing"] {

@@ -152,7 +152,7 @@ fn hidden_writes_change_postgresql() {
         }
         server.is_changed_by("writes", &["BEGIN", sql])
     };
-    let changing = cases_in(Dialect::Postgres).into_iter().filter(|case| case.changes);
+    let changing = cases_in(Dialect::Postgres).into_iter().filter(|case| case.is_marked_as_changing);
     let unchanged: Vec<String> = changing.map(|case| case.sql).filter(|sql| is_changed(sql) != Some(true)).collect();
     assert!(unchanged.is_empty(), "{unchanged:#?}");
 }

@@ -58,7 +58,7 @@ fn reads_change_nothing_in_sqlite() {
 
 #[test]
 fn hidden_writes_change_sqlite() {
-    for case in cases_in(Dialect::Sqlite).iter().filter(|case| case.changes) {
+    for case in cases_in(Dialect::Sqlite).iter().filter(|case| case.is_marked_as_changing) {
         let connection = database();
         let before = content(&connection);
         // A later statement may fail.
