@@ -327,6 +327,11 @@ test('groups take the position of their newest change, large ones are closed', (
   assert.equal(show(groupRows(rows, new Map([[key, false]]))), '[3 closed] 2 5');
   assert.equal(show(groupRows(Array.from({ length: 30 }, (_, i) => made('flood', String(i), 'rest')), new Map())), '[30 closed]');
   assert.equal(show(groupRows(rows.slice(0, 3), new Map())), '1 2 3', 'two changes form no group');
+  const bundle = { id: 'b', servers: ['s'] };
+  const bundleOf = (id) => (['1', '2'].includes(id) ? bundle : null);
+  const bundled = groupRows(rows.slice(0, 3), new Map(), bundleOf);
+  assert.equal(show(bundled), '[2] 1 2 3', 'two changes of a bundle form a group, whatever their tools');
+  assert.deepEqual([bundled[0].id, bundled[0].bundle], ['bundle b', bundle]);
 });
 
 test('a change is selected only in the version that was seen', () => {
