@@ -283,10 +283,12 @@ fn approval_is_not_offered_to_barred_reviewers() {
     }
     let escalated = json!({"reviewers": ["dba"], "escalate": {"after": 1, "to": ["ops"]}});
     for terms in [json!({"reviewers": ["ops"]}), json!({"reviewers": ["reviewer"]}), escalated] {
+        let is_escalated = terms.get("escalate").is_some();
         let change = change_with("chg_1", 1, "pending", &json!({"terms": terms}));
         let mut app = app("reviewer", std::slice::from_ref(&change), (120, 24));
         open(&mut app, change);
-        assert!(screen(&mut app).contains("a approve"));
+        let shown = screen(&mut app);
+        assert!(shown.contains("a approve") && shown.contains("now also by ops") == is_escalated, "{shown}");
         assert_eq!(post(type_keys(&mut app, "a")).0, "changes/chg_1/decision");
     }
 }
