@@ -172,6 +172,7 @@ fn describe_terms(terms: &countersign_domain::changes::Terms) -> Vec<String> {
         (terms.questions, "questions of the running tool are passed on to the client".to_owned()),
     ];
     lines.extend(terms.sign_in.as_ref().map(|sign_in| format!("after {sign_in}")));
+    lines.extend(terms.remind.map(|seconds| format!("announced again every {}, at most ten times", time(seconds))));
     let escalation = terms.escalate.as_ref().filter(|_| !terms.reviewers.is_empty());
     lines.extend(
         escalation.map(|escalation| format!("after {} also by {}", time(escalation.after), escalation.to.join(", "))),

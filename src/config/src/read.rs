@@ -173,6 +173,7 @@ fn review(r: &mut Reader) -> Terms {
         own_agents: r.read("policy.review.own_agents", choice(terms::OWN_AGENTS_CHOICES)),
         sign_in: r.read("policy.review.sign_in", terms::sign_in().or_null()),
         escalate: r.read("policy.review.escalate", terms::escalation().or_null()),
+        remind: r.read("policy.review.remind", seconds(terms::REMIND_RANGE).or_null()),
     }
 }
 

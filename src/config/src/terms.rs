@@ -19,7 +19,7 @@ use countersign_domain::{
     text::plural,
 };
 
-pub(super) const TERM_KEYS: [&str; 16] = [
+pub(super) const TERM_KEYS: [&str; 17] = [
     "reviewers",
     "quorum",
     "expire_after",
@@ -36,11 +36,13 @@ pub(super) const TERM_KEYS: [&str; 16] = [
     "own_agents",
     "sign_in",
     "escalate",
+    "remind",
 ];
 
 const S: Duration = Duration::from_secs(1);
 pub(super) const QUORUM_RANGE: RangeInclusive<u64> = 1..=100;
 pub(super) const EXPIRE_AFTER_RANGE: RangeInclusive<Duration> = S..=Duration::from_secs(366 * 86_400);
+pub(super) const REMIND_RANGE: RangeInclusive<Duration> = EXPIRE_AFTER_RANGE;
 pub(super) const HOLD_FOR_RANGE: RangeInclusive<Duration> = S..=Duration::from_secs(3600);
 pub(super) const UNDO_FOR_RANGE: RangeInclusive<Duration> = Duration::ZERO..=Duration::from_secs(86_400);
 pub(super) const QUESTIONS_CHOICES: [(&str, bool); 2] = [("decline", false), ("ask", true)];
@@ -70,6 +72,7 @@ pub(super) fn read(f: &mut Fields<'_>, review: &Terms) -> Terms {
     f.read_into("own_agents", choice(OWN_AGENTS_CHOICES), &mut terms.own_agents);
     f.read_into("sign_in", sign_in().or_null(), &mut terms.sign_in);
     f.read_into("escalate", escalation().or_null(), &mut terms.escalate);
+    f.read_into("remind", seconds(REMIND_RANGE).or_null(), &mut terms.remind);
     terms
 }
 
@@ -226,6 +229,7 @@ pub(super) fn format_differences(terms: &Terms, review: &Terms) -> Vec<String> {
         part("own_agents", choice(OWN_AGENTS_CHOICES), &terms.own_agents, &review.own_agents),
         part("sign_in", sign_in().or_null(), &terms.sign_in, &review.sign_in),
         part("escalate", escalation().or_null(), &terms.escalate, &review.escalate),
+        part("remind", seconds(REMIND_RANGE).or_null(), &terms.remind, &review.remind),
     ];
     parts.into_iter().flatten().collect()
 }

@@ -186,7 +186,7 @@ impl FeedSubscriber {
 #[schema(as = FeedEvent)]
 pub enum FeedEventBody {
     Change(Box<ChangeEventSchema>),
-    Escalation(Box<EscalationEvent>),
+    Waiting(Box<WaitingEvent>),
     Session(SessionEvent),
     Hello(HelloEvent),
     Reset(ResetEvent),
@@ -214,10 +214,11 @@ pub struct ChangeEventSchema {
     pub change: ChangeSummary<'static>,
 }
 
-/// Further reviewers may decide on a change, because nobody has for some time. The change is not modified. Live only.
+/// A change that nobody has decided on for some time: further reviewers may decide now, or it is announced again. The change is
+/// not modified. Live only.
 #[derive(ToSchema)]
-pub struct EscalationEvent {
-    #[schema(pattern = r"^change\.escalated$")]
+pub struct WaitingEvent {
+    #[schema(pattern = r"^change\.(escalated|reminder)$")]
     pub r#type: String,
     pub at: Timestamp,
     /// Always `system`.

@@ -24,7 +24,7 @@ use super::{
     inner::Inner,
     shutdown::Shutdown,
     transition_writer::TransitionWriter,
-    upkeep::{escalation, expiry, orphans, plans, prune, votes},
+    upkeep::{escalation, expiry, orphans, plans, prune, reminders, votes},
     waiting_reasons::WaitingReasons,
 };
 use countersign_domain::changes::{
@@ -74,9 +74,8 @@ impl Changes {
             ledger.restore(&change.id, &change.principal, change.bytes, change.state);
             shared.counts.record_transition(None, change.state);
             shared.add(&change.id, change.call_hash.as_deref(), change.expires_at, (config.clock)());
-            // `escalation` reads the terms and finds out whether the change has escalated already.
-            let now = (config.clock)();
-            shared.schedule_escalation(&change.id, change.state, Some(now), now);
+            // The upkeep reads the terms, and finds out whether the change has escalated already.
+            shared.schedule_check(&change.id, change.state, (config.clock)());
         }
         let (actor_thread, executor_thread) = (Arbiter::try_new()?.handle(), Arbiter::try_new()?.handle());
         let (approved_sender, approved) = mpsc::unbounded_channel();
@@ -130,6 +129,7 @@ impl Changes {
         executor_thread.spawn(plans::run(Arc::clone(&inner), moved_plans, approved_sender));
         executor_thread.spawn(expiry::run(Arc::clone(&inner)));
         executor_thread.spawn(escalation::run(Arc::clone(&inner)));
+        executor_thread.spawn(reminders::run(Arc::clone(&inner)));
         executor_thread.spawn(prune::run(Arc::clone(&inner)));
         executor_thread.spawn(votes::run(Arc::clone(&inner)));
         executor_thread.spawn(orphans::run(Arc::clone(&inner)));

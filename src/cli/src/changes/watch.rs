@@ -162,7 +162,7 @@ fn event_style(kind: &str) -> Style {
         "created" | "refreshed" | "edited" => Style::Cyan,
         "approved" | "applied" | "voted" | "executing" | "settled" => Style::Green,
         "rejected" | "failed" | "outcome_unknown" => Style::Red,
-        "stale" | "expired" | "withdrawn" | "unapproved" | "escalated" => Style::Yellow,
+        "stale" | "expired" | "withdrawn" | "unapproved" | "escalated" | "reminder" => Style::Yellow,
         _ => Style::Dim,
     }
 }

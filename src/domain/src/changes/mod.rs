@@ -15,6 +15,7 @@ pub mod plan;
 mod preview;
 mod proposer;
 pub mod proposer_view;
+mod reminder;
 pub mod retention;
 pub mod terms;
 #[cfg(any(test, feature = "testing"))]

@@ -207,6 +207,9 @@ pub struct Terms {
     /// Further reviewers, who may decide if nobody has for some time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub escalate: Option<Escalation>,
+    /// Time after which an undecided change is announced again, and again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub remind: Option<u64>,
 }
 
 impl Default for Terms {
@@ -228,6 +231,7 @@ impl Default for Terms {
             own_agents: false,
             sign_in: None,
             escalate: None,
+            remind: None,
         }
     }
 }

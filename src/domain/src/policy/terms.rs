@@ -32,6 +32,7 @@ pub fn stricter_terms(first: &Terms, second: &Terms) -> Terms {
         own_agents: first.own_agents && second.own_agents,
         sign_in: stricter_sign_in(first.sign_in.as_ref(), second.sign_in.as_ref()),
         escalate: stricter_escalation(first, second),
+        remind: [first.remind, second.remind].into_iter().flatten().min(),
     }
 }
 
@@ -67,7 +68,7 @@ pub fn loosened_terms(old: &Terms, new: &Terms) -> Vec<(String, String)> {
     let Terms {
         reviewers: _, quorum: _, require_comment: _, edit: _, preview_required: _, questions: _, own_agents: _, undo_for: _,
         sign_in: _, on_failed_preview: _, escalate: _,
-        expire_after: _, on_expiry: _, on_review: _, hold_for: _, open_page: _,
+        expire_after: _, on_expiry: _, on_review: _, hold_for: _, open_page: _, remind: _,
     } = new;
     let mut differences = Vec::new();
     let mut add_if = |is_looser: bool, from: String, to: String| {

@@ -1,6 +1,6 @@
 //! The subject of a feed event, the patterns for its type, and the JSON that is sent.
 //!
-//! Transitions of changes are durable in the feed. Other events (`change.escalated`, `rule.*`, `provider.*`, `config.*`,
+//! Transitions of changes are durable in the feed. Other events (`change.escalated`, `change.reminder`, `rule.*`, `provider.*`, `config.*`,
 //! `webhook.*`) reach only current subscribers: a webhook stores the events that it receives, and misses events that occur while the gateway
 //! is down.
 
@@ -11,8 +11,9 @@ use serde_json::Value;
 use crate::changes::{ChangeState, machine::EventKind};
 
 /// The event types besides those of transitions ([`EventKind::feed_type`]).
-const OTHER_EVENT_TYPES: [&str; 16] = [
+const OTHER_EVENT_TYPES: [&str; 17] = [
     "change.escalated",
+    "change.reminder",
     "rule.created",
     "rule.revoked",
     "rule.expired",

@@ -26,6 +26,7 @@ pub fn event_clause(values: &TemplateValues<'_>) -> String {
             "" => "Nobody has decided yet, so others may decide too".to_owned(),
             names => format!("Nobody has decided yet, so {names} may decide too"),
         },
+        "change.reminder" => "Still waits for a decision".to_owned(),
         "change.withdrawn" => format!("Withdrawn by {actor}"),
         "change.stale" => "Stale, its target has changed".to_owned(),
         "change.refreshed" => "Previewed again, needs a decision".to_owned(),

@@ -242,7 +242,7 @@ export class App {
       announce(`New change: ${event.change.summary}`);
       if (isReviewerOf(event.change, this.#me) && !isBarredAsProposer(event.change, this.#me)) queueNotification(event.change, (id) => go(routeTo('inbox', id)));
     }
-    if (name === 'escalated' && isReviewerOf(event.change, this.#me) && !isBarredAsProposer(event.change, this.#me)) {
+    if (['escalated', 'reminder'].includes(name) && isReviewerOf(event.change, this.#me) && !isBarredAsProposer(event.change, this.#me)) {
       announce(`Nobody has decided yet: ${event.change.summary}`);
       queueNotification(event.change, (id) => go(routeTo('inbox', id)));
     }

@@ -304,8 +304,7 @@ impl PendingChanges {
             self.shared.deadlines.insert(&change.id, change.expires_at, now);
         }
         self.update_state(&change.id, previous_state, change.state, is_new);
-        let escalates_at = change.terms.escalates_at(change.created_at);
-        self.shared.schedule_escalation(&change.id, change.state, escalates_at, now);
+        self.shared.schedule_notices(&change.id, change.state, &change.terms, change.created_at, now);
         tracing::info!(
             change = %change.id, event = kind.as_str(), version = change.version, seq = written.seq,
             provider = %change.provider, tool = %change.tool, principal = %change.proposer.principal, "a transition was stored"
@@ -334,8 +333,7 @@ impl PendingChanges {
             self.shared.add(id, remote.call_hash.as_deref(), remote.change.expires_at, now);
         }
         self.update_state(id, previous_state, state, remote.is_new);
-        let escalates_at = remote.change.terms.escalates_at(remote.change.created_at);
-        self.shared.schedule_escalation(id, state, escalates_at, now);
+        self.shared.schedule_notices(id, state, &remote.change.terms, remote.change.created_at, now);
         if let Some(plan) = &remote.change.plan {
             let _ = self.moved_plans.send(MovedPlan { id: plan.id.clone(), is_own: false });
         } else if state == ChangeState::Approved {

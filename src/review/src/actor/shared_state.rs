@@ -9,7 +9,7 @@ use super::{
     ledger::{Counts, Deadlines},
     watch::Watchers,
 };
-use countersign_domain::changes::ChangeState;
+use countersign_domain::changes::{ChangeState, Terms};
 
 pub(crate) struct SharedChangeState {
     pub watchers: Arc<Watchers>,
@@ -17,6 +17,8 @@ pub(crate) struct SharedChangeState {
     pub deadlines: Deadlines,
     /// The times from which further reviewers may decide on undecided changes, until they are recorded.
     pub escalations: Deadlines,
+    /// The times of the next reminders of undecided changes.
+    pub reminders: Deadlines,
     pub duplicates: DuplicateCalls,
 }
 
@@ -27,21 +29,37 @@ impl SharedChangeState {
             counts: Counts::new(counts),
             deadlines: Deadlines::default(),
             escalations: Deadlines::default(),
+            reminders: Deadlines::default(),
             duplicates: DuplicateCalls::default(),
         })
     }
 
-    /// Schedules the escalation of a change while it waits for a decision.
-    pub(crate) fn schedule_escalation(
+    /// Schedules the escalation and the next reminder of a change while it waits for a decision.
+    pub(crate) fn schedule_notices(
         &self,
         id: &str,
         state: ChangeState,
-        escalates_at: Option<Timestamp>,
+        terms: &Terms,
+        created_at: Timestamp,
         now: Timestamp,
     ) {
-        match escalates_at.filter(|_| matches!(state, ChangeState::Pending | ChangeState::Stale)) {
-            Some(at) => self.escalations.insert(id, at, now),
-            None => self.escalations.remove(id),
+        let is_undecided = matches!(state, ChangeState::Pending | ChangeState::Stale);
+        for (deadlines, at) in [
+            (&self.escalations, terms.escalates_at(created_at)),
+            (&self.reminders, terms.next_reminder(created_at, now)),
+        ] {
+            match at.filter(|_| is_undecided) {
+                Some(at) => deadlines.insert(id, at, now),
+                None => deadlines.remove(id),
+            }
+        }
+    }
+
+    /// Lets the upkeep read an undecided change whose terms are not known yet.
+    pub(crate) fn schedule_check(&self, id: &str, state: ChangeState, now: Timestamp) {
+        if matches!(state, ChangeState::Pending | ChangeState::Stale) {
+            self.escalations.insert(id, now, now);
+            self.reminders.insert(id, now, now);
         }
     }
 

@@ -13,6 +13,7 @@ mod lifecycle;
 mod plan_crashes;
 mod plan_repeats;
 mod plans;
+mod reminders;
 mod restored_backup;
 mod retention;
 mod review_terms;

@@ -49,7 +49,7 @@ async fn escalate(inner: &Inner, id: &str) -> Result<(), StoreError> {
     let undecided = change.filter(|change| matches!(change.state, ChangeState::Pending | ChangeState::Stale));
     let due = undecided.and_then(|change| Some((change.terms.escalates_at(change.created_at)?, change)));
     match due {
-        Some((at, change)) if at > now => inner.shared.schedule_escalation(id, change.state, Some(at), now),
+        Some((at, _)) if at > now => inner.shared.escalations.insert(id, at, now),
         Some((_, change)) => {
             if !is_recorded(inner, id).await? {
                 record(inner, &change, now).await?;

@@ -1,4 +1,4 @@
-//! Periodic work on changes: expires them, records when further reviewers may decide, voids votes that are no longer valid, marks the outcome of changes whose node is
+//! Periodic work on changes: expires them, records when further reviewers may decide, reminds of them, voids votes that are no longer valid, marks the outcome of changes whose node is
 //! gone as unknown, moves plans on, and prunes old changes. The leading node does it until the gateway closes.
 
 pub mod escalation;
@@ -6,6 +6,7 @@ pub mod expiry;
 pub mod orphans;
 pub mod plans;
 pub mod prune;
+pub mod reminders;
 pub mod votes;
 
 use std::time::Duration;

@@ -1,0 +1,60 @@
+//! Announces changes again that nobody has decided on for the time that their terms set. Nothing touches the change, and
+//! reminders that no node was there to send are left out.
+
+use std::sync::Arc;
+
+use futures_util::{StreamExt, stream};
+use jiff::Timestamp;
+
+use crate::{draft::live_event, inner::Inner};
+use countersign_domain::changes::ChangeState;
+use countersign_store::StoreError;
+
+/// The live event on the feed.
+const FEED_EVENT: &str = "change.reminder";
+/// The maximum number of changes read in one round.
+const BATCH_SIZE: usize = 256;
+
+/// Sends due reminders until the gateway closes.
+pub(crate) async fn run(inner: Arc<Inner>) {
+    let mut checked_to = inner.config.now();
+    while inner.shutdown.stop.run_until_cancelled(tokio::time::sleep(inner.config.expiry_interval)).await.is_some() {
+        let now = inner.config.now();
+        if inner.nodes.is_leader() {
+            while remind_due(&inner, checked_to, now).await == BATCH_SIZE && !inner.shutdown.stop.is_cancelled() {}
+        }
+        // Reminders before this moment were sent by another node.
+        checked_to = now;
+    }
+}
+
+/// Sends the reminders that fell due after `checked_to`, at most one for each change, and schedules the next ones. Returns the
+/// number of changes that were dealt with.
+pub(crate) async fn remind_due(inner: &Inner, checked_to: Timestamp, now: Timestamp) -> usize {
+    let due = inner.shared.reminders.due(now, BATCH_SIZE);
+    let checked = stream::iter(due).map(|id| async move {
+        let checked = remind(inner, &id, checked_to, now).await;
+        if let Err(error) = &checked {
+            tracing::warn!(%error, change = id, "a change could not be read to remind of it");
+        }
+        checked.is_ok()
+    });
+    checked.buffer_unordered(32).filter(|is_done| std::future::ready(*is_done)).count().await
+}
+
+async fn remind(inner: &Inner, id: &str, checked_to: Timestamp, now: Timestamp) -> Result<(), StoreError> {
+    let change = inner.store.get(id).await?;
+    let Some(change) = change.filter(|change| matches!(change.state, ChangeState::Pending | ChangeState::Stale)) else {
+        inner.shared.reminders.remove(id);
+        return Ok(());
+    };
+    let reminder_after = |time| change.terms.next_reminder(change.created_at, time);
+    match reminder_after(now) {
+        Some(next) => inner.shared.reminders.insert(id, next, now),
+        None => inner.shared.reminders.remove(id),
+    }
+    if reminder_after(checked_to).is_some_and(|at| at <= now) {
+        inner.feed.publish_live(&live_event(FEED_EVENT, &change, now));
+    }
+    Ok(())
+}
