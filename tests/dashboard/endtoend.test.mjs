@@ -31,7 +31,7 @@ before(async () => {
     filesystem: { previews: 'filesystem' }, git: {},
     // The annotations of this server are not trusted.
     closed: { kind: 'filesystem', trust_annotations: false, previews: ['auto', { create_directory: 'none' }] },
-  }, { rules, policy: { review: { preview: 'required' } } });
+  }, { rules, policy: { review: { preview: 'required', on_failed_preview: 'review' } } });
   folder = gateway.folders.filesystem;
   browser = await launch();
   agent = await gateway.agent({ era: 'legacy', name: 'writer' });
@@ -226,7 +226,7 @@ test('an expired change is rejected, and the agent learns why', async () => {
 test('a failed preview is shown and prevents approval if the rule requires one', async () => {
   const id = await write('/etc/countersign-end-to-end', 'no\n');
   await openChange(page, gateway, id);
-  await page.locator('.preview-note', { hasText: 'The preview failed.' }).filter({ hasText: 'Access denied - path outside allowed directories' }).waitFor();
+  await page.locator('.preview-note', { hasText: 'This call must fail.' }).filter({ hasText: 'Access denied - path outside allowed directories' }).waitFor();
   await page.locator('footer.decision', { hasText: 'this can only be rejected or edited' }).waitFor();
   await becomes(() => button(page, 'Approve').count(), 0);
   await row(page, 'countersign-end-to-end').locator('.badge', { hasText: 'No preview' }).waitFor();

@@ -29,6 +29,7 @@ before(async () => {
   await prepare('git', repository);
   writeFileSync(join(folder, 'tools'), DEFINITIONS.join('\n'));
   gateway = await Gateway.start({
+    review: { onFailedPreview: 'review' },
     servers: {
       filesystem: { ...SERVERS.filesystem.entry(join(folder, 'files')), trust_annotations: true },
       git: SERVERS.git.entry(repository),
@@ -54,7 +55,7 @@ const withdraw = async (...ids) => {
 test('a change without preview is approved by its own button, not by the key', async () => {
   const id = await gateway.propose('filesystem__write_file', { path: '/etc/countersign-first-hours', content: 'no\n' });
   const page = await dashboard(browser, gateway, { route: `/#/inbox/${id}` });
-  await page.locator('.preview-note', { hasText: 'The preview failed.' }).filter({ hasText: 'Access denied' }).waitFor();
+  await page.locator('.preview-note', { hasText: 'This call must fail.' }).filter({ hasText: 'Access denied' }).waitFor();
   await armed(page);
   await becomes(() => page.locator('footer.decision button').evaluateAll((all) => all.map((b) => b.innerText.replace(/\s+/g, ' ').trim())), ['Reject R', 'Approve without preview']);
   let sent = 0;
