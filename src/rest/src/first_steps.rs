@@ -22,6 +22,7 @@ use countersign_reload::Reloader;
 use countersign_review::{ChangeFilter, Changes, Proposal};
 use countersign_routing::RouteDirectory;
 use countersign_rulings::standing_rules::StandingRules;
+use countersign_session::handlers::reviewed::new_proposal;
 
 /// The module of the test change.
 const TRACKER: &str = "tracker";
@@ -130,7 +131,7 @@ pub async fn propose_test_change(
 async fn prepare_proposal(directory: &RouteDirectory, expire_after: Duration) -> Result<Proposal, McpError> {
     let off = || McpError::new(ErrorKind::NotFound, "the tracker is off (`modules.tracker.enabled`)");
     let provider = directory.provider(TRACKER).ok_or_else(off)?;
-    let proposer = test_agent();
+    let proposer = Proposer::new(TEST_AGENT, "rest");
     let principal = Arc::new(proposer.to_agent());
     let context = CallContext::new(Arc::clone(&principal));
     let projects = provider.call("list_projects", &to_arguments(&json!({ "limit": 1 }))?, &context).await?;
@@ -159,39 +160,9 @@ async fn prepare_proposal(directory: &RouteDirectory, expire_after: Duration) ->
         return Err(McpError::new(ErrorKind::PolicyDenied, text));
     }
     let preview = previews::preview(directory, &provider, tool, &arguments, &context).await?;
-    Ok(Proposal {
-        proposer,
-        provider: TRACKER.to_owned(),
-        tool: tool.to_owned(),
-        tool_title: route.def.title.clone(),
-        tool_hash: route.hash.clone(),
-        served_by: provider.server_identity(),
-        arguments: arguments.into(),
-        preview,
-        expire_after: decision.terms.expire_after.map_or(expire_after, Duration::from_secs),
-        client_capabilities: None,
-        terms: (*decision.terms).clone(),
-        review: Some((&decision).into()),
-        idempotency_key: None,
-        stated_reason: None,
-        plan: None,
-    })
+    Ok(new_proposal(&route, proposer, &arguments, preview, &decision, expire_after))
 }
 
 fn to_arguments(arguments: &Value) -> Result<Box<RawValue>, McpError> {
     RawValue::from_string(arguments.to_string()).map_err(|error| McpError::new(ErrorKind::Internal, error.to_string()))
-}
-
-fn test_agent() -> Proposer {
-    Proposer {
-        principal: TEST_AGENT.to_owned(),
-        owner: None,
-        key_id: None,
-        claims: None,
-        client_name: None,
-        client_version: None,
-        session: None,
-        transport: "rest".to_owned(),
-        revision: None,
-    }
 }

@@ -36,6 +36,22 @@ pub struct Proposer {
 }
 
 impl Proposer {
+    /// Creates a proposer without a key, a client and a session.
+    #[must_use]
+    pub fn new(principal: &str, transport: &str) -> Self {
+        Self {
+            principal: principal.to_owned(),
+            owner: None,
+            key_id: None,
+            claims: None,
+            client_name: None,
+            client_version: None,
+            session: None,
+            transport: transport.to_owned(),
+            revision: None,
+        }
+    }
+
     /// Returns the name for people: that of the identity provider if it gave one.
     #[must_use]
     pub fn shown_name(&self) -> &str {

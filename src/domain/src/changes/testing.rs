@@ -59,15 +59,5 @@ pub fn change(id: &str, principal: &str, version: u64, state: ChangeState) -> Ch
 /// Creates a proposer without a key and a session.
 #[must_use]
 pub fn proposer(principal: &str) -> Proposer {
-    Proposer {
-        principal: principal.into(),
-        owner: None,
-        key_id: None,
-        claims: None,
-        client_name: None,
-        client_version: None,
-        session: None,
-        transport: "http".into(),
-        revision: None,
-    }
+    Proposer::new(principal, "http")
 }

@@ -21,7 +21,10 @@ use serde_json::{json, value::RawValue};
 use super::tools::{ToolCall, ToolCallScope, ToolOutcome};
 use crate::{policy::JudgedCall, server::Reviews};
 use countersign_bridge::tasks;
-use countersign_domain::changes::{Change, OnReview, arguments::are_equal};
+use countersign_domain::{
+    changes::{Change, OnReview, Preview, Proposer, arguments::are_equal},
+    policy::Decision,
+};
 use countersign_exchange::context::Exchange;
 use countersign_protocol::{ErrorKind, McpError, Revision, arguments, params::LoggingLevel};
 use countersign_provider::{CallContext, ProgressSink, previews};
@@ -221,21 +224,10 @@ async fn propose(
     }
     let stays_reachable = call.accepts_task || decision.terms.on_review == OnReview::Hold;
     let proposal = Proposal {
-        proposer: exchange.proposer(),
-        provider: route.provider.name().to_owned(),
-        tool: route.def.name.clone(),
-        tool_title: route.def.title.clone(),
-        tool_hash: route.hash.clone(),
-        served_by: route.provider.as_provider().server_identity(),
-        arguments: arguments.to_owned().into(),
-        preview,
-        expire_after: decision.terms.expire_after.map_or(reviews.expire_after, Duration::from_secs),
         client_capabilities: ask_client::capabilities_for_change(exchange, route, &decision.terms, stays_reachable),
-        terms: (*decision.terms).clone(),
-        review: Some((&**decision).into()),
         idempotency_key: call.idempotency_key.as_deref().map(str::to_owned),
         stated_reason: call.reason.as_deref().map(str::to_owned),
-        plan: None,
+        ..new_proposal(route, exchange.proposer(), arguments, preview, decision, reviews.expire_after)
     };
     // The change is stored in the background, even if the client disconnects meanwhile.
     let changes = reviews.changes.clone();
@@ -246,6 +238,36 @@ async fn propose(
         &json!({ "event": "change.created", "changeId": change.id, "tool": change.tool, "summary": change.for_proposer().summary }),
     );
     Ok(change)
+}
+
+/// Returns the proposal of a call, under the terms of the decision. The change expires after `expire_after` unless the terms
+/// say otherwise, and its tool cannot ask the client.
+#[must_use]
+pub fn new_proposal(
+    route: &ToolRoute,
+    proposer: Proposer,
+    arguments: &RawValue,
+    preview: Preview,
+    decision: &Decision,
+    expire_after: Duration,
+) -> Proposal {
+    Proposal {
+        proposer,
+        provider: route.provider.name().to_owned(),
+        tool: route.def.name.clone(),
+        tool_title: route.def.title.clone(),
+        tool_hash: route.hash.clone(),
+        served_by: route.provider.as_provider().server_identity(),
+        arguments: arguments.to_owned().into(),
+        preview,
+        expire_after: decision.terms.expire_after.map_or(expire_after, Duration::from_secs),
+        client_capabilities: None,
+        terms: (*decision.terms).clone(),
+        review: Some(decision.into()),
+        idempotency_key: None,
+        stated_reason: None,
+        plan: None,
+    }
 }
 
 /// Returns the error for a call whose preview shows that it must fail, once the call is recorded.

@@ -1,7 +1,7 @@
 //! Plans of calls: `propose_plan` with all calls at once, and single calls that name their plan. Every call becomes a change,
 //! also one that the policy allows, and none of them runs before all are approved.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc};
 
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
@@ -13,6 +13,7 @@ use super::{
         upstream_wait::RouteFinder,
     },
     finished_call::FinishedCall,
+    new_proposal,
 };
 use crate::policy::{self, Counting, JudgedCall};
 use countersign_domain::{
@@ -217,30 +218,17 @@ async fn step_proposal(
         previews::preview(&reviews.directory, &provider, tool, arguments, &context).await
     };
     let preview = runner.limits.with_timeout(preview).await?;
-    let (terms, review) = match decision.verdict {
-        Verdict::Allow => {
-            let reason = format!("it is a step of a plan; the policy allows it without a review ({})", decision.reason);
-            (Terms { quorum: 0, ..Terms::default() }, ReviewNote { reason, mark: None, ..decision.into() })
-        }
-        _ => ((*decision.terms).clone(), decision.into()),
-    };
+    // The steps run when nobody may be there to answer.
+    let proposal = new_proposal(route, exchange.proposer(), arguments, preview, decision, reviews.expire_after);
+    if decision.verdict != Verdict::Allow {
+        return Ok(proposal);
+    }
+    let reason = format!("it is a step of a plan; the policy allows it without a review ({})", decision.reason);
     Ok(Proposal {
-        proposer: exchange.proposer(),
-        provider: route.provider.name().to_owned(),
-        tool: tool.clone(),
-        tool_title: route.def.title.clone(),
-        tool_hash: route.hash.clone(),
-        served_by: provider.server_identity(),
-        arguments: arguments.to_owned().into(),
-        preview,
-        expire_after: terms.expire_after.map_or(reviews.expire_after, Duration::from_secs),
-        // The steps run when nobody may be there to answer.
-        client_capabilities: None,
-        terms,
-        review: Some(review),
-        idempotency_key: None,
-        stated_reason: None,
-        plan: None,
+        terms: Terms { quorum: 0, ..Terms::default() },
+        review: Some(ReviewNote { reason, mark: None, ..decision.into() }),
+        expire_after: reviews.expire_after,
+        ..proposal
     })
 }
 
