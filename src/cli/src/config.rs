@@ -174,6 +174,19 @@ pub fn pending(args: &ConnectArgs, out: &mut Output) -> Result<Exit, Failure> {
     })
 }
 
+/// Prints the lines of a configuration with those that are removed and added.
+pub fn print_lines(lines: &[DiffLine], out: &mut Output) -> Result<(), Failure> {
+    for DiffLine { op, text } in lines {
+        let (sign, style) = match op {
+            ConfigLineOp::Removed => ('-', Style::Red),
+            ConfigLineOp::Added => ('+', Style::Green),
+            ConfigLineOp::Same => (' ', Style::Plain),
+        };
+        out.write_styled_line(style, &format!("{sign} {}", one_line(text)))?;
+    }
+    Ok(())
+}
+
 /// Prints the pending changes, value by value.
 fn print_values(waiting: &PendingPolicy, out: &mut Output) -> Result<(), Failure> {
     out.write_styled_line(Style::Bold, &format!("Waiting since {}:", waiting.since.strftime("%Y-%m-%d %H:%M:%S UTC")))?;
@@ -183,14 +196,7 @@ fn print_values(waiting: &PendingPolicy, out: &mut Output) -> Result<(), Failure
     for ValueDiff { key, lines, truncated } in &waiting.content {
         out.write_line("")?;
         out.write_styled_line(Style::Bold, &one_line(key))?;
-        for DiffLine { op, text } in lines {
-            let (sign, style) = match op {
-                ConfigLineOp::Removed => ('-', Style::Red),
-                ConfigLineOp::Added => ('+', Style::Green),
-                ConfigLineOp::Same => (' ', Style::Plain),
-            };
-            out.write_styled_line(style, &format!("{sign} {}", one_line(text)))?;
-        }
+        print_lines(lines, out)?;
         if *truncated {
             out.write_line("  (Not everything is shown; see the file.)")?;
         }

@@ -239,8 +239,7 @@ pub async fn add(
     let mut taken = variables_in(file.text());
     let mut draft = Draft::default();
     for mut server in servers {
-        let own = variables_in(&edit::to_yaml(&server.name, &server.settings));
-        let replaced = replace_secrets(&server.name, &mut server.settings, &taken.difference(&own).cloned().collect());
+        let replaced = replace_secrets(&server.name, &mut server.settings, &taken);
         for reference in replaced {
             let (name, key, variable) = (&server.name, reference.key, reference.variable);
             server.notes.push(format!("the secret in {key} of {} is now ${{{variable}}}", quoted(name)));
@@ -286,8 +285,7 @@ const RECIPIENT_KEYS: [&str; 9] = ["command", "args", "cwd", "url", "serverUrl",
 pub(super) fn read_form(name: &str, settings: &serde_json::Map<String, Value>, text: &str) -> Vec<KeyValue> {
     let entry = |(key, value): (&String, &Value)| KeyValue::new(key, Node::from_json(value));
     let mut settings: Vec<KeyValue> = settings.iter().map(entry).collect();
-    let own = variables_in(&edit::to_yaml(name, &settings));
-    replace_secrets(name, &mut settings, &variables_in(text).difference(&own).cloned().collect());
+    replace_secrets(name, &mut settings, &variables_in(text));
     settings
 }
 
@@ -351,13 +349,10 @@ struct Draft {
 impl Draft {
     /// Disables a server that refers to variables that the gateway does not have, because the file would be refused otherwise.
     fn disable_without_variables(&mut self, server: &mut PastedServer, known: &BTreeSet<String>, reloader: &Reloader) {
-        let mut unset = unset_variables(&server.settings, &reloader.source().env);
-        unset.retain(|variable| !known.contains(variable));
-        if unset.is_empty() {
-            return;
+        let unset = unset_variables(&server.settings, &reloader.source().env, known);
+        if !unset.is_empty() {
+            edit::set_key(&mut server.settings, "disabled", Node::Bool(true));
         }
-        server.settings.retain(|setting| setting.key != "disabled");
-        server.settings.push(KeyValue::new("disabled", Node::Bool(true)));
         self.unset_variables.extend(unset);
     }
 

@@ -202,9 +202,7 @@ pub async fn start(
             let mut settings = servers.pop().map(|server| server.settings).unwrap_or_default();
             if !is_at_machine {
                 // Nobody can consent to what is hidden from them.
-                let own = variables_in(&edit::to_yaml(&body.name, &settings));
-                let taken = variables_in(file.text()).difference(&own).cloned().collect();
-                replace_secrets(&body.name, &mut settings, &taken);
+                replace_secrets(&body.name, &mut settings, &variables_in(file.text()));
             }
             (settings.clone(), settings)
         }

@@ -14,6 +14,7 @@ use crate::{
         ConnectArgs,
         servers::{AddArgs, EditArgs, RemoveArgs, TargetArgs},
     },
+    config::print_lines,
     exit::{Exit, Failure},
     output::{Output, Style, confirm, one_line, print_note, should_ask},
 };
@@ -24,19 +25,18 @@ use countersign_config::{
         hidden::{hide_secrets, restore_secrets},
         paste::{MAX_PASTE_BYTES, PastedServer, parse_servers},
         references::{replace_secrets, unset_variables, variables_in},
-        to_yaml,
+        set_below, set_key, to_yaml,
     },
     load::{config_path, load_text},
     tree::{KeyValue, Node},
 };
 use countersign_reload::{
     config_file::{ConfigFile, FileError},
-    pending::{ConfigLineOp, DiffLine},
     server_edits::{PreparedEdit, ServerChanges, ServerEditError, prepare_edit},
 };
 
-/// The keys that say what a server is.
-const TARGET_KEYS: [&str; 7] = ["command", "args", "url", "serverUrl", "httpUrl", "type", "transport"];
+/// The keys that another package, address or command replaces.
+const REPLACED_KEYS: [&str; 7] = ["command", "args", "url", "serverUrl", "httpUrl", "type", "transport"];
 
 /// The configuration file with what it is read with.
 pub(super) struct Editor {
@@ -69,12 +69,10 @@ impl Editor {
         known: &BTreeSet<String>,
         keeps_enabled: bool,
     ) -> Vec<String> {
-        let own = variables_in(&to_yaml(&server.name, &server.settings));
-        replace_secrets(&server.name, &mut server.settings, &taken.difference(&own).cloned().collect());
-        let mut unset = unset_variables(&server.settings, &self.env);
-        unset.retain(|variable| !known.contains(variable));
+        replace_secrets(&server.name, &mut server.settings, taken);
+        let unset = unset_variables(&server.settings, &self.env, known);
         if !unset.is_empty() && !keeps_enabled {
-            set(&mut server.settings, "disabled", Node::Bool(true));
+            set_key(&mut server.settings, "disabled", Node::Bool(true));
         }
         unset
     }
@@ -85,7 +83,7 @@ impl Editor {
             .map_err(|error| edit_failure(error, &edit.changes.made))?;
         if !self.json {
             out.write_styled_line(Style::Bold, &one_line(&self.file.path().to_string_lossy()))?;
-            print_diff(&lines, out)?;
+            print_lines(&lines, out)?;
             for note in &edit.notes {
                 out.write_styled_line(Style::Yellow, &format!("! {}", one_line(note)))?;
             }
@@ -184,7 +182,7 @@ pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> 
         server = only_server(read_target(target, Some(&args.name))?, &args.name)?;
     } else if has_target {
         let new = only_server(read_target(target, Some(&args.name))?, &args.name)?;
-        server.settings.retain(|setting| !TARGET_KEYS.contains(&setting.key.as_str()));
+        server.settings.retain(|setting| !REPLACED_KEYS.contains(&setting.key.as_str()));
         server.settings.splice(0..0, new.settings);
     }
     add_values(&mut server.settings, target)?;
@@ -195,7 +193,7 @@ pub(super) fn edit(args: &EditArgs, connect: &ConnectArgs, out: &mut Output) -> 
         server.settings.retain(|setting| setting.key != "disabled");
     }
     if args.disable {
-        set(&mut server.settings, "disabled", Node::Bool(true));
+        set_key(&mut server.settings, "disabled", Node::Bool(true));
     }
     let known = variables_in(&to_yaml(&args.name, &old));
     let unset = editor.secure(&mut server, &variables_in(editor.file.text()), &known, args.enable);
@@ -293,12 +291,12 @@ fn add_values(settings: &mut Vec<KeyValue>, target: &TargetArgs) -> Result<(), F
         let (key, value) = pair
             .split_once('=')
             .ok_or_else(|| Failure::new(Exit::Usage, "write --env KEY=VALUE, or --env 'KEY=${NAME}' for a secret"))?;
-        set_below(settings, "env", key, value);
+        set_below(settings, "env", key, Node::Text(value.to_owned()));
     }
     for pair in &target.header {
         let (key, value) =
             pair.split_once(':').ok_or_else(|| Failure::new(Exit::Usage, "write --header 'NAME: VALUE'"))?;
-        set_below(settings, "headers", key.trim(), value.trim());
+        set_below(settings, "headers", key.trim(), Node::Text(value.trim().to_owned()));
     }
     Ok(())
 }
@@ -323,24 +321,6 @@ fn only_server(servers: Vec<PastedServer>, name: &str) -> Result<PastedServer, F
     }
 }
 
-fn set(settings: &mut Vec<KeyValue>, key: &str, node: Node) {
-    match settings.iter_mut().find(|setting| setting.key == key) {
-        Some(setting) => setting.value.node = node,
-        None => settings.push(KeyValue::new(key, node)),
-    }
-}
-
-fn set_below(settings: &mut Vec<KeyValue>, section: &str, key: &str, value: &str) {
-    remove_below(settings, section, key);
-    if !settings.iter().any(|setting| setting.key == section) {
-        settings.push(KeyValue::new(section, Node::Map(Vec::new())));
-    }
-    let section = settings.iter_mut().find(|setting| setting.key == section);
-    if let Some(Node::Map(entries)) = section.map(|section| &mut section.value.node) {
-        entries.push(KeyValue::new(key, Node::Text(value.to_owned())));
-    }
-}
-
 fn remove_below(settings: &mut Vec<KeyValue>, section: &str, key: &str) {
     for setting in settings.iter_mut().filter(|setting| setting.key == section) {
         if let Node::Map(entries) = &mut setting.value.node {
@@ -348,18 +328,6 @@ fn remove_below(settings: &mut Vec<KeyValue>, section: &str, key: &str) {
         }
     }
     settings.retain(|setting| setting.key != section || setting.value.node != Node::Map(Vec::new()));
-}
-
-fn print_diff(lines: &[DiffLine], out: &mut Output) -> Result<(), Failure> {
-    for DiffLine { op, text } in lines {
-        let (sign, style) = match op {
-            ConfigLineOp::Removed => ('-', Style::Red),
-            ConfigLineOp::Added => ('+', Style::Green),
-            ConfigLineOp::Same => (' ', Style::Plain),
-        };
-        out.write_styled_line(style, &format!("{sign} {}", one_line(text)))?;
-    }
-    Ok(())
 }
 
 fn file_failure(error: FileError) -> Failure {

@@ -98,6 +98,26 @@ pub fn to_yaml(name: &str, settings: &[KeyValue]) -> String {
     text
 }
 
+/// Sets a key of a server, which keeps its place if the server has it.
+pub fn set_key(settings: &mut Vec<KeyValue>, key: &str, node: Node) {
+    match settings.iter_mut().find(|setting| setting.key == key) {
+        Some(setting) => setting.value.node = node,
+        None => settings.push(KeyValue::new(key, node)),
+    }
+}
+
+/// Sets a key in a section of a server, such as `env`.
+pub fn set_below(settings: &mut Vec<KeyValue>, section: &str, key: &str, node: Node) {
+    if !settings.iter().any(|setting| setting.key == section) {
+        settings.push(KeyValue::new(section, Node::Map(Vec::new())));
+    }
+    let section = settings.iter_mut().find(|setting| setting.key == section);
+    if let Some(Node::Map(entries)) = section.map(|section| &mut section.value.node) {
+        entries.retain(|entry| entry.key != key);
+        entries.push(KeyValue::new(key, node));
+    }
+}
+
 /// The keys that matter for a connection to a server.
 const CONNECTION_KEYS: [&str; 13] = [
     "command",

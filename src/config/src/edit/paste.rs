@@ -1,7 +1,7 @@
 //! Reads servers from what people have at hand: an `mcpServers` block, a file of another client, or an entry of the MCP
 //! registry (`server.json`). What the gateway does not know is left out, and a note says so.
 
-use super::registry_entry;
+use super::{registry_entry, set_below, set_key};
 use crate::{
     error::quoted,
     servers::KEYS,
@@ -16,7 +16,7 @@ pub const MAX_PASTED_SERVERS: usize = 100;
 /// The keys below which clients keep their servers.
 const SECTION_KEYS: [&str; 5] = ["mcpServers", "mcp_servers", "servers", "context_servers", "extensions"];
 /// The keys that make a map a server.
-const TARGET_KEYS: [&str; 6] = ["command", "cmd", "url", "serverUrl", "httpUrl", "uri"];
+const RECOGNIZED_KEYS: [&str; 6] = ["command", "cmd", "url", "serverUrl", "httpUrl", "uri"];
 /// The name of this program, which is not a server of itself.
 const OWN_PROGRAM: &str = "countersign";
 
@@ -114,7 +114,7 @@ fn read_map(servers: &[KeyValue]) -> Result<Vec<PastedServer>, PasteError> {
 
 fn is_server(node: &Node) -> bool {
     let Node::Map(entries) = node else { return false };
-    entries.iter().any(|entry| TARGET_KEYS.contains(&entry.key.as_str()) && entry.value.node.as_text().is_some())
+    entries.iter().any(|entry| RECOGNIZED_KEYS.contains(&entry.key.as_str()) && entry.value.node.as_text().is_some())
 }
 
 /// Parses YAML, JSON, or JSON with comments and trailing commas.
@@ -203,11 +203,11 @@ fn read_server(name: &str, entries: &[KeyValue]) -> PastedServer {
             ("name" | "description" | "display_name" | "$schema", _) | ("disabled", Node::Bool(false)) => {}
             ("type" | "transport", Node::Text(kind)) if kind.eq_ignore_ascii_case("stdio") => {}
             ("type", Node::Text(kind)) if matches!(kind.as_str(), "streamableHttp" | "streamable_http") => {
-                server.set("type", Node::Text("streamable-http".to_owned()));
+                set_key(&mut server.settings, "type", Node::Text("streamable-http".to_owned()));
             }
             ("enabled", Node::Bool(enabled)) => {
                 if !enabled {
-                    server.set("disabled", Node::Bool(true));
+                    set_key(&mut server.settings, "disabled", Node::Bool(true));
                 }
             }
             ("autoApprove" | "alwaysAllow" | "trust", _) => {
@@ -215,30 +215,43 @@ fn read_server(name: &str, entries: &[KeyValue]) -> PastedServer {
             }
             // Clients count it in milliseconds or in seconds.
             ("timeout", Node::Int(_) | Node::Float(_)) => left_out.push(key.as_str()),
-            ("cmd", _) => server.set("command", as_texts(node)),
-            ("uri", _) => server.set("url", as_texts(node)),
+            ("cmd", _) => set_key(&mut server.settings, "command", as_texts(node)),
+            ("uri", _) => set_key(&mut server.settings, "url", as_texts(node)),
             ("env" | "envs", Node::Map(variables)) => {
-                variables.iter().for_each(|entry| server.set_below("env", &entry.key, as_texts(&entry.value.node)));
+                variables
+                    .iter()
+                    .for_each(|entry| set_below(&mut server.settings, "env", &entry.key, as_texts(&entry.value.node)));
             }
             ("env_keys" | "env_vars", Node::List(names)) => {
                 for name in names.iter().filter_map(|item| item.node.as_text()) {
-                    server.set_below("env", name, Node::Text(format!("${{{name}}}")));
+                    set_below(&mut server.settings, "env", name, Node::Text(format!("${{{name}}}")));
                 }
             }
             ("headers" | "http_headers" | "requestHeaders", Node::Map(headers)) => {
-                headers.iter().for_each(|entry| server.set_below("headers", &entry.key, as_texts(&entry.value.node)));
+                headers.iter().for_each(|entry| {
+                    set_below(&mut server.settings, "headers", &entry.key, as_texts(&entry.value.node))
+                });
             }
             ("env_http_headers", Node::Map(headers)) => {
                 for (header, variable) in headers.iter().filter_map(|e| Some((&e.key, e.value.node.as_text()?))) {
-                    server.set_below("headers", header, Node::Text(format!("${{{variable}}}")));
+                    set_below(&mut server.settings, "headers", header, Node::Text(format!("${{{variable}}}")));
                 }
             }
             ("bearer_token_env_var", Node::Text(variable)) => {
-                server.set_below("headers", "Authorization", Node::Text(format!("Bearer ${{{variable}}}")));
+                set_below(
+                    &mut server.settings,
+                    "headers",
+                    "Authorization",
+                    Node::Text(format!("Bearer ${{{variable}}}")),
+                );
             }
-            ("includeTools" | "enabled_tools", Node::List(_)) => server.set_below("tools", "allow", node.clone()),
-            ("excludeTools" | "disabled_tools", Node::List(_)) => server.set_below("tools", "deny", node.clone()),
-            (known, _) if KEYS.contains(&known) => server.set(known, as_texts(node)),
+            ("includeTools" | "enabled_tools", Node::List(_)) => {
+                set_below(&mut server.settings, "tools", "allow", node.clone())
+            }
+            ("excludeTools" | "disabled_tools", Node::List(_)) => {
+                set_below(&mut server.settings, "tools", "deny", node.clone())
+            }
+            (known, _) if KEYS.contains(&known) => set_key(&mut server.settings, known, as_texts(node)),
             (other, _) => left_out.push(other),
         }
     }
@@ -247,26 +260,6 @@ fn read_server(name: &str, entries: &[KeyValue]) -> PastedServer {
         server.notes.push(format!("left out, because the gateway does not know it: {}", names.join(", ")));
     }
     server
-}
-
-impl PastedServer {
-    fn set(&mut self, key: &str, node: Node) {
-        match self.settings.iter_mut().find(|setting| setting.key == key) {
-            Some(setting) => setting.value.node = node,
-            None => self.settings.push(KeyValue::new(key, node)),
-        }
-    }
-
-    fn set_below(&mut self, section: &str, key: &str, node: Node) {
-        if !self.settings.iter().any(|setting| setting.key == section) {
-            self.settings.push(KeyValue::new(section, Node::Map(Vec::new())));
-        }
-        let section = self.settings.iter_mut().find(|setting| setting.key == section);
-        if let Some(Node::Map(entries)) = section.map(|section| &mut section.value.node) {
-            entries.retain(|entry| entry.key != key);
-            entries.push(KeyValue::new(key, node));
-        }
-    }
 }
 
 /// Returns the value with texts in place of numbers and booleans within `args`, `env` and `headers`, and with variables in place

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::to_yaml;
 use crate::{
     environment::Environment,
     servers::{
@@ -52,14 +53,16 @@ pub fn variables_in(text: &str) -> BTreeSet<String> {
     names.filter(|name| !name.is_empty()).collect()
 }
 
-/// Returns the variables without a default in the settings of a server that the environment does not set.
+/// Returns the variables without a default in the settings of a server that the environment does not set, without those in
+/// `known`.
 #[must_use]
-pub fn unset_variables(settings: &[KeyValue], env: &Environment) -> Vec<String> {
+pub fn unset_variables(settings: &[KeyValue], env: &Environment, known: &BTreeSet<String>) -> Vec<String> {
     let mut names = BTreeSet::new();
     for setting in settings {
         for_each_text(&setting.value.node, &mut |text| names.extend(variables::required_variables(text)));
     }
-    names.into_iter().filter(|name| !matches!(env.var_or_empty(name), Ok(Some(_)))).collect()
+    let is_set = |name: &String| matches!(env.var_or_empty(name), Ok(Some(_)));
+    names.into_iter().filter(|name| !known.contains(name) && !is_set(name)).collect()
 }
 
 fn for_each_text(node: &Node, visit: &mut dyn FnMut(&str)) {
@@ -71,10 +74,12 @@ fn for_each_text(node: &Node, visit: &mut dyn FnMut(&str)) {
     }
 }
 
-/// Replaces everything in the settings of a server that looks like a secret. `taken` holds the variables that other servers
-/// use, which get no second meaning.
+/// Replaces everything in the settings of a server that looks like a secret. `taken` holds the variables that the
+/// file uses. Those of other servers get no second meaning.
 pub fn replace_secrets(server: &str, settings: &mut [KeyValue], taken: &BTreeSet<String>) -> Vec<SecretReference> {
-    let mut replacer = Replacer { server, taken: taken.clone(), replaced: Vec::new() };
+    let own = variables_in(&to_yaml(server, settings));
+    let taken = taken.difference(&own).cloned().collect();
+    let mut replacer = Replacer { server, taken, replaced: Vec::new() };
     for KeyValue { key, value, .. } in settings {
         match (key.as_str(), &mut value.node) {
             ("env", Node::Map(entries)) => replacer.replace_values("env", entries, is_secret_value),
@@ -202,7 +207,7 @@ impl Replacer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::edit::{paste::parse_servers, to_yaml};
+    use crate::edit::paste::parse_servers;
 
     fn replaced(text: &str, taken: &[&str]) -> (String, Vec<String>) {
         let mut server = parse_servers(text, Some("a-b")).unwrap().remove(0);
@@ -270,6 +275,6 @@ mod tests {
         let server =
             parse_servers(r#"{"command": "x", "args": ["${A}", "${B:-c}", "$${C}"], "env": {"D": "${D}"}}"#, Some("x"));
         let env = Environment::new(std::path::Path::new("/"), &[("D", "")]);
-        assert_eq!(unset_variables(&server.unwrap()[0].settings, &env), ["A"]);
+        assert_eq!(unset_variables(&server.unwrap()[0].settings, &env, &BTreeSet::new()), ["A"]);
     }
 }
