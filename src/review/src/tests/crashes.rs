@@ -12,7 +12,9 @@ use crate::testing::*;
 use countersign_domain::changes::{Change, ChangeState, ReviewVerdict, Verification};
 use countersign_store::StoreLocation;
 
-const CRASH_DIR_VARIABLE: &str = "COUNTERSIGN_TEST_CRASH_DIR";
+pub(super) const CRASH_DIR_VARIABLE: &str = "COUNTERSIGN_TEST_CRASH_DIR";
+
+const CHILD: &str = "tests::crashes::child";
 
 /// Plays the gateway: proposes one change, writes its id to a file, approves it, and waits until it is applied. The
 /// provider records each call in a file before it returns.
@@ -41,9 +43,10 @@ fn fake_with_read_back() -> Arc<FakeProvider> {
     fake
 }
 
-fn run_child(dir: &Path, point: &str, hit: u32) -> bool {
+/// Runs a test as a child process that is killed at that hit of the crash point. Returns `true` if it ends by itself.
+pub(super) fn run_child(test: &str, dir: &Path, point: &str, hit: u32) -> bool {
     let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "tests::crashes::child", "--ignored", "--test-threads=1"])
+        .args(["--exact", test, "--ignored", "--test-threads=1"])
         .env(CRASH_DIR_VARIABLE, dir)
         .env("COUNTERSIGN_CRASH_AT", point)
         .env("COUNTERSIGN_CRASH_AFTER", hit.to_string())
@@ -108,7 +111,7 @@ async fn crash_at_any_point_applies_once_and_announces_after_commit() {
     for (point, hit, expected_state, expected_calls) in table {
         let name = format!("{point} {hit}");
         let dir = tempfile::tempdir().unwrap();
-        let finished = run_child(dir.path(), point, *hit);
+        let finished = run_child(CHILD, dir.path(), point, *hit);
         assert_eq!(finished, *point == "nowhere", "{name}: the child must crash unless no point was set");
         let was_announced = dir.path().join("announced_id").exists();
         let (bench, change) = restart(dir.path()).await;

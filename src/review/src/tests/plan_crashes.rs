@@ -4,17 +4,17 @@
 use std::{
     collections::BTreeMap,
     path::Path,
-    process::{Command, Stdio},
     sync::{Arc, atomic::AtomicI64},
     time::Duration,
 };
 
+use super::crashes::{CRASH_DIR_VARIABLE, run_child};
 use crate::{ChangeFilter, PlanDecision, Proposal, testing::*};
 use countersign_domain::changes::{Change, ChangeState, ReviewVerdict};
 use countersign_provider::ToolResult;
 use countersign_store::StoreLocation;
 
-const CRASH_DIR_VARIABLE: &str = "COUNTERSIGN_TEST_PLAN_CRASH_DIR";
+const CHILD: &str = "tests::plan_crashes::child";
 /// The tools of the steps. The call of one with the name `fail` fails.
 const STEPS: [&str; 3] = ["one", "two", "three"];
 const FAILING_STEPS: [&str; 4] = ["one", "fail", "three", "four"];
@@ -64,20 +64,6 @@ async fn decide(bench: &TestBench, step: &Change) {
     bench.changes.decide_plan(decision).await.unwrap();
 }
 
-fn run_child(dir: &Path, point: &str, hit: u32) -> bool {
-    let status = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "tests::plan_crashes::child", "--ignored", "--test-threads=1"])
-        .env(CRASH_DIR_VARIABLE, dir)
-        .env("COUNTERSIGN_CRASH_AT", point)
-        .env("COUNTERSIGN_CRASH_AFTER", hit.to_string())
-        .env_remove("RUST_BACKTRACE")
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
-        .unwrap();
-    status.success()
-}
-
 /// Restarts until the plan has ended: approves what waits, and settles lost calls as the provider knows them. Returns the steps.
 async fn finish(dir: &Path) -> Vec<Arc<Change>> {
     let bench = start(dir).await;
@@ -120,7 +106,7 @@ async fn crash(tools: &[&str], point: &str, hit: u32) -> bool {
     if tools.contains(&"fail") {
         std::fs::write(dir.path().join("failing"), "").unwrap();
     }
-    let finished = run_child(dir.path(), point, hit);
+    let finished = run_child(CHILD, dir.path(), point, hit);
     let steps = finish(dir.path()).await;
     let calls = calls(dir.path());
     let is_prefix = tools.iter().zip(&calls).all(|(tool, call)| tool == call);
