@@ -6,6 +6,7 @@ import { announce, notice } from '../core/announce.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { go, routeTo } from '../core/router.js';
+import { SerialRead } from '../core/serialread.js';
 import { count, plural, quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { MAX_SELECTED, shownOf } from '../core/triage.js';
@@ -34,7 +35,7 @@ export class BundleView {
   #problems = new Map();
   // Changes whose state is to be read again.
   #outdated = new Set();
-  #pending = null;
+  #reader = new SerialRead(() => this.#read());
   #abort = new AbortController();
   #head = h('div', { class: 'page-head' }, h('h1', { tabindex: '-1' }, 'Bundle'));
   #status = h('div');
@@ -97,36 +98,31 @@ export class BundleView {
     this.#decision.hidden = true;
   }
 
-  // Only one read runs at a time; events in between lead to one more.
-  async #load() {
+  #load() {
+    return this.#reader.run();
+  }
+
+  async #read() {
+    const { signal } = this.#abort;
+    if (signal.aborted) return;
     if (this.#id === null) {
       fill(this.#status, emptyState('stack', 'No bundle selected', 'Open one from the inbox.'));
       return;
     }
-    if (this.#pending) {
-      this.#pending.again = true;
-      return;
-    }
-    const pending = { again: false };
-    this.#pending = pending;
     const id = this.#id;
-    const { signal } = this.#abort;
     try {
-      const bundle = await this.#read(id, signal);
+      const bundle = await this.#readChanges(id, signal);
       if (this.#id === id && bundle) this.#show(bundle);
     } catch (error) {
       if (!signal.aborted && error.status !== 401 && !this.#bundle) {
         if (error.status === 404) fill(this.#status, emptyState('check', 'Nothing here waits any more', h('p', null, 'The changes of this bundle were decided. ', h('a', { href: routeTo('history') }, 'See the history'))));
         else fill(this.#status, errorState(error, () => this.#load()));
       }
-    } finally {
-      this.#pending = null;
-      if (!signal.aborted && (pending.again || this.#id !== id)) this.#load();
     }
   }
 
   // Reads the bundle, and the changes on the page that no longer wait. What an event reports meanwhile is read again.
-  async #read(id, signal) {
+  async #readChanges(id, signal) {
     const outdated = new Set(this.#outdated);
     this.#outdated.clear();
     try {

@@ -5,6 +5,7 @@ import { announce, notice } from '../core/announce.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { routeTo } from '../core/router.js';
+import { SerialRead } from '../core/serialread.js';
 import { plural, quote, visibleString } from '../core/text.js';
 import { isDecidable, proposerName } from '../core/vocab.js';
 import { ChangeList } from '../ui/changelist.js';
@@ -20,10 +21,10 @@ export class PlanView {
   #me;
   #id = null;
   #plan = null;
-  #abort = null;
+  #abort = new AbortController();
+  #reader = new SerialRead(() => this.#read());
   #busy = null;
   #error = null;
-  #pending = null;
   #head = h('div', { class: 'page-head' }, h('h1', { tabindex: '-1' }, 'Plan'));
   #status = h('div');
   #list;
@@ -45,7 +46,7 @@ export class PlanView {
   }
 
   dispose() {
-    this.#abort?.abort();
+    this.#abort.abort();
     this.#list.dispose();
   }
 
@@ -69,28 +70,23 @@ export class PlanView {
     this.#load();
   }
 
-  // Only one read runs at a time; events in between lead to one more.
-  async #load() {
+  #load() {
+    return this.#reader.run();
+  }
+
+  async #read() {
+    const { signal } = this.#abort;
+    if (signal.aborted) return;
     if (this.#id === null) {
       fill(this.#status, emptyState('stack', 'No plan selected', 'Open a plan from one of its changes.'));
       return;
     }
-    if (this.#pending) {
-      this.#pending.again = true;
-      return;
-    }
-    const pending = { again: false };
-    this.#pending = pending;
     const id = this.#id;
-    this.#abort = new AbortController();
     try {
-      const plan = await this.#api.plan(id, this.#abort.signal);
+      const plan = await this.#api.plan(id, signal);
       if (this.#id === id) this.#show(plan);
     } catch (error) {
-      if (!this.#abort.signal.aborted && error.status !== 401 && !this.#plan) fill(this.#status, errorState(error, () => this.#load()));
-    } finally {
-      this.#pending = null;
-      if (pending.again || this.#id !== id) this.#load();
+      if (!signal.aborted && error.status !== 401 && !this.#plan) fill(this.#status, errorState(error, () => this.#load()));
     }
   }
 
