@@ -38,7 +38,8 @@ const RANGES: [Range; 2] = [
 /// The changes that wait for a decision.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct Waiting {
+#[schema(as = Waiting)]
+struct WaitingChanges {
     count: usize,
     /// The time of the oldest proposal.
     #[schema(required)]
@@ -120,7 +121,7 @@ struct Overview {
     since: Timestamp,
     /// `false` if there were too many transitions or waiting changes to count all of them.
     complete: bool,
-    waiting: Waiting,
+    waiting: WaitingChanges,
     decision_times: DecisionTimes,
     totals: Outcomes,
     /// The periods of the range, oldest first.
@@ -263,7 +264,7 @@ fn select_largest<K: Ord>(groups: BTreeMap<K, Outcomes>) -> Vec<(K, Outcomes)> {
     groups
 }
 
-fn summarize_waiting(since: &[Timestamp], now: Timestamp) -> Waiting {
+fn summarize_waiting(since: &[Timestamp], now: Timestamp) -> WaitingChanges {
     let limits = AGE_LIMITS.into_iter().map(Some).chain([None]);
     let mut ages: Vec<WaitingAge> = limits.map(|below| WaitingAge { below, count: 0 }).collect();
     for at in since {
@@ -272,7 +273,7 @@ fn summarize_waiting(since: &[Timestamp], now: Timestamp) -> Waiting {
             bucket.count += 1;
         }
     }
-    Waiting { count: since.len(), oldest_at: since.first().copied(), ages }
+    WaitingChanges { count: since.len(), oldest_at: since.first().copied(), ages }
 }
 
 fn summarize_times(mut times: Vec<SignedDuration>) -> DecisionTimes {
