@@ -13,7 +13,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{Changes, MAX_ID_BYTES, store_error};
-use countersign_domain::changes::{Change, ChangeState};
+use countersign_domain::changes::Change;
 use countersign_protocol::McpError;
 use countersign_store::StoredProposal;
 
@@ -45,7 +45,7 @@ pub struct Bundle {
 impl Bundle {
     fn new(proposals: &[&StoredProposal]) -> Option<Self> {
         let (first, last) = (proposals.first()?, proposals.last()?);
-        let waiting: Vec<_> = proposals.iter().filter(|proposal| waits(proposal.state)).collect();
+        let waiting: Vec<_> = proposals.iter().filter(|proposal| proposal.state.awaits_decision()).collect();
         Some(Self {
             id: first.id.clone(),
             principal: first.principal.clone(),
@@ -57,10 +57,6 @@ impl Bundle {
             tools: waiting.iter().map(|proposal| proposal.tool.clone()).collect(),
         })
     }
-}
-
-const fn waits(state: ChangeState) -> bool {
-    matches!(state, ChangeState::Pending | ChangeState::Stale)
 }
 
 /// Divides proposals, oldest first, by their principal and by gaps longer than the window.
@@ -115,7 +111,7 @@ impl Changes {
         let reads = bundle.waiting.clone().into_iter().map(|id| async move { self.get(&id).await });
         let changes: Vec<_> = stream::iter(reads).buffered(MAX_CONCURRENT_READS).try_collect().await?;
         // A change may have been decided since the proposals were read.
-        let changes: Vec<_> = changes.into_iter().flatten().filter(|change| waits(change.state)).collect();
+        let changes: Vec<_> = changes.into_iter().flatten().filter(|change| change.state.awaits_decision()).collect();
         bundle.waiting = changes.iter().map(|change| change.id.clone()).collect();
         Ok(Some((bundle, changes)))
     }
@@ -124,6 +120,7 @@ impl Changes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use countersign_domain::changes::ChangeState;
 
     const WINDOW: Duration = Duration::from_secs(300);
 

@@ -126,7 +126,7 @@ impl Decider<'_> {
         ensure_version(change, self.args.version)?;
         let open = match self.verdict {
             ReviewVerdict::Approve => change.state == ChangeState::Pending,
-            ReviewVerdict::Reject => matches!(change.state, ChangeState::Pending | ChangeState::Stale),
+            ReviewVerdict::Reject => change.state.awaits_decision(),
         };
         if open {
             return Ok(());

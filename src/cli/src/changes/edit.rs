@@ -19,12 +19,12 @@ use crate::{
     exit::{Exit, Failure},
     output::{Output, Style, indented, one_line, print_note},
 };
-use countersign_domain::changes::{Change, ChangeState};
+use countersign_domain::changes::Change;
 
 pub async fn run(client: &Client, args: &EditArgs, out: &mut Output) -> Result<Exit, Failure> {
     let change: Change = client.get(&["changes", &args.id], &[]).await?.read()?;
     ensure_version(&change, args.version)?;
-    if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
+    if !change.state.awaits_decision() {
         let message = format!("the change is {}: there is nothing to edit", change.state.as_str());
         return Err(Failure::new(Exit::Conflict, message));
     }

@@ -104,14 +104,14 @@ pub fn print_change(change: &Change, now: Timestamp, out: &mut Output) -> Result
     let age = format_duration(now.duration_since(change.created_at));
     let proposed = format!("proposed by {}{client} over {}, {age} ago", proposer.shown_name(), proposer.transport);
     let mut origin = format!("{} ({}), {proposed}", change.tool_title, call_route(change));
-    if matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
+    if change.state.awaits_decision() {
         origin.push_str(&format!("; expires in {}", format_duration(change.expires_at.duration_since(now))));
     }
     out.write_styled_line(Style::Dim, &one_line(&origin))?;
     for (style, text) in notes(change) {
         out.write_styled_line(style, &one_line(&text))?;
     }
-    if matches!(change.state, ChangeState::Pending | ChangeState::Stale) && !change.terms.reviewers.is_empty() {
+    if change.state.awaits_decision() && !change.terms.reviewers.is_empty() {
         let mut line = format!("decided by {}", change.terms.reviewers.join(", "));
         if let Some(escalation) = describe_escalation(&change.terms, change.created_at, now) {
             line.push_str(&format!("; {escalation}"));

@@ -43,12 +43,11 @@ impl SharedChangeState {
         created_at: Timestamp,
         now: Timestamp,
     ) {
-        let is_undecided = matches!(state, ChangeState::Pending | ChangeState::Stale);
         for (deadlines, at) in [
             (&self.escalations, terms.escalates_at(created_at)),
             (&self.reminders, terms.next_reminder(created_at, now)),
         ] {
-            match at.filter(|_| is_undecided) {
+            match at.filter(|_| state.awaits_decision()) {
                 Some(at) => deadlines.insert(id, at, now),
                 None => deadlines.remove(id),
             }
@@ -57,7 +56,7 @@ impl SharedChangeState {
 
     /// Lets the upkeep read an undecided change whose terms are not known yet.
     pub(crate) fn schedule_check(&self, id: &str, state: ChangeState, now: Timestamp) {
-        if matches!(state, ChangeState::Pending | ChangeState::Stale) {
+        if state.awaits_decision() {
             self.escalations.insert(id, now, now);
             self.reminders.insert(id, now, now);
         }

@@ -102,7 +102,7 @@ pub(crate) async fn check_decidable(
     change: &Arc<Change>,
     version: u64,
 ) -> Result<(), ChangeRequestError> {
-    if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
+    if !change.state.awaits_decision() {
         return Err(wrong_state_error(change));
     }
     if change.version != version {

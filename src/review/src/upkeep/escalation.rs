@@ -4,21 +4,18 @@
 
 use std::sync::Arc;
 
-use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::wait_for_turn;
+use super::{BATCH_SIZE, handle_due, wait_for_turn};
 use crate::{draft::live_event, inner::Inner};
-use countersign_domain::changes::{Change, ChangeState, machine::SYSTEM};
+use countersign_domain::changes::{Change, machine::SYSTEM};
 use countersign_store::{AuditSearch, Record, StoreError, WriteError, WriteRequest, write};
 
 /// The audit entry of an escalation.
 const EVENT: &str = "escalated";
 /// The live event on the feed.
 const FEED_EVENT: &str = "change.escalated";
-/// The maximum number of changes read in one round.
-const BATCH_SIZE: usize = 256;
 
 /// Records due escalations until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
@@ -30,23 +27,20 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 /// Records due escalations, and returns the number of changes that were dealt with. A change that cannot be read or recorded
 /// stays due.
 pub(crate) async fn escalate_due(inner: &Inner) -> usize {
-    let due = inner.shared.escalations.due(inner.config.now(), BATCH_SIZE);
-    let checked = stream::iter(due).map(|id| async move {
-        match escalate(inner, &id).await {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::warn!(%error, change = id, "the escalation of a change could not be recorded yet");
-                false
-            }
+    handle_due(&inner.shared.escalations, inner.config.now(), |id| async move {
+        let escalated = escalate(inner, &id).await;
+        if let Err(error) = &escalated {
+            tracing::warn!(%error, change = id, "the escalation of a change could not be recorded yet");
         }
-    });
-    checked.buffer_unordered(32).filter(|is_done| std::future::ready(*is_done)).count().await
+        escalated.is_ok()
+    })
+    .await
 }
 
 /// Records the escalation of one change, unless it is decided, recorded already or not due yet.
 async fn escalate(inner: &Inner, id: &str) -> Result<(), StoreError> {
     let (change, now) = (inner.store.get(id).await?, inner.config.now());
-    let undecided = change.filter(|change| matches!(change.state, ChangeState::Pending | ChangeState::Stale));
+    let undecided = change.filter(|change| change.state.awaits_decision());
     let due = undecided.and_then(|change| Some((change.terms.escalates_at(change.created_at)?, change)));
     match due {
         Some((at, _)) if at > now => inner.shared.escalations.insert(id, at, now),

@@ -2,15 +2,10 @@
 
 use std::sync::Arc;
 
-use futures_util::{StreamExt, stream};
-
-use super::wait_for_turn;
+use super::{BATCH_SIZE, handle_due, wait_for_turn};
 use crate::{actor::TransitionError, inner::Inner};
 use countersign_domain::changes::{Change, ChangeState, OnExpiry, machine::ChangeEvent};
 use countersign_runtime::crash::crash_point;
-
-/// The maximum number of changes expired in one round.
-const BATCH_SIZE: usize = 256;
 
 /// Returns the event that expires this change.
 pub(crate) fn expire_event(change: &Change) -> ChangeEvent {
@@ -33,9 +28,7 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 
 /// Expires due changes, and returns the number of those that are no longer due. A change that the store refuses stays due.
 pub(crate) async fn expire_due(inner: &Inner) -> usize {
-    let due = inner.shared.deadlines.due(inner.config.now(), BATCH_SIZE);
-    let expired = stream::iter(due).map(|id| async move { expire_one(inner, &id).await }).buffer_unordered(32);
-    expired.filter(|expired| std::future::ready(*expired)).count().await
+    handle_due(&inner.shared.deadlines, inner.config.now(), |id| async move { expire_one(inner, &id).await }).await
 }
 
 /// Expires one change, unless it is no longer open. Returns `true` if it needs no further attempt.

@@ -1,5 +1,6 @@
-//! Periodic work on changes: expires them, records when further reviewers may decide, reminds of them, voids votes that are no longer valid, marks the outcome of changes whose node is
-//! gone as unknown, moves plans on, and prunes old changes. The leading node does it until the gateway closes.
+//! Periodic work on changes: expires them, records when further reviewers may decide, reminds of them, voids votes that are
+//! no longer valid, marks the outcome of changes whose node is gone as unknown, moves plans on, and prunes old changes. The
+//! leading node does it until the gateway closes.
 
 pub mod escalation;
 pub mod expiry;
@@ -11,7 +12,15 @@ pub mod votes;
 
 use std::time::Duration;
 
-use crate::inner::Inner;
+use futures_util::{StreamExt, stream};
+use jiff::Timestamp;
+
+use crate::{actor::ledger::Deadlines, inner::Inner};
+
+/// The maximum number of changes handled in one round.
+const BATCH_SIZE: usize = 256;
+/// The maximum number of changes handled at the same time.
+const MAX_CONCURRENT: usize = 32;
 
 /// Waits for the interval, and then until this node leads. Returns `false` when the gateway closes.
 async fn wait_for_turn(inner: &Inner, interval: Duration) -> bool {
@@ -21,4 +30,15 @@ async fn wait_for_turn(inner: &Inner, interval: Duration) -> bool {
         }
     }
     false
+}
+
+/// Handles the changes that are due, at most [`BATCH_SIZE`]. Returns the number of those for which `handle` returned `true`
+/// because they need no further attempt in this round.
+async fn handle_due<F: Future<Output = bool>>(
+    deadlines: &Deadlines,
+    now: Timestamp,
+    handle: impl Fn(String) -> F,
+) -> usize {
+    let handled = stream::iter(deadlines.due(now, BATCH_SIZE)).map(handle).buffer_unordered(MAX_CONCURRENT);
+    handled.filter(|is_done| std::future::ready(*is_done)).count().await
 }

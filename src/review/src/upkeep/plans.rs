@@ -10,6 +10,7 @@ use crate::{
     inner::Inner,
 };
 use countersign_domain::changes::{
+    Change,
     machine::ChangeEvent,
     plan::{PlanProgress, StepState},
 };
@@ -108,22 +109,22 @@ async fn withdraw_rest(inner: &Inner, plan: &str) -> Result<(), StoreError> {
     let steps = inner.store.plan_states(plan).await?;
     let PlanProgress::Stopped { reason } = PlanProgress::from_steps(&steps) else { return Ok(()) };
     for step in steps.iter().filter(|step| step.can_be_withdrawn()) {
-        let mut is_open = true;
-        // A decision that comes at the same time changes the version.
-        while is_open {
-            let Some(change) = inner.store.get(&step.change).await? else { break };
-            is_open = StepState::from_change(&change).is_some_and(|step| step.can_be_withdrawn());
-            if !is_open {
-                break;
-            }
+        loop {
+            let change = inner.store.get(&step.change).await?;
+            let can_be_withdrawn =
+                |change: &Arc<Change>| StepState::from_change(change).is_some_and(|step| step.can_be_withdrawn());
+            let Some(change) = change.filter(can_be_withdrawn) else { break };
             crash_point("before_plan_stop");
             match inner.transitions.apply_event(&change, ChangeEvent::StopPlan { reason: reason.clone() }).await {
-                Ok(_) => is_open = false,
+                Ok(_) => {
+                    crash_point("after_plan_stop");
+                    break;
+                }
+                // A decision that came at the same time has changed the version.
                 Err(TransitionError::Conflict) => {}
                 Err(TransitionError::Store(error)) => return Err(error),
                 Err(error) => return Err(StoreError::BadRecord(format!("{}: {error:?}", change.id))),
             }
-            crash_point("after_plan_stop");
         }
     }
     Ok(())

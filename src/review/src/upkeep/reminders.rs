@@ -3,17 +3,14 @@
 
 use std::sync::Arc;
 
-use futures_util::{StreamExt, stream};
 use jiff::Timestamp;
 
+use super::{BATCH_SIZE, handle_due};
 use crate::{draft::live_event, inner::Inner};
-use countersign_domain::changes::ChangeState;
 use countersign_store::StoreError;
 
 /// The live event on the feed.
 const FEED_EVENT: &str = "change.reminder";
-/// The maximum number of changes read in one round.
-const BATCH_SIZE: usize = 256;
 
 /// Sends due reminders until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
@@ -31,20 +28,19 @@ pub(crate) async fn run(inner: Arc<Inner>) {
 /// Sends the reminders that fell due after `checked_to`, at most one for each change, and schedules the next ones. Returns the
 /// number of changes that were dealt with.
 pub(crate) async fn remind_due(inner: &Inner, checked_to: Timestamp, now: Timestamp) -> usize {
-    let due = inner.shared.reminders.due(now, BATCH_SIZE);
-    let checked = stream::iter(due).map(|id| async move {
-        let checked = remind(inner, &id, checked_to, now).await;
-        if let Err(error) = &checked {
+    handle_due(&inner.shared.reminders, now, |id| async move {
+        let reminded = remind(inner, &id, checked_to, now).await;
+        if let Err(error) = &reminded {
             tracing::warn!(%error, change = id, "a change could not be read to remind of it");
         }
-        checked.is_ok()
-    });
-    checked.buffer_unordered(32).filter(|is_done| std::future::ready(*is_done)).count().await
+        reminded.is_ok()
+    })
+    .await
 }
 
 async fn remind(inner: &Inner, id: &str, checked_to: Timestamp, now: Timestamp) -> Result<(), StoreError> {
     let change = inner.store.get(id).await?;
-    let Some(change) = change.filter(|change| matches!(change.state, ChangeState::Pending | ChangeState::Stale)) else {
+    let Some(change) = change.filter(|change| change.state.awaits_decision()) else {
         inner.shared.reminders.remove(id);
         return Ok(());
     };

@@ -179,7 +179,7 @@ fn write_summary(out: &mut DetailWriter, change: &Change, now: Timestamp) {
     out.message(theme.dim(), theme.visible(&text));
     let terms = &change.terms;
     let mut conditions = Vec::new();
-    if matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
+    if change.state.awaits_decision() {
         let needed = plural(usize::try_from(terms.quorum.max(1)).unwrap_or(usize::MAX), "approval");
         conditions.push(format!("{} of {needed}", change.approvals()));
         conditions.push(format!("expires in {}", format_duration(change.expires_at.duration_since(now))));
@@ -187,7 +187,7 @@ fn write_summary(out: &mut DetailWriter, change: &Change, now: Timestamp) {
     if !terms.reviewers.is_empty() {
         conditions.push(format!("decided by {}", terms.reviewers.join(", ")));
         let escalation = render::describe_escalation(terms, change.created_at, now);
-        conditions.extend(escalation.filter(|_| matches!(change.state, ChangeState::Pending | ChangeState::Stale)));
+        conditions.extend(escalation.filter(|_| change.state.awaits_decision()));
     }
     if terms.require_comment {
         conditions.push("needs a comment".to_owned());

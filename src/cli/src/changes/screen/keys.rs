@@ -272,7 +272,7 @@ impl App {
             }
         } else {
             match self.shown_change() {
-                Ok(change) if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) => {
+                Ok(change) if !change.state.awaits_decision() => {
                     return self.report_wrong_state("reject", change.state);
                 }
                 Ok(_) => {}
@@ -293,7 +293,7 @@ impl App {
     }
 
     fn edit(&mut self, change: Change) -> Option<Action> {
-        if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
+        if !change.state.awaits_decision() {
             return self.report_wrong_state("edit", change.state);
         }
         if change.terms.edit == Editing::Forbidden {
@@ -320,7 +320,7 @@ impl App {
     }
 
     fn refresh(&mut self, change: &Change) -> Option<Action> {
-        if !matches!(change.state, ChangeState::Pending | ChangeState::Stale) {
+        if !change.state.awaits_decision() {
             return self.report_wrong_state("preview", change.state);
         }
         let done_message = "Previewed again; a approves what is shown now";
