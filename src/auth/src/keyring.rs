@@ -6,7 +6,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use super::authenticator::MAX_KEY_AGE;
@@ -14,13 +14,20 @@ use countersign_domain::policy::{KeyHolder, KeyHolders};
 use countersign_protocol::McpError;
 use countersign_store::{StoreError, people::Holders};
 
-/// The source of valid keys. It must return what other processes have just committed.
+/// The source of valid keys.
 pub trait ValidKeySource: Send + Sync + 'static {
-    /// Reads the holders of all keys that are not revoked, and the people of the identity provider.
+    /// Reads the holders of all keys that are not revoked, and the people of the identity provider. What other processes have
+    /// just stored may be missing.
     ///
     /// # Errors
     /// Errors of the store.
     fn holders(&self) -> Result<Holders, StoreError>;
+
+    /// Reads the same holders, with all that other processes have stored.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    fn newest_holders(&self) -> Result<Holders, StoreError>;
 }
 
 /// The holders of valid keys. They are read at most once per [`MAX_KEY_AGE`], and again for a key that is not among
@@ -38,22 +45,37 @@ impl Keyring {
         Self { source, cached: Mutex::new(None), revocation_count: AtomicU64::new(0) }
     }
 
-    /// Returns the holders from the cache if they are younger than `max_age`, otherwise from the source.
-    fn read_holders(&self, now: Instant, max_age: Duration) -> Result<Arc<Holders>, McpError> {
+    /// Returns the holders from the cache if they are younger than [`MAX_KEY_AGE`], otherwise from the source.
+    fn read_holders(&self, now: Instant) -> Result<Arc<Holders>, McpError> {
         let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((read_at, holders)) = &*cached
-            && now.saturating_duration_since(*read_at) < max_age
+            && now.saturating_duration_since(*read_at) < MAX_KEY_AGE
         {
             return Ok(Arc::clone(holders));
         }
-        let holders = Arc::new(self.source.holders().map_err(|error| {
+        self.replace(&mut cached, self.source.holders(), now)
+    }
+
+    fn read_newest_holders(&self) -> Result<Arc<Holders>, McpError> {
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        self.replace(&mut cached, self.source.newest_holders(), now)
+    }
+
+    fn replace(
+        &self,
+        cached: &mut Option<(Instant, Arc<Holders>)>,
+        read: Result<Holders, StoreError>,
+        read_at: Instant,
+    ) -> Result<Arc<Holders>, McpError> {
+        let holders = Arc::new(read.map_err(|error| {
             tracing::error!(%error, "cannot read the valid keys");
             error.to_mcp()
         })?);
         if cached.as_ref().is_some_and(|(_, before)| has_lost_rights(before, &holders)) {
             self.revocation_count.fetch_add(1, Ordering::AcqRel);
         }
-        *cached = Some((now, Arc::clone(&holders)));
+        *cached = Some((read_at, Arc::clone(&holders)));
         Ok(holders)
     }
 }
@@ -69,20 +91,23 @@ fn has_lost_rights(before: &Holders, now: &Holders) -> bool {
 
 impl KeyHolders for Keyring {
     fn holder(&self, key_id: &str) -> Result<Option<KeyHolder>, McpError> {
-        let now = Instant::now();
-        if let Some(holder) = self.read_holders(now, MAX_KEY_AGE)?.keys.get(key_id) {
+        if let Some(holder) = self.read_holders(Instant::now())?.keys.get(key_id) {
             return Ok(Some(holder.clone()));
         }
         // The key may be newer than the cached holders.
-        Ok(self.read_holders(now, Duration::ZERO)?.keys.get(key_id).cloned())
+        Ok(self.read_newest_holders()?.keys.get(key_id).cloned())
+    }
+
+    fn refresh(&self) -> Result<(), McpError> {
+        self.read_newest_holders().map(drop)
     }
 
     fn is_person_revoked(&self, name: &str) -> Result<bool, McpError> {
-        Ok(self.read_holders(Instant::now(), MAX_KEY_AGE)?.revoked_people.contains(name))
+        Ok(self.read_holders(Instant::now())?.revoked_people.contains(name))
     }
 
     fn revocations(&self) -> Result<u64, McpError> {
-        self.read_holders(Instant::now(), MAX_KEY_AGE)?;
+        self.read_holders(Instant::now())?;
         Ok(self.revocation_count.load(Ordering::Acquire))
     }
 }
@@ -94,11 +119,38 @@ mod tests {
     use countersign_protocol::ErrorKind;
 
     #[derive(Default)]
-    struct FakeSource(Mutex<Option<Holders>>);
+    struct FakeSource {
+        copied: Mutex<Option<Holders>>,
+        stored: Mutex<Option<Holders>>,
+    }
+
+    impl FakeSource {
+        fn set_copied(&self, holders: Option<Holders>) {
+            *self.copied.lock().unwrap() = holders;
+        }
+        /// Sets the stored holders, and the copy too.
+        fn set(&self, holders: Option<Holders>) {
+            self.stored.lock().unwrap().clone_from(&holders);
+            self.set_copied(holders);
+        }
+    }
+
     impl ValidKeySource for FakeSource {
         fn holders(&self) -> Result<Holders, StoreError> {
-            self.0.lock().unwrap().clone().ok_or(StoreError::Locked)
+            self.copied.lock().unwrap().clone().ok_or(StoreError::Locked)
         }
+        fn newest_holders(&self) -> Result<Holders, StoreError> {
+            self.stored.lock().unwrap().clone().ok_or(StoreError::Locked)
+        }
+    }
+
+    fn holder(role: Role) -> KeyHolder {
+        KeyHolder { role, claims: None }
+    }
+
+    fn holders(keys: &[(&str, Role)]) -> Option<Holders> {
+        let keys = keys.iter().map(|(id, role)| ((*id).into(), holder(*role))).collect();
+        Some(Holders { keys, ..Holders::default() })
     }
 
     #[test]
@@ -106,14 +158,10 @@ mod tests {
         let source = Arc::new(FakeSource::default());
         let ring = Keyring::new(Arc::clone(&source) as _);
         assert_eq!(ring.holder("a").unwrap_err().kind, ErrorKind::StoreUnavailable);
-        let holder = |role| KeyHolder { role, claims: None };
-        let set = |keys: &[(&str, Role)]| {
-            let keys = keys.iter().map(|(id, role)| ((*id).into(), holder(*role))).collect();
-            *source.0.lock().unwrap() = Some(Holders { keys, ..Holders::default() });
-        };
+        let set = |keys: &[(&str, Role)]| source.set(holders(keys));
         let started_at = Instant::now();
         let role = |id: &str, after: u32| {
-            let holders = ring.read_holders(started_at + MAX_KEY_AGE * after, MAX_KEY_AGE).unwrap();
+            let holders = ring.read_holders(started_at + MAX_KEY_AGE * after).unwrap();
             holders.keys.get(id).map(|holder| holder.role)
         };
         let revocations = || ring.revocation_count.load(Ordering::Acquire);
@@ -125,14 +173,28 @@ mod tests {
         assert_eq!((role("a", 3), role("b", 3), revocations()), (None, Some(Role::Viewer), 1));
         set(&[]);
         assert_eq!((role("b", 4), revocations()), (None, 2));
-        *source.0.lock().unwrap() = None;
-        assert!(ring.read_holders(started_at + MAX_KEY_AGE * 5, MAX_KEY_AGE).is_err(), "the cached keys are too old");
+        source.set(None);
+        assert!(ring.read_holders(started_at + MAX_KEY_AGE * 5).is_err(), "the cached keys are too old");
 
         let ring = Keyring::new(Arc::clone(&source) as _);
         set(&[("a", Role::Reviewer)]);
         assert_eq!(ring.holder("a").unwrap(), Some(holder(Role::Reviewer)));
         set(&[("a", Role::Reviewer), ("new", Role::Admin)]);
         assert_eq!(ring.holder("new").unwrap(), Some(holder(Role::Admin)), "a key that was made a moment ago");
+    }
+
+    #[test]
+    fn holder_that_the_copy_lacks_is_read_from_the_store() {
+        let source = Arc::new(FakeSource::default());
+        let ring = Keyring::new(Arc::clone(&source) as _);
+        source.set(holders(&[("a", Role::Reviewer)]));
+        source.set_copied(holders(&[]));
+        assert_eq!(ring.holder("a").unwrap(), Some(holder(Role::Reviewer)), "signed in at another node");
+        source.set(holders(&[("a", Role::Admin)]));
+        source.set_copied(holders(&[("a", Role::Reviewer)]));
+        assert_eq!(ring.holder("a").unwrap(), Some(holder(Role::Reviewer)), "the holders are cached");
+        ring.refresh().unwrap();
+        assert_eq!(ring.holder("a").unwrap(), Some(holder(Role::Admin)));
     }
 
     #[test]

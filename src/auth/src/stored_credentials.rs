@@ -148,6 +148,10 @@ impl ValidKeySource for StoredKeys {
     fn holders(&self) -> Result<Holders, StoreError> {
         self.0.holders()
     }
+
+    fn newest_holders(&self) -> Result<Holders, StoreError> {
+        self.0.newest_holders()
+    }
 }
 
 #[cfg(test)]

@@ -266,4 +266,8 @@ impl ValidKeySource for StoredSource<Holders> {
     fn holders(&self) -> Result<Holders, StoreError> {
         Ok(self.0.clone())
     }
+
+    fn newest_holders(&self) -> Result<Holders, StoreError> {
+        self.holders()
+    }
 }

@@ -80,11 +80,18 @@ pub trait Credentials: People {
     /// Those of the database.
     fn list(&self) -> Result<Vec<ApiKey>, StoreError>;
 
-    /// Returns the holders of all keys that are not revoked, and the people with a role.
+    /// Returns the holders of all keys that are not revoked, and the people with a role. They may come from a copy that lacks
+    /// what another process has just stored.
     ///
     /// # Errors
     /// Those of the database.
     fn holders(&self) -> Result<Holders, StoreError>;
+
+    /// Returns the same holders as they are in the database now.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn newest_holders(&self) -> Result<Holders, StoreError>;
 
     /// Returns the key with the given hash, even if it was revoked (see `revoked_at`), and the stored hash for a
     /// comparison in constant time. Every request calls this method, so it must take only microseconds.

@@ -36,6 +36,10 @@ impl<D: Database> Credentials for StoredKeys<D> {
     }
 
     fn holders(&self) -> Result<Holders, StoreError> {
+        self.newest_holders()
+    }
+
+    fn newest_holders(&self) -> Result<Holders, StoreError> {
         self.0.read(REQUEST_TIMEOUT, async |db| keys::holders(db).await)
     }
 

@@ -48,6 +48,10 @@ impl KeyHolders for FakeKeys {
     fn revocations(&self) -> Result<u64, McpError> {
         Ok(0)
     }
+
+    fn refresh(&self) -> Result<(), McpError> {
+        Ok(())
+    }
 }
 
 /// A store in memory, which several nodes can share.

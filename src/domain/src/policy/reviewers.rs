@@ -85,6 +85,12 @@ pub trait KeyHolders: Send + Sync + 'static {
     /// # Errors
     /// The errors of [`KeyHolders::holder`].
     fn revocations(&self) -> Result<u64, McpError>;
+
+    /// Reads the holders again, with all that other processes have stored.
+    ///
+    /// # Errors
+    /// The errors of [`KeyHolders::holder`].
+    fn refresh(&self) -> Result<(), McpError>;
 }
 
 /// Decides which principals may make which decisions: by role and by the groups of the current configuration.
@@ -179,6 +185,17 @@ impl Reviewers {
     /// # Errors
     /// The errors of [`Reviewers::current_principal`].
     pub fn is_vote_valid<N: AsRef<str>>(&self, reviewers: &[N], vote: &ReviewDecision) -> Result<bool, McpError> {
+        if self.could_give_again(reviewers, vote)? {
+            return Ok(true);
+        }
+        // Another node may have stored the sign-in or the role of the reviewer a moment ago.
+        if let Some(keys) = &self.keys {
+            keys.refresh()?;
+        }
+        self.could_give_again(reviewers, vote)
+    }
+
+    fn could_give_again<N: AsRef<str>>(&self, reviewers: &[N], vote: &ReviewDecision) -> Result<bool, McpError> {
         let is_accepted = |issuer: &String| is_subject_of(&vote.reviewer, issuer);
         if vote.token.is_some() && !self.issuers.load().iter().any(is_accepted) {
             return Ok(false);

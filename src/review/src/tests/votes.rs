@@ -46,6 +46,9 @@ impl KeyHolders for RevocableKeys {
     fn revocations(&self) -> Result<u64, McpError> {
         Ok(self.revocation_count.load(Ordering::SeqCst))
     }
+    fn refresh(&self) -> Result<(), McpError> {
+        Ok(())
+    }
 }
 
 fn reviewers(keys: &Arc<RevocableKeys>) -> Arc<Reviewers> {

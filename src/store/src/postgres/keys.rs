@@ -179,6 +179,10 @@ impl Credentials for Keys {
         })
     }
 
+    fn newest_holders(&self) -> Result<Holders, StoreError> {
+        self.stored.newest_holders()
+    }
+
     fn find(&self, hash: &SecretHash) -> Result<Option<(ApiKey, SecretHash)>, StoreError> {
         let known = self.read_copy(|copy| copy.keys.get_key_value(hash).map(|(hash, key)| (key.clone(), *hash)))?;
         if known.is_some() {

@@ -26,6 +26,7 @@ pub(super) fn key_is_found_by_hash_until_revoked(location_of: LocationOf) {
     assert_eq!(gateway.find(&[0; 32]).unwrap().unwrap().0.owner.as_deref(), Some("Alice Ä."));
     assert_eq!(gateway.find(&[9; 32]).unwrap(), None);
     assert_eq!(gateway.list().unwrap().len(), 4);
+    assert_eq!(gateway.newest_holders().unwrap().keys.len(), 4, "no later than they are stored");
     assert!(tool.revoke("key_1", time_at(5)).unwrap());
     assert!(!tool.revoke("key_1", time_at(6)).unwrap() && !tool.revoke("key_7", time_at(6)).unwrap());
     // A revocation by another process takes effect within a second.
