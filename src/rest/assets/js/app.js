@@ -7,14 +7,16 @@ import { fill, h } from './core/dom.js';
 import { Feed } from './core/feed.js';
 import { filterRows, readFilter, requestOf } from './core/filters.js';
 import { brand, icon } from './core/icons.js';
+import { t } from './core/locale.js';
 import { queueNotification } from './core/notify.js';
 import { go, parseRoute, replaceRoute, routeTo } from './core/router.js';
-import { count, plural, quote, short } from './core/text.js';
+import { count, quote, short } from './core/text.js';
 import { nextTheme, theme } from './core/theme.js';
 import { now } from './core/time.js';
 import { Triage } from './core/triage.js';
 import { eventName, HISTORY_STATES, INBOX_STATES } from './core/vocab.js';
 import { openHelp } from './ui/help.js';
+import { languageMenu } from './ui/language.js';
 import { isBarredAsProposer, isReviewerOf } from './ui/terms.js';
 import { UndoStack } from './ui/undo.js';
 import { AuditView } from './views/audit.js';
@@ -31,14 +33,14 @@ import { SessionsView } from './views/sessions.js';
 import { WebhooksView } from './views/webhooks.js';
 
 // On a small screen, all views except the first two are in a menu.
-const VIEWS = [['inbox', 'Inbox'], ['history', 'History'], ['overview', 'Overview'], ['rules', 'Rules'], ['audit', 'Audit'], ['sessions', 'Sessions'], ['keys', 'Keys'], ['servers', 'Servers'], ['webhooks', 'Webhooks']];
+const VIEWS = ['inbox', 'history', 'overview', 'rules', 'audit', 'sessions', 'keys', 'servers', 'webhooks'];
 // Servers and the configuration can change without an event.
 const POLL_INTERVAL = 30_000;
 // A shorter interruption shows no banner.
 const BANNER_DELAY = 2500;
 
 // The pages of changes that are reviewed together.
-const RELATED = { plans: 'Plan', bundles: 'Bundle' };
+const RELATED = ['plans', 'bundles'];
 
 const MENU = VIEWS.slice(2);
 const VIEW_ICONS = { rules: 'rule', keys: 'key' };
@@ -46,10 +48,10 @@ const VIEW_ICONS = { rules: 'rule', keys: 'key' };
 // Creates the links to all views. On a large screen the links of the menu stand beside the others.
 function viewLinks() {
   const badge = () => h('span', { class: 'count', hidden: true });
-  const link = ([name, title]) => h('a', { href: routeTo(name), data: { view: name } }, icon(VIEW_ICONS[name] ?? name), h('span', null, title), (name === 'inbox' || name === 'servers') && badge(), name === 'servers' && h('span', { class: 'alarm', hidden: true }));
-  return h('nav', { 'aria-label': 'Views' }, VIEWS.slice(0, 2).map(link),
+  const link = (name) => h('a', { href: routeTo(name), data: { view: name } }, icon(VIEW_ICONS[name] ?? name), h('span', null, t(`shell.view.${name}`)), (name === 'inbox' || name === 'servers') && badge(), name === 'servers' && h('span', { class: 'alarm', hidden: true }));
+  return h('nav', { 'aria-label': t('shell.views') }, VIEWS.slice(0, 2).map(link),
     h('div', { id: 'more-views', class: 'menu', popover: '' }, MENU.map(link)),
-    h('button', { type: 'button', class: 'more-views', popovertarget: 'more-views' }, icon('more'), h('span', null, 'More'), badge()));
+    h('button', { type: 'button', class: 'more-views', popovertarget: 'more-views' }, icon('more'), h('span', null, t('shell.more')), badge()));
 }
 
 export class App {
@@ -99,14 +101,14 @@ export class App {
     this.#reload = new ReloadBar({ api, me });
     this.#undos = new UndoStack({ undo: (id, version) => api.undo(id, version), undone: (answer) => this.#applyUndo(answer) });
     this.element = h('div', { class: 'app' },
-      h('button', { type: 'button', class: 'skip', onclick: () => this.#focusTitle() }, 'Skip to content'),
+      h('button', { type: 'button', class: 'skip', onclick: () => this.#focusTitle() }, t('shell.skip')),
       h('header', { class: 'top' },
-        h('a', { class: 'brand', href: routeTo('inbox'), 'aria-label': 'Countersign, inbox' }, brand(), h('span', null, 'Countersign')),
+        h('a', { class: 'brand', href: routeTo('inbox'), 'aria-label': t('shell.brand') }, brand(), h('span', null, 'Countersign')),
         this.#parts.nav,
-        h('div', { class: 'top-right' }, this.#parts.state, this.#parts.theme,
-          h('button', { type: 'button', class: 'ghost icon-only wide-only', 'aria-label': 'Keyboard shortcuts', title: 'Keyboard shortcuts (?)', onclick: openHelp }, icon('keyboard')),
+        h('div', { class: 'top-right' }, this.#parts.state, this.#parts.theme, languageMenu(),
+          h('button', { type: 'button', class: 'ghost icon-only wide-only', 'aria-label': t('shell.shortcuts'), title: t('shell.shortcutsTitle'), onclick: openHelp }, icon('keyboard')),
           h('div', { class: 'me' }, h('span', { class: 'me-name' }, quote(me.displayName ?? me.name, 30)), h('span', { class: 'me-role' }, quote(me.role, 20))),
-          h('button', { type: 'button', class: 'ghost signout', title: 'Sign out', onclick: signOut }, icon('leave'), h('span', null, 'Sign out')))),
+          h('button', { type: 'button', class: 'ghost signout', title: t('shell.signOut'), onclick: signOut }, icon('leave'), h('span', null, t('shell.signOut'))))),
       this.#parts.banner, this.#reload.element, this.#parts.main, this.#undos.element);
     this.#paintThemeButton();
     this.#feed = new Feed((signal, seq) => api.events(signal, seq), {
@@ -154,7 +156,7 @@ export class App {
     // External links use `#/changes/…`, which does not name a view.
     if (route.view === 'changes') return replaceRoute(routeTo('inbox', route.id, Object.fromEntries(route.query)));
     // A plan or a bundle has no link of its own in the navigation.
-    const name = Object.hasOwn(RELATED, route.view) || VIEWS.some(([v]) => v === route.view) ? route.view : 'inbox';
+    const name = [...VIEWS, ...RELATED].includes(route.view) ? route.view : 'inbox';
     const filter = readFilter(route.query, name === 'history' ? HISTORY_STATES : undefined);
     if (name !== this.#viewName) {
       const switched = this.#viewName !== null;
@@ -167,7 +169,7 @@ export class App {
         if (link.dataset.view === name) link.setAttribute('aria-current', 'page');
         else link.removeAttribute('aria-current');
       }
-      this.#parts.nav.querySelector('.more-views').classList.toggle('current', MENU.some(([view]) => view === name));
+      this.#parts.nav.querySelector('.more-views').classList.toggle('current', MENU.includes(name));
       if (switched) this.#focusTitle();
     }
     this.#parts.nav.querySelector(':popover-open')?.hidePopover();
@@ -190,8 +192,8 @@ export class App {
     if (name === 'sessions') return new SessionsView({ api });
     if (name === 'servers') return new ServersView({ api, me: this.#me });
     const common = { name, api, me: this.#me, triage: this.#triage, undos: this.#undos, bundles: this.#bundles, filter };
-    if (name === 'inbox') return new ChangesView({ ...common, title: 'Inbox', collection: this.#inbox });
-    return new ChangesView({ ...common, title: 'History', collection: this.#loadHistory(filter), onFilter: (chosen) => go(routeTo('history', null, chosen)) });
+    if (name === 'inbox') return new ChangesView({ ...common, title: t('shell.view.inbox'), collection: this.#inbox });
+    return new ChangesView({ ...common, title: t('shell.view.history'), collection: this.#loadHistory(filter), onFilter: (chosen) => go(routeTo('history', null, chosen)) });
   }
 
   // Loads the history with the gateway applying the filter.
@@ -239,23 +241,23 @@ export class App {
     const name = eventName(event.type);
     this.#undos.dropIfModified(event.change);
     if (name === 'created') {
-      announce(`New change: ${event.change.summary}`);
+      announce(t('shell.newChange', { summary: event.change.summary }));
       if (isReviewerOf(event.change, this.#me) && !isBarredAsProposer(event.change, this.#me)) queueNotification(event.change, (id) => go(routeTo('inbox', id)));
     }
     if (['escalated', 'reminder'].includes(name) && isReviewerOf(event.change, this.#me) && !isBarredAsProposer(event.change, this.#me)) {
-      announce(`Nobody has decided yet: ${event.change.summary}`);
+      announce(t('shell.undecided', { summary: event.change.summary }));
       queueNotification(event.change, (id) => go(routeTo('inbox', id)));
     }
-    if (name === 'outcome_unknown') notice(`Outcome unknown: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'question', action: { label: 'Open', run: () => go(routeTo('inbox', event.change.id)) } });
-    if (name === 'failed') notice(`Failed: ${short(event.change.summary, 80)}`, { tone: 'red', iconName: 'alert', action: { label: 'Open', run: () => go(routeTo('history', event.change.id)) } });
+    if (name === 'outcome_unknown') notice(t('shell.outcomeUnknown', { summary: short(event.change.summary, 80) }), { tone: 'red', iconName: 'question', action: { label: t('common.open'), run: () => go(routeTo('inbox', event.change.id)) } });
+    if (name === 'failed') notice(t('shell.failed', { summary: short(event.change.summary, 80) }), { tone: 'red', iconName: 'alert', action: { label: t('common.open'), run: () => go(routeTo('history', event.change.id)) } });
   }
 
   #handleWebhookEvent(event) {
     this.#view?.webhookEvent?.(event);
     const name = short(event.webhook ?? '', 60);
-    const action = { label: 'Open', run: () => go(routeTo('webhooks')) };
-    if (event.type === 'webhook.failing') notice(`Webhook ${name} is failing.`, { tone: 'red', iconName: 'alert', action });
-    if (event.type === 'webhook.recovered') notice(`Webhook ${name} is working again.`, { tone: 'green', iconName: 'check', action });
+    const action = { label: t('common.open'), run: () => go(routeTo('webhooks')) };
+    if (event.type === 'webhook.failing') notice(t('shell.webhookFailing', { name }), { tone: 'red', iconName: 'alert', action });
+    if (event.type === 'webhook.recovered') notice(t('shell.webhookRecovered', { name }), { tone: 'green', iconName: 'check', action });
   }
 
   #recount() {
@@ -292,13 +294,13 @@ export class App {
       const broken = servers.filter(isBroken).length;
       const alarm = this.#parts.nav.querySelector('[data-view=servers] .alarm');
       alarm.hidden = broken === 0;
-      fill(alarm, icon('alert'), h('span', { class: 'sr-only' }, ` ${plural(broken, 'server does', 'servers do')} not work`));
+      fill(alarm, icon('alert'), h('span', { class: 'sr-only' }, ' ', t('shell.brokenServers', { count: broken })));
     } catch {
       return; // The next poll tries again.
     }
     for (const badge of this.#parts.nav.querySelectorAll('[data-view=servers] .count, .more-views .count')) {
       badge.hidden = this.#reviewCount === 0;
-      fill(badge, this.#reviewCount > 99 ? '99+' : count(this.#reviewCount), h('span', { class: 'sr-only' }, ' to review'));
+      fill(badge, this.#reviewCount > 99 ? '99+' : count(this.#reviewCount), h('span', { class: 'sr-only' }, ' ', t('shell.toReview')));
     }
   }
 
@@ -308,7 +310,7 @@ export class App {
       clearTimeout(this.#bannerTimer);
       this.#bannerTimer = null;
       box.dataset.state = 'live';
-      fill(box, h('span', { class: 'pulse' }), h('span', null, 'Live'));
+      fill(box, h('span', { class: 'pulse' }), h('span', null, t('shell.live')));
       this.#parts.banner.hidden = true;
       if (!this.#isFirstConnection && this.#inbox.status === 'failed') this.#inbox.reload();
       this.#isFirstConnection = false;
@@ -317,7 +319,7 @@ export class App {
     if (state === 'connecting' && box.dataset.state === 'waiting') return;
     if (box.dataset.state !== state) {
       box.dataset.state = state;
-      fill(box, h('span', { class: 'pulse' }), h('span', null, state === 'waiting' ? 'Reconnecting…' : 'Connecting…'));
+      fill(box, h('span', { class: 'pulse' }), h('span', null, t(state === 'waiting' ? 'shell.reconnecting' : 'shell.connecting')));
     }
     if (state === 'waiting') {
       this.#refusedStatus = status;
@@ -334,14 +336,14 @@ export class App {
     // The banner is read aloud, so it is replaced only when its text changes.
     if (banner.dataset.refusal === String(this.#refusedStatus)) return;
     banner.dataset.refusal = String(this.#refusedStatus);
-    const problem = this.#refusedStatus === null ? 'The gateway cannot be reached. ' : `The gateway is refusing the live feed (HTTP ${this.#refusedStatus}). `;
-    fill(banner, icon('unplugged'), h('span', null, h('strong', null, problem), 'This page may be out of date; it will catch up automatically.'),
-      h('button', { type: 'button', onclick: () => this.#feed.retry() }, 'Try now'));
+    const problem = this.#refusedStatus === null ? t('shell.unreachable') : t('shell.feedRefused', { status: String(this.#refusedStatus) });
+    fill(banner, icon('unplugged'), h('span', null, h('strong', null, problem), ' ', t('shell.outOfDate')),
+      h('button', { type: 'button', onclick: () => this.#feed.retry() }, t('shell.tryNow')));
   }
 
   #handleRefusal(response) {
-    if (response.status === 401) return this.#signedOut('Your sign-in has ended.');
-    return this.#signedOut('This sign-in cannot see changes. Use a key with the role reviewer, viewer or admin.');
+    if (response.status === 401) return this.#signedOut(t('shell.signInEnded'));
+    return this.#signedOut(t('shell.cannotSeeChanges'));
   }
 
   #updateCount() {
@@ -351,7 +353,7 @@ export class App {
     const badge = this.#parts.nav.querySelector('[data-view=inbox] .count');
     badge.hidden = n === 0;
     const text = n > 999 ? '999+' : count(n);
-    if (badge.dataset.n !== text) fill(badge, text, h('span', { class: 'sr-only' }, ' waiting'));
+    if (badge.dataset.n !== text) fill(badge, text, h('span', { class: 'sr-only' }, ' ', t('shell.waiting')));
     badge.dataset.n = text;
     const mark = n > 0 ? '/assets/icon-waiting.svg' : '/assets/icon.svg';
     const favicon = document.getElementById('favicon');
@@ -361,8 +363,8 @@ export class App {
 
   #updateTitle() {
     const n = this.#inbox.size(INBOX_STATES);
-    const view = VIEWS.find(([name]) => name === this.#viewName)?.[1] ?? RELATED[this.#viewName] ?? 'Inbox';
-    document.title = `${n > 0 ? `(${count(n)}) ` : ''}${view} · Countersign`;
+    const view = t(`shell.view.${this.#viewName ?? 'inbox'}`);
+    document.title = n > 0 ? t('shell.titleWaiting', { waiting: n, view }) : t('shell.title', { view });
   }
 
   // On a small screen an open change hides the list with its heading.
@@ -373,11 +375,11 @@ export class App {
   #switchTheme() {
     nextTheme();
     this.#paintThemeButton();
-    announce(`Theme: ${theme()}`);
+    announce(t(`shell.theme.${theme()}`));
   }
 
   #paintThemeButton() {
-    const label = `Theme: ${theme()}`;
+    const label = t(`shell.theme.${theme()}`);
     this.#parts.theme.setAttribute('aria-label', label);
     this.#parts.theme.title = label;
     fill(this.#parts.theme, icon(theme()));

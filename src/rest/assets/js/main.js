@@ -4,6 +4,7 @@ import { mountAnnouncer, notice } from './core/announce.js';
 import { Api, explain } from './core/api.js';
 import { fill } from './core/dom.js';
 import { Keys } from './core/keys.js';
+import { t } from './core/locale.js';
 import { leaveForProvider, restoreRoute, Session, takeCode, takeProblem } from './core/session.js';
 import { startClock } from './core/time.js';
 import { App } from './app.js';
@@ -20,9 +21,9 @@ let app = null;
 
 const session = new Session((signedIn) => {
   if (signedIn) resume('');
-  else showSignIn('You have signed out in another tab.');
+  else showSignIn(t('shell.signedOutElsewhere'));
 });
-const api = new Api(() => session.secret, () => endSession('Your sign-in has ended. Sign in again.'));
+const api = new Api(() => session.secret, () => endSession(t('shell.signInAgain')));
 
 function endSession(message) {
   session.end(false);
@@ -32,7 +33,7 @@ function endSession(message) {
 function showSignIn(message, busy = false) {
   app?.stop();
   app = null;
-  document.title = 'Sign in · Countersign';
+  document.title = t('shell.signInTitle');
   const view = new SignInView({ submit: signIn, message, busy });
   fill(root, view.element);
   if (busy) return;
@@ -74,10 +75,10 @@ async function resume(message, isRetry = false) {
   } catch (error) {
     if (error.status === 401 || error.status === 403) {
       session.end(false);
-      showSignIn(message || 'Your sign-in has ended. Sign in again.');
+      showSignIn(message || t('shell.signInAgain'));
     } else {
       // The gateway cannot be reached and the secret may still be valid, so try again.
-      if (!isRetry) showSignIn(`${explain(error)} You stay signed in.`);
+      if (!isRetry) showSignIn(t('shell.stillSignedIn', { problem: explain(error) }));
       setTimeout(() => session.secret && !app && resume(message, true), 2000);
     }
   }

@@ -3,6 +3,7 @@
 import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { t } from '../core/locale.js';
 import { go, routeTo } from '../core/router.js';
 import { quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
@@ -79,6 +80,6 @@ function confirm({ server, isShared, disconnect }) {
     h('p', null, `Countersign forgets ${isShared ? 'the shared access' : 'your access'} to `, h('strong', null, quote(server, 80)), '. ',
       isShared ? 'Nobody’s agents can use it until an admin connects it again.' : 'Agents that act for you cannot use it until you connect it again.'),
     error,
-    h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, 'Cancel'), button)),
+    h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('common.cancel')), button)),
   });
 }

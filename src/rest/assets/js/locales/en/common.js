@@ -1,0 +1,6 @@
+// Words that several pages share.
+
+export default {
+  'common.cancel': 'Cancel',
+  'common.open': 'Open',
+};
