@@ -1,5 +1,7 @@
 // Writes the configuration with which each client connects an agent to this gateway.
 
+import { t } from './locale.js';
+
 const KEY_VARIABLE = 'COUNTERSIGN_AGENT_KEY';
 
 /** Quotes a word for a shell, if it needs quotes. */
@@ -23,14 +25,14 @@ export function agentSetups({ program, args, url, key }) {
     ...(key === null ? [] : [`    envs: { ${KEY_VARIABLE}: ${JSON.stringify(key)} }`]), '    timeout: 300'].join('\n');
   const http = { type: 'http', url, ...(key === null ? {} : { headers: { Authorization: `Bearer ${key}` } }) };
   return [
-    { id: 'claude-desktop', name: 'Claude Desktop', where: 'Add this to claude_desktop_config.json (Settings, Developer, Edit Config), and restart Claude.', text: block },
-    { id: 'claude-code', name: 'Claude Code', where: 'Run this in a terminal.', text: `claude mcp add ${flag}--scope user countersign -- ${command}` },
-    { id: 'cursor', name: 'Cursor', where: 'Add this to ~/.cursor/mcp.json.', text: block },
-    { id: 'vscode', name: 'VS Code', where: 'Add this to .vscode/mcp.json.', text: pretty({ servers: { countersign: { type: 'stdio', ...entry } } }) },
-    { id: 'codex', name: 'Codex', where: 'Run this in a terminal.', text: `codex mcp add countersign ${flag}-- ${command}` },
-    { id: 'gemini', name: 'Gemini CLI', where: 'Add this to ~/.gemini/settings.json.', text: block },
-    { id: 'goose', name: 'Goose', where: 'Add this to ~/.config/goose/config.yaml.', text: goose },
-    { id: 'stdio', name: 'stdio', where: 'Any other client on this machine starts this command.', text: `${variable}${command}` },
-    { id: 'http', name: 'HTTP', where: 'Any client that speaks Streamable HTTP connects to this address.', text: pretty({ mcpServers: { countersign: http } }), isRemote: true },
+    { id: 'claude-desktop', name: 'Claude Desktop', where: t('core.setup.claudeDesktop'), text: block },
+    { id: 'claude-code', name: 'Claude Code', where: t('core.setup.terminal'), text: `claude mcp add ${flag}--scope user countersign -- ${command}` },
+    { id: 'cursor', name: 'Cursor', where: t('core.setup.addTo', { file: '~/.cursor/mcp.json' }), text: block },
+    { id: 'vscode', name: 'VS Code', where: t('core.setup.addTo', { file: '.vscode/mcp.json' }), text: pretty({ servers: { countersign: { type: 'stdio', ...entry } } }) },
+    { id: 'codex', name: 'Codex', where: t('core.setup.terminal'), text: `codex mcp add countersign ${flag}-- ${command}` },
+    { id: 'gemini', name: 'Gemini CLI', where: t('core.setup.addTo', { file: '~/.gemini/settings.json' }), text: block },
+    { id: 'goose', name: 'Goose', where: t('core.setup.addTo', { file: '~/.config/goose/config.yaml' }), text: goose },
+    { id: 'stdio', name: 'stdio', where: t('core.setup.stdio'), text: `${variable}${command}` },
+    { id: 'http', name: 'HTTP', where: t('core.setup.http'), text: pretty({ mcpServers: { countersign: http } }), isRemote: true },
   ];
 }

@@ -2,6 +2,7 @@
 
 import { h } from './dom.js';
 import { icon } from './icons.js';
+import { t } from './locale.js';
 import { visibleString, short } from './text.js';
 
 const NOTICE_MS = 6000;
@@ -12,7 +13,7 @@ let timer = null;
 
 export function mountAnnouncer(parent) {
   region = h('div', { class: 'sr-only', 'aria-live': 'polite', 'aria-atomic': 'true', id: 'announcer' });
-  stack = h('div', { class: 'notices', role: 'region', 'aria-label': 'Notices' });
+  stack = h('div', { class: 'notices', role: 'region', 'aria-label': t('core.notices') });
   parent.append(region, stack);
 }
 
@@ -23,7 +24,7 @@ export function announce(text) {
     timer = null;
     const texts = queue;
     queue = [];
-    region.textContent = texts.length > 3 ? `${texts.length} updates. ${texts.at(-1)}` : texts.join(' ');
+    region.textContent = texts.length > 3 ? t('core.updates', { count: texts.length, last: texts.at(-1) }) : texts.join(' ');
   }, 400);
 }
 
@@ -31,7 +32,7 @@ export function announce(text) {
 export function notice(text, { tone = 'accent', iconName = 'info', action = null } = {}) {
   const element = h('div', { class: `notice tone-${tone}` }, icon(iconName), h('span', null, visibleString(short(text, 200))),
     action && h('button', { type: 'button', class: 'link', onclick: () => { action.run(); element.remove(); } }, action.label),
-    h('button', { type: 'button', class: 'ghost icon-only', 'aria-label': 'Dismiss', onclick: () => element.remove() }, icon('cross')));
+    h('button', { type: 'button', class: 'ghost icon-only', 'aria-label': t('core.dismiss'), onclick: () => element.remove() }, icon('cross')));
   stack.prepend(element);
   while (stack.children.length > 3) stack.lastChild.remove();
   setTimeout(() => element.remove(), NOTICE_MS);

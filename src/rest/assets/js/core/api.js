@@ -1,5 +1,6 @@
 // Calls the gateway's REST API. Each request carries the secret in a header, because the cookie alone authorizes nothing.
 
+import { t } from './locale.js';
 import { elementsOf, sourceOf } from './rawjson.js';
 import { syncClock } from './time.js';
 
@@ -52,14 +53,14 @@ export class Api {
       text = await response.text();
     } catch (error) {
       if (signal?.aborted) throw error;
-      throw new NetworkError('The gateway did not answer.');
+      throw new NetworkError(t('core.api.noAnswer'));
     }
     syncClock(response.headers.get('Date'));
     let value = null;
     try {
       value = text === '' ? null : JSON.parse(text);
     } catch {
-      if (response.ok) throw new NetworkError('The gateway’s answer could not be read.');
+      if (response.ok) throw new NetworkError(t('core.api.unreadable'));
     }
     if (response.ok) return { value, text };
     const problem = value && typeof value === 'object' ? value : {};
@@ -190,7 +191,7 @@ export class Api {
       }
     } catch (error) {
       if (signal?.aborted) throw error;
-      throw new NetworkError(response ? 'The export was interrupted; nothing was saved.' : 'The gateway did not answer.');
+      throw new NetworkError(t(response ? 'core.api.exportInterrupted' : 'core.api.noAnswer'));
     }
     const text = await response.text();
     if (response.status === 401) this.#unauthorized();
@@ -360,15 +361,15 @@ export function conflictOf(error) {
 
 /** Returns a sentence for people about a failed call. */
 export function explain(error) {
-  if (error instanceof NetworkError) return `${error.message} Check that it is running; nothing is lost.`;
+  if (error instanceof NetworkError) return t('core.api.check', { problem: error.message });
   if (!(error instanceof ApiError)) return error instanceof Error ? error.message : String(error);
   if (error.status === 429) {
-    return error.retryAfter ? `Too many requests. Try again in ${error.retryAfter} s.` : 'Too many requests. Wait a moment and try again.';
+    return error.retryAfter ? t('core.api.tooManyFor', { seconds: error.retryAfter }) : t('core.api.tooMany');
   }
-  if (error.code === 'SELF_APPROVAL') return 'You proposed this change, so somebody else has to approve it.';
-  if (error.code === 'EDIT_FORBIDDEN') return 'The rule for this tool does not allow reviewers to edit its changes.';
+  if (error.code === 'SELF_APPROVAL') return t('core.api.ownChange');
+  if (error.code === 'EDIT_FORBIDDEN') return t('core.api.editForbidden');
   if (error.code === 'SIGN_IN_REQUIRED') return `${error.message}.`;
-  if (error.status === 403) return `You are not allowed to do this. ${error.message}`;
-  if (error.status === 404) return `Not found: ${error.message}`;
+  if (error.status === 403) return t('core.api.notAllowed', { problem: error.message });
+  if (error.status === 404) return t('core.api.notFound', { problem: error.message });
   return error.message;
 }

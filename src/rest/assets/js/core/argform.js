@@ -1,6 +1,7 @@
 // Converts the arguments of a call into form fields, guided by the tool's schema, and back. Untouched values keep their
 // exact text, because a parser would round long numbers. Pure.
 
+import { t } from './locale.js';
 import { compose, members, pretty } from './rawjson.js';
 
 const MAX_FIELDS = 60;
@@ -59,9 +60,9 @@ export function sourceOfField({ kind }, text) {
   try {
     JSON.parse(trimmed);
   } catch {
-    throw new SyntaxError(kind === 'number' ? 'This is not a number.' : 'This is not JSON.');
+    throw new SyntaxError(t(kind === 'number' ? 'core.number' : 'core.json'));
   }
-  if (kind === 'number' && !/^-?\d/.test(trimmed)) throw new SyntaxError('This is not a number.');
+  if (kind === 'number' && !/^-?\d/.test(trimmed)) throw new SyntaxError(t('core.number'));
   return trimmed;
 }
 

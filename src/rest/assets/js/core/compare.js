@@ -1,6 +1,7 @@
 // Compares the change that a reviewer was reading with its current version. Pure.
 
 import { compareLines } from './linediff.js';
+import { t } from './locale.js';
 import { stateOf } from './vocab.js';
 
 /** Returns `[{label, was, now}]`, which is empty if a reviewer would see the same. Texts may be null. */
@@ -9,16 +10,16 @@ export function differences(old, current) {
   const compare = (label, was, now) => {
     if (was !== now) out.push({ label, was, now });
   };
-  compare('State', stateOf(old.change.state).label, stateOf(current.change.state).label);
-  compare('Target', old.change.target.label, current.change.target.label);
-  compare('Summary', old.change.summary, current.change.summary);
+  compare(t('core.compare.state'), stateOf(old.change.state).label, stateOf(current.change.state).label);
+  compare(t('core.compare.target'), old.change.target.label, current.change.target.label);
+  compare(t('core.compare.summary'), old.change.summary, current.change.summary);
   for (const { label, before, after, lines } of pairs(old.change.diff.fields, current.change.diff.fields)) {
-    compare(`${label}, before`, before[0], before[1]);
-    compare(`${label}, after`, after[0], after[1]);
+    compare(t('core.compare.before', { label }), before[0], before[1]);
+    compare(t('core.compare.after', { label }), after[0], after[1]);
     // A field without values is compared by its lines.
     if (lines[0] !== lines[1]) compare(label, ...['delete', 'insert'].map((op) => compareLines(...lines).filter((l) => l.op === op).map((l) => l.text).join('\n') || null));
   }
-  compare('Arguments', old.source, current.source);
+  compare(t('core.compare.arguments'), old.source, current.source);
   return out;
 }
 

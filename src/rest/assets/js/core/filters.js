@@ -1,16 +1,17 @@
 // Filters changes by the same criteria in the address, among loaded rows, and in requests to the gateway. Pure.
 
 import { matchingRows } from './collection.js';
+import { t } from './locale.js';
 import { STATES } from './vocab.js';
 
 const HOUR = 3_600_000;
 /** Ages by name, in milliseconds: `within` for younger changes, `beyond` for older ones. */
 export const AGES = {
-  '1h': { label: 'Last hour', within: HOUR }, '24h': { label: 'Last 24 hours', within: 24 * HOUR }, '7d': { label: 'Last 7 days', within: 168 * HOUR }, '30d': { label: 'Last 30 days', within: 720 * HOUR },
-  'over-1h': { label: 'Older than an hour', beyond: HOUR }, 'over-24h': { label: 'Older than a day', beyond: 24 * HOUR },
+  '1h': { label: t('core.age.1h'), within: HOUR }, '24h': { label: t('core.age.24h'), within: 24 * HOUR }, '7d': { label: t('core.age.7d'), within: 168 * HOUR }, '30d': { label: t('core.age.30d'), within: 720 * HOUR },
+  'over-1h': { label: t('core.age.over1h'), beyond: HOUR }, 'over-24h': { label: t('core.age.over24h'), beyond: 24 * HOUR },
 };
 /** The criteria that are chosen from a list, with their labels. */
-export const FACETS = [['tool', 'Tool'], ['server', 'Server'], ['principal', 'Agent']];
+export const FACETS = [['tool', t('core.facet.tool')], ['server', t('core.facet.server')], ['principal', t('core.facet.principal')]];
 const VALUE_OF = { tool: (row) => row.tool, server: (row) => row.provider, principal: (row) => row.proposer?.principal };
 const MAX_TEXT = 200;
 const MAX_SEEN_NAMES = 200;

@@ -1,6 +1,7 @@
 // Handles the keyboard shortcuts of the page: single keys, and `g` followed by the letter of a view.
 
 import { isTyping } from './dom.js';
+import { t } from './locale.js';
 
 const MAX_SEQUENCE_MS = 1200;
 
@@ -44,9 +45,9 @@ export class Keys {
 }
 
 export const HELP = [
-  ['Move', [['j', 'Next change'], ['k', 'Previous change'], ['Enter', 'Open the change'], ['Esc', 'Back, or cancel'], ['/', 'Search'], ['c', 'Expand or collapse the group'], ['d', 'Switch the diff layout']]],
-  ['Decide', [['a', 'Approve'], ['r', 'Reject, with a comment'], ['Ctrl Enter', 'Send the rejection'], ['e', 'Edit the arguments'], ['u', 'Undo the last approval'], ['f', 'Refresh the preview']]],
-  ['Many at once', [['x', 'Select the open change'], ['a', 'Approve all selected'], ['r', 'Reject all selected'], ['Esc', 'Clear the selection']]],
-  ['In a bundle', [['Space', 'Show or hide the diff'], ['x', 'Take out of “Approve all”'], ['Shift A', 'Approve all, once all were seen']]],
-  ['Go to', [['g i', 'Inbox'], ['g h', 'History'], ['g o', 'Overview'], ['g r', 'Standing rules'], ['g a', 'Audit'], ['g s', 'Sessions'], ['g k', 'Keys'], ['g v', 'Servers'], ['g w', 'Webhooks'], ['?', 'These shortcuts']]],
+  [t('core.help.move'), [['j', t('core.help.move.nextChange')], ['k', t('core.help.move.previousChange')], ['Enter', t('core.help.move.openChange')], ['Esc', t('core.help.move.back')], ['/', t('core.help.move.search')], ['c', t('core.help.move.group')], ['d', t('core.help.move.layout')]]],
+  [t('core.help.decide'), [['a', t('core.help.decide.approve')], ['r', t('core.help.decide.reject')], [t('core.key.ctrlEnter'), t('core.help.decide.sendRejection')], ['e', t('core.help.decide.edit')], ['u', t('core.help.decide.undo')], ['f', t('core.help.decide.refresh')]]],
+  [t('core.help.many'), [['x', t('core.help.many.select')], ['a', t('core.help.many.approveSelected')], ['r', t('core.help.many.rejectSelected')], ['Esc', t('core.help.many.clearSelection')]]],
+  [t('core.help.bundle'), [[t('core.key.space'), t('core.help.bundle.toggleDiff')], ['x', t('core.help.bundle.takeOut')], [t('core.key.shiftA'), t('core.help.bundle.approveAll')]]],
+  [t('core.help.goTo'), [['g i', t('shell.view.inbox')], ['g h', t('shell.view.history')], ['g o', t('shell.view.overview')], ['g r', t('core.help.goTo.rules')], ['g a', t('shell.view.audit')], ['g s', t('shell.view.sessions')], ['g k', t('shell.view.keys')], ['g v', t('shell.view.servers')], ['g w', t('shell.view.webhooks')], ['?', t('core.help.goTo.these')]]],
 ];

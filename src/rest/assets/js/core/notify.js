@@ -1,7 +1,8 @@
 // Shows browser notifications of new changes while the page is in the background, if the user turned them on.
 
+import { t } from './locale.js';
 import { preference, setPreference } from './prefs.js';
-import { plural, short, visibleString } from './text.js';
+import { short, visibleString } from './text.js';
 import { proposerName } from './vocab.js';
 
 // Changes that arrive within this time share one notification.
@@ -51,10 +52,10 @@ export function queueNotification(change, open) {
 }
 
 function show(change, n, open) {
-  const text = n === 1 ? `${short(change.summary, 160)}\nby ${short(proposerName(change.proposer ?? {}) ?? '', 40)}` : `${short(change.summary, 120)}\nand ${plural(n - 1, 'more change')}`;
+  const text = n === 1 ? `${short(change.summary, 160)}\n${t('core.notify.by', { name: short(proposerName(change.proposer ?? {}) ?? '', 40) })}` : `${short(change.summary, 120)}\n${t('core.notify.more', { count: n - 1 })}`;
   let notification;
   try {
-    notification = new Notification(n === 1 ? 'A change is waiting for review' : `${plural(n, 'change')} are waiting for review`, {
+    notification = new Notification(t('core.notify.waiting', { count: n }), {
       body: visibleString(text, { block: true }), tag: 'countersign', renotify: true, icon: '/assets/icon-waiting.svg',
     });
   } catch {

@@ -1,13 +1,15 @@
 // Converts between the fields of a form and the settings of a server as the configuration file has them.
 
+import { t } from './locale.js';
+
 const RUNNERS = {
-  npm: { label: 'npm package', command: 'npx', first: ['-y'] },
-  pypi: { label: 'PyPI package', command: 'uvx', first: [] },
-  docker: { label: 'Container image', command: 'docker', first: ['run', '-i', '--rm'] },
+  npm: { label: t('core.kind.npm'), command: 'npx', first: ['-y'] },
+  pypi: { label: t('core.kind.pypi'), command: 'uvx', first: [] },
+  docker: { label: t('core.kind.docker'), command: 'docker', first: ['run', '-i', '--rm'] },
 };
 
 /** The kinds of servers in the order of the form, each with its label. */
-export const KINDS = [...Object.entries(RUNNERS).map(([kind, { label }]) => [kind, label]), ['command', 'Command'], ['url', 'Address'], ['paste', 'Pasted text']];
+export const KINDS = [...Object.entries(RUNNERS).map(([kind, { label }]) => [kind, label]), ['command', t('core.kind.command')], ['url', t('core.kind.url')], ['paste', t('core.kind.paste')]];
 
 const TARGET_KEYS = ['command', 'args', 'url', 'serverUrl', 'httpUrl', 'type', 'transport', 'env', 'headers'];
 
@@ -48,12 +50,12 @@ export function fieldsOf(settings) {
  */
 export function settingsOf({ kind, target, args, pairs }, old = {}) {
   const name = target.trim();
-  if (name === '') return { problem: kind === 'url' ? 'Enter the address.' : kind === 'command' ? 'Enter the command.' : 'Enter the name.' };
+  if (name === '') return { problem: t(kind === 'url' ? 'core.target.address' : kind === 'command' ? 'core.target.command' : 'core.target.name') };
   const isUrl = kind === 'url';
   const runner = RUNNERS[kind];
-  if (runner && name.startsWith('-')) return { problem: 'Enter the name of a package.' };
+  if (runner && name.startsWith('-')) return { problem: t('core.target.package') };
   const read = pairsOf(pairs, isUrl ? ':' : '=');
-  if (read.wrong !== undefined) return { problem: isUrl ? 'Write each header as Name: value.' : 'Write each variable as KEY=value.' };
+  if (read.wrong !== undefined) return { problem: t(isUrl ? 'core.target.headers' : 'core.target.variables') };
   const before = fieldsOf(old);
   const pick = (keys) => Object.fromEntries(Object.entries(old).filter(([key]) => keys.includes(key)));
   const isSame = before.kind === kind && before.target === target && before.args === args;

@@ -1,6 +1,8 @@
 // Makes text of agents safe to read. Invisible characters (controls, bidirectional overrides, zero-width and blank ones)
 // become visible marks such as ‹U+202E›.
 
+import { language, t } from './locale.js';
+
 // The first and last character of each range, as in `HIDDEN_RANGES` of src/domain/src/changes/visible.rs; a test compares them.
 const HIDDEN_RANGES = [
   [0x0, 0x1f], [0x7f, 0x9f], [0xad, 0xad], [0x34f, 0x34f], [0x600, 0x605], [0x61c, 0x61c], [0x6dd, 0x6dd],
@@ -21,16 +23,11 @@ const PICTURE_BEFORE = /[\p{Extended_Pictographic}\p{Emoji_Modifier}]\uFE0F?$/u;
 const PICTURE_AFTER = /^\p{Extended_Pictographic}/u;
 const KEYCAP_BEFORE = /[0-9#*]$/;
 
-const NAMES = {
-  0x00: 'null', 0x07: 'bell', 0x08: 'backspace', 0x09: 'tab', 0x0a: 'line feed', 0x0d: 'carriage return', 0x1b: 'escape',
-  0x7f: 'delete', 0xad: 'soft hyphen', 0x61c: 'Arabic letter mark', 0x115f: 'Hangul filler', 0x180e: 'Mongolian vowel separator',
-  0x200b: 'zero width space', 0x200c: 'zero width non-joiner', 0x200d: 'zero width joiner', 0x200e: 'left-to-right mark',
-  0x200f: 'right-to-left mark', 0x2028: 'line separator', 0x2029: 'paragraph separator', 0x202a: 'left-to-right embedding',
-  0x202b: 'right-to-left embedding', 0x202c: 'pop directional formatting', 0x202d: 'left-to-right override',
-  0x202e: 'right-to-left override', 0x2060: 'word joiner', 0x2066: 'left-to-right isolate', 0x2067: 'right-to-left isolate',
-  0x2068: 'first strong isolate', 0x2069: 'pop directional isolate', 0x2800: 'blank Braille pattern', 0x3164: 'Hangul filler',
-  0xfe0f: 'variation selector', 0xfeff: 'byte order mark', 0xffa0: 'half-width Hangul filler',
-};
+// The characters that have a name of their own.
+const NAMED = new Set([
+  0x00, 0x07, 0x08, 0x09, 0x0a, 0x0d, 0x1b, 0x7f, 0xad, 0x61c, 0x115f, 0x180e, 0x200b, 0x200c, 0x200d, 0x200e, 0x200f, 0x2028, 0x2029, 0x202a,
+  0x202b, 0x202c, 0x202d, 0x202e, 0x2060, 0x2066, 0x2067, 0x2068, 0x2069, 0x2800, 0x3164, 0xfe0f, 0xfeff, 0xffa0,
+]);
 
 /** Splits text into `{text}` and `{code, count, name}`. `block` keeps line feeds and tabs, `tabs` only tabs. */
 export function segments(text, { block = false, tabs = block } = {}) {
@@ -66,12 +63,12 @@ function joinsPicture(code, text, start, end) {
 }
 
 function nameOf(code) {
-  if (NAMES[code]) return NAMES[code];
-  if (code < 0x20 || (code >= 0x80 && code < 0xa0)) return 'control character';
-  if (code >= 0xd800 && code <= 0xdfff) return 'lone surrogate';
-  if (code >= 0xe0000 && code <= 0xe007f) return 'tag character';
-  if ((code >= 0xe000 && code <= 0xf8ff) || code >= 0xf0000) return 'private use character';
-  return 'invisible character';
+  if (NAMED.has(code)) return t(`core.character.${code.toString(16)}`);
+  if (code < 0x20 || (code >= 0x80 && code < 0xa0)) return t('core.character.control');
+  if (code >= 0xd800 && code <= 0xdfff) return t('core.character.surrogate');
+  if (code >= 0xe0000 && code <= 0xe007f) return t('core.character.tag');
+  if ((code >= 0xe000 && code <= 0xf8ff) || code >= 0xf0000) return t('core.character.private');
+  return t('core.character.invisible');
 }
 
 function codePointMark({ code, count }) {
@@ -133,7 +130,7 @@ export function quote(text, limit = 300) {
   return span;
 }
 
-const number = new Intl.NumberFormat('en');
+const number = new Intl.NumberFormat(language);
 export const count = (n) => number.format(n);
 /** Formats a number with its noun: `1 change`, `2 changes`. */
 export const plural = (n, singular, many = `${singular}s`) => `${count(n)} ${n === 1 ? singular : many}`;

@@ -1,10 +1,11 @@
 // Shows times relative to the gateway's clock and updates them in place.
 
 import { h } from './dom.js';
+import { language, t } from './locale.js';
 
-const absolute = new Intl.DateTimeFormat('en', { dateStyle: 'medium', timeStyle: 'medium' });
-const clock = new Intl.DateTimeFormat('en', { hour: '2-digit', minute: '2-digit', second: '2-digit', hourCycle: 'h23' });
-const day = new Intl.DateTimeFormat('en', { month: 'short', day: 'numeric' });
+const absolute = new Intl.DateTimeFormat(language, { dateStyle: 'medium', timeStyle: 'medium' });
+const clock = new Intl.DateTimeFormat(language, { hour: '2-digit', minute: '2-digit', second: '2-digit', hourCycle: 'h23' });
+const day = new Intl.DateTimeFormat(language, { month: 'short', day: 'numeric' });
 let skew = 0;
 
 /** Adopts the gateway's time. Offsets of a few seconds come from the network and are ignored. */
@@ -19,29 +20,28 @@ export const now = () => Date.now() + skew;
 
 const STEPS = [[60, 1, 's'], [3600, 60, 'min'], [86400, 3600, 'h'], [Infinity, 86400, 'd']];
 
-function amount(seconds) {
-  for (const [below, unit, name] of STEPS) {
-    if (seconds < below) return `${Math.floor(seconds / unit)} ${name}`;
-  }
-  return '';
+// Returns a time span in its largest unit. `form` is `amount`, `ago` or `in`.
+function span(form, seconds) {
+  const [, size, unit] = STEPS.find(([below]) => seconds < below);
+  return t(`core.time.${form}.${unit}`, { count: Math.floor(seconds / size) });
 }
 
 /** Formats a time as `just now`, `5 min ago` or `in 23 h`. */
 export function relative(milliseconds, from = now()) {
   const seconds = Math.round((milliseconds - from) / 1000);
-  if (seconds <= 0) return seconds > -10 ? 'just now' : `${amount(-seconds)} ago`;
-  return `in ${amount(seconds)}`;
+  if (seconds <= 0) return seconds > -10 ? t('core.time.justNow') : span('ago', -seconds);
+  return span('in', seconds);
 }
 
 /** Formats a past time for narrow lists, as `now`, `5 min`, `3 h` or `Nov 21`. */
 function brief(milliseconds) {
   const seconds = Math.round((now() - milliseconds) / 1000);
-  if (seconds < 10) return 'now';
-  return seconds < 7 * 86400 ? amount(seconds) : day.format(milliseconds);
+  if (seconds < 10) return t('core.time.now');
+  return seconds < 7 * 86400 ? span('amount', seconds) : day.format(milliseconds);
 }
 
 /** Formats a future time to the second, as `in 12 s`. */
-const countdown = (ms) => (ms - now() > 0 ? `in ${amount(Math.ceil((ms - now()) / 1000))}` : 'now');
+const countdown = (ms) => (ms - now() > 0 ? span('in', Math.ceil((ms - now()) / 1000)) : t('core.time.now'));
 
 const FORMS = { relative: (ms) => relative(ms), countdown, brief, clock: (ms) => clock.format(ms), day: (ms) => day.format(ms) };
 

@@ -1,24 +1,26 @@
 // The labels and icons of states, operations, events and transports, in one table for the whole dashboard.
 
+import { t } from './locale.js';
+
 export const OPERATIONS = {
-  CREATE: { label: 'Create', icon: 'plus', tone: 'green' },
-  UPDATE: { label: 'Update', icon: 'pencil', tone: 'amber' },
-  DELETE: { label: 'Delete', icon: 'trash', tone: 'red' },
+  CREATE: { label: t('vocab.operation.CREATE'), icon: 'plus', tone: 'green' },
+  UPDATE: { label: t('vocab.operation.UPDATE'), icon: 'pencil', tone: 'amber' },
+  DELETE: { label: t('vocab.operation.DELETE'), icon: 'trash', tone: 'red' },
   // A call whose effect is unknown.
-  CALL: { label: 'Call', icon: 'call', tone: 'grey' },
+  CALL: { label: t('vocab.operation.CALL'), icon: 'call', tone: 'grey' },
 };
 
 export const STATES = {
-  pending: { label: 'Pending', tone: 'amber', icon: 'clock', explanation: 'Waiting for a decision.' },
-  stale: { label: 'Stale', tone: 'amber', icon: 'refresh', explanation: 'The target has changed since this was proposed.' },
-  approved: { label: 'Approved', tone: 'accent', icon: 'check', explanation: 'Approved; about to run.' },
-  executing: { label: 'Running', tone: 'accent', icon: 'play', explanation: 'Running now.' },
-  outcome_unknown: { label: 'Outcome unknown', tone: 'red', icon: 'question', explanation: 'It started, but the outcome is not known.' },
-  applied: { label: 'Applied', tone: 'green', icon: 'check', explanation: 'The change was applied.' },
-  failed: { label: 'Failed', tone: 'red', icon: 'alert', explanation: 'It was approved but could not be applied.' },
-  rejected: { label: 'Rejected', tone: 'red', icon: 'cross', explanation: 'Nothing was changed.' },
-  expired: { label: 'Expired', tone: 'grey', icon: 'clock', explanation: 'Nobody decided in time. Nothing was changed.' },
-  withdrawn: { label: 'Withdrawn', tone: 'grey', icon: 'undo', explanation: 'The proposer withdrew it. Nothing was changed.' },
+  pending: { label: t('vocab.state.pending'), tone: 'amber', icon: 'clock', explanation: t('vocab.state.pending.explanation') },
+  stale: { label: t('vocab.state.stale'), tone: 'amber', icon: 'refresh', explanation: t('vocab.state.stale.explanation') },
+  approved: { label: t('vocab.state.approved'), tone: 'accent', icon: 'check', explanation: t('vocab.state.approved.explanation') },
+  executing: { label: t('vocab.state.executing'), tone: 'accent', icon: 'play', explanation: t('vocab.state.executing.explanation') },
+  outcome_unknown: { label: t('vocab.state.outcome_unknown'), tone: 'red', icon: 'question', explanation: t('vocab.state.outcome_unknown.explanation') },
+  applied: { label: t('vocab.state.applied'), tone: 'green', icon: 'check', explanation: t('vocab.state.applied.explanation') },
+  failed: { label: t('vocab.state.failed'), tone: 'red', icon: 'alert', explanation: t('vocab.state.failed.explanation') },
+  rejected: { label: t('vocab.state.rejected'), tone: 'red', icon: 'cross', explanation: t('vocab.state.rejected.explanation') },
+  expired: { label: t('vocab.state.expired'), tone: 'grey', icon: 'clock', explanation: t('vocab.state.expired.explanation') },
+  withdrawn: { label: t('vocab.state.withdrawn'), tone: 'grey', icon: 'undo', explanation: t('vocab.state.withdrawn.explanation') },
 };
 
 /** The states that need a person. An unknown outcome has to be settled by one. */
@@ -27,75 +29,75 @@ export const INBOX_STATES = ['pending', 'stale', 'outcome_unknown'];
 export const HISTORY_STATES = Object.keys(STATES).filter((state) => state !== 'pending' && state !== 'stale');
 
 export const EVENTS = {
-  created: { label: 'proposed this change', icon: 'plus', tone: 'grey' },
-  voted: { label: 'voted', icon: 'check', tone: 'accent' },
-  failing_call_returned: { label: 'proposed a call that must fail, and got it back', icon: 'undo', tone: 'grey' },
-  escalated: { label: 'let further people decide, because nobody had', icon: 'person', tone: 'amber' },
-  edited: { label: 'edited the change', icon: 'pencil', tone: 'grey' },
-  approved: { label: 'approved', icon: 'check', tone: 'green' },
-  unapproved: { label: 'undid the approval', icon: 'undo', tone: 'amber' },
-  rejected: { label: 'rejected', icon: 'cross', tone: 'red' },
-  expired: { label: 'expired the change', icon: 'clock', tone: 'grey' },
-  withdrawn: { label: 'withdrew the change', icon: 'undo', tone: 'grey' },
-  stale: { label: 'found that the target had changed', icon: 'refresh', tone: 'amber' },
-  refreshed: { label: 'computed a fresh diff', icon: 'refresh', tone: 'accent' },
-  executing: { label: 'started to run it', icon: 'play', tone: 'accent' },
-  asked: { label: 'asked the agent’s client for input', icon: 'question', tone: 'accent' },
-  answered: { label: 'closed a question from the tool', icon: 'play', tone: 'grey' },
-  applied: { label: 'applied the change', icon: 'check', tone: 'green' },
-  failed: { label: 'could not apply the change', icon: 'alert', tone: 'red' },
-  outcome_unknown: { label: 'lost track of the outcome', icon: 'question', tone: 'red' },
-  late_result: { label: 'received a result that came too late', icon: 'clock', tone: 'amber' },
-  settled: { label: 'settled the outcome', icon: 'check', tone: 'accent' },
-  verified: { label: 'read the target back', icon: 'eye', tone: 'grey' },
-  standing_rule_created: { label: 'created a standing rule', icon: 'rule', tone: 'accent' },
-  standing_rule_revoked: { label: 'revoked a standing rule', icon: 'undo', tone: 'amber' },
-  standing_rule_expired: { label: 'expired a standing rule', icon: 'clock', tone: 'grey' },
-  standing_rule_used: { label: 'recorded uses of a standing rule', icon: 'rule', tone: 'grey' },
-  standing_rule_orphaned: { label: 'found that the creator of a standing rule may no longer decide', icon: 'alert', tone: 'amber' },
-  standing_rules_used: { label: 'recorded uses of standing rules', icon: 'rule', tone: 'grey' },
-  configuration_accepted: { label: 'approved a configuration change', icon: 'check', tone: 'green' },
-  configuration_refused: { label: 'rejected a configuration change', icon: 'cross', tone: 'red' },
-  configuration_started: { label: 'started with a configuration nobody approved', icon: 'alert', tone: 'amber' },
-  servers_edited: { label: 'edited servers in the configuration file', icon: 'servers', tone: 'accent' },
-  server_tried: { label: 'tested a server', icon: 'servers', tone: 'grey' },
-  server_trial_requested: { label: 'asked to test a server', icon: 'eye', tone: 'amber' },
-  server_trial_refused: { label: 'refused the test of a server', icon: 'cross', tone: 'red' },
-  key_created: { label: 'created a key', icon: 'person', tone: 'accent' },
-  key_revoked: { label: 'revoked a key', icon: 'undo', tone: 'amber' },
-  person_revoked: { label: 'revoked a person', icon: 'undo', tone: 'amber' },
-  account_connected: { label: 'connected an account at a server', icon: 'check', tone: 'accent' },
-  account_disconnected: { label: 'disconnected an account at a server', icon: 'unplugged', tone: 'amber' },
-  policy_recorded: { label: 'recorded the policy in force', icon: 'audit', tone: 'grey' },
-  records_anchored: { label: 'anchored existing keys, acceptances and rules in the trail', icon: 'audit', tone: 'grey' },
-  redacted: { label: 'removed old arguments and diffs', icon: 'trash', tone: 'grey' },
-  restored: { label: 'started from a backup', icon: 'refresh', tone: 'amber' },
-  definitions_seen: { label: 'recorded the tools of a new server', icon: 'eye', tone: 'grey' },
-  definitions_accepted: { label: 'accepted tool definitions', icon: 'check', tone: 'green' },
-  definitions_accepted_as_reads: { label: 'accepted known reads, which run without review', icon: 'check', tone: 'amber' },
-  definitions_bound: { label: 'recorded which server provides the accepted tools', icon: 'eye', tone: 'grey' },
-  definitions_revoked: { label: 'revoked accepted tool definitions', icon: 'undo', tone: 'amber' },
+  created: { label: t('vocab.event.created'), icon: 'plus', tone: 'grey' },
+  voted: { label: t('vocab.event.voted'), icon: 'check', tone: 'accent' },
+  failing_call_returned: { label: t('vocab.event.failing_call_returned'), icon: 'undo', tone: 'grey' },
+  escalated: { label: t('vocab.event.escalated'), icon: 'person', tone: 'amber' },
+  edited: { label: t('vocab.event.edited'), icon: 'pencil', tone: 'grey' },
+  approved: { label: t('vocab.event.approved'), icon: 'check', tone: 'green' },
+  unapproved: { label: t('vocab.event.unapproved'), icon: 'undo', tone: 'amber' },
+  rejected: { label: t('vocab.event.rejected'), icon: 'cross', tone: 'red' },
+  expired: { label: t('vocab.event.expired'), icon: 'clock', tone: 'grey' },
+  withdrawn: { label: t('vocab.event.withdrawn'), icon: 'undo', tone: 'grey' },
+  stale: { label: t('vocab.event.stale'), icon: 'refresh', tone: 'amber' },
+  refreshed: { label: t('vocab.event.refreshed'), icon: 'refresh', tone: 'accent' },
+  executing: { label: t('vocab.event.executing'), icon: 'play', tone: 'accent' },
+  asked: { label: t('vocab.event.asked'), icon: 'question', tone: 'accent' },
+  answered: { label: t('vocab.event.answered'), icon: 'play', tone: 'grey' },
+  applied: { label: t('vocab.event.applied'), icon: 'check', tone: 'green' },
+  failed: { label: t('vocab.event.failed'), icon: 'alert', tone: 'red' },
+  outcome_unknown: { label: t('vocab.event.outcome_unknown'), icon: 'question', tone: 'red' },
+  late_result: { label: t('vocab.event.late_result'), icon: 'clock', tone: 'amber' },
+  settled: { label: t('vocab.event.settled'), icon: 'check', tone: 'accent' },
+  verified: { label: t('vocab.event.verified'), icon: 'eye', tone: 'grey' },
+  standing_rule_created: { label: t('vocab.event.standing_rule_created'), icon: 'rule', tone: 'accent' },
+  standing_rule_revoked: { label: t('vocab.event.standing_rule_revoked'), icon: 'undo', tone: 'amber' },
+  standing_rule_expired: { label: t('vocab.event.standing_rule_expired'), icon: 'clock', tone: 'grey' },
+  standing_rule_used: { label: t('vocab.event.standing_rule_used'), icon: 'rule', tone: 'grey' },
+  standing_rule_orphaned: { label: t('vocab.event.standing_rule_orphaned'), icon: 'alert', tone: 'amber' },
+  standing_rules_used: { label: t('vocab.event.standing_rules_used'), icon: 'rule', tone: 'grey' },
+  configuration_accepted: { label: t('vocab.event.configuration_accepted'), icon: 'check', tone: 'green' },
+  configuration_refused: { label: t('vocab.event.configuration_refused'), icon: 'cross', tone: 'red' },
+  configuration_started: { label: t('vocab.event.configuration_started'), icon: 'alert', tone: 'amber' },
+  servers_edited: { label: t('vocab.event.servers_edited'), icon: 'servers', tone: 'accent' },
+  server_tried: { label: t('vocab.event.server_tried'), icon: 'servers', tone: 'grey' },
+  server_trial_requested: { label: t('vocab.event.server_trial_requested'), icon: 'eye', tone: 'amber' },
+  server_trial_refused: { label: t('vocab.event.server_trial_refused'), icon: 'cross', tone: 'red' },
+  key_created: { label: t('vocab.event.key_created'), icon: 'person', tone: 'accent' },
+  key_revoked: { label: t('vocab.event.key_revoked'), icon: 'undo', tone: 'amber' },
+  person_revoked: { label: t('vocab.event.person_revoked'), icon: 'undo', tone: 'amber' },
+  account_connected: { label: t('vocab.event.account_connected'), icon: 'check', tone: 'accent' },
+  account_disconnected: { label: t('vocab.event.account_disconnected'), icon: 'unplugged', tone: 'amber' },
+  policy_recorded: { label: t('vocab.event.policy_recorded'), icon: 'audit', tone: 'grey' },
+  records_anchored: { label: t('vocab.event.records_anchored'), icon: 'audit', tone: 'grey' },
+  redacted: { label: t('vocab.event.redacted'), icon: 'trash', tone: 'grey' },
+  restored: { label: t('vocab.event.restored'), icon: 'refresh', tone: 'amber' },
+  definitions_seen: { label: t('vocab.event.definitions_seen'), icon: 'eye', tone: 'grey' },
+  definitions_accepted: { label: t('vocab.event.definitions_accepted'), icon: 'check', tone: 'green' },
+  definitions_accepted_as_reads: { label: t('vocab.event.definitions_accepted_as_reads'), icon: 'check', tone: 'amber' },
+  definitions_bound: { label: t('vocab.event.definitions_bound'), icon: 'eye', tone: 'grey' },
+  definitions_revoked: { label: t('vocab.event.definitions_revoked'), icon: 'undo', tone: 'amber' },
 };
 
 /** The results of reading the target of an applied change again after the run. */
 export const VERIFICATIONS = {
-  not_read: { explanation: 'Not read back yet. This is tried once, right after the run.', icon: 'eye', tone: 'grey' },
-  matches: { explanation: 'Read back: as approved.', icon: 'check', tone: 'green', event: 'read the target back: it is as approved' },
-  differs: { explanation: 'Read back: differs from what was approved.', icon: 'alert', tone: 'red', event: 'read the target back: it differs from what was approved' },
-  unreadable: { explanation: 'Could not be read back.', icon: 'question', tone: 'amber', event: 'could not read the target back' },
+  not_read: { explanation: t('vocab.verification.not_read.explanation'), icon: 'eye', tone: 'grey' },
+  matches: { explanation: t('vocab.verification.matches.explanation'), icon: 'check', tone: 'green', event: t('vocab.verification.matches.event') },
+  differs: { explanation: t('vocab.verification.differs.explanation'), icon: 'alert', tone: 'red', event: t('vocab.verification.differs.event') },
+  unreadable: { explanation: t('vocab.verification.unreadable.explanation'), icon: 'question', tone: 'amber', event: t('vocab.verification.unreadable.event') },
 };
 
 /** The events by topic, for the filter of the audit trail. */
 export const EVENT_GROUPS = [
-  ['Decisions', ['voted', 'approved', 'rejected', 'unapproved']],
-  ['Changes', ['created', 'failing_call_returned', 'escalated', 'edited', 'stale', 'refreshed', 'withdrawn', 'expired']],
-  ['Execution', ['executing', 'asked', 'answered', 'applied', 'failed', 'outcome_unknown', 'late_result', 'settled', 'verified']],
-  ['Standing rules', ['standing_rule_created', 'standing_rule_revoked', 'standing_rule_expired', 'standing_rule_orphaned', 'standing_rule_used', 'standing_rules_used']],
-  ['Configuration, keys and data', ['configuration_accepted', 'configuration_refused', 'configuration_started', 'servers_edited', 'server_tried', 'server_trial_requested', 'server_trial_refused', 'key_created', 'key_revoked', 'person_revoked', 'account_connected', 'account_disconnected', 'policy_recorded', 'records_anchored', 'redacted', 'restored']],
-  ['Tool definitions', ['definitions_seen', 'definitions_accepted', 'definitions_accepted_as_reads', 'definitions_bound', 'definitions_revoked']],
+  [t('vocab.events.decisions'), ['voted', 'approved', 'rejected', 'unapproved']],
+  [t('vocab.events.changes'), ['created', 'failing_call_returned', 'escalated', 'edited', 'stale', 'refreshed', 'withdrawn', 'expired']],
+  [t('vocab.events.execution'), ['executing', 'asked', 'answered', 'applied', 'failed', 'outcome_unknown', 'late_result', 'settled', 'verified']],
+  [t('vocab.events.standingRules'), ['standing_rule_created', 'standing_rule_revoked', 'standing_rule_expired', 'standing_rule_orphaned', 'standing_rule_used', 'standing_rules_used']],
+  [t('vocab.events.configuration'), ['configuration_accepted', 'configuration_refused', 'configuration_started', 'servers_edited', 'server_tried', 'server_trial_requested', 'server_trial_refused', 'key_created', 'key_revoked', 'person_revoked', 'account_connected', 'account_disconnected', 'policy_recorded', 'records_anchored', 'redacted', 'restored']],
+  [t('vocab.events.definitions'), ['definitions_seen', 'definitions_accepted', 'definitions_accepted_as_reads', 'definitions_bound', 'definitions_revoked']],
 ];
 
-export const TRANSPORTS = { http: 'HTTP', websocket: 'WebSocket', stdio: 'stdio', sse: 'HTTP + SSE', rest: 'Plain HTTP' };
+export const TRANSPORTS = { http: 'HTTP', websocket: 'WebSocket', stdio: 'stdio', sse: 'HTTP + SSE', rest: t('vocab.plainHttp') };
 
 /** Returns the name of an event without `change.`: `change.created` and `created` are the same event. */
 export const eventName = (type) => String(type).replace(/^change\./, '');
@@ -105,9 +107,9 @@ export const eventOf = (type) => EVENTS[eventName(type)] ?? { label: eventName(t
 
 // Labels of entries about a rule that a reviewer made for a whole tool instead of from a change.
 const TOOL_RULE = {
-  standing_rule_created: 'let a tool run without review',
-  standing_rule_used: 'recorded calls of a tool that runs without review',
-  standing_rule_revoked: 'no longer lets a tool run without review',
+  standing_rule_created: t('vocab.toolRule.standing_rule_created'),
+  standing_rule_used: t('vocab.toolRule.standing_rule_used'),
+  standing_rule_revoked: t('vocab.toolRule.standing_rule_revoked'),
 };
 
 export function entryOf({ event, details }) {

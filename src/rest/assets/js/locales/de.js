@@ -4,15 +4,21 @@
 //   reviewer = Prüfer, proposer = Antragsteller, agent = Agent, server = Server, tool = Tool, rule = Regel,
 //   standing rule = Dauerregel, policy = Richtlinie, key = Schlüssel, audit trail = Audit-Protokoll, plan = Plan,
 //   bundle = Bündel, inbox = Eingang, history = Verlauf, overview = Übersicht, escalation = Eskalation, preview = Vorschau,
-//   stale = veraltet
+//   stale = veraltet, diff = Diff, apply = ausführen, outcome = Ergebnis, undo = rückgängig machen, expire = ablaufen,
+//   settle = klären, revoke = widerrufen, accept (a definition) = annehmen, definition = Definition, recipe = Rezept,
+//   configuration = Konfiguration, account = Konto, sign in = anmelden, gateway = Gateway (das)
 
+import core from './de/core.js';
 import shell from './de/shell.js';
+import vocab from './de/vocab.js';
 
 // Parts of pages.
 import common from './de/common.js';
 
 export default {
+  ...core,
   ...shell,
+  ...vocab,
 
   // Parts of pages.
   ...common,

@@ -1,12 +1,16 @@
 // The English texts. Each area is a file and a line of its own, and its keys begin with its name.
 
+import core from './en/core.js';
 import shell from './en/shell.js';
+import vocab from './en/vocab.js';
 
 // Parts of pages.
 import common from './en/common.js';
 
 export default {
+  ...core,
   ...shell,
+  ...vocab,
 
   // Parts of pages.
   ...common,
