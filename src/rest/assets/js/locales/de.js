@@ -8,6 +8,7 @@
 //   settle = klären, revoke = widerrufen, accept (a definition) = annehmen, definition = Definition, recipe = Rezept,
 //   configuration = Konfiguration, account = Konto, sign in = anmelden, gateway = Gateway (das)
 
+import account from './de/account.js';
 import core from './de/core.js';
 import shell from './de/shell.js';
 import vocab from './de/vocab.js';
@@ -16,6 +17,7 @@ import vocab from './de/vocab.js';
 import common from './de/common.js';
 
 export default {
+  ...account,
   ...core,
   ...shell,
   ...vocab,

@@ -1,5 +1,6 @@
 // The English texts. Each area is a file and a line of its own, and its keys begin with its name.
 
+import account from './en/account.js';
 import core from './en/core.js';
 import shell from './en/shell.js';
 import vocab from './en/vocab.js';
@@ -8,6 +9,7 @@ import vocab from './en/vocab.js';
 import common from './en/common.js';
 
 export default {
+  ...account,
   ...core,
   ...shell,
   ...vocab,

@@ -3,25 +3,16 @@
 import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { t } from '../core/locale.js';
+import { parts, t } from '../core/locale.js';
 import { go, routeTo } from '../core/router.js';
 import { quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { openDialog } from './dialog.js';
 
-const PROBLEMS = {
-  'unknown-server': 'There is no such server any more, or it needs no account.',
-  'admin-only': 'Only an admin can connect this server.',
-  'access-ended': 'Your access to this gateway has ended or has changed, so nothing was connected.',
-  interrupted: 'The connection took too long or was begun in another browser. Try again.',
-  denied: 'The server’s sign-in page did not grant access, so nothing was connected.',
-  'provider-away': 'The server or its sign-in page cannot be reached now. Try again in a moment.',
-  'provider-unusable': 'The server’s sign-in page does not do what the specification requires. The gateway’s log says why.',
-  failed: 'The connection could not be stored. The gateway’s log says why.',
-};
+const PROBLEMS = ['unknown-server', 'admin-only', 'access-ended', 'interrupted', 'denied', 'provider-away', 'provider-unusable', 'failed'];
 
 /** Returns the text for the problem with which a connection ended. */
-export const connectProblem = (name) => (Object.hasOwn(PROBLEMS, name) ? PROBLEMS[name] : 'The server was not connected. Try again.');
+export const connectProblem = (name) => t(PROBLEMS.includes(name) ? `account.problem.${name}` : 'account.notConnected');
 
 /** Returns the name of the signed-in person for people. */
 export const personName = (me) => me.displayName ?? me.owner;
@@ -37,32 +28,29 @@ export function accountSection({ server, account, me, isJustConnected, disconnec
   if (!account) return null;
   const isShared = account.as === 'gateway';
   if (account.connected) return connected({ server, account, me, isJustConnected, isShared, disconnect });
-  const text = isShared
-    ? 'This server is used with one account for everybody. It is not connected.'
-    : 'This server is used with an account of your own. Agents that act for you can use it once you have connected it.';
   return h('div', { class: 'banner tone-amber account' }, icon('unplugged'), h('div', null,
-    h('p', null, text),
+    h('p', null, t(isShared ? 'account.shared' : 'account.own')),
     account.problem && h('p', { class: 'account-problem' }, quote(account.problem, 300)),
-    account.mayConnect ? h('button', { type: 'button', class: 'primary', onclick: () => go(connectRoute(server)) }, 'Connect…') : isShared && h('p', { class: 'quiet' }, 'An admin has to connect it.')));
+    account.mayConnect ? h('button', { type: 'button', class: 'primary', onclick: () => go(connectRoute(server)) }, t('account.connect')) : isShared && h('p', { class: 'quiet' }, t('account.adminConnects'))));
 }
 
 function connected({ server, account, me, isJustConnected, isShared, disconnect }) {
-  const owner = isShared ? 'Connected for everybody' : ['Connected for ', h('strong', null, quote(personName(me), 60))];
-  const facts = [account.since && ['since ', time(account.since)], account.issuer && ['through ', quote(hostOf(account.issuer), 100)]].filter(Boolean);
+  const owner = isShared ? t('account.connectedForAll') : parts('account.connectedFor', { name: h('strong', null, quote(personName(me), 60)) });
+  const facts = [account.since && parts('account.since', { time: time(account.since) }), account.issuer && parts('account.through', { host: quote(hostOf(account.issuer), 100) })].filter(Boolean);
   return h('div', { class: `banner tone-${isJustConnected ? 'green' : 'grey'} account` }, icon('check'), h('div', null,
-    isJustConnected && h('p', null, h('strong', null, 'It worked. '), isShared ? 'Agents can use this server now.' : 'Agents that act for you can use this server now.'),
+    isJustConnected && h('p', null, h('strong', null, t('account.worked')), ' ', t(isShared ? 'account.nowForAll' : 'account.nowForYou')),
     h('p', null, owner, facts.map((fact) => h('span', { class: 'quiet' }, ' · ', fact))),
-    account.scopes.length > 0 && h('p', { class: 'quiet account-scopes' }, 'Granted: ', quote(account.scopes.join(', '), 500))),
-  account.mayConnect && h('button', { type: 'button', class: 'account-end', onclick: () => confirm({ server, isShared, disconnect }) }, 'Disconnect…'));
+    account.scopes.length > 0 && h('p', { class: 'quiet account-scopes' }, parts('account.granted', { scopes: quote(account.scopes.join(', '), 500) }))),
+  account.mayConnect && h('button', { type: 'button', class: 'account-end', onclick: () => confirm({ server, isShared, disconnect }) }, t('account.disconnect')));
 }
 
 const hostOf = (url) => (URL.canParse(url) ? new URL(url).host : url);
 
 function confirm({ server, isShared, disconnect }) {
   const error = h('p', { class: 'edit-errors', role: 'alert' });
-  const button = h('button', { type: 'submit', class: 'danger' }, 'Disconnect');
+  const button = h('button', { type: 'submit', class: 'danger' }, t('account.disconnectNow'));
   openDialog({
-    title: 'Disconnect this server?',
+    title: t('account.confirm'),
     build: (close) => h('form', {
       class: 'sheet-body',
       onsubmit: async (event) => {
@@ -77,8 +65,7 @@ function confirm({ server, isShared, disconnect }) {
         }
       },
     },
-    h('p', null, `Countersign forgets ${isShared ? 'the shared access' : 'your access'} to `, h('strong', null, quote(server, 80)), '. ',
-      isShared ? 'Nobody’s agents can use it until an admin connects it again.' : 'Agents that act for you cannot use it until you connect it again.'),
+    h('p', null, parts(isShared ? 'account.forgetsShared' : 'account.forgetsOwn', { server: h('strong', null, quote(server, 80)) })),
     error,
     h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('common.cancel')), button)),
   });
