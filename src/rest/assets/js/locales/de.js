@@ -9,8 +9,11 @@
 //   configuration = Konfiguration, account = Konto, sign in = anmelden, gateway = Gateway (das)
 
 import account from './de/account.js';
+import connect from './de/connect.js';
 import core from './de/core.js';
+import keys from './de/keys.js';
 import shell from './de/shell.js';
+import signin from './de/signin.js';
 import vocab from './de/vocab.js';
 
 // Parts of pages.
@@ -18,8 +21,11 @@ import common from './de/common.js';
 
 export default {
   ...account,
+  ...connect,
   ...core,
+  ...keys,
   ...shell,
+  ...signin,
   ...vocab,
 
   // Parts of pages.

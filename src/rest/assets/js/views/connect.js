@@ -3,6 +3,7 @@
 import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { parts, t } from '../core/locale.js';
 import { go, routeTo } from '../core/router.js';
 import { quote } from '../core/text.js';
 import { accountSection, connectProblem, personName } from '../ui/account.js';
@@ -44,27 +45,26 @@ export class ConnectPage {
   }
 
   #nothing(server) {
-    return [h('h1', { class: 'sr-only', tabindex: '-1' }, 'Connect a server'), server
-      ? emptyState('check', 'Nothing to connect', h('p', null, quote(this.#name, 80), ' needs no account.'), back('All servers'))
-      : emptyState('question', 'No such server', h('p', null, 'This gateway has no server ', quote(this.#name, 80), '.'), back('All servers'))];
+    return [h('h1', { class: 'sr-only', tabindex: '-1' }, t('connect.heading')), server
+      ? emptyState('check', t('connect.nothing'), h('p', null, parts('connect.needsNone', { server: quote(this.#name, 80) })), back(t('connect.allServers')))
+      : emptyState('question', t('connect.noServer'), h('p', null, parts('connect.noServerNamed', { server: quote(this.#name, 80) })), back(t('connect.allServers')))];
   }
 
   #page({ target, account }) {
     const isShared = account.as === 'gateway';
-    const owner = isShared ? 'the gateway’s, for everybody who uses it' : ['yours, ', h('strong', null, quote(personName(this.#me), 60))];
-    const button = h('button', { type: 'button', class: account.connected ? '' : 'primary', onclick: () => this.#leave(button) }, account.connected ? 'Connect again' : 'Connect');
+    const owner = isShared ? t('connect.sharedAccount') : parts('connect.ownAccount', { name: h('strong', null, quote(personName(this.#me), 60)) });
+    const button = h('button', { type: 'button', class: account.connected ? '' : 'primary', onclick: () => this.#leave(button) }, t(account.connected ? 'connect.again' : 'connect.connect'));
     return h('article', { class: 'card connect-card' },
       h('span', { class: 'connect-icon' }, icon('servers')),
-      h('h1', { tabindex: '-1' }, 'Connect ', quote(this.#name, 80)),
+      h('h1', { tabindex: '-1' }, parts('connect.title', { server: quote(this.#name, 80) })),
       account.connected && accountSection({ server: this.#name, account: { ...account, mayConnect: false }, me: this.#me }),
-      h('p', null, 'The server’s own page will ask you to sign in there and to agree, and then leads you back here. ',
-        `Countersign keeps the access encrypted and uses it only for this server, when agents ${isShared ? 'of this gateway' : 'that act for you'} call it.`),
+      h('p', null, t(isShared ? 'connect.aboutShared' : 'connect.aboutOwn')),
       h('dl', { class: 'connect-facts' },
-        h('div', null, h('dt', null, 'Server'), h('dd', null, h('code', null, quote(target ?? '', 200)))),
-        h('div', null, h('dt', null, 'Account'), h('dd', null, owner))),
+        h('div', null, h('dt', null, t('connect.server')), h('dd', null, h('code', null, quote(target ?? '', 200)))),
+        h('div', null, h('dt', null, t('connect.account')), h('dd', null, owner))),
       this.#error,
-      h('div', { class: 'connect-foot' }, account.mayConnect ? button : h('p', { class: 'quiet' }, isShared ? 'An admin has to connect it.' : 'The gateway connects it by itself.'), back(account.connected ? 'Back' : 'Not now')),
-      account.mayConnect && h('p', { class: 'quiet connect-note' }, 'Only go on if you, or an agent of yours, wanted to use this server. You can disconnect it at any time.'));
+      h('div', { class: 'connect-foot' }, account.mayConnect ? button : h('p', { class: 'quiet' }, t(isShared ? 'account.adminConnects' : 'connect.byItself')), back(t(account.connected ? 'connect.back' : 'connect.notNow'))),
+      account.mayConnect && h('p', { class: 'quiet connect-note' }, t('connect.note')));
   }
 
   #showProblem(text) {
@@ -76,7 +76,7 @@ export class ConnectPage {
     fill(this.#error);
     try {
       const { url } = await this.#api.connectServer(this.#name);
-      if (!/^https?:$/.test(new URL(url).protocol)) throw new Error('The address of the server’s sign-in page cannot be opened.');
+      if (!/^https?:$/.test(new URL(url).protocol)) throw new Error(t('connect.badAddress'));
       sessionStorage.setItem(SERVER_KEY, this.#name);
       location.assign(url);
     } catch (error) {

@@ -4,6 +4,7 @@ import { explain } from '../core/api.js';
 import { notice } from '../core/announce.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { parts, t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
 import { routeTo } from '../core/router.js';
 import { count, quote, visibleString } from '../core/text.js';
@@ -13,7 +14,7 @@ import { openDialog } from '../ui/dialog.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 
 const POLL_INTERVAL = 15_000;
-const ROLES = { agent: 'Agent: calls tools and proposes changes', viewer: 'Viewer: sees changes, without deciding' };
+const ROLES = { agent: t('keys.role.agent'), viewer: t('keys.role.viewer') };
 
 export class KeysView {
   element;
@@ -26,20 +27,20 @@ export class KeysView {
     this.#api = api;
     this.#parts = {
       count: h('span', { class: 'quiet' }),
-      add: h('button', { type: 'button', class: 'primary', hidden: true, onclick: () => this.#askToCreate() }, icon('plus'), 'Create key'),
+      add: h('button', { type: 'button', class: 'primary', hidden: true, onclick: () => this.#askToCreate() }, icon('plus'), t('keys.create')),
       made: h('div', { class: 'key-made-box' }),
       body: h('div', { class: 'page-body' }, skeleton(5)),
     };
     this.element = h('div', { class: 'page keys-page' },
       h('div', { class: 'page-head' },
-        h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Keys'), this.#parts.count, h('span', { class: 'pane-tools' }, this.#parts.add)),
-        h('p', { class: 'quiet' }, 'The keys of people and agents. Who is connected now stands under ', h('a', { href: routeTo('sessions') }, 'Sessions'), '.')),
+        h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, t('shell.view.keys')), this.#parts.count, h('span', { class: 'pane-tools' }, this.#parts.add)),
+        h('p', { class: 'quiet' }, parts('keys.about', { sessions: h('a', { href: routeTo('sessions') }, t('shell.view.sessions')) }))),
       this.#parts.made, this.#parts.body);
     this.#poller = new Poller({
       read: (signal) => this.#api.keys(signal),
       show: (keys) => this.#paint(keys),
       failed: (error) => fill(this.#parts.body, error.status === 403
-        ? emptyState('key', 'Keys are managed by admins', 'Sign in with the key of an admin or with countersign open, or run countersign keys on the gateway\'s machine.')
+        ? emptyState('key', t('keys.adminsOnly'), t('keys.adminsOnlyHow'))
         : errorState(error, () => this.#poller.poll())),
       every: POLL_INTERVAL,
     });
@@ -65,33 +66,33 @@ export class KeysView {
     this.#painted = text;
     this.#parts.count.textContent = count(keys.filter((key) => !key.revokedAt).length);
     if (!keys.length) {
-      fill(this.#parts.body, emptyState('key', 'No keys yet', 'Create a key to give an agent a name of its own.'));
+      fill(this.#parts.body, emptyState('key', t('keys.none'), t('keys.noneHow')));
       return;
     }
     fill(this.#parts.body, h('table', { class: 'records keys' },
-      h('thead', null, h('tr', null, ['Name', 'Role', 'Owner', 'Created', 'Last used', 'State'].map((name) => h('th', { scope: 'col' }, name)))),
+      h('thead', null, h('tr', null, ['name', 'role', 'owner', 'created', 'lastUsed', 'state'].map((column) => h('th', { scope: 'col' }, t(`keys.column.${column}`))))),
       h('tbody', null, keys.map((key) => this.#row(key)))));
   }
 
   #row(key) {
     const { name, role, owner, revokedAt } = key;
-    const proposed = role === 'agent' && h('a', { href: routeTo('history', null, { principal: name }), class: 'key-proposed' }, 'Changes', h('span', { class: 'sr-only' }, ` of ${visibleString(name)}`));
-    const state = revokedAt ? [h('span', { class: 'badge state tone-grey' }, icon('cross'), 'Revoked'), ' ', h('span', { class: 'quiet nowrap' }, time(revokedAt))]
-      : [h('span', { class: 'badge state tone-green' }, icon('check'), 'Active'), key.mayRevoke && h('button', { type: 'button', class: 'small', onclick: () => this.#askToRevoke(key) }, 'Revoke…', h('span', { class: 'sr-only' }, ` ${visibleString(name)}`))];
+    const proposed = role === 'agent' && h('a', { href: routeTo('history', null, { principal: name }), class: 'key-proposed' }, t('keys.changes'), h('span', { class: 'sr-only' }, ' ', t('keys.changesOf', { name: visibleString(name) })));
+    const state = revokedAt ? [h('span', { class: 'badge state tone-grey' }, icon('cross'), t('keys.revoked')), ' ', h('span', { class: 'quiet nowrap' }, time(revokedAt))]
+      : [h('span', { class: 'badge state tone-green' }, icon('check'), t('keys.active')), key.mayRevoke && h('button', { type: 'button', class: 'small', onclick: () => this.#askToRevoke(key) }, t('keys.revoke'), h('span', { class: 'sr-only' }, ` ${visibleString(name)}`))];
     return h('tr', revokedAt ? { class: 'over' } : null,
-      h('td', { data: { label: 'Name' } }, h('div', null, quote(name, 64), ' ', proposed), h('code', { class: 'quiet' }, visibleString(key.id))),
-      h('td', { data: { label: 'Role' } }, role),
-      h('td', { data: { label: 'Owner' } }, owner === name ? h('span', { class: 'quiet' }, 'itself') : quote(owner, 80)),
-      h('td', { class: 'nowrap', data: { label: 'Created' } }, time(key.createdAt)),
-      h('td', { class: 'nowrap', data: { label: 'Last used' } }, key.lastUsedAt ? time(key.lastUsedAt) : h('span', { class: 'quiet' }, 'never')),
-      h('td', { data: { label: 'State' } }, h('div', { class: 'key-state' }, state)));
+      h('td', { data: { label: t('keys.column.name') } }, h('div', null, quote(name, 64), ' ', proposed), h('code', { class: 'quiet' }, visibleString(key.id))),
+      h('td', { data: { label: t('keys.column.role') } }, role),
+      h('td', { data: { label: t('keys.column.owner') } }, owner === name ? h('span', { class: 'quiet' }, t('keys.itself')) : quote(owner, 80)),
+      h('td', { class: 'nowrap', data: { label: t('keys.column.created') } }, time(key.createdAt)),
+      h('td', { class: 'nowrap', data: { label: t('keys.column.lastUsed') } }, key.lastUsedAt ? time(key.lastUsedAt) : h('span', { class: 'quiet' }, t('keys.never'))),
+      h('td', { data: { label: t('keys.column.state') } }, h('div', { class: 'key-state' }, state)));
   }
 
   #askToCreate() {
     const error = h('p', { class: 'edit-errors', role: 'alert' });
     const text = (id, label, help, more) => h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: id }, label), h('input', { id, autocomplete: 'off', spellcheck: 'false', maxlength: '64', 'aria-describedby': `${id}-help`, ...more }), h('span', { class: 'edit-help quiet', id: `${id}-help` }, help));
-    const roles = h('fieldset', { class: 'radios' }, h('legend', null, 'Role'), Object.entries(ROLES).map(([role, label], n) => h('label', null, h('input', { type: 'radio', name: 'key-role', value: role, checked: n === 0 }), label)));
-    const save = h('button', { type: 'submit', class: 'primary' }, 'Create key');
+    const roles = h('fieldset', { class: 'radios' }, h('legend', null, t('keys.roleLabel')), Object.entries(ROLES).map(([role, label], n) => h('label', null, h('input', { type: 'radio', name: 'key-role', value: role, checked: n === 0 }), label)));
+    const save = h('button', { type: 'submit', class: 'primary' }, t('keys.create'));
     const submit = async (event) => {
       event.preventDefault();
       save.disabled = true;
@@ -108,43 +109,43 @@ export class KeysView {
         fill(error, icon('alert'), visibleString(explain(problem)));
       }
     };
-    const dialog = openDialog({ title: 'Create a key', build: (close) => h('form', { class: 'sheet-body', onsubmit: submit },
-      text('key-name', 'Name', 'Letters, digits and . _ - @ +. Rules and the audit trail refer to it.', { required: true }),
+    const dialog = openDialog({ title: t('keys.createTitle'), build: (close) => h('form', { class: 'sheet-body', onsubmit: submit },
+      text('key-name', t('keys.name'), t('keys.nameHelp'), { required: true }),
       roles,
-      text('key-owner', 'Owner (optional)', 'The person behind the key, who then cannot approve what it proposes.'),
-      h('p', { class: 'quiet' }, 'Keys that may decide on changes are created with ', h('code', null, 'countersign keys create'), ' on the gateway\'s machine.'),
+      text('key-owner', t('keys.owner'), t('keys.ownerHelp')),
+      h('p', { class: 'quiet' }, parts('keys.deciding', { command: h('code', null, 'countersign keys create') })),
       error,
-      h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, 'Cancel'), save)) });
+      h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('common.cancel')), save)) });
     dialog.querySelector('#key-name').focus();
   }
 
   // The secret is kept nowhere else, not even in this view.
   #showSecret({ name, secret }) {
     const banner = h('div', { class: 'banner tone-green', role: 'status', tabindex: '-1' }, icon('check'),
-      h('div', null, h('p', null, 'The key of ', quote(name, 64), '. It is shown only now.'), h('p', { class: 'with-copy' }, h('code', { class: 'secret' }, secret), copyButton(secret, 'Copy the key'))),
-      h('button', { type: 'button', class: 'ghost', onclick: () => fill(this.#parts.made) }, 'Done'));
+      h('div', null, h('p', null, parts('keys.made', { name: quote(name, 64) })), h('p', { class: 'with-copy' }, h('code', { class: 'secret' }, secret), copyButton(secret, t('keys.copy')))),
+      h('button', { type: 'button', class: 'ghost', onclick: () => fill(this.#parts.made) }, t('common.done')));
     fill(this.#parts.made, banner);
     banner.focus();
   }
 
   #askToRevoke({ id, name }) {
     const error = h('p', { class: 'edit-errors', role: 'alert' });
-    const save = h('button', { type: 'submit', class: 'primary' }, 'Revoke the key');
+    const save = h('button', { type: 'submit', class: 'primary' }, t('keys.revokeNow'));
     const submit = async (event) => {
       event.preventDefault();
       save.disabled = true;
       try {
         this.#paint(await this.#api.revokeKey(id));
         dialog.close();
-        notice(`The key of ${name} is revoked.`, { tone: 'green', iconName: 'check' });
+        notice(t('keys.isRevoked', { name }), { tone: 'green', iconName: 'check' });
       } catch (problem) {
         save.disabled = false;
         fill(error, icon('alert'), visibleString(explain(problem)));
       }
     };
-    const dialog = openDialog({ title: `Revoke the key of ${name}?`, build: (close) => h('form', { class: 'sheet-body', onsubmit: submit },
-      h('p', null, 'Its sessions, calls and feeds end at once, and its votes on changes that have not run no longer count. This cannot be undone.'),
+    const dialog = openDialog({ title: t('keys.revokeTitle', { name }), build: (close) => h('form', { class: 'sheet-body', onsubmit: submit },
+      h('p', null, t('keys.revokeMeans')),
       error,
-      h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, 'Cancel'), save)) });
+      h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('common.cancel')), save)) });
   }
 }

@@ -3,12 +3,13 @@
 import { h, fill } from '../core/dom.js';
 import { brand, icon } from '../core/icons.js';
 import { ApiError, explain } from '../core/api.js';
+import { t } from '../core/locale.js';
 import { visibleString } from '../core/text.js';
 import { copyButton } from '../ui/badges.js';
 
 const COMMANDS = [
-  ['countersign open', 'opens this page, signed in'],
-  ['countersign keys create --role reviewer --name you', 'prints a key to paste here'],
+  ['countersign open', t('signin.open')],
+  ['countersign keys create --role reviewer --name you', t('signin.createKey')],
 ];
 
 export class SignInView {
@@ -22,28 +23,28 @@ export class SignInView {
     this.#parts = {
       message: h('div', { class: 'signin-message', role: 'alert' }),
       input: h('input', { id: 'key', type: 'password', name: 'key', autocomplete: 'off', autocapitalize: 'off', spellcheck: 'false', required: true, maxlength: '512' }),
-      button: h('button', { type: 'submit', class: 'primary' }, 'Sign in'),
+      button: h('button', { type: 'submit', class: 'primary' }, t('signin.signIn')),
       provider: h('div', { class: 'signin-provider', hidden: true }),
     };
     this.element = h('main', { class: 'signin', id: 'main' },
       h('div', { class: 'signin-card' },
         h('div', { class: 'signin-brand' }, brand(), h('h1', null, 'Countersign')),
-        h('p', { class: 'quiet' }, 'Agents propose. You decide.'),
+        h('p', { class: 'quiet' }, t('signin.claim')),
         this.#parts.provider,
         h('form', { onsubmit: (event) => this.#onSubmit(event), novalidate: true },
-          h('label', { for: 'key' }, 'Access key'), this.#parts.input, this.#parts.message, this.#parts.button),
-        h('section', { class: 'signin-help', 'aria-labelledby': 'signin-help' }, h('h2', { id: 'signin-help' }, 'No key?'),
-          h('p', { class: 'quiet' }, 'On the machine that runs the gateway:'),
+          h('label', { for: 'key' }, t('signin.key')), this.#parts.input, this.#parts.message, this.#parts.button),
+        h('section', { class: 'signin-help', 'aria-labelledby': 'signin-help' }, h('h2', { id: 'signin-help' }, t('signin.noKey')),
+          h('p', { class: 'quiet' }, t('signin.onMachine')),
           h('dl', null, COMMANDS.map(([command, text]) => h('div', null,
-            h('dt', null, h('code', null, command), copyButton(command, `Copy: ${command}`)), h('dd', null, text)))))));
+            h('dt', null, h('code', null, command), copyButton(command, t('signin.copy', { command }))), h('dd', null, text)))))));
     if (message) this.say(message);
-    if (busy) this.busy('Signing in…');
+    if (busy) this.busy(t('signin.signingIn'));
   }
 
   say(message) {
     fill(this.#parts.message, icon('alert'), h('span', null, visibleString(message)));
     this.#parts.button.disabled = false;
-    this.#parts.button.textContent = 'Sign in';
+    this.#parts.button.textContent = t('signin.signIn');
   }
 
   busy(text) {
@@ -58,8 +59,8 @@ export class SignInView {
 
   /** Offers the identity provider above the keys. `leave()` goes there. */
   offerProvider(leave) {
-    const button = h('button', { type: 'button', class: 'primary', onclick: leave }, 'Sign in with the identity provider');
-    fill(this.#parts.provider, button, h('p', { class: 'quiet' }, 'Or with a key:'));
+    const button = h('button', { type: 'button', class: 'primary', onclick: leave }, t('signin.withProvider'));
+    fill(this.#parts.provider, button, h('p', { class: 'quiet' }, t('signin.orKey')));
     this.#parts.provider.hidden = false;
     if (!this.#parts.input.value) button.focus();
   }
@@ -68,13 +69,13 @@ export class SignInView {
     event.preventDefault();
     const text = this.#parts.input.value.trim();
     if (!text) {
-      this.say('Paste a key first.');
+      this.say(t('signin.pasteFirst'));
       this.focus();
       return;
     }
     // The user may paste the whole link instead of opening it.
     const link = /#code=([^&\s]+)/.exec(text);
-    this.busy('Signing in…');
+    this.busy(t('signin.signingIn'));
     try {
       await this.#submit(link ? { code: decodeURIComponent(link[1]) } : { key: text });
     } catch (error) {
@@ -84,27 +85,17 @@ export class SignInView {
   }
 }
 
-const PROVIDER_PROBLEMS = {
-  'not-configured': 'No identity provider is configured here any more.',
-  'provider-away': 'The identity provider does not answer. Try again in a moment.',
-  'provider-unusable': 'The identity provider’s answer cannot be used. The gateway’s log says why.',
-  denied: 'The identity provider did not sign you in.',
-  interrupted: 'This sign-in was begun in another tab or too long ago. Try again.',
-  'no-entry': 'Your groups give you no role here.',
-  revoked: 'Your access to this gateway was revoked.',
-  'not-recent': 'The identity provider did not ask you to sign in again, or does not say when you did, so you cannot decide on this change. Ask an administrator: the provider must support “max_age”.',
-  'not-strong': 'The identity provider did not sign you in as strongly as the rule requires, so you cannot decide on this change. Choose another way to sign in there, or ask an administrator: the provider must support “acr_values”.',
-};
+const PROVIDER_PROBLEMS = ['not-configured', 'provider-away', 'provider-unusable', 'denied', 'interrupted', 'no-entry', 'revoked', 'not-recent', 'not-strong'];
 
 /** Returns the text for the problem with which a sign-in at the identity provider ended. */
 export function providerProblem(name) {
-  return Object.hasOwn(PROVIDER_PROBLEMS, name) ? PROVIDER_PROBLEMS[name] : 'The sign-in failed. Try again.';
+  return t(PROVIDER_PROBLEMS.includes(name) ? `signin.problem.${name}` : 'signin.failed');
 }
 
 export function signInProblem(error, byCode) {
   if (error instanceof ApiError && error.status === 401) {
-    return byCode ? 'This link has already been used or has expired. Run “countersign open” for a new one.' : 'This key is not known here or has been revoked.';
+    return t(byCode ? 'signin.usedLink' : 'signin.unknownKey');
   }
-  if (error instanceof ApiError && error.status === 403) return 'This key is for agents. The dashboard needs a key with the role reviewer, viewer or admin.';
+  if (error instanceof ApiError && error.status === 403) return t('signin.agentKey');
   return explain(error);
 }

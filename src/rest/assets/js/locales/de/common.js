@@ -2,5 +2,6 @@
 
 export default {
   'common.cancel': 'Abbrechen',
+  'common.done': 'Fertig',
   'common.open': 'Öffnen',
 };

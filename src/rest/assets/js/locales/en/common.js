@@ -2,5 +2,6 @@
 
 export default {
   'common.cancel': 'Cancel',
+  'common.done': 'Done',
   'common.open': 'Open',
 };
