@@ -6,15 +6,19 @@
 //   bundle = Bündel, inbox = Eingang, history = Verlauf, overview = Übersicht, escalation = Eskalation, preview = Vorschau,
 //   stale = veraltet, diff = Diff, apply = ausführen, outcome = Ergebnis, undo = rückgängig machen, expire = ablaufen,
 //   settle = klären, revoke = widerrufen, accept (a definition) = annehmen, definition = Definition, recipe = Rezept,
+//   allow = erlauben, deny = verweigern,
 //   configuration = Konfiguration, account = Konto, sign in = anmelden, gateway = Gateway (das)
 
 import account from './de/account.js';
 import connect from './de/connect.js';
 import core from './de/core.js';
 import keys from './de/keys.js';
+import rules from './de/rules.js';
+import sessions from './de/sessions.js';
 import shell from './de/shell.js';
 import signin from './de/signin.js';
 import vocab from './de/vocab.js';
+import webhooks from './de/webhooks.js';
 
 // Parts of pages.
 import common from './de/common.js';
@@ -24,9 +28,12 @@ export default {
   ...connect,
   ...core,
   ...keys,
+  ...rules,
+  ...sessions,
   ...shell,
   ...signin,
   ...vocab,
+  ...webhooks,
 
   // Parts of pages.
   ...common,

@@ -4,9 +4,10 @@ import { explain } from '../core/api.js';
 import { notice } from '../core/announce.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { parts, t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
 import { go, routeTo } from '../core/router.js';
-import { count, plural, quote, short, visible, visibleString } from '../core/text.js';
+import { count, quote, short, visible, visibleString } from '../core/text.js';
 import { now, time } from '../core/time.js';
 import { openDialog } from '../ui/dialog.js';
 import { jsonBlock } from '../ui/json.js';
@@ -44,8 +45,8 @@ export class RulesView {
     this.#canDecide = Boolean(me.mayDecide);
     this.#parts = { count: h('span', { class: 'quiet' }), chips: h('div', { class: 'chips page-chips' }), body: h('div', { class: 'page-body' }, skeleton(5)) };
     this.element = h('div', { class: 'page rules-page' },
-      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Standing rules'), this.#parts.count),
-        h('p', { class: 'quiet' }, 'Decisions that reviewers made in advance for future calls. To make one, open a change and choose “Create standing rule…”.')),
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, t('rules.title')), this.#parts.count),
+        h('p', { class: 'quiet' }, t('rules.about'))),
       this.#parts.chips, this.#parts.body);
     this.#poller = new Poller({
       read: (signal) => this.#api.rules(signal),
@@ -55,7 +56,7 @@ export class RulesView {
         if (isFirst) this.#showChosen();
         else this.#paint();
       },
-      failed: (error) => fill(this.#parts.body, error.status === 404 ? emptyState('rule', 'No standing rules here', 'This gateway does not support standing rules.') : errorState(error, () => this.#poller.poll())),
+      failed: (error) => fill(this.#parts.body, error.status === 404 ? emptyState('rule', t('rules.unsupported'), t('rules.unsupportedWhy')) : errorState(error, () => this.#poller.poll())),
       every: POLL_INTERVAL,
       burst: 200,
     });
@@ -100,8 +101,8 @@ export class RulesView {
     const activeCount = this.#rules.length - endedCount;
     this.#parts.count.textContent = count(activeCount);
     const focused = this.element.contains(document.activeElement) ? document.activeElement.dataset.key : null;
-    fill(this.#parts.chips, endedCount > 0 && [['In force', false, activeCount], ['Ended', true, endedCount]].map(([label, which, n]) => h('button', {
-      type: 'button', class: 'chip', 'aria-pressed': String(this.#showsEnded === which), data: { key: `chip ${label}` },
+    fill(this.#parts.chips, endedCount > 0 && [[t('rules.inForce'), false, activeCount], [t('rules.ended'), true, endedCount]].map(([label, which, n]) => h('button', {
+      type: 'button', class: 'chip', 'aria-pressed': String(this.#showsEnded === which), data: { key: `chip ${which}` },
       onclick: () => {
         this.#showsEnded = which;
         this.#paint();
@@ -110,11 +111,10 @@ export class RulesView {
     if (endedCount === 0) this.#showsEnded = false;
     const all = this.#rules.filter((entry) => hasEnded(entry) === this.#showsEnded);
     if (all.length === 0) {
-      fill(this.#parts.body, emptyState('rule', endedCount > 0 ? 'No rule is in force' : 'No standing rules',
-        'The policy and reviewers decide every call. To decide future calls in advance, open a change and choose “Create standing rule…”, or choose “Let this tool run without review…” on the Servers page.'));
+      fill(this.#parts.body, emptyState('rule', t(endedCount > 0 ? 'rules.noneInForce' : 'rules.none'), t('rules.noneHow')));
     } else {
       fill(this.#parts.body, h('ul', { class: 'rules' }, all.slice(0, MAX_SHOWN).map((entry) => this.#item(entry, at))),
-        all.length > MAX_SHOWN && h('p', { class: 'quiet pad' }, `and ${plural(all.length - MAX_SHOWN, 'older rule')}.`));
+        all.length > MAX_SHOWN && h('p', { class: 'quiet pad' }, t('rules.older', { count: all.length - MAX_SHOWN })));
     }
     if (focused) this.element.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
   }
@@ -125,30 +125,29 @@ export class RulesView {
     const fact = (label, ...content) => h('div', null, h('dt', null, label), h('dd', null, content));
     return h('li', { class: `card rule${state === 'active' ? '' : ' over'}${rule.id === this.#chosen ? ' chosen' : ''}` },
       h('div', { class: 'card-head' },
-        h('h2', null, h('span', { class: `badge state tone-${allow ? 'green' : 'red'}` }, icon(allow ? 'check' : 'cross'), allow ? 'Allows' : 'Denies'), ' ', h('code', null, quote(rule.tool, 200))),
-        state !== 'active' && h('span', { class: 'badge state tone-grey' }, icon(state === 'revoked' ? 'undo' : 'clock'), state === 'revoked' ? 'Revoked' : 'Expired'),
-        state === 'active' && this.#canDecide && h('button', { type: 'button', class: 'small revoke', data: { key: `revoke ${rule.id}` }, onclick: () => this.#askToRevoke(rule) }, icon('undo'), 'Revoke',
-          h('span', { class: 'sr-only' }, ` the rule for ${visibleString(short(rule.tool, 60))}`))),
+        h('h2', null, h('span', { class: `badge state tone-${allow ? 'green' : 'red'}` }, icon(allow ? 'check' : 'cross'), t(allow ? 'rules.allows' : 'rules.denies')), ' ', h('code', null, quote(rule.tool, 200))),
+        state !== 'active' && h('span', { class: 'badge state tone-grey' }, icon(state === 'revoked' ? 'undo' : 'clock'), t(state === 'revoked' ? 'rules.revoked' : 'rules.expired')),
+        state === 'active' && this.#canDecide && h('button', { type: 'button', class: 'small revoke', data: { key: `revoke ${rule.id}` }, onclick: () => this.#askToRevoke(rule) }, icon('undo'), t('rules.revoke'),
+          h('span', { class: 'sr-only' }, ' ', t('rules.revokeOf', { tool: visibleString(short(rule.tool, 60)) })))),
       h('p', { class: 'rule-words' }, ...sentence(rule)),
-      rule.orphanedAt && h('p', { class: 'banner tone-amber rule-orphan' }, icon('alert'), h('span', null, 'The key of ', h('strong', null, quote(rule.createdBy, 60)), ', who created this rule, was revoked or may no longer decide. ',
-        allow ? 'The rule has not allowed any calls since ' : 'The rule still denies calls until a reviewer revokes it. Noticed ', time(rule.orphanedAt), '.')),
+      rule.orphanedAt && h('p', { class: 'banner tone-amber rule-orphan' }, icon('alert'), h('span', null, parts(allow ? 'rules.orphanAllows' : 'rules.orphanDenies', { name: h('strong', null, quote(rule.createdBy, 60)), time: time(rule.orphanedAt) }))),
       rule.comment && h('blockquote', null, longText(String(rule.comment), { chars: 400, lines: 4 })),
       h('dl', { class: 'rule-facts' },
-        state === 'revoked' ? fact('Revoked', time(rule.revokedAt), ' by ', actor(rule.revokedBy))
-          : state === 'expired' ? fact('Expired', time(rule.expiresAt ?? rule.expiredAt)) : fact('Until', rule.expiresAt ? time(rule.expiresAt) : 'revoked'),
-        fact('Used', rule.uses === 0 ? 'never' : plural(rule.uses, 'time')),
-        fact('Created by', quote(rule.createdBy, 60), ' ', h('span', { class: 'quiet' }, time(rule.createdAt))),
-        fact('Server', quote(rule.provider, 80)),
-        rule.fromChange && fact('From', h('a', { href: routeTo('history', rule.fromChange) }, h('code', { class: 'id brief' }, visible(rule.fromChange)), h('span', { class: 'sr-only' }, ', the change')))),
+        state === 'revoked' ? fact(t('rules.revoked'), parts('rules.revokedBy', { time: time(rule.revokedAt), name: actor(rule.revokedBy) }))
+          : state === 'expired' ? fact(t('rules.expired'), time(rule.expiresAt ?? rule.expiredAt)) : fact(t('rules.until'), rule.expiresAt ? time(rule.expiresAt) : t('rules.untilRevoked')),
+        fact(t('rules.used'), rule.uses === 0 ? t('rules.never') : t('rules.uses', { count: rule.uses })),
+        fact(t('rules.createdBy'), quote(rule.createdBy, 60), ' ', h('span', { class: 'quiet' }, time(rule.createdAt))),
+        fact(t('rules.server'), quote(rule.provider, 80)),
+        rule.fromChange && fact(t('rules.from'), h('a', { href: routeTo('history', rule.fromChange) }, h('code', { class: 'id brief' }, visible(rule.fromChange)), h('span', { class: 'sr-only' }, t('rules.theChange'))))),
       rule.argumentsHash && this.#arguments(rule, source));
   }
 
   #arguments(rule, source) {
     // Arguments that were too large to store are known by their hash only.
-    if (source === null) return h('p', { class: 'quiet rule-hash' }, 'These arguments were too large to store; the rule recognises them by their hash ', h('code', { class: 'breakable' }, visibleString(rule.argumentsHash)), '.');
+    if (source === null) return h('p', { class: 'quiet rule-hash' }, parts('rules.tooLarge', { hash: h('code', { class: 'breakable' }, visibleString(rule.argumentsHash)) }));
     const body = h('div', { class: 'fold-body' });
-    const fold = h('details', { class: 'fold-section', open: this.#open.has(rule.id) }, h('summary', { data: { key: `args ${rule.id}` } }, 'Arguments'), body);
-    const show = () => !body.hasChildNodes() && body.append(jsonBlock(source, 'Arguments of the rule'));
+    const fold = h('details', { class: 'fold-section', open: this.#open.has(rule.id) }, h('summary', { data: { key: `args ${rule.id}` } }, t('rules.arguments')), body);
+    const show = () => !body.hasChildNodes() && body.append(jsonBlock(source, t('rules.argumentsOf')));
     if (fold.open) show();
     fold.addEventListener('toggle', () => {
       if (fold.open) this.#open.add(rule.id);
@@ -160,8 +159,8 @@ export class RulesView {
 
   #askToRevoke(rule) {
     const error = h('p', { class: 'edit-errors', role: 'alert' });
-    const comment = h('textarea', { id: 'revoke-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: 'Why? (optional, recorded in the audit trail)' });
-    const save = h('button', { type: 'submit', class: 'primary' }, icon('undo'), 'Revoke the rule');
+    const comment = h('textarea', { id: 'revoke-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: t('rules.why') });
+    const save = h('button', { type: 'submit', class: 'primary' }, icon('undo'), t('rules.revokeNow'));
     const submit = async (event) => {
       event.preventDefault();
       save.disabled = true;
@@ -169,22 +168,22 @@ export class RulesView {
       try {
         await this.#api.revokeRule(rule.id, comment.value.trim() || undefined);
         dialog.close();
-        notice('Rule revoked: the policy and reviewers decide again.', { tone: 'green', iconName: 'undo' });
+        notice(t('rules.isRevoked'), { tone: 'green', iconName: 'undo' });
         this.#poller.poll();
       } catch (problem) {
         save.disabled = false;
         // The rule may have ended already, which the list will show.
         this.#poller.poll();
-        fill(error, icon('alert'), visibleString(problem.code === 'SELF_APPROVAL' ? 'This rule denies your own calls, so somebody else has to revoke it.' : explain(problem)));
+        fill(error, icon('alert'), visibleString(problem.code === 'SELF_APPROVAL' ? t('rules.ownCalls') : explain(problem)));
       }
     };
     const dialog = openDialog({
-      title: 'Revoke this rule?',
+      title: t('rules.revokeTitle'),
       build: (close) => h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit },
         h('div', { class: `rule-sentence tone-${rule.verdict === 'allow' ? 'green' : 'red'}` }, icon('rule'), h('div', null, h('p', null, h('code', null, quote(rule.tool, 80))), h('p', null, ...sentence(rule)))),
-        h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'revoke-comment' }, 'Comment'), comment),
+        h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'revoke-comment' }, t('rules.comment')), comment),
         error,
-        h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, 'Cancel'), save)),
+        h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('common.cancel')), save)),
       closed: () => !this.element.contains(document.activeElement) && this.element.querySelector('h1').focus({ preventScroll: true }),
     });
     comment.focus();
@@ -196,8 +195,7 @@ export class RulesView {
 }
 
 // Returns a sentence such as `Calls by claude with exactly these arguments run without review.`
-function sentence(rule) {
-  return [rule.principal === null || rule.principal === undefined ? 'Calls by any agent' : ['Calls by ', h('strong', null, quote(rule.principal, 80))],
-    rule.argumentsHash ? ' with exactly these arguments' : ' with any arguments',
-    rule.verdict === 'allow' ? ' run without review.' : ' are denied without review.'];
+function sentence({ principal, argumentsHash, verdict }) {
+  const key = `rules.sentence.${principal === null || principal === undefined ? 'any' : 'one'}.${argumentsHash ? 'exact' : 'all'}.${verdict === 'allow' ? 'allow' : 'deny'}`;
+  return parts(key, { principal: h('strong', null, quote(principal ?? '', 80)) });
 }

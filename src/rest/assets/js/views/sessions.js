@@ -1,9 +1,10 @@
 // Shows the sessions that are open, and the gateways that share the store.
 
 import { h, fill } from '../core/dom.js';
+import { t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
 import { routeTo } from '../core/router.js';
-import { count, plural, quote, visible, visibleString } from '../core/text.js';
+import { count, quote, visible, visibleString } from '../core/text.js';
 import { now, time } from '../core/time.js';
 import { transportOf } from '../core/vocab.js';
 import { icon } from '../core/icons.js';
@@ -31,7 +32,7 @@ export class SessionsView {
     this.#api = api;
     this.#parts = { count: h('span', { class: 'quiet' }), body: h('div', { class: 'page-body' }, skeleton(5)) };
     this.element = h('div', { class: 'page' },
-      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Sessions'), this.#parts.count), h('p', { class: 'quiet' }, 'Agents connected to this gateway.')),
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, t('shell.view.sessions')), this.#parts.count), h('p', { class: 'quiet' }, t('sessions.about'))),
       this.#parts.body);
     this.#poller = new Poller({
       read: async (signal) => {
@@ -72,50 +73,50 @@ export class SessionsView {
     this.#parts.count.textContent = count(all.length + this.#unlisted - all.filter(isGone).length);
     const gateways = this.#gateways();
     if (!all.length) {
-      fill(this.#parts.body, emptyState('sessions', 'No agents connected', 'Agents appear here while they are connected. One-shot HTTP calls are not listed.'), gateways);
+      fill(this.#parts.body, emptyState('sessions', t('sessions.none'), t('sessions.noneHow')), gateways);
       return;
     }
     // A gateway may have thousands of sessions; only the newest are listed.
     const shown = all.slice(0, 300);
     fill(this.#parts.body,
       h('table', { class: 'records' },
-        h('thead', null, h('tr', null, ['Client', 'Principal', 'Transport', 'Opened', 'Last active', 'In flight', 'Session'].map((c) => h('th', { scope: 'col' }, c)))),
+        h('thead', null, h('tr', null, ['client', 'principal', 'transport', 'opened', 'lastActive', 'inFlight', 'session'].map((column) => h('th', { scope: 'col' }, t(`sessions.column.${column}`))))),
         h('tbody', null, shown.map((session) => h('tr', null,
-          h('td', { data: { label: 'Client' } }, session.clientName ? h('span', null, quote(session.clientName, 60), session.clientVersion && [' ', h('span', { class: 'quiet' }, quote(session.clientVersion, 30))]) : h('span', { class: 'quiet' }, 'not named')),
-          h('td', { data: { label: 'Principal' } }, h('a', { href: routeTo('history', null, { principal: session.principal }), title: 'Changes that it proposed' }, quote(session.principal ?? '', 60))),
-          h('td', { data: { label: 'Transport' } }, visibleString(transportOf(session.transport)), session.revision && h('span', { class: 'quiet nowrap' }, ' · ', quote(session.revision, 20))),
-          h('td', { class: 'nowrap', data: { label: 'Opened' } }, time(session.createdAt)),
-          h('td', { class: 'nowrap', data: { label: 'Last active' } }, time(session.lastActiveAt), isGone(session) && h('span', { class: 'quiet', title: 'The client has no connection open. Its session is kept for a while in case it comes back.' }, ' · not connected')),
-          h('td', { class: 'num', data: { label: 'In flight' } }, count(session.inFlight ?? 0)),
-          h('td', { data: { label: 'Session' } }, h('code', null, visible(String(session.id).slice(0, 10)))))))),
-      all.length + this.#unlisted > shown.length && h('p', { class: 'quiet pad' }, `and ${plural(all.length + this.#unlisted - shown.length, 'more session')}.`),
+          h('td', { data: { label: t('sessions.column.client') } }, session.clientName ? h('span', null, quote(session.clientName, 60), session.clientVersion && [' ', h('span', { class: 'quiet' }, quote(session.clientVersion, 30))]) : h('span', { class: 'quiet' }, t('sessions.notNamed'))),
+          h('td', { data: { label: t('sessions.column.principal') } }, h('a', { href: routeTo('history', null, { principal: session.principal }), title: t('sessions.proposed') }, quote(session.principal ?? '', 60))),
+          h('td', { data: { label: t('sessions.column.transport') } }, visibleString(transportOf(session.transport)), session.revision && h('span', { class: 'quiet nowrap' }, ' · ', quote(session.revision, 20))),
+          h('td', { class: 'nowrap', data: { label: t('sessions.column.opened') } }, time(session.createdAt)),
+          h('td', { class: 'nowrap', data: { label: t('sessions.column.lastActive') } }, time(session.lastActiveAt), isGone(session) && h('span', { class: 'quiet', title: t('sessions.notConnectedWhy') }, ' · ', t('sessions.notConnected'))),
+          h('td', { class: 'num', data: { label: t('sessions.column.inFlight') } }, count(session.inFlight ?? 0)),
+          h('td', { data: { label: t('sessions.column.session') } }, h('code', null, visible(String(session.id).slice(0, 10)))))))),
+      all.length + this.#unlisted > shown.length && h('p', { class: 'quiet pad' }, t('sessions.more', { count: all.length + this.#unlisted - shown.length })),
       gateways);
   }
 
   // Shows the gateways if several can share the store.
   #gateways() {
     if (!this.#nodes.some((node) => node.leaseUntil)) return null;
-    const state = (node) => (!node.live ? ['grey', 'clock', 'Gone'] : node.sameConfiguration === false ? ['amber', 'alert', 'Other configuration'] : ['green', 'check', 'Up']);
+    const state = (node) => (!node.live ? ['grey', 'clock', t('sessions.gone')] : node.sameConfiguration === false ? ['amber', 'alert', t('sessions.otherConfiguration')] : ['green', 'check', t('sessions.up')]);
     const servers = (node) => (!node.live ? [] : [
-      ['Not reached', node.unreachable], ['Reached only here', node.onlyHere], ['Breaker open', node.breakersOpen],
+      [t('sessions.notReached'), node.unreachable], [t('sessions.onlyHere'), node.onlyHere], [t('sessions.breakerOpen'), node.breakersOpen],
     ].filter(([, names]) => names?.length));
     return h('section', { class: 'gateways' },
-      h('h2', null, 'Gateways'),
-      h('p', { class: 'quiet' }, 'All gateways serve the same changes. The leader expires and prunes changes and delivers webhooks.'),
+      h('h2', null, t('sessions.gateways')),
+      h('p', { class: 'quiet' }, t('sessions.gatewaysAbout')),
       h('table', { class: 'records' },
-        h('thead', null, h('tr', null, ['Gateway', 'State', 'Servers', 'Address', 'Version', 'Started', 'Running'].map((c) => h('th', { scope: 'col' }, c)))),
+        h('thead', null, h('tr', null, ['gateway', 'state', 'servers', 'address', 'version', 'started', 'running'].map((column) => h('th', { scope: 'col' }, t(`sessions.column.${column}`))))),
         h('tbody', null, this.#nodes.map((node) => {
           const [tone, name, label] = state(node);
           return h('tr', null,
-            h('td', { data: { label: 'Gateway' } }, h('code', null, quote(node.id, 24)), node.here && h('span', { class: 'quiet' }, ' this one'), node.leads && h('span', { class: 'quiet' }, ' · leads')),
-            h('td', { data: { label: 'State' } }, h('span', { class: `badge state tone-${tone}` }, icon(name), label)),
-            h('td', { data: { label: 'Servers' } }, servers(node).length
-              ? servers(node).map(([what, names]) => h('div', null, h('span', { class: 'quiet' }, `${what}: `), quote(names.join(', '), 120)))
-              : h('span', { class: 'quiet' }, node.live ? 'All reached' : '—')),
-            h('td', { data: { label: 'Address' } }, quote(node.url, 80)),
-            h('td', { data: { label: 'Version' } }, quote(node.version, 30)),
-            h('td', { class: 'nowrap', data: { label: 'Started' } }, time(node.startedAt)),
-            h('td', { class: 'num', data: { label: 'Running' } }, count(node.running)));
+            h('td', { data: { label: t('sessions.column.gateway') } }, h('code', null, quote(node.id, 24)), node.here && h('span', { class: 'quiet' }, ' ', t('sessions.here')), node.leads && h('span', { class: 'quiet' }, ' · ', t('sessions.leads'))),
+            h('td', { data: { label: t('sessions.column.state') } }, h('span', { class: `badge state tone-${tone}` }, icon(name), label)),
+            h('td', { data: { label: t('sessions.column.servers') } }, servers(node).length
+              ? servers(node).map(([what, names]) => h('div', null, h('span', { class: 'quiet' }, what, ' '), quote(names.join(', '), 120)))
+              : h('span', { class: 'quiet' }, node.live ? t('sessions.allReached') : '—')),
+            h('td', { data: { label: t('sessions.column.address') } }, quote(node.url, 80)),
+            h('td', { data: { label: t('sessions.column.version') } }, quote(node.version, 30)),
+            h('td', { class: 'nowrap', data: { label: t('sessions.column.started') } }, time(node.startedAt)),
+            h('td', { class: 'num', data: { label: t('sessions.column.running') } }, count(node.running)));
         }))));
   }
 }

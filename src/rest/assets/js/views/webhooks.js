@@ -4,9 +4,10 @@ import { explain } from '../core/api.js';
 import { notice } from '../core/announce.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { parts, t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
 import { routeTo } from '../core/router.js';
-import { count, plural, quote, short, visible, visibleString } from '../core/text.js';
+import { count, quote, short, visible, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { eventOf } from '../core/vocab.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
@@ -15,9 +16,9 @@ import { emptyState, errorState, skeleton } from '../ui/states.js';
 const POLL_INTERVAL = 5_000;
 const PAGE_SIZE = 25;
 const STATES = {
-  delivered: { label: 'Delivered', tone: 'green', icon: 'check' },
-  waiting: { label: 'Waiting', tone: 'amber', icon: 'clock' },
-  given_up: { label: 'Given up', tone: 'red', icon: 'cross' },
+  delivered: { label: t('webhooks.delivered'), tone: 'green', icon: 'check' },
+  waiting: { label: t('webhooks.waiting'), tone: 'amber', icon: 'clock' },
+  given_up: { label: t('webhooks.givenUp'), tone: 'red', icon: 'cross' },
 };
 
 export class WebhooksView {
@@ -34,7 +35,7 @@ export class WebhooksView {
     this.#api = api;
     this.#canDecide = Boolean(me.mayDecide);
     this.element = h('div', { class: 'page' },
-      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Webhooks'), this.#count), h('p', { class: 'quiet' }, 'Addresses that receive this gateway’s events. Webhooks are defined in the configuration file; edits to it take effect while the gateway runs.')), this.#body);
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, t('shell.view.webhooks')), this.#count), h('p', { class: 'quiet' }, t('webhooks.about'))), this.#body);
     this.#poller = new Poller({
       read: (signal) => this.#api.webhooks(signal),
       show: (webhooks) => this.#paint(webhooks),
@@ -77,7 +78,7 @@ export class WebhooksView {
     if (!webhooks.length) {
       this.#cards.clear();
       this.#list.replaceChildren();
-      fill(this.#body, emptyState('webhooks', 'No webhooks', 'Add an address under webhooks in the configuration to receive every change: signed, in order, and retried until it answers.'));
+      fill(this.#body, emptyState('webhooks', t('webhooks.none'), t('webhooks.noneHow')));
       return;
     }
     if (!this.#list.isConnected) fill(this.#body, this.#list);
@@ -123,9 +124,9 @@ class WebhookCard {
     this.#api = api;
     this.#signal = signal;
     this.#changed = changed;
-    this.#retry = canDecide && h('button', { type: 'button', class: 'small', onclick: () => this.#sendAgain() }, icon('refresh'), 'Send again', h('span', { class: 'sr-only' }, ` to ${visibleString(short(name, 60))}`));
-    this.#test = canDecide && h('button', { type: 'button', class: 'small', onclick: () => this.#sendTest() }, icon('webhooks'), 'Test', h('span', { class: 'sr-only' }, ` of ${visibleString(short(name, 60))}`));
-    this.#fold = h('details', { class: 'fold-section' }, h('summary', null, 'Deliveries'), this.#rest);
+    this.#retry = canDecide && h('button', { type: 'button', class: 'small', onclick: () => this.#sendAgain() }, icon('refresh'), t('webhooks.again'), h('span', { class: 'sr-only' }, ' ', t('webhooks.to', { name: visibleString(short(name, 60)) })));
+    this.#test = canDecide && h('button', { type: 'button', class: 'small', onclick: () => this.#sendTest() }, icon('webhooks'), t('webhooks.test'), h('span', { class: 'sr-only' }, ' ', t('webhooks.testOf', { name: visibleString(short(name, 60)) })));
+    this.#fold = h('details', { class: 'fold-section' }, h('summary', null, t('webhooks.deliveries')), this.#rest);
     this.#fold.addEventListener('toggle', () => this.#fold.open && this.#loadNewest());
     this.element = h('li', { class: 'card hook' }, this.#head, this.#fold);
   }
@@ -140,15 +141,15 @@ class WebhookCard {
     fill(this.#head,
       h('div', { class: 'card-head' },
         h('h2', null, quote(webhook.name, 80)),
-        h('div', { class: 'server-badges' }, h('span', { class: `badge state tone-${webhook.failing ? 'red' : 'green'}` }, icon(webhook.failing ? 'alert' : 'check'), webhook.failing ? 'Failing' : 'Working'), this.#test, this.#retry)),
+        h('div', { class: 'server-badges' }, h('span', { class: `badge state tone-${webhook.failing ? 'red' : 'green'}` }, icon(webhook.failing ? 'alert' : 'check'), t(webhook.failing ? 'webhooks.failing' : 'webhooks.working')), this.#test, this.#retry)),
       h('p', { class: 'server-target' }, h('code', null, quote(webhook.url, 300))),
-      webhook.lastError && h('p', { class: `banner tone-${webhook.failing ? 'red' : 'amber'}` }, icon('alert'), h('span', null, quote(webhook.lastError, 500), webhook.nextAttemptAt && h('span', { class: 'quiet' }, ' · next attempt ', time(webhook.nextAttemptAt, 'countdown')))),
+      webhook.lastError && h('p', { class: `banner tone-${webhook.failing ? 'red' : 'amber'}` }, icon('alert'), h('span', null, quote(webhook.lastError, 500), webhook.nextAttemptAt && h('span', { class: 'quiet' }, ' · ', parts('webhooks.nextAttempt', { time: time(webhook.nextAttemptAt, 'countdown') })))),
       h('dl', { class: 'rule-facts' },
-        fact('Position', `${count(webhook.position)} of ${count(webhook.head)}`),
-        fact('Behind', lag === 0 ? 'nothing' : plural(lag, 'event')),
-        typeof webhook.waiting === 'number' && fact('Waiting', count(webhook.waiting)),
-        webhook.format && fact('Format', quote(webhook.format, 40)),
-        [['Events', webhook.events], ['Tools', webhook.tools], ['Servers', webhook.servers], ['States', webhook.states]]
+        fact(t('webhooks.position'), t('webhooks.positionOf', { position: webhook.position, head: webhook.head })),
+        fact(t('webhooks.behind'), lag === 0 ? t('webhooks.nothing') : t('webhooks.lag', { count: lag })),
+        typeof webhook.waiting === 'number' && fact(t('webhooks.waiting'), count(webhook.waiting)),
+        webhook.format && fact(t('webhooks.format'), quote(webhook.format, 40)),
+        [[t('webhooks.events'), webhook.events], [t('webhooks.tools'), webhook.tools], [t('webhooks.servers'), webhook.servers], [t('webhooks.states'), webhook.states]]
           .map(([label, all]) => all?.length > 0 && fact(label, quote(all.join(', '), 200)))));
     focused?.focus();
     if (this.#fold.open) this.#loadNewest();
@@ -182,40 +183,40 @@ class WebhookCard {
       this.#list();
     } catch (error) {
       button.disabled = false;
-      button.textContent = `Load older (${visibleString(explain(error))})`;
+      button.textContent = t('common.loadOlderFailed', { problem: visibleString(explain(error)) });
     }
   }
 
   #list() {
     if (!this.#deliveries.length) {
-      fill(this.#rest, h('p', { class: 'quiet' }, 'Nothing has been sent yet.'));
+      fill(this.#rest, h('p', { class: 'quiet' }, t('webhooks.nothingSent')));
       return;
     }
     fill(this.#rest, h('table', { class: 'records deliveries' },
-      h('thead', null, h('tr', null, ['No.', 'Event', 'About', 'State', 'Attempts', 'Last'].map((c) => h('th', { scope: 'col' }, c)))),
+      h('thead', null, h('tr', null, ['number', 'event', 'about', 'state', 'attempts', 'last'].map((column) => h('th', { scope: 'col' }, t(`webhooks.column.${column}`))))),
       h('tbody', null, this.#deliveries.map((d) => this.#row(d)))),
-    this.#cursor && h('p', { class: 'load-more' }, h('button', { type: 'button', onclick: (e) => this.#loadOlder(e.currentTarget) }, 'Load older')));
+    this.#cursor && h('p', { class: 'load-more' }, h('button', { type: 'button', onclick: (e) => this.#loadOlder(e.currentTarget) }, t('common.loadOlder'))));
   }
 
   #row(d) {
     const { label, tone, icon: name } = STATES[d.state] ?? { label: String(d.state), tone: 'grey', icon: 'question' };
     const at = d.lastAttemptAt ?? d.takenAt;
     return h('tr', null,
-      h('td', { class: 'num', data: { label: 'No.' } }, count(d.id)),
-      h('td', { class: 'nowrap', data: { label: 'Event' } }, h('span', { title: eventOf(d.type).label }, quote(d.type, 60))),
-      h('td', { data: { label: 'About' } }, d.changeId ? h('a', { class: 'mono', href: routeTo('history', d.changeId) }, visible(short(d.changeId, 14))) : d.subject ? quote(d.subject, 60) : '—'),
-      h('td', { data: { label: 'State' } }, h('span', { class: `badge state tone-${tone}` }, icon(name), visibleString(label)),
+      h('td', { class: 'num', data: { label: t('webhooks.column.number') } }, count(d.id)),
+      h('td', { class: 'nowrap', data: { label: t('webhooks.column.event') } }, h('span', { title: eventOf(d.type).label }, quote(d.type, 60))),
+      h('td', { data: { label: t('webhooks.column.about') } }, d.changeId ? h('a', { class: 'mono', href: routeTo('history', d.changeId) }, visible(short(d.changeId, 14))) : d.subject ? quote(d.subject, 60) : '—'),
+      h('td', { data: { label: t('webhooks.column.state') } }, h('span', { class: `badge state tone-${tone}` }, icon(name), visibleString(label)),
         d.error ? h('div', { class: 'quiet' }, quote(d.error, 200)) : d.status && h('span', { class: 'quiet' }, ` HTTP ${Number(d.status)}`)),
-      h('td', { class: 'num', data: { label: 'Attempts' } }, count(d.attempts ?? 0)),
-      h('td', { class: 'nowrap', data: { label: 'Last' } }, at ? time(at) : '—'));
+      h('td', { class: 'num', data: { label: t('webhooks.column.attempts') } }, count(d.attempts ?? 0)),
+      h('td', { class: 'nowrap', data: { label: t('webhooks.column.last') } }, at ? time(at) : '—'));
   }
 
   async #sendTest() {
     this.#test.disabled = true;
     try {
       const { delivered, status, error } = await this.#api.testWebhook(this.#name);
-      if (delivered) notice(`The test of ${this.#name} was delivered: it answered ${Number(status)}.`, { tone: 'green', iconName: 'check' });
-      else notice(`The test of ${this.#name} failed: ${error}`, { tone: 'red', iconName: 'alert' });
+      if (delivered) notice(t('webhooks.testDelivered', { name: this.#name, status: String(Number(status)) }), { tone: 'green', iconName: 'check' });
+      else notice(t('webhooks.testFailed', { name: this.#name, problem: error }), { tone: 'red', iconName: 'alert' });
     } catch (error) {
       notice(explain(error), { tone: 'red', iconName: 'alert' });
     } finally {
@@ -227,7 +228,7 @@ class WebhookCard {
     this.#retry.disabled = true;
     try {
       const { again } = await this.#api.retryWebhook(this.#name);
-      notice(again > 0 ? `Sending what is waiting for ${this.#name}, and ${plural(again, 'delivery', 'deliveries')} that had been given up.` : `Sending what is waiting for ${this.#name}.`, { tone: 'accent', iconName: 'refresh' });
+      notice(again > 0 ? t('webhooks.sendingAgain', { name: this.#name, count: again }) : t('webhooks.sending', { name: this.#name }), { tone: 'accent', iconName: 'refresh' });
       this.#changed();
     } catch (error) {
       notice(explain(error), { tone: 'red', iconName: 'alert' });

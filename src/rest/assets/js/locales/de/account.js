@@ -16,7 +16,7 @@ export default {
   'account.adminConnects': 'Ein Administrator muss ihn verbinden.',
   'account.connectedForAll': 'Verbunden für alle',
   'account.connectedFor': 'Verbunden für {name}',
-  'account.since': 'seit {time}',
+  'account.since': '{time}',
   'account.through': 'über {host}',
   'account.worked': 'Es hat geklappt.',
   'account.nowForAll': 'Agenten können diesen Server jetzt nutzen.',

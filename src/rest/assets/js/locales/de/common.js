@@ -3,5 +3,7 @@
 export default {
   'common.cancel': 'Abbrechen',
   'common.done': 'Fertig',
+  'common.loadOlder': 'Ältere laden',
+  'common.loadOlderFailed': 'Ältere laden ({problem})',
   'common.open': 'Öffnen',
 };

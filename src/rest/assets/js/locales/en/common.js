@@ -3,5 +3,7 @@
 export default {
   'common.cancel': 'Cancel',
   'common.done': 'Done',
+  'common.loadOlder': 'Load older',
+  'common.loadOlderFailed': 'Load older ({problem})',
   'common.open': 'Open',
 };
