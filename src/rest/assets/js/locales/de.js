@@ -10,10 +10,14 @@
 //   configuration = Konfiguration, account = Konto, sign in = anmelden, gateway = Gateway (das)
 
 import account from './de/account.js';
+import audit from './de/audit.js';
+import bundle from './de/bundle.js';
 import connect from './de/connect.js';
 import core from './de/core.js';
 import keys from './de/keys.js';
+import plan from './de/plan.js';
 import rules from './de/rules.js';
+import selection from './de/selection.js';
 import sessions from './de/sessions.js';
 import shell from './de/shell.js';
 import signin from './de/signin.js';
@@ -25,10 +29,14 @@ import common from './de/common.js';
 
 export default {
   ...account,
+  ...audit,
+  ...bundle,
   ...connect,
   ...core,
   ...keys,
+  ...plan,
   ...rules,
+  ...selection,
   ...sessions,
   ...shell,
   ...signin,

@@ -1,10 +1,14 @@
 // The English texts. Each area is a file and a line of its own, and its keys begin with its name.
 
 import account from './en/account.js';
+import audit from './en/audit.js';
+import bundle from './en/bundle.js';
 import connect from './en/connect.js';
 import core from './en/core.js';
 import keys from './en/keys.js';
+import plan from './en/plan.js';
 import rules from './en/rules.js';
+import selection from './en/selection.js';
 import sessions from './en/sessions.js';
 import shell from './en/shell.js';
 import signin from './en/signin.js';
@@ -16,10 +20,14 @@ import common from './en/common.js';
 
 export default {
   ...account,
+  ...audit,
+  ...bundle,
   ...connect,
   ...core,
   ...keys,
+  ...plan,
   ...rules,
+  ...selection,
   ...sessions,
   ...shell,
   ...signin,

@@ -5,7 +5,8 @@ import { h, fill } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { explain } from '../core/api.js';
 import { filterQuery } from '../core/filters.js';
-import { count, plural, quote, short, visible, visibleString } from '../core/text.js';
+import { parts, t } from '../core/locale.js';
+import { count, quote, short, visible, visibleString } from '../core/text.js';
 import { now, time } from '../core/time.js';
 import { replaceRoute, routeTo } from '../core/router.js';
 import { entryOf, eventName, stateOf } from '../core/vocab.js';
@@ -39,9 +40,9 @@ export class AuditView {
   constructor({ api }) {
     this.#api = api;
     this.#bar = new AuditFilter({ change: (filter) => replaceRoute(routeTo('audit', this.#change, filterQuery(filter))) });
-    this.#parts = { export: h('button', { type: 'button', class: 'export', hidden: true, onclick: () => openExport({ load: (options) => api.exportAudit(options) }) }, icon('download'), 'Export…'), sub: h('p', { class: 'quiet' }), head: h('div', { class: 'chain-head' }), body: h('div', { class: 'page-body' }, skeleton(8)) };
+    this.#parts = { export: h('button', { type: 'button', class: 'export', hidden: true, onclick: () => openExport({ load: (options) => api.exportAudit(options) }) }, icon('download'), t('audit.export')), sub: h('p', { class: 'quiet' }), head: h('div', { class: 'chain-head' }), body: h('div', { class: 'page-body' }, skeleton(8)) };
     this.element = h('div', { class: 'page audit' },
-      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Audit'), h('span', { class: 'pane-tools' }, densityButton(), this.#parts.export)), this.#parts.sub), this.#bar.element, this.#parts.head, this.#parts.body);
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, t('shell.view.audit')), h('span', { class: 'pane-tools' }, densityButton(), this.#parts.export)), this.#parts.sub), this.#bar.element, this.#parts.head, this.#parts.body);
   }
 
   dispose() {
@@ -73,8 +74,8 @@ export class AuditView {
   #describe() {
     const id = this.#change;
     fill(this.#parts.sub, id
-      ? [h('span', null, 'History of '), this.#titles[id] && [h('strong', null, quote(this.#titles[id], 200)), ' '], h('code', null, visibleString(short(id, 60))), ' · ', h('a', { href: routeTo('history', id) }, 'open the change'), ' · ', h('a', { href: routeTo('audit') }, 'show everything')]
-      : 'Everything that happened, in one tamper-evident chain of hashes.');
+      ? [parts('audit.historyOf', { change: [this.#titles[id] && [h('strong', null, quote(this.#titles[id], 200)), ' '], h('code', null, visibleString(short(id, 60)))] }), ' · ', h('a', { href: routeTo('history', id) }, t('audit.openChange')), ' · ', h('a', { href: routeTo('audit') }, t('audit.showAll'))]
+      : t('audit.about'));
   }
 
   event(event) {
@@ -164,7 +165,7 @@ export class AuditView {
       this.#paint();
     } catch (error) {
       button.disabled = false;
-      button.textContent = `Load older (${visibleString(explain(error))})`;
+      button.textContent = t('common.loadOlderFailed', { problem: visibleString(explain(error)) });
     }
   }
 
@@ -172,20 +173,20 @@ export class AuditView {
     const links = checkLinks(this.#entries, this.#head);
     fill(this.#parts.head, this.#headLine(links));
     this.#bar.show(this.#filter, this.#entries.map((e) => e.actor).filter(Boolean));
-    const older = this.#cursor && h('p', { class: 'load-more' }, h('button', { type: 'button', onclick: (e) => this.#loadOlder(e.currentTarget) }, this.#entries.length ? 'Load older' : 'Search older entries'));
+    const older = this.#cursor && h('p', { class: 'load-more' }, h('button', { type: 'button', onclick: (e) => this.#loadOlder(e.currentTarget) }, t(this.#entries.length ? 'common.loadOlder' : 'audit.searchOlder')));
     if (!this.#entries.length && isNarrowed(this.#filter)) {
-      fill(this.#parts.body, emptyState('search', this.#cursor ? `Nothing found back to entry ${count(Number(this.#cursor))}` : 'Nothing matches',
-        h('p', null, h('button', { type: 'button', class: 'link', onclick: () => replaceRoute(routeTo('audit', this.#change)) }, 'Clear the filter'))), older);
+      fill(this.#parts.body, emptyState('search', this.#cursor ? t('audit.nothingBackTo', { entry: Number(this.#cursor) }) : t('audit.noMatch'),
+        h('p', null, h('button', { type: 'button', class: 'link', onclick: () => replaceRoute(routeTo('audit', this.#change)) }, t('audit.clearFilter')))), older);
       return;
     }
     if (!this.#entries.length) {
-      fill(this.#parts.body, emptyState('audit', 'Nothing here yet', 'The first entry is written when an agent proposes a change.'));
+      fill(this.#parts.body, emptyState('audit', t('audit.none'), t('audit.noneHow')));
       return;
     }
     const all = this.#change === null;
     fill(this.#parts.body,
       h('table', { class: `records audit-records${all ? ' all' : ''}` },
-        h('thead', null, h('tr', null, ['No.', 'When', 'Who', 'What', all && 'Subject', 'Hash'].filter(Boolean).map((c) => h('th', { scope: 'col' }, c)))),
+        h('thead', null, h('tr', null, ['number', 'when', 'who', 'what', all && 'subject', 'hash'].filter(Boolean).map((column) => h('th', { scope: 'col' }, t(`audit.column.${column}`))))),
         h('tbody', null, this.#entries.map((entry) => this.#row(entry, all, links.broken.has(entry.seq))))),
       older);
   }
@@ -194,17 +195,17 @@ export class AuditView {
     if (!this.#head) return null;
     const isIntact = broken.size === 0;
     return [
-      h('div', { class: 'with-copy' }, h('span', { class: 'quiet' }, `Head of the chain, no. ${count(this.#head.seq)} `),
-        h('code', { class: 'breakable' }, visibleString(this.#head.hash)), copyButton(String(this.#head.hash), 'Copy the hash of the head')),
-      isIntact ? compared > 0 && h('p', { class: 'chain-ok' }, icon('check'), `${plural(compared, 'link')} compared on this page. `, h('code', null, 'countersign audit verify'), ' checks the whole chain.')
-        : h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, h('strong', null, 'The chain is broken. '), 'An entry does not contain the hash of the previous entry. Run ', h('code', null, 'countersign audit verify'), '.')),
+      h('div', { class: 'with-copy' }, h('span', { class: 'quiet' }, t('audit.head', { number: this.#head.seq }), ' '),
+        h('code', { class: 'breakable' }, visibleString(this.#head.hash)), copyButton(String(this.#head.hash), t('audit.copyHead'))),
+      isIntact ? compared > 0 && h('p', { class: 'chain-ok' }, icon('check'), parts('audit.compared', { count: compared, command: h('code', null, 'countersign audit verify') }))
+        : h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, h('strong', null, t('audit.broken')), ' ', parts('audit.brokenHow', { command: h('code', null, 'countersign audit verify') }))),
     ];
   }
 
   // Shows the title of a change with its id.
   #subject(id) {
     const title = this.#titles[id];
-    return h('span', { class: 'subject' }, h('a', { href: routeTo('audit', id) }, h('span', { class: 'sr-only' }, 'What happened to '), title ? quote(title, 160) : h('code', { class: 'id brief' }, visible(id))),
+    return h('span', { class: 'subject' }, h('a', { href: routeTo('audit', id) }, h('span', { class: 'sr-only' }, t('audit.happenedTo'), ' '), title ? quote(title, 160) : h('code', { class: 'id brief' }, visible(id))),
       title && h('code', { class: 'id brief', title: visibleString(id) }, visible(id)));
   }
 
@@ -212,14 +213,14 @@ export class AuditView {
     const { label, icon: name, tone } = entryOf(entry);
     const comment = entry.details?.comment;
     return h('tr', { class: broken ? 'broken' : null },
-      h('td', { class: 'num', data: { label: 'No.' } }, count(entry.seq)),
-      h('td', { class: 'nowrap', data: { label: 'When' } }, time(entry.at, 'day'), ' ', time(entry.at, 'clock')),
-      h('td', { data: { label: 'Who' } }, actor(entry.actor)),
-      h('td', { class: `tone-${tone}`, data: { label: 'What' } },
+      h('td', { class: 'num', data: { label: t('audit.column.number') } }, count(entry.seq)),
+      h('td', { class: 'nowrap', data: { label: t('audit.column.when') } }, time(entry.at, 'day'), ' ', time(entry.at, 'clock')),
+      h('td', { data: { label: t('audit.column.who') } }, actor(entry.actor)),
+      h('td', { class: `tone-${tone}`, data: { label: t('audit.column.what') } },
         h('span', { class: 'event' }, icon(name), h('span', null, visibleString(label), entry.to && entry.from && entry.from !== entry.to && entry.to !== eventName(entry.event) && h('span', { class: 'quiet' }, ` → ${stateOf(entry.to).label}`))),
         comment && h('blockquote', null, longText(String(comment), { chars: 240, lines: 4 }))),
-      all && h('td', { data: { label: 'Subject' } }, !entry.changeId ? subjectOf(entry.details) : this.#subject(entry.changeId)),
-      h('td', { data: { label: 'Hash' } }, h('span', { class: 'hash', title: `after ${visibleString(entry.prevHash ?? '')}` },
+      all && h('td', { data: { label: t('audit.column.subject') } }, !entry.changeId ? subjectOf(entry.details) : this.#subject(entry.changeId)),
+      h('td', { data: { label: t('audit.column.hash') } }, h('span', { class: 'hash', title: t('audit.after', { hash: visibleString(entry.prevHash ?? '') }) },
         broken ? icon('alert') : null, h('code', null, visible(bareHash(entry.hash).slice(0, 12))))));
   }
 }
@@ -229,15 +230,15 @@ function subjectOf(details) {
   const rule = details?.rule;
   if (typeof rule?.id === 'string') {
     return h('span', null, h('a', { href: routeTo('rules', rule.id) }, h('code', null, quote(rule.tool ?? rule.id, 80))),
-      rule.createdBy && h('span', { class: 'quiet' }, rule.verdict === 'deny' ? ', denied by ' : ', allowed by ', quote(rule.createdBy, 60)));
+      rule.createdBy && h('span', { class: 'quiet' }, parts(rule.verdict === 'deny' ? 'audit.deniedBy' : 'audit.allowedBy', { name: quote(rule.createdBy, 60) })));
   }
   const rules = Array.isArray(details?.rules) ? details.rules.filter((r) => typeof r?.id === 'string') : [];
-  if (rules.length === 1) return h('a', { href: routeTo('rules', rules[0].id) }, typeof rules[0].tool === 'string' ? ['rule for ', quote(rules[0].tool, 80)] : 'the rule');
-  if (rules.length > 1) return plural(rules.length, 'rule');
-  if (typeof details?.key?.name === 'string') return h('span', null, 'key ', quote(details.key.name, 80));
+  if (rules.length === 1) return h('a', { href: routeTo('rules', rules[0].id) }, typeof rules[0].tool === 'string' ? parts('audit.ruleFor', { tool: quote(rules[0].tool, 80) }) : t('audit.theRule'));
+  if (rules.length > 1) return t('audit.rules', { count: rules.length });
+  if (typeof details?.key?.name === 'string') return h('span', null, parts('audit.key', { name: quote(details.key.name, 80) }));
   if (typeof details?.server !== 'string') return h('span', { class: 'quiet' }, '—');
   const n = Array.isArray(details.tools) ? details.tools.length : 0;
-  return h('span', null, quote(details.server, 60), n > 0 && h('span', { class: 'quiet' }, ` · ${plural(n, 'tool')}`));
+  return h('span', null, quote(details.server, 60), n > 0 && h('span', { class: 'quiet' }, ' · ', t('audit.tools', { count: n })));
 }
 
 const bareHash = (hash) => String(hash ?? '').replace(/^sha256:/, '');

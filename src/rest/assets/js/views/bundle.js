@@ -5,9 +5,10 @@ import { explain } from '../core/api.js';
 import { announce, notice } from '../core/announce.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { parts, t } from '../core/locale.js';
 import { go, routeTo } from '../core/router.js';
 import { SerialRead } from '../core/serialread.js';
-import { count, plural, quote, visibleString } from '../core/text.js';
+import { quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { MAX_SELECTED, shownOf } from '../core/triage.js';
 import { isDecidable, operationOf, proposerName, shownOperation } from '../core/vocab.js';
@@ -37,10 +38,10 @@ export class BundleView {
   #outdated = new Set();
   #reader = new SerialRead(() => this.#read());
   #abort = new AbortController();
-  #head = h('div', { class: 'page-head' }, h('h1', { tabindex: '-1' }, 'Bundle'));
+  #head = h('div', { class: 'page-head' }, h('h1', { tabindex: '-1' }, t('shell.view.bundles')));
   #status = h('div');
   #list;
-  #decision = h('section', { class: 'card plan-decision', 'aria-label': 'Decision on the bundle' });
+  #decision = h('section', { class: 'card plan-decision', 'aria-label': t('bundle.decisionOn') });
 
   /** `decided(change)` is called with each change in an answer. `undos` holds the approvals that can be undone. */
   constructor({ api, me, undos, decided }) {
@@ -49,7 +50,7 @@ export class BundleView {
     this.#undos = undos;
     this.#decided = decided;
     this.#list = new ChangeList({
-      label: 'Changes',
+      label: t('bundle.label'),
       linkTo: (position) => `${routeTo('bundles', this.#id)}/${position + 1}`,
       tools: (change) => this.#tools(change),
       seen: () => this.#paintDecision(),
@@ -106,7 +107,7 @@ export class BundleView {
     const { signal } = this.#abort;
     if (signal.aborted) return;
     if (this.#id === null) {
-      fill(this.#status, emptyState('stack', 'No bundle selected', 'Open one from the inbox.'));
+      fill(this.#status, emptyState('stack', t('bundle.none'), t('bundle.noneHow')));
       return;
     }
     const id = this.#id;
@@ -115,7 +116,7 @@ export class BundleView {
       if (this.#id === id && bundle) this.#show(bundle);
     } catch (error) {
       if (!signal.aborted && error.status !== 401 && !this.#bundle) {
-        if (error.status === 404) fill(this.#status, emptyState('check', 'Nothing here waits any more', h('p', null, 'The changes of this bundle were decided. ', h('a', { href: routeTo('history') }, 'See the history'))));
+        if (error.status === 404) fill(this.#status, emptyState('check', t('bundle.gone'), h('p', null, parts('bundle.goneWhy', { link: h('a', { href: routeTo('history') }, t('bundle.seeHistory')) }))));
         else fill(this.#status, errorState(error, () => this.#load()));
       }
     }
@@ -159,13 +160,13 @@ export class BundleView {
     const entries = [...this.#entries.values()];
     const waiting = entries.filter(({ change }) => isDecidable(change.state)).length;
     const { proposer } = entries[0]?.change ?? { proposer: { principal: bundle.principal } };
-    const heading = h('h1', { tabindex: '-1' }, `${plural(entries.length, 'change')} by `, quote(proposerName(proposer), 80));
+    const heading = h('h1', { tabindex: '-1' }, parts('bundle.title', { count: entries.length, name: quote(proposerName(proposer), 80) }));
     const hadFocus = document.activeElement?.tagName === 'H1';
     fill(this.#head, h('div', { class: 'pane-title' }, heading),
-      h('p', { class: 'quiet' }, proposer.clientName && ['Via ', quote(proposer.clientName, 80), ' · '], bundle.servers.length > 0 && [bundle.servers.slice(0, 5).map((name, n) => [n > 0 && ', ', quote(name, 40)]), ' · '],
-        'proposed ', time(bundle.firstAt), ' · ', h('strong', null, waiting === 0 ? 'all decided' : `${count(waiting)} waiting`)));
+      h('p', { class: 'quiet' }, proposer.clientName && [parts('bundle.via', { client: quote(proposer.clientName, 80) }), ' · '], bundle.servers.length > 0 && [bundle.servers.slice(0, 5).map((name, n) => [n > 0 && ', ', quote(name, 40)]), ' · '],
+        parts('bundle.proposed', { time: time(bundle.firstAt) }), ' · ', h('strong', null, waiting === 0 ? t('bundle.allDecided') : t('bundle.waiting', { count: waiting }))));
     if (hadFocus || isFirst) heading.focus({ preventScroll: true });
-    fill(this.#status, waiting === 0 && h('p', { class: 'banner tone-green' }, icon('check'), h('span', null, 'Everything on this page is decided. ', h('a', { href: routeTo('inbox') }, 'Back to the inbox'))));
+    fill(this.#status, waiting === 0 && h('p', { class: 'banner tone-green' }, icon('check'), h('span', null, parts('bundle.done', { link: h('a', { href: routeTo('inbox') }, t('bundle.backToInbox')) }))));
     this.#list.element.hidden = false;
     this.#list.show(entries);
     this.#paintDecision();
@@ -182,18 +183,18 @@ export class BundleView {
 
   // Tells why this person cannot decide on a change, or returns null. The gateway enforces the same rules.
   #obstacle(change) {
-    if (!isReviewerOf(change, this.#me)) return 'Other reviewers decide on this change.';
-    if (isBarredAsProposer(change, this.#me)) return 'You proposed this change, so somebody else has to approve it.';
-    if (hasVoted(change, this.#me)) return 'You have approved it. It waits for another approval.';
+    if (!isReviewerOf(change, this.#me)) return t('bundle.others');
+    if (isBarredAsProposer(change, this.#me)) return t('core.api.ownChange');
+    if (hasVoted(change, this.#me)) return t('bundle.voted');
     return null;
   }
 
   // Tells why a change cannot be approved together with others, or returns null.
   #bulkObstacle(change) {
-    if (change.state === 'stale') return 'The target has changed. Refresh the preview to decide.';
+    if (change.state === 'stale') return t('bundle.stale');
     const { truncated, previewFailed } = shownOf(change);
-    if (previewFailed) return 'The preview failed. Open the change to approve it on its own.';
-    return truncated ? 'The diff is incomplete. Open the change to approve it on its own.' : null;
+    if (previewFailed) return t('bundle.previewFailed');
+    return truncated ? t('bundle.truncated') : null;
   }
 
   #waiting() {
@@ -215,15 +216,15 @@ export class BundleView {
     const { id } = change;
     const note = obstacle ?? bulkObstacle;
     const nodes = [
-      problem && h('p', { class: 'list-problem tone-red', role: 'alert' }, icon('alert'), h('span', null, 'Not decided: ', visibleString(problem))),
+      problem && h('p', { class: 'list-problem tone-red', role: 'alert' }, icon('alert'), h('span', null, t('bundle.notDecided', { problem: visibleString(problem) }))),
       h('div', { class: 'list-actions' },
         note ? h('p', { class: 'list-note quiet' }, icon('info'), h('span', null, note))
-          : h('label', { class: 'list-include' }, h('input', { type: 'checkbox', checked: isIncluded, data: { act: 'include' }, onchange: () => this.#toggleIncluded(id) }), 'Include in “Approve all”'),
+          : h('label', { class: 'list-include' }, h('input', { type: 'checkbox', checked: isIncluded, data: { act: 'include' }, onchange: () => this.#toggleIncluded(id) }), t('bundle.include')),
         h('div', { class: 'buttons' },
-          isReviewerOf(change, this.#me) && mayEdit(change.terms) && button('edit', 'pencil', 'Edit', 'e', () => this.#edit(id), { class: 'ghost' }),
-          change.state === 'stale' && button('refresh', 'refresh', 'Refresh', 'f', () => this.#refreshPreview(id)),
-          isReviewerOf(change, this.#me) && button('reject', 'cross', 'Reject', 'r', () => this.#decide('reject', [change]), { class: 'reject' }),
-          !note && button('approve', 'check', 'Approve', 'a', () => this.#decide('approve', [change])))),
+          isReviewerOf(change, this.#me) && mayEdit(change.terms) && button('edit', 'pencil', t('bundle.edit'), 'e', () => this.#edit(id), { class: 'ghost' }),
+          change.state === 'stale' && button('refresh', 'refresh', t('bundle.refresh'), 'f', () => this.#refreshPreview(id)),
+          isReviewerOf(change, this.#me) && button('reject', 'cross', t('bundle.reject'), 'r', () => this.#decide('reject', [change]), { class: 'reject' }),
+          !note && button('approve', 'check', t('bundle.approve'), 'a', () => this.#decide('approve', [change])))),
     ];
     return { key, nodes };
   }
@@ -232,7 +233,7 @@ export class BundleView {
     const change = this.#entries.get(id)?.change;
     if (!change || !isDecidable(change.state) || this.#obstacle(change) || this.#bulkObstacle(change)) return;
     if (!this.#excluded.delete(id)) this.#excluded.add(id);
-    announce(this.#excluded.has(id) ? 'Left out of “Approve all”.' : 'Included in “Approve all”.');
+    announce(t(this.#excluded.has(id) ? 'bundle.leftOut' : 'bundle.included'));
     this.#list.repaintTools();
     this.#paintDecision();
   }
@@ -243,26 +244,26 @@ export class BundleView {
     this.#decision.hidden = waiting.length === 0;
     if (waiting.length === 0) return;
     if (!this.#me.mayDecide) {
-      fill(this.#decision, h('p', { class: 'decision-note' }, icon('eye'), 'You are signed in as a viewer: you can see changes but not decide on them.'));
+      fill(this.#decision, h('p', { class: 'decision-note' }, icon('eye'), t('bundle.viewer')));
       return;
     }
     const selected = this.#selected();
     const unseen = selected.filter((change) => !this.#list.hasSeen(change.id));
     const leftOut = waiting.length - selected.length;
     const act = this.#decision.contains(document.activeElement) ? document.activeElement.dataset.act : null;
-    const text = selected.length === 0 ? 'Nothing is selected for “Approve all”.'
-      : unseen.length > 0 ? `Read all selected changes to the end to approve them together: ${plural(unseen.length, 'change is', 'changes are')} left.`
-        : `You have seen all ${plural(selected.length, 'selected change')}.`;
+    const text = selected.length === 0 ? t('bundle.nothingSelected')
+      : unseen.length > 0 ? t('bundle.unseen', { count: unseen.length })
+        : t('bundle.allSeen', { count: selected.length });
     fill(this.#decision,
       h('p', { class: 'decision-note' }, icon(selected.length === 0 ? 'info' : unseen.length > 0 ? 'eye' : 'check'), h('span', null, text,
-        unseen.length > 0 && [' ', h('button', { type: 'button', class: 'link', data: { act: 'next-unseen' }, onclick: () => this.#revealUnseen() }, 'Go to the next one')])),
-      h('ul', { class: 'bundle-kinds', 'aria-label': 'What “Approve all” approves' }, kindsOf(selected).map(([operation, n]) => {
-        const { label, icon: name, tone } = operationOf(operation);
-        return h('li', { class: `badge tone-${tone}` }, icon(name), `${count(n)} × ${label.toLowerCase()}`);
-      }), leftOut > 0 && h('li', { class: 'quiet' }, `${count(leftOut)} left out`)),
+        unseen.length > 0 && [' ', h('button', { type: 'button', class: 'link', data: { act: 'next-unseen' }, onclick: () => this.#revealUnseen() }, t('bundle.nextUnseen'))])),
+      h('ul', { class: 'bundle-kinds', 'aria-label': t('bundle.kinds') }, kindsOf(selected).map(([operation, n]) => {
+        const { icon: name, tone } = operationOf(operation);
+        return h('li', { class: `badge tone-${tone}` }, icon(name), t(`bundle.kind.${operation}`, { count: n }));
+      }), leftOut > 0 && h('li', { class: 'quiet' }, t('bundle.countLeftOut', { count: leftOut }))),
       h('div', { class: 'buttons' },
-        h('button', { type: 'button', class: 'reject', disabled: selected.length === 0, data: { act: 'reject-all' }, onclick: () => this.#decide('reject', this.#selected()) }, icon('cross'), 'Reject all'),
-        h('button', { type: 'button', class: 'approve', disabled: selected.length === 0 || unseen.length > 0, data: { act: 'approve-all' }, onclick: () => this.#approveAll() }, icon('check'), selected.length > 0 ? `Approve all ${count(selected.length)}` : 'Approve all', h('kbd', { 'aria-hidden': 'true' }, 'Shift A'))));
+        h('button', { type: 'button', class: 'reject', disabled: selected.length === 0, data: { act: 'reject-all' }, onclick: () => this.#decide('reject', this.#selected()) }, icon('cross'), t('bundle.rejectAll')),
+        h('button', { type: 'button', class: 'approve', disabled: selected.length === 0 || unseen.length > 0, data: { act: 'approve-all' }, onclick: () => this.#approveAll() }, icon('check'), selected.length > 0 ? t('bundle.approveCount', { count: selected.length }) : t('bundle.approveAll'), h('kbd', { 'aria-hidden': 'true' }, t('core.key.shiftA')))));
     if (act) this.#decision.querySelector(`[data-act="${act}"]`)?.focus({ preventScroll: true });
   }
 
@@ -279,7 +280,7 @@ export class BundleView {
     const unseen = selected.filter((change) => !this.#list.hasSeen(change.id)).length;
     if (selected.length === 0) return false;
     if (unseen > 0) {
-      notice(`Read all selected changes to the end first: ${plural(unseen, 'change is', 'changes are')} left.`, { tone: 'amber', iconName: 'eye' });
+      notice(t('bundle.readFirst', { count: unseen }), { tone: 'amber', iconName: 'eye' });
       return true;
     }
     this.#decide('approve', selected);
@@ -312,7 +313,7 @@ export class BundleView {
       results.push(...await this.#api.decideAll(verdict, comment, shown.slice(at, at + MAX_SELECTED)));
     }
     for (const { id, problem } of results) {
-      if (problem) this.#problems.set(id, problem.code === 'VERSION_CONFLICT' ? 'it was updated while you were reading. Read the new version.' : explainProblem(problem));
+      if (problem) this.#problems.set(id, problem.code === 'VERSION_CONFLICT' ? t('bundle.conflict') : explainProblem(problem));
       else this.#problems.delete(id);
     }
     return results;
@@ -322,18 +323,18 @@ export class BundleView {
     const entry = this.#entries.get(id);
     if (!entry || !isDecidable(entry.change.state) || !isReviewerOf(entry.change, this.#me)) return false;
     if (!mayEdit(entry.change.terms)) {
-      notice('The rule for this tool does not allow reviewers to edit its changes.', { tone: 'amber', iconName: 'hidden' });
+      notice(t('core.api.editForbidden'), { tone: 'amber', iconName: 'hidden' });
       return true;
     }
     openEdit({
       open: { change: entry.change, source: entry.source ?? 'null' },
       schema: () => inputSchemaOf(this.#api, entry.change),
       send: (source, comment) => this.#api.edit(id, { source, version: entry.change.version, comment }),
-      remedy: async (error) => (needsSignIn(error) ? signInButton(this.#api, id, 'Discard and sign in again') : null),
+      remedy: async (error) => (needsSignIn(error) ? signInButton(this.#api, id, t('bundle.discard')) : null),
       done: ({ change, source }) => {
         this.#put(change, source);
         this.#list.reveal([...this.#entries.keys()].indexOf(id));
-        notice('Saved with a new preview.', { tone: 'green', iconName: 'check' });
+        notice(t('bundle.saved'), { tone: 'green', iconName: 'check' });
       },
     });
     return true;
@@ -385,7 +386,7 @@ export class BundleView {
   }
 }
 
-const explainProblem = ({ code, detail, title }) => (code === 'CHANGE_STALE' ? 'the target has changed. Read the new diff.' : String(detail ?? title ?? 'the gateway gave no reason.'));
+const explainProblem = ({ code, detail, title }) => (code === 'CHANGE_STALE' ? t('bundle.staleProblem') : String(detail ?? title ?? t('bundle.noReason')));
 
 /** Returns how many of the changes have each operation, most first. */
 function kindsOf(changes) {

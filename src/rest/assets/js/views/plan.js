@@ -4,9 +4,10 @@ import { explain } from '../core/api.js';
 import { announce, notice } from '../core/announce.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { parts, t } from '../core/locale.js';
 import { routeTo } from '../core/router.js';
 import { SerialRead } from '../core/serialread.js';
-import { plural, quote, visibleString } from '../core/text.js';
+import { quote, visibleString } from '../core/text.js';
 import { isDecidable, proposerName } from '../core/vocab.js';
 import { ChangeList } from '../ui/changelist.js';
 import { needsSignIn, signInButton } from '../ui/signinagain.js';
@@ -25,17 +26,17 @@ export class PlanView {
   #reader = new SerialRead(() => this.#read());
   #busy = null;
   #error = null;
-  #head = h('div', { class: 'page-head' }, h('h1', { tabindex: '-1' }, 'Plan'));
+  #head = h('div', { class: 'page-head' }, h('h1', { tabindex: '-1' }, t('shell.view.plans')));
   #status = h('div');
   #list;
   #comment = h('textarea', { id: 'plan-comment', rows: '2', maxlength: String(MAX_COMMENT) });
-  #decision = h('section', { class: 'card plan-decision', 'aria-label': 'Decision on the plan' });
+  #decision = h('section', { class: 'card plan-decision', 'aria-label': t('plan.decisionOn') });
 
   constructor({ api, me }) {
     this.#api = api;
     this.#me = me;
     this.#list = new ChangeList({
-      label: 'Steps',
+      label: t('plan.label'),
       linkTo: (position) => routeTo('plans', `${this.#id}`) + `/${position + 1}`,
       waits: (change) => this.#waitsFor(change),
       seen: () => this.#paintDecision(),
@@ -78,7 +79,7 @@ export class PlanView {
     const { signal } = this.#abort;
     if (signal.aborted) return;
     if (this.#id === null) {
-      fill(this.#status, emptyState('stack', 'No plan selected', 'Open a plan from one of its changes.'));
+      fill(this.#status, emptyState('stack', t('plan.none'), t('plan.noneHow')));
       return;
     }
     const id = this.#id;
@@ -95,16 +96,16 @@ export class PlanView {
     this.#plan = plan;
     const { title, reason, proposer, isComplete, stopped, steps } = plan;
     const applied = steps.filter(({ change }) => change.state === 'applied').length;
-    const heading = h('h1', { tabindex: '-1' }, 'Plan: ', quote(title, 200));
+    const heading = h('h1', { tabindex: '-1' }, parts('plan.title', { title: quote(title, 200) }));
     const hadFocus = document.activeElement?.tagName === 'H1';
     fill(this.#head, h('div', { class: 'pane-title' }, heading),
-      h('p', { class: 'quiet' }, 'Proposed by ', h('strong', null, quote(proposerName(proposer), 80)), proposer.clientName && [' via ', quote(proposer.clientName, 80)],
-        `. ${plural(steps.length, 'step')}${isComplete ? '' : ' so far'}, ${applied} applied.`),
-      reason && h('p', { class: 'plan-reason' }, 'The agent says: ', h('q', null, quote(reason, 2000))));
+      h('p', { class: 'quiet' }, parts(proposer.clientName ? 'plan.byVia' : 'plan.by', { name: h('strong', null, quote(proposerName(proposer), 80)), client: quote(proposer.clientName ?? '', 80) }), ' ',
+        t(isComplete ? 'plan.steps' : 'plan.stepsSoFar', { count: steps.length, applied })),
+      reason && h('p', { class: 'plan-reason' }, parts('plan.agentSays', { reason: h('q', null, quote(reason, 2000)) })));
     if (hadFocus || isFirst) heading.focus({ preventScroll: true });
     fill(this.#status,
-      stopped && h('p', { class: 'banner tone-red' }, icon('alert'), h('span', null, h('strong', null, 'The plan has stopped: '), visibleString(stopped), '. The rest of it does not run.')),
-      !stopped && !isComplete && h('p', { class: 'banner tone-amber' }, icon('clock'), h('span', null, 'The agent has not sent the last step yet. Nothing of the plan runs before it is there and all steps are approved.')));
+      stopped && h('p', { class: 'banner tone-red' }, icon('alert'), h('span', null, h('strong', null, t('plan.stopped')), ' ', t('plan.stoppedWhy', { reason: visibleString(stopped) }))),
+      !stopped && !isComplete && h('p', { class: 'banner tone-amber' }, icon('clock'), h('span', null, t('plan.incomplete'))));
     this.#list.element.hidden = false;
     this.#list.show(steps);
     this.#paintDecision();
@@ -113,14 +114,14 @@ export class PlanView {
   #waitsFor(change) {
     const { plan } = change;
     const steps = this.#plan?.steps ?? [];
-    if (isDecidable(change.state)) return change.state === 'stale' ? 'Waits for a refreshed preview and a decision.' : 'Waits for a decision.';
-    if (change.state === 'outcome_unknown') return 'Waits until somebody settles its outcome.';
+    if (isDecidable(change.state)) return t(change.state === 'stale' ? 'plan.waits.stale' : 'plan.waits.decision');
+    if (change.state === 'outcome_unknown') return t('plan.waits.settled');
     if (change.state !== 'approved') return null;
-    if (!this.#plan?.isComplete) return 'Waits for the last step of the plan.';
+    if (!this.#plan?.isComplete) return t('plan.waits.last');
     const undecided = steps.find((step) => isDecidable(step.change.state));
-    if (undecided) return `Waits for the approval of step ${undecided.change.plan.index + 1}.`;
+    if (undecided) return t('plan.waits.approval', { step: undecided.change.plan.index + 1 });
     const earlier = steps.find((step) => step.change.plan.index < plan.index && step.change.state !== 'applied');
-    return earlier ? `Waits for step ${earlier.change.plan.index + 1}.` : null;
+    return earlier ? t('plan.waits.step', { step: earlier.change.plan.index + 1 }) : null;
   }
 
   // The steps on which this user can still decide.
@@ -138,7 +139,7 @@ export class PlanView {
       return;
     }
     if (!this.#me.mayDecide) {
-      fill(this.#decision, h('p', { class: 'decision-note' }, icon('eye'), 'You are signed in as a viewer: you can see plans but not decide on them.'));
+      fill(this.#decision, h('p', { class: 'decision-note' }, icon('eye'), t('plan.viewer')));
       return;
     }
     const own = this.#ownSteps();
@@ -148,16 +149,16 @@ export class PlanView {
     const busy = this.#busy !== null;
     const active = this.#decision.contains(document.activeElement) ? document.activeElement : null;
     const act = active?.dataset.act;
-    this.#comment.placeholder = needsComment ? 'Comment (required)' : 'Comment (optional)';
+    this.#comment.placeholder = t(needsComment ? 'plan.commentRequired' : 'plan.commentOptional');
     this.#comment.disabled = busy;
     fill(this.#decision,
       this.#error && h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error.text)), this.#error.remedy),
       h('p', { class: 'decision-note' }, icon(obstacle ? 'person' : unseen ? 'eye' : 'check'),
-        h('span', null, obstacle ?? (unseen > 0 ? `Read all steps to the end to approve them together: ${plural(unseen, 'step is', 'steps are')} left.` : `This approves ${plural(own.length, 'step')}. ${isLast(own, waiting) ? 'The plan then runs in order; the first failure ends it.' : 'The other steps wait for other reviewers.'}`))),
-      h('label', { class: 'sr-only', for: 'plan-comment' }, 'Comment'), this.#comment,
+        h('span', null, obstacle ?? (unseen > 0 ? t('plan.unseen', { count: unseen }) : t(isLast(own, waiting) ? 'plan.approvesAndRuns' : 'plan.approvesSome', { count: own.length })))),
+      h('label', { class: 'sr-only', for: 'plan-comment' }, t('plan.comment')), this.#comment,
       h('div', { class: 'buttons' },
-        h('button', { type: 'button', class: 'reject', disabled: busy || own.length === 0, data: { act: 'reject' }, onclick: () => this.#decide('reject') }, icon('cross'), this.#busy === 'reject' ? 'Rejecting…' : 'Reject plan'),
-        h('button', { type: 'button', class: 'approve', disabled: busy || Boolean(obstacle) || unseen > 0, data: { act: 'approve' }, onclick: () => this.#decide('approve') }, icon('check'), this.#busy === 'approve' ? 'Approving…' : 'Approve all')));
+        h('button', { type: 'button', class: 'reject', disabled: busy || own.length === 0, data: { act: 'reject' }, onclick: () => this.#decide('reject') }, icon('cross'), t(this.#busy === 'reject' ? 'plan.rejecting' : 'plan.reject')),
+        h('button', { type: 'button', class: 'approve', disabled: busy || Boolean(obstacle) || unseen > 0, data: { act: 'approve' }, onclick: () => this.#decide('approve') }, icon('check'), t(this.#busy === 'approve' ? 'plan.approving' : 'plan.approve'))));
     if (active === this.#comment) this.#comment.focus({ preventScroll: true });
     else if (act) this.#decision.querySelector(`[data-act=${act}]`)?.focus({ preventScroll: true });
   }
@@ -165,13 +166,13 @@ export class PlanView {
   // Tells why this person cannot approve, or returns null. The gateway enforces the same rules.
   #obstacle(own, isComplete) {
     const barred = this.#plan.steps.some(({ change }) => isBarredAsProposer(change, this.#me));
-    if (barred) return 'You proposed this plan, or it was proposed with a key of the same owner as yours, so somebody else has to approve it.';
-    if (own.length === 0) return 'No step waits for you: the rest is for other reviewers, or has your approval.';
-    if (!isComplete) return 'The plan can be approved once its last step is there. Single steps can be approved on their own pages.';
+    if (barred) return t('plan.barred');
+    if (own.length === 0) return t('plan.nothingForYou');
+    if (!isComplete) return t('plan.notComplete');
     const stale = own.find(({ change }) => change.state === 'stale');
-    if (stale) return `The preview of step ${stale.change.plan.index + 1} is out of date. Open it to refresh it.`;
+    if (stale) return t('plan.stale', { step: stale.change.plan.index + 1 });
     const cut = own.find(({ change }) => change.diff.truncated);
-    if (cut) return `Step ${cut.change.plan.index + 1} is too large to be shown completely. Open it to approve it alone.`;
+    if (cut) return t('plan.truncated', { step: cut.change.plan.index + 1 });
     return null;
   }
 
@@ -179,7 +180,7 @@ export class PlanView {
     if (this.#busy || !this.#plan) return;
     const comment = this.#comment.value.trim();
     if (!comment && this.#ownSteps().some(({ change }) => change.terms.requireComment)) {
-      this.#error = { text: 'The rule of a step requires a comment with each decision.' };
+      this.#error = { text: t('plan.needsComment') };
       this.#paintDecision();
       this.#comment.focus();
       return;
@@ -192,14 +193,14 @@ export class PlanView {
       const plan = await this.#api.decidePlan(id, { decision, comment: comment || undefined, version, digests: steps.map(({ change }) => ({ change: change.id, digest: change.digest })) });
       this.#comment.value = '';
       this.#busy = null;
-      const text = decision === 'approve' ? 'You approved the plan.' : 'You rejected the plan.';
+      const text = t(decision === 'approve' ? 'plan.approved' : 'plan.rejected');
       announce(text);
       notice(text, { tone: decision === 'approve' ? 'green' : 'red', iconName: decision === 'approve' ? 'check' : 'cross' });
       if (this.#id === id) this.#show(plan);
     } catch (error) {
       this.#busy = null;
       const remedy = needsSignIn(error) ? await signInButton(this.#api, steps[0].change.id) : null;
-      this.#error = { text: error.code === 'VERSION_CONFLICT' ? 'The plan was updated while you were reading. Read what is marked as not seen, and decide again.' : explain(error), remedy };
+      this.#error = { text: error.code === 'VERSION_CONFLICT' ? t('plan.conflict') : explain(error), remedy };
       this.#paintDecision();
       this.#load();
     }

@@ -3,7 +3,7 @@
 import { announce, notice } from '../core/announce.js';
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { plural } from '../core/text.js';
+import { t } from '../core/locale.js';
 import { toggleMark } from '../ui/list.js';
 import { BulkBar, openBulk, SELECTION_REFUSALS } from '../ui/bulk.js';
 import { signInButton } from '../ui/signinagain.js';
@@ -41,12 +41,12 @@ export class Selection {
     this.#changed = changed;
     this.#bar = new BulkBar({ approve: () => this.decide('approve'), reject: () => this.decide('reject'), clear: () => this.clear() });
     this.element = this.#bar.element;
-    this.toggleButton = h('button', { type: 'button', class: 'ghost icon-only', 'aria-pressed': 'false', 'aria-label': 'Select several', title: 'Select several (x)', onclick: () => this.#setSelecting(!this.#isSelecting) }, icon('stack'));
+    this.toggleButton = h('button', { type: 'button', class: 'ghost icon-only', 'aria-pressed': 'false', 'aria-label': t('selection.several'), title: t('selection.severalKey'), onclick: () => this.#setSelecting(!this.#isSelecting) }, icon('stack'));
   }
 
   /** Creates the box beside a row, for the change whose id `current()` returns. */
   box(current) {
-    const box = h('input', { type: 'checkbox', tabindex: '-1', 'aria-label': 'Select this change', onclick: () => {
+    const box = h('input', { type: 'checkbox', tabindex: '-1', 'aria-label': t('selection.this'), onclick: () => {
       const id = current();
       this.toggle(id);
       box.checked = this.#triage.isSelected(id);
@@ -63,7 +63,7 @@ export class Selection {
     const label = row.beside;
     if (!label) return;
     if (label.firstChild.checked !== selected) label.firstChild.checked = selected;
-    const title = seen ? 'Select (x)' : SELECTION_REFUSALS.unseen;
+    const title = seen ? t('selection.selectKey') : SELECTION_REFUSALS.unseen;
     if (label.title !== title) label.title = title;
   }
 
@@ -84,7 +84,7 @@ export class Selection {
     if (!row || !this.#canSelect) return false;
     const result = this.#triage.toggle(row);
     if (SELECTION_REFUSALS[result]) notice(SELECTION_REFUSALS[result], { tone: 'amber', iconName: 'info' });
-    else announce(result === 'selected' ? `Selected, ${plural(this.#triage.size, 'change')} in all.` : 'No longer selected.');
+    else announce(result === 'selected' ? t('selection.selected', { count: this.#triage.size }) : t('selection.notSelected'));
     this.#paint();
     return true;
   }
@@ -131,7 +131,7 @@ export class Selection {
   deselectModified() {
     if (!this.#triage.size || this.#deciding || !this.#canSelect) return;
     const dropped = this.#triage.deselectModified(this.#get);
-    if (dropped) notice(`${plural(dropped, 'selected change')} ${dropped === 1 ? 'has' : 'have'} changed since and ${dropped === 1 ? 'is' : 'are'} no longer selected.`, { tone: 'amber', iconName: 'refresh' });
+    if (dropped) notice(t('selection.dropped', { count: dropped }), { tone: 'amber', iconName: 'refresh' });
     this.#show();
   }
 
