@@ -12,12 +12,15 @@
 import account from './de/account.js';
 import audit from './de/audit.js';
 import bundle from './de/bundle.js';
+import changes from './de/changes.js';
 import connect from './de/connect.js';
 import core from './de/core.js';
 import keys from './de/keys.js';
+import overview from './de/overview.js';
 import plan from './de/plan.js';
 import rules from './de/rules.js';
 import selection from './de/selection.js';
+import servers from './de/servers.js';
 import sessions from './de/sessions.js';
 import shell from './de/shell.js';
 import signin from './de/signin.js';
@@ -31,12 +34,15 @@ export default {
   ...account,
   ...audit,
   ...bundle,
+  ...changes,
   ...connect,
   ...core,
   ...keys,
+  ...overview,
   ...plan,
   ...rules,
   ...selection,
+  ...servers,
   ...sessions,
   ...shell,
   ...signin,

@@ -3,12 +3,15 @@
 import account from './en/account.js';
 import audit from './en/audit.js';
 import bundle from './en/bundle.js';
+import changes from './en/changes.js';
 import connect from './en/connect.js';
 import core from './en/core.js';
 import keys from './en/keys.js';
+import overview from './en/overview.js';
 import plan from './en/plan.js';
 import rules from './en/rules.js';
 import selection from './en/selection.js';
+import servers from './en/servers.js';
 import sessions from './en/sessions.js';
 import shell from './en/shell.js';
 import signin from './en/signin.js';
@@ -22,12 +25,15 @@ export default {
   ...account,
   ...audit,
   ...bundle,
+  ...changes,
   ...connect,
   ...core,
   ...keys,
+  ...overview,
   ...plan,
   ...rules,
   ...selection,
+  ...servers,
   ...sessions,
   ...shell,
   ...signin,

@@ -175,12 +175,12 @@ export class AuditView {
     this.#bar.show(this.#filter, this.#entries.map((e) => e.actor).filter(Boolean));
     const older = this.#cursor && h('p', { class: 'load-more' }, h('button', { type: 'button', onclick: (e) => this.#loadOlder(e.currentTarget) }, t(this.#entries.length ? 'common.loadOlder' : 'audit.searchOlder')));
     if (!this.#entries.length && isNarrowed(this.#filter)) {
-      fill(this.#parts.body, emptyState('search', this.#cursor ? t('audit.nothingBackTo', { entry: Number(this.#cursor) }) : t('audit.noMatch'),
-        h('p', null, h('button', { type: 'button', class: 'link', onclick: () => replaceRoute(routeTo('audit', this.#change)) }, t('audit.clearFilter')))), older);
+      fill(this.#parts.body, emptyState('search', this.#cursor ? t('audit.nothingBackTo', { entry: Number(this.#cursor) }) : t('common.noMatch'),
+        h('p', null, h('button', { type: 'button', class: 'link', onclick: () => replaceRoute(routeTo('audit', this.#change)) }, t('common.clearFilter')))), older);
       return;
     }
     if (!this.#entries.length) {
-      fill(this.#parts.body, emptyState('audit', t('audit.none'), t('audit.noneHow')));
+      fill(this.#parts.body, emptyState('audit', t('common.nothingYet'), t('audit.noneHow')));
       return;
     }
     const all = this.#change === null;

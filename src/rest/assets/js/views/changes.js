@@ -5,6 +5,7 @@ import { h, fill, isTyping } from '../core/dom.js';
 import { facets, filterRows, filterQuery, seenChoices, countCriteria, readFilter, stateCounts } from '../core/filters.js';
 import { groupKey, groupRows } from '../core/groups.js';
 import { icon } from '../core/icons.js';
+import { t } from '../core/locale.js';
 import { notificationState, toggleNotifications } from '../core/notify.js';
 import { count } from '../core/text.js';
 import { now } from '../core/time.js';
@@ -23,7 +24,7 @@ import { Selection } from './selection.js';
 
 const wide = matchMedia('(min-width: 60rem)');
 const NO_GROUPS = new Set();
-const BELL_LABELS = { on: 'Notifications are on', off: 'Notify me of new changes', blocked: 'The browser blocks notifications from this page' };
+const BELL_LABELS = { on: t('changes.bell.on'), off: t('changes.bell.off'), blocked: t('changes.bell.blocked') };
 
 export class ChangesView {
   element;
@@ -226,7 +227,7 @@ export class ChangesView {
     const { status } = this.#collection;
     const total = this.#collection.size(this.#name === 'inbox' ? INBOX_STATES : this.#loadedFilter.state ? [this.#loadedFilter.state] : HISTORY_STATES);
     const more = status === 'partial' ? '+' : '';
-    const countText = !isFiltered ? count(total) : this.#onFilter ? `${count(this.#shown.length)}${more}` : `${count(this.#shown.length)} of ${count(total)}`;
+    const countText = !isFiltered ? count(total) : this.#onFilter ? `${count(this.#shown.length)}${more}` : t('changes.countOf', { shown: this.#shown.length, total });
     if (this.#parts.count.textContent !== countText) this.#parts.count.textContent = countText;
     this.#bar.show(this.#filter, () => (this.#onFilter ? seenChoices(this.#collection.items, this.#filter) : facets(this.#collection.items, this.#filter, now())), counts);
     this.#status(status, all.length);
@@ -260,17 +261,17 @@ export class ChangesView {
     if (this.#shown.length) return box.firstChild ? fill(box) : box;
     if (this.#filter.q || this.#filter.state || countCriteria(this.#filter)) {
       if (box.querySelector('.no-match')) return box;
-      const empty = emptyState('search', 'Nothing matches', h('p', null, h('button', { type: 'button', class: 'link', onclick: () => this.#bar.clear() }, 'Clear the filter')));
+      const empty = emptyState('search', t('common.noMatch'), h('p', null, h('button', { type: 'button', class: 'link', onclick: () => this.#bar.clear() }, t('common.clearFilter'))));
       empty.classList.add('no-match');
       return fill(box, empty);
     }
-    if (this.#name === 'history') return fill(box, emptyState('history', 'Nothing here yet', 'Decided changes appear here with their outcome.'));
+    if (this.#name === 'history') return fill(box, emptyState('history', t('common.nothingYet'), t('changes.noHistoryHow')));
     const hasSteps = this.#steps?.isActive === true;
     if (box.querySelector('.all-clear')?.classList.contains('with-steps') === hasSteps) return box;
     const endpoint = `${location.origin}/mcp`;
-    const empty = emptyState('check', 'You\'re all caught up', 'When an agent proposes a change, it appears here right away.',
-      h('p', { class: 'endpoint' }, 'Agents connect to'), h('p', { class: 'with-copy' }, h('code', null, endpoint), copyButton(endpoint, 'Copy the address for agents')),
-      hasSteps && h('p', null, h('a', { href: routeTo('inbox') }, 'Back to the first steps')));
+    const empty = emptyState('check', t('changes.allClear'), t('changes.allClearHow'),
+      h('p', { class: 'endpoint' }, t('changes.endpoint')), h('p', { class: 'with-copy' }, h('code', null, endpoint), copyButton(endpoint, t('changes.copyEndpoint'))),
+      hasSteps && h('p', null, h('a', { href: routeTo('inbox') }, t('changes.firstSteps'))));
     empty.classList.add('all-clear');
     empty.classList.toggle('with-steps', hasSteps);
     return fill(box, empty);
@@ -308,7 +309,7 @@ export class ChangesView {
     const href = plan ? routeTo('plans', plan.id) : bundle ? routeTo('bundles', bundle.id) : '#/inbox';
     if (link.getAttribute('href') === href) return;
     link.setAttribute('href', href);
-    link.textContent = plan ? 'Open plan' : 'Review together';
+    link.textContent = t(plan ? 'changes.openPlan' : 'changes.reviewTogether');
   }
 
   // ── Notifications ──
@@ -316,8 +317,8 @@ export class ChangesView {
   async #toggleNotifications() {
     const before = notificationState();
     const after = await toggleNotifications();
-    if (after === 'blocked') notice('The browser blocks notifications from this page. You can allow them in its settings for this site.', { tone: 'amber', iconName: 'bell' });
-    else if (after !== before) notice(after === 'on' ? 'You will be notified of new changes while this page is in the background.' : 'Notifications are off.', { tone: 'accent', iconName: 'bell' });
+    if (after === 'blocked') notice(t('changes.blocked'), { tone: 'amber', iconName: 'bell' });
+    else if (after !== before) notice(t(after === 'on' ? 'changes.notified' : 'changes.notNotified'), { tone: 'accent', iconName: 'bell' });
     this.#paintBell();
   }
 

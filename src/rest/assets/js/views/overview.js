@@ -1,9 +1,10 @@
 // Shows what waits, what was decided and how fast, what failed, which servers are down, and the calls of the last hours.
 
 import { fill, h } from '../core/dom.js';
+import { language, t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
 import { go, routeTo } from '../core/router.js';
-import { count, plural, quote } from '../core/text.js';
+import { count, quote } from '../core/text.js';
 import { relative } from '../core/time.js';
 import { barChart } from '../ui/chart.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
@@ -12,19 +13,18 @@ const POLL_INTERVAL = 30_000;
 // Joins a burst of events into one read.
 const BURST = 1000;
 /** The ranges, which are also ages by which the history is filtered. */
-const RANGES = { '24h': 'Last 24 hours', '30d': 'Last 30 days' };
-const AGE_NAMES = { 300: 'under 5 min', 3600: 'under 1 h', 86400: 'under 1 day', null: 'older' };
+const RANGES = { '24h': t('core.age.24h'), '30d': t('core.age.30d') };
 
-const hour = new Intl.DateTimeFormat('en', { weekday: 'short', hour: '2-digit', minute: '2-digit', hourCycle: 'h23' });
-const day = new Intl.DateTimeFormat('en', { month: 'short', day: 'numeric' });
+const hour = new Intl.DateTimeFormat(language, { weekday: 'short', hour: '2-digit', minute: '2-digit', hourCycle: 'h23' });
+const day = new Intl.DateTimeFormat(language, { month: 'short', day: 'numeric' });
 
 /** Returns a duration in its largest units, such as `4 min` or `2.5 h`. */
 export function duration(ms) {
   if (ms === null) return '—';
   for (const [unit, size] of [['d', 86_400_000], ['h', 3_600_000], ['min', 60_000], ['s', 1000]]) {
-    if (ms >= size) return `${Number((ms / size).toFixed(ms / size < 10 ? 1 : 0))} ${unit}`;
+    if (ms >= size) return t(`overview.duration.${unit}`, { count: Number((ms / size).toFixed(ms / size < 10 ? 1 : 0)) });
   }
-  return ms >= 1 ? `${Math.round(ms)} ms` : `${Math.round(ms * 1000)} µs`;
+  return ms >= 1 ? t('overview.duration.ms', { count: Math.round(ms) }) : t('overview.duration.us', { count: Math.round(ms * 1000) });
 }
 
 export class OverviewView {
@@ -36,9 +36,9 @@ export class OverviewView {
 
   constructor({ api }) {
     this.#api = api;
-    this.#parts = { ranges: h('div', { class: 'layouts', role: 'group', 'aria-label': 'Range' }), body: h('div', { class: 'page-body overview' }, skeleton(6)) };
+    this.#parts = { ranges: h('div', { class: 'layouts', role: 'group', 'aria-label': t('overview.range') }), body: h('div', { class: 'page-body overview' }, skeleton(6)) };
     this.element = h('div', { class: 'page' },
-      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Overview'), h('span', { class: 'pane-tools' }, this.#parts.ranges))),
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, t('shell.view.overview')), h('span', { class: 'pane-tools' }, this.#parts.ranges))),
       this.#parts.body);
   }
 
@@ -81,34 +81,34 @@ export class OverviewView {
   #paint(overview) {
     const { waiting, totals, decisionTimes, serversDown, calls, complete } = overview;
     const isEmpty = !waiting.count && !Object.values(totals).some(Boolean) && !serversDown.length && !calls.some((period) => period.calls);
-    if (isEmpty) return fill(this.#parts.body, emptyState('overview', 'Nothing to show yet', 'Numbers appear here as soon as agents call tools and propose changes.'));
+    if (isEmpty) return fill(this.#parts.body, emptyState('overview', t('overview.none'), t('overview.noneHow')));
     // An open table stays open while the numbers change.
     const open = [...this.#parts.body.querySelectorAll('figure')].map((figure) => figure.querySelector('details').open);
     const age = this.#range;
     const history = (more) => routeTo('history', null, { age, ...more });
     fill(this.#parts.body,
-      !complete && h('p', { class: 'quiet' }, 'There were too many changes to count all of them, so that some numbers are too small.'),
+      !complete && h('p', { class: 'quiet' }, t('overview.incomplete')),
       h('ul', { class: 'tiles' },
-        tile('Waiting', count(waiting.count), routeTo('inbox'), waiting.oldestAt ? `oldest ${relative(Date.parse(waiting.oldestAt))}` : 'nothing waits', waiting.count > 0 && 'amber'),
-        tile('Time to decision', duration(decisionTimes.medianMs), history(), decisionTimes.count ? `median; 9 of 10 within ${duration(decisionTimes.p90Ms)}` : 'no decisions'),
-        tile('Approved', count(totals.approved), history({ state: 'applied' }), `of ${count(totals.proposed)} proposed`),
-        tile('Rejected', count(totals.rejected), history({ state: 'rejected' }), 'by reviewers or on expiry'),
-        tile('Failed', count(totals.failed), history({ state: 'failed' }), 'or outcome unknown', totals.failed > 0 && 'red'),
-        tile('Servers down', count(serversDown.length), routeTo('servers'), serversDown.length ? quote(serversDown.join(', '), 60) : 'all reached', serversDown.length > 0 && 'red')),
-      waiting.count > 0 && h('section', { class: 'waiting-ages' }, h('h2', null, 'Waiting by age'),
-        barChart({ title: 'Waiting changes', column: 'Age', series: [{ name: 'Waiting', tone: 'amber' }], points: waiting.ages.map(({ below, count: n }) => ({ label: AGE_NAMES[below], values: [n] })) })),
-      h('section', null, h('h2', null, 'Decisions and failures'),
+        tile(t('overview.waiting'), count(waiting.count), routeTo('inbox'), waiting.oldestAt ? t('overview.oldest', { time: relative(Date.parse(waiting.oldestAt)) }) : t('overview.nothingWaits'), waiting.count > 0 && 'amber'),
+        tile(t('overview.timeToDecision'), duration(decisionTimes.medianMs), history(), decisionTimes.count ? t('overview.median', { time: duration(decisionTimes.p90Ms) }) : t('overview.noDecisions')),
+        tile(t('overview.approved'), count(totals.approved), history({ state: 'applied' }), t('overview.ofProposed', { count: totals.proposed })),
+        tile(t('overview.rejected'), count(totals.rejected), history({ state: 'rejected' }), t('overview.rejectedHow')),
+        tile(t('overview.failed'), count(totals.failed), history({ state: 'failed' }), t('overview.failedHow'), totals.failed > 0 && 'red'),
+        tile(t('overview.serversDown'), count(serversDown.length), routeTo('servers'), serversDown.length ? quote(serversDown.join(', '), 60) : t('overview.allReached'), serversDown.length > 0 && 'red')),
+      waiting.count > 0 && h('section', { class: 'waiting-ages' }, h('h2', null, t('overview.byAge')),
+        barChart({ title: t('overview.waitingChanges'), column: t('overview.ageColumn'), series: [{ name: t('overview.waiting'), tone: 'amber' }], points: waiting.ages.map(({ below, count: n }) => ({ label: t(`overview.age.${below}`), values: [n] })) })),
+      h('section', null, h('h2', null, t('overview.decisions')),
         barChart({
-          title: RANGES[age], series: [{ name: 'Approved', tone: 'green' }, { name: 'Rejected', tone: 'grey' }, { name: 'Failed', tone: 'red' }],
+          title: RANGES[age], series: [{ name: t('overview.approved'), tone: 'green' }, { name: t('overview.rejected'), tone: 'grey' }, { name: t('overview.failed'), tone: 'red' }],
           points: overview.periods.map((period) => ({ label: (age === '24h' ? hour : day).format(Date.parse(period.from)), values: [period.approved, period.rejected, period.failed] })),
         })),
-      groups('By agent', 'Agent', overview.agents, ({ name }) => name, ({ name }) => ({ principal: name }), history),
-      groups('By tool', 'Tool', overview.tools, ({ server, name }) => `${server} / ${name}`, ({ server, name }) => ({ server, tool: name }), history),
-      h('section', null, h('h2', null, 'Calls in the last 6 hours'),
-        h('p', { class: 'quiet' }, `${plural(calls.reduce((sum, period) => sum + period.calls, 0), 'tool call')} at this gateway. `, h('a', { href: routeTo('sessions') }, 'Sessions')),
+      groups(t('overview.byAgent'), t('overview.agent'), overview.agents, ({ name }) => name, ({ name }) => ({ principal: name }), history),
+      groups(t('overview.byTool'), t('overview.tool'), overview.tools, ({ server, name }) => `${server} / ${name}`, ({ server, name }) => ({ server, tool: name }), history),
+      h('section', null, h('h2', null, t('overview.lastCalls')),
+        h('p', { class: 'quiet' }, t('overview.calls', { count: calls.reduce((sum, period) => sum + period.calls, 0) }), ' ', h('a', { href: routeTo('sessions') }, t('shell.view.sessions'))),
         h('div', { class: 'chart-pair' },
-          barChart({ title: 'Calls', series: [{ name: 'Answered', tone: 'accent' }, { name: 'Failed', tone: 'red' }], points: calls.map((period) => ({ label: hour.format(Date.parse(period.from)), values: [period.calls - period.failed, period.failed] })) }),
-          barChart({ title: 'Average time to answer', series: [{ name: 'Average', tone: 'accent' }], format: (us) => duration(us / 1000), points: calls.map((period) => ({ label: hour.format(Date.parse(period.from)), values: [period.averageUs] })) }))));
+          barChart({ title: t('overview.callsTitle'), series: [{ name: t('overview.answered'), tone: 'accent' }, { name: t('overview.failed'), tone: 'red' }], points: calls.map((period) => ({ label: hour.format(Date.parse(period.from)), values: [period.calls - period.failed, period.failed] })) }),
+          barChart({ title: t('overview.averageTime'), series: [{ name: t('overview.average'), tone: 'accent' }], format: (us) => duration(us / 1000), points: calls.map((period) => ({ label: hour.format(Date.parse(period.from)), values: [period.averageUs] })) }))));
     this.#parts.body.querySelectorAll('figure').forEach((figure, n) => {
       figure.querySelector('details').open = open[n] ?? false;
     });
@@ -121,9 +121,9 @@ const tile = (name, value, href, detail, tone) => h('li', null, h('a', { class: 
 // Shows a table of outcomes. Each number leads to the history, which has the states of changes instead of their decisions.
 function groups(title, column, rows, nameOf, filterOf, history) {
   if (!rows.length) return null;
-  const columns = [['Proposed', 'proposed', {}], ['Approved', 'approved', { state: 'applied' }], ['Rejected', 'rejected', { state: 'rejected' }], ['Failed', 'failed', { state: 'failed' }]];
-  const cell = (row, [label, key, filter]) => h('td', { class: 'num', data: { label } }, row[key] > 0 ? h('a', { href: history({ ...filterOf(row), ...filter }) }, count(row[key]), h('span', { class: 'sr-only' }, ` ${label.toLowerCase()}`)) : h('span', { class: 'quiet' }, '0'));
+  const columns = [['proposed', {}], ['approved', { state: 'applied' }], ['rejected', { state: 'rejected' }], ['failed', { state: 'failed' }]];
+  const cell = (row, [key, filter]) => h('td', { class: 'num', data: { label: t(`overview.${key}`) } }, row[key] > 0 ? h('a', { href: history({ ...filterOf(row), ...filter }) }, count(row[key]), h('span', { class: 'sr-only' }, ' ', t(`overview.cell.${key}`))) : h('span', { class: 'quiet' }, '0'));
   return h('section', null, h('h2', null, title), h('table', { class: 'records outcomes' },
-    h('thead', null, h('tr', null, h('th', { scope: 'col' }, column), columns.map(([label]) => h('th', { scope: 'col', class: 'num' }, label)))),
+    h('thead', null, h('tr', null, h('th', { scope: 'col' }, column), columns.map(([key]) => h('th', { scope: 'col', class: 'num' }, t(`overview.${key}`))))),
     h('tbody', null, rows.map((row) => h('tr', null, h('td', { data: { label: column } }, h('a', { href: history(filterOf(row)) }, quote(nameOf(row), 80))), columns.map((c) => cell(row, c)))))));
 }

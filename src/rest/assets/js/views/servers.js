@@ -2,9 +2,10 @@
 
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { parts, t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
 import { replaceRoute, routeTo } from '../core/router.js';
-import { count, plural, quote, visibleString } from '../core/text.js';
+import { count, quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { notice } from '../core/announce.js';
 import { explain } from '../core/api.js';
@@ -17,24 +18,17 @@ import { runTrial, waitingTrials } from '../ui/trial.js';
 import { ConnectPage, takeConnecting } from './connect.js';
 
 const POLL_INTERVAL = 10_000;
-const KINDS = { module: 'Built-in module', upstream: 'MCP server' };
+const KINDS = { module: t('servers.kind.module'), upstream: t('servers.kind.upstream') };
 const STATUS = {
-  up: { label: 'Up', tone: 'green', icon: 'check' },
-  connecting: { label: 'Connecting', tone: 'amber', icon: 'refresh' },
-  needs_connection: { label: 'Not connected', tone: 'amber', icon: 'unplugged' },
-  down: { label: 'Down', tone: 'red', icon: 'alert' },
+  up: { label: t('servers.status.up'), tone: 'green', icon: 'check' },
+  connecting: { label: t('servers.status.connecting'), tone: 'amber', icon: 'refresh' },
+  needs_connection: { label: t('servers.status.needs_connection'), tone: 'amber', icon: 'unplugged' },
+  down: { label: t('servers.status.down'), tone: 'red', icon: 'alert' },
 };
 const TRANSPORTS = { stdio: 'stdio', 'streamable-http': 'Streamable HTTP', sse: 'HTTP + SSE', websocket: 'WebSocket' };
-const BREAKERS = {
-  open: 'Circuit open: too many calls failed, so calls are not attempted for a while.',
-  'half-open': 'Circuit half-open: one call is being attempted.',
-};
+const BREAKERS = ['open', 'half-open'];
 
-const MEANINGS = [
-  ['Review', 'A call waits until a person decides on it. That is so for every tool that may write, and for every tool that only claims to read.'],
-  ['Accept', 'You vouch for one definition of a tool. If the tool says that it only reads, or is on the list of known reads, its calls run without review from then on. All other tools are reviewed as before.'],
-  ['Allow', 'You let a tool run without review, whatever it says: a standing rule, which does not apply to your own calls and lasts until somebody revokes it.'],
-];
+const MEANINGS = [[t('servers.review'), t('servers.reviewMeans')], [t('servers.accept'), t('servers.acceptMeans')], [t('servers.allow'), t('servers.allowMeans')]];
 
 /** Returns the number of definitions of a server that wait for a reviewer. */
 export const reviewCount = ({ review }) => (review ? review.new + review.changed + review.reads + (review.known ?? 0) : 0);
@@ -60,7 +54,7 @@ export class ServersView {
   #problemBar = h('div', { class: 'connect-problem', role: 'alert' });
   // The servers of the configuration file, and whether they can be edited here.
   #file = null;
-  #add = h('button', { type: 'button', class: 'add-server', hidden: true, onclick: () => this.#openForm(null) }, icon('plus'), 'Add a server');
+  #add = h('button', { type: 'button', class: 'add-server', hidden: true, onclick: () => this.#openForm(null) }, icon('plus'), t('servers.add'));
   #trials = h('div', { class: 'trials' });
   #trialsText = '';
   #table = h('div', { class: 'server-overview' });
@@ -70,7 +64,7 @@ export class ServersView {
   constructor({ api, me }) {
     this.#api = api;
     this.#me = me;
-    this.#page = [h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'Servers'), this.#count, this.#add), h('p', { class: 'quiet' }, 'The servers behind this gateway, their tools, and how the policy treats calls to each tool.'), meanings()), this.#problemBar, this.#trials, this.#table, this.#body, this.#disabled];
+    this.#page = [h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, t('shell.view.servers')), this.#count, this.#add), h('p', { class: 'quiet' }, t('servers.about')), meanings()), this.#problemBar, this.#trials, this.#table, this.#body, this.#disabled];
     this.element = h('div', { class: 'page' }, this.#page);
     this.#poller = new Poller({
       read: async (signal) => {
@@ -149,7 +143,7 @@ export class ServersView {
   async #decideTrial(id, verdict) {
     try {
       await this.#api.decideTrial(id, verdict);
-      notice(verdict === 'run' ? 'The test runs; its result is shown to whoever asked for it.' : 'The test will not run.', { tone: 'green', iconName: 'check' });
+      notice(t(verdict === 'run' ? 'servers.testRuns' : 'servers.testRefused'), { tone: 'green', iconName: 'check' });
     } catch (error) {
       notice(visibleString(explain(error)), { tone: 'red', iconName: 'alert' });
     }
@@ -184,19 +178,19 @@ export class ServersView {
   }
 
   #announceSaved(result) {
-    notice(`Written to ${visibleString(result.file)}.`, { tone: 'green', iconName: 'check' });
+    notice(t('servers.written', { file: visibleString(result.file) }), { tone: 'green', iconName: 'check' });
     this.#poller.poll();
   }
 
   // Lists the servers that the file has but the gateway does not use.
   #paintDisabled(servers) {
     const disabled = (this.#file?.servers ?? []).filter(({ name, settings }) => settings?.disabled === true && !servers.some((server) => server.name === name));
-    fill(this.#disabled, disabled.length > 0 && h('details', { class: 'fold-section', open: true }, h('summary', null, `${plural(disabled.length, 'disabled server')} in the configuration file`),
+    fill(this.#disabled, disabled.length > 0 && h('details', { class: 'fold-section', open: true }, h('summary', null, t('servers.disabled', { count: disabled.length })),
       h('ul', { class: 'disabled-list' }, disabled.map(({ name }) => h('li', null, h('span', null, quote(name, 64)),
         this.#file.mayEdit && h('span', { class: 'server-actions' },
-          h('button', { type: 'button', onclick: () => this.#enable(name) }, 'Enable'),
-          h('button', { type: 'button', onclick: () => this.#openForm(name) }, 'Change'),
-          h('button', { type: 'button', onclick: () => this.#openRemoval(name) }, 'Remove')))))));
+          h('button', { type: 'button', onclick: () => this.#enable(name) }, t('servers.enable')),
+          h('button', { type: 'button', onclick: () => this.#openForm(name) }, t('servers.change')),
+          h('button', { type: 'button', onclick: () => this.#openRemoval(name) }, t('servers.remove'))))))));
   }
 
   #paint(servers) {
@@ -205,7 +199,7 @@ export class ServersView {
     this.#count.textContent = count(servers.length);
     this.#paintDisabled(servers);
     if (!servers.length) {
-      fill(this.#body, emptyState('servers', 'No servers', 'Paste the mcpServers block of your MCP client into the configuration, or enable a module.'));
+      fill(this.#body, emptyState('servers', t('servers.none'), t('servers.noneHow')));
       return;
     }
     const text = JSON.stringify(servers);
@@ -240,15 +234,15 @@ export class ServersView {
 
 // Formats a line such as `Previews: recipes for 4 tools, with the shipped set filesystem.`
 function previews({ sets = [], tools = [] }) {
-  if (!tools.length) return ['Previews: none; reviewers see only the arguments.'];
-  return [`Previews: recipes for ${plural(tools.length, 'tool')}`, sets.length > 0 && [`, with the shipped ${sets.length === 1 ? 'set' : 'sets'} `, quote(sets.join(', '), 200)], '.'].flat().filter(Boolean);
+  if (!tools.length) return t('servers.noPreviews');
+  return parts(sets.length === 0 ? 'servers.previews' : sets.length === 1 ? 'servers.previewsOfSet' : 'servers.previewsOfSets', { count: tools.length, sets: quote(sets.join(', '), 200) });
 }
 
 // Explains what a reviewer can decide about a tool.
 function meanings() {
-  return h('details', { class: 'fold-section meanings' }, h('summary', null, 'What reviewing, accepting and allowing mean'),
+  return h('details', { class: 'fold-section meanings' }, h('summary', null, t('servers.meanings')),
     h('dl', null, MEANINGS.map(([term, text]) => h('div', null, h('dt', null, term), h('dd', null, text)))),
-    h('p', { class: 'quiet' }, 'What you accept or allow is one definition from one command or address. When either changes, calls are reviewed again.'));
+    h('p', { class: 'quiet' }, t('servers.meaningsNote')));
 }
 
 // The section about the account already says what to do.
@@ -270,7 +264,7 @@ class ServerCard {
   #text = '';
   #isOpen = false;
   #isLoading = false;
-  #more = h('button', { type: 'button', class: 'link server-more', onclick: () => this.#open() }, 'Tools and policy', icon('chevron'));
+  #more = h('button', { type: 'button', class: 'link server-more', onclick: () => this.#open() }, t('servers.toolsAndPolicy'), icon('chevron'));
 
   constructor(name, api, me, poller, actions) {
     this.#actions = actions;
@@ -355,28 +349,28 @@ class ServerCard {
       h('div', { class: 'card-head' },
         h('h2', null, quote(server.name, 80)),
         h('div', { class: 'server-badges' },
-          n > 0 && h('span', { class: 'badge state tone-amber' }, icon('eye'), `${count(n)} to review`),
-          server.breaker && server.breaker !== 'closed' && h('span', { class: `badge state tone-${server.breaker === 'open' ? 'red' : 'amber'}`, title: BREAKERS[server.breaker] }, icon('unplugged'), `Circuit ${visibleString(server.breaker)}`),
+          n > 0 && h('span', { class: 'badge state tone-amber' }, icon('eye'), t('servers.toReview', { count: n })),
+          server.breaker && server.breaker !== 'closed' && h('span', { class: `badge state tone-${server.breaker === 'open' ? 'red' : 'amber'}`, title: BREAKERS.includes(server.breaker) && t(`servers.breaker.${server.breaker}`) }, icon('unplugged'), BREAKERS.includes(server.breaker) ? t(`servers.circuit.${server.breaker}`) : visibleString(server.breaker)),
           h('span', { class: `badge state tone-${tone}` }, icon(name), label))),
-      h('p', { class: 'quiet server-line' }, [KINDS[server.kind] ?? visibleString(String(server.kind)), ...connection.map((t) => visibleString(String(t))), server.required && 'required'].filter(Boolean).join(' · ')),
+      h('p', { class: 'quiet server-line' }, [KINDS[server.kind] ?? visibleString(String(server.kind)), ...connection.map((t) => visibleString(String(t))), server.required && t('servers.required')].filter(Boolean).join(' · ')),
       server.target && h('p', { class: 'server-target' }, h('code', null, quote(server.target, 300))),
-      server.kind === 'upstream' && server.previews && h('p', { class: 'quiet server-line' }, ...previews(server.previews)),
-      server.previews?.suggested && h('p', { class: 'quiet server-line' }, 'By its own name it is the ', quote(server.previews.suggested, 60), ' server, which anybody can claim. If you know that it is, write ', h('code', null, `previews: ${visibleString(server.previews.suggested)}`), ' below this server in the configuration.'),
+      server.kind === 'upstream' && server.previews && h('p', { class: 'quiet server-line' }, previews(server.previews)),
+      server.previews?.suggested && h('p', { class: 'quiet server-line' }, parts('servers.suggested', { name: quote(server.previews.suggested, 60), line: h('code', null, `previews: ${visibleString(server.previews.suggested)}`) })),
       accountSection({ server: server.name, account: server.account, me: this.#me, isJustConnected: this.#isJustConnected, disconnect: () => this.#disconnect() }),
       server.status !== 'up' && server.kind === 'upstream' && !isUnconnected(server) && h('div', { class: `banner tone-${server.status === 'down' ? 'red' : 'amber'} why-down` }, icon('alert'), h('div', null,
-        h('p', null, server.lastError ? quote(server.lastError, 500) : server.status === 'connecting' ? 'It has not answered yet.' : 'The reason is not known.', server.since && h('span', { class: 'quiet' }, server.status === 'connecting' ? ' · connecting since ' : ' · ', time(server.since))),
-        server.stderrError && h('p', { class: 'stderr' }, h('span', { class: 'quiet' }, 'Error on stderr: '), h('code', null, quote(server.stderrError, 500))),
-        server.lastStderr && server.lastStderr !== server.stderrError && h('p', { class: 'stderr' }, h('span', { class: 'quiet' }, 'Last line on stderr: '), h('code', null, quote(server.lastStderr, 500))),
-        server.restarts > 0 && h('p', { class: 'quiet' }, `Restarted ${plural(server.restarts, 'time')} so far.`))),
-      server.leftOut?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, `${count(server.leftOut.length)} left out`), h('ul', { class: 'left-out' }, server.leftOut.slice(0, 100).map((text) => h('li', null, quote(text, 300))))),
+        h('p', null, server.lastError ? quote(server.lastError, 500) : t(server.status === 'connecting' ? 'servers.notAnswered' : 'servers.reasonUnknown'), server.since && h('span', { class: 'quiet' }, ' · ', server.status === 'connecting' ? parts('servers.connectingSince', { time: time(server.since) }) : time(server.since))),
+        server.stderrError && h('p', { class: 'stderr' }, h('span', { class: 'quiet' }, t('servers.stderrError'), ' '), h('code', null, quote(server.stderrError, 500))),
+        server.lastStderr && server.lastStderr !== server.stderrError && h('p', { class: 'stderr' }, h('span', { class: 'quiet' }, t('servers.lastStderr'), ' '), h('code', null, quote(server.lastStderr, 500))),
+        server.restarts > 0 && h('p', { class: 'quiet' }, t('servers.restarted', { count: server.restarts })))),
+      server.leftOut?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, t('servers.leftOut', { count: server.leftOut.length })), h('ul', { class: 'left-out' }, server.leftOut.slice(0, 100).map((text) => h('li', null, quote(text, 300))))),
       server.details?.length > 0 && h('ul', { class: 'quiet server-line' }, server.details.slice(0, 100).map((text) => h('li', null, quote(text, 300)))),
-      server.warnings?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, plural(server.warnings.length, 'warning')), h('ul', { class: 'left-out' }, server.warnings.slice(0, 100).map((text) => h('li', null, quote(text, 300))))),
-      h('dl', { class: 'figures' }, [['Tools', server.tools], ['Resources', server.resources], ['Prompts', server.prompts], ['In flight', server.inFlight], ['Restarts', server.restarts]]
-        .filter(([, value]) => typeof value === 'number').map(([label_, value]) => h('div', null, h('dt', null, label_), h('dd', null, count(value))))),
+      server.warnings?.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, t('servers.warnings', { count: server.warnings.length })), h('ul', { class: 'left-out' }, server.warnings.slice(0, 100).map((text) => h('li', null, quote(text, 300))))),
+      h('dl', { class: 'figures' }, ['tools', 'resources', 'prompts', 'inFlight', 'restarts']
+        .filter((figure) => typeof server[figure] === 'number').map((figure) => h('div', null, h('dt', null, t(`servers.figure.${figure}`)), h('dd', null, count(server[figure]))))),
       this.#mayEdit && h('div', { class: 'server-actions' },
-        h('button', { type: 'button', onclick: (event) => this.#test(event.currentTarget) }, 'Test'),
-        h('button', { type: 'button', onclick: this.#actions.change }, 'Change'),
-        h('button', { type: 'button', onclick: this.#actions.remove }, 'Remove')));
+        h('button', { type: 'button', onclick: (event) => this.#test(event.currentTarget) }, t('servers.test')),
+        h('button', { type: 'button', onclick: this.#actions.change }, t('servers.change')),
+        h('button', { type: 'button', onclick: this.#actions.remove }, t('servers.remove'))));
     if (!this.#rest.hasChildNodes() && server.tools > 0) fill(this.#rest, this.#more);
   }
 }

@@ -2,8 +2,11 @@
 
 export default {
   'common.cancel': 'Cancel',
+  'common.clearFilter': 'Clear the filter',
   'common.done': 'Done',
   'common.loadOlder': 'Load older',
   'common.loadOlderFailed': 'Load older ({problem})',
+  'common.noMatch': 'Nothing matches',
+  'common.nothingYet': 'Nothing here yet',
   'common.open': 'Open',
 };
