@@ -83,7 +83,7 @@ export const focused = (page, selector, message) => holds(() => page.evaluate((s
 /** Waits until no element exceeds the screen, except those that scroll sideways by design. */
 export const fitsScreen = (page, message) => becomes(() => page.evaluate(() => [...document.querySelectorAll('#app *')].filter((e) => {
   const { right, left, width } = e.getBoundingClientRect();
-  return width > 1 && !e.closest('.sr-only, .skip, .chips') && (right > innerWidth + 1 || left < -1);
+  return width > 1 && !e.closest('.sr-only, .skip, .chips, .chart-table') && (right > innerWidth + 1 || left < -1);
 }).map((e) => `${e.tagName}.${e.className}`)), [], message);
 
 /** Asserts that no problems were recorded except those that match one of `expected`. */

@@ -19,7 +19,7 @@ export default {
   'overview.oldest': 'älteste {time}',
   'overview.nothingWaits': 'nichts offen',
   'overview.timeToDecision': 'Zeit bis zur Entscheidung',
-  'overview.median': 'Median; 9 von 10 innerhalb von {time}',
+  'overview.median': 'Median; 9 von 10 in {time}',
   'overview.noDecisions': 'keine Entscheidungen',
   'overview.approved': 'Freigegeben',
   'overview.ofProposed': 'von {count} vorgeschlagenen',

@@ -1,0 +1,129 @@
+// Tests the dashboard in German: every page fits its screen, is accessible and shows no English text of its own.
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import english from '../../src/rest/assets/js/locales/en.js';
+import german from '../../src/rest/assets/js/locales/de.js';
+import { assertClean, becomes, fitsScreen, launch, live, newPage } from './lib/browser.mjs';
+import { Gateway } from './lib/gateway.mjs';
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+// What the gateway, its servers and agents wrote.
+const FOREIGN = '.quote, code, pre, q, .mono, [lang], .diff-fields th, .facts dt, .me';
+
+let browser;
+let gateway;
+let pages;
+before(async () => {
+  browser = await launch();
+  gateway = await Gateway.start({ flood: true });
+  // The event does not occur here.
+  gateway.reconfigure({ webhooks: { looks: { url: 'http://127.0.0.1:9/hook', format: 'text', events: ['rule.expired'] } } });
+  const issueId = await gateway.issue('Deutsch');
+  const update = await gateway.propose('update_issue', { issueId, title: 'Deutsches Thema', description: 'Eine Zeile\nNoch eine Zeile' });
+  const remove = await gateway.propose('delete_issue', { issueId: await gateway.issue('Veraltetes') });
+  const rejected = await gateway.proposeIssue('Abgelehntes');
+  await gateway.decide(rejected, 'reject', 'Nein, danke');
+  for (const [verdict, which, principal] of [['allow', 'exact', 'same'], ['deny', 'exact', 'any']]) await gateway.api(`changes/${rejected}/rule`, { body: { verdict, arguments: which, principal, for: 3600, comment: 'Eine Regel' } });
+  await (await gateway.mcp({ name: 'deutsch', version: '1' }))('create_project', { name: 'Deutsch', key: 'DE' });
+  const projectId = await gateway.project();
+  const calls = ['Erstes', 'Zweites'].map((title) => ({ name: 'create_issue', arguments: { projectId, title, type: 'Bug' } }));
+  const { planId } = (await gateway.tool('propose_plan', { title: 'Zwei Themen', calls })).structuredContent;
+  for (const title of ['Drittes', 'Viertes']) await gateway.proposeIssue(title, {}, { key: gateway.key('agent', 'robot') });
+  const bundle = (await gateway.api('bundles')).value.bundles.find(({ principal }) => principal === 'robot');
+  pages = {
+    inbox: ['/#/inbox', '.row'], update: [`/#/inbox/${update}`, '.timeline'], deletion: [`/#/inbox/${remove}`, '.timeline'], history: ['/#/history', '.row'], rejected: [`/#/history/${rejected}`, '.timeline'],
+    plan: [`/#/plans/${planId}`, '.plan-decision .buttons'], bundle: [`/#/bundles/${bundle.id}`, '.plan-decision .buttons'], overview: ['/#/overview', '.tile'], rules: ['/#/rules', '.rule'], audit: ['/#/audit', '.records'],
+    trail: [`/#/audit/${update}`, '.records'], sessions: ['/#/sessions', '.records'], keys: ['/#/keys', '.records'], servers: ['/#/servers', '.card'], webhooks: ['/#/webhooks', '.hook'],
+  };
+});
+after(async () => {
+  await browser?.close();
+  await gateway?.end();
+});
+
+const forms = (texts) => Object.entries(texts).flatMap(([key, text]) => Object.values(typeof text === 'string' ? [text] : text).map((form) => [key, form]));
+const piecesOf = (form) => form.split(/\{\w+\}/).map((piece) => piece.trim());
+const germanPieces = new Set(forms(german).flatMap(([, form]) => piecesOf(form)));
+
+const patterns = forms(english).filter(([key]) => JSON.stringify(english[key]) !== JSON.stringify(german[key])).flatMap(([key, form]) => {
+  const pieces = piecesOf(form);
+  // Nodes may stand in the place of values, so each part of a sentence counts, if it is longer than a word such as `of`.
+  const parts = pieces.filter((piece) => /[A-Za-z]{4}/.test(piece) && !germanPieces.has(piece)).map((piece) => [key, new RegExp(`^${escape(piece)}$`)]);
+  const whole = pieces.length > 1 && /[A-Za-z]{4}.*[A-Za-z]{4}/.test(pieces.join(' ')) ? [[key, new RegExp(`^${pieces.map(escape).join('.+')}$`)]] : [];
+  return [...parts, ...whole];
+});
+/** Returns the key of the English text that a text of the page shows, or undefined. */
+const englishKey = (text) => patterns.find(([, pattern]) => pattern.test(text))?.[0];
+
+function escape(text) {
+  return text.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
+}
+
+/** Returns the texts that the page itself shows or tells a screen reader. */
+const textsOf = (page) => page.evaluate((foreign) => {
+  const isOwn = (element) => element && !element.closest(foreign) && !element.closest('script, style, noscript, [hidden]');
+  const texts = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) if (isOwn(walker.currentNode.parentElement)) texts.push(walker.currentNode.data);
+  for (const element of document.querySelectorAll('[aria-label], [title], [placeholder]')) {
+    if (isOwn(element)) texts.push(...['aria-label', 'title', 'placeholder'].map((name) => element.getAttribute(name)).filter(Boolean));
+  }
+  return [...new Set(texts.map((text) => text.trim().replace(/\s+/g, ' ')).filter(Boolean)), document.title];
+}, FOREIGN);
+
+async function check(page, name, width) {
+  if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, `german-${name}-${width}.png`) });
+  await fitsScreen(page, `${name} is wider than the screen`);
+  await becomes(() => page.evaluate(() => document.documentElement.scrollWidth), width, name);
+  await page.evaluate(AXE);
+  const found = await page.evaluate(async () => (await window.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'] })).violations
+    .filter(({ impact }) => ['serious', 'critical'].includes(impact)).map(({ id, nodes }) => [id, nodes[0].html.slice(0, 160)]));
+  assert.deepEqual(found, [], name);
+  return (await textsOf(page)).map((text) => [name, text, englishKey(text)]).filter(([, , key]) => key);
+}
+
+for (const [width, height] of [[1280, 800], [360, 740]]) {
+  test(`every page is German at ${width} pixels`, async () => {
+    const page = await newPage(browser, gateway, { width, height, bypassCSP: true });
+    await page.addInitScript(() => localStorage.setItem('countersign.language', 'de'));
+    await page.goto(gateway.url);
+    await page.getByLabel('Zugangsschlüssel').waitFor();
+    const found = await check(page, 'sign-in', width);
+    await page.getByLabel('Zugangsschlüssel').fill(gateway.key('admin', 'alice'));
+    await page.getByRole('button', { name: 'Anmelden' }).click();
+    await live(page);
+    for (const [name, [route, loaded]] of Object.entries(pages)) {
+      await page.goto(`${gateway.url}${route}`);
+      await page.locator(`main ${loaded}`).first().waitFor();
+      found.push(...await check(page, name, width));
+    }
+    assert.deepEqual(found, [], 'English texts');
+    assertClean(page);
+    await page.context().close();
+  });
+}
+
+test('the language is chosen in the header and otherwise that of the browser', async () => {
+  const context = await browser.newContext({ locale: 'de-AT', viewport: { width: 1280, height: 800 } });
+  const page = await newPage(browser, gateway, { context });
+  await page.goto(gateway.url);
+  await page.getByLabel('Zugangsschlüssel').fill(gateway.key('reviewer', 'bob'));
+  await page.getByRole('button', { name: 'Anmelden' }).click();
+  await live(page);
+  const language = () => page.locator('html').getAttribute('lang');
+  await becomes(language, 'de');
+  await page.getByRole('button', { name: 'Sprache' }).click();
+  await page.getByRole('button', { name: 'English' }).click();
+  await page.getByRole('link', { name: 'Overview' }).waitFor();
+  await becomes(language, 'en');
+  await page.reload();
+  await page.getByRole('button', { name: 'Language' }).click();
+  await page.getByRole('button', { name: 'As the browser' }).click();
+  await page.getByRole('link', { name: 'Übersicht' }).waitFor();
+  assertClean(page);
+  await context.close();
+});
