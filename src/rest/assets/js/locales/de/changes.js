@@ -12,7 +12,7 @@ export default {
   'changes.copyEndpoint': 'Adresse für Agenten kopieren',
   'changes.firstSteps': 'Zurück zu den ersten Schritten',
   'changes.openPlan': 'Plan öffnen',
-  'changes.reviewTogether': 'Gemeinsam prüfen',
+  'changes.reviewTogether': 'Bündel prüfen',
   'changes.blocked': 'Der Browser blockiert Benachrichtigungen dieser Seite. Sie können sie in seinen Einstellungen für diese Website erlauben.',
   'changes.notified': 'Sie werden über neue Änderungen benachrichtigt, während diese Seite im Hintergrund ist.',
   'changes.notNotified': 'Benachrichtigungen sind aus.',
