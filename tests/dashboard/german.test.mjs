@@ -7,12 +7,12 @@ import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import english from '../../src/rest/assets/js/locales/en.js';
 import german from '../../src/rest/assets/js/locales/de.js';
-import { assertClean, becomes, fitsScreen, launch, live, newPage } from './lib/browser.mjs';
+import { assertClean, becomes, fitsScreen, holds, launch, live, newPage } from './lib/browser.mjs';
 import { Gateway } from './lib/gateway.mjs';
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 // What the gateway, its servers and agents wrote.
-const FOREIGN = '.quote, code, pre, q, .mono, [lang], .diff-fields th, .facts dt, .me';
+const FOREIGN = '.quote, code, pre, q, .mono, .facts-small dt, [lang]:not(html), .me';
 
 let browser;
 let gateway;
@@ -58,6 +58,7 @@ const patterns = forms(english).filter(([key]) => JSON.stringify(english[key]) !
 });
 /** Returns the key of the English text that a text of the page shows, or undefined. */
 const englishKey = (text) => patterns.find(([, pattern]) => pattern.test(text))?.[0];
+const englishOn = (name, texts) => texts.map((text) => [name, text, englishKey(text)]).filter(([, , key]) => key);
 
 function escape(text) {
   return text.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
@@ -83,8 +84,12 @@ async function check(page, name, width) {
   const found = await page.evaluate(async () => (await window.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'] })).violations
     .filter(({ impact }) => ['serious', 'critical'].includes(impact)).map(({ id, nodes }) => [id, nodes[0].html.slice(0, 160)]));
   assert.deepEqual(found, [], name);
-  return (await textsOf(page)).map((text) => [name, text, englishKey(text)]).filter(([, , key]) => key);
+  return englishOn(name, await textsOf(page));
 }
+
+// The dialogs with the page and the button that open them.
+const DIALOGS = [['keyboard', 'inbox', '.top [title^="Tastenkürzel"]'], ['edit', 'update', '.detail-actions button'], ['standing rule', 'update', '.detail-actions button:nth-of-type(2)'], ['key', 'keys', '.page-head button'],
+  ['revoke', 'rules', '.revoke'], ['export', 'audit', '.export'], ['server', 'servers', '.add-server']];
 
 for (const [width, height] of [[1280, 800], [360, 740]]) {
   test(`every page is German at ${width} pixels`, async () => {
@@ -100,6 +105,15 @@ for (const [width, height] of [[1280, 800], [360, 740]]) {
       await page.goto(`${gateway.url}${route}`);
       await page.locator(`main ${loaded}`).first().waitFor();
       found.push(...await check(page, name, width));
+    }
+    for (const [name, place, button] of DIALOGS.filter(([name]) => width > 960 || name !== 'keyboard')) {
+      const [route, loaded] = pages[place];
+      await page.goto(`${gateway.url}${route}`);
+      await page.locator(`main ${loaded}`).first().waitFor();
+      await page.locator(button).first().click();
+      await page.getByRole('dialog').waitFor();
+      found.push(...await check(page, `dialog ${name}`, width));
+      await page.keyboard.press('Escape');
     }
     assert.deepEqual(found, [], 'English texts');
     assertClean(page);
@@ -120,6 +134,8 @@ test('the language is chosen in the header and otherwise that of the browser', a
   await page.getByRole('button', { name: 'English' }).click();
   await page.getByRole('link', { name: 'Overview' }).waitFor();
   await becomes(language, 'en');
+  // The test above would find them.
+  await holds(async () => englishOn('', await textsOf(page)).length, (n) => n > 5);
   await page.reload();
   await page.getByRole('button', { name: 'Language' }).click();
   await page.getByRole('button', { name: 'As the browser' }).click();
