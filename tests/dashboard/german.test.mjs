@@ -80,6 +80,7 @@ async function check(page, name, width) {
   if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, `german-${name}-${width}.png`) });
   await fitsScreen(page, `${name} is wider than the screen`);
   await becomes(() => page.evaluate(() => document.documentElement.scrollWidth), width, name);
+  await becomes(() => page.evaluate(() => [...document.querySelectorAll('dialog, dialog *')].filter((e) => e.clientWidth > 1 && e.scrollWidth > e.clientWidth + 1 && getComputedStyle(e).overflowX !== 'visible' && !e.matches('input')).map((e) => e.className)), [], name);
   await page.evaluate(AXE);
   const found = await page.evaluate(async () => (await window.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'] })).violations
     .filter(({ impact }) => ['serious', 'critical'].includes(impact)).map(({ id, nodes }) => [id, nodes[0].html.slice(0, 160)]));

@@ -197,7 +197,7 @@ export class AuditView {
     return [
       h('div', { class: 'with-copy' }, h('span', { class: 'quiet' }, t('audit.head', { number: this.#head.seq }), ' '),
         h('code', { class: 'breakable' }, visibleString(this.#head.hash)), copyButton(String(this.#head.hash), t('audit.copyHead'))),
-      isIntact ? compared > 0 && h('p', { class: 'chain-ok' }, icon('check'), parts('audit.compared', { count: compared, command: h('code', null, 'countersign audit verify') }))
+      isIntact ? compared > 0 && h('p', { class: 'chain-ok' }, icon('check'), h('span', null, parts('audit.compared', { count: compared, command: h('code', null, 'countersign audit verify') })))
         : h('p', { class: 'banner tone-red', role: 'alert' }, icon('alert'), h('span', null, h('strong', null, t('audit.broken')), ' ', parts('audit.brokenHow', { command: h('code', null, 'countersign audit verify') }))),
     ];
   }

@@ -5,7 +5,7 @@ export default {
   'keys.column.role': 'Rolle',
   'keys.column.owner': 'Inhaber',
   'keys.column.created': 'Angelegt',
-  'keys.column.lastUsed': 'Zuletzt genutzt',
+  'keys.column.lastUsed': 'Genutzt',
   'keys.column.state': 'Status',
   'keys.role.agent': 'Agent: ruft Tools auf und schlägt Änderungen vor',
   'keys.role.viewer': 'Viewer: sieht Änderungen, ohne zu entscheiden',
