@@ -29,6 +29,7 @@ import webhooks from './de/webhooks.js';
 
 // Parts of pages.
 import common from './de/common.js';
+import controls from './de/controls.js';
 
 export default {
   ...account,
@@ -51,4 +52,5 @@ export default {
 
   // Parts of pages.
   ...common,
+  ...controls,
 };

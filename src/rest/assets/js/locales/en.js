@@ -20,6 +20,7 @@ import webhooks from './en/webhooks.js';
 
 // Parts of pages.
 import common from './en/common.js';
+import controls from './en/controls.js';
 
 export default {
   ...account,
@@ -42,4 +43,5 @@ export default {
 
   // Parts of pages.
   ...common,
+  ...controls,
 };

@@ -1,5 +1,6 @@
 // Switches between compact and comfortable rows and remembers the choice in this browser.
 
+import { t } from '../core/locale.js';
 import { preference, setPreference } from '../core/prefs.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
@@ -17,7 +18,7 @@ export function applyDensity() {
 }
 
 export function densityButton() {
-  const button = h('button', { type: 'button', class: 'ghost icon-only density', 'aria-label': 'Compact rows', onclick: () => {
+  const button = h('button', { type: 'button', class: 'ghost icon-only density', 'aria-label': t('controls.compactRows'), onclick: () => {
     setPreference('density', isCompact() ? 'comfortable' : 'compact');
     applyDensity();
     paint();
@@ -25,7 +26,7 @@ export function densityButton() {
   } });
   const paint = () => {
     button.setAttribute('aria-pressed', String(isCompact()));
-    button.title = isCompact() ? 'Comfortable rows' : 'Compact rows';
+    button.title = t(isCompact() ? 'controls.comfortableRows' : 'controls.compactRows');
     fill(button, icon(isCompact() ? 'compact' : 'rows'));
   };
   paint();

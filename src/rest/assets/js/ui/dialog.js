@@ -2,6 +2,7 @@
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { t } from '../core/locale.js';
 
 let number = 0;
 
@@ -16,7 +17,7 @@ export function openDialog({ title, className = '', build, closing = null, close
   const requestClose = () => (closing?.() === false ? undefined : close());
   const dialog = h('dialog', { class: `sheet ${className}`.trim(), 'aria-labelledby': id },
     h('div', { class: 'sheet-head' }, h('h2', { id, tabindex: '-1' }, title),
-      h('button', { type: 'button', class: 'ghost icon-only', 'aria-label': 'Close', onclick: requestClose }, icon('cross'))));
+      h('button', { type: 'button', class: 'ghost icon-only', 'aria-label': t('controls.close'), onclick: requestClose }, icon('cross'))));
   dialog.append(...[build(close)].flat().filter(Boolean));
   // A click outside closes the dialog, unless it began inside, as when text is selected.
   let pressed = null;

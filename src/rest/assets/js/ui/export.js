@@ -5,10 +5,11 @@ import { explain } from '../core/api.js';
 import { notice } from '../core/announce.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { t } from '../core/locale.js';
 import { visibleString } from '../core/text.js';
 import { openDialog } from './dialog.js';
 
-const FORMATS = [['jsonl', 'JSON lines', 'Everything that the hashes cover, for verification or archiving.'], ['csv', 'CSV', 'For a spreadsheet. Formulas are neutralised.']];
+const formats = () => [['jsonl', t('controls.exportJsonl'), t('controls.exportJsonlHelp')], ['csv', 'CSV', t('controls.exportCsvHelp')]];
 
 /** Returns `{since, until}` of two optional days of date fields, both included, in the local time zone. */
 export function spanOf(from, to) {
@@ -25,41 +26,41 @@ export function openExport({ load }) {
   const error = h('p', { class: 'edit-errors', role: 'alert' });
   const from = h('input', { type: 'date', id: 'export-from' });
   const to = h('input', { type: 'date', id: 'export-to' });
-  const save = h('button', { type: 'submit', class: 'primary' }, icon('download'), h('span', null, 'Export'));
+  const save = h('button', { type: 'submit', class: 'primary' }, icon('download'), h('span', null, t('controls.exportSave')));
   let format = 'jsonl';
   const submit = async (event) => {
     event.preventDefault();
     fill(error);
     if (from.value && to.value && from.value > to.value) {
-      fill(error, icon('alert'), 'The first day is after the last one.');
+      fill(error, icon('alert'), t('controls.exportOrder'));
       return;
     }
     save.disabled = true;
-    save.lastChild.textContent = 'Reading the trail…';
+    save.lastChild.textContent = t('controls.exportReading');
     try {
       const { name, blob } = await load({ format, ...spanOf(from.value, to.value), signal: abort.signal });
       download(blob, name);
       dialog.close();
-      notice(`The audit trail was saved as ${name}.`, { tone: 'green', iconName: 'check' });
+      notice(t('controls.exportSaved', { name }), { tone: 'green', iconName: 'check' });
     } catch (problem) {
       if (abort.signal.aborted) return;
       save.disabled = false;
-      save.lastChild.textContent = 'Export';
-      fill(error, icon('alert'), visibleString(problem.status === 404 ? 'This gateway cannot export the audit trail.' : explain(problem)));
+      save.lastChild.textContent = t('controls.exportSave');
+      fill(error, icon('alert'), visibleString(problem.status === 404 ? t('controls.exportMissing') : explain(problem)));
     }
   };
   const dialog = openDialog({
-    title: 'Export the audit trail',
+    title: t('controls.exportTitle'),
     build: (close) => h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit },
-      h('fieldset', { class: 'radios export-formats' }, h('legend', null, 'Format'), FORMATS.map(([value, label, explanation]) => h('label', null,
+      h('fieldset', { class: 'radios export-formats' }, h('legend', null, t('controls.exportFormat')), formats().map(([value, label, explanation]) => h('label', null,
         h('input', { type: 'radio', name: 'export-format', value, checked: value === format, onchange: () => { format = value; } }),
         h('span', null, label, h('span', { class: 'quiet' }, ` ${explanation}`))))),
       h('div', { class: 'export-span' },
-        h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'export-from' }, 'From'), from),
-        h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'export-to' }, 'To and including'), to)),
-      h('p', { class: 'quiet' }, 'Days are in this browser’s time zone. Leave both empty to export the whole trail, oldest entry first.'),
+        h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'export-from' }, t('controls.exportFrom')), from),
+        h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'export-to' }, t('controls.exportTo')), to)),
+      h('p', { class: 'quiet' }, t('controls.exportDays')),
       error,
-      h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, 'Cancel'), save)),
+      h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('common.cancel')), save)),
     closed: () => abort.abort(),
   });
   dialog.querySelector('input').focus();

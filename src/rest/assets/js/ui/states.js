@@ -3,6 +3,7 @@
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { explain } from '../core/api.js';
+import { t } from '../core/locale.js';
 import { visibleString } from '../core/text.js';
 
 export function emptyState(iconName, title, ...text) {
@@ -12,9 +13,15 @@ export function emptyState(iconName, title, ...text) {
 
 export function errorState(error, retry) {
   return h('div', { class: 'empty error', role: 'alert' }, h('span', { class: 'empty-icon' }, icon('alert')),
-    h('p', { class: 'empty-title' }, error.status === 403 ? 'Not allowed' : error.code === 'CHANGE_NOT_FOUND' ? 'Change not found' : error.status === 404 ? 'Not found' : 'Something went wrong'),
+    h('p', { class: 'empty-title' }, titleOf(error)),
     h('p', null, visibleString(explain(error))),
-    retry && h('button', { type: 'button', onclick: retry }, 'Try again'));
+    retry && h('button', { type: 'button', onclick: retry }, t('controls.tryAgain')));
+}
+
+function titleOf({ status, code }) {
+  if (status === 403) return t('controls.notAllowed');
+  if (code === 'CHANGE_NOT_FOUND') return t('controls.changeNotFound');
+  return t(status === 404 ? 'controls.notFound' : 'controls.wentWrong');
 }
 
 /** Returns a banner about a problem. */
