@@ -30,6 +30,7 @@ import webhooks from './de/webhooks.js';
 // Parts of pages.
 import common from './de/common.js';
 import controls from './de/controls.js';
+import list from './de/list.js';
 
 export default {
   ...account,
@@ -53,4 +54,5 @@ export default {
   // Parts of pages.
   ...common,
   ...controls,
+  ...list,
 };

@@ -21,6 +21,7 @@ import webhooks from './en/webhooks.js';
 // Parts of pages.
 import common from './en/common.js';
 import controls from './en/controls.js';
+import list from './en/list.js';
 
 export default {
   ...account,
@@ -44,4 +45,5 @@ export default {
   // Parts of pages.
   ...common,
   ...controls,
+  ...list,
 };

@@ -2,6 +2,7 @@
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { parts } from '../core/locale.js';
 import { quote, visibleString, short } from '../core/text.js';
 import { operationOf, proposerName, stateOf, transportOf } from '../core/vocab.js';
 
@@ -29,7 +30,7 @@ export function stateBadge(state) {
 /** Creates a line such as `local-agent via Claude Code`. */
 export function proposerLine(proposer) {
   const name = quote(proposerName(proposer), 40);
-  return proposer.clientName ? h('span', { class: 'proposer' }, name, ' via ', quote(proposer.clientName, 40)) : h('span', { class: 'proposer' }, name);
+  return h('span', { class: 'proposer' }, proposer.clientName ? parts('list.proposerVia', { agent: name, client: quote(proposer.clientName, 40) }) : name);
 }
 
 /** Creates a line such as `WebSocket · MCP 2025-11-25`. Without its name, the revision could be taken for a date. */

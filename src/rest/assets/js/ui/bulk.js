@@ -4,7 +4,8 @@ import { explain } from '../core/api.js';
 import { announce } from '../core/announce.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { plural, quote, visibleString } from '../core/text.js';
+import { t } from '../core/locale.js';
+import { quote, visibleString } from '../core/text.js';
 import { stateOf } from '../core/vocab.js';
 import { operationGlyph } from './badges.js';
 import { openDialog } from './dialog.js';
@@ -14,19 +15,19 @@ const MAX_COMMENT = 2000;
 
 /** The bar below the list, which is visible while changes are selected. */
 export class BulkBar {
-  element = h('div', { class: 'bulk', role: 'region', 'aria-label': 'Selected changes', hidden: true });
+  element = h('div', { class: 'bulk', role: 'region', 'aria-label': t('list.selectedChanges'), hidden: true });
 
   constructor({ approve, reject, clear }) {
     this.count = h('strong');
     fill(this.element, this.count, h('div', { class: 'buttons' },
-      h('button', { type: 'button', class: 'ghost', onclick: clear }, 'Clear'),
-      h('button', { type: 'button', class: 'reject', data: { act: 'reject-all' }, onclick: reject }, icon('cross'), 'Reject', h('kbd', { 'aria-hidden': 'true' }, 'R')),
-      h('button', { type: 'button', class: 'approve', data: { act: 'approve-all' }, onclick: approve }, icon('check'), 'Approve', h('kbd', { 'aria-hidden': 'true' }, 'A'))));
+      h('button', { type: 'button', class: 'ghost', onclick: clear }, t('list.clear')),
+      h('button', { type: 'button', class: 'reject', data: { act: 'reject-all' }, onclick: reject }, icon('cross'), t('list.reject'), h('kbd', { 'aria-hidden': 'true' }, 'R')),
+      h('button', { type: 'button', class: 'approve', data: { act: 'approve-all' }, onclick: approve }, icon('check'), t('list.approve'), h('kbd', { 'aria-hidden': 'true' }, 'A'))));
   }
 
   show(n) {
     this.element.hidden = n === 0;
-    this.count.textContent = `${n} selected`;
+    this.count.textContent = t('list.selected', { count: n });
   }
 }
 
@@ -43,16 +44,16 @@ export function openBulk({ decision, selected: all, decide, signIn, decided, don
   const needsComment = selected.some((change) => change.requireComment);
   const deletions = selected.filter((change) => change.operation === 'DELETE').length;
   const rows = new Map();
-  const list = h('ul', { class: 'bulk-list', tabindex: '0', 'aria-label': 'Selected changes' }, all.map((change) => {
-    const result = h('p', { class: 'bulk-result' }, approving && exclusionOf(change) && h('span', { class: 'bulk-mark tone-amber' }, icon('alert'), h('span', null, `Left out: ${exclusionOf(change)}`)));
+  const list = h('ul', { class: 'bulk-list', tabindex: '0', 'aria-label': t('list.selectedChanges') }, all.map((change) => {
+    const result = h('p', { class: 'bulk-result' }, approving && exclusionOf(change) && h('span', { class: 'bulk-mark tone-amber' }, icon('alert'), h('span', null, exclusionOf(change))));
     rows.set(change.id, result);
     return h('li', null, operationGlyph(change.operation, change.summary), h('div', null, h('p', null, quote(change.summary, 200)), result));
   }));
-  const comment = h('textarea', { id: 'bulk-comment', rows: '2', maxlength: String(MAX_COMMENT), 'aria-required': String(needsComment), placeholder: needsComment ? 'Required by a rule' : approving ? 'Optional' : 'Optional; the agents will read it' });
+  const comment = h('textarea', { id: 'bulk-comment', rows: '2', maxlength: String(MAX_COMMENT), 'aria-required': String(needsComment), placeholder: t(needsComment ? 'list.commentRequired' : approving ? 'list.commentOptional' : 'list.commentForAgents') });
   const error = h('p', { class: 'edit-errors', role: 'alert' });
-  const cancel = h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel');
+  const cancel = h('button', { type: 'button', onclick: () => dialog.close() }, t('common.cancel'));
   const go = h('button', { type: 'submit', disabled: selected.length === 0, class: approving ? (deletions ? 'danger' : 'approve') : 'reject armed', data: { act: 'confirm-all' } },
-    icon(approving ? 'check' : 'cross'), `${approving ? 'Approve' : 'Reject'} ${plural(selected.length, 'change')}`);
+    icon(approving ? 'check' : 'cross'), t(approving ? 'list.approveAll' : 'list.rejectAll', { count: selected.length }));
   const decidedIds = [];
   let busy = false;
 
@@ -61,19 +62,19 @@ export function openBulk({ decision, selected: all, decide, signIn, decided, don
     if (busy) return;
     fill(error);
     if (needsComment && comment.value.trim() === '') {
-      fill(error, icon('alert'), 'A rule requires a comment with these decisions.');
+      fill(error, icon('alert'), t('list.commentMissing'));
       comment.focus();
       return;
     }
     busy = true;
     go.disabled = true;
     cancel.disabled = true;
-    fill(go, 'Deciding…');
+    fill(go, t('list.deciding'));
     try {
       results(await decide(decision, comment.value.trim(), selected.map(({ id, version, digest }) => ({ id, version, digest }))));
     } catch (problem) {
-      fill(error, icon('alert'), visibleString(problem.status === undefined ? `${explain(problem)} Some changes may have been decided; check the list.` : explain(problem)));
-      fill(go, 'Try again');
+      fill(error, icon('alert'), visibleString(problem.status === undefined ? t('list.maybeDecided', { problem: explain(problem) }) : explain(problem)));
+      fill(go, t('controls.tryAgain'));
       go.disabled = false;
     }
     busy = false;
@@ -90,22 +91,22 @@ export function openBulk({ decision, selected: all, decide, signIn, decided, don
         decidedIds.push(id);
         decided(change);
         const { label, icon: name, tone } = stateOf(change.state);
-        const text = change.state === 'pending' ? 'Your approval is recorded; more approvals are needed' : label;
+        const text = change.state === 'pending' ? t('list.voted') : label;
         fill(row, h('span', { class: `bulk-mark tone-${tone}` }, icon(name), text));
       } else {
         const conflict = problem?.change;
         if (conflict) decided(conflict);
-        fill(row, h('span', { class: 'bulk-mark tone-red' }, icon('alert'), h('span', null, 'Not decided: ', visibleString(explainProblem(problem)))));
+        fill(row, h('span', { class: 'bulk-mark tone-red' }, icon('alert'), h('span', null, t('list.notDecided', { reason: visibleString(explainProblem(problem)) }))));
       }
     }
-    const text = decidedCount < all.length ? `${decidedCount} of ${all.length} decided.` : decidedCount === 1 ? '1 change decided.' : `All ${plural(decidedCount, 'change')} decided.`;
+    const text = decidedCount < all.length ? t('list.someDecided', { decided: decidedCount, count: all.length }) : t('list.allDecided', { count: decidedCount });
     fill(error);
     fill(summary, icon(decidedCount === all.length ? 'check' : 'alert'), text);
     summary.className = `bulk-summary tone-${decidedCount === all.length ? 'green' : 'amber'}`;
     announce(text);
     go.remove();
     commentField.remove();
-    fill(cancel, 'Close');
+    fill(cancel, t('controls.close'));
     cancel.focus();
     offerSignIn(all.filter(({ problem }) => needsSignIn(problem)));
   };
@@ -118,13 +119,13 @@ export function openBulk({ decision, selected: all, decide, signIn, decided, don
     if (button) cancel.before(button);
   };
 
-  const summary = h('p', { class: 'bulk-summary', role: 'status' }, deletions > 0 && approving ? [icon('trash'), `${plural(deletions, 'of them deletes', 'of them delete')} data.`] : null);
+  const summary = h('p', { class: 'bulk-summary', role: 'status' }, deletions > 0 && approving ? [icon('trash'), t('list.deletions', { count: deletions })] : null);
   if (deletions > 0 && approving) summary.classList.add('tone-red');
-  const commentField = h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'bulk-comment' }, 'Comment'), comment);
+  const commentField = h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'bulk-comment' }, t('controls.comment')), comment);
   const form = h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit }, list, commentField, summary, error,
     h('div', { class: 'sheet-foot' }, cancel, go));
   const dialog = openDialog({
-    title: approving ? `Approve ${plural(selected.length, 'change')}?` : `Reject ${plural(selected.length, 'change')}?`, className: 'bulk-sheet', build: () => form,
+    title: t(approving ? 'list.approveAllTitle' : 'list.rejectAllTitle', { count: selected.length }), className: 'bulk-sheet', build: () => form,
     closing: () => !busy, closed: () => done(decidedIds),
   });
   (approving ? cancel : comment).focus();
@@ -132,18 +133,18 @@ export function openBulk({ decision, selected: all, decide, signIn, decided, don
 }
 
 const explainProblem = (problem) => {
-  if (problem?.code === 'SELF_APPROVAL') return 'this is your own proposal.';
-  if (problem?.code === 'CHANGE_STALE') return 'the target has changed. Read the new diff.';
-  if (problem?.code === 'VERSION_CONFLICT') return 'it was updated since. Read the new version.';
-  return String(problem?.detail ?? problem?.title ?? 'the gateway gave no reason.');
+  if (problem?.code === 'SELF_APPROVAL') return t('list.ownProposal');
+  if (problem?.code === 'CHANGE_STALE') return t('list.targetChanged');
+  if (problem?.code === 'VERSION_CONFLICT') return t('list.updatedSince');
+  return String(problem?.detail ?? problem?.title ?? t('list.noReason'));
 };
 
 /** Returns why a change cannot be approved together with others, or null. */
-const exclusionOf = ({ truncated, previewFailed }) => (previewFailed ? 'its preview failed, so approve it on its own.' : truncated ? 'its diff is incomplete, so approve it on its own.' : null);
+const exclusionOf = ({ truncated, previewFailed }) => (previewFailed ? t('list.leftOutNoPreview') : truncated ? t('list.leftOutIncomplete') : null);
 
 /** The notices for changes that cannot be selected. */
 export const SELECTION_REFUSALS = {
-  unseen: 'Open it first: only changes that you have read can be decided together.',
-  decided: 'Only pending changes can be selected.',
-  full: 'At most a hundred changes can be decided at once.',
+  unseen: t('list.refusedUnseen'),
+  decided: t('list.refusedDecided'),
+  full: t('list.refusedFull'),
 };

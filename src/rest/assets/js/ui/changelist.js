@@ -3,7 +3,8 @@
 
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { count, plural, quote } from '../core/text.js';
+import { t } from '../core/locale.js';
+import { count, quote } from '../core/text.js';
 import { isDecidable, shownOperation, stateOf, toolName } from '../core/vocab.js';
 import { routeTo } from '../core/router.js';
 import { operationGlyph, stateBadge } from './badges.js';
@@ -117,10 +118,10 @@ export class ChangeList {
   #create(position, id) {
     const end = h('div', { class: 'list-end', data: { id } });
     const body = h('div', { class: 'list-body' });
-    const fold = h('details', { class: 'list-fold', open: true }, h('summary', null, 'Diff and arguments'), body, end);
+    const fold = h('details', { class: 'list-fold', open: true }, h('summary', null, t('list.diffAndArguments')), body, end);
     const head = h('div', { class: 'list-head' });
     const tools = h('div', { class: 'list-tools' });
-    const section = h('section', { class: 'card list-item', 'aria-label': `Change ${position + 1}`, data: { id } }, head, fold, tools);
+    const section = h('section', { class: 'card list-item', 'aria-label': t('list.changeNumber', { number: position + 1 }), data: { id } }, head, fold, tools);
     const isNear = position < EAGER_ITEMS;
     if (!isNear) this.#nearObserver.observe(section);
     return { section, head, body, end, tools, isNear, key: null, toolsKey: null, change: null, text: 'null' };
@@ -137,10 +138,10 @@ export class ChangeList {
     const hadFocus = item.head.contains(document.activeElement);
     fill(item.head,
       h('div', { class: 'list-marks' }, operationGlyph(shownOperation(change), change.summary), stateBadge(change.state),
-        change.terms.quorum === 0 && isDecidable(change.state) === false && h('span', { class: 'badge tone-grey' }, icon('check'), 'Allowed by policy'),
+        change.terms.quorum === 0 && isDecidable(change.state) === false && h('span', { class: 'badge tone-grey' }, icon('check'), t('list.allowedByPolicy')),
         h('span', { class: 'quiet' }, quote(toolName(change), 120), ' · ', quote(change.provider, 60)),
-        this.#hasSeen(change) && h('span', { class: 'badge tone-green seen-mark' }, icon('eye'), 'Seen'),
-        h('a', { href: routeTo('changes', change.id) }, 'Open')),
+        this.#hasSeen(change) && h('span', { class: 'badge tone-green seen-mark' }, icon('eye'), t('list.seenMark')),
+        h('a', { href: routeTo('changes', change.id) }, t('common.open'))),
       h('h2', { tabindex: '-1' }, `${count(position + 1)}. `, quote(change.summary, 280)),
       waits && h('p', { class: 'list-waits quiet' }, icon('clock'), waits),
       content.review(change), content.requirements(change), content.outcome(change));
@@ -203,7 +204,7 @@ export class ChangeList {
   #markSeen(item) {
     item.key = `${item.change.version} ${this.#waits(item.change)} ${item.change.waitsFor?.change} true`;
     const marks = item.head.querySelector('.list-marks');
-    if (!marks.querySelector('.seen-mark')) marks.lastChild.before(h('span', { class: 'badge tone-green seen-mark' }, icon('eye'), 'Seen'));
+    if (!marks.querySelector('.seen-mark')) marks.lastChild.before(h('span', { class: 'badge tone-green seen-mark' }, icon('eye'), t('list.seenMark')));
   }
 
   #paintContents() {
@@ -212,12 +213,12 @@ export class ChangeList {
     fill(this.#contents, all.map(({ change }, position) => h('li', { class: this.#hasSeen(change) ? 'seen' : '' },
       operationGlyph(shownOperation(change), change.summary), h('a', { href: this.#linkTo(position) }, quote(change.summary, 120)), ' ',
       h('span', { class: change.state === 'pending' ? 'sr-only' : `list-state tone-${stateOf(change.state).tone}` }, stateOf(change.state).label),
-      this.#hasSeen(change) && (isDecidable(change.state) || change.state === 'approved') && h('span', { class: 'seen-mark' }, icon('eye'), h('span', { class: 'sr-only' }, 'seen')))));
+      this.#hasSeen(change) && (isDecidable(change.state) || change.state === 'approved') && h('span', { class: 'seen-mark' }, icon('eye'), h('span', { class: 'sr-only' }, t('list.seen'))))));
     if (focused !== -1) this.#contents.querySelectorAll('a')[focused]?.focus({ preventScroll: true });
     const { unseen } = this;
     this.#meter.max = Math.max(1, all.length);
     this.#meter.value = all.length - unseen;
-    this.#progress.textContent = unseen === 0 ? 'You have seen all of them.' : `${count(all.length - unseen)} of ${plural(all.length, 'change')} seen to the end.`;
+    this.#progress.textContent = unseen === 0 ? t('list.allSeen') : t('list.someSeen', { seen: count(all.length - unseen), count: all.length });
   }
 }
 

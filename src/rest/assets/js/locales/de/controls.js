@@ -3,6 +3,7 @@
 export default {
   'controls.close': 'Schließen',
   'controls.tryAgain': 'Erneut versuchen',
+  'controls.comment': 'Kommentar',
   'controls.compactRows': 'Kompakte Zeilen',
   'controls.comfortableRows': 'Luftige Zeilen',
   'controls.notAllowed': 'Nicht erlaubt',

@@ -3,6 +3,7 @@
 export default {
   'controls.close': 'Close',
   'controls.tryAgain': 'Try again',
+  'controls.comment': 'Comment',
   'controls.compactRows': 'Compact rows',
   'controls.comfortableRows': 'Comfortable rows',
   'controls.notAllowed': 'Not allowed',
