@@ -21,6 +21,7 @@ import webhooks from './en/webhooks.js';
 // Parts of pages.
 import common from './en/common.js';
 import controls from './en/controls.js';
+import detail from './en/detail.js';
 import list from './en/list.js';
 
 export default {
@@ -45,5 +46,6 @@ export default {
   // Parts of pages.
   ...common,
   ...controls,
+  ...detail,
   ...list,
 };

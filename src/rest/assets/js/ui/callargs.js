@@ -1,6 +1,7 @@
 // Shows the arguments of a call whose effect is unknown, field by field or as the exact JSON. Neutral colours avoid the
 // impression that something is added.
 
+import { t } from '../core/locale.js';
 import { preference, setPreference } from '../core/prefs.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
@@ -21,8 +22,8 @@ export function callArguments(change, source) {
   const { fields } = splitFields(change.diff);
   const cut = change.diff.truncated;
   const box = h('div', { class: 'call-args' });
-  const switcher = h('span', { class: 'layouts arg-layouts', role: 'group', 'aria-label': 'Form of the arguments' });
-  const exact = () => h('div', { class: 'args' }, copyButton(source, 'Copy the arguments'), jsonBlock(source, 'Arguments'));
+  const switcher = h('span', { class: 'layouts arg-layouts', role: 'group', 'aria-label': t('detail.argumentsForm') });
+  const exact = () => h('div', { class: 'args' }, copyButton(source, t('detail.copyArguments')), jsonBlock(source, t('detail.arguments')));
   const paint = (shown) => {
     const hadFocus = switcher.contains(document.activeElement);
     fill(switcher, LAYOUTS.map((name) => h('button', {
@@ -31,21 +32,21 @@ export function callArguments(change, source) {
         setPreference('arguments', name);
         paint(name);
       },
-    }, name === 'json' ? 'JSON' : 'Fields')));
+    }, name === 'json' ? 'JSON' : t('detail.fields'))));
     if (hadFocus) switcher.querySelector('[aria-pressed=true]').focus();
     fill(box, shown === 'json' ? exact() : diffView({ fields, truncated: false }, 'ARGUMENTS', source));
   };
-  if (!fields.length) fill(box, source === '{}' ? h('p', { class: 'quiet' }, 'This call has no arguments.') : exact());
+  if (!fields.length) fill(box, source === '{}' ? h('p', { class: 'quiet' }, t('detail.noArguments')) : exact());
   // Truncated arguments are complete only as JSON.
   else paint(cut ? 'json' : preference('arguments', LAYOUTS));
   return [
     fields.length > 0 ? switcher : null,
-    cut && h('p', { class: 'banner tone-amber preview-note' }, icon('alert'), h('span', null, 'The arguments are too large to show field by field. Read the JSON before you approve.')),
+    cut && h('p', { class: 'banner tone-amber preview-note' }, icon('alert'), h('span', null, t('detail.argumentsCut'))),
     box,
   ];
 }
 
 export function toolDescription(change) {
   const { tool } = splitFields(change.diff);
-  return tool && h('details', { class: 'fold-section' }, h('summary', null, 'Tool description'), h('blockquote', null, longText(tool, { chars: 1200, lines: 14 })));
+  return tool && h('details', { class: 'fold-section' }, h('summary', null, t('detail.toolDescription')), h('blockquote', null, longText(tool, { chars: 1200, lines: 14 })));
 }

@@ -2,7 +2,8 @@
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { count, plural, quote, visibleString } from '../core/text.js';
+import { parts, t } from '../core/locale.js';
+import { count, quote, visibleString } from '../core/text.js';
 import { compareLines } from '../core/linediff.js';
 import { pretty } from '../core/rawjson.js';
 import { routeTo } from '../core/router.js';
@@ -29,15 +30,15 @@ export function head(change, actions = null) {
     h('div', { class: 'detail-marks' }, operationBadge(shownOperation(change), change.summary), stateBadge(change.state),
       h('span', { class: 'entity' }, target.entityType === 'tool' ? quote(toolName(change), 160) : [quote(target.entityType, 40), target.id !== null && [' · ', quote(target.label, 120)]]),
       h('span', { class: 'change-id' }, h('code', { class: 'id brief', title: visibleString(change.id) }, visibleString(change.id)),
-        copyButton(change.id, 'Copy the change’s id'), h('span', { class: 'nowrap' }, `version ${count(change.version)}`)), actions),
+        copyButton(change.id, t('detail.copyId')), h('span', { class: 'nowrap' }, t('detail.version', { version: count(change.version) }))), actions),
     h('h2', { id: 'change-title', tabindex: '-1' }, longText(change.summary, { chars: 280, lines: 3, inline: true })),
     targetName(change),
     h('dl', { class: 'facts' },
-      fact('by', h('strong', null, quote(proposerName(proposer), 80)), !proposer.claims && proposer.owner && proposer.owner !== proposer.principal && h('span', { class: 'quiet' }, ' of ', quote(proposer.owner, 60))),
-      proposer.clientName && fact('via', quote(proposer.clientName, 80), proposer.clientVersion && h('span', { class: 'quiet' }, ' ', quote(proposer.clientVersion, 40))),
-      fact('over', throughLine(proposer)),
-      fact('proposed', time(change.createdAt)),
-      waits ? fact('expires', expires) : fact('updated', time(change.updatedAt))),
+      fact(t('detail.by'), h('strong', null, quote(proposerName(proposer), 80)), !proposer.claims && proposer.owner && proposer.owner !== proposer.principal && h('span', { class: 'quiet' }, ' ', parts('detail.ofOwner', { owner: quote(proposer.owner, 60) }))),
+      proposer.clientName && fact(t('detail.via'), quote(proposer.clientName, 80), proposer.clientVersion && h('span', { class: 'quiet' }, ' ', quote(proposer.clientVersion, 40))),
+      fact(t('detail.over'), throughLine(proposer)),
+      fact(t('detail.proposed'), time(change.createdAt)),
+      waits ? fact(t('detail.expires'), expires) : fact(t('detail.updated'), time(change.updatedAt))),
   ];
 }
 
@@ -55,10 +56,10 @@ const fact = (name, ...value) => h('div', { class: 'fact' }, h('dt', null, name)
 
 /** Shows the reason that the agent gave, apart from the facts that the gateway knows. */
 export function statedReason({ statedReason: reason }) {
-  return reason ? h('figure', { class: 'stated-reason' }, h('figcaption', { class: 'quiet' }, 'The agent’s reason, unchecked'), h('blockquote', null, longText(reason, { chars: 400, lines: 4 }))) : null;
+  return reason ? h('figure', { class: 'stated-reason' }, h('figcaption', { class: 'quiet' }, t('detail.statedReason')), h('blockquote', null, longText(reason, { chars: 400, lines: 4 }))) : null;
 }
 
-const MARKS = { TOOL_NEW: 'New tool. ', TOOL_CHANGED: 'Changed tool. ', OPERATION_UNKNOWN: 'Unknown operation. ' };
+const MARKS = { TOOL_NEW: 'detail.newTool', TOOL_CHANGED: 'detail.changedTool', OPERATION_UNKNOWN: 'detail.unknownOperation' };
 
 /** Explains why the policy requires a review. */
 export function review({ review: cause }) {
@@ -66,18 +67,21 @@ export function review({ review: cause }) {
   const mark = MARKS[cause.mark];
   const namesRule = cause.rule && cause.reason.startsWith(cause.rule);
   const rule = cause.rule && !namesRule && cause.rule;
+  const reason = quote(cause.reason, 400);
+  // Some reasons are whole sentences of their own.
+  const isStatement = mark && (cause.mark !== 'OPERATION_UNKNOWN' || cause.reason.startsWith('the tool'));
   return h('p', { class: mark ? 'banner tone-amber' : 'why quiet' }, icon(mark ? 'alert' : 'info'),
-    h('span', null, mark ? [h('strong', null, mark), cause.mark === 'OPERATION_UNKNOWN' && !cause.reason.startsWith('the tool') && 'Reviewed because '] : namesRule && !cause.reason.startsWith('rule ') ? 'Reviewed because the rule ' : 'Reviewed because ', quote(cause.reason, 400), '.',
-      rule && [' Rule: ', quote(rule, 64), '.']));
+    h('span', null, mark && [h('strong', null, t(mark)), ' '], isStatement ? [reason, '.'] : parts(namesRule && !mark && !cause.reason.startsWith('rule ') ? 'detail.reviewedBecauseRule' : 'detail.reviewedBecause', { reason }),
+      rule && [' ', parts('detail.rule', { rule: quote(rule, 64) })]));
 }
 
 /** Shows the requirements of the rule, the approvals so far and a hint about a duplicate. */
 export function requirements(change) {
   const { plan } = change;
   const step = plan && h('p', { class: 'banner tone-accent in-plan' }, icon('stack'),
-    h('span', null, `Step ${count(plan.index + 1)} of the plan “`, quote(plan.title, 200), '”. Nothing of it runs before all its steps are approved. ', h('a', { href: routeTo('plans', plan.id) }, 'Open the plan')));
+    h('span', null, parts('detail.step', { number: count(plan.index + 1), plan: quote(plan.title, 200), link: h('a', { href: routeTo('plans', plan.id) }, t('detail.openPlan')) })));
   const duplicate = change.duplicateOf && h('p', { class: 'banner tone-accent duplicate' }, icon('duplicate'),
-    h('span', null, 'The same agent had already proposed the same call: ', h('a', { href: routeTo('inbox', change.duplicateOf) }, 'open the other change'), '. Approving both runs it twice.'));
+    h('span', null, parts('detail.duplicate', { link: h('a', { href: routeTo('inbox', change.duplicateOf) }, t('detail.openOther')) })));
   return [step, duplicate, isDecidable(change.state) || change.state === 'approved' ? quorumLine(change) : null, isDecidable(change.state) ? termsLine(change) : null];
 }
 
@@ -85,14 +89,16 @@ export function requirements(change) {
 export function outcome(change) {
   if (change.state === 'pending') return null;
   const { label, tone, icon: name, explanation: usual } = stateOf(change.state);
-  const explanation = change.fault?.code === 'PLAN_STOPPED' ? 'Its plan stopped before it ran. Nothing was changed.' : usual;
+  const explanation = change.fault?.code === 'PLAN_STOPPED' ? t('detail.planStopped') : usual;
   const last = change.decisions.at(-1);
   const earlierApprovals = last?.verdict === 'approve' ? change.decisions.filter((d) => d.verdict === 'approve' && d !== last) : [];
-  return h('section', { class: `outcome tone-${tone}`, 'aria-label': 'Outcome' },
+  return h('section', { class: `outcome tone-${tone}`, 'aria-label': t('detail.outcome') },
     h('div', { class: 'outcome-head' }, icon(name), h('strong', null, label), h('span', null, explanation)),
     change.waitsFor && h('p', null, waitsFor(change.waitsFor), '.'),
     change.fault && h('div', { class: 'outcome-fault' }, h('code', null, quote(change.fault.code, 60)), longText(change.fault.message, { chars: 800, lines: 10 })),
-    last && h('p', { class: 'outcome-who' }, last.verdict === 'approve' ? 'Approved by ' : 'Rejected by ', earlierApprovals.map((d) => [h('strong', null, quote(reviewerName(d), 60)), ', ']), h('strong', null, quote(reviewerName(last), 60)), ' ', h('span', { class: 'quiet' }, time(last.at))),
+    last && h('p', { class: 'outcome-who' }, parts(last.verdict === 'approve' ? 'detail.approvedBy' : 'detail.rejectedBy', {
+      people: [...earlierApprovals, last].map((d, n) => [n > 0 && ', ', h('strong', null, quote(reviewerName(d), 60))]), time: h('span', { class: 'quiet' }, time(last.at)),
+    })),
     last?.comment && h('blockquote', null, longText(last.comment, { chars: 800, lines: 10 })),
     verification(change));
 }
@@ -110,18 +116,18 @@ export function result(change) {
   if (!change.result) return null;
   const { content = [], structuredContent, isError } = change.result;
   const texts = content.map((block) => (block?.type === 'text' ? resultText(String(block.text))
-    : h('p', { class: 'quiet' }, `A content block of type ${visibleString(block?.type ?? 'unknown')}.`)));
+    : h('p', { class: 'quiet' }, t('detail.contentBlock', { type: visibleString(block?.type ?? t('detail.unknownType')) }))));
   const isRepeated = content.some((block) => block?.type === 'text' && isSameJson(block.text, structuredContent));
-  return section('Result', isError ? 'the tool reported an error' : null, texts,
+  return section(t('detail.result'), isError ? t('detail.toolError') : null, texts,
     structuredContent !== undefined && structuredContent !== null && !isRepeated
-      && h('details', { class: 'fold-section' }, h('summary', null, 'Structured content'), h('div', { class: 'args' }, jsonBlock(JSON.stringify(structuredContent), 'Structured content'))));
+      && h('details', { class: 'fold-section' }, h('summary', null, t('detail.structuredContent')), h('div', { class: 'args' }, jsonBlock(JSON.stringify(structuredContent), t('detail.structuredContent')))));
 }
 
 // Shows a text of the result: a short record by its values, other JSON with its structure, and everything else as text.
 function resultText(text) {
   if (!isJson(text)) return longText(text, { chars: 2000, lines: 14, className: 'block' });
   const fact = factOf({ field: 'result', lines: [{ op: 'equal', text }] });
-  return fact ? h('div', { class: 'args result-record' }, fact) : h('div', { class: 'args' }, jsonBlock(text, 'Result'));
+  return fact ? h('div', { class: 'args result-record' }, fact) : h('div', { class: 'args' }, jsonBlock(text, t('detail.result')));
 }
 
 function isJson(text) {
@@ -137,25 +143,25 @@ const isSameJson = (text, value) => isJson(String(text)) && JSON.stringify(JSON.
 /** Returns true if the result says more about the outcome than the changes do. */
 export const resultComesFirst = ({ state, result: found }) => state !== 'applied' || Boolean(found?.isError);
 
-const ASKED_FOR = { 'elicitation/create': 'input', 'sampling/createMessage': 'a model completion', 'roots/list': 'its root folders' };
+const ASKED_FOR = { 'elicitation/create': 'detail.askedInput', 'sampling/createMessage': 'detail.askedCompletion', 'roots/list': 'detail.askedRoots' };
 
 /** Shows the tool's questions to the agent's client during the call, and the answers, which no reviewer has seen. */
 export function questions({ dialogue }) {
   const all = dialogue?.questions ?? [];
   if (!all.length) return null;
-  return section('Questions to the agent’s client', `${plural(all.length, 'question')}, answered without a reviewer`,
+  return section(t('detail.questions'), t('detail.questionsNote', { count: all.length }),
     h('ul', { class: 'edits' }, all.map((question) => h('li', null, icon('question'), h('div', null,
-      h('span', null, 'For ', h('strong', null, quote(ASKED_FOR[question.method] ?? question.method, 60)), ' ', h('span', { class: 'quiet' }, time(question.at))),
+      h('span', null, parts('detail.questionFor', { what: h('strong', null, ASKED_FOR[question.method] ? t(ASKED_FOR[question.method]) : quote(question.method, 60)), time: h('span', { class: 'quiet' }, time(question.at)) })),
       question.params?.message && h('blockquote', null, longText(String(question.params.message), { chars: 800, lines: 10 })),
       question.answer
-        ? h('details', { class: 'fold-section' }, h('summary', null, quote(`The client’s answer${question.answer.action ? `: ${question.answer.action}` : ''}`, 60)), h('div', { class: 'args' }, jsonBlock(JSON.stringify(question.answer), 'Answer')))
-        : h('p', { class: 'quiet' }, question.closedAt ? quote(`No answer: ${question.unanswered ?? 'the call has ended'}`, 300) : 'Waiting for an answer.'))))));
+        ? h('details', { class: 'fold-section' }, h('summary', null, question.answer.action ? quote(t('detail.clientAnswerAction', { action: question.answer.action }), 60) : t('detail.clientAnswer')), h('div', { class: 'args' }, jsonBlock(JSON.stringify(question.answer), t('detail.answer'))))
+        : h('p', { class: 'quiet' }, question.closedAt ? quote(t('detail.noAnswer', { reason: question.unanswered ?? t('detail.callEnded') }), 300) : t('detail.waitingForAnswer')))))));
 }
 
 export function changes(change, source) {
   if (onlyArguments(change)) {
     const [switcher, ...parts] = callArguments(change, source);
-    return section('Arguments', [h('span', null, toolNote(change)), switcher], previewNote(change),
+    return section(t('detail.arguments'), [h('span', null, toolNote(change)), switcher], previewNote(change),
       h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, parts), previous(change)), toolDescription(change));
   }
   const note = previewNote(change);
@@ -163,7 +169,7 @@ export function changes(change, source) {
   const named = nameOfTarget(change);
   const diff = h('div', { class: 'beside' }, h('div', { class: 'beside-now' }, diffView(change.diff, columnsOf(change), source, named?.isWhole ? named.field : null)), previous(change));
   // How an effect was computed comes after it; that it was not computed comes first.
-  return section('Changes', null, computesEffect(change) ? [diff, note] : [note, diff]);
+  return section(t('detail.changes'), null, computesEffect(change) ? [diff, note] : [note, diff]);
 }
 
 // Only the arguments can be shown if there is no recipe or if it failed.
@@ -179,32 +185,38 @@ function columnsOf(change) {
 // While a change can be decided, the outdated diff is shown beside the current one.
 function previous(change) {
   if (!change.previousDiff) return null;
-  const body = [h('p', { class: 'quiet' }, 'This diff is from before the target changed and is out of date. The other diff is current.'), diffView(change.previousDiff, columnsOf(change))];
-  if (isDecidable(change.state)) return h('section', { class: 'previous' }, h('h4', null, 'The diff before the target changed'), body);
-  return h('details', { class: 'fold-section previous' }, h('summary', null, 'The diff before the target changed'), body);
+  const body = [h('p', { class: 'quiet' }, t('detail.previousNote')), diffView(change.previousDiff, columnsOf(change))];
+  if (isDecidable(change.state)) return h('section', { class: 'previous' }, h('h4', null, t('detail.previousTitle')), body);
+  return h('details', { class: 'fold-section previous' }, h('summary', null, t('detail.previousTitle')), body);
 }
 
 // Names the program that runs the call, if it is another one, because the approval is given to it.
 const servedBy = ({ servedBy: by }) => (by?.fingerprint ? [' (', quote(by.label, 300), ')'] : null);
 
-const toolNote = (change) => [h('code', null, quote(toolName(change), 120)), servedBy(change), isDecidable(change.state) ? ', exactly as they will run' : null];
+function toolNote(change) {
+  const tool = [h('code', null, quote(toolName(change), 120)), servedBy(change)];
+  return isDecidable(change.state) ? parts('detail.toolExactly', { tool }) : tool;
+}
 
 /** Shows the exact arguments unless `changes` already does. */
 export function args(change, source) {
-  return onlyArguments(change) ? null : section('Arguments', toolNote(change), h('div', { class: 'args' }, copyButton(source, 'Copy the arguments'), jsonBlock(source, 'Arguments')));
+  return onlyArguments(change) ? null : section(t('detail.arguments'), toolNote(change), h('div', { class: 'args' }, copyButton(source, t('detail.copyArguments')), jsonBlock(source, t('detail.arguments'))));
 }
 
-const REPLACED_BY = { ...Object.fromEntries(['pending', 'stale', 'approved'].map((state) => [state, 'what will run instead'])), ...Object.fromEntries(['executing', 'applied', 'failed', 'outcome_unknown'].map((state) => [state, 'what ran instead'])) };
+function replacementTitle(state) {
+  if (['pending', 'stale', 'approved'].includes(state)) return t('detail.replacedNext');
+  return t(['executing', 'applied', 'failed', 'outcome_unknown'].includes(state) ? 'detail.replacedRan' : 'detail.replaced');
+}
 
 /** Shows the edits of reviewers beside the arguments that the agent proposed. */
 export function edited(change, source, proposed) {
   const edits = change.edits ?? [];
   if (!edits.length) return null;
-  return section('Edited by a reviewer', edits.length > 1 ? `${count(edits.length)} times` : null,
+  return section(t('detail.editedTitle'), edits.length > 1 ? t('detail.editedTimes', { count: edits.length }) : null,
     h('ul', { class: 'edits' }, edits.map((edit) => h('li', null, icon('pencil'), h('span', null, h('strong', null, quote(edit.by, 60)), ' ', h('span', { class: 'quiet' }, time(edit.at)),
       edit.comment && h('blockquote', null, longText(edit.comment, { chars: 400, lines: 6 })))))),
-    proposed && lineDiff({ field: 'arguments', label: `What the agent proposed, and ${REPLACED_BY[change.state] ?? 'what replaced it'}`, before: pretty(proposed), after: pretty(source), lines: compareLines(pretty(proposed), pretty(source)) }),
-    proposed && h('details', { class: 'fold-section' }, h('summary', null, 'The arguments as the agent proposed them'), h('div', { class: 'args' }, copyButton(proposed, 'Copy the proposed arguments'), jsonBlock(proposed, 'Proposed arguments'))));
+    proposed && lineDiff({ field: 'arguments', label: replacementTitle(change.state), before: pretty(proposed), after: pretty(source), lines: compareLines(pretty(proposed), pretty(source)) }),
+    proposed && h('details', { class: 'fold-section' }, h('summary', null, t('detail.asProposed')), h('div', { class: 'args' }, copyButton(proposed, t('detail.copyProposed')), jsonBlock(proposed, t('detail.proposedArguments')))));
 }
 
 export function section(title, note, ...content) {

@@ -5,6 +5,7 @@ import { announce, notice } from '../core/announce.js';
 import { differences } from '../core/compare.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { parts, t } from '../core/locale.js';
 import { visibleString } from '../core/text.js';
 import { now } from '../core/time.js';
 import { isDecidable, eventOf, stateOf } from '../core/vocab.js';
@@ -24,6 +25,11 @@ const MAX_UNFOLDED = 60;
 const POLL_INTERVAL = 2000;
 // Browsers run timers with a longer delay at once.
 const MAX_TIMEOUT = 2 ** 31 - 1;
+// What is said when another decision came first.
+const ALREADY = {
+  pending: 'detail.alreadyPending', stale: 'detail.alreadyStale', approved: 'detail.alreadyApproved', executing: 'detail.alreadyRunning', outcome_unknown: 'detail.alreadyUnknown',
+  applied: 'detail.alreadyApplied', failed: 'detail.alreadyFailed', rejected: 'detail.alreadyRejected', expired: 'detail.alreadyExpired', withdrawn: 'detail.alreadyWithdrawn',
+};
 
 export class Detail {
   element;
@@ -66,10 +72,10 @@ export class Detail {
     this.#parts = { head: part('detail-head'), notes: part('detail-notes'), next: part('detail-next'), body: part('detail-body'), story: part('detail-story') };
     this.scroll = h('div', { class: 'detail-scroll' },
       // On a small screen the list with its heading is hidden.
-      h('h1', { class: 'sr-only small-only', tabindex: '-1' }, 'Change'),
-      h('button', { type: 'button', class: 'ghost back', onclick: back }, icon('back'), 'All changes'),
+      h('h1', { class: 'sr-only small-only', tabindex: '-1' }, t('detail.change')),
+      h('button', { type: 'button', class: 'ghost back', onclick: back }, icon('back'), t('detail.allChanges')),
       this.#parts.head, this.#parts.notes, this.#parts.next, this.#parts.body, this.#parts.story);
-    this.element = h('article', { class: 'detail', 'aria-label': 'Selected change' }, this.scroll, this.#bar.element);
+    this.element = h('article', { class: 'detail', 'aria-label': t('detail.selectedChange') }, this.scroll, this.#bar.element);
     this.close();
   }
 
@@ -86,7 +92,7 @@ export class Detail {
     this.#shown = null;
     this.#fetching?.abort();
     this.#bar.hide();
-    this.#blank(emptyState('inbox', 'No change selected', h('p', { class: 'hint' }, 'Select one on the left, or press ', h('kbd', null, 'j'), '.')));
+    this.#blank(emptyState('inbox', t('detail.noneSelected'), h('p', { class: 'hint' }, parts('detail.selectOne', { key: h('kbd', null, 'j') }))));
   }
 
   #blank(...nodes) {
@@ -236,10 +242,10 @@ export class Detail {
     const isReviewer = isReviewerOf(change, this.#me);
     const button = (act, iconName, text, key, run) => h('button', { type: 'button', class: 'ghost small', data: { act }, 'aria-keyshortcuts': key, title: key ? `${text} (${key})` : text, onclick: run }, icon(iconName), h('span', null, text));
     return h('span', { class: 'detail-actions' },
-      isReviewer && isDecidable(change.state) && mayEdit(change.terms) && button('edit', 'pencil', 'Edit', 'e', () => this.edit()),
+      isReviewer && isDecidable(change.state) && mayEdit(change.terms) && button('edit', 'pencil', t('detail.edit'), 'e', () => this.edit()),
       // A rule outlasts the change, so an escalation does not let anybody create one.
-      isReviewerOf({ terms: change.terms }, this.#me) && button('rule', 'rule', 'Create standing rule…', null, () => this.#rule()),
-      button('print', 'print', 'Print', null, () => {
+      isReviewerOf({ terms: change.terms }, this.#me) && button('rule', 'rule', t('detail.createRule'), null, () => this.#rule()),
+      button('print', 'print', t('detail.print'), null, () => {
         this.#unfold();
         print();
       }));
@@ -261,7 +267,7 @@ export class Detail {
     if (!open || !isReviewerOf(open.change, this.#me) || !isDecidable(open.change.state)) return false;
     const { change } = open;
     if (!mayEdit(change.terms)) {
-      notice('The rule for this tool does not allow reviewers to edit its changes.', { tone: 'amber', iconName: 'hidden' });
+      notice(t('core.api.editForbidden'), { tone: 'amber', iconName: 'hidden' });
       return true;
     }
     openEdit({
@@ -278,7 +284,7 @@ export class Detail {
           throw error;
         }
       },
-      remedy: async (error) => (needsSignIn(error) ? signInButton(this.#api, change.id, 'Discard and sign in again') : null),
+      remedy: async (error) => (needsSignIn(error) ? signInButton(this.#api, change.id, t('detail.discardAndSignIn')) : null),
       done: (answer) => {
         if (this.#id !== change.id) return;
         this.#baseline = answer;
@@ -286,8 +292,8 @@ export class Detail {
         this.#show(answer, { own: true });
         this.focus();
         this.scroll.scrollTop = 0;
-        announce('Saved. The diff shows what the new arguments would change.');
-        notice('Saved with a new preview.', { tone: 'green', iconName: 'check' });
+        announce(t('detail.savedRead'));
+        notice(t('detail.saved'), { tone: 'green', iconName: 'check' });
       },
     });
     return true;
@@ -297,7 +303,7 @@ export class Detail {
     const { change } = this.#shown;
     openRule({
       change, create: (rule) => this.#api.createRule(change.id, rule),
-      done: () => notice('Standing rule created.', { tone: 'green', iconName: 'rule', action: { label: 'Standing rules', run: () => go(routeTo('rules')) } }),
+      done: () => notice(t('detail.ruleCreated'), { tone: 'green', iconName: 'rule', action: { label: t('detail.standingRules'), run: () => go(routeTo('rules')) } }),
     });
   }
 
@@ -323,20 +329,20 @@ export class Detail {
       this.#parts.notes.querySelector('.altered')?.remove();
       if (conflict) {
         fill(this.#parts.notes, h('div', { class: 'banner tone-amber', role: 'status' }, icon('info'),
-          h('span', null, h('strong', null, 'Your decision was not recorded: '), `the change was already ${stateOf(change.state).label.toLowerCase()}.`)));
+          h('span', null, h('strong', null, t('detail.notRecorded')), ' ', t(ALREADY[change.state] ?? 'detail.alreadyOther', { state: stateOf(change.state).label }))));
       } else if (cause) {
-        announce(`${cause.actor === 'system' ? 'Countersign' : cause.actor} ${eventOf(cause.type).label}.`);
+        announce(t('detail.event', { actor: cause.actor === 'system' ? 'Countersign' : cause.actor, event: eventOf(cause.type).label }));
       }
       return;
     }
     const list = differences(this.#baseline, current);
     fill(this.#parts.notes, h('div', { class: 'banner tone-amber altered', role: 'status' }, icon('refresh'),
       h('div', null,
-        h('p', null, h('strong', null, conflict ? 'Your decision was not recorded because the change was updated. ' : 'This change was updated while you were reading. '),
-          'The new version is shown below', cause && cause.actor !== 'system' ? [' (', actor(cause.actor), ` ${visibleString(eventOf(cause.type).label)})`] : null, '.'),
-        list.length ? comparison(list) : h('p', { class: 'quiet' }, 'The fields are the same, but the target has changed.'),
-        h('button', { type: 'button', class: 'link', onclick: () => this.#acknowledge() }, 'Got it'))));
-    announce('The open change was updated. Read the new version before you decide.');
+        h('p', null, h('strong', null, t(conflict ? 'detail.notRecordedUpdated' : 'detail.updatedMeanwhile')), ' ',
+          cause && cause.actor !== 'system' ? parts('detail.newVersionBelowBy', { actor: actor(cause.actor), event: visibleString(eventOf(cause.type).label) }) : t('detail.newVersionBelow')),
+        list.length ? comparison(list) : h('p', { class: 'quiet' }, t('detail.sameFields')),
+        h('button', { type: 'button', class: 'link', onclick: () => this.#acknowledge() }, t('detail.gotIt')))));
+    announce(t('detail.openUpdated'));
   }
 
   #acknowledge() {
@@ -350,10 +356,10 @@ export class Detail {
     try {
       const { entries } = await this.#api.audit({ change: id, limit: 100 });
       if (this.#id !== id) return;
-      fill(this.#parts.story, content.section('Timeline', null, timeline(entries, this.#shown.change),
-        h('p', { class: 'story-more' }, h('a', { href: routeTo('audit', id) }, 'Show in the audit trail'))));
+      fill(this.#parts.story, content.section(t('detail.timeline'), null, timeline(entries, this.#shown.change),
+        h('p', { class: 'story-more' }, h('a', { href: routeTo('audit', id) }, t('detail.inTrail')))));
     } catch (error) {
-      if (this.#id === id && error.status !== 401) fill(this.#parts.story, content.section('Timeline', null, h('p', { class: 'quiet' }, visibleString(explain(error)))));
+      if (this.#id === id && error.status !== 401) fill(this.#parts.story, content.section(t('detail.timeline'), null, h('p', { class: 'quiet' }, visibleString(explain(error)))));
     }
   }
 
@@ -376,8 +382,8 @@ export class Detail {
         if (!isDecidable(answer.change.state) || kind === 'approve') this.#offerNext();
       }
       announce({
-        approve: answer.change.state === 'pending' ? 'Your approval is recorded; more approvals are needed.' : 'Approved.', reject: 'Rejected.', applied: 'Settled as applied.', failed: 'Settled as failed.',
-        undo: 'Undone. The change is waiting for a decision again.', refresh: 'Preview refreshed.',
+        approve: t(answer.change.state === 'pending' ? 'detail.voted' : 'detail.approved'), reject: t('detail.rejected'), applied: t('detail.settledApplied'), failed: t('detail.settledFailed'),
+        undo: t('detail.undone'), refresh: t('detail.refreshed'),
       }[kind]);
       return true;
     } catch (error) {
@@ -391,7 +397,7 @@ export class Detail {
       if (conflict) this.#show(conflict, { sudden: true, conflict: true });
       const remedy = !conflict && needsSignIn(error) ? await signInButton(this.#api, id) : null;
       if (this.#id !== id) return false;
-      if (!conflict || isDecidable(conflict.change.state)) this.#bar.fail(conflict ? 'Not recorded: read the new version and decide again.' : explain(error), remedy);
+      if (!conflict || isDecidable(conflict.change.state)) this.#bar.fail(conflict ? t('detail.readAgain') : explain(error), remedy);
       return false;
     }
   }
@@ -399,7 +405,7 @@ export class Detail {
   #offerNext() {
     const next = this.#next(false);
     if (!next) return;
-    fill(this.#parts.next, h('p', { class: 'next-up' }, h('button', { type: 'button', class: 'link', onclick: () => this.#next(true) }, 'Next change', icon('chevron')), h('kbd', null, 'j')));
+    fill(this.#parts.next, h('p', { class: 'next-up' }, h('button', { type: 'button', class: 'link', onclick: () => this.#next(true) }, t('detail.next'), icon('chevron')), h('kbd', null, 'j')));
   }
 
   selectionChanged() {

@@ -2,8 +2,9 @@
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { parts, t } from '../core/locale.js';
 import { routeTo } from '../core/router.js';
-import { plural, quote, short, visible, visibleString } from '../core/text.js';
+import { quote, short, visible, visibleString } from '../core/text.js';
 import { exact, time } from '../core/time.js';
 import { entryOf, isDecidable, stateOf } from '../core/vocab.js';
 import { sessionMark } from './badges.js';
@@ -28,8 +29,10 @@ export function timeline(entries, change) {
 
 // Describes a standing rule that was made from this change.
 function ruleLine(rule) {
-  const uses = Number(rule.uses) > 0 ? `, used ${plural(Number(rule.uses), 'time')} so far` : '';
-  return [h('a', { class: 'mono', href: routeTo('rules', String(rule.id)) }, visible(short(String(rule.id), 14)), h('span', { class: 'sr-only' }, ', the rule')), ` ${rule.verdict === 'deny' ? 'denies' : 'allows'} `, h('code', null, quote(rule.tool ?? '', 80)), uses];
+  const uses = Number(rule.uses) > 0;
+  const link = h('a', { class: 'mono', href: routeTo('rules', String(rule.id)) }, visible(short(String(rule.id), 14)), h('span', { class: 'sr-only' }, t('detail.theRule')));
+  const key = rule.verdict === 'deny' ? (uses ? 'detail.ruleDeniesUsed' : 'detail.ruleDenies') : uses ? 'detail.ruleAllowsUsed' : 'detail.ruleAllows';
+  return parts(key, { rule: link, tool: h('code', null, quote(rule.tool ?? '', 80)), count: Number(rule.uses) });
 }
 
 // Shows the next step of a change that has not ended.
@@ -37,21 +40,21 @@ function nextStep(change) {
   const missing = change.terms.quorum - change.decisions.filter((d) => d.verdict === 'approve').length;
   const step = (name, ...text) => h('li', { class: 'tone-grey ahead' }, h('span', { class: 'dot' }, icon(name)), h('div', { class: 'timeline-body' }, h('p', { class: 'quiet' }, text)));
   if (isDecidable(change.state)) {
-    return step('clock', change.state === 'stale' ? 'Waiting to be refreshed or rejected' : missing > 1 ? `Waiting for ${missing} approvals` : missing === 1 && change.terms.quorum > 1 ? 'Waiting for one more approval' : 'Waiting for a decision',
-      change.terms.onExpiry === 'reject' ? '; is rejected ' : '; expires ', time(change.expiresAt));
+    const isVote = missing > 1 || (missing === 1 && change.terms.quorum > 1);
+    const [onExpiry, onRejection] = change.state === 'stale' ? ['detail.waitsRefresh', 'detail.waitsRefreshReject']
+      : isVote ? ['detail.waitsApprovals', 'detail.waitsApprovalsReject'] : ['detail.waitsDecision', 'detail.waitsDecisionReject'];
+    return step('clock', parts(change.terms.onExpiry === 'reject' ? onRejection : onExpiry, { count: missing, time: time(change.expiresAt) }));
   }
   if (change.state === 'approved' && change.waitsFor) return step('clock', waitsFor(change.waitsFor));
-  if (change.state === 'approved' && change.runAfter) return step('play', 'Runs ', time(change.runAfter, 'countdown'));
-  if (change.state === 'outcome_unknown') return step('question', 'Waiting for somebody to settle the outcome');
+  if (change.state === 'approved' && change.runAfter) return step('play', parts('detail.runs', { time: time(change.runAfter, 'countdown') }));
+  if (change.state === 'outcome_unknown') return step('question', t('detail.waitsSettle'));
   return null;
 }
 
 /** Names the change with the same target for which an approved change waits. */
 export function waitsFor({ change, until }) {
   const other = h('a', { class: 'mono', href: routeTo('inbox', change) }, visible(change));
-  return until
-    ? ['Waits for ', other, ', which has the same target and may still be running: until ', exact(until), ', or until somebody settles its outcome']
-    : ['Waits for ', other, ', which has the same target and is running'];
+  return until ? parts('detail.waitsForUntil', { change: other, time: exact(until) }) : parts('detail.waitsFor', { change: other });
 }
 
 export const actor = (name) => (ACTORS[name] ? ACTORS[name] : quote(name ?? '', 60));
@@ -60,13 +63,13 @@ export const actor = (name) => (ACTORS[name] ? ACTORS[name] : quote(name ?? '', 
 function details({ details: all, from, to, seq, at, hash }, proposer) {
   const facts = Object.entries(all ?? {}).filter(([key, value]) => key !== 'comment' && key !== 'rule' && value !== null && value !== '' && value !== undefined);
   const list = h('dl', { class: 'facts-small' });
-  if (proposer?.session) list.append(h('dt', null, 'session'), h('dd', null, sessionMark(proposer.session)));
-  if (proposer?.keyId) list.append(h('dt', null, 'key'), h('dd', null, quote(proposer.keyId, 60)));
+  if (proposer?.session) list.append(h('dt', null, t('detail.session')), h('dd', null, sessionMark(proposer.session)));
+  if (proposer?.keyId) list.append(h('dt', null, t('detail.key')), h('dd', null, quote(proposer.keyId, 60)));
   for (const [key, value] of facts.slice(0, 20)) {
     list.append(h('dt', null, visible(key)), h('dd', null, longText(typeof value === 'string' ? value : JSON.stringify(value), { chars: 400, lines: 6 })));
   }
-  if (to && from !== to) list.append(h('dt', null, 'state'), h('dd', null, `${from ? `${stateOf(from).label} → ` : ''}${stateOf(to).label}`));
-  list.append(h('dt', null, 'at'), h('dd', null, exact(at)));
-  list.append(h('dt', null, 'audit'), h('dd', null, `#${seq} `, h('code', null, visibleString(hash ?? ''))));
-  return h('details', { class: 'more-facts' }, h('summary', null, 'Details'), list);
+  if (to && from !== to) list.append(h('dt', null, t('detail.state')), h('dd', null, `${from ? `${stateOf(from).label} → ` : ''}${stateOf(to).label}`));
+  list.append(h('dt', null, t('detail.at')), h('dd', null, exact(at)));
+  list.append(h('dt', null, t('detail.audit')), h('dd', null, `#${seq} `, h('code', null, visibleString(hash ?? ''))));
+  return h('details', { class: 'more-facts' }, h('summary', null, t('detail.details')), list);
 }
