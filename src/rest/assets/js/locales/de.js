@@ -30,6 +30,7 @@ import webhooks from './de/webhooks.js';
 // Parts of pages.
 import common from './de/common.js';
 import controls from './de/controls.js';
+import decision from './de/decision.js';
 import detail from './de/detail.js';
 import list from './de/list.js';
 
@@ -55,6 +56,7 @@ export default {
   // Parts of pages.
   ...common,
   ...controls,
+  ...decision,
   ...detail,
   ...list,
 };

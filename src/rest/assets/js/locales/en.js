@@ -21,6 +21,7 @@ import webhooks from './en/webhooks.js';
 // Parts of pages.
 import common from './en/common.js';
 import controls from './en/controls.js';
+import decision from './en/decision.js';
 import detail from './en/detail.js';
 import list from './en/list.js';
 
@@ -46,6 +47,7 @@ export default {
   // Parts of pages.
   ...common,
   ...controls,
+  ...decision,
   ...detail,
   ...list,
 };

@@ -5,8 +5,9 @@
 import { announce } from '../core/announce.js';
 import { h, fill } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { parts, t } from '../core/locale.js';
 import { hasRowsBeyond } from '../core/rowtable.js';
-import { count, plural, quote, visibleString } from '../core/text.js';
+import { count, quote, visibleString } from '../core/text.js';
 import { PRESS_GUARD_MS, time, until } from '../core/time.js';
 import { isDecidable } from '../core/vocab.js';
 import { approvalsOf, hasVoted, isReviewerOf, isBarredAsProposer, reviewersOf, showsEffect } from './terms.js';
@@ -17,7 +18,7 @@ const MIN_PRESS_GAP = 500;
 const MAX_COMMENT = 2000;
 
 export class DecisionBar {
-  element = h('footer', { class: 'decision', 'aria-label': 'Decision', hidden: true });
+  element = h('footer', { class: 'decision', 'aria-label': t('decision.decision'), hidden: true });
   #me;
   #selection;
   #submit;
@@ -124,7 +125,7 @@ export class DecisionBar {
     if (this.#change?.preview?.failed && this.#mode === 'idle') {
       const button = this.element.querySelector('[data-act=approve]:enabled');
       button?.focus();
-      if (button) announce('The preview failed. Press Enter to approve without preview.');
+      if (button) announce(t('decision.previewFailedKey'));
       return;
     }
     this.approve();
@@ -178,18 +179,16 @@ export class DecisionBar {
   // Returns the icon and text that tell why this person cannot approve, or null. The gateway enforces the same rules.
   #obstacle() {
     const change = this.#change;
-    if (!isReviewerOf(change, this.#me)) return ['person', `Under this rule only ${reviewersOf(change).join(', ')} can decide, and you are not one of them.`];
+    if (!isReviewerOf(change, this.#me)) return ['person', t('decision.notReviewer', { names: reviewersOf(change).join(', ') })];
     if (isBarredAsProposer(change, this.#me)) {
       const { principal, claims } = change.proposer;
-      const byOther = claims ? 'An agent proposed this change in your name' : 'This change was proposed with a key of the same owner as yours';
-      const by = principal === this.#me.name ? 'You proposed this change' : byOther;
-      return ['person', `${by}, so somebody else has to approve it.`];
+      const byOther = claims ? 'decision.ownAgent' : 'decision.ownKey';
+      return ['person', t(principal === this.#me.name ? 'core.api.ownChange' : byOther)];
     }
     if (hasVoted(change, this.#me)) {
-      const missing = change.terms.quorum - approvalsOf(change).length;
-      return ['check', `You have approved this. ${missing === 1 ? 'One more approval is' : `${count(missing)} more approvals are`} needed.`];
+      return ['check', t('decision.youApproved', { count: change.terms.quorum - approvalsOf(change).length })];
     }
-    if (change.terms.previewRequired && !showsEffect(change)) return ['eye', 'The rule requires a preview and there is none, so this can only be rejected or edited.'];
+    if (change.terms.previewRequired && !showsEffect(change)) return ['eye', t('decision.previewMissing')];
     return null;
   }
 
@@ -200,7 +199,7 @@ export class DecisionBar {
   // Returns true if a required comment is missing, and moves the focus there.
   #lacksComment() {
     if (!this.#change.terms.requireComment || this.#comment.value.trim() !== '') return false;
-    this.#setError('The rule requires a comment with each decision.');
+    this.#setError(t('decision.commentMissing'));
     this.#render();
     this.#comment.focus();
     return true;
@@ -221,9 +220,9 @@ export class DecisionBar {
   }
 
   #confirmationReason() {
-    if (this.#altered) return 'This change was updated while you were reading. Approve the new version?';
-    if (hasRowsBeyond(this.#change.diff)) return 'Some rows are not compared. Have you read the JSON?';
-    if (this.#change.diff.truncated) return 'The diff is incomplete. Have you read the arguments?';
+    if (this.#altered) return t('decision.confirmUpdated');
+    if (hasRowsBeyond(this.#change.diff)) return t('decision.confirmRows');
+    if (this.#change.diff.truncated) return t('decision.confirmCut');
     return this.#change.operation === 'DELETE' ? 'delete' : null;
   }
 
@@ -278,7 +277,7 @@ export class DecisionBar {
     this.element.hidden = false;
     this.element.dataset.mode = this.#mode;
     if (!this.#me.mayDecide) {
-      fill(this.element, h('p', { class: 'decision-note' }, icon('eye'), 'You are signed in as a viewer: you can see changes but not decide on them.'));
+      fill(this.element, h('p', { class: 'decision-note' }, icon('eye'), t('decision.viewer')));
       return;
     }
     if (undoing) {
@@ -299,11 +298,12 @@ export class DecisionBar {
       this.#errorLine(),
       this.#note(),
       this.#mode === 'confirm' ? this.#confirmation() : h('div', { class: 'decision-row' },
-        h('label', { class: 'sr-only', for: 'comment' }, settling ? 'How do you know?' : 'Comment'),
+        h('label', { class: 'sr-only', for: 'comment' }, settling ? t('decision.howDoYouKnow') : t('controls.comment')),
         this.#comment,
         settling ? this.#settleRow() : this.#decideRow(busyWith)));
-    const optional = change.terms.requireComment ? '(required)' : '(optional)';
-    this.#comment.placeholder = this.#mode === 'reject' ? `Why? ${optional}` : settling ? 'How do you know? (recorded in the audit trail)' : `Comment ${optional}`;
+    const isRequired = change.terms.requireComment;
+    if (this.#mode === 'reject') this.#comment.placeholder = t(isRequired ? 'decision.whyRequired' : 'decision.whyOptional');
+    else this.#comment.placeholder = t(settling ? 'decision.howRecorded' : isRequired ? 'decision.commentRequired' : 'decision.commentOptional');
     this.#comment.disabled = this.#mode === 'busy';
     if (settling) this.#settleButtons();
     if (typing && this.#comment.isConnected) {
@@ -315,15 +315,15 @@ export class DecisionBar {
   #note() {
     const change = this.#change;
     if (change.state === 'stale') {
-      return h('p', { class: 'decision-note' }, icon('refresh'), h('span', null, 'The preview is out of date, so this cannot be approved. Refresh it, reject the change, or leave it to the proposer.'));
+      return h('p', { class: 'decision-note' }, icon('refresh'), h('span', null, t('decision.stale')));
     }
     const obstacle = change.state === 'pending' && this.#obstacle();
     if (obstacle) return h('p', { class: 'decision-note' }, icon(obstacle[0]), h('span', null, obstacle[1]));
     if (this.#mode === 'reject') {
-      return h('p', { class: 'decision-note' }, icon('cross'), h('span', null, h('kbd', null, 'Ctrl'), ' ', h('kbd', null, 'Enter'), ' rejects, ', h('kbd', null, 'Esc'), ' cancels. The agent reads what you write.'));
+      return h('p', { class: 'decision-note' }, icon('cross'), h('span', null, parts('decision.rejectKeys', { send: t('core.key.ctrlEnter').split(' ').map((key, n) => [n > 0 && ' ', h('kbd', null, key)]), cancel: h('kbd', null, 'Esc') })));
     }
     if (this.#afterConflict && change.state === 'pending') {
-      return h('p', { class: 'decision-note after-conflict' }, icon('refresh'), h('span', null, 'This is the new diff. ', h('kbd', null, 'a'), ' approves it, ', h('kbd', null, 'r'), ' rejects it.'));
+      return h('p', { class: 'decision-note after-conflict' }, icon('refresh'), h('span', null, parts('decision.newDiff', { approve: h('kbd', null, 'a'), reject: h('kbd', null, 'r') })));
     }
     return null;
   }
@@ -332,12 +332,11 @@ export class DecisionBar {
   #renderSelection() {
     const { id, state } = this.#change;
     const has = this.#selection.has(id);
-    const n = this.#selection.size();
     fill(this.element, h('div', { class: 'confirm selecting' },
-      h('p', null, icon('stack'), h('span', null, `${plural(n, 'change')} selected. Approve or reject ${n === 1 ? 'it' : 'them'} below the list.`)),
+      h('p', null, icon('stack'), h('span', null, t('decision.selected', { count: this.#selection.size() }))),
       h('div', { class: 'buttons' },
-        h('button', { type: 'button', data: { act: 'unselect' }, onclick: () => this.#selection.clear() }, 'Clear selection', h('kbd', { 'aria-hidden': 'true' }, 'Esc')),
-        (has || state === 'pending') && h('button', { type: 'button', data: { act: 'select' }, 'aria-keyshortcuts': 'x', onclick: () => this.#selection.toggle(id) }, has ? 'Remove this change' : 'Add this change', h('kbd', { 'aria-hidden': 'true' }, 'X')))));
+        h('button', { type: 'button', data: { act: 'unselect' }, onclick: () => this.#selection.clear() }, t('decision.clearSelection'), h('kbd', { 'aria-hidden': 'true' }, 'Esc')),
+        (has || state === 'pending') && h('button', { type: 'button', data: { act: 'select' }, 'aria-keyshortcuts': 'x', onclick: () => this.#selection.toggle(id) }, t(has ? 'decision.removeThis' : 'decision.addThis'), h('kbd', { 'aria-hidden': 'true' }, 'X')))));
   }
 
   // Shows what remains for somebody who may not decide this change: refreshing the preview.
@@ -349,15 +348,15 @@ export class DecisionBar {
 
   #refreshButton(busyWith) {
     return h('button', { type: 'button', disabled: this.#mode === 'busy', data: { act: 'refresh' }, 'aria-keyshortcuts': 'f', onclick: () => this.refreshPreview() },
-      icon('refresh'), busyWith === 'refresh' ? 'Refreshing…' : 'Refresh preview', h('kbd', { 'aria-hidden': 'true' }, 'F'));
+      icon('refresh'), t(busyWith === 'refresh' ? 'decision.refreshing' : 'decision.refresh'), h('kbd', { 'aria-hidden': 'true' }, 'F'));
   }
 
   #undoRow(busyWith) {
     const { runAfter } = this.#change;
     fill(this.element, this.#errorLine(),
-      h('div', { class: 'confirm' }, h('p', null, icon('clock'), h('span', null, 'Approved. It runs ', time(runAfter, 'countdown'), '.')),
+      h('div', { class: 'confirm' }, h('p', null, icon('clock'), h('span', null, parts('decision.approvedRuns', { time: time(runAfter, 'countdown') }))),
         this.#mayUndo() && h('div', { class: 'buttons' }, h('button', { type: 'button', data: { act: 'undo' }, disabled: this.#mode === 'busy', 'aria-keyshortcuts': 'u', onclick: () => this.undo() },
-          icon('undo'), busyWith === 'undo' ? 'Undoing…' : 'Undo', h('kbd', { 'aria-hidden': 'true' }, 'U')))));
+          icon('undo'), t(busyWith === 'undo' ? 'decision.undoing' : 'decision.undo'), h('kbd', { 'aria-hidden': 'true' }, 'U')))));
     clearTimeout(this.#undoTimer);
     this.#undoTimer = setTimeout(() => this.#change && !isUndoable(this.#change) && this.#render(), Math.min(until(runAfter) + 50, 2 ** 31 - 1));
   }
@@ -370,28 +369,28 @@ export class DecisionBar {
     return h('div', { class: 'buttons' },
       this.#change.state === 'stale' && this.#refreshButton(busyWith),
       h('button', { type: 'button', class: `reject${this.#mode === 'reject' ? ' armed' : ''}`, disabled: busy, data: { act: 'reject' }, 'aria-keyshortcuts': 'r', onclick: () => this.#reject() },
-        icon('cross'), busyWith === 'reject' ? 'Rejecting…' : 'Reject', h('kbd', { 'aria-hidden': 'true' }, 'R')),
+        icon('cross'), t(busyWith === 'reject' ? 'decision.rejecting' : 'decision.reject'), h('kbd', { 'aria-hidden': 'true' }, 'R')),
       canApprove && h('button', { type: 'button', class: withoutPreview ? 'no-preview' : 'approve', disabled: busy || Date.now() < this.#notBefore, data: { act: 'approve' }, 'aria-keyshortcuts': withoutPreview ? null : 'a', onclick: () => this.approve() },
-        icon(withoutPreview ? 'alert' : 'check'), busyWith === 'approve' ? 'Approving…' : withoutPreview ? 'Approve without preview' : 'Approve', !withoutPreview && h('kbd', { 'aria-hidden': 'true' }, 'A')));
+        icon(withoutPreview ? 'alert' : 'check'), t(busyWith === 'approve' ? 'decision.approving' : withoutPreview ? 'decision.approveNoPreview' : 'decision.approve'), !withoutPreview && h('kbd', { 'aria-hidden': 'true' }, 'A')));
   }
 
   #confirmation() {
     const reason = this.#confirmationReason();
     const deletes = this.#change.operation === 'DELETE';
-    const suffix = this.#change.preview?.failed ? ' without preview' : '';
+    const [withPreview, withoutPreview] = deletes ? ['decision.approveDeletion', 'decision.approveDeletionNoPreview'] : ['decision.approve', 'decision.approveNoPreview'];
     return h('div', { class: `confirm${deletes ? ' deletes' : ''}` },
       h('p', { role: 'alert' }, icon('alert'),
-        reason === 'delete' ? h('span', null, 'This deletes “', quote(this.#change.target.label, 80), '”. Approve the deletion?') : h('span', null, reason)),
+        reason === 'delete' ? h('span', null, parts('decision.confirmDeletion', { target: quote(this.#change.target.label, 80) })) : h('span', null, reason)),
       h('div', { class: 'buttons' },
-        h('button', { type: 'button', data: { act: 'cancel' }, onclick: () => this.cancel() }, 'Cancel'),
+        h('button', { type: 'button', data: { act: 'cancel' }, onclick: () => this.cancel() }, t('common.cancel')),
         h('button', { type: 'button', class: deletes ? 'danger' : 'approve', data: { act: 'confirm' }, onclick: () => this.approve() },
-          icon(deletes ? 'trash' : 'check'), `${deletes ? 'Approve deletion' : 'Approve'}${suffix}`, h('kbd', { 'aria-hidden': 'true' }, 'A'))));
+          icon(deletes ? 'trash' : 'check'), t(this.#change.preview?.failed ? withoutPreview : withPreview), h('kbd', { 'aria-hidden': 'true' }, 'A'))));
   }
 
   #settleRow() {
     return h('div', { class: 'buttons' },
-      h('button', { type: 'button', class: 'reject', data: { act: 'failed' }, onclick: () => this.#send('failed') }, icon('cross'), 'It failed'),
-      h('button', { type: 'button', class: 'approve', data: { act: 'applied' }, onclick: () => this.#send('applied') }, icon('check'), 'It was applied'));
+      h('button', { type: 'button', class: 'reject', data: { act: 'failed' }, onclick: () => this.#send('failed') }, icon('cross'), t('decision.itFailed')),
+      h('button', { type: 'button', class: 'approve', data: { act: 'applied' }, onclick: () => this.#send('applied') }, icon('check'), t('decision.itApplied')));
   }
 
   // Settling an outcome requires a reason.

@@ -2,10 +2,11 @@
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { t } from '../core/locale.js';
 import { leaveForProvider } from '../core/session.js';
 
 /** Returns the button that leads to the provider for a decision on the change with that id, or null if there is no provider. */
-export async function signInButton(api, id, label = 'Sign in again') {
+export async function signInButton(api, id, label = t('decision.signInAgain')) {
   const { provider } = await api.signInOptions().catch(() => ({}));
   return provider ? h('button', { type: 'button', data: { act: 'sign-in' }, onclick: () => leaveForProvider(id) }, icon('person'), label) : null;
 }

@@ -2,16 +2,17 @@
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { parts, t } from '../core/locale.js';
 import { count, quote, visibleString } from '../core/text.js';
 import { now, time } from '../core/time.js';
 import { reviewerName } from '../core/vocab.js';
 
-const UNITS = [[86_400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
+const UNITS = [[86_400, 'core.time.amount.d'], [3600, 'core.time.amount.h'], [60, 'core.time.amount.min'], [1, 'core.time.amount.s']];
 
 /** Formats `90` as `90 s` and `3600` as `1 h`. */
 export function formatDuration(seconds) {
-  const [unit, name] = UNITS.find(([size]) => seconds >= size && seconds % size === 0) ?? UNITS.at(-1);
-  return `${count(seconds / unit)} ${name}`;
+  const [unit, key] = UNITS.find(([size]) => seconds >= size && seconds % size === 0) ?? UNITS.at(-1);
+  return t(key, { count: seconds / unit });
 }
 
 export const approvalsOf = (change) => change.decisions.filter((d) => d.verdict === 'approve');
@@ -66,28 +67,31 @@ export const hasVoted = (change, me) => approvalsOf(change).some((d) => (d.owner
 /** Shows the requirements beyond one approval by any reviewer, or returns null. */
 export function termsLine(change) {
   const { terms } = change;
-  const parts = [];
+  const items = [];
   const names = (all) => all.slice(0, 8).map((name, n) => [n > 0 && ', ', h('strong', null, quote(name, 60))]);
   const escalation = escalationTime(change);
-  if (terms.reviewers?.length) parts.push(part('person', 'Decided by ', names(terms.reviewers), escalation !== null && [', ', time(new Date(escalation).toISOString(), 'countdown'), ' also by ', names(terms.escalate.to)]));
-  if (terms.quorum > 1) parts.push(part('check', `${count(terms.quorum)} people have to approve`));
-  if (terms.requireComment) parts.push(part('pencil', 'Each decision needs a comment'));
-  if (terms.previewRequired) parts.push(part('eye', 'Needs a preview'));
-  if (!mayEdit(terms)) parts.push(part('hidden', 'Reviewers may not edit it'));
-  else if (terms.edit === 'other') parts.push(part('pencil', 'A reviewer who edits it cannot approve it'));
-  if (terms.ownAgents) parts.push(part('person', 'Whoever signed in may approve what their own agent proposed'));
-  if (terms.signIn) parts.push(part('person', signInText(terms.signIn)));
-  if (terms.undoFor > 0) parts.push(part('undo', `Runs ${formatDuration(terms.undoFor)} after approval and can be undone until then`));
-  if (terms.onExpiry === 'reject') parts.push(part('clock', 'Rejected if nobody decides in time'));
-  return parts.length ? h('ul', { class: 'terms', 'aria-label': 'What the rule requires' }, parts) : null;
+  if (terms.reviewers?.length) items.push(item('person', escalation === null ? parts('decision.decidedBy', { names: names(terms.reviewers) })
+    : parts('decision.decidedByEscalation', { names: names(terms.reviewers), time: time(new Date(escalation).toISOString(), 'countdown'), others: names(terms.escalate.to) })));
+  if (terms.quorum > 1) items.push(item('check', t('decision.quorum', { count: terms.quorum })));
+  if (terms.requireComment) items.push(item('pencil', t('decision.needsComment')));
+  if (terms.previewRequired) items.push(item('eye', t('decision.needsPreview')));
+  if (!mayEdit(terms)) items.push(item('hidden', t('decision.noEdit')));
+  else if (terms.edit === 'other') items.push(item('pencil', t('decision.editorCannotApprove')));
+  if (terms.ownAgents) items.push(item('person', t('decision.ownAgents')));
+  if (terms.signIn) items.push(item('person', signInText(terms.signIn)));
+  if (terms.undoFor > 0) items.push(item('undo', t('decision.undoFor', { duration: formatDuration(terms.undoFor) })));
+  if (terms.onExpiry === 'reject') items.push(item('clock', t('decision.expiryRejects')));
+  return items.length ? h('ul', { class: 'terms', 'aria-label': t('decision.terms') }, items) : null;
 }
 
 function signInText({ maxAge, acr }) {
-  const text = maxAge ? `Approved within ${formatDuration(maxAge)} of a sign-in with the identity provider` : 'Approved after a sign-in with the identity provider';
-  return acr?.length ? [text, ' by ', acr.slice(0, 8).map((name, n) => [n > 0 && ' or ', quote(name, 60)])] : text;
+  const duration = maxAge ? formatDuration(maxAge) : null;
+  if (!acr?.length) return maxAge ? t('decision.signInWithin', { duration }) : t('decision.signIn');
+  const methods = acr.slice(0, 8).map((name) => quote(name, 60)).reduce((one, other) => parts('decision.or', { one, other }));
+  return parts(maxAge ? 'decision.signInWithinBy' : 'decision.signInBy', { duration, methods });
 }
 
-const part = (name, ...text) => h('li', null, icon(name), h('span', null, text));
+const item = (name, text) => h('li', null, icon(name), h('span', null, text));
 
 /** Shows who has approved and how many are missing, or returns null if one approval is enough. */
 export function quorumLine(change) {
@@ -95,34 +99,36 @@ export function quorumLine(change) {
   if (!(quorum > 1)) return null;
   const votes = approvalsOf(change);
   const marks = Array.from({ length: Math.min(quorum, 12) }, (_, n) => h('span', { class: `vote${n < votes.length ? ' given' : ''}` }, n < votes.length ? icon('check') : null));
-  return h('div', { class: 'quorum', role: 'group', 'aria-label': 'Approvals' },
+  return h('div', { class: 'quorum', role: 'group', 'aria-label': t('decision.approvals') },
     h('span', { class: 'votes', 'aria-hidden': 'true' }, marks),
-    h('span', null, h('strong', null, `${count(Math.min(votes.length, quorum))} of ${count(quorum)}`), ' approvals',
-      votes.length > 0 && [': ', votes.map((d, n) => [n > 0 && ', ', quote(reviewerName(d), 60), h('span', { class: 'quiet' }, ' ', time(d.at))])]));
+    h('span', null, parts(votes.length > 0 ? 'decision.givenBy' : 'decision.given', {
+      number: h('strong', null, t('decision.givenOf', { given: count(Math.min(votes.length, quorum)), quorum: count(quorum) })),
+      people: votes.map((d, n) => [n > 0 && ', ', quote(reviewerName(d), 60), h('span', { class: 'quiet' }, ' ', time(d.at))]),
+    })));
 }
 
 /** Returns true if the preview has the state after the call, and not only the state now. */
 export const computesEffect = ({ preview, diff }) => preview?.kind !== 'before_after' || (diff?.fields ?? []).some(({ field }) => /^\$(?:content|rows)/.test(field));
 
 const KINDS = {
-  dry_run: 'This preview is the result of the tool’s own dry run.',
-  before_after: 'This preview compares the current state with the result of these arguments.',
+  dry_run: 'decision.dryRun',
+  before_after: 'decision.beforeAfter',
 };
-const STATE_ONLY = 'This preview shows the current state. What the call changes in it is not computed.';
 
 /** Tells which packages and versions the recipe of the preview was tried with. */
-const tried = (preview) => (preview.tried ? [' Recipe tried: ', visibleString(preview.tried), '.'] : null);
+const tried = (preview) => (preview.tried ? [' ', t('decision.tried', { versions: visibleString(preview.tried) })] : null);
 
 /** Tells how the preview was made, with a warning if there is none. */
 export function previewNote(change) {
   const { preview, terms } = change;
   if (!preview || preview.kind === 'module' && !preview.failed) return null;
-  const obstacle = terms.previewRequired && !showsEffect(change) && ' The rule requires a preview, so this cannot be approved.';
+  const obstacle = terms.previewRequired && !showsEffect(change) && [' ', t('decision.previewObstacle')];
   if (preview.failed) {
-    return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, preview.mustFail ? 'This call must fail. ' : 'The preview failed. '), 'The arguments are shown below, but not what the call would change.', obstacle, ' Reason: ', quote(preview.failed, 600), !/[.!?…]$/.test(preview.failed) && '.', tried(preview)));
+    return h('p', { class: 'banner tone-red preview-note' }, icon('alert'), h('span', null, h('strong', null, t(preview.mustFail ? 'decision.mustFail' : 'decision.previewFailed')), ' ', t('decision.argumentsOnly'), obstacle, ' ',
+      parts('decision.reason', { reason: [quote(preview.failed, 600), !/[.!?…]$/.test(preview.failed) && '.'] }), tried(preview)));
   }
   if (preview.kind === 'arguments') {
-    return h('p', { class: obstacle ? 'banner tone-amber preview-note' : 'why quiet preview-note' }, icon('info'), h('span', null, 'No preview is available for this tool. Only its arguments are shown.', obstacle));
+    return h('p', { class: obstacle ? 'banner tone-amber preview-note' : 'why quiet preview-note' }, icon('info'), h('span', null, t('decision.noPreview'), obstacle));
   }
-  return h('p', { class: 'why quiet preview-note' }, icon('eye'), h('span', null, computesEffect(change) ? visibleString(KINDS[preview.kind] ?? preview.kind) : STATE_ONLY, tried(preview)));
+  return h('p', { class: 'why quiet preview-note' }, icon('eye'), h('span', null, computesEffect(change) ? (KINDS[preview.kind] ? t(KINDS[preview.kind]) : visibleString(preview.kind)) : t('decision.stateOnly'), tried(preview)));
 }

@@ -4,6 +4,7 @@ import { announce, notice } from '../core/announce.js';
 import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { parts, t } from '../core/locale.js';
 import { short, visibleString } from '../core/text.js';
 import { until } from '../core/time.js';
 
@@ -13,7 +14,7 @@ const MAX_NOTICES = 4;
 export const isUndoable = (change) => change.state === 'approved' && Boolean(change.runAfter) && until(change.runAfter) > 0;
 
 export class UndoStack {
-  element = h('div', { class: 'undos', role: 'region', 'aria-label': 'Approvals that can be undone' });
+  element = h('div', { class: 'undos', role: 'region', 'aria-label': t('decision.undoRegion') });
   #undo;
   #undone;
   #open = new Map();
@@ -30,15 +31,15 @@ export class UndoStack {
     if (!isUndoable(change)) return;
     this.drop(change.id);
     const countdown = h('strong', { class: 'undo-left' });
-    const button = h('button', { type: 'button', onclick: () => this.#run(change.id) }, icon('undo'), 'Undo', h('kbd', { 'aria-hidden': 'true' }, 'U'));
-    const element = h('div', { class: 'undo' }, h('span', { class: 'undo-text' }, 'Approved: ', visibleString(short(change.summary, 70)), ' runs in ', countdown), button);
+    const button = h('button', { type: 'button', onclick: () => this.#run(change.id) }, icon('undo'), t('decision.undo'), h('kbd', { 'aria-hidden': 'true' }, 'U'));
+    const element = h('div', { class: 'undo' }, h('span', { class: 'undo-text' }, parts('decision.undoLine', { change: visibleString(short(change.summary, 70)), time: countdown })), button);
     element.hidden = change.id === this.#hidden;
     this.#open.set(change.id, { change, element, countdown, button });
     this.element.prepend(element);
     while (this.#open.size > MAX_NOTICES) this.drop(this.#open.keys().next().value);
     this.#timer ??= setInterval(() => this.#tick(), TICK);
     this.#tick();
-    announce('Approved. Press u to undo.');
+    announce(t('decision.pressUndo'));
   }
 
   /** Hides the notice of the open change, which shows the same itself. */
@@ -77,8 +78,9 @@ export class UndoStack {
   #tick() {
     for (const [id, { change, countdown }] of this.#open) {
       const seconds = Math.ceil(until(change.runAfter) / 1000);
+      const text = t('core.time.amount.s', { count: seconds });
       if (seconds <= 0) this.drop(id);
-      else if (countdown.textContent !== `${seconds} s`) countdown.textContent = `${seconds} s`;
+      else if (countdown.textContent !== text) countdown.textContent = text;
     }
   }
 
@@ -86,13 +88,13 @@ export class UndoStack {
     const entry = this.#open.get(id);
     if (!entry || entry.button.disabled) return;
     entry.button.disabled = true;
-    fill(entry.button, 'Undoing…');
+    fill(entry.button, t('decision.undoing'));
     try {
       const answer = await this.#undo(id, entry.change.version);
-      notice('Undone: the change is waiting for a decision again.', { tone: 'accent', iconName: 'undo' });
+      notice(t('decision.undone'), { tone: 'accent', iconName: 'undo' });
       this.#undone(answer);
     } catch (error) {
-      notice(`Not undone: ${explain(error)}`, { tone: 'red', iconName: 'alert' });
+      notice(t('decision.notUndone', { problem: explain(error) }), { tone: 'red', iconName: 'alert' });
     }
     this.drop(id);
   }
