@@ -32,6 +32,7 @@ import common from './de/common.js';
 import controls from './de/controls.js';
 import decision from './de/decision.js';
 import detail from './de/detail.js';
+import diff from './de/diff.js';
 import list from './de/list.js';
 
 export default {
@@ -58,5 +59,6 @@ export default {
   ...controls,
   ...decision,
   ...detail,
+  ...diff,
   ...list,
 };

@@ -23,6 +23,7 @@ import common from './en/common.js';
 import controls from './en/controls.js';
 import decision from './en/decision.js';
 import detail from './en/detail.js';
+import diff from './en/diff.js';
 import list from './en/list.js';
 
 export default {
@@ -49,5 +50,6 @@ export default {
   ...controls,
   ...decision,
   ...detail,
+  ...diff,
   ...list,
 };

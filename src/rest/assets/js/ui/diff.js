@@ -4,6 +4,7 @@
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { compareItems } from '../core/lists.js';
+import { t } from '../core/locale.js';
 import { quote } from '../core/text.js';
 import { emphasis } from './difflines.js';
 import { factOf, factsTable } from './facts.js';
@@ -29,7 +30,7 @@ export function diffView(diff, operation, source, omitted = null) {
   const isNew = (field) => !isMissingNote(field) && missing.some((name) => field.field === name || field.field.startsWith(`${name}.`));
   // Without fields that can be marked, the note itself is shown.
   const isMarked = diff.fields.some(isNew);
-  const notes = (field) => [isNew(field) && h('span', { class: 'new-mark' }, 'new'), restricted(field)];
+  const notes = (field) => [isNew(field) && h('span', { class: 'new-mark' }, t('diff.new')), restricted(field)];
   const options = (field) => ({ isArgument: isArgument(field, operation), note: notes(field), source });
   const shown = diff.fields.filter((field) => field !== omitted && (!isMarked || !isMissingNote(field)))
     .map((field) => {
@@ -53,17 +54,17 @@ export function diffView(diff, operation, source, omitted = null) {
     }
   }
   flush();
-  if (!diff.fields.length) view.append(h('p', { class: 'quiet pad' }, 'No field differs.'));
+  if (!diff.fields.length) view.append(h('p', { class: 'quiet pad' }, t('diff.noField')));
   if (diff.truncated) {
     view.append(h('p', { class: 'banner tone-amber' }, icon('alert'),
-      h('span', null, 'The diff was too large and has been cut.', operation !== 'VERIFICATION' && ' The arguments are complete; read them before you approve.')));
+      h('span', null, t('diff.cut'), operation !== 'VERIFICATION' && [' ', t('diff.argumentsComplete')])));
   }
   return view;
 }
 
 // Marks a value that reviewers see but the proposer could not read.
 function restricted(field) {
-  return field.restricted ? h('span', { class: 'restricted', title: 'The agent that proposed this change was not shown the current value.' }, icon('hidden'), 'not shown to the agent') : null;
+  return field.restricted ? h('span', { class: 'restricted', title: t('diff.restrictedTitle') }, icon('hidden'), t('diff.restricted')) : null;
 }
 
 // Returns true for an argument of the call, as opposed to a current or resulting value.
@@ -89,7 +90,7 @@ function isLong(field) {
 /** Shows short fields in a table with one row each. */
 function fieldTable(fields, operation) {
   const hasBothSides = operation === 'UPDATE' || operation === 'VERIFICATION' || fields.some((f) => isKnown(f.before) && isKnown(f.after));
-  const columns = operation === 'VERIFICATION' ? ['Approved', 'Found'] : hasBothSides ? ['Before', 'After'] : [sideOf(fields, operation)];
+  const columns = operation === 'VERIFICATION' ? [t('diff.approved'), t('diff.found')] : hasBothSides ? [t('diff.before'), t('diff.after')] : [sideOf(fields, operation)];
   const body = fields.map((field) => {
     const [was, now] = emphasis(field.before, field.after);
     const items = shortItems(field);
@@ -102,15 +103,15 @@ function fieldTable(fields, operation) {
     return h('tr', null, h('th', { scope: 'row' }, nameOf(field), restricted(field)), cells);
   });
   return h('table', { class: `fields ${hasBothSides ? 'both' : 'one'}` },
-    h('thead', null, h('tr', null, h('th', { scope: 'col' }, 'Field'), columns.map((c) => h('th', { scope: 'col' }, c)))),
+    h('thead', null, h('tr', null, h('th', { scope: 'col' }, t('diff.field')), columns.map((c) => h('th', { scope: 'col' }, c)))),
     h('tbody', null, body));
 }
 
 // Returns the heading of the only column.
 function sideOf(fields, operation) {
-  if (fields.some((field) => isArgument(field, operation))) return 'Value';
-  if (fields.every(({ before }) => !isKnown(before))) return 'Added';
-  return fields.every(({ after }) => !isKnown(after)) ? 'Removed' : 'Value';
+  if (fields.some((field) => isArgument(field, operation))) return t('diff.value');
+  if (fields.every(({ before }) => !isKnown(before))) return t('diff.added');
+  return t(fields.every(({ after }) => !isKnown(after)) ? 'diff.removed' : 'diff.value');
 }
 
 const isKnown = (value) => value !== null && value !== undefined;
@@ -137,23 +138,23 @@ const createItem = ({ op, text }, isMixed = false) => h({ insert: 'ins', delete:
 
 function valueCell(text, parts, op, otherKnown) {
   if (!isKnown(text)) {
-    return h('td', { class: 'none' }, h('span', { class: 'quiet' }, otherKnown && op === 'insert' ? 'removed' : 'none'));
+    return h('td', { class: 'none' }, h('span', { class: 'quiet' }, t(otherKnown && op === 'insert' ? 'diff.removedValue' : 'diff.none')));
   }
   const tag = op === 'insert' ? 'ins' : 'del';
   return h('td', { class: op }, h('span', { class: 'sign', 'aria-hidden': 'true' }, op === 'insert' ? '+' : '−'), h(tag, null, value(text, parts)));
 }
 
-const value = (text, parts = null) => (text === '' ? h('span', { class: 'quiet' }, 'empty') : emphasized(text, parts));
+const value = (text, parts = null) => (text === '' ? h('span', { class: 'quiet' }, t('diff.empty')) : emphasized(text, parts));
 
 /** Shows the values that a reviewer has seen beside the current ones. */
 export function comparison(list) {
   return h('table', { class: 'fields both compare' },
-    h('thead', null, h('tr', null, h('th', { scope: 'col' }, h('span', { class: 'sr-only' }, 'Field')), h('th', { scope: 'col' }, 'You saw'), h('th', { scope: 'col' }, 'Now'))),
+    h('thead', null, h('tr', null, h('th', { scope: 'col' }, h('span', { class: 'sr-only' }, t('diff.field'))), h('th', { scope: 'col' }, t('diff.youSaw')), h('th', { scope: 'col' }, t('diff.now')))),
     h('tbody', null, list.map(({ label, was, now }) => {
       const cell = (text, op) => (isKnown(text)
         ? h('td', { class: op }, h('span', { class: 'sign', 'aria-hidden': 'true' }, op === 'insert' ? '+' : '−'),
           longText(text, { chars: 240, lines: 5 }))
-        : h('td', { class: 'none' }, h('span', { class: 'quiet' }, 'none')));
+        : h('td', { class: 'none' }, h('span', { class: 'quiet' }, t('diff.none'))));
       return h('tr', null, h('th', { scope: 'row' }, quote(label, 90)), cell(was, 'delete'), cell(now, 'insert'));
     })));
 }

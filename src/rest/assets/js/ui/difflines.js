@@ -1,5 +1,7 @@
 // Computes line numbers, folds, and the parts of a line that differ. Pure.
 
+import { t } from '../core/locale.js';
+
 const CONTEXT = 3;
 const LONG_RUN = 10;
 // Longer lines are not compared within.
@@ -35,8 +37,8 @@ function nameOfFile(header) {
     return isGit && path?.startsWith(side) ? path.slice(side.length) : path;
   });
   if (old === undefined || current === undefined) return null;
-  if (old === '/dev/null') return `${current} (new file)`;
-  if (current === '/dev/null') return `${old} (removed)`;
+  if (old === '/dev/null') return t('diff.newFile', { file: current });
+  if (current === '/dev/null') return t('diff.removedFile', { file: old });
   return old === current ? current : `${old} → ${current}`;
 }
 

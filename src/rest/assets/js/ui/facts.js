@@ -2,6 +2,7 @@
 
 import { h } from '../core/dom.js';
 import { itemTexts, itemsOf, recordOf } from '../core/lists.js';
+import { t } from '../core/locale.js';
 import { quote } from '../core/text.js';
 import { singleLine } from './lines.js';
 import { longText } from './longtext.js';
@@ -51,7 +52,7 @@ export function factOf(field) {
 /** Shows a record: the name of each value beside the value. */
 export const recordView = (record) => h('dl', { class: 'record' }, record.map(({ name, items }) => [h('dt', null, quote(name, 80)), h('dd', null, list(items))]));
 
-const list = (texts) => (texts.length === 0 ? h('span', { class: 'quiet' }, 'none') : texts.map((text) => h('span', { class: 'item' }, text === '""' ? h('span', { class: 'quiet' }, 'empty') : longText(text, VALUE))));
+const list = (texts) => (texts.length === 0 ? h('span', { class: 'quiet' }, t('diff.none')) : texts.map((text) => h('span', { class: 'item' }, text === '""' ? h('span', { class: 'quiet' }, t('diff.empty')) : longText(text, VALUE))));
 
 /** Shows facts in a table: `[{field, fact, note}]`. */
 export function factsTable(facts) {

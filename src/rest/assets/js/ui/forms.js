@@ -4,6 +4,7 @@
 import { fill, h } from '../core/dom.js';
 import { argumentText, imageOf, wholeValue } from '../core/images.js';
 import { compareItems, itemsOf } from '../core/lists.js';
+import { t } from '../core/locale.js';
 import { compareRecipients } from '../core/recipients.js';
 import { compareRows } from '../core/rowtable.js';
 import { quote } from '../core/text.js';
@@ -33,7 +34,7 @@ export function textForm(field, { isArgument, note }) {
   const section = textOf(field, { isArgument, note });
   const text = field.after ?? field.before;
   if (field.format !== 'markdown' || typeof text !== 'string') return section;
-  return withOtherForm(section, ['Source', 'Rendered'], () => markdownView(text, isArgument ? new Set() : addedLines(field)));
+  return withOtherForm(section, [t('diff.source'), t('diff.rendered')], () => markdownView(text, isArgument ? new Set() : addedLines(field)));
 }
 
 const textOf = (field, { isArgument, note }) => (isArgument ? plainText(field) : lineDiff(field, note));
@@ -55,7 +56,7 @@ function addedLines({ lines, before }) {
 function withOtherForm(section, names, build) {
   const first = section.lastElementChild;
   const forms = [() => first, build];
-  const group = h('span', { class: 'layouts arg-layouts', role: 'group', 'aria-label': 'Form of the content' });
+  const group = h('span', { class: 'layouts arg-layouts', role: 'group', 'aria-label': t('diff.contentForm') });
   const paint = (shown) => {
     const hadFocus = group.contains(document.activeElement);
     fill(group, names.map((name, n) => h('button', { type: 'button', class: 'layout', 'aria-pressed': String(n === shown), onclick: () => paint(n) }, name)));
@@ -84,7 +85,7 @@ function recipientsForm(field, { isArgument, note }) {
 function rowsForm(field, options) {
   const table = compareRows(field.before ?? null, field.after ?? null);
   if (!table) return null;
-  return orText(namedSection(field, options.note, rowCounts(table, options.isArgument), rowsView(table, options.isArgument), 'rows-form'), field, options, 'Table', 'JSON');
+  return orText(namedSection(field, options.note, rowCounts(table, options.isArgument), rowsView(table, options.isArgument), 'rows-form'), field, options, t('diff.table'), 'JSON');
 }
 
 // Shows an array of values item by item, and an array of records whose values are lists at most as a table.
@@ -94,11 +95,11 @@ function listForm(field, options) {
   const items = compareItems(before, after);
   if (items?.length) {
     const shown = { ...field, format: 'text', before: null, after: null, lines: items };
-    return orText(options.isArgument ? plainText({ ...shown, after: items.map(({ text }) => text).join('\n') }) : lineDiff(shown, options.note), field, options, 'List', 'JSON');
+    return orText(options.isArgument ? plainText({ ...shown, after: items.map(({ text }) => text).join('\n') }) : lineDiff(shown, options.note), field, options, t('diff.list'), 'JSON');
   }
   const table = compareRows(before, after, IDENTITIES);
   if (!table || table.beyond > 0 || table.rows.some(({ cells }) => cells.some(({ was, now }) => !isCell(was) || !isCell(now)))) return null;
-  return orText(namedSection(field, options.note, rowCounts(table, options.isArgument), rowsView(table, options.isArgument), 'rows-form'), field, options, 'Table', 'JSON');
+  return orText(namedSection(field, options.note, rowCounts(table, options.isArgument), rowsView(table, options.isArgument), 'rows-form'), field, options, t('diff.table'), 'JSON');
 }
 
 const isCell = (source) => source === null || !/^[[{]/.test(source) || itemsOf(source) !== null;
@@ -107,5 +108,5 @@ function imageForm(field, options) {
   const texts = field.before === null && field.after === null ? { after: argumentText(field.field, options.source) } : { before: wholeValue(field.before, options.source), after: wholeValue(field.after, options.source) };
   const sides = Object.entries(texts).filter(([, text]) => typeof text === 'string' && text !== '').map(([side, text]) => ({ side, image: imageOf(text) }));
   if (!sides.length || sides.some(({ image }) => image === null)) return null;
-  return orText(namedSection(field, options.note, null, imageView(sides, options.isArgument), 'image-form'), field, options, 'Image', 'Text');
+  return orText(namedSection(field, options.note, null, imageView(sides, options.isArgument), 'image-form'), field, options, t('diff.image'), t('diff.text'));
 }

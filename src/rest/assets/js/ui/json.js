@@ -1,8 +1,9 @@
 // Shows JSON with new indentation and otherwise unchanged.
 
 import { h } from '../core/dom.js';
+import { t } from '../core/locale.js';
 import { layout } from '../core/rawjson.js';
-import { plural, visible } from '../core/text.js';
+import { visible } from '../core/text.js';
 import { longText } from './longtext.js';
 
 const FIRST_LINES = 60;
@@ -19,7 +20,7 @@ export function jsonBlock(source, label) {
     for (const line of lines.slice(shown, shown + n)) part.append(createLine(line));
     shown = Math.min(lines.length, shown + n);
     if (shown < lines.length) {
-      more.textContent = `Show more (${plural(lines.length - shown, 'line')})`;
+      more.textContent = t('diff.showLines', { count: lines.length - shown });
       if (!more.isConnected && more.parentNode !== code) code.append(more);
       more.before(part);
     } else {

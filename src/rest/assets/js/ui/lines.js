@@ -1,8 +1,9 @@
 // Shows long text line by line, in one column or two. Equal lines are folded and long text is shown in pages.
 
+import { t } from '../core/locale.js';
 import { preference, setPreference } from '../core/prefs.js';
 import { fill, h } from '../core/dom.js';
-import { count, linesOf, plural, quote, short, visible, visibleString } from '../core/text.js';
+import { count, linesOf, quote, short, visible, visibleString } from '../core/text.js';
 import { addTokens, isKnownLanguage, tokensOfParts } from '../core/tokens.js';
 import { columns, foldEqual, joinFileHeaders, pairUp } from './difflines.js';
 import { longText } from './longtext.js';
@@ -39,7 +40,7 @@ export function lineDiff(field, note = null) {
   const isDescription = added === 0 && removed === 0 && field.before === null && field.after === null;
   const folded = isDescription ? foldDescription(lines) : foldEqual(joinFileHeaders(lines), field.before);
   const rows = withTokens(pairUp(folded), field);
-  const body = h('div', { class: `lines${isDescription ? ' description' : ''}`, role: 'group', 'aria-label': visibleString(`${short(field.label || field.field, 80)}, line by line`), tabindex: '0' });
+  const body = h('div', { class: `lines${isDescription ? ' description' : ''}`, role: 'group', 'aria-label': visibleString(t('diff.lineByLine', { field: short(field.label || field.field, 80) })), tabindex: '0' });
   // Two columns need lines on both sides.
   const layouts = added > 0 && removed > 0 ? switcher(() => paint()) : null;
   const paint = () => {
@@ -51,8 +52,8 @@ export function lineDiff(field, note = null) {
   return h('section', { class: 'line-diff' },
     h('h4', null, h('span', { class: 'line-name' }, quote(field.label || field.field, 80), note),
       h('span', { class: 'stat' },
-        added > 0 && h('span', { class: 'plus' }, `+${count(added)}`), added > 0 && h('span', { class: 'sr-only' }, ' added '),
-        removed > 0 && h('span', { class: 'minus' }, `−${count(removed)}`), removed > 0 && h('span', { class: 'sr-only' }, ' removed'), layouts)),
+        added > 0 && h('span', { class: 'plus' }, `+${count(added)}`), added > 0 && h('span', { class: 'sr-only' }, ` ${t('diff.linesAdded')} `),
+        removed > 0 && h('span', { class: 'minus' }, `−${count(removed)}`), removed > 0 && h('span', { class: 'sr-only' }, ` ${t('diff.linesRemoved')}`), layouts)),
     body);
 }
 
@@ -61,7 +62,7 @@ function foldDescription(lines) {
   const rows = lines.map(({ op, text }) => (op === 'skip' ? { op: 'fold', size: Number.parseInt(text, 10) || 0, rows: null } : { op, text, oldNo: null, newNo: null }));
   if (rows.length <= FIRST_DESCRIPTION_LINES + 4) return rows;
   const rest = rows.slice(FIRST_DESCRIPTION_LINES);
-  return [...rows.slice(0, FIRST_DESCRIPTION_LINES), { op: 'fold', size: rest.length, rows: rest, noun: 'more line' }];
+  return [...rows.slice(0, FIRST_DESCRIPTION_LINES), { op: 'fold', size: rest.length, rows: rest, texts: MORE_LINES }];
 }
 
 /** Shows a field of one line without its frame. */
@@ -77,7 +78,7 @@ export function plainText(field) {
   const rows = lines.map((text) => (isDiff ? rowOfDiff(text) : { op: 'equal', text, oldNo: null, newNo: null }));
   const body = h('div', { class: `lines ${isDiff ? 'patch' : 'description'}`, role: 'group', 'aria-label': visibleString(short(field.label || field.field, 80)), tabindex: '0' });
   fillPaged(body, withTokens(isDiff ? pairUp(rows) : rows, field), createRow);
-  return h('section', { class: 'line-diff' }, h('h4', null, h('span', { class: 'line-name' }, quote(field.label || field.field, 80)), h('span', { class: 'stat quiet' }, plural(lines.length, 'line'))), body);
+  return h('section', { class: 'line-diff' }, h('h4', null, h('span', { class: 'line-name' }, quote(field.label || field.field, 80)), h('span', { class: 'stat quiet' }, t('diff.lines', { count: lines.length }))), body);
 }
 
 // Reads a line of a unified diff. Its first character becomes the sign.
@@ -94,7 +95,7 @@ function withTokens(rows, { format, language }) {
 
 // Creates the buttons for the layout, which applies to all diffs of the page.
 function switcher(changed) {
-  const group = h('span', { class: 'layouts', role: 'group', 'aria-label': 'Layout of diffs' });
+  const group = h('span', { class: 'layouts', role: 'group', 'aria-label': t('diff.layout') });
   const paint = () => {
     const chosen = preference('diff', LAYOUTS);
     const hadFocus = group.contains(document.activeElement);
@@ -104,7 +105,7 @@ function switcher(changed) {
         setPreference('diff', name);
         document.dispatchEvent(new Event(LAYOUT_CHANGED));
       },
-    }, name === 'split' ? 'Side by side' : 'Unified')));
+    }, t(name === 'split' ? 'diff.split' : 'diff.unified'))));
     if (hadFocus) group.querySelector('[aria-pressed=true]')?.focus();
   };
   // Listens until it is removed from the page.
@@ -137,7 +138,7 @@ function fillPaged(body, rows, render) {
     shown = Math.min(rows.length, shown + n);
     if (more.isConnected) more.before(page);
     else body.append(page);
-    if (shown < rows.length) more.textContent = `Show more (${plural(rows.length - shown, 'line')})`;
+    if (shown < rows.length) more.textContent = t('diff.showLines', { count: rows.length - shown });
     else more.remove();
   };
   more.addEventListener('click', () => show(STEP_ROWS));
@@ -186,19 +187,25 @@ function createPair(pair) {
 // A note is about the lines and has no number and no side.
 const createNote = (row) => h('div', { class: `line note${row.file ? ' file' : ''}` }, h('span', { class: 'code' }, longText(row.text, { chars: 800, lines: 10, inline: true, tabs: true })));
 
+// The texts of folded lines: their number, how to show them all, and how to show some.
+const EQUAL_LINES = ['diff.equalLines', 'diff.showEqual', 'diff.showSomeEqual'];
+const MORE_LINES = ['diff.moreLines', 'diff.showMore', 'diff.showSomeMore'];
+
 function createFold(row, render) {
   const fold = h('div', { class: 'line fold' });
   const paint = (rows) => {
-    const label = plural(rows ? rows.length : row.size, row.noun ?? 'unchanged line');
-    if (!rows) return fill(fold, h('span', { class: 'fold-label' }, `⋯ ${label}`));
+    const [name, showAll, showSome] = row.texts ?? EQUAL_LINES;
+    const size = rows ? rows.length : row.size;
+    const label = `⋯ ${t(name, { count: size })}`;
+    if (!rows) return fill(fold, h('span', { class: 'fold-label' }, label));
     return fill(fold, h('button', {
-      type: 'button', class: 'link fold-label', 'aria-label': rows.length > FOLD_STEP ? `Show ${FOLD_STEP} of ${label}` : `Show ${label}`,
+      type: 'button', class: 'link fold-label', 'aria-label': t(size > FOLD_STEP ? showSome : showAll, { shown: FOLD_STEP, count: size }),
       onclick: () => {
         fold.before(...rows.slice(0, FOLD_STEP).map(render));
         if (rows.length > FOLD_STEP) paint(rows.slice(FOLD_STEP));
         else fold.remove();
       },
-    }, `⋯ ${label}`));
+    }, label));
   };
   paint(row.rows);
   return fold;

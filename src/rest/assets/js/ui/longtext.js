@@ -1,7 +1,8 @@
 // Shows long text in parts, so that the page holds a bounded part at a time.
 
 import { h } from '../core/dom.js';
-import { cut, plural, visible } from '../core/text.js';
+import { t } from '../core/locale.js';
+import { cut, visible } from '../core/text.js';
 
 const STEP_CHARS = 20_000;
 
@@ -28,7 +29,7 @@ export function longText(text, { chars = 1500, lines = 24, inline = false, tabs 
   if (end === text.length) return holder;
   const more = h('button', { type: 'button', class: 'link more' });
   const label = () => {
-    more.textContent = `Show more (${plural(text.length - end, 'character')})`;
+    more.textContent = t('diff.showCharacters', { count: text.length - end });
   };
   more.addEventListener('click', () => {
     const next = cut(text, Math.min(text.length, end + STEP_CHARS)).length;

@@ -1,8 +1,9 @@
 // Shows parsed Markdown. Links show their address and lead nowhere, images are named but not loaded, and HTML is text.
 
 import { h } from '../core/dom.js';
+import { t } from '../core/locale.js';
 import { parseMarkdown } from '../core/markdown.js';
-import { plural, visible } from '../core/text.js';
+import { visible } from '../core/text.js';
 import { tokenize } from '../core/tokens.js';
 
 const FIRST_BLOCKS = 60;
@@ -12,7 +13,7 @@ const ALIASES = { js: 'javascript', ts: 'typescript', py: 'python', rs: 'rust', 
 /** Shows a text as it would be rendered. Blocks with lines in `added` are marked. */
 export function markdownView(text, added) {
   const blocks = parseMarkdown(text);
-  const view = h('div', { class: 'markdown', role: 'group', 'aria-label': 'Rendered', tabindex: '0', dir: 'auto' });
+  const view = h('div', { class: 'markdown', role: 'group', 'aria-label': t('diff.rendered'), tabindex: '0', dir: 'auto' });
   const more = h('button', { type: 'button', class: 'link more', onclick: () => show(STEP_BLOCKS) });
   let shown = 0;
   const show = (n) => {
@@ -21,12 +22,12 @@ export function markdownView(text, added) {
     shown = Math.min(blocks.length, shown + n);
     if (more.isConnected) more.before(page);
     else view.append(page);
-    if (shown < blocks.length) more.textContent = `Show more (${plural(blocks.length - shown, 'part')})`;
+    if (shown < blocks.length) more.textContent = t('diff.showParts', { count: blocks.length - shown });
     else more.remove();
   };
   show(blocks.length <= FIRST_BLOCKS + 10 ? blocks.length : FIRST_BLOCKS);
   if (shown < blocks.length) view.append(more);
-  if (!blocks.length) view.append(h('p', { class: 'quiet' }, 'Nothing is rendered.'));
+  if (!blocks.length) view.append(h('p', { class: 'quiet' }, t('diff.nothingRendered')));
   return view;
 }
 
@@ -56,7 +57,7 @@ const BLOCKS = {
   rule: () => h('div', { class: 'md-rule', role: 'separator' }),
   quote: ({ blocks }, added) => h('blockquote', null, createBlocks(blocks, added)),
   list: ({ ordered, start, items }, added) => h(ordered ? 'ol' : 'ul', ordered && start !== 1 ? { start: String(start) } : null, items.map(({ blocks, done }) => h('li', done === null ? null : { class: 'task' },
-    done !== null && h('span', { class: 'md-task', role: 'img', 'aria-label': done ? 'done' : 'not done' }, done ? '☑' : '☐'), h('div', null, createBlocks(blocks, added))))),
+    done !== null && h('span', { class: 'md-task', role: 'img', 'aria-label': t(done ? 'diff.done' : 'diff.notDone') }, done ? '☑' : '☐'), h('div', null, createBlocks(blocks, added))))),
   table: ({ head, rows }) => h('div', { class: 'md-table' }, h('table', null, h('thead', null, h('tr', null, head.map((cell) => h('th', { scope: 'col' }, createInline(cell))))),
     h('tbody', null, rows.map((cells) => h('tr', null, cells.map((cell) => h('td', null, createInline(cell)))))))),
 };
@@ -82,5 +83,5 @@ const INLINE = {
   emphasis: ({ parts }) => h('em', null, createInline(parts)),
   deleted: ({ parts }) => h('s', null, createInline(parts)),
   link: (link) => h('span', { class: 'md-link' }, createInline(link.parts), !(link.title === undefined && link.parts.length === 1 && link.parts[0].text === link.address) && address(link)),
-  image: (image) => h('span', { class: 'md-link' }, h('span', { class: 'md-image' }, 'Image'), shownText(image.text), address(image)),
+  image: (image) => h('span', { class: 'md-link' }, h('span', { class: 'md-image' }, t('diff.image')), shownText(image.text), address(image)),
 };

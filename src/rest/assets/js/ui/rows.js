@@ -3,17 +3,18 @@
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { compareItems, itemTexts, itemsOf } from '../core/lists.js';
+import { t } from '../core/locale.js';
 import { cellText, MAX_ROWS } from '../core/rowtable.js';
-import { count, plural, quote, visibleString } from '../core/text.js';
+import { count, quote, visibleString } from '../core/text.js';
 import { longText } from './longtext.js';
 
-const OPS = { insert: ['+', 'added'], delete: ['−', 'removed'], update: ['~', 'changed'], equal: ['', 'unchanged'] };
+const OPS = { insert: ['+', 'diff.rowAdded'], delete: ['−', 'diff.rowRemoved'], update: ['~', 'diff.rowChanged'], equal: ['', 'diff.rowUnchanged'] };
 const CELL = { chars: 160, lines: 4, inline: true };
 
 /** Creates the numbers of added, removed and changed rows. */
 export function rowCounts({ counts, rows, beyond }, isArgument) {
-  if (isArgument) return h('span', { class: 'quiet' }, plural(rows.length + beyond, 'row'));
-  const part = (op, tone) => counts[op] > 0 && h('span', { class: tone }, OPS[op][0], count(counts[op]), h('span', { class: 'sr-only' }, ` ${OPS[op][1]} `));
+  if (isArgument) return h('span', { class: 'quiet' }, t('diff.rowCount', { count: rows.length + beyond }));
+  const part = (op, tone) => counts[op] > 0 && h('span', { class: tone }, OPS[op][0], count(counts[op]), h('span', { class: 'sr-only' }, ` ${t(OPS[op][1])} `));
   return [part('insert', 'plus'), part('delete', 'minus'), part('update', 'changed-rows')];
 }
 
@@ -21,17 +22,17 @@ export function rowCounts({ counts, rows, beyond }, isArgument) {
 export function rowsView({ columns, rows, beyond }, isArgument) {
   const marks = !isArgument && rows.some(({ op }) => op !== 'equal');
   const table = h('table', { class: 'rows-table' },
-    h('thead', null, h('tr', null, marks && h('th', { scope: 'col' }, h('span', { class: 'sr-only' }, 'Effect')), columns.map((name) => h('th', { scope: 'col' }, quote(name, 80))))),
+    h('thead', null, h('tr', null, marks && h('th', { scope: 'col' }, h('span', { class: 'sr-only' }, t('diff.effect'))), columns.map((name) => h('th', { scope: 'col' }, quote(name, 80))))),
     h('tbody', null, rows.map((row) => createRow(row, columns, marks))));
   return h('div', { class: 'rows-body' },
-    h('div', { class: 'rows-scroll', role: 'group', 'aria-label': 'Rows', tabindex: '0' }, table),
-    beyond > 0 && h('p', { class: 'rows-beyond' }, icon('alert'), h('span', null, `Rows beyond ${MAX_ROWS} are not compared: ${plural(beyond, 'more row')}. The JSON shows them all.`)));
+    h('div', { class: 'rows-scroll', role: 'group', 'aria-label': t('diff.rows'), tabindex: '0' }, table),
+    beyond > 0 && h('p', { class: 'rows-beyond' }, icon('alert'), h('span', null, t('diff.rowsBeyond', { limit: MAX_ROWS, count: beyond }))));
 }
 
 function createRow({ op, cells }, columns, marks) {
-  const [sign, label] = OPS[op];
+  const [sign, key] = OPS[op];
   return h('tr', { class: marks ? op : null },
-    marks && h('td', { class: 'row-sign' }, h('span', { 'aria-hidden': 'true' }, sign), h('span', { class: 'sr-only' }, label)),
+    marks && h('td', { class: 'row-sign' }, h('span', { 'aria-hidden': 'true' }, sign), h('span', { class: 'sr-only' }, t(key))),
     cells.map((cell, n) => h('td', { class: op === 'update' && cell.was !== cell.now ? 'changed' : null, data: { label: visibleString(columns[n]) } }, h('span', { class: 'cell' }, createCell(op, cell, marks)))));
 }
 
@@ -47,7 +48,7 @@ function createCell(op, { was, now, isText }, marks) {
 
 function createValue(source, isText) {
   const items = source === null ? [] : itemsOf(source);
-  if (items?.length === 0) return h('span', { class: 'quiet' }, 'none');
+  if (items?.length === 0) return h('span', { class: 'quiet' }, t('diff.none'));
   if (items) return itemTexts(items).map((item) => h('span', { class: 'item' }, longText(item, CELL)));
   const text = cellText(source, { isText });
   return text === source && !source.startsWith('"') ? h('span', { class: 'cell-value' }, longText(text, CELL)) : longText(text, CELL);
