@@ -33,6 +33,7 @@ import controls from './de/controls.js';
 import decision from './de/decision.js';
 import detail from './de/detail.js';
 import diff from './de/diff.js';
+import filter from './de/filter.js';
 import list from './de/list.js';
 
 export default {
@@ -60,5 +61,6 @@ export default {
   ...decision,
   ...detail,
   ...diff,
+  ...filter,
   ...list,
 };

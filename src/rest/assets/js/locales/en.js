@@ -24,6 +24,7 @@ import controls from './en/controls.js';
 import decision from './en/decision.js';
 import detail from './en/detail.js';
 import diff from './en/diff.js';
+import filter from './en/filter.js';
 import list from './en/list.js';
 
 export default {
@@ -51,5 +52,6 @@ export default {
   ...decision,
   ...detail,
   ...diff,
+  ...filter,
   ...list,
 };

@@ -3,12 +3,15 @@
 import { AGES, ageLimits } from '../core/filters.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { t } from '../core/locale.js';
 import { short, visibleString } from '../core/text.js';
 import { EVENT_GROUPS, eventOf } from '../core/vocab.js';
 
 const INPUT_DELAY = 250;
 const MAX_TEXT = 200;
 const MAX_NAMES = 200;
+// The choice of all events of a group, in the order of `EVENT_GROUPS`.
+const ALL_OF_GROUP = ['filter.allDecisions', 'filter.allChanges', 'filter.allExecution', 'filter.allRules', 'filter.allConfiguration', 'filter.allDefinitions'];
 
 /** Reads `{q, event, actor, age}` from the query of a route. Unknown values are ignored. */
 export function readAuditFilter(query) {
@@ -41,21 +44,21 @@ export class AuditFilter {
     this.#change = change;
     const apply = () => this.#apply();
     this.#search = h('input', {
-      type: 'search', placeholder: 'Search titles, comments, names…', 'aria-label': 'Search the audit trail', autocomplete: 'off', spellcheck: 'false', maxlength: String(MAX_TEXT),
+      type: 'search', placeholder: t('filter.searchTrailHint'), 'aria-label': t('filter.searchTrail'), autocomplete: 'off', spellcheck: 'false', maxlength: String(MAX_TEXT),
       oninput: () => {
         clearTimeout(this.#timer);
         this.#timer = setTimeout(apply, INPUT_DELAY);
       },
     });
-    this.#event = h('select', { id: 'audit-event', onchange: apply }, h('option', { value: '' }, 'Any event'), EVENT_GROUPS.map(([label, events]) => h('optgroup', { label },
-      h('option', { value: events.join(',') }, `All: ${label.toLowerCase()}`), events.map((event) => h('option', { value: event }, eventOf(event).label)))));
+    this.#event = h('select', { id: 'audit-event', onchange: apply }, h('option', { value: '' }, t('filter.anyEvent')), EVENT_GROUPS.map(([label, events], n) => h('optgroup', { label },
+      h('option', { value: events.join(',') }, t(ALL_OF_GROUP[n])), events.map((event) => h('option', { value: event }, eventOf(event).label)))));
     this.#actor = h('select', { id: 'audit-actor', onchange: apply });
-    this.#age = h('select', { id: 'audit-age', onchange: apply }, h('option', { value: '' }, 'Any time'), Object.entries(AGES).map(([value, { label }]) => h('option', { value }, label)));
-    this.#clear = h('button', { type: 'button', class: 'ghost clear', hidden: true, onclick: () => change(readAuditFilter(new URLSearchParams())) }, icon('cross'), 'Clear');
+    this.#age = h('select', { id: 'audit-age', onchange: apply }, h('option', { value: '' }, t('filter.anyTime')), Object.entries(AGES).map(([value, { label }]) => h('option', { value }, label)));
+    this.#clear = h('button', { type: 'button', class: 'ghost clear', hidden: true, onclick: () => change(readAuditFilter(new URLSearchParams())) }, icon('cross'), t('filter.clear'));
     const field = (id, label, select) => h('div', { class: 'audit-field' }, h('label', { class: 'sr-only', for: id }, label), select);
     this.element = h('div', { class: 'audit-filter', role: 'search' },
       h('label', { class: 'filter' }, icon('search'), this.#search),
-      field('audit-event', 'Event', this.#event), field('audit-actor', 'Who', this.#actor), field('audit-age', 'When', this.#age), this.#clear);
+      field('audit-event', t('filter.event'), this.#event), field('audit-actor', t('filter.who'), this.#actor), field('audit-age', t('filter.when'), this.#age), this.#clear);
   }
 
   /** Shows the current filter and adds the actors of the visible entries to the choices. */
@@ -68,7 +71,7 @@ export class AuditFilter {
     const namesKey = JSON.stringify(names);
     if (namesKey !== this.#namesKey && document.activeElement !== this.#actor) {
       this.#namesKey = namesKey;
-      fill(this.#actor, h('option', { value: '' }, 'Anyone'), names.map((name) => h('option', { value: name }, name === 'system' || name === 'gateway' ? `Countersign (${name})` : visibleString(short(name, 60)))));
+      fill(this.#actor, h('option', { value: '' }, t('filter.anyone')), names.map((name) => h('option', { value: name }, name === 'system' || name === 'gateway' ? `Countersign (${name})` : visibleString(short(name, 60)))));
     }
     this.#actor.value = filter.actor;
     this.#clear.hidden = !isNarrowed(filter);

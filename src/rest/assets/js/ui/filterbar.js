@@ -3,6 +3,7 @@
 import { AGES, FACETS, countCriteria } from '../core/filters.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { t } from '../core/locale.js';
 import { count, short, visibleString } from '../core/text.js';
 import { STATES } from '../core/vocab.js';
 
@@ -24,18 +25,18 @@ export class FilterBar {
   #facets = null;
   #chipsKey = null;
 
-  /** `change(filter)` is called for another filter, `leave()` moves the focus to the list. `grouping` offers a checkbox. */
-  constructor({ title, grouping, states, filter, change, leave }) {
+  /** `name` is `inbox` or `history`. `change(filter)` is called for another filter, `leave()` moves the focus to the list. `grouping` offers a checkbox. */
+  constructor({ name, grouping, states, filter, change, leave }) {
     this.#change = change;
     this.#leave = leave;
     this.#states = states;
     this.#filter = filter;
     this.#search = h('input', {
-      type: 'search', placeholder: 'Search', 'aria-label': `Search ${title.toLowerCase()}`, autocomplete: 'off', spellcheck: 'false', maxlength: '200', 'aria-keyshortcuts': '/',
+      type: 'search', placeholder: t('filter.search'), 'aria-label': t(name === 'inbox' ? 'filter.searchInbox' : 'filter.searchHistory'), autocomplete: 'off', spellcheck: 'false', maxlength: '200', 'aria-keyshortcuts': '/',
       oninput: () => this.#applySoon(), onkeydown: (event) => this.#key(event),
     });
     this.#search.value = filter.q;
-    this.#toggle = h('button', { type: 'button', class: 'icon-only narrow', 'aria-label': 'Filters', 'aria-expanded': 'false', 'aria-controls': 'filters', title: 'Filters', onclick: () => this.#open(this.#panel.hidden) }, icon('filter'));
+    this.#toggle = h('button', { type: 'button', class: 'icon-only narrow', 'aria-label': t('filter.filters'), 'aria-expanded': 'false', 'aria-controls': 'filters', title: t('filter.filters'), onclick: () => this.#open(this.#panel.hidden) }, icon('filter'));
     const select = (key, label, options) => {
       const element = h('select', { id: `filter-${key}`, onchange: () => this.#set({ [key]: element.value }) }, options);
       this.#selects.set(key, element);
@@ -44,9 +45,9 @@ export class FilterBar {
     this.#group = h('input', { type: 'checkbox', id: 'filter-group', onchange: () => this.#set({ group: this.#group.checked ? '' : 'none' }) });
     this.#panel = h('div', { class: 'narrow-panel', id: 'filters', hidden: true },
       FACETS.map(([key, label]) => select(key, label)),
-      select('age', 'Age', [h('option', { value: '' }, 'Any'), Object.entries(AGES).map(([value, { label }]) => h('option', { value }, label))]),
-      grouping && h('label', { class: 'narrow-group', for: 'filter-group' }, this.#group, 'Group related changes'));
-    this.chips = h('div', { class: 'chips', role: 'group', 'aria-label': 'State' });
+      select('age', t('filter.age'), [h('option', { value: '' }, t('filter.anyAge')), Object.entries(AGES).map(([value, { label }]) => h('option', { value }, label))]),
+      grouping && h('label', { class: 'narrow-group', for: 'filter-group' }, this.#group, t('filter.group')));
+    this.chips = h('div', { class: 'chips', role: 'group', 'aria-label': t('filter.state') });
     this.element = h('div', { class: 'filterbar' },
       h('div', { class: 'filter-row' }, h('label', { class: 'filter' }, icon('search'), this.#search, h('kbd', { 'aria-hidden': 'true' }, '/')), this.#toggle), this.chips, this.#panel);
     if (countCriteria(filter)) this.#open(true);
@@ -62,7 +63,7 @@ export class FilterBar {
     if (document.activeElement !== this.#search && this.#search.value !== filter.q) this.#search.value = filter.q;
     const n = countCriteria(filter);
     this.#toggle.classList.toggle('chosen', n > 0);
-    this.#toggle.setAttribute('aria-label', n ? `Filters, ${n} chosen` : 'Filters');
+    this.#toggle.setAttribute('aria-label', n ? t('filter.filtersChosen', { count: n }) : t('filter.filters'));
     this.#group.checked = filter.group !== 'none';
     this.#selects.get('age').value = filter.age;
     // The choices are not computed while the panel is closed.
@@ -81,7 +82,7 @@ export class FilterBar {
     const key = JSON.stringify(list);
     if (select.dataset.key !== key && document.activeElement !== select) {
       select.dataset.key = key;
-      fill(select, h('option', { value: '' }, 'Any'), list.map(([value, n]) => h('option', { value }, n === null ? visibleString(short(value, 60)) : `${visibleString(short(value, 60))} (${count(n)})`)));
+      fill(select, h('option', { value: '' }, t('filter.any')), list.map(([value, n]) => h('option', { value }, n === null ? visibleString(short(value, 60)) : `${visibleString(short(value, 60))} (${count(n)})`)));
     }
     if (select.value !== chosen) select.value = chosen;
   }
@@ -97,10 +98,10 @@ export class FilterBar {
     const chips = states.map((state) => {
       const chip = present.get(state) ?? h('button', { type: 'button', class: 'chip', data: { state }, onclick: () => this.#set({ state }) });
       chip.setAttribute('aria-pressed', String(state === filter.state));
-      fill(chip, state ? STATES[state].label : 'All', state && counts[state] > 0 && h('span', { class: 'quiet' }, count(counts[state])));
+      fill(chip, state ? STATES[state].label : t('filter.all'), state && counts[state] > 0 && h('span', { class: 'quiet' }, count(counts[state])));
       return chip;
     });
-    if (isNarrowed) chips.push(present.get('clear') ?? h('button', { type: 'button', class: 'chip clear', data: { state: 'clear' }, onclick: () => this.clear() }, icon('cross'), 'Clear'));
+    if (isNarrowed) chips.push(present.get('clear') ?? h('button', { type: 'button', class: 'chip clear', data: { state: 'clear' }, onclick: () => this.clear() }, icon('cross'), t('filter.clear')));
     for (const chip of [...this.chips.children]) if (!chips.includes(chip)) chip.remove();
     chips.forEach((chip, i) => this.chips.children[i] !== chip && this.chips.insertBefore(chip, this.chips.children[i] ?? null));
   }

@@ -94,7 +94,7 @@ export class ChangesView {
       move: (step) => this.#move(step, true),
       nearEnd: () => this.#collection.more(),
     });
-    this.#bar = new FilterBar({ title, grouping: onFilter === null, states: name === 'inbox' ? INBOX_STATES : HISTORY_STATES, filter, change: (next) => this.#applyFilter(next), leave: () => this.#list.focus() });
+    this.#bar = new FilterBar({ name, grouping: onFilter === null, states: name === 'inbox' ? INBOX_STATES : HISTORY_STATES, filter, change: (next) => this.#applyFilter(next), leave: () => this.#list.focus() });
     this.#selection = new Selection({
       api, triage, list: this.#list, get: (id) => this.#collection.get(id), canSelect: selecting,
       decided: (change, verdict) => {
