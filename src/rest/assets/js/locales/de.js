@@ -33,8 +33,10 @@ import controls from './de/controls.js';
 import decision from './de/decision.js';
 import detail from './de/detail.js';
 import diff from './de/diff.js';
+import edit from './de/edit.js';
 import filter from './de/filter.js';
 import list from './de/list.js';
+import rule from './de/rule.js';
 
 export default {
   ...account,
@@ -61,6 +63,8 @@ export default {
   ...decision,
   ...detail,
   ...diff,
+  ...edit,
   ...filter,
   ...list,
+  ...rule,
 };

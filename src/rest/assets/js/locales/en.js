@@ -24,8 +24,10 @@ import controls from './en/controls.js';
 import decision from './en/decision.js';
 import detail from './en/detail.js';
 import diff from './en/diff.js';
+import edit from './en/edit.js';
 import filter from './en/filter.js';
 import list from './en/list.js';
+import rule from './en/rule.js';
 
 export default {
   ...account,
@@ -52,6 +54,8 @@ export default {
   ...decision,
   ...detail,
   ...diff,
+  ...edit,
   ...filter,
   ...list,
+  ...rule,
 };

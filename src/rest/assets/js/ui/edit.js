@@ -5,6 +5,7 @@ import { ApiError, explain } from '../core/api.js';
 import { fieldOf, formOf, sourceOfForm } from '../core/argform.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { t } from '../core/locale.js';
 import { pretty } from '../core/rawjson.js';
 import { escapeHidden, quote, segments, short, visibleString } from '../core/text.js';
 import { openDialog } from './dialog.js';
@@ -32,12 +33,12 @@ export function openEdit({ open, schema, send, remedy, done }) {
   const initialJson = json.value;
   const jsonMarks = h('div', { class: 'edit-marks', 'aria-live': 'polite' });
   nameHiddenChars(json, jsonMarks);
-  const comment = h('textarea', { id: 'edit-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: 'Why? (optional, recorded in the audit trail)' });
+  const comment = h('textarea', { id: 'edit-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: t('controls.whyOptional') });
   comment.value = draft?.comment ?? '';
   const errors = h('div', { class: 'edit-errors', id: 'edit-errors', role: 'alert' });
   const body = h('div', { class: 'edit-fields' });
-  const tabs = h('div', { class: 'layouts', role: 'group', 'aria-label': 'How to edit', hidden: true });
-  const save = h('button', { type: 'submit', class: 'primary' }, 'Save and preview');
+  const tabs = h('div', { class: 'layouts', role: 'group', 'aria-label': t('edit.how'), hidden: true });
+  const save = h('button', { type: 'submit', class: 'primary' }, t('edit.save'));
   let saved = false;
 
   const current = () => {
@@ -56,9 +57,9 @@ export function openEdit({ open, schema, send, remedy, done }) {
   const show = (next) => {
     mode = next;
     fill(errors);
-    fill(tabs, ['form', 'json'].map((name) => h('button', { type: 'button', class: 'layout', 'aria-pressed': String(name === mode), data: { layout: name }, onclick: () => name !== mode && switchTo(name) }, name === 'form' ? 'Fields' : 'JSON')));
+    fill(tabs, ['form', 'json'].map((name) => h('button', { type: 'button', class: 'layout', 'aria-pressed': String(name === mode), data: { layout: name }, onclick: () => name !== mode && switchTo(name) }, name === 'form' ? t('edit.fields') : 'JSON')));
     if (mode === 'json') {
-      fill(body, h('label', { class: 'edit-label', for: 'edit-json' }, 'Arguments'), json, jsonMarks);
+      fill(body, h('label', { class: 'edit-label', for: 'edit-json' }, t('edit.arguments')), json, jsonMarks);
       return;
     }
     inputs = new Map();
@@ -73,7 +74,7 @@ export function openEdit({ open, schema, send, remedy, done }) {
         nameHiddenChars(json, jsonMarks);
       } else {
         const form = formOf(text, inputSchema);
-        if (!form) throw new SyntaxError('These arguments cannot be shown as fields.');
+        if (!form) throw new SyntaxError(t('edit.noFields'));
         fields = form;
       }
       show(next);
@@ -103,7 +104,7 @@ export function openEdit({ open, schema, send, remedy, done }) {
       first ??= row;
     }
     const text = error instanceof SyntaxError ? error.message : explain(error);
-    fill(errors, h('p', null, icon('alert'), h('span', null, details.length && !rest.length ? 'The gateway did not accept these arguments.' : visibleString(short(text, 400)))), rest.length > 0 && h('ul', null, rest));
+    fill(errors, h('p', null, icon('alert'), h('span', null, details.length && !rest.length ? t('edit.notAccepted') : visibleString(short(text, 400)))), rest.length > 0 && h('ul', null, rest));
     (first?.querySelector('input, textarea, select') ?? (mode === 'json' ? json : null))?.focus();
   };
 
@@ -119,7 +120,7 @@ export function openEdit({ open, schema, send, remedy, done }) {
     }
     busy = true;
     save.disabled = true;
-    fill(save, 'Saving…');
+    fill(save, t('edit.saving'));
     try {
       const answer = await send(text, comment.value.trim());
       saved = true;
@@ -132,18 +133,18 @@ export function openEdit({ open, schema, send, remedy, done }) {
     } finally {
       busy = false;
       save.disabled = false;
-      fill(save, 'Save and preview');
+      fill(save, t('edit.save'));
     }
   };
 
   let inputSchema = null;
   const form = h('form', { class: 'sheet-body edit', novalidate: true, onsubmit: submit, onkeydown: (event) => event.key === 'Enter' && (event.ctrlKey || event.metaKey) && form.requestSubmit() },
-    h('p', { class: 'quiet' }, 'The gateway validates your arguments against the tool’s schema and computes a new diff. Existing approvals are cleared; you decide afterwards.'),
+    h('p', { class: 'quiet' }, t('edit.help')),
     tabs, body, errors,
-    h('label', { class: 'edit-label', for: 'edit-comment' }, 'Comment'), comment,
-    h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'), save));
+    h('label', { class: 'edit-label', for: 'edit-comment' }, t('controls.comment')), comment,
+    h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: () => dialog.close() }, t('common.cancel')), save));
   const dialog = openDialog({
-    title: 'Edit the arguments', className: 'edit-sheet', build: () => form,
+    title: t('edit.title'), className: 'edit-sheet', build: () => form,
     closed: () => {
       if (saved) return;
       try {
@@ -201,12 +202,12 @@ function fieldRow(field, inputs) {
   });
   nameHiddenChars(input, note);
   // An optional text has a checkbox to omit it, because an empty text differs from an absent one.
-  const keep = !field.required && (field.kind === 'text' || field.kind === 'long') ? h('input', { type: 'checkbox', checked: field.source !== null, 'aria-label': `Send ${visibleString(short(field.title, 60))}` }) : null;
+  const keep = !field.required && (field.kind === 'text' || field.kind === 'long') ? h('input', { type: 'checkbox', checked: field.source !== null, 'aria-label': t('edit.sendField', { field: visibleString(short(field.title, 60)) }) }) : null;
   const row = h('div', { class: 'edit-field' },
-    h('div', { class: 'edit-head' }, h('label', { class: 'edit-label', for: id }, quote(field.title, 80), field.title !== field.key && h('code', { class: 'quiet' }, quote(field.key, 60)), field.required && h('span', { class: 'quiet' }, 'required')),
-      keep && h('label', { class: 'edit-keep quiet' }, keep, 'send')),
+    h('div', { class: 'edit-head' }, h('label', { class: 'edit-label', for: id }, quote(field.title, 80), field.title !== field.key && h('code', { class: 'quiet' }, quote(field.key, 60)), field.required && h('span', { class: 'quiet' }, t('edit.required'))),
+      keep && h('label', { class: 'edit-keep quiet' }, keep, t('edit.send'))),
     input, note, field.help && h('p', { class: 'quiet edit-help', id: `${id}-help` }, quote(field.help, 240)),
-    !field.known && h('p', { class: 'quiet edit-help' }, 'The tool’s schema does not define this argument.'));
+    !field.known && h('p', { class: 'quiet edit-help' }, t('edit.unknownField')));
   inputs.set(field.key, { input, initial: input.value, keep, row });
   return row;
 }
@@ -216,7 +217,7 @@ function nameHiddenChars(input, note) {
   const hidden = segments(input.value, { block: true }).filter((s) => s.text === undefined);
   if (!hidden.length) return fill(note);
   const names = [...new Set(hidden.map((s) => `U+${s.code.toString(16).toUpperCase().padStart(4, '0')} (${s.name})`))];
-  return fill(note, icon('alert'), `Contains invisible characters: ${names.slice(0, 6).join(', ')}${names.length > 6 ? ', …' : ''}.`);
+  return fill(note, icon('alert'), t('edit.invisible', { names: [...names.slice(0, 6), ...(names.length > 6 ? ['…'] : [])].join(', ') }));
 }
 
 /** Returns the input schema of a change's tool from the server's list of tools. Without one, the arguments are edited as JSON. */

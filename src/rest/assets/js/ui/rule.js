@@ -3,20 +3,26 @@
 import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { parts, t } from '../core/locale.js';
 import { quote, visibleString } from '../core/text.js';
 import { proposerName, subjectOf } from '../core/vocab.js';
 import { openDialog } from './dialog.js';
 
 const DAY = 86_400;
-const DURATIONS = [[900, '15 minutes'], [3600, 'an hour'], [8 * 3600, '8 hours'], [DAY, 'a day'], [7 * DAY, 'a week'], [30 * DAY, '30 days']];
+const DURATIONS = [[900, 'rule.minutes15'], [3600, 'rule.hour'], [8 * 3600, 'rule.hours8'], [DAY, 'rule.day'], [7 * DAY, 'rule.week'], [30 * DAY, 'rule.days30']];
 const MAX_COMMENT = 2000;
+// The sentence for a rule that ends by itself, and for one that lasts until it is revoked. Only a refusal may last.
+const SENTENCES = {
+  allow: { exact: ['rule.allowsExactFor'], any: ['rule.allowsAnyFor'] },
+  deny: { exact: ['rule.deniesExactFor', 'rule.deniesExact'], any: ['rule.deniesAnyFor', 'rule.deniesAny'] },
+};
 
 /** Opens the dialog. `create(rule)` resolves to the stored rule, which `done(rule)` receives. */
 export function openRule({ change, create, done }) {
   const chosen = { verdict: 'allow', arguments: 'exact', principal: 'same', for: 3600 };
   const sentence = h('p', { class: 'rule-sentence', 'aria-live': 'polite' });
   const error = h('p', { class: 'edit-errors', role: 'alert' });
-  const comment = h('textarea', { id: 'rule-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: 'Why? (optional, recorded in the audit trail)' });
+  const comment = h('textarea', { id: 'rule-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: t('controls.whyOptional') });
   const duration = h('select', { id: 'rule-for', onchange: () => {
     chosen.for = Number(duration.value);
     paint();
@@ -32,21 +38,20 @@ export function openRule({ change, create, done }) {
 
   const fillDurations = () => {
     const forever = chosen.verdict === 'deny';
-    fill(duration, DURATIONS.map(([value, label]) => h('option', { value: String(value) }, label)), forever && h('option', { value: '0' }, 'until revoked'));
+    fill(duration, DURATIONS.map(([value, key]) => h('option', { value: String(value) }, t(key))), forever && h('option', { value: '0' }, t('rule.untilRevoked')));
     chosen.for = forever ? 0 : 3600;
     duration.value = String(chosen.for);
   };
 
   const paint = () => {
-    const agent = chosen.principal === 'same' ? quote(proposerName(change.proposer), 60) : 'any agent';
+    const agent = chosen.principal === 'same' ? quote(proposerName(change.proposer), 60) : t('rule.ofAnyAgent');
     const tool = h('code', null, quote(subjectOf(change), 120));
-    const argumentsText = chosen.arguments === 'exact' ? ' with exactly these arguments' : ' with any arguments';
-    const time = chosen.for ? ` for ${DURATIONS.find(([v]) => v === chosen.for)[1]}` : ' until the rule is revoked';
+    const duration = chosen.for ? t(DURATIONS.find(([v]) => v === chosen.for)[1]) : '';
     const allow = chosen.verdict === 'allow';
-    fill(sentence, icon(allow ? 'check' : 'cross'), h('span', null, 'Calls to ', tool, ' by ', h('strong', null, agent), argumentsText, time,
-      allow ? ' run without review.' : ' are denied without review.'));
+    const key = SENTENCES[chosen.verdict][chosen.arguments][chosen.for ? 0 : 1];
+    fill(sentence, icon(allow ? 'check' : 'cross'), h('span', null, parts(key, { tool, agent: h('strong', null, agent), duration })));
     sentence.className = `rule-sentence tone-${allow ? (chosen.arguments === 'any' ? 'amber' : 'green') : 'red'}`;
-    fill(save, icon('rule'), 'Create standing rule');
+    fill(save, icon('rule'), t('rule.title'));
   };
 
   const submit = async (event) => {
@@ -60,22 +65,22 @@ export function openRule({ change, create, done }) {
       done(rule);
     } catch (problem) {
       save.disabled = false;
-      fill(error, icon('alert'), visibleString(problem.status === 404 && problem.code !== 'CHANGE_NOT_FOUND' ? 'This gateway does not support standing rules.' : explain(problem)));
+      fill(error, icon('alert'), visibleString(problem.status === 404 && problem.code !== 'CHANGE_NOT_FOUND' ? t('rule.unsupported') : explain(problem)));
     }
   };
 
   const form = h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit },
-    h('p', { class: 'quiet' }, 'A standing rule decides future calls automatically; this change still needs its own decision. The rule is listed under Standing rules and in the audit trail, and any reviewer can revoke it.'),
-    radios('verdict', 'Future calls', [['allow', 'Allow'], ['deny', 'Deny']]),
-    radios('arguments', 'Arguments', [['exact', 'Exactly these'], ['any', 'Any']]),
-    radios('principal', 'Agent', [['same', h('span', null, 'Only ', quote(proposerName(change.proposer), 60))], ['any', 'Any agent']]),
-    h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'rule-for' }, 'For'), duration),
-    h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'rule-comment' }, 'Comment'), comment),
+    h('p', { class: 'quiet' }, t('rule.help')),
+    radios('verdict', t('rule.futureCalls'), [['allow', t('rule.allow')], ['deny', t('rule.deny')]]),
+    radios('arguments', t('rule.arguments'), [['exact', t('rule.exact')], ['any', t('rule.any')]]),
+    radios('principal', t('rule.agent'), [['same', h('span', null, parts('rule.onlyAgent', { agent: quote(proposerName(change.proposer), 60) }))], ['any', t('rule.anyAgent')]]),
+    h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'rule-for' }, t('rule.for')), duration),
+    h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'rule-comment' }, t('controls.comment')), comment),
     sentence, error,
-    h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'), save));
+    h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: () => dialog.close() }, t('common.cancel')), save));
   fillDurations();
   paint();
-  const dialog = openDialog({ title: 'Create standing rule', build: () => form });
+  const dialog = openDialog({ title: t('rule.title'), build: () => form });
   form.querySelector('input')?.focus();
   return dialog;
 }

@@ -4,6 +4,7 @@ export default {
   'controls.close': 'Schließen',
   'controls.tryAgain': 'Erneut versuchen',
   'controls.comment': 'Kommentar',
+  'controls.whyOptional': 'Warum? (optional, wird im Audit-Protokoll festgehalten)',
   'controls.compactRows': 'Kompakte Zeilen',
   'controls.comfortableRows': 'Luftige Zeilen',
   'controls.notAllowed': 'Nicht erlaubt',

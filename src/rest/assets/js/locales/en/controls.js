@@ -4,6 +4,7 @@ export default {
   'controls.close': 'Close',
   'controls.tryAgain': 'Try again',
   'controls.comment': 'Comment',
+  'controls.whyOptional': 'Why? (optional, recorded in the audit trail)',
   'controls.compactRows': 'Compact rows',
   'controls.comfortableRows': 'Comfortable rows',
   'controls.notAllowed': 'Not allowed',
