@@ -35,6 +35,7 @@ import detail from './de/detail.js';
 import diff from './de/diff.js';
 import edit from './de/edit.js';
 import filter from './de/filter.js';
+import firststeps from './de/firststeps.js';
 import list from './de/list.js';
 import rule from './de/rule.js';
 
@@ -65,6 +66,7 @@ export default {
   ...diff,
   ...edit,
   ...filter,
+  ...firststeps,
   ...list,
   ...rule,
 };

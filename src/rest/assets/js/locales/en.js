@@ -26,6 +26,7 @@ import detail from './en/detail.js';
 import diff from './en/diff.js';
 import edit from './en/edit.js';
 import filter from './en/filter.js';
+import firststeps from './en/firststeps.js';
 import list from './en/list.js';
 import rule from './en/rule.js';
 
@@ -56,6 +57,7 @@ export default {
   ...diff,
   ...edit,
   ...filter,
+  ...firststeps,
   ...list,
   ...rule,
 };

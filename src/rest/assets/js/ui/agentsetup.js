@@ -4,6 +4,7 @@ import { agentSetups } from '../core/agentsetup.js';
 import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { parts, t } from '../core/locale.js';
 import { visibleString } from '../core/text.js';
 import { copyButton } from './badges.js';
 import { createTabs } from './tabs.js';
@@ -19,11 +20,11 @@ export function agentSetup({ api, steps }) {
     const { name, where, text, isRemote } = setups().find((setup) => setup.id === id);
     return [
       h('p', null, where),
-      h('div', { class: 'snippet' }, h('pre', { tabindex: '0', 'aria-label': `Configuration for ${name}` }, text), copyButton(text, `Copy the configuration for ${name}`)),
-      !isRemote && !isOnThisMachine() && h('p', { class: 'quiet' }, 'This path is on the gateway\'s machine. On another machine, use HTTP.'),
+      h('div', { class: 'snippet' }, h('pre', { tabindex: '0', 'aria-label': t('firststeps.configurationFor', { client: name }) }, text), copyButton(text, t('firststeps.copyConfiguration', { client: name }))),
+      !isRemote && !isOnThisMachine() && h('p', { class: 'quiet' }, t('firststeps.otherMachine')),
     ];
   };
-  const tabs = createTabs({ label: 'Client', tabs: setups(), selected: isOnThisMachine() ? 'claude-desktop' : 'http', render: panel });
+  const tabs = createTabs({ label: t('firststeps.client'), tabs: setups(), selected: isOnThisMachine() ? 'claude-desktop' : 'http', render: panel });
   const keyBox = steps.needsKey ? keyForm({ api, steps, created: (secret) => {
     key = secret;
     tabs.paint();
@@ -33,17 +34,17 @@ export function agentSetup({ api, steps }) {
 
 function keyForm({ api, steps, created }) {
   const box = h('div', { class: 'agent-key' });
-  if (!steps.mayCreateAgentKeys) return fill(box, h('p', null, 'This gateway requires keys. Ask an admin for an agent\'s key, and put it in place of ', h('code', null, PLACEHOLDER_KEY), '.'));
+  if (!steps.mayCreateAgentKeys) return fill(box, h('p', null, parts('firststeps.askForKey', { key: h('code', null, PLACEHOLDER_KEY) })));
   const name = h('input', { id: 'agent-name', autocomplete: 'off', spellcheck: 'false', maxlength: '64', required: true, value: 'my-agent', 'aria-describedby': 'agent-key-fault' });
   const fault = h('p', { class: 'edit-fault', id: 'agent-key-fault', role: 'alert' });
-  const button = h('button', { type: 'submit', class: 'primary' }, 'Create key');
+  const button = h('button', { type: 'submit', class: 'primary' }, t('firststeps.createKey'));
   const submit = async (event) => {
     event.preventDefault();
     button.disabled = true;
     fill(fault);
     try {
       const { secret } = await api.createKey({ name: name.value.trim() });
-      fill(box, h('p', { class: 'key-made', role: 'status', tabindex: '-1' }, icon('check'), h('span', null, 'The key is in the configuration below. It is shown only now: copy the configuration before you leave this page.')));
+      fill(box, h('p', { class: 'key-made', role: 'status', tabindex: '-1' }, icon('check'), h('span', null, t('firststeps.keyCreated'))));
       created(secret);
       box.firstChild.focus();
     } catch (error) {
@@ -53,7 +54,7 @@ function keyForm({ api, steps, created }) {
     }
   };
   return fill(box, h('form', { onsubmit: submit },
-    h('p', null, 'This gateway requires keys.'),
-    h('label', { for: 'agent-name' }, 'Name of the agent'),
+    h('p', null, t('firststeps.needsKey')),
+    h('label', { for: 'agent-name' }, t('firststeps.agentName')),
     h('div', { class: 'agent-key-row' }, name, button), fault));
 }

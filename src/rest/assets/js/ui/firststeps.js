@@ -4,6 +4,7 @@ import { announce, notice } from '../core/announce.js';
 import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
 import { preference, setPreference } from '../core/prefs.js';
 import { go, routeTo } from '../core/router.js';
@@ -16,10 +17,10 @@ const SHOWN = 'first-steps';
 // The session of an agent may be over when the page is loaded again.
 const AGENT_SEEN = 'agent-seen';
 
-const TITLES = { agent: 'Connect an agent', server: 'Add a server', change: 'Decide on a test change' };
+const TITLES = { agent: 'firststeps.agent', server: 'firststeps.server', change: 'firststeps.change' };
 
 export class FirstSteps {
-  element = h('section', { class: 'page first-steps', 'aria-label': 'First steps' });
+  element = h('section', { class: 'page first-steps', 'aria-label': t('firststeps.title') });
   #api;
   #changed;
   #poller;
@@ -81,7 +82,7 @@ export class FirstSteps {
     const done = { agent: preference(AGENT_SEEN, ['no', 'yes']) === 'yes', server: steps.serverAdded, change: steps.changeDecided };
     const remaining = Object.keys(done).filter((name) => !done[name]);
     if (!remaining.length) {
-      if (this.#isActive) notice('All first steps are done.', { tone: 'green', iconName: 'check' });
+      if (this.#isActive) notice(t('firststeps.allDone'), { tone: 'green', iconName: 'check' });
       return this.#finish();
     }
     this.#items ??= this.#build(steps);
@@ -93,7 +94,7 @@ export class FirstSteps {
       next.open = true;
       next.dataset.next = 'yes';
     }
-    const text = `${Object.keys(done).length - remaining.length} of ${Object.keys(done).length} done`;
+    const text = t('firststeps.progress', { done: Object.keys(done).length - remaining.length, count: Object.keys(done).length });
     if (this.#progress.textContent !== text) this.#progress.textContent = text;
     return this.#setActive(true);
   }
@@ -102,8 +103,8 @@ export class FirstSteps {
     if (element.dataset.done !== String(isDone)) {
       element.dataset.done = String(isDone);
       fill(mark, isDone ? icon('check') : String(number));
-      state.textContent = isDone ? ', done' : '';
-      if (isDone && !isFirst) announce(`Done: ${TITLES[name]}`);
+      state.textContent = isDone ? t('firststeps.doneMark') : '';
+      if (isDone && !isFirst) announce(t('firststeps.done', { step: t(TITLES[name]) }));
     }
     // A step closes once it is done, but not while it has the focus.
     if (!isDone || element.dataset.closed === 'yes' || element.contains(document.activeElement)) return;
@@ -113,27 +114,27 @@ export class FirstSteps {
 
   #build(steps) {
     const contents = {
-      agent: [h('p', null, 'Choose your client. This step is ticked when its agent connects.'), agentSetup({ api: this.#api, steps })],
-      server: [h('p', null, 'Put an MCP server behind the gateway, so that its writes wait for you. An admin, or whoever signed in at this machine, adds it.'), h('p', null, h('a', { class: 'button', href: routeTo('servers') }, 'Add a server'))],
+      agent: [h('p', null, t('firststeps.agentHelp')), agentSetup({ api: this.#api, steps })],
+      server: [h('p', null, t('firststeps.serverHelp')), h('p', null, h('a', { class: 'button', href: routeTo('servers') }, t('firststeps.server')))],
       change: this.#changeStep(steps),
     };
     const items = Object.fromEntries(Object.entries(contents).map(([name, content], n) => {
       const mark = h('span', { class: 'step-mark', 'aria-hidden': 'true' });
       const state = h('span', { class: 'sr-only' });
-      const element = h('details', { class: 'step card', data: { step: name } }, h('summary', null, mark, h('h2', null, TITLES[name], state)), h('div', { class: 'step-body' }, content));
+      const element = h('details', { class: 'step card', data: { step: name } }, h('summary', null, mark, h('h2', null, t(TITLES[name]), state)), h('div', { class: 'step-body' }, content));
       return [name, { element, mark, state, number: n + 1 }];
     }));
     fill(this.element,
       h('div', { class: 'page-head' },
-        h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, 'First steps'),
-          h('span', { class: 'pane-tools' }, h('button', { type: 'button', class: 'ghost', onclick: () => this.#finish() }, 'Hide'))),
+        h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, t('firststeps.title')),
+          h('span', { class: 'pane-tools' }, h('button', { type: 'button', class: 'ghost', onclick: () => this.#finish() }, t('firststeps.hide')))),
         this.#progress),
       h('div', { class: 'steps' }, Object.values(items).map(({ element }) => element)));
     return items;
   }
 
   #changeStep({ canProposeTestChange }) {
-    if (!canProposeTestChange) return [h('p', null, 'The built-in tracker is off, so ask your agent to change something. The change waits here for you.')];
+    if (!canProposeTestChange) return [h('p', null, t('firststeps.noTracker'))];
     const button = h('button', { type: 'button', class: 'primary', onclick: async () => {
       button.disabled = true;
       try {
@@ -143,7 +144,7 @@ export class FirstSteps {
         notice(explain(error), { tone: 'red', iconName: 'alert' });
       }
       button.disabled = false;
-    } }, 'Propose a test change');
-    return [h('p', null, 'A built-in agent proposes an issue in the tracker. Approve it to see it run, or reject it.'), h('p', null, button)];
+    } }, t('firststeps.propose'));
+    return [h('p', null, t('firststeps.changeHelp')), h('p', null, button)];
   }
 }

@@ -1,0 +1,27 @@
+// The texts of the first steps and of the setup of an agent.
+
+export default {
+  'firststeps.title': 'Erste Schritte',
+  'firststeps.agent': 'Einen Agenten verbinden',
+  'firststeps.server': 'Einen Server hinzufügen',
+  'firststeps.change': 'Über eine Teständerung entscheiden',
+  'firststeps.allDone': 'Alle ersten Schritte sind erledigt.',
+  'firststeps.progress': '{done} von {count} erledigt',
+  'firststeps.doneMark': ', erledigt',
+  'firststeps.done': 'Erledigt: {step}',
+  'firststeps.agentHelp': 'Wählen Sie Ihren Client. Dieser Schritt wird abgehakt, sobald sich sein Agent verbindet.',
+  'firststeps.serverHelp': 'Stellen Sie einen MCP-Server hinter das Gateway, damit seine Schreibzugriffe auf Sie warten. Ein Admin fügt ihn hinzu, oder wer sich auf diesem Rechner angemeldet hat.',
+  'firststeps.changeHelp': 'Ein eingebauter Agent schlägt einen Vorgang im Tracker vor. Geben Sie ihn frei, um zu sehen, wie er läuft, oder lehnen Sie ihn ab.',
+  'firststeps.noTracker': 'Der eingebaute Tracker ist aus; bitten Sie also Ihren Agenten, etwas zu ändern. Die Änderung wartet hier auf Sie.',
+  'firststeps.propose': 'Eine Teständerung vorschlagen',
+  'firststeps.hide': 'Ausblenden',
+  'firststeps.client': 'Client',
+  'firststeps.configurationFor': 'Konfiguration für {client}',
+  'firststeps.copyConfiguration': 'Konfiguration für {client} kopieren',
+  'firststeps.otherMachine': 'Dieser Pfad liegt auf dem Rechner des Gateways. Nutzen Sie auf einem anderen Rechner HTTP.',
+  'firststeps.askForKey': 'Dieses Gateway verlangt Schlüssel. Bitten Sie einen Admin um den Schlüssel eines Agenten und setzen Sie ihn anstelle von {key} ein.',
+  'firststeps.needsKey': 'Dieses Gateway verlangt Schlüssel.',
+  'firststeps.agentName': 'Name des Agenten',
+  'firststeps.createKey': 'Schlüssel anlegen',
+  'firststeps.keyCreated': 'Der Schlüssel steht unten in der Konfiguration. Er wird nur jetzt gezeigt: Kopieren Sie die Konfiguration, bevor Sie diese Seite verlassen.',
+};

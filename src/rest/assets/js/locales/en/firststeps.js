@@ -1,0 +1,27 @@
+// The texts of the first steps and of the setup of an agent.
+
+export default {
+  'firststeps.title': 'First steps',
+  'firststeps.agent': 'Connect an agent',
+  'firststeps.server': 'Add a server',
+  'firststeps.change': 'Decide on a test change',
+  'firststeps.allDone': 'All first steps are done.',
+  'firststeps.progress': '{done} of {count} done',
+  'firststeps.doneMark': ', done',
+  'firststeps.done': 'Done: {step}',
+  'firststeps.agentHelp': 'Choose your client. This step is ticked when its agent connects.',
+  'firststeps.serverHelp': 'Put an MCP server behind the gateway, so that its writes wait for you. An admin, or whoever signed in at this machine, adds it.',
+  'firststeps.changeHelp': 'A built-in agent proposes an issue in the tracker. Approve it to see it run, or reject it.',
+  'firststeps.noTracker': 'The built-in tracker is off, so ask your agent to change something. The change waits here for you.',
+  'firststeps.propose': 'Propose a test change',
+  'firststeps.hide': 'Hide',
+  'firststeps.client': 'Client',
+  'firststeps.configurationFor': 'Configuration for {client}',
+  'firststeps.copyConfiguration': 'Copy the configuration for {client}',
+  'firststeps.otherMachine': 'This path is on the gateway\'s machine. On another machine, use HTTP.',
+  'firststeps.askForKey': 'This gateway requires keys. Ask an admin for an agent\'s key, and put it in place of {key}.',
+  'firststeps.needsKey': 'This gateway requires keys.',
+  'firststeps.agentName': 'Name of the agent',
+  'firststeps.createKey': 'Create key',
+  'firststeps.keyCreated': 'The key is in the configuration below. It is shown only now: copy the configuration before you leave this page.',
+};
