@@ -38,6 +38,7 @@ import filter from './de/filter.js';
 import firststeps from './de/firststeps.js';
 import list from './de/list.js';
 import rule from './de/rule.js';
+import serverform from './de/serverform.js';
 
 export default {
   ...account,
@@ -69,4 +70,5 @@ export default {
   ...firststeps,
   ...list,
   ...rule,
+  ...serverform,
 };

@@ -29,6 +29,7 @@ import filter from './en/filter.js';
 import firststeps from './en/firststeps.js';
 import list from './en/list.js';
 import rule from './en/rule.js';
+import serverform from './en/serverform.js';
 
 export default {
   ...account,
@@ -60,4 +61,5 @@ export default {
   ...firststeps,
   ...list,
   ...rule,
+  ...serverform,
 };

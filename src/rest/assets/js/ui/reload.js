@@ -4,13 +4,14 @@
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { explain } from '../core/api.js';
-import { count, plural, quote, visibleString } from '../core/text.js';
+import { t } from '../core/locale.js';
+import { count, quote, visibleString } from '../core/text.js';
 import { PRESS_GUARD_MS, time } from '../core/time.js';
 import { lineDiff } from './lines.js';
 import { longText } from './longtext.js';
 
 export class ReloadBar {
-  element = h('div', { class: 'reload', role: 'region', 'aria-label': 'Configuration', hidden: true });
+  element = h('div', { class: 'reload', role: 'region', 'aria-label': t('serverform.configuration'), hidden: true });
   #api;
   #canDecide;
   #text = '';
@@ -58,37 +59,37 @@ export class ReloadBar {
     const loosens = waiting.loosens ?? [];
     return h('div', { class: 'reload-item tone-amber' },
       h('div', { class: 'reload-line' }, icon('eye'),
-        h('p', null, h('strong', null, 'Configuration change needs approval. '),
-          `It would loosen ${plural(loosens.length, 'setting')}; the stricter values stay in force until ${this.#canDecide ? 'it is approved' : 'a reviewer approves it'}. `, h('span', { class: 'quiet' }, time(waiting.since))),
+        h('p', null, h('strong', null, t('serverform.needsApproval')), ' ',
+          t(this.#canDecide ? 'serverform.loosens' : 'serverform.loosensForReviewer', { count: loosens.length }), ' ', h('span', { class: 'quiet' }, time(waiting.since))),
         h('button', { type: 'button', 'aria-expanded': String(this.#open), onclick: () => {
           this.#open = !this.#open;
           this.#paint();
           this.element.querySelector('[aria-expanded]')?.focus();
-        } }, this.#open ? 'Hide' : 'Review')),
+        } }, t(this.#open ? 'serverform.hide' : 'serverform.review'))),
       this.#open && h('div', { class: 'reload-body' },
         h('table', { class: 'fields both compare' },
-          h('thead', null, h('tr', null, ['Setting', 'In force now', 'After the change'].map((c) => h('th', { scope: 'col' }, c)))),
+          h('thead', null, h('tr', null, [t('serverform.setting'), t('serverform.inForce'), t('serverform.afterChange')].map((c) => h('th', { scope: 'col' }, c)))),
           h('tbody', null, loosens.map(({ key, from, to }) => h('tr', null, h('th', { scope: 'row' }, quote(key, 200)), cell(from, 'delete'), cell(to, 'insert'))))),
         (waiting.content ?? []).map((part) => contentOf(part)),
         this.#error && h('p', { class: 'decision-error', role: 'alert' }, icon('alert'), h('span', null, visibleString(this.#error))),
         this.#canDecide
           ? h('div', { class: 'reload-buttons' },
-            h('button', { type: 'button', class: 'approve', disabled: this.#isBlocked(), onclick: () => this.#consent('accept', waiting.digest) }, icon('check'), 'Apply change'),
-            h('button', { type: 'button', class: 'reject', disabled: this.#isBlocked(), onclick: () => this.#consent('refuse', waiting.digest) }, icon('cross'), 'Reject change'))
-          : h('p', { class: 'quiet' }, 'Only a reviewer can decide on this.')));
+            h('button', { type: 'button', class: 'approve', disabled: this.#isBlocked(), onclick: () => this.#consent('accept', waiting.digest) }, icon('check'), t('serverform.applyChange')),
+            h('button', { type: 'button', class: 'reject', disabled: this.#isBlocked(), onclick: () => this.#consent('refuse', waiting.digest) }, icon('cross'), t('serverform.rejectChange')))
+          : h('p', { class: 'quiet' }, t('serverform.onlyReviewer'))));
   }
 
   #refused(refusal) {
     const problems = refusal.problems ?? [];
     return h('div', { class: 'reload-item tone-red' },
       h('div', { class: 'reload-line' }, icon('alert'),
-        h('p', null, h('strong', null, 'The changed configuration file is invalid and was rejected; the previous configuration stays in force. '), h('span', { class: 'quiet' }, time(refusal.at))),
-        h('button', { type: 'button', class: 'ghost icon-only', 'aria-label': 'Hide', title: 'Hide', onclick: () => {
+        h('p', null, h('strong', null, t('serverform.fileInvalid')), ' ', h('span', { class: 'quiet' }, time(refusal.at))),
+        h('button', { type: 'button', class: 'ghost icon-only', 'aria-label': t('serverform.hide'), title: t('serverform.hide'), onclick: () => {
           this.#dismissed = JSON.stringify(refusal);
           this.#paint();
         } }, icon('cross'))),
       h('ul', { class: 'reload-problems' }, problems.slice(0, 5).map((p) => h('li', null, quote(problemLine(p), 400))),
-        problems.length > 5 && h('li', { class: 'quiet' }, `and ${count(problems.length - 5)} more; see the gateway’s log.`)));
+        problems.length > 5 && h('li', { class: 'quiet' }, t('serverform.moreProblems', { count: problems.length - 5 }))));
   }
 
   #isBlocked() {
@@ -106,7 +107,7 @@ export class ReloadBar {
       this.#busy = false;
       this.#show(status);
     } catch (error) {
-      this.#error = error.status === 409 ? 'The file has changed since. This page now shows its current content.' : explain(error);
+      this.#error = error.status === 409 ? t('serverform.fileChangedShown') : explain(error);
       this.#busy = false;
       await this.load();
     }
@@ -124,12 +125,12 @@ function contentOf({ key, lines, cut }) {
   const altered = lines.some(({ op }) => op !== 'same');
   return h('div', { class: 'reload-content' },
     configLines(key, lines),
-    !altered && h('p', { class: 'quiet' }, 'The difference is in a value that is not shown here, such as one of env or headers.'),
-    cut && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, 'Not everything is shown. Read the file before you apply it.')));
+    !altered && h('p', { class: 'quiet' }, t('serverform.hiddenValue')),
+    cut && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('serverform.fileCut'))));
 }
 
 function cell(value, op) {
-  if (value === null || value === undefined || value === '') return h('td', { class: 'none' }, h('span', { class: 'quiet' }, 'none'));
+  if (value === null || value === undefined || value === '') return h('td', { class: 'none' }, h('span', { class: 'quiet' }, t('serverform.none')));
   const text = typeof value === 'string' ? value : JSON.stringify(value);
   return h('td', { class: op }, h('span', { class: 'sign', 'aria-hidden': 'true' }, op === 'insert' ? '+' : '−'), longText(text, { chars: 400, lines: 8 }));
 }

@@ -4,24 +4,25 @@
 import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { parts, t } from '../core/locale.js';
 import { fieldsOf, KINDS, settingsOf } from '../core/servertarget.js';
-import { plural, quote, visibleString } from '../core/text.js';
+import { quote, visibleString } from '../core/text.js';
 import { openDialog } from './dialog.js';
 import { configLines } from './reload.js';
 import { runTrial } from './trial.js';
 
 const HINTS = {
-  npm: ['Package', '@modelcontextprotocol/server-filesystem'],
-  pypi: ['Package', 'mcp-server-git'],
-  docker: ['Image', 'ghcr.io/github/github-mcp-server'],
-  command: ['Command', '/usr/local/bin/server'],
-  url: ['Address', 'https://mcp.example.com/mcp'],
+  npm: ['serverform.package', '@modelcontextprotocol/server-filesystem'],
+  pypi: ['serverform.package', 'mcp-server-git'],
+  docker: ['serverform.image', 'ghcr.io/github/github-mcp-server'],
+  command: ['serverform.command', '/usr/local/bin/server'],
+  url: ['serverform.address', 'https://mcp.example.com/mcp'],
 };
 
 const WHY_NOT = {
-  off: 'Servers are not edited here, because dashboard.edit is off. Write these lines into the configuration file:',
-  shared_store: 'Several gateways may share this store, each with a file of its own. Write these lines into the file of each:',
-  no_file: 'The gateway reads no configuration file. Write these lines into one:',
+  off: 'serverform.editOff',
+  shared_store: 'serverform.editShared',
+  no_file: 'serverform.editNoFile',
 };
 
 let number = 0;
@@ -50,20 +51,20 @@ export function openServerForm({ api, file, server = null, saved }) {
   const fields = h('div', { class: 'server-fields' });
   const report = h('div', { class: 'server-report', 'aria-live': 'polite' });
   const error = h('p', { class: 'edit-errors', role: 'alert' });
-  const test = h('button', { type: 'button', onclick: () => runTest() }, icon('refresh'), 'Test');
-  const next = h('button', { type: 'submit', class: 'approve' }, 'Show the change');
+  const test = h('button', { type: 'button', onclick: () => runTest() }, icon('refresh'), t('serverform.test'));
+  const next = h('button', { type: 'submit', class: 'approve' }, t('serverform.showChange'));
   const foot = h('div', { class: 'sheet-foot' });
 
   const paintFields = () => {
     const isPaste = kind.value === 'paste';
-    const [label, example] = HINTS[kind.value] ?? [];
+    const [key, example] = HINTS[kind.value] ?? [];
     if (example) target.placeholder = example;
     const isUrl = kind.value === 'url';
     fill(fields,
-      !isPaste && field(label, target),
-      isPaste && field('Text', text, 'An mcpServers block, one server, or a server.json, as JSON or YAML.'),
-      !isPaste && !isUrl && field('Arguments', args, 'One on each line.'),
-      !isPaste && field(isUrl ? 'Headers' : 'Variables', pairs, isUrl ? 'Name: value, one on each line. Refer to secrets as ${NAME}.' : 'KEY=value, one on each line. Refer to secrets as ${NAME}: the file never holds them.'));
+      !isPaste && field(t(key), target),
+      isPaste && field(t('serverform.text'), text, t('serverform.textHint')),
+      !isPaste && !isUrl && field(t('serverform.arguments'), args, t('serverform.argumentsHint')),
+      !isPaste && field(t(isUrl ? 'serverform.headers' : 'serverform.variables'), pairs, t(isUrl ? 'serverform.headersHint' : 'serverform.variablesHint', { secret: '${NAME}' })));
   };
 
   // Returns the servers of the form for a request, or shows what is missing.
@@ -75,10 +76,10 @@ export function openServerForm({ api, file, server = null, saved }) {
     };
     const given = name.value.trim();
     if (kind.value === 'paste') {
-      if (text.value.trim() === '') return complain('Paste the text.');
+      if (text.value.trim() === '') return complain(t('serverform.pasteText'));
       return { name: given, text: text.value };
     }
-    if (given === '') return complain('Give the server a name.');
+    if (given === '') return complain(t('serverform.giveName'));
     const { settings, problem } = settingsOf({ kind: kind.value, target: target.value, args: args.value, pairs: pairs.value }, old);
     return problem ? complain(problem) : { name: given, settings };
   };
@@ -87,7 +88,7 @@ export function openServerForm({ api, file, server = null, saved }) {
     const given = read();
     if (!given) return;
     if (given.name === '') {
-      fill(error, icon('alert'), 'Give the server a name for the test.');
+      fill(error, icon('alert'), t('serverform.giveNameForTest'));
       return;
     }
     test.disabled = true;
@@ -103,7 +104,7 @@ export function openServerForm({ api, file, server = null, saved }) {
 
   const fail = (problem) => {
     if (problem.status === 409) {
-      fill(error, icon('alert'), 'The file has changed since this form was opened. Close it and open it again.');
+      fill(error, icon('alert'), t('serverform.fileChanged'));
     } else {
       fill(error, icon('alert'), visibleString(explain(problem)));
     }
@@ -116,13 +117,13 @@ export function openServerForm({ api, file, server = null, saved }) {
       const result = await send(given, true);
       fill(report,
         result.notes.map((note) => h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, quote(note, 400)))),
-        result.unsetVariables.length > 0 && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, `It will be disabled: set ${result.unsetVariables.map((v) => visibleString(v)).join(', ')} where the gateway is started, restart it, and then enable the server here.`)),
-        result.loosens.length > 0 && h('p', { class: 'banner tone-amber' }, icon('eye'), h('span', null, `${plural(result.loosens.length, 'setting')} will wait for a reviewer’s consent.`)),
-        file.mayEdit ? [h('p', { class: 'quiet' }, 'Changes to ', h('code', null, quote(result.file, 300))), configLines(result.file, result.lines)]
-          : [h('p', null, WHY_NOT[file.editing]), yamlBlock(result.yaml)]);
+        result.unsetVariables.length > 0 && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('serverform.unsetVariables', { names: result.unsetVariables.map((v) => visibleString(v)).join(', ') }))),
+        result.loosens.length > 0 && h('p', { class: 'banner tone-amber' }, icon('eye'), h('span', null, t('serverform.waitsForConsent', { count: result.loosens.length }))),
+        file.mayEdit ? [h('p', { class: 'quiet' }, parts('serverform.changesTo', { file: h('code', null, quote(result.file, 300)) })), configLines(result.file, result.lines)]
+          : [h('p', null, t(WHY_NOT[file.editing])), yamlBlock(result.yaml)]);
       if (file.mayEdit) {
-        const write = h('button', { type: 'button', class: 'approve', onclick: () => save(given, write) }, icon('check'), 'Write the file');
-        fill(foot, h('button', { type: 'button', onclick: back }, 'Back'), write);
+        const write = h('button', { type: 'button', class: 'approve', onclick: () => save(given, write) }, icon('check'), t('serverform.write'));
+        fill(foot, h('button', { type: 'button', onclick: back }, t('serverform.back')), write);
         setDisabled(true);
         write.focus();
       }
@@ -158,10 +159,10 @@ export function openServerForm({ api, file, server = null, saved }) {
     next.focus();
   }
 
-  const paintFoot = () => fill(foot, h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'), file.mayEdit && test, next);
+  const paintFoot = () => fill(foot, h('button', { type: 'button', onclick: () => dialog.close() }, t('common.cancel')), file.mayEdit && test, next);
 
   const dialog = openDialog({
-    title: server ? `Change ${visibleString(server.name)}` : 'Add a server',
+    title: server ? t('serverform.changeTitle', { server: visibleString(server.name) }) : t('serverform.addTitle'),
     className: 'server-form',
     closed: () => abort.abort(),
     build: () => h('form', { class: 'sheet-body', novalidate: true, onsubmit: (event) => {
@@ -169,8 +170,8 @@ export function openServerForm({ api, file, server = null, saved }) {
       const given = read();
       if (given) showChange(given);
     } },
-    !file.mayEdit && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, 'Servers are not edited here; you see the lines to write.')),
-    field('Name', name, server ? null : 'Begins the names of its tools.'), field('Kind', kind), fields, report, error, foot),
+    !file.mayEdit && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('serverform.notEdited'))),
+    field(t('serverform.name'), name, server ? null : t('serverform.nameHint')), field(t('serverform.kind'), kind), fields, report, error, foot),
   });
   kind.addEventListener('change', () => {
     fill(report);
@@ -182,13 +183,13 @@ export function openServerForm({ api, file, server = null, saved }) {
   return dialog;
 }
 
-const yamlBlock = (yaml) => h('pre', { class: 'server-yaml', tabindex: '0', 'aria-label': 'Lines for the file' }, h('code', null, quote(yaml, 20000)));
+const yamlBlock = (yaml) => h('pre', { class: 'server-yaml', tabindex: '0', 'aria-label': t('serverform.lines') }, h('code', null, quote(yaml, 20000)));
 
 /** Asks before a server is removed, and shows the changed lines. */
 export async function openRemoval({ api, file, name, saved }) {
   const error = h('p', { class: 'edit-errors', role: 'alert' });
   const body = h('div', { class: 'sheet-body' });
-  const dialog = openDialog({ title: `Remove ${visibleString(name)}`, className: 'server-form', build: () => body });
+  const dialog = openDialog({ title: t('serverform.removeTitle', { server: visibleString(name) }), className: 'server-form', build: () => body });
   const remove = h('button', { type: 'button', class: 'reject', onclick: async () => {
     remove.disabled = true;
     try {
@@ -197,13 +198,13 @@ export async function openRemoval({ api, file, name, saved }) {
       saved(result);
     } catch (problem) {
       remove.disabled = false;
-      fill(error, icon('alert'), visibleString(problem.status === 409 ? 'The file has changed since. Close this and try again.' : explain(problem)));
+      fill(error, icon('alert'), visibleString(problem.status === 409 ? t('serverform.removeAgain') : explain(problem)));
     }
-  } }, icon('cross'), 'Remove it from the file');
+  } }, icon('cross'), t('serverform.remove'));
   try {
     const result = await api.removeServer(name, file.version, true);
-    fill(body, h('p', null, 'Agents lose its tools at once. The previous file is kept beside it, as .bak.'), configLines(result.file, result.lines), error,
-      h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel'), remove));
+    fill(body, h('p', null, t('serverform.removeHelp')), configLines(result.file, result.lines), error,
+      h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: () => dialog.close() }, t('common.cancel')), remove));
     remove.focus();
   } catch (problem) {
     fill(body, error);

@@ -2,6 +2,7 @@
 
 import { h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
+import { t } from '../core/locale.js';
 import { routeTo } from '../core/router.js';
 import { count, quote, visibleString } from '../core/text.js';
 
@@ -12,26 +13,27 @@ export const isBroken = (server) => server.status === 'down' || (server.status =
 
 const rank = (server) => (isBroken(server) ? Math.min(1, RANKS[server.status] ?? 1) : RANKS[server.status] ?? 2);
 
-/** Returns the numbers of a server's tools by state, as `[label, number]` without zeros. */
+/** Returns the numbers of a server's tools by state, as texts without those of zero. */
 export function toolStates({ verdicts, review }) {
   if (!verdicts) return [];
   const waiting = review ? review.new + review.changed + review.reads + (review.known ?? 0) : 0;
-  return [['run', verdicts.allow], ['reviewed', verdicts.review], ['denied', verdicts.deny], ['by arguments', verdicts.depends], ['not accepted', waiting]].filter(([, n]) => n > 0);
+  const numbers = { 'serverform.toolsRun': verdicts.allow, 'serverform.toolsReviewed': verdicts.review, 'serverform.toolsDenied': verdicts.deny, 'serverform.toolsDepend': verdicts.depends, 'serverform.toolsWaiting': waiting };
+  return Object.entries(numbers).filter(([, n]) => n > 0).map(([key, n]) => t(key, { count: n }));
 }
 
 /** Returns the table. `states` has the label, tone and icon of each status. */
 export function serverTable(servers, states) {
   const sorted = [...servers].sort((a, b) => rank(a) - rank(b));
   return h('table', { class: 'records server-table' },
-    h('thead', null, h('tr', null, ['Server', 'State', 'Tools', 'Command or address'].map((c) => h('th', { scope: 'col' }, c)))),
+    h('thead', null, h('tr', null, [t('serverform.server'), t('serverform.state'), t('serverform.tools'), t('serverform.commandOrAddress')].map((c) => h('th', { scope: 'col' }, c)))),
     h('tbody', null, sorted.map((server) => {
       const { label, tone, icon: name } = states[server.status] ?? { label: visibleString(String(server.status)), tone: 'grey', icon: 'question' };
       const tools = toolStates(server);
       return h('tr', { class: isBroken(server) && 'broken' },
-        h('td', { data: { label: 'Server' } }, h('a', { class: 'server-link', href: routeTo('servers', server.name) }, quote(server.name, 64))),
-        h('td', { data: { label: 'State' } }, h('span', { class: `badge state tone-${tone}` }, icon(name), label), server.era && h('span', { class: 'quiet' }, ` ${visibleString(server.era)}`),
+        h('td', { data: { label: t('serverform.server') } }, h('a', { class: 'server-link', href: routeTo('servers', server.name) }, quote(server.name, 64))),
+        h('td', { data: { label: t('serverform.state') } }, h('span', { class: `badge state tone-${tone}` }, icon(name), label), server.era && h('span', { class: 'quiet' }, ` ${visibleString(server.era)}`),
           server.status !== 'up' && server.lastError && h('div', { class: 'quiet server-error' }, quote(server.lastError, 160))),
-        h('td', { data: { label: 'Tools' } }, tools.length ? tools.map(([what, n], at) => [at > 0 && ' · ', h('span', { class: 'nowrap' }, `${count(n)} ${what}`)]) : h('span', { class: 'quiet' }, server.tools > 0 ? count(server.tools) : 'none')),
-        h('td', { data: { label: 'Command or address' } }, server.target ? h('code', null, quote(server.target, 160)) : h('span', { class: 'quiet' }, 'Built in')));
+        h('td', { data: { label: t('serverform.tools') } }, tools.length ? tools.map((text, at) => [at > 0 && ' · ', h('span', { class: 'nowrap' }, text)]) : h('span', { class: 'quiet' }, server.tools > 0 ? count(server.tools) : t('serverform.noTools'))),
+        h('td', { data: { label: t('serverform.commandOrAddress') } }, server.target ? h('code', null, quote(server.target, 160)) : h('span', { class: 'quiet' }, t('serverform.builtIn'))));
     })));
 }
