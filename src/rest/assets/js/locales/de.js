@@ -39,6 +39,7 @@ import firststeps from './de/firststeps.js';
 import list from './de/list.js';
 import rule from './de/rule.js';
 import serverform from './de/serverform.js';
+import tools from './de/tools.js';
 
 export default {
   ...account,
@@ -71,4 +72,5 @@ export default {
   ...list,
   ...rule,
   ...serverform,
+  ...tools,
 };

@@ -30,6 +30,7 @@ import firststeps from './en/firststeps.js';
 import list from './en/list.js';
 import rule from './en/rule.js';
 import serverform from './en/serverform.js';
+import tools from './en/tools.js';
 
 export default {
   ...account,
@@ -62,4 +63,5 @@ export default {
   ...list,
   ...rule,
   ...serverform,
+  ...tools,
 };

@@ -4,14 +4,13 @@
 import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
-import { plural, quote, visibleString } from '../core/text.js';
+import { t } from '../core/locale.js';
+import { quote, visibleString } from '../core/text.js';
 import { definitionBlock } from './definition.js';
 import { openDialog } from './dialog.js';
 import { longText } from './longtext.js';
 
 const MAX_REASON = 2000;
-
-const nameOf = (n) => (n === 1 ? 'Let this tool run without review' : `Let ${plural(n, 'tool')} run without review`);
 
 /**
  * Opens the dialog. With a single tool there is nothing to choose. `allow(tools, reason)` resolves after the gateway has
@@ -20,19 +19,19 @@ const nameOf = (n) => (n === 1 ? 'Let this tool run without review' : `Let ${plu
 export function openLetRun({ server, tools, allow, done }) {
   const chosen = new Set(tools.length === 1 ? tools.map((t) => t.name) : []);
   const error = h('p', { class: 'edit-errors', role: 'alert' });
-  const reason = h('textarea', { id: 'let-run-reason', rows: '2', maxlength: String(MAX_REASON), 'aria-required': 'true', placeholder: 'Why do these calls need no review? (recorded in the audit trail)' });
+  const reason = h('textarea', { id: 'let-run-reason', rows: '2', maxlength: String(MAX_REASON), 'aria-required': 'true', placeholder: t('tools.letRunWhy') });
   const go = h('button', { type: 'submit', class: 'approve' }, icon('check'), h('span'));
   const relabel = () => {
     go.disabled = chosen.size === 0;
-    go.lastChild.textContent = chosen.size === 0 ? 'Choose a tool' : nameOf(chosen.size);
+    go.lastChild.textContent = chosen.size === 0 ? t('tools.chooseTool') : t('tools.letRun', { count: chosen.size });
   };
   const definition = (tool) => {
     const body = h('div', { class: 'fold-body' });
-    const fold = h('details', { class: 'fold-section' }, h('summary', null, 'Full definition'), body);
+    const fold = h('details', { class: 'fold-section' }, h('summary', null, t('tools.fullDefinition')), body);
     fold.addEventListener('toggle', () => fold.open && !body.hasChildNodes() && body.append(definitionBlock(tool)));
     return fold;
   };
-  const list = h('ul', { class: 'bulk-list let-run', tabindex: '0', 'aria-label': 'Tools' }, tools.map((tool) => h('li', null, h('div', null,
+  const list = h('ul', { class: 'bulk-list let-run', tabindex: '0', 'aria-label': t('tools.tools') }, tools.map((tool) => h('li', null, h('div', null,
     h('label', { class: 'offer-name' },
       tools.length > 1 && h('input', { type: 'checkbox', onchange: (event) => {
         if (event.target.checked) chosen.add(tool.name);
@@ -46,7 +45,7 @@ export function openLetRun({ server, tools, allow, done }) {
     event.preventDefault();
     fill(error);
     if (reason.value.trim() === '') {
-      fill(error, icon('alert'), 'Give a reason: the rule and the audit trail keep it.');
+      fill(error, icon('alert'), t('tools.reasonMissing'));
       reason.focus();
       return;
     }
@@ -58,19 +57,19 @@ export function openLetRun({ server, tools, allow, done }) {
       done(chosenTools.length);
     } catch (problem) {
       go.disabled = false;
-      fill(error, icon('alert'), visibleString(problem.status === 409 ? 'A definition has changed since. Close this dialog to see the current one; nothing was allowed.' : explain(problem)));
+      fill(error, icon('alert'), visibleString(problem.status === 409 ? t('tools.letRunConflict') : explain(problem)));
     }
   };
   relabel();
   const dialog = openDialog({
-    title: tools.length === 1 ? 'Let this tool run without review' : `Let tools of ${visibleString(server)} run without review`,
+    title: tools.length === 1 ? t('tools.letRun', { count: 1 }) : t('tools.letRunOf', { server: visibleString(server) }),
     build: (close) => h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit },
-      h('p', null, 'Calls will run at once, from any agent and with any arguments. This covers the definition shown here, from the server’s current command or address: when either changes, calls are reviewed again.'),
-      h('p', { class: 'quiet' }, 'Rules in the configuration file still come first. Each tool becomes a standing rule, which any reviewer can revoke. Your own calls are still reviewed.'),
+      h('p', null, t('tools.letRunHelp')),
+      h('p', { class: 'quiet' }, t('tools.letRunRules')),
       list,
-      h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'let-run-reason' }, 'Reason'), reason),
+      h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'let-run-reason' }, t('tools.reason')), reason),
       error,
-      h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, 'Cancel'), go)),
+      h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('common.cancel')), go)),
   });
   (tools.length === 1 ? reason : list.querySelector('input')).focus();
   return dialog;

@@ -4,25 +4,26 @@
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { notice } from '../core/announce.js';
+import { parts, t } from '../core/locale.js';
 import { go, routeTo } from '../core/router.js';
-import { plural, quote, visibleString } from '../core/text.js';
+import { quote, visibleString } from '../core/text.js';
 import { PRESS_GUARD_MS, time } from '../core/time.js';
 import { definitionBlock, definitionDiff } from './definition.js';
 import { openLetRun } from './letrun.js';
 import { longText } from './longtext.js';
 
 const VERDICTS = {
-  allow: { label: 'Runs', tone: 'green', icon: 'check' },
-  review: { label: 'Reviewed', tone: 'amber', icon: 'eye' },
-  deny: { label: 'Denied', tone: 'red', icon: 'cross' },
-  depends: { label: 'Depends', tone: 'accent', icon: 'question' },
+  allow: { label: t('tools.runs'), tone: 'green', icon: 'check' },
+  review: { label: t('tools.reviewed'), tone: 'amber', icon: 'eye' },
+  deny: { label: t('tools.denied'), tone: 'red', icon: 'cross' },
+  depends: { label: t('tools.depends'), tone: 'accent', icon: 'question' },
 };
 const KNOWN = {
   read: '',
-  dry_run: 'It writes, but not in its dry run: its calls are reviewed as before, with the dry run as their preview.',
-  sql_read: 'It runs SQL. Statements that only read run without review, as far as parsing tells: it does not see what a view or an operator of the database runs. All other statements are reviewed.',
+  dry_run: t('tools.knownDryRun'),
+  sql_read: t('tools.knownSqlRead'),
 };
-const STANDING_LABELS = { module: 'built in', accepted: 'accepted', seen: 'not accepted', new: 'new', changed: 'changed' };
+const STANDING_LABELS = { module: t('tools.builtIn'), accepted: t('tools.accepted'), seen: t('tools.notAccepted'), new: t('tools.new'), changed: t('tools.changed') };
 
 /** Returns true if the tool declares that it only reads, accepted or not. */
 const isDeclaredRead = (tool) => tool.annotations?.readOnlyHint === true;
@@ -98,15 +99,16 @@ export class ToolsPanel {
 
   #reads(reads) {
     const chosen = () => reads.filter((t) => !this.#unchecked.has(t.name));
-    const button = this.#button('accept-reads', 'accept', chosen, () => `Accept ${plural(chosen().length, 'read')}`);
+    const label = () => t('tools.acceptReads', { count: chosen().length });
+    const button = this.#button('accept-reads', 'accept', chosen, label);
     const relabel = () => {
       button.disabled = this.#isBlocked() || chosen().length === 0;
-      button.lastChild.textContent = `Accept ${plural(chosen().length, 'read')}`;
+      button.lastChild.textContent = label();
     };
-    return h('section', { class: 'offer', 'aria-label': visibleString(`Claimed reads of ${this.#server}`) },
+    return h('section', { class: 'offer', 'aria-label': visibleString(t('tools.claimedReads', { server: this.#server })) },
       h('div', { class: 'offer-head' }, icon('eye'), h('div', null,
-        h('h3', null, `${plural(reads.length, 'tool says', 'tools say')} that ${reads.length === 1 ? 'it only reads' : 'they only read'}`),
-        h('p', { class: 'quiet' }, `Until a reviewer accepts ${reads.length === 1 ? 'it, its calls are' : 'them, their calls are'} reviewed like writes. Accepting covers only the definition shown here.`))),
+        h('h3', null, t('tools.claims', { count: reads.length })),
+        h('p', { class: 'quiet' }, t('tools.claimsHelp', { count: reads.length })))),
       h('ul', { class: 'offers' }, reads.map((tool) => h('li', null,
         h('label', { class: 'offer-name' },
           this.#canDecide && h('input', { type: 'checkbox', checked: !this.#unchecked.has(tool.name), data: { key: `check ${tool.name}` }, onchange: (event) => {
@@ -116,7 +118,7 @@ export class ToolsPanel {
           } }),
           h('code', null, quote(tool.name, 200))),
         tool.description && longText(tool.description, { chars: 400, lines: 4, className: 'offer-text' }),
-        this.#fold(`read ${tool.name}`, 'Full definition', () => definitionBlock(tool))))),
+        this.#fold(`read ${tool.name}`, t('tools.fullDefinition'), () => definitionBlock(tool))))),
       this.#canDecide ? h('div', { class: 'offer-foot' }, button) : onlyReviewers());
   }
 
@@ -124,18 +126,17 @@ export class ToolsPanel {
   #known(offered) {
     const { set, packages } = this.#knownReads;
     const reads = offered.filter((t) => t.known === 'read' || t.known === 'sql_read').length;
-    const title = reads > 0 ? `${plural(reads, 'tool is', 'tools are')} known to only read` : 'The server’s dry runs are known to change nothing';
-    return h('section', { class: 'offer', 'aria-label': visibleString(`Known reads of ${this.#server}`) },
+    return h('section', { class: 'offer', 'aria-label': visibleString(t('tools.knownReads', { server: this.#server })) },
       h('div', { class: 'offer-head' }, icon('eye'), h('div', null,
-        h('h3', null, `This is the ${visibleString(set)} server: ${title}`),
-        h('p', { class: 'quiet' }, 'These definitions were examined and tried: ', quote(packages.join(', '), 300), '. Until a reviewer accepts them, their calls are reviewed like writes. Once accepted, reads run without review, whether or not they say that they only read.'))),
+        h('h3', null, t(reads > 0 ? 'tools.known' : 'tools.knownDryRuns', { set: visibleString(set), count: reads })),
+        h('p', { class: 'quiet' }, parts('tools.knownHelp', { packages: quote(packages.join(', '), 300) })))),
       h('ul', { class: 'offers' }, offered.map((tool) => h('li', null,
         h('div', { class: 'offer-name' }, h('code', null, quote(tool.name, 200))),
         KNOWN[tool.known] && h('p', { class: 'offer-text' }, KNOWN[tool.known]),
-        this.#fold(`known ${tool.name}`, 'Full definition', () => definitionBlock(tool))))),
+        this.#fold(`known ${tool.name}`, t('tools.fullDefinition'), () => definitionBlock(tool))))),
       this.#canDecide
-        ? h('div', { class: 'offer-foot' }, this.#button('accept-known', 'accept-known-reads', () => offered, () => 'Accept the known reads'),
-          h('span', { class: 'quiet' }, 'This loosens the policy for these definitions from the server’s current command or address. The audit trail records it, and each acceptance can be revoked.'))
+        ? h('div', { class: 'offer-foot' }, this.#button('accept-known', 'accept-known-reads', () => offered, () => t('tools.acceptKnown')),
+          h('span', { class: 'quiet' }, t('tools.acceptKnownHelp')))
         : onlyReviewers());
   }
 
@@ -144,18 +145,16 @@ export class ToolsPanel {
     const names = this.#tools.filter((t) => t.known === 'other_definition' && t.standing !== 'accepted').map((t) => t.name);
     if (names.length === 0) return null;
     return h('div', { class: 'unannotated' }, icon('info'), h('p', null,
-      `The list of known reads of the ${visibleString(this.#knownReads.set)} server does not cover ${names.length === 1 ? 'this tool, because its definition differs' : 'these tools, because their definitions differ'} from `, quote(this.#knownReads.packages.join(', '), 300), ': ', quote(names.join(', '), 400)));
+      parts('tools.uncovered', { set: visibleString(this.#knownReads.set), count: names.length, packages: quote(this.#knownReads.packages.join(', '), 300), tools: quote(names.join(', '), 400) })));
   }
 
   // Offers to let tools run without review if the server does not declare which of them only read.
   #unannotatedOffer() {
     const unannotated = unannotatedTools(this.#tools);
     if (!this.#canDecide || unannotated.length === 0) return null;
-    const reason = unannotated.length === this.#tools.length
-      ? 'This server does not say which of its tools only read, so every call is reviewed.'
-      : 'Not every tool of this server says whether it only reads, so every call is reviewed.';
-    return h('div', { class: 'unannotated' }, icon('info'), h('p', null, `${reason} You can let tools that you trust run without review.`),
-      h('button', { type: 'button', data: { key: 'let-run' }, onclick: () => this.#letRun(unannotated) }, 'Let tools run without review…'));
+    const reason = t(unannotated.length === this.#tools.length ? 'tools.noHints' : 'tools.someHints');
+    return h('div', { class: 'unannotated' }, icon('info'), h('p', null, reason),
+      h('button', { type: 'button', data: { key: 'let-run' }, onclick: () => this.#letRun(unannotated) }, t('tools.letToolsRun')));
   }
 
   #letRun(tools) {
@@ -166,24 +165,20 @@ export class ToolsPanel {
         this.#text = '';
         this.show(updated);
       },
-      done: (n) => notice(`${plural(n, 'tool now runs', 'tools now run')} without review.`, { tone: 'green', iconName: 'rule', action: { label: 'Standing rules', run: () => go(routeTo('rules')) } }),
+      done: (n) => notice(t('tools.nowRun', { count: n }), { tone: 'green', iconName: 'rule', action: { label: t('tools.standingRules'), run: () => go(routeTo('rules')) } }),
     });
   }
 
   #marked(tool) {
     const changed = tool.mark === 'TOOL_CHANGED';
-    return h('section', { class: 'offer', 'aria-label': visibleString(`${changed ? 'Changed' : 'New'}: ${tool.name}`) },
+    return h('section', { class: 'offer', 'aria-label': visibleString(t(changed ? 'tools.changedLabel' : 'tools.newLabel', { tool: tool.name })) },
       h('div', { class: 'offer-head' }, icon(changed ? 'pencil' : 'plus'), h('div', null,
-        h('h3', null, h('code', null, quote(tool.name, 200)), ' ', h('span', { class: 'badge state tone-amber' }, changed ? 'Changed' : 'New')),
-        h('p', { class: 'quiet' }, changed && !tool.previous
-          ? 'It was accepted when this server had another command or address. Every call is reviewed until a reviewer accepts it again.'
-          : changed
-          ? 'Its definition has changed since it was accepted or first seen. Every call is reviewed until a reviewer accepts the new one.'
-          : 'The server added it after it was first connected. Every call is reviewed until a reviewer accepts it.'))),
+        h('h3', null, h('code', null, quote(tool.name, 200)), ' ', h('span', { class: 'badge state tone-amber' }, t(changed ? 'tools.changedTitle' : 'tools.newTitle'))),
+        h('p', { class: 'quiet' }, t(!changed ? 'tools.newHelp' : tool.previous ? 'tools.changedHelp' : 'tools.movedHelp')))),
       h('div', { class: 'offer-body' }, changed && tool.previous ? definitionDiff(tool) : [tool.description && longText(tool.description, { chars: 400, lines: 6 }), definitionBlock(tool)]),
       this.#canDecide
-        ? h('div', { class: 'offer-foot' }, this.#button(`accept ${tool.name}`, 'accept', () => [tool], () => (changed && tool.previous ? 'Accept the new definition' : 'Accept this tool')),
-          h('span', { class: 'quiet' }, isDeclaredRead(tool) ? 'It says that it only reads: once accepted, its calls run without review unless a rule says otherwise.' : 'It may write: accepting the definition does not let it run without review.'))
+        ? h('div', { class: 'offer-foot' }, this.#button(`accept ${tool.name}`, 'accept', () => [tool], () => t(changed && tool.previous ? 'tools.acceptNew' : 'tools.acceptTool')),
+          h('span', { class: 'quiet' }, t(isDeclaredRead(tool) ? 'tools.acceptReadHelp' : 'tools.acceptWriteHelp')))
         : onlyReviewers());
   }
 
@@ -210,40 +205,40 @@ export class ToolsPanel {
       this.show(updated);
     } catch (error) {
       this.#busy = false;
-      this.#error = error.status === 409 ? 'A definition changed while you were reading, so nothing was accepted. This page now shows the current definitions.' : error.message;
+      this.#error = error.status === 409 ? t('tools.conflict') : error.message;
       this.#paint();
     }
   }
 
   #all() {
-    return this.#fold('all', `All ${plural(this.#tools.length, 'tool')}`, () => h('table', { class: 'records tools' },
-      h('thead', null, h('tr', null, ['Tool', 'Calls', 'Why', 'Preview', 'Definition'].map((c) => h('th', { scope: 'col' }, c)))),
+    return this.#fold('all', t('tools.all', { count: this.#tools.length }), () => h('table', { class: 'records tools' },
+      h('thead', null, h('tr', null, [t('tools.tool'), t('tools.calls'), t('tools.why'), t('tools.preview'), t('tools.definition')].map((c) => h('th', { scope: 'col' }, c)))),
       h('tbody', null, this.#tools.map((tool) => this.#row(tool)))));
   }
 
   #row(tool) {
     const { label, tone, icon: name } = VERDICTS[tool.verdict] ?? VERDICTS.depends;
-    const reason = tool.reason ?? `decided by ${tool.rules.join(', ')}`;
+    const reason = tool.reason ?? t('tools.decidedBy', { rules: tool.rules.join(', ') });
     const rule = tool.reason && tool.rules.length > 0 && !tool.reason.includes(tool.rules[0]) && tool.rules[0];
     return h('tr', null,
-      h('td', { data: { label: 'Tool' } }, h('code', null, quote(tool.name, 200)), tool.title && tool.title !== tool.name && h('div', { class: 'quiet' }, quote(tool.title, 120))),
-      h('td', { class: 'nowrap', data: { label: 'Calls' } }, h('span', { class: `badge state tone-${tone}` }, icon(name), label)),
-      h('td', { data: { label: 'Why' } }, quote(reason, 300), rule && !tool.letRun && h('div', { class: 'quiet' }, 'by ', h('code', null, quote(rule, 64))),
-        tool.letRun && h('div', null, h('a', { href: routeTo('rules', tool.letRun.rule) }, 'Standing rule', h('span', { class: 'sr-only' }, ` for ${visibleString(tool.name)}`))),
-        this.#canDecide && tool.mayLetRun && h('button', { type: 'button', class: 'small', data: { key: `let ${tool.name}` }, onclick: () => this.#letRun([tool]) }, 'Let this tool run without review…')),
-      h('td', { data: { label: 'Preview' } }, this.#preview(tool)),
-      h('td', { data: { label: 'Definition' } },
-        h('span', null, tool.acceptedAsRead ? 'accepted as a read' : tool.acceptedSqlReads ? 'accepted for reads in SQL' : STANDING_LABELS[tool.standing] ?? visibleString(String(tool.standing))),
-        tool.acceptedBy && h('span', { class: 'quiet' }, ' by ', quote(tool.acceptedBy, 60), ' ', time(tool.acceptedAt, 'day')),
-        this.#fold(`row ${tool.name}`, 'Show', () => definitionBlock(tool)),
-        this.#canDecide && tool.standing === 'accepted' && this.#button(`revoke ${tool.name}`, 'revoke', () => [tool], () => 'Revoke')));
+      h('td', { data: { label: t('tools.tool') } }, h('code', null, quote(tool.name, 200)), tool.title && tool.title !== tool.name && h('div', { class: 'quiet' }, quote(tool.title, 120))),
+      h('td', { class: 'nowrap', data: { label: t('tools.calls') } }, h('span', { class: `badge state tone-${tone}` }, icon(name), label)),
+      h('td', { data: { label: t('tools.why') } }, quote(reason, 300), rule && !tool.letRun && h('div', { class: 'quiet' }, parts('tools.byRule', { rule: h('code', null, quote(rule, 64)) })),
+        tool.letRun && h('div', null, h('a', { href: routeTo('rules', tool.letRun.rule) }, t('tools.standingRule'), h('span', { class: 'sr-only' }, ' ', t('tools.standingRuleFor', { tool: visibleString(tool.name) })))),
+        this.#canDecide && tool.mayLetRun && h('button', { type: 'button', class: 'small', data: { key: `let ${tool.name}` }, onclick: () => this.#letRun([tool]) }, t('tools.letThisRun'))),
+      h('td', { data: { label: t('tools.preview') } }, this.#preview(tool)),
+      h('td', { data: { label: t('tools.definition') } },
+        h('span', null, tool.acceptedAsRead ? t('tools.acceptedAsRead') : tool.acceptedSqlReads ? t('tools.acceptedSqlReads') : STANDING_LABELS[tool.standing] ?? visibleString(String(tool.standing))),
+        tool.acceptedBy && h('span', { class: 'quiet' }, ' ', parts('tools.acceptance', { person: quote(tool.acceptedBy, 60), date: time(tool.acceptedAt, 'day') })),
+        this.#fold(`row ${tool.name}`, t('tools.show'), () => definitionBlock(tool)),
+        this.#canDecide && tool.standing === 'accepted' && this.#button(`revoke ${tool.name}`, 'revoke', () => [tool], () => t('tools.revoke'))));
   }
 
   // Only calls that may be reviewed are previewed.
   #preview(tool) {
     if (tool.verdict === 'allow' || tool.verdict === 'deny') return h('span', { class: 'quiet' }, '—');
-    if (this.#recipes === null) return 'live';
-    return hasRecipe(tool.name, this.#recipes) ? 'by recipe' : h('span', { class: 'quiet' }, 'arguments only');
+    if (this.#recipes === null) return t('tools.live');
+    return hasRecipe(tool.name, this.#recipes) ? t('tools.byRecipe') : h('span', { class: 'quiet' }, t('tools.argumentsOnly'));
   }
 
   /** Creates a fold that stays open over repaints. Its content is created when it is first opened. */
@@ -273,4 +268,4 @@ const hasHint = (tool) => (JSON.parse(tool.definition).annotations?.readOnlyHint
 
 export const isWaiting = (tool) => Boolean(tool.claimsRead || tool.mark || tool.offered);
 
-const onlyReviewers = () => h('p', { class: 'quiet offer-foot' }, 'Only a reviewer can decide on this.');
+const onlyReviewers = () => h('p', { class: 'quiet offer-foot' }, t('tools.onlyReviewer'));
