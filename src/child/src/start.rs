@@ -116,8 +116,10 @@ pub async fn start(spec: ChildSpec<'_>) -> Result<RunningChild, StartError> {
         }
         Some(GuardReport::Failed { errno }) => {
             let error = std::io::Error::from_raw_os_error(errno);
-            let hint = match error.kind() {
-                std::io::ErrorKind::NotFound => "; no such program, or its interpreter is missing",
+            let hint = match (error.kind(), spec.command) {
+                (std::io::ErrorKind::NotFound, "npx") => "; install Node.js (https://nodejs.org), which contains it",
+                (std::io::ErrorKind::NotFound, "uvx") => "; install uv (https://docs.astral.sh/uv), which contains it",
+                (std::io::ErrorKind::NotFound, _) => "; no such program, or its interpreter is missing",
                 _ => "",
             };
             Err(StartError::Command { command: spec.command.to_owned(), error, hint })

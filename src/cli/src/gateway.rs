@@ -24,7 +24,10 @@ use countersign_config::{
     Environment, Flags, LoadedConfig,
     load::{data_dir, find_config_file, log_config},
 };
-use countersign_runtime::{data_dir::LockError, installation::program_path};
+use countersign_runtime::{
+    data_dir::LockError,
+    installation::{Installation, program_path},
+};
 use countersign_store::StoreError;
 use countersign_telemetry::{
     Metrics,
@@ -172,6 +175,11 @@ impl From<ServeError> for Failure {
             ServeError::CoreEnded => Exit::Internal,
             _ => Exit::Unavailable,
         };
-        Self::new(exit, error.to_string())
+        let message = error.to_string();
+        if exit == Exit::DataDirInUse {
+            let command = Installation::of_this_program().command("open");
+            return Self::new(exit, format!("{message}; `{command}` signs you in to its dashboard"));
+        }
+        Self::new(exit, message)
     }
 }

@@ -43,7 +43,7 @@ pub struct AgentCommand {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct FirstSteps {
-    /// The path of the program on the gateway's machine.
+    /// The path of the program on the gateway's machine, or the package runner that it was started with.
     program: String,
     arguments: Vec<String>,
     /// `true` if agents need a key.

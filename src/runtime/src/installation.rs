@@ -50,6 +50,18 @@ impl Installation {
         };
         format!("{program} {arguments}")
     }
+
+    /// Returns the command and its first arguments with which other programs start this one, which is at `path`. It names a
+    /// package runner in place of a path in its cache.
+    #[must_use]
+    pub fn start_command(self, path: PathBuf) -> (PathBuf, &'static [&'static str]) {
+        match self {
+            Self::Stable => (path, &[]),
+            Self::Npx => ("npx".into(), &["-y", "countersign"]),
+            Self::Uvx => ("uvx".into(), &["countersign-gateway"]),
+            Self::Pipx => ("pipx".into(), &["run", "countersign-gateway"]),
+        }
+    }
 }
 
 /// Returns the path of the running program. If a package manager replaced the program while it ran, the
@@ -92,6 +104,9 @@ mod tests {
         ] {
             let found = Installation::from_path(Path::new(path));
             assert_eq!((found, found.command("open").as_str()), (installation, command), "{path}");
+            let (program, arguments) = found.start_command(path.into());
+            let names_path = program == Path::new(path) && arguments.is_empty();
+            assert_eq!(names_path, installation == Installation::Stable, "{path}: {program:?} {arguments:?}");
         }
     }
 }

@@ -266,7 +266,8 @@ pub fn run(loaded: LoadedConfig, flags: Flags, options: Options, metrics: Metric
                 // The link is not logged, because it is a secret for the person at this terminal.
                 Ok(link) => {
                     countersign_telemetry::logs::flush();
-                    drop(writeln!(std::io::stderr(), "Sign in to the dashboard (this link works once): {link}"));
+                    let text = format!("Sign in to the dashboard (this link works once, within 10 minutes): {link}");
+                    drop(writeln!(std::io::stderr(), "{text}"));
                 }
                 Err(error) => tracing::warn!(%error, "no sign-in link could be created; run `countersign open`"),
             }

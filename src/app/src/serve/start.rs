@@ -58,7 +58,10 @@ use countersign_rulings::{
     standing_rules::{self, StandingRuleCache, StandingRules},
     tool_acceptance::{RouteRebuilder, ToolAcceptances},
 };
-use countersign_runtime::data_dir::lock_data_dir;
+use countersign_runtime::{
+    data_dir::lock_data_dir,
+    installation::{Installation, program_path},
+};
 use countersign_session::{
     McpServer, Registry, Sessions,
     address::GatewayAddress,
@@ -335,7 +338,9 @@ pub async fn start(
 /// directory if they are not the default ones.
 fn agent_command(source: &ConfigSource, config: &Config) -> AgentCommand {
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
-    let mut arguments = vec!["stdio".to_owned()];
+    let program = program_path().unwrap_or_else(|_| "countersign".into());
+    let (program, first) = Installation::from_path(&program).start_command(program);
+    let mut arguments: Vec<String> = first.iter().chain(&["stdio"]).map(|&argument| argument.to_owned()).collect();
     let file = source.env.var("COUNTERSIGN_CONFIG").ok().flatten().map(PathBuf::from);
     if let Some(file) = source.flags.config.clone().or(file) {
         arguments.extend(["--config".to_owned(), absolute(&file)]);
@@ -343,7 +348,6 @@ fn agent_command(source: &ConfigSource, config: &Config) -> AgentCommand {
     if source.flags.data.is_some() || matches!(source.env.var(&variable_name("data")), Ok(Some(_))) {
         arguments.extend(["--data".to_owned(), absolute(&config.data)]);
     }
-    let program = std::env::current_exe().unwrap_or_else(|_| "countersign".into());
     AgentCommand { program, arguments, needs_key: config.auth.mode == AuthMode::Keys }
 }
 
