@@ -113,6 +113,9 @@ test('the steps can be hidden, and a viewer sees none', async () => {
     await page.reload();
     await live(page);
     await page.getByText("You're all caught up").waitFor();
+    // The way to connect an agent stays.
+    await page.getByRole('button', { name: 'Connect an agent' }).click();
+    await page.getByRole('dialog', { name: 'Connect an agent' }).getByText('mcpServers').waitFor();
     const vera = await dashboard(browser, other, { key: other.key('viewer', 'vera'), firstSteps: true });
     await vera.getByText("You're all caught up").waitFor();
     for (const p of [page, vera]) {

@@ -18,9 +18,10 @@ test('a form keeps what it does not show or what was not changed', () => {
   assert.deepEqual(settingsOf(fieldsOf(hosted), hosted).settings, hosted);
   assert.deepEqual(settingsOf({ kind: 'url', target: ' https://b.example ', args: 'x', pairs: 'A: b:c' }).settings, { url: 'https://b.example', headers: { A: 'b:c' } });
   assert.deepEqual(settingsOf({ kind: 'docker', target: 'i', args: '', pairs: '' }).settings, { command: 'docker', args: ['run', '-i', '--rm', 'i'] });
-  for (const wrong of [{ kind: 'npm', target: ' ', args: '', pairs: '' }, { kind: 'npm', target: '-x', args: '', pairs: '' }, { kind: 'command', target: 'x', args: '', pairs: 'A' }, { kind: 'url', target: 'x', args: '', pairs: ':a' }]) {
+  for (const wrong of [{ kind: 'npm', target: ' ', args: '', pairs: '' }, { kind: 'npm', target: '-x', args: '', pairs: '' }, { kind: 'command', target: 'x', args: '', pairs: 'A' }, { kind: 'command', target: 'npx -y a', args: '', pairs: '' }, { kind: 'url', target: 'x', args: '', pairs: ':a' }]) {
     assert.ok(settingsOf(wrong).problem);
   }
+  assert.deepEqual(settingsOf({ kind: 'command', target: '/opt/my server', args: '', pairs: '' }).settings, { command: '/opt/my server' });
 });
 
 test('sourceOf returns the exact text of a member', () => {

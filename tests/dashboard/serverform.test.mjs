@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { fileURLToPath } from 'node:url';
-import { assertClean, becomes, dashboard, fitsScreen, launch, matches } from './lib/browser.mjs';
+import { assertClean, becomes, dashboard, fitsScreen, launch, matches, status } from './lib/browser.mjs';
 import { eventually, Gateway } from './lib/gateway.mjs';
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
@@ -56,6 +56,12 @@ test('a server is tested, added with its diff, changed and removed', async () =>
   await form.getByLabel('Name').fill('notes');
   await form.getByLabel('Kind').selectOption('command');
   await form.getByLabel('Command').fill(process.execPath);
+  await form.getByLabel('Arguments').fill(gateway.data);
+  await form.getByRole('button', { name: 'Show the change' }).click();
+  await form.getByText('Name other folders').waitFor();
+  await matches(() => form.locator('.server-yaml').innerText(), /^mcpServers:\n {2}notes:\n {4}command: /);
+  await form.getByRole('button', { name: 'Test' }).click();
+  await matches(() => form.locator('.trial-report').innerText(), /^the configuration cannot be used\n+.*Name other folders/);
   await form.getByLabel('Arguments').fill(`${SERVER}\n${tools}.missing`);
   await form.getByRole('button', { name: 'Test' }).click();
   await form.getByText('Its last lines on stderr:').waitFor();
@@ -91,7 +97,7 @@ test('a server is tested, added with its diff, changed and removed', async () =>
   await page.getByRole('button', { name: 'Remove it from the file' }).click();
   await server(page, 'notes').waitFor({ state: 'detached' });
   assert.equal(text(), FILE);
-  assertClean(page);
+  assertClean(page, status(422));
   await page.context().close();
 });
 

@@ -57,6 +57,8 @@ export function settingsOf({ kind, target, args, pairs }, old = {}) {
   const read = pairsOf(pairs, isUrl ? ':' : '=');
   if (read.wrong !== undefined) return { problem: t(isUrl ? 'core.target.headers' : 'core.target.variables') };
   const before = fieldsOf(old);
+  // A path may contain spaces, and so may a command that was configured before.
+  if (kind === 'command' && target !== before.target && /^[^/\s]+\s/.test(name)) return { problem: t('core.target.programOnly') };
   const pick = (keys) => Object.fromEntries(Object.entries(old).filter(([key]) => keys.includes(key)));
   const isSame = before.kind === kind && before.target === target && before.args === args;
   const list = [...(runner ? [...runner.first, name] : []), ...nonEmptyLines(args)];

@@ -1,12 +1,14 @@
 // Shows how to connect an agent, client by client. If the gateway requires keys, it creates one, which is shown only once.
 
 import { agentSetups } from '../core/agentsetup.js';
+import { notice } from '../core/announce.js';
 import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { visibleString } from '../core/text.js';
 import { copyButton } from './badges.js';
+import { openDialog } from './dialog.js';
 import { createTabs } from './tabs.js';
 
 const PLACEHOLDER_KEY = 'csk_…';
@@ -30,6 +32,16 @@ export function agentSetup({ api, steps }) {
     tabs.paint();
   } }) : null;
   return h('div', { class: 'agent-setup' }, keyBox, tabs.element);
+}
+
+/** Opens the setup in a dialog. */
+export async function openAgentSetup(api) {
+  try {
+    const steps = await api.firstSteps();
+    openDialog({ title: t('firststeps.agent'), build: () => h('div', { class: 'sheet-body agent-dialog' }, agentSetup({ api, steps })) });
+  } catch (error) {
+    notice(visibleString(explain(error)), { tone: 'red', iconName: 'alert' });
+  }
 }
 
 function keyForm({ api, steps, created }) {

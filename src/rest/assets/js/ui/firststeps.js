@@ -115,7 +115,7 @@ export class FirstSteps {
   #build(steps) {
     const contents = {
       agent: [h('p', null, t('firststeps.agentHelp')), agentSetup({ api: this.#api, steps })],
-      server: [h('p', null, t('firststeps.serverHelp')), h('p', null, h('a', { class: 'button', href: routeTo('servers') }, t('firststeps.server')))],
+      server: [h('p', null, t('firststeps.serverHelp')), h('p', null, h('a', { class: 'button', href: routeTo('servers', null, { add: 'yes' }) }, t('firststeps.server')))],
       change: this.#changeStep(steps),
     };
     const items = Object.fromEntries(Object.entries(contents).map(([name, content], n) => {

@@ -19,6 +19,9 @@ const HINTS = {
   url: ['serverform.address', 'https://mcp.example.com/mcp'],
 };
 
+const NAME_EXAMPLE = 'files';
+const ARGUMENT_EXAMPLES = { npm: '/home/me/documents', pypi: '--repository\n/home/me/project' };
+
 const WHY_NOT = {
   off: 'serverform.editOff',
   shared_store: 'serverform.editShared',
@@ -36,7 +39,7 @@ function field(label, control, hint) {
 
 /**
  * Opens the form. `file` is the answer of `api.serverFile()`, `server` the configured server to change, or null to add one.
- * `saved(result)` is called after the file was written.
+ * `saved(result, name)` is called after the file was written.
  */
 export function openServerForm({ api, file, server = null, saved }) {
   const abort = new AbortController();
@@ -48,6 +51,7 @@ export function openServerForm({ api, file, server = null, saved }) {
   const args = h('textarea', { rows: '3', spellcheck: 'false' }, shown.args);
   const pairs = h('textarea', { rows: '2', spellcheck: 'false' }, shown.pairs);
   const text = h('textarea', { rows: '9', spellcheck: 'false', placeholder: '{ "mcpServers": { … } }' });
+  name.placeholder = NAME_EXAMPLE;
   const fields = h('div', { class: 'server-fields' });
   const report = h('div', { class: 'server-report', 'aria-live': 'polite' });
   const error = h('p', { class: 'edit-errors', role: 'alert' });
@@ -59,6 +63,7 @@ export function openServerForm({ api, file, server = null, saved }) {
     const isPaste = kind.value === 'paste';
     const [key, example] = HINTS[kind.value] ?? [];
     if (example) target.placeholder = example;
+    args.placeholder = ARGUMENT_EXAMPLES[kind.value] ?? '';
     const isUrl = kind.value === 'url';
     fill(fields,
       !isPaste && field(t(key), target),
@@ -67,13 +72,15 @@ export function openServerForm({ api, file, server = null, saved }) {
       !isPaste && field(t(isUrl ? 'serverform.headers' : 'serverform.variables'), pairs, t(isUrl ? 'serverform.headersHint' : 'serverform.variablesHint', { secret: '${NAME}' })));
   };
 
+  const complain = (problem) => {
+    fill(error, icon('alert'), problem);
+    error.scrollIntoView({ block: 'nearest' });
+    return null;
+  };
+
   // Returns the servers of the form for a request, or shows what is missing.
   const read = () => {
     fill(error);
-    const complain = (problem) => {
-      fill(error, icon('alert'), problem);
-      return null;
-    };
     const given = name.value.trim();
     if (kind.value === 'paste') {
       if (text.value.trim() === '') return complain(t('serverform.pasteText'));
@@ -88,7 +95,7 @@ export function openServerForm({ api, file, server = null, saved }) {
     const given = read();
     if (!given) return;
     if (given.name === '') {
-      fill(error, icon('alert'), t('serverform.giveNameForTest'));
+      complain(t('serverform.giveNameForTest'));
       return;
     }
     test.disabled = true;
@@ -103,12 +110,8 @@ export function openServerForm({ api, file, server = null, saved }) {
   };
 
   const fail = (problem) => {
-    if (problem.status === 409) {
-      fill(error, icon('alert'), t('serverform.fileChanged'));
-    } else {
-      fill(error, icon('alert'), visibleString(explain(problem)));
-    }
     if (problem.problem?.yaml) fill(report, yamlBlock(problem.problem.yaml));
+    complain(problem.status === 409 ? t('serverform.fileChanged') : visibleString(explain(problem)));
   };
 
   async function showChange(given) {
@@ -121,6 +124,7 @@ export function openServerForm({ api, file, server = null, saved }) {
         result.loosens.length > 0 && h('p', { class: 'banner tone-amber' }, icon('eye'), h('span', null, t('serverform.waitsForConsent', { count: result.loosens.length }))),
         file.mayEdit ? [h('p', { class: 'quiet' }, parts('serverform.changesTo', { file: h('code', null, quote(result.file, 300)) })), configLines(result.file, result.lines)]
           : [h('p', null, t(WHY_NOT[file.editing])), yamlBlock(result.yaml)]);
+      report.scrollIntoView({ block: 'nearest' });
       if (file.mayEdit) {
         const write = h('button', { type: 'button', class: 'approve', onclick: () => save(given, write) }, icon('check'), t('serverform.write'));
         fill(foot, h('button', { type: 'button', onclick: back }, t('serverform.back')), write);
@@ -139,7 +143,7 @@ export function openServerForm({ api, file, server = null, saved }) {
     try {
       const result = await send(given, false);
       dialog.close();
-      saved(result);
+      saved(result, given.name);
     } catch (problem) {
       button.disabled = false;
       fail(problem);
@@ -183,7 +187,7 @@ export function openServerForm({ api, file, server = null, saved }) {
   return dialog;
 }
 
-const yamlBlock = (yaml) => h('pre', { class: 'server-yaml', tabindex: '0', 'aria-label': t('serverform.lines') }, h('code', null, quote(yaml, 20000)));
+const yamlBlock = (yaml) => h('pre', { class: 'server-yaml', tabindex: '0', 'aria-label': t('serverform.lines') }, h('code', null, yaml.trimEnd().split('\n').map((line) => [quote(line, Infinity), '\n'])));
 
 /** Asks before a server is removed, and shows the changed lines. */
 export async function openRemoval({ api, file, name, saved }) {

@@ -33,12 +33,15 @@ const notes = (report) => report.notes.length > 0 && h('ul', { class: 'left-out'
 
 const banner = (tone, iconName, content) => h('div', { class: `banner tone-${tone} trial-report` }, icon(iconName), h('div', null, content));
 
-/** Starts a trial and shows its state in `place` until it ends, or until `signal` is aborted. */
+/** Starts a trial and shows its state in `place` until it ends, or until `signal` is aborted. Each new state scrolls into view. */
 export async function runTrial({ api, request, place, signal }) {
   try {
     let trial = await api.tryServer(request);
+    let shown = null;
     for (;;) {
       fill(place, trialReport(trial));
+      if (trial.state !== shown) place.scrollIntoView({ block: 'nearest' });
+      shown = trial.state;
       if (signal.aborted || (trial.state !== 'waiting' && trial.state !== 'running')) return trial;
       await pause(POLL_INTERVAL);
       if (signal.aborted) return trial;
@@ -50,7 +53,9 @@ export async function runTrial({ api, request, place, signal }) {
       trial = next;
     }
   } catch (error) {
-    if (!signal.aborted) fill(place, banner('red', 'alert', [h('p', null, visibleString(explain(error)))]));
+    if (signal.aborted) return null;
+    fill(place, banner('red', 'alert', explain(error).split('\n').map((line) => h('p', null, visibleString(line)))));
+    place.scrollIntoView({ block: 'nearest' });
     return null;
   }
 }

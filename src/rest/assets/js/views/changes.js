@@ -12,6 +12,7 @@ import { now } from '../core/time.js';
 import { go, parseRoute, replaceRoute, routeTo } from '../core/router.js';
 import { HISTORY_STATES, INBOX_STATES } from '../core/vocab.js';
 import { copyButton } from '../ui/badges.js';
+import { openAgentSetup } from '../ui/agentsetup.js';
 import { densityButton } from '../ui/density.js';
 import { Detail } from '../ui/detail.js';
 import { FilterBar } from '../ui/filterbar.js';
@@ -271,7 +272,7 @@ export class ChangesView {
     const endpoint = `${location.origin}/mcp`;
     const empty = emptyState('check', t('changes.allClear'), t('changes.allClearHow'),
       h('p', { class: 'endpoint' }, t('changes.endpoint')), h('p', { class: 'with-copy' }, h('code', null, endpoint), copyButton(endpoint, t('changes.copyEndpoint'))),
-      hasSteps && h('p', null, h('a', { href: routeTo('inbox') }, t('changes.firstSteps'))));
+      h('p', null, hasSteps ? h('a', { href: routeTo('inbox') }, t('changes.firstSteps')) : h('button', { type: 'button', class: 'link', onclick: () => openAgentSetup(this.#api) }, t('firststeps.agent'))));
     empty.classList.add('all-clear');
     empty.classList.toggle('with-steps', hasSteps);
     return fill(box, empty);

@@ -4,7 +4,7 @@ import { fill, h } from '../core/dom.js';
 import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
-import { replaceRoute, routeTo } from '../core/router.js';
+import { go, replaceRoute, routeTo } from '../core/router.js';
 import { count, quote, visibleString } from '../core/text.js';
 import { time } from '../core/time.js';
 import { notice } from '../core/announce.js';
@@ -83,6 +83,10 @@ export class ServersView {
 
   route({ id, part, query }) {
     if (query.has('connect-problem')) return this.#returnWithProblem(query.get('connect-problem'));
+    if (query.has('add')) {
+      this.#openForm(null);
+      return replaceRoute(routeTo('servers'));
+    }
     if (query.has('connected')) {
       this.#justConnected = id;
       takeConnecting();
@@ -154,8 +158,13 @@ export class ServersView {
   async #openForm(name) {
     try {
       const file = await this.#api.serverFile(this.#poller.signal);
+      if (!file.mayEdit && this.#me.role !== 'admin') return;
       const server = file.servers.find((configured) => configured.name === name) ?? null;
-      openServerForm({ api: this.#api, file, server: name && server, saved: (result) => this.#announceSaved(result) });
+      openServerForm({ api: this.#api, file, server: name && server, saved: (result, saved) => {
+        this.#announceSaved(result);
+        // The card of a new server may be far below.
+        if (saved && !name) go(routeTo('servers', saved));
+      } });
     } catch (error) {
       if (!this.#poller.signal.aborted) notice(visibleString(explain(error)), { tone: 'red', iconName: 'alert' });
     }
@@ -227,8 +236,9 @@ export class ServersView {
       card.show(server, server.name === this.#justConnected, this.#file?.mayEdit === true && this.#file.servers.some(({ name }) => name === server.name));
     }
     const chosen = this.#cards.get(this.#chosen);
+    if (!chosen) return;
     this.#chosen = null;
-    chosen?.element.scrollIntoView({ block: 'center' });
+    chosen.element.scrollIntoView({ block: 'start' });
   }
 }
 

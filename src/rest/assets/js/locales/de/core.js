@@ -95,6 +95,7 @@ export default {
   'core.kind.paste': 'Eingefügter Text',
   'core.target.address': 'Geben Sie die Adresse ein.',
   'core.target.command': 'Geben Sie den Befehl ein.',
+  'core.target.programOnly': 'Geben Sie hier nur das Programm ein und darunter seine Argumente, eines in jeder Zeile.',
   'core.target.name': 'Geben Sie den Namen ein.',
   'core.target.package': 'Geben Sie den Namen eines Pakets ein.',
   'core.target.headers': 'Schreiben Sie jeden Header als Name: Wert.',

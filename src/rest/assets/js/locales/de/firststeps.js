@@ -11,7 +11,7 @@ export default {
   'firststeps.done': 'Erledigt: {step}',
   'firststeps.agentHelp': 'Wählen Sie Ihren Client. Dieser Schritt wird abgehakt, sobald sich sein Agent verbindet.',
   'firststeps.serverHelp': 'Stellen Sie einen MCP-Server hinter das Gateway, damit seine Schreibzugriffe auf Sie warten. Ein Admin fügt ihn hinzu, oder wer sich auf diesem Rechner angemeldet hat.',
-  'firststeps.changeHelp': 'Ein eingebauter Agent schlägt einen Vorgang im Tracker vor. Geben Sie ihn frei, um zu sehen, wie er läuft, oder lehnen Sie ihn ab.',
+  'firststeps.changeHelp': 'Bitten Sie Ihren Agenten, etwas zu ändern, oder lassen Sie einen eingebauten Agenten einen Vorgang im Tracker vorschlagen. Geben Sie ihn frei, um zu sehen, wie er läuft, oder lehnen Sie ihn ab.',
   'firststeps.noTracker': 'Der eingebaute Tracker ist aus; bitten Sie also Ihren Agenten, etwas zu ändern. Die Änderung wartet hier auf Sie.',
   'firststeps.propose': 'Eine Teständerung vorschlagen',
   'firststeps.hide': 'Ausblenden',

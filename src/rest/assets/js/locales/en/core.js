@@ -95,6 +95,7 @@ export default {
   'core.kind.paste': 'Pasted text',
   'core.target.address': 'Enter the address.',
   'core.target.command': 'Enter the command.',
+  'core.target.programOnly': 'Enter only the program here, and its arguments below, one on each line.',
   'core.target.name': 'Enter the name.',
   'core.target.package': 'Enter the name of a package.',
   'core.target.headers': 'Write each header as Name: value.',

@@ -11,7 +11,7 @@ export default {
   'firststeps.done': 'Done: {step}',
   'firststeps.agentHelp': 'Choose your client. This step is ticked when its agent connects.',
   'firststeps.serverHelp': 'Put an MCP server behind the gateway, so that its writes wait for you. An admin, or whoever signed in at this machine, adds it.',
-  'firststeps.changeHelp': 'A built-in agent proposes an issue in the tracker. Approve it to see it run, or reject it.',
+  'firststeps.changeHelp': 'Ask your agent to change something, or let a built-in agent propose an issue in the tracker. Approve it to see it run, or reject it.',
   'firststeps.noTracker': 'The built-in tracker is off, so ask your agent to change something. The change waits here for you.',
   'firststeps.propose': 'Propose a test change',
   'firststeps.hide': 'Hide',
