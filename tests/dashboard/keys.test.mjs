@@ -22,7 +22,7 @@ after(async () => {
   await gateway?.end();
 });
 
-const key = (page, name) => page.locator('.records.keys tbody tr', { hasText: name });
+const key = (page, name) => page.locator('.records.keys tbody tr', { has: page.locator('td[data-label=Name]', { hasText: name }) });
 
 test('an admin creates a key, sees what it proposed, and revokes it', async () => {
   const page = await dashboard(browser, gateway, { key: gateway.key('admin', 'root'), route: '/#/keys' });
@@ -57,6 +57,29 @@ test('an admin creates a key, sees what it proposed, and revokes it', async () =
   const { value } = await gateway.api('audit?limit=50');
   assert.deepEqual(value.entries.filter((entry) => entry.actor === 'root').map((entry) => entry.event), ['key_revoked', 'key_created']);
   assertClean(page, status(422));
+  await page.context().close();
+});
+
+test('a key of a reviewer that an admin creates never votes beside its creator', async () => {
+  const root = gateway.key('admin', 'root');
+  const page = await dashboard(browser, gateway, { key: root, route: '/#/keys' });
+  await page.getByRole('button', { name: 'Create key' }).click();
+  const dialog = page.getByRole('dialog', { name: 'Create a key' });
+  await dialog.getByText('never votes beside you').waitFor();
+  await dialog.getByLabel('Name').fill('rita');
+  await dialog.getByRole('radio', { name: /^Reviewer/ }).check();
+  await dialog.getByRole('button', { name: 'Create key' }).click();
+  const rita = await page.locator('.secret').innerText();
+  await key(page, 'rita').filter({ hasText: 'by root' }).waitFor();
+  assert.deepEqual((await gateway.api('me', { key: rita })).value.otherNames, ['root']);
+  // The key may not approve what its creator proposed, but what others proposed.
+  const projectId = (await gateway.tool('list_projects', {}, { key: root })).structuredContent.projects[0].id;
+  const propose = (title, by) => gateway.propose('create_issue', { projectId, title, type: 'Bug' }, { key: by });
+  const refused = await gateway.decide(await propose('By root', root), 'approve', undefined, rita);
+  assert.deepEqual([refused.status, refused.value.code], [403, 'SELF_APPROVAL']);
+  const approved = await gateway.decide(await propose('By the bot', gateway.key('agent', 'bot')), 'approve', undefined, rita);
+  assert.equal(approved.status, 200);
+  assertClean(page);
   await page.context().close();
 });
 

@@ -413,6 +413,7 @@ test('the proposer is recognised by name, owner, key and other claims', () => {
     [{ owner: 'https://id.example#oid' }, true], [{ owner: 'https://id.example#x', claims: { otherNames: me.otherNames } }, true],
     [{ owner: 'https://id.example#x', claims: { otherNames: [me.name] } }, true],
     [{ owner: 'https://id.example#x', claims: { otherNames: ['https://id.example#oid-2'] } }, false],
+    [{ keyCreators: ['bob', me.name] }, true], [{ keyCreators: ['bob'] }, false],
   ]) assert.equal(isBarred(proposer), expected, JSON.stringify(proposer));
   assert.deepEqual([isBarred(agent), isBarred(agent, { ownAgents: true })], [true, false]);
   assert.equal(isBarred({ owner: 'https://id.example#oid', claims: {} }, { ownAgents: true }), true, 'other claims grant nothing');

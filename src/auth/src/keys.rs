@@ -24,6 +24,9 @@ pub const TEST_AGENT: &str = "countersign-test-agent";
 /// the audit trail.
 pub const RESERVED_NAMES: [&str; 6] = ["local-agent", TEST_AGENT, SYSTEM, GATEWAY, OPERATOR, TERMINAL];
 
+/// The most names of those who created a key, one through another.
+const MAX_CREATOR_NAMES: usize = 32;
+
 /// A newly created key.
 pub struct NewKey {
     /// The key to store with `hash` ([`countersign_store::keys::Credentials::insert`]).
@@ -50,6 +53,7 @@ impl StoredKey {
             key_id: Some(self.key.id.clone()),
             owner: self.key.owner.clone(),
             claims: None,
+            key_creators: if self.key.role.may_decide() { self.key.created_by.clone() } else { Vec::new() },
         }
     }
 }
@@ -79,8 +83,16 @@ pub fn create(name: &str, role: Role, now: Timestamp) -> Result<NewKey, McpError
     let secret = secret::generate(KEY_PREFIX)?;
     let hash = secret::hash(secret.as_bytes());
     let id = format!("key_{}", nanoid::nanoid!(12, &nanoid::alphabet::SAFE[2..]));
-    let key =
-        ApiKey { id, name: name.to_owned(), role, owner: None, created_at: now, last_used_at: None, revoked_at: None };
+    let key = ApiKey {
+        id,
+        name: name.to_owned(),
+        role,
+        owner: None,
+        created_by: Vec::new(),
+        created_at: now,
+        last_used_at: None,
+        revoked_at: None,
+    };
     Ok(NewKey { key, hash, secret })
 }
 
@@ -94,6 +106,21 @@ impl NewKey {
             check_owner(owner)?;
         }
         self.key.owner = owner.filter(|owner| *owner != self.key.name).map(str::to_owned);
+        Ok(self)
+    }
+
+    /// Sets the creator, by all names of the principal.
+    ///
+    /// # Errors
+    /// `INVALID_PARAMS` if keys created keys too often in a row.
+    pub fn created_by(mut self, principal: &Principal) -> Result<Self, McpError> {
+        self.key.created_by = principal.all_names();
+        if self.key.created_by.len() > MAX_CREATOR_NAMES {
+            return Err(McpError::new(
+                ErrorKind::InvalidParams,
+                "too many people created keys for one another; create this one with `countersign keys create`",
+            ));
+        }
         Ok(self)
     }
 

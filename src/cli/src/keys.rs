@@ -108,6 +108,7 @@ fn print_json(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
             "name": key.name,
             "role": key.role,
             "owner": key.owner.as_deref().unwrap_or(&key.name),
+            "createdBy": key.created_by.first(),
             "createdAt": key.created_at,
             "lastUsedAt": key.last_used_at,
             "revokedAt": key.revoked_at,
@@ -128,9 +129,10 @@ fn print_keys(keys: &[ApiKey], out: &mut Output) -> Result<(), Failure> {
         let used = key.last_used_at.map_or("never".to_owned(), date);
         let owner = key.owner.as_deref().unwrap_or(&key.name);
         // Names are validated when keys are created, but the database may have been edited.
-        [&key.id, &key.name, owner, key.role.as_str(), &date(key.created_at), &used, &state]
+        let creator = key.created_by.first().map_or("-", String::as_str);
+        [&key.id, &key.name, owner, key.role.as_str(), &date(key.created_at), creator, &used, &state]
             .map(|text| cell(Style::Plain, text))
     };
-    let heads = ["ID", "NAME", "OWNER", "ROLE", "CREATED", "LAST USED", "STATE"];
+    let heads = ["ID", "NAME", "OWNER", "ROLE", "CREATED", "CREATED BY", "LAST USED", "STATE"];
     Ok(print_table(heads, keys.iter().map(row).collect(), None, out)?)
 }

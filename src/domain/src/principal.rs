@@ -64,13 +64,16 @@ pub struct Principal {
     pub owner: Option<String>,
     /// The claims of the principal's token. `None` for keys and local processes.
     pub claims: Option<Arc<Claims>>,
+    /// The names of the person who created the presented key, and of those who created that person's key, if it may decide on
+    /// changes. A match with them only forbids.
+    pub key_creators: Vec<String>,
 }
 
 impl Principal {
     /// Creates a principal without a key, an owner of another name, or claims.
     #[must_use]
     pub fn new(name: impl Into<String>, role: Role) -> Self {
-        Self { name: name.into(), role, key_id: None, owner: None, claims: None }
+        Self { name: name.into(), role, key_id: None, owner: None, claims: None, key_creators: Vec::new() }
     }
 
     /// Returns the name for people, if an identity provider gave one.
@@ -79,10 +82,22 @@ impl Principal {
         self.claims.as_ref()?.display_name.as_deref()
     }
 
-    /// Returns the further names of the person ([`Claims::other_names`]).
+    /// Returns the further names of the person ([`Claims::other_names`]), or of those who created their key.
     #[must_use]
     pub fn other_names(&self) -> &[String] {
-        self.claims.as_ref().map_or(&[], |claims| &claims.other_names)
+        self.claims.as_ref().map_or(&self.key_creators, |claims| &claims.other_names)
+    }
+
+    /// Returns every name of the person, without repetitions and beginning with the principal's own.
+    #[must_use]
+    pub fn all_names(&self) -> Vec<String> {
+        let mut names = vec![self.name.clone()];
+        for name in self.owner.iter().chain(self.other_names()) {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        names
     }
 
     /// Returns `true` if the principal's token permits this. Keys and tokens whose role comes from a claim permit all that

@@ -179,7 +179,8 @@ struct Me<'a> {
     /// The id of the key, if the caller used one.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_id: Option<&'a str>,
-    /// The caller's names by other claims than `sub`. Nobody may approve a change whose proposer has one of them.
+    /// The caller's names by other claims than `sub`, or those of the people who created the caller's key. Nobody may approve
+    /// a change whose proposer or other voter has one of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     other_names: Vec<String>,
     /// The groups of `policy.groups` with this person. A rule may require the approval of one of them.

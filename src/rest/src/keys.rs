@@ -1,7 +1,7 @@
 //! Lists, creates and revokes API keys.
 //!
-//! Only keys that cannot decide on changes are created here. Those of reviewers and admins come from the command line, on the
-//! gateway's machine, so that nobody gives themselves a second vote.
+//! A key that may decide on changes never votes beside whoever created it here, so that nobody gives themselves a second vote.
+//! Keys of independent voters come from the command line, on the gateway's machine.
 
 use std::sync::Arc;
 
@@ -35,8 +35,8 @@ pub fn may_manage_agent_keys(caller: &Caller) -> bool {
     principal.role == Role::Admin || is_code_sign_in
 }
 
-/// Returns `true` if the caller may revoke keys of the role. Only admins revoke keys that may decide.
-fn may_revoke(caller: &Caller, role: Role) -> bool {
+/// Returns `true` if the caller may create and revoke keys of the role. Only admins do so with keys that may decide.
+fn may_manage(caller: &Caller, role: Role) -> bool {
     caller.principal.role == Role::Admin || (may_manage_agent_keys(caller) && !role.may_decide())
 }
 
@@ -47,6 +47,9 @@ fn check_manager(caller: &Caller) -> Result<(), Problem> {
     Err(Problem::new(ErrorKind::Forbidden, "an admin manages keys, or `countersign keys` on the gateway's machine"))
 }
 
+/// The roles in the order in which the page offers them.
+const ROLES: [Role; 4] = [Role::Agent, Role::Viewer, Role::Reviewer, Role::Admin];
+
 /// A key without its secret.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
@@ -56,6 +59,9 @@ struct Key {
     role: Role,
     /// The person who owns the key.
     owner: String,
+    /// The name of the principal who created the key; `null` if it was created at the gateway's machine.
+    #[schema(required)]
+    created_by: Option<String>,
     created_at: Timestamp,
     /// The last use, to the minute.
     #[schema(required)]
@@ -67,8 +73,11 @@ struct Key {
 }
 
 #[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 struct KeyList {
     keys: Vec<Key>,
+    /// The roles of keys that the caller may create.
+    creatable_roles: Vec<Role>,
 }
 
 /// Lists all keys, newest first, including revoked ones.
@@ -80,7 +89,8 @@ pub async fn list(caller: Caller, data: web::Data<SignInData>) -> Result<HttpRes
     check_manager(&caller)?;
     let keys = use_store(&data, |store| store.list().map_err(|error| unavailable(&error))).await?;
     let entry = |key: ApiKey| Key {
-        may_revoke: key.revoked_at.is_none() && may_revoke(&caller, key.role),
+        may_revoke: key.revoked_at.is_none() && may_manage(&caller, key.role),
+        created_by: key.created_by.into_iter().next(),
         owner: key.owner.unwrap_or_else(|| key.name.clone()),
         id: key.id,
         name: key.name,
@@ -89,7 +99,10 @@ pub async fn list(caller: Caller, data: web::Data<SignInData>) -> Result<HttpRes
         last_used_at: key.last_used_at,
         revoked_at: key.revoked_at,
     };
-    Ok(json_ok(&KeyList { keys: keys.into_iter().rev().map(entry).collect() }))
+    Ok(json_ok(&KeyList {
+        keys: keys.into_iter().rev().map(entry).collect(),
+        creatable_roles: ROLES.into_iter().filter(|role| may_manage(&caller, *role)).collect(),
+    }))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -97,7 +110,7 @@ pub async fn list(caller: Caller, data: web::Data<SignInData>) -> Result<HttpRes
 struct KeyRequest {
     /// 1 to 64 letters, digits, `.`, `_`, `-`, `@` or `+`.
     name: String,
-    /// `agent` (the default) or `viewer`.
+    /// `agent` is the default.
     role: Option<Role>,
     /// The person who owns the key, if that is not its name.
     owner: Option<String>,
@@ -112,11 +125,12 @@ struct CreatedKey<'a> {
     secret: &'a str,
 }
 
-/// Creates a key of an agent or a viewer.
+/// Creates a key.
 ///
-/// Requires the role admin, or a sign-in with a code of `countersign open`. The secret is in this response only; the store has its
-/// hash. The audit trail records who created the key. The response is 422 if the name or the owner is not allowed or looks like
-/// another one. Keys that may decide on changes are created with `countersign keys create` (403).
+/// Requires the role admin; keys of agents and viewers can also be created after a sign-in with a code of `countersign open`. The
+/// secret is in this response only; the store has its hash. The store and the audit trail record who created the key. A key that
+/// may decide on changes never votes on a change beside its creator, beside other keys of that creator, or on what they proposed.
+/// The response is 422 if the name or the owner is not allowed or looks like another one.
 #[utoipa::path(post, path = "/api/keys", operation_id = "createKey", request_body = KeyRequest,
     responses((status = 200, description = "The key with its secret", body = CreatedKey)))]
 pub async fn create(
@@ -129,13 +143,17 @@ pub async fn create(
     check_manager(&caller)?;
     let body: KeyRequest = body::read_json(body::MAX_BODY_BYTES, &request, payload, data.request_timeout).await?;
     let role = body.role.unwrap_or(Role::Agent);
-    if role.may_decide() {
-        let text =
-            format!("`countersign keys create --role {}` creates such a key on the gateway's machine", role.as_str());
+    if !may_manage(&caller, role) {
+        let text = format!(
+            "an admin creates such a key, or `countersign keys create --role {}` on the gateway's machine",
+            role.as_str()
+        );
         return Err(Problem::new(ErrorKind::Forbidden, text));
     }
-    let new = keys::create(&body.name, role, Timestamp::now()).and_then(|new| new.owned_by(body.owner.as_deref()));
-    let new = new.map_err(|error| invalid(&error))?;
+    let new = keys::create(&body.name, role, Timestamp::now())
+        .and_then(|new| new.owned_by(body.owner.as_deref()))
+        .and_then(|new| new.created_by(&caller.principal))
+        .map_err(|error| invalid(&error))?;
     let (key, hash, actor, config) = (new.key.clone(), new.hash, caller.principal.name.clone(), reloader.config());
     use_store(&data, move |store| {
         check_names(store, &key, &config)?;

@@ -211,6 +211,7 @@ fn tested_principal(tested: Option<TestedPrincipal>) -> Principal {
         key_id: None,
         owner,
         claims: None,
+        key_creators: Vec::new(),
     })
 }
 

@@ -175,6 +175,7 @@ pub fn reviewer(name: &str) -> Principal {
         key_id: Some(format!("key_{name}")),
         owner: None,
         claims: None,
+        key_creators: Vec::new(),
     }
 }
 

@@ -426,6 +426,7 @@ fn unrestricted_rule(
         created_by_role: by.role,
         created_by_owner: by.owner.clone(),
         created_by_key: by.key_id.clone(),
+        created_by_other_names: by.other_names().to_vec(),
         comment: None,
         created_at: now,
         expires_at: None,

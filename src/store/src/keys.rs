@@ -22,6 +22,9 @@ pub struct ApiKey {
     pub role: Role,
     /// The owner, if the owner differs from the name.
     pub owner: Option<String>,
+    /// The names of the person who created the key, and of those who created that person's key. Empty if it was created at the
+    /// machine.
+    pub created_by: Vec<String>,
     pub created_at: Timestamp,
     /// The last use, to the minute (see [`Credentials::touch`]).
     pub last_used_at: Option<Timestamp>,

@@ -47,7 +47,7 @@ pub(crate) const TABLES: &[Table] = &[
     table("claims", "change_id, target, taken_ms", None),
     table("events", "seq, kind, change_id, data", Some(500)),
     table("audit", "seq, at, change_id, event, from_state, to_state, actor, details, prev_hash, hash", Some(500)),
-    table("api_keys", "id, name, role, owner, hash, created_at, last_used_at, revoked_at", None),
+    table("api_keys", "id, name, role, owner, hash, created_at, last_used_at, revoked_at, created_by", None),
     table("sign_ins", "id, cookie, key, name, role, key_id, owner, last_used_ms, session, refreshed_ms", None),
     table("people", "name, role, claims, updated_ms, revoked_ms", None),
     table("accounts", "server, holder, target, issuer, sealed, version, refreshing_ms, connected_ms", None),

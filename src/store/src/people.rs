@@ -32,7 +32,7 @@ impl StoredPerson {
     pub fn principal(&self) -> Option<Principal> {
         let role = self.role.filter(|_| self.revoked_at.is_none())?;
         let key_id = Some(person_key_id(&self.name));
-        Some(Principal { name: self.name.clone(), role, key_id, owner: None, claims: Some(Arc::clone(&self.claims)) })
+        Some(Principal { key_id, claims: Some(Arc::clone(&self.claims)), ..Principal::new(self.name.as_str(), role) })
     }
 }
 

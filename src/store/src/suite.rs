@@ -65,7 +65,8 @@ macro_rules! suite {
                 target_stays_taken_after_an_unknown_outcome, steps_of_a_plan_are_claimed_in_order, verification_is_kept_with_its_event);
             suite!(@plain $at;
                 store_behaves_like_the_model, key_is_found_by_hash_until_revoked,
-                key_use_is_recorded_once_a_minute, sign_in_is_kept_until_deleted, code_is_taken_by_one_caller, key_changes_have_audit_entries,
+                key_use_is_recorded_once_a_minute, sign_in_is_kept_until_deleted, creators_of_a_key_count_after_a_sign_in_with_it,
+                code_is_taken_by_one_caller, key_changes_have_audit_entries,
                 token_key_is_recorded_once_and_replaced_on_demand, signed_in_person_has_current_role, refresh_is_claimed_by_one_caller,
                 revoked_person_stays_revoked, last_key_of_an_owner_ends_accounts, token_is_used_once,
                 account_is_kept_until_removed, new_connection_invalidates_old_versions,

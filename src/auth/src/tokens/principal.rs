@@ -57,7 +57,7 @@ pub(super) fn to_principal(
     let (auth_time, acr) = (claims.auth_time(now.as_second()), claims.acr());
     let other_names = other_names(&claims, &issuer.issuer);
     let claims = Claims { display_name, scopes, groups, other_names, auth_time, acr, json: claims.json };
-    Ok(Principal { name, role, key_id: None, owner, claims: Some(Arc::new(claims)) })
+    Ok(Principal { owner, claims: Some(Arc::new(claims)), ..Principal::new(name, role) })
 }
 
 /// Returns the known scopes of a token: from `scope` (RFC 9068, section 2.2.3), or `scp` as Okta and Entra ID write it.

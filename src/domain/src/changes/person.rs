@@ -18,7 +18,8 @@ pub struct Person<'a> {
     pub owner: Option<&'a str>,
     /// The id of the presented key, if any.
     pub key: Option<&'a str>,
-    /// The names of the person by other claims ([`Claims::other_names`](crate::principal::Claims::other_names)).
+    /// Further names that count for the person where a match forbids something
+    /// ([`Principal::other_names`](crate::principal::Principal::other_names)).
     pub other_names: &'a [String],
 }
 
@@ -45,7 +46,7 @@ impl<'a> Person<'a> {
             name: &proposer.principal,
             owner: proposer.owner.as_deref(),
             key: proposer.key_id.as_deref(),
-            other_names: proposer.claims.as_ref().map_or(&[], |claims| &claims.other_names),
+            other_names: proposer.claims.as_ref().map_or(&proposer.key_creators, |claims| &claims.other_names),
         }
     }
 
@@ -79,12 +80,14 @@ impl<'a> Person<'a> {
         (self.key.is_some() && self.key == other.key) || known_as(other.name) || other.owner.is_some_and(known_as)
     }
 
-    /// Returns `true` if the accounts are of the same person, or if another claim than `sub` names one person in both. It
-    /// is used only where a match forbids something, because an issuer need not vouch for such claims.
+    /// Returns `true` if the accounts are of the same person, if another claim than `sub` names one person in both, or if
+    /// one person made the key of the other or the keys of both. It is used only where a match forbids something, because an
+    /// issuer need not vouch for such claims, and keys are also made for others.
     #[must_use]
     pub fn may_be_same_as(self, other: Person<'_>) -> bool {
-        let is_other_name_of =
-            |person: Person<'_>, name: &String| person.is_named(name) || person.other_names.contains(name);
+        let is_other_name_of = |person: Person<'_>, name: &String| {
+            person.is_named(name) || person.other_names.iter().any(|other| names_match(other, name))
+        };
         self.is_same_as(other)
             || self.other_names.iter().any(|name| is_other_name_of(other, name))
             || other.other_names.iter().any(|name| self.is_named(name))
@@ -182,6 +185,21 @@ mod tests {
         ] {
             assert!(!agent.may_be_same_as(other) && !other.may_be_same_as(agent), "{other:?}");
         }
+    }
+
+    #[test]
+    fn keys_of_one_creator_never_count_as_two_people() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let (by_alice, by_bob) = (names(&["alice"]), names(&["bob", "Alice"]));
+        let [alice, dave] = ["alice", "dave"].map(Person::from_name);
+        let bob = Person { other_names: &by_alice, ..Person::from_name("bob") };
+        let carol = Person { other_names: &by_bob, ..Person::from_name("carol") };
+        let other = Person { other_names: &by_alice, ..Person::from_name("other") };
+        for (a, b) in [(alice, bob), (alice, carol), (bob, carol), (bob, other), (carol, other)] {
+            assert!(a.may_be_same_as(b) && b.may_be_same_as(a), "{a:?} {b:?}");
+            assert!(!a.is_same_as(b), "nothing is granted: {a:?} {b:?}");
+        }
+        assert!(!dave.may_be_same_as(bob) && !carol.may_be_same_as(dave));
     }
 
     #[test]

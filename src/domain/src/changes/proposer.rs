@@ -21,6 +21,9 @@ pub struct Proposer {
     /// The claims of the proposer's access token, if one was used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claims: Option<Arc<Claims>>,
+    /// The names of those who created the proposer's key, if it may decide on changes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub key_creators: Vec<String>,
     /// The name that the client reports.
     #[schema(required)]
     pub client_name: Option<String>,
@@ -44,6 +47,7 @@ impl Proposer {
             owner: None,
             key_id: None,
             claims: None,
+            key_creators: Vec::new(),
             client_name: None,
             client_version: None,
             session: None,
@@ -61,7 +65,7 @@ impl Proposer {
     /// Returns the principal that previews and runs act for: the proposer, with an agent's rights only.
     #[must_use]
     pub fn to_agent(&self) -> Principal {
-        let Self { principal, owner, key_id, claims, .. } = self.clone();
-        Principal { name: principal, role: Role::Agent, key_id, owner, claims }
+        let Self { principal, owner, key_id, claims, key_creators, .. } = self.clone();
+        Principal { name: principal, role: Role::Agent, key_id, owner, claims, key_creators }
     }
 }

@@ -207,6 +207,7 @@ impl Reviewers {
             key_id: vote.key_id.clone(),
             owner: vote.owner.clone(),
             claims: vote.token.as_ref().map(claims),
+            key_creators: Vec::new(),
         };
         let is_checked = vote.key_id.is_some() || vote.token.is_some();
         let current = self.current_principal(&decided_as)?;
@@ -224,7 +225,7 @@ mod tests {
     use crate::principal::Claims;
 
     fn principal(name: &str, role: Role, owner: Option<&str>) -> Principal {
-        Principal { name: name.into(), role, key_id: None, owner: owner.map(str::to_owned), claims: None }
+        Principal { owner: owner.map(str::to_owned), ..Principal::new(name, role) }
     }
 
     #[test]

@@ -97,6 +97,9 @@ pub struct StandingRule {
     /// The id of the creator's key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub created_by_key: Option<String>,
+    /// The creator's further names, to which an allow rule does not apply either.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub created_by_other_names: Vec<String>,
     /// The creator's comment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
@@ -134,7 +137,7 @@ pub struct AccountRef {
     pub owner: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_id: Option<String>,
-    /// Names of the account's person by other claims than `sub`.
+    /// The account's further names ([`Principal::other_names`]).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_names: Vec<String>,
 }
@@ -169,6 +172,7 @@ impl StandingRule {
             key_id: self.created_by_key.clone(),
             owner: self.created_by_owner.clone(),
             claims: None,
+            key_creators: self.created_by_other_names.clone(),
         }
     }
 

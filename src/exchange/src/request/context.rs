@@ -65,6 +65,7 @@ impl Exchange {
             owner: self.identity.principal.owner.clone(),
             key_id: self.identity.principal.key_id.clone(),
             claims: self.identity.principal.claims.clone(),
+            key_creators: self.identity.principal.key_creators.clone(),
             client_name: client.map(|c| c.name.clone()),
             client_version: client.map(|c| c.version.clone()),
             session: Some(self.session.short_id()),

@@ -65,11 +65,36 @@ async fn created_key_is_an_agents_and_the_trail_names_its_creator() {
 }
 
 #[actix::test]
-async fn code_sign_in_creates_keys_of_agents() {
+async fn created_reviewer_has_the_names_of_all_creators() {
     let endpoints = Endpoints::open().await;
-    for (body, status) in
-        [(json!({ "code": endpoints.code() }), 200), (json!({ "key": endpoints.key("alice", Role::Reviewer) }), 403)]
-    {
+    let create = async |by: &str, name: &str, role: &str| {
+        let created = endpoints.post("/api/keys", by, &json!({ "name": name, "role": role })).await;
+        created.json()["secret"].as_str().unwrap().to_owned()
+    };
+    let names = async |key: &str| endpoints.get("/api/me", key).await.json()["otherNames"].clone();
+    let root = endpoints.key("root", Role::Admin);
+    let second = create(&root, "second", "admin").await;
+    let third = create(&second, "third", "reviewer").await;
+    assert_eq!(names(&root).await, json!(null));
+    assert_eq!(names(&second).await, json!(["root"]));
+    assert_eq!(names(&third).await, json!(["second", "root"]));
+    let (cookie, secret) = endpoints.sign_in(&json!({ "key": third })).await;
+    let headers = [("Cookie", cookie.as_str()), ("X-Countersign-Secret", &secret)];
+    let signed_in = endpoints.send("GET", "/api/me", &headers, None).await;
+    assert_eq!(signed_in.json()["otherNames"], json!(["second", "root"]));
+    // A key that cannot decide has no such names, so its creator may approve what it proposes.
+    assert_eq!(names(&create(&root, "watch", "viewer").await).await, json!(null));
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn code_sign_in_creates_keys_of_agents_only() {
+    let endpoints = Endpoints::open().await;
+    for (body, role, status) in [
+        (json!({ "code": endpoints.code() }), "agent", 200),
+        (json!({ "code": endpoints.code() }), "reviewer", 403),
+        (json!({ "key": endpoints.key("alice", Role::Reviewer) }), "agent", 403),
+    ] {
         let (cookie, secret) = endpoints.sign_in(&body).await;
         let origin = endpoints.origin();
         let headers = [
@@ -78,7 +103,8 @@ async fn code_sign_in_creates_keys_of_agents() {
             ("Origin", &origin),
             ("Content-Type", "application/json"),
         ];
-        let reply = endpoints.send("POST", "/api/keys", &headers, Some(r#"{"name":"desk"}"#)).await;
+        let body = json!({ "name": "desk", "role": role }).to_string();
+        let reply = endpoints.send("POST", "/api/keys", &headers, Some(&body)).await;
         assert_eq!(reply.status, status, "{reply:?}");
     }
     endpoints.close().await;
@@ -92,17 +118,13 @@ async fn keys_are_listed_and_revoked_by_admins() {
     let request = json!({ "name": "desk", "role": "viewer", "owner": "Bob" });
     let viewer = endpoints.post("/api/keys", &admin, &request).await.json()["secret"].as_str().unwrap().to_owned();
     assert_eq!(endpoints.get("/api/me", &viewer).await.json()["owner"], "Bob");
-    let decider = json!({ "name": "second", "role": "reviewer" });
-    assert_eq!(
-        endpoints.post("/api/keys", &admin, &decider).await.problem(403),
-        "FORBIDDEN",
-        "nobody gets a second vote"
-    );
     assert_eq!(endpoints.get("/api/keys", &reviewer).await.problem(403), "FORBIDDEN");
     let listed = endpoints.get("/api/keys", &admin).await;
     assert!(!listed.text.contains(&viewer) && !listed.text.contains("hash"), "{}", listed.text);
     let newest = listed.json()["keys"][0].clone();
     assert_eq!((newest["name"].as_str(), newest["mayRevoke"].as_bool()), (Some("desk"), Some(true)));
+    assert_eq!(newest["createdBy"], "root");
+    assert!(listed.json()["keys"].as_array().unwrap().iter().any(|key| key["createdBy"].is_null()), "{}", listed.text);
     let path = format!("/api/keys/{}", newest["id"].as_str().unwrap());
     let delete =
         async |key: &str| endpoints.send("DELETE", &path, &[("Authorization", &format!("Bearer {key}"))], None).await;

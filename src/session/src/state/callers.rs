@@ -175,7 +175,7 @@ mod tests {
     }
 
     fn principal(role: Role, key: Option<&str>) -> Principal {
-        Principal { name: "alice".into(), role, key_id: key.map(str::to_owned), owner: None, claims: None }
+        Principal { key_id: key.map(str::to_owned), ..Principal::new("alice", role) }
     }
 
     #[test]

@@ -100,6 +100,7 @@ fn key(id: &str) -> ApiKey {
         name: id.into(),
         role: Role::Viewer,
         owner: None,
+        created_by: Vec::new(),
         created_at: Timestamp::UNIX_EPOCH,
         last_used_at: None,
         revoked_at: None,

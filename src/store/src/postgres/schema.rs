@@ -28,10 +28,13 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0008_people.sql"),
     include_str!("migrations/0009_accounts.sql"),
     include_str!("migrations/0010_plans.sql"),
+    include_str!("migrations/0011_key_creators.sql"),
 ];
 /// The first schema version that several gateways can share. A gateway with an older schema must end before the
 /// migration.
 const FIRST_SHARED_SCHEMA: i64 = 2;
+/// The first schema version that records who created a key.
+pub(super) const FIRST_WITH_KEY_CREATORS: i64 = 11;
 
 /// Returns the schema version of this program.
 pub(crate) fn known_version() -> i64 {

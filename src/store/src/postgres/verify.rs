@@ -19,7 +19,8 @@ use countersign_domain::changes::audit::{AuditEntry, AuditHead};
 /// [`VerifyError::Broken`] at the first contradiction.
 pub(super) async fn verify(connector: &PgConnector, expected: Option<AuditHead>) -> Result<VerifiedTrail, VerifyError> {
     let client = connector.snapshot().await?.ok_or_else(schema::no_schema_error)?;
-    let (rows, coverage) = (covered_rows(&client).await?, facts::get(&client, COVERAGE_FACT).await?);
+    let has_key_creators = schema::read_version(&client).await? >= Some(schema::FIRST_WITH_KEY_CREATORS);
+    let (rows, coverage) = (covered_rows(&client, has_key_creators).await?, facts::get(&client, COVERAGE_FACT).await?);
     let verified = verify::verify(&client, expected, &rows, coverage.is_some()).await?;
     // The next entry will be chained to the stored head.
     if client.heads().await?.audit != verified.head {

@@ -50,7 +50,7 @@ pub(crate) fn anchor_existing_rows(conn: &Connection) -> Result<(), StoreError> 
     if pending.as_deref() != Some("pending") {
         return Ok(());
     }
-    let found = run(statements::covered_rows(conn))?;
+    let found = run(statements::covered_rows(conn, true))?;
     if !found.is_empty() {
         append_entry(conn, RECORDS_ANCHORED, SYSTEM, &anchor_details(&found))?;
     }
@@ -207,7 +207,7 @@ mod tests {
             let pin = ToolPin { seen: Some("h1".into()), accepted, text: Some("{}".into()) };
             let write = PinWrite { tool: "read".into(), pin };
             run(pins::store(&conn, "fs", std::slice::from_ref(&write), false)).unwrap();
-            let found = run(statements::covered_rows(&conn)).unwrap();
+            let found = run(statements::covered_rows(&conn, true)).unwrap();
             let pin = crate::coverage::RowName::Pin("fs".into(), "read".into());
             assert_eq!(found[&pin].hash, row_hash("fs", &write));
         }

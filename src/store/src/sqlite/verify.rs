@@ -33,11 +33,12 @@ fn read_covered_rows(conn: &Connection) -> Result<CoveredRows, StoreError> {
     let columns: i64 = conn.query_row(
         "SELECT (SELECT count(*) FROM pragma_table_info('api_keys') WHERE name = 'owner')
               + (SELECT count(*) FROM pragma_table_info('tool_pins') WHERE name = 'accepted_target')
-              + (SELECT count(*) FROM pragma_table_info('standing_rules') WHERE name = 'body')",
+              + (SELECT count(*) FROM pragma_table_info('standing_rules') WHERE name = 'body')
+              + (SELECT count(*) FROM pragma_table_info('api_keys') WHERE name = 'created_by')",
         [],
         |row| row.get(0),
     )?;
-    if columns == 3 { run(covered_rows(conn)) } else { Ok(CoveredRows::new()) }
+    if columns >= 3 { run(covered_rows(conn, columns == 4)) } else { Ok(CoveredRows::new()) }
 }
 
 fn read_coverage_fact(conn: &Connection) -> Result<Option<String>, StoreError> {
@@ -69,6 +70,7 @@ mod tests {
             name: "alice".into(),
             role: Role::Viewer,
             owner: None,
+            created_by: Vec::new(),
             created_at: "2027-01-01T00:00:00Z".parse().unwrap(),
             last_used_at: None,
             revoked_at: None,
@@ -106,6 +108,11 @@ mod tests {
                 "UPDATE api_keys SET owner = NULL WHERE id = 'k1'",
                 "key k1 does not match audit entry 1",
             ),
+            (
+                "UPDATE api_keys SET created_by = '[\"bob\"]' WHERE id = 'k1'",
+                "UPDATE api_keys SET created_by = NULL WHERE id = 'k1'",
+                "key k1 does not match audit entry 1",
+            ),
             ("UPDATE api_keys SET revoked_at = NULL WHERE id = 'k2'", "", "key k2 does not match audit entry 3"),
         ] {
             let before: Option<String> =
@@ -118,7 +125,7 @@ mod tests {
             conn.execute("UPDATE api_keys SET revoked_at = ?1 WHERE id = 'k2'", [before]).unwrap();
             assert!(verify_audit(dir.path(), None).is_ok(), "{restore}");
         }
-        conn.execute("INSERT INTO api_keys SELECT 'k3', name, role, x'03', created_at, NULL, NULL, owner FROM api_keys WHERE id = 'k1'", []).unwrap();
+        conn.execute("INSERT INTO api_keys SELECT 'k3', name, role, x'03', created_at, NULL, NULL, owner, created_by FROM api_keys WHERE id = 'k1'", []).unwrap();
         assert_eq!(verification_error(dir.path()), "key k3 has no audit entry");
         conn.execute("DELETE FROM api_keys WHERE id IN ('k1', 'k3')", []).unwrap();
         assert_eq!(verification_error(dir.path()), "key k1 of audit entry 1 is gone");

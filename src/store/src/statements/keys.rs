@@ -19,11 +19,13 @@ use countersign_domain::principal::{Principal, Role, SecretHash, is_subject_name
 
 const DAY_MS: i64 = 86_400_000;
 
-const SELECT_KEYS: &str = "SELECT id, name, role, created_at, last_used_at, revoked_at, owner, hash FROM api_keys";
-/// A sign-in with a session has the role and the claims that its person has now, and is left out if they have no role.
+const SELECT_KEYS: &str =
+    "SELECT id, name, role, created_at, last_used_at, revoked_at, owner, hash, created_by FROM api_keys";
+/// A sign-in with a session has the role and the claims that its person has now, and is left out if they have no role. One
+/// with a key has the creators of that key.
 const SELECT_SIGN_INS: &str = "SELECT s.id, s.cookie, s.key, s.name, coalesce(p.role, s.role), s.key_id, s.owner,
-    s.last_used_ms, s.session, s.refreshed_ms, p.claims
-    FROM sign_ins s LEFT JOIN people p ON p.name = s.name AND s.session IS NOT NULL
+    s.last_used_ms, s.session, s.refreshed_ms, p.claims, k.created_by
+    FROM sign_ins s LEFT JOIN api_keys k ON k.hash = s.key LEFT JOIN people p ON p.name = s.name AND s.session IS NOT NULL
     WHERE (s.session IS NULL OR (p.role IS NOT NULL AND p.revoked_ms IS NULL))";
 
 fn read_key(row: &Row) -> Result<(ApiKey, SecretHash), StoreError> {
@@ -35,8 +37,15 @@ fn read_key(row: &Row) -> Result<(ApiKey, SecretHash), StoreError> {
         last_used_at: row.get(4)?,
         revoked_at: row.get(5)?,
         owner: row.get(6)?,
+        created_by: read_names(row.get(8)?)?,
     };
     Ok((key, row.get(7)?))
+}
+
+/// Reads the names of the creators of a key.
+fn read_names(text: Option<&str>) -> Result<Vec<String>, StoreError> {
+    let read = |text| serde_json::from_str(text).map_err(|error| StoreError::BadRecord(format!("creators: {error}")));
+    text.map_or_else(|| Ok(Vec::new()), read)
 }
 
 fn read_sign_in(row: &Row) -> Result<SignIn, StoreError> {
@@ -46,7 +55,11 @@ fn read_sign_in(row: &Row) -> Result<SignIn, StoreError> {
         key_id: row.get(5)?,
         owner: row.get(6)?,
         claims: row.get::<Option<&str>>(10)?.map(parse_claims).transpose()?,
+        key_creators: Vec::new(),
     };
+    if principal.role.may_decide() {
+        principal.key_creators = read_names(row.get(11)?)?;
+    }
     let session = row.get::<Option<&str>>(8)?.map(parse_session).transpose()?;
     if let Some(session) = &session {
         session.describe_sign_in(&mut principal);
@@ -64,12 +77,23 @@ fn read_sign_in(row: &Row) -> Result<SignIn, StoreError> {
 
 /// Inserts a key, within the transaction of the audit entry.
 pub async fn insert<S: Sql>(db: &S, key: &ApiKey, hash: &SecretHash) -> Result<(), StoreError> {
-    let sql = "INSERT INTO api_keys (id, name, role, hash, created_at, last_used_at, revoked_at, owner)
-               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)";
+    let sql = "INSERT INTO api_keys (id, name, role, hash, created_at, last_used_at, revoked_at, owner, created_by)
+               VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)";
     let [created, used, revoked] =
         [Some(key.created_at), key.last_used_at, key.revoked_at].map(|at| at.map(|at| at.to_string()));
     let (role, owner) = (key.role.as_str(), key.owner.as_ref());
-    let values = values![&key.id, &key.name, role, hash, created.as_ref(), used.as_ref(), revoked.as_ref(), owner];
+    let creators = (!key.created_by.is_empty()).then(|| to_json(&key.created_by)).transpose()?;
+    let values = values![
+        &key.id,
+        &key.name,
+        role,
+        hash,
+        created.as_ref(),
+        used.as_ref(),
+        revoked.as_ref(),
+        owner,
+        creators.as_ref(),
+    ];
     db.execute(sql, values).await.map(drop)
 }
 

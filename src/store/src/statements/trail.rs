@@ -142,7 +142,9 @@ async fn add_titles<S: Sql>(db: &S, entries: Vec<AuditEntry>) -> Result<Vec<Foun
     Ok(entries.into_iter().map(titled).collect())
 }
 
-const SELECT_KEYS: &str = "SELECT id, name, role, owner, hash, created_at, revoked_at FROM api_keys";
+const SELECT_KEYS: &str = "SELECT id, name, role, owner, hash, created_at, revoked_at, created_by FROM api_keys";
+/// The keys of a schema that has no creators.
+const SELECT_OLD_KEYS: &str = "SELECT id, name, role, owner, hash, created_at, revoked_at, NULL FROM api_keys";
 
 fn key_hash(row: &Row) -> Result<String, StoreError> {
     let mut hasher = PartHasher::new("countersign.key.1");
@@ -154,6 +156,10 @@ fn key_hash(row: &Row) -> Result<String, StoreError> {
         .add_part(row.get(4)?)
         .add_part(row.get::<&str>(5)?.as_bytes())
         .add_optional(row.get(6)?);
+    // Keys without a recorded creator have the hash of older versions.
+    if let Some(creators) = row.get::<Option<&str>>(7)? {
+        hasher.add_part(creators.as_bytes());
+    }
     Ok(hasher.finish())
 }
 
@@ -163,7 +169,10 @@ pub async fn key_details<S: Sql>(db: &S, id: &str, servers: &[String]) -> Result
     let row = db.first(&format!("{SELECT_KEYS} WHERE id = ?1"), values![id]).await?;
     let row = row.ok_or_else(|| StoreError::BadRecord(format!("there is no key {id:?}")))?;
     let (name, role, owner): (&str, &str, Option<&str>) = (row.get(1)?, row.get(2)?, row.get(3)?);
-    let key = json!({ "id": id, "name": name, "role": role, "owner": owner });
+    let mut key = json!({ "id": id, "name": name, "role": role, "owner": owner });
+    if let Some(creators) = row.get::<Option<&str>>(7)? {
+        key["createdBy"] = serde_json::from_str(creators).unwrap_or_default();
+    }
     let mut details = json!({ "key": key, "row": key_hash(&row)? });
     if !servers.is_empty() {
         details["accounts"] = servers.into();
@@ -171,10 +180,11 @@ pub async fn key_details<S: Sql>(db: &S, id: &str, servers: &[String]) -> Result
     Ok(details.to_string())
 }
 
-/// Reads the rows other than changes that the trail covers.
-pub async fn covered_rows<S: Sql>(db: &S) -> Result<CoveredRows, StoreError> {
+/// Reads the rows other than changes that the trail covers. In an older schema, keys have no creators.
+pub async fn covered_rows<S: Sql>(db: &S, has_key_creators: bool) -> Result<CoveredRows, StoreError> {
     let mut found = CoveredRows::new();
-    for row in &db.rows(SELECT_KEYS, &[]).await? {
+    let keys = if has_key_creators { SELECT_KEYS } else { SELECT_OLD_KEYS };
+    for row in &db.rows(keys, &[]).await? {
         found.insert(RowName::Key(row.get(0)?), RowState::new(key_hash(row)?));
     }
     let sql =

@@ -8,6 +8,7 @@ pub(super) fn api_key(id: &str, role: Role) -> ApiKey {
         name: "alice".into(),
         role,
         owner: (role == Role::Agent).then(|| "Alice Ä.".into()),
+        created_by: Vec::new(),
         created_at: time_at(0),
         last_used_at: None,
         revoked_at: None,
@@ -85,6 +86,7 @@ pub(super) fn sign_in_is_kept_until_deleted(location_of: LocationOf) {
             key_id: key.map(|_| "k1".into()),
             owner: Some("Alice Ä.".into()),
             claims: None,
+            key_creators: Vec::new(),
         }),
         key,
         last_used: time_at(i64::from(id)),
@@ -104,6 +106,28 @@ pub(super) fn sign_in_is_kept_until_deleted(location_of: LocationOf) {
     assert_eq!(keys.sign_in(&[1; 32]).unwrap(), None);
     keys.forget_sign_ins(&[[2; 32], [3; 32]]).unwrap();
     assert!(keys.sign_ins().unwrap().is_empty());
+}
+
+pub(super) fn creators_of_a_key_count_after_a_sign_in_with_it(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = location_of(dir.path()).credentials().unwrap();
+    let names = vec!["bob".to_owned(), "https://id.example#alice".to_owned()];
+    let key = ApiKey { created_by: names.clone(), ..api_key("k1", Role::Reviewer) };
+    keys.insert_by(&key, &[7; 32], "bob").unwrap();
+    let keys = location_of(dir.path()).credentials().unwrap();
+    assert_eq!(keys.find(&[7; 32]).unwrap(), Some((key, [7; 32])));
+    let sign_in = SignIn {
+        id: [1; 32],
+        cookie: [2; 32],
+        principal: Arc::new(Principal { key_id: Some("k1".into()), ..Principal::new("alice", Role::Reviewer) }),
+        key: Some([7; 32]),
+        last_used: time_at(0),
+        session: None,
+        refreshed_at: None,
+    };
+    keys.put_sign_in(&sign_in, &[]).unwrap();
+    assert_eq!(keys.sign_in(&[1; 32]).unwrap().unwrap().principal.key_creators, names);
+    assert_eq!(keys.sign_ins().unwrap()[0].principal.key_creators, names);
 }
 
 /// Changes of keys are recorded in the chain, even while the store is open.

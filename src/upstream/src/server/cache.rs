@@ -138,7 +138,7 @@ impl Cache {
     /// Prepares the lookup of a request before it is sent, so that later changes invalidate its answer.
     #[must_use]
     pub fn prepare(&self, request: CacheRequest<'_>) -> CacheLookup {
-        let Principal { name, role, key_id, owner: _, claims: _ } = request.principal;
+        let Principal { name, role, key_id, owner: _, claims: _, key_creators: _ } = request.principal;
         let owner = format!("{}\n{}\n{name}", role.as_str(), key_id.as_deref().unwrap_or_default());
         let key = CacheKey {
             method: request.method,
@@ -253,8 +253,7 @@ mod tests {
         assert_eq!((cached_answer(&cache, "b", "x:1"), cached_answer(&cache, "a", "x:2")), (None, None));
         let other = cache.get(&prepare(&cache, "a", "x:1", "e"));
         assert!(other.is_none(), "other parameters");
-        let with_key =
-            Principal { name: "a".into(), role: Role::Agent, key_id: Some("k".into()), owner: None, claims: None };
+        let with_key = Principal { key_id: Some("k".into()), ..Principal::new("a", Role::Agent) };
         let able = ClientCapabilities { roots: true, ..ClientCapabilities::default() };
         let plain = ClientCapabilities::default();
         let a = Principal { key_id: None, ..with_key.clone() };

@@ -77,7 +77,7 @@ fn decision(reviewer: &str, verdict: ReviewVerdict, version: u64) -> ChangeEvent
 }
 
 fn principal_named(name: &str, owner: Option<&str>) -> Principal {
-    Principal { name: name.into(), role: Role::Reviewer, key_id: None, owner: owner.map(Into::into), claims: None }
+    Principal { owner: owner.map(Into::into), ..Principal::new(name, Role::Reviewer) }
 }
 
 fn edit_by(editor: &str, owner: Option<&str>, arguments: &str) -> ChangeEvent {

@@ -34,6 +34,7 @@ fn rule_by_alice(verdict: StandingVerdict) -> StandingRule {
         created_by_role: Role::Reviewer,
         created_by_owner: None,
         created_by_key: None,
+        created_by_other_names: Vec::new(),
         comment: None,
         created_at: now,
         expires_at: Some(now + jiff::SignedDuration::from_hours(1)),

@@ -242,12 +242,12 @@ export class Api {
 
   /** Returns all keys, newest first. */
   async keys(signal) {
-    return (await this.#call('GET', '/api/keys', { signal })).value.keys;
+    return (await this.#call('GET', '/api/keys', { signal })).value;
   }
 
-  /** Revokes a key, and returns all keys. */
+  /** Revokes a key, and returns the same as `keys`. */
   async revokeKey(id) {
-    return (await this.#call('DELETE', `/api/keys/${encodeURIComponent(id)}`)).value.keys;
+    return (await this.#call('DELETE', `/api/keys/${encodeURIComponent(id)}`)).value;
   }
 
   /** Creates a key: `{name, role, owner}`, by default of an agent. Returns `{id, name, role, secret}`; nothing returns the secret again. */

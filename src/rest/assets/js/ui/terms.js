@@ -20,10 +20,10 @@ export const approvalsOf = (change) => change.decisions.filter((d) => d.verdict 
 /** Returns true if the preview shows the effect of the change and not only its arguments. */
 export const showsEffect = ({ preview }) => !preview?.failed && preview?.kind !== 'arguments';
 
-/** Returns true if the user proposed the change, judged by name, owner, key or another claim of the identity provider. */
+/** Returns true if the user proposed the change, judged by name, owner, key, creator of the key or another claim of the identity provider. */
 function isOwn(change, me) {
-  const { principal, owner, keyId, claims } = change.proposer;
-  const names = [owner ?? principal, ...(claims?.otherNames ?? [])];
+  const { principal, owner, keyId, claims, keyCreators } = change.proposer;
+  const names = [owner ?? principal, ...(claims?.otherNames ?? keyCreators ?? [])];
   const isName = (name) => names.includes(name);
   return principal === me.name || [me.owner ?? me.name, ...(me.otherNames ?? [])].some(isName) || Boolean(keyId && me.keyId && keyId === me.keyId);
 }

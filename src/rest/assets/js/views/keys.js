@@ -1,4 +1,4 @@
-// Lists the keys of people and agents, creates keys of agents and viewers, and revokes keys.
+// Lists, creates and revokes the keys of people and agents.
 
 import { explain } from '../core/api.js';
 import { notice } from '../core/announce.js';
@@ -14,13 +14,14 @@ import { openDialog } from '../ui/dialog.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
 
 const POLL_INTERVAL = 15_000;
-const ROLES = { agent: t('keys.role.agent'), viewer: t('keys.role.viewer') };
+const ROLES = { agent: t('keys.role.agent'), viewer: t('keys.role.viewer'), reviewer: t('keys.role.reviewer'), admin: t('keys.role.admin') };
 
 export class KeysView {
   element;
   #api;
   #poller;
   #painted = '';
+  #creatableRoles = [];
   #parts;
 
   constructor({ api }) {
@@ -38,7 +39,7 @@ export class KeysView {
       this.#parts.made, this.#parts.body);
     this.#poller = new Poller({
       read: (signal) => this.#api.keys(signal),
-      show: (keys) => this.#paint(keys),
+      show: (read) => this.#paint(read),
       failed: (error) => fill(this.#parts.body, error.status === 403
         ? emptyState('key', t('keys.adminsOnly'), t('keys.adminsOnlyHow'))
         : errorState(error, () => this.#poller.poll())),
@@ -58,8 +59,9 @@ export class KeysView {
     this.#poller.poll();
   }
 
-  #paint(keys) {
+  #paint({ keys, creatableRoles }) {
     this.#parts.add.hidden = false;
+    this.#creatableRoles = creatableRoles;
     const text = JSON.stringify(keys);
     // An unchanged list is not painted again, so that the focus stays.
     if (text === this.#painted) return;
@@ -83,7 +85,7 @@ export class KeysView {
       h('td', { data: { label: t('keys.column.name') } }, h('div', null, quote(name, 64), ' ', proposed), h('code', { class: 'quiet' }, visibleString(key.id))),
       h('td', { data: { label: t('keys.column.role') } }, role),
       h('td', { data: { label: t('keys.column.owner') } }, owner === name ? h('span', { class: 'quiet' }, t('keys.itself')) : quote(owner, 80)),
-      h('td', { class: 'nowrap', data: { label: t('keys.column.created') } }, time(key.createdAt)),
+      h('td', { data: { label: t('keys.column.created') } }, h('span', { class: 'nowrap' }, time(key.createdAt)), key.createdBy && h('div', { class: 'quiet' }, parts('keys.createdBy', { name: quote(key.createdBy, 64) }))),
       h('td', { class: 'nowrap', data: { label: t('keys.column.lastUsed') } }, key.lastUsedAt ? time(key.lastUsedAt) : h('span', { class: 'quiet' }, t('keys.never'))),
       h('td', { data: { label: t('keys.column.state') } }, h('div', { class: 'key-state' }, state)));
   }
@@ -91,7 +93,7 @@ export class KeysView {
   #askToCreate() {
     const error = h('p', { class: 'edit-errors', role: 'alert' });
     const text = (id, label, help, more) => h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: id }, label), h('input', { id, autocomplete: 'off', spellcheck: 'false', maxlength: '64', 'aria-describedby': `${id}-help`, ...more }), h('span', { class: 'edit-help quiet', id: `${id}-help` }, help));
-    const roles = h('fieldset', { class: 'radios' }, h('legend', null, t('keys.roleLabel')), Object.entries(ROLES).map(([role, label], n) => h('label', null, h('input', { type: 'radio', name: 'key-role', value: role, checked: n === 0 }), label)));
+    const roles = h('fieldset', { class: 'radios' }, h('legend', null, t('keys.roleLabel')), this.#creatableRoles.map((role, n) => h('label', null, h('input', { type: 'radio', name: 'key-role', value: role, checked: n === 0 }), ROLES[role])));
     const save = h('button', { type: 'submit', class: 'primary' }, t('keys.create'));
     const submit = async (event) => {
       event.preventDefault();
@@ -113,7 +115,7 @@ export class KeysView {
       text('key-name', t('keys.name'), t('keys.nameHelp'), { required: true }),
       roles,
       text('key-owner', t('keys.owner'), t('keys.ownerHelp')),
-      h('p', { class: 'quiet' }, parts('keys.deciding', { command: h('code', null, 'countersign keys create') })),
+      h('p', { class: 'quiet' }, parts(this.#creatableRoles.includes('reviewer') ? 'keys.neverBesideYou' : 'keys.deciding', { command: h('code', null, 'countersign keys create') })),
       error,
       h('div', { class: 'sheet-foot' }, h('button', { type: 'button', onclick: close }, t('common.cancel')), save)) });
     dialog.querySelector('#key-name').focus();
