@@ -16,6 +16,7 @@ use countersign_check::{
 use countersign_child::environment::InheritedEnvironment;
 use countersign_config::{Secret, UpstreamTarget};
 use countersign_domain::text::plural;
+use countersign_net::basic_authorization;
 
 pub fn run(args: &CheckArgs, out: &mut Output) -> Result<Exit, Failure> {
     let target = target(args)?;
@@ -120,7 +121,15 @@ fn forwarded_variables(args: &CheckArgs) -> Result<Vec<(String, String)>, Failur
     Ok(named)
 }
 
-fn target_from_url(url: Url, headers: Vec<(String, String)>) -> Result<Target, Failure> {
+/// Returns the target of an address. Its user and password are sent as the gateway sends them, unless `headers` has others.
+fn target_from_url(mut url: Url, mut headers: Vec<(String, String)>) -> Result<Target, Failure> {
+    let is_authorization = |(name, _): &(String, String)| name.eq_ignore_ascii_case("authorization");
+    if let Some(value) = basic_authorization(&url)
+        && !headers.iter().any(is_authorization)
+    {
+        headers.push(("Authorization".to_owned(), value));
+    }
+    let (_, _) = (url.set_username(""), url.set_password(None));
     match url.scheme() {
         "http" | "https" => Ok(Target::Http { url, headers }),
         "ws" | "wss" => Ok(Target::WebSocket { url, headers }),
@@ -277,6 +286,30 @@ mod tests {
         let mut out = Output::memory(false);
         print_summary(&mut out, &report).unwrap();
         out.contents()
+    }
+
+    #[test]
+    fn credentials_of_an_address_become_a_header() {
+        let target = |url: &str, headers: &[(&str, &str)]| {
+            let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            match target_from_url(url.parse().unwrap(), headers).unwrap() {
+                Target::Http { url, headers } | Target::WebSocket { url, headers } => (url.to_string(), headers),
+                Target::Command { .. } => panic!("it is an address"),
+            }
+        };
+        let basic = |value: &str| vec![("Authorization".to_owned(), value.to_owned())];
+        let sent = basic("Basic YWxpY2U6cEBzcw==");
+        assert_eq!(
+            target("https://alice:p%40ss@a.example/mcp", &[]),
+            ("https://a.example/mcp".to_owned(), sent.clone())
+        );
+        assert_eq!(target("wss://alice:p%40ss@a.example/ws", &[]), ("wss://a.example/ws".to_owned(), sent));
+        let given = target("https://alice:p%40ss@a.example/mcp", &[("authorization", "Bearer x")]);
+        assert_eq!(
+            given,
+            ("https://a.example/mcp".to_owned(), vec![("authorization".to_owned(), "Bearer x".to_owned())])
+        );
+        assert_eq!(target("https://a.example/mcp", &[]).1, []);
     }
 
     #[test]

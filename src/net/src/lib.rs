@@ -5,12 +5,14 @@
 
 mod addresses;
 mod backoff;
+mod basic_authorization;
 mod bounded_request;
 mod client;
 pub mod tls;
 
 pub use addresses::{AddressRange, shared_client};
 pub use backoff::{Backoff, random_byte};
+pub use basic_authorization::basic_authorization;
 pub use bounded_request::{BoundedRequestError, BoundedResponse, send_bounded};
 pub use client::{CONNECT_TIMEOUT, MAX_CONNECTION_AGE, client, client_with_connector};
 

@@ -28,7 +28,6 @@ use awc::http::{
     Method as HttpMethod, Uri,
     header::{self, HeaderMap, HeaderName, HeaderValue},
 };
-use base64::Engine;
 use futures_util::future::LocalBoxFuture;
 use tokio::sync::mpsc::Sender;
 use tokio_util::sync::CancellationToken;
@@ -109,15 +108,9 @@ impl HttpTarget {
         let mut headers = HeaderMap::new();
         headers.insert(header::USER_AGENT, HeaderValue::from_static(countersign_net::USER_AGENT));
         let mut uri = url_without_user.as_str().parse::<Uri>().map_err(|error| error.to_string());
-        if !url.username().is_empty() || url.password().is_some() {
-            let decode = |text: &str| percent_encoding::percent_decode_str(text).collect::<Vec<u8>>();
-            let mut credentials = decode(url.username());
-            credentials.push(b':');
-            credentials.extend(decode(url.password().unwrap_or_default()));
-            let value = format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(credentials));
-            if let Ok(value) = HeaderValue::from_str(&value) {
-                headers.insert(header::AUTHORIZATION, value);
-            }
+        let authorization = countersign_net::basic_authorization(url);
+        if let Some(Ok(value)) = authorization.map(|value| HeaderValue::from_str(&value)) {
+            headers.insert(header::AUTHORIZATION, value);
         }
         for (name, Secret(value)) in configured {
             match (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value)) {
