@@ -3,7 +3,7 @@
 mod failures;
 mod forwarding;
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use serde_json::{Value, json};
 use support::{
@@ -393,5 +393,31 @@ fn rules_and_revoked_keys_reach_every_node() {
         eventually("the revoked key is refused", || {
             (cluster.api(n, "GET", "/api/changes", None).0 == 401).then_some(())
         });
+    }
+}
+
+#[test]
+fn reminders_and_escalations_reach_every_dashboard() {
+    let review =
+        "policy: {review: {remind: 2s, escalate: {after: 2s, to: [admin]}, reviewers: [rita]}, groups: {rita: [rita]}}";
+    let cluster = Cluster::with_config(&[review; 2]);
+    let bearer = format!("Bearer {}", cluster.key);
+    let feeds: Vec<Conn> = (0..2)
+        .map(|n| {
+            let mut conn = cluster.node(n).connect();
+            conn.request("GET", "/api/events", &[("Authorization", bearer.as_str())], b"");
+            assert_eq!(conn.head().status, 200);
+            conn
+        })
+        .collect();
+    let id = cluster.propose(1, "e", "ok");
+    for mut feed in feeds {
+        let mut missing = BTreeSet::from(["change.escalated", "change.reminder"]);
+        while !missing.is_empty() {
+            let event = feed.event().unwrap().json();
+            if missing.remove(event["type"].as_str().unwrap()) {
+                assert_eq!(event["change"]["id"], id.as_str(), "{event}");
+            }
+        }
     }
 }

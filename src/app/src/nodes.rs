@@ -9,8 +9,8 @@ use tokio_util::sync::CancellationToken;
 use crate::acceptances::{self, AcceptanceChange};
 use countersign_config::{Config, UpstreamTarget};
 use countersign_domain::changes::digest::PartHasher;
-use countersign_feed::Feed;
 use countersign_reload::Reloader;
+use countersign_review::{Changes, ESCALATED_EVENT};
 use countersign_routing::table::{PublishedTable, RouteTable};
 use countersign_rulings::{
     standing_rules::StandingRules,
@@ -29,7 +29,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 const ACCEPTED_EVENT: &str = "configuration_accepted";
 /// The audit event of a reviewer who refuses a pending configuration.
 const REFUSED_EVENT: &str = "configuration_refused";
-/// The maximum number of decisions that are read at a time.
+/// The maximum number of audit entries that are read at a time.
 const PAGE_SIZE: usize = 50;
 
 /// Returns a hash of the configuration that must be the same on all nodes: without addresses, directories, transports,
@@ -103,7 +103,7 @@ pub struct NodeSync {
     pub pins: Arc<PinStore>,
     pub standing_rules: Arc<StandingRules>,
     pub rebuild_routes: RouteRebuilder,
-    pub feed: Feed,
+    pub changes: Changes,
     pub reloader: Arc<Reloader>,
     pub url: String,
     /// The fingerprint of the TLS certificate that this node presents at `url`.
@@ -185,7 +185,7 @@ impl NodeSync {
             let records = updates.borrow_and_update().records;
             if records != applied_records || self.pins.is_behind() {
                 let reloaded = match self.reload_rulings().await {
-                    Ok(()) => self.follow_decisions(&mut last_read_entry).await,
+                    Ok(()) => self.follow_trail(&mut last_read_entry).await,
                     Err(error) => Err(error),
                 };
                 match reloaded {
@@ -214,24 +214,31 @@ impl NodeSync {
         *open_before = open;
     }
 
-    /// Applies decisions of reviewers at other nodes on configurations that are pending here too. `last_read_entry`
-    /// is the number of the last audit entry that was read.
-    async fn follow_decisions(&self, last_read_entry: &mut Option<u64>) -> Result<(), StoreError> {
+    /// Applies decisions of reviewers at other nodes on configurations that are pending here too, and announces the escalations
+    /// that the leading node recorded. `last_read_entry` is the number of the last audit entry that was read.
+    async fn follow_trail(&self, last_read_entry: &mut Option<u64>) -> Result<(), StoreError> {
         let end = self.store.heads().await?.audit.seq;
         let Some(last) = last_read_entry.replace(end) else { return Ok(()) };
-        let events = [ACCEPTED_EVENT, REFUSED_EVENT].map(str::to_owned).to_vec();
+        let events = [ACCEPTED_EVENT, REFUSED_EVENT, ESCALATED_EVENT].map(str::to_owned).to_vec();
         let search = AuditSearch { events, ..AuditSearch::default() };
-        let (mut decisions, mut before) = (Vec::new(), Some(end + 1));
+        let (mut entries, mut before) = (Vec::new(), Some(end + 1));
         while let Some(top) = before.filter(|top| *top > last + 1) {
             let found = self
                 .store
                 .search_audit(search.clone(), Some(top), PAGE_SIZE)
                 .await
                 .inspect_err(|_| *last_read_entry = Some(last))?;
-            decisions.extend(found.entries.into_iter().map(|found| found.entry).filter(|entry| entry.seq > last));
+            entries.extend(found.entries.into_iter().map(|found| found.entry).filter(|entry| entry.seq > last));
             before = found.next;
         }
-        for entry in decisions.iter().rev() {
+        for entry in entries.iter().rev() {
+            if entry.event == ESCALATED_EVENT {
+                // The leading node announced it when it recorded it.
+                if !self.nodes.is_leader() {
+                    self.changes.announce_escalation(&entry.change_id).await?;
+                }
+                continue;
+            }
             let details = serde_json::from_str::<Value>(entry.details.get()).unwrap_or_default();
             let digest = details["digest"].as_str().unwrap_or_default();
             self.reloader.apply_remote_decision(digest, entry.event == ACCEPTED_EVENT, &entry.actor).await;
@@ -259,7 +266,7 @@ impl NodeSync {
                     None => (AcceptanceAction::Revoked, acceptances::last_revoker(&*self.store, &server).await),
                 };
                 let tools: Vec<&str> = tools.iter().map(String::as_str).collect();
-                self.feed.publish_live(&acceptance_event(&server, action, &tools, by.as_deref()));
+                self.changes.feed().publish_live(&acceptance_event(&server, action, &tools, by.as_deref()));
             }
         }
         self.standing_rules.reload().await

@@ -35,6 +35,7 @@ use jiff::{Timestamp, Unit};
 use serde_json::value::{RawValue, Value};
 
 use self::dialogue_channels::{CONFIRMATION_TIMEOUT, DialogueAnswer, DialogueMessage};
+pub use self::upkeep::escalation::EVENT as ESCALATED_EVENT;
 use countersign_config::{ChangesConfig, RetentionConfig};
 use countersign_domain::{
     changes::{
@@ -392,6 +393,14 @@ impl Changes {
     #[must_use]
     pub fn nodes(&self) -> &Arc<dyn Nodes> {
         &self.inner.nodes
+    }
+
+    /// Announces on the feed of this node that another node recorded the escalation of a change ([`ESCALATED_EVENT`]).
+    ///
+    /// # Errors
+    /// The errors of the store.
+    pub async fn announce_escalation(&self, id: &str) -> Result<(), StoreError> {
+        upkeep::escalation::announce_recorded(&self.inner, id).await
     }
 
     /// Returns the feed of change events and live events.

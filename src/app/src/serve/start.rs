@@ -244,7 +244,7 @@ pub async fn start(
         pins,
         standing_rules: Arc::clone(&standing_rules),
         rebuild_routes: route_rebuilder(&router),
-        feed: feed.clone(),
+        changes: changes.clone(),
         reloader: Arc::clone(&reloader),
         url: nodes::node_url(&config, address, &*nodes),
         certificate: certificate.unwrap_or_default(),

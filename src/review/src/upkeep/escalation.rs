@@ -13,7 +13,7 @@ use countersign_domain::changes::{Change, machine::SYSTEM};
 use countersign_store::{AuditSearch, Record, StoreError, WriteError, WriteRequest, write};
 
 /// The audit entry of an escalation.
-const EVENT: &str = "escalated";
+pub const EVENT: &str = "escalated";
 /// The live event on the feed.
 const FEED_EVENT: &str = "change.escalated";
 
@@ -81,5 +81,13 @@ async fn record(inner: &Inner, change: &Change, now: Timestamp) -> Result<(), St
         Err(error) => return Err(StoreError::BadRecord(format!("{}: {error}", change.id))),
     }
     inner.feed.publish_live(&live_event(FEED_EVENT, change, now));
+    Ok(())
+}
+
+/// Announces on the feed of this node that another one recorded the escalation of a change.
+pub(crate) async fn announce_recorded(inner: &Inner, id: &str) -> Result<(), StoreError> {
+    if let Some(change) = inner.store.get(id).await? {
+        inner.feed.publish_live(&live_event(FEED_EVENT, &change, inner.config.now()));
+    }
     Ok(())
 }

@@ -1,5 +1,7 @@
 //! Announces changes again that nobody has decided on for the time that their terms set. Nothing touches the change, and
 //! reminders that no node was there to send are left out.
+//!
+//! Each node reminds the dashboards that are connected to it. Only the leading one sends webhooks.
 
 use std::sync::Arc;
 
@@ -12,15 +14,12 @@ use countersign_store::StoreError;
 /// The live event on the feed.
 const FEED_EVENT: &str = "change.reminder";
 
-/// Sends due reminders until the gateway closes.
+/// Sends due reminders on the feed of this node until the gateway closes.
 pub(crate) async fn run(inner: Arc<Inner>) {
     let mut checked_to = inner.config.now();
     while inner.shutdown.stop.run_until_cancelled(tokio::time::sleep(inner.config.expiry_interval)).await.is_some() {
         let now = inner.config.now();
-        if inner.nodes.is_leader() {
-            while remind_due(&inner, checked_to, now).await == BATCH_SIZE && !inner.shutdown.stop.is_cancelled() {}
-        }
-        // Reminders before this moment were sent by another node.
+        while remind_due(&inner, checked_to, now).await == BATCH_SIZE && !inner.shutdown.stop.is_cancelled() {}
         checked_to = now;
     }
 }
