@@ -104,6 +104,21 @@ test('each step is ticked while the page stays open', async () => {
   await page.context().close();
 });
 
+test('simultaneous requests for a test change make one', async () => {
+  const other = await Gateway.start();
+  try {
+    const propose = async () => (await other.api('test-change', { body: {} })).value.id;
+    const ids = new Set(await Promise.all([1, 2, 3, 4].map(propose)));
+    assert.equal(ids.size, 1);
+    const [id] = ids;
+    assert.equal(await propose(), id, 'it still waits');
+    await other.decide(id, 'reject', 'No');
+    assert.notEqual(await propose(), id);
+  } finally {
+    await other.end();
+  }
+});
+
 test('the steps can be hidden, and a viewer sees none', async () => {
   const other = await Gateway.start();
   try {

@@ -145,6 +145,32 @@ test('a test of a new command waits for somebody else behind a proxy', async () 
   await page.context().close();
 });
 
+test('a saved command waits for somebody else behind a proxy', async () => {
+  const send = async (path, body) => {
+    const response = await fetch(`${gateway.url}/api/${path}`, { method: 'POST', headers: { Authorization: `Bearer ${gateway.key('admin', 'root')}`, 'Content-Type': 'application/json', 'X-Forwarded-For': '192.0.2.1' }, body: JSON.stringify(body) });
+    return response.json();
+  };
+  const { version } = (await gateway.api('server-file')).value;
+  const asked = await send('servers', { version, text: '{"late": {"command": "sh", "args": ["-c", "exit 5"]}}' });
+  assert.deepEqual([asked.saved, asked.needsConsent], [false, true]);
+  const own = await dashboard(browser, gateway, { key: gateway.key('admin', 'root'), route: '/#/servers' });
+  const page = await dashboard(browser, gateway, { key: gateway.key('reviewer', 'bob'), route: '/#/servers' });
+  const offer = (p) => p.getByRole('region', { name: 'Saving of late' });
+  await matches(() => offer(own).innerText(), /Somebody else must allow it[^]*Withdraw/);
+  await becomes(() => offer(own).getByRole('button', { name: 'Save and start it' }).count(), 0);
+  await matches(() => offer(page).innerText(), /root wants to save the server late[^]*command: sh[^]*exit 5/);
+  await looks(page, 'server-consent');
+  assert.ok(!text().includes('exit 5'));
+  await offer(page).getByRole('button', { name: 'Save and start it' }).click();
+  await page.getByText('The server is saved.').waitFor();
+  await server(page, 'late').waitFor();
+  assert.ok(text().includes('exit 5'));
+  for (const p of [own, page]) {
+    assertClean(p);
+    await p.context().close();
+  }
+});
+
 test('the form and the table fit all screens and pass axe', async () => {
   for (const [width, dark] of [[360, false], [360, true], [1280, false], [1280, true]]) {
     const page = await dashboard(browser, gateway, { key: gateway.key('admin', 'root'), width, height: 800, dark, route: '/#/servers', bypassCSP: true });

@@ -27,7 +27,7 @@ pub struct PendingPolicy {
     #[serde(rename = "loosens")]
     #[schema(min_items = 1)]
     pub loosenings: Vec<Loosening>,
-    /// The values in force and in the file, for each pending key.
+    /// The values in force and in the file, for each pending key. Empty for viewers.
     pub content: Vec<ValueDiff>,
 }
 

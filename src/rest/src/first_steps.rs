@@ -98,8 +98,8 @@ const fn can_be_decided(state: ChangeState) -> bool {
 /// Proposes a test change.
 ///
 /// Requires the role reviewer or admin. The agent `countersign-test-agent`, which only the gateway acts as, proposes an issue
-/// in the tracker. The change is reviewed, decided and run like any other. If a test change is pending already, the response is
-/// that change. It is 404 if the tracker is off, and 403 if the policy denies the call.
+/// in the tracker. The change is reviewed, decided and run like any other. If a test change is pending already, or is proposed at
+/// the same moment, the response is that change. It is 404 if the tracker is off, and 403 if the policy denies the call.
 #[utoipa::path(post, path = "/api/test-change", operation_id = "proposeTestChange", responses(
     (status = 200, description = "The pending change", body = Change), (status = 404), (status = 429)))]
 pub async fn propose_test_change(
@@ -109,19 +109,18 @@ pub async fn propose_test_change(
     reloader: web::Data<Reloader>,
 ) -> Result<HttpResponse, Problem> {
     caller.reviewer()?;
-    let pending = ChangeFilter {
-        states: vec![ChangeState::Pending, ChangeState::Stale],
-        principals: vec![TEST_AGENT.to_owned()],
-        ..ChangeFilter::default()
-    };
-    let change = match changes.list(pending, 1, None).await?.items.pop() {
-        Some(pending) => pending,
-        None => {
+    let by_test_agent = ChangeFilter { principals: vec![TEST_AGENT.to_owned()], ..ChangeFilter::default() };
+    let newest = changes.list(by_test_agent, 1, None).await?.items.pop();
+    let change = match newest {
+        Some(newest) if matches!(newest.state, ChangeState::Pending | ChangeState::Stale) => newest,
+        newest => {
             let directory = RouteDirectory(Arc::clone(standing_rules.routes()));
             let proposal = prepare_proposal(&directory, reloader.config().changes.expire_after);
             let proposal = tokio::time::timeout(MAX_PREVIEW_TIME, proposal).await;
             let proposal = proposal.map_err(|_| Problem::new(ErrorKind::Timeout, "the preview took too long"))??;
-            changes.propose(proposal).await?
+            // Requests that have seen the same newest one make one change, also at different nodes.
+            let key = newest.map_or_else(|| "first".to_owned(), |newest| format!("after {}", newest.id));
+            changes.propose(Proposal { idempotency_key: Some(key), ..proposal }).await?
         }
     };
     json_ok_sized(change.estimated_size(), change).await

@@ -20,8 +20,19 @@ use countersign_reload::{ConsentError, PendingPolicy, ReloadStatus, Reloader, se
 /// consent. All others take effect at once, or at the next start if a key is read only then.
 #[utoipa::path(get, path = "/api/reload", operation_id = "getReload", responses(
     (status = 200, description = "The last reload and the pending changes", body = ReloadStatus)))]
-pub async fn status(_: Caller, reloader: web::Data<Reloader>) -> HttpResponse {
-    json_ok(&reloader.status())
+pub async fn status(caller: Caller, reloader: web::Data<Reloader>) -> HttpResponse {
+    json_ok(&visible_status(&caller, &reloader))
+}
+
+/// Returns the status. Viewers get no lines of a new file, because nobody has read yet whether they may show them.
+fn visible_status(caller: &Caller, reloader: &Reloader) -> ReloadStatus {
+    let mut status = reloader.status();
+    if !caller.principal.role.may_decide()
+        && let Some(waiting) = &mut status.waiting
+    {
+        waiting.content.clear();
+    }
+    status
 }
 
 /// The configuration in force.
@@ -42,8 +53,8 @@ struct ActiveConfig {
 /// reviewer's consent, and those that are read at the next start. Secrets are hidden.
 #[utoipa::path(get, path = "/api/config", operation_id = "getConfig", responses(
     (status = 200, description = "The configuration", body = ActiveConfig)))]
-pub async fn active_config(_: Caller, reloader: web::Data<Reloader>) -> HttpResponse {
-    let ReloadStatus { file, waiting, .. } = reloader.status();
+pub async fn active_config(caller: Caller, reloader: web::Data<Reloader>) -> HttpResponse {
+    let ReloadStatus { file, waiting, .. } = visible_status(&caller, &reloader);
     json_ok(&ActiveConfig { file, settings: reloader.settings(), waiting })
 }
 

@@ -1,9 +1,13 @@
 //! Adding, changing and removing servers in the configuration file, for admins, where `dashboard.edit` permits it.
 //!
 //! An edit names the version of the file that it is based on. Secrets go into the file only as references to variables, and
-//! are never sent to a page.
+//! are never sent to a page. A command or an address that the file does not have yet waits for the consent of another person
+//! before it is written, unless the edit comes from the machine itself.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
@@ -14,6 +18,7 @@ use super::{
     Caller, Problem, Query,
     body::{Body, Submission},
     json_ok, path_name,
+    server_trials::{ServerTrials, has_same_target},
 };
 use countersign_auth::codes::local_reviewer;
 use countersign_config::{
@@ -34,7 +39,7 @@ use countersign_domain::{
 use countersign_http::connections::Connection;
 use countersign_protocol::ErrorKind;
 use countersign_reload::{
-    Reloader,
+    ConfigSource, Reloader,
     config_file::{ConfigFile, FileError},
     server_edits::{EditSummary, EditingState, ServerChanges, ServerEditError},
 };
@@ -50,14 +55,14 @@ struct FileView {
     editing: EditingState,
     /// `true` if the caller may edit servers here.
     may_edit: bool,
-    /// `true` if the caller may try a server without anybody's consent.
+    /// `true` if the caller may try and save a server without anybody's consent.
     may_test: bool,
     #[schema(required)]
     file: Option<String>,
     /// The version of the file, which an edit names.
     #[schema(required)]
     version: Option<String>,
-    /// The servers as they are written in the file, including disabled ones.
+    /// The servers as they are written in the file, including disabled ones. Viewers get only their names.
     servers: Vec<ConfiguredServer>,
 }
 
@@ -87,7 +92,8 @@ pub async fn file(
         // The page also shows what to write where it cannot be edited.
         _ => Some(reloader.read_file().await.map_err(to_problem)?),
     };
-    let servers = read.as_ref().map(|file| list_servers(file.text())).unwrap_or_default();
+    let may_read = caller.principal.role.may_decide();
+    let servers = read.as_ref().map(|file| list_servers(file.text(), may_read)).unwrap_or_default();
     Ok(json_ok(&FileView {
         editing,
         may_edit,
@@ -98,10 +104,11 @@ pub async fn file(
     }))
 }
 
-fn list_servers(text: &str) -> Vec<ConfiguredServer> {
+fn list_servers(text: &str, with_settings: bool) -> Vec<ConfiguredServer> {
     let names = edit::server_names(text).unwrap_or_default();
     let server = |name: String| {
-        let settings = Node::Map(hide_secrets(&edit::find_server(text, &name).unwrap_or_default())).to_json();
+        let settings = edit::find_server(text, &name).ok().filter(|_| with_settings).unwrap_or_default();
+        let settings = Node::Map(hide_secrets(&settings)).to_json();
         ConfiguredServer { name, settings }
     };
     names.into_iter().map(server).collect()
@@ -210,6 +217,8 @@ impl Body for EditServerRequest {
 struct EditResult {
     #[serde(flatten)]
     summary: EditSummary,
+    /// `true` if a command or an address waits for the consent of another person before it is written, or would after a preview.
+    needs_consent: bool,
     servers: Vec<String>,
     /// The lines of the file for a person who edits it by hand.
     yaml: String,
@@ -223,13 +232,16 @@ struct EditResult {
 ///
 /// Requires the role admin, or the sign-in of the gateway's own user at the machine, and `dashboard.edit`. Secrets that are written out are replaced by
 /// references to variables. If the gateway does not have a variable, the server is added as disabled. The response is 409 if the
-/// file has another version. With `preview`, nothing is written, and the response shows the changed lines.
+/// file has another version. With `preview`, nothing is written, and the response shows the changed lines. A new command or
+/// address is written once another person has consented (`needsConsent`, `GET /api/server-trials`), unless the request comes from
+/// the machine itself in `auth.mode: local` or the server is disabled.
 #[utoipa::path(post, path = "/api/servers", operation_id = "addServers", request_body = AddServersRequest,
     responses((status = 200, description = "The edit", body = EditResult), (status = 409)))]
 pub async fn add(
     submission: Submission<AddServersRequest>,
     request: HttpRequest,
     reloader: web::Data<Reloader>,
+    trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, body, .. } = submission;
     check_role(&principal, &request, &reloader)?;
@@ -249,7 +261,8 @@ pub async fn add(
         draft.notes.append(&mut server.notes);
         draft.changes.push(ServerChange::Add { name: server.name, settings: server.settings });
     }
-    draft.finish(&principal, &request, &reloader, &file, (&body.version, body.preview)).await
+    let parts = (&reloader, &trials);
+    draft.finish(&principal, &request, parts, &file, (&body.version, body.preview)).await
 }
 
 /// Changes a server in the configuration file.
@@ -261,6 +274,7 @@ pub async fn replace(
     submission: Submission<EditServerRequest>,
     request: HttpRequest,
     reloader: web::Data<Reloader>,
+    trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
     let Submission { principal, path_parameter: name, body } = submission;
     check_role(&principal, &request, &reloader)?;
@@ -275,11 +289,9 @@ pub async fn replace(
     let settings = with_old_secrets(&shown, &old)?;
     draft.changes.made.push(ServerChange::Replace { name: name.clone(), settings });
     draft.changes.shown.push(ServerChange::Replace { name, settings: shown });
-    draft.finish(&principal, &request, &reloader, &file, (&body.version, body.preview)).await
+    let parts = (&reloader, &trials);
+    draft.finish(&principal, &request, parts, &file, (&body.version, body.preview)).await
 }
-
-/// The keys that decide who receives the secrets of a server. The arguments of `npx` or `docker` name the program.
-const RECIPIENT_KEYS: [&str; 9] = ["command", "args", "cwd", "url", "serverUrl", "httpUrl", "replicas", "tls", "oauth"];
 
 /// Returns the settings of a form, with references in place of new secrets. Those of the file are still hidden.
 pub(super) fn read_form(name: &str, settings: &serde_json::Map<String, Value>, text: &str) -> Vec<KeyValue> {
@@ -289,17 +301,20 @@ pub(super) fn read_form(name: &str, settings: &serde_json::Map<String, Value>, t
     settings
 }
 
-/// Returns the settings of a form with the old secrets that were hidden. Another command or address does not get them.
+/// Returns the settings of a form with the old secrets that were hidden. They are kept only if nothing of the connection
+/// changes: besides the command and the address, an argument may name another program, and a variable or a header may lead
+/// elsewhere (`HTTPS_PROXY`, `API_URL`, `Host`), whether it is added, changed or removed.
 pub(super) fn with_old_secrets(shown: &[KeyValue], old: &[KeyValue]) -> Result<Vec<KeyValue>, Problem> {
     let mut settings = shown.to_vec();
     let recipient = |settings: &[KeyValue]| {
-        let keys = settings.iter().filter(|setting| RECIPIENT_KEYS.contains(&setting.key.as_str()));
-        keys.map(|setting| (setting.key.clone(), setting.value.node.to_json())).collect::<BTreeMap<_, _>>()
+        let keys = edit::connection_settings(settings).into_iter().filter(|setting| setting.key != "tools");
+        keys.map(|setting| (setting.key, setting.value.node.to_json())).collect::<BTreeMap<_, _>>()
     };
     let old = if recipient(&settings) == recipient(&hide_secrets(old)) { old } else { &[] };
     restore_secrets(&mut settings, old).map_err(|key| {
         let message = format!(
-            "`{key}` has a placeholder for a secret that is missing, or that another program would get; enter it again"
+            "`{key}` has a placeholder for a secret that is missing, or that another program, address or variable could lead \
+             elsewhere; enter it again, as a reference"
         );
         Problem::new(ErrorKind::ValidationFailed, message)
     })?;
@@ -326,16 +341,18 @@ pub async fn remove(
     caller: Caller,
     request: HttpRequest,
     reloader: web::Data<Reloader>,
+    trials: web::Data<ServerTrials>,
 ) -> Result<HttpResponse, Problem> {
-    let principal = caller.reviewer()?;
-    check_role(principal, &request, &reloader)?;
+    let principal = Arc::clone(caller.reviewer()?);
+    check_role(&principal, &request, &reloader)?;
     let query = Query::read(&request, &["version", "preview"])?;
     let version = query.get("version").unwrap_or_default();
     let name = path_name(&request).to_owned();
     let file = reloader.read_file().await.map_err(to_problem)?;
     let mut draft = Draft::default();
     draft.changes.push(ServerChange::Remove { name });
-    draft.finish(principal, &request, &reloader, &file, (version, query.get("preview") == Some("true"))).await
+    let parts = (&reloader, &trials);
+    draft.finish(&principal, &request, parts, &file, (version, query.get("preview") == Some("true"))).await
 }
 
 /// An edit that is not made yet.
@@ -356,20 +373,48 @@ impl Draft {
         self.unset_variables.extend(unset);
     }
 
-    /// Makes the edit, or only shows what it would change.
+    /// Returns `true` if a change would execute a command, or use an address, that the file does not have yet.
+    fn has_new_target(&self, reloader: &Reloader, file: &ConfigFile) -> bool {
+        let ConfigSource { flags, env } = reloader.source();
+        let prepare =
+            |name: &str, settings: &[KeyValue]| edit::server_for_trial(file.path(), name, settings, flags, env).ok();
+        self.changes.made.iter().any(|change| {
+            let (ServerChange::Add { name, settings } | ServerChange::Replace { name, settings }) = change else {
+                return false;
+            };
+            if is_disabled(settings) {
+                return false;
+            }
+            let old = edit::find_server(file.text(), name).ok().filter(|old| is_enabled(old));
+            let old = old.and_then(|old| prepare(name, &old));
+            !prepare(name, settings).zip(old).is_some_and(|(new, old)| has_same_target(&new, &old))
+        })
+    }
+
+    /// Makes the edit, lets it wait for consent, or only shows what it would change.
     async fn finish(
         self,
-        principal: &Principal,
+        principal: &Arc<Principal>,
         request: &HttpRequest,
-        reloader: &web::Data<Reloader>,
+        (reloader, trials): (&web::Data<Reloader>, &web::Data<ServerTrials>),
         file: &ConfigFile,
         (version, is_preview): (&str, bool),
     ) -> Result<HttpResponse, Problem> {
-        let servers = self.changes.made.iter().map(|change| change.name().to_owned()).collect();
+        let servers: Vec<String> = self.changes.made.iter().map(|change| change.name().to_owned()).collect();
+        let needs_consent = !is_at_machine(request, reloader) && self.has_new_target(reloader, file);
         let yaml = self.changes.to_yaml();
         let with_yaml = |problem: Problem| problem.with("yaml", yaml.clone());
         let summary = if is_preview {
             reloader.preview_edit(file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?
+        } else if needs_consent {
+            check_may_edit(principal, request, reloader)?;
+            // What was compared with the old servers is also what consent is given to.
+            if file.version() != version {
+                return Err(with_yaml(to_problem(FileError::Changed(file.path().to_owned()).into())));
+            }
+            let summary = reloader.preview_edit(file, &self.changes).map_err(|error| with_yaml(to_problem(error)))?;
+            trials.request_edit(principal, reloader, self.changes, file.version()).await?;
+            summary
         } else {
             check_may_edit(principal, request, reloader)?;
             let (editing, changes) = (web::Data::clone(reloader), self.changes);
@@ -382,12 +427,27 @@ impl Draft {
         };
         Ok(json_ok(&EditResult {
             summary,
+            needs_consent,
             servers,
             yaml,
             unset_variables: self.unset_variables.into_iter().collect(),
             notes: self.notes,
         }))
     }
+}
+
+fn disabled_key(settings: &[KeyValue]) -> Option<&Node> {
+    settings.iter().find(|setting| setting.key == "disabled").map(|setting| &setting.value.node)
+}
+
+/// Returns `true` if the server certainly does not run.
+pub(super) fn is_disabled(settings: &[KeyValue]) -> bool {
+    matches!(disabled_key(settings), Some(Node::Bool(true)))
+}
+
+/// Returns `true` if nothing disables the server, not even a variable.
+pub(super) fn is_enabled(settings: &[KeyValue]) -> bool {
+    matches!(disabled_key(settings), None | Some(Node::Bool(false)))
 }
 
 /// Returns the problem of an edit that was not made.

@@ -1,7 +1,9 @@
-//! Trials of servers: a server is started beside the running ones, its tools are listed, and it is stopped.
+//! Trials of servers: a server is started beside the running ones, its tools are listed, and it is stopped. Edits of servers
+//! that wait for consent are in the same list.
 //!
-//! A trial executes a command of its requester. It therefore needs the consent of another person, unless the file has exactly
-//! this server already, or the requester is at the machine itself. Trials are kept in memory only.
+//! A trial executes a command of its requester, and so does an edit that adds one. Both therefore need the consent of another
+//! person, unless the file has exactly this server already, or the requester is at the machine itself. They are kept in memory
+//! only, so that nothing waits after a restart.
 
 use std::{
     collections::VecDeque,
@@ -19,12 +21,12 @@ use super::{
     Caller, Problem,
     body::{Body, Submission},
     json_ok,
-    server_edits::{check_may_edit, is_at_machine, read_form, to_problem, with_old_secrets},
+    server_edits::{check_may_edit, is_at_machine, is_enabled, read_form, to_problem, with_old_secrets},
 };
 use countersign_config::{
     HttpConfig, UpstreamConfig,
     edit::{
-        self,
+        self, ServerChange,
         hidden::hide_secrets,
         paste::{MAX_PASTE_BYTES, parse_servers},
         references::{replace_secrets, variables_in},
@@ -33,7 +35,10 @@ use countersign_config::{
 };
 use countersign_domain::{changes::person::Person, principal::Principal};
 use countersign_protocol::ErrorKind;
-use countersign_reload::{Reloader, server_edits::EditingState};
+use countersign_reload::{
+    Reloader,
+    server_edits::{EditingState, ServerChanges},
+};
 use countersign_runtime::secret;
 use countersign_upstream::trial::{TrialReport, try_server};
 
@@ -42,8 +47,10 @@ const TRIAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// The time for which a trial waits for consent, and for which its report is kept.
 const MAX_AGE: SignedDuration = SignedDuration::from_mins(30);
 /// The maximum number of trials that are kept, and of those that run at a time.
-const MAX_TRIALS: usize = 20;
-const MAX_RUNNING: usize = 3;
+const MAX_TRIALS: usize = 100;
+const MAX_RUNNING: usize = 4;
+/// The maximum number of trials of one person that wait or run, so that nobody keeps others from trying theirs.
+const MAX_OPEN_PER_PERSON: usize = 3;
 /// The maximum size in bytes of the lines that a person consents to.
 const MAX_CONSENT_BYTES: usize = 8 << 10;
 
@@ -58,15 +65,38 @@ enum TrialState {
     Refused,
 }
 
-/// A trial of a server.
+/// What runs once a trial has consent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum TrialPurpose {
+    /// The server is started, its tools are listed, and it is stopped.
+    Test,
+    /// The edit of the configuration file is made.
+    Save,
+}
+
+#[derive(Clone)]
+enum TrialWork {
+    Test(Arc<UpstreamConfig>),
+    Save {
+        changes: Arc<ServerChanges>,
+        /// The version of the file that the edit is based on.
+        version: String,
+    },
+}
+
+/// A trial of a server, or an edit that waits for consent.
 #[derive(Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct Trial {
     id: String,
+    purpose: TrialPurpose,
+    /// The name of the server, or the names of all servers of an edit.
     server: String,
     /// The beginning of the command, or the host of the address, without secrets.
     target: String,
-    /// Everything that decides what is executed, as lines of the file. A placeholder stands for a value that the file has.
+    /// Everything that decides what is executed, as lines of the file. A placeholder stands for a value that the file has. Empty
+    /// for viewers.
     yaml: String,
     by: String,
     at: Timestamp,
@@ -78,8 +108,49 @@ struct Trial {
     report: Option<TrialReport>,
     #[serde(skip)]
     requester: Arc<Principal>,
+    /// The reason why an edit was not made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
     #[serde(skip)]
-    config: Option<Arc<UpstreamConfig>>,
+    work: TrialWork,
+}
+
+impl Trial {
+    /// Returns `true` while the trial waits or runs.
+    const fn is_open(&self) -> bool {
+        matches!(self.state, TrialState::Waiting | TrialState::Running)
+    }
+
+    /// Returns the trial for people who only look on: without what somebody typed in, and without the server's output.
+    fn for_viewer(self) -> Self {
+        Self { yaml: String::new(), report: None, error: None, ..self }
+    }
+
+    fn new(
+        requester: &Arc<Principal>,
+        work: TrialWork,
+        (server, target, yaml): (String, String, String),
+    ) -> Result<Self, Problem> {
+        let purpose = match work {
+            TrialWork::Test(_) => TrialPurpose::Test,
+            TrialWork::Save { .. } => TrialPurpose::Save,
+        };
+        Ok(Self {
+            id: secret::generate("trl_")?,
+            purpose,
+            server,
+            target,
+            yaml,
+            by: requester.name.clone(),
+            at: Timestamp::now(),
+            state: TrialState::Waiting,
+            decided_by: None,
+            report: None,
+            error: None,
+            requester: Arc::clone(requester),
+            work,
+        })
+    }
 }
 
 /// The trials of this gateway, newest first.
@@ -106,13 +177,19 @@ impl ServerTrials {
         self.lock().iter().find(|trial| trial.id == id).cloned()
     }
 
-    /// Adds a trial, in place of the oldest one that does not run.
+    /// Adds a trial, in place of the oldest one that neither waits nor runs.
     fn add(&self, trial: Trial) -> Result<(), Problem> {
         let mut all = self.lock();
+        let requester = Person::from_principal(&trial.requester);
+        let is_own = |other: &Trial| Person::from_principal(&other.requester).may_be_same_as(requester);
+        if all.iter().filter(|other| other.is_open() && is_own(other)).count() >= MAX_OPEN_PER_PERSON {
+            let message = format!(
+                "{MAX_OPEN_PER_PERSON} requests of yours wait or run already; withdraw one, or wait until it is decided"
+            );
+            return Err(Problem::new(ErrorKind::RateLimited, message));
+        }
         if all.len() >= MAX_TRIALS {
-            let oldest =
-                all.iter().rposition(|trial| !matches!(trial.state, TrialState::Running | TrialState::Waiting));
-            let Some(oldest) = oldest else {
+            let Some(oldest) = all.iter().rposition(|trial| !trial.is_open()) else {
                 return Err(Problem::new(ErrorKind::RateLimited, "too many servers are being tried; try again later"));
             };
             all.remove(oldest);
@@ -136,12 +213,40 @@ impl ServerTrials {
         Ok(trial.clone())
     }
 
-    fn finish(&self, id: &str, report: TrialReport) {
+    fn finish(&self, id: &str, report: Option<TrialReport>, error: Option<String>) {
         if let Some(trial) = self.lock().iter_mut().find(|trial| trial.id == id) {
             trial.state = TrialState::Finished;
-            trial.report = Some(report);
+            (trial.report, trial.error) = (report, error);
         }
     }
+
+    /// Lets an edit wait for the consent of another person. It is made if the file still has this version then.
+    pub(super) async fn request_edit(
+        &self,
+        requester: &Arc<Principal>,
+        reloader: &Reloader,
+        changes: ServerChanges,
+        version: String,
+    ) -> Result<(), Problem> {
+        let yaml = changes.to_yaml();
+        check_consent_size(&yaml)?;
+        let names: Vec<&str> = changes.made.iter().map(ServerChange::name).collect();
+        let names = names.join(", ");
+        let work = TrialWork::Save { changes: Arc::new(changes), version };
+        let trial = Trial::new(requester, work, (names.clone(), names, yaml))?;
+        let id = trial.id.clone();
+        self.add(trial)?;
+        record(reloader, "server_edit_requested", requester, &id, self).await
+    }
+}
+
+/// Refuses lines that nobody could read.
+fn check_consent_size(yaml: &str) -> Result<(), Problem> {
+    if yaml.len() <= MAX_CONSENT_BYTES {
+        return Ok(());
+    }
+    let message = format!("the server has more than {MAX_CONSENT_BYTES} bytes, which nobody could read");
+    Err(Problem::new(ErrorKind::ValidationFailed, message))
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -218,27 +323,17 @@ pub async fn start(
     let prepare =
         |settings: &[KeyValue]| edit::server_for_trial(file.path(), &body.name, settings, &source.flags, &source.env);
     let config = prepare(&settings).map_err(|error| Problem::new(ErrorKind::ValidationFailed, error.to_string()))?;
-    let is_configured = old.is_ok_and(|old| prepare(&old).is_ok_and(|old| has_same_target(&old, &config)));
+    // Nobody has consented to a server that was saved as disabled.
+    let is_configured =
+        old.is_ok_and(|old| is_enabled(&old) && prepare(&old).is_ok_and(|old| has_same_target(&old, &config)));
     let needs_consent = !is_configured && !is_at_machine;
     let shown = if needs_consent { shown } else { hide_secrets(&shown) };
     let yaml = edit::to_yaml(&body.name, &edit::connection_settings(&shown));
-    if needs_consent && yaml.len() > MAX_CONSENT_BYTES {
-        let message = format!("the server has more than {MAX_CONSENT_BYTES} bytes, which nobody could read");
-        return Err(Problem::new(ErrorKind::ValidationFailed, message));
+    if needs_consent {
+        check_consent_size(&yaml)?;
     }
-    let trial = Trial {
-        id: secret::generate("trl_")?,
-        server: body.name,
-        target: config.label.clone(),
-        yaml,
-        by: principal.name.clone(),
-        at: Timestamp::now(),
-        state: TrialState::Waiting,
-        decided_by: None,
-        report: None,
-        requester: Arc::clone(&principal),
-        config: Some(Arc::new(config)),
-    };
+    let target = config.label.clone();
+    let trial = Trial::new(&principal, TrialWork::Test(Arc::new(config)), (body.name, target, yaml))?;
     let id = trial.id.clone();
     trials.add(trial)?;
     if needs_consent {
@@ -250,15 +345,19 @@ pub async fn start(
 }
 
 /// Returns `true` if both configurations execute the same: also with the same values of the environment and headers.
-fn has_same_target(one: &UpstreamConfig, two: &UpstreamConfig) -> bool {
+pub(super) fn has_same_target(one: &UpstreamConfig, two: &UpstreamConfig) -> bool {
     one.target == two.target && one.authorities == two.authorities && one.oauth == two.oauth
 }
 
-/// Lists the trials of the last half hour, newest first.
+/// Lists the trials of the last half hour, and the edits that waited for consent, newest first.
+///
+/// Viewers get neither the lines of the file nor the reports.
 #[utoipa::path(get, path = "/api/server-trials", operation_id = "listServerTrials", responses(
     (status = 200, description = "The trials", body = Trials)))]
-pub async fn list(_: Caller, trials: web::Data<ServerTrials>) -> HttpResponse {
-    let trials = trials.lock().iter().cloned().collect();
+pub async fn list(caller: Caller, trials: web::Data<ServerTrials>) -> HttpResponse {
+    let may_decide = caller.principal.role.may_decide();
+    let shown = |trial: Trial| if may_decide { trial } else { trial.for_viewer() };
+    let trials = trials.lock().iter().cloned().map(shown).collect();
     json_ok(&Trials { trials })
 }
 
@@ -279,9 +378,10 @@ impl Body for TrialDecision {
     const NOT_FOUND: (&'static str, ErrorKind) = ("Trial", ErrorKind::NotFound);
 }
 
-/// Decides on a trial of somebody else.
+/// Decides on a trial or an edit of somebody else.
 ///
-/// Requires the role reviewer or admin. The requester may only refuse it (403 `SELF_APPROVAL`).
+/// Requires the role reviewer or admin. The requester, and any other account of theirs, may only refuse it (403
+/// `SELF_APPROVAL`). An edit is made if the file has not changed since.
 #[utoipa::path(post, path = "/api/server-trials/{id}/decision", operation_id = "decideServerTrial",
     request_body = TrialDecision, responses((status = 200, description = "The trial", body = Trial), (status = 409)))]
 pub async fn decide(
@@ -293,15 +393,19 @@ pub async fn decide(
     let trial = trials.find(&id).ok_or_else(|| Problem::new(ErrorKind::NotFound, "there is no such trial"))?;
     if body.verdict == TrialVerdict::Refuse {
         trials.begin(&id, TrialState::Refused, Some(&*principal))?;
-        record(&reloader, "server_trial_refused", &principal, &id, &trials).await?;
+        let event = match trial.purpose {
+            TrialPurpose::Test => "server_trial_refused",
+            TrialPurpose::Save => "server_edit_refused",
+        };
+        record(&reloader, event, &principal, &id, &trials).await?;
         return respond(&id, &trials);
     }
     if Person::from_principal(&trial.requester).may_be_same_as(Person::from_principal(&principal)) {
-        return Err(Problem::new(ErrorKind::SelfApproval, "somebody else must consent to your trial"));
+        return Err(Problem::new(ErrorKind::SelfApproval, "somebody else must consent to what you asked for"));
     }
     // Editing may have been turned off since the trial was requested.
     if reloader.editing() != EditingState::On {
-        return Err(Problem::new(ErrorKind::Forbidden, "servers are not tried here any more"));
+        return Err(Problem::new(ErrorKind::Forbidden, "servers are not tried or edited here any more"));
     }
     run(&id, Some(&*principal), &principal, &reloader, &trials).await?;
     respond(&id, &trials)
@@ -324,19 +428,38 @@ async fn record(
     reloader.record(event, &by.name, &details).await.map_err(to_problem)
 }
 
-/// Starts a trial that waits. The entry in the audit trail precedes it.
+/// Starts a trial, or makes an edit, that waits. The entry in the audit trail precedes it.
 async fn run(
     id: &str,
     decided_by: Option<&Principal>,
     by: &Principal,
-    reloader: &Reloader,
+    reloader: &web::Data<Reloader>,
     trials: &web::Data<ServerTrials>,
 ) -> Result<(), Problem> {
     let trial = trials.begin(id, TrialState::Running, decided_by)?;
-    let Some(config) = trial.config else { return Ok(()) };
+    let config = match trial.work {
+        TrialWork::Test(config) => config,
+        TrialWork::Save { changes, version } => {
+            let not_made = |problem: Problem| {
+                trials.finish(id, None, Some(problem.error.message.to_string()));
+                problem
+            };
+            record(reloader, "server_edit_accepted", by, id, trials).await.map_err(not_made)?;
+            let (editing, requester) = (web::Data::clone(reloader), trial.by);
+            // The edit runs in its own task, so that a client that disconnects cannot interrupt it half-way.
+            let edited =
+                actix_web::rt::spawn(async move { editing.edit_servers(&changes, &version, &requester).await }).await;
+            edited
+                .map_err(|_| Problem::new(ErrorKind::Internal, "the edit was not carried out"))
+                .and_then(|edited| edited.map_err(to_problem))
+                .map_err(not_made)?;
+            trials.finish(id, None, None);
+            return Ok(());
+        }
+    };
     let fail = |error: String| TrialReport { error: Some(error), ..TrialReport::default() };
     if let Err(problem) = record(reloader, "server_tried", by, id, trials).await {
-        trials.finish(id, fail("was not started, because that could not be recorded".to_owned()));
+        trials.finish(id, Some(fail("was not started, because that could not be recorded".to_owned())), None);
         return Err(problem);
     }
     let (trials, id) = (web::Data::clone(trials), id.to_owned());
@@ -345,7 +468,7 @@ async fn run(
             Ok(folder) => try_server(&config, folder.path(), trials.max_message, TRIAL_TIMEOUT).await,
             Err(error) => fail(format!("was not started: {error}")),
         };
-        trials.finish(&id, report);
+        trials.finish(&id, Some(report), None);
     });
     Ok(())
 }

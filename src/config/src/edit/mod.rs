@@ -119,7 +119,7 @@ pub fn set_below(settings: &mut Vec<KeyValue>, section: &str, key: &str, node: N
 }
 
 /// The keys that matter for a connection to a server.
-const CONNECTION_KEYS: [&str; 13] = [
+const CONNECTION_KEYS: [&str; 14] = [
     "command",
     "args",
     "env",
@@ -127,6 +127,7 @@ const CONNECTION_KEYS: [&str; 13] = [
     "url",
     "serverUrl",
     "httpUrl",
+    "replicas",
     "headers",
     "type",
     "transport",

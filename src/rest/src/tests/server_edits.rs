@@ -60,24 +60,24 @@ async fn admin_adds_changes_and_removes_a_server() {
 
     // A placeholder keeps the secret of the file, which no answer has.
     let version = endpoints.version(&key).await;
-    let settings = json!({ "command": "x", "timeout": "5s", "env": { "TOKEN": "[secret]", "LEVEL": "warn" } });
+    let settings = json!({ "command": "x", "timeout": "5s", "env": { "TOKEN": "[secret]", "LEVEL": "[secret]" } });
     let preview = json!({ "version": version, "settings": settings, "preview": true });
     let preview = endpoints.edit("PUT", "/api/servers/a", &key, &preview).await;
     assert!(preview.json()["yaml"].as_str().unwrap().contains("TOKEN: \"[secret]\""), "{preview:?}");
-    assert!(preview.text.contains("LEVEL: warn"), "{preview:?}");
+    assert!(preview.text.contains("timeout: 5s"), "{preview:?}");
     let removal =
         endpoints.edit("DELETE", &format!("/api/servers/a?version={version}&preview=true"), &key, &json!({})).await;
     assert_eq!(removal.status, 200, "{removal:?}");
     for reply in [preview, removal] {
         assert!(!reply.text.contains("hidden-value") && !reply.text.contains("info"), "{reply:?}");
     }
-    let settings = json!({ "command": "x", "timeout": "5s", "env": { "TOKEN": "[secret]" } });
+    let settings = json!({ "command": "x", "timeout": "5s", "env": { "TOKEN": "[secret]", "LEVEL": "[secret]" } });
     let changed =
         endpoints.edit("PUT", "/api/servers/a", &key, &json!({ "version": version, "settings": settings })).await;
     assert!(changed.status == 200 && !changed.text.contains("hidden-value"), "{changed:?}");
     let text = endpoints.config_file();
     assert!(text.contains("  a: # first\n    command: x\n") && text.contains("TOKEN: hidden-value"), "{text}");
-    assert!(!text.contains("LEVEL"), "{text}");
+    assert!(text.contains("LEVEL: info") && text.contains("timeout: 5s"), "{text}");
     assert_eq!(endpoints.data.reloader.config().upstreams.len(), 1);
 
     // Another command does not get the secret.
@@ -255,24 +255,207 @@ async fn trial_at_the_machine_itself_starts_at_once() {
 }
 
 #[actix::test]
-async fn placeholder_keeps_its_secret_only_for_the_same_program() {
+async fn placeholder_keeps_its_secret_only_for_the_same_connection() {
     let endpoints = Endpoints::open().await;
     let server = "  a:\n    cwd: /usr\n    args: [-y, pkg]\n    command: npx\n    env: { TOKEN: hidden-value }\n";
     endpoints.configure(&format!("dashboard: {{ edit: on }}\nmcpServers:\n{server}")).await;
     let root = endpoints.key("root", Role::Admin);
     let version = endpoints.version(&root).await;
-    let env = json!({ "TOKEN": "[secret]", "LEVEL": "x" });
-    let settings = |args: [&str; 2], cwd: &str| json!({ "command": "npx", "args": args, "cwd": cwd, "env": env });
+    let settings = |args: [&str; 2], cwd: &str, env: Value| json!({ "command": "npx", "args": args, "cwd": cwd, "env": env, "timeout": "9s" });
+    let kept = json!({ "TOKEN": "[secret]" });
+    let proxied = json!({ "TOKEN": "[secret]", "HTTPS_PROXY": "http://proxy.example" });
     let edit = async |settings: &Value| {
         let body = json!({ "version": version, "settings": settings, "preview": true });
         endpoints.edit("PUT", "/api/servers/a", &root, &body).await
     };
-    let same = edit(&settings(["-y", "pkg"], "/usr")).await;
+    let same = edit(&settings(["-y", "pkg"], "/usr", kept.clone())).await;
     assert_eq!(same.status, 200, "the order of the keys does not matter: {same:?}");
-    for other in [settings(["-y", "other"], "/usr"), settings(["-y", "pkg"], "/usr/lib")] {
+    for other in [
+        settings(["-y", "other"], "/usr", kept.clone()),
+        settings(["-y", "pkg"], "/usr/lib", kept),
+        settings(["-y", "pkg"], "/usr", proxied),
+    ] {
         assert_eq!(edit(&other).await.problem(422), "VALIDATION_FAILED", "{other}");
         let trial = endpoints.post("/api/server-trials", &root, &json!({ "name": "a", "settings": other })).await;
         assert_eq!(trial.problem(422), "VALIDATION_FAILED", "{other}");
+    }
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn placeholder_of_a_header_is_not_sent_elsewhere() {
+    let endpoints = Endpoints::open().await;
+    let server =
+        "  a:\n    url: https://a.example/mcp\n    headers: { Authorization: hidden-value, X-Team: hidden-team }\n";
+    endpoints.configure(&format!("dashboard: {{ edit: on }}\nmcpServers:\n{server}")).await;
+    let root = endpoints.key("root", Role::Admin);
+    let version = endpoints.version(&root).await;
+    for (url, headers, status) in [
+        ("https://a.example/mcp", json!({ "Authorization": "[secret]", "X-Team": "[secret]" }), 200),
+        ("https://b.example/mcp", json!({ "Authorization": "[secret]", "X-Team": "[secret]" }), 422),
+        ("https://a.example/mcp", json!({ "Authorization": "[secret]" }), 422),
+        (
+            "https://a.example/mcp",
+            json!({ "Authorization": "[secret]", "X-Team": "[secret]", "Host": "b.example" }),
+            422,
+        ),
+        ("https://b.example/mcp", json!({ "Authorization": "${AUTHORIZATION}" }), 200),
+    ] {
+        let settings = json!({ "url": url, "headers": headers, "disabled": true });
+        let body = json!({ "version": version, "settings": settings, "preview": true });
+        let reply = endpoints.edit("PUT", "/api/servers/a", &root, &body).await;
+        assert_eq!(reply.status, status, "{settings}: {reply:?}");
+        assert!(!reply.text.contains("hidden-"), "{reply:?}");
+    }
+    endpoints.close().await;
+}
+
+impl Endpoints {
+    /// Sends a request that does not come from the machine itself.
+    async fn send_through_proxy(&self, method: &str, path: &str, key: &str, body: &Value) -> Reply {
+        let authorization = format!("Bearer {key}");
+        let headers = [
+            ("Authorization", authorization.as_str()),
+            ("Content-Type", "application/json"),
+            ("X-Forwarded-For", "192.0.2.1"),
+        ];
+        self.send(method, path, &headers, Some(&body.to_string())).await
+    }
+
+    /// Returns the newest trial or edit.
+    async fn newest_trial(&self, key: &str) -> Value {
+        self.get("/api/server-trials", key).await.json()["trials"][0].clone()
+    }
+
+    async fn decide_trial(&self, trial: &Value, key: &str, verdict: &str) -> Reply {
+        let path = format!("/api/server-trials/{}/decision", trial["id"].as_str().unwrap());
+        self.post(&path, key, &json!({ "verdict": verdict })).await
+    }
+}
+
+#[actix::test]
+async fn saved_command_waits_for_somebody_else() {
+    let endpoints = Endpoints::open().await;
+    endpoints.configure(FILE).await;
+    let (root, bob) = (endpoints.key("root", Role::Admin), endpoints.key("bob", Role::Reviewer));
+    let add = async |text: &str| {
+        let body = json!({ "version": endpoints.version(&root).await, "text": text });
+        endpoints.send_through_proxy("POST", "/api/servers", &root, &body).await
+    };
+    let added = add(r#"{"c": {"command": "sh", "args": ["-c", "exit 3"]}}"#).await;
+    let answer = added.json();
+    assert_eq!(
+        (added.status, &answer["saved"], &answer["needsConsent"]),
+        (200, &json!(false), &json!(true)),
+        "{added:?}"
+    );
+    assert_eq!(endpoints.config_file(), FILE);
+    let edit = endpoints.newest_trial(&bob).await;
+    assert_eq!((&edit["purpose"], &edit["state"], &edit["by"]), (&json!("save"), &json!("waiting"), &json!("root")));
+    assert!(edit["yaml"].as_str().unwrap().contains("command: sh"), "{edit}");
+    // Neither another account of the same person nor a key that they create counts as somebody else.
+    let second = endpoints.post("/api/keys", &root, &json!({ "name": "second", "role": "reviewer" })).await.json();
+    for own in [&root, &endpoints.key("Root", Role::Reviewer), second["secret"].as_str().unwrap()] {
+        assert_eq!(endpoints.decide_trial(&edit, own, "run").await.problem(403), "SELF_APPROVAL");
+    }
+    let saved = endpoints.decide_trial(&edit, &bob, "run").await;
+    assert_eq!((saved.status, &saved.json()["state"]), (200, &json!("finished")), "{saved:?}");
+    assert!(endpoints.config_file().contains("  c:\n    command: sh\n"), "{}", endpoints.config_file());
+    let entries = endpoints.get("/api/audit", &bob).await.json()["entries"].clone();
+    let events: Vec<_> =
+        entries.as_array().unwrap().iter().take(2).map(|e| (e["event"].clone(), e["actor"].clone())).collect();
+    assert_eq!(events, [(json!("servers_edited"), json!("root")), (json!("server_edit_accepted"), json!("bob"))]);
+
+    // What runs already needs nobody's consent, and what is changed waits again.
+    let replace = async |settings: Value| {
+        let body = json!({ "version": endpoints.version(&root).await, "settings": settings });
+        endpoints.send_through_proxy("PUT", "/api/servers/c", &root, &body).await.json()
+    };
+    let same = replace(json!({ "command": "sh", "args": ["-c", "exit 3"], "timeout": "5s" })).await;
+    assert_eq!((&same["saved"], &same["needsConsent"]), (&json!(true), &json!(false)), "{same}");
+    let other = replace(json!({ "command": "sh", "args": ["-c", "exit 4"], "timeout": "5s" })).await;
+    assert_eq!(other["saved"], false, "{other}");
+    let edit = endpoints.newest_trial(&bob).await;
+    assert_eq!(endpoints.decide_trial(&edit, &bob, "refuse").await.json()["state"], "refused");
+    assert!(!endpoints.config_file().contains("exit 4"));
+
+    // A disabled server runs nothing, so consent is needed when it is enabled.
+    assert_eq!(replace(json!({ "command": "evil", "disabled": true })).await["saved"], true);
+    assert_eq!(replace(json!({ "command": "evil" })).await["saved"], false);
+    let trial = endpoints.send_through_proxy("POST", "/api/server-trials", &root, &json!({ "name": "c" })).await;
+    assert_eq!(trial.json()["state"], "waiting", "{trial:?}");
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn edit_of_a_file_that_changed_meanwhile_is_not_made() {
+    let endpoints = Endpoints::open().await;
+    endpoints.configure(FILE).await;
+    let (root, bob) = (endpoints.key("root", Role::Admin), endpoints.key("bob", Role::Reviewer));
+    let body = json!({ "version": endpoints.version(&root).await, "text": "c: {command: sh}" });
+    assert_eq!(endpoints.send_through_proxy("POST", "/api/servers", &root, &body).await.status, 200);
+    let changed = FILE.replace("# mine", "# ours");
+    endpoints.configure(&changed).await;
+    let edit = endpoints.newest_trial(&bob).await;
+    assert_eq!(endpoints.decide_trial(&edit, &bob, "run").await.problem(409), "VERSION_CONFLICT");
+    let edit = endpoints.newest_trial(&bob).await;
+    assert_eq!((&edit["state"], edit["error"].is_string()), (&json!("finished"), true), "{edit}");
+    assert_eq!(endpoints.config_file(), changed);
+    // Without consent, nothing is based on an older file either.
+    assert_eq!(
+        endpoints.send_through_proxy("POST", "/api/servers", &root, &body).await.problem(409),
+        "VERSION_CONFLICT"
+    );
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn waiting_trials_of_one_person_do_not_block_others() {
+    let endpoints = Endpoints::open().await;
+    endpoints.configure(FILE).await;
+    let (root, ann) = (endpoints.key("root", Role::Admin), endpoints.key("ann", Role::Admin));
+    let request = async |key: &str| {
+        let body = json!({ "name": "b", "text": "{\"command\": \"sh\"}" });
+        endpoints.send_through_proxy("POST", "/api/server-trials", key, &body).await
+    };
+    for _ in 0..3 {
+        assert_eq!(request(&root).await.status, 200);
+    }
+    for own in [&root, &endpoints.key("Root", Role::Admin)] {
+        assert_eq!(request(own).await.problem(429), "RATE_LIMITED");
+    }
+    assert_eq!(request(&ann).await.status, 200);
+    let newest = endpoints.get("/api/server-trials", &root).await.json()["trials"][1].clone();
+    assert_eq!(endpoints.decide_trial(&newest, &root, "refuse").await.status, 200);
+    assert_eq!(request(&root).await.status, 200, "a withdrawn one does not count");
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn viewers_see_no_new_lines_and_no_output_of_servers() {
+    let endpoints = Endpoints::open().await;
+    endpoints.configure(FILE).await;
+    let (root, bob) = (endpoints.key("root", Role::Admin), endpoints.key("bob", Role::Reviewer));
+    let viewer = endpoints.key("vic", Role::Viewer);
+    let text = json!({ "command": "sh", "args": ["-c", "echo typed-in >&2; exit 3"] }).to_string();
+    let trial = endpoints.post("/api/server-trials", &root, &json!({ "name": "b", "text": text })).await.json();
+    let trial = finished_trial(&endpoints, &bob, trial["id"].as_str().unwrap()).await;
+    assert_eq!(trial["report"]["stderr"][0], "typed-in", "{trial}");
+    endpoints.configure(&format!("{FILE}    trust_annotations: true\n")).await;
+    let paths = ["/api/server-trials", "/api/server-file", "/api/reload", "/api/config"];
+    for (key, may_see) in [(&bob, true), (&viewer, false)] {
+        let [trials, file, reload, config] = [
+            endpoints.get(paths[0], key).await,
+            endpoints.get(paths[1], key).await,
+            endpoints.get(paths[2], key).await,
+            endpoints.get(paths[3], key).await,
+        ];
+        assert_eq!(trials.text.contains("typed-in"), may_see, "{trials:?}");
+        assert_eq!(file.json()["servers"][0]["settings"]["command"].is_string(), may_see, "{file:?}");
+        for waiting in [&reload.json()["waiting"], &config.json()["waiting"]] {
+            assert_eq!(waiting["loosens"][0]["key"], "mcpServers.a.trust_annotations");
+            assert_eq!(waiting["content"].as_array().unwrap().is_empty(), !may_see, "{waiting}");
+        }
     }
     endpoints.close().await;
 }

@@ -39,7 +39,7 @@ function field(label, control, hint) {
 
 /**
  * Opens the form. `file` is the answer of `api.serverFile()`, `server` the configured server to change, or null to add one.
- * `saved(result, name)` is called after the file was written.
+ * `saved(result, name)` is called after the file was written, or once the edit waits for consent.
  */
 export function openServerForm({ api, file, server = null, saved }) {
   const abort = new AbortController();
@@ -122,11 +122,12 @@ export function openServerForm({ api, file, server = null, saved }) {
         result.notes.map((note) => h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, quote(note, 400)))),
         result.unsetVariables.length > 0 && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('serverform.unsetVariables', { names: result.unsetVariables.map((v) => visibleString(v)).join(', ') }))),
         result.loosens.length > 0 && h('p', { class: 'banner tone-amber' }, icon('eye'), h('span', null, t('serverform.waitsForConsent', { count: result.loosens.length }))),
+        file.mayEdit && result.needsConsent && h('p', { class: 'banner tone-amber' }, icon('eye'), h('span', null, t('serverform.needsConsent'))),
         file.mayEdit ? [h('p', { class: 'quiet' }, parts('serverform.changesTo', { file: h('code', null, quote(result.file, 300)) })), configLines(result.file, result.lines)]
           : [h('p', null, t(WHY_NOT[file.editing])), yamlBlock(result.yaml)]);
       report.scrollIntoView({ block: 'nearest' });
       if (file.mayEdit) {
-        const write = h('button', { type: 'button', class: 'approve', onclick: () => save(given, write) }, icon('check'), t('serverform.write'));
+        const write = h('button', { type: 'button', class: 'approve', onclick: () => save(given, write) }, icon('check'), t(result.needsConsent ? 'serverform.askForConsent' : 'serverform.write'));
         fill(foot, h('button', { type: 'button', onclick: back }, t('serverform.back')), write);
         setDisabled(true);
         write.focus();

@@ -1,4 +1,5 @@
-// Tries a server beside the running ones, and shows what came of it. A trial may wait for the consent of somebody else.
+// Tries a server beside the running ones, and shows what came of it. A trial may wait for the consent of somebody else, and so may an
+// edit of servers.
 
 import { explain } from '../core/api.js';
 import { fill, h } from '../core/dom.js';
@@ -60,18 +61,19 @@ export async function runTrial({ api, request, place, signal }) {
   }
 }
 
-/** Shows the trials of others that wait for consent. `decide(id, verdict)` sends the decision. */
+/** Shows the trials and edits that wait for consent. `decide(id, verdict)` sends the decision. */
 export function waitingTrials(trials, me, decide) {
   const waiting = trials.filter(({ state }) => state === 'waiting');
   return waiting.map((trial) => {
     const isOwn = trial.by === me.name;
-    return h('section', { class: 'offer trial-offer', 'aria-label': t('serverform.testOf', { server: visibleString(trial.server) }) },
-      h('div', { class: 'offer-head' }, icon('eye'), h('div', null, h('h3', null, parts('serverform.wantsToTest', { person: quote(trial.by, 60), server: quote(trial.server, 64) })),
+    const isSave = trial.purpose === 'save';
+    return h('section', { class: 'offer trial-offer', 'aria-label': t(isSave ? 'serverform.savingOf' : 'serverform.testOf', { server: visibleString(trial.server) }) },
+      h('div', { class: 'offer-head' }, icon('eye'), h('div', null, h('h3', null, parts(isSave ? 'serverform.wantsToSave' : 'serverform.wantsToTest', { person: quote(trial.by, 60), server: quote(trial.server, 64) })),
         h('p', { class: 'quiet' }, t(isOwn ? 'serverform.ownTest' : 'serverform.otherTest')))),
       // Whole, because somebody consents to it.
-      h('div', { class: 'offer-body' }, h('pre', { class: 'server-yaml', tabindex: '0', 'aria-label': t('serverform.configuration') }, trial.yaml.split('\n').map((line) => [quote(line, Infinity), '\n']))),
+      trial.yaml && h('div', { class: 'offer-body' }, h('pre', { class: 'server-yaml', tabindex: '0', 'aria-label': t('serverform.configuration') }, trial.yaml.split('\n').map((line) => [quote(line, Infinity), '\n']))),
       me.mayDecide && h('div', { class: 'offer-foot' },
-        !isOwn && h('button', { type: 'button', class: 'approve', onclick: () => decide(trial.id, 'run') }, icon('check'), t('serverform.runTest')),
+        !isOwn && h('button', { type: 'button', class: 'approve', onclick: () => decide(trial.id, 'run') }, icon('check'), t(isSave ? 'serverform.saveAndStart' : 'serverform.runTest')),
         h('button', { type: 'button', class: 'reject', onclick: () => decide(trial.id, 'refuse') }, icon('cross'), t(isOwn ? 'serverform.withdraw' : 'serverform.refuse'))));
   });
 }

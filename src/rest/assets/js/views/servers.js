@@ -146,8 +146,9 @@ export class ServersView {
 
   async #decideTrial(id, verdict) {
     try {
-      await this.#api.decideTrial(id, verdict);
-      notice(t(verdict === 'run' ? 'servers.testRuns' : 'servers.testRefused'), { tone: 'green', iconName: 'check' });
+      const { purpose } = await this.#api.decideTrial(id, verdict);
+      const [run, refused] = purpose === 'save' ? ['servers.saved', 'servers.saveRefused'] : ['servers.testRuns', 'servers.testRefused'];
+      notice(t(verdict === 'run' ? run : refused), { tone: 'green', iconName: 'check' });
     } catch (error) {
       notice(visibleString(explain(error)), { tone: 'red', iconName: 'alert' });
     }
@@ -187,7 +188,8 @@ export class ServersView {
   }
 
   #announceSaved(result) {
-    notice(t('servers.written', { file: visibleString(result.file) }), { tone: 'green', iconName: 'check' });
+    if (result.saved) notice(t('servers.written', { file: visibleString(result.file) }), { tone: 'green', iconName: 'check' });
+    else notice(t('servers.waits'), { tone: 'amber', iconName: 'eye' });
     this.#poller.poll();
   }
 

@@ -46,6 +46,8 @@ export default {
   'serverform.changesTo': 'Änderungen an {file}',
   'serverform.back': 'Zurück',
   'serverform.write': 'Datei schreiben',
+  'serverform.needsConsent': 'Jemand anderes muss dies auf der Seite Server erlauben, bevor es geschrieben wird, weil das Gateway es ausführen würde.',
+  'serverform.askForConsent': 'Um Erlaubnis bitten',
   'serverform.changeTitle': '{server} ändern',
   'serverform.addTitle': 'Server hinzufügen',
   'serverform.name': 'Name',
@@ -87,6 +89,9 @@ export default {
   'serverform.ownTest': 'Jemand anderes muss es erlauben, weil das Gateway dies ausführen würde.',
   'serverform.otherTest': 'Das Gateway würde dies auf seinem Rechner ausführen, unter seinem eigenen Benutzer.',
   'serverform.runTest': 'Test starten',
+  'serverform.savingOf': 'Speichern von {server}',
+  'serverform.wantsToSave': '{person} möchte den Server {server} speichern',
+  'serverform.saveAndStart': 'Speichern und starten',
   'serverform.withdraw': 'Zurückziehen',
   'serverform.refuse': 'Ablehnen',
 };

@@ -46,6 +46,8 @@ export default {
   'serverform.changesTo': 'Changes to {file}',
   'serverform.back': 'Back',
   'serverform.write': 'Write the file',
+  'serverform.needsConsent': 'Somebody else must allow this on the page Servers before it is written, because the gateway would execute it.',
+  'serverform.askForConsent': 'Ask for consent',
   'serverform.changeTitle': 'Change {server}',
   'serverform.addTitle': 'Add a server',
   'serverform.name': 'Name',
@@ -87,6 +89,9 @@ export default {
   'serverform.ownTest': 'Somebody else must allow it, because the gateway would execute this.',
   'serverform.otherTest': 'The gateway would execute this on its machine, as its own user.',
   'serverform.runTest': 'Run the test',
+  'serverform.savingOf': 'Saving of {server}',
+  'serverform.wantsToSave': '{person} wants to save the server {server}',
+  'serverform.saveAndStart': 'Save and start it',
   'serverform.withdraw': 'Withdraw',
   'serverform.refuse': 'Refuse',
 };
