@@ -187,6 +187,7 @@ test('a vote of another reviewer keeps a change selected', async () => {
 test('tools without annotations can be allowed, with a recorded reason', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/servers' });
   const sqlite = server(page, 'sqlite');
+  await sqlite.getByRole('button', { name: 'sqlite', exact: true }).click();
   await sqlite.getByText('This server does not say which of its tools only read').waitFor();
   await sqlite.getByRole('button', { name: 'Let tools run without review…' }).click();
   let dialog = page.getByRole('dialog', { name: 'Let tools of sqlite run without review' });
@@ -223,6 +224,7 @@ test('tools without annotations can be allowed, with a recorded reason', async (
   await page.goto(`${gateway.url}/#/servers`);
   // A viewer gets no such offer.
   const vera = await dashboard(browser, gateway, { key: gateway.key('viewer', 'vera'), route: '/#/servers' });
+  await server(vera, 'sqlite').getByRole('button', { name: 'sqlite', exact: true }).click();
   await server(vera, 'sqlite').getByText('All 2 tools').click();
   await server(vera, 'sqlite').locator('table.tools tbody tr').first().waitFor();
   await becomes(() => vera.getByRole('button', { name: /^Let / }).count(), 0);
@@ -237,6 +239,7 @@ test('tools without annotations can be allowed, with a recorded reason', async (
 test('a failed server shows its error, its stderr and its restarts', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/servers' });
   const broken = server(page, 'broken');
+  await broken.getByRole('button', { name: 'broken', exact: true }).click();
   await matches(() => broken.locator('.why-down').innerText(), /exited/);
   // The command is shown without the secret among its arguments.
   await matches(() => broken.locator('.server-target').innerText(), /node -e 'console\.error\(.*process\.exit\(3\)' -- --api-key \[secret\]$/);

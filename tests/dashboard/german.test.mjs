@@ -37,7 +37,7 @@ before(async () => {
   pages = {
     inbox: ['/#/inbox', '.row'], update: [`/#/inbox/${update}`, '.timeline'], deletion: [`/#/inbox/${remove}`, '.timeline'], history: ['/#/history', '.row'], rejected: [`/#/history/${rejected}`, '.timeline'],
     plan: [`/#/plans/${planId}`, '.plan-decision .buttons'], bundle: [`/#/bundles/${bundle.id}`, '.plan-decision .buttons'], overview: ['/#/overview', '.tile'], rules: ['/#/rules', '.rule'], audit: ['/#/audit', '.records'],
-    trail: [`/#/audit/${update}`, '.records'], sessions: ['/#/sessions', '.records'], keys: ['/#/keys', '.records'], servers: ['/#/servers', '.card'], webhooks: ['/#/webhooks', '.hook'],
+    trail: [`/#/audit/${update}`, '.records'], sessions: ['/#/sessions', '.records'], keys: ['/#/keys', '.records'], servers: ['/#/servers', '.server'], webhooks: ['/#/webhooks', '.hook'],
   };
 });
 after(async () => {

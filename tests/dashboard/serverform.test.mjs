@@ -119,11 +119,20 @@ test('a pasted block is added without its secrets', async () => {
 
 test('broken servers come first and mark the navigation', async () => {
   const page = await dashboard(browser, gateway, { route: '/#/servers' });
-  const row = page.locator('.server-table tbody tr').first();
-  await matches(() => row.innerText(), /broken[^]*status 3/);
+  const row = page.locator('.server-table .server-row').first();
+  await matches(() => row.innerText(), /broken[^]*Built-in|broken[^]*MCP server[^]*status 3[^]*sh -c/);
   await page.locator('nav a[data-view=servers] .alarm', { hasText: '1 server does not work' }).waitFor({ state: 'attached' });
-  await row.getByRole('link', { name: 'broken' }).press('Enter');
-  await becomes(() => page.evaluate(() => location.hash), '#/servers/broken');
+  // The row opens into its details by keyboard, and by its address.
+  const toggle = row.getByRole('button', { name: 'broken' });
+  const details = server(page, 'broken').locator('.server-detail');
+  await details.waitFor({ state: 'hidden' });
+  await toggle.press('Enter');
+  await becomes(() => toggle.getAttribute('aria-expanded'), 'true');
+  await details.getByText('Error on stderr: error: no licence').waitFor();
+  await toggle.press('Enter');
+  await details.waitFor({ state: 'hidden' });
+  await page.goto(`${gateway.url}/#/servers/broken`);
+  await details.waitFor();
   // A reviewer edits nothing.
   await becomes(() => page.getByRole('button', { name: 'Add a server' }).count(), 0);
   assertClean(page);
@@ -154,7 +163,7 @@ test('a saved command waits for somebody else behind a proxy', async () => {
   const asked = await send('servers', { version, text: '{"late": {"command": "sh", "args": ["-c", "exit 5"]}}' });
   assert.deepEqual([asked.saved, asked.needsConsent], [false, true]);
   const own = await dashboard(browser, gateway, { key: gateway.key('admin', 'root'), route: '/#/servers' });
-  const page = await dashboard(browser, gateway, { key: gateway.key('reviewer', 'bob'), route: '/#/servers' });
+  const page = await dashboard(browser, gateway, { key: gateway.key('reviewer', 'bob'), route: '/#/servers', bypassCSP: true });
   const offer = (p) => p.getByRole('region', { name: 'Saving of late' });
   await matches(() => offer(own).innerText(), /Somebody else must allow it[^]*Withdraw/);
   await becomes(() => offer(own).getByRole('button', { name: 'Save and start it' }).count(), 0);
@@ -175,6 +184,8 @@ test('the form and the table fit all screens and pass axe', async () => {
   for (const [width, dark] of [[360, false], [360, true], [1280, false], [1280, true]]) {
     const page = await dashboard(browser, gateway, { key: gateway.key('admin', 'root'), width, height: 800, dark, route: '/#/servers', bypassCSP: true });
     await page.locator('.server-table').waitFor();
+    await server(page, 'broken').getByRole('button', { name: 'broken' }).click();
+    await server(page, 'broken').getByText('Error on stderr').waitFor();
     const name = `${width}${dark ? '-dark' : ''}`;
     await looks(page, `server-table-${name}`);
     await page.getByRole('button', { name: 'Add a server' }).click();

@@ -71,7 +71,7 @@ test('known reads of a server without annotations are accepted in one step', asy
   const memory = server(page, 'memory');
   const offer = memory.getByRole('region', { name: 'Known reads of memory' });
   await offer.getByText('This is the memory server: 3 tools are known to only read').waitFor();
-  await matches(() => memory.locator('.server-head').innerText(), /3 to review/);
+  await matches(() => memory.locator('.server-row').innerText(), /3 not accepted/);
   await becomes(() => offer.locator('.offer-name').allInnerTexts(), ['memory__read_graph', 'memory__search_nodes', 'memory__open_nodes']);
   await offer.getByText('Full definition').first().click();
   await matches(() => offer.locator('.json').first().innerText(), /read_graph/);

@@ -10,6 +10,7 @@ import { brand, icon } from './core/icons.js';
 import { t } from './core/locale.js';
 import { queueNotification } from './core/notify.js';
 import { go, parseRoute, replaceRoute, routeTo } from './core/router.js';
+import { isBroken, reviewCount } from './core/serverstate.js';
 import { count, quote, short } from './core/text.js';
 import { nextTheme, theme } from './core/theme.js';
 import { now } from './core/time.js';
@@ -27,8 +28,7 @@ import { OverviewView } from './views/overview.js';
 import { PlanView } from './views/plan.js';
 import { ReloadBar } from './ui/reload.js';
 import { RulesView } from './views/rules.js';
-import { isBroken } from './ui/servertable.js';
-import { ServersView, reviewCount } from './views/servers.js';
+import { ServersView } from './views/servers.js';
 import { SessionsView } from './views/sessions.js';
 import { WebhooksView } from './views/webhooks.js';
 

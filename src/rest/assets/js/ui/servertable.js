@@ -1,39 +1,60 @@
-// The compact table of all servers: those that do not work come first.
+// The table of all servers, of which each row opens into its details. Those that do not work come first.
 
 import { h } from '../core/dom.js';
-import { icon } from '../core/icons.js';
 import { t } from '../core/locale.js';
-import { routeTo } from '../core/router.js';
-import { count, quote, visibleString } from '../core/text.js';
+import { rankOf } from '../core/serverstate.js';
+import { ServerRow } from './serverrow.js';
 
-const RANKS = { down: 0, needs_connection: 2, connecting: 2, up: 3 };
+const COLUMNS = ['serverform.server', 'serverform.state', 'serverform.tools', 'serverform.commandOrAddress'];
 
-/** Returns true for a server that does not work: it is down, or is still trying after a failure. */
-export const isBroken = (server) => server.status === 'down' || (server.status === 'connecting' && Boolean(server.lastError)) || server.breaker === 'open';
+export class ServerTable {
+  element = h('table', { class: 'records server-table' },
+    h('thead', null, h('tr', null, COLUMNS.map((column) => h('th', { scope: 'col' }, t(column))))));
+  #context;
+  #rows = new Map();
+  #abort = new AbortController();
 
-const rank = (server) => (isBroken(server) ? Math.min(1, RANKS[server.status] ?? 1) : RANKS[server.status] ?? 2);
+  /** `context` has `api` and `me`; `poll()` reads the servers again, `change(name)` and `remove(name)` open the forms. */
+  constructor(context) {
+    this.#context = { ...context, signal: this.#abort.signal };
+  }
 
-/** Returns the numbers of a server's tools by state, as texts without those of zero. */
-export function toolStates({ verdicts, review }) {
-  if (!verdicts) return [];
-  const waiting = review ? review.new + review.changed + review.reads + (review.known ?? 0) : 0;
-  const numbers = { 'serverform.toolsRun': verdicts.allow, 'serverform.toolsReviewed': verdicts.review, 'serverform.toolsDenied': verdicts.deny, 'serverform.toolsDepend': verdicts.depends, 'serverform.toolsWaiting': waiting };
-  return Object.entries(numbers).filter(([, n]) => n > 0).map(([key, n]) => t(key, { count: n }));
-}
+  dispose() {
+    this.#abort.abort();
+  }
 
-/** Returns the table. `states` has the label, tone and icon of each status. */
-export function serverTable(servers, states) {
-  const sorted = [...servers].sort((a, b) => rank(a) - rank(b));
-  return h('table', { class: 'records server-table' },
-    h('thead', null, h('tr', null, [t('serverform.server'), t('serverform.state'), t('serverform.tools'), t('serverform.commandOrAddress')].map((c) => h('th', { scope: 'col' }, c)))),
-    h('tbody', null, sorted.map((server) => {
-      const { label, tone, icon: name } = states[server.status] ?? { label: visibleString(String(server.status)), tone: 'grey', icon: 'question' };
-      const tools = toolStates(server);
-      return h('tr', { class: isBroken(server) && 'broken' },
-        h('td', { data: { label: t('serverform.server') } }, h('a', { class: 'server-link', href: routeTo('servers', server.name) }, quote(server.name, 64))),
-        h('td', { data: { label: t('serverform.state') } }, h('span', { class: `badge state tone-${tone}` }, icon(name), label), server.era && h('span', { class: 'quiet' }, ` ${visibleString(server.era)}`),
-          server.status !== 'up' && server.lastError && h('div', { class: 'quiet server-error' }, quote(server.lastError, 160))),
-        h('td', { data: { label: t('serverform.tools') } }, tools.length ? tools.map((text, at) => [at > 0 && ' · ', h('span', { class: 'nowrap' }, text)]) : h('span', { class: 'quiet' }, server.tools > 0 ? count(server.tools) : t('serverform.noTools'))),
-        h('td', { data: { label: t('serverform.commandOrAddress') } }, server.target ? h('code', null, quote(server.target, 160)) : h('span', { class: 'quiet' }, t('serverform.builtIn'))));
-    })));
+  /** Shows the servers. The user may change those in `editable`; the account of `connected` was connected just now. */
+  show(servers, { editable, connected }) {
+    for (const [name, row] of this.#rows) {
+      if (servers.some((server) => server.name === name)) continue;
+      row.element.remove();
+      this.#rows.delete(name);
+    }
+    const isNew = this.#rows.size === 0;
+    const sorted = [...servers].sort((a, b) => rankOf(a) - rankOf(b));
+    for (const server of sorted) {
+      let row = this.#rows.get(server.name);
+      if (!row) {
+        row = new ServerRow(server.name, this.#context);
+        this.#rows.set(server.name, row);
+        this.element.append(row.element);
+      }
+      row.show(server, { mayEdit: editable.includes(server.name), isJustConnected: server.name === connected });
+    }
+    // Nothing moves while details are read or a row has the focus.
+    const isBusy = this.element.contains(document.activeElement) || [...this.#rows.values()].some((row) => row.isOpen);
+    if (!isNew && !isBusy) this.element.append(...sorted.map(({ name }) => this.#rows.get(name).element));
+  }
+
+  /** Opens the details of a server and scrolls to them. */
+  open(name) {
+    const row = this.#rows.get(name);
+    row?.setOpen(true);
+    row?.element.scrollIntoView({ block: 'start' });
+  }
+
+  /** Reads the tools of all open rows again. */
+  reloadTools() {
+    for (const row of this.#rows.values()) row.reloadTools();
+  }
 }

@@ -39,8 +39,6 @@ export default {
   'servers.previewsOfSet': { one: 'Vorschauen: Rezepte für {count} Tool, mit dem mitgelieferten Satz {sets}.', other: 'Vorschauen: Rezepte für {count} Tools, mit dem mitgelieferten Satz {sets}.' },
   'servers.previewsOfSets': { one: 'Vorschauen: Rezepte für {count} Tool, mit den mitgelieferten Sätzen {sets}.', other: 'Vorschauen: Rezepte für {count} Tools, mit den mitgelieferten Sätzen {sets}.' },
   'servers.suggested': 'Dem eigenen Namen nach ist es der Server {name}, was jeder behaupten kann. Wenn Sie wissen, dass er es ist, schreiben Sie {line} unter diesen Server in der Konfiguration.',
-  'servers.toolsAndPolicy': 'Tools und Richtlinie',
-  'servers.toReview': '{count} zu prüfen',
   'servers.required': 'erforderlich',
   'servers.notAnswered': 'Er hat noch nicht geantwortet.',
   'servers.reasonUnknown': 'Der Grund ist nicht bekannt.',

@@ -39,8 +39,6 @@ export default {
   'servers.previewsOfSet': { one: 'Previews: recipes for {count} tool, with the shipped set {sets}.', other: 'Previews: recipes for {count} tools, with the shipped set {sets}.' },
   'servers.previewsOfSets': { one: 'Previews: recipes for {count} tool, with the shipped sets {sets}.', other: 'Previews: recipes for {count} tools, with the shipped sets {sets}.' },
   'servers.suggested': 'By its own name it is the {name} server, which anybody can claim. If you know that it is, write {line} below this server in the configuration.',
-  'servers.toolsAndPolicy': 'Tools and policy',
-  'servers.toReview': '{count} to review',
   'servers.required': 'required',
   'servers.notAnswered': 'It has not answered yet.',
   'servers.reasonUnknown': 'The reason is not known.',

@@ -1,0 +1,18 @@
+// What the state of a server means: whether it works, and what becomes of calls to its tools.
+
+const RANKS = { down: 0, needs_connection: 2, connecting: 2, up: 3 };
+
+/** Returns true for a server that does not work: it is down, or is still trying after a failure. */
+export const isBroken = (server) => server.status === 'down' || (server.status === 'connecting' && Boolean(server.lastError)) || server.breaker === 'open';
+
+/** Returns the place of a server in the list: those that do not work come first. */
+export const rankOf = (server) => (isBroken(server) ? Math.min(1, RANKS[server.status] ?? 1) : RANKS[server.status] ?? 2);
+
+/** Returns the number of definitions of a server that wait for a reviewer. */
+export const reviewCount = ({ review }) => (review ? review.new + review.changed + review.reads + (review.known ?? 0) : 0);
+
+/** Returns the numbers of a server's tools by what happens to calls, as `[state, number]` without zeros. */
+export function toolStates({ verdicts }) {
+  const states = [['Run', verdicts?.allow], ['Reviewed', verdicts?.review], ['Denied', verdicts?.deny], ['Depend', verdicts?.depends]];
+  return states.filter(([, n]) => n > 0);
+}
