@@ -132,5 +132,3 @@ export function quote(text, limit = 300) {
 
 const number = new Intl.NumberFormat(language);
 export const count = (n) => number.format(n);
-/** Formats a number with its noun: `1 change`, `2 changes`. */
-export const plural = (n, singular, many = `${singular}s`) => `${count(n)} ${n === 1 ? singular : many}`;

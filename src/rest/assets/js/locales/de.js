@@ -6,7 +6,7 @@
 //   bundle = Bündel, inbox = Eingang, history = Verlauf, overview = Übersicht, escalation = Eskalation, preview = Vorschau,
 //   stale = veraltet, diff = Diff, apply = ausführen, outcome = Ergebnis, undo = rückgängig machen, expire = ablaufen,
 //   settle = klären, revoke = widerrufen, accept (a definition) = annehmen, definition = Definition, recipe = Rezept,
-//   allow = erlauben, deny = verweigern,
+//   allow = erlauben, deny = verweigern, viewer = Betrachter, version = Version,
 //   configuration = Konfiguration, account = Konto, sign in = anmelden, gateway = Gateway (das)
 
 import account from './de/account.js';

@@ -8,7 +8,7 @@ export default {
   'keys.column.lastUsed': 'Genutzt',
   'keys.column.state': 'Status',
   'keys.role.agent': 'Agent: ruft Tools auf und schlägt Änderungen vor',
-  'keys.role.viewer': 'Viewer: sieht Änderungen, ohne zu entscheiden',
+  'keys.role.viewer': 'Betrachter: sieht Änderungen, ohne zu entscheiden',
   'keys.role.reviewer': 'Prüfer: entscheidet über Änderungen',
   'keys.role.admin': 'Administrator: entscheidet und verwaltet Schlüssel und Server',
   'keys.create': 'Schlüssel anlegen',
