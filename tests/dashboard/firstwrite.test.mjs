@@ -125,7 +125,7 @@ const STEPS = {
   },
   'accept the known reads': async (user) => {
     await press(user.page, 'Accept the known reads');
-    await user.page.getByText('All 14 tools').waitFor();
+    await user.page.getByRole('button', { name: 'Accept the known reads' }).waitFor({ state: 'detached' });
   },
   'ask the agent to write a file': async (user) => {
     const { content } = await user.agent.call('files__list_directory', { path: user.folder });
