@@ -10,7 +10,10 @@ use std::{
 };
 
 use super::authenticator::MAX_KEY_AGE;
-use countersign_domain::policy::{KeyHolder, KeyHolders};
+use countersign_domain::{
+    changes::Absence,
+    policy::{KeyHolder, KeyHolders},
+};
 use countersign_protocol::McpError;
 use countersign_store::{StoreError, people::Holders};
 
@@ -28,6 +31,12 @@ pub trait ValidKeySource: Send + Sync + 'static {
     /// # Errors
     /// Errors of the store.
     fn newest_holders(&self) -> Result<Holders, StoreError>;
+
+    /// Reads all absences, with all that other processes have stored.
+    ///
+    /// # Errors
+    /// Errors of the store.
+    fn absences(&self) -> Result<Vec<Absence>, StoreError>;
 }
 
 /// The holders of valid keys. They are read at most once per [`MAX_KEY_AGE`], and again for a key that is not among
@@ -102,6 +111,13 @@ impl KeyHolders for Keyring {
         self.read_newest_holders().map(drop)
     }
 
+    fn absences(&self) -> Result<Vec<Absence>, McpError> {
+        self.source.absences().map_err(|error| {
+            tracing::error!(%error, "cannot read the absences");
+            error.to_mcp()
+        })
+    }
+
     fn is_person_revoked(&self, name: &str) -> Result<bool, McpError> {
         Ok(self.read_holders(Instant::now())?.revoked_people.contains(name))
     }
@@ -141,6 +157,9 @@ mod tests {
         }
         fn newest_holders(&self) -> Result<Holders, StoreError> {
             self.stored.lock().unwrap().clone().ok_or(StoreError::Locked)
+        }
+        fn absences(&self) -> Result<Vec<Absence>, StoreError> {
+            Ok(Vec::new())
         }
     }
 

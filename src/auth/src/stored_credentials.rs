@@ -8,7 +8,7 @@ use super::{
     keyring::{Keyring, ValidKeySource},
     keys::{KeyStore, StoredKey},
 };
-use countersign_domain::{policy::KeyHolders as _, principal::SecretHash};
+use countersign_domain::{changes::Absence, policy::KeyHolders as _, principal::SecretHash};
 use countersign_protocol::McpError;
 use countersign_store::{
     StoreError, StoreLocation,
@@ -151,6 +151,10 @@ impl ValidKeySource for StoredKeys {
 
     fn newest_holders(&self) -> Result<Holders, StoreError> {
         self.0.newest_holders()
+    }
+
+    fn absences(&self) -> Result<Vec<Absence>, StoreError> {
+        self.0.absences()
     }
 }
 

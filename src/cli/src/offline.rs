@@ -13,7 +13,7 @@ use countersign_auth::{Keyring, keyring::ValidKeySource};
 use countersign_config::{Config, UpstreamConfig};
 use countersign_docs::Docs;
 use countersign_domain::{
-    changes::Preview,
+    changes::{Absence, Preview},
     policy::{
         PinSource, Pins, Policy, Reviewers, StandingRule, StandingSource,
         pins::{Definition, ToolPin},
@@ -269,5 +269,9 @@ impl ValidKeySource for StoredSource<Holders> {
 
     fn newest_holders(&self) -> Result<Holders, StoreError> {
         self.holders()
+    }
+
+    fn absences(&self) -> Result<Vec<Absence>, StoreError> {
+        Ok(Vec::new())
     }
 }

@@ -5,8 +5,8 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use countersign_domain::changes::{
-    Change, ChangeFault, ChangeState, Operation, PlanStep, PreviewKind, Proposer, ReviewDecision, ReviewVerdict,
-    Target, Terms, Verification, VerificationOutcome,
+    AbsentPerson, Change, ChangeFault, ChangeState, Operation, PlanStep, PreviewKind, Proposer, ReviewDecision,
+    ReviewVerdict, Target, Terms, Verification, VerificationOutcome,
     digest::{arguments_hash, body_hash},
     machine::{EventKind, SYSTEM, Transition},
 };
@@ -67,6 +67,9 @@ struct DecisionSummary<'a> {
     reviewer: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<&'a str>,
+    /// The names of the absent person in whose place the reviewer decided.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deputy_for: Option<AbsentPerson>,
     verdict: ReviewVerdict,
     at: Timestamp,
     version: u64,
@@ -92,6 +95,7 @@ impl<'a> ChangeSummary<'a> {
         let summary = |decision: &'a ReviewDecision| DecisionSummary {
             reviewer: &decision.reviewer,
             owner: decision.owner.as_deref(),
+            deputy_for: decision.deputy_for.as_ref().map(AbsentPerson::names_only),
             verdict: decision.verdict,
             at: decision.at,
             version: decision.version,
@@ -165,6 +169,9 @@ struct AuditDetails<'a> {
     /// Only for a verification: its result.
     #[serde(skip_serializing_if = "Option::is_none")]
     verified: Option<VerificationOutcome>,
+    /// Only for a decision by a deputy: the absent person in whose place it was made.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deputy_for: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     comment: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -187,6 +194,7 @@ pub(super) fn to_draft(transition: Transition) -> Result<Draft, McpError> {
     let arguments_hash = arguments_hash(&after.arguments);
     let edit = after.edits.last().filter(|_| kind == EventKind::Edited);
     let verification = after.verification.as_ref().filter(|_| kind == EventKind::Verified);
+    let decision = after.decisions.last().filter(|d| d.version + 1 == after.version && d.reviewer == actor);
     let details = serialize(
         &AuditDetails {
             version: after.version,
@@ -195,6 +203,7 @@ pub(super) fn to_draft(transition: Transition) -> Result<Draft, McpError> {
             previous_arguments_hash: edit.map(|edit| edit.from.as_str()),
             change_hash: &body_hash(&body),
             verified: verification.map(|verification| verification.verified),
+            deputy_for: decision.and_then(|d| d.deputy_for.as_ref()).map(AbsentPerson::person),
             comment: comment.as_deref(),
             key_id: key_id.as_deref(),
         },

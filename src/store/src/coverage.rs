@@ -1,4 +1,5 @@
-//! The rows that the audit trail covers beside changes: keys, pins of definitions, standing rules and recorded policies.
+//! The rows that the audit trail covers beside changes: keys, pins of definitions, standing rules, recorded policies and
+//! absences.
 //! Each entry that makes or alters such a row has the row's hash, so that a row that was altered, added or removed later is
 //! found.
 //!
@@ -14,11 +15,16 @@ use countersign_domain::changes::{audit::TrailError, digest::PartHasher};
 pub const RECORDS_ANCHORED: &str = "records_anchored";
 pub const KEY_CREATED: &str = "key_created";
 pub const KEY_REVOKED: &str = "key_revoked";
+/// The event of revoking a person.
+pub const PERSON_REVOKED: &str = "person_revoked";
+/// The events of the beginning of an absence and of its end before its time.
+pub const ABSENCE_STARTED: &str = "away";
+pub const ABSENCE_ENDED: &str = "back";
 
 /// The event of recording the policy in force, with which the next start compares its own.
 pub const POLICY_RECORDED: &str = "policy_recorded";
 
-/// The event of a gateway's start on a restored backup, which ends all rules that allow calls.
+/// The event of a gateway's start on a restored backup, which ends all absences and all rules that allow calls.
 pub const BACKUP_RESTORED: &str = "restored";
 
 /// The fact that says whether the trail covers the rows that are older than the migration: `pending` or `yes`.
@@ -35,6 +41,8 @@ pub(crate) enum RowName {
     Rule(String),
     NewestPolicy,
     NodePolicy(String),
+    /// The absence of a person.
+    Absence(String),
 }
 
 impl RowName {
@@ -55,6 +63,7 @@ impl fmt::Display for RowName {
             Self::Rule(id) => write!(f, "standing rule {}", escape(id)),
             Self::NewestPolicy => f.write_str("the recorded policy in force"),
             Self::NodePolicy(node) => write!(f, "the recorded policy of node {}", escape(node)),
+            Self::Absence(person) => write!(f, "the absence of {}", escape(person)),
         }
     }
 }
@@ -97,6 +106,10 @@ pub(crate) fn rule_hash(body: &str) -> String {
     text_hash("countersign.rule.1", body)
 }
 
+pub(crate) fn absence_hash(body: &str) -> String {
+    text_hash("countersign.absence.1", body)
+}
+
 fn text_hash(domain: &str, text: &str) -> String {
     let mut hasher = PartHasher::new(domain);
     hasher.add_part(text.as_bytes());
@@ -133,7 +146,8 @@ pub(crate) fn anchor_details(found: &CoveredRows) -> String {
             RowName::Pin(server, tool) => tools.push(json!({ "server": server, "name": tool, "row": row.hash })),
             RowName::Server(server) => servers.push(server),
             RowName::Rule(id) => rules.push(rule_details(id, row)),
-            RowName::NewestPolicy | RowName::NodePolicy(_) => {}
+            // Absences are newer than the coverage.
+            RowName::NewestPolicy | RowName::NodePolicy(_) | RowName::Absence(_) => {}
         }
     }
     json!({ "keys": keys, "tools": tools, "servers": servers, "rows": rules }).to_string()
@@ -175,9 +189,11 @@ impl RecordHistory {
             BACKUP_RESTORED => {
                 let rules = self.rows.values_mut().filter(|row| row.state.allows && !row.state.has_ended);
                 rules.for_each(|rule| rule.ended_by_restore = true);
+                self.rows.retain(|name, _| !matches!(name, RowName::Absence(_)));
                 return Ok(());
             }
-            RECORDS_ANCHORED | KEY_CREATED | KEY_REVOKED | POLICY_RECORDED => {}
+            RECORDS_ANCHORED | KEY_CREATED | KEY_REVOKED | POLICY_RECORDED | PERSON_REVOKED | ABSENCE_STARTED
+            | ABSENCE_ENDED => {}
             _ if event.starts_with("definitions_") || event.starts_with("standing_rule_") => {}
             _ => return Ok(()),
         }
@@ -202,6 +218,18 @@ impl RecordHistory {
         if event == POLICY_RECORDED {
             self.record((details["newest"] == true).then_some(RowName::NewestPolicy), &details, seq);
             self.record(text(&details["node"]).map(RowName::NodePolicy), &details, seq);
+        }
+        if event == ABSENCE_STARTED {
+            self.record(text(&details["person"]).map(RowName::Absence), &details, seq);
+        }
+        if event == ABSENCE_ENDED
+            && let Some(person) = text(&details["person"])
+        {
+            self.rows.remove(&RowName::Absence(person));
+        }
+        // A revocation names the people whose absences it ended.
+        for person in items("absences").filter_map(text) {
+            self.rows.remove(&RowName::Absence(person));
         }
         for rule in items("rows") {
             self.record(text(&rule["id"]).map(RowName::Rule), rule, seq);

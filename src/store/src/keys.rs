@@ -111,8 +111,8 @@ pub trait Credentials: People {
         self.revoke_by(id, now, TERMINAL)
     }
 
-    /// Revokes the key with the given id, and removes the accounts of its owner at servers if it was their last key. Returns
-    /// `false` if the key does not exist or was already revoked. `actor` revokes it in the audit trail.
+    /// Revokes the key with the given id, and ends the absence that it set. With the last key of an owner, their accounts at
+    /// servers are removed, and the absences end in which they are the deputy. Returns `false` if the key does not exist or was already revoked. `actor` revokes it in the audit trail.
     ///
     /// # Errors
     /// Those of the database.

@@ -50,6 +50,7 @@ pub(crate) const TABLES: &[Table] = &[
     table("api_keys", "id, name, role, owner, hash, created_at, last_used_at, revoked_at, created_by", None),
     table("sign_ins", "id, cookie, key, name, role, key_id, owner, last_used_ms, session, refreshed_ms", None),
     table("people", "name, role, claims, updated_ms, revoked_ms", None),
+    table("absences", "person, body", None),
     table("accounts", "server, holder, target, issuer, sealed, version, refreshing_ms, connected_ms", None),
     table("registrations", "issuer, sealed", None),
     table("pinned_servers", "server", None),

@@ -1,4 +1,4 @@
-//! People of an identity provider, and the provider's sessions behind their sign-ins.
+//! People of an identity provider, the provider's sessions behind their sign-ins, and the absences of all people.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::StoreError;
 use countersign_domain::{
+    changes::Absence,
     policy::KeyHolder,
     principal::{Claims, Principal, Role, SecretHash, person_key_id, subject_name},
 };
@@ -103,7 +104,7 @@ impl Holders {
     }
 }
 
-/// People and their sessions. The gateway and command-line processes may use them at the same time.
+/// People, their sessions and absences. The gateway and command-line processes may use them at the same time.
 pub trait People: Send + Sync + 'static {
     /// Returns the person of that name.
     ///
@@ -142,12 +143,30 @@ pub trait People: Send + Sync + 'static {
     /// Those of the database.
     fn claim_refresh(&self, id: &SecretHash, last: Timestamp, now: Timestamp) -> Result<bool, StoreError>;
 
-    /// Revokes a person, known or not, ends their sign-ins, and removes their accounts at servers. Returns the number of
-    /// sign-ins.
+    /// Revokes a person, known or not, ends their sign-ins, their absence and those in which they are the deputy, and removes their
+    /// accounts at servers. Returns the number of sign-ins.
     ///
     /// # Errors
     /// Those of the database.
     fn revoke_person(&self, name: &str, now: Timestamp) -> Result<u64, StoreError>;
+
+    /// Returns all absences as they are in the database now, including those that are over.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn absences(&self) -> Result<Vec<Absence>, StoreError>;
+
+    /// Stores an absence in place of an earlier one of the person.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn put_absence(&self, absence: &Absence) -> Result<(), StoreError>;
+
+    /// Ends the absence of a person. Returns `false` if there is none. `actor` ends it in the audit trail.
+    ///
+    /// # Errors
+    /// Those of the database.
+    fn end_absence(&self, person: &str, actor: &str) -> Result<bool, StoreError>;
 
     /// Records the use of a token that counts once, and deletes the sign-ins in `ended` on its first use, in one
     /// transaction. Returns `true` for the first use.

@@ -307,6 +307,8 @@ pub(crate) struct Dialect {
     /// The query for the recorded policies: the newest policy, whose fact is `?1`, with a null id, and the policies of
     /// nodes with their ids.
     pub policies: &'static str,
+    /// The query for the table with the name `?1`, which an older schema may lack.
+    pub find_table: &'static str,
 }
 
 /// A connection, with the open transaction, if any.

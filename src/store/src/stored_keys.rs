@@ -11,13 +11,14 @@ use super::{
     people::{Holders, People, ProviderSession, StoredPerson},
     sql::{BACKGROUND_TIMEOUT, Database, REQUEST_TIMEOUT, Sql as _},
     statements::{
-        accounts,
+        absences, accounts,
         facts::{self, TOKEN_KEY_FACT},
-        keys, people,
+        keys::{self, EndedRights},
+        people,
         trail::key_details,
     },
 };
-use countersign_domain::principal::SecretHash;
+use countersign_domain::{changes::Absence, principal::SecretHash};
 
 /// The keys, sign-ins, codes and accounts of a database.
 pub(crate) struct StoredKeys<D>(pub D);
@@ -26,7 +27,7 @@ impl<D: Database> Credentials for StoredKeys<D> {
     fn insert_by(&self, key: &ApiKey, hash: &SecretHash, actor: &str) -> Result<(), StoreError> {
         self.0.transaction(async |db| {
             keys::insert(db, key, hash).await?;
-            db.append_entry(KEY_CREATED, actor, &key_details(db, &key.id, &[]).await?).await
+            db.append_entry(KEY_CREATED, actor, &key_details(db, &key.id, &EndedRights::default()).await?).await
         })
     }
 
@@ -49,8 +50,8 @@ impl<D: Database> Credentials for StoredKeys<D> {
 
     fn revoke_by(&self, id: &str, now: Timestamp, actor: &str) -> Result<bool, StoreError> {
         self.0.transaction(async |db| {
-            let Some(servers) = keys::revoke(db, id, now).await? else { return Ok(false) };
-            db.append_entry(KEY_REVOKED, actor, &key_details(db, id, &servers).await?).await?;
+            let Some(ended) = keys::revoke(db, id, now).await? else { return Ok(false) };
+            db.append_entry(KEY_REVOKED, actor, &key_details(db, id, &ended).await?).await?;
             Ok(true)
         })
     }
@@ -145,6 +146,18 @@ impl<D: Database> People for StoredKeys<D> {
 
     fn revoke_person(&self, name: &str, now: Timestamp) -> Result<u64, StoreError> {
         self.0.transaction(async |db| people::revoke(db, name, now).await)
+    }
+
+    fn absences(&self) -> Result<Vec<Absence>, StoreError> {
+        self.0.read(REQUEST_TIMEOUT, async |db| absences::list(db).await)
+    }
+
+    fn put_absence(&self, absence: &Absence) -> Result<(), StoreError> {
+        self.0.transaction(async |db| absences::put(db, absence).await)
+    }
+
+    fn end_absence(&self, person: &str, actor: &str) -> Result<bool, StoreError> {
+        self.0.transaction(async |db| absences::end(db, person, actor).await)
     }
 
     // After a lost answer, the token may count as used. The sign-ins have then ended as well.

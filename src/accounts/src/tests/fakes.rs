@@ -23,6 +23,7 @@ use url::form_urlencoded;
 
 use countersign_config::Authorities;
 use countersign_domain::{
+    changes::Absence,
     policy::{KeyHolder, KeyHolders},
     principal::Role,
 };
@@ -51,6 +52,10 @@ impl KeyHolders for FakeKeys {
 
     fn refresh(&self) -> Result<(), McpError> {
         Ok(())
+    }
+
+    fn absences(&self) -> Result<Vec<Absence>, McpError> {
+        Ok(Vec::new())
     }
 }
 

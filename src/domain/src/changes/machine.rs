@@ -114,7 +114,7 @@ pub enum IllegalTransition {
     State { from: ChangeState, event: EventKind },
     #[error("the proposer of a change cannot approve it")]
     SelfApproval,
-    #[error("this reviewer has approved it already, perhaps with another key of the same owner")]
+    #[error("this reviewer has approved it already, perhaps with another key of the same owner or by a deputy")]
     AlreadyVoted,
     #[error("the editor of its arguments cannot approve it; another reviewer must")]
     EditedByApprover,
@@ -122,7 +122,9 @@ pub enum IllegalTransition {
     EditForbidden,
     #[error("the change already has these arguments")]
     UnchangedArguments,
-    #[error("only the reviewer who approved it, or an admin, can withdraw the approval")]
+    #[error(
+        "only the reviewer who approved it, the person whose deputy they were, or an admin can withdraw the approval"
+    )]
     NotAnApprover,
     #[error("all its approvals are valid")]
     NothingToVoid,
@@ -297,15 +299,17 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 return Err(IllegalTransition::Version { decided: decision.version, current: change.version });
             }
             if decision.verdict == ReviewVerdict::Approve {
-                let reviewer = Person::from_decision(&decision);
-                if !change.may_be_approved_by(reviewer) {
+                let absent = decision.deputy_for.as_ref().map(Person::from_absent);
+                if !change.may_be_approved_by(Person::from_decision(&decision))
+                    || absent.is_some_and(|person| change.is_proposed_by(person))
+                {
                     return Err(IllegalTransition::SelfApproval);
                 }
-                if !change.terms.editors_may_approve() && change.is_edited_by(reviewer) {
+                if !change.terms.editors_may_approve() && decision.voters().any(|person| change.is_edited_by(person)) {
                     return Err(IllegalTransition::EditedByApprover);
                 }
-                let mut votes = change.decisions.iter().filter(|d| d.verdict == ReviewVerdict::Approve);
-                if votes.any(|vote| Person::from_decision(vote).may_be_same_as(reviewer)) {
+                // The vote of a deputy is that of the absent person, who may have voted before they left.
+                if decision.voters().any(|person| change.is_approved_by(person)) {
                     return Err(IllegalTransition::AlreadyVoted);
                 }
             }
@@ -354,7 +358,7 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
                 return Err(IllegalTransition::GracePeriodOver);
             }
             let person = Person::from_principal(&reviewer);
-            after.decisions.retain(|vote| !all && !Person::from_decision(vote).is_same_as(person));
+            after.decisions.retain(|vote| !all && !vote.voters().any(|voter| voter.is_same_as(person)));
             if after.decisions.len() == change.decisions.len() {
                 return Err(IllegalTransition::NotAnApprover);
             }

@@ -1,5 +1,6 @@
 //! The domain of changes: their data, states, diffs and audit trail. This module is pure: the clock is passed in.
 
+mod absence;
 pub mod arguments;
 pub mod audit;
 pub mod dialogue;
@@ -23,6 +24,7 @@ pub mod testing;
 pub mod verification;
 pub mod visible;
 
+pub use absence::{Absence, AbsentPerson, MAX_ABSENCE};
 pub use dialogue::Dialogue;
 pub use digest::fingerprint;
 pub use escalation::Escalation;
@@ -260,6 +262,9 @@ pub struct ReviewDecision {
     /// The rights of the access token used for the decision, if any. An approval counts as long as they would suffice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<TokenRights>,
+    /// The absent person in whose place the reviewer decided, as their deputy. Both together have one vote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deputy_for: Option<AbsentPerson>,
     pub verdict: ReviewVerdict,
     #[schema(required)]
     pub comment: Option<String>,

@@ -7,7 +7,7 @@
 
 use unicode_normalization::UnicodeNormalization;
 
-use super::{Edit, Proposer, ReviewDecision, visible::is_blank};
+use super::{AbsentPerson, Edit, Proposer, ReviewDecision, visible::is_blank};
 use crate::principal::{Principal, is_subject_name, person_key_id};
 
 /// An account, reduced to what identifies its owner.
@@ -57,6 +57,16 @@ impl<'a> Person<'a> {
             owner: decision.owner.as_deref(),
             key: decision.key_id.as_deref(),
             other_names: &decision.other_names,
+        }
+    }
+
+    #[must_use]
+    pub fn from_absent(absent: &'a AbsentPerson) -> Self {
+        Self {
+            name: &absent.name,
+            owner: absent.owner.as_deref(),
+            key: absent.key_id.as_deref(),
+            other_names: &absent.other_names,
         }
     }
 

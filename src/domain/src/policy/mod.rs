@@ -46,7 +46,7 @@ pub use condition::{Condition, ConditionError, ConditionFault};
 pub use definition_status::{AcceptanceMark, DefinitionStatus};
 pub use globs::Globs;
 pub use pins::{PinSource, Pins};
-pub use reviewers::{GroupMember, Groups, KeyHolder, KeyHolders, Reviewers};
+pub use reviewers::{Deputyship, GroupMember, Groups, KeyHolder, KeyHolders, Reviewers};
 pub use rule::{AnnotationsMatch, Rule};
 pub use ruling::Ruling;
 pub use settings::{PolicyConfig, PolicyDefault, PolicyMode};

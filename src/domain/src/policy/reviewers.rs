@@ -9,9 +9,10 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use jiff::Timestamp;
 
 use crate::{
-    changes::{ReviewDecision, person::Person},
+    changes::{Absence, AbsentPerson, ReviewDecision, person::Person},
     principal::{Claims, Principal, Role, TokenRights, is_subject_name, is_subject_of, subject_name},
 };
 use countersign_protocol::McpError;
@@ -91,6 +92,19 @@ pub trait KeyHolders: Send + Sync + 'static {
     /// # Errors
     /// The errors of [`KeyHolders::holder`].
     fn refresh(&self) -> Result<(), McpError>;
+
+    /// Returns all absences as the store has them now, including those that are over.
+    ///
+    /// # Errors
+    /// The errors of [`KeyHolders::holder`].
+    fn absences(&self) -> Result<Vec<Absence>, McpError>;
+}
+
+/// An absent person, and the groups for which their deputy may decide.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deputyship {
+    pub absence: Absence,
+    pub groups: Vec<String>,
 }
 
 /// Decides which principals may make which decisions: by role and by the groups of the current configuration.
@@ -155,6 +169,43 @@ impl Reviewers {
             })
     }
 
+    /// Returns the people whose deputy the principal is at the time `now`, with those of their groups that list them by name. What
+    /// their identity provider says of their groups is unknown while they are away. Everything is read from the store.
+    ///
+    /// # Errors
+    /// The errors of [`Reviewers::current_principal`].
+    pub fn deputyships(&self, principal: &Principal, now: Timestamp) -> Result<Vec<Deputyship>, McpError> {
+        let Some(keys) = self.keys.as_ref().filter(|_| principal.role.may_decide()) else { return Ok(Vec::new()) };
+        let person = Person::from_principal(principal);
+        let mut absences = keys.absences()?;
+        absences.retain(|absence| absence.is_current(now) && absence.has_deputy(person));
+        if !absences.is_empty() {
+            keys.refresh()?;
+        }
+        let mut deputyships = Vec::with_capacity(absences.len());
+        for absence in absences {
+            let groups = self.groups_of_absent(&absence.person)?;
+            if !groups.is_empty() {
+                deputyships.push(Deputyship { absence, groups });
+            }
+        }
+        Ok(deputyships)
+    }
+
+    /// Returns the groups that list an absent person by name, or none if the person may not decide any more.
+    fn groups_of_absent(&self, absent: &AbsentPerson) -> Result<Vec<String>, McpError> {
+        let AbsentPerson { name, owner, key_id, token, .. } = absent;
+        let current = self.current_reviewer(name, owner.as_ref(), key_id.as_ref(), token.as_ref())?;
+        let current = current.filter(|current| current.role.may_decide());
+        Ok(current.map_or_else(Vec::new, |current| self.listed_groups_of(&current)))
+    }
+
+    /// Returns the names of the groups that list the principal by name, which are those for which a deputy may decide.
+    #[must_use]
+    pub fn listed_groups_of(&self, principal: &Principal) -> Vec<String> {
+        self.groups_of(&Principal { claims: None, ..principal.clone() })
+    }
+
     /// Returns the current principal for an earlier decision, or `None` if its key or its person was revoked since.
     ///
     /// # Errors
@@ -182,6 +233,8 @@ impl Reviewers {
     /// Returns `true` if an approval is still valid: its reviewer, who must be among `reviewers`, could give it again with the
     /// same key, or with a token of the same rights. An approval from a sign-in by code, which ends with the process, stays valid.
     ///
+    /// An approval by a deputy stays valid when the absence ends, as long as both people keep their rights.
+    ///
     /// # Errors
     /// The errors of [`Reviewers::current_principal`].
     pub fn is_vote_valid<N: AsRef<str>>(&self, reviewers: &[N], vote: &ReviewDecision) -> Result<bool, McpError> {
@@ -196,22 +249,39 @@ impl Reviewers {
     }
 
     fn could_give_again<N: AsRef<str>>(&self, reviewers: &[N], vote: &ReviewDecision) -> Result<bool, McpError> {
-        let is_accepted = |issuer: &String| is_subject_of(&vote.reviewer, issuer);
-        if vote.token.is_some() && !self.issuers.load().iter().any(is_accepted) {
+        let ReviewDecision { reviewer, owner, key_id, token, .. } = vote;
+        let Some(now) = self.current_reviewer(reviewer, owner.as_ref(), key_id.as_ref(), token.as_ref())? else {
             return Ok(false);
+        };
+        let is_checked = key_id.is_some() || token.is_some();
+        let Some(absent) = &vote.deputy_for else { return Ok(!is_checked || self.may_decide(reviewers, &now)) };
+        let groups = self.groups_of_absent(absent)?;
+        let is_in_group = reviewers.iter().any(|name| groups.iter().any(|group| group == name.as_ref()));
+        Ok(is_in_group && (!is_checked || now.role.may_decide()))
+    }
+
+    /// Returns the current principal for an account that decided earlier, or `None` if it was revoked since, or if its access
+    /// tokens are no longer accepted.
+    fn current_reviewer(
+        &self,
+        name: &str,
+        owner: Option<&String>,
+        key_id: Option<&String>,
+        token: Option<&TokenRights>,
+    ) -> Result<Option<Principal>, McpError> {
+        let is_accepted = |issuer: &String| is_subject_of(name, issuer);
+        if token.is_some() && !self.issuers.load().iter().any(is_accepted) {
+            return Ok(None);
         }
         let claims = |token: &TokenRights| Arc::new(Claims { groups: token.groups.clone(), ..Claims::default() });
-        let decided_as = Principal {
-            name: vote.reviewer.clone(),
-            role: vote.token.as_ref().map_or(Role::Reviewer, |token| token.role),
-            key_id: vote.key_id.clone(),
-            owner: vote.owner.clone(),
-            claims: vote.token.as_ref().map(claims),
+        self.current_principal(&Principal {
+            name: name.to_owned(),
+            role: token.map_or(Role::Reviewer, |token| token.role),
+            key_id: key_id.cloned(),
+            owner: owner.cloned(),
+            claims: token.map(claims),
             key_creators: Vec::new(),
-        };
-        let is_checked = vote.key_id.is_some() || vote.token.is_some();
-        let current = self.current_principal(&decided_as)?;
-        Ok(current.is_some_and(|now| !is_checked || self.may_decide(reviewers, &now)))
+        })
     }
 }
 
@@ -241,6 +311,7 @@ mod tests {
             key_id: None,
             other_names: Vec::new(),
             token: Some(TokenRights { role: Role::Reviewer, groups: vec!["db".into()] }),
+            deputy_for: None,
             verdict: crate::changes::ReviewVerdict::Approve,
             comment: None,
             at: jiff::Timestamp::UNIX_EPOCH,
@@ -298,5 +369,57 @@ mod tests {
         dba_reviewers.set_groups(&groups(&["carol"]));
         assert!(may(&["dba"], &carol) && !may(&["dba"], &laptop));
         assert!(!may(&["gone"], &root), "a removed group has no members");
+    }
+
+    /// Absences of people whose keys are all those of reviewers.
+    struct FakeStore(Vec<Absence>);
+
+    impl KeyHolders for FakeStore {
+        fn holder(&self, _: &str) -> Result<Option<KeyHolder>, McpError> {
+            let claims = Claims { groups: vec!["db".into()], ..Claims::default() };
+            Ok(Some(KeyHolder { role: Role::Reviewer, claims: Some(Arc::new(claims)) }))
+        }
+        fn is_person_revoked(&self, _: &str) -> Result<bool, McpError> {
+            Ok(false)
+        }
+        fn revocations(&self) -> Result<u64, McpError> {
+            Ok(0)
+        }
+        fn refresh(&self) -> Result<(), McpError> {
+            Ok(())
+        }
+        fn absences(&self) -> Result<Vec<Absence>, McpError> {
+            Ok(self.0.clone())
+        }
+    }
+
+    #[test]
+    fn deputy_decides_for_groups_that_list_the_absent_person() {
+        let issuer = || "https://id.example".to_owned();
+        let groups = Groups::from([
+            ("claimed".to_owned(), vec![GroupMember::ClaimGroup { issuer: None, group: "db".into() }]),
+            ("listed".to_owned(), vec![GroupMember::Subject { issuer: issuer(), subject: "ada".into() }]),
+            ("other".to_owned(), vec![GroupMember::Subject { issuer: issuer(), subject: "Ada".into() }]),
+        ]);
+        let ada = Principal {
+            key_id: Some("person:ada".into()),
+            ..principal("https://id.example#ada", Role::Reviewer, None)
+        };
+        let (since, until) = (Timestamp::UNIX_EPOCH, Timestamp::from_second(100).unwrap());
+        let absence =
+            |deputy: &str| Absence { person: AbsentPerson::from_principal(&ada), deputy: deputy.into(), since, until };
+        let store = FakeStore(vec![absence("bob"), absence("https://id.example#ada")]);
+        let reviewers = Reviewers::new(&groups).with_keys(Arc::new(store));
+        let groups_at = |principal: &Principal, now| {
+            let deputyships = reviewers.deputyships(principal, now).unwrap();
+            deputyships.into_iter().flat_map(|deputyship| deputyship.groups).collect::<Vec<_>>()
+        };
+        let desk = principal("desk", Role::Reviewer, Some("bob"));
+        assert_eq!(groups_at(&desk, since), ["listed"]);
+        assert!(groups_at(&desk, until).is_empty());
+        assert!(groups_at(&ada, since).is_empty(), "nobody is their own deputy");
+        for role in [Role::Agent, Role::Viewer] {
+            assert!(groups_at(&Principal { role, ..desk.clone() }, since).is_empty());
+        }
     }
 }

@@ -13,8 +13,8 @@ use super::plan_view::{PlanPlace, plan_note};
 use crate::recheck::truncate_chars;
 use countersign_domain::{
     changes::{
-        Change, ChangeFault, ChangeState, Diff, DiffLine, LineOp, Operation, ReviewDecision, ReviewVerdict,
-        machine::SYSTEM, proposer_view::ProposerView, visible::has_visible_text,
+        AbsentPerson, Change, ChangeFault, ChangeState, Diff, DiffLine, LineOp, Operation, ReviewDecision,
+        ReviewVerdict, machine::SYSTEM, proposer_view::ProposerView, visible::has_visible_text,
     },
     text::plural,
 };
@@ -73,7 +73,13 @@ impl<'a> ChangeView<'a> {
             decisions: change
                 .decisions
                 .iter()
-                .map(|d| ReviewDecision { key_id: None, token: None, other_names: Vec::new(), ..d.clone() })
+                .map(|d| ReviewDecision {
+                    key_id: None,
+                    token: None,
+                    other_names: Vec::new(),
+                    deputy_for: d.deputy_for.as_ref().map(AbsentPerson::names_only),
+                    ..d.clone()
+                })
                 .collect(),
             fault,
             plan: change.plan.as_ref().map(PlanPlace::new),

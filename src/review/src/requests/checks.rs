@@ -10,7 +10,7 @@ use crate::{
     upkeep::expiry,
 };
 use countersign_domain::{
-    changes::{Change, ChangeState, machine::IllegalTransition, person::Person},
+    changes::{AbsentPerson, Change, ChangeState, machine::IllegalTransition, person::Person},
     principal::Principal,
 };
 use countersign_protocol::{ErrorKind, McpError};
@@ -55,17 +55,50 @@ pub(crate) fn check_comment(change: &Arc<Change>, comment: Option<&str>) -> Resu
     Err(refusal_error(ErrorKind::CommentRequired, message, change))
 }
 
+/// The right by which a reviewer decides on a change.
+pub(crate) enum ReviewerRight {
+    /// The terms admit the reviewer.
+    Own,
+    /// The reviewer is the deputy of an absent person.
+    Deputy(Box<AbsentPerson>),
+}
+
+/// Returns the right of the reviewer to decide on the change at this time, or `None` if there is none. Absences are read from the
+/// store, so that none counts that has ended at another node.
+pub(crate) fn find_right(
+    inner: &Inner,
+    reviewer: &Principal,
+    change: &Change,
+) -> Result<Option<ReviewerRight>, McpError> {
+    let now = inner.config.now();
+    let required = change.terms.reviewers_at(change.created_at, now);
+    let reviewers = &inner.config.reviewers;
+    if reviewers.may_decide(&required, reviewer) {
+        return Ok(Some(ReviewerRight::Own));
+    }
+    let mut absent: Vec<AbsentPerson> = reviewers
+        .deputyships(reviewer, now)?
+        .into_iter()
+        .filter(|deputyship| deputyship.groups.iter().any(|group| required.contains(&group.as_str())))
+        .map(|deputyship| deputyship.absence.person)
+        .filter(|person| !change.is_proposed_by(Person::from_absent(person)))
+        .collect();
+    // A deputy of several people approves for one who has not voted.
+    absent.sort_by_key(|person| !change.has_place_for_deputy_of(person));
+    Ok(absent.into_iter().next().map(|person| ReviewerRight::Deputy(Box::new(person))))
+}
+
 /// Rejects a reviewer whom the rule does not admit at this time.
 pub(crate) fn check_reviewer(
     inner: &Inner,
     reviewer: &Principal,
     change: &Arc<Change>,
-) -> Result<(), ChangeRequestError> {
+) -> Result<ReviewerRight, ChangeRequestError> {
+    if let Some(right) = find_right(inner, reviewer, change)? {
+        return Ok(right);
+    }
     let now = inner.config.now();
     let reviewers = change.terms.reviewers_at(change.created_at, now);
-    if inner.config.reviewers.may_decide(&reviewers, reviewer) {
-        return Ok(());
-    }
     let refused = refusal_error(ErrorKind::Forbidden, "The rule for this change asks for other reviewers", change)
         .with("reviewers", reviewers);
     Err(match change.terms.escalates_at(change.created_at).filter(|at| *at > now) {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::{
     checks::{
-        RequestResult, check_comment, check_decidable, check_request, check_reviewer, check_sign_in, is_proposer, load,
-        not_found_error, refusal_error, shutting_down_error, to_request_result, version_conflict_error,
-        wrong_state_error,
+        RequestResult, ReviewerRight, check_comment, check_decidable, check_request, check_reviewer, check_sign_in,
+        is_proposer, load, not_found_error, refusal_error, shutting_down_error, to_request_result,
+        version_conflict_error, wrong_state_error,
     },
     propose::shorten_reason,
     refresh::require_same_target,
@@ -167,7 +167,7 @@ pub(super) async fn check_decision(
     if approves && !change.may_be_approved_by(Person::from_principal(&reviewer)) {
         return refuse(inner, &change, IllegalTransition::SelfApproval).await;
     }
-    check_reviewer(inner, &reviewer, &change)?;
+    let right = check_reviewer(inner, &reviewer, &change)?;
     check_decidable(inner, &change, version).await?;
     if digest.is_some_and(|digest| digest != change.digest) {
         return Err(version_conflict_error(&change));
@@ -189,6 +189,10 @@ pub(super) async fn check_decision(
         key_id: reviewer.key_id.clone(),
         other_names: reviewer.other_names().to_vec(),
         token: TokenRights::from_principal(&reviewer),
+        deputy_for: match right {
+            ReviewerRight::Own => None,
+            ReviewerRight::Deputy(absent) => Some(*absent),
+        },
         verdict,
         comment,
         at: inner.config.now(),

@@ -6,7 +6,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::{
-    checks::{check_request, refusal_error, version_conflict_error},
+    checks::{ReviewerRight, check_request, find_right, refusal_error, version_conflict_error},
     decide::{check_decision, record_decision},
 };
 use crate::{ChangeDecision, ChangeRequestError, Changes, MAX_ID_BYTES, inner::Inner, store_error};
@@ -122,8 +122,12 @@ async fn decide_now(inner: &Inner, decision: PlanDecision) -> Result<Plan, Chang
         return not_pending("The plan is not complete: the agent has not sent its last call yet".into());
     }
     let waiting: Vec<&Arc<Change>> = plan.changes.iter().filter(|step| step.state.awaits_decision()).collect();
-    let own: Vec<&Arc<Change>> =
-        waiting.iter().copied().filter(|step| waits_for(inner, step, &reviewer, approves)).collect();
+    let mut own: Vec<&Arc<Change>> = Vec::new();
+    for step in waiting.iter().copied() {
+        if waits_for(inner, step, &reviewer, approves)? {
+            own.push(step);
+        }
+    }
     if own.is_empty() {
         let Some(step) = waiting.first() else { return not_pending("No step of the plan waits for a decision".into()) };
         let message = "No step of the plan waits for you: the rest is for other reviewers, or has your vote";
@@ -173,12 +177,15 @@ fn check_shown(
 }
 
 /// Returns `true` if a decision of this reviewer on the step is still open.
-fn waits_for(inner: &Inner, step: &Change, reviewer: &Principal, approves: bool) -> bool {
+fn waits_for(inner: &Inner, step: &Change, reviewer: &Principal, approves: bool) -> Result<bool, McpError> {
     let person = Person::from_principal(reviewer);
-    let has_voted = step
-        .decisions
-        .iter()
-        .any(|vote| vote.verdict == ReviewVerdict::Approve && Person::from_decision(vote).is_same_as(person));
-    let reviewers = step.terms.reviewers_at(step.created_at, inner.config.now());
-    inner.config.reviewers.may_decide(&reviewers, reviewer) && !(approves && has_voted)
+    let mut approvals = step.decisions.iter().filter(|vote| vote.verdict == ReviewVerdict::Approve);
+    if approves && approvals.any(|vote| vote.voters().any(|voter| voter.is_same_as(person))) {
+        return Ok(false);
+    }
+    Ok(match find_right(inner, reviewer, step)? {
+        None => false,
+        Some(ReviewerRight::Own) => true,
+        Some(ReviewerRight::Deputy(absent)) => !approves || step.has_place_for_deputy_of(&absent),
+    })
 }

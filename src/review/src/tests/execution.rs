@@ -166,6 +166,7 @@ async fn restart_leaves_running_unknown_and_runs_approved_once() {
             key_id: None,
             other_names: Vec::new(),
             token: None,
+            deputy_for: None,
             verdict: ReviewVerdict::Approve,
             comment: None,
             at: inner.config.now(),

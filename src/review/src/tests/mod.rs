@@ -3,6 +3,7 @@
 mod bounds;
 mod crashes;
 mod decisions;
+mod deputies;
 mod dialogues;
 mod edits;
 mod escalation;

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{ChangeRequestError, Proposal, testing::*, upkeep::votes};
 use countersign_domain::{
-    changes::{Change, ChangeState, ReviewVerdict, Terms},
+    changes::{Absence, Change, ChangeState, ReviewVerdict, Terms},
     policy::{KeyHolder, KeyHolders, Reviewers},
     principal::{Principal, Role},
 };
@@ -48,6 +48,9 @@ impl KeyHolders for RevocableKeys {
     }
     fn refresh(&self) -> Result<(), McpError> {
         Ok(())
+    }
+    fn absences(&self) -> Result<Vec<Absence>, McpError> {
+        Ok(Vec::new())
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
     statements::{facts, keys, people},
     stored_keys::StoredKeys,
 };
-use countersign_domain::principal::SecretHash;
+use countersign_domain::{changes::Absence, principal::SecretHash};
 
 /// The interval between refreshes of the copy. A revoked key therefore stops working within a second.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(200);
@@ -321,6 +321,18 @@ impl People for Keys {
         let ended = self.stored.revoke_person(name, now)?;
         self.person(name)?;
         Ok(ended)
+    }
+
+    fn absences(&self) -> Result<Vec<Absence>, StoreError> {
+        self.stored.absences()
+    }
+
+    fn put_absence(&self, absence: &Absence) -> Result<(), StoreError> {
+        self.stored.put_absence(absence)
+    }
+
+    fn end_absence(&self, person: &str, actor: &str) -> Result<bool, StoreError> {
+        self.stored.end_absence(person, actor)
     }
 
     fn use_token(

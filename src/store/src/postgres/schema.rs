@@ -29,6 +29,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0009_accounts.sql"),
     include_str!("migrations/0010_plans.sql"),
     include_str!("migrations/0011_key_creators.sql"),
+    include_str!("migrations/0012_absences.sql"),
 ];
 /// The first schema version that several gateways can share. A gateway with an older schema must end before the
 /// migration.

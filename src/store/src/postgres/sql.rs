@@ -26,6 +26,7 @@ impl Sql for ClientWrapper {
         rule_allows: "allows",
         policies: "SELECT NULL::text, value FROM facts WHERE name = ?1
                    UNION ALL SELECT id, policy FROM nodes WHERE policy <> ''",
+        find_table: "SELECT name::text FROM to_regclass(?1) AS name WHERE name IS NOT NULL",
     };
 
     async fn rows(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, StoreError> {

@@ -29,6 +29,7 @@ impl Sql for Connection {
                      ON CONFLICT (id) DO UPDATE SET \"over\" = excluded.\"over\", body = excluded.body",
         rule_allows: "json_extract(body, '$.verdict') = 'allow'",
         policies: "SELECT NULL, value FROM facts WHERE name = ?1",
+        find_table: "SELECT name FROM sqlite_schema WHERE type = 'table' AND name = ?1",
     };
 
     async fn rows(&self, sql: &str, values: &[Value<'_>]) -> Result<Vec<Row>, StoreError> {

@@ -57,12 +57,16 @@ mod tests {
     use crate::{
         CoveredCounts, PolicySnapshot, StoreBackend as _,
         keys::{ApiKey, Credentials as _},
+        people::People as _,
         sqlite::{
             SqliteStore,
             open::{create_with_migrations, open_writer},
         },
     };
-    use countersign_domain::principal::Role;
+    use countersign_domain::{
+        changes::{Absence, AbsentPerson},
+        principal::{Principal, Role},
+    };
 
     fn key(id: &str) -> ApiKey {
         ApiKey {
@@ -129,6 +133,25 @@ mod tests {
         assert_eq!(verification_error(dir.path()), "key k3 has no audit entry");
         conn.execute("DELETE FROM api_keys WHERE id IN ('k1', 'k3')", []).unwrap();
         assert_eq!(verification_error(dir.path()), "key k1 of audit entry 1 is gone");
+    }
+
+    #[test]
+    fn tampered_absences_are_detected_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let keys = crate::sqlite::keys::open(dir.path()).unwrap();
+        let person = AbsentPerson::from_principal(&Principal::new("Alice", Role::Reviewer));
+        let (since, until) = (Timestamp::UNIX_EPOCH, Timestamp::MAX);
+        keys.put_absence(&Absence { person, deputy: "bob".into(), since, until }).unwrap();
+        let conn = open_writer(dir.path()).unwrap();
+        conn.execute("UPDATE absences SET body = replace(body, 'bob', 'mallory')", []).unwrap();
+        assert_eq!(verification_error(dir.path()), "the absence of alice does not match audit entry 1");
+        conn.execute("UPDATE absences SET body = replace(body, 'mallory', 'bob')", []).unwrap();
+        conn.execute("INSERT INTO absences SELECT 'carol', body FROM absences", []).unwrap();
+        assert_eq!(verification_error(dir.path()), "the absence of carol has no audit entry");
+        conn.execute("DELETE FROM absences", []).unwrap();
+        assert_eq!(verification_error(dir.path()), "the absence of alice of audit entry 1 is gone");
+        conn.execute("DROP TABLE absences", []).unwrap();
+        assert_eq!(verification_error(dir.path()), "the absence of alice of audit entry 1 is gone");
     }
 
     #[tokio::test]

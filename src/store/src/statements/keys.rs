@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::{
-    accounts,
+    absences, accounts,
     people::{self, parse_claims, parse_session, to_json},
 };
 use crate::{
@@ -97,10 +97,19 @@ pub async fn insert<S: Sql>(db: &S, key: &ApiKey, hash: &SecretHash) -> Result<(
     db.execute(sql, values).await.map(drop)
 }
 
-/// Revokes a key, within the transaction of the audit entry, and removes the accounts of its owner if it was the last one. Returns
-/// the servers of these accounts, or `None` if there is no active key with the id. People of an identity provider need no key, so
-/// their accounts stay.
-pub async fn revoke<S: Sql>(db: &S, id: &str, at: Timestamp) -> Result<Option<Vec<String>>, StoreError> {
+/// What ended with a key.
+#[derive(Debug, Default)]
+pub struct EndedRights {
+    /// The servers of the removed accounts.
+    pub accounts: Vec<String>,
+    /// The people whose absences ended.
+    pub absences: Vec<String>,
+}
+
+/// Revokes a key, within the transaction of the audit entry, and ends the absences that it set. If it was the last one of its
+/// owner, it also removes their accounts, and ends the absences in which they are the deputy. Returns `None` if there is no active
+/// key with the id. People of an identity provider need no key, so these rights stay.
+pub async fn revoke<S: Sql>(db: &S, id: &str, at: Timestamp) -> Result<Option<EndedRights>, StoreError> {
     // The rows are locked, so that one of two keys that are revoked at the same time is the last one.
     let sql = format!(
         "SELECT coalesce(owner, name), id, revoked_at FROM api_keys
@@ -117,10 +126,12 @@ pub async fn revoke<S: Sql>(db: &S, id: &str, at: Timestamp) -> Result<Option<Ve
         owner = Some(key.get::<&str>(0)?);
         is_last &= key.get::<&str>(1)? == id || key.get::<Option<&str>>(2)?.is_some();
     }
-    match owner.filter(|owner| is_last && !is_subject_name(owner)) {
-        Some(owner) => accounts::remove_all_of(db, owner).await.map(Some),
-        None => Ok(Some(Vec::new())),
-    }
+    let owner = owner.filter(|owner| is_last && !is_subject_name(owner));
+    let accounts = match owner {
+        Some(owner) => accounts::remove_all_of(db, owner).await?,
+        None => Vec::new(),
+    };
+    Ok(Some(EndedRights { accounts, absences: absences::end_all_of(db, Some(id), owner).await? }))
 }
 
 pub async fn touch<S: Sql>(db: &S, id: &str, at: Timestamp) -> Result<(), StoreError> {

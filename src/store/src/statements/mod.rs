@@ -1,5 +1,6 @@
 //! Statements that both backends share: all statements except those that write changes and the audit trail.
 
+pub mod absences;
 pub mod accounts;
 pub mod bundles;
 pub mod changes;

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::accounts;
+use super::{absences, accounts};
 use crate::{
     StoreError,
+    coverage::PERSON_REVOKED,
     keys::parse_role,
     people::{ProviderSession, StoredPerson},
     sql::{Row, Sql},
@@ -18,8 +19,6 @@ use countersign_domain::{
     principal::{Claims, SecretHash},
 };
 
-/// The event of revoking a person.
-const PERSON_REVOKED: &str = "person_revoked";
 const SELECT: &str = "SELECT name, role, claims, updated_ms, revoked_ms FROM people";
 
 fn read_person(row: &Row) -> Result<StoredPerson, StoreError> {
@@ -96,7 +95,8 @@ pub async fn claim_refresh<S: Sql>(
     Ok(db.write(sql, values![id, last.as_millisecond(), now.as_millisecond()]).await? == 1)
 }
 
-/// Revokes a person and removes their accounts, within the caller's transaction. Returns the number of sign-ins that ended.
+/// Revokes a person, removes their accounts, and ends their absence and those in which they are the deputy, within the caller's
+/// transaction. Returns the number of sign-ins that ended.
 pub async fn revoke<S: Sql>(db: &S, name: &str, now: Timestamp) -> Result<u64, StoreError> {
     let sql = "INSERT INTO people (name, claims, updated_ms, revoked_ms) VALUES (?1, ?2, ?3, ?3)
                ON CONFLICT (name) DO UPDATE SET revoked_ms = coalesce(people.revoked_ms, excluded.revoked_ms)";
@@ -104,7 +104,8 @@ pub async fn revoke<S: Sql>(db: &S, name: &str, now: Timestamp) -> Result<u64, S
     db.execute(sql, values![name, &nothing, now.as_millisecond()]).await?;
     let ended = end_sign_ins(db, name).await?;
     let servers = accounts::remove_all_of(db, name).await?;
-    let details = json!({ "person": name, "signIns": ended, "accounts": servers }).to_string();
+    let absences = absences::end_all_of(db, None, Some(name)).await?;
+    let details = json!({ "person": name, "signIns": ended, "accounts": servers, "absences": absences }).to_string();
     db.append_entry(PERSON_REVOKED, TERMINAL, &details).await?;
     Ok(ended)
 }

@@ -6,11 +6,12 @@ use serde_json::{json, value::RawValue};
 
 use crate::{
     StoreError,
-    coverage::{CoveredRows, RowName, RowState, pin_hash, policy_hash, rule_hash},
+    coverage::{CoveredRows, RowName, RowState, absence_hash, pin_hash, policy_hash, rule_hash},
     policy_snapshots::NEWEST_POLICY_FACT,
     rows::parse_state,
     search::{AuditSearch, ENTRIES_PER_PAGE, FoundEntries, FoundEntry, MAX_SEARCHED_ENTRIES},
     sql::{Parameters, Row, Sql},
+    statements::keys::EndedRights,
     values,
 };
 use countersign_domain::changes::{audit::AuditEntry, digest::PartHasher};
@@ -163,9 +164,8 @@ fn key_hash(row: &Row) -> Result<String, StoreError> {
     Ok(hasher.finish())
 }
 
-/// Returns the details of an entry about a key, from the key's current row, with the servers at which accounts of its owner were
-/// removed.
-pub async fn key_details<S: Sql>(db: &S, id: &str, servers: &[String]) -> Result<String, StoreError> {
+/// Returns the details of an entry about a key, from the key's current row, with what ended with it.
+pub async fn key_details<S: Sql>(db: &S, id: &str, ended: &EndedRights) -> Result<String, StoreError> {
     let row = db.first(&format!("{SELECT_KEYS} WHERE id = ?1"), values![id]).await?;
     let row = row.ok_or_else(|| StoreError::BadRecord(format!("there is no key {id:?}")))?;
     let (name, role, owner): (&str, &str, Option<&str>) = (row.get(1)?, row.get(2)?, row.get(3)?);
@@ -174,8 +174,11 @@ pub async fn key_details<S: Sql>(db: &S, id: &str, servers: &[String]) -> Result
         key["createdBy"] = serde_json::from_str(creators).unwrap_or_default();
     }
     let mut details = json!({ "key": key, "row": key_hash(&row)? });
-    if !servers.is_empty() {
-        details["accounts"] = servers.into();
+    let EndedRights { accounts, absences } = ended;
+    for (member, names) in [("accounts", accounts), ("absences", absences)] {
+        if !names.is_empty() {
+            details[member] = names.as_slice().into();
+        }
     }
     Ok(details.to_string())
 }
@@ -206,6 +209,11 @@ pub async fn covered_rows<S: Sql>(db: &S, has_key_creators: bool) -> Result<Cove
     for row in db.rows(S::DIALECT.policies, values![NEWEST_POLICY_FACT]).await? {
         let name = row.get::<Option<String>>(0)?.map_or(RowName::NewestPolicy, RowName::NodePolicy);
         found.insert(name, RowState::new(policy_hash(row.get(1)?)));
+    }
+    if db.first(S::DIALECT.find_table, values!["absences"]).await?.is_some() {
+        for row in db.rows("SELECT person, body FROM absences", &[]).await? {
+            found.insert(RowName::Absence(row.get(0)?), RowState::new(absence_hash(row.get(1)?)));
+        }
     }
     Ok(found)
 }

@@ -161,3 +161,74 @@ pub(super) fn token_is_used_once(location_of: LocationOf) {
     assert!(use_at(2, 30));
     assert!(keys.sign_ins().unwrap().is_empty());
 }
+
+/// Returns the absence of the owner of a key.
+pub(super) fn absence(owner: &str, key: &str, deputy: &str) -> Absence {
+    let principal = Principal {
+        key_id: Some(key.into()),
+        owner: Some(owner.into()),
+        ..Principal::new(format!("{key} of {owner}"), Role::Reviewer)
+    };
+    let person = AbsentPerson::from_principal(&principal);
+    Absence { person, deputy: deputy.into(), since: time_at(1), until: time_at(100) }
+}
+
+/// Returns the events of the trail about keys, people and absences.
+fn events(location: &StoreLocation) -> Vec<String> {
+    let mut events = Vec::new();
+    let read = location.read_audit(|entry| -> Result<(), StoreError> {
+        events.push(entry.event.clone());
+        Ok(())
+    });
+    read.unwrap();
+    events
+}
+
+pub(super) fn absence_is_kept_until_it_ends(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let location = location_of(dir.path());
+    drop(location.open().unwrap());
+    let keys = location.credentials().unwrap();
+    keys.put_absence(&absence("Alice \u{c4}.", "key_1", "bob")).unwrap();
+    keys.put_absence(&absence("alice \u{e4}.", "key_2", "carol")).unwrap();
+    let other_node = location_of(dir.path()).credentials().unwrap();
+    keys.put_absence(&absence("bob", "key_3", "carol")).unwrap();
+    let expected = [absence("alice \u{e4}.", "key_2", "carol"), absence("bob", "key_3", "carol")];
+    assert_eq!(other_node.absences().unwrap(), expected, "a person has one absence, which other nodes see at once");
+    assert!(other_node.end_absence("BOB", "bob").unwrap() && !keys.end_absence("bob", "bob").unwrap());
+    assert_eq!(keys.absences().unwrap().len(), 1);
+    assert_eq!(events(&location), ["away", "away", "away", "back"]);
+    location.verify_audit(None).unwrap();
+}
+
+pub(super) fn revocation_ends_absences_and_deputyships(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let location = location_of(dir.path());
+    let store = location.open().unwrap();
+    let keys = location.credentials().unwrap();
+    for (number, id) in [(1, "key_1"), (2, "key_2")] {
+        keys.insert(&ApiKey { name: "Ann".into(), ..api_key(id, Role::Reviewer) }, &[number; 32]).unwrap();
+    }
+    let set_absences = || {
+        for (owner, key, deputy) in
+            [("ann", "key_1", "carol"), ("bob", "key_3", "ANN"), ("carol", "key_4", NAME), (NAME, "key_5", "dora")]
+        {
+            keys.put_absence(&absence(owner, key, deputy)).unwrap();
+        }
+    };
+    let absent = || keys.absences().unwrap().iter().map(|row| row.person.person().to_owned()).collect::<Vec<_>>();
+    set_absences();
+    assert!(keys.revoke("key_1", time_at(5)).unwrap());
+    assert_eq!(absent(), ["bob", "carol", NAME], "only the absence that the key set has ended");
+    assert!(keys.revoke("key_2", time_at(6)).unwrap());
+    assert_eq!(absent(), ["carol", NAME], "the last key of a deputy");
+    keys.revoke_person(NAME, time_at(7)).unwrap();
+    assert_eq!(absent(), [""; 0]);
+    location.verify_audit(None).unwrap();
+    set_absences();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(write_record(&*store, rule_record("restored", Vec::new()), true)).unwrap();
+    assert_eq!(absent(), [""; 0], "nobody knows which have ended since the backup");
+    store.close();
+    location.verify_audit(None).unwrap();
+}

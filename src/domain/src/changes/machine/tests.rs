@@ -65,6 +65,7 @@ fn vote(reviewer: &str, owner: Option<&str>, verdict: ReviewVerdict, version: u6
         key_id: None,
         other_names: Vec::new(),
         token: None,
+        deputy_for: None,
         verdict,
         comment: None,
         at: time_at(1),

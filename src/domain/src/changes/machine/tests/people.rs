@@ -1,6 +1,7 @@
 //! Tests of who may approve: neither the proposer nor anybody twice, with whatever account.
 
 use super::*;
+use crate::changes::AbsentPerson;
 use crate::principal::{Claims, person_key_id, subject_client_name, subject_name};
 
 #[test]
@@ -120,4 +121,81 @@ fn another_claim_of_the_proposer_forbids_approval() {
     let voted = approve(&two, first, &names).unwrap();
     assert_eq!(approve(&voted, second, &names).unwrap_err(), IllegalTransition::AlreadyVoted);
     assert_eq!(approve(&voted, second, &[]).unwrap().state, ChangeState::Approved);
+}
+
+#[test]
+fn deputy_and_absent_person_have_one_vote() {
+    let mut pending = change(ChangeState::Pending);
+    pending.terms.quorum = 3;
+    let approve = |change: &Change, name: &str, absent: Option<&str>| {
+        let deputy_for = absent.map(|name| AbsentPerson::from_principal(&principal_named("phone", Some(name))));
+        let vote = ReviewDecision { deputy_for, ..vote(name, None, ReviewVerdict::Approve, change.version) };
+        apply(change, ChangeEvent::Decide(vote), time_at(1)).map(|transition| transition.after)
+    };
+    let by_deputy = approve(&pending, "dora", Some("alice")).unwrap();
+    for (name, absent) in [
+        ("alice", None),
+        ("phone", None),
+        ("dora", None),
+        ("dora", Some("bob")),
+        ("erik", Some("Alice")),
+        ("erik", Some("dora")),
+    ] {
+        assert_eq!(
+            approve(&by_deputy, name, absent).unwrap_err(),
+            IllegalTransition::AlreadyVoted,
+            "{name} {absent:?}"
+        );
+    }
+    assert_eq!(approve(&by_deputy, "bob", None).unwrap().approvals(), 2);
+    let by_alice = approve(&pending, "alice", None).unwrap();
+    assert_eq!(approve(&by_alice, "dora", Some("alice")).unwrap_err(), IllegalTransition::AlreadyVoted);
+    assert_eq!(approve(&by_alice, "dora", Some("bob")).unwrap().approvals(), 2);
+}
+
+#[test]
+fn deputy_of_the_proposer_or_of_a_barred_editor_cannot_approve() {
+    let approve = |change: &Change, absent: AbsentPerson| {
+        let deputy_for = Some(absent);
+        let vote = ReviewDecision { deputy_for, ..vote("dora", None, ReviewVerdict::Approve, change.version) };
+        apply(change, ChangeEvent::Decide(vote), time_at(2)).map(|transition| transition.after.state)
+    };
+    let absent = |name: &str| AbsentPerson::from_principal(&principal_named(name, None));
+    let mut pending = change(ChangeState::Pending);
+    pending.proposer.owner = Some("carol".into());
+    assert_eq!(approve(&pending, absent("carol")), Err(IllegalTransition::SelfApproval));
+    assert_eq!(approve(&pending, absent("alice")), Ok(ChangeState::Approved));
+    // Not even where a person may approve what their own agent proposed.
+    let person = subject_name("https://id.example", "ada");
+    pending.terms.own_agents = true;
+    pending.proposer = Proposer {
+        principal: subject_client_name("https://id.example", "ada", "cli"),
+        owner: Some(person.clone()),
+        key_id: None,
+        claims: Some(Arc::default()),
+        ..pending.proposer
+    };
+    let signed_in = AbsentPerson { key_id: Some(person_key_id(&person)), ..absent(&person) };
+    assert_eq!(approve(&pending, signed_in), Err(IllegalTransition::SelfApproval));
+
+    let edited = apply(&change(ChangeState::Pending), edit_by("phone", Some("alice"), r#"{"a":1}"#), time_at(1));
+    let mut edited = edited.unwrap().after;
+    assert_eq!(approve(&edited, absent("alice")), Ok(ChangeState::Approved));
+    edited.terms.edit = Editing::Other;
+    assert_eq!(approve(&edited, absent("alice")), Err(IllegalTransition::EditedByApprover));
+}
+
+#[test]
+fn absent_person_can_undo_the_approval_of_their_deputy() {
+    let mut pending = change(ChangeState::Pending);
+    pending.terms.undo_for = 600;
+    let deputy_for = Some(AbsentPerson::from_principal(&principal_named("alice", None)));
+    let vote = ReviewDecision { deputy_for, ..vote("dora", None, ReviewVerdict::Approve, pending.version) };
+    let approved = apply(&pending, ChangeEvent::Decide(vote), time_at(1)).unwrap().after;
+    let undo = |name: &str| {
+        let event = ChangeEvent::Unapprove { reviewer: principal_named(name, None), all: false };
+        apply(&approved, event, time_at(2)).map(|transition| transition.after.state)
+    };
+    assert_eq!(undo("bob"), Err(IllegalTransition::NotAnApprover));
+    assert_eq!((undo("alice"), undo("dora")), (Ok(ChangeState::Pending), Ok(ChangeState::Pending)));
 }
