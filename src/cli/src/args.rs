@@ -147,7 +147,7 @@ pub enum Command {
     Health(ConnectArgs),
     /// Create, list and revoke API keys
     Keys(KeysArgs),
-    /// List and revoke the people who sign in with an identity provider
+    /// List and revoke the people who sign in with an identity provider, and tell others that you are away
     People(PeopleArgs),
     /// Back up the store to a file, even while its gateway runs
     ///

@@ -35,17 +35,35 @@ pub fn parse_since(text: &str) -> Result<Since, String> {
     }
 }
 
+/// Parses a moment in the future: a time, a day (its beginning in local time), or in how long it is.
+///
+/// # Errors
+/// Returns a message that names the accepted forms.
+pub fn parse_end(text: &str) -> Result<Timestamp, String> {
+    resolve_end(text, Timestamp::now()).ok_or_else(|| {
+        "write a time, like 2026-07-28T12:00:00Z or 2026-07-28, or in how long, like 8h or 3d".to_owned()
+    })
+}
+
+fn resolve_end(text: &str, now: Timestamp) -> Option<Timestamp> {
+    parse_date(text).or_else(|| now.checked_add(signed_duration(text)?).ok())
+}
+
 /// Resolves a text to a moment, relative to `now`.
 pub fn resolve(text: &str, now: Timestamp) -> Option<Timestamp> {
+    parse_date(text).or_else(|| now.checked_sub(signed_duration(text.strip_suffix(" ago").unwrap_or(text))?).ok())
+}
+
+fn parse_date(text: &str) -> Option<Timestamp> {
     if let Ok(time) = text.parse() {
         return Some(time);
     }
-    if let Ok(day) = text.parse::<Date>() {
-        return day.to_zoned(TimeZone::system()).ok().map(|zoned| zoned.timestamp());
-    }
-    let duration = text.strip_suffix(" ago").unwrap_or(text);
-    let duration = parse_duration(duration).ok()?;
-    now.checked_sub(SignedDuration::try_from(duration).ok()?).ok()
+    let day = text.parse::<Date>().ok()?;
+    day.to_zoned(TimeZone::system()).ok().map(|zoned| zoned.timestamp())
+}
+
+fn signed_duration(text: &str) -> Option<SignedDuration> {
+    SignedDuration::try_from(parse_duration(text).ok()?).ok()
 }
 
 #[cfg(test)]
@@ -72,6 +90,9 @@ mod tests {
         for invalid in ["", "7", "2", "yesterday", "-2h", "2 months", "99999999999d", "12:00"] {
             assert_eq!(at(invalid), None, "{invalid}");
         }
+        let end = |text: &str| super::resolve_end(text, now).map(|at| at.to_string());
+        assert_eq!(end("2026-07-28T12:00:00Z").as_deref(), Some("2026-07-28T12:00:00Z"));
+        assert_eq!((end("3d").as_deref(), end("2h ago")), (Some("2027-01-13T00:00:00Z"), None));
         assert_eq!(parse_since("42"), Ok(Since::Event(42)));
         assert!(matches!(parse_since("2h"), Ok(Since::Moment(_))));
         assert!(parse_since("soon").unwrap_err().contains("2h"));

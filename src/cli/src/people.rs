@@ -1,8 +1,9 @@
-//! `people list|revoke`: works directly on the store, also while its gateway runs.
+//! `people list|revoke`: works directly on the store, also while its gateway runs. `people away|back` asks the gateway.
 
 use jiff::Timestamp;
 
 use super::{
+    absence,
     args::storage::{PeopleArgs, PeopleCommand},
     exit::{Exit, Failure},
     location_from_settings,
@@ -16,14 +17,16 @@ use countersign_store::{
 };
 
 pub fn run(args: &PeopleArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let location = location_from_settings(&store_settings(&args.data)?)?;
-    let store = location.credentials()?;
+    let open_store =
+        || -> Result<_, Failure> { Ok(location_from_settings(&store_settings(&args.data)?)?.credentials()?) };
     match &args.command {
         PeopleCommand::List { json } => {
-            let people = store.people()?;
+            let people = open_store()?.people()?;
             if *json { print_json(&people, out)? } else { print_people(&people, out)? }
         }
-        PeopleCommand::Revoke { name } => revoke(&*store, name, out)?,
+        PeopleCommand::Revoke { name } => revoke(&*open_store()?, name, out)?,
+        PeopleCommand::Away(args) => return absence::set(args, out),
+        PeopleCommand::Back(args) => return absence::end(args, out),
     }
     Ok(Exit::Ok)
 }

@@ -7,7 +7,11 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Caller, Problem, body, json_ok};
+use super::{
+    Caller, Problem,
+    absence::{Absences, AbsentColleague, OwnAbsence, read_absences},
+    body, json_ok,
+};
 use countersign_auth::{
     OriginVerdict, ProviderSignIns,
     attempts::{AttemptSource, FailedAttempts},
@@ -190,6 +194,12 @@ struct Me<'a> {
     may_decide: bool,
     /// `true` if they may undo the approvals of others.
     may_undo_all: bool,
+    /// The caller's absence, while they are away.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    absence: Option<OwnAbsence>,
+    /// The absent people for whose groups the caller may decide as their deputy.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    deputy_for: Vec<AbsentColleague>,
 }
 
 /// Returns the caller's account and permissions.
@@ -198,6 +208,7 @@ struct Me<'a> {
 pub async fn me(caller: Caller, data: web::Data<SignInData>) -> HttpResponse {
     let principal = &*caller.principal;
     let Principal { name, role, key_id, .. } = principal;
+    let Absences { own, deputy_for } = read_absences(&caller, &data).await;
     json_ok(&Me {
         name,
         display_name: principal.display_name(),
@@ -208,5 +219,7 @@ pub async fn me(caller: Caller, data: web::Data<SignInData>) -> HttpResponse {
         groups: data.reviewers.groups_of(principal),
         may_decide: role.may_decide(),
         may_undo_all: *role == Role::Admin,
+        absence: own,
+        deputy_for,
     })
 }

@@ -211,7 +211,7 @@ pub async fn revoke(
 }
 
 /// Uses the store on another thread, because its calls block.
-async fn use_store<T: Send + 'static>(
+pub(super) async fn use_store<T: Send + 'static>(
     data: &SignInData,
     work: impl FnOnce(&dyn Credentials) -> Result<T, Problem> + Send + 'static,
 ) -> Result<T, Problem> {
@@ -224,7 +224,7 @@ fn invalid(error: &McpError) -> Problem {
     Problem::new(ErrorKind::ValidationFailed, error.message.clone())
 }
 
-fn unavailable(error: &StoreError) -> Problem {
+pub(super) fn unavailable(error: &StoreError) -> Problem {
     tracing::warn!(%error, "the keys cannot be read or written");
     Problem::from(error.to_mcp())
 }

@@ -6,6 +6,7 @@
 //! description.
 //! Handlers only translate: [`countersign_review`] decides what may happen to a change.
 
+pub mod absence;
 pub mod account;
 pub mod audit_export;
 pub mod body;
@@ -130,6 +131,15 @@ pub const ROUTES: &[Route] = &[
     route!(POST "/api/sign-in/back-channel-logout", identity_provider::back_channel_logout),
     route!(POST "/api/sign-out", account::sign_out),
     route!(READ "/api/me", account::me),
+    Route {
+        path: "/api/account/absence",
+        allow: "GET, HEAD, PUT, DELETE",
+        build: |r| {
+            r.route(web::put().to(absence::set))
+                .route(web::delete().to(absence::end))
+                .route(web::route().guard(get_or_head()).to(absence::get))
+        },
+    },
     route!(READ "/api/overview", overview::get),
     route!(READ "/api/first-steps", first_steps::get),
     route!(POST "/api/test-change", first_steps::propose_test_change),

@@ -21,15 +21,18 @@ use serde_json::{Map, Value, json};
 use utoipa::OpenApi;
 
 use super::{
-    account, audit_export, bundles, changes, decisions, events, events_ws, first_steps, identity_provider, keys, nodes,
-    overview, plans, policy, previews, problem_document::ProblemDocument, reload, rules, server_accounts, server_edits,
-    server_trials, servers, views, webhooks,
+    absence, account, audit_export, bundles, changes, decisions, events, events_ws, first_steps, identity_provider,
+    keys, nodes, overview, plans, policy, previews, problem_document::ProblemDocument, reload, rules, server_accounts,
+    server_edits, server_trials, servers, views, webhooks,
 };
 
 #[derive(OpenApi)]
 #[openapi(
     paths(
         get,
+        absence::get,
+        absence::set,
+        absence::end,
         account::sign_in,
         account::sign_out,
         account::me,

@@ -1,4 +1,4 @@
-//! Defines the commands that work on the stored data: `keys`, `people`, `backup`, `store` and `audit`.
+//! Defines the commands that work on the stored data: `keys`, `people` (which also sets an absence), `backup`, `store` and `audit`.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use clap::{
 };
 use jiff::Timestamp;
 
-use super::DataArgs;
+use super::{ConnectArgs, DataArgs};
 use crate::moment;
 use countersign_domain::{changes::export::ExportFormat, principal::Role};
 
@@ -71,6 +71,31 @@ pub enum PeopleCommand {
     ///
     /// NAME is that of `countersign people list`: ISSUER#SUBJECT. The person cannot sign in again.
     Revoke { name: String },
+    /// Let a deputy decide for your groups while you are away
+    ///
+    /// Until then, the deputy counts as a member of the groups of `policy.groups` that list you by name. They have one vote, in place
+    /// of yours, and none on changes that you or they proposed.
+    Away(AwayArgs),
+    /// End your absence. What your deputy has approved stays approved
+    Back(BackArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct AwayArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
+    /// The end, at most 60 days from now: a time, like 2026-07-28T12:00:00Z, a day (its beginning), or in how long, like 3d
+    #[arg(long, value_name = "WHEN", value_parser = moment::parse_end)]
+    pub until: Timestamp,
+    /// Somebody else who may decide on changes: an owner or a name of `countersign keys list`, or ISSUER#SUBJECT
+    #[arg(long, value_name = "NAME")]
+    pub deputy: String,
+}
+
+#[derive(Debug, Args)]
+pub struct BackArgs {
+    #[command(flatten)]
+    pub connect: ConnectArgs,
 }
 
 /// Parses the role of a key.

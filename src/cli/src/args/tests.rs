@@ -18,3 +18,22 @@ fn flags_without_a_command_belong_to_serve() {
     let Some(Command::Keys(keys)) = cli.unwrap().command else { panic!("not keys") };
     assert_eq!(keys.data.data, Some("/d".into()));
 }
+
+#[test]
+fn absence_is_set_at_the_gateway_of_a_data_directory() {
+    let parse = |args: &[&str]| {
+        let all = ["countersign", "people"].iter().chain(args);
+        Cli::try_parse_from(all).map(|cli| match cli.command {
+            Some(Command::People(people)) => people.command,
+            other => panic!("{other:?}"),
+        })
+    };
+    let set = parse(&["away", "--until", "2026-12-14T12:00:00Z", "--deputy", "bob", "--data", "/d", "--json"]).unwrap();
+    let storage::PeopleCommand::Away(away) = set else { panic!("not away") };
+    assert_eq!((away.until.to_string().as_str(), away.deputy.as_str()), ("2026-12-14T12:00:00Z", "bob"));
+    assert_eq!((away.connect.data.data, away.connect.json), (Some("/d".into()), true));
+    assert!(
+        parse(&["away", "--deputy", "bob"]).is_err() && parse(&["away", "--until", "soon", "--deputy", "b"]).is_err()
+    );
+    assert!(matches!(parse(&["back"]), Ok(storage::PeopleCommand::Back(_))));
+}

@@ -315,7 +315,7 @@ fn print_decisions(change: &Change, out: &mut Output) -> Result<(), Failure> {
         let comment =
             decision.comment.as_deref().filter(|c| !c.is_empty()).map(|c| format!(": {c}")).unwrap_or_default();
         let at = decision.at.strftime("%Y-%m-%d %H:%M:%SZ");
-        let text = format!(" by {}, version {}, {at}{comment}", decision.shown_name(), decision.version);
+        let text = format!(" by {}, version {}, {at}{comment}", decision.shown_voters(), decision.version);
         out.write_line(&one_line(&text))?;
     }
     Ok(())

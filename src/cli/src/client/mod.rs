@@ -313,6 +313,12 @@ impl Client {
         finish(&base, request.insert_header((header::CONTENT_TYPE, "application/json")).send_body(body)).await
     }
 
+    pub async fn put(&self, path: &[&str], body: &serde_json::Value) -> Result<ResponseBody, Refusal> {
+        let (base, request) = self.request(Method::PUT, path, &[]).await?;
+        let request = request.insert_header((header::CONTENT_TYPE, "application/json"));
+        finish(&base, request.send_body(body.to_string())).await
+    }
+
     /// Opens the event feed after `since`; the body of the response has no end.
     pub async fn feed(&self, since: Option<u64>) -> Result<ClientResponse<impl ByteStream + use<>>, Refusal> {
         let since = since.map(|seq| seq.to_string());

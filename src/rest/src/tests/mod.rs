@@ -1,5 +1,6 @@
 //! Tests the endpoints over real sockets, with real changes and a fake provider.
 
+mod absence;
 mod api;
 mod bundles;
 mod decisions;

@@ -109,6 +109,7 @@ async fn responses_match_the_description() {
     check("BundleContent", &endpoints.get(&path, &key).await.json());
     check("AuditPage", &endpoints.get("/api/audit", &key).await.json());
     check("Me", &endpoints.get("/api/me", &key).await.json());
+    check("AbsenceState", &endpoints.get("/api/account/absence", &key).await.json());
     check("Overview", &endpoints.get("/api/overview?range=30d", &key).await.json());
     check("FirstSteps", &endpoints.get("/api/first-steps", &key).await.json());
     let admin = endpoints.key("root", Role::Admin);

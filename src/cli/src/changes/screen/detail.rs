@@ -268,7 +268,7 @@ fn write_decisions(out: &mut DetailWriter, change: &Change) {
         };
         let comment =
             decision.comment.as_deref().filter(|c| !c.is_empty()).map_or_else(String::new, |c| format!(": {c}"));
-        let text = theme.visible(&format!(" by {} (version {}){comment}", decision.shown_name(), decision.version));
+        let text = theme.visible(&format!(" by {} (version {}){comment}", decision.shown_voters(), decision.version));
         out.prose(3, &[(word.to_owned(), style), (text, Style::new())]);
     }
     if !change.edits.is_empty() {

@@ -1,6 +1,7 @@
 //! Tests of the screen as text and of the keys, without a terminal.
 
 mod bundles;
+mod deputies;
 
 use std::collections::BTreeMap;
 
@@ -60,6 +61,7 @@ fn app(role: &str, changes: &[Change], size: (u16, u16)) -> App {
         other_names: vec!["https://id.example#alice".into()],
         groups: vec!["ops".into()],
         may_decide,
+        deputy_for: Vec::new(),
     };
     let mut app = App::new(me, Theme { colour: false, unicode: true }, now());
     app.size = size;
@@ -255,6 +257,10 @@ fn approval_is_not_offered_to_barred_reviewers() {
     let voted = json!({"terms": {"quorum": 2}, "decisions": [{
         "reviewer": "desk", "owner": "alice", "verdict": "approve", "at": "2027-01-01T00:01:00Z", "version": 1
     }]});
+    let voted_by_deputy = json!({"terms": {"quorum": 2}, "decisions": [{
+        "reviewer": "dora", "deputyFor": {"name": "desk", "owner": "alice"}, "verdict": "approve",
+        "at": "2027-01-01T00:01:00Z", "version": 1
+    }]});
     let not_asked = json!({"terms": {"reviewers": ["dba"]}});
     let escalating = json!({"terms": {"reviewers": ["dba"], "escalate": {"after": 9_000_000_000_u64, "to": ["ops"]}}});
     let blind = json!({"terms": {"previewRequired": true}, "preview": {"kind": "arguments"}});
@@ -264,6 +270,7 @@ fn approval_is_not_offered_to_barred_reviewers() {
         (owned, "with a key of the same owner as yours, so somebody else has to approve it."),
         (agent, "An agent proposed this change in your name, so somebody else has to approve it."),
         (voted, "You have approved this. One more approval is needed."),
+        (voted_by_deputy, "Your deputy has approved this for you. One more approval is needed."),
         (not_asked, "Under this rule only dba can decide, and you are not one of them."),
         (escalating, "Under this rule only dba can decide, and you are not one of them."),
         (blind, "The rule requires a preview and there is none"),

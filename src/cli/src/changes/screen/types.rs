@@ -29,6 +29,16 @@ pub struct CurrentUser {
     #[serde(default)]
     pub groups: Vec<String>,
     pub may_decide: bool,
+    /// The absent people whose deputy the current user is.
+    #[serde(default)]
+    pub deputy_for: Vec<AbsentColleague>,
+}
+
+/// An absent person, and the groups for which their deputy may decide.
+#[derive(Clone, Debug, Deserialize)]
+pub struct AbsentColleague {
+    pub name: String,
+    pub groups: Vec<String>,
 }
 
 impl CurrentUser {
@@ -41,14 +51,18 @@ impl CurrentUser {
         }
     }
 
-    /// Returns `true` if this person is one of the reviewers, directly or through a role or a group.
-    fn is_asked(&self, reviewers: &[&str]) -> bool {
+    /// Returns `true` if this person is one of the reviewers, directly or through a role or a group, or is the deputy of one who did
+    /// not propose the change.
+    fn is_asked(&self, reviewers: &[&str], proposer: Person<'_>) -> bool {
+        let is_deputy = |absent: &AbsentColleague| {
+            absent.groups.iter().any(|group| reviewers.contains(&group.as_str())) && !proposer.is_named(&absent.name)
+        };
         let includes_user = |name: &&str| match Role::parse(name) {
             Some(Role::Admin) => self.role == Role::Admin.as_str(),
             Some(_) => true,
             None => self.groups.iter().any(|group| group == name),
         };
-        reviewers.is_empty() || reviewers.iter().any(includes_user)
+        reviewers.is_empty() || reviewers.iter().any(includes_user) || self.deputy_for.iter().any(is_deputy)
     }
 
     /// Returns why the current user cannot approve a change that still needs approvals.
@@ -62,7 +76,7 @@ impl CurrentUser {
     pub fn approval_barrier(&self, entry: &ListedChange, now: Timestamp) -> Option<String> {
         let terms = &entry.terms;
         let reviewers = terms.reviewers_at(entry.created_at, now);
-        if !self.is_asked(&reviewers) {
+        if !self.is_asked(&reviewers, Person::from_proposer(&entry.proposer)) {
             let reviewers = reviewers.join(", ");
             return Some(format!("Under this rule only {reviewers} can decide, and you are not one of them."));
         }
@@ -77,13 +91,15 @@ impl CurrentUser {
             return Some(format!("{by}, so somebody else has to approve it."));
         }
         let mut votes = entry.decisions.iter().filter(|decision| decision.verdict == ReviewVerdict::Approve);
-        if votes.any(|vote| Person::from_decision(vote).may_be_same_as(self.person())) {
+        if let Some(vote) = votes.find(|vote| vote.voters().any(|voter| voter.may_be_same_as(self.person()))) {
+            let is_own = Person::from_decision(vote).may_be_same_as(self.person());
+            let by = if is_own { "You have approved this" } else { "Your deputy has approved this for you" };
             let quorum = usize::try_from(terms.quorum).unwrap_or(usize::MAX);
             let missing = match quorum.saturating_sub(entry.approvals()) {
                 1 => "One more approval is".to_owned(),
                 missing => format!("{missing} more approvals are"),
             };
-            return Some(format!("You have approved this. {missing} needed."));
+            return Some(format!("{by}. {missing} needed."));
         }
         // A key has no sign-in; the gateway checks that of a token.
         if terms.sign_in.is_some() && !is_subject_name(&self.name) {

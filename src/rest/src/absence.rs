@@ -1,0 +1,222 @@
+//! The caller's absence, during which a deputy whom they name may decide for their groups.
+//!
+//! People set and end only their own absence. An absence gives nobody a role, and the audit trail records it.
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{
+    Caller, Problem, SignInData, body, json_ok,
+    keys::{unavailable, use_store},
+};
+use countersign_domain::{
+    changes::{
+        Absence, AbsentPerson, MAX_ABSENCE,
+        person::{Person, names_match},
+    },
+    policy::{Deputyship, Reviewers},
+    principal::Principal,
+};
+use countersign_protocol::ErrorKind;
+use countersign_store::keys::Credentials;
+
+/// An absence of the caller.
+#[derive(Clone, Serialize, ToSchema)]
+pub(super) struct OwnAbsence {
+    /// The name of the deputy.
+    deputy: String,
+    since: Timestamp,
+    until: Timestamp,
+}
+
+/// An absent person whose deputy the caller is.
+#[derive(Clone, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct AbsentColleague {
+    name: String,
+    /// The name for people, if an identity provider gave one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    display_name: Option<String>,
+    /// The groups for which the caller may decide until then, except on changes that the absent person proposed.
+    groups: Vec<String>,
+    until: Timestamp,
+}
+
+/// The absence of the caller, and those of others in which the caller is the deputy.
+#[derive(Default)]
+pub(super) struct Absences {
+    pub own: Option<OwnAbsence>,
+    pub deputy_for: Vec<AbsentColleague>,
+}
+
+/// Reads the absences that concern the caller, or none if the store cannot be read.
+pub(super) async fn read_absences(caller: &Caller, data: &SignInData) -> Absences {
+    if !caller.principal.role.may_decide() {
+        return Absences::default();
+    }
+    let (principal, reviewers) = (caller.principal.clone(), data.reviewers.clone());
+    let read = use_store(data, move |store| {
+        let now = Timestamp::now();
+        let own = find_own(store, &principal, now)?;
+        let deputyships = reviewers.deputyships(&principal, now)?;
+        Ok(Absences { own, deputy_for: deputyships.into_iter().map(describe).collect() })
+    });
+    read.await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "the absences cannot be read");
+        Absences::default()
+    })
+}
+
+fn describe(Deputyship { absence, groups }: Deputyship) -> AbsentColleague {
+    let Absence { person, until, .. } = absence;
+    AbsentColleague { name: person.person().to_owned(), display_name: person.display_name, groups, until }
+}
+
+fn find_own(store: &dyn Credentials, principal: &Principal, now: Timestamp) -> Result<Option<OwnAbsence>, Problem> {
+    let absences = store.absences().map_err(|error| unavailable(&error))?;
+    let is_own = |absence: &Absence| absence.is_current(now) && names_match(absence.person.person(), principal.owner());
+    let own = absences.into_iter().find(is_own);
+    Ok(own.map(|Absence { deputy, since, until, .. }| OwnAbsence { deputy, since, until }))
+}
+
+/// A person whom the caller can name as their deputy.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct PossibleDeputy {
+    name: String,
+    /// The name for people, if an identity provider gave one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    display_name: Option<String>,
+}
+
+/// The caller's absence, and the people who can be their deputy.
+#[derive(Serialize, ToSchema)]
+struct AbsenceState {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    absence: Option<OwnAbsence>,
+    deputies: Vec<PossibleDeputy>,
+    /// The groups for which a deputy may decide: those of `policy.groups` that list the caller by name.
+    groups: Vec<String>,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct AbsenceRequest {
+    /// The end of the absence, at most 60 days from now.
+    until: Timestamp,
+    /// A person who may decide on changes: the owner of a key, the name of a key, or `ISSUER#SUBJECT`.
+    deputy: String,
+}
+
+/// Returns the caller's absence, and the people who can be their deputy.
+#[utoipa::path(get, path = "/api/account/absence", operation_id = "getAbsence", responses(
+    (status = 200, description = "The absence, if there is one", body = AbsenceState)))]
+pub async fn get(caller: Caller, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
+    let (principal, reviewers) = (caller.reviewer()?.clone(), data.reviewers.clone());
+    let state = use_store(&data, move |store| read_state(store, &reviewers, &principal)).await?;
+    Ok(json_ok(&state))
+}
+
+/// Sets the caller's absence, in place of an earlier one.
+///
+/// Until then, the deputy counts as a member of the groups of `policy.groups` that list the caller by name. The deputy has one vote,
+/// in place of the caller's, and none on changes that either of them proposed. The response is 422 if the end is not within the next
+/// 60 days, or if the deputy is the caller or may not decide on changes.
+#[utoipa::path(put, path = "/api/account/absence", operation_id = "setAbsence", request_body = AbsenceRequest,
+    responses((status = 200, description = "The absence", body = AbsenceState)))]
+pub async fn set(
+    caller: Caller,
+    request: HttpRequest,
+    payload: web::Payload,
+    data: web::Data<SignInData>,
+) -> Result<HttpResponse, Problem> {
+    let (principal, reviewers) = (caller.reviewer()?.clone(), data.reviewers.clone());
+    let body: AbsenceRequest = body::read_json(body::MAX_BODY_BYTES, &request, payload, data.request_timeout).await?;
+    let state = use_store(&data, move |store| {
+        let since = Timestamp::now();
+        if body.until <= since || body.until.duration_since(since) > MAX_ABSENCE {
+            return Err(invalid("an absence ends within the next 60 days"));
+        }
+        let deputy = find_deputy(store, &principal, &body.deputy)?;
+        let person = AbsentPerson::from_principal(&principal);
+        let absence = Absence { person, deputy, since, until: body.until };
+        store.put_absence(&absence).map_err(|error| unavailable(&error))?;
+        tracing::info!(person = principal.name, deputy = absence.deputy, until = %absence.until, "a person is away");
+        read_state(store, &reviewers, &principal)
+    })
+    .await?;
+    Ok(json_ok(&state))
+}
+
+/// Ends the caller's absence.
+///
+/// Approvals that the deputy has given stay valid. The response is 404 if the caller is not away.
+#[utoipa::path(delete, path = "/api/account/absence", operation_id = "endAbsence", responses(
+    (status = 200, description = "The absence has ended", body = AbsenceState), (status = 404)))]
+pub async fn end(caller: Caller, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
+    let (principal, reviewers) = (caller.principal.clone(), data.reviewers.clone());
+    let state = use_store(&data, move |store| {
+        if !store.end_absence(principal.owner(), &principal.name).map_err(|error| unavailable(&error))? {
+            return Err(Problem::new(ErrorKind::NotFound, "you are not away"));
+        }
+        tracing::info!(person = principal.name, "a person is back");
+        read_state(store, &reviewers, &principal)
+    })
+    .await?;
+    Ok(json_ok(&state))
+}
+
+fn read_state(store: &dyn Credentials, reviewers: &Reviewers, principal: &Principal) -> Result<AbsenceState, Problem> {
+    let absence = find_own(store, principal, Timestamp::now())?;
+    let mut deputies: Vec<PossibleDeputy> = Vec::new();
+    for colleague in deciding_colleagues(store, principal)? {
+        let name = colleague.owner();
+        let display_name = colleague.display_name().map(str::to_owned);
+        match deputies.iter_mut().find(|known| names_match(&known.name, name)) {
+            Some(known) => known.display_name = known.display_name.take().or(display_name),
+            None => deputies.push(PossibleDeputy { name: name.to_owned(), display_name }),
+        }
+    }
+    deputies.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(AbsenceState { absence, deputies, groups: reviewers.listed_groups_of(principal) })
+}
+
+/// Returns the accounts of other people that may decide on changes.
+fn deciding_colleagues(store: &dyn Credentials, principal: &Principal) -> Result<Vec<Principal>, Problem> {
+    let keys = store.list().map_err(|error| unavailable(&error))?;
+    let people = store.people().map_err(|error| unavailable(&error))?;
+    let of_keys = keys.into_iter().filter(|key| key.revoked_at.is_none()).map(|key| Principal {
+        key_id: Some(key.id),
+        owner: key.owner,
+        ..Principal::new(key.name, key.role)
+    });
+    let accounts = of_keys.chain(people.iter().filter_map(|person| person.principal()));
+    let own = Person::from_principal(principal);
+    let is_colleague =
+        |account: &Principal| account.role.may_decide() && !Person::from_principal(account).may_be_same_as(own);
+    Ok(accounts.filter(is_colleague).collect())
+}
+
+/// Returns the one person whom a name denotes.
+fn find_deputy(store: &dyn Credentials, principal: &Principal, name: &str) -> Result<String, Problem> {
+    if Person::from_principal(principal).may_be_same_as(Person::from_name(name)) {
+        return Err(invalid("nobody can be their own deputy"));
+    }
+    let colleagues = deciding_colleagues(store, principal)?;
+    let mut named = colleagues.iter().filter(|account| Person::from_principal(account).is_named(name));
+    let Some(first) = named.next() else {
+        return Err(invalid(
+            "the deputy must be somebody else who has a key that may decide on changes, or who has signed in",
+        ));
+    };
+    if named.any(|account| !names_match(account.owner(), first.owner())) {
+        return Err(invalid("several people have keys with this name; give the owner of the key"));
+    }
+    Ok(first.owner().to_owned())
+}
+
+fn invalid(message: &'static str) -> Problem {
+    Problem::new(ErrorKind::ValidationFailed, message)
+}
