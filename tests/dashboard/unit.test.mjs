@@ -19,7 +19,7 @@ import { auditRequest, isNarrowed, readAuditFilter } from '../../src/rest/assets
 import { splitFields } from '../../src/rest/assets/js/ui/callargs.js';
 import { columns, emphasis, foldEqual, pairUp } from '../../src/rest/assets/js/ui/difflines.js';
 import { spanOf } from '../../src/rest/assets/js/ui/export.js';
-import { isBarredAsProposer, isReviewerOf, reviewersOf } from '../../src/rest/assets/js/ui/terms.js';
+import { hasVoted, isApprovedByDeputy, isBarredAsProposer, isReviewerOf, representedBy, reviewersOf } from '../../src/rest/assets/js/ui/terms.js';
 import { hasRecipe, unannotatedTools } from '../../src/rest/assets/js/ui/tools.js';
 import { truncatedLength } from '../../src/rest/assets/js/ui/longtext.js';
 import { checkLinks } from '../../src/rest/assets/js/views/audit.js';
@@ -474,4 +474,19 @@ test('the history offers no undecided state', () => {
   assert.ok(!HISTORY_STATES.includes('pending') && !HISTORY_STATES.includes('stale') && HISTORY_STATES.includes('outcome_unknown'));
   assert.equal(readFilter(new URLSearchParams('state=pending'), HISTORY_STATES).state, '');
   assert.equal(readFilter(new URLSearchParams('state=pending')).state, 'pending');
+});
+
+test('a deputy decides for the groups of somebody who is away and did not propose the change', () => {
+  const until = new Date(Date.now() + 60_000).toISOString();
+  const me = { name: 'bob', owner: 'bob', mayDecide: true, role: 'reviewer', groups: [], deputyFor: [{ name: 'alice', groups: ['dba'], until }] };
+  const change = (reviewers, proposer = 'robot') => ({ proposer: { principal: proposer }, terms: { reviewers }, decisions: [] });
+  const represented = (of, user = me) => representedBy(of, user).map(({ name }) => name);
+  assert.deepEqual([represented(change(['dba'])), isReviewerOf(change(['dba']), me)], [['alice'], true]);
+  for (const [of, user] of [
+    [change(['dba'], 'alice'), me], [change(['admin']), me], [change(['oncall']), me], [change(['dba']), { ...me, mayDecide: false }],
+    [change(['dba']), { ...me, deputyFor: [{ ...me.deputyFor[0], until: new Date(Date.now() - 1000).toISOString() }] }],
+  ]) assert.deepEqual([represented(of, user), isReviewerOf(of, user)], [[], false], JSON.stringify([of, user]));
+  assert.deepEqual(represented(change(['reviewer'])), [], 'a right of their own');
+  const voted = { decisions: [{ verdict: 'approve', reviewer: 'bob', deputyFor: { name: 'laptop', owner: 'alice' } }] };
+  assert.deepEqual([isApprovedByDeputy(voted, { name: 'alice' }), isApprovedByDeputy(voted, { name: 'carol' }), hasVoted(voted, me)], [true, false, true]);
 });

@@ -11,11 +11,12 @@ import { t } from './core/locale.js';
 import { queueNotification } from './core/notify.js';
 import { go, parseRoute, replaceRoute, routeTo } from './core/router.js';
 import { isBroken, reviewCount } from './core/serverstate.js';
-import { count, quote, short } from './core/text.js';
+import { count, short } from './core/text.js';
 import { nextTheme, theme } from './core/theme.js';
 import { now } from './core/time.js';
 import { Triage } from './core/triage.js';
 import { eventName, HISTORY_STATES, INBOX_STATES } from './core/vocab.js';
+import { AccountButton } from './ui/absence.js';
 import { openHelp } from './ui/help.js';
 import { languageMenu } from './ui/language.js';
 import { isBarredAsProposer, isReviewerOf } from './ui/terms.js';
@@ -56,6 +57,7 @@ function viewLinks() {
 
 export class App {
   element;
+  #account;
   #api;
   #me;
   #keys;
@@ -98,6 +100,7 @@ export class App {
       main: h('main', { id: 'main', tabindex: '-1' }),
       theme: h('button', { type: 'button', class: 'ghost icon-only', onclick: () => this.#switchTheme() }),
     };
+    this.#account = new AccountButton({ api, me });
     this.#reload = new ReloadBar({ api, me });
     this.#undos = new UndoStack({ undo: (id, version) => api.undo(id, version), undone: (answer) => this.#applyUndo(answer) });
     this.element = h('div', { class: 'app' },
@@ -107,7 +110,7 @@ export class App {
         this.#parts.nav,
         h('div', { class: 'top-right' }, this.#parts.state, this.#parts.theme, languageMenu(),
           h('button', { type: 'button', class: 'ghost icon-only wide-only', 'aria-label': t('shell.shortcuts'), title: t('shell.shortcutsTitle'), onclick: openHelp }, icon('keyboard')),
-          h('div', { class: 'me' }, h('span', { class: 'me-name' }, quote(me.displayName ?? me.name, 30)), h('span', { class: 'me-role' }, quote(me.role, 20))),
+          this.#account.element,
           h('button', { type: 'button', class: 'ghost signout', title: t('shell.signOut'), onclick: signOut }, icon('leave'), h('span', null, t('shell.signOut'))))),
       this.#parts.banner, this.#reload.element, this.#parts.main, this.#undos.element);
     this.#paintThemeButton();
@@ -287,6 +290,7 @@ export class App {
 
   // Reads what else waits for a reviewer: definitions of tools, and the configuration.
   async #poll() {
+    this.#account.refresh();
     this.#reload.load(this.#abort.signal);
     try {
       const servers = await this.#api.servers(this.#abort.signal);

@@ -240,6 +240,19 @@ export class Api {
     return (await this.#call('GET', `/api/overview?range=${range}`, { signal })).value;
   }
 
+  /** Returns the absence of the user, if there is one, and who can be their deputy: `{absence, deputies, groups}`. */
+  async absence() {
+    return (await this.#call('GET', '/api/account/absence')).value;
+  }
+
+  async setAbsence({ until, deputy }) {
+    return (await this.#call('PUT', '/api/account/absence', { body: { until, deputy } })).value;
+  }
+
+  async endAbsence() {
+    return (await this.#call('DELETE', '/api/account/absence')).value;
+  }
+
   /** Returns all keys, newest first. */
   async keys(signal) {
     return (await this.#call('GET', '/api/keys', { signal })).value;

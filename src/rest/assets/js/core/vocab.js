@@ -68,6 +68,8 @@ export const EVENTS = {
   server_edit_refused: { label: t('vocab.event.server_edit_refused'), icon: 'cross', tone: 'red' },
   key_created: { label: t('vocab.event.key_created'), icon: 'person', tone: 'accent' },
   key_revoked: { label: t('vocab.event.key_revoked'), icon: 'undo', tone: 'amber' },
+  away: { label: t('vocab.event.away'), icon: 'clock', tone: 'amber' },
+  back: { label: t('vocab.event.back'), icon: 'check', tone: 'grey' },
   person_revoked: { label: t('vocab.event.person_revoked'), icon: 'undo', tone: 'amber' },
   account_connected: { label: t('vocab.event.account_connected'), icon: 'check', tone: 'accent' },
   account_disconnected: { label: t('vocab.event.account_disconnected'), icon: 'unplugged', tone: 'amber' },
@@ -96,7 +98,7 @@ export const EVENT_GROUPS = [
   [t('vocab.events.changes'), ['created', 'failing_call_returned', 'escalated', 'edited', 'stale', 'refreshed', 'withdrawn', 'expired']],
   [t('vocab.events.execution'), ['executing', 'asked', 'answered', 'applied', 'failed', 'outcome_unknown', 'late_result', 'settled', 'verified']],
   [t('vocab.events.standingRules'), ['standing_rule_created', 'standing_rule_revoked', 'standing_rule_expired', 'standing_rule_orphaned', 'standing_rule_used', 'standing_rules_used']],
-  [t('vocab.events.configuration'), ['configuration_accepted', 'configuration_refused', 'configuration_started', 'servers_edited', 'server_tried', 'server_trial_requested', 'server_trial_refused', 'server_edit_requested', 'server_edit_accepted', 'server_edit_refused', 'key_created', 'key_revoked', 'person_revoked', 'account_connected', 'account_disconnected', 'policy_recorded', 'records_anchored', 'redacted', 'restored']],
+  [t('vocab.events.configuration'), ['configuration_accepted', 'configuration_refused', 'configuration_started', 'servers_edited', 'server_tried', 'server_trial_requested', 'server_trial_refused', 'server_edit_requested', 'server_edit_accepted', 'server_edit_refused', 'key_created', 'key_revoked', 'person_revoked', 'away', 'back', 'account_connected', 'account_disconnected', 'policy_recorded', 'records_anchored', 'redacted', 'restored']],
   [t('vocab.events.definitions'), ['definitions_seen', 'definitions_accepted', 'definitions_accepted_as_reads', 'definitions_bound', 'definitions_revoked']],
 ];
 

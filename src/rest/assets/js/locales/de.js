@@ -28,6 +28,7 @@ import vocab from './de/vocab.js';
 import webhooks from './de/webhooks.js';
 
 // Parts of pages.
+import absence from './de/absence.js';
 import common from './de/common.js';
 import controls from './de/controls.js';
 import decision from './de/decision.js';
@@ -61,6 +62,7 @@ export default {
   ...webhooks,
 
   // Parts of pages.
+  ...absence,
   ...common,
   ...controls,
   ...decision,

@@ -19,6 +19,7 @@ import vocab from './en/vocab.js';
 import webhooks from './en/webhooks.js';
 
 // Parts of pages.
+import absence from './en/absence.js';
 import common from './en/common.js';
 import controls from './en/controls.js';
 import decision from './en/decision.js';
@@ -52,6 +53,7 @@ export default {
   ...webhooks,
 
   // Parts of pages.
+  ...absence,
   ...common,
   ...controls,
   ...decision,

@@ -16,7 +16,7 @@ import { factOf, nameOfTarget } from './facts.js';
 import { jsonBlock } from './json.js';
 import { lineDiff } from './lines.js';
 import { longText } from './longtext.js';
-import { computesEffect, previewNote, quorumLine, termsLine } from './terms.js';
+import { computesEffect, deputyNote, previewNote, quorumLine, termsLine } from './terms.js';
 import { waitsFor } from './timeline.js';
 
 /** Builds the badges, the title and the proposer. The heading takes the focus when a change is opened. */
@@ -97,7 +97,7 @@ export function outcome(change) {
     change.waitsFor && h('p', null, waitsFor(change.waitsFor), '.'),
     change.fault && h('div', { class: 'outcome-fault' }, h('code', null, quote(change.fault.code, 60)), longText(change.fault.message, { chars: 800, lines: 10 })),
     last && h('p', { class: 'outcome-who' }, parts(last.verdict === 'approve' ? 'detail.approvedBy' : 'detail.rejectedBy', {
-      people: [...earlierApprovals, last].map((d, n) => [n > 0 && ', ', h('strong', null, quote(reviewerName(d), 60))]), time: h('span', { class: 'quiet' }, time(last.at)),
+      people: [...earlierApprovals, last].map((d, n) => [n > 0 && ', ', h('strong', null, quote(reviewerName(d), 60)), deputyNote(d)]), time: h('span', { class: 'quiet' }, time(last.at)),
     })),
     last?.comment && h('blockquote', null, longText(last.comment, { chars: 800, lines: 10 })),
     verification(change));

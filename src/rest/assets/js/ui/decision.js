@@ -10,7 +10,7 @@ import { hasRowsBeyond } from '../core/rowtable.js';
 import { count, quote, visibleString } from '../core/text.js';
 import { PRESS_GUARD_MS, time, until } from '../core/time.js';
 import { isDecidable } from '../core/vocab.js';
-import { approvalsOf, hasVoted, isReviewerOf, isBarredAsProposer, reviewersOf, showsEffect } from './terms.js';
+import { approvalsOf, hasVoted, isApprovedByDeputy, isReviewerOf, isBarredAsProposer, representedBy, reviewersOf, showsEffect } from './terms.js';
 import { isUndoable } from './undo.js';
 
 // A faster second press is part of a double click.
@@ -185,6 +185,7 @@ export class DecisionBar {
       const byOther = claims ? 'decision.ownAgent' : 'decision.ownKey';
       return ['person', t(principal === this.#me.name ? 'core.api.ownChange' : byOther)];
     }
+    if (isApprovedByDeputy(change, this.#me)) return ['check', t('absence.approvedForYou')];
     if (hasVoted(change, this.#me)) {
       return ['check', t('decision.youApproved', { count: change.terms.quorum - approvalsOf(change).length })];
     }
@@ -193,7 +194,7 @@ export class DecisionBar {
   }
 
   #mayUndo() {
-    return isUndoable(this.#change) && (this.#me.mayUndoAll || hasVoted(this.#change, this.#me));
+    return isUndoable(this.#change) && (this.#me.mayUndoAll || hasVoted(this.#change, this.#me) || isApprovedByDeputy(this.#change, this.#me));
   }
 
   // Returns true if a required comment is missing, and moves the focus there.
@@ -319,6 +320,10 @@ export class DecisionBar {
     }
     const obstacle = change.state === 'pending' && this.#obstacle();
     if (obstacle) return h('p', { class: 'decision-note' }, icon(obstacle[0]), h('span', null, obstacle[1]));
+    const represented = this.#mode === 'idle' ? representedBy(change, this.#me) : [];
+    if (represented.length) {
+      return h('p', { class: 'decision-note' }, icon('person'), h('span', null, parts('absence.decidesFor', { names: represented.slice(0, 8).map(({ name, displayName }, n) => [n > 0 && t('absence.or'), h('strong', null, quote(displayName ?? name, 60))]) })));
+    }
     if (this.#mode === 'reject') {
       return h('p', { class: 'decision-note' }, icon('cross'), h('span', null, parts('decision.rejectKeys', { send: t('core.key.ctrlEnter').split(' ').map((key, n) => [n > 0 && ' ', h('kbd', null, key)]), cancel: h('kbd', null, 'Esc') })));
     }

@@ -244,7 +244,7 @@ export class Detail {
     return h('span', { class: 'detail-actions' },
       isReviewer && isDecidable(change.state) && mayEdit(change.terms) && button('edit', 'pencil', t('detail.edit'), 'e', () => this.edit()),
       // A rule outlasts the change, so an escalation does not let anybody create one.
-      isReviewerOf({ terms: change.terms }, this.#me) && button('rule', 'rule', t('detail.createRule'), null, () => this.#rule()),
+      isReviewerOf({ terms: change.terms }, { ...this.#me, deputyFor: [] }) && button('rule', 'rule', t('detail.createRule'), null, () => this.#rule()),
       button('print', 'print', t('detail.print'), null, () => {
         this.#unfold();
         print();

@@ -51,18 +51,32 @@ export function reviewersOf(change) {
   return at === null || at > now() ? reviewers : [...new Set([...reviewers, ...change.terms.escalate.to])];
 }
 
-/** Returns true if this user may decide now: the rule names no reviewers, or a role or group of the user. */
+/** Returns true if this user may decide now: the rule names no reviewers, or a role or group of the user or of an absent person whose deputy they are. */
 export function isReviewerOf(change, me) {
   const reviewers = reviewersOf(change);
   if (!me.mayDecide) return false;
-  return reviewers.length === 0 || reviewers.some((name) => (name === 'admin' ? me.role === 'admin' : ROLES.includes(name) || (me.groups ?? []).includes(name)));
+  return reviewers.length === 0 || reviewers.some((name) => isIn(name, me)) || representedBy(change, me).length > 0;
+}
+
+const isIn = (name, me) => (name === 'admin' ? me.role === 'admin' : ROLES.includes(name) || (me.groups ?? []).includes(name));
+
+/** Returns the absent people in whose place the user may decide, because they may not decide themselves. */
+export function representedBy(change, me) {
+  const reviewers = reviewersOf(change);
+  if (!me.mayDecide || reviewers.length === 0 || reviewers.some((name) => isIn(name, me))) return [];
+  return (me.deputyFor ?? []).filter(({ name, groups, until }) => Date.parse(until) > now() && groups.some((group) => reviewers.includes(group)) && !isOwn(change, { name }));
 }
 
 /** Returns true if reviewers may edit the arguments. Events of older changes contain `false`. */
 export const mayEdit = ({ edit }) => edit !== 'forbidden' && edit !== false;
 
+const isVoter = ({ owner, reviewer, name = reviewer }, me) => (owner ?? name) === (me.owner ?? me.name) || name === me.name;
+
 /** Returns true if the user has approved the change, even with another key. */
-export const hasVoted = (change, me) => approvalsOf(change).some((d) => (d.owner ?? d.reviewer) === (me.owner ?? me.name) || d.reviewer === me.name);
+export const hasVoted = (change, me) => approvalsOf(change).some((d) => isVoter(d, me));
+
+/** Returns true if a deputy has approved the change in place of the user. */
+export const isApprovedByDeputy = (change, me) => approvalsOf(change).some(({ deputyFor }) => deputyFor && isVoter(deputyFor, me));
 
 /** Shows the requirements beyond one approval by any reviewer, or returns null. */
 export function termsLine(change) {
@@ -103,9 +117,12 @@ export function quorumLine(change) {
     h('span', { class: 'votes', 'aria-hidden': 'true' }, marks),
     h('span', null, parts(votes.length > 0 ? 'decision.givenBy' : 'decision.given', {
       number: h('strong', null, t('decision.givenOf', { given: count(Math.min(votes.length, quorum)), quorum: count(quorum) })),
-      people: votes.map((d, n) => [n > 0 && ', ', quote(reviewerName(d), 60), h('span', { class: 'quiet' }, ' ', time(d.at))]),
+      people: votes.map((d, n) => [n > 0 && ', ', quote(reviewerName(d), 60), deputyNote(d), h('span', { class: 'quiet' }, ' ', time(d.at))]),
     })));
 }
+
+/** Names the absent person in whose place a reviewer decided, or returns null. */
+export const deputyNote = ({ deputyFor }) => (deputyFor ? [' ', parts('absence.for', { name: quote(deputyFor.displayName ?? deputyFor.owner ?? deputyFor.name, 60) })] : null);
 
 /** Returns true if the preview has the state after the call, and not only the state now. */
 export const computesEffect = ({ preview, diff }) => preview?.kind !== 'before_after' || (diff?.fields ?? []).some(({ field }) => /^\$(?:content|rows)/.test(field));

@@ -20,7 +20,7 @@ export function timeline(entries, change) {
     return h('li', { class: `tone-${tone}` },
       h('span', { class: 'dot' }, icon(name)),
       h('div', { class: 'timeline-body' },
-        h('p', null, h('strong', null, actor(entry.actor)), ` ${visibleString(label)} `, h('span', { class: 'quiet nowrap' }, time(entry.at))),
+        h('p', null, h('strong', null, actor(entry.actor)), ` ${visibleString(label)} `, entry.details?.deputyFor && [parts('absence.for', { name: quote(String(entry.details.deputyFor), 60) }), ' '], h('span', { class: 'quiet nowrap' }, time(entry.at))),
         entry.details?.rule?.id && h('p', { class: 'quiet' }, ruleLine(entry.details.rule)),
         comment && h('blockquote', null, longText(String(comment), { chars: 600, lines: 8 })),
         details(entry, entry.from ? null : change.proposer)));

@@ -64,6 +64,8 @@ export default {
   'vocab.event.server_edit_refused': 'hat das Speichern eines Servers abgelehnt',
   'vocab.event.key_created': 'hat einen Schlüssel angelegt',
   'vocab.event.key_revoked': 'hat einen Schlüssel widerrufen',
+  'vocab.event.away': 'ist abwesend und wird vertreten',
+  'vocab.event.back': 'ist zurück',
   'vocab.event.person_revoked': 'hat einer Person den Zugang entzogen',
   'vocab.event.account_connected': 'hat ein Konto bei einem Server verbunden',
   'vocab.event.account_disconnected': 'hat ein Konto bei einem Server getrennt',

@@ -64,6 +64,8 @@ export default {
   'vocab.event.server_edit_refused': 'refused to save a server',
   'vocab.event.key_created': 'created a key',
   'vocab.event.key_revoked': 'revoked a key',
+  'vocab.event.away': 'is away, with a deputy',
+  'vocab.event.back': 'is back',
   'vocab.event.person_revoked': 'revoked a person',
   'vocab.event.account_connected': 'connected an account at a server',
   'vocab.event.account_disconnected': 'disconnected an account at a server',

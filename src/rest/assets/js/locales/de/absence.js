@@ -1,0 +1,26 @@
+// Absences and deputies.
+
+export default {
+  'absence.account': 'Konto',
+  'absence.away': 'Abwesend',
+  'absence.title': 'Abwesenheit',
+  'absence.loading': 'Wird geladen …',
+  'absence.choose': 'Bitte wählen …',
+  'absence.deputy': 'Vertretung',
+  'absence.until': 'Bis',
+  'absence.limit': 'Höchstens {days} Tage ab jetzt.',
+  'absence.start': 'Abwesenheit beginnen',
+  'absence.change': 'Ändern',
+  'absence.back': 'Ich bin zurück',
+  'absence.close': 'Schließen',
+  'absence.isAway': 'Sie sind abwesend. {name} vertritt Sie.',
+  'absence.isBack': 'Sie sind zurück.',
+  'absence.state': 'Sie sind bis {until} abwesend ({time}). {name} vertritt Sie.',
+  'absence.explanation': 'Solange Sie abwesend sind, darf Ihre Vertretung für die Gruppen entscheiden, in denen Sie mit Namen stehen: {groups}. Sie hat eine Stimme anstelle der Ihren, und keine bei dem, was Sie oder sie selbst vorgeschlagen haben.',
+  'absence.noGroups': 'Sie stehen in keiner Gruppe der Richtlinie mit Namen. Eine Vertretung könnte daher nicht mehr entscheiden als zuvor.',
+  'absence.nobody': 'Außer Ihnen darf niemand über Änderungen entscheiden. Daher kann Sie niemand vertreten.',
+  'absence.for': 'für {name}',
+  'absence.decidesFor': 'Sie entscheiden in Vertretung von {names}.',
+  'absence.or': ' oder ',
+  'absence.approvedForYou': 'Ihre Vertretung hat dies für Sie freigegeben.',
+};

@@ -1,0 +1,26 @@
+// Absences and deputies.
+
+export default {
+  'absence.account': 'Account',
+  'absence.away': 'Away',
+  'absence.title': 'Out of office',
+  'absence.loading': 'Loading…',
+  'absence.choose': 'Choose…',
+  'absence.deputy': 'Deputy',
+  'absence.until': 'Until',
+  'absence.limit': 'At most {days} days from now.',
+  'absence.start': 'Start absence',
+  'absence.change': 'Change',
+  'absence.back': 'I am back',
+  'absence.close': 'Close',
+  'absence.isAway': 'You are away. {name} is your deputy.',
+  'absence.isBack': 'You are back.',
+  'absence.state': 'You are away until {until} ({time}). Your deputy is {name}.',
+  'absence.explanation': 'While you are away, your deputy may decide for the groups that list you by name: {groups}. They have one vote, in place of yours, and none on what you or they proposed.',
+  'absence.noGroups': 'No group of the policy lists you by name, so a deputy could decide nothing more than before.',
+  'absence.nobody': 'Nobody else may decide on changes, so there is nobody to name as your deputy.',
+  'absence.for': 'for {name}',
+  'absence.decidesFor': 'You decide as the deputy of {names}.',
+  'absence.or': ' or ',
+  'absence.approvedForYou': 'Your deputy has approved this for you.',
+};

@@ -1,0 +1,101 @@
+// Tests absences: the form of the account button, the commands, and deciding as a deputy.
+
+import assert from 'node:assert/strict';
+import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { after, before, test } from 'node:test';
+import { binary, environment } from '../clients/gateway.mjs';
+import { armed, assertClean, becomes, button, dashboard, fitsScreen, launch } from './lib/browser.mjs';
+import { Gateway } from './lib/gateway.mjs';
+
+const AXE = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+
+let browser;
+let gateway;
+
+before(async () => {
+  browser = await launch();
+  gateway = await Gateway.start({ review: { reviewers: ['dba'] }, groups: { dba: ['alice', 'rest-reviewer'] } });
+  for (const [role, name] of [['reviewer', 'alice'], ['reviewer', 'bob'], ['viewer', 'vic'], ['reviewer', 'rest-reviewer']]) gateway.key(role, name);
+});
+after(async () => {
+  await browser?.close();
+  await gateway?.end();
+});
+
+const account = (page) => page.getByRole('button', { name: /^alice/ });
+const dialogOf = (page) => page.getByRole('dialog', { name: 'Out of office' });
+const people = (name, ...args) => execFileSync(binary, ['people', ...args, '--data', gateway.data], { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'], env: { ...environment(), COUNTERSIGN_KEY: gateway.key('reviewer', name) } });
+
+test('a deputy who is named in the form decides until the absent person is back', async () => {
+  const id = await gateway.proposeIssue('While alice is away');
+  const route = `/#/inbox/${id}`;
+  const bob = await dashboard(browser, gateway, { key: gateway.key('reviewer', 'bob'), route });
+  await bob.getByText('Under this rule only dba can decide, and you are not one of them.').waitFor();
+  const alice = await dashboard(browser, gateway);
+  await account(alice).click();
+  const dialog = dialogOf(alice);
+  await dialog.getByText('the groups that list you by name: dba').waitFor();
+  await becomes(() => dialog.getByLabel('Deputy').locator('option').allInnerTexts(), ['Choose…', 'bob', 'rest-reviewer']);
+  await dialog.getByLabel('Deputy').selectOption('bob');
+  if (process.env.SHOTS) await alice.screenshot({ path: join(process.env.SHOTS, 'absence.png') });
+  await dialog.getByRole('button', { name: 'Start absence' }).click();
+  await dialog.waitFor({ state: 'detached' });
+  await account(alice).getByText('Away').waitFor();
+
+  await bob.reload();
+  await bob.getByText('You decide as the deputy of alice.').waitFor();
+  await becomes(() => bob.locator('.detail-actions [data-act=rule]').count(), 0, 'a deputy creates no rules');
+  if (process.env.SHOTS) await bob.screenshot({ path: join(process.env.SHOTS, 'deputy.png') });
+  await armed(bob);
+  await button(bob, 'Approve').click();
+  await bob.locator('.outcome', { hasText: 'Approved by bob for alice' }).waitFor();
+  await bob.locator('.timeline', { hasText: /bob approved.* for alice/ }).waitFor();
+  assert.equal((await gateway.reaches(id, 'applied')).decisions[0].deputyFor.name, 'alice');
+
+  await alice.reload();
+  await account(alice).getByText('Away').waitFor();
+  await account(alice).click();
+  await dialog.getByText('You are away until').waitFor();
+  if (process.env.SHOTS) await alice.screenshot({ path: join(process.env.SHOTS, 'absence-away.png') });
+  await dialog.getByRole('button', { name: 'I am back' }).click();
+  await dialog.waitFor({ state: 'detached' });
+  await becomes(() => account(alice).getByText('Away').count(), 0);
+  const later = await gateway.proposeIssue('After alice is back');
+  assert.equal((await gateway.decide(later, 'approve', 'Yes', gateway.key('reviewer', 'bob'))).status, 403);
+  await alice.goto(`${gateway.url}/#/audit`);
+  await alice.getByText('is away, with a deputy').first().waitFor();
+  assertClean(alice);
+  assertClean(bob);
+  for (const page of [alice, bob]) await page.context().close();
+});
+
+test('the commands set and end an absence', () => {
+  assert.match(people('alice', 'away', '--until', '3d', '--deputy', 'BOB'), /^You are away until \S+; until then, bob may decide for dba\.\n$/);
+  assert.equal(JSON.parse(people('alice', 'away', '--until', '4d', '--deputy', 'bob', '--json')).absence.deputy, 'bob');
+  assert.throws(() => people('alice', 'away', '--until', '61d', '--deputy', 'bob'), /an absence ends within the next 60 days/);
+  assert.throws(() => people('alice', 'away', '--until', '3d', '--deputy', 'vic'), /the deputy must be somebody else who/);
+  assert.match(people('alice', 'back'), /^You are back\./);
+  assert.throws(() => people('alice', 'back'), /you are not away/);
+});
+
+for (const [name, options] of [['light', {}], ['dark', { dark: true }], ['360', { width: 360, height: 740 }]]) {
+  test(`the form is readable and accessible, ${name}`, async () => {
+    const page = await dashboard(browser, gateway, { ...options, bypassCSP: true });
+    await account(page).focus();
+    await page.keyboard.press('Enter');
+    await dialogOf(page).getByLabel('Until').waitFor();
+    await page.evaluate(AXE);
+    const found = await page.evaluate(async () => (await window.axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'best-practice'] })).violations
+      .filter((v) => v.impact === 'serious' || v.impact === 'critical').map((v) => ({ id: v.id, nodes: v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160)) })));
+    assert.deepEqual(found, []);
+    await fitsScreen(page, 'the page is wider than the screen');
+    if (process.env.SHOTS) await page.screenshot({ path: join(process.env.SHOTS, `absence-${name}.png`) });
+    await page.keyboard.press('Escape');
+    await dialogOf(page).waitFor({ state: 'detached' });
+    assertClean(page);
+    await page.context().close();
+  });
+}
