@@ -54,7 +54,11 @@ fn print_rule(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
     let caller = rule.principal.as_deref().map_or("by anybody".to_owned(), |name| format!("by {}", one_line(name)));
     out.write_line(&format!("  {}, {caller}", one_line(&route(&rule.provider, &rule.tool))))?;
     let arguments = match (&rule.arguments_hash, &rule.arguments) {
-        (None, _) => "any arguments".to_owned(),
+        (None, _) if rule.matching.is_empty() => "any arguments".to_owned(),
+        (None, _) => {
+            let matching: Vec<String> = rule.matching.iter().map(|pattern| one_line(&pattern.to_string())).collect();
+            format!("arguments with {}", matching.join(" and "))
+        }
         (Some(_), Some(arguments)) => format!("exactly {}", one_line(arguments.get())),
         (Some(hash), None) => format!("exactly the arguments {}", one_line(hash)),
     };

@@ -164,6 +164,7 @@ pub const ROUTES: &[Route] = &[
     route!(POST "/api/changes/{id}/rule", rules::create),
     route!(READ "/api/rules", rules::list),
     route!(POST "/api/rules/{id}/revoke", rules::revoke),
+    route!(READ "/api/changes/{id}/suggestions", rules::suggest),
     route!(POST "/api/policy/test", policy::test),
     route!(POST "/api/previews/test", previews::test),
     route!(READ "/api/audit", changes::audit),

@@ -72,6 +72,7 @@ use super::{
         rules::create,
         rules::revoke,
         servers::list,
+        rules::suggest,
         servers::get,
         servers::allow,
         servers::accept,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use actix_web::{HttpRequest, HttpResponse, web};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -12,11 +13,18 @@ use super::{
     changes::change_not_found,
     json_ok,
     page::{self, OptionalPageParams},
+    path_id,
 };
-use countersign_domain::policy::{StandingRule, StandingVerdict};
+use countersign_domain::{
+    changes::{Change, ChangeState},
+    policy::{ArgumentPattern, StandingRule, StandingVerdict, suggestions::SuggestedRule},
+};
 use countersign_protocol::ErrorKind;
 use countersign_review::Changes;
 use countersign_rulings::standing_rules::{RuleArguments, RuleCallers, StandingRuleRequest, StandingRules};
+
+/// The maximum number of changes that a suggestion links to.
+const MAX_LINKS: usize = 50;
 
 /// A list of standing rules, or a page of it.
 #[derive(Serialize, ToSchema)]
@@ -48,6 +56,10 @@ pub async fn list(
 pub struct RuleRequest {
     verdict: StandingVerdict,
     arguments: RuleArguments,
+    /// The conditions on single arguments, for `arguments: matching`. All of them must hold.
+    #[serde(default)]
+    #[schema(max_items = 16)]
+    matching: Vec<ArgumentPattern>,
     principal: RuleCallers,
     /// The duration in seconds. An `allow` rule requires it, with at most 30 days.
     #[serde(rename = "for")]
@@ -75,12 +87,91 @@ pub async fn create(
     let request = StandingRuleRequest {
         verdict: body.verdict,
         arguments: body.arguments,
+        matching: body.matching,
         callers: body.principal,
         valid_for_seconds: body.valid_for_seconds,
         comment: body::normalize_comment(body.comment)?,
     };
     let change = changes.get(&id).await?.ok_or_else(change_not_found)?;
     Ok(json_ok(&standing_rules.create(&change, &principal, request).await?))
+}
+
+/// The rules that the history of a tool suggests.
+#[derive(Serialize, ToSchema)]
+struct SuggestionList {
+    /// The suggestions, the narrowest first.
+    suggestions: Vec<Suggestion>,
+    /// `false` if the tool had too many changes to read all of them.
+    complete: bool,
+}
+
+/// A standing rule that would allow calls like a change, for its agent.
+#[derive(Serialize, ToSchema)]
+struct Suggestion {
+    /// The conditions on single arguments; empty if the rule covers any arguments.
+    matching: Vec<ArgumentPattern>,
+    /// The number of matched changes that reviewers approved.
+    approvals: usize,
+    /// The changes of the last 30 days that the rule would have matched.
+    matched: ChangeLinks,
+    /// The other changes of the tool in these days.
+    unmatched: ChangeLinks,
+}
+
+/// A number of changes, with the newest of them.
+#[derive(Serialize, ToSchema)]
+struct ChangeLinks {
+    count: usize,
+    newest: Vec<ChangeLink>,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct ChangeLink {
+    id: String,
+    state: ChangeState,
+    summary: String,
+    created_at: Timestamp,
+}
+
+impl ChangeLinks {
+    fn new(changes: &[Arc<Change>]) -> Self {
+        let link = |change: &Arc<Change>| ChangeLink {
+            id: change.id.clone(),
+            state: change.state,
+            summary: change.summary.clone(),
+            created_at: change.created_at,
+        };
+        Self { count: changes.len(), newest: changes.iter().take(MAX_LINKS).map(link).collect() }
+    }
+}
+
+/// Suggests standing rules for calls like a change.
+///
+/// A rule is suggested after five approvals and no rejection of such calls within 30 days. There are no suggestions for deletions,
+/// for changes that need more than one approval, a preview or a sign-in, and for callers who may not create rules. Nothing is
+/// created.
+#[utoipa::path(get, path = "/api/changes/{id}/suggestions", operation_id = "suggestRules",
+    responses((status = 200, description = "The suggestions", body = SuggestionList)))]
+pub async fn suggest(
+    caller: Caller,
+    request: HttpRequest,
+    changes: web::Data<Changes>,
+    standing_rules: web::Data<StandingRules>,
+) -> Result<HttpResponse, Problem> {
+    let id = path_id(&request).ok_or_else(change_not_found)?;
+    let change = changes.get(id).await?.ok_or_else(change_not_found)?;
+    let found = standing_rules.suggest(&change, &caller.principal).await?;
+    let view = |SuggestedRule { matching, approvals, matched, unmatched }| Suggestion {
+        matching,
+        approvals,
+        matched: ChangeLinks::new(&matched),
+        unmatched: ChangeLinks::new(&unmatched),
+    };
+    Ok(json_ok(&SuggestionList {
+        suggestions: found.rules.into_iter().map(view).collect(),
+        complete: found.is_complete,
+    }))
 }
 
 #[derive(Deserialize, ToSchema)]

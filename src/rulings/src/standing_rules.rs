@@ -8,10 +8,14 @@
 mod allow;
 mod create;
 mod remote;
+mod suggest;
 #[cfg(test)]
 mod tests;
 
-pub use self::create::{RuleArguments, RuleCallers, StandingRuleRequest};
+pub use self::{
+    create::{RuleArguments, RuleCallers, StandingRuleRequest},
+    suggest::Suggestions,
+};
 
 use std::{
     collections::HashMap,
@@ -421,6 +425,7 @@ fn unrestricted_rule(
         proposer: None,
         arguments_hash: None,
         arguments: None,
+        matching: Vec::new(),
         from_change: None,
         created_by: by.name.clone(),
         created_by_role: by.role,
@@ -441,9 +446,13 @@ fn unrestricted_rule(
 
 /// Returns the details of a rule for the audit trail, with the hash of the arguments in their place.
 fn audit_details(rule: &StandingRule) -> Value {
-    json!({
+    let mut details = json!({
         "id": rule.id, "verdict": rule.verdict, "provider": rule.provider, "tool": rule.tool, "toolHash": rule.tool_hash,
         "principal": rule.principal, "argumentsHash": rule.arguments_hash, "fromChange": rule.from_change,
         "createdBy": rule.created_by, "expiresAt": rule.expires_at, "orphanedAt": rule.orphaned_at, "uses": rule.uses,
-    })
+    });
+    if !rule.matching.is_empty() {
+        details["matching"] = json!(rule.matching);
+    }
+    details
 }

@@ -34,6 +34,7 @@ use self::{
     compiler::Compiler,
 };
 
+pub(super) use paths::path_components;
 pub use value_paths::{MergedPath, ValuePath, ValueStep};
 
 /// The most bytes of an expression.

@@ -19,6 +19,7 @@
 //! Decisions that do not depend on the call are made once, when the route table is built ([`Ruling::fixed_decision`]).
 //! Arguments are parsed only if a rule that reads them can still match.
 
+pub mod argument_patterns;
 pub mod condition;
 pub mod definition_status;
 pub mod documents;
@@ -31,6 +32,7 @@ mod ruling;
 mod settings;
 pub mod standing_rules;
 pub mod subjects;
+pub mod suggestions;
 pub mod terms;
 #[cfg(test)]
 mod tests;
@@ -43,6 +45,7 @@ use strum::{IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
 
 pub use condition::{Condition, ConditionError, ConditionFault};
+pub use argument_patterns::ArgumentPattern;
 pub use definition_status::{AcceptanceMark, DefinitionStatus};
 pub use globs::Globs;
 pub use pins::{PinSource, Pins};

@@ -18,10 +18,13 @@ use std::{
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
+use serde_json::{Map, Value, value::RawValue};
 use utoipa::ToSchema;
 
-use super::{Decision, Reviewers, ToolFacts, Verdict};
+use super::{
+    ArgumentPattern, Decision, Reviewers, ToolFacts, Verdict,
+    argument_patterns::{MAX_DEPTH, read_arguments},
+};
 use crate::{
     changes::{Terms, person::Person},
     principal::{Principal, Role},
@@ -85,6 +88,9 @@ pub struct StandingRule {
     /// The hashed arguments, if they are not too large to store.
     #[schema(required, value_type = Option<Object>)]
     pub arguments: Option<Arc<RawValue>>,
+    /// The conditions on single arguments of a rule that allows; all of them must hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub matching: Vec<ArgumentPattern>,
     /// The change that it was created on; `None` if it was created on the tool.
     #[schema(required)]
     pub from_change: Option<String>,
@@ -182,7 +188,13 @@ impl StandingRule {
         self.from_change.is_none()
             && self.verdict == StandingVerdict::Allow
             && self.principal.is_none()
-            && self.arguments_hash.is_none()
+            && self.covers_any_arguments()
+    }
+
+    /// Returns `true` if the rule does not depend on the arguments.
+    #[must_use]
+    pub fn covers_any_arguments(&self) -> bool {
+        self.arguments_hash.is_none() && self.matching.is_empty()
     }
 
     /// Returns `true` if the rule covers calls of this principal.
@@ -257,8 +269,6 @@ impl fmt::Debug for ToolStandingRules {
     }
 }
 
-/// The deepest nesting of arguments that are compared.
-const MAX_DEPTH: usize = 128;
 /// The most bytes of arguments that are compared quickly.
 const QUICK_COMPARISON_BYTES: usize = 16 << 10;
 
@@ -285,7 +295,7 @@ impl ToolStandingRules {
 
     /// Returns `true` if comparing these arguments may be slow.
     pub(super) fn may_take_long(&self, arguments: &RawValue) -> bool {
-        arguments.get().len() > QUICK_COMPARISON_BYTES && self.rules.iter().any(|rule| rule.arguments_hash.is_some())
+        arguments.get().len() > QUICK_COMPARISON_BYTES && self.rules.iter().any(|rule| !rule.covers_any_arguments())
     }
 
     /// Returns the rule that lets the whole tool run for every caller and any arguments, if a review would require no
@@ -309,7 +319,7 @@ impl ToolStandingRules {
         let now = Timestamp::now();
         self.rules.iter().any(|rule| {
             rule.verdict == StandingVerdict::Deny
-                && rule.arguments_hash.is_none()
+                && rule.covers_any_arguments()
                 && rule.is_live(now)
                 && rule.applies_to(principal)
         })
@@ -319,9 +329,17 @@ impl ToolStandingRules {
     pub(super) fn apply(&self, decision: Decision, caller: &Principal, arguments: &RawValue) -> Decision {
         let now = Timestamp::now();
         let mut hash: Option<Option<String>> = None;
+        let mut parsed: Option<Option<Map<String, Value>>> = None;
         let mut matches = |rule: &&Arc<StandingRule>| {
             if !rule.is_live(now) || !rule.applies_to(caller) {
                 return false;
+            }
+            if !rule.matching.is_empty() {
+                let parsed = parsed.get_or_insert_with(|| read_arguments(arguments));
+                let matches = |arguments| rule.matching.iter().all(|pattern| pattern.matches(arguments));
+                if !parsed.as_ref().is_some_and(matches) {
+                    return false;
+                }
             }
             let Some(expected) = &rule.arguments_hash else { return true };
             // Ambiguous arguments match no rule.

@@ -126,7 +126,11 @@ pub fn details(values: &TemplateValues<'_>) -> String {
 fn rule_clause(values: &TemplateValues<'_>) -> String {
     let text = |pointer| values.text(pointer);
     let principal = Some(text("/rule/principal")).filter(|principal| !principal.is_empty());
-    let arguments = if text("/rule/argumentsHash").is_empty() { "any arguments" } else { "certain arguments" };
+    let arguments = if [text("/rule/argumentsHash"), text("/rule/matching/0/argument")].iter().all(String::is_empty) {
+        "any arguments"
+    } else {
+        "certain arguments"
+    };
     format!(
         "{} {} / {} with {arguments} by {}",
         text("/rule/verdict"),

@@ -123,6 +123,8 @@ async fn responses_match_the_description() {
     let rule = endpoints.post(&format!("/api/changes/{}/rule", change.id), &key, &deny).await.json();
     check("StandingRule", &rule);
     check("Rules", &endpoints.get("/api/rules", &key).await.json());
+    let suggestions = format!("/api/changes/{}/suggestions", change.id);
+    check("SuggestionList", &endpoints.get(&suggestions, &key).await.json());
     endpoints.offer_write();
     check("PolicyTest", &endpoints.post("/api/policy/test", &key, &json!({ "tool": "write" })).await.json());
     let call = json!({ "server": "pretend", "tool": "write" });

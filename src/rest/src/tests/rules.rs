@@ -109,6 +109,63 @@ async fn rule_is_created_listed_counted_and_revoked() {
 }
 
 #[actix::test]
+async fn five_approvals_suggest_a_rule_that_a_reviewer_creates() {
+    let endpoints = Endpoints::open().await;
+    let alice = endpoints.key("alice", Role::Reviewer);
+    let suggestions = async |change: &Change, key: &str| {
+        let reply = endpoints.get(&format!("/api/changes/{}/suggestions", change.id), key).await;
+        assert_eq!(reply.status, 200, "{reply:?}");
+        reply.json()["suggestions"].as_array().unwrap().clone()
+    };
+    endpoints.offer_write();
+    let Definition { hash, .. } = definition(&write_tool());
+    endpoints.provider.tool_hash.lock().unwrap().clone_from(&hash);
+    let propose = async |path: &str, terms: Terms| {
+        let arguments = RawValue::from_string(json!({ "path": path }).to_string()).unwrap();
+        let adjust = |proposal: &mut Proposal| {
+            (proposal.tool_hash, proposal.terms) = (hash.clone(), terms);
+            proposal.arguments = arguments.into();
+        };
+        endpoints.propose_with("ci", adjust).await
+    };
+    let first = propose("/notes/0", Terms::default()).await;
+    for n in 0..5 {
+        let change = if n == 0 { Arc::clone(&first) } else { propose(&format!("/notes/{n}"), Terms::default()).await };
+        assert!(suggestions(&change, &alice).await.is_empty(), "{n} approvals do not suffice");
+        let path = format!("/api/changes/{}/decision", change.id);
+        assert_eq!(endpoints.post(&path, &alice, &decision("approve", &change)).await.status, 200);
+        endpoints.wait_for_state(&change.id, ChangeState::Applied).await;
+    }
+    let change = propose("/notes/9", Terms::default()).await;
+    let elsewhere = propose("/etc/hosts", Terms::default()).await;
+    let found = suggestions(&change, &alice).await;
+    assert_eq!(found[0]["matching"], json!([{ "argument": "path", "within": "/notes" }]));
+    assert_eq!((&found[0]["approvals"], &found[0]["matched"]["count"]), (&json!(5), &json!(6)));
+    assert_eq!(found[0]["unmatched"]["newest"][0]["id"], elsewhere.id.as_str());
+    assert_eq!((found.len(), &found[1]["matching"]), (2, &json!([])));
+    let strict = propose("/notes/8", Terms { quorum: 2, ..Terms::default() }).await;
+    assert!(suggestions(&strict, &alice).await.is_empty());
+    for key in [endpoints.key("ci", Role::Reviewer), endpoints.key("victor", Role::Viewer)] {
+        assert!(suggestions(&change, &key).await.is_empty(), "who may not create rules gets no suggestions");
+    }
+
+    let mut body = allow();
+    (body["arguments"], body["matching"]) = (json!("matching"), found[0]["matching"].clone());
+    let mut refused = body.clone();
+    refused["matching"][0]["within"] = json!("/etc");
+    assert_eq!(endpoints.create_rule(&change, &alice, &refused).await.problem(422), "VALIDATION_FAILED");
+    refused["matching"] = json!([]);
+    assert_eq!(endpoints.create_rule(&change, &alice, &refused).await.problem(422), "VALIDATION_FAILED");
+    let created = endpoints.create_rule(&change, &alice, &body).await;
+    assert_eq!((created.status, &created.json()["matching"]), (200, &found[0]["matching"]));
+    let verdict = async |path| endpoints.test_policy(&alice, "ci", path).await["verdict"].clone();
+    assert_eq!(verdict(r#"{"path":"/notes/new"}"#).await, "allow");
+    assert_eq!(verdict(r#"{"path":"/etc/hosts"}"#).await, "review");
+    assert!(suggestions(&change, &alice).await.is_empty(), "such calls are no longer reviewed");
+    endpoints.close().await;
+}
+
+#[actix::test]
 async fn owner_cannot_revoke_rule_that_denies_own_calls() {
     let endpoints = Endpoints::open().await;
     let alice = endpoints.key("alice", Role::Reviewer);

@@ -10,7 +10,8 @@ use crate::completion::run_to_completion;
 use countersign_domain::{
     changes::{Change, person::Person},
     policy::{
-        AcceptanceMark, Decision, Requester, StandingRule, StandingVerdict, Verdict,
+        AcceptanceMark, ArgumentPattern, Decision, Requester, StandingRule, StandingVerdict, Verdict,
+        argument_patterns::{MAX_PATTERNS, read_arguments},
         standing_rules::{AccountRef, can_approve_alone},
     },
     principal::Principal,
@@ -26,11 +27,12 @@ const MAX_DENY_SECONDS: u64 = 366 * 86_400;
 /// The maximum number of bytes of arguments that are kept for display.
 const MAX_KEPT_ARGUMENTS_BYTES: usize = 64 << 10;
 
-/// The arguments to which a rule applies: exactly those of its change, or any.
+/// The arguments to which a rule applies: exactly those of its change, those that match conditions, or any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleArguments {
     Exact,
+    Matching,
     Any,
 }
 
@@ -48,6 +50,8 @@ pub enum RuleCallers {
 pub struct StandingRuleRequest {
     pub verdict: StandingVerdict,
     pub arguments: RuleArguments,
+    /// The conditions on the arguments, for [`RuleArguments::Matching`].
+    pub matching: Vec<ArgumentPattern>,
     pub callers: RuleCallers,
     /// Seconds from now; `None` means no end.
     pub valid_for_seconds: Option<u64>,
@@ -102,6 +106,7 @@ impl StandingRules {
             }),
             arguments_hash: is_exact.then(|| canonical_text_hash(arguments)),
             arguments: (is_exact && arguments.len() <= MAX_KEPT_ARGUMENTS_BYTES).then(|| Arc::clone(&change.arguments)),
+            matching: request.matching,
             from_change: Some(change.id.clone()),
             comment: request.comment,
             expires_at: validity.and_then(|validity| now.checked_add(validity).ok()),
@@ -116,7 +121,7 @@ impl StandingRules {
         Ok(Arc::new(rule))
     }
 
-    async fn check_may_create(
+    pub(super) async fn check_may_create(
         &self,
         change: &Arc<Change>,
         route: Option<&Arc<ToolRoute>>,
@@ -137,6 +142,9 @@ impl StandingRules {
                 return invalid(format!("`for` must be 1 to {max_seconds} seconds"));
             }
             _ => {}
+        }
+        if let Err(message) = check_patterns(change, request) {
+            return invalid(message.to_owned());
         }
         if change.terms.require_comment && request.comment.is_none() {
             return invalid("the change requires a comment, so a rule from it requires one too".to_owned());
@@ -200,8 +208,30 @@ impl StandingRules {
     }
 }
 
+/// Checks the conditions on the arguments. They must cover the change itself, which the reviewer sees.
+fn check_patterns(change: &Change, request: &StandingRuleRequest) -> Result<(), &'static str> {
+    if (request.arguments == RuleArguments::Matching) == request.matching.is_empty() {
+        return Err("`matching` belongs to `arguments: matching`, and needs at least one condition there");
+    }
+    if request.matching.is_empty() {
+        return Ok(());
+    }
+    if request.verdict == StandingVerdict::Deny {
+        return Err("only a rule that allows can have `matching`");
+    }
+    if request.matching.len() > MAX_PATTERNS {
+        return Err("`matching` has too many conditions");
+    }
+    request.matching.iter().try_for_each(ArgumentPattern::check)?;
+    let arguments = read_arguments(&change.arguments).unwrap_or_default();
+    if !request.matching.iter().all(|pattern| pattern.matches(&arguments)) {
+        return Err("the arguments of the change itself do not meet `matching`");
+    }
+    Ok(())
+}
+
 /// Returns the decision of the current policy on the call of a change.
-async fn current_decision(route: &Arc<ToolRoute>, change: &Arc<Change>) -> Result<Decision, McpError> {
+pub(super) async fn current_decision(route: &Arc<ToolRoute>, change: &Arc<Change>) -> Result<Decision, McpError> {
     let (route, change) = (Arc::clone(route), Arc::clone(change));
     // Evaluating a condition may take long.
     let decision = tokio::task::spawn_blocking(move || {

@@ -53,7 +53,7 @@ pub(super) fn path_within<'b, 'v>(args: Vec<CowVal<'b, 'v>>) -> Result<CowVal<'b
 }
 
 /// Returns the components of an absolute path, or `None` if it could lead elsewhere than it seems.
-fn path_components(path: &str) -> Option<Vec<&str>> {
+pub(in crate::policy) fn path_components(path: &str) -> Option<Vec<&str>> {
     if !path.starts_with('/') || path.contains(['\0', '\\']) {
         return None;
     }

@@ -3,7 +3,10 @@
 use super::*;
 use crate::{
     changes::Terms,
-    policy::{PolicyMode, Reviewers, StandingRule, StandingSource, StandingVerdict, standing_rules::UseCounter},
+    policy::{
+        ArgumentPattern, PolicyMode, Reviewers, StandingRule, StandingSource, StandingVerdict,
+        standing_rules::UseCounter,
+    },
 };
 use countersign_protocol::arguments::canonical_text_hash;
 
@@ -28,6 +31,7 @@ fn rule_by_alice(verdict: StandingVerdict) -> StandingRule {
         proposer: None,
         arguments_hash: None,
         arguments: None,
+        matching: Vec::new(),
         served_by: Some(String::new()),
         from_change: Some("chg_1".into()),
         created_by: "alice".into(),
@@ -91,6 +95,17 @@ fn standing_allow_rule_replaces_one_approval() {
     let decided = decide(&policy_with(review(), vec![allow()]), &tool(false), "{}");
     assert_eq!(decided.rule.as_deref(), Some("standing rule srl_1"));
     assert!(decided.standing_rule.is_some());
+}
+
+#[test]
+fn standing_rule_matches_single_arguments() {
+    let within = ArgumentPattern::within("path", "/notes".into());
+    let rule = StandingRule { matching: vec![within], ..rule_by_alice(StandingVerdict::Allow) };
+    let verdict_for = |arguments| verdict(PolicyDefault::ReviewAll.into(), rule.clone(), &tool(false), arguments);
+    assert_eq!(verdict_for(r#"{"path":"/notes/a","text":"x"}"#), Verdict::Allow);
+    for other in ["{}", r#"{"path":"/etc/a"}"#, r#"{"path":"/notes/a","path":"/notes/b"}"#] {
+        assert_eq!(verdict_for(other), Verdict::Review, "{other}");
+    }
 }
 
 #[test]

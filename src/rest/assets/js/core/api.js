@@ -154,6 +154,11 @@ export class Api {
     return (await this.#call('POST', `/api/changes/${encodeURIComponent(id)}/rule`, { body: rule })).value;
   }
 
+  /** Returns the standing rules that the history suggests for calls like a change: `{suggestions, complete}`. */
+  async suggestions(id, signal) {
+    return (await this.#call('GET', `/api/changes/${encodeURIComponent(id)}/suggestions`, { signal })).value;
+  }
+
   /** Returns the standing rules, newest first: `[{rule, source}]`. `source` is the text of the arguments, or null. */
   async rules(signal) {
     const { value, text } = await this.#call('GET', '/api/rules', { signal });

@@ -32,6 +32,7 @@ import list from './en/list.js';
 import rule from './en/rule.js';
 import serverform from './en/serverform.js';
 import tools from './en/tools.js';
+import suggestions from './en/suggestions.js';
 
 export default {
   ...account,
@@ -66,4 +67,5 @@ export default {
   ...rule,
   ...serverform,
   ...tools,
+  ...suggestions,
 };

@@ -17,6 +17,7 @@ import { inputSchemaOf, openEdit } from './edit.js';
 import { openRule } from './rule.js';
 import { needsSignIn, signInButton } from './signinagain.js';
 import { emptyState, errorState, skeleton } from './states.js';
+import { suggestedRules } from './suggestions.js';
 import { escalationTime, isReviewerOf, mayEdit } from './terms.js';
 import { actor, timeline } from './timeline.js';
 
@@ -69,12 +70,12 @@ export class Detail {
     this.#next = next;
     this.#bar = new DecisionBar({ me, selection, submit: (kind, comment) => this.#send(kind, comment) });
     const part = (cls) => h('div', { class: cls });
-    this.#parts = { head: part('detail-head'), notes: part('detail-notes'), next: part('detail-next'), body: part('detail-body'), story: part('detail-story') };
+    this.#parts = { head: part('detail-head'), notes: part('detail-notes'), next: part('detail-next'), body: part('detail-body'), suggested: part('detail-suggested'), story: part('detail-story') };
     this.scroll = h('div', { class: 'detail-scroll' },
       // On a small screen the list with its heading is hidden.
       h('h1', { class: 'sr-only small-only', tabindex: '-1' }, t('detail.change')),
       h('button', { type: 'button', class: 'ghost back', onclick: back }, icon('back'), t('detail.allChanges')),
-      this.#parts.head, this.#parts.notes, this.#parts.next, this.#parts.body, this.#parts.story);
+      this.#parts.head, this.#parts.notes, this.#parts.next, this.#parts.body, this.#parts.suggested, this.#parts.story);
     this.element = h('article', { class: 'detail', 'aria-label': t('detail.selectedChange') }, this.scroll, this.#bar.element);
     this.close();
   }
@@ -97,7 +98,7 @@ export class Detail {
 
   #blank(...nodes) {
     fill(this.#parts.head, ...nodes);
-    for (const part of ['notes', 'next', 'body', 'story']) fill(this.#parts[part]);
+    for (const part of ['notes', 'next', 'body', 'suggested', 'story']) fill(this.#parts[part]);
   }
 
   /** Opens a change. `sudden` means that it opened without an action of the user. */
@@ -114,6 +115,7 @@ export class Detail {
     this.#bar.hide();
     fill(this.#parts.notes);
     fill(this.#parts.next);
+    fill(this.#parts.suggested);
     this.scroll.scrollTop = 0;
     // The heading on the screen is still that of the previous change, so the focus moves when this one is loaded.
     this.#focusWanted = focus;
@@ -204,6 +206,7 @@ export class Detail {
     this.#bar.show(change, { altered, sudden: sudden && (isNewVersion || before === null), afterConflict: altered && conflict });
     if (!undecided && change.state !== 'outcome_unknown' && hadFocus) this.focus();
     this.#loadTimeline(change.id);
+    this.#loadSuggestions(change);
     this.#decided(change);
     this.#seen(change);
   }
@@ -299,11 +302,14 @@ export class Detail {
     return true;
   }
 
-  #rule() {
+  #rule(suggestion = null) {
     const { change } = this.#shown;
     openRule({
-      change, create: (rule) => this.#api.createRule(change.id, rule),
-      done: () => notice(t('detail.ruleCreated'), { tone: 'green', iconName: 'rule', action: { label: t('detail.standingRules'), run: () => go(routeTo('rules')) } }),
+      change, suggestion, create: (rule) => this.#api.createRule(change.id, rule),
+      done: () => {
+        this.#loadSuggestions(change);
+        notice(t('detail.ruleCreated'), { tone: 'green', iconName: 'rule', action: { label: t('detail.standingRules'), run: () => go(routeTo('rules')) } });
+      },
     });
   }
 
@@ -361,6 +367,14 @@ export class Detail {
     } catch (error) {
       if (this.#id === id && error.status !== 401) fill(this.#parts.story, content.section(t('detail.timeline'), null, h('p', { class: 'quiet' }, visibleString(explain(error)))));
     }
+  }
+
+  async #loadSuggestions(change) {
+    const { id, version, operation, terms } = change;
+    if (!isReviewerOf({ terms }, this.#me) || operation === 'DELETE' || terms.quorum > 1) return;
+    // Without an answer the page only lacks a hint.
+    const found = await this.#api.suggestions(id).catch(() => null);
+    if (found && this.#shown?.change.id === id && this.#shown.change.version === version) fill(this.#parts.suggested, suggestedRules(change, found, (suggestion) => this.#rule(suggestion)));
   }
 
   async #send(kind, comment) {

@@ -7,19 +7,23 @@ import { parts, t } from '../core/locale.js';
 import { quote, visibleString } from '../core/text.js';
 import { proposerName, subjectOf } from '../core/vocab.js';
 import { openDialog } from './dialog.js';
+import { conditionsText } from './suggestions.js';
 
 const DAY = 86_400;
 const DURATIONS = [[900, 'rule.minutes15'], [3600, 'rule.hour'], [8 * 3600, 'rule.hours8'], [DAY, 'rule.day'], [7 * DAY, 'rule.week'], [30 * DAY, 'rule.days30']];
 const MAX_COMMENT = 2000;
 // The sentence for a rule that ends by itself, and for one that lasts until it is revoked. Only a refusal may last.
 const SENTENCES = {
-  allow: { exact: ['rule.allowsExactFor'], any: ['rule.allowsAnyFor'] },
+  allow: { exact: ['rule.allowsExactFor'], any: ['rule.allowsAnyFor'], matching: ['suggestions.allowsFor'] },
   deny: { exact: ['rule.deniesExactFor', 'rule.deniesExact'], any: ['rule.deniesAnyFor', 'rule.deniesAny'] },
 };
 
-/** Opens the dialog. `create(rule)` resolves to the stored rule, which `done(rule)` receives. */
-export function openRule({ change, create, done }) {
-  const chosen = { verdict: 'allow', arguments: 'exact', principal: 'same', for: 3600 };
+/** Opens the dialog, filled in from a suggestion if there is one. `create(rule)` resolves to the stored rule, which `done(rule)` receives. */
+export function openRule({ change, suggestion = null, create, done }) {
+  const matching = suggestion?.matching ?? [];
+  const suggested = matching.length ? 'matching' : 'any';
+  const chosen = { verdict: 'allow', arguments: suggestion ? suggested : 'exact', principal: 'same', for: 3600 };
+  const defaultDuration = suggestion ? 7 * DAY : 3600;
   const sentence = h('p', { class: 'rule-sentence', 'aria-live': 'polite' });
   const error = h('p', { class: 'edit-errors', role: 'alert' });
   const comment = h('textarea', { id: 'rule-comment', rows: '1', maxlength: String(MAX_COMMENT), placeholder: t('controls.whyOptional') });
@@ -39,7 +43,7 @@ export function openRule({ change, create, done }) {
   const fillDurations = () => {
     const forever = chosen.verdict === 'deny';
     fill(duration, DURATIONS.map(([value, key]) => h('option', { value: String(value) }, t(key))), forever && h('option', { value: '0' }, t('rule.untilRevoked')));
-    chosen.for = forever ? 0 : 3600;
+    chosen.for = forever ? 0 : defaultDuration;
     duration.value = String(chosen.for);
   };
 
@@ -49,7 +53,7 @@ export function openRule({ change, create, done }) {
     const duration = chosen.for ? t(DURATIONS.find(([v]) => v === chosen.for)[1]) : '';
     const allow = chosen.verdict === 'allow';
     const key = SENTENCES[chosen.verdict][chosen.arguments][chosen.for ? 0 : 1];
-    fill(sentence, icon(allow ? 'check' : 'cross'), h('span', null, parts(key, { tool, agent: h('strong', null, agent), duration })));
+    fill(sentence, icon(allow ? 'check' : 'cross'), h('span', null, parts(key, { tool, agent: h('strong', null, agent), duration, conditions: conditionsText(matching) })));
     sentence.className = `rule-sentence tone-${allow ? (chosen.arguments === 'any' ? 'amber' : 'green') : 'red'}`;
     fill(save, icon('rule'), t('rule.title'));
   };
@@ -60,7 +64,7 @@ export function openRule({ change, create, done }) {
     fill(error);
     try {
       const { verdict, principal } = chosen;
-      const rule = await create({ verdict, arguments: chosen.arguments, principal, ...(chosen.for ? { for: chosen.for } : {}), ...(comment.value.trim() ? { comment: comment.value.trim() } : {}) });
+      const rule = await create({ verdict, arguments: chosen.arguments, principal, ...(chosen.arguments === 'matching' ? { matching } : {}), ...(chosen.for ? { for: chosen.for } : {}), ...(comment.value.trim() ? { comment: comment.value.trim() } : {}) });
       dialog.close();
       done(rule);
     } catch (problem) {
@@ -71,8 +75,8 @@ export function openRule({ change, create, done }) {
 
   const form = h('form', { class: 'sheet-body', novalidate: true, onsubmit: submit },
     h('p', { class: 'quiet' }, t('rule.help')),
-    radios('verdict', t('rule.futureCalls'), [['allow', t('rule.allow')], ['deny', t('rule.deny')]]),
-    radios('arguments', t('rule.arguments'), [['exact', t('rule.exact')], ['any', t('rule.any')]]),
+    !suggestion && radios('verdict', t('rule.futureCalls'), [['allow', t('rule.allow')], ['deny', t('rule.deny')]]),
+    radios('arguments', t('rule.arguments'), [['exact', t('rule.exact')], ...(matching.length ? [['matching', conditionsText(matching)]] : []), ['any', t('rule.any')]]),
     radios('principal', t('rule.agent'), [['same', h('span', null, parts('rule.onlyAgent', { agent: quote(proposerName(change.proposer), 60) }))], ['any', t('rule.anyAgent')]]),
     h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'rule-for' }, t('rule.for')), duration),
     h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: 'rule-comment' }, t('controls.comment')), comment),

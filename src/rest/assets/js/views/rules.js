@@ -13,6 +13,7 @@ import { openDialog } from '../ui/dialog.js';
 import { jsonBlock } from '../ui/json.js';
 import { longText } from '../ui/longtext.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
+import { conditionsText } from '../ui/suggestions.js';
 import { actor } from '../ui/timeline.js';
 
 // Events add and end rules; the number of uses is polled.
@@ -195,7 +196,8 @@ export class RulesView {
 }
 
 // Returns a sentence such as `Calls by claude with exactly these arguments run without review.`
-function sentence({ principal, argumentsHash, verdict }) {
+function sentence({ principal, argumentsHash, matching, verdict }) {
+  if (matching) return parts(principal ? 'suggestions.allows' : 'suggestions.allowsAny', { principal: h('strong', null, quote(principal ?? '', 80)), conditions: conditionsText(matching) });
   const key = `rules.sentence.${principal === null || principal === undefined ? 'any' : 'one'}.${argumentsHash ? 'exact' : 'all'}.${verdict === 'allow' ? 'allow' : 'deny'}`;
   return parts(key, { principal: h('strong', null, quote(principal ?? '', 80)) });
 }
