@@ -10,7 +10,7 @@ use super::{
     values::{ValueError, boolean, read_visible_text, variant},
 };
 use countersign_domain::{
-    changes::Terms,
+    changes::{Terms, digest::body_hash},
     policy::{AnnotationsMatch, Condition, Globs, Groups, Rule, Verdict},
     principal::Role,
 };
@@ -59,7 +59,17 @@ pub(super) fn read(r: &mut Reader, review: &Arc<Terms>, groups: &Groups) -> Vec<
     });
     let Some((rules, section)) = read else { return Vec::new() };
     r.add_setting(KEY, show(&rules, review), &section);
-    rules
+    let with_identity = |(index, rule): (usize, Rule)| Rule { identity: identity(&rule, index + 1, review), ..rule };
+    rules.into_iter().enumerate().map(with_identity).collect()
+}
+
+/// Returns what a rule is counted under. An unnamed rule keeps its counts while it says the same, wherever it stands.
+fn identity(rule: &Rule, number: usize, review: &Terms) -> Arc<str> {
+    if is_named(rule, number) {
+        return format!("rule {}", rule.label).into();
+    }
+    let unnamed = Rule { label: "rule 1".into(), ..rule.clone() };
+    body_hash(&show(&[unnamed], review)).into()
 }
 
 fn read_rule(f: &mut Fields<'_>, number: usize, review: &Arc<Terms>, groups: &Groups) -> Rule {
@@ -155,45 +165,53 @@ pub(super) fn show(rules: &[Rule], review: &Terms) -> String {
 
 /// Formats each rule as it would be written in the file.
 pub(super) fn format_each(rules: &[Rule], review: &Terms) -> Vec<String> {
+    let format = |(index, rule)| format!("{{ {} }}", format_settings(rule, index + 1, review).join(", "));
+    rules.iter().enumerate().map(format).collect()
+}
+
+/// Formats the keys of the rule with this number and their values, as they would be written in the file.
+pub(super) fn format_settings(rule: &Rule, number: usize, review: &Terms) -> Vec<String> {
     let text = |text: &str| serde_json::Value::from(text).to_string();
     let list = |globs: &Globs| serde_json::Value::from(globs.patterns()).to_string();
-    let each = rules.iter().enumerate().map(|(index, rule)| {
-        let mut parts = Vec::new();
-        if *rule.label != *format!("rule {}", index + 1) {
-            parts.push(format!("name: {}", text(&rule.label)));
+    let mut parts = Vec::new();
+    if is_named(rule, number) {
+        parts.push(format!("name: {}", text(&rule.label)));
+    }
+    for (key, globs) in [
+        ("tools", &rule.tools),
+        ("resources", &rule.resources),
+        ("prompts", &rule.prompts),
+        ("methods", &rule.methods),
+        ("servers", &rule.servers),
+        ("principals", &rule.principals),
+    ] {
+        if !globs.is_empty() {
+            parts.push(format!("{key}: {}", list(globs)));
         }
-        for (key, globs) in [
-            ("tools", &rule.tools),
-            ("resources", &rule.resources),
-            ("prompts", &rule.prompts),
-            ("methods", &rule.methods),
-            ("servers", &rule.servers),
-            ("principals", &rule.principals),
-        ] {
-            if !globs.is_empty() {
-                parts.push(format!("{key}: {}", list(globs)));
-            }
-        }
-        if !rule.roles.is_empty() {
-            let roles: Vec<&str> = rule.roles.iter().map(|role| role.as_str()).collect();
-            parts.push(format!("roles: [{}]", roles.join(", ")));
-        }
-        let AnnotationsMatch { read_only_hint, destructive_hint, idempotent_hint, open_world_hint } = rule.annotations;
-        let hints = [read_only_hint, destructive_hint, idempotent_hint, open_world_hint];
-        let hints = ANNOTATION_KEYS.iter().zip(hints).filter_map(|(key, hint)| Some(format!("{key}: {}", hint?)));
-        let hints: Vec<String> = hints.collect();
-        if !hints.is_empty() {
-            parts.push(format!("annotations: {{ {} }}", hints.join(", ")));
-        }
-        if let Some(when) = &rule.when {
-            parts.push(format!("when: {}", text(when.source())));
-        }
-        parts.push(format!("then: {}", rule.then.as_str()));
-        parts.extend(terms::format_differences(&rule.terms, review));
-        if let Some(reason) = &rule.reason {
-            parts.push(format!("reason: {}", text(reason)));
-        }
-        format!("{{ {} }}", parts.join(", "))
-    });
-    each.collect()
+    }
+    if !rule.roles.is_empty() {
+        let roles: Vec<&str> = rule.roles.iter().map(|role| role.as_str()).collect();
+        parts.push(format!("roles: [{}]", roles.join(", ")));
+    }
+    let AnnotationsMatch { read_only_hint, destructive_hint, idempotent_hint, open_world_hint } = rule.annotations;
+    let hints = [read_only_hint, destructive_hint, idempotent_hint, open_world_hint];
+    let hints = ANNOTATION_KEYS.iter().zip(hints).filter_map(|(key, hint)| Some(format!("{key}: {}", hint?)));
+    let hints: Vec<String> = hints.collect();
+    if !hints.is_empty() {
+        parts.push(format!("annotations: {{ {} }}", hints.join(", ")));
+    }
+    if let Some(when) = &rule.when {
+        parts.push(format!("when: {}", text(when.source())));
+    }
+    parts.push(format!("then: {}", rule.then.as_str()));
+    parts.extend(terms::format_differences(&rule.terms, review));
+    if let Some(reason) = &rule.reason {
+        parts.push(format!("reason: {}", text(reason)));
+    }
+    parts
+}
+
+/// Returns `true` if the rule with this number has a name of its own.
+fn is_named(rule: &Rule, number: usize) -> bool {
+    *rule.label != *format!("rule {number}")
 }

@@ -4,8 +4,9 @@
 //! table with it, and then announces it on the feed. A client that disconnects interrupts none of these steps.
 //!
 //! [`tool_acceptance`] lists tools, and accepts their definitions or revokes acceptances. [`standing_rules`] creates, ends
-//! and counts rules that decide in place of a reviewer.
+//! and counts rules that decide in place of a reviewer. [`rule_counts`] stores how often each rule of the policy decided.
 
 mod completion;
+pub mod rule_counts;
 pub mod standing_rules;
 pub mod tool_acceptance;

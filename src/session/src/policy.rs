@@ -113,8 +113,8 @@ impl JudgedCall {
         self.decision.verdict
     }
 
-    /// Admits the call, sends it to review or refuses it, and counts the decision: the uses of standing rules and the
-    /// calls that only a simulated policy would have stopped. Each call is counted once, even if it runs as a task or
+    /// Admits the call, sends it to review or refuses it, and counts the decision: for its rule, for its standing
+    /// rule, and if only a simulated policy would have stopped the call. Each call is counted once, even if it runs as a task or
     /// its upstream asks for input several times.
     ///
     /// # Errors
@@ -156,6 +156,11 @@ impl JudgedCall {
                 "a standing rule decided on a call"
             );
             crash_point("after_rule_used");
+        }
+        if decision.standing_rule.is_none()
+            && let Some(counts) = &decision.counts
+        {
+            counts.increment(decision.intended_verdict());
         }
         if let Some(simulated_verdict) = decision.simulated {
             metrics::counter!(telemetry::POLICY_SIMULATED, "verdict" => simulated_verdict.as_str()).increment(1);
@@ -206,6 +211,7 @@ pub fn admit(
 ) -> Result<(), McpError> {
     let Some(policy) = table.refusing_policy() else { return Ok(()) };
     let Some(refusal) = find_refusal(policy, provider, subject, &requester(exchange)) else { return Ok(()) };
+    policy.count_refusal(refusal.rule.as_deref());
     let name: String = subject.name().chars().take(2048).collect();
     let rule = refusal.rule.as_deref().unwrap_or("policy.default");
     let (kind, principal) = (subject.kind_name(), &exchange.identity.principal.name);

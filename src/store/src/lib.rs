@@ -5,8 +5,8 @@
 //! legal. The store never answers before the commit, and never guesses how a commit ended.
 //!
 //! [`StoreLocation`] is the only way to open a store, and [`ModuleStorage`] is the storage of a module. The traits
-//! [`Store`], [`keys::Credentials`], [`people::People`], [`accounts::AccountStore`] and [`webhooks::Deliveries`] are the
-//! interfaces. Each backend, `sqlite` or `postgres`, writes transitions in its own way; everything else is implemented
+//! [`Store`], [`keys::Credentials`], [`people::People`], [`accounts::AccountStore`],
+//! [`rule_counts::RuleCountStore`] and [`webhooks::Deliveries`] are the interfaces. Each backend, `sqlite` or `postgres`, writes transitions in its own way; everything else is implemented
 //! once, with the `statements` over the trait `sql::Sql`.
 
 pub mod accounts;
@@ -30,6 +30,7 @@ mod queue;
 mod retention;
 mod reviewer_records;
 mod rows;
+pub mod rule_counts;
 mod schema_versions;
 mod search;
 pub mod sql;

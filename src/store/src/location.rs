@@ -15,6 +15,7 @@ use super::{
     moving::{self, MoveError, MoveModules, OfflineStore, Progress},
     nodes,
     postgres::{PostgresDatabase, tables::Tables},
+    rule_counts::RuleCountStore,
     sqlite,
     sqlite::backup::{BackupError, BackupReport},
     sqlite::moving::OfflineDirectory,
@@ -220,6 +221,17 @@ impl StoreLocation {
         match self.checked_kind()? {
             Kind::Directory(dir) => Ok(Arc::new(sqlite::keys::open(dir)?)),
             Kind::Postgres(server) => server.accounts(),
+        }
+    }
+
+    /// Opens the counts of the calls that rules decided.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn rule_counts(&self) -> Result<Arc<dyn RuleCountStore>, StoreError> {
+        match self.checked_kind()? {
+            Kind::Directory(dir) => Ok(Arc::new(sqlite::keys::open(dir)?)),
+            Kind::Postgres(server) => server.rule_counts(),
         }
     }
 

@@ -56,6 +56,7 @@ pub(crate) const TABLES: &[Table] = &[
     table("pinned_servers", "server", None),
     table("tool_pins", "server, tool, seen, accepted, accepted_by, accepted_at, definition, accepted_target", None),
     table("standing_rules", "no, id, \"over\", body", Some(500)),
+    table("rule_counts", "hour_ms, rule, allowed, reviewed, denied", None),
     table("webhooks", "name, position", None),
     table(
         "webhook_deliveries",

@@ -1,4 +1,4 @@
-//! Implements the credentials and accounts for both backends with the same statements.
+//! Implements the credentials, accounts and counts of rules for both backends with the same statements.
 
 use jiff::Timestamp;
 
@@ -9,18 +9,19 @@ use super::{
     identity::new_id,
     keys::{ApiKey, CodeOutcome, Credentials, SignIn, is_worth_noting},
     people::{Holders, People, ProviderSession, StoredPerson},
+    rule_counts::{HourlyRuleCount, RuleCountStore, VerdictTotals},
     sql::{BACKGROUND_TIMEOUT, Database, REQUEST_TIMEOUT, Sql as _},
     statements::{
         absences, accounts,
         facts::{self, TOKEN_KEY_FACT},
         keys::{self, EndedRights},
-        people,
+        people, rule_counts,
         trail::key_details,
     },
 };
 use countersign_domain::{changes::Absence, principal::SecretHash};
 
-/// The keys, sign-ins, codes and accounts of a database.
+/// The keys, sign-ins, codes, accounts and counts of a database.
 pub(crate) struct StoredKeys<D>(pub D);
 
 impl<D: Database> Credentials for StoredKeys<D> {
@@ -175,6 +176,17 @@ impl<D: Database> People for StoredKeys<D> {
             }
             Ok(is_first_use)
         })
+    }
+}
+
+impl<D: Database> RuleCountStore for StoredKeys<D> {
+    // A repetition could count calls twice.
+    fn add_rule_counts(&self, counts: &[HourlyRuleCount], oldest: Timestamp) -> Result<(), StoreError> {
+        self.0.transaction(async |db| rule_counts::add(db, counts, oldest).await)
+    }
+
+    fn rule_counts(&self, since: Timestamp) -> Result<Vec<(String, VerdictTotals)>, StoreError> {
+        self.0.read(REQUEST_TIMEOUT, async |db| rule_counts::totals(db, since).await)
     }
 }
 

@@ -8,6 +8,7 @@ mod people;
 mod plans;
 mod queries;
 mod records;
+mod rule_counts;
 mod writes;
 
 use std::{
@@ -19,7 +20,9 @@ use std::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use self::{accounts::*, credentials::*, deliveries::*, people::*, plans::*, queries::*, records::*, writes::*};
+use self::{
+    accounts::*, credentials::*, deliveries::*, people::*, plans::*, queries::*, records::*, rule_counts::*, writes::*,
+};
 use super::{
     accounts::{AccountKey, AccountStore, StoredAccount},
     drafts::{claim_draft, create_approved, created_draft, draft_for, submit, transition_draft, updated_draft, write},
@@ -72,7 +75,7 @@ macro_rules! suite {
                 absence_is_kept_until_it_ends, revocation_ends_absences_and_deputyships,
                 account_is_kept_until_removed, new_connection_invalidates_old_versions,
                 tokens_are_renewed_by_one_caller, registration_is_replaced,
-                deliveries_wait_until_finished,
+                rule_counts_add_up_and_old_hours_are_deleted, deliveries_wait_until_finished,
                 old_finished_deliveries_are_deleted);
         }
     };

@@ -34,7 +34,7 @@ use countersign_protocol::McpError;
 use countersign_reload::{ConfigSource, ReloadCause, Reloader, watch};
 use countersign_review::StartError;
 use countersign_routing::table::RouteError;
-use countersign_rulings::standing_rules::StandingRules;
+use countersign_rulings::{rule_counts::RuleCounts, standing_rules::StandingRules};
 use countersign_runtime::data_dir::{DataLock, LockError};
 use countersign_session::McpServer;
 use countersign_store::StoreError;
@@ -112,6 +112,7 @@ pub struct RunningGateway {
     pub endpoint: Arc<McpEndpoint>,
     pub credentials: Arc<StoredCredentials>,
     pub standing_rules: Arc<StandingRules>,
+    pub rule_counts: Arc<RuleCounts>,
     pub reloader: Arc<Reloader>,
     pub users: Users,
     pub options: Options,
@@ -204,6 +205,7 @@ impl RunningGateway {
             tracing::warn!(requests = server.slots.running(), "requests were still running at the deadline");
         }
         self.standing_rules.record_uses().await;
+        self.rule_counts.write().await;
         server.reviews.changes.shutdown(drain).await;
         server.routing.upstreams.stop().await;
         self.endpoint.sessions.lifetimes.ended.cancel();

@@ -55,6 +55,7 @@ use countersign_routing::{
     table::Aliases,
 };
 use countersign_rulings::{
+    rule_counts::RuleCounts,
     standing_rules::{self, StandingRuleCache, StandingRules},
     tool_acceptance::{RouteRebuilder, ToolAcceptances},
 };
@@ -218,6 +219,7 @@ pub async fn start(
         rebuild: route_rebuilder(&router),
         feed: feed.clone(),
     }));
+    let rule_counts = Arc::new(RuleCounts::new(location.rule_counts()?, Arc::clone(&nodes), Arc::clone(&routes)));
     let webhooks_thread = Arbiter::new();
     let listen_error = |source| ServeError::Listen { address: config.listen, source };
     let socket = attach::bind_port(config.listen, options.detached).map_err(listen_error)?;
@@ -307,6 +309,7 @@ pub async fn start(
     actix::spawn(crate::server_status_events::run(routes, feed, shutdown.clone()));
     actix::spawn(Arc::clone(&standing_rules).run(shutdown.child_token()));
     actix::spawn(provider_sign_ins.run(shutdown.child_token()));
+    actix::spawn(Arc::clone(&rule_counts).run(shutdown.child_token()));
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
     stdio::serve_socket(&lines_thread, Arc::clone(&endpoint), listener, users.clone(), options.detached);
@@ -323,6 +326,7 @@ pub async fn start(
         credentials,
         standing_rules,
         reloader,
+        rule_counts,
         users,
         options,
         http_server,

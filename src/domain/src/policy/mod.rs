@@ -37,6 +37,7 @@ pub mod terms;
 #[cfg(test)]
 mod tests;
 pub mod values;
+pub mod verdict_counts;
 
 use std::sync::Arc;
 
@@ -44,8 +45,8 @@ use serde::Serialize;
 use strum::{IntoStaticStr, VariantArray};
 use utoipa::ToSchema;
 
-pub use condition::{Condition, ConditionError, ConditionFault};
 pub use argument_patterns::ArgumentPattern;
+pub use condition::{Condition, ConditionError, ConditionFault};
 pub use definition_status::{AcceptanceMark, DefinitionStatus};
 pub use globs::Globs;
 pub use pins::{PinSource, Pins};
@@ -58,6 +59,7 @@ pub use subjects::{AccessDecision, Requester, Subject};
 
 use pins::{Definition, NoPins};
 use standing_rules::{NoStandingRules, ToolStandingRules};
+use verdict_counts::VerdictCounts;
 
 use crate::changes::{ReviewNote, Terms};
 use countersign_protocol::annotations::ToolAnnotations;
@@ -99,12 +101,23 @@ pub struct Decision {
     pub standing_rule: Option<Arc<StandingRule>>,
     /// The verdict if the policy were enforced, unless that is to allow the call.
     pub simulated: Option<Verdict>,
+    /// The counts of the rule or the default that decided, unless the policy has no say.
+    pub counts: Option<VerdictCounts>,
 }
 
 impl Decision {
     /// Creates a decision without a rule.
     fn new(verdict: Verdict, reason: impl Into<Arc<str>>, terms: Arc<Terms>) -> Self {
-        Self { verdict, rule: None, reason: reason.into(), mark: None, terms, standing_rule: None, simulated: None }
+        Self {
+            verdict,
+            rule: None,
+            reason: reason.into(),
+            mark: None,
+            terms,
+            standing_rule: None,
+            simulated: None,
+            counts: None,
+        }
     }
 
     /// Returns the verdict of the policy, whether it is enforced or not.
@@ -124,7 +137,8 @@ impl Decision {
     fn from_rule(rule: &Rule) -> Self {
         let reason =
             rule.reason.clone().unwrap_or_else(|| format!("{} says {}", rule.label, rule.then.as_str()).into());
-        Self { rule: Some(rule.label.clone()), ..Self::new(rule.then, reason, Arc::clone(&rule.terms)) }
+        let decision = Self::new(rule.then, reason, Arc::clone(&rule.terms));
+        Self { rule: Some(rule.label.clone()), counts: Some(rule.counts.clone()), ..decision }
     }
 
     /// Creates the decision for a rule that may or may not match. The decision counts only if it is stricter
@@ -132,7 +146,8 @@ impl Decision {
     fn from_fault(rule: &Rule, fault: &ConditionFault) -> Self {
         let reason = format!("{}: {fault}", rule.label);
         let verdict = rule.then.max(Verdict::Review);
-        Self { rule: Some(rule.label.clone()), ..Self::new(verdict, reason, Arc::clone(&rule.terms)) }
+        let decision = Self::new(verdict, reason, Arc::clone(&rule.terms));
+        Self { rule: Some(rule.label.clone()), counts: Some(rule.counts.clone()), ..decision }
     }
 
     /// Returns the stricter decision. If both are equally strict, returns `self` with the stricter terms of
@@ -152,7 +167,7 @@ impl Decision {
         if self.verdict >= Verdict::Review {
             return Self { mark: Some(mark), ..self };
         }
-        Self { mark: Some(mark), ..Self::new(Verdict::Review, mark.reason(), self.terms) }
+        Self { mark: Some(mark), counts: self.counts, ..Self::new(Verdict::Review, mark.reason(), self.terms) }
     }
 }
 
@@ -241,11 +256,15 @@ impl ToolFacts {
     }
 }
 
+/// The identity of the default among those of rules.
+pub const DEFAULT_IDENTITY: &str = "policy.default";
+
 /// The configured policy with the reviewers' acceptances and standing rules. Cheap to clone.
 #[derive(Clone)]
 pub struct Policy {
     mode: PolicyMode,
     default: PolicyDefault,
+    default_counts: VerdictCounts,
     rules: Arc<[Arc<Rule>]>,
     /// The terms of a review if no rule sets others.
     review: Arc<Terms>,
@@ -261,6 +280,7 @@ impl Policy {
         Self {
             mode: config.mode,
             default: config.default,
+            default_counts: VerdictCounts::default(),
             rules,
             review: Arc::clone(&config.review),
             pins: Arc::new(NoPins),
@@ -288,8 +308,33 @@ impl Policy {
             pins: Arc::clone(&previous.pins),
             standing_rules: Arc::clone(&previous.standing_rules),
             reviewers: Arc::clone(&previous.reviewers),
+            default_counts: previous.default_counts.clone(),
             ..self
         }
+    }
+
+    /// Iterates over the rules with their counts, and over the default, by identity.
+    pub fn counts(&self) -> impl Iterator<Item = (&str, &VerdictCounts)> {
+        let rules = self.rules.iter().map(|rule| (&*rule.identity, &rule.counts));
+        rules.chain([(DEFAULT_IDENTITY, &self.default_counts)])
+    }
+
+    /// Counts a request other than a tool call that a rule or the default refused.
+    pub fn count_refusal(&self, rule: Option<&str>) {
+        let rule = rule.and_then(|label| self.rules.iter().find(|rule| &*rule.label == label));
+        rule.map_or(&self.default_counts, |rule| &rule.counts).increment(Verdict::Deny);
+    }
+
+    /// Returns the default, the mode, and the terms of reviews for which no rule sets others.
+    #[must_use]
+    pub fn defaults(&self) -> (PolicyDefault, PolicyMode, &Arc<Terms>) {
+        (self.default, self.mode, &self.review)
+    }
+
+    /// Returns the rules, in order.
+    #[must_use]
+    pub fn rules(&self) -> &[Arc<Rule>] {
+        &self.rules
     }
 
     /// Returns the current pins.
@@ -328,6 +373,7 @@ impl Policy {
             }
             PolicyDefault::ReviewWrites => (Verdict::Review, "it may write"),
         };
-        Decision::new(verdict, reason, Arc::clone(&self.review))
+        let decision = Decision::new(verdict, reason, Arc::clone(&self.review));
+        Decision { counts: Some(self.default_counts.clone()), ..decision }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Condition, Globs, OperationStatus, ToolFacts, ToolOperation, Verdict};
+use super::{Condition, Globs, OperationStatus, ToolFacts, ToolOperation, Verdict, verdict_counts::VerdictCounts};
 use crate::{
     changes::{Terms, qualified_operation},
     principal::Role,
@@ -14,6 +14,10 @@ use countersign_protocol::annotations::ToolAnnotations;
 pub struct Rule {
     /// The rule's name, or `rule 3` for the third rule.
     pub label: Arc<str>,
+    /// What the rule is counted under: its name, or a hash of what it says, which outlasts a change of its position.
+    pub identity: Arc<str>,
+    /// The calls that it decided.
+    pub counts: VerdictCounts,
     /// Tool names that clients see.
     pub tools: Globs,
     /// Extension methods; see [`super::subjects`] for this and the next two fields.
@@ -70,8 +74,11 @@ impl Rule {
     /// Creates a rule that matches every call, with the default terms of a review.
     #[must_use]
     pub fn new(label: impl Into<Arc<str>>, then: Verdict) -> Self {
+        let label = label.into();
         Self {
-            label: label.into(),
+            identity: Arc::clone(&label),
+            counts: VerdictCounts::default(),
+            label,
             tools: Globs::default(),
             methods: Globs::default(),
             resources: Globs::default(),
@@ -93,6 +100,8 @@ impl Rule {
         // Without `..`, so that a new field must be compared here or left out explicitly.
         let Self {
             label: _,
+            identity: _,
+            counts: _,
             tools,
             methods,
             resources,

@@ -59,6 +59,7 @@ use crate::{
     nodes::NodeIdSource,
     queries::Queries,
     queue::{MAX_QUEUED_WRITES, WriteQueue},
+    rule_counts::RuleCountStore,
     sql::{BACKGROUND_TIMEOUT, Database as _},
     statements::{changes, facts},
     stored_keys::StoredKeys,
@@ -144,6 +145,10 @@ impl PostgresDatabase {
     }
 
     pub fn accounts(&self) -> Result<Arc<dyn AccountStore>, StoreError> {
+        Ok(Arc::new(StoredKeys(self.migrated_connector()?)))
+    }
+
+    pub fn rule_counts(&self) -> Result<Arc<dyn RuleCountStore>, StoreError> {
         Ok(Arc::new(StoredKeys(self.migrated_connector()?)))
     }
 

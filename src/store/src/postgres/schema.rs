@@ -30,6 +30,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0010_plans.sql"),
     include_str!("migrations/0011_key_creators.sql"),
     include_str!("migrations/0012_absences.sql"),
+    include_str!("migrations/0013_rule_counts.sql"),
 ];
 /// The first schema version that several gateways can share. A gateway with an older schema must end before the
 /// migration.

@@ -41,6 +41,7 @@ const MIGRATIONS: &[&str] = &[
     include_str!("migrations/0016_plans.sql"),
     include_str!("migrations/0017_key_creators.sql"),
     include_str!("migrations/0018_absences.sql"),
+    include_str!("migrations/0019_rule_counts.sql"),
 ];
 
 /// The maximum wait for a write of another process, such as `countersign keys create` beside the gateway.

@@ -13,6 +13,7 @@ pub mod pins;
 pub mod plans;
 pub mod records;
 pub mod retention;
+pub mod rule_counts;
 pub mod standing_rules;
 pub mod trail;
 pub mod webhooks;

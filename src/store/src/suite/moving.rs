@@ -33,6 +33,7 @@ async fn check_move(from: LocationOf, to: LocationOf) {
     let account = connect(&*accounts, account_of("crm", "alice", 1));
     assert!(accounts.begin_refresh(&account.key, account.version, time_at(2)).unwrap());
     accounts.put_registration("https://id.example", "sealed").unwrap();
+    from.rule_counts().unwrap().add_rule_counts(&[rule_count("no-deletions", 1, 4)], time_at(0)).unwrap();
     let deliveries = from.deliveries().unwrap();
     deliveries.position("a", 7).unwrap();
     deliveries.enqueue("a", 12, &[feed_delivery(9), feed_delivery(10)]).unwrap();
@@ -109,6 +110,7 @@ async fn check_move(from: LocationOf, to: LocationOf) {
     let moved = StoredAccount { refreshing_since: Some(time_at(2)), ..account };
     assert_eq!(accounts.accounts().unwrap(), [moved]);
     assert_eq!(accounts.registration("https://id.example").unwrap().as_deref(), Some("sealed"));
+    assert_eq!(to.rule_counts().unwrap().rule_counts(time_at(0)).unwrap()[0].1.allowed, 4);
     let deliveries = to.deliveries().unwrap();
     assert_eq!(deliveries.position("a", 99).unwrap(), 12);
     assert_eq!(deliveries.pending("a").unwrap(), [PendingDelivery { id: 2, ..feed_delivery(10) }]);
