@@ -6,6 +6,7 @@ use super::{
     rules,
     values::{yaml_items, yaml_map, yaml_text},
 };
+use countersign_domain::{changes::Terms, policy::Rule};
 
 /// One setting of the listing.
 #[derive(Clone, Debug)]
@@ -41,6 +42,14 @@ pub fn rules(config: &Config) -> String {
 pub fn rule_lines(config: &Config) -> String {
     let each = rules::format_each(&config.policy.rules, &config.policy.review);
     each.into_iter().map(|rule| format!("{rule}\n")).collect()
+}
+
+/// Returns the keys of the rule with this number and their values as YAML, as they would be written in the file.
+#[must_use]
+pub fn rule_settings(rule: &Rule, number: usize, review: &Terms) -> Vec<(String, String)> {
+    let settings = rules::format_settings(rule, number, review).into_iter();
+    let split = |setting: String| setting.split_once(": ").map(|(key, value)| (key.to_owned(), value.to_owned()));
+    settings.filter_map(split).collect()
 }
 
 /// Formats the groups of a configuration for a listing.

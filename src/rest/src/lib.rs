@@ -26,6 +26,7 @@ pub mod overview;
 pub mod page;
 pub mod plans;
 pub mod policy;
+pub mod policy_rules;
 pub mod previews;
 pub mod problem_document;
 pub mod query;
@@ -69,7 +70,7 @@ use countersign_http::problem::Problem;
 use countersign_protocol::ErrorKind;
 use countersign_reload::Reloader;
 use countersign_review::Changes;
-use countersign_rulings::{standing_rules::StandingRules, tool_acceptance::ToolAcceptances};
+use countersign_rulings::{rule_counts::RuleCounts, standing_rules::StandingRules, tool_acceptance::ToolAcceptances};
 use countersign_runtime::large_messages::offload;
 use countersign_webhooks::Webhooks;
 
@@ -88,6 +89,7 @@ pub struct RestData {
     pub reloader: web::Data<Reloader>,
     pub acceptances: web::Data<ToolAcceptances>,
     pub standing_rules: web::Data<StandingRules>,
+    pub rule_counts: web::Data<RuleCounts>,
     pub trials: web::Data<ServerTrials>,
     pub webhooks: web::Data<Webhooks>,
 }
@@ -162,9 +164,10 @@ pub const ROUTES: &[Route] = &[
     route!(POST "/api/decisions", decisions::decide),
     route!(POST "/api/changes/{id}/settle", changes::settle),
     route!(POST "/api/changes/{id}/rule", rules::create),
+    route!(READ "/api/changes/{id}/suggestions", rules::suggest),
     route!(READ "/api/rules", rules::list),
     route!(POST "/api/rules/{id}/revoke", rules::revoke),
-    route!(READ "/api/changes/{id}/suggestions", rules::suggest),
+    route!(READ "/api/policy", policy_rules::get),
     route!(POST "/api/policy/test", policy::test),
     route!(POST "/api/previews/test", previews::test),
     route!(READ "/api/audit", changes::audit),
@@ -236,12 +239,13 @@ pub fn routes(data: &RestData, config: &mut ServiceConfig) {
         reloader,
         acceptances,
         standing_rules,
+        rule_counts,
         trials,
         webhooks,
     } = data.clone();
     config.app_data(access).app_data(sign_in).app_data(feed).app_data(streams).app_data(changes).app_data(sessions);
     config.app_data(servers).app_data(reloader).app_data(acceptances).app_data(standing_rules).app_data(webhooks);
-    config.app_data(server_accounts).app_data(trials).app_data(agent_command);
+    config.app_data(server_accounts).app_data(trials).app_data(agent_command).app_data(rule_counts);
     for route in ROUTES {
         let allow = route.allow;
         let refuse = move |request: HttpRequest| {

@@ -22,8 +22,8 @@ use utoipa::OpenApi;
 
 use super::{
     absence, account, audit_export, bundles, changes, decisions, events, events_ws, first_steps, identity_provider,
-    keys, nodes, overview, plans, policy, previews, problem_document::ProblemDocument, reload, rules, server_accounts,
-    server_edits, server_trials, servers, views, webhooks,
+    keys, nodes, overview, plans, policy, policy_rules, previews, problem_document::ProblemDocument, reload, rules,
+    server_accounts, server_edits, server_trials, servers, views, webhooks,
 };
 
 #[derive(OpenApi)]
@@ -60,6 +60,7 @@ use super::{
         plans::get,
         plans::decide,
         policy::test,
+        policy_rules::get,
         previews::test,
         identity_provider::options,
         identity_provider::begin,
@@ -71,8 +72,8 @@ use super::{
         rules::list,
         rules::create,
         rules::revoke,
-        servers::list,
         rules::suggest,
+        servers::list,
         servers::get,
         servers::allow,
         servers::accept,

@@ -300,6 +300,7 @@ pub async fn start(
         reloader: web::Data::from(Arc::clone(&reloader)),
         acceptances: web::Data::from(acceptances),
         standing_rules: web::Data::from(Arc::clone(&standing_rules)),
+        rule_counts: web::Data::from(Arc::clone(&rule_counts)),
         trials: web::Data::new(ServerTrials::new(config.transports.stdio.max_message_size)),
         webhooks: web::Data::from(Arc::clone(&webhooks)),
     };
@@ -308,8 +309,8 @@ pub async fn start(
         open_endpoints(&config, &endpoint, rest, proof, front, (socket, tls)).map_err(listen_error)?;
     actix::spawn(crate::server_status_events::run(routes, feed, shutdown.clone()));
     actix::spawn(Arc::clone(&standing_rules).run(shutdown.child_token()));
-    actix::spawn(provider_sign_ins.run(shutdown.child_token()));
     actix::spawn(Arc::clone(&rule_counts).run(shutdown.child_token()));
+    actix::spawn(provider_sign_ins.run(shutdown.child_token()));
     let lines_thread = Arbiter::new();
     let listener = socket::Listener::bind(&config.data, &lock)?;
     stdio::serve_socket(&lines_thread, Arc::clone(&endpoint), listener, users.clone(), options.detached);
@@ -325,8 +326,8 @@ pub async fn start(
         endpoint,
         credentials,
         standing_rules,
-        reloader,
         rule_counts,
+        reloader,
         users,
         options,
         http_server,

@@ -27,6 +27,7 @@ import { ChangesView } from './views/changes.js';
 import { KeysView } from './views/keys.js';
 import { OverviewView } from './views/overview.js';
 import { PlanView } from './views/plan.js';
+import { PolicyView } from './views/policy.js';
 import { ReloadBar } from './ui/reload.js';
 import { RulesView } from './views/rules.js';
 import { ServersView } from './views/servers.js';
@@ -34,17 +35,18 @@ import { SessionsView } from './views/sessions.js';
 import { WebhooksView } from './views/webhooks.js';
 
 // On a small screen, all views except the first two are in a menu.
-const VIEWS = ['inbox', 'history', 'overview', 'rules', 'audit', 'sessions', 'keys', 'servers', 'webhooks'];
+const VIEWS = ['inbox', 'history', 'overview', 'policy', 'audit', 'sessions', 'keys', 'servers', 'webhooks'];
 // Servers and the configuration can change without an event.
 const POLL_INTERVAL = 30_000;
 // A shorter interruption shows no banner.
 const BANNER_DELAY = 2500;
 
-// The pages of changes that are reviewed together.
-const RELATED = ['plans', 'bundles'];
+// Pages without a link of their own: of changes that are reviewed together, and of standing rules, which belong to the policy.
+const RELATED = ['plans', 'bundles', 'rules'];
 
 const MENU = VIEWS.slice(2);
-const VIEW_ICONS = { rules: 'rule', keys: 'key' };
+const VIEW_ICONS = { policy: 'rule', keys: 'key' };
+const linkOf = (name) => (name === 'rules' ? 'policy' : name);
 
 // Creates the links to all views. On a large screen the links of the menu stand beside the others.
 function viewLinks() {
@@ -126,7 +128,7 @@ export class App {
     });
     keys.bind('app', {
       '?': openHelp, 'g i': () => go(routeTo('inbox')), 'g h': () => go(routeTo('history')), 'g a': () => go(routeTo('audit')),
-      'g s': () => go(routeTo('sessions')), 'g v': () => go(routeTo('servers')), 'g w': () => go(routeTo('webhooks')), 'g r': () => go(routeTo('rules')), 'g o': () => go(routeTo('overview')), 'g k': () => go(routeTo('keys')),
+      'g s': () => go(routeTo('sessions')), 'g v': () => go(routeTo('servers')), 'g w': () => go(routeTo('webhooks')), 'g r': () => go(routeTo('rules')), 'g p': () => go(routeTo('policy')), 'g o': () => go(routeTo('overview')), 'g k': () => go(routeTo('keys')),
     });
   }
 
@@ -158,7 +160,6 @@ export class App {
     const route = parseRoute(location.hash);
     // External links use `#/changes/…`, which does not name a view.
     if (route.view === 'changes') return replaceRoute(routeTo('inbox', route.id, Object.fromEntries(route.query)));
-    // A plan or a bundle has no link of its own in the navigation.
     const name = [...VIEWS, ...RELATED].includes(route.view) ? route.view : 'inbox';
     const filter = readFilter(route.query, name === 'history' ? HISTORY_STATES : undefined);
     if (name !== this.#viewName) {
@@ -169,10 +170,10 @@ export class App {
       fill(this.#parts.main, this.#view.element);
       this.#keys.bind('view', this.#view.keys?.() ?? {});
       for (const link of this.#parts.nav.querySelectorAll('a')) {
-        if (link.dataset.view === name) link.setAttribute('aria-current', 'page');
+        if (link.dataset.view === linkOf(name)) link.setAttribute('aria-current', 'page');
         else link.removeAttribute('aria-current');
       }
-      this.#parts.nav.querySelector('.more-views').classList.toggle('current', MENU.includes(name));
+      this.#parts.nav.querySelector('.more-views').classList.toggle('current', MENU.includes(linkOf(name)));
       if (switched) this.#focusTitle();
     }
     this.#parts.nav.querySelector(':popover-open')?.hidePopover();
@@ -188,6 +189,7 @@ export class App {
     if (name === 'audit') return new AuditView({ api });
     if (name === 'keys') return new KeysView({ api });
     if (name === 'overview') return new OverviewView({ api });
+    if (name === 'policy') return new PolicyView({ api });
     if (name === 'rules') return new RulesView({ api, me: this.#me });
     if (name === 'webhooks') return new WebhooksView({ api, me: this.#me });
     if (name === 'plans') return new PlanView({ api, me: this.#me });

@@ -225,6 +225,11 @@ impl Endpoints {
                 async {}.boxed()
             }) as countersign_rulings::tool_acceptance::RouteRebuilder
         };
+        let rule_counts = RuleCounts::new(
+            StoreLocation::directory(dir.path()).rule_counts().unwrap(),
+            store.nodes(),
+            Arc::clone(&routes),
+        );
         let standing_rules = StandingRules::new(StandingRulesDeps {
             store,
             cache: rule_cache,
@@ -273,6 +278,7 @@ impl Endpoints {
             reloader: web::Data::from(reloader),
             acceptances: web::Data::new(ToolAcceptances::new(routes, pins, rebuild(), changes.feed().clone())),
             standing_rules: web::Data::new(standing_rules),
+            rule_counts: web::Data::new(rule_counts),
             trials: web::Data::new(ServerTrials::new(1 << 20)),
             webhooks: web::Data::new(Webhooks::new(changes.feed().clone())),
         };

@@ -1,7 +1,7 @@
 //! Tests standing rules through their endpoints, and the test of the policy.
 
 use super::*;
-use countersign_domain::policy::{PolicyConfig, pins::Definition};
+use countersign_domain::policy::{Globs, PolicyConfig, Rule, Verdict, pins::Definition};
 use countersign_protocol::arguments::canonical_text_hash;
 use countersign_routing::ruling::definition;
 
@@ -315,6 +315,40 @@ async fn rule_expires_and_rules_per_reviewer_are_bounded() {
     let ci = endpoints.key("ci", Role::Reviewer);
     let path = format!("/api/rules/{}/revoke", denied["standingRule"]["id"].as_str().unwrap());
     assert_eq!(endpoints.post(&path, &ci, &json!({})).await.problem(403), "SELF_APPROVAL");
+    endpoints.close().await;
+}
+
+#[actix::test]
+async fn policy_shows_what_its_rules_decided() {
+    let endpoints = Endpoints::open().await;
+    let key = endpoints.key("victor", Role::Viewer);
+    endpoints.offer_write();
+    let no_drops = Rule {
+        tools: Globs::new(vec!["wri*".to_owned()]).unwrap(),
+        principals: Globs::new(vec!["ci-*".to_owned()]).unwrap(),
+        ..Rule::new("no-writes", Verdict::Deny)
+    };
+    endpoints.set_policy(PolicyConfig { rules: vec![no_drops.clone()], ..PolicyDefault::ReviewWrites.into() });
+    no_drops.counts.increment(Verdict::Deny);
+    let policy = endpoints.get("/api/policy", &key).await.json();
+    assert_eq!(
+        (&policy["default"], &policy["mode"], &policy["tools"]),
+        (&json!("review_writes"), &json!("enforce"), &json!({ "count": 1, "names": ["write"] }))
+    );
+    let expected = json!([{
+        "label": "no-writes", "then": "deny",
+        "settings": [{ "key": "tools", "value": "[\"wri*\"]" }, { "key": "principals", "value": "[\"ci-*\"]" }],
+        "decided": { "allowed": 0, "reviewed": 0, "denied": 1 }, "tools": { "count": 1, "names": ["write"] },
+    }]);
+    assert_eq!(policy["rules"], expected);
+    // The counts outlast a stored minute and another configuration with the same rule.
+    endpoints.data.rule_counts.write().await;
+    endpoints.set_policy(PolicyConfig {
+        rules: vec![Rule { counts: Default::default(), ..no_drops }],
+        ..PolicyDefault::Deny.into()
+    });
+    let policy = endpoints.get("/api/policy", &key).await.json();
+    assert_eq!((&policy["default"], &policy["rules"]), (&json!("deny"), &expected));
     endpoints.close().await;
 }
 

@@ -154,6 +154,11 @@ export class Api {
     return (await this.#call('POST', `/api/changes/${encodeURIComponent(id)}/rule`, { body: rule })).value;
   }
 
+  /** Returns the policy in force, with what each rule decided. */
+  async policy(signal) {
+    return (await this.#call('GET', '/api/policy', { signal })).value;
+  }
+
   /** Returns the standing rules that the history suggests for calls like a change: `{suggestions, complete}`. */
   async suggestions(id, signal) {
     return (await this.#call('GET', `/api/changes/${encodeURIComponent(id)}/suggestions`, { signal })).value;

@@ -41,6 +41,7 @@ import list from './de/list.js';
 import rule from './de/rule.js';
 import serverform from './de/serverform.js';
 import tools from './de/tools.js';
+import policy from './de/policy.js';
 import suggestions from './de/suggestions.js';
 
 export default {
@@ -76,5 +77,6 @@ export default {
   ...rule,
   ...serverform,
   ...tools,
+  ...policy,
   ...suggestions,
 };

@@ -32,6 +32,7 @@ import list from './en/list.js';
 import rule from './en/rule.js';
 import serverform from './en/serverform.js';
 import tools from './en/tools.js';
+import policy from './en/policy.js';
 import suggestions from './en/suggestions.js';
 
 export default {
@@ -67,5 +68,6 @@ export default {
   ...rule,
   ...serverform,
   ...tools,
+  ...policy,
   ...suggestions,
 };

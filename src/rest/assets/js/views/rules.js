@@ -195,6 +195,9 @@ export class RulesView {
   }
 }
 
+/** Returns the sentence about a rule for other pages. */
+export const ruleSentence = (rule) => sentence(rule);
+
 // Returns a sentence such as `Calls by claude with exactly these arguments run without review.`
 function sentence({ principal, argumentsHash, matching, verdict }) {
   if (matching) return parts(principal ? 'suggestions.allows' : 'suggestions.allowsAny', { principal: h('strong', null, quote(principal ?? '', 80)), conditions: conditionsText(matching) });

@@ -4,6 +4,7 @@ export default {
   'shell.view.inbox': 'Eingang',
   'shell.view.history': 'Verlauf',
   'shell.view.overview': 'Übersicht',
+  'shell.view.policy': 'Richtlinie',
   'shell.view.rules': 'Regeln',
   'shell.view.audit': 'Audit',
   'shell.view.sessions': 'Sitzungen',

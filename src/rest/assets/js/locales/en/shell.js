@@ -4,6 +4,7 @@ export default {
   'shell.view.inbox': 'Inbox',
   'shell.view.history': 'History',
   'shell.view.overview': 'Overview',
+  'shell.view.policy': 'Policy',
   'shell.view.rules': 'Rules',
   'shell.view.audit': 'Audit',
   'shell.view.sessions': 'Sessions',

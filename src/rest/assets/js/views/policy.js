@@ -1,0 +1,116 @@
+// Shows the rules of the policy in force, in order, with what each decided, and the standing rules beside them.
+
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { parts, t } from '../core/locale.js';
+import { Poller } from '../core/poller.js';
+import { routeTo } from '../core/router.js';
+import { quote } from '../core/text.js';
+import { now } from '../core/time.js';
+import { emptyState, errorState, skeleton } from '../ui/states.js';
+import { ruleSentence, stateOfRule } from './rules.js';
+
+const POLL_INTERVAL = 30_000;
+const BURST = 500;
+// Only the newest standing rules are shown; the others are on their own page.
+const MAX_STANDING = 20;
+const MAX_TOOLS = 8;
+const VERDICTS = { allow: ['green', 'check', 'policy.allow'], review: ['amber', 'eye', 'policy.review'], deny: ['red', 'cross', 'policy.deny'] };
+
+export class PolicyView {
+  element;
+  #api;
+  #poller;
+  #painted = '';
+  #parts;
+
+  constructor({ api }) {
+    this.#api = api;
+    this.#parts = { tools: h('span', { class: 'pane-tools' }), body: h('div', { class: 'page-body policy' }, skeleton(6)) };
+    this.element = h('div', { class: 'page' },
+      h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, t('policy.title')), this.#parts.tools),
+        h('p', { class: 'quiet' }, t('policy.intro'))),
+      this.#parts.body);
+    this.#poller = new Poller({
+      read: async (signal) => {
+        const [policy, rules] = await Promise.all([this.#api.policy(signal), this.#api.rules(signal)]);
+        return { policy, rules: rules.map(({ rule }) => rule) };
+      },
+      show: (found) => this.#paint(found),
+      failed: (error) => fill(this.#parts.body, errorState(error, () => this.#poller.poll())),
+      every: POLL_INTERVAL,
+      burst: BURST,
+    });
+  }
+
+  route() {}
+
+  dispose() {
+    this.#poller.stop();
+  }
+
+  refresh() {
+    this.#poller.poll();
+  }
+
+  event() {
+    this.#poller.pollSoon();
+  }
+
+  ruleEvent() {
+    this.#poller.pollSoon();
+  }
+
+  #paint({ policy, rules }) {
+    const text = JSON.stringify([policy, rules]);
+    if (text === this.#painted) return;
+    this.#painted = text;
+    const active = rules.filter((rule) => stateOfRule(rule, now()) === 'active');
+    fill(this.#parts.body,
+      policy.mode === 'simulate' && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('policy.simulates'))),
+      h('section', { class: 'policy-rules' }, h('h2', null, t('policy.rules')),
+        policy.rules.length === 0 && h('p', { class: 'quiet' }, t('policy.noRules')),
+        h('ol', null, policy.rules.map((rule) => item(rule)), defaultItem(policy))),
+      h('section', { class: 'policy-standing' }, h('h2', null, t('policy.standing')),
+        active.length === 0 ? emptyState('rule', t('policy.noStanding'), t('policy.howStanding'))
+          : h('ul', null, active.slice(0, MAX_STANDING).map((rule) => h('li', { class: 'card' }, h('p', null, h('code', null, quote(rule.tool, 120))), h('p', { class: 'rule-words' }, ...ruleSentence(rule)),
+            h('p', { class: 'quiet' }, h('a', { href: routeTo('rules', rule.id) }, t('common.open'), h('span', { class: 'sr-only' }, ' ', quote(rule.tool, 60))), ` · ${t('policy.used', { count: rule.uses })}`)))),
+        h('p', null, h('a', { href: routeTo('rules') }, t('policy.allStanding', { count: rules.length })))));
+  }
+}
+
+function verdictBadge(verdict) {
+  const [tone, name, key] = VERDICTS[verdict];
+  return h('span', { class: `badge state tone-${tone}` }, icon(name), t(key));
+}
+
+function item(rule) {
+  return h('li', { class: 'card policy-rule', data: { rule: rule.label } },
+    h('div', { class: 'card-head' }, h('h3', null, verdictBadge(rule.then), ' ', quote(rule.label, 80))),
+    rule.settings.length > 0 && h('dl', { class: 'policy-settings' }, rule.settings.map(({ key, value }) => h('div', null, h('dt', null, key), h('dd', null, h('code', null, quote(value, 400)))))),
+    decided(rule.decided), tools(rule.tools));
+}
+
+function defaultItem({ default: name, decided: counts, tools: covered }) {
+  return h('li', { class: 'card policy-rule policy-default' },
+    h('div', { class: 'card-head' }, h('h3', null, h('code', null, t('policy.default')), ' ', h('code', null, quote(name, 40)))),
+    h('p', { class: 'quiet' }, t(`policy.default.${name}`)), decided(counts), tools(covered));
+}
+
+/** Shows the numbers of calls by verdict. */
+export function decided({ allowed, reviewed, denied }) {
+  if (allowed + reviewed + denied === 0) return h('p', { class: 'policy-counts quiet' }, t('policy.matchedNothing'));
+  const number = (n, key, tone) => n > 0 && h('li', { class: `tone-${tone}` }, t(key, { count: n }));
+  return h('ul', { class: 'policy-counts' }, number(allowed, 'policy.allowed', 'green'), number(reviewed, 'policy.reviewed', 'amber'), number(denied, 'policy.denied', 'red'));
+}
+
+// The changes behind a rule are found by its tools, because a change stores only the name that its rule had.
+function tools({ count: all, names }) {
+  if (all === 0) return h('p', { class: 'quiet' }, t('policy.noTools'));
+  const link = (name) => h('li', null, h('a', { href: routeTo('history', null, { tool: name, age: '30d' }) }, quote(name, 80)));
+  const list = (some) => h('ul', { class: 'policy-tools' }, some.map(link));
+  const rest = names.slice(MAX_TOOLS);
+  return h('div', null, h('p', { class: 'quiet' }, t('policy.changesOf')), list(names.slice(0, MAX_TOOLS)),
+    rest.length > 0 && h('details', { class: 'fold-section' }, h('summary', null, t('policy.moreTools', { count: all - MAX_TOOLS })), list(rest),
+      all > names.length && h('p', { class: 'quiet' }, ...parts('policy.unlisted', { count: all - names.length }))));
+}
