@@ -1,5 +1,7 @@
 // Tests the page of the policy: its rules in order, what each decided, and the standing rules beside them.
 
+import assert from 'node:assert/strict';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { assertClean, becomes, dashboard, fitsScreen, launch, matches, pressTogether } from './lib/browser.mjs';
@@ -49,6 +51,66 @@ test('rules stand in order with what each decided', async () => {
   await shot(narrow, 'policy-360');
   await narrow.getByRole('link', { name: /All standing rules/ }).click();
   await narrow.getByRole('heading', { name: 'Standing rules' }).waitFor();
+  assertClean(narrow);
+  await narrow.context().close();
+});
+
+const FILE = `# of the team
+policy:
+  rules:
+    # Never by an agent.
+    - { name: no-deletions, tools: "delete_*", then: deny, reason: by hand only }
+    - tools: create_issue   # tasks are harmless
+      when: 'has(arguments.type) && arguments.type == "Task"'
+      then: allow
+`;
+
+test('rules are tried on recorded calls and written into the file', async () => {
+  const file = join(gateway.data, 'config.yaml');
+  writeFileSync(file, FILE);
+  const root = gateway.key('admin', 'root');
+  const page = await dashboard(browser, gateway, { key: root, route: '/#/policy' });
+  await becomes(async () => (await gateway.api('policy/file')).value.rules.length, 2);
+  await page.getByRole('button', { name: 'Edit rules…' }).click();
+  const dialog = page.getByRole('dialog', { name: 'Edit the rules of the policy' });
+  await dialog.getByRole('button', { name: 'Add a rule' }).click();
+  await dialog.getByLabel('Name').fill('no-bugs');
+  await dialog.getByLabel('Tools').fill('create_issue');
+  await dialog.getByLabel('Condition').fill('has(arguments.type) && arguments.type == "Bug"');
+  await dialog.getByLabel('Then').selectOption('deny');
+  await dialog.getByRole('button', { name: 'Apply' }).click();
+  const rows = dialog.locator('.policy-list > li');
+  await becomes(() => rows.count(), 3);
+  await rows.nth(2).getByRole('button', { name: /^Up/ }).click();
+  await rows.nth(1).getByText('no-bugs').waitFor();
+  await shot(page, 'policy-form');
+  await dialog.getByRole('button', { name: 'Try it' }).click();
+  await dialog.getByText('1 of 1 recorded calls would get another verdict').waitFor();
+  await dialog.locator('.dry-run a', { hasText: 'Reviewed' }).waitFor();
+  await shot(page, 'policy-dry-run');
+  assert.equal(readFileSync(file, 'utf8'), FILE, 'nothing is written before');
+  await dialog.getByRole('button', { name: 'Write the file' }).click();
+  await page.locator('.notice', { hasText: 'The rules are saved.' }).waitFor();
+  const added = (text) => text.split('\n').find((line) => line.startsWith('    - { name: no-bugs, tools: create_issue, '));
+  await becomes(() => readFileSync(file, 'utf8').replace(`${added(readFileSync(file, 'utf8'))}\n`, ''), FILE, 'everything else stays');
+  await page.locator('.policy-rule', { hasText: 'no-bugs' }).waitFor();
+
+  // A disabled denial loosens the policy, so it waits for consent.
+  await page.getByRole('button', { name: 'Edit rules…' }).click();
+  await rows.nth(1).getByRole('button', { name: /^Disable/ }).click();
+  await dialog.getByRole('button', { name: 'Try it' }).click();
+  await dialog.getByText('will wait for a reviewer’s consent').waitFor();
+  await dialog.getByRole('button', { name: 'Write the file' }).click();
+  await becomes(() => /no-bugs.*disabled: true/.test(readFileSync(file, 'utf8')), true);
+  await becomes(async () => Boolean((await gateway.api('reload')).value.waiting), true);
+  assertClean(page);
+  await page.context().close();
+
+  const narrow = await dashboard(browser, gateway, { key: root, width: 360, route: '/#/policy' });
+  await narrow.getByRole('button', { name: 'Edit rules…' }).click();
+  await narrow.locator('.policy-list > li').first().waitFor();
+  await fitsScreen(narrow);
+  await shot(narrow, 'policy-form-360');
   assertClean(narrow);
   await narrow.context().close();
 });

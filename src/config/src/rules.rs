@@ -19,8 +19,9 @@ const KEY: &str = "policy.rules";
 /// The maximum number of rules.
 const MAX_RULES: usize = 1000;
 /// The keys of a rule, followed by those of a review.
-const RULE_KEYS: [&str; 12] = [
+const RULE_KEYS: [&str; 13] = [
     "name",
+    "disabled",
     "tools",
     "servers",
     "roles",
@@ -48,16 +49,24 @@ const LIST: MapList = MapList {
 /// Reads and compiles the rules of the policy. `review` holds the default terms of rules that review.
 pub(super) fn read(r: &mut Reader, review: &Arc<Terms>, groups: &Groups) -> Vec<Rule> {
     let mut labels: Vec<Arc<str>> = Vec::new();
+    let mut enabled = 0;
     let read = r.read_list(&LIST, |number, fields| {
-        let rule = read_rule(fields, number, review, groups);
+        let mut rule = read_rule(fields, number, review, groups);
+        let is_disabled = fields.read("disabled", boolean()).unwrap_or(false);
+        enabled += usize::from(!is_disabled);
+        if !is_named(&rule, number) {
+            // Unnamed rules are numbered as if the disabled ones were not there.
+            rule.label = if is_disabled { format!("disabled {number}") } else { format!("rule {enabled}") }.into();
+        }
         if let Some(other) = labels.iter().position(|label| *label == rule.label) {
             let message = format!("the rules {} and {number} have the same name", other + 1);
             fields.report("", message, "Give each a name of its own.");
         }
         labels.push(Arc::clone(&rule.label));
-        rule
+        (!is_disabled).then_some(rule)
     });
     let Some((rules, section)) = read else { return Vec::new() };
+    let rules: Vec<Rule> = rules.into_iter().flatten().collect();
     r.add_setting(KEY, show(&rules, review), &section);
     let with_identity = |(index, rule): (usize, Rule)| Rule { identity: identity(&rule, index + 1, review), ..rule };
     rules.into_iter().enumerate().map(with_identity).collect()

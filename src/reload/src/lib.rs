@@ -7,7 +7,7 @@
 //!
 //! [`initial`] determines the configuration at the start, [`watch`] notices a changed file, [`diff`] and [`rule_lists`]
 //! compare it with the one in force, [`apply`] puts it into force, and [`settings_view`] and [`status`] report to people.
-//! [`server_edits`] edits servers in the file ([`config_file`]).
+//! [`server_edits`] edits servers and [`policy_edits`] rules in the file ([`config_file`]).
 
 pub mod apply;
 pub mod config_file;
@@ -16,6 +16,7 @@ mod digest;
 mod identity_providers;
 mod initial;
 pub mod pending;
+pub mod policy_edits;
 pub mod rule_lists;
 mod save;
 mod server_diff;

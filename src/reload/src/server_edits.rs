@@ -1,4 +1,4 @@
-//! Edits of the servers in the configuration file: what an edit would change, and the edit itself.
+//! Edits of the configuration file, such as of its servers: what an edit would change, and the edit itself.
 //!
 //! The edited text is proved as a whole configuration before it is written, and takes effect like any other change of
 //! the file: what loosens policy waits for consent.
@@ -17,7 +17,7 @@ use super::{
     status::Problem,
 };
 use countersign_config::{
-    Environment, Flags, LoadedConfig,
+    Config, Environment, Flags, LoadedConfig,
     edit::{EditError, ServerChange, apply_changes, hidden::hide_secrets_in_file},
     load::load_text,
 };
@@ -49,7 +49,7 @@ pub enum ServerEditError {
     Edit(#[from] EditError),
     #[error("the configuration would not be valid: {}", show_problems(.0))]
     Invalid(Vec<Problem>),
-    #[error("mcpServers is set by {0}, so an edit of the file would have no effect")]
+    #[error("{0}, so an edit of the file would have no effect")]
     Overridden(String),
     #[error("the gateway reads no configuration file")]
     NoFile,
@@ -100,18 +100,62 @@ impl ServerChanges {
     }
 }
 
+/// An edit of one part of the file.
+pub trait FileChange: Clone + Send + Sync + 'static {
+    /// The key whose value the edit changes.
+    const KEY: &'static str;
+
+    /// Returns the edited text.
+    ///
+    /// # Errors
+    /// The text cannot be edited.
+    fn apply(&self, text: &str) -> Result<String, EditError>;
+
+    /// Makes the same edit as people may see it, in a text whose secrets are hidden.
+    ///
+    /// # Errors
+    /// The text cannot be edited.
+    fn apply_shown(&self, text: &str) -> Result<String, EditError>;
+
+    /// Returns the lines for a person who edits the file by hand.
+    fn to_yaml(&self, text: &str) -> String;
+
+    /// Returns the event of the audit trail with its details, without commands and values.
+    fn audit_entry(&self) -> (&'static str, Value);
+}
+
+impl FileChange for ServerChanges {
+    const KEY: &'static str = "mcpServers";
+
+    fn apply(&self, text: &str) -> Result<String, EditError> {
+        apply_changes(text, &self.made)
+    }
+
+    fn apply_shown(&self, text: &str) -> Result<String, EditError> {
+        apply_changes(text, &self.shown)
+    }
+
+    fn to_yaml(&self, _: &str) -> String {
+        self.to_yaml()
+    }
+
+    fn audit_entry(&self) -> (&'static str, Value) {
+        ("servers_edited", describe_changes(&self.made))
+    }
+}
+
 /// Makes the changes in the text of the file, and proves that the result has no problem that the file does not have already.
 ///
 /// # Errors
 /// Fails if the text cannot be edited, or if the edit would make the configuration invalid.
-pub fn prepare_edit(
+pub fn prepare_edit<C: FileChange>(
     file: &ConfigFile,
-    changes: &ServerChanges,
+    changes: &C,
     flags: &Flags,
     env: &Environment,
 ) -> Result<PreparedEdit, ServerEditError> {
-    let text = apply_changes(file.text(), &changes.made)?;
-    let loaded = match prove(file.path(), &text, flags, env) {
+    let text = changes.apply(file.text())?;
+    let loaded = match prove::<C>(file.path(), &text, flags, env) {
         Ok(loaded) => Some(loaded),
         Err(ServerEditError::Invalid(problems)) => {
             let old = load_text(file.path(), file.text(), flags, env).err();
@@ -130,21 +174,27 @@ pub fn prepare_edit(
 }
 
 /// Loads the configuration as if the file had this text.
-fn prove(path: &Path, text: &str, flags: &Flags, env: &Environment) -> Result<LoadedConfig, ServerEditError> {
+fn prove<C: FileChange>(
+    path: &Path,
+    text: &str,
+    flags: &Flags,
+    env: &Environment,
+) -> Result<LoadedConfig, ServerEditError> {
     let loaded = load_text(path, text, flags, env)
         .map_err(|error| ServerEditError::Invalid(Problem::from_config_error(&error)))?;
-    if loaded.source_file("mcpServers").is_none() {
-        let setting = loaded.settings.iter().find(|setting| setting.key == "mcpServers");
-        return Err(ServerEditError::Overridden(setting.map_or(String::new(), |setting| setting.origin.to_string())));
+    if loaded.source_file(C::KEY).is_none() {
+        let setting = loaded.settings.iter().find(|setting| setting.key == C::KEY);
+        let origin = setting.map_or(String::new(), |setting| setting.origin.to_string());
+        return Err(ServerEditError::Overridden(format!("{} is set by {origin}", C::KEY)));
     }
     Ok(loaded)
 }
 
 /// Returns the changed lines with those around them. What the file has that could be a secret is masked.
-fn diff_lines(text: &str, changes: &ServerChanges) -> Vec<DiffLine> {
-    let hidden = hide_secrets_in_file(text).and_then(|before| Ok((apply_changes(&before, &changes.shown)?, before)));
+fn diff_lines(text: &str, changes: &impl FileChange) -> Vec<DiffLine> {
+    let hidden = hide_secrets_in_file(text).and_then(|before| Ok((changes.apply_shown(&before)?, before)));
     // In a file whose secrets cannot be masked, only the new lines are shown.
-    let (after, before) = hidden.unwrap_or_else(|_| (changes.to_yaml(), String::new()));
+    let (after, before) = hidden.unwrap_or_else(|_| (changes.to_yaml(text), String::new()));
     let lines = compare_lines(&before, &after);
     let is_changed: Vec<bool> = lines.iter().map(|(op, _)| *op != LineOp::Equal).collect();
     let is_near = |index: usize| {
@@ -223,21 +273,34 @@ impl Reloader {
     ///
     /// # Errors
     /// As [`prepare_edit`].
-    pub fn preview_edit(&self, file: &ConfigFile, changes: &ServerChanges) -> Result<EditSummary, ServerEditError> {
+    pub fn preview_edit(&self, file: &ConfigFile, changes: &impl FileChange) -> Result<EditSummary, ServerEditError> {
         Ok(self.prove_edit(file, changes)?.2)
     }
 
-    /// Returns the edited text, its configuration and what it changes.
-    fn prove_edit(
+    /// Returns what an edit of the file would change, with the configuration that it would lead to.
+    ///
+    /// # Errors
+    /// As [`prepare_edit`].
+    pub fn try_edit(
         &self,
         file: &ConfigFile,
-        changes: &ServerChanges,
+        changes: &impl FileChange,
+    ) -> Result<(EditSummary, Config), ServerEditError> {
+        let (_, loaded, summary) = self.prove_edit(file, changes)?;
+        Ok((summary, loaded.config))
+    }
+
+    /// Returns the edited text, its configuration and what it changes.
+    fn prove_edit<C: FileChange>(
+        &self,
+        file: &ConfigFile,
+        changes: &C,
     ) -> Result<(String, LoadedConfig, EditSummary), ServerEditError> {
         let ConfigSource { flags, env } = &self.source;
         let PreparedEdit { text, loaded, lines } = prepare_edit(file, changes, flags, env)?;
         let loaded = match loaded {
             Some(loaded) => loaded,
-            None => prove(file.path(), &text, flags, env)?,
+            None => prove::<C>(file.path(), &text, flags, env)?,
         };
         let loosens = compare(&self.config(), &loaded.config).0.policy_loosened;
         let shown = self.file().map_or(String::new(), |path| path.display().to_string());
@@ -250,9 +313,9 @@ impl Reloader {
     /// # Errors
     /// Fails as [`prepare_edit`], if the file has another version ([`FileError::Changed`]), or if it cannot be written. The file is
     /// then as it was.
-    pub async fn edit_servers(
+    pub async fn edit_file(
         &self,
-        changes: &ServerChanges,
+        changes: &impl FileChange,
         version: &str,
         by: &str,
     ) -> Result<EditSummary, ServerEditError> {
@@ -263,9 +326,9 @@ impl Reloader {
         }
         let (text, loaded, summary) = self.prove_edit(&file, changes)?;
         // The entry precedes the edit, which may start a program.
-        self.record("servers_edited", by, &describe_changes(&changes.made)).await?;
-        let names: Vec<&str> = changes.made.iter().map(ServerChange::name).collect();
-        tracing::warn!(target: "countersign::audit", by, servers = ?names, "servers are edited in the configuration file");
+        let (event, details) = changes.audit_entry();
+        self.record(event, by, &details).await?;
+        tracing::warn!(target: "countersign::audit", by, event, %details, "the configuration file is edited on the dashboard");
         let saved = tokio::task::spawn_blocking(move || file.save(&text)).await;
         saved.map_err(|error| ServerEditError::NotRecorded(error.to_string()))??;
         loaded.register_secrets();

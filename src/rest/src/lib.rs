@@ -26,6 +26,7 @@ pub mod overview;
 pub mod page;
 pub mod plans;
 pub mod policy;
+pub mod policy_edits;
 pub mod policy_rules;
 pub mod previews;
 pub mod problem_document;
@@ -168,6 +169,8 @@ pub const ROUTES: &[Route] = &[
     route!(READ "/api/rules", rules::list),
     route!(POST "/api/rules/{id}/revoke", rules::revoke),
     route!(READ "/api/policy", policy_rules::get),
+    route!(READ "/api/policy/file", policy_edits::file),
+    Route { path: "/api/policy/rules", allow: "PUT", build: |r| r.route(web::put().to(policy_edits::replace)) },
     route!(POST "/api/policy/test", policy::test),
     route!(POST "/api/previews/test", previews::test),
     route!(READ "/api/audit", changes::audit),

@@ -22,8 +22,8 @@ use utoipa::OpenApi;
 
 use super::{
     absence, account, audit_export, bundles, changes, decisions, events, events_ws, first_steps, identity_provider,
-    keys, nodes, overview, plans, policy, policy_rules, previews, problem_document::ProblemDocument, reload, rules,
-    server_accounts, server_edits, server_trials, servers, views, webhooks,
+    keys, nodes, overview, plans, policy, policy_edits, policy_rules, previews, problem_document::ProblemDocument,
+    reload, rules, server_accounts, server_edits, server_trials, servers, views, webhooks,
 };
 
 #[derive(OpenApi)]
@@ -60,6 +60,8 @@ use super::{
         plans::get,
         plans::decide,
         policy::test,
+        policy_edits::file,
+        policy_edits::replace,
         policy_rules::get,
         previews::test,
         identity_provider::options,

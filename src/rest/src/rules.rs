@@ -125,24 +125,31 @@ struct ChangeLinks {
     newest: Vec<ChangeLink>,
 }
 
+/// What a link to a change shows.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct ChangeLink {
+pub(super) struct ChangeLink {
     id: String,
     state: ChangeState,
     summary: String,
     created_at: Timestamp,
 }
 
-impl ChangeLinks {
-    fn new(changes: &[Arc<Change>]) -> Self {
-        let link = |change: &Arc<Change>| ChangeLink {
+impl ChangeLink {
+    pub(super) fn new(change: &Change) -> Self {
+        Self {
             id: change.id.clone(),
             state: change.state,
             summary: change.summary.clone(),
             created_at: change.created_at,
-        };
-        Self { count: changes.len(), newest: changes.iter().take(MAX_LINKS).map(link).collect() }
+        }
+    }
+}
+
+impl ChangeLinks {
+    fn new(changes: &[Arc<Change>]) -> Self {
+        let newest = changes.iter().take(MAX_LINKS).map(|change| ChangeLink::new(change)).collect();
+        Self { count: changes.len(), newest }
     }
 }
 

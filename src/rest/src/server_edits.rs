@@ -121,9 +121,11 @@ fn list_servers(text: &str, with_settings: bool) -> Vec<ConfiguredServer> {
 pub(super) fn check_may_edit(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> Result<(), Problem> {
     let refuse = |reason: &'static str| Err(Problem::new(ErrorKind::Forbidden, reason));
     match reloader.editing() {
-        EditingState::Off => return refuse("servers are not edited here: `dashboard.edit` is off"),
+        EditingState::Off => return refuse("the configuration file is not edited here: `dashboard.edit` is off"),
         EditingState::SharedStore => {
-            return refuse("servers are not edited here: other gateways of this store have files of their own");
+            return refuse(
+                "the configuration file is not edited here: other gateways of this store have files of their own",
+            );
         }
         EditingState::NoFile => return refuse("the gateway reads no configuration file"),
         EditingState::On => {}
@@ -132,16 +134,16 @@ pub(super) fn check_may_edit(principal: &Principal, request: &HttpRequest, reloa
 }
 
 /// Checks that the principal may edit servers where they are edited, and see elsewhere what to write.
-fn check_role(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> Result<(), Problem> {
+pub(super) fn check_role(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> Result<(), Problem> {
     if may_edit(principal, request, reloader) {
         return Ok(());
     }
-    Err(Problem::new(ErrorKind::Forbidden, "editing servers needs the role admin"))
+    Err(Problem::new(ErrorKind::Forbidden, "editing the configuration file needs the role admin"))
 }
 
 /// Returns `true` for an admin, and for the person of this machine who signed in with `countersign open`: whoever can do that owns
 /// the file.
-fn may_edit(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> bool {
+pub(super) fn may_edit(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> bool {
     let is_own_sign_in = || {
         principal.role == Role::Reviewer
             && principal.key_id.is_none()
@@ -420,7 +422,7 @@ impl Draft {
             let (editing, changes) = (web::Data::clone(reloader), self.changes);
             let (version, by) = (version.to_owned(), principal.name.clone());
             // The edit runs in its own task, so that a client that disconnects cannot interrupt it half-way.
-            let edited = actix_web::rt::spawn(async move { editing.edit_servers(&changes, &version, &by).await }).await;
+            let edited = actix_web::rt::spawn(async move { editing.edit_file(&changes, &version, &by).await }).await;
             edited
                 .map_err(|_| Problem::new(ErrorKind::Internal, "the edit was not carried out"))?
                 .map_err(|error| with_yaml(to_problem(error)))?

@@ -4,9 +4,11 @@
 //! table with it, and then announces it on the feed. A client that disconnects interrupts none of these steps.
 //!
 //! [`tool_acceptance`] lists tools, and accepts their definitions or revokes acceptances. [`standing_rules`] creates, ends
-//! and counts rules that decide in place of a reviewer. [`rule_counts`] stores how often each rule of the policy decided.
+//! and counts rules that decide in place of a reviewer. [`rule_counts`] stores how often each rule of the policy
+//! decided, and [`dry_run`] tries another policy on recorded calls.
 
 mod completion;
+pub mod dry_run;
 pub mod rule_counts;
 pub mod standing_rules;
 pub mod tool_acceptance;

@@ -155,7 +155,7 @@ pub struct StandingRules {
 }
 
 impl StandingRules {
-    fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         now(&*self.deps.cache.nodes)
     }
 

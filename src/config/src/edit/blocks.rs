@@ -48,7 +48,7 @@ impl Lines {
         self.0.concat()
     }
 
-    fn line(&self, index: usize) -> &str {
+    pub(super) fn line(&self, index: usize) -> &str {
         self.0.get(index).map_or("", String::as_str)
     }
 
@@ -156,7 +156,7 @@ impl Block {
 }
 
 /// Returns the end of an entry without the comments and empty lines behind it.
-fn content_end(lines: &Lines, start: usize, end: usize, indent: usize) -> usize {
+pub(super) fn content_end(lines: &Lines, start: usize, end: usize, indent: usize) -> usize {
     let is_behind = |line: &str| {
         let body = line.trim_start_matches([' ', '\t']);
         let is_document_end = line.trim_end() == "...";

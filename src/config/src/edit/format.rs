@@ -27,7 +27,7 @@ pub(super) fn format_entry(out: &mut String, indent: usize, key: &str, node: &No
     }
 }
 
-fn format_flow(node: &Node) -> String {
+pub(super) fn format_flow(node: &Node) -> String {
     match node {
         Node::Null => "null".to_owned(),
         Node::Bool(value) => value.to_string(),

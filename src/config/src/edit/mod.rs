@@ -1,4 +1,4 @@
-//! Edits `mcpServers` in the text of a configuration file, so that everything else stays as it is written: comments,
+//! Edits `mcpServers` and ([`rules`]) the rules of the policy in the text of a configuration file, so that everything else stays as it is written: comments,
 //! order, quotes and line breaks.
 //!
 //! The lines that a server or one of its keys occupies are found by the positions that the parser reports. The result
@@ -11,6 +11,7 @@ pub mod hidden;
 pub mod paste;
 pub mod references;
 mod registry_entry;
+pub mod rules;
 #[cfg(test)]
 mod tests;
 
@@ -74,6 +75,8 @@ pub enum EditError {
     NameTaken(String),
     #[error("there is no server {} in the file", quoted(.0))]
     NoSuchServer(String),
+    #[error("the rules of the file are others than those of the edit")]
+    NoSuchRule,
     #[error("{} contains a character that nobody sees", quoted(.0))]
     HiddenCharacter(String),
     #[error("the file has to be edited by hand: {reason}")]

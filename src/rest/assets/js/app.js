@@ -189,7 +189,7 @@ export class App {
     if (name === 'audit') return new AuditView({ api });
     if (name === 'keys') return new KeysView({ api });
     if (name === 'overview') return new OverviewView({ api });
-    if (name === 'policy') return new PolicyView({ api });
+    if (name === 'policy') return new PolicyView({ api, me: this.#me });
     if (name === 'rules') return new RulesView({ api, me: this.#me });
     if (name === 'webhooks') return new WebhooksView({ api, me: this.#me });
     if (name === 'plans') return new PlanView({ api, me: this.#me });

@@ -7,6 +7,7 @@ mod decisions;
 mod feed;
 mod first_steps;
 mod plans;
+mod policy_edits;
 mod previews;
 mod routes;
 mod rules;

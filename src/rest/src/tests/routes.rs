@@ -127,6 +127,7 @@ async fn responses_match_the_description() {
     check("SuggestionList", &endpoints.get(&suggestions, &key).await.json());
     endpoints.offer_write();
     check("PolicyTest", &endpoints.post("/api/policy/test", &key, &json!({ "tool": "write" })).await.json());
+    check("PolicyFile", &endpoints.get("/api/policy/file", &key).await.json());
     check("PolicyInForce", &endpoints.get("/api/policy", &key).await.json());
     let call = json!({ "server": "pretend", "tool": "write" });
     check("PreviewTest", &endpoints.post("/api/previews/test", &key, &call).await.json());

@@ -4,7 +4,7 @@ use super::*;
 use countersign_config::{AuthMode, DashboardEdit};
 
 impl Endpoints {
-    fn config_file(&self) -> String {
+    pub(super) fn config_file(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("c.yaml")).unwrap()
     }
 
@@ -18,7 +18,7 @@ impl Endpoints {
         self.file(key).await["version"].as_str().unwrap().to_owned()
     }
 
-    async fn edit(&self, method: &str, path: &str, key: &str, body: &Value) -> Reply {
+    pub(super) async fn edit(&self, method: &str, path: &str, key: &str, body: &Value) -> Reply {
         let authorization = format!("Bearer {key}");
         let headers = [("Authorization", authorization.as_str()), ("Content-Type", "application/json")];
         self.send(method, path, &headers, Some(&body.to_string())).await

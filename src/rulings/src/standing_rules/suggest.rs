@@ -41,7 +41,13 @@ impl StandingRules {
         if !self.may_suggest(change, by).await {
             return Ok(Suggestions { rules: Vec::new(), is_complete: true });
         }
-        let (history, is_complete) = self.read_history(change).await?;
+        let criteria = ChangeCriteria {
+            providers: vec![change.provider.clone()],
+            tools: vec![change.tool.clone()],
+            since: self.now().checked_sub(HISTORY).ok(),
+            ..ChangeCriteria::default()
+        };
+        let (history, is_complete) = self.read_changes(criteria).await?;
         let change = Arc::clone(change);
         // Arguments may be large.
         let rules = tokio::task::spawn_blocking(move || suggest_rules(&change, &history)).await;
@@ -73,20 +79,14 @@ impl StandingRules {
                 .is_ok_and(|decision| decision.intended_verdict() == Verdict::Review)
     }
 
-    /// Reads the latest changes of the tool, and returns whether these are all of them.
-    async fn read_history(&self, change: &Change) -> Result<(Vec<Arc<Change>>, bool), McpError> {
-        let criteria = ChangeCriteria {
-            providers: vec![change.provider.clone()],
-            tools: vec![change.tool.clone()],
-            since: self.now().checked_sub(HISTORY).ok(),
-            ..ChangeCriteria::default()
-        };
+    /// Reads the newest of these changes, and returns whether they are all.
+    pub(crate) async fn read_changes(&self, criteria: ChangeCriteria) -> Result<(Vec<Arc<Change>>, bool), McpError> {
         let (mut history, mut before) = (Vec::new(), None);
         loop {
             let query = ListQuery { criteria: criteria.clone(), before, limit: PAGE_SIZE, ..ListQuery::default() };
             let page = self.deps.store.list(query).await.map_err(|error| {
-                tracing::warn!(%error, "the changes of a tool could not be read");
-                McpError::new(ErrorKind::StoreUnavailable, "the changes of the tool cannot be read")
+                tracing::warn!(%error, "earlier changes could not be read");
+                McpError::new(ErrorKind::StoreUnavailable, "earlier changes cannot be read")
             })?;
             before = page.items.last().map(|(number, _)| *number);
             history.extend(page.items.into_iter().map(|(_, change)| change));

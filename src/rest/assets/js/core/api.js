@@ -159,6 +159,16 @@ export class Api {
     return (await this.#call('GET', '/api/policy', { signal })).value;
   }
 
+  /** Returns the rules of the configuration file: `{editing, mayEdit, version, rules}`. */
+  async policyFile(signal) {
+    return (await this.#call('GET', '/api/policy/file', { signal })).value;
+  }
+
+  /** Changes the rules of the file, or shows with `preview` what would change. */
+  async editPolicy(edit) {
+    return (await this.#call('PUT', '/api/policy/rules', { body: edit })).value;
+  }
+
   /** Returns the standing rules that the history suggests for calls like a change: `{suggestions, complete}`. */
   async suggestions(id, signal) {
     return (await this.#call('GET', `/api/changes/${encodeURIComponent(id)}/suggestions`, { signal })).value;

@@ -59,6 +59,7 @@ export const EVENTS = {
   configuration_accepted: { label: t('vocab.event.configuration_accepted'), icon: 'check', tone: 'green' },
   configuration_refused: { label: t('vocab.event.configuration_refused'), icon: 'cross', tone: 'red' },
   configuration_started: { label: t('vocab.event.configuration_started'), icon: 'alert', tone: 'amber' },
+  policy_edited: { label: t('vocab.event.policy_edited'), icon: 'rule', tone: 'accent' },
   servers_edited: { label: t('vocab.event.servers_edited'), icon: 'servers', tone: 'accent' },
   server_tried: { label: t('vocab.event.server_tried'), icon: 'servers', tone: 'grey' },
   server_trial_requested: { label: t('vocab.event.server_trial_requested'), icon: 'eye', tone: 'amber' },
@@ -98,7 +99,7 @@ export const EVENT_GROUPS = [
   [t('vocab.events.changes'), ['created', 'failing_call_returned', 'escalated', 'edited', 'stale', 'refreshed', 'withdrawn', 'expired']],
   [t('vocab.events.execution'), ['executing', 'asked', 'answered', 'applied', 'failed', 'outcome_unknown', 'late_result', 'settled', 'verified']],
   [t('vocab.events.standingRules'), ['standing_rule_created', 'standing_rule_revoked', 'standing_rule_expired', 'standing_rule_orphaned', 'standing_rule_used', 'standing_rules_used']],
-  [t('vocab.events.configuration'), ['configuration_accepted', 'configuration_refused', 'configuration_started', 'servers_edited', 'server_tried', 'server_trial_requested', 'server_trial_refused', 'server_edit_requested', 'server_edit_accepted', 'server_edit_refused', 'key_created', 'key_revoked', 'person_revoked', 'away', 'back', 'account_connected', 'account_disconnected', 'policy_recorded', 'records_anchored', 'redacted', 'restored']],
+  [t('vocab.events.configuration'), ['configuration_accepted', 'configuration_refused', 'configuration_started', 'policy_edited', 'servers_edited', 'server_tried', 'server_trial_requested', 'server_trial_refused', 'server_edit_requested', 'server_edit_accepted', 'server_edit_refused', 'key_created', 'key_revoked', 'person_revoked', 'away', 'back', 'account_connected', 'account_disconnected', 'policy_recorded', 'records_anchored', 'redacted', 'restored']],
   [t('vocab.events.definitions'), ['definitions_seen', 'definitions_accepted', 'definitions_accepted_as_reads', 'definitions_bound', 'definitions_revoked']],
 ];
 

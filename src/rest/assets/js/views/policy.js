@@ -5,9 +5,13 @@ import { icon } from '../core/icons.js';
 import { parts, t } from '../core/locale.js';
 import { Poller } from '../core/poller.js';
 import { routeTo } from '../core/router.js';
-import { quote } from '../core/text.js';
+import { quote, visibleString } from '../core/text.js';
 import { now } from '../core/time.js';
+import { notice } from '../core/announce.js';
+import { explain } from '../core/api.js';
+import { openPolicyForm } from '../ui/policyform.js';
 import { emptyState, errorState, skeleton } from '../ui/states.js';
+import { verdictBadge } from '../ui/verdict.js';
 import { ruleSentence, stateOfRule } from './rules.js';
 
 const POLL_INTERVAL = 30_000;
@@ -15,7 +19,6 @@ const BURST = 500;
 // Only the newest standing rules are shown; the others are on their own page.
 const MAX_STANDING = 20;
 const MAX_TOOLS = 8;
-const VERDICTS = { allow: ['green', 'check', 'policy.allow'], review: ['amber', 'eye', 'policy.review'], deny: ['red', 'cross', 'policy.deny'] };
 
 export class PolicyView {
   element;
@@ -24,9 +27,12 @@ export class PolicyView {
   #painted = '';
   #parts;
 
-  constructor({ api }) {
+  constructor({ api, me }) {
     this.#api = api;
-    this.#parts = { tools: h('span', { class: 'pane-tools' }), body: h('div', { class: 'page-body policy' }, skeleton(6)) };
+    this.#parts = {
+      tools: h('span', { class: 'pane-tools' }, me.mayDecide && h('button', { type: 'button', class: 'small', onclick: () => this.#edit() }, icon('pencil'), t('policy.editRules'))),
+      body: h('div', { class: 'page-body policy' }, skeleton(6)),
+    };
     this.element = h('div', { class: 'page' },
       h('div', { class: 'page-head' }, h('div', { class: 'pane-title' }, h('h1', { tabindex: '-1' }, t('policy.title')), this.#parts.tools),
         h('p', { class: 'quiet' }, t('policy.intro'))),
@@ -61,6 +67,20 @@ export class PolicyView {
     this.#poller.pollSoon();
   }
 
+  async #edit() {
+    try {
+      openPolicyForm({
+        api: this.#api, file: await this.#api.policyFile(),
+        saved: () => {
+          notice(t('policy.saved'), { tone: 'green', iconName: 'check' });
+          this.#poller.poll();
+        },
+      });
+    } catch (error) {
+      notice(visibleString(explain(error)), { tone: 'red', iconName: 'alert' });
+    }
+  }
+
   #paint({ policy, rules }) {
     const text = JSON.stringify([policy, rules]);
     if (text === this.#painted) return;
@@ -77,11 +97,6 @@ export class PolicyView {
             h('p', { class: 'quiet' }, h('a', { href: routeTo('rules', rule.id) }, t('common.open'), h('span', { class: 'sr-only' }, ' ', quote(rule.tool, 60))), ` · ${t('policy.used', { count: rule.uses })}`)))),
         h('p', null, h('a', { href: routeTo('rules') }, t('policy.allStanding', { count: rules.length })))));
   }
-}
-
-function verdictBadge(verdict) {
-  const [tone, name, key] = VERDICTS[verdict];
-  return h('span', { class: `badge state tone-${tone}` }, icon(name), t(key));
 }
 
 function item(rule) {

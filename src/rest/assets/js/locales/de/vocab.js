@@ -55,6 +55,7 @@ export default {
   'vocab.event.configuration_accepted': 'hat eine Konfigurationsänderung freigegeben',
   'vocab.event.configuration_refused': 'hat eine Konfigurationsänderung abgelehnt',
   'vocab.event.configuration_started': 'ist mit einer Konfiguration gestartet, die niemand freigegeben hat',
+  'vocab.event.policy_edited': 'hat Regeln der Richtlinie in der Konfigurationsdatei bearbeitet',
   'vocab.event.servers_edited': 'hat Server in der Konfigurationsdatei bearbeitet',
   'vocab.event.server_tried': 'hat einen Server getestet',
   'vocab.event.server_trial_requested': 'hat den Test eines Servers angefragt',

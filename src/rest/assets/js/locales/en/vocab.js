@@ -55,6 +55,7 @@ export default {
   'vocab.event.configuration_accepted': 'approved a configuration change',
   'vocab.event.configuration_refused': 'rejected a configuration change',
   'vocab.event.configuration_started': 'started with a configuration nobody approved',
+  'vocab.event.policy_edited': 'edited the rules of the policy in the configuration file',
   'vocab.event.servers_edited': 'edited servers in the configuration file',
   'vocab.event.server_tried': 'tested a server',
   'vocab.event.server_trial_requested': 'asked to test a server',

@@ -1,0 +1,336 @@
+//! Edits `policy.rules` in the text of a configuration file. Each rule keeps its lines and the comments above them, unless its
+//! own keys change.
+
+use super::{
+    EditError,
+    blocks::{Block, LineRange, Lines, NotEditable, content_end},
+    check_visible, entries_of,
+    format::{format_flow, line_break},
+    without_mark,
+};
+use crate::tree::{self, KeyValue, LocatedNode, Node};
+
+const POLICY: &str = "policy";
+const RULES: &str = "rules";
+
+/// A rule of the list that is to stand in the file.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RuleEntry {
+    /// The rule that stands at this index now, with its lines.
+    Kept(usize),
+    /// A rule with these keys, in place of the one at the index, or a new one.
+    Written { replaces: Option<usize>, settings: Vec<KeyValue> },
+}
+
+/// Returns the keys of the rules in the text of a file, in order, including disabled ones.
+///
+/// # Errors
+/// The text is not YAML.
+pub fn rules_in(text: &str) -> Result<Vec<Vec<KeyValue>>, EditError> {
+    let tree = tree::parse(without_mark(text))?;
+    Ok(items_of(&tree.node).iter().map(|item| entries_of(&item.node).to_vec()).collect())
+}
+
+/// Returns the text with these rules in place of the present ones.
+///
+/// # Errors
+/// The text is not YAML, an index is not that of a rule, or the file is written in a way that this module does not edit.
+pub fn apply_rules(text: &str, entries: &[RuleEntry]) -> Result<String, EditError> {
+    for entry in entries {
+        if let RuleEntry::Written { settings, .. } = entry {
+            settings.iter().try_for_each(|setting| check_visible(&setting.key, &setting.value.node))?;
+        }
+    }
+    let (mark, body) = text.split_at(text.len() - without_mark(text).len());
+    let tree = tree::parse(body)?;
+    let nodes = intended_rules(items_of(&tree.node), entries)?;
+    let not_editable =
+        |NotEditable(reason): NotEditable| EditError::NotEditable { reason, yaml: rules_to_yaml(&nodes) };
+    let intended = with_rules(&tree.node, &nodes).map_err(not_editable)?;
+    let edited = edit_lines(body, &tree, entries, &nodes).map_err(not_editable)?;
+    if !tree::parse(&edited).is_ok_and(|tree| tree.node.has_same_value(&intended)) {
+        let reason = "the rules are written in a form that the program does not edit";
+        return Err(not_editable(NotEditable::new(reason)));
+    }
+    Ok(format!("{mark}{edited}"))
+}
+
+/// Returns all rules as the lines of a file that has nothing else.
+///
+/// # Errors
+/// The text is not YAML, or an index is not that of a rule.
+pub fn to_yaml(text: &str, entries: &[RuleEntry]) -> Result<String, EditError> {
+    let tree = tree::parse(without_mark(text))?;
+    Ok(rules_to_yaml(&intended_rules(items_of(&tree.node), entries)?))
+}
+
+fn rules_to_yaml(rules: &[Node]) -> String {
+    let lines: String = rules.iter().map(|rule| format!("    - {}\n", format_flow(rule))).collect();
+    format!("{POLICY}:\n  {RULES}:{}\n{lines}", if rules.is_empty() { " []" } else { "" })
+}
+
+fn find<'a>(map: &'a [KeyValue], key: &str) -> Option<(usize, &'a KeyValue)> {
+    map.iter().enumerate().find(|(_, entry)| entry.key == key)
+}
+
+fn items_of(root: &Node) -> &[LocatedNode] {
+    let policy = find(entries_of(root), POLICY).map_or(&[][..], |(_, policy)| entries_of(&policy.value.node));
+    match find(policy, RULES).map(|(_, rules)| &rules.value.node) {
+        Some(Node::List(items)) => items,
+        _ => &[],
+    }
+}
+
+/// Returns the rules that the file is to have.
+fn intended_rules(old: &[LocatedNode], entries: &[RuleEntry]) -> Result<Vec<Node>, EditError> {
+    let missing = || EditError::NoSuchRule;
+    let kept: Vec<usize> = entries
+        .iter()
+        .filter_map(|entry| if let RuleEntry::Kept(index) = entry { Some(*index) } else { None })
+        .collect();
+    if kept.iter().enumerate().any(|(position, index)| kept.iter().skip(position + 1).any(|other| other == index)) {
+        return Err(missing());
+    }
+    let node = |entry: &RuleEntry| match entry {
+        RuleEntry::Kept(index) => old.get(*index).map(|item| item.node.clone()).ok_or_else(missing),
+        RuleEntry::Written { replaces: Some(index), .. } if *index >= old.len() => Err(missing()),
+        RuleEntry::Written { settings, .. } => Ok(Node::Map(settings.clone())),
+    };
+    entries.iter().map(node).collect()
+}
+
+/// Returns the values of the file with these rules.
+fn with_rules(root: &Node, rules: &[Node]) -> Result<Node, NotEditable> {
+    let located = |node: &Node| LocatedNode { node: node.clone(), line: 0, column: 0 };
+    let list = Node::List(rules.iter().map(located).collect());
+    let mut entries = match root {
+        Node::Map(entries) => entries.clone(),
+        Node::Null => Vec::new(),
+        _ => return Err(NotEditable::new("it does not consist of keys and values")),
+    };
+    let mut policy = find(&entries, POLICY).map_or(&[][..], |(_, policy)| entries_of(&policy.value.node)).to_vec();
+    match policy.iter_mut().find(|entry| entry.key == RULES) {
+        Some(entry) => entry.value.node = list,
+        None => policy.push(KeyValue::new(RULES, list)),
+    }
+    match entries.iter_mut().find(|entry| entry.key == POLICY) {
+        Some(entry) => entry.value.node = Node::Map(policy),
+        None => entries.push(KeyValue::new(POLICY, Node::Map(policy))),
+    }
+    Ok(Node::Map(entries))
+}
+
+fn edit_lines(text: &str, tree: &LocatedNode, entries: &[RuleEntry], nodes: &[Node]) -> Result<String, NotEditable> {
+    let mut lines = Lines::new(text)?;
+    let end_of_line = line_break(text);
+    let root = entries_of(&tree.node);
+    let sections = Block::find(&lines, root, 0, lines.len())?;
+    if sections.indent != 0 {
+        return Err(NotEditable::new("its keys are indented"));
+    }
+    let written = |indent: usize| -> String {
+        nodes.iter().map(|rule| format!("{:indent$}- {}{end_of_line}", "", format_flow(rule))).collect()
+    };
+    let Some((index, policy)) = find(root, POLICY) else {
+        let first = if text.trim().is_empty() { "" } else { end_of_line };
+        let added = format!("{first}{POLICY}:{end_of_line}  {RULES}:{end_of_line}{}", written(4));
+        lines.insert(lines.len(), &added, end_of_line);
+        return Ok(lines.join());
+    };
+    let section = sections.place(index)?;
+    lines.check_block_key(section.start, POLICY)?;
+    let keys = entries_of(&policy.value.node);
+    let block = Block::find(&lines, keys, section.start + 1, section.end)?;
+    let Some((index, rules)) = find(keys, RULES) else {
+        let indent = if keys.is_empty() { 2 } else { block.indent };
+        let place = if keys.is_empty() { section.start + 1 } else { block.end() };
+        let added = format!("{:indent$}{RULES}:{end_of_line}{}", "", written(indent + 2));
+        lines.insert(place, &added, end_of_line);
+        return Ok(lines.join());
+    };
+    let place = block.place(index)?;
+    let Some(items) = find_items(&lines, items_of(&tree.node), &place)? else {
+        // A list on the line of its key has no comments to keep, or is not understood.
+        let first = if items_of(&tree.node).is_empty() { place.start + 1 } else { place.start };
+        let has_comment = (first..place.end).any(|line| lines.line(line).contains('#'));
+        if has_comment || !matches!(rules.value.node, Node::List(_) | Node::Null) {
+            return Err(NotEditable::new("the rules are not written as indented lines"));
+        }
+        let indent = block.indent;
+        let list = if nodes.is_empty() { " []" } else { "" };
+        let text = format!("{:indent$}{RULES}:{list}{end_of_line}{}", "", written(indent + 2));
+        lines.replace(place.start, place.end, &text);
+        return Ok(lines.join());
+    };
+    let mut text = String::new();
+    for (entry, node) in entries.iter().zip(nodes) {
+        let (origin, is_kept) = match entry {
+            RuleEntry::Kept(index) => (items.chunks.get(*index), true),
+            RuleEntry::Written { replaces, .. } => (replaces.and_then(|index| items.chunks.get(index)), false),
+        };
+        if let Some(Chunk { comments, content }) = origin {
+            let shown = if is_kept { comments.start..content.end } else { comments.start..comments.end };
+            for line in shown {
+                text.push_str(lines.line(line).trim_end_matches(['\n', '\r']));
+                text.push_str(end_of_line);
+            }
+        }
+        if !is_kept {
+            text.push_str(&format!("{:1$}- {2}{end_of_line}", "", items.indent, format_flow(node)));
+        }
+    }
+    if nodes.is_empty() {
+        let indent = block.indent;
+        text = format!("{:indent$}{RULES}: []{end_of_line}", "");
+        lines.replace(place.start, items.end, &text);
+    } else {
+        lines.replace(place.start + 1, items.end, &text);
+    }
+    Ok(lines.join())
+}
+
+/// The lines of a rule, with the comments above it.
+struct Chunk {
+    comments: LineRange,
+    content: LineRange,
+}
+
+/// The rules of a list in block style.
+struct Items {
+    /// The number of spaces before each dash.
+    indent: usize,
+    chunks: Vec<Chunk>,
+    /// The line after the last rule.
+    end: usize,
+}
+
+/// Finds the lines of rules that each begin with a dash on a line of its own. Returns `None` for another style.
+fn find_items(lines: &Lines, items: &[LocatedNode], place: &LineRange) -> Result<Option<Items>, NotEditable> {
+    if lines.check_block_key(place.start, RULES).is_err() || items.is_empty() {
+        return Ok(None);
+    }
+    let mut starts = Vec::new();
+    let mut indent = None;
+    for item in items {
+        let line = usize::try_from(item.line).ok().and_then(|line| line.checked_sub(1));
+        let line = line.filter(|line| (place.start + 1..place.end).contains(line));
+        let spaces = line.and_then(|line| {
+            lines
+                .line(line)
+                .find(|c| c != ' ')
+                .filter(|at| lines.line(line).get(*at..).is_some_and(|rest| rest.starts_with("- ")))
+        });
+        let (Some(line), Some(spaces)) = (line, spaces) else {
+            return Err(NotEditable::new("not every rule begins on a line of its own"));
+        };
+        if *indent.get_or_insert(spaces) != spaces || starts.last().is_some_and(|last| *last >= line) {
+            return Err(NotEditable::new("not every rule begins on a line of its own"));
+        }
+        starts.push(line);
+    }
+    let indent = indent.unwrap_or_default();
+    let ends = starts.iter().skip(1).copied().chain([place.end]);
+    let contents: Vec<LineRange> = starts
+        .iter()
+        .zip(ends)
+        .map(|(start, end)| LineRange { start: *start, end: content_end(lines, *start, end, indent) })
+        .collect();
+    let mut before = place.start + 1;
+    let mut chunks = Vec::new();
+    for content in contents {
+        chunks.push(Chunk { comments: LineRange { start: before, end: content.start }, content: content.clone() });
+        before = content.end;
+    }
+    Ok(Some(Items { indent, chunks, end: before }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const FILE: &str = "\
+listen: 127.0.0.1:8080
+policy:
+  default: review_writes # writes wait
+  rules:   # the first that matches decides
+    # Never by an agent.
+    - { name: no-drops, tools: \"db__*\", then: deny } # for now
+
+    - tools: fs__write_file
+      when: 'has(arguments.path)'   # CEL
+      then: allow
+  # the last word
+mcpServers: {}
+";
+
+    fn settings(text: &str) -> Vec<KeyValue> {
+        entries_of(&tree::parse(text).unwrap().node).to_vec()
+    }
+
+    fn written(replaces: Option<usize>, text: &str) -> RuleEntry {
+        RuleEntry::Written { replaces, settings: settings(text) }
+    }
+
+    #[track_caller]
+    fn edited(text: &str, entries: &[RuleEntry]) -> String {
+        apply_rules(text, entries).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    #[test]
+    fn rules_keep_their_lines_and_comments() {
+        let (first, second) = (RuleEntry::Kept(0), RuleEntry::Kept(1));
+        assert_eq!(edited(FILE, &[first.clone(), second.clone()]), FILE);
+        let added = edited(FILE, &[first.clone(), second.clone(), written(None, "{ then: review, quorum: 2 }")]);
+        assert_eq!(
+            added,
+            FILE.replace("      then: allow\n", "      then: allow\n    - { then: review, quorum: 2 }\n")
+        );
+        let moved = edited(FILE, &[second.clone(), first.clone()]);
+        assert!(moved.contains("decides\n\n    - tools: fs__write_file\n"), "{moved}");
+        assert!(moved.contains("then: allow\n    # Never by an agent.\n    - { name: no-drops"), "{moved}");
+        assert!(moved.ends_with("# for now\n  # the last word\nmcpServers: {}\n"), "{moved}");
+        let changed = edited(FILE, &[written(Some(0), "{ name: no-drops, then: deny }"), second]);
+        assert!(
+            changed.contains("# Never by an agent.\n    - { name: no-drops, then: deny }\n\n    - tools"),
+            "{changed}"
+        );
+        let removed = edited(FILE, &[first]);
+        assert!(removed.contains("# for now\n  # the last word\n"), "{removed}");
+        assert!(edited(FILE, &[]).contains("  rules: []\n  # the last word\n"));
+    }
+
+    #[test]
+    fn list_is_added_where_there_is_none() {
+        let new = [written(None, "{ tools: a, then: allow }")];
+        let list = "  rules:\n    - { tools: a, then: allow }\n";
+        for (text, expected) in [
+            ("", format!("policy:\n{list}")),
+            ("listen: x\n", format!("listen: x\n\npolicy:\n{list}")),
+            ("policy:\n  default: allow\n\nlisten: x\n", format!("policy:\n  default: allow\n{list}\nlisten: x\n")),
+            ("policy:\n  rules: []\n", format!("policy:\n{list}")),
+            ("policy:\n  rules: [{ then: deny }]\n", format!("policy:\n{list}")),
+            ("policy:\n  rules:\n  default: allow\n", format!("policy:\n{list}  default: allow\n")),
+        ] {
+            assert_eq!(edited(text, &new), expected, "{text}");
+        }
+        assert_eq!(to_yaml("", &new).unwrap(), format!("policy:\n{list}"));
+    }
+
+    #[test]
+    fn other_forms_are_refused_with_lines_to_paste() {
+        let new = [RuleEntry::Kept(0), written(None, "{ then: deny }")];
+        for text in [
+            "policy: { rules: [{ then: allow }] }\n",
+            "policy:\n  rules: [ # why\n    { then: allow } ]\n",
+            "policy:\n  rules:\n    -\n      then: allow\n",
+        ] {
+            let Err(EditError::NotEditable { yaml, .. }) = apply_rules(text, &new) else { panic!("{text}") };
+            assert!(yaml.contains("    - { then: allow }\n    - { then: deny }\n"), "{yaml}");
+        }
+        for entries in [vec![RuleEntry::Kept(7)], vec![RuleEntry::Kept(0), RuleEntry::Kept(0)]] {
+            assert_eq!(apply_rules(FILE, &entries), Err(EditError::NoSuchRule));
+        }
+        assert_eq!(rules_in(FILE).unwrap().len(), 2);
+    }
+}

@@ -1,0 +1,207 @@
+// The form that edits the rules of the policy in the configuration file. It tries them on recorded calls and shows the changed
+// lines before it writes them. Where the file is not edited here, it shows the lines to write.
+
+import { explain } from '../core/api.js';
+import { fill, h } from '../core/dom.js';
+import { icon } from '../core/icons.js';
+import { t } from '../core/locale.js';
+import { routeTo } from '../core/router.js';
+import { quote, visibleString } from '../core/text.js';
+import { openDialog } from './dialog.js';
+import { configLines } from './reload.js';
+import { verdictBadge } from './verdict.js';
+
+// The keys with a field of their own, of which the first ones hold patterns.
+const PATTERNS = ['tools', 'servers', 'principals', 'roles'];
+const TEXTS = ['name', 'when', 'reason'];
+const VERDICTS = ['review', 'allow', 'deny'];
+const MAX_SUMMARY = 120;
+
+let fieldNumber = 0;
+
+function field(label, control, hint) {
+  const id = `policy-field-${fieldNumber += 1}`;
+  control.id = id;
+  if (hint) control.setAttribute('aria-describedby', `${id}-hint`);
+  return h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: id }, label), control, hint && h('p', { class: 'quiet', id: `${id}-hint` }, hint));
+}
+
+/** Returns the patterns of a text. Commas within braces belong to a pattern. Pure. */
+export function patternsOf(text) {
+  const found = text.split(/,(?![^{]*\})/).map((part) => part.trim()).filter(Boolean);
+  return found.length > 1 ? found : found[0];
+}
+
+/** Returns a rule as a line such as `no-deletions: delete_*`. Pure. */
+export function ruleSummary({ name, tools, servers, when, resources, prompts, methods }) {
+  const what = [tools, servers, resources, prompts, methods].flat().filter(Boolean).join(', ') || (when ? '' : '*');
+  return [name && `${name}:`, what, when && `(${when})`].filter(Boolean).join(' ');
+}
+
+/** Opens the form. `file` is the answer of `api.policyFile()`. `saved(result)` is called after the file was written. */
+export function openPolicyForm({ api, file, saved }) {
+  // Each rule is `{kept}` or `{replaces, settings}`, with its keys in `settings`.
+  let entries = file.rules.map((settings, index) => ({ kept: index, settings }));
+  let chosen = null;
+  const list = h('ol', { class: 'policy-list' });
+  const editor = h('div', { class: 'policy-editor' });
+  const report = h('div', { class: 'policy-report', 'aria-live': 'polite' });
+  const error = h('p', { class: 'edit-errors', role: 'alert' });
+  const foot = h('div', { class: 'sheet-foot' });
+  const complain = (message) => fill(error, icon('alert'), message);
+
+  const focusEntry = (index) => list.children[Math.min(index, entries.length - 1)]?.querySelector('button')?.focus();
+
+  const move = (index, by) => {
+    const [entry] = entries.splice(index, 1);
+    entries.splice(index + by, 0, entry);
+    paint();
+    list.children[index + by].querySelector(`[data-act="${by < 0 ? 'up' : 'down'}"]:enabled, button:enabled`)?.focus();
+  };
+
+  const write = (entry, settings) => ({ replaces: entry?.kept ?? entry?.replaces, settings });
+
+  const toggle = (index) => {
+    const { disabled, ...settings } = entries[index].settings;
+    entries[index] = write(entries[index], disabled ? settings : { ...settings, disabled: true });
+    paint();
+    focusEntry(index);
+  };
+
+  const row = (entry, index) => {
+    const { settings } = entry;
+    const text = ruleSummary(settings);
+    const act = (name, key, run, disabled = false) => h('button', { type: 'button', class: 'small', data: { act: name }, disabled, onclick: run }, t(key), h('span', { class: 'sr-only' }, ' ', visibleString(text.slice(0, 60))));
+    return h('li', { class: settings.disabled ? 'off' : null },
+      h('p', null, verdictBadge(settings.then), ' ', quote(text, MAX_SUMMARY), settings.disabled && h('span', { class: 'badge' }, t('policy.disabled'))),
+      h('div', { class: 'policy-acts' }, act('edit', 'policy.edit', () => edit(index)), act('up', 'policy.up', () => move(index, -1), index === 0), act('down', 'policy.down', () => move(index, 1), index === entries.length - 1),
+        act('toggle', settings.disabled ? 'policy.enable' : 'policy.disable', () => toggle(index)),
+        act('remove', 'policy.remove', () => {
+          entries.splice(index, 1);
+          paint();
+          focusEntry(index);
+        })));
+  };
+
+  function paint() {
+    fill(report);
+    fill(error);
+    fill(editor);
+    chosen = null;
+    fill(list, entries.map(row));
+    fill(foot, h('button', { type: 'button', onclick: () => dialog.close() }, t('common.cancel')),
+      h('button', { type: 'button', onclick: () => edit(entries.length) }, icon('plus'), t('policy.add')),
+      h('button', { type: 'button', class: 'primary', onclick: (event) => tryOut(event.currentTarget) }, icon('play'), t('policy.try')));
+  }
+
+  function edit(index) {
+    const entry = entries[index];
+    const settings = entry?.settings ?? { then: 'review' };
+    chosen = index;
+    fill(report);
+    fill(error);
+    const inputs = Object.fromEntries([...TEXTS, ...PATTERNS].map((key) => [key, h('input', { type: 'text', autocomplete: 'off', spellcheck: 'false', value: [settings[key] ?? ''].flat().join(', ') })]));
+    const then = h('select', null, VERDICTS.map((verdict) => h('option', { value: verdict, selected: verdict === settings.then }, t(`policy.${verdict}`))));
+    const known = [...TEXTS, ...PATTERNS, 'then', 'disabled'];
+    const others = Object.fromEntries(Object.entries(settings).filter(([key]) => !known.includes(key)));
+    const more = h('textarea', { rows: '2', spellcheck: 'false' }, Object.keys(others).length ? JSON.stringify(others) : '');
+    const apply = () => {
+      let rest = {};
+      try {
+        rest = more.value.trim() ? JSON.parse(more.value) : {};
+      } catch {
+        return complain(t('policy.notJson'));
+      }
+      const next = {};
+      for (const key of ['name', ...PATTERNS]) if (inputs[key].value.trim()) next[key] = key === 'name' ? inputs.name.value.trim() : patternsOf(inputs[key].value);
+      if (next.roles) next.roles = [next.roles].flat();
+      if (inputs.when.value.trim()) next.when = inputs.when.value.trim();
+      Object.assign(next, rest, { then: then.value });
+      if (inputs.reason.value.trim()) next.reason = inputs.reason.value.trim();
+      if (settings.disabled) next.disabled = true;
+      entries[index] = write(entry, next);
+      paint();
+      return focusEntry(index);
+    };
+    fill(editor, h('fieldset', null, h('legend', null, entry ? t('policy.editRule', { number: index + 1 }) : t('policy.newRule')),
+      field(t('policy.field.name'), inputs.name), field(t('policy.field.tools'), inputs.tools, t('policy.field.toolsHint')),
+      field(t('policy.field.servers'), inputs.servers), field(t('policy.field.principals'), inputs.principals), field(t('policy.field.roles'), inputs.roles, t('policy.field.rolesHint')),
+      field(t('policy.field.when'), inputs.when, t('policy.field.whenHint')), field(t('policy.field.then'), then), field(t('policy.field.reason'), inputs.reason),
+      field(t('policy.field.more'), more, t('policy.field.moreHint'))));
+    fill(foot, h('button', { type: 'button', onclick: () => {
+      paint();
+      focusEntry(index);
+    } }, t('policy.back')), h('button', { type: 'button', class: 'primary', onclick: apply }, icon('check'), t('policy.apply')));
+    inputs.name.focus();
+  }
+
+  const body = (preview) => ({
+    version: file.version, preview,
+    rules: entries.map(({ kept, replaces, settings }) => (kept !== undefined ? { kept } : { ...(replaces === undefined ? {} : { replaces }), settings })),
+  });
+
+  const fail = (problem) => {
+    complain(problem.status === 409 ? t('policy.fileChanged') : visibleString(explain(problem)));
+    if (problem.problem?.yaml) fill(report, yamlBlock(problem.problem.yaml));
+  };
+
+  async function tryOut(button) {
+    button.disabled = true;
+    try {
+      const result = await api.editPolicy(body(true));
+      fill(error);
+      fill(report, dryRun(result.dryRun),
+        result.loosens.length > 0 && h('p', { class: 'banner tone-amber' }, icon('eye'), h('span', null, t('policy.loosens', { count: result.loosens.length }))),
+        file.mayEdit ? configLines(result.file, result.lines) : [h('p', null, t(`policy.paste.${file.editing}`)), yamlBlock(result.yaml)]);
+      if (file.mayEdit) {
+        const save = h('button', { type: 'button', class: 'approve', onclick: () => send(save) }, icon('check'), t('policy.write'));
+        fill(foot, h('button', { type: 'button', onclick: () => {
+          paint();
+          focusEntry(0);
+        } }, t('policy.back')), save);
+        save.focus();
+      }
+    } catch (problem) {
+      fail(problem);
+    } finally {
+      button.disabled = false;
+    }
+  }
+
+  async function send(button) {
+    button.disabled = true;
+    try {
+      const result = await api.editPolicy(body(false));
+      dialog.close();
+      saved(result);
+    } catch (problem) {
+      button.disabled = false;
+      fail(problem);
+    }
+  }
+
+  const dialog = openDialog({
+    title: t('policy.editTitle'),
+    className: 'policy-form',
+    build: () => h('form', { class: 'sheet-body', novalidate: true, onsubmit: (event) => event.preventDefault() },
+      h('p', { class: 'quiet' }, t('policy.editHelp')),
+      !file.mayEdit && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('policy.notHere'))),
+      list, editor, report, error, foot),
+  });
+  paint();
+  foot.querySelector('button.primary').focus();
+  return dialog;
+}
+
+const yamlBlock = (yaml) => h('pre', { class: 'server-yaml', tabindex: '0', 'aria-label': t('policy.lines') }, h('code', null, quote(yaml, 20_000)));
+
+// Shows the recorded calls whose verdicts would differ.
+function dryRun({ compared, complete, differing, differences }) {
+  const decision = ({ verdict, rule }) => h('span', null, verdictBadge(verdict), ' ', h('span', { class: 'quiet' }, quote(rule ?? t('policy.default'), 60)));
+  return h('section', { class: 'dry-run' }, h('h3', null, t('policy.dryRun')),
+    h('p', null, differing === 0 ? t('policy.noDifference', { count: compared }) : t('policy.differing', { count: differing, compared })),
+    !complete && h('p', { class: 'quiet' }, t('policy.notAll')),
+    differences.length > 0 && h('ul', { class: 'plain-links' }, differences.map(({ change, before, after }) => h('li', null,
+      h('a', { href: routeTo('history', change.id) }, quote(change.summary, 100)), ' ', decision(before), ' → ', decision(after)))),
+    differing > differences.length && h('p', { class: 'quiet' }, t('policy.moreDiffering', { count: differing - differences.length })));
+}

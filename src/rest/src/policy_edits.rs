@@ -1,0 +1,229 @@
+//! Editing the rules of the policy in the configuration file, with a dry run on recorded calls.
+
+use std::sync::Arc;
+
+use actix_web::{HttpRequest, HttpResponse, web};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::{
+    Caller, Problem,
+    body::{Body, Submission},
+    json_ok,
+    rules::ChangeLink,
+    server_edits::{check_may_edit, check_role, may_edit, to_problem},
+};
+use countersign_config::{
+    HttpConfig,
+    edit::rules::{RuleEntry, rules_in},
+    tree::{KeyValue, Node},
+};
+use countersign_domain::policy::Verdict;
+use countersign_protocol::ErrorKind;
+use countersign_reload::{
+    Reloader,
+    policy_edits::RuleList,
+    server_edits::{EditSummary, EditingState, FileChange as _},
+};
+use countersign_rulings::{
+    dry_run::{Difference, DryRun, DryVerdict},
+    standing_rules::StandingRules,
+};
+
+/// Maximum size in bytes of a body with rules.
+const MAX_RULES_BYTES: usize = 512 << 10;
+/// Maximum number of rules in a body.
+const MAX_RULES: usize = 1000;
+/// Maximum number of differing calls in a response.
+const MAX_DIFFERENCES: usize = 100;
+
+/// The rules of the configuration file.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct PolicyFile {
+    editing: EditingState,
+    /// `true` if the caller may edit the rules here.
+    may_edit: bool,
+    #[schema(required)]
+    file: Option<String>,
+    /// The version of the file, which an edit names.
+    #[schema(required)]
+    version: Option<String>,
+    /// The keys of each rule, in order, including disabled rules.
+    #[schema(value_type = Vec<Object>)]
+    rules: Vec<Value>,
+}
+
+/// Returns the rules of the configuration file, and whether they can be edited here.
+#[utoipa::path(get, path = "/api/policy/file", operation_id = "getPolicyFile", responses(
+    (status = 200, description = "The rules of the file", body = PolicyFile)))]
+pub async fn file(
+    caller: Caller,
+    request: HttpRequest,
+    reloader: web::Data<Reloader>,
+) -> Result<HttpResponse, Problem> {
+    let editing = reloader.editing();
+    let read = match editing {
+        EditingState::NoFile => None,
+        _ => Some(reloader.read_file().await.map_err(to_problem)?),
+    };
+    let rules = read.as_ref().and_then(|file| rules_in(file.text()).ok()).unwrap_or_default();
+    Ok(json_ok(&PolicyFile {
+        editing,
+        may_edit: editing == EditingState::On && may_edit(&caller.principal, &request, &reloader),
+        file: reloader.file().map(|file| file.display().to_string()),
+        version: read.as_ref().map(countersign_reload::config_file::ConfigFile::version),
+        rules: rules.into_iter().map(|settings| Node::Map(settings).to_json()).collect(),
+    }))
+}
+
+/// A rule of the list that is to stand in the file: the present one at the index `kept`, or one with the keys `settings`, in
+/// place of the one at the index `replaces` if it is given.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct SubmittedRule {
+    kept: Option<usize>,
+    replaces: Option<usize>,
+    #[schema(value_type = Option<Object>)]
+    settings: Option<serde_json::Map<String, Value>>,
+}
+
+impl SubmittedRule {
+    fn into_entry(self) -> Option<RuleEntry> {
+        match self {
+            Self { kept: Some(index), replaces: None, settings: None } => Some(RuleEntry::Kept(index)),
+            Self { kept: None, replaces, settings: Some(settings) } => {
+                let setting = |(key, value): (&String, &Value)| KeyValue::new(key, Node::from_json(value));
+                Some(RuleEntry::Written { replaces, settings: settings.iter().map(setting).collect() })
+            }
+            _ => None,
+        }
+    }
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyEditRequest {
+    /// The version of the file that was shown.
+    version: String,
+    /// All rules in their new order. A rule that is left out is removed.
+    #[schema(max_items = 1000)]
+    rules: Vec<SubmittedRule>,
+    /// Only shows what would change.
+    #[serde(default)]
+    preview: bool,
+}
+
+impl Body for PolicyEditRequest {
+    const NOT_FOUND: (&'static str, ErrorKind) = ("Rule", ErrorKind::NotFound);
+
+    fn max_bytes(_: &HttpConfig) -> usize {
+        MAX_RULES_BYTES
+    }
+}
+
+/// A verdict with the rule that decides.
+#[derive(Serialize, ToSchema)]
+struct RuleVerdict {
+    verdict: Verdict,
+    /// `null` if `policy.default` decides.
+    #[schema(required)]
+    rule: Option<Arc<str>>,
+}
+
+impl From<DryVerdict> for RuleVerdict {
+    fn from(DryVerdict { verdict, rule }: DryVerdict) -> Self {
+        Self { verdict, rule }
+    }
+}
+
+/// A recorded call whose verdict would differ.
+#[derive(Serialize, ToSchema)]
+struct VerdictDifference {
+    change: ChangeLink,
+    before: RuleVerdict,
+    after: RuleVerdict,
+}
+
+/// What the edited policy would have decided on the calls that became changes in the last 30 days.
+#[derive(Serialize, ToSchema)]
+#[schema(as = PolicyDryRun)]
+struct DryRunView {
+    /// The number of changes that were compared.
+    compared: usize,
+    /// `false` if there were too many changes to compare all of them.
+    complete: bool,
+    /// The number of calls whose verdicts would differ.
+    differing: usize,
+    /// The newest of these calls.
+    differences: Vec<VerdictDifference>,
+}
+
+impl From<DryRun> for DryRunView {
+    fn from(DryRun { compared, is_complete, differences }: DryRun) -> Self {
+        let differing = differences.len();
+        let view = |Difference { change, before, after }: Difference| VerdictDifference {
+            change: ChangeLink::new(&change),
+            before: before.into(),
+            after: after.into(),
+        };
+        let differences = differences.into_iter().take(MAX_DIFFERENCES).map(view).collect();
+        Self { compared, complete: is_complete, differing, differences }
+    }
+}
+
+/// The result of an edit, or of its preview.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct PolicyEditResult {
+    #[serde(flatten)]
+    summary: EditSummary,
+    /// The lines of the file for a person who edits it by hand.
+    yaml: String,
+    /// Only in a preview.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dry_run: Option<DryRunView>,
+}
+
+/// Changes the rules of the policy in the configuration file.
+///
+/// Requires the role admin, or the sign-in of the gateway's own user at the machine, and `dashboard.edit`. Rules that are kept keep
+/// their lines and comments. What loosens the policy waits for consent, as after any change of the file. The response is 409 if
+/// the file has another version. With `preview`, nothing is written, and the response shows the changed lines and a dry run on
+/// recorded calls.
+#[utoipa::path(put, path = "/api/policy/rules", operation_id = "editPolicy", request_body = PolicyEditRequest,
+    responses((status = 200, description = "The edit", body = PolicyEditResult), (status = 409)))]
+pub async fn replace(
+    submission: Submission<PolicyEditRequest>,
+    request: HttpRequest,
+    reloader: web::Data<Reloader>,
+    standing_rules: web::Data<StandingRules>,
+) -> Result<HttpResponse, Problem> {
+    let Submission { principal, body: PolicyEditRequest { version, rules, preview }, .. } = submission;
+    check_role(&principal, &request, &reloader)?;
+    let invalid = |message: &'static str| Problem::new(ErrorKind::ValidationFailed, message);
+    if rules.len() > MAX_RULES {
+        return Err(invalid("there are too many rules"));
+    }
+    let entries: Option<Vec<RuleEntry>> = rules.into_iter().map(SubmittedRule::into_entry).collect();
+    let entries =
+        entries.ok_or_else(|| invalid("each rule needs either `kept`, or `settings` with or without `replaces`"))?;
+    let list = RuleList(entries);
+    let file = reloader.read_file().await.map_err(to_problem)?;
+    let yaml = list.to_yaml(file.text());
+    let with_yaml = |problem: Problem| problem.with("yaml", yaml.clone());
+    if preview {
+        let (summary, config) = reloader.try_edit(&file, &list).map_err(|error| with_yaml(to_problem(error)))?;
+        let dry_run = standing_rules.dry_run(&config.policy).await?;
+        return Ok(json_ok(&PolicyEditResult { summary, yaml, dry_run: Some(dry_run.into()) }));
+    }
+    check_may_edit(&principal, &request, &reloader)?;
+    let (editing, by) = (web::Data::clone(&reloader), principal.name.clone());
+    // The edit runs in its own task, so that a client that disconnects cannot interrupt it half-way.
+    let edited = actix_web::rt::spawn(async move { editing.edit_file(&list, &version, &by).await }).await;
+    let summary = edited
+        .map_err(|_| Problem::new(ErrorKind::Internal, "the edit was not carried out"))?
+        .map_err(|error| with_yaml(to_problem(error)))?;
+    Ok(json_ok(&PolicyEditResult { summary, yaml, dry_run: None }))
+}

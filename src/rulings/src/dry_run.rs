@@ -1,0 +1,102 @@
+//! Decides on the changes of the last 30 days under another policy, without any effect.
+
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+use serde_json::json;
+
+use crate::standing_rules::StandingRules;
+use countersign_domain::{
+    changes::Change,
+    policy::{Decision, Policy, PolicyConfig, Requester, Verdict},
+};
+use countersign_protocol::{ErrorKind, McpError};
+use countersign_routing::{
+    RouteTable,
+    table::{Aliases, TableInputs},
+};
+use countersign_store::ChangeCriteria;
+
+/// The age of the oldest changes that are read.
+const HISTORY: SignedDuration = SignedDuration::from_hours(30 * 24);
+
+/// A verdict of the policy on a call, with the rule that decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DryVerdict {
+    pub verdict: Verdict,
+    /// `None` if `policy.default` decided.
+    pub rule: Option<Arc<str>>,
+}
+
+/// A recorded call on which the two policies decide differently.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    pub change: Arc<Change>,
+    pub before: DryVerdict,
+    pub after: DryVerdict,
+}
+
+/// The result of a dry run.
+#[derive(Clone, Debug, Default)]
+pub struct DryRun {
+    /// The number of changes whose tools are still there.
+    pub compared: usize,
+    /// `false` if there were too many changes to read all of them.
+    pub is_complete: bool,
+    /// The calls on which the policies differ, the newest first.
+    pub differences: Vec<Difference>,
+}
+
+impl StandingRules {
+    /// Compares the policy in force with another one on the calls that became changes in the last 30 days. Standing rules and
+    /// acceptances count as they are now.
+    ///
+    /// # Errors
+    /// `STORE_UNAVAILABLE`
+    pub async fn dry_run(&self, policy: &PolicyConfig) -> Result<DryRun, McpError> {
+        let since = self.now().checked_sub(HISTORY).ok();
+        let (changes, is_complete) = self.read_changes(ChangeCriteria { since, ..ChangeCriteria::default() }).await?;
+        let table = self.routes().load_full();
+        let policy = Policy::new(policy);
+        let compared = tokio::task::spawn_blocking(move || compare(&table, policy, changes)).await;
+        let failed = || McpError::new(ErrorKind::Internal, "the policy could not be tried");
+        let dry_run = compared.map_err(|_| failed())?.ok_or_else(failed)?;
+        Ok(DryRun { is_complete, ..dry_run })
+    }
+}
+
+fn compare(table: &RouteTable, policy: Policy, changes: Vec<Arc<Change>>) -> Option<DryRun> {
+    let policy = policy.with_sources_of(table.policy.as_ref()?);
+    let inputs = TableInputs {
+        providers: table.providers(),
+        policy: &policy,
+        aliases: &Aliases::default(),
+        pending_schema: &Arc::new(json!({})),
+        previous: Some(table),
+        strict: false,
+    };
+    let other = RouteTable::build(&inputs).ok()?;
+    let mut dry_run = DryRun::default();
+    for change in changes {
+        // The contents of old changes may have been deleted.
+        if change.redacted.is_some() {
+            continue;
+        }
+        let Some((before, after)) = decide(table, &change).zip(decide(&other, &change)) else { continue };
+        dry_run.compared += 1;
+        if before.verdict != after.verdict {
+            dry_run.differences.push(Difference { change, before, after });
+        }
+    }
+    Some(dry_run)
+}
+
+/// Returns the decision of a table's policy on the call of a change. `None` if the tool is gone.
+fn decide(table: &RouteTable, change: &Change) -> Option<DryVerdict> {
+    let route = table.tool_of_provider(&change.tool, &change.provider)?;
+    let arguments = change.proposed_arguments.as_ref().unwrap_or(&change.arguments);
+    let caller = change.proposer.to_agent();
+    let requester = Requester::for_proposer(&change.proposer, &caller);
+    let decision: Decision = route.ruling_for(arguments).decide(&requester, arguments);
+    Some(DryVerdict { verdict: decision.intended_verdict(), rule: decision.rule })
+}
