@@ -75,6 +75,8 @@ fn standing_rule_allows_call_until_revoked() {
     let rules: Value = serde_json::from_str(&run_cli(&gateway, &key, &["rules", "--json"])).unwrap();
     let rule = &rules["rules"][0];
     assert_eq!((&rule["uses"], &rule["fromChange"]), (&json!(2), &json!(id)), "{rule}");
+    let counted = run_cli(&gateway, &key, &["policy", "rules"]);
+    assert!(counted.contains("policy.default: review_writes\n") && counted.contains("3 reviewed"), "{counted}");
     let listed = run_cli(&gateway, &key, &["rules", "list"]);
     assert!(listed.contains("allow") && listed.contains("used 2 times"), "{listed}");
 

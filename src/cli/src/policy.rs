@@ -1,4 +1,4 @@
-//! `policy test`: asks what the policy decides on a call. If no gateway runs, the answer comes from the configuration and
+//! `policy rules` lists the rules in force with what each decided. `policy test` asks what the policy decides on a call. If no gateway runs, the answer comes from the configuration and
 //! the store, and names what could not be known.
 
 use std::io::Read;
@@ -11,7 +11,8 @@ use super::{
         ConnectArgs,
         policy::{PolicyArgs, PolicyCommand, PolicyTestArgs},
     },
-    client, configuration, data_dir,
+    client::{self, Client},
+    configuration, data_dir,
     exit::{Exit, Failure},
     offline,
     output::{Output, Style, one_line, print_note, verdict_style},
@@ -21,7 +22,10 @@ use countersign_config::{Config, units::show_duration};
 use countersign_domain::policy::StandingRule;
 
 pub fn run(args: &PolicyArgs, out: &mut Output) -> Result<Exit, Failure> {
-    let PolicyCommand::Test(test) = &args.command;
+    let test = match &args.command {
+        PolicyCommand::Test(test) => test,
+        PolicyCommand::Rules => return client::run(&args.connect, async |client| list_rules(&client, out).await),
+    };
     let body = call_json(test)?;
     let answer = match offline_config(&args.connect)? {
         None => {
@@ -42,6 +46,64 @@ pub fn run(args: &PolicyArgs, out: &mut Output) -> Result<Exit, Failure> {
         print_decision(&read.map_err(|error| Failure::new(Exit::Internal, error.to_string()))?, out)?;
     }
     Ok(Exit::Ok)
+}
+
+/// The policy in force, as `GET /api/policy` describes it.
+#[derive(Deserialize)]
+struct PolicyInForce {
+    mode: String,
+    default: String,
+    decided: DecisionCounts,
+    rules: Vec<PolicyRule>,
+}
+
+#[derive(Deserialize)]
+struct PolicyRule {
+    label: String,
+    then: String,
+    settings: Vec<RuleSetting>,
+    decided: DecisionCounts,
+}
+
+#[derive(Deserialize)]
+struct RuleSetting {
+    key: String,
+    value: String,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+struct DecisionCounts {
+    allowed: u64,
+    reviewed: u64,
+    denied: u64,
+}
+
+impl DecisionCounts {
+    /// Describes the numbers that are not zero.
+    fn describe(self) -> String {
+        let numbers = [(self.allowed, "allowed"), (self.reviewed, "reviewed"), (self.denied, "denied")];
+        let parts: Vec<String> =
+            numbers.iter().filter(|(count, _)| *count > 0).map(|(count, name)| format!("{count} {name}")).collect();
+        if parts.is_empty() { "decided no call in 30 days".to_owned() } else { parts.join(", ") }
+    }
+}
+
+async fn list_rules(client: &Client, out: &mut Output) -> Result<Exit, Failure> {
+    let answer = client.get(&["policy"], &[]).await?;
+    client.print(&answer, out, |PolicyInForce { mode, default, decided, rules }, out| {
+        if mode == "simulate" {
+            out.write_styled_line(Style::Yellow, "policy.mode is simulate: every call goes through")?;
+        }
+        for (rule, number) in rules.iter().zip(1..) {
+            out.write_line(&format!("{number:>3}  {:<6}  {}", one_line(&rule.then), one_line(&rule.label)))?;
+            for RuleSetting { key, value } in &rule.settings {
+                out.write_line(&format!("       {}: {}", one_line(key), one_line(value)))?;
+            }
+            out.write_styled_line(Style::Dim, &format!("       {}", rule.decided.describe()))?;
+        }
+        out.write_line(&format!("     policy.default: {}", one_line(&default)))?;
+        Ok(out.write_styled_line(Style::Dim, &format!("       {}", decided.describe()))?)
+    })
 }
 
 /// Returns the configuration if no gateway is named and none runs on its data directory.
