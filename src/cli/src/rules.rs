@@ -56,7 +56,8 @@ fn print_rule(rule: &StandingRule, out: &mut Output) -> Result<(), Failure> {
     let arguments = match (&rule.arguments_hash, &rule.arguments) {
         (None, _) if rule.matching.is_empty() => "any arguments".to_owned(),
         (None, _) => {
-            let matching: Vec<String> = rule.matching.iter().map(|pattern| one_line(&pattern.to_string())).collect();
+            let matching: Vec<String> =
+                rule.matching.iter().map(|pattern| one_line(&pattern.to_string()).into_owned()).collect();
             format!("arguments with {}", matching.join(" and "))
         }
         (Some(_), Some(arguments)) => format!("exactly {}", one_line(arguments.get())),

@@ -448,7 +448,7 @@ async fn run(
             let (editing, requester) = (web::Data::clone(reloader), trial.by);
             // The edit runs in its own task, so that a client that disconnects cannot interrupt it half-way.
             let edited =
-                actix_web::rt::spawn(async move { editing.edit_servers(&changes, &version, &requester).await }).await;
+                actix_web::rt::spawn(async move { editing.edit_file(&*changes, &version, &requester).await }).await;
             edited
                 .map_err(|_| Problem::new(ErrorKind::Internal, "the edit was not carried out"))
                 .and_then(|edited| edited.map_err(to_problem))

@@ -59,7 +59,7 @@ pub enum PolicyCommand {
     ///
     /// Asks the running gateway, which knows the current tools of its servers. If none runs, answers from the
     /// configuration and the store, without a key, and names what it could not find out. Nothing is called or proposed.
-    Test(PolicyTestArgs),
+    Test(Box<PolicyTestArgs>),
     /// List the rules in force, in order, with what each decided in the last 30 days
     ///
     /// Asks the running gateway. The numbers are those of all gateways of its store.

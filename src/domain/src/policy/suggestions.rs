@@ -192,6 +192,7 @@ mod tests {
             owner: None,
             key_id: None,
             other_names: Vec::new(),
+            deputy_for: None,
             token: None,
             verdict,
             comment: None,

@@ -115,6 +115,7 @@ async fn edit_cannot_bypass_a_rule() {
             terms: Arc::new(terms),
             standing_rule: None,
             simulated: None,
+            counts: None,
         };
         *bench.fake.edit_decision.lock().unwrap() = Some(decision);
     };
