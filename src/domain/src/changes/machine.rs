@@ -55,7 +55,8 @@ pub enum ChangeEvent {
     /// Like [`Self::Claim`], for a step of a plan whose target an earlier step has written. It shows what was approved, and
     /// `fingerprint` is the hash of the present state.
     ClaimStep { claimant: Option<Claimant>, call_timeout: Duration, fingerprint: String },
-    /// The gateway fills in the references of a step to results of earlier steps, or policy now asks for a review of it.
+    /// The gateway fills in the references of a step to results of earlier steps, or policy now asks for a review of it. Somebody
+    /// looks at the step again in either case.
     Fill { comment: String, arguments: Arc<RawValue>, preview: Preview, served_by: ServerIdentity, terms: Box<Terms> },
     /// The plan of the step stopped before the step ran.
     StopPlan { reason: String },
@@ -166,8 +167,6 @@ impl ChangeEvent {
             Self::MarkStale { .. } => (EventKind::Stale, &[S::Pending, S::Approved], S::Stale),
             Self::Refresh { .. } => (EventKind::Refreshed, &[S::Stale], S::Pending),
             Self::Claim { .. } | Self::ClaimStep { .. } => (EventKind::Executing, &[S::Approved], S::Executing),
-            // Policy allows the call as it is now.
-            Self::Fill { terms, .. } if terms.quorum == 0 => (EventKind::Edited, &[S::Approved], S::Approved),
             Self::Fill { .. } => (EventKind::Edited, &[S::Approved], S::Pending),
             Self::StopPlan { .. } => (EventKind::Withdrawn, &[S::Pending, S::Stale, S::Approved], S::Withdrawn),
             Self::Ask { .. } => (EventKind::Asked, &[S::Executing], S::Executing),

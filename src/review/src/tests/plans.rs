@@ -11,14 +11,13 @@ use serde_json::{Value, json, value::RawValue};
 use crate::{ChangeRequestError, Plan, PlanAnnouncement, PlanDecision, Proposal, testing::*};
 use countersign_domain::{
     changes::{Change, ChangeState, Preview, ReviewVerdict, Terms, diff::DiffBuilder, fingerprint},
-    policy::{Decision, Verdict},
     principal::{Principal, Role},
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_provider::{Provider, ToolResult, previews, testing::context};
 
 /// A bench whose provider fails or loses calls with the member `"end": "fail"` or `"end": "lose"`.
-async fn bench() -> TestBench {
+pub(super) async fn bench() -> TestBench {
     let call = |_: &str, arguments: &RawValue| match member(arguments, "end").as_str() {
         Some("fail") => Ok(ToolResult { is_error: true, ..ToolResult::text("it did not work", None) }),
         Some("lose") => Err(McpError::new(ErrorKind::UpstreamUnavailable, "gone")),
@@ -39,11 +38,15 @@ fn member(arguments: &RawValue, name: &str) -> Value {
 }
 
 /// Proposes a plan with a step for each of the arguments.
-async fn propose(bench: &TestBench, steps: &[&str]) -> Vec<Arc<Change>> {
+pub(super) async fn propose(bench: &TestBench, steps: &[&str]) -> Vec<Arc<Change>> {
     propose_with(bench, steps, |_, _| {}).await
 }
 
-async fn propose_with(bench: &TestBench, steps: &[&str], adjust: impl Fn(usize, &mut Proposal)) -> Vec<Arc<Change>> {
+pub(super) async fn propose_with(
+    bench: &TestBench,
+    steps: &[&str],
+    adjust: impl Fn(usize, &mut Proposal),
+) -> Vec<Arc<Change>> {
     let proposal = |(step, arguments): (usize, &&str)| {
         let mut proposal = bench.proposal("agent", arguments);
         adjust(step, &mut proposal);
@@ -64,7 +67,7 @@ fn plan_of(step: &Change) -> &str {
     &step.plan.as_ref().unwrap().id
 }
 
-async fn plan(bench: &TestBench, steps: &[Arc<Change>]) -> Plan {
+pub(super) async fn plan(bench: &TestBench, steps: &[Arc<Change>]) -> Plan {
     bench.changes.plan(plan_of(&steps[0])).await.unwrap().unwrap()
 }
 
@@ -72,7 +75,7 @@ fn digests(plan: &Plan) -> BTreeMap<String, String> {
     plan.changes.iter().map(|step| (step.id.clone(), step.digest.clone())).collect()
 }
 
-async fn decide_as(
+pub(super) async fn decide_as(
     bench: &TestBench,
     plan: &Plan,
     name: &str,
@@ -89,16 +92,16 @@ async fn decide_as(
     bench.changes.decide_plan(decision).await
 }
 
-async fn approve(bench: &TestBench, steps: &[Arc<Change>]) -> Plan {
+pub(super) async fn approve(bench: &TestBench, steps: &[Arc<Change>]) -> Plan {
     let plan = plan(bench, steps).await;
     decide_as(bench, &plan, "alice", ReviewVerdict::Approve).await.unwrap()
 }
 
-fn states(plan: &Plan) -> Vec<ChangeState> {
+pub(super) fn states(plan: &Plan) -> Vec<ChangeState> {
     plan.changes.iter().map(|step| step.state).collect()
 }
 
-fn called_targets(bench: &TestBench) -> Vec<String> {
+pub(super) fn called_targets(bench: &TestBench) -> Vec<String> {
     let calls = bench.fake.received_calls.lock().unwrap();
     calls
         .iter()
@@ -106,7 +109,7 @@ fn called_targets(bench: &TestBench) -> Vec<String> {
         .collect()
 }
 
-const ABC: [&str; 3] = [r#"{"target":"a"}"#, r#"{"target":"b"}"#, r#"{"target":"c"}"#];
+pub(super) const ABC: [&str; 3] = [r#"{"target":"a"}"#, r#"{"target":"b"}"#, r#"{"target":"c"}"#];
 
 #[actix::test]
 async fn steps_run_in_order_once_all_are_approved() {
@@ -467,34 +470,5 @@ async fn references_are_filled_in_and_shown_again() {
         assert!(stopped.fault.as_ref().unwrap().message.contains(why), "{stopped:?}");
         bench.wait_for_state(&steps[2].id, ChangeState::Withdrawn).await;
     }
-    bench.end().await;
-}
-
-#[actix::test]
-async fn policy_is_asked_again_about_an_allowed_step() {
-    let bench = bench().await;
-    let steps = propose_with(&bench, &ABC[..2], |_, proposal| proposal.terms.quorum = 0).await;
-    bench.wait_for_state(&steps[1].id, ChangeState::Applied).await;
-    let decision = |verdict| Decision {
-        verdict,
-        rule: None,
-        reason: "the rule changed".into(),
-        mark: None,
-        terms: Arc::default(),
-        standing_rule: None,
-        simulated: None,
-        counts: None,
-    };
-    *bench.fake.edit_decision.lock().unwrap() = Some(decision(Verdict::Review));
-    let steps = propose_with(&bench, &ABC[..2], |_, proposal| proposal.terms.quorum = 0).await;
-    let mut first = bench.get(&steps[0].id).await;
-    while first.state != ChangeState::Pending {
-        first = bench.changes.wait(&first.id, first.version, Duration::from_secs(60)).await.unwrap().unwrap();
-    }
-    assert_eq!(first.terms.quorum, 1);
-    *bench.fake.edit_decision.lock().unwrap() = Some(decision(Verdict::Deny));
-    bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
-    bench.wait_for_state(&steps[1].id, ChangeState::Withdrawn).await;
-    assert_eq!(bench.get(&steps[0].id).await.state, ChangeState::Applied, "the reviewer approved the first step");
     bench.end().await;
 }

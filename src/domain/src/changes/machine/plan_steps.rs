@@ -31,11 +31,15 @@ impl Change {
         });
         let before = std::mem::replace(&mut self.arguments, arguments);
         self.proposed_arguments.get_or_insert(before);
-        if self.terms.quorum == 0 && terms.quorum > 0 {
-            let reason = "the policy, which allowed this step of a plan, asks for a review of it as it is now".into();
-            self.review = Some(ReviewNote { rule: None, reason, mark: None });
+        if self.terms.quorum == 0 {
+            let reason = match terms.quorum {
+                0 => "the policy allows this step of a plan, but its arguments have results of earlier steps now",
+                _ => "the policy, which allowed this step of a plan, asks for a review of it as it is now",
+            };
+            self.review = Some(ReviewNote { rule: None, reason: reason.into(), mark: None });
         }
-        self.terms = terms;
+        // Nobody has seen the call as it is now, so one person must also look at what the policy allows.
+        self.terms = Terms { quorum: terms.quorum.max(1), ..terms };
         self.set_preview(preview, served_by);
         // A diff between different arguments would not show whether the target changed.
         self.previous_diff = None;

@@ -38,7 +38,7 @@ fn events_of_steps_are_accepted_as_in_table() {
         let filled = outcome(fill(r#"{"a":1}"#, Terms::default())).ok();
         assert_eq!(filled, is_approved.then_some((EventKind::Edited, S::Pending)), "{state:?}");
         let allowed = outcome(fill(r#"{"a":1}"#, Terms { quorum: 0, ..Terms::default() })).ok();
-        assert_eq!(allowed, is_approved.then_some((EventKind::Edited, S::Approved)), "{state:?}");
+        assert_eq!(allowed, is_approved.then_some((EventKind::Edited, S::Pending)), "{state:?}");
         let claimed = outcome(claim_step()).ok();
         assert_eq!(claimed, is_approved.then_some((EventKind::Executing, S::Executing)), "{state:?}");
         for event in [stop(), fill("{}", Terms::default()), claim_step()] {
@@ -101,9 +101,12 @@ fn allowed_step_says_when_policy_asks_for_a_review() {
     let mut allowed = step(ChangeState::Approved);
     allowed.terms.quorum = 0;
     allowed.review = Some(ReviewNote { rule: None, reason: "the policy allows it".into(), mark: None });
-    let reason = |terms| apply(&allowed, fill("{}", terms), time_at(1)).unwrap().after.review.unwrap().reason;
-    assert_eq!(reason(allowed.terms.clone()), "the policy allows it");
-    assert!(reason(Terms::default()).contains("asks for a review"));
+    let filled = |terms| apply(&allowed, fill("{}", terms), time_at(1)).unwrap().after;
+    let reason = |filled: &Change| filled.review.clone().unwrap().reason;
+    assert!(reason(&filled(Terms::default())).contains("asks for a review"));
+    let still_allowed = filled(allowed.terms.clone());
+    assert!(reason(&still_allowed).contains("results of earlier steps"));
+    assert_eq!((still_allowed.terms.quorum, still_allowed.is_allowed_step()), (1, false), "somebody must look at it");
 }
 
 #[test]
