@@ -23,13 +23,13 @@ after(async () => {
 });
 
 /** Proposes a plan of issues with these titles, and returns its id. */
-async function propose(title, titles) {
-  const projectId = await gateway.project();
+async function propose(title, titles, at = gateway) {
+  const projectId = await at.project();
   const calls = titles.map((name) => ({ name: 'create_issue', arguments: { projectId, title: name, type: 'Bug', description: DESCRIPTION } }));
-  return (await gateway.tool('propose_plan', { title, reason: 'because <b>they</b> belong together', calls })).structuredContent.planId;
+  return (await at.tool('propose_plan', { title, reason: 'because <b>they</b> belong together', calls })).structuredContent.planId;
 }
 
-const plan = async (id) => (await gateway.api(`plans/${id}`)).value;
+const plan = async (id, at = gateway) => (await at.api(`plans/${id}`)).value;
 const shot = (page, name) => (process.env.SHOTS ? page.screenshot({ path: join(process.env.SHOTS, `${name}.png`) }) : null);
 const decision = (page, name) => page.locator('.plan-decision').getByRole('button', { name });
 
@@ -73,6 +73,25 @@ test('a plan is rejected as a whole, and an open step leads to its plan', async 
   await page.locator('.banner', { hasText: 'The plan has stopped' }).waitFor();
   await becomes(async () => (await plan(id)).changes.every(({ state }) => state === 'rejected' || state === 'withdrawn'), true);
   assert.equal((await plan(id)).changes[0].decisions[0].comment, 'Not now');
+  assertClean(page);
+  await page.context().close();
+});
+
+test('an approved plan is stopped before it runs', async (t) => {
+  // Nothing runs while an approval can be undone.
+  const undoing = await Gateway.start({ review: { undoFor: 600 } });
+  t.after(() => undoing.end());
+  const id = await propose('Issues to stop', ['One to stop', 'Another to stop'], undoing);
+  const page = await dashboard(browser, undoing, { route: `/#/plans/${id}` });
+  await page.locator('.list-item').nth(1).waitFor();
+  await readAll(page);
+  await decision(page, 'Approve all').click();
+  await decision(page, 'Stop plan').waitFor();
+  await shot(page, 'plan-stop');
+  await decision(page, 'Stop plan').click();
+  await page.locator('.banner', { hasText: 'The plan has stopped' }).waitFor();
+  await becomes(async () => (await plan(id, undoing)).changes.map(({ state }) => state), ['withdrawn', 'withdrawn']);
+  await becomes(() => page.locator('.plan-decision').isVisible(), false);
   assertClean(page);
   await page.context().close();
 });

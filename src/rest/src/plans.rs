@@ -66,7 +66,8 @@ impl Body for PlanDecisionRequest {
 ///
 /// Each step is decided as by `decideChange`, with its own rule's reviewers, approvals and comment. The digests of all steps must
 /// be those that were shown; if a step differs, or a check of one fails, nothing is decided (409 with that change). Steps that
-/// were not shown completely are not approved this way (409 `TRUNCATED`). A rejection stops the plan.
+/// were not shown completely are not approved this way (409 `TRUNCATED`). A rejection stops the plan: approved steps that have not
+/// begun are withdrawn (`PLAN_STOPPED`).
 #[utoipa::path(post, path = "/api/plans/{id}/decision", operation_id = "decidePlan", request_body = PlanDecisionRequest,
     responses((status = 200, description = "The plan after the decision", body = Plan), (status = 409)))]
 pub async fn decide(

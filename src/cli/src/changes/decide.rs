@@ -126,7 +126,7 @@ impl Decider<'_> {
         ensure_version(change, self.args.version)?;
         let open = match self.verdict {
             ReviewVerdict::Approve => change.state == ChangeState::Pending,
-            ReviewVerdict::Reject => change.state.awaits_decision(),
+            ReviewVerdict::Reject => change.state.awaits_decision() || change.is_approved_step(),
         };
         if open {
             return Ok(());
@@ -183,7 +183,11 @@ const fn decision_verb(verdict: ReviewVerdict) -> &'static str {
 /// Prints the outcome of a decision.
 fn print_outcome(verdict: ReviewVerdict, change: &Change, out: &mut Output) -> Result<(), Failure> {
     if verdict == ReviewVerdict::Reject {
-        return Ok(out.write_styled_line(Style::Red, "Rejected.")?);
+        let text = match change.state {
+            ChangeState::Withdrawn => "The plan was stopped. Its steps that have not begun are withdrawn.",
+            _ => "Rejected.",
+        };
+        return Ok(out.write_styled_line(Style::Red, text)?);
     }
     let (style, text) = match change.state {
         ChangeState::Pending => (Style::Yellow, missing_approvals_message(change)),

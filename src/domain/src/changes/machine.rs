@@ -58,8 +58,8 @@ pub enum ChangeEvent {
     /// The gateway fills in the references of a step to results of earlier steps, or policy now asks for a review of it. Somebody
     /// looks at the step again in either case.
     Fill { comment: String, arguments: Arc<RawValue>, preview: Preview, served_by: ServerIdentity, terms: Box<Terms> },
-    /// The plan of the step stopped before the step ran.
-    StopPlan { reason: String },
+    /// The plan of the step stopped before the step ran, or a reviewer stops it.
+    StopPlan { reason: String, reviewer: Option<Principal> },
     /// The tool asks the proposer's client.
     Ask { question: Question },
     /// Questions ended, either with an answer or because the client cancelled its task.
@@ -399,8 +399,11 @@ pub fn apply(change: &Change, event: ChangeEvent, now: Timestamp) -> Result<Tran
             comment = Some(reason);
             after.fill(comment.clone(), arguments, preview, served_by, *terms);
         }
-        ChangeEvent::StopPlan { reason } => {
+        ChangeEvent::StopPlan { reason, reviewer } => {
             comment = Some(format!("plan_stopped: {reason}"));
+            if let Some(reviewer) = reviewer {
+                (actor, key_id) = (reviewer.name, reviewer.key_id);
+            }
             after.fault = Some(ChangeFault::new(ErrorKind::PlanStopped, format!("Not run, because {reason}")));
         }
         ChangeEvent::Ask { question } => {

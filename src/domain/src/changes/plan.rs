@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    Change, Preview,
+    Change, ChangeState, Preview,
     digest::{PartHasher, hex},
 };
 
@@ -62,6 +62,12 @@ impl Change {
     #[must_use]
     pub const fn is_allowed_step(&self) -> bool {
         self.plan.is_some() && self.terms.quorum == 0
+    }
+
+    /// Returns `true` for a step of a plan that is approved and has not begun to run.
+    #[must_use]
+    pub const fn is_approved_step(&self) -> bool {
+        self.plan.is_some() && matches!(self.state, ChangeState::Approved)
     }
 
     /// Returns `true` if a preview shows a reviewer exactly what the change shows.

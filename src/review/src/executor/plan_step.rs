@@ -63,7 +63,7 @@ pub(super) async fn prepare(inner: &Inner, change: &Arc<Change>, is_own: bool) -
         Ok(Some(event)) => Ok(Preparation::Needs(Box::new(event))),
         Err(error) => {
             let reason = format!("it could not be prepared: {}", to_fault(&error).message);
-            Ok(Preparation::Needs(Box::new(ChangeEvent::StopPlan { reason })))
+            Ok(Preparation::Needs(Box::new(ChangeEvent::StopPlan { reason, reviewer: None })))
         }
     }
 }

@@ -27,7 +27,8 @@ use countersign_runtime::crash::crash_point;
 
 impl Changes {
     /// Approves or rejects. Refuses an approval by the proposer, an old version, and a target that has
-    /// changed; the change is then pending with a new diff, or stale if it cannot be previewed.
+    /// changed; the change is then pending with a new diff, or stale if it cannot be previewed. Rejecting an approved step of a
+    /// plan withdraws the step, which stops the plan.
     ///
     /// Decides on the Executor's thread, so that a dropped future leaves nothing half done, and so that providers are never
     /// called on the threads that serve connections.
@@ -168,11 +169,24 @@ pub(super) async fn check_decision(
         return refuse(inner, &change, IllegalTransition::SelfApproval).await;
     }
     let right = check_reviewer(inner, &reviewer, &change)?;
-    check_decidable(inner, &change, version).await?;
+    let stops_plan = !approves && change.is_approved_step();
+    if stops_plan && change.version != version {
+        return Err(version_conflict_error(&change));
+    }
+    if !stops_plan {
+        check_decidable(inner, &change, version).await?;
+    }
     if digest.is_some_and(|digest| digest != change.digest) {
         return Err(version_conflict_error(&change));
     }
     check_comment(&change, comment.as_deref())?;
+    if stops_plan {
+        let comment = comment.map_or_else(String::new, |comment| format!(": “{comment}”"));
+        let name = reviewer.display_name().unwrap_or(&reviewer.name);
+        let reason = format!("its plan was stopped by {name}{comment}");
+        crash_point("before_decide");
+        return Ok((change, ChangeEvent::StopPlan { reason, reviewer: Some((*reviewer).clone()) }));
+    }
     if approves {
         check_terms(&change, bulk)?;
         check_sign_in(inner, &reviewer, &change)?;

@@ -214,7 +214,7 @@ fn compose<'a>(proposal: &mut Proposal, earlier: impl Iterator<Item = &'a Change
 /// Withdraws the first of these steps that can be withdrawn. That stops the plan, so that the others follow.
 async fn withdraw(inner: &Inner, steps: &[Arc<Change>], reason: &str) {
     for step in steps {
-        let event = ChangeEvent::StopPlan { reason: reason.to_owned() };
+        let event = ChangeEvent::StopPlan { reason: reason.to_owned(), reviewer: None };
         match inner.transitions.apply_event(step, event).await {
             Ok(_) => return,
             Err(error) => tracing::debug!(?error, change = %step.id, "a step of a refused plan could not be withdrawn"),

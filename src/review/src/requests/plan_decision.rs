@@ -87,7 +87,8 @@ impl Changes {
     }
 
     /// Approves or rejects all steps of a plan that wait for this reviewer, each with the checks of [`Changes::decide`]. If a
-    /// check fails, or a step is not as it was shown, nothing is decided.
+    /// check fails, or a step is not as it was shown, nothing is decided. A rejection also withdraws the approved steps that have
+    /// not begun.
     ///
     /// # Errors
     /// Those of [`Changes::decide`], about the first step that fails; `NOT_FOUND`; `VERSION_CONFLICT` if the steps that were
@@ -121,7 +122,8 @@ async fn decide_now(inner: &Inner, decision: PlanDecision) -> Result<Plan, Chang
     if approves && !plan.is_complete {
         return not_pending("The plan is not complete: the agent has not sent its last call yet".into());
     }
-    let waiting: Vec<&Arc<Change>> = plan.changes.iter().filter(|step| step.state.awaits_decision()).collect();
+    let is_open = |step: &Change| step.state.awaits_decision() || (!approves && step.is_approved_step());
+    let waiting: Vec<&Arc<Change>> = plan.changes.iter().filter(|step| is_open(step)).collect();
     let mut own: Vec<&Arc<Change>> = Vec::new();
     for step in waiting.iter().copied() {
         if waits_for(inner, step, &reviewer, approves)? {
@@ -146,15 +148,19 @@ async fn decide_now(inner: &Inner, decision: PlanDecision) -> Result<Plan, Chang
         };
         checked.push(check_decision(inner, decision).await?);
     }
-    let mut is_first = true;
+    let (mut is_decided, mut refusal) = (false, None);
     for (step, event) in checked {
         match record_decision(inner, &step, event).await {
-            // The first rejection stops the plan, so that other steps may be withdrawn already.
-            Err(refused)
-                if !is_first && !approves && refused.current.as_ref().is_some_and(|now| now.state.is_final()) => {}
-            decided => _ = decided?,
+            Ok(_) => is_decided = true,
+            // The first rejection stops the plan, so that other steps may be withdrawn already. An approved one may run already.
+            Err(refused) if !approves && refused.current.as_ref().is_some_and(|now| !now.state.awaits_decision()) => {
+                refusal.get_or_insert(refused);
+            }
+            Err(refused) => return Err(refused),
         }
-        is_first = false;
+    }
+    if let Some(refused) = refusal.filter(|_| !is_decided) {
+        return Err(refused);
     }
     load(inner, &id).await?.ok_or_else(|| not_found().into())
 }

@@ -13,6 +13,7 @@ mod feed;
 mod lifecycle;
 mod plan_crashes;
 mod plan_repeats;
+mod plan_stops;
 mod plan_turns;
 mod plans;
 mod reminders;

@@ -115,7 +115,8 @@ async fn withdraw_rest(inner: &Inner, plan: &str) -> Result<(), StoreError> {
                 |change: &Arc<Change>| StepState::from_change(change).is_some_and(|step| step.can_be_withdrawn());
             let Some(change) = change.filter(can_be_withdrawn) else { break };
             crash_point("before_plan_stop");
-            match inner.transitions.apply_event(&change, ChangeEvent::StopPlan { reason: reason.clone() }).await {
+            let stop = ChangeEvent::StopPlan { reason: reason.clone(), reviewer: None };
+            match inner.transitions.apply_event(&change, stop).await {
                 Ok(_) => {
                     crash_point("after_plan_stop");
                     break;

@@ -289,6 +289,9 @@ fn hints(app: &App) -> String {
         }
         ChangeState::Pending if app.me.may_decide => "a approve  r reject  e edit  j k next  q back  ? help",
         ChangeState::Stale if app.me.may_decide => "f preview again  r reject  j k next  q back  ? help",
+        ChangeState::Approved if app.me.may_decide && detail.change.is_approved_step() => {
+            "r stop its plan  j k next  q back  ? help"
+        }
         ChangeState::OutcomeUnknown if app.me.may_decide => "o settle  j k next  q back  ? help",
         _ => "j k next  q back  ? help",
     };

@@ -272,7 +272,7 @@ impl App {
             }
         } else {
             match self.shown_change() {
-                Ok(change) if !change.state.awaits_decision() => {
+                Ok(change) if !change.state.awaits_decision() && !change.is_approved_step() => {
                     return self.report_wrong_state("reject", change.state);
                 }
                 Ok(_) => {}

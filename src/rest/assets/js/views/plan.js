@@ -129,11 +129,21 @@ export class PlanView {
     return this.#plan.steps.filter(({ change }) => isDecidable(change.state) && isReviewerOf(change, this.#me) && !hasVoted(change, this.#me));
   }
 
+  // The steps that this user ends by rejecting the plan: approved ones, too, that have not begun.
+  #rejectableSteps() {
+    return this.#plan.steps.filter(({ change }) => (isDecidable(change.state) || change.state === 'approved') && isReviewerOf(change, this.#me));
+  }
+
+  #isAllApproved() {
+    return !this.#plan.steps.some(({ change }) => isDecidable(change.state));
+  }
+
   #paintDecision() {
     if (!this.#plan) return;
     const { stopped, isComplete, steps } = this.#plan;
     const waiting = steps.filter(({ change }) => isDecidable(change.state));
-    this.#decision.hidden = Boolean(stopped) || waiting.length === 0;
+    const rejectable = this.#rejectableSteps();
+    this.#decision.hidden = Boolean(stopped) || (waiting.length === 0 && rejectable.length === 0);
     if (this.#decision.hidden) {
       this.#decision.replaceChildren();
       return;
@@ -144,7 +154,7 @@ export class PlanView {
     }
     const own = this.#ownSteps();
     const obstacle = this.#obstacle(own, isComplete);
-    const needsComment = own.some(({ change }) => change.terms.requireComment);
+    const needsComment = [...own, ...rejectable].some(({ change }) => change.terms.requireComment);
     const { unseen } = this.#list;
     const busy = this.#busy !== null;
     const active = this.#decision.contains(document.activeElement) ? document.activeElement : null;
@@ -157,14 +167,20 @@ export class PlanView {
         h('span', null, obstacle ?? (unseen > 0 ? t('plan.unseen', { count: unseen }) : t(isLast(own, waiting) ? 'plan.approvesAndRuns' : 'plan.approvesSome', { count: own.length })))),
       h('label', { class: 'sr-only', for: 'plan-comment' }, t('plan.comment')), this.#comment,
       h('div', { class: 'buttons' },
-        h('button', { type: 'button', class: 'reject', disabled: busy || own.length === 0, data: { act: 'reject' }, onclick: () => this.#decide('reject') }, icon('cross'), t(this.#busy === 'reject' ? 'plan.rejecting' : 'plan.reject')),
-        h('button', { type: 'button', class: 'approve', disabled: busy || Boolean(obstacle) || unseen > 0, data: { act: 'approve' }, onclick: () => this.#decide('approve') }, icon('check'), t(this.#busy === 'approve' ? 'plan.approving' : 'plan.approve'))));
+        h('button', { type: 'button', class: 'reject', disabled: busy || rejectable.length === 0, data: { act: 'reject' }, onclick: () => this.#decide('reject') }, icon('cross'), this.#rejectLabel()),
+        waiting.length > 0 && h('button', { type: 'button', class: 'approve', disabled: busy || Boolean(obstacle) || unseen > 0, data: { act: 'approve' }, onclick: () => this.#decide('approve') }, icon('check'), t(this.#busy === 'approve' ? 'plan.approving' : 'plan.approve'))));
     if (active === this.#comment) this.#comment.focus({ preventScroll: true });
     else if (act) this.#decision.querySelector(`[data-act=${act}]`)?.focus({ preventScroll: true });
   }
 
+  #rejectLabel() {
+    if (this.#isAllApproved()) return t(this.#busy === 'reject' ? 'planstop.stopping' : 'planstop.stop');
+    return t(this.#busy === 'reject' ? 'plan.rejecting' : 'plan.reject');
+  }
+
   // Tells why this person cannot approve, or returns null. The gateway enforces the same rules.
   #obstacle(own, isComplete) {
+    if (this.#isAllApproved()) return t('planstop.note');
     const barred = this.#plan.steps.some(({ change }) => isBarredAsProposer(change, this.#me));
     if (barred) return t('plan.barred');
     if (own.length === 0) return t('plan.nothingForYou');
@@ -179,7 +195,8 @@ export class PlanView {
   async #decide(decision) {
     if (this.#busy || !this.#plan) return;
     const comment = this.#comment.value.trim();
-    if (!comment && this.#ownSteps().some(({ change }) => change.terms.requireComment)) {
+    const decided = decision === 'reject' ? this.#rejectableSteps() : this.#ownSteps();
+    if (!comment && decided.some(({ change }) => change.terms.requireComment)) {
       this.#error = { text: t('plan.needsComment') };
       this.#paintDecision();
       this.#comment.focus();
@@ -188,12 +205,15 @@ export class PlanView {
     this.#busy = decision;
     this.#error = null;
     this.#paintDecision();
-    const { id, version, steps } = this.#plan;
+    const { id, steps } = this.#plan;
+    const isStop = decision === 'reject' && this.#isAllApproved();
+    // While a plan runs, its version rises with each step.
+    const version = isStop ? undefined : this.#plan.version;
     try {
       const plan = await this.#api.decidePlan(id, { decision, comment: comment || undefined, version, digests: steps.map(({ change }) => ({ change: change.id, digest: change.digest })) });
       this.#comment.value = '';
       this.#busy = null;
-      const text = t(decision === 'approve' ? 'plan.approved' : 'plan.rejected');
+      const text = isStop ? t('planstop.done') : t(decision === 'approve' ? 'plan.approved' : 'plan.rejected');
       announce(text);
       notice(text, { tone: decision === 'approve' ? 'green' : 'red', iconName: decision === 'approve' ? 'check' : 'cross' });
       if (this.#id === id) this.#show(plan);

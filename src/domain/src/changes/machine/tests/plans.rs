@@ -19,7 +19,7 @@ fn fill(arguments: &str, terms: Terms) -> ChangeEvent {
 }
 
 fn stop() -> ChangeEvent {
-    ChangeEvent::StopPlan { reason: "step 1 of its plan (chg_0) failed".into() }
+    ChangeEvent::StopPlan { reason: "step 1 of its plan (chg_0) failed".into(), reviewer: None }
 }
 
 fn claim_step() -> ChangeEvent {
@@ -59,6 +59,9 @@ fn stopped_step_says_why() {
         message: "Not run, because step 1 of its plan (chg_0) failed".into(),
     };
     assert_eq!((stopped.after.fault, stopped.after.run_after), (Some(fault), None));
+    let reviewer = Some(principal_named("alice", None));
+    let by_reviewer = ChangeEvent::StopPlan { reason: "its plan was stopped by alice".into(), reviewer };
+    assert_eq!(apply(&approved, by_reviewer, time_at(5)).unwrap().actor, "alice");
 }
 
 #[test]
