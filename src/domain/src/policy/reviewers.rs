@@ -221,6 +221,33 @@ impl Reviewers {
         Ok(keys.holder(key)?.map(|KeyHolder { role, claims }| Principal { role, claims, ..decided_as.clone() }))
     }
 
+    /// Returns `true` if the principal who proposed a call could make it now, with the same key or with a token of the same
+    /// issuer.
+    ///
+    /// # Errors
+    /// The errors of [`Reviewers::current_principal`].
+    pub fn may_still_call(&self, proposer: &Principal) -> Result<bool, McpError> {
+        let has_token = proposer.key_id.is_none() && proposer.claims.is_some();
+        let may_call = || -> Result<bool, McpError> {
+            if has_token && !self.accepts_issuer_of(&proposer.name) {
+                return Ok(false);
+            }
+            Ok(self.current_principal(proposer)?.is_some_and(|now| now.role.may_call()))
+        };
+        if may_call()? {
+            return Ok(true);
+        }
+        // Another node may have stored the key or the sign-in a moment ago.
+        if let Some(keys) = &self.keys {
+            keys.refresh()?;
+        }
+        may_call()
+    }
+
+    fn accepts_issuer_of(&self, name: &str) -> bool {
+        self.issuers.load().iter().any(|issuer| is_subject_of(name, issuer))
+    }
+
     /// Returns a counter that rises whenever an earlier decision may have become invalid.
     ///
     /// # Errors
@@ -269,8 +296,7 @@ impl Reviewers {
         key_id: Option<&String>,
         token: Option<&TokenRights>,
     ) -> Result<Option<Principal>, McpError> {
-        let is_accepted = |issuer: &String| is_subject_of(name, issuer);
-        if token.is_some() && !self.issuers.load().iter().any(is_accepted) {
+        if token.is_some() && !self.accepts_issuer_of(name) {
             return Ok(None);
         }
         let claims = |token: &TokenRights| Arc::new(Claims { groups: token.groups.clone(), ..Claims::default() });
@@ -421,5 +447,20 @@ mod tests {
         for role in [Role::Agent, Role::Viewer] {
             assert!(groups_at(&Principal { role, ..desk.clone() }, since).is_empty());
         }
+    }
+
+    #[test]
+    fn proposer_with_a_token_needs_an_accepted_issuer() {
+        let reviewers = Reviewers::default();
+        let token = Principal {
+            claims: Some(Arc::new(Claims::default())),
+            ..principal("https://id.example#ann#cli", Role::Agent, Some("https://id.example#ann"))
+        };
+        assert!(!reviewers.may_still_call(&token).unwrap());
+        reviewers.set_issuers(["https://id.example"].into_iter());
+        assert!(reviewers.may_still_call(&token).unwrap());
+        let local = principal("local", Role::Agent, None);
+        assert!(reviewers.may_still_call(&local).unwrap(), "a local process has no issuer");
+        assert!(!reviewers.may_still_call(&principal("eve", Role::Viewer, None)).unwrap());
     }
 }

@@ -54,7 +54,15 @@ pub(super) async fn prepare(inner: &Inner, change: &Arc<Change>, is_own: bool) -
     if !has_references && !change.is_allowed_step() {
         return Ok(Preparation::AsApproved);
     }
-    let prepared = if has_references { fill(inner, change).await } else { check_policy(inner, change).await };
+    let prepared = if change.is_allowed_step() && !proposer_may_call(inner, change)? {
+        let reason = "its proposer, whose call policy allowed, may no longer make it: the key or the person was revoked, or has \
+                      another role now";
+        Ok(Some(ChangeEvent::StopPlan { reason: reason.into(), reviewer: None }))
+    } else if has_references {
+        fill(inner, change).await
+    } else {
+        check_policy(inner, change).await
+    };
     match prepared {
         Ok(None) => Ok(Preparation::AsApproved),
         Err(error) if error.kind.is_transient() => Ok(Preparation::Unavailable(error)),
@@ -66,6 +74,15 @@ pub(super) async fn prepare(inner: &Inner, change: &Arc<Change>, is_own: bool) -
             Ok(Preparation::Needs(Box::new(ChangeEvent::StopPlan { reason, reviewer: None })))
         }
     }
+}
+
+/// Returns `true` if the proposer of an allowed step could call its tool now. Nobody approved the call, so that nothing but the
+/// proposer's own rights permits it.
+fn proposer_may_call(inner: &Inner, change: &Change) -> Result<bool, RetryReason> {
+    inner.config.reviewers.may_still_call(&change.proposer.to_agent()).map_err(|error| {
+        tracing::error!(%error, change = %change.id, "the rights of a proposer cannot be checked; trying again");
+        RetryReason::Unavailable
+    })
 }
 
 /// Returns `true` if the approvals of all later steps are valid, which let this one run. Removes those that are not.

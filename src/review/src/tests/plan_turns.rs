@@ -1,9 +1,12 @@
 //! What is checked when a step of a plan has its turn.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::AtomicI64};
 
-use super::plans::*;
-use crate::testing::*;
+use super::{
+    plans::*,
+    votes::{RevocableKeys, reviewers},
+};
+use crate::{Proposal, ReviewConfig, testing::*};
 use countersign_domain::{
     changes::{ChangeState, ReviewVerdict},
     policy::{Decision, Verdict},
@@ -45,6 +48,37 @@ async fn policy_is_asked_again_about_an_allowed_step() {
     bench.decide(&first, ReviewVerdict::Approve).await.unwrap();
     bench.wait_for_state(&steps[1].id, ChangeState::Withdrawn).await;
     assert_eq!(bench.get(&steps[0].id).await.state, ChangeState::Applied, "the reviewer approved the first step");
+    bench.end().await;
+}
+
+#[actix::test]
+async fn allowed_step_does_not_run_after_its_proposer_was_revoked() {
+    let keys = Arc::new(RevocableKeys::default());
+    let skew = Arc::new(AtomicI64::new(0));
+    let config = ReviewConfig { reviewers: reviewers(&keys), ..config(&skew) };
+    let dir = Arc::new(tempfile::tempdir().unwrap());
+    let bench = TestBench::in_directory(dir, fake(), skew, config).await;
+    let allowed = |step, proposal: &mut Proposal| {
+        if step != 1 {
+            proposal.terms.quorum = 0;
+        }
+    };
+    let steps = propose_with(&bench, &ABC, allowed).await;
+    keys.revoke("key_agent");
+    bench.decide(&steps[1], ReviewVerdict::Approve).await.unwrap();
+    let stopped = bench.wait_for_state(&steps[0].id, ChangeState::Withdrawn).await;
+    let fault = stopped.fault.as_ref().unwrap();
+    assert_eq!(fault.code, "PLAN_STOPPED");
+    assert!(fault.message.contains("its proposer, whose call policy allowed, may no longer make it"), "{fault:?}");
+    for step in &steps[1..] {
+        bench.wait_for_state(&step.id, ChangeState::Withdrawn).await;
+    }
+    assert_eq!(bench.fake.call_count(), 0);
+
+    // What a person has approved runs all the same, like a single change.
+    let steps = propose(&bench, &ABC[..1]).await;
+    bench.decide(&steps[0], ReviewVerdict::Approve).await.unwrap();
+    bench.wait_for_state(&steps[0].id, ChangeState::Applied).await;
     bench.end().await;
 }
 

@@ -19,14 +19,14 @@ use countersign_protocol::{ErrorKind, McpError};
 
 /// Keys whose holders may decide until the key is revoked.
 #[derive(Default)]
-struct RevocableKeys {
+pub(super) struct RevocableKeys {
     revoked: Mutex<HashSet<String>>,
     revocation_count: AtomicU64,
     unreadable: AtomicBool,
 }
 
 impl RevocableKeys {
-    fn revoke(&self, key: &str) {
+    pub(super) fn revoke(&self, key: &str) {
         self.revoked.lock().unwrap().insert(key.to_owned());
         self.revocation_count.fetch_add(1, Ordering::SeqCst);
     }
@@ -54,7 +54,7 @@ impl KeyHolders for RevocableKeys {
     }
 }
 
-fn reviewers(keys: &Arc<RevocableKeys>) -> Arc<Reviewers> {
+pub(super) fn reviewers(keys: &Arc<RevocableKeys>) -> Arc<Reviewers> {
     Arc::new(Reviewers::default().with_keys(Arc::clone(keys) as _))
 }
 
