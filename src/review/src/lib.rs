@@ -207,11 +207,6 @@ impl ReviewConfig {
         let now = (self.clock)();
         now.round(Unit::Millisecond).unwrap_or(now)
     }
-
-    /// Returns `true` if the change's deadline has passed.
-    fn is_expired(&self, change: &Change) -> bool {
-        change.expires_at <= self.now()
-    }
 }
 
 impl From<&ChangesConfig> for ReviewConfig {

@@ -264,7 +264,11 @@ async fn check_readiness(
         }
     };
     let is_own = approved.handover_backoff.is_none();
-    if inner.config.is_expired(&change) {
+    let is_expired = expiry::is_expired(inner, &change).await.map_err(|error| {
+        tracing::error!(%error, change = id, "the plan of an approved change cannot be read; trying again");
+        RetryReason::Unavailable
+    })?;
+    if is_expired {
         inner.waiting_reasons.remove(id);
         if is_own {
             commit_transition(inner, &change, expiry::expire_event(&change)).await?;

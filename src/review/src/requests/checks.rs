@@ -141,7 +141,7 @@ pub(crate) async fn check_decidable(
     if change.version != version {
         return Err(version_conflict_error(change));
     }
-    if inner.config.is_expired(change) {
+    if expiry::is_expired(inner, change).await.map_err(|e| store_error(&e))? {
         let transition = inner.transitions.apply_event_for_endpoint(change, expiry::expire_event(change)).await;
         return Err(refusal_error(
             ErrorKind::ChangeExpired,

@@ -1,12 +1,18 @@
 //! What is checked when a step of a plan has its turn.
 
-use std::sync::{Arc, atomic::AtomicI64};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
 use super::{
     plans::*,
     votes::{RevocableKeys, reviewers},
 };
-use crate::{Proposal, ReviewConfig, testing::*};
+use crate::{PlanAnnouncement, Proposal, ReviewConfig, testing::*, upkeep::expiry};
 use countersign_domain::{
     changes::{ChangeState, ReviewVerdict},
     policy::{Decision, Verdict},
@@ -82,3 +88,25 @@ async fn allowed_step_does_not_run_after_its_proposer_was_revoked() {
     bench.end().await;
 }
 
+#[actix::test]
+async fn allowed_step_expires_no_earlier_than_its_siblings() {
+    let bench = bench().await;
+    for (seconds, end) in [(7200, ChangeState::Applied), (60, ChangeState::Expired)] {
+        let announcement = |last| PlanAnnouncement { id: format!("plan_{seconds}"), title: "Move".into(), last };
+        let mut allowed = bench.proposal("agent", ABC[0]);
+        allowed.terms.quorum = 0;
+        let first = bench.changes.propose_step(allowed, announcement(false)).await.unwrap();
+        let expire_after = Duration::from_secs(seconds);
+        let reviewed = Proposal { expire_after, ..bench.proposal("agent", ABC[1]) };
+        let last = bench.changes.propose_step(reviewed, announcement(true)).await.unwrap();
+        bench.skew.fetch_add(3600, Ordering::SeqCst);
+        expiry::expire_due(&bench.changes.inner).await;
+        if end == ChangeState::Applied {
+            assert_eq!(bench.get(&first.id).await.state, ChangeState::Approved);
+            bench.decide(&last, ReviewVerdict::Approve).await.unwrap();
+        }
+        bench.wait_for_state(&last.id, end).await;
+    }
+    assert_eq!(called_targets(&bench), ["a", "b"]);
+    bench.end().await;
+}

@@ -2,10 +2,13 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::{BATCH_SIZE, handle_due, wait_for_turn};
 use crate::{actor::TransitionError, inner::Inner};
 use countersign_domain::changes::{Change, ChangeState, OnExpiry, machine::ChangeEvent};
 use countersign_runtime::crash::crash_point;
+use countersign_store::StoreError;
 
 /// Returns the event that expires this change.
 pub(crate) fn expire_event(change: &Change) -> ChangeEvent {
@@ -17,6 +20,20 @@ pub(crate) fn expire_event(change: &Change) -> ChangeEvent {
         _ => format!("Nobody decided by {}", change.expires_at),
     };
     ChangeEvent::Expire { reason }
+}
+
+/// Returns the time at which a change expires. A step that policy allows waits for the other steps of its plan, so that it expires
+/// no earlier than they do.
+async fn expiry_time(inner: &Inner, change: &Change) -> Result<Timestamp, StoreError> {
+    let Some(plan) = change.plan.as_ref().filter(|_| change.is_allowed_step()) else { return Ok(change.expires_at) };
+    let steps = inner.store.plan(&plan.id).await?;
+    Ok(steps.iter().map(|step| step.expires_at).max().unwrap_or(change.expires_at))
+}
+
+/// Returns `true` if the change has expired.
+pub(crate) async fn is_expired(inner: &Inner, change: &Change) -> Result<bool, StoreError> {
+    let now = inner.config.now();
+    Ok(change.expires_at <= now && expiry_time(inner, change).await? <= now)
 }
 
 /// Expires due changes until the gateway closes.
@@ -48,6 +65,17 @@ async fn expire_one(inner: &Inner, id: &str) -> bool {
             return false;
         }
     };
+    match expiry_time(inner, &change).await {
+        Ok(at) if at > change.expires_at && at > inner.config.now() => {
+            inner.shared.deadlines.insert(id, at, inner.config.now());
+            return true;
+        }
+        Ok(_) => {}
+        Err(error) => {
+            tracing::warn!(%error, change = id, "the plan of a change that may have expired could not be read");
+            return false;
+        }
+    }
     crash_point("before_expire");
     let transition = inner.transitions.apply_event(&change, expire_event(&change)).await;
     crash_point("after_expire");

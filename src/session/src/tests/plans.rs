@@ -2,27 +2,47 @@
 
 use std::{sync::Arc, time::Duration};
 
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
 
 use super::bench::{Bench, ask, ask_error};
-use countersign_domain::changes::{Change, ChangeState, ReviewVerdict};
+use countersign_domain::changes::{CertainFailure, Change, ChangeState, ReviewVerdict};
 use countersign_protocol::Revision;
-use countersign_provider::testing::FakeProvider;
+use countersign_provider::testing::{FakeProvider, tool};
 use countersign_review::gateway_tools::{PROPOSE_PLAN, tool_definitions};
 use countersign_routing::RouteTarget;
 
 const LEGACY: Revision = Revision::V2025_11_25;
 const HOLD_POLICY: &str = "policy: { rules: [{ tools: write, then: review, on_review: hold, hold_for: 10m }] }";
 
-/// Creates a gateway that also lists `propose_plan`.
+/// Creates a module with the tool `put`. Its preview shows that a call with `missing` must fail.
+fn strict() -> FakeProvider {
+    let preview = |_: &str, arguments: &RawValue| {
+        let mut preview = FakeProvider::new("strict").current_preview(arguments);
+        if arguments.get().contains("missing") {
+            preview.note.failed = Some("There is no such thing".into());
+            preview.note.must_fail = Some(CertainFailure::Readable);
+        }
+        Ok(preview)
+    };
+    let strict = FakeProvider { preview_script: Some(Box::new(preview)), ..FakeProvider::new("strict") };
+    let arguments = json!({ "target": { "type": "string" }, "missing": { "type": "boolean" } });
+    strict.tools.lock().unwrap().push(tool("put", &arguments));
+    strict
+}
+
+fn put(target: &str, missing: bool) -> Value {
+    let arguments = if missing { json!({ "target": target, "missing": true }) } else { json!({ "target": target }) };
+    json!({ "name": "put", "arguments": arguments })
+}
+
+/// Creates a gateway that also lists `propose_plan`, and the tool of [`strict`].
 async fn bench(config: &str) -> Bench {
     let bench = Bench::new(config).await;
     let gateway = FakeProvider::new("gateway");
     let tools = tool_definitions(Duration::from_secs(1)).into_iter().filter(|tool| tool.name == PROPOSE_PLAN);
     gateway.tools.lock().unwrap().extend(tools);
-    bench
-        .offer(vec![RouteTarget::Module(Arc::clone(&bench.fake) as _), RouteTarget::Module(Arc::new(gateway) as _)])
-        .await;
+    let modules = [Arc::clone(&bench.fake), Arc::new(gateway), Arc::new(strict())];
+    bench.offer(modules.into_iter().map(|module| RouteTarget::Module(module as _)).collect()).await;
     bench
 }
 
@@ -142,4 +162,37 @@ async fn plan_with_an_idempotency_key_is_proposed_once() {
     let again = ask(&client, "tools/call", &params).await;
     assert_eq!(first["structuredContent"]["planId"], again["structuredContent"]["planId"], "{again}");
     assert_eq!(bench.changes().await.len(), 1);
+}
+
+#[actix::test]
+async fn call_that_must_fail_refuses_the_whole_plan() {
+    let bench = bench("").await;
+    let result = propose(&bench, &[write("t"), put("u", true)]).await;
+    let text = result.to_string();
+    assert_eq!(result["isError"], true, "{result}");
+    for part in ["CALL_MUST_FAIL", "Call 1 of the plan", "There is no such thing"] {
+        assert!(text.contains(part), "{part}: {result}");
+    }
+    assert!(bench.changes().await.is_empty());
+    let trail = bench.server.reviews.changes.audit_page(None, 10, None).await.unwrap().items;
+    assert!(trail.iter().any(|entry| entry.event == "failing_call_returned"), "{trail:?}");
+    // The first call may do what the second one needs.
+    let result = propose(&bench, &[put("u", false), put("u", true)]).await;
+    assert_eq!(result["structuredContent"]["changes"].as_array().unwrap().len(), 2, "{result}");
+}
+
+#[actix::test]
+async fn call_that_must_fail_is_returned_and_its_plan_goes_on() {
+    let bench = bench("").await;
+    let client = bench.client(LEGACY, "{}");
+    let call = |mut call: Value, last: bool| {
+        call["_meta"] = json!({ "dev.countersign/plan": { "id": "mine", "title": "Move", "last": last } });
+        call
+    };
+    ask(&client, "tools/call", &call(put("t", false), false)).await;
+    let returned = ask(&client, "tools/call", &call(put("u", true), false)).await;
+    assert!(returned["isError"] == true && returned.to_string().contains("CALL_MUST_FAIL"), "{returned}");
+    let next = ask(&client, "tools/call", &call(put("t", true), true)).await;
+    assert_eq!(next["structuredContent"]["plan"]["step"], 1, "an earlier step writes its target: {next}");
+    assert_eq!(steps(&bench).await.len(), 2);
 }

@@ -22,7 +22,7 @@ use super::tools::{ToolCall, ToolCallScope, ToolOutcome};
 use crate::{policy::JudgedCall, server::Reviews};
 use countersign_bridge::tasks;
 use countersign_domain::{
-    changes::{Change, OnReview, Preview, Proposer, arguments::are_equal},
+    changes::{Change, OnReview, Preview, PreviewNote, Proposer, arguments::are_equal},
     policy::Decision,
 };
 use countersign_exchange::context::Exchange;
@@ -220,7 +220,7 @@ async fn propose(
     let preview = previews::preview(&reviews.directory, &provider, &route.def.name, arguments, &context);
     let preview = runner.limits.with_timeout(preview).await?;
     if decision.terms.on_failed_preview.returns(&preview.note) {
-        return Err(return_failing_call(scope, judged, preview.note.failed.unwrap_or_default()).await);
+        return Err(return_failing_call(scope, route, judged.subject(), &preview.note).await);
     }
     let stays_reachable = call.accepts_task || decision.terms.on_review == OnReview::Hold;
     let proposal = Proposal {
@@ -270,11 +270,17 @@ pub fn new_proposal(
     }
 }
 
-/// Returns the error for a call whose preview shows that it must fail, once the call is recorded.
-async fn return_failing_call(scope: ToolCallScope<'_>, judged: &JudgedCall, reason: String) -> McpError {
+/// Returns the error for a call whose preview shows that it must fail, once the call is recorded. `subject` is the name by which
+/// rules refer to it.
+async fn return_failing_call(
+    scope: ToolCallScope<'_>,
+    route: &ToolRoute,
+    subject: &str,
+    preview: &PreviewNote,
+) -> McpError {
     let ToolCallScope { exchange, reviews, .. } = scope;
-    let provider = judged.route.provider.name();
-    let recorded = reviews.changes.record_failing_call(exchange.proposer(), provider, judged.subject(), &reason).await;
+    let (provider, reason) = (route.provider.name(), preview.failed.as_deref().unwrap_or_default());
+    let recorded = reviews.changes.record_failing_call(exchange.proposer(), provider, subject, reason).await;
     let text = format!("This call must fail, so nobody was asked to approve it: {reason}");
     recorded.err().unwrap_or_else(|| McpError::new(ErrorKind::CallMustFail, text))
 }

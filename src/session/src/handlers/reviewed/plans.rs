@@ -13,13 +13,13 @@ use super::{
         upstream_wait::RouteFinder,
     },
     finished_call::FinishedCall,
-    new_proposal,
+    new_proposal, return_failing_call,
 };
 use crate::policy::{self, Counting, JudgedCall};
 use countersign_domain::{
     changes::{
         Change, ReviewNote, Terms,
-        plan::{MAX_CLIENT_ID_BYTES, MAX_TITLE_BYTES, plan_id, references},
+        plan::{MAX_CLIENT_ID_BYTES, MAX_TITLE_BYTES, is_written_by, plan_id, references},
     },
     policy::{Decision, Verdict},
     principal::Scope,
@@ -80,8 +80,8 @@ pub fn parse_announcement(exchange: &Exchange, json: &str) -> Result<PlanAnnounc
 /// Proposes all calls of a plan. If one of them is refused, nothing is stored. The idempotency key becomes that of the first step.
 ///
 /// # Errors
-/// The error of the first call that is denied or cannot be checked or previewed, with its position in `step`; the errors of
-/// storing the plan.
+/// The error of the first call that is denied, cannot be checked or previewed, or must fail, with its position in `step`; the
+/// errors of storing the plan.
 pub(in crate::handlers) async fn propose_plan(
     scope: ToolCallScope<'_>,
     finder: &mut RouteFinder<'_>,
@@ -111,13 +111,22 @@ pub(in crate::handlers) async fn propose_plan(
     let mut admitted = Vec::with_capacity(judged.len());
     for (step, (judged, arguments)) in judged.into_iter().enumerate() {
         let (route, decision) = (Arc::clone(&judged.route), Arc::clone(&judged.decision));
+        let subject = judged.subject().to_owned();
         judged.apply_decision(exchange, Counting::Count).map_err(|error| at_step(error, step, &route.name))?;
-        admitted.push((route, decision, arguments));
+        admitted.push((route, decision, subject, arguments));
     }
-    let mut proposals = Vec::with_capacity(admitted.len());
-    for (step, (route, decision, arguments)) in admitted.iter().enumerate() {
-        let proposal = step_proposal(scope, route, decision, arguments).await;
-        proposals.push(proposal.map_err(|error| at_step(error, step, &route.name))?);
+    let mut proposals: Vec<Proposal> = Vec::with_capacity(admitted.len());
+    for (step, (route, decision, subject, arguments)) in admitted.iter().enumerate() {
+        let at_step = |error| at_step(error, step, &route.name);
+        let proposal = step_proposal(scope, route, decision, arguments).await.map_err(at_step)?;
+        let Proposal { provider, preview, .. } = &proposal;
+        let is_target = |earlier: &Proposal| {
+            earlier.provider == *provider && earlier.preview.target.lock_key == preview.target.lock_key
+        };
+        if returns_failing_call(&proposal) && !proposals.iter().any(is_target) {
+            return Err(at_step(return_failing_call(scope, route, subject, &preview.note).await));
+        }
+        proposals.push(proposal);
     }
     if let Some(first) = proposals.first_mut() {
         first.idempotency_key = idempotency_key.map(Cow::into_owned);
@@ -134,7 +143,8 @@ pub(in crate::handlers) async fn propose_plan(
 /// Proposes a call as the next step of the plan that it names.
 ///
 /// # Errors
-/// `POLICY_DENIED`, which also ends the plan; otherwise as for every reviewed call, and the errors of storing the step.
+/// `POLICY_DENIED`, which also ends the plan; otherwise as for every reviewed call, and the errors of storing the step. A call that
+/// must fail is returned, and the plan goes on without it.
 pub(in crate::handlers) async fn propose_step(
     scope: ToolCallScope<'_>,
     call: &ToolCall<'_>,
@@ -146,6 +156,7 @@ pub(in crate::handlers) async fn propose_step(
     let arguments = arguments_or_empty(call.arguments)?;
     let judged = judge_step(scope, route, arguments, countersign_domain::changes::plan::MAX_STEPS).await?;
     let (route, decision) = (Arc::clone(&judged.route), Arc::clone(&judged.decision));
+    let subject = judged.subject().to_owned();
     if let Err(denied) = judged.apply_decision(exchange, Counting::Count) {
         let reason = format!("a later call of its plan ({}) was denied", route.name);
         reviews.changes.refuse_plan(&plan.id, &exchange.identity.principal.name, &reason).await;
@@ -154,6 +165,12 @@ pub(in crate::handlers) async fn propose_step(
     let idempotency_key = call.idempotency_key.as_deref().map(str::to_owned);
     let stated_reason = call.reason.as_deref().map(str::to_owned);
     let proposal = step_proposal(scope, &route, &decision, arguments).await?;
+    if returns_failing_call(&proposal) {
+        let earlier = reviews.changes.plan(&plan.id).await?.map(|plan| plan.changes).unwrap_or_default();
+        if !earlier.iter().any(|step| is_written_by(step, &proposal.provider, &proposal.preview)) {
+            return Err(return_failing_call(scope, &route, &subject, &proposal.preview.note).await);
+        }
+    }
     let proposal = Proposal { idempotency_key, stated_reason, ..proposal };
     let (changes, plan) = (reviews.changes.clone(), plan.clone());
     let stored = actix::spawn(async move { changes.propose_step(proposal, plan).await }).await;
@@ -230,6 +247,12 @@ async fn step_proposal(
         expire_after: reviews.expire_after,
         ..proposal
     })
+}
+
+/// Returns `true` if a call of a plan is returned because it must fail, unless an earlier step writes its target: the preview
+/// shows the state before that step.
+const fn returns_failing_call(proposal: &Proposal) -> bool {
+    proposal.terms.on_failed_preview.returns(&proposal.preview.note)
 }
 
 /// Adds the position of the refused call to its error.
