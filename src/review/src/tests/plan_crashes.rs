@@ -158,3 +158,27 @@ async fn crash_while_a_plan_stops_withdraws_the_rest() {
         }
     }
 }
+
+#[actix::test]
+async fn crash_between_decisions_leaves_a_plan_that_waits() {
+    for decided in 1..STEPS.len() {
+        let dir = tempfile::tempdir().unwrap();
+        let hit = u32::try_from(decided).unwrap();
+        assert!(!run_child(CHILD, dir.path(), "after_decide", hit), "the child must crash");
+        let bench = start(dir.path()).await;
+        let mut steps = bench.changes.list(ChangeFilter::default(), 10, None).await.unwrap().items;
+        steps.reverse();
+        let states: Vec<ChangeState> = steps.iter().map(|step| step.state).collect();
+        let waiting = STEPS.len() - decided;
+        assert_eq!(states, [vec![ChangeState::Approved; decided], vec![ChangeState::Pending; waiting]].concat());
+        // A change outside the plan shows that the Executor works.
+        let other = bench.propose("{}").await;
+        bench.decide(&other, ReviewVerdict::Approve).await.unwrap();
+        bench.wait_for_state(&other.id, ChangeState::Applied).await;
+        assert_eq!(calls(dir.path()), ["update"]);
+        decide(&bench, &steps[0]).await;
+        bench.wait_for_state(&steps[2].id, ChangeState::Applied).await;
+        assert_eq!(calls(dir.path())[1..], STEPS);
+        bench.changes.shutdown(Duration::from_secs(10)).await;
+    }
+}
