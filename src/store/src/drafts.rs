@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 
 use super::{CommittedWrite, Draft, Store, WriteError, WriteRequest};
 use countersign_domain::changes::{
-    Change, ChangeState, Claimant, digest::body_hash, machine::EventKind, testing::change,
+    Change, ChangeState, Claimant, PlanStep, digest::body_hash, machine::EventKind, testing::change,
 };
 
 /// Returns a draft that replaces the previous version of the change, or creates the change if `from` is `None`.
@@ -83,4 +83,62 @@ pub(crate) fn transition_draft(
 
 pub(crate) fn claim_draft(id: &str, claimant: Option<Claimant>, target: &str) -> Draft {
     transition_draft(id, 3, ChangeState::Approved, ChangeState::Executing, claimant, target)
+}
+
+/// An approved plan of two steps at the end of a grace period: a claim of the first step, which is allowed now, and an undo of
+/// the approval of the second one, which was requested in time.
+pub(crate) struct UndoRace {
+    pub claim: Draft,
+    pub undo: Draft,
+    /// The end of the run of the first step.
+    pub applied: Draft,
+}
+
+impl UndoRace {
+    /// Creates the plan.
+    pub(crate) async fn create(store: &dyn Store, name: &str, claimant: &Option<Claimant>) -> Self {
+        use ChangeState::{Applied, Approved, Executing, Pending};
+        let step = |index: u32, version, state, by: &Option<Claimant>| {
+            let plan =
+                PlanStep { id: format!("plan_{name}"), title: "Move".into(), reason: None, index, last: index == 1 };
+            let mut step = change(&format!("{name}_{index}"), "agent", version, state);
+            step.target.lock_key = step.id.clone();
+            Change { plan: Some(plan), updated_at: Timestamp::now(), claimed_by: by.clone(), ..step }
+        };
+        let moved = |step: Change, from, kind| Draft { kind, ..draft_for(step, Some(from)) };
+        write(store, draft_for(step(0, 1, Approved, &None), None)).await.unwrap();
+        write(store, draft_for(step(1, 1, Pending, &None), None)).await.unwrap();
+        let approved = Change { run_after: Some(Timestamp::now()), ..step(1, 2, Approved, &None) };
+        write(store, moved(approved, Pending, EventKind::Approved)).await.unwrap();
+        Self {
+            claim: moved(step(0, 2, Executing, claimant), Approved, EventKind::Executing),
+            undo: moved(step(1, 3, Pending, &None), Approved, EventKind::Unapproved),
+            applied: moved(step(0, 3, Applied, claimant), Executing, EventKind::Applied),
+        }
+    }
+
+    /// Checks that only one of the two happened. Returns `true` if it was the undo; otherwise ends the run.
+    pub(crate) async fn check(
+        self,
+        store: &dyn Store,
+        claimed: Result<CommittedWrite, WriteError>,
+        undone: Result<CommittedWrite, WriteError>,
+    ) -> bool {
+        match (claimed, undone) {
+            (Err(WriteError::Busy), Ok(_)) => {
+                let again = write(store, self.claim).await;
+                assert!(matches!(again, Err(WriteError::Busy)), "the second step is not approved: {again:?}");
+                true
+            }
+            (Ok(_), Err(WriteError::Busy)) => {
+                let by_system =
+                    Draft { actor: countersign_domain::changes::machine::SYSTEM.into(), ..self.undo.clone() };
+                assert!(by_system.plan_of_undone_step().is_none(), "a void approval never stays");
+                write(store, self.applied).await.unwrap();
+                write(store, self.undo).await.expect("nothing runs any more");
+                false
+            }
+            other => panic!("exactly one of them happens: {other:?}"),
+        }
+    }
 }

@@ -54,9 +54,9 @@ use tokio::sync::oneshot;
 
 use countersign_domain::{
     changes::{
-        Change, ChangeState, Claimant,
+        Change, ChangeState, Claimant, PlanStep,
         audit::{AuditEntry, AuditHead},
-        machine::EventKind,
+        machine::{EventKind, SYSTEM},
         plan::StepState,
     },
     policy::{Pins, StandingRule},
@@ -99,6 +99,15 @@ pub struct Draft {
     pub ends_orphaned_claim: bool,
     /// For a new change, the hash of its proposer, tool and arguments, which detects a repeated call.
     pub call_hash: Option<String>,
+}
+
+impl Draft {
+    /// Returns the place of a step whose approval a person undoes. Such a transition is refused while a step of the plan runs.
+    fn plan_of_undone_step(&self) -> Option<&PlanStep> {
+        let is_undo = self.kind == EventKind::Unapproved && self.from == Some(ChangeState::Approved);
+        // The system removes approvals that are void, whatever runs.
+        self.change.plan.as_ref().filter(|_| is_undo && self.actor != SYSTEM)
+    }
 }
 
 /// An audit entry that is no transition: about a server's definitions, standing rules, a policy or a late call.

@@ -25,7 +25,10 @@ use self::{
 };
 use super::{
     accounts::{AccountKey, AccountStore, StoredAccount},
-    drafts::{claim_draft, create_approved, created_draft, draft_for, submit, transition_draft, updated_draft, write},
+    drafts::{
+        UndoRace, claim_draft, create_approved, created_draft, draft_for, submit, transition_draft, updated_draft,
+        write,
+    },
     keys::{ApiKey, CodeOutcome, Credentials, SignIn},
     people::{ProviderSession, StoredPerson},
     webhooks::{AttemptResult, DeliveryState, PendingDelivery},
@@ -65,7 +68,8 @@ macro_rules! suite {
                 live_changes_and_counts_match_states, overview_has_transitions_and_waiting_changes, bundles_are_found_among_recent_proposals, audit_pages_form_a_valid_chain, searches_find_changes_and_entries,
                 any_character_is_stored, pruning_removes_old_records_once,
                 pins_and_rules_are_kept_with_entries, policy_is_kept_after_reopening,
-                target_stays_taken_after_an_unknown_outcome, steps_of_a_plan_are_claimed_in_order, verification_is_kept_with_its_event);
+                target_stays_taken_after_an_unknown_outcome, steps_of_a_plan_are_claimed_in_order, undone_approval_is_never_followed_by_a_run,
+                verification_is_kept_with_its_event);
             suite!(@plain $at;
                 store_behaves_like_the_model, key_is_found_by_hash_until_revoked,
                 key_use_is_recorded_once_a_minute, sign_in_is_kept_until_deleted, creators_of_a_key_count_after_a_sign_in_with_it,

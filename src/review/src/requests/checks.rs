@@ -179,7 +179,11 @@ pub(crate) async fn to_request_result(
             let message = "The gateway that ran the change may still send the call; try again later";
             Err(refusal_error(ErrorKind::ChangeNotPending, message, change))
         }
-        Err(TransitionError::Duplicate | TransitionError::Busy) => {
+        Err(TransitionError::Busy) => {
+            let message = "A step of its plan runs, so its approval cannot be undone now; reject the plan to stop it";
+            Err(refusal_error(ErrorKind::ChangeNotPending, message, change))
+        }
+        Err(TransitionError::Duplicate) => {
             Err(McpError::new(ErrorKind::Internal, "The change could not be stored").into())
         }
     }

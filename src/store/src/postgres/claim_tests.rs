@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     Draft, LateCall, Record, WriteError, WriteRequest,
-    drafts::{claim_draft, create_approved, created_draft, transition_draft, write},
+    drafts::{UndoRace, claim_draft, create_approved, created_draft, transition_draft, write},
     nodes::Node,
     testing::proxy::{PASS, REFUSE},
 };
@@ -257,4 +257,19 @@ async fn restarted_process_ends_wait_for_late_calls() {
     assert!(matches!(refused, Err(WriteError::Store(StoreError::Superseded))), "{refused:?}");
     assert!(again.is_open());
     write(&again, created_draft("y")).await.unwrap();
+}
+
+#[tokio::test]
+async fn claim_and_undo_at_two_nodes_exclude_each_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (a, b) = (server_for(dir.path()).open().unwrap(), server_for(dir.path()).open().unwrap());
+    let by_a = a.nodes().claimant();
+    for round in 0..60 {
+        let race = UndoRace::create(&*a, &format!("r{round}"), &by_a).await;
+        let (claimed, undone) = tokio::join!(write(&*a, race.claim.clone()), write(&*b, race.undo.clone()));
+        race.check(&*a, claimed, undone).await;
+    }
+    a.close();
+    b.close();
+    server_for(dir.path()).verify_audit(None).unwrap();
 }

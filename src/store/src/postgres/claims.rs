@@ -14,7 +14,7 @@ use crate::{
     rows::{parse_moment, signed},
     statements::claims::plan_condition,
 };
-use countersign_domain::changes::{Change, ChangeState, Claimant, machine::EventKind};
+use countersign_domain::changes::{Change, ChangeState, Claimant, PlanStep, machine::EventKind};
 
 /// The effect of a transition on the claim of the change.
 pub(super) enum ClaimEffect<'a> {
@@ -28,6 +28,8 @@ pub(super) enum ClaimEffect<'a> {
     EndsOrphan,
     /// A person settles an unknown outcome.
     Settles,
+    /// A person undoes the approval of a step of this plan.
+    Undoes(&'a PlanStep),
 }
 
 impl<'a> ClaimEffect<'a> {
@@ -37,7 +39,7 @@ impl<'a> ClaimEffect<'a> {
             (_, Some(ChangeState::Executing), _) if draft.ends_orphaned_claim => Self::EndsOrphan,
             (_, Some(ChangeState::Executing), Some(by)) => Self::Needs(by),
             (_, Some(ChangeState::OutcomeUnknown), _) => Self::Settles,
-            _ => Self::None,
+            _ => draft.plan_of_undone_step().map_or(Self::None, Self::Undoes),
         }
     }
 }
@@ -59,6 +61,35 @@ pub(super) const UPDATE_CHANGE: &str =
                         run_after_ms = $10
      WHERE id = $1 AND version = $2";
 
+/// Returns a query of the steps of a plan, given the parameter with its id. It waits for concurrent transitions of the steps, and
+/// locks them in their order: a claim of one step and an undo of the approval of another must see each other.
+fn lock_steps(plan: &str) -> String {
+    format!(
+        "steps AS MATERIALIZED (SELECT s.plan_index, s.plan_last, s.state, s.run_after_ms FROM changes s
+                                WHERE s.plan_id = {plan} ORDER BY s.plan_index FOR UPDATE)"
+    )
+}
+
+/// Undoes the approval of a step of a plan, unless a step runs: the grace period may have ended between the request and this
+/// transaction, and then the approval has let that step run.
+pub(super) async fn write_undo(
+    client: &ClientWrapper,
+    values: [rows::Value<'_>; 10],
+    plan: &PlanStep,
+) -> Result<Result<i64, WriteError>, StoreError> {
+    let mut parameters = values.to_vec();
+    parameters.push(&plan.id);
+    let running = "EXISTS (SELECT FROM steps s WHERE s.state = 'executing')";
+    let sql = format!(
+        "WITH {}, moved AS ({UPDATE_CHANGE} AND NOT {running} RETURNING no)
+         SELECT (SELECT no FROM moved), {running}",
+        lock_steps("$11")
+    );
+    let row = query_opt(client, &sql, &parameters).await?;
+    let (no, is_running) = row.map_or((None, false), |row| (row.get::<_, Option<i64>>(0), row.get(1)));
+    Ok(no.ok_or(if is_running { WriteError::Busy } else { WriteError::Conflict }))
+}
+
 /// Writes a transition and its claim in one statement, and returns the change's number. A new claim needs the expected
 /// version, a valid lease, a free target, and a plan that lets the change run if it has one. Other transitions need the claim itself.
 pub(super) async fn write_with_claim(
@@ -72,7 +103,8 @@ pub(super) async fn write_with_claim(
     let epoch = signed(claimant.epoch);
     let target = change.target_hash();
     let taken_until = change.target_taken_until.map(Timestamp::as_millisecond);
-    let ready = "ready AS MATERIALIZED (SELECT 1 FROM changes WHERE id = $1 AND version = $2 FOR UPDATE)";
+    let mut ready =
+        "ready AS MATERIALIZED (SELECT 1 FROM changes WHERE id = $1 AND version = $2 FOR UPDATE)".to_owned();
     let own_claim = "change_id = $1 AND node = $11 AND epoch = $12 AND lapsed_until IS NULL AND taken_ms IS NULL
                AND EXISTS (SELECT FROM ready)";
     let plan = change.plan.as_ref().map(|plan| (&plan.id, i64::from(plan.index)));
@@ -84,7 +116,10 @@ pub(super) async fn write_with_claim(
             parameters.push(&target);
             let plan_allows = plan.as_ref().map_or_else(String::new, |(id, index)| {
                 parameters.extend([id as rows::Value<'_>, index, &at]);
-                format!("AND {}", plan_condition("$14", "$15::bigint", "$16::bigint"))
+                // The steps are locked before the change itself, so that all transactions take them in the same order.
+                let change = "SELECT 1 FROM changes WHERE id = $1 AND version = $2 AND EXISTS (SELECT FROM steps)";
+                ready = format!("{}, ready AS MATERIALIZED ({change} FOR UPDATE)", lock_steps("$14"));
+                format!("AND {}", plan_condition("FROM steps s WHERE true", "$15::bigint", "$16::bigint"))
             });
             let alive = "SELECT 1 FROM nodes WHERE id = $11 AND epoch = $12 AND lease_until > clock_timestamp()";
             let claim = format!(

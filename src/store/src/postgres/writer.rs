@@ -368,10 +368,15 @@ async fn write_transitions(
                 let values: [rows::Value<'_>; 10] =
                     [id, &expected, &version, &state, &expires_at, body, &finished, &votes, &title, &run_after];
                 let effect = ClaimEffect::for_draft(draft);
-                if let ClaimEffect::Makes(by) | ClaimEffect::Needs(by) = effect {
-                    return claims::write_with_claim(client, values, &effect, draft, by)
-                        .await
-                        .map(|no| no.map(WriteEffect::Transition));
+                let written = match effect {
+                    ClaimEffect::Makes(by) | ClaimEffect::Needs(by) => {
+                        Some(claims::write_with_claim(client, values, &effect, draft, by).await)
+                    }
+                    ClaimEffect::Undoes(plan) => Some(claims::write_undo(client, values, plan).await),
+                    _ => None,
+                };
+                if let Some(written) = written {
+                    return written.map(|no| no.map(WriteEffect::Transition));
                 }
                 client.query_opt(update, &values).await
             }

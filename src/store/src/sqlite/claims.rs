@@ -19,7 +19,7 @@ pub(super) fn take_target(conn: &Connection, draft: &Draft) -> Result<(), WriteE
     let mut parameters = values![&change.id, expected, &target, draft.at.as_millisecond()].to_vec();
     let mut plan_allows = String::new();
     if let Some(plan) = &change.plan {
-        plan_allows = format!(" AND {}", plan_condition("?5", "?6", "?4"));
+        plan_allows = format!(" AND {}", plan_condition("FROM changes s WHERE s.plan_id = ?5", "?6", "?4"));
         parameters.extend([Value::from(&plan.id), Value::from(plan.index)]);
     }
     let sql = format!(
@@ -31,6 +31,17 @@ pub(super) fn take_target(conn: &Connection, draft: &Draft) -> Result<(), WriteE
     }
     let is_ready = !rows(conn, ready, values![&change.id, expected])?.is_empty();
     Err(if is_ready { WriteError::Busy } else { WriteError::Conflict })
+}
+
+/// Checks that no step of the plan runs, if a person undoes the approval of a step. Its grace period may have ended between the
+/// request and this transaction, and then the approval has let that step run.
+///
+/// # Errors
+/// [`WriteError::Busy`] if a step runs.
+pub(super) fn check_undo(conn: &Connection, draft: &Draft) -> Result<(), WriteError> {
+    let Some(plan) = draft.plan_of_undone_step() else { return Ok(()) };
+    let running = "SELECT 1 FROM changes WHERE plan_id = ?1 AND state = 'executing'";
+    if rows(conn, running, values![&plan.id])?.is_empty() { Ok(()) } else { Err(WriteError::Busy) }
 }
 
 /// Frees the target if the change has ended, or records the time until which the target stays taken.

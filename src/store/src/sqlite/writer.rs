@@ -237,6 +237,7 @@ impl Writer {
             }
             Some(expected) => {
                 claims::take_target(conn, draft)?;
+                claims::check_undo(conn, draft)?;
                 let sql = "UPDATE changes SET version = ?3, state = ?4, expires_at = ?5, body = ?6, finished_at = ?7,
                                run_after_ms = ?8
                            WHERE id = ?1 AND version = ?2";

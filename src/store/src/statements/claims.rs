@@ -25,11 +25,10 @@ pub async fn occupants<S: Sql>(db: &S, targets: &[String], now: Timestamp) -> Re
     db.rows(&sql, &parameters.values()).await?.iter().map(read).collect()
 }
 
-/// Returns the condition under which a step of a plan may run, given the parameters with the id of the plan, the position of
-/// the step and the present time in milliseconds: the plan is complete, all earlier steps are applied, and the step and all
-/// later ones are approved for good.
-pub fn plan_condition(plan: &str, index: &str, now_ms: &str) -> String {
-    let steps = format!("FROM changes s WHERE s.plan_id = {plan}");
+/// Returns the condition under which a step of a plan may run, given the steps of the plan (a `FROM` clause that calls them `s`,
+/// and a condition) and the parameters with the position of the step and the present time in milliseconds: the plan is complete,
+/// all earlier steps are applied, and the step and all later ones are approved for good.
+pub fn plan_condition(steps: &str, index: &str, now_ms: &str) -> String {
     format!(
         "(SELECT count(*) {steps} AND s.plan_index < {index} AND s.state = 'applied') = {index}
          AND (SELECT count(*) {steps}) = (SELECT max(s.plan_index) + 1 {steps} AND s.plan_last)

@@ -82,3 +82,24 @@ pub(super) async fn steps_of_a_plan_are_claimed_in_order(location_of: LocationOf
     assert!(store.plan("plan_b").await.unwrap().is_empty() && store.plan_states("plan_b").await.unwrap().is_empty());
     store.close();
 }
+
+pub(super) async fn undone_approval_is_never_followed_by_a_run(location_of: LocationOf) {
+    let dir = tempfile::tempdir().unwrap();
+    let store = location_of(dir.path()).open().unwrap();
+    let by = store.nodes().claimant();
+    let mut undone = 0;
+    for round in 0..20 {
+        let race = UndoRace::create(&*store, &format!("r{round}"), &by).await;
+        let (claimed, taken_back) = if round % 2 == 0 {
+            let claimed = submit(&*store, race.claim.clone());
+            (claimed, submit(&*store, race.undo.clone()))
+        } else {
+            let taken_back = submit(&*store, race.undo.clone());
+            (submit(&*store, race.claim.clone()), taken_back)
+        };
+        let (claimed, taken_back) = (claimed.await.unwrap(), taken_back.await.unwrap());
+        undone += usize::from(race.check(&*store, claimed, taken_back).await);
+    }
+    assert_eq!(undone, 10, "the one that comes first happens");
+    store.close();
+}
