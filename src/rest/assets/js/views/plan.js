@@ -174,13 +174,13 @@ export class PlanView {
   }
 
   #rejectLabel() {
-    if (this.#isAllApproved()) return t(this.#busy === 'reject' ? 'planstop.stopping' : 'planstop.stop');
+    if (this.#isAllApproved()) return t(this.#busy === 'reject' ? 'plan.stopping' : 'plan.stop');
     return t(this.#busy === 'reject' ? 'plan.rejecting' : 'plan.reject');
   }
 
   // Tells why this person cannot approve, or returns null. The gateway enforces the same rules.
   #obstacle(own, isComplete) {
-    if (this.#isAllApproved()) return t('planstop.note');
+    if (this.#isAllApproved()) return t('plan.stopNote');
     const barred = this.#plan.steps.some(({ change }) => isBarredAsProposer(change, this.#me));
     if (barred) return t('plan.barred');
     if (own.length === 0) return t('plan.nothingForYou');
@@ -213,7 +213,7 @@ export class PlanView {
       const plan = await this.#api.decidePlan(id, { decision, comment: comment || undefined, version, digests: steps.map(({ change }) => ({ change: change.id, digest: change.digest })) });
       this.#comment.value = '';
       this.#busy = null;
-      const text = isStop ? t('planstop.done') : t(decision === 'approve' ? 'plan.approved' : 'plan.rejected');
+      const text = isStop ? t('plan.stoppedByYou') : t(decision === 'approve' ? 'plan.approved' : 'plan.rejected');
       announce(text);
       notice(text, { tone: decision === 'approve' ? 'green' : 'red', iconName: decision === 'approve' ? 'check' : 'cross' });
       if (this.#id === id) this.#show(plan);

@@ -40,4 +40,8 @@ export default {
   'plan.approved': 'Sie haben den Plan freigegeben.',
   'plan.rejected': 'Sie haben den Plan abgelehnt.',
   'plan.conflict': 'Der Plan wurde aktualisiert, während Sie lasen. Lesen Sie, was als nicht gesehen markiert ist, und entscheiden Sie erneut.',
+  'plan.stop': 'Plan anhalten',
+  'plan.stopping': 'Wird angehalten…',
+  'plan.stopNote': 'Alle Schritte sind freigegeben. Wenn Sie den Plan anhalten, werden die Schritte zurückgezogen, die noch nicht begonnen haben.',
+  'plan.stoppedByYou': 'Sie haben den Plan angehalten.',
 };

@@ -24,7 +24,7 @@ export default {
   'vocab.state.expired': 'Abgelaufen',
   'vocab.state.expired.explanation': 'Niemand hat rechtzeitig entschieden. Es wurde nichts geändert.',
   'vocab.state.withdrawn': 'Zurückgezogen',
-  'vocab.state.withdrawn.explanation': 'Der Antragsteller hat sie zurückgezogen. Es wurde nichts geändert.',
+  'vocab.state.withdrawn.explanation': 'Der Antragsteller hat sie zurückgezogen, oder ihr Plan wurde angehalten. Es wurde nichts geändert.',
   'vocab.event.created': 'hat diese Änderung vorgeschlagen',
   'vocab.event.voted': 'hat abgestimmt',
   'vocab.event.failing_call_returned': 'hat einen Aufruf vorgeschlagen, der scheitern muss, und ihn zurückerhalten',

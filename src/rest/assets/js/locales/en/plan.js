@@ -40,4 +40,8 @@ export default {
   'plan.approved': 'You approved the plan.',
   'plan.rejected': 'You rejected the plan.',
   'plan.conflict': 'The plan was updated while you were reading. Read what is marked as not seen, and decide again.',
+  'plan.stop': 'Stop plan',
+  'plan.stopping': 'Stopping…',
+  'plan.stopNote': 'Every step is approved. If you stop the plan, the steps that have not begun are withdrawn.',
+  'plan.stoppedByYou': 'You stopped the plan.',
 };

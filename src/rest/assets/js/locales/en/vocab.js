@@ -24,7 +24,7 @@ export default {
   'vocab.state.expired': 'Expired',
   'vocab.state.expired.explanation': 'Nobody decided in time. Nothing was changed.',
   'vocab.state.withdrawn': 'Withdrawn',
-  'vocab.state.withdrawn.explanation': 'The proposer withdrew it. Nothing was changed.',
+  'vocab.state.withdrawn.explanation': 'The proposer withdrew it, or its plan was stopped. Nothing was changed.',
   'vocab.event.created': 'proposed this change',
   'vocab.event.voted': 'voted',
   'vocab.event.failing_call_returned': 'proposed a call that must fail, and got it back',
