@@ -154,6 +154,7 @@ fn run_proof(size: &RunSize) {
         found.stale,
         found.tasks,
     );
+    println!("{}", found.describe_plans());
     println!(
         "feed events {}, each delivered once and in order by {DASHBOARDS} dashboards; deliveries of two webhooks {}, {} of them again, in \
          order for each change; {verified}",
@@ -169,5 +170,6 @@ fn run_proof(size: &RunSize) {
     }
     assert_eq!(count("SELECT count(*) FROM claims"), "0", "what was claimed is over");
     assert_eq!(count("SELECT count(*) - max(seq) FROM events"), "0", "without a gap");
+    assert_ne!(found.plans, 0, "no plan was proposed");
     assert!(found.state("applied") > 10, "too little was applied to prove anything: {found:?}");
 }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::{
     feed::{self, FeedTransition},
+    plans,
     upstream::AppliedCall,
     world::{Promise, World},
 };
@@ -27,6 +28,10 @@ pub struct Figures {
     pub tasks: usize,
     pub rules: usize,
     pub stale: usize,
+    pub plans: usize,
+    /// Plans of which every step was applied, and steps that ran.
+    pub finished_plans: usize,
+    pub steps: usize,
     /// Webhook deliveries that arrived, and how many of them repeatedly.
     pub delivered: usize,
     pub delivered_again: usize,
@@ -35,6 +40,14 @@ pub struct Figures {
 impl Figures {
     pub fn state(&self, state: &str) -> usize {
         self.states.get(state).copied().unwrap_or_default()
+    }
+
+    pub fn describe_plans(&self) -> String {
+        let (plans, finished, steps) = (self.plans, self.finished_plans, self.steps);
+        format!(
+            "plans of {} calls {plans}, {finished} of them to the end; steps that ran, each once and in order {steps}",
+            plans::STEPS
+        )
     }
 }
 
@@ -86,7 +99,9 @@ pub fn check_everything(world: &World, announced: &[FeedTransition]) -> Figures 
     let promises = world.promises.lock().unwrap().clone();
     let done = world.upstream.applied_calls();
     let mut by_key: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-    for change in all_changes(world) {
+    let (steps, changes): (Vec<Value>, Vec<Value>) =
+        all_changes(world, "").into_iter().partition(|change| change["plan"].is_object());
+    for change in changes {
         let key = change["arguments"]["key"].as_str().unwrap().to_owned();
         assert!(promises.contains_key(&key), "nobody proposed {change}");
         by_key.entry(key).or_default().push(change);
@@ -124,6 +139,7 @@ pub fn check_everything(world: &World, announced: &[FeedTransition]) -> Figures 
             }
         }
     }
+    plans::check(world, &steps, &mut found);
     let overlaps = world.upstream.overlaps();
     assert!(
         overlaps.is_empty(),
@@ -131,7 +147,8 @@ pub fn check_everything(world: &World, announced: &[FeedTransition]) -> Figures 
         world.trace.lock().unwrap()
     );
     for key in done.keys() {
-        assert!(by_key.contains_key(key), "the upstream ran {key}, which no change explains");
+        let is_step = steps.iter().any(|step| step["arguments"]["key"] == key.as_str());
+        assert!(is_step || by_key.contains_key(key), "the upstream ran {key}, which no change explains");
     }
     // Everything announced during the crashes is stored: nothing was announced and then forgotten.
     let stored = feed::replay(world, feed::head(world));
@@ -267,13 +284,14 @@ fn check_transitions(stored: &[FeedTransition]) {
     }
 }
 
-fn all_changes(world: &World) -> Vec<Value> {
+/// Returns all changes that match a query, which is empty or ends with `&`.
+pub fn all_changes(world: &World, query: &str) -> Vec<Value> {
     let mut all = Vec::new();
-    let mut path = "/api/changes?limit=200".to_owned();
+    let mut path = format!("/api/changes?{query}limit=200");
     loop {
         let page = world.get_as_reviewer(&path);
         all.extend(page["changes"].as_array().unwrap().iter().cloned());
         let Some(cursor) = page["nextCursor"].as_str() else { return all };
-        path = format!("/api/changes?limit=200&cursor={cursor}");
+        path = format!("/api/changes?{query}limit=200&cursor={cursor}");
     }
 }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{chance::Chance, plan::Plan, points::CRASH_POINTS, world::World};
+use super::{chance::Chance, course::Course, points::CRASH_POINTS, world::World};
 use support::{self, Gateway, MAX_WAIT, Options, Process, postgres, wait_until_ready};
 
 pub struct Killer<'a> {
@@ -79,13 +79,13 @@ impl<'a> Killer<'a> {
 
     /// Runs one gateway from its start to its end.
     pub fn run_life(&mut self) {
-        let (began, plan) = (Instant::now(), self.choose_kill());
-        let name = format!("{plan:?}");
-        match plan {
+        let (began, kill) = (Instant::now(), self.choose_kill());
+        let name = format!("{kill:?}");
+        match kill {
             Kill::Point(point, passage) => {
                 let passage = passage.to_string();
                 let env = vec![("COUNTERSIGN_CRASH_AT", point), ("COUNTERSIGN_CRASH_AFTER", passage.as_str())];
-                *self.world.wanted_plan.lock().unwrap() = Plan::reaching_point(point);
+                *self.world.wanted_course.lock().unwrap() = Course::reaching_point(point);
                 let mut process = self.start(env);
                 if self.has_ended(&mut process, MAX_WAIT / 2) {
                     *self.points.entry(point).or_default() += 1;
@@ -94,7 +94,7 @@ impl<'a> Killer<'a> {
                     self.kill(process);
                     self.random_kills += 1;
                 }
-                *self.world.wanted_plan.lock().unwrap() = None;
+                *self.world.wanted_course.lock().unwrap() = None;
             }
             Kill::Random(after, more) => {
                 let process = self.start(Vec::new());

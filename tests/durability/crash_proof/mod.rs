@@ -7,9 +7,10 @@
 pub mod agent;
 pub mod chance;
 pub mod checks;
+mod course;
 pub mod feed;
 mod killer;
-mod plan;
+mod plans;
 mod points;
 mod receiver;
 mod rules;
@@ -140,6 +141,7 @@ fn run_proof(size: &RunSize) {
         "corrected {}, approvals taken back {}, targets that had moved {}, tasks {}, standing rules {}",
         found.edited, found.undone, found.stale, found.tasks, found.rules,
     );
+    println!("{}", found.describe_plans());
     println!(
         "feed events {}, each delivered once and in order over {} gateways; deliveries of two webhooks {}, {} of them again, in order \
          for each change; audit entries {entries}, verified after each kill against the heads before; {head}",
@@ -150,7 +152,7 @@ fn run_proof(size: &RunSize) {
     );
     println!("{:.0} s", began.elapsed().as_secs_f64());
     assert!(killer.missing().is_empty(), "never crashed at {:?}", killer.missing());
-    let each = [found.edited, found.undone, found.stale, found.tasks, found.rules];
+    let each = [found.edited, found.undone, found.stale, found.tasks, found.rules, found.plans];
     assert!(!each.contains(&0), "something was never done: {found:?}");
     assert!(found.state("applied") > 10, "too little was applied to prove anything: {found:?}");
 }

@@ -32,6 +32,9 @@ pub const CRASH_POINTS: &[&str] = &[
     "after_withdraw",
     "before_expire",
     "after_expire",
+    // A step that is withdrawn because its plan has stopped.
+    "before_plan_stop",
+    "after_plan_stop",
     // Of an outcome that a person settles.
     "before_settle",
     "after_settle",

@@ -30,6 +30,8 @@ pub struct AppliedCall {
 struct State {
     /// All applied calls by key.
     applied_calls: BTreeMap<String, Vec<AppliedCall>>,
+    /// The keys of all applied calls, in their order.
+    order: Vec<String>,
     texts: BTreeMap<String, String>,
     /// The running call of each target by its key, and calls that came while another one was running.
     working: BTreeMap<String, String>,
@@ -56,6 +58,11 @@ impl Upstream {
 
     pub fn applied_calls(&self) -> BTreeMap<String, Vec<AppliedCall>> {
         self.state.lock().unwrap().applied_calls.clone()
+    }
+
+    /// Returns the keys of the applied calls in the order in which they were applied.
+    pub fn order(&self) -> Vec<String> {
+        self.state.lock().unwrap().order.clone()
     }
 
     /// Returns `true` if the call with this key is still running.
@@ -95,6 +102,7 @@ impl Upstream {
         let mut state = self.state.lock().unwrap();
         let base = Self::text(&state, key);
         state.texts.insert(key.to_owned(), value.to_owned());
+        state.order.push(key.to_owned());
         state.applied_calls.entry(key.to_owned()).or_default().push(AppliedCall { value: value.to_owned(), base });
     }
 
@@ -212,7 +220,9 @@ impl Upstream {
             }
             _ => {}
         }
-        Some(says("Done"))
+        let mut done = says("Done");
+        done["structuredContent"] = json!({"value": text("value")});
+        Some(done)
     }
 }
 

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::{
     agent::Agent,
     chance::Chance,
-    plan::Plan,
-    rules,
+    course::Course,
+    plans, rules,
     world::{Answer, REVIEWERS, World},
 };
 
@@ -30,50 +30,56 @@ pub fn run(world: &World, name: &str, mut agent: Agent, mut chance: Chance) {
         if world.has_enough.load(Ordering::SeqCst) {
             return;
         }
-        let wanted = world.wanted_plan.lock().unwrap().filter(|_| chance.below(10) < 7);
-        let plan = wanted.unwrap_or_else(|| Plan::any(&mut chance));
+        let wanted = world.wanted_course.lock().unwrap().filter(|_| chance.below(10) < 7);
+        let course = wanted.unwrap_or_else(|| Course::any(&mut chance));
         // A decision on rules at one gateway takes effect at the others a moment later.
-        let plan = if plan == Plan::Rule && world.ports.len() > 1 { Plan::Approve } else { plan };
-        run_plan(world, &mut agent, &format!("{name}-{n}"), plan, &mut chance);
+        let course = if course == Course::Rule && world.ports.len() > 1 { Course::Approve } else { course };
+        // Also a short run has a plan.
+        let course = if n == 0 && name == "w0" { Course::Plan } else { course };
+        let key = format!("{name}-{n}");
+        match course {
+            Course::Plan | Course::RejectedPlan => plans::run(world, &key, course == Course::RejectedPlan, &mut chance),
+            _ => run_course(world, &mut agent, &key, course, &mut chance),
+        }
     }
 }
 
-fn run_plan(world: &World, agent: &mut Agent, key: &str, plan: Plan, chance: &mut Chance) {
-    let mode = plan.mode(chance);
+fn run_course(world: &World, agent: &mut Agent, key: &str, course: Course, chance: &mut Chance) {
+    let mode = course.mode(chance);
     let value = format!("{key} as proposed");
-    let tool = format!("{}__apply", plan.server(chance));
+    let tool = format!("{}__apply", course.server(chance));
     let arguments = json!({"key": key, "value": value, "mode": mode});
-    let task = plan == Plan::Task;
+    let task = course == Course::Task;
     world.update_promise(key, |promise| promise.task = task);
     let id = propose(world, agent, &tool, key, &arguments, task, chance);
     world.record_id(key, &id);
     world.proposed.fetch_add(1, Ordering::SeqCst);
     agent.follow(world, &id);
-    match plan {
-        Plan::Leave | Plan::Expire => {}
-        Plan::Withdraw => withdraw(world, &id, key),
-        Plan::Task if chance.below(3) == 0 => cancel(world, &id, key),
-        Plan::Reject => decide(world, &id, key, "reject", chance),
-        Plan::Approve | Plan::Task | Plan::Settle => approve(world, &id, key, plan, chance),
-        Plan::Edit => {
+    match course {
+        Course::Leave | Course::Expire | Course::Plan | Course::RejectedPlan => {}
+        Course::Withdraw => withdraw(world, &id, key),
+        Course::Task if chance.below(3) == 0 => cancel(world, &id, key),
+        Course::Reject => decide(world, &id, key, "reject", chance),
+        Course::Approve | Course::Task | Course::Settle => approve(world, &id, key, course, chance),
+        Course::Edit => {
             edit(world, &id, key, mode, chance);
-            approve(world, &id, key, plan, chance);
+            approve(world, &id, key, course, chance);
         }
-        Plan::Undo => approve_and_undo(world, &id, key, chance),
-        Plan::Move | Plan::Refresh => {
+        Course::Undo => approve_and_undo(world, &id, key, chance),
+        Course::Move | Course::Refresh => {
             world.upstream.alter(key, format!("{key} as altered"));
-            if plan == Plan::Refresh {
+            if course == Course::Refresh {
                 refresh(world, &id);
             }
-            approve(world, &id, key, plan, chance);
+            approve(world, &id, key, course, chance);
         }
-        Plan::MoveLate => {
+        Course::MoveLate => {
             decide(world, &id, key, "approve", chance);
             world.update_promise(key, |promise| promise.moved_late = true);
             world.upstream.alter(key, format!("{key} as altered late"));
-            wait_until_run(world, &id, key, plan, chance);
+            wait_until_run(world, &id, key, course, chance);
         }
-        Plan::Rule => rules::give_use_and_revoke(world, &id, key, &arguments, chance),
+        Course::Rule => rules::give_use_and_revoke(world, &id, key, &arguments, chance),
     }
     agent.catch_up(world, &id, chance);
     // Sometimes the agent repeats its proposal. If there is an answer, it is about the same change, however that ended.
@@ -126,19 +132,19 @@ pub fn propose(
 }
 
 /// Approves, and waits until the change has run.
-fn approve(world: &World, id: &str, key: &str, plan: Plan, chance: &mut Chance) {
+fn approve(world: &World, id: &str, key: &str, course: Course, chance: &mut Chance) {
     decide(world, id, key, "approve", chance);
-    wait_until_run(world, id, key, plan, chance);
+    wait_until_run(world, id, key, course, chance);
 }
 
 /// Waits until the change has run, and approves it again if its target moved. Does not wait forever: changes in
 /// progress are checked at the end.
-fn wait_until_run(world: &World, id: &str, key: &str, plan: Plan, chance: &mut Chance) {
+fn wait_until_run(world: &World, id: &str, key: &str, course: Course, chance: &mut Chance) {
     for _ in 0..MAX_POLLS {
         match world.change(id)["state"].as_str().unwrap() {
             "approved" | "executing" => std::thread::sleep(Duration::from_millis(30)),
             "pending" | "stale" => decide(world, id, key, "approve", chance),
-            "outcome_unknown" if plan == Plan::Settle || chance.below(2) == 0 => return settle(world, id, key),
+            "outcome_unknown" if course == Course::Settle || chance.below(2) == 0 => return settle(world, id, key),
             _ => return,
         }
     }
@@ -222,7 +228,7 @@ fn approve_and_undo(world: &World, id: &str, key: &str, chance: &mut Chance) {
     match chance.below(3) {
         0 => decide(world, id, key, "reject", chance),
         1 => {}
-        _ => approve(world, id, key, Plan::Undo, chance),
+        _ => approve(world, id, key, Course::Undo, chance),
     }
 }
 

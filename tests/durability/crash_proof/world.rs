@@ -14,7 +14,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{plan::Plan, receiver::Receiver, upstream::Upstream};
+use super::{course::Course, plans::PlanPromise, receiver::Receiver, upstream::Upstream};
 use support::{MAX_WAIT, http::Conn};
 
 /// The number of names of the upstream for the most frequent tool; calls to one name run one after another.
@@ -77,9 +77,10 @@ pub struct World {
     pub is_over: AtomicBool,
     /// Set when no new proposals are made; those in progress complete.
     pub has_enough: AtomicBool,
-    /// The plan that brings the gateway past the point that it is armed for.
-    pub wanted_plan: Mutex<Option<Plan>>,
+    /// The course that brings the gateway past the point that it is armed for.
+    pub wanted_course: Mutex<Option<Course>>,
     pub promises: Mutex<BTreeMap<String, Promise>>,
+    pub plans: Mutex<BTreeMap<String, PlanPromise>>,
     pub proposed: AtomicUsize,
     /// Requests that ended without an answer.
     pub unanswered: AtomicUsize,
@@ -166,8 +167,9 @@ impl World {
             lives: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
             has_enough: AtomicBool::new(false),
-            wanted_plan: Mutex::default(),
+            wanted_course: Mutex::default(),
             promises: Mutex::default(),
+            plans: Mutex::default(),
             proposed: AtomicUsize::new(0),
             unanswered: AtomicUsize::new(0),
             sessions: Sessions::default(),
@@ -323,7 +325,8 @@ impl World {
 fn config(url: &str, receivers: &[Receiver; 2]) -> String {
     let hook = |receiver: &Receiver| json!({"url": receiver.url, "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"});
     let server = |name: &str| json!({"url": format!("{url}/{name}"), "timeout": "2s", "breaker": {"threshold": 0}});
-    let names = (0..UPSTREAM_NAMES).map(|n| format!("count{n}")).chain(["undo".into(), "brief".into(), "ruled".into()]);
+    let names =
+        (0..UPSTREAM_NAMES).map(|n| format!("count{n}")).chain(["undo", "brief", "ruled", "free"].map(str::to_owned));
     let mut servers: serde_json::Map<String, Value> = names.map(|name| (name.clone(), server(&name))).collect();
     // Reviewers see this one as a diff to the current state.
     let recipe = json!({
@@ -343,6 +346,7 @@ fn config(url: &str, receivers: &[Receiver; 2]) -> String {
         "policy": {"rules": [
             {"name": "two people", "tools": "count2__*", "then": "review", "quorum": 2},
             {"name": "second thoughts", "tools": ["undo__apply", "doc__apply"], "then": "review", "undo_for": "1s"},
+            {"name": "free", "tools": "free__*", "then": "allow"},
             {"name": "soon over", "tools": "brief__*", "then": "review", "expire_after": "1s"},
         ]},
         "webhooks": {"one": hook(&receivers[0]), "other": hook(&receivers[1])},

@@ -1,10 +1,10 @@
-//! The courses of a change: the steps of its agent and reviewers, and the plans that bring a gateway past a named point.
+//! The courses of a change: what its agent and reviewers do, and the courses that bring a gateway past a named point.
 
 use super::chance::Chance;
 
 /// The intended course of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plan {
+pub enum Course {
     Approve,
     Edit,
     /// Approved, undone, and then approved again, rejected, or left.
@@ -26,11 +26,15 @@ pub enum Plan {
     Task,
     /// A standing rule is created from it, used, and revoked.
     Rule,
+    /// A plan of many calls instead of one change.
+    Plan,
+    /// Such a plan, of which one step is rejected.
+    RejectedPlan,
 }
 
-impl Plan {
+impl Course {
     pub fn any(chance: &mut Chance) -> Self {
-        match chance.below(40) {
+        match chance.below(42) {
             0..16 => Self::Approve,
             16..20 => Self::Edit,
             20..22 => Self::Undo,
@@ -43,11 +47,13 @@ impl Plan {
             33 => Self::Expire,
             34..36 => Self::Settle,
             36..38 => Self::Task,
-            _ => Self::Rule,
+            38..40 => Self::Rule,
+            40 => Self::Plan,
+            _ => Self::RejectedPlan,
         }
     }
 
-    /// Returns the plan that brings a gateway past the point; `None` if every plan does.
+    /// Returns the course that brings a gateway past the point; `None` if every course does.
     pub fn reaching_point(point: &str) -> Option<Self> {
         Some(match point {
             "before_edit" | "after_edit" => Self::Edit,
@@ -57,12 +63,13 @@ impl Plan {
             "before_expire" | "after_expire" => Self::Expire,
             "before_settle" | "after_settle" => Self::Settle,
             "before_task_answer" => Self::Task,
+            "before_plan_stop" | "after_plan_stop" => Self::RejectedPlan,
             point if point.contains("_rule_") => Self::Rule,
             _ => return None,
         })
     }
 
-    /// Returns the server's name of the tool for this plan.
+    /// Returns the server's name of the tool for this course.
     pub fn server(self, chance: &mut Chance) -> String {
         match self {
             Self::Undo => "undo".into(),
