@@ -45,6 +45,7 @@ async fn policy_is_asked_again_about_an_allowed_step() {
         terms: Arc::default(),
         standing_rule: None,
         simulated: None,
+        counts: None,
     };
     *bench.fake.edit_decision.lock().unwrap() = Some(decision(Verdict::Review));
     let steps = propose_with(&bench, &ABC[..2], |_, proposal| proposal.terms.quorum = 0).await;

@@ -11,8 +11,8 @@ export const rankOf = (server) => (isBroken(server) ? Math.min(1, RANKS[server.s
 /** Returns the number of definitions of a server that wait for a reviewer. */
 export const reviewCount = ({ review }) => (review ? review.new + review.changed + review.reads + (review.known ?? 0) : 0);
 
-/** Returns the numbers of a server's tools by what happens to calls, as `[state, number]` without zeros. */
+/** Returns the numbers of a server's tools by what happens to calls, as `[key of the text, number]` without zeros. */
 export function toolStates({ verdicts }) {
-  const states = [['Run', verdicts?.allow], ['Reviewed', verdicts?.review], ['Denied', verdicts?.deny], ['Depend', verdicts?.depends]];
+  const states = [['serverform.toolsRun', verdicts?.allow], ['serverform.toolsReviewed', verdicts?.review], ['serverform.toolsDenied', verdicts?.deny], ['serverform.toolsDepend', verdicts?.depends]];
   return states.filter(([, n]) => n > 0);
 }

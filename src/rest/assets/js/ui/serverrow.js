@@ -157,7 +157,7 @@ export class ServerRow {
       era && h('div', { class: 'quiet' }, era),
       server.status !== 'up' && server.lastError && h('div', { class: 'server-error' }, quote(server.lastError, 160)));
     fill(this.#cells.tools,
-      states.length ? states.map(([state, n], at) => [at > 0 && ' · ', h('span', { class: 'nowrap' }, t(`serverform.tools${state}`, { count: n }))]) : h('span', { class: 'quiet' }, server.tools > 0 ? count(server.tools) : t('serverform.noTools')),
+      states.length ? states.map(([text, n], at) => [at > 0 && ' · ', h('span', { class: 'nowrap' }, t(text, { count: n }))]) : h('span', { class: 'quiet' }, server.tools > 0 ? count(server.tools) : t('serverform.noTools')),
       waiting > 0 && h('div', null, h('span', { class: 'badge state tone-amber' }, icon('eye'), t('serverform.toolsWaiting', { count: waiting }))));
     fill(this.#cells.target, server.target ? h('code', null, quote(server.target, 160)) : h('span', { class: 'quiet' }, t('serverform.builtIn')));
   }
