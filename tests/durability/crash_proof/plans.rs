@@ -1,7 +1,10 @@
 //! Plans of many calls: proposed as a whole, approved, and run step by step, whatever happens to the gateways meanwhile. Some have a
 //! step that fails or whose answer is lost, and some are stopped.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::atomic::Ordering,
+};
 
 use serde_json::{Value, json};
 
@@ -39,16 +42,21 @@ fn state(step: &Value) -> &str {
     step["state"].as_str().unwrap()
 }
 
-/// Proposes a plan and drives it until it is over.
+/// Proposes a plan until it is stored as a whole, and drives it until it is over.
 pub fn run(world: &World, key: &str, is_rejected: bool, chance: &mut Chance) {
-    update(world, key, |_| {});
-    let calls = calls(key, chance);
-    let Some(id) = propose(world, key, &calls) else { return reject_rest(world, key, chance) };
-    world.proposed.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-    if is_rejected {
-        reject_one_step(world, &id, chance);
+    for attempt in 0.. {
+        let key = format!("{key}.{attempt}");
+        update(world, &key, |_| {});
+        let Some(id) = propose(world, &key, &calls(&key, chance)) else {
+            reject_rest(world, &key, chance);
+            continue;
+        };
+        world.proposed.fetch_add(1, Ordering::SeqCst);
+        if is_rejected {
+            reject_one_step(world, &id, chance);
+        }
+        return drive(world, &key, &id, chance);
     }
-    drive(world, key, &id, chance);
 }
 
 /// Returns the calls of a plan. In a third of all plans one fails, and in another third an answer is lost.
