@@ -34,7 +34,7 @@ test('declared reads of a new server are accepted together, beside their definit
   await page.locator('nav a[data-view=servers] .count', { hasText: '2' }).waitFor();
   const fs = server(page, 'fs');
   await fs.getByText('2 tools say that they only read').waitFor();
-  await matches(() => fs.innerText(), /stdio.*handshake · 2025-11-25/);
+  await matches(() => fs.innerText(), /handshake · 2025-11-25[^]*stdio/);
   await matches(() => fs.innerText(), /Lists a folder‹U\+202E›‹U\+200B› of files/, 'invisible characters are marked');
   await fs.getByText('Full definition').first().click();
   await matches(() => fs.locator('.json').first().innerText(), /"maximum": 12345678901234567890123/);
@@ -121,7 +121,7 @@ test('a changed and a new tool are marked and accepted exactly as shown', async 
   assert.deepEqual([read.standing, gone.standing, gone.verdict], ['accepted', 'accepted', 'review']);
   // The acceptance is revoked.
   await server(page, 'fs').getByText('All 4 tools').click();
-  await server(page, 'fs').locator('tr', { hasText: 'fs__read_file' }).getByRole('button', { name: 'Revoke' }).click();
+  await server(page, 'fs').locator('table.tools tr', { hasText: 'fs__read_file' }).getByRole('button', { name: 'Revoke' }).click();
   await changed.waitFor();
   assertClean(page, status(409));
   await page.context().close();

@@ -93,7 +93,7 @@ struct Trial {
     purpose: TrialPurpose,
     /// The name of the server, or the names of all servers of an edit.
     server: String,
-    /// The beginning of the command, or the host of the address, without secrets.
+    /// The beginning of the command, or the host of the address, without secrets. Empty for viewers.
     target: String,
     /// Everything that decides what is executed, as lines of the file. A placeholder stands for a value that the file has. Empty
     /// for viewers.
@@ -123,7 +123,7 @@ impl Trial {
 
     /// Returns the trial for people who only look on: without what somebody typed in, and without the server's output.
     fn for_viewer(self) -> Self {
-        Self { yaml: String::new(), report: None, error: None, ..self }
+        Self { target: String::new(), yaml: String::new(), report: None, error: None, ..self }
     }
 
     fn new(

