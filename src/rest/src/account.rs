@@ -1,6 +1,6 @@
 //! Signing in and out, and the caller's own account.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use actix_web::{HttpRequest, HttpResponse, http::header::SET_COOKIE, web};
 use jiff::Timestamp;
@@ -8,31 +8,15 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    Caller, Problem,
+    Caller, Problem, SignInData,
     absence::{Absences, AbsentColleague, OwnAbsence, read_absences},
     body, json_ok,
 };
-use countersign_auth::{
-    OriginVerdict, ProviderSignIns,
-    attempts::{AttemptSource, FailedAttempts},
-    codes,
-    stored_credentials::StoredCredentials,
-};
-use countersign_domain::policy::Reviewers;
+use countersign_auth::{OriginVerdict, attempts::AttemptSource, codes};
 use countersign_domain::principal::{Credential, Principal, Role, SecretHash};
-use countersign_http::guard::{self, RequestAuthenticator, dashboard_cookies};
+use countersign_http::guard::{self, dashboard_cookies};
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_store::people::ProviderSession;
-
-/// The data of the endpoints for signing in and out.
-pub struct SignInData {
-    pub authentication: Arc<RequestAuthenticator>,
-    pub credentials: Arc<StoredCredentials>,
-    pub provider_sign_ins: Arc<ProviderSignIns>,
-    pub attempts: FailedAttempts,
-    pub reviewers: Arc<Reviewers>,
-    pub request_timeout: Duration,
-}
 
 /// Either a `code` or a `key`.
 #[derive(Deserialize, ToSchema)]

@@ -14,11 +14,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::{
-    Problem, Query,
-    account::{SignInData, set_cookie},
-    body, json_ok,
-};
+use super::{Problem, Query, SignInData, account::set_cookie, body, json_ok};
 use countersign_auth::tokens::{
     TokenVerifier,
     oidc::{self, SignInProblem},

@@ -15,6 +15,7 @@ pub mod caller;
 pub mod changes;
 pub mod dashboard;
 pub mod decisions;
+mod edit_rights;
 pub mod events;
 pub mod events_ws;
 pub mod first_steps;
@@ -35,8 +36,10 @@ pub mod reload;
 pub mod rules;
 pub mod server_accounts;
 pub mod server_edits;
+mod server_settings;
 pub mod server_trials;
 pub mod servers;
+pub mod sign_in_data;
 pub mod views;
 pub mod webhooks;
 
@@ -57,13 +60,13 @@ use actix_web::{
 };
 use serde::Serialize;
 
-pub use account::SignInData;
 pub use caller::{AccessData, Caller};
 pub use events::FeedAccess;
 pub use first_steps::AgentCommand;
 pub use query::Query;
 pub use server_accounts::ServerAccounts;
 pub use server_trials::ServerTrials;
+pub use sign_in_data::SignInData;
 pub use views::{RoutedServers, ServerInfo, ServersView, SessionsView};
 
 use countersign_exchange::slots::StreamSlots;

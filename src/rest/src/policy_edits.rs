@@ -10,9 +10,9 @@ use utoipa::ToSchema;
 use super::{
     Caller, Problem,
     body::{Body, Submission},
+    edit_rights::{check_may_edit, check_role, may_edit, to_problem},
     json_ok,
     rules::ChangeLink,
-    server_edits::{check_may_edit, check_role, may_edit, to_problem},
 };
 use countersign_config::{
     HttpConfig,
@@ -146,7 +146,7 @@ struct VerdictDifference {
     after: RuleVerdict,
 }
 
-/// What the edited policy would have decided on the calls that became changes in the last 30 days.
+/// The verdicts of the edited policy on the calls that became changes in the last 30 days.
 #[derive(Serialize, ToSchema)]
 #[schema(as = PolicyDryRun)]
 struct DryRunView {

@@ -72,7 +72,7 @@ struct PolicyInForce {
     mode: &'static str,
     /// `policy.default`
     default: &'static str,
-    /// What the default decided.
+    /// The calls that the default decided.
     decided: DecisionCounts,
     /// The tools for which the default may decide.
     tools: CoveredTools,

@@ -125,7 +125,7 @@ struct ChangeLinks {
     newest: Vec<ChangeLink>,
 }
 
-/// What a link to a change shows.
+/// A change that a link names.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ChangeLink {

@@ -4,10 +4,7 @@
 //! are never sent to a page. A command or an address that the file does not have yet waits for the consent of another person
 //! before it is written, unless the edit comes from the machine itself.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use actix_web::{HttpRequest, HttpResponse, web};
 use serde::{Deserialize, Serialize};
@@ -17,31 +14,27 @@ use utoipa::{IntoParams, ToSchema};
 use super::{
     Caller, Problem, Query,
     body::{Body, Submission},
+    edit_rights::{check_may_edit, check_role, is_at_machine, may_edit, to_problem},
     json_ok, path_name,
+    server_settings::{is_disabled, is_enabled, read_form, with_old_secrets},
     server_trials::{ServerTrials, has_same_target},
 };
-use countersign_auth::codes::local_reviewer;
 use countersign_config::{
-    AuthMode, HttpConfig,
+    HttpConfig,
     edit::{
-        self, EditError, ServerChange,
-        hidden::{hide_secrets, restore_secrets},
+        self, ServerChange,
+        hidden::hide_secrets,
         paste::{MAX_PASTE_BYTES, PastedServer, parse_servers},
         references::{replace_secrets, unset_variables, variables_in},
     },
-    is_loopback_host,
     tree::{KeyValue, Node},
 };
-use countersign_domain::{
-    changes::visible::quoted,
-    principal::{Principal, Role},
-};
-use countersign_http::connections::Connection;
+use countersign_domain::{changes::visible::quoted, principal::Principal};
 use countersign_protocol::ErrorKind;
 use countersign_reload::{
     ConfigSource, Reloader,
     config_file::{ConfigFile, FileError},
-    server_edits::{EditSummary, EditingState, ServerChanges, ServerEditError},
+    server_edits::{EditSummary, EditingState, ServerChanges},
 };
 
 /// Maximum size in bytes of a body with servers.
@@ -112,61 +105,6 @@ fn list_servers(text: &str, with_settings: bool) -> Vec<ConfiguredServer> {
         ConfiguredServer { name, settings }
     };
     names.into_iter().map(server).collect()
-}
-
-/// Checks that servers are edited here, and that the principal may do it.
-///
-/// # Errors
-/// `FORBIDDEN`
-pub(super) fn check_may_edit(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> Result<(), Problem> {
-    let refuse = |reason: &'static str| Err(Problem::new(ErrorKind::Forbidden, reason));
-    match reloader.editing() {
-        EditingState::Off => return refuse("the configuration file is not edited here: `dashboard.edit` is off"),
-        EditingState::SharedStore => {
-            return refuse(
-                "the configuration file is not edited here: other gateways of this store have files of their own",
-            );
-        }
-        EditingState::NoFile => return refuse("the gateway reads no configuration file"),
-        EditingState::On => {}
-    }
-    check_role(principal, request, reloader)
-}
-
-/// Checks that the principal may edit servers where they are edited, and see elsewhere what to write.
-pub(super) fn check_role(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> Result<(), Problem> {
-    if may_edit(principal, request, reloader) {
-        return Ok(());
-    }
-    Err(Problem::new(ErrorKind::Forbidden, "editing the configuration file needs the role admin"))
-}
-
-/// Returns `true` for an admin, and for the person of this machine who signed in with `countersign open`: whoever can do that owns
-/// the file.
-pub(super) fn may_edit(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> bool {
-    let is_own_sign_in = || {
-        principal.role == Role::Reviewer
-            && principal.key_id.is_none()
-            && principal.claims.is_none()
-            && principal.name == local_reviewer()
-    };
-    principal.role == Role::Admin || (is_at_machine(request, reloader) && is_own_sign_in())
-}
-
-/// Headers that proxies add, besides `X-Forwarded-*`.
-const PROXY_HEADERS: [&str; 6] = ["forwarded", "via", "x-real-ip", "x-client-ip", "cf-connecting-ip", "true-client-ip"];
-
-/// Returns `true` if the request comes from this machine itself in `auth.mode: local`, and not through a proxy.
-pub(super) fn is_at_machine(request: &HttpRequest, reloader: &Reloader) -> bool {
-    let config = reloader.config();
-    if config.auth.mode != AuthMode::Local || config.behind_tls_proxy {
-        return false;
-    }
-    let peer = Connection::for_request(request).and_then(|connection| connection.peer).or_else(|| request.peer_addr());
-    let is_from_proxy = |name: &str| name.starts_with("x-forwarded") || PROXY_HEADERS.contains(&name);
-    let is_forwarded = request.headers().keys().any(|name| is_from_proxy(name.as_str()));
-    let host = request.connection_info().host().to_owned();
-    peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback()) && !is_forwarded && is_loopback_host(&host)
 }
 
 #[derive(Deserialize, ToSchema)]
@@ -295,34 +233,6 @@ pub async fn replace(
     draft.finish(&principal, &request, parts, &file, (&body.version, body.preview)).await
 }
 
-/// Returns the settings of a form, with references in place of new secrets. Those of the file are still hidden.
-pub(super) fn read_form(name: &str, settings: &serde_json::Map<String, Value>, text: &str) -> Vec<KeyValue> {
-    let entry = |(key, value): (&String, &Value)| KeyValue::new(key, Node::from_json(value));
-    let mut settings: Vec<KeyValue> = settings.iter().map(entry).collect();
-    replace_secrets(name, &mut settings, &variables_in(text));
-    settings
-}
-
-/// Returns the settings of a form with the old secrets that were hidden. They are kept only if nothing of the connection
-/// changes: besides the command and the address, an argument may name another program, and a variable or a header may lead
-/// elsewhere (`HTTPS_PROXY`, `API_URL`, `Host`), whether it is added, changed or removed.
-pub(super) fn with_old_secrets(shown: &[KeyValue], old: &[KeyValue]) -> Result<Vec<KeyValue>, Problem> {
-    let mut settings = shown.to_vec();
-    let recipient = |settings: &[KeyValue]| {
-        let keys = edit::connection_settings(settings).into_iter().filter(|setting| setting.key != "tools");
-        keys.map(|setting| (setting.key, setting.value.node.to_json())).collect::<BTreeMap<_, _>>()
-    };
-    let old = if recipient(&settings) == recipient(&hide_secrets(old)) { old } else { &[] };
-    restore_secrets(&mut settings, old).map_err(|key| {
-        let message = format!(
-            "`{key}` has a placeholder for a secret that is missing, or that another program, address or variable could lead \
-             elsewhere; enter it again, as a reference"
-        );
-        Problem::new(ErrorKind::ValidationFailed, message)
-    })?;
-    Ok(settings)
-}
-
 /// The parameters of a removal.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -436,33 +346,4 @@ impl Draft {
             notes: self.notes,
         }))
     }
-}
-
-fn disabled_key(settings: &[KeyValue]) -> Option<&Node> {
-    settings.iter().find(|setting| setting.key == "disabled").map(|setting| &setting.value.node)
-}
-
-/// Returns `true` if the server certainly does not run.
-pub(super) fn is_disabled(settings: &[KeyValue]) -> bool {
-    matches!(disabled_key(settings), Some(Node::Bool(true)))
-}
-
-/// Returns `true` if nothing disables the server, not even a variable.
-pub(super) fn is_enabled(settings: &[KeyValue]) -> bool {
-    matches!(disabled_key(settings), None | Some(Node::Bool(false)))
-}
-
-/// Returns the problem of an edit that was not made.
-pub(super) fn to_problem(error: ServerEditError) -> Problem {
-    let kind = match &error {
-        ServerEditError::File(FileError::Changed(_)) => ErrorKind::VersionConflict,
-        ServerEditError::File(FileError::Busy(_)) | ServerEditError::NotRecorded(_) => ErrorKind::StoreUnavailable,
-        ServerEditError::Edit(EditError::NoSuchServer(_)) => ErrorKind::NotFound,
-        ServerEditError::NoFile => ErrorKind::Forbidden,
-        ServerEditError::File(_)
-        | ServerEditError::Edit(_)
-        | ServerEditError::Invalid(_)
-        | ServerEditError::Overridden(_) => ErrorKind::ValidationFailed,
-    };
-    Problem::new(kind, error.to_string())
 }

@@ -20,8 +20,9 @@ use utoipa::ToSchema;
 use super::{
     Caller, Problem,
     body::{Body, Submission},
+    edit_rights::{check_may_edit, is_at_machine, to_problem},
     json_ok,
-    server_edits::{check_may_edit, is_at_machine, is_enabled, read_form, to_problem, with_old_secrets},
+    server_settings::{is_enabled, read_form, with_old_secrets},
 };
 use countersign_config::{
     HttpConfig, UpstreamConfig,
@@ -65,7 +66,7 @@ enum TrialState {
     Refused,
 }
 
-/// What runs once a trial has consent.
+/// The work of a trial, which begins once it has consent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum TrialPurpose {

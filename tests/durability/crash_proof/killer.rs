@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{chance::Chance, course::Course, points::CRASH_POINTS, world::World};
+use super::{chance::Chance, points::CRASH_POINTS, scenario::Scenario, world::World};
 use support::{self, Gateway, MAX_WAIT, Options, Process, postgres, wait_until_ready};
 
 pub struct Killer<'a> {
@@ -85,7 +85,7 @@ impl<'a> Killer<'a> {
             Kill::Point(point, passage) => {
                 let passage = passage.to_string();
                 let env = vec![("COUNTERSIGN_CRASH_AT", point), ("COUNTERSIGN_CRASH_AFTER", passage.as_str())];
-                *self.world.wanted_course.lock().unwrap() = Course::reaching_point(point);
+                *self.world.wanted_scenario.lock().unwrap() = Scenario::reaching_point(point);
                 let mut process = self.start(env);
                 if self.has_ended(&mut process, MAX_WAIT / 2) {
                     *self.points.entry(point).or_default() += 1;
@@ -94,7 +94,7 @@ impl<'a> Killer<'a> {
                     self.kill(process);
                     self.random_kills += 1;
                 }
-                *self.world.wanted_course.lock().unwrap() = None;
+                *self.world.wanted_scenario.lock().unwrap() = None;
             }
             Kill::Random(after, more) => {
                 let process = self.start(Vec::new());

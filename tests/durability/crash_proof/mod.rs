@@ -7,13 +7,13 @@
 pub mod agent;
 pub mod chance;
 pub mod checks;
-mod course;
 pub mod feed;
 mod killer;
 mod plans;
 mod points;
 mod receiver;
 mod rules;
+mod scenario;
 mod session;
 pub mod upstream;
 mod web_socket;

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use super::{
     agent::Agent,
     chance::Chance,
-    course::Course,
     plans, rules,
+    scenario::Scenario,
     world::{Answer, REVIEWERS, World},
 };
 
@@ -30,56 +30,58 @@ pub fn run(world: &World, name: &str, mut agent: Agent, mut chance: Chance) {
         if world.has_enough.load(Ordering::SeqCst) {
             return;
         }
-        let wanted = world.wanted_course.lock().unwrap().filter(|_| chance.below(10) < 7);
-        let course = wanted.unwrap_or_else(|| Course::any(&mut chance));
+        let wanted = world.wanted_scenario.lock().unwrap().filter(|_| chance.below(10) < 7);
+        let scenario = wanted.unwrap_or_else(|| Scenario::any(&mut chance));
         // A decision on rules at one gateway takes effect at the others a moment later.
-        let course = if course == Course::Rule && world.ports.len() > 1 { Course::Approve } else { course };
+        let scenario = if scenario == Scenario::Rule && world.ports.len() > 1 { Scenario::Approve } else { scenario };
         // Also a short run has a plan.
-        let course = if n == 0 && name == "w0" { Course::Plan } else { course };
+        let scenario = if n == 0 && name == "w0" { Scenario::Plan } else { scenario };
         let key = format!("{name}-{n}");
-        match course {
-            Course::Plan | Course::RejectedPlan => plans::run(world, &key, course == Course::RejectedPlan, &mut chance),
-            _ => run_course(world, &mut agent, &key, course, &mut chance),
+        match scenario {
+            Scenario::Plan | Scenario::RejectedPlan => {
+                plans::run(world, &key, scenario == Scenario::RejectedPlan, &mut chance)
+            }
+            _ => run_scenario(world, &mut agent, &key, scenario, &mut chance),
         }
     }
 }
 
-fn run_course(world: &World, agent: &mut Agent, key: &str, course: Course, chance: &mut Chance) {
-    let mode = course.mode(chance);
+fn run_scenario(world: &World, agent: &mut Agent, key: &str, scenario: Scenario, chance: &mut Chance) {
+    let mode = scenario.mode(chance);
     let value = format!("{key} as proposed");
-    let tool = format!("{}__apply", course.server(chance));
+    let tool = format!("{}__apply", scenario.server(chance));
     let arguments = json!({"key": key, "value": value, "mode": mode});
-    let task = course == Course::Task;
+    let task = scenario == Scenario::Task;
     world.update_promise(key, |promise| promise.task = task);
     let id = propose(world, agent, &tool, key, &arguments, task, chance);
     world.record_id(key, &id);
     world.proposed.fetch_add(1, Ordering::SeqCst);
     agent.follow(world, &id);
-    match course {
-        Course::Leave | Course::Expire | Course::Plan | Course::RejectedPlan => {}
-        Course::Withdraw => withdraw(world, &id, key),
-        Course::Task if chance.below(3) == 0 => cancel(world, &id, key),
-        Course::Reject => decide(world, &id, key, "reject", chance),
-        Course::Approve | Course::Task | Course::Settle => approve(world, &id, key, course, chance),
-        Course::Edit => {
+    match scenario {
+        Scenario::Leave | Scenario::Expire | Scenario::Plan | Scenario::RejectedPlan => {}
+        Scenario::Withdraw => withdraw(world, &id, key),
+        Scenario::Task if chance.below(3) == 0 => cancel(world, &id, key),
+        Scenario::Reject => decide(world, &id, key, "reject", chance),
+        Scenario::Approve | Scenario::Task | Scenario::Settle => approve(world, &id, key, scenario, chance),
+        Scenario::Edit => {
             edit(world, &id, key, mode, chance);
-            approve(world, &id, key, course, chance);
+            approve(world, &id, key, scenario, chance);
         }
-        Course::Undo => approve_and_undo(world, &id, key, chance),
-        Course::Move | Course::Refresh => {
+        Scenario::Undo => approve_and_undo(world, &id, key, chance),
+        Scenario::Move | Scenario::Refresh => {
             world.upstream.alter(key, format!("{key} as altered"));
-            if course == Course::Refresh {
+            if scenario == Scenario::Refresh {
                 refresh(world, &id);
             }
-            approve(world, &id, key, course, chance);
+            approve(world, &id, key, scenario, chance);
         }
-        Course::MoveLate => {
+        Scenario::MoveLate => {
             decide(world, &id, key, "approve", chance);
             world.update_promise(key, |promise| promise.moved_late = true);
             world.upstream.alter(key, format!("{key} as altered late"));
-            wait_until_run(world, &id, key, course, chance);
+            wait_until_run(world, &id, key, scenario, chance);
         }
-        Course::Rule => rules::give_use_and_revoke(world, &id, key, &arguments, chance),
+        Scenario::Rule => rules::give_use_and_revoke(world, &id, key, &arguments, chance),
     }
     agent.catch_up(world, &id, chance);
     // Sometimes the agent repeats its proposal. If there is an answer, it is about the same change, however that ended.
@@ -132,19 +134,19 @@ pub fn propose(
 }
 
 /// Approves, and waits until the change has run.
-fn approve(world: &World, id: &str, key: &str, course: Course, chance: &mut Chance) {
+fn approve(world: &World, id: &str, key: &str, scenario: Scenario, chance: &mut Chance) {
     decide(world, id, key, "approve", chance);
-    wait_until_run(world, id, key, course, chance);
+    wait_until_run(world, id, key, scenario, chance);
 }
 
 /// Waits until the change has run, and approves it again if its target moved. Does not wait forever: changes in
 /// progress are checked at the end.
-fn wait_until_run(world: &World, id: &str, key: &str, course: Course, chance: &mut Chance) {
+fn wait_until_run(world: &World, id: &str, key: &str, scenario: Scenario, chance: &mut Chance) {
     for _ in 0..MAX_POLLS {
         match world.change(id)["state"].as_str().unwrap() {
             "approved" | "executing" => std::thread::sleep(Duration::from_millis(30)),
             "pending" | "stale" => decide(world, id, key, "approve", chance),
-            "outcome_unknown" if course == Course::Settle || chance.below(2) == 0 => return settle(world, id, key),
+            "outcome_unknown" if scenario == Scenario::Settle || chance.below(2) == 0 => return settle(world, id, key),
             _ => return,
         }
     }
@@ -228,7 +230,7 @@ fn approve_and_undo(world: &World, id: &str, key: &str, chance: &mut Chance) {
     match chance.below(3) {
         0 => decide(world, id, key, "reject", chance),
         1 => {}
-        _ => approve(world, id, key, Course::Undo, chance),
+        _ => approve(world, id, key, Scenario::Undo, chance),
     }
 }
 

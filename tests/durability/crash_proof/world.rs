@@ -14,7 +14,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{course::Course, plans::PlanPromise, receiver::Receiver, upstream::Upstream};
+use super::{plans::PlanPromise, receiver::Receiver, scenario::Scenario, upstream::Upstream};
 use support::{MAX_WAIT, http::Conn};
 
 /// The number of names of the upstream for the most frequent tool; calls to one name run one after another.
@@ -77,8 +77,8 @@ pub struct World {
     pub is_over: AtomicBool,
     /// Set when no new proposals are made; those in progress complete.
     pub has_enough: AtomicBool,
-    /// The course that brings the gateway past the point that it is armed for.
-    pub wanted_course: Mutex<Option<Course>>,
+    /// The scenario that brings the gateway past the point that it is armed for.
+    pub wanted_scenario: Mutex<Option<Scenario>>,
     pub promises: Mutex<BTreeMap<String, Promise>>,
     pub plans: Mutex<BTreeMap<String, PlanPromise>>,
     pub proposed: AtomicUsize,
@@ -167,7 +167,7 @@ impl World {
             lives: AtomicUsize::new(0),
             is_over: AtomicBool::new(false),
             has_enough: AtomicBool::new(false),
-            wanted_course: Mutex::default(),
+            wanted_scenario: Mutex::default(),
             promises: Mutex::default(),
             plans: Mutex::default(),
             proposed: AtomicUsize::new(0),

@@ -4,6 +4,7 @@
 //! get a deadline. Then the store, the connections to servers and at last the sessions are closed.
 
 mod notify;
+mod rebuilding;
 mod sealers;
 mod start;
 mod stdio;

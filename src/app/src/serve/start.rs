@@ -8,12 +8,12 @@ use std::{
 
 use actix::{Actor, Addr, Arbiter};
 use actix_web::{App, dev::ServerHandle, web};
-use futures_util::future::BoxFuture;
 use tokio::signal::unix::SignalKind;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Options, RunningGateway, ServeError,
+    rebuilding::route_rebuilder,
     sealers::{self, Sealers},
     stdio, token_key,
 };
@@ -50,14 +50,12 @@ use countersign_review::{
     gateway_tools::{GatewayTools, change_output_schema},
 };
 use countersign_routing::{
-    PublishedTable, RouteDirectory, RouteTable, RouteTarget, Router,
-    actor::{PublishProviders, RefreshRulings},
-    table::Aliases,
+    PublishedTable, RouteDirectory, RouteTable, RouteTarget, Router, actor::PublishProviders, table::Aliases,
 };
 use countersign_rulings::{
     rule_counts::RuleCounts,
     standing_rules::{self, StandingRuleCache, StandingRules},
-    tool_acceptance::{RouteRebuilder, ToolAcceptances},
+    tool_acceptance::ToolAcceptances,
 };
 use countersign_runtime::{
     data_dir::lock_data_dir,
@@ -437,21 +435,6 @@ fn open_modules(
         countersign_telemetry::metrics::set_breaker_state(module.name(), CircuitState::Closed);
     }
     Ok(modules)
-}
-
-/// Returns a function that makes the router apply the rulings to all tools again.
-fn route_rebuilder(router: &Addr<Router>) -> RouteRebuilder {
-    let router = router.clone();
-    Box::new(move || -> BoxFuture<'static, ()> {
-        let sent = router.send(RefreshRulings);
-        Box::pin(async move {
-            match sent.await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::error!(%error, "the routes could not be rebuilt"),
-                Err(error) => tracing::error!(%error, "the router does not respond"),
-            }
-        })
-    })
 }
 
 /// The task of the HTTP server, which ends with the server.

@@ -268,7 +268,7 @@ mcpServers: {}
         entries_of(&tree::parse(text).unwrap().node).to_vec()
     }
 
-    fn written(replaces: Option<usize>, text: &str) -> RuleEntry {
+    fn new_entry(replaces: Option<usize>, text: &str) -> RuleEntry {
         RuleEntry::Written { replaces, settings: settings(text) }
     }
 
@@ -281,7 +281,7 @@ mcpServers: {}
     fn rules_keep_their_lines_and_comments() {
         let (first, second) = (RuleEntry::Kept(0), RuleEntry::Kept(1));
         assert_eq!(edited(FILE, &[first.clone(), second.clone()]), FILE);
-        let added = edited(FILE, &[first.clone(), second.clone(), written(None, "{ then: review, quorum: 2 }")]);
+        let added = edited(FILE, &[first.clone(), second.clone(), new_entry(None, "{ then: review, quorum: 2 }")]);
         assert_eq!(
             added,
             FILE.replace("      then: allow\n", "      then: allow\n    - { then: review, quorum: 2 }\n")
@@ -290,7 +290,7 @@ mcpServers: {}
         assert!(moved.contains("decides\n\n    - tools: fs__write_file\n"), "{moved}");
         assert!(moved.contains("then: allow\n    # Never by an agent.\n    - { name: no-drops"), "{moved}");
         assert!(moved.ends_with("# for now\n  # the last word\nmcpServers: {}\n"), "{moved}");
-        let changed = edited(FILE, &[written(Some(0), "{ name: no-drops, then: deny }"), second]);
+        let changed = edited(FILE, &[new_entry(Some(0), "{ name: no-drops, then: deny }"), second]);
         assert!(
             changed.contains("# Never by an agent.\n    - { name: no-drops, then: deny }\n\n    - tools"),
             "{changed}"
@@ -302,7 +302,7 @@ mcpServers: {}
 
     #[test]
     fn list_is_added_where_there_is_none() {
-        let new = [written(None, "{ tools: a, then: allow }")];
+        let new = [new_entry(None, "{ tools: a, then: allow }")];
         let list = "  rules:\n    - { tools: a, then: allow }\n";
         for (text, expected) in [
             ("", format!("policy:\n{list}")),
@@ -319,7 +319,7 @@ mcpServers: {}
 
     #[test]
     fn other_forms_are_refused_with_lines_to_paste() {
-        let new = [RuleEntry::Kept(0), written(None, "{ then: deny }")];
+        let new = [RuleEntry::Kept(0), new_entry(None, "{ then: deny }")];
         for text in [
             "policy: { rules: [{ then: allow }] }\n",
             "policy:\n  rules: [ # why\n    { then: allow } ]\n",

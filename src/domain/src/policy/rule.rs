@@ -14,7 +14,7 @@ use countersign_protocol::annotations::ToolAnnotations;
 pub struct Rule {
     /// The rule's name, or `rule 3` for the third rule.
     pub label: Arc<str>,
-    /// What the rule is counted under: its name, or a hash of what it says, which outlasts a change of its position.
+    /// The key of the rule's counts: its name, or a hash of what it says, which outlasts a change of its position.
     pub identity: Arc<str>,
     /// The calls that it decided.
     pub counts: VerdictCounts,

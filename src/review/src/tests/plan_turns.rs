@@ -1,4 +1,4 @@
-//! What is checked when a step of a plan has its turn.
+//! Tests of the checks of a step of a plan at its turn.
 
 use std::{
     sync::{

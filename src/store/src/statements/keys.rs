@@ -97,7 +97,7 @@ pub async fn insert<S: Sql>(db: &S, key: &ApiKey, hash: &SecretHash) -> Result<(
     db.execute(sql, values).await.map(drop)
 }
 
-/// What ended with a key.
+/// The accounts and absences that ended with a key.
 #[derive(Debug, Default)]
 pub struct EndedRights {
     /// The servers of the removed accounts.

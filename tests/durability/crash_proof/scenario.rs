@@ -1,10 +1,10 @@
-//! The courses of a change: what its agent and reviewers do, and the courses that bring a gateway past a named point.
+//! The scenarios of a change: what its agent and reviewers do, and the scenarios that bring a gateway past a named point.
 
 use super::chance::Chance;
 
-/// The intended course of a change.
+/// The intended scenario of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Course {
+pub enum Scenario {
     Approve,
     Edit,
     /// Approved, undone, and then approved again, rejected, or left.
@@ -28,11 +28,11 @@ pub enum Course {
     Rule,
     /// A plan of many calls instead of one change.
     Plan,
-    /// Such a plan, of which one step is rejected.
+    /// A plan of many calls, of which one step is rejected.
     RejectedPlan,
 }
 
-impl Course {
+impl Scenario {
     pub fn any(chance: &mut Chance) -> Self {
         match chance.below(42) {
             0..16 => Self::Approve,
@@ -53,7 +53,7 @@ impl Course {
         }
     }
 
-    /// Returns the course that brings a gateway past the point; `None` if every course does.
+    /// Returns the scenario that brings a gateway past the point; `None` if every scenario does.
     pub fn reaching_point(point: &str) -> Option<Self> {
         Some(match point {
             "before_edit" | "after_edit" => Self::Edit,
@@ -69,7 +69,7 @@ impl Course {
         })
     }
 
-    /// Returns the server's name of the tool for this course.
+    /// Returns the server's name of the tool for this scenario.
     pub fn server(self, chance: &mut Chance) -> String {
         match self {
             Self::Undo => "undo".into(),

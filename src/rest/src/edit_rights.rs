@@ -1,0 +1,85 @@
+//! Who may edit the configuration file on the dashboard, and why an edit was not made.
+
+use actix_web::HttpRequest;
+
+use super::Problem;
+use countersign_auth::codes::local_reviewer;
+use countersign_config::{AuthMode, edit::EditError, is_loopback_host};
+use countersign_domain::principal::{Principal, Role};
+use countersign_http::connections::Connection;
+use countersign_protocol::ErrorKind;
+use countersign_reload::{
+    Reloader,
+    config_file::FileError,
+    server_edits::{EditingState, ServerEditError},
+};
+
+/// Checks that servers are edited here, and that the principal may do it.
+///
+/// # Errors
+/// `FORBIDDEN`
+pub(super) fn check_may_edit(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> Result<(), Problem> {
+    let refuse = |reason: &'static str| Err(Problem::new(ErrorKind::Forbidden, reason));
+    match reloader.editing() {
+        EditingState::Off => return refuse("the configuration file is not edited here: `dashboard.edit` is off"),
+        EditingState::SharedStore => {
+            return refuse(
+                "the configuration file is not edited here: other gateways of this store have files of their own",
+            );
+        }
+        EditingState::NoFile => return refuse("the gateway reads no configuration file"),
+        EditingState::On => {}
+    }
+    check_role(principal, request, reloader)
+}
+
+/// Checks that the principal may edit servers where they are edited, and see elsewhere what to write.
+pub(super) fn check_role(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> Result<(), Problem> {
+    if may_edit(principal, request, reloader) {
+        return Ok(());
+    }
+    Err(Problem::new(ErrorKind::Forbidden, "editing the configuration file needs the role admin"))
+}
+
+/// Returns `true` for an admin, and for the person of this machine who signed in with `countersign open`: whoever can do that owns
+/// the file.
+pub(super) fn may_edit(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> bool {
+    let is_own_sign_in = || {
+        principal.role == Role::Reviewer
+            && principal.key_id.is_none()
+            && principal.claims.is_none()
+            && principal.name == local_reviewer()
+    };
+    principal.role == Role::Admin || (is_at_machine(request, reloader) && is_own_sign_in())
+}
+
+/// Headers that proxies add, besides `X-Forwarded-*`.
+const PROXY_HEADERS: [&str; 6] = ["forwarded", "via", "x-real-ip", "x-client-ip", "cf-connecting-ip", "true-client-ip"];
+
+/// Returns `true` if the request comes from this machine itself in `auth.mode: local`, and not through a proxy.
+pub(super) fn is_at_machine(request: &HttpRequest, reloader: &Reloader) -> bool {
+    let config = reloader.config();
+    if config.auth.mode != AuthMode::Local || config.behind_tls_proxy {
+        return false;
+    }
+    let peer = Connection::for_request(request).and_then(|connection| connection.peer).or_else(|| request.peer_addr());
+    let is_from_proxy = |name: &str| name.starts_with("x-forwarded") || PROXY_HEADERS.contains(&name);
+    let is_forwarded = request.headers().keys().any(|name| is_from_proxy(name.as_str()));
+    let host = request.connection_info().host().to_owned();
+    peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback()) && !is_forwarded && is_loopback_host(&host)
+}
+
+/// Returns the problem of an edit that was not made.
+pub(super) fn to_problem(error: ServerEditError) -> Problem {
+    let kind = match &error {
+        ServerEditError::File(FileError::Changed(_)) => ErrorKind::VersionConflict,
+        ServerEditError::File(FileError::Busy(_)) | ServerEditError::NotRecorded(_) => ErrorKind::StoreUnavailable,
+        ServerEditError::Edit(EditError::NoSuchServer(_)) => ErrorKind::NotFound,
+        ServerEditError::NoFile => ErrorKind::Forbidden,
+        ServerEditError::File(_)
+        | ServerEditError::Edit(_)
+        | ServerEditError::Invalid(_)
+        | ServerEditError::Overridden(_) => ErrorKind::ValidationFailed,
+    };
+    Problem::new(kind, error.to_string())
+}

@@ -1,0 +1,17 @@
+//! What the endpoints of accounts, keys and absences share.
+
+use std::{sync::Arc, time::Duration};
+
+use countersign_auth::{ProviderSignIns, attempts::FailedAttempts, stored_credentials::StoredCredentials};
+use countersign_domain::policy::Reviewers;
+use countersign_http::guard::RequestAuthenticator;
+
+/// The data of the endpoints for signing in and out.
+pub struct SignInData {
+    pub authentication: Arc<RequestAuthenticator>,
+    pub credentials: Arc<StoredCredentials>,
+    pub provider_sign_ins: Arc<ProviderSignIns>,
+    pub attempts: FailedAttempts,
+    pub reviewers: Arc<Reviewers>,
+    pub request_timeout: Duration,
+}
