@@ -9,7 +9,7 @@ import { Gateway } from './lib/gateway.mjs';
 
 const RULES = [
   { name: 'no-deletions', tools: 'delete_*', then: 'deny', reason: 'by hand only' },
-  { tools: 'create_issue', when: 'has(arguments.type) && arguments.type == "Task"', then: 'allow' },
+  { tools: 'create_issue', when: 'has(arguments.type) && arguments.type == "Story"', then: 'allow' },
 ];
 
 let browser;
@@ -26,9 +26,10 @@ after(async () => {
 const shot = (page, name) => (process.env.SHOTS ? page.screenshot({ path: join(process.env.SHOTS, `${name}.png`), fullPage: true }) : null);
 
 test('rules stand in order with what each decided', async () => {
-  const id = await gateway.proposeIssue('Reviewed');
-  await gateway.tool('create_issue', { projectId: await gateway.project(), title: 'Allowed', type: 'Task' });
-  await gateway.api(`changes/${id}/rule`, { body: { verdict: 'deny', arguments: 'any', principal: 'same' }, key: gateway.key('reviewer', 'alice') });
+  await gateway.decide(await gateway.proposeIssue('Reviewed'), 'reject', 'not now');
+  const id = await gateway.proposeIssue('Never');
+  await gateway.tool('create_issue', { projectId: await gateway.project(), title: 'Allowed', type: 'Story' });
+  await gateway.api(`changes/${id}/rule`, { body: { verdict: 'deny', arguments: 'exact', principal: 'same' }, key: gateway.key('reviewer', 'alice') });
   const page = await dashboard(browser, gateway, { route: '/#/inbox' });
   await pressTogether(page, 'gp');
   const rules = page.locator('.policy-rule');
@@ -37,7 +38,7 @@ test('rules stand in order with what each decided', async () => {
   await rules.nth(0).getByText('by hand only').waitFor();
   await rules.nth(1).getByText('1 call allowed').waitFor();
   await matches(() => rules.nth(1).innerText(), /arguments\.type == /);
-  await rules.nth(2).getByText('1 call reviewed').waitFor();
+  await rules.nth(2).getByText('2 calls reviewed').waitFor();
   await page.locator('.policy-standing').getByText('are denied without review.').waitFor();
   await shot(page, 'policy');
   await rules.nth(1).getByRole('link', { name: 'create_issue' }).click();
@@ -60,8 +61,8 @@ policy:
   rules:
     # Never by an agent.
     - { name: no-deletions, tools: "delete_*", then: deny, reason: by hand only }
-    - tools: create_issue   # tasks are harmless
-      when: 'has(arguments.type) && arguments.type == "Task"'
+    - tools: create_issue   # stories are harmless
+      when: 'has(arguments.type) && arguments.type == "Story"'
       then: allow
 `;
 
@@ -82,10 +83,10 @@ test('rules are tried on recorded calls and written into the file', async () => 
   const rows = dialog.locator('.policy-list > li');
   await becomes(() => rows.count(), 3);
   await rows.nth(2).getByRole('button', { name: /^Up/ }).click();
-  await rows.nth(1).getByText('no-bugs').waitFor();
+  await rows.nth(1).locator('p', { hasText: 'no-bugs' }).waitFor();
   await shot(page, 'policy-form');
   await dialog.getByRole('button', { name: 'Try it' }).click();
-  await dialog.getByText('1 of 1 recorded calls would get another verdict').waitFor();
+  await dialog.getByText('1 of 2 recorded calls would get another verdict').waitFor();
   await dialog.locator('.dry-run a', { hasText: 'Reviewed' }).waitFor();
   await shot(page, 'policy-dry-run');
   assert.equal(readFileSync(file, 'utf8'), FILE, 'nothing is written before');

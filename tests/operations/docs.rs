@@ -278,7 +278,7 @@ fn documented_endpoints_match_openapi() {
         for code in &page.codes {
             let Some((method, path)) = code.split_once(' ') else { continue };
             let is_ours = ["/api", "/events", "/.well-known/oauth-client"].iter().any(|start| path.starts_with(start));
-            if matches!(method, "GET" | "POST" | "DELETE") && is_ours {
+            if matches!(method, "GET" | "POST" | "PUT" | "DELETE") && is_ours {
                 let endpoint = &api["paths"][path][method.to_lowercase()];
                 assert!(endpoint.is_object(), "{}: there is no {code}", page.name);
                 if page.name == "docs/rest.md" {

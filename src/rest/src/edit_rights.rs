@@ -1,4 +1,4 @@
-//! Who may edit the configuration file on the dashboard, and why an edit was not made.
+//! Checks who may edit the configuration file on the dashboard, and names the problem of an edit that was not made.
 
 use actix_web::HttpRequest;
 

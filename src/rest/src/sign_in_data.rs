@@ -1,4 +1,4 @@
-//! What the endpoints of accounts, keys and absences share.
+//! The data that the endpoints of accounts, keys and absences share.
 
 use std::{sync::Arc, time::Duration};
 
