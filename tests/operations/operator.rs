@@ -363,11 +363,12 @@ fn tampered_records_break_the_trail_and_are_named() {
         ("UPDATE api_keys SET role = 'admin' WHERE name = 'bot'", "key "),
         ("UPDATE api_keys SET name = 'alice' WHERE name = 'bot'", "key "),
         ("UPDATE api_keys SET owner = 'alice' WHERE name = 'bot'", "key "),
+        ("UPDATE api_keys SET created_by = '[\"mallory\"]' WHERE name = 'bot'", "key "),
         ("UPDATE api_keys SET revoked_at = NULL WHERE name = 'bot'", "key "),
         ("UPDATE api_keys SET hash = x'00' WHERE name = 'bot'", "key "),
         ("DELETE FROM api_keys WHERE name = 'bot'", "is gone"),
         (
-            "INSERT INTO api_keys SELECT 'key_x', name, role, x'01', created_at, NULL, NULL, owner FROM api_keys WHERE name = 'alice'",
+            "INSERT INTO api_keys (id, name, role, hash, created_at, owner) SELECT 'key_x', name, role, x'01', created_at, owner FROM api_keys WHERE name = 'alice'",
             "key key_x has no audit entry",
         ),
         (
