@@ -18,7 +18,7 @@ import { openRule } from './rule.js';
 import { needsSignIn, signInButton } from './signinagain.js';
 import { emptyState, errorState, skeleton } from './states.js';
 import { suggestedRules } from './suggestions.js';
-import { escalationTime, isReviewerOf, mayEdit } from './terms.js';
+import { escalationTime, isReviewerOf, mayCreateRule, mayEdit } from './terms.js';
 import { actor, timeline } from './timeline.js';
 
 const MAX_UNFOLDED = 60;
@@ -247,7 +247,7 @@ export class Detail {
     return h('span', { class: 'detail-actions' },
       isReviewer && isDecidable(change.state) && mayEdit(change.terms) && button('edit', 'pencil', t('detail.edit'), 'e', () => this.edit()),
       // A rule outlasts the change, so an escalation does not let anybody create one.
-      isReviewerOf({ terms: change.terms }, { ...this.#me, deputyFor: [] }) && button('rule', 'rule', t('detail.createRule'), null, () => this.#rule()),
+      mayCreateRule(change, this.#me) && button('rule', 'rule', t('detail.createRule'), null, () => this.#rule()),
       button('print', 'print', t('detail.print'), null, () => {
         this.#unfold();
         print();
@@ -371,7 +371,7 @@ export class Detail {
 
   async #loadSuggestions(change) {
     const { id, version, operation, terms } = change;
-    if (!isReviewerOf({ terms }, this.#me) || operation === 'DELETE' || terms.quorum > 1) return;
+    if (!mayCreateRule(change, this.#me) || operation === 'DELETE' || terms.quorum > 1) return;
     // Without an answer the page only lacks a hint.
     const found = await this.#api.suggestions(id).catch(() => null);
     if (found && this.#shown?.change.id === id && this.#shown.change.version === version) fill(this.#parts.suggested, suggestedRules(change, found, (suggestion) => this.#rule(suggestion)));

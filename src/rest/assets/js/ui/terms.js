@@ -58,6 +58,9 @@ export function isReviewerOf(change, me) {
   return reviewers.length === 0 || reviewers.some((name) => isIn(name, me)) || representedBy(change, me).length > 0;
 }
 
+/** Returns true if this user may create a standing rule from the change: one of the rule's own reviewers, and no deputy. */
+export const mayCreateRule = ({ terms }, me) => isReviewerOf({ terms }, { ...me, deputyFor: [] });
+
 const isIn = (name, me) => (name === 'admin' ? me.role === 'admin' : ROLES.includes(name) || (me.groups ?? []).includes(name));
 
 /** Returns the absent people in whose place the user may decide, because they may not decide themselves. */
