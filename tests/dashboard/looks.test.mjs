@@ -41,8 +41,8 @@ const routes = () => ['/#/inbox', `/#/inbox/${changes.create}`, `/#/inbox/${chan
 
 async function show(page, route) {
   await page.goto(`${gateway.url}${route}`);
-  // The previous view may stay visible for a moment.
-  await page.locator(`nav a[data-view=${/\w+/.exec(route)[0]}][aria-current]`).waitFor({ state: 'attached' });
+  // The previous view may stay visible for a moment. Standing rules have no link of their own.
+  await page.locator(`nav a[data-view=${/\w+/.exec(route)[0].replace('rules', 'policy')}][aria-current]`).waitFor({ state: 'attached' });
   if (route.includes('chg_') && !route.includes('audit')) {
     await page.locator(`.change-id code[title="${route.split('/').at(-1)}"]`).waitFor();
     await page.locator('.timeline').waitFor();
@@ -50,7 +50,7 @@ async function show(page, route) {
   else if (route.includes('overview')) await page.locator('.tile').first().waitFor();
   else if (route.includes('rules')) await page.locator('.rule').nth(1).waitFor();
   else if (route.includes('hooks')) await page.locator('.hook').waitFor();
-  else if (route.includes('servers')) await page.locator('.card').first().waitFor();
+  else if (route.includes('servers')) await page.locator('.server-table tbody tr').first().waitFor();
   else await row(page, 'Looks like').first().waitFor({ state: 'attached' });
 }
 
