@@ -68,7 +68,7 @@ export function waitingTrials(trials, me, decide) {
     const isOwn = trial.by === me.name;
     const isSave = trial.purpose === 'save';
     return h('section', { class: 'offer trial-offer', 'aria-label': t(isSave ? 'serverform.savingOf' : 'serverform.testOf', { server: visibleString(trial.server) }) },
-      h('div', { class: 'offer-head' }, icon('eye'), h('div', null, h('h3', null, parts(isSave ? 'serverform.wantsToSave' : 'serverform.wantsToTest', { person: quote(trial.by, 60), server: quote(trial.server, 64) })),
+      h('div', { class: 'offer-head' }, icon('eye'), h('div', null, h('h2', null, parts(isSave ? 'serverform.wantsToSave' : 'serverform.wantsToTest', { person: quote(trial.by, 60), server: quote(trial.server, 64) })),
         h('p', { class: 'quiet' }, t(isOwn ? 'serverform.ownTest' : 'serverform.otherTest')))),
       // Whole, because somebody consents to it.
       trial.yaml && h('div', { class: 'offer-body' }, h('pre', { class: 'server-yaml', tabindex: '0', 'aria-label': t('serverform.configuration') }, trial.yaml.split('\n').map((line) => [quote(line, Infinity), '\n']))),
