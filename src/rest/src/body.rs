@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use actix_web::{
-    FromRequest, HttpRequest,
+    FromRequest, HttpMessage as _, HttpRequest,
     dev::Payload,
     http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE},
     web,
@@ -14,6 +14,7 @@ use actix_web::{
 use futures_util::{StreamExt as _, future::LocalBoxFuture};
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use super::{Caller, Problem, caller, path_id, path_name};
 use countersign_config::HttpConfig;
@@ -73,7 +74,12 @@ impl<B: Body> FromRequest for Submission<B> {
     }
 }
 
-/// Reads and checks a body of at most `max` bytes.
+/// The end of the time that a request may take. Its body shares it, because a body that comes too late is the fault of the client
+/// (408) and not of the gateway (504).
+#[derive(Clone, Copy)]
+pub struct RequestDeadline(pub Instant);
+
+/// Reads and checks a body of at most `max` bytes, within `timeout` and the [`RequestDeadline`].
 ///
 /// # Errors
 /// 415 for another media type (which also refuses cross-site forms), 413 `TOO_LARGE`, 408 `TIMEOUT`, 400 `PARSE_ERROR` for a body
@@ -85,7 +91,9 @@ pub async fn read_json<T: DeserializeOwned + Send + 'static>(
     timeout: Duration,
 ) -> Result<T, Problem> {
     check_headers(max, request)?;
-    let body = tokio::time::timeout(timeout, read(max, payload)).await.map_err(|_| Problem::request_timeout())??;
+    let end = Instant::now() + timeout;
+    let end = request.extensions().get::<RequestDeadline>().map_or(end, |deadline| end.min(deadline.0));
+    let body = tokio::time::timeout_at(end, read(max, payload)).await.map_err(|_| Problem::request_timeout())??;
     offload(body.len(), move || parse(&body)).await?
 }
 

@@ -47,7 +47,7 @@ pub mod webhooks;
 mod tests;
 
 use actix_web::{
-    HttpRequest, HttpResponse, HttpResponseBuilder, Resource, ResponseError as _,
+    HttpMessage as _, HttpRequest, HttpResponse, HttpResponseBuilder, Resource, ResponseError as _,
     body::{BoxBody, MessageBody},
     dev::{ServiceRequest, ServiceResponse},
     guard::{self, Guard},
@@ -59,6 +59,7 @@ use actix_web::{
     web::{self, ServiceConfig},
 };
 use serde::Serialize;
+use tokio::time::Instant;
 
 pub use caller::{AccessData, Caller};
 pub use events::FeedAccess;
@@ -271,7 +272,9 @@ async fn limit_request_time(
 ) -> Result<ServiceResponse<impl MessageBody>, actix_web::Error> {
     let limit = caller::access_data(request.request())?.http.request_timeout;
     let head = request.request().clone();
-    match tokio::time::timeout(limit, next.call(request)).await {
+    let end = Instant::now() + limit;
+    request.extensions_mut().insert(body::RequestDeadline(end));
+    match tokio::time::timeout_at(end, next.call(request)).await {
         Ok(answer) => answer,
         Err(_) => {
             let text = match *head.method() {
