@@ -228,20 +228,24 @@ impl Reviewers {
     /// The errors of [`Reviewers::current_principal`].
     pub fn may_still_call(&self, proposer: &Principal) -> Result<bool, McpError> {
         let has_token = proposer.key_id.is_none() && proposer.claims.is_some();
-        let may_call = || -> Result<bool, McpError> {
+        self.holds_now(|| {
             if has_token && !self.accepts_issuer_of(&proposer.name) {
                 return Ok(false);
             }
             Ok(self.current_principal(proposer)?.is_some_and(|now| now.role.may_call()))
-        };
-        if may_call()? {
+        })
+    }
+
+    /// Returns `true` if a check of rights succeeds. One that fails is repeated with the rights that the store has now: another
+    /// node may have stored a key, a sign-in or a role a moment ago.
+    fn holds_now(&self, check: impl Fn() -> Result<bool, McpError>) -> Result<bool, McpError> {
+        if check()? {
             return Ok(true);
         }
-        // Another node may have stored the key or the sign-in a moment ago.
         if let Some(keys) = &self.keys {
             keys.refresh()?;
         }
-        may_call()
+        check()
     }
 
     fn accepts_issuer_of(&self, name: &str) -> bool {
@@ -265,14 +269,7 @@ impl Reviewers {
     /// # Errors
     /// The errors of [`Reviewers::current_principal`].
     pub fn is_vote_valid<N: AsRef<str>>(&self, reviewers: &[N], vote: &ReviewDecision) -> Result<bool, McpError> {
-        if self.could_give_again(reviewers, vote)? {
-            return Ok(true);
-        }
-        // Another node may have stored the sign-in or the role of the reviewer a moment ago.
-        if let Some(keys) = &self.keys {
-            keys.refresh()?;
-        }
-        self.could_give_again(reviewers, vote)
+        self.holds_now(|| self.could_give_again(reviewers, vote))
     }
 
     fn could_give_again<N: AsRef<str>>(&self, reviewers: &[N], vote: &ReviewDecision) -> Result<bool, McpError> {
