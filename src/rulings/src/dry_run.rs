@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use jiff::SignedDuration;
 use serde_json::json;
 
 use crate::standing_rules::StandingRules;
@@ -16,9 +15,6 @@ use countersign_routing::{
     table::{Aliases, TableInputs},
 };
 use countersign_store::ChangeCriteria;
-
-/// The age of the oldest changes that are read.
-const HISTORY: SignedDuration = SignedDuration::from_hours(30 * 24);
 
 /// A verdict of the policy on a call, with the rule that decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +50,7 @@ impl StandingRules {
     /// # Errors
     /// `STORE_UNAVAILABLE`
     pub async fn dry_run(&self, policy: &PolicyConfig) -> Result<DryRun, McpError> {
-        let since = self.now().checked_sub(HISTORY).ok();
-        let (changes, is_complete) = self.read_changes(ChangeCriteria { since, ..ChangeCriteria::default() }).await?;
+        let (changes, is_complete) = self.read_recent_changes(ChangeCriteria::default()).await?;
         let table = self.routes().load_full();
         let policy = Policy::new(policy);
         let compared = tokio::task::spawn_blocking(move || compare(&table, policy, changes)).await;

@@ -155,7 +155,7 @@ pub struct StandingRules {
 }
 
 impl StandingRules {
-    pub(crate) fn now(&self) -> Timestamp {
+    fn now(&self) -> Timestamp {
         now(&*self.deps.cache.nodes)
     }
 

@@ -44,10 +44,9 @@ impl StandingRules {
         let criteria = ChangeCriteria {
             providers: vec![change.provider.clone()],
             tools: vec![change.tool.clone()],
-            since: self.now().checked_sub(HISTORY).ok(),
             ..ChangeCriteria::default()
         };
-        let (history, is_complete) = self.read_changes(criteria).await?;
+        let (history, is_complete) = self.read_recent_changes(criteria).await?;
         let change = Arc::clone(change);
         // Arguments may be large.
         let rules = tokio::task::spawn_blocking(move || suggest_rules(&change, &history)).await;
@@ -79,8 +78,12 @@ impl StandingRules {
                 .is_ok_and(|decision| decision.intended_verdict() == Verdict::Review)
     }
 
-    /// Reads the newest of these changes, and returns whether they are all.
-    pub(crate) async fn read_changes(&self, criteria: ChangeCriteria) -> Result<(Vec<Arc<Change>>, bool), McpError> {
+    /// Reads the newest of these changes of the last 30 days, and returns whether they are all.
+    pub(crate) async fn read_recent_changes(
+        &self,
+        criteria: ChangeCriteria,
+    ) -> Result<(Vec<Arc<Change>>, bool), McpError> {
+        let criteria = ChangeCriteria { since: self.now().checked_sub(HISTORY).ok(), ..criteria };
         let (mut history, mut before) = (Vec::new(), None);
         loop {
             let query = ListQuery { criteria: criteria.clone(), before, limit: PAGE_SIZE, ..ListQuery::default() };
