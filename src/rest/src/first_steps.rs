@@ -92,7 +92,7 @@ pub async fn get(
 /// Returns `true` if somebody may have decided on changes in this state. Plans have steps that the policy allows, and changes
 /// may be rejected because they expire.
 const fn can_be_decided(state: ChangeState) -> bool {
-    !matches!(state, ChangeState::Pending | ChangeState::Stale | ChangeState::Expired | ChangeState::Withdrawn)
+    !state.awaits_decision() && !matches!(state, ChangeState::Expired | ChangeState::Withdrawn)
 }
 
 /// Proposes a test change.
@@ -112,7 +112,7 @@ pub async fn propose_test_change(
     let by_test_agent = ChangeFilter { principals: vec![TEST_AGENT.to_owned()], ..ChangeFilter::default() };
     let newest = changes.list(by_test_agent, 1, None).await?.items.pop();
     let change = match newest {
-        Some(newest) if matches!(newest.state, ChangeState::Pending | ChangeState::Stale) => newest,
+        Some(newest) if newest.state.awaits_decision() => newest,
         newest => {
             let directory = RouteDirectory(Arc::clone(standing_rules.routes()));
             let proposal = prepare_proposal(&directory, reloader.config().changes.expire_after);

@@ -47,7 +47,7 @@ impl StepState {
     /// Returns `true` if the step has not begun to run, so that it is withdrawn if its plan stops.
     #[must_use]
     pub const fn can_be_withdrawn(&self) -> bool {
-        matches!(self.state, ChangeState::Pending | ChangeState::Stale | ChangeState::Approved)
+        self.state.awaits_decision() || matches!(self.state, ChangeState::Approved)
     }
 }
 
