@@ -1,5 +1,5 @@
-//! Edits `mcpServers` and ([`rules`]) the rules of the policy in the text of a configuration file, so that everything else stays as it is written: comments,
-//! order, quotes and line breaks.
+//! Edits `mcpServers` and the rules of the policy ([`rules`]) in the text of a configuration file, so that everything else
+//! stays as it is written: comments, order, quotes and line breaks.
 //!
 //! The lines that a server or one of its keys occupies are found by the positions that the parser reports. The result
 //! is parsed again and must have exactly the intended values; otherwise the edit is refused, and the caller gets the
@@ -101,7 +101,7 @@ pub fn to_yaml(name: &str, settings: &[KeyValue]) -> String {
     text
 }
 
-/// Sets a key of a server, which keeps its place if the server has it.
+/// Sets a key of a map, which keeps its place if the map has it.
 pub fn set_key(settings: &mut Vec<KeyValue>, key: &str, node: Node) {
     match settings.iter_mut().find(|setting| setting.key == key) {
         Some(setting) => setting.value.node = node,

@@ -196,6 +196,7 @@ fn quoted_len(text: &str) -> usize {
 /// Converts the settings of any client to those of the configuration file.
 fn read_server(name: &str, entries: &[KeyValue]) -> PastedServer {
     let mut server = PastedServer { name: name.to_owned(), settings: Vec::new(), notes: Vec::new() };
+    let PastedServer { settings, notes, .. } = &mut server;
     let mut left_out = Vec::new();
     for KeyValue { key, value, .. } in entries {
         let node = &value.node;
@@ -203,61 +204,50 @@ fn read_server(name: &str, entries: &[KeyValue]) -> PastedServer {
             ("name" | "description" | "display_name" | "$schema", _) | ("disabled", Node::Bool(false)) => {}
             ("type" | "transport", Node::Text(kind)) if kind.eq_ignore_ascii_case("stdio") => {}
             ("type", Node::Text(kind)) if matches!(kind.as_str(), "streamableHttp" | "streamable_http") => {
-                set_key(&mut server.settings, "type", Node::Text("streamable-http".to_owned()));
+                set_key(settings, "type", Node::Text("streamable-http".to_owned()));
             }
             ("enabled", Node::Bool(enabled)) => {
                 if !enabled {
-                    set_key(&mut server.settings, "disabled", Node::Bool(true));
+                    set_key(settings, "disabled", Node::Bool(true));
                 }
             }
             ("autoApprove" | "alwaysAllow" | "trust", _) => {
-                server.notes.push(format!("{key} is left out: the policy decides what runs without review"));
+                notes.push(format!("{key} is left out: the policy decides what runs without review"));
             }
             // Clients count it in milliseconds or in seconds.
             ("timeout", Node::Int(_) | Node::Float(_)) => left_out.push(key.as_str()),
-            ("cmd", _) => set_key(&mut server.settings, "command", as_texts(node)),
-            ("uri", _) => set_key(&mut server.settings, "url", as_texts(node)),
+            ("cmd", _) => set_key(settings, "command", as_texts(node)),
+            ("uri", _) => set_key(settings, "url", as_texts(node)),
             ("env" | "envs", Node::Map(variables)) => {
-                variables
-                    .iter()
-                    .for_each(|entry| set_below(&mut server.settings, "env", &entry.key, as_texts(&entry.value.node)));
+                variables.iter().for_each(|entry| set_below(settings, "env", &entry.key, as_texts(&entry.value.node)));
             }
             ("env_keys" | "env_vars", Node::List(names)) => {
                 for name in names.iter().filter_map(|item| item.node.as_text()) {
-                    set_below(&mut server.settings, "env", name, Node::Text(format!("${{{name}}}")));
+                    set_below(settings, "env", name, Node::Text(format!("${{{name}}}")));
                 }
             }
             ("headers" | "http_headers" | "requestHeaders", Node::Map(headers)) => {
-                headers.iter().for_each(|entry| {
-                    set_below(&mut server.settings, "headers", &entry.key, as_texts(&entry.value.node))
-                });
+                headers
+                    .iter()
+                    .for_each(|entry| set_below(settings, "headers", &entry.key, as_texts(&entry.value.node)));
             }
             ("env_http_headers", Node::Map(headers)) => {
                 for (header, variable) in headers.iter().filter_map(|e| Some((&e.key, e.value.node.as_text()?))) {
-                    set_below(&mut server.settings, "headers", header, Node::Text(format!("${{{variable}}}")));
+                    set_below(settings, "headers", header, Node::Text(format!("${{{variable}}}")));
                 }
             }
             ("bearer_token_env_var", Node::Text(variable)) => {
-                set_below(
-                    &mut server.settings,
-                    "headers",
-                    "Authorization",
-                    Node::Text(format!("Bearer ${{{variable}}}")),
-                );
+                set_below(settings, "headers", "Authorization", Node::Text(format!("Bearer ${{{variable}}}")));
             }
-            ("includeTools" | "enabled_tools", Node::List(_)) => {
-                set_below(&mut server.settings, "tools", "allow", node.clone())
-            }
-            ("excludeTools" | "disabled_tools", Node::List(_)) => {
-                set_below(&mut server.settings, "tools", "deny", node.clone())
-            }
-            (known, _) if KEYS.contains(&known) => set_key(&mut server.settings, known, as_texts(node)),
+            ("includeTools" | "enabled_tools", Node::List(_)) => set_below(settings, "tools", "allow", node.clone()),
+            ("excludeTools" | "disabled_tools", Node::List(_)) => set_below(settings, "tools", "deny", node.clone()),
+            (known, _) if KEYS.contains(&known) => set_key(settings, known, as_texts(node)),
             (other, _) => left_out.push(other),
         }
     }
     if !left_out.is_empty() {
         let names: Vec<String> = left_out.iter().take(10).map(|key| quoted(key)).collect();
-        server.notes.push(format!("left out, because the gateway does not know it: {}", names.join(", ")));
+        notes.push(format!("left out, because the gateway does not know it: {}", names.join(", ")));
     }
     server
 }

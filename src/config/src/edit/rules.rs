@@ -1,12 +1,14 @@
 //! Edits `policy.rules` in the text of a configuration file. Each rule keeps its lines and the comments above them, unless its
 //! own keys change.
 
+use std::collections::BTreeSet;
+
 use super::{
     EditError,
     blocks::{Block, LineRange, Lines, NotEditable, content_end},
     check_visible, entries_of,
     format::{format_flow, line_break},
-    without_mark,
+    set_key, without_mark,
 };
 use crate::tree::{self, KeyValue, LocatedNode, Node};
 
@@ -83,17 +85,13 @@ fn items_of(root: &Node) -> &[LocatedNode] {
 
 /// Returns the rules that the file is to have.
 fn intended_rules(old: &[LocatedNode], entries: &[RuleEntry]) -> Result<Vec<Node>, EditError> {
-    let missing = || EditError::NoSuchRule;
-    let kept: Vec<usize> = entries
-        .iter()
-        .filter_map(|entry| if let RuleEntry::Kept(index) = entry { Some(*index) } else { None })
-        .collect();
-    if kept.iter().enumerate().any(|(position, index)| kept.iter().skip(position + 1).any(|other| other == index)) {
-        return Err(missing());
-    }
+    let mut kept = BTreeSet::new();
     let node = |entry: &RuleEntry| match entry {
-        RuleEntry::Kept(index) => old.get(*index).map(|item| item.node.clone()).ok_or_else(missing),
-        RuleEntry::Written { replaces: Some(index), .. } if *index >= old.len() => Err(missing()),
+        RuleEntry::Kept(index) if kept.insert(*index) => {
+            old.get(*index).map(|item| item.node.clone()).ok_or(EditError::NoSuchRule)
+        }
+        RuleEntry::Kept(_) => Err(EditError::NoSuchRule),
+        RuleEntry::Written { replaces: Some(index), .. } if *index >= old.len() => Err(EditError::NoSuchRule),
         RuleEntry::Written { settings, .. } => Ok(Node::Map(settings.clone())),
     };
     entries.iter().map(node).collect()
@@ -109,14 +107,8 @@ fn with_rules(root: &Node, rules: &[Node]) -> Result<Node, NotEditable> {
         _ => return Err(NotEditable::new("it does not consist of keys and values")),
     };
     let mut policy = find(&entries, POLICY).map_or(&[][..], |(_, policy)| entries_of(&policy.value.node)).to_vec();
-    match policy.iter_mut().find(|entry| entry.key == RULES) {
-        Some(entry) => entry.value.node = list,
-        None => policy.push(KeyValue::new(RULES, list)),
-    }
-    match entries.iter_mut().find(|entry| entry.key == POLICY) {
-        Some(entry) => entry.value.node = Node::Map(policy),
-        None => entries.push(KeyValue::new(POLICY, Node::Map(policy))),
-    }
+    set_key(&mut policy, RULES, list);
+    set_key(&mut entries, POLICY, Node::Map(policy));
     Ok(Node::Map(entries))
 }
 
