@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     error::quoted,
     reader::{MapList, Reader, fields::Fields},
-    terms,
+    terms::{self, FormattedSetting},
     tree::Node,
     values::{ValueError, boolean, read_visible_text, variant},
 };
@@ -72,7 +72,7 @@ pub(super) fn read(r: &mut Reader, review: &Arc<Terms>, groups: &Groups) -> Vec<
     rules.into_iter().enumerate().map(with_identity).collect()
 }
 
-/// Returns what a rule is counted under. An unnamed rule keeps its counts while it says the same, wherever it stands.
+/// Returns the key of a rule's counts. An unnamed rule keeps its counts while it says the same, wherever it stands.
 fn identity(rule: &Rule, number: usize, review: &Terms) -> Arc<str> {
     if is_named(rule, number) {
         return format!("rule {}", rule.label).into();
@@ -174,17 +174,21 @@ pub(super) fn show(rules: &[Rule], review: &Terms) -> String {
 
 /// Formats each rule as it would be written in the file.
 pub(super) fn format_each(rules: &[Rule], review: &Terms) -> Vec<String> {
-    let format = |(index, rule)| format!("{{ {} }}", format_settings(rule, index + 1, review).join(", "));
+    let format = |(index, rule)| {
+        let settings = format_settings(rule, index + 1, review).into_iter();
+        let settings: Vec<String> = settings.map(|(key, value)| format!("{key}: {value}")).collect();
+        format!("{{ {} }}", settings.join(", "))
+    };
     rules.iter().enumerate().map(format).collect()
 }
 
 /// Formats the keys of the rule with this number and their values, as they would be written in the file.
-pub(super) fn format_settings(rule: &Rule, number: usize, review: &Terms) -> Vec<String> {
+pub(super) fn format_settings(rule: &Rule, number: usize, review: &Terms) -> Vec<FormattedSetting> {
     let text = |text: &str| serde_json::Value::from(text).to_string();
     let list = |globs: &Globs| serde_json::Value::from(globs.patterns()).to_string();
     let mut parts = Vec::new();
     if is_named(rule, number) {
-        parts.push(format!("name: {}", text(&rule.label)));
+        parts.push(("name", text(&rule.label)));
     }
     for (key, globs) in [
         ("tools", &rule.tools),
@@ -195,27 +199,27 @@ pub(super) fn format_settings(rule: &Rule, number: usize, review: &Terms) -> Vec
         ("principals", &rule.principals),
     ] {
         if !globs.is_empty() {
-            parts.push(format!("{key}: {}", list(globs)));
+            parts.push((key, list(globs)));
         }
     }
     if !rule.roles.is_empty() {
         let roles: Vec<&str> = rule.roles.iter().map(|role| role.as_str()).collect();
-        parts.push(format!("roles: [{}]", roles.join(", ")));
+        parts.push(("roles", format!("[{}]", roles.join(", "))));
     }
     let AnnotationsMatch { read_only_hint, destructive_hint, idempotent_hint, open_world_hint } = rule.annotations;
     let hints = [read_only_hint, destructive_hint, idempotent_hint, open_world_hint];
     let hints = ANNOTATION_KEYS.iter().zip(hints).filter_map(|(key, hint)| Some(format!("{key}: {}", hint?)));
     let hints: Vec<String> = hints.collect();
     if !hints.is_empty() {
-        parts.push(format!("annotations: {{ {} }}", hints.join(", ")));
+        parts.push(("annotations", format!("{{ {} }}", hints.join(", "))));
     }
     if let Some(when) = &rule.when {
-        parts.push(format!("when: {}", text(when.source())));
+        parts.push(("when", text(when.source())));
     }
-    parts.push(format!("then: {}", rule.then.as_str()));
+    parts.push(("then", rule.then.as_str().to_owned()));
     parts.extend(terms::format_differences(&rule.terms, review));
     if let Some(reason) = &rule.reason {
-        parts.push(format!("reason: {}", text(reason)));
+        parts.push(("reason", text(reason)));
     }
     parts
 }

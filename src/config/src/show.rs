@@ -46,10 +46,8 @@ pub fn rule_lines(config: &Config) -> String {
 
 /// Returns the keys of the rule with this number and their values as YAML, as they would be written in the file.
 #[must_use]
-pub fn rule_settings(rule: &Rule, number: usize, review: &Terms) -> Vec<(String, String)> {
-    let settings = rules::format_settings(rule, number, review).into_iter();
-    let split = |setting: String| setting.split_once(": ").map(|(key, value)| (key.to_owned(), value.to_owned()));
-    settings.filter_map(split).collect()
+pub fn rule_settings(rule: &Rule, number: usize, review: &Terms) -> Vec<(&'static str, String)> {
+    rules::format_settings(rule, number, review)
 }
 
 /// Formats the groups of a configuration for a listing.

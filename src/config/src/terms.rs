@@ -207,13 +207,21 @@ fn list_groups(groups: &Groups) -> String {
     }
 }
 
+/// A key with its value as YAML, as it would be written in the file.
+pub(super) type FormattedSetting = (&'static str, String);
+
 /// Formats the terms that differ from those of `policy.review`.
-pub(super) fn format_differences(terms: &Terms, review: &Terms) -> Vec<String> {
-    fn part<T: PartialEq + 'static>(key: &str, kind: Kind<T>, ours: &T, default: &T) -> Option<String> {
-        (ours != default).then(|| format!("{key}: {}", kind.show(ours)))
+pub(super) fn format_differences(terms: &Terms, review: &Terms) -> Vec<FormattedSetting> {
+    fn part<T: PartialEq + 'static>(
+        key: &'static str,
+        kind: Kind<T>,
+        ours: &T,
+        default: &T,
+    ) -> Option<FormattedSetting> {
+        (ours != default).then(|| (key, kind.show(ours)))
     }
     let parts = [
-        (terms.reviewers != review.reviewers).then(|| format!("reviewers: {}", yaml_list(&terms.reviewers))),
+        (terms.reviewers != review.reviewers).then(|| ("reviewers", yaml_list(&terms.reviewers))),
         part("quorum", count(QUORUM_RANGE), &terms.quorum, &review.quorum),
         part("expire_after", seconds(EXPIRE_AFTER_RANGE).or_null(), &terms.expire_after, &review.expire_after),
         part("on_expiry", variant(), &terms.on_expiry, &review.on_expiry),

@@ -34,7 +34,7 @@ impl From<VerdictTotals> for DecisionCounts {
 /// A key of a rule with its value as YAML.
 #[derive(Serialize, ToSchema)]
 struct RuleSetting {
-    key: String,
+    key: &'static str,
     value: String,
 }
 
@@ -117,7 +117,7 @@ fn policy_in_force(policy: &Policy, table: &RouteTable, totals: &BTreeMap<String
         then: rule.then,
         settings: rule_settings(rule, index + 1, review)
             .into_iter()
-            .filter(|(key, _)| !matches!(key.as_str(), "name" | "then"))
+            .filter(|(key, _)| !matches!(*key, "name" | "then"))
             .map(|(key, value)| RuleSetting { key, value })
             .collect(),
         decided: decided(&rule.identity),
