@@ -3,7 +3,7 @@
 //! A [`Submission`] checks the sender, then the id in the path, and then the body, so that errors reveal nothing to a
 //! caller without a credential.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use actix_web::{
     FromRequest, HttpMessage as _, HttpRequest,
@@ -67,8 +67,7 @@ impl<B: Body> FromRequest for Submission<B> {
         Box::pin(async move {
             let (principal, path_parameter, access) = admitted?;
             let payload = payload.map_err(|error| Problem::new(ErrorKind::InvalidRequest, error.to_string()))?;
-            let http = &access.http;
-            let body = read_json(B::max_bytes(http), &request, payload, http.request_timeout).await?;
+            let body = read_json(B::max_bytes(&access.http), &request, payload).await?;
             Ok(Self { principal, path_parameter, body })
         })
     }
@@ -79,7 +78,7 @@ impl<B: Body> FromRequest for Submission<B> {
 #[derive(Clone, Copy)]
 pub struct RequestDeadline(pub Instant);
 
-/// Reads and checks a body of at most `max` bytes, within `timeout` and the [`RequestDeadline`].
+/// Reads and checks a body of at most `max` bytes.
 ///
 /// # Errors
 /// 415 for another media type (which also refuses cross-site forms), 413 `TOO_LARGE`, 408 `TIMEOUT`, 400 `PARSE_ERROR` for a body
@@ -88,12 +87,9 @@ pub async fn read_json<T: DeserializeOwned + Send + 'static>(
     max: usize,
     request: &HttpRequest,
     payload: web::Payload,
-    timeout: Duration,
 ) -> Result<T, Problem> {
     check_headers(max, request)?;
-    let end = Instant::now() + timeout;
-    let end = request.extensions().get::<RequestDeadline>().map_or(end, |deadline| end.min(deadline.0));
-    let body = tokio::time::timeout_at(end, read(max, payload)).await.map_err(|_| Problem::request_timeout())??;
+    let body = read(max, request, payload).await?;
     offload(body.len(), move || parse(&body)).await?
 }
 
@@ -101,8 +97,12 @@ pub async fn read_json<T: DeserializeOwned + Send + 'static>(
 ///
 /// # Errors
 /// 413 `TOO_LARGE`, 408 `TIMEOUT`.
-pub async fn read_form(max: usize, payload: web::Payload, timeout: Duration) -> Result<Vec<(String, String)>, Problem> {
-    let body = tokio::time::timeout(timeout, read(max, payload)).await.map_err(|_| Problem::request_timeout())??;
+pub async fn read_form(
+    max: usize,
+    request: &HttpRequest,
+    payload: web::Payload,
+) -> Result<Vec<(String, String)>, Problem> {
+    let body = read(max, request, payload).await?;
     Ok(url::form_urlencoded::parse(&body).into_owned().collect())
 }
 
@@ -127,7 +127,14 @@ fn too_large(max: usize) -> Problem {
     Problem::new(ErrorKind::TooLarge, format!("the body is larger than {max} bytes"))
 }
 
-async fn read(max: usize, mut payload: web::Payload) -> Result<Vec<u8>, Problem> {
+async fn read(max: usize, request: &HttpRequest, payload: web::Payload) -> Result<Vec<u8>, Problem> {
+    // Every route has a deadline.
+    let deadline = request.extensions().get::<RequestDeadline>().map_or_else(Instant::now, |deadline| deadline.0);
+    let read = tokio::time::timeout_at(deadline, read_chunks(max, payload)).await;
+    read.map_err(|_| Problem::request_timeout())?
+}
+
+async fn read_chunks(max: usize, mut payload: web::Payload) -> Result<Vec<u8>, Problem> {
     let mut body = Vec::new();
     while let Some(chunk) = payload.next().await {
         let chunk =

@@ -139,8 +139,12 @@ struct LogoutForm {
 #[utoipa::path(post, path = "/api/sign-in/back-channel-logout", operation_id = "backChannelLogout", security(()),
     request_body(content = LogoutForm, content_type = "application/x-www-form-urlencoded"), responses(
     (status = 200, description = "The sign-ins have ended."), (status = 400), (status = 408), (status = 413), (status = 503)))]
-pub async fn back_channel_logout(payload: web::Payload, data: web::Data<SignInData>) -> Result<HttpResponse, Problem> {
-    let form = body::read_form(body::MAX_BODY_BYTES, payload, data.request_timeout).await?;
+pub async fn back_channel_logout(
+    request: HttpRequest,
+    payload: web::Payload,
+    data: web::Data<SignInData>,
+) -> Result<HttpResponse, Problem> {
+    let form = body::read_form(body::MAX_BODY_BYTES, &request, payload).await?;
     let mut tokens = form.iter().filter(|(name, _)| name == "logout_token");
     let (Some((_, token)), None) = (tokens.next(), tokens.next()) else {
         return Err(Problem::from(McpError::new(ErrorKind::InvalidRequest, "the form must have one logout_token")));

@@ -1,6 +1,6 @@
 //! The data that the endpoints of accounts, keys and absences share.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use countersign_auth::{ProviderSignIns, attempts::FailedAttempts, stored_credentials::StoredCredentials};
 use countersign_domain::policy::Reviewers;
@@ -13,5 +13,4 @@ pub struct SignInData {
     pub provider_sign_ins: Arc<ProviderSignIns>,
     pub attempts: FailedAttempts,
     pub reviewers: Arc<Reviewers>,
-    pub request_timeout: Duration,
 }

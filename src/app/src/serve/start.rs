@@ -274,7 +274,6 @@ pub async fn start(
             provider_sign_ins: Arc::clone(&provider_sign_ins),
             attempts: FailedAttempts::default(),
             reviewers,
-            request_timeout: config.transports.http.request_timeout,
         }),
         server_accounts: web::Data::from(server_accounts as Arc<dyn ServerAccounts>),
         feed: web::Data::new(FeedAccess {

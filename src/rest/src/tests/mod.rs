@@ -251,7 +251,6 @@ impl Endpoints {
                 provider_sign_ins: Arc::new(ProviderSignIns::new(OidcClient::new(&config, None), Arc::clone(&stored))),
                 attempts: FailedAttempts::default(),
                 reviewers: people,
-                request_timeout: config.transports.http.request_timeout,
             }),
             server_accounts: web::Data::from(Arc::<server_accounts::FakeAccounts>::default() as Arc<dyn ServerAccounts>),
             feed: web::Data::new(FeedAccess {
