@@ -43,6 +43,12 @@ pub struct SyntaxError {
     pub column: u64,
 }
 
+/// Converts the members of a JSON object.
+#[must_use]
+pub fn entries_from_json(members: &serde_json::Map<String, serde_json::Value>) -> Vec<KeyValue> {
+    members.iter().map(|(key, value)| KeyValue::new(key, Node::from_json(value))).collect()
+}
+
 impl Node {
     /// Returns a description of the value's type for messages.
     #[must_use]
@@ -103,10 +109,7 @@ impl Node {
             },
             Value::String(text) => Self::Text(text.clone()),
             Value::Array(items) => Self::List(items.iter().map(|item| Self::from_json(item).without_place()).collect()),
-            Value::Object(members) => {
-                let entry = |(key, value): (&String, &Value)| KeyValue::new(key, Self::from_json(value));
-                Self::Map(members.iter().map(entry).collect())
-            }
+            Value::Object(members) => Self::Map(entries_from_json(members)),
         }
     }
 

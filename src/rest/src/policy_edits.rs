@@ -10,21 +10,21 @@ use utoipa::ToSchema;
 use super::{
     Caller, Problem,
     body::{Body, Submission},
-    edit_rights::{check_may_edit, check_role, may_edit, to_problem},
+    file_edits::{FileState, check_may_edit, check_role, edit_file, to_problem},
     json_ok,
     rules::ChangeLink,
 };
 use countersign_config::{
     HttpConfig,
     edit::rules::{RuleEntry, rules_in},
-    tree::{KeyValue, Node},
+    tree::{Node, entries_from_json},
 };
 use countersign_domain::policy::Verdict;
 use countersign_protocol::ErrorKind;
 use countersign_reload::{
     Reloader,
     policy_edits::RuleList,
-    server_edits::{EditSummary, EditingState, FileChange as _},
+    server_edits::{EditSummary, FileChange as _},
 };
 use countersign_rulings::{
     dry_run::{Difference, DryRun, DryVerdict},
@@ -42,14 +42,8 @@ const MAX_DIFFERENCES: usize = 100;
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct PolicyFile {
-    editing: EditingState,
-    /// `true` if the caller may edit the rules here.
-    may_edit: bool,
-    #[schema(required)]
-    file: Option<String>,
-    /// The version of the file, which an edit names.
-    #[schema(required)]
-    version: Option<String>,
+    #[serde(flatten)]
+    state: FileState,
     /// The keys of each rule, in order, including disabled rules.
     #[schema(value_type = Vec<Object>)]
     rules: Vec<Value>,
@@ -63,19 +57,10 @@ pub async fn file(
     request: HttpRequest,
     reloader: web::Data<Reloader>,
 ) -> Result<HttpResponse, Problem> {
-    let editing = reloader.editing();
-    let read = match editing {
-        EditingState::NoFile => None,
-        _ => Some(reloader.read_file().await.map_err(to_problem)?),
-    };
-    let rules = read.as_ref().and_then(|file| rules_in(file.text()).ok()).unwrap_or_default();
-    Ok(json_ok(&PolicyFile {
-        editing,
-        may_edit: editing == EditingState::On && may_edit(&caller.principal, &request, &reloader),
-        file: reloader.file().map(|file| file.display().to_string()),
-        version: read.as_ref().map(countersign_reload::config_file::ConfigFile::version),
-        rules: rules.into_iter().map(|settings| Node::Map(settings).to_json()).collect(),
-    }))
+    let (state, read) = FileState::read(&caller.principal, &request, &reloader).await?;
+    let rules = read.and_then(|file| rules_in(file.text()).ok()).unwrap_or_default();
+    let rules = rules.into_iter().map(|settings| Node::Map(settings).to_json()).collect();
+    Ok(json_ok(&PolicyFile { state, rules }))
 }
 
 /// A rule of the list that is to stand in the file: the present one at the index `kept`, or one with the keys `settings`, in
@@ -94,8 +79,7 @@ impl SubmittedRule {
         match self {
             Self { kept: Some(index), replaces: None, settings: None } => Some(RuleEntry::Kept(index)),
             Self { kept: None, replaces, settings: Some(settings) } => {
-                let setting = |(key, value): (&String, &Value)| KeyValue::new(key, Node::from_json(value));
-                Some(RuleEntry::Written { replaces, settings: settings.iter().map(setting).collect() })
+                Some(RuleEntry::Written { replaces, settings: entries_from_json(&settings) })
             }
             _ => None,
         }
@@ -219,11 +203,6 @@ pub async fn replace(
         return Ok(json_ok(&PolicyEditResult { summary, yaml, dry_run: Some(dry_run.into()) }));
     }
     check_may_edit(&principal, &request, &reloader)?;
-    let (editing, by) = (web::Data::clone(&reloader), principal.name.clone());
-    // The edit runs in its own task, so that a client that disconnects cannot interrupt it half-way.
-    let edited = actix_web::rt::spawn(async move { editing.edit_file(&list, &version, &by).await }).await;
-    let summary = edited
-        .map_err(|_| Problem::new(ErrorKind::Internal, "the edit was not carried out"))?
-        .map_err(|error| with_yaml(to_problem(error)))?;
+    let summary = edit_file(&reloader, list, version, principal.name.clone()).await.map_err(with_yaml)?;
     Ok(json_ok(&PolicyEditResult { summary, yaml, dry_run: None }))
 }

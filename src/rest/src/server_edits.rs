@@ -14,7 +14,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::{
     Caller, Problem, Query,
     body::{Body, Submission},
-    edit_rights::{check_may_edit, check_role, is_at_machine, may_edit, to_problem},
+    file_edits::{FileState, check_may_edit, check_role, edit_file, is_at_machine, to_problem},
     json_ok, path_name,
     server_settings::{is_disabled, is_enabled, read_form, with_old_secrets},
     server_trials::{ServerTrials, has_same_target},
@@ -34,7 +34,7 @@ use countersign_protocol::ErrorKind;
 use countersign_reload::{
     ConfigSource, Reloader,
     config_file::{ConfigFile, FileError},
-    server_edits::{EditSummary, EditingState, ServerChanges},
+    server_edits::{EditSummary, ServerChanges},
 };
 
 /// Maximum size in bytes of a body with servers.
@@ -45,16 +45,10 @@ const MAX_EDIT_BYTES: usize = MAX_PASTE_BYTES + 4096;
 #[serde(rename_all = "camelCase")]
 #[schema(as = ServerFile)]
 struct FileView {
-    editing: EditingState,
-    /// `true` if the caller may edit servers here.
-    may_edit: bool,
+    #[serde(flatten)]
+    state: FileState,
     /// `true` if the caller may try and save a server without anybody's consent.
     may_test: bool,
-    #[schema(required)]
-    file: Option<String>,
-    /// The version of the file, which an edit names.
-    #[schema(required)]
-    version: Option<String>,
     /// The servers as they are written in the file, including disabled ones. Viewers get only their names.
     servers: Vec<ConfiguredServer>,
 }
@@ -78,23 +72,11 @@ pub async fn file(
     request: HttpRequest,
     reloader: web::Data<Reloader>,
 ) -> Result<HttpResponse, Problem> {
-    let editing = reloader.editing();
-    let may_edit = editing == EditingState::On && may_edit(&caller.principal, &request, &reloader);
-    let read = match editing {
-        EditingState::NoFile => None,
-        // The page also shows what to write where it cannot be edited.
-        _ => Some(reloader.read_file().await.map_err(to_problem)?),
-    };
+    let (state, read) = FileState::read(&caller.principal, &request, &reloader).await?;
     let may_read = caller.principal.role.may_decide();
-    let servers = read.as_ref().map(|file| list_servers(file.text(), may_read)).unwrap_or_default();
-    Ok(json_ok(&FileView {
-        editing,
-        may_edit,
-        may_test: may_edit && is_at_machine(&request, &reloader),
-        file: reloader.file().map(|file| file.display().to_string()),
-        version: read.as_ref().map(ConfigFile::version),
-        servers,
-    }))
+    let servers = read.map(|file| list_servers(file.text(), may_read)).unwrap_or_default();
+    let may_test = state.may_edit && is_at_machine(&request, &reloader);
+    Ok(json_ok(&FileView { state, may_test, servers }))
 }
 
 fn list_servers(text: &str, with_settings: bool) -> Vec<ConfiguredServer> {
@@ -329,13 +311,8 @@ impl Draft {
             summary
         } else {
             check_may_edit(principal, request, reloader)?;
-            let (editing, changes) = (web::Data::clone(reloader), self.changes);
-            let (version, by) = (version.to_owned(), principal.name.clone());
-            // The edit runs in its own task, so that a client that disconnects cannot interrupt it half-way.
-            let edited = actix_web::rt::spawn(async move { editing.edit_file(&changes, &version, &by).await }).await;
-            edited
-                .map_err(|_| Problem::new(ErrorKind::Internal, "the edit was not carried out"))?
-                .map_err(|error| with_yaml(to_problem(error)))?
+            let by = principal.name.clone();
+            edit_file(reloader, self.changes, version.to_owned(), by).await.map_err(with_yaml)?
         };
         Ok(json_ok(&EditResult {
             summary,

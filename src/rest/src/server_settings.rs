@@ -11,14 +11,13 @@ use countersign_config::{
         hidden::{hide_secrets, restore_secrets},
         references::{replace_secrets, variables_in},
     },
-    tree::{KeyValue, Node},
+    tree::{KeyValue, Node, entries_from_json},
 };
 use countersign_protocol::ErrorKind;
 
 /// Returns the settings of a form, with references in place of new secrets. Those of the file are still hidden.
 pub(super) fn read_form(name: &str, settings: &serde_json::Map<String, Value>, text: &str) -> Vec<KeyValue> {
-    let entry = |(key, value): (&String, &Value)| KeyValue::new(key, Node::from_json(value));
-    let mut settings: Vec<KeyValue> = settings.iter().map(entry).collect();
+    let mut settings = entries_from_json(settings);
     replace_secrets(name, &mut settings, &variables_in(text));
     settings
 }

@@ -20,7 +20,7 @@ use utoipa::ToSchema;
 use super::{
     Caller, Problem,
     body::{Body, Submission},
-    edit_rights::{check_may_edit, is_at_machine, to_problem},
+    file_edits::{check_may_edit, edit_file, is_at_machine, to_problem},
     json_ok,
     server_settings::{is_enabled, read_form, with_old_secrets},
 };
@@ -446,14 +446,7 @@ async fn run(
                 problem
             };
             record(reloader, "server_edit_accepted", by, id, trials).await.map_err(not_made)?;
-            let (editing, requester) = (web::Data::clone(reloader), trial.by);
-            // The edit runs in its own task, so that a client that disconnects cannot interrupt it half-way.
-            let edited =
-                actix_web::rt::spawn(async move { editing.edit_file(&*changes, &version, &requester).await }).await;
-            edited
-                .map_err(|_| Problem::new(ErrorKind::Internal, "the edit was not carried out"))
-                .and_then(|edited| edited.map_err(to_problem))
-                .map_err(not_made)?;
+            edit_file(reloader, Arc::unwrap_or_clone(changes), version, trial.by).await.map_err(not_made)?;
             trials.finish(id, None, None);
             return Ok(());
         }

@@ -1,6 +1,8 @@
-//! Checks who may edit the configuration file on the dashboard, and names the problem of an edit that was not made.
+//! Edits of the configuration file on the dashboard: who may make them, what a page sees of the file, and the edit itself.
 
-use actix_web::HttpRequest;
+use actix_web::{HttpRequest, web};
+use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::Problem;
 use countersign_auth::codes::local_reviewer;
@@ -10,11 +12,62 @@ use countersign_http::connections::Connection;
 use countersign_protocol::ErrorKind;
 use countersign_reload::{
     Reloader,
-    config_file::FileError,
-    server_edits::{EditingState, ServerEditError},
+    config_file::{ConfigFile, FileError},
+    server_edits::{EditSummary, EditingState, FileChange, ServerEditError},
 };
 
-/// Checks that servers are edited here, and that the principal may do it.
+/// The configuration file, as a page with a part of it shows it.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct FileState {
+    editing: EditingState,
+    /// `true` if the caller may edit the file here.
+    pub may_edit: bool,
+    #[schema(required)]
+    file: Option<String>,
+    /// The version of the file, which an edit names.
+    #[schema(required)]
+    version: Option<String>,
+}
+
+impl FileState {
+    /// Reads the file, if there is one. Pages also show what to write where it cannot be edited.
+    pub(super) async fn read(
+        principal: &Principal,
+        request: &HttpRequest,
+        reloader: &Reloader,
+    ) -> Result<(Self, Option<ConfigFile>), Problem> {
+        let editing = reloader.editing();
+        let read = match editing {
+            EditingState::NoFile => None,
+            _ => Some(reloader.read_file().await.map_err(to_problem)?),
+        };
+        let state = Self {
+            editing,
+            may_edit: editing == EditingState::On && may_edit(principal, request, reloader),
+            file: reloader.file().map(|file| file.display().to_string()),
+            version: read.as_ref().map(ConfigFile::version),
+        };
+        Ok((state, read))
+    }
+}
+
+/// Edits the file in a task of its own, so that a client that disconnects cannot interrupt it half-way.
+///
+/// # Errors
+/// Those of [`Reloader::edit_file`].
+pub(super) async fn edit_file(
+    reloader: &web::Data<Reloader>,
+    changes: impl FileChange,
+    version: String,
+    by: String,
+) -> Result<EditSummary, Problem> {
+    let editing = web::Data::clone(reloader);
+    let edited = actix_web::rt::spawn(async move { editing.edit_file(&changes, &version, &by).await }).await;
+    edited.map_err(|_| Problem::new(ErrorKind::Internal, "the edit was not carried out"))?.map_err(to_problem)
+}
+
+/// Checks that the file is edited here, and that the principal may do it.
 ///
 /// # Errors
 /// `FORBIDDEN`
@@ -33,7 +86,7 @@ pub(super) fn check_may_edit(principal: &Principal, request: &HttpRequest, reloa
     check_role(principal, request, reloader)
 }
 
-/// Checks that the principal may edit servers where they are edited, and see elsewhere what to write.
+/// Checks that the principal may edit the file where it is edited, and see elsewhere what to write.
 pub(super) fn check_role(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> Result<(), Problem> {
     if may_edit(principal, request, reloader) {
         return Ok(());
@@ -43,7 +96,7 @@ pub(super) fn check_role(principal: &Principal, request: &HttpRequest, reloader:
 
 /// Returns `true` for an admin, and for the person of this machine who signed in with `countersign open`: whoever can do that owns
 /// the file.
-pub(super) fn may_edit(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> bool {
+fn may_edit(principal: &Principal, request: &HttpRequest, reloader: &Reloader) -> bool {
     let is_own_sign_in = || {
         principal.role == Role::Reviewer
             && principal.key_id.is_none()
