@@ -8,6 +8,7 @@ import { t } from '../core/locale.js';
 import { routeTo } from '../core/router.js';
 import { quote, visibleString } from '../core/text.js';
 import { openDialog } from './dialog.js';
+import { labelledField, yamlBlock } from './fileform.js';
 import { configLines } from './reload.js';
 import { verdictBadge } from './verdict.js';
 
@@ -16,15 +17,6 @@ const PATTERNS = ['tools', 'servers', 'principals', 'roles'];
 const TEXTS = ['name', 'when', 'reason'];
 const VERDICTS = ['review', 'allow', 'deny'];
 const MAX_SUMMARY = 120;
-
-let fieldNumber = 0;
-
-function field(label, control, hint) {
-  const id = `policy-field-${fieldNumber += 1}`;
-  control.id = id;
-  if (hint) control.setAttribute('aria-describedby', `${id}-hint`);
-  return h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: id }, label), control, hint && h('p', { class: 'quiet', id: `${id}-hint` }, hint));
-}
 
 /** Returns the patterns of a text. Commas within braces belong to a pattern. Pure. */
 export function patternsOf(text) {
@@ -124,10 +116,10 @@ export function openPolicyForm({ api, file, saved }) {
       return focusEntry(index);
     };
     fill(editor, h('fieldset', null, h('legend', null, entry ? t('policy.editRule', { number: index + 1 }) : t('policy.newRule')),
-      field(t('policy.field.name'), inputs.name), field(t('policy.field.tools'), inputs.tools, t('policy.field.toolsHint')),
-      field(t('policy.field.servers'), inputs.servers), field(t('policy.field.principals'), inputs.principals), field(t('policy.field.roles'), inputs.roles, t('policy.field.rolesHint')),
-      field(t('policy.field.when'), inputs.when, t('policy.field.whenHint')), field(t('policy.field.then'), then), field(t('policy.field.reason'), inputs.reason),
-      field(t('policy.field.more'), more, t('policy.field.moreHint'))));
+      labelledField(t('policy.field.name'), inputs.name), labelledField(t('policy.field.tools'), inputs.tools, t('policy.field.toolsHint')),
+      labelledField(t('policy.field.servers'), inputs.servers), labelledField(t('policy.field.principals'), inputs.principals), labelledField(t('policy.field.roles'), inputs.roles, t('policy.field.rolesHint')),
+      labelledField(t('policy.field.when'), inputs.when, t('policy.field.whenHint')), labelledField(t('policy.field.then'), then), labelledField(t('policy.field.reason'), inputs.reason),
+      labelledField(t('policy.field.more'), more, t('policy.field.moreHint'))));
     fill(foot, h('button', { type: 'button', onclick: () => {
       paint();
       focusEntry(index);
@@ -192,8 +184,6 @@ export function openPolicyForm({ api, file, saved }) {
   foot.querySelector('button.primary').focus();
   return dialog;
 }
-
-const yamlBlock = (yaml) => h('pre', { class: 'server-yaml', tabindex: '0', 'aria-label': t('policy.lines') }, h('code', null, quote(yaml, 20_000)));
 
 // Shows the recorded calls whose verdicts would differ.
 function dryRun({ compared, complete, differing, differences }) {

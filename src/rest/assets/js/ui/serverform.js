@@ -8,6 +8,7 @@ import { parts, t } from '../core/locale.js';
 import { fieldsOf, KINDS, settingsOf } from '../core/servertarget.js';
 import { quote, visibleString } from '../core/text.js';
 import { openDialog } from './dialog.js';
+import { labelledField, yamlBlock } from './fileform.js';
 import { configLines } from './reload.js';
 import { runTrial } from './trial.js';
 
@@ -27,15 +28,6 @@ const WHY_NOT = {
   shared_store: 'serverform.editShared',
   no_file: 'serverform.editNoFile',
 };
-
-let number = 0;
-
-function field(label, control, hint) {
-  const id = `server-field-${number += 1}`;
-  control.id = id;
-  if (hint) control.setAttribute('aria-describedby', `${id}-hint`);
-  return h('div', { class: 'edit-field' }, h('label', { class: 'edit-label', for: id }, label), control, hint && h('p', { class: 'quiet', id: `${id}-hint` }, hint));
-}
 
 /**
  * Opens the form. `file` is the answer of `api.serverFile()`, `server` the configured server to change, or null to add one.
@@ -66,10 +58,10 @@ export function openServerForm({ api, file, server = null, saved }) {
     args.placeholder = ARGUMENT_EXAMPLES[kind.value] ?? '';
     const isUrl = kind.value === 'url';
     fill(fields,
-      !isPaste && field(t(key), target),
-      isPaste && field(t('serverform.text'), text, t('serverform.textHint')),
-      !isPaste && !isUrl && field(t('serverform.arguments'), args, t('serverform.argumentsHint')),
-      !isPaste && field(t(isUrl ? 'serverform.headers' : 'serverform.variables'), pairs, t(isUrl ? 'serverform.headersHint' : 'serverform.variablesHint', { secret: '${NAME}' })));
+      !isPaste && labelledField(t(key), target),
+      isPaste && labelledField(t('serverform.text'), text, t('serverform.textHint')),
+      !isPaste && !isUrl && labelledField(t('serverform.arguments'), args, t('serverform.argumentsHint')),
+      !isPaste && labelledField(t(isUrl ? 'serverform.headers' : 'serverform.variables'), pairs, t(isUrl ? 'serverform.headersHint' : 'serverform.variablesHint', { secret: '${NAME}' })));
   };
 
   const complain = (problem) => {
@@ -176,7 +168,7 @@ export function openServerForm({ api, file, server = null, saved }) {
       if (given) showChange(given);
     } },
     !file.mayEdit && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('serverform.notEdited'))),
-    field(t('serverform.name'), name, server ? null : t('serverform.nameHint')), field(t('serverform.kind'), kind), fields, report, error, foot),
+    labelledField(t('serverform.name'), name, server ? null : t('serverform.nameHint')), labelledField(t('serverform.kind'), kind), fields, report, error, foot),
   });
   kind.addEventListener('change', () => {
     fill(report);
@@ -187,8 +179,6 @@ export function openServerForm({ api, file, server = null, saved }) {
   (server ? target : name).focus();
   return dialog;
 }
-
-const yamlBlock = (yaml) => h('pre', { class: 'server-yaml', tabindex: '0', 'aria-label': t('serverform.lines') }, h('code', null, yaml.trimEnd().split('\n').map((line) => [quote(line, Infinity), '\n'])));
 
 /** Asks before a server is removed, and shows the changed lines. */
 export async function openRemoval({ api, file, name, saved }) {

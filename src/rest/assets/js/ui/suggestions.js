@@ -26,14 +26,17 @@ export function suggestedRules(change, { suggestions, complete }, open) {
     h('ul', { class: 'plain-links' }, newest.map(({ id, state, summary, createdAt }) => h('li', null,
       h('a', { href: routeTo('history', id) }, quote(summary, 120)), ' ', stateBadge(state), ' ', h('span', { class: 'quiet' }, time(createdAt))))),
     count > newest.length && h('p', { class: 'quiet' }, t('suggestions.older', { count: count - newest.length })));
-  const item = ({ matching, approvals, matched, unmatched }, suggestion) => h('li', { class: 'card suggestion' },
-    h('p', { class: 'rule-words' }, ...parts(matching.length ? 'suggestions.effect' : 'suggestions.effectAny', {
-      tool: h('code', null, quote(subjectOf(change), 120)), agent: h('strong', null, quote(proposerName(change.proposer), 60)), conditions: conditionsText(matching),
-    }), ' ', h('span', { class: 'quiet' }, t('suggestions.approved', { count: approvals }))),
-    links(t('suggestions.matched', { count: matched.count }), matched),
-    links(t('suggestions.unmatched', { count: unmatched.count }), unmatched),
-    h('button', { type: 'button', class: 'small', onclick: () => open(suggestion) }, icon('rule'), t('suggestions.fillIn')));
+  const item = (suggestion) => {
+    const { matching, approvals, matched, unmatched } = suggestion;
+    return h('li', { class: 'card suggestion' },
+      h('p', { class: 'rule-words' }, ...parts(matching.length ? 'suggestions.effect' : 'suggestions.effectAny', {
+        tool: h('code', null, quote(subjectOf(change), 120)), agent: h('strong', null, quote(proposerName(change.proposer), 60)), conditions: conditionsText(matching),
+      }), ' ', h('span', { class: 'quiet' }, t('suggestions.approved', { count: approvals }))),
+      links(t('suggestions.matched', { count: matched.count }), matched),
+      links(t('suggestions.unmatched', { count: unmatched.count }), unmatched),
+      h('button', { type: 'button', class: 'small', onclick: () => open(suggestion) }, icon('rule'), t('suggestions.fillIn')));
+  };
   return section(t('suggestions.title'), t('suggestions.note'),
     h('p', { class: 'quiet' }, t('suggestions.help'), !complete && [' ', t('suggestions.incomplete')]),
-    h('ul', { class: 'suggestions' }, suggestions.map((suggestion) => item(suggestion, suggestion))));
+    h('ul', { class: 'suggestions' }, suggestions.map(item)));
 }

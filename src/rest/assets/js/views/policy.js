@@ -90,7 +90,7 @@ export class PolicyView {
       policy.mode === 'simulate' && h('p', { class: 'banner tone-amber' }, icon('alert'), h('span', null, t('policy.simulates'))),
       h('section', { class: 'policy-rules' }, h('h2', null, t('policy.rules')),
         policy.rules.length === 0 && h('p', { class: 'quiet' }, t('policy.noRules')),
-        h('ol', null, policy.rules.map((rule) => item(rule)), defaultItem(policy))),
+        h('ol', null, policy.rules.map(ruleItem), defaultItem(policy))),
       h('section', { class: 'policy-standing' }, h('h2', null, t('policy.standing')),
         active.length === 0 ? emptyState('rule', t('policy.noStanding'), t('policy.howStanding'))
           : h('ul', null, active.slice(0, MAX_STANDING).map((rule) => h('li', { class: 'card' }, h('p', null, h('code', null, quote(rule.tool, 120))), h('p', { class: 'rule-words' }, ...ruleSentence(rule)),
@@ -99,28 +99,28 @@ export class PolicyView {
   }
 }
 
-function item(rule) {
+function ruleItem(rule) {
   return h('li', { class: 'card policy-rule', data: { rule: rule.label } },
     h('div', { class: 'card-head' }, h('h3', null, verdictBadge(rule.then), ' ', quote(rule.label, 80))),
     rule.settings.length > 0 && h('dl', { class: 'policy-settings' }, rule.settings.map(({ key, value }) => h('div', null, h('dt', null, key), h('dd', null, h('code', null, quote(value, 400)))))),
-    decided(rule.decided), tools(rule.tools));
+    decisionCounts(rule.decided), coveredTools(rule.tools));
 }
 
 function defaultItem({ default: name, decided: counts, tools: covered }) {
   return h('li', { class: 'card policy-rule policy-default' },
     h('div', { class: 'card-head' }, h('h3', null, h('code', null, t('policy.default')), ' ', h('code', null, quote(name, 40)))),
-    h('p', { class: 'quiet' }, t(`policy.default.${name}`)), decided(counts), tools(covered));
+    h('p', { class: 'quiet' }, t(`policy.default.${name}`)), decisionCounts(counts), coveredTools(covered));
 }
 
-/** Shows the numbers of calls by verdict. */
-export function decided({ allowed, reviewed, denied }) {
+// Shows the numbers of calls by verdict.
+function decisionCounts({ allowed, reviewed, denied }) {
   if (allowed + reviewed + denied === 0) return h('p', { class: 'policy-counts quiet' }, t('policy.matchedNothing'));
   const number = (n, key, tone) => n > 0 && h('li', { class: `tone-${tone}` }, t(key, { count: n }));
   return h('ul', { class: 'policy-counts' }, number(allowed, 'policy.allowed', 'green'), number(reviewed, 'policy.reviewed', 'amber'), number(denied, 'policy.denied', 'red'));
 }
 
 // The changes behind a rule are found by its tools, because a change stores only the name that its rule had.
-function tools({ count: all, names }) {
+function coveredTools({ count: all, names }) {
   if (all === 0) return h('p', { class: 'quiet' }, t('policy.noTools'));
   const link = (name) => h('li', null, h('a', { href: routeTo('history', null, { tool: name, age: '30d' }) }, quote(name, 80)));
   const list = (some) => h('ul', { class: 'policy-tools' }, some.map(link));

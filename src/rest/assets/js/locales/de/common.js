@@ -9,4 +9,5 @@ export default {
   'common.noMatch': 'Keine Treffer',
   'common.nothingYet': 'Noch nichts hier',
   'common.open': 'Öffnen',
+  'common.fileLines': 'Zeilen für die Datei',
 };

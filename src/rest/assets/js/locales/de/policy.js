@@ -46,7 +46,6 @@ export default {
   'policy.back': 'Zurück',
   'policy.write': 'Datei schreiben',
   'policy.saved': 'Die Regeln sind gespeichert.',
-  'policy.lines': 'Zeilen für die Datei',
   'policy.notJson': 'Die weiteren Schlüssel müssen ein JSON-Objekt sein.',
   'policy.fileChanged': 'Die Datei hat sich geändert, seit dieses Formular geöffnet wurde. Schließen Sie es und öffnen Sie es erneut.',
   'policy.field.name': 'Name',

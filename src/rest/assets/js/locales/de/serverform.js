@@ -53,7 +53,6 @@ export default {
   'serverform.name': 'Name',
   'serverform.nameHint': 'Die Namen seiner Tools beginnen damit.',
   'serverform.kind': 'Art',
-  'serverform.lines': 'Zeilen für die Datei',
   'serverform.removeTitle': '{server} entfernen',
   'serverform.removeAgain': 'Die Datei hat sich inzwischen geändert. Schließen Sie dies und versuchen Sie es erneut.',
   'serverform.remove': 'Aus der Datei entfernen',

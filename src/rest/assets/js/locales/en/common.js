@@ -9,4 +9,5 @@ export default {
   'common.noMatch': 'Nothing matches',
   'common.nothingYet': 'Nothing here yet',
   'common.open': 'Open',
+  'common.fileLines': 'Lines for the file',
 };

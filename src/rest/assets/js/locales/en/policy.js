@@ -46,7 +46,6 @@ export default {
   'policy.back': 'Back',
   'policy.write': 'Write the file',
   'policy.saved': 'The rules are saved.',
-  'policy.lines': 'Lines for the file',
   'policy.notJson': 'The other keys must be a JSON object.',
   'policy.fileChanged': 'The file has changed since this form was opened. Close it and open it again.',
   'policy.field.name': 'Name',

@@ -53,7 +53,6 @@ export default {
   'serverform.name': 'Name',
   'serverform.nameHint': 'Begins the names of its tools.',
   'serverform.kind': 'Kind',
-  'serverform.lines': 'Lines for the file',
   'serverform.removeTitle': 'Remove {server}',
   'serverform.removeAgain': 'The file has changed since. Close this and try again.',
   'serverform.remove': 'Remove it from the file',
