@@ -1,5 +1,5 @@
-//! `policy rules` lists the rules in force with what each decided. `policy test` asks what the policy decides on a call. If no gateway runs, the answer comes from the configuration and
-//! the store, and names what could not be known.
+//! `policy rules` lists the rules in force with what each decided. `policy test` asks what the policy decides on a call. If no
+//! gateway runs, the answer comes from the configuration and the store, and names what could not be known.
 
 use std::io::Read;
 

@@ -112,7 +112,8 @@ pub trait Credentials: People {
     }
 
     /// Revokes the key with the given id, and ends the absence that it set. With the last key of an owner, their accounts at
-    /// servers are removed, and the absences end in which they are the deputy. Returns `false` if the key does not exist or was already revoked. `actor` revokes it in the audit trail.
+    /// servers are removed, and the absences end in which they are the deputy. Returns `false` if the key does not exist or was
+    /// already revoked. `actor` revokes it in the audit trail.
     ///
     /// # Errors
     /// Those of the database.
