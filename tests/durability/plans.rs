@@ -30,25 +30,34 @@ struct Reviewer<'a> {
 }
 
 impl Reviewer<'_> {
-    /// Sends a request, and returns `None` if the gateway is gone.
-    fn send(&self, method: &str, path: &str, key: Option<&str>, body: Option<&Value>) -> Option<Value> {
+    /// Sends a request, and returns its status and its body, or `None` if the gateway is gone.
+    fn send(&self, method: &str, path: &str, key: Option<&str>, body: Option<&Value>) -> Option<(u16, Value)> {
         let mut conn = Conn::try_open(self.gateway).ok()?;
         let bearer = key.map(|key| format!("Bearer {key}"));
         let mut headers = vec![mcp::JSON];
         headers.extend(bearer.as_deref().map(|bearer| ("Authorization", bearer)));
         conn.request(method, path, &headers, body.map(Value::to_string).unwrap_or_default().as_bytes());
-        conn.try_response().and_then(|response| response.try_json())
+        let response = conn.try_response()?;
+        Some((response.status, response.try_json()?))
     }
 
-    fn api(&self, method: &str, path: &str, body: Option<&Value>) -> Option<Value> {
-        self.send(method, path, Some(self.key), body)
+    /// Reads what must be there, and returns `None` if the gateway is gone.
+    fn read(&self, method: &str, path: &str, key: Option<&str>, body: Option<&Value>) -> Option<Value> {
+        let (status, body) = self.send(method, path, key, body)?;
+        assert_eq!(status, 200, "{method} {path}: {body}");
+        Some(body)
+    }
+
+    /// Decides or settles, which may come too late, and returns `None` if the gateway is gone.
+    fn post(&self, path: &str, body: &Value) -> Option<()> {
+        self.send("POST", path, Some(self.key), Some(body)).map(drop)
     }
 
     /// Returns `true` if the tracker has the issue of a step.
     fn has_issue(&self, step: usize) -> Option<bool> {
         let mut body = json!({ "projectId": self.project });
         loop {
-            let page = self.send("POST", "/tools/list_issues", None, Some(&body))?["structuredContent"].clone();
+            let page = self.read("POST", "/tools/list_issues", None, Some(&body))?["structuredContent"].clone();
             if page["issues"].as_array()?.iter().any(|issue| issue["title"] == title(step)) {
                 return Some(true);
             }
@@ -62,7 +71,7 @@ impl Reviewer<'_> {
     /// Decides, settles and waits until the plan is over or the gateway is gone. Returns the plan once it is over.
     fn drive(&self) -> Option<Value> {
         loop {
-            let shown = self.api("GET", &format!("/api/plans/{}", self.plan), None)?;
+            let shown = self.read("GET", &format!("/api/plans/{}", self.plan), Some(self.key), None)?;
             let steps = shown["changes"].as_array()?;
             let final_states = ["applied", "failed", "rejected", "expired", "withdrawn"];
             if steps.iter().all(|step| final_states.contains(&step["state"].as_str().unwrap())) {
@@ -73,12 +82,12 @@ impl Reviewer<'_> {
                 let step = usize::try_from(lost["plan"]["index"].as_u64().unwrap()).unwrap();
                 let outcome = if self.has_issue(step)? { "applied" } else { "failed" };
                 let body = json!({ "outcome": outcome, "comment": "looked", "version": lost["version"] });
-                self.api("POST", &format!("/api/changes/{}/settle", lost["id"].as_str().unwrap()), Some(&body))?;
+                self.post(&format!("/api/changes/{}/settle", lost["id"].as_str().unwrap()), &body)?;
             } else if steps.iter().any(|step| step["state"] == "pending") {
                 let digests: Vec<Value> =
                     steps.iter().map(|step| json!({ "change": step["id"], "digest": step["digest"] })).collect();
                 let body = json!({ "decision": "approve", "digests": digests });
-                self.api("POST", &format!("/api/plans/{}/decision", self.plan), Some(&body))?;
+                self.post(&format!("/api/plans/{}/decision", self.plan), &body)?;
             }
             std::thread::sleep(Duration::from_millis(10));
         }

@@ -4,7 +4,7 @@
 //! database for each data directory.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
@@ -184,7 +184,7 @@ impl Drop for Server {
     }
 }
 
-/// Returns the server of this test program.
+/// Returns the server of this test program. A test that crashes its server starts another one, because these run at once.
 pub fn shared_server() -> &'static Server {
     static SERVER: OnceLock<Server> = OnceLock::new();
     SERVER.get_or_init(|| Server::start(&["-c", "fsync=off", "-c", "max_connections=500"]))
@@ -196,19 +196,16 @@ pub fn is_enabled() -> bool {
     std::env::var("COUNTERSIGN_TEST_STORE").is_ok_and(|store| store == "postgres")
 }
 
-/// Returns the name of this data directory's database, which is created if it does not exist.
-#[must_use]
-pub fn database_of(data: &Path) -> String {
-    static DATABASES: Mutex<Option<HashMap<PathBuf, String>>> = Mutex::new(None);
-    let mut databases = DATABASES.lock().unwrap_or_else(PoisonError::into_inner);
-    let databases = databases.get_or_insert_default();
-    let next = databases.len();
-    let name = databases.entry(data.to_owned()).or_insert_with(|| {
-        let name = format!("test_{next}");
-        shared_server().sql("postgres", &format!("CREATE DATABASE {name}"));
-        name
+/// Returns the URL of the database that keeps this data directory's store, which is created on this server if there is none.
+pub fn assign_database(data: &Path, server: &Server) -> String {
+    static URLS: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
+    let mut urls = URLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let name = format!("test_{}", urls.len());
+    let url = urls.entry(data.to_owned()).or_insert_with(|| {
+        server.sql("postgres", &format!("CREATE DATABASE {name}"));
+        server.database(&name)
     });
-    name.clone()
+    url.clone()
 }
 
 /// Makes a command use the database of this data directory, if the tests run on PostgreSQL and the command names no
@@ -216,6 +213,6 @@ pub fn database_of(data: &Path) -> String {
 pub fn set_store_env(command: &mut Command, data: &Path) {
     let variable = "COUNTERSIGN_STORE__URL";
     if is_enabled() && command.get_envs().all(|(name, _)| name != variable) {
-        command.env(variable, shared_server().database(&database_of(data)));
+        command.env(variable, assign_database(data, shared_server()));
     }
 }

@@ -7,10 +7,12 @@ use std::{
 };
 
 use super::{chance::Chance, points::CRASH_POINTS, scenario::Scenario, world::World};
-use support::{self, Gateway, MAX_WAIT, Options, Process, postgres, wait_until_ready};
+use support::{self, Gateway, MAX_WAIT, Options, Process, postgres::Server, wait_until_ready};
 
 pub struct Killer<'a> {
     world: &'a World,
+    /// The server that keeps the store, if it is PostgreSQL.
+    server: Option<&'a Server>,
     chance: Chance,
     /// The number of times that the gateway killed itself at each point.
     pub points: BTreeMap<&'static str, usize>,
@@ -47,11 +49,12 @@ enum Kill {
 }
 
 impl<'a> Killer<'a> {
-    pub fn new(world: &'a World, chance: Chance, enough: usize) -> Self {
+    pub fn new(world: &'a World, server: Option<&'a Server>, chance: Chance, enough: usize) -> Self {
         let points = BTreeMap::new();
         let (at_random, during_start, during_end, servers) = (0, 0, 0, 0);
         Self {
             world,
+            server,
             chance,
             points,
             random_kills: at_random,
@@ -114,12 +117,13 @@ impl<'a> Killer<'a> {
                 self.start_kills += 1;
             }
             Kill::Server(after, then) => {
+                let server = self.server.expect("the store has a server");
                 let process = self.start(Vec::new());
                 for pause in [after, then, after] {
                     std::thread::sleep(pause);
-                    postgres::shared_server().halt();
+                    server.halt();
                     std::thread::sleep(then);
-                    postgres::shared_server().restart();
+                    server.restart();
                     self.server_crashes += 1;
                 }
                 std::thread::sleep(after);
@@ -161,7 +165,7 @@ impl<'a> Killer<'a> {
                 let points: Vec<_> = reachable().collect();
                 Kill::Point(points[usize::try_from(self.chance.below(points.len() as u64)).unwrap()], passage)
             }
-            9..13 if postgres::is_enabled() => Kill::Server(some(400), some(400)),
+            9..13 if self.server.is_some() => Kill::Server(some(400), some(400)),
             9..16 => Kill::Random(some(400), more),
             16..18 => Kill::End(some(500), some(150)),
             _ => Kill::Start(some(250)),

@@ -27,6 +27,7 @@ use agent::Agent;
 use chance::Chance;
 use feed::Subscriber;
 use killer::Killer;
+use support::postgres::{self, Server};
 use world::World;
 
 /// The size of a run.
@@ -68,9 +69,16 @@ impl Drop for StopOnDrop<'_> {
 
 fn run_proof(size: &RunSize) {
     let began = Instant::now();
-    let world = World::new(1, |data, name| support::create_key(data, "reviewer", name));
+    // The proof crashes the server, so it shares none with other tests.
+    let server = postgres::is_enabled().then(|| Server::start(&["-c", "fsync=off"]));
+    let world = World::new(1, |data, name| {
+        if let Some(server) = &server {
+            postgres::assign_database(data, server);
+        }
+        support::create_key(data, "reviewer", name)
+    });
     let subscriber = Subscriber::default();
-    let mut killer = Killer::new(&world, Chance::new(size.seed), size.kills);
+    let mut killer = Killer::new(&world, server.as_ref(), Chance::new(size.seed), size.kills);
     std::thread::scope(|scope| {
         let listening = scope.spawn(|| subscriber.run(&world));
         // If something fails, they are not waited for forever.
@@ -121,7 +129,7 @@ fn run_proof(size: &RunSize) {
         killer.start_kills,
         killer.end_kills,
     );
-    if support::postgres::is_enabled() {
+    if server.is_some() {
         println!("crashes of the store's server under a gateway that lived on: {}", killer.server_crashes);
     }
     println!(
