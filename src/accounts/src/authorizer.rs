@@ -77,9 +77,15 @@ impl AccountAuthorizer {
 
     /// Returns the tokens for a request, or `None` as long as the server is not known to require any.
     async fn usable_tokens(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
-        match &self.source {
-            TokenSource::Stored(tokens) => tokens.usable_tokens().await,
-            TokenSource::Unattended(tokens) => tokens.usable_tokens().await,
+        let cached = match &self.source {
+            TokenSource::Stored(tokens) => tokens.cached_tokens(),
+            TokenSource::Unattended(tokens) => tokens.cached_tokens(),
+        };
+        match (cached, &self.source) {
+            (Some(account), _) => Ok(account),
+            // These futures are boxed, so that most requests do not reserve their memory.
+            (None, TokenSource::Stored(tokens)) => Box::pin(tokens.usable_tokens()).await,
+            (None, TokenSource::Unattended(tokens)) => Box::pin(tokens.usable_tokens()).await,
         }
     }
 

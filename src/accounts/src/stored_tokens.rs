@@ -172,6 +172,14 @@ impl StoredTokens {
         }
     }
 
+    /// Returns what [`Self::usable_tokens`] would return, if the cache is enough for it.
+    pub fn cached_tokens(&self) -> Option<Option<Arc<UnsealedAccount>>> {
+        match self.cached_within(MAX_CACHE_AGE)? {
+            Some(account) => (!account.tokens.needs_refresh(Timestamp::now())).then_some(Some(account)),
+            None => (!self.is_required()).then_some(None),
+        }
+    }
+
     /// Returns `true` if it is known that the server requires a token.
     fn is_required(&self) -> bool {
         self.server.requires_token() || !self.client.store.issuers(&self.key.server, &self.server.target).is_empty()

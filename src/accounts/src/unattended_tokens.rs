@@ -73,10 +73,18 @@ impl UnattendedTokens {
     /// # Errors
     /// As [`Self::obtain`].
     pub async fn usable_tokens(&self) -> Result<Option<Arc<UnsealedAccount>>, AuthorizationFailure> {
-        if self.state.lock().account.is_none() && !self.server.requires_token() {
-            return Ok(None);
+        match self.cached_tokens() {
+            Some(account) => Ok(account),
+            None => self.obtain().await.map(Some),
         }
-        self.obtain().await.map(Some)
+    }
+
+    /// Returns what [`Self::usable_tokens`] would return, if that needs no request.
+    pub fn cached_tokens(&self) -> Option<Option<Arc<UnsealedAccount>>> {
+        if self.state.lock().account.is_none() && !self.server.requires_token() {
+            return Some(None);
+        }
+        self.unexpired_tokens().map(Some)
     }
 
     /// Obtains a token if the last one is about to expire. If that fails, the last one is used while it is valid.

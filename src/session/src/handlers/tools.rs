@@ -276,7 +276,7 @@ pub async fn pass_to_provider(
         return outcome?.into_reply(exchange.revision());
     };
     if route.is_connect_tool() {
-        return account_connection::answer_connect_tool(exchange, upstream).await;
+        return Box::pin(account_connection::answer_connect_tool(exchange, upstream)).await;
     }
     let call = countersign_bridge::Call {
         exchange,
@@ -428,7 +428,9 @@ async fn check_arguments_and_run(
     let (judged, arguments) = match validate::check_arguments(route, arguments) {
         Ok(()) => (judged, arguments),
         Err(error) => {
-            match missing_arguments::ask_for(exchange, &runner.long_requests, route, judged, arguments, call).await {
+            let question = missing_arguments::ask_for(exchange, &runner.long_requests, route, judged, arguments, call);
+            // Boxed, so that the future of a call with valid arguments does not reserve space for the question.
+            match Box::pin(question).await {
                 Some(MissingArguments::NeedsInput(result)) => {
                     return Ok(ToolOutcome::NeedsInput { result, pending: false });
                 }

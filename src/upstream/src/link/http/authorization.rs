@@ -34,45 +34,81 @@ pub(crate) struct Access {
     pub credentials: Option<Arc<dyn Credentials>>,
 }
 
-/// Sends a request with the token of the account, and again after a refusal if a better token was obtained. A request
-/// with a permit is never sent again.
+/// Adds the token of the account to the additional headers of a request, and returns the headers that it consists of.
+///
+/// # Errors
+/// [`LinkError::Unauthorized`]
+pub(super) async fn add_token(
+    credentials: &dyn Credentials,
+    head: &RequestHead,
+    extra: &mut ExtraHeaders,
+) -> Result<AuthorizationHeaders, LinkError> {
+    // Neither headers that are forwarded from a client nor an earlier token must remain.
+    extra.retain(|(name, _)| *name != header::AUTHORIZATION && *name != DPOP);
+    let headers = credentials.authorize(head.method.as_str(), &head.uri).await.map_err(LinkError::Unauthorized)?;
+    extra.extend(headers.iter().cloned());
+    Ok(headers)
+}
+
+/// Returns the refusal if the answer is one. Otherwise learns the nonce for the next proof, if the answer has one.
+pub(super) fn check_answer(
+    credentials: &dyn Credentials,
+    headers: &AuthorizationHeaders,
+    answer: &HttpResponse,
+    permit: Option<&Permit>,
+) -> Option<HttpRefusal> {
+    let refusal = parse_refusal(answer, permit.is_some());
+    if refusal.is_none()
+        && headers.iter().any(|(name, _)| *name == DPOP)
+        && let Some(nonce) = answer.header_values(&DPOP_NONCE).pop()
+    {
+        credentials.learn_nonce(&nonce);
+    }
+    refusal
+}
+
+/// A request that the server has refused.
+pub(super) struct RefusedRequest<'a> {
+    pub head: &'a RequestHead,
+    pub extra: ExtraHeaders,
+    pub body: &'a Bytes,
+    pub permit: Option<&'a Permit>,
+    /// The headers that authorized it.
+    pub headers: AuthorizationHeaders,
+    pub refusal: HttpRefusal,
+}
+
+/// Sends a refused request again if a better token was obtained. A request with a permit is never sent again.
 ///
 /// # Errors
 /// [`LinkError::Unauthorized`] and those of [`client::send_once`].
-pub(super) async fn send(
+pub(super) async fn send_again(
     credentials: &dyn Credentials,
-    head: &RequestHead,
-    mut extra: ExtraHeaders,
-    body: &Bytes,
-    permit: Option<&Permit>,
+    mut refused: RefusedRequest<'_>,
 ) -> Result<HttpResponse, LinkError> {
-    // Headers that are forwarded from a client must not replace the token.
-    extra.retain(|(name, _)| *name != header::AUTHORIZATION && *name != DPOP);
-    let mut attempt = 0;
+    let RefusedRequest { head, body, permit, .. } = refused;
+    let mut attempt = 1;
     loop {
-        let headers = credentials.authorize(head.method.as_str(), &head.uri).await.map_err(LinkError::Unauthorized)?;
-        let mut with_token = extra.clone();
-        with_token.extend(headers.iter().cloned());
-        let answer = client::send_once(head, with_token, body, permit).await?;
-        let Some(refusal) = parse_refusal(&answer, permit.is_some()) else {
-            if headers.iter().any(|(name, _)| *name == DPOP)
-                && let Some(nonce) = answer.header_values(&DPOP_NONCE).pop()
-            {
-                credentials.learn_nonce(&nonce);
-            }
-            return Ok(answer);
-        };
-        drop(answer);
-        attempt += 1;
-        let handled = credentials.handle_refusal(&refusal, &headers, attempt).await;
+        let handled = credentials.handle_refusal(&refused.refusal, &refused.headers, attempt).await;
         let failure = match handled {
-            Ok(()) if permit.is_none() && attempt < MAX_REFUSALS => continue,
-            Ok(()) => authorization_failure(&refusal),
+            Ok(()) if permit.is_none() && attempt < MAX_REFUSALS => None,
+            Ok(()) => Some(authorization_failure(&refused.refusal)),
             // The server has refused an approved change, whatever its authorization server does.
-            Err(AuthorizationFailure::Unavailable(_)) if permit.is_some() => authorization_failure(&refusal),
-            Err(failure) => failure,
+            Err(AuthorizationFailure::Unavailable(_)) if permit.is_some() => {
+                Some(authorization_failure(&refused.refusal))
+            }
+            Err(failure) => Some(failure),
         };
-        return Err(LinkError::Unauthorized(failure));
+        if let Some(failure) = failure {
+            return Err(LinkError::Unauthorized(failure));
+        }
+        refused.headers = add_token(credentials, head, &mut refused.extra).await?;
+        let answer = client::send_once(head, &refused.extra, body, permit).await?;
+        match check_answer(credentials, &refused.headers, &answer, permit) {
+            None => return Ok(answer),
+            Some(refusal) => refused.refusal = refusal,
+        }
+        attempt += 1;
     }
 }
 
@@ -98,7 +134,7 @@ pub(crate) async fn open<T>(
         // without the upgrade.
         let head = RequestHead::new(Method::GET, uri.clone(), target.headers.clone(), &target.access);
         let extra = headers.iter().cloned().collect();
-        let answer = client::send_once(&head, extra, &Bytes::new(), None).await?;
+        let answer = client::send_once(&head, &extra, &Bytes::new(), None).await?;
         let refusal = match parse_refusal(&answer, false) {
             Some(refusal) => refusal,
             None if status == 401 => HttpRefusal { status, challenges: Vec::new(), dpop_nonce: None },

@@ -29,7 +29,7 @@ use rustls::pki_types::ServerName;
 use smallvec::SmallVec;
 
 use super::{
-    authorization::{self, Access},
+    authorization::{self, Access, RefusedRequest},
     http1::{self, Field, Framing},
     trust::TlsTrust,
 };
@@ -228,14 +228,25 @@ pub async fn request(method: Method, uri: Uri, headers: HeaderMap, access: &Acce
 /// [`LinkError::Unauthorized`] and those of [`send_once`].
 pub async fn send(
     head: &RequestHead,
-    extra: ExtraHeaders,
+    mut extra: ExtraHeaders,
     body: &Bytes,
     permit: Option<&Permit>,
 ) -> Result<HttpResponse, LinkError> {
-    match &head.access.credentials {
-        None => send_once(head, extra, body, permit).await,
-        // The future is boxed, so that requests without an account do not reserve its memory.
-        Some(credentials) => Box::pin(authorization::send(&**credentials, head, extra, body, permit)).await,
+    let credentials = head.access.credentials.as_deref();
+    let headers = match credentials {
+        Some(credentials) => authorization::add_token(credentials, head, &mut extra).await?,
+        None => Vec::new(),
+    };
+    let answer = send_once(head, &extra, body, permit).await?;
+    let Some(credentials) = credentials else { return Ok(answer) };
+    match authorization::check_answer(credentials, &headers, &answer, permit) {
+        None => Ok(answer),
+        Some(refusal) => {
+            drop(answer);
+            let refused = RefusedRequest { head, extra, body, permit, headers, refusal };
+            // The future is boxed, so that requests that are not refused do not reserve its memory.
+            Box::pin(authorization::send_again(credentials, refused)).await
+        }
     }
 }
 
@@ -246,7 +257,7 @@ pub async fn send(
 /// HTTP; [`LinkError::Lost`] if it may have been sent; [`LinkError::Protocol`] for an answer that is not HTTP.
 pub(super) async fn send_once(
     head: &RequestHead,
-    extra: ExtraHeaders,
+    extra: &ExtraHeaders,
     body: &Bytes,
     permit: Option<&Permit>,
 ) -> Result<HttpResponse, LinkError> {
@@ -255,16 +266,27 @@ pub(super) async fn send_once(
     };
     let is_http2 = &head.access.trust.is_http2;
     if !is_http2.load(Ordering::Relaxed) {
-        if let Some(answer) = http1::send(target, head, &extra, body, permit).await? {
+        if let Some(answer) = http1::send(target, head, extra, body, permit).await? {
             return Ok(HttpResponse::Http1(answer));
         }
         is_http2.store(true, Ordering::Relaxed);
     }
+    // The future is boxed, so that requests over HTTP/1.1 do not reserve its memory.
+    Box::pin(send_http2(head, extra, body, permit)).await
+}
+
+/// Sends a request like [`send_once`] to a server that chose HTTP/2 in the TLS handshake.
+async fn send_http2(
+    head: &RequestHead,
+    extra: &ExtraHeaders,
+    body: &Bytes,
+    permit: Option<&Permit>,
+) -> Result<HttpResponse, LinkError> {
     let mut request = thread_client(&head.access.trust).request(head.method.clone(), &head.uri);
     let headers = request.headers_mut();
     *headers = head.headers.clone();
     extra.iter().for_each(|(name, _)| _ = headers.remove(name));
-    extra.into_iter().for_each(|(name, value)| headers.append(name, value));
+    extra.iter().cloned().for_each(|(name, value)| headers.append(name, value));
     let was_withheld = Rc::new(Cell::new(false));
     let sent = if head.method == Method::POST {
         let body =
@@ -275,7 +297,7 @@ pub(super) async fn send_once(
     };
     let response =
         sent.map_err(|error| if was_withheld.get() { LinkError::PermitExpired } else { classify_send_error(&error) })?;
-    is_http2.store(response.version() == Version::HTTP_2, Ordering::Relaxed);
+    head.access.trust.is_http2.store(response.version() == Version::HTTP_2, Ordering::Relaxed);
     Ok(HttpResponse::Http2(response))
 }
 
