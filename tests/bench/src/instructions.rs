@@ -48,10 +48,11 @@ pub async fn run(setting: &RunSettings, beside: Option<&Path>) -> Result<()> {
         let ours = count(setting, &setting.gateway, request).await?;
         let figures = match beside {
             None => format!("{ours:.0}"),
-            Some(other) => {
-                let other = count(setting, other, request).await?;
-                format!("{ours:.0}, beside {other:.0}: {:.3} times", ours / other)
-            }
+            Some(other) => match count(setting, other, request).await {
+                Ok(other) => format!("{ours:.0}, beside {other:.0}: {:.3} times", ours / other),
+                // An older program may not know the setting.
+                Err(error) => format!("{ours:.0}, but the other program cannot do it: {error}"),
+            },
         };
         line(name, &figures);
     }
