@@ -10,13 +10,11 @@ use serde_json::{Value, json};
 
 use super::{
     chance::Chance,
-    checks::{Figures, all_changes},
+    checks::Figures,
     world::{Answer, REVIEWERS, UPSTREAM_NAMES, World},
 };
 
 pub const STEPS: usize = 20;
-/// The number of answers that a plan is stored only in part before it is given up.
-const MAX_PARTLY_STORED: usize = 20;
 /// The step that uses the result of the one before.
 const FILLED_STEP: usize = 7;
 const FINAL_STATES: [&str; 5] = ["applied", "failed", "rejected", "expired", "withdrawn"];
@@ -44,19 +42,13 @@ fn state(step: &Value) -> &str {
 
 /// Proposes a plan until it is stored as a whole, and drives it until it is over.
 pub fn run(world: &World, key: &str, is_rejected: bool, chance: &mut Chance) {
-    for attempt in 0.. {
-        let key = format!("{key}.{attempt}");
-        update(world, &key, |_| {});
-        let Some(id) = propose(world, &key, &calls(&key, chance)) else {
-            reject_rest(world, &key, chance);
-            continue;
-        };
-        world.proposed.fetch_add(1, Ordering::SeqCst);
-        if is_rejected {
-            reject_one_step(world, &id, chance);
-        }
-        return drive(world, &key, &id, chance);
+    update(world, key, |_| {});
+    let id = propose(world, key, &calls(key, chance));
+    world.proposed.fetch_add(1, Ordering::SeqCst);
+    if is_rejected {
+        reject_one_step(world, &id, chance);
     }
+    drive(world, key, &id, chance);
 }
 
 /// Returns the calls of a plan. In a third of all plans one fails, and in another third an answer is lost.
@@ -83,38 +75,22 @@ fn calls(key: &str, chance: &mut Chance) -> Vec<Value> {
     (0..STEPS).map(call).collect()
 }
 
-/// Proposes until there is a plan. Returns `None` if a crash has left only a part of it, which never runs.
-fn propose(world: &World, key: &str, calls: &[Value]) -> Option<String> {
+/// Proposes until there is a plan. A repeated proposal adds the steps that a crash has left out.
+fn propose(world: &World, key: &str, calls: &[Value]) -> String {
     let body = json!({"title": key, "calls": calls});
     let patience = world.retry_budget();
-    let mut partly_stored = 0;
     loop {
         if let Some(answer) = world.ask("POST", "/tools/propose_plan", &[("Idempotency-Key", key)], &body) {
             if let Some(id) = answer.body["structuredContent"]["planId"].as_str() {
                 update(world, key, |promise| {
                     promise.ids.insert(id.to_owned());
                 });
-                return Some(id.to_owned());
-            }
-            partly_stored += usize::from(answer.body.to_string().contains("not stored as a whole"));
-            if partly_stored > MAX_PARTLY_STORED {
-                return None;
+                return id.to_owned();
             }
             // Right after a start, the upstream's tools are not known yet.
             assert!(answer.status == 404 || answer.is_retryable(), "the plan was refused: {}", answer.body);
         }
         patience.pause(|| format!("the plan {key}"));
-    }
-}
-
-/// Rejects what is stored of a plan that is given up.
-fn reject_rest(world: &World, key: &str, chance: &mut Chance) {
-    let patience = world.retry_budget();
-    loop {
-        let open = all_changes(world, "status=pending,stale,approved&");
-        let Some(step) = open.iter().find(|change| change["plan"]["title"] == key) else { return };
-        decide(world, step["plan"]["id"].as_str().unwrap(), "reject", chance);
-        patience.pause(|| format!("the end of {step}"));
     }
 }
 

@@ -17,6 +17,7 @@ use countersign_domain::changes::{
 };
 use countersign_protocol::{ErrorKind, McpError};
 use countersign_runtime::crash::crash_point;
+use countersign_store::Draft;
 
 /// The number of times that a step looks for its place, if other steps of its plan arrive at the same time.
 const MAX_ATTEMPTS: usize = 8;
@@ -33,16 +34,18 @@ pub struct PlanAnnouncement {
 
 impl Changes {
     /// Stores the steps of a new plan, in this order. A crash in between leaves a plan without its last step, which never runs
-    /// and expires. The same idempotency key of the first step with the same calls returns the same plan.
+    /// and expires. The same idempotency key of the first step with the same calls returns the same plan, and first stores the
+    /// steps that it lacks.
     ///
     /// # Errors
-    /// The errors of [`Changes::propose`]; the steps that were stored before are withdrawn. `INVALID_PARAMS` for a plan without
-    /// steps or with too many, or for a title or reason that is too long.
+    /// The errors of [`Changes::propose`]; without a key, the steps that were stored before are withdrawn. `INVALID_PARAMS` for a plan without
+    /// steps or with too many, or for a title or reason that is too long. `PLAN_STOPPED` if the plan with this key has stopped
+    /// before all of its steps were stored.
     pub async fn propose_plan(
         &self,
         title: &str,
         reason: Option<&str>,
-        mut proposals: Vec<Proposal>,
+        proposals: Vec<Proposal>,
     ) -> Result<Vec<Arc<Change>>, McpError> {
         let inner = &*self.inner;
         if inner.shutdown.is_closing() {
@@ -53,48 +56,25 @@ impl Changes {
             return Err(invalid(format!("A plan has 1 to {MAX_STEPS} calls")));
         }
         crash_point("before_propose");
-        if let Some(first) = find_repeated(inner, &proposals[0]).await? {
-            return find_repeated_plan(inner, &first, &proposals).await;
-        }
-        inner.proposal_rate.admit(&proposals[0].proposer.principal, proposals.len(), inner.nodes.live_count())?;
-        let id = format!("plan_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..]));
-        let count = proposals.len();
-        let longest_expiry = proposals.iter().map(|proposal| proposal.expire_after).max().unwrap_or_default();
-        let mut drafts: Vec<countersign_store::Draft> = Vec::with_capacity(count);
-        for (position, mut proposal) in proposals.drain(..).enumerate() {
-            compose(&mut proposal, drafts.iter().map(|draft| &*draft.change));
-            if proposal.terms.quorum == 0 {
-                // An allowed step waits as long as those that people decide on.
-                proposal.expire_after = longest_expiry;
+        let mut is_counted = false;
+        for _ in 0..MAX_ATTEMPTS {
+            let stored = match find_repeated(inner, &proposals[0]).await? {
+                Some(first) => find_repeated_steps(inner, &first, &proposals).await?,
+                None => Vec::new(),
+            };
+            let missing = proposals.len() - stored.len();
+            if missing == 0 {
+                return Ok(stored);
             }
-            proposal.plan = Some(PlanStep {
-                id: id.clone(),
-                title: title.to_owned(),
-                reason: reason.map(str::to_owned),
-                index: u32::try_from(position).unwrap_or(u32::MAX),
-                last: position + 1 == count,
-            });
-            match prepare(inner, proposal) {
-                Ok(draft) => drafts.push(draft),
-                Err(error) => {
-                    drafts.iter().for_each(|draft| inner.shared.duplicates.remove(&draft.change.id));
-                    return Err(error.with("step", position));
-                }
+            if !is_counted {
+                inner.proposal_rate.admit(&proposals[0].proposer.principal, missing, inner.nodes.live_count())?;
+                is_counted = true;
+            }
+            if let Some(steps) = store_missing_steps(inner, title, reason, stored, &proposals).await? {
+                return Ok(steps);
             }
         }
-        let mut stored: Vec<Arc<Change>> = Vec::with_capacity(count);
-        let mut drafts = drafts.into_iter();
-        while let Some(draft) = drafts.next() {
-            match write_new_change(inner, draft).await {
-                Ok(change) => stored.push(change),
-                Err(error) => {
-                    drafts.for_each(|draft| inner.shared.duplicates.remove(&draft.change.id));
-                    withdraw(inner, &stored, "the plan could not be stored as a whole").await;
-                    return Err(into_client_error(error).with("step", stored.len()));
-                }
-            }
-        }
-        Ok(stored)
+        Err(McpError::new(ErrorKind::Overloaded, "Another request is storing the same plan; repeat the call"))
     }
 
     /// Stores the next step of a plan whose calls come one by one. Nothing of the plan runs before its last step is stored.
@@ -165,8 +145,9 @@ async fn find_repeated(inner: &Inner, proposal: &Proposal) -> Result<Option<Arc<
     inner.store.find_idempotent(&proposal.proposer.principal, key).await.map_err(|e| store_error(&e))
 }
 
-/// Returns the plan that was proposed with the same idempotency key, if it has the same calls.
-async fn find_repeated_plan(
+/// Returns the steps that were stored for the same idempotency key, if they are the first ones of these calls. Fewer steps than
+/// calls are those of a plan that goes on.
+async fn find_repeated_steps(
     inner: &Inner,
     first: &Change,
     proposals: &[Proposal],
@@ -178,15 +159,76 @@ async fn find_repeated_plan(
     let is_same = |(step, proposal): (&Arc<Change>, &Proposal)| {
         is_same_call(step, &proposal.provider, &proposal.tool, &proposal.arguments)
     };
-    if steps.is_empty() || !steps.iter().zip(proposals).all(is_same) || steps.len() > proposals.len() {
+    let is_complete = steps.last().and_then(|step| step.plan.as_ref()).is_some_and(|plan| plan.last);
+    let has_all = steps.len() == proposals.len();
+    if steps.is_empty()
+        || steps.len() > proposals.len()
+        || is_complete != has_all
+        || !steps.iter().zip(proposals).all(is_same)
+    {
         return Err(key_conflict_error(first));
     }
-    if steps.len() < proposals.len() {
-        let message =
-            "The plan is not stored as a whole: repeat the call, or propose the plan with another idempotency key";
-        return Err(McpError::new(ErrorKind::Overloaded, message));
+    if !has_all {
+        next_index(&steps)?;
     }
     Ok(steps)
+}
+
+/// Stores the steps of a plan that follow those that are `stored`, and returns all. Returns `None` if another request has stored
+/// one of them meanwhile.
+async fn store_missing_steps(
+    inner: &Inner,
+    title: &str,
+    reason: Option<&str>,
+    mut stored: Vec<Arc<Change>>,
+    proposals: &[Proposal],
+) -> Result<Option<Vec<Arc<Change>>>, McpError> {
+    let id = match stored.first().and_then(|step| step.plan.as_ref()) {
+        Some(plan) => plan.id.clone(),
+        None => format!("plan_{}", nanoid::nanoid!(24, &nanoid::alphabet::SAFE[2..])),
+    };
+    let longest_expiry = proposals.iter().map(|proposal| proposal.expire_after).max().unwrap_or_default();
+    let mut drafts: Vec<Draft> = Vec::with_capacity(proposals.len());
+    for (position, proposal) in proposals.iter().enumerate().skip(stored.len()) {
+        let mut proposal = proposal.clone();
+        compose(&mut proposal, stored.iter().map(|step| &**step).chain(drafts.iter().map(|draft| &*draft.change)));
+        if proposal.terms.quorum == 0 {
+            // An allowed step waits as long as those that people decide on.
+            proposal.expire_after = longest_expiry;
+        }
+        proposal.plan = Some(PlanStep {
+            id: id.clone(),
+            title: title.to_owned(),
+            reason: reason.map(str::to_owned),
+            index: u32::try_from(position).unwrap_or(u32::MAX),
+            last: position + 1 == proposals.len(),
+        });
+        match prepare(inner, proposal) {
+            Ok(draft) => drafts.push(draft),
+            Err(error) => {
+                drafts.iter().for_each(|draft| inner.shared.duplicates.remove(&draft.change.id));
+                return Err(error.with("step", position));
+            }
+        }
+    }
+    let mut drafts = drafts.into_iter();
+    while let Some(draft) = drafts.next() {
+        match write_new_change(inner, draft).await {
+            Ok(change) => stored.push(change),
+            Err(error) => {
+                drafts.for_each(|draft| inner.shared.duplicates.remove(&draft.change.id));
+                if matches!(error, TransitionError::Duplicate) {
+                    return Ok(None);
+                }
+                // With a key, a repeat stores the rest.
+                if proposals[0].idempotency_key.is_none() {
+                    withdraw(inner, &stored, "the plan could not be stored as a whole").await;
+                }
+                return Err(into_client_error(error).with("step", stored.len()));
+            }
+        }
+    }
+    Ok(Some(stored))
 }
 
 /// Returns the position of the next step.

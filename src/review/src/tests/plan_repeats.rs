@@ -24,16 +24,44 @@ async fn repeated_plan_is_the_same_plan() {
     let steps = propose(&bench, Some("k"), &AB).await.unwrap();
     let again = propose(&bench, Some("k"), &AB).await.unwrap();
     assert_eq!(ids(&again), ids(&steps));
-    for other in [&[AB[0], AB[0]][..], &AB[..1]] {
+    for other in [&[AB[0], AB[0]][..], &AB[..1], &[AB[0], AB[1], AB[0]]] {
         let refused = propose(&bench, Some("k"), other).await.unwrap_err();
         assert_eq!(refused.kind, ErrorKind::IdempotencyConflict, "{other:?}");
     }
-    let longer = propose(&bench, Some("k"), &[AB[0], AB[1], AB[0]]).await.unwrap_err();
-    assert_eq!(longer.kind, ErrorKind::Overloaded);
     let single = Proposal { idempotency_key: Some("s".into()), ..bench.proposal("agent", AB[0]) };
     bench.changes.propose(single).await.unwrap();
     assert_eq!(propose(&bench, Some("s"), &AB).await.unwrap_err().kind, ErrorKind::IdempotencyConflict);
     assert_ne!(ids(&propose(&bench, None, &AB).await.unwrap()), ids(&steps), "without a key, it is another plan");
+    bench.end().await;
+}
+
+#[actix::test]
+async fn repeated_plan_gets_the_steps_that_it_lacks() {
+    let bench = TestBench::new().await;
+    let calls = [AB[0], AB[1], r#"{"target":"c"}"#];
+    // A crash between the first step and the second leaves a plan that does not end.
+    let announcement = PlanAnnouncement { id: "plan_1".into(), title: "Move".into(), last: false };
+    let proposal = Proposal { idempotency_key: Some("k".into()), ..bench.proposal("agent", calls[0]) };
+    let first = bench.changes.propose_step(proposal, announcement).await.unwrap();
+    assert_eq!(propose(&bench, Some("k"), &AB[..1]).await.unwrap_err().kind, ErrorKind::IdempotencyConflict);
+    let answers = futures_util::future::join_all((0..3).map(|_| propose(&bench, Some("k"), &calls))).await;
+    for steps in answers.into_iter().filter_map(Result::ok) {
+        assert_eq!((steps.len(), &steps[0].id), (3, &first.id));
+    }
+    let steps = propose(&bench, Some("k"), &calls).await.unwrap();
+    let plan = bench.changes.plan("plan_1").await.unwrap().unwrap();
+    assert!(plan.is_complete && ids(&plan.changes) == ids(&steps), "{:?}", ids(&plan.changes));
+    bench.end().await;
+}
+
+#[actix::test]
+async fn stopped_plan_gets_no_steps_that_it_lacks() {
+    let bench = TestBench::new().await;
+    let announcement = PlanAnnouncement { id: "plan_1".into(), title: "Move".into(), last: false };
+    let proposal = Proposal { idempotency_key: Some("k".into()), ..bench.proposal("agent", AB[0]) };
+    bench.changes.propose_step(proposal, announcement).await.unwrap();
+    bench.changes.refuse_plan("plan_1", "agent", "it is not wanted").await;
+    assert_eq!(propose(&bench, Some("k"), &AB).await.unwrap_err().kind, ErrorKind::PlanStopped);
     bench.end().await;
 }
 
