@@ -173,7 +173,7 @@ test('a key for the agent is created on the page and shown once', async () => {
     // A reviewer's key does not allow to create others.
     const alice = await dashboard(browser, keyed, { firstSteps: true });
     await alice.locator('summary', { hasText: 'Connect an agent' }).click();
-    await alice.getByText('Ask an admin for an agent\'s key').waitFor();
+    await alice.getByText('Ask an admin for an agent’s key').waitFor();
     assertClean(page, /status of 422/);
     assertClean(alice);
     for (const p of [page, alice]) await p.context().close();

@@ -282,7 +282,7 @@ testWithRule('a standing rule is created from a change', {}, async (gateway) => 
   await dialog.getByText('until the rule is revoked').waitFor();
   await dialog.getByLabel('Any', { exact: true }).check();
   await dialog.getByLabel('For').selectOption({ label: 'a week' });
-  await dialog.getByText('for a week are denied without review').waitFor();
+  await dialog.getByText('For a week, calls to').waitFor();
   await dialog.getByRole('button', { name: 'Create standing rule' }).click();
   await page.locator('.notice', { hasText: 'Standing rule created' }).waitFor();
   const { value } = await gateway.api('rules');

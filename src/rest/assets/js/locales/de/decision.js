@@ -10,7 +10,7 @@ export default {
   'decision.previewMissing': 'Die Regel verlangt eine Vorschau, und es gibt keine. Sie können nur ablehnen oder bearbeiten.',
   'decision.commentMissing': 'Die Regel verlangt zu jeder Entscheidung einen Kommentar.',
   'decision.confirmUpdated': 'Diese Änderung wurde aktualisiert, während Sie sie gelesen haben. Die neue Version freigeben?',
-  'decision.confirmRows': 'Manche Zeilen sind nicht verglichen. Haben Sie das JSON gelesen?',
+  'decision.confirmRows': 'Einige Zeilen wurden nicht verglichen. Haben Sie das JSON gelesen?',
   'decision.confirmCut': 'Der Diff ist unvollständig. Haben Sie die Argumente gelesen?',
   'decision.confirmDeletion': 'Dies löscht „{target}“. Die Löschung freigeben?',
   'decision.viewer': 'Sie sind als Betrachter angemeldet: Sie können Änderungen sehen, aber nicht darüber entscheiden.',

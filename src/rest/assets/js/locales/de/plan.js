@@ -16,7 +16,7 @@ export default {
   'plan.agentSays': 'Der Agent sagt: {reason}',
   'plan.stopped': 'Der Plan wurde angehalten:',
   'plan.stoppedWhy': '{reason}. Der Rest wird nicht ausgeführt.',
-  'plan.incomplete': 'Der Agent hat den letzten Schritt noch nicht gesendet. Nichts vom Plan wird ausgeführt, bevor er da ist und alle Schritte freigegeben sind.',
+  'plan.incomplete': 'Der Agent hat den letzten Schritt noch nicht gesendet. Der Plan läuft erst, wenn dieser da ist und alle Schritte freigegeben sind.',
   'plan.waits.stale': 'Wartet auf eine aktuelle Vorschau und eine Entscheidung.',
   'plan.waits.decision': 'Wartet auf eine Entscheidung.',
   'plan.waits.settled': 'Wartet, bis jemand das Ergebnis klärt.',
@@ -41,7 +41,7 @@ export default {
   'plan.rejected': 'Sie haben den Plan abgelehnt.',
   'plan.conflict': 'Der Plan wurde aktualisiert, während Sie lasen. Lesen Sie, was als nicht gesehen markiert ist, und entscheiden Sie erneut.',
   'plan.stop': 'Plan anhalten',
-  'plan.stopping': 'Wird angehalten…',
+  'plan.stopping': 'Wird angehalten …',
   'plan.stopNote': 'Alle Schritte sind freigegeben. Wenn Sie den Plan anhalten, werden die Schritte zurückgezogen, die noch nicht begonnen haben.',
   'plan.stoppedByYou': 'Sie haben den Plan angehalten.',
 };

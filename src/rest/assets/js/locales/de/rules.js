@@ -17,7 +17,7 @@ export default {
   'rules.ended': 'Beendet',
   'rules.noneInForce': 'Keine Regel ist in Kraft',
   'rules.none': 'Keine Dauerregeln',
-  'rules.noneHow': 'Die Richtlinie und die Prüfer entscheiden über jeden Aufruf. Um künftige Aufrufe im Voraus zu entscheiden, öffnen Sie eine Änderung und wählen Sie „Dauerregel anlegen\u00a0…“, oder wählen Sie „Dieses Tool ohne Prüfung laufen lassen\u00a0…“ auf der Seite Server.',
+  'rules.noneHow': 'Die Richtlinie und die Prüfer entscheiden über jeden Aufruf. Um über künftige Aufrufe im Voraus zu entscheiden, öffnen Sie eine Änderung und wählen Sie „Dauerregel anlegen\u00a0…“, oder wählen Sie „Dieses Tool ohne Prüfung laufen lassen\u00a0…“ auf der Seite Server.',
   'rules.older': { one: 'und {count} ältere Regel.', other: 'und {count} ältere Regeln.' },
   'rules.allows': 'Erlaubt',
   'rules.denies': 'Verweigert',

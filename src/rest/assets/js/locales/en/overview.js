@@ -14,7 +14,7 @@ export default {
   'overview.range': 'Range',
   'overview.none': 'Nothing to show yet',
   'overview.noneHow': 'Numbers appear here as soon as agents call tools and propose changes.',
-  'overview.incomplete': 'There were too many changes to count all of them, so that some numbers are too small.',
+  'overview.incomplete': 'There were too many changes to count all of them, so some numbers are too low.',
   'overview.waiting': 'Waiting',
   'overview.oldest': 'oldest {time}',
   'overview.nothingWaits': 'nothing waits',

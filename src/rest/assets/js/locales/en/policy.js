@@ -9,7 +9,7 @@ export default {
   'policy.standing': 'Standing rules',
   'policy.noStanding': 'No standing rule is in force',
   'policy.howStanding': 'Reviewers create them on the page of a change.',
-  'policy.allStanding': { one: 'All standing rules ({count})', other: 'All standing rules ({count})' },
+  'policy.allStanding': 'All standing rules ({count})',
   'policy.used': { one: 'used once', other: 'used {count} times' },
   'policy.allow': 'Allow',
   'policy.review': 'Review',

@@ -7,7 +7,7 @@ export default {
   'suggestions.incomplete': 'Only the newest changes of the tool were compared.',
   'suggestions.effectAny': 'Calls to {tool} by {agent} with any arguments would run without review.',
   'suggestions.effect': 'Calls to {tool} by {agent} with {conditions} would run without review.',
-  'suggestions.allowsFor': 'Calls to {tool} by {agent} with {conditions} for {duration} run without review.',
+  'suggestions.allowsFor': 'For {duration}, calls to {tool} by {agent} with {conditions} run without review.',
   'suggestions.allows': 'Calls by {principal} with {conditions} run without review.',
   'suggestions.allowsAny': 'Calls by any agent with {conditions} run without review.',
   'suggestions.approved': { one: 'Approved once, never rejected.', other: 'Approved {count} times, never rejected.' },

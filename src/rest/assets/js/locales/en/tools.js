@@ -21,7 +21,7 @@ export default {
   'tools.claimsHelp': { one: 'Until a reviewer accepts it, its calls are reviewed like writes. Accepting covers only the definition shown here.', other: 'Until a reviewer accepts them, their calls are reviewed like writes. Accepting covers only the definition shown here.' },
   'tools.fullDefinition': 'Full definition',
   'tools.known': { one: 'This is the {set} server: {count} tool is known to only read', other: 'This is the {set} server: {count} tools are known to only read' },
-  'tools.knownDryRuns': 'This is the {set} server: The server’s dry runs are known to change nothing',
+  'tools.knownDryRuns': 'This is the {set} server: its dry runs are known to change nothing',
   'tools.knownReads': 'Known reads of {server}',
   'tools.knownHelp': 'These definitions were examined and tried: {packages}. Until a reviewer accepts them, their calls are reviewed like writes. Once accepted, reads run without review, whether or not they say that they only read.',
   'tools.acceptKnown': 'Accept the known reads',
