@@ -137,8 +137,13 @@ mod tests {
     fn page_lists_exactly_the_inherited_variables() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/servers.md");
         let page = std::fs::read_to_string(page).unwrap();
-        let part =
-            page.split("## What a server gets from the environment").nth(1).unwrap().split("\n## ").next().unwrap();
+        let part = page
+            .split("## Know what a server gets from the environment")
+            .nth(1)
+            .unwrap()
+            .split("\n## ")
+            .next()
+            .unwrap();
         let rows =
             part.lines().filter(|line| line.starts_with("| ")).flat_map(|line| line.split('`').skip(1).step_by(2));
         let listed: Vec<&str> = rows.filter(|name| *name != "LC_*").collect();
